@@ -1,1 +1,40 @@
-//! stub
+//! The words of hoist as types: nodes, names, addresses, selectors, documents.
+//!
+//! Everything here is a pure function of values. No I/O, no async, no clock, no randomness: a
+//! value of these types is valid because it could not have been built otherwise, and the same
+//! input gives the same answer in the server, the command line and the agent.
+
+mod exit;
+mod fault;
+mod id;
+mod mac;
+mod name;
+mod nid;
+mod text;
+mod xname;
+
+pub mod boot;
+pub mod document;
+pub mod group;
+pub mod network;
+pub mod node;
+pub mod partition;
+pub mod selector;
+
+pub use boot::{Boot, BootRules, SelectedBy};
+pub use document::{Document, Kind, Spec};
+pub use exit::Exit;
+pub use fault::{Fault, nearest};
+pub use group::{Group, GroupKey, GroupSpec};
+pub use id::NodeId;
+pub use mac::Mac;
+pub use name::{GroupName, LabelKey, Name, Role};
+pub use network::{Network, NetworkSpec, Subnet};
+pub use nid::Nid;
+pub use node::{
+    Arch, BootChoice, Firmware, Interface, InterfaceKind, Lifecycle, Maintenance, Node, NodeSpec,
+    NodeState, Protection, Provenance,
+};
+pub use partition::{Partition, PartitionSpec};
+pub use selector::Selector;
+pub use xname::{Xname, XnameKind};

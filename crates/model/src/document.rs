@@ -1,0 +1,187 @@
+//! Resources as people write them: `{api: hoist/v1, kind, name, spec}` in YAML or JSON, several
+//! to a file.
+//!
+//! Reading never stops at the first fault: every document of a file is looked at, and each error
+//! says file, line and column, and what to do.
+
+mod read;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+pub use read::{DocumentError, from_json, read};
+
+use crate::fault::Fault;
+use crate::{GroupKey, GroupSpec, Name, NetworkSpec, NodeSpec, PartitionSpec};
+
+/// The version of the document format.
+pub const API: &str = "hoist/v1";
+
+/// What kinds of documents there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    Partition,
+    Network,
+    Group,
+    Node,
+}
+
+/// One resource as declared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Document {
+    pub name: DocumentName,
+    pub spec: Spec,
+}
+
+/// What a document is called: a group's name has two parts.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DocumentName {
+    Plain(Name),
+    Group(GroupKey),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Spec {
+    Partition(PartitionSpec),
+    Network(NetworkSpec),
+    Group(GroupSpec),
+    Node(Box<NodeSpec>),
+}
+
+impl Kind {
+    /// In the order in which documents refer to each other, so that listings read well.
+    pub const ALL: [Self; 4] = [Self::Partition, Self::Network, Self::Group, Self::Node];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Partition => "Partition",
+            Self::Network => "Network",
+            Self::Group => "Group",
+            Self::Node => "Node",
+        }
+    }
+
+    /// Any spelling people use: `Node`, `node`, `nodes`.
+    pub fn from_word(word: &str) -> Option<Self> {
+        let word = word.to_ascii_lowercase();
+        Self::ALL.into_iter().find(|kind| {
+            let name = kind.as_str().to_ascii_lowercase();
+            word == name || word.strip_suffix('s') == Some(&name)
+        })
+    }
+
+    /// The JSON Schema of a whole document of this kind, for editors and other tools.
+    pub fn schema(self) -> serde_json::Value {
+        let spec = match self {
+            Self::Partition => schemars::schema_for!(PartitionSpec),
+            Self::Network => schemars::schema_for!(NetworkSpec),
+            Self::Group => schemars::schema_for!(GroupSpec),
+            Self::Node => schemars::schema_for!(NodeSpec),
+        };
+        let mut spec = spec.to_value();
+        let defs = spec.as_object_mut().and_then(|spec| spec.remove("$defs"));
+        serde_json::json!({
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": format!("hoist {}", self.as_str()),
+            "type": "object",
+            "required": ["api", "kind", "name"],
+            "additionalProperties": false,
+            "properties": {
+                "api": { "const": API },
+                "kind": { "const": self.as_str() },
+                "name": { "type": "string" },
+                "spec": spec,
+            },
+            "$defs": defs.unwrap_or_default(),
+        })
+    }
+}
+
+impl Document {
+    pub fn node(name: Name, spec: NodeSpec) -> Self {
+        Self { name: DocumentName::Plain(name), spec: Spec::Node(Box::new(spec)) }
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.spec.kind()
+    }
+
+    /// What is wrong with it by itself.
+    pub fn check(&self) -> Vec<Fault> {
+        match &self.spec {
+            Spec::Partition(_) => Vec::new(),
+            Spec::Network(spec) => spec.check(),
+            Spec::Group(spec) => spec.check(),
+            Spec::Node(spec) => spec.check(),
+        }
+    }
+
+    pub fn to_yaml(&self) -> String {
+        serde_saphyr::to_string(self).expect("a document is made of maps, lists and plain values")
+    }
+}
+
+impl Spec {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Partition(_) => Kind::Partition,
+            Self::Network(_) => Kind::Network,
+            Self::Group(_) => Kind::Group,
+            Self::Node(_) => Kind::Node,
+        }
+    }
+}
+
+impl std::fmt::Display for DocumentName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Plain(name) => name.fmt(f),
+            Self::Group(key) => key.fmt(f),
+        }
+    }
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl Serialize for Document {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let mut out = serializer.serialize_struct("Document", 4)?;
+        out.serialize_field("api", API)?;
+        out.serialize_field("kind", self.kind().as_str())?;
+        out.serialize_field("name", &self.name.to_string())?;
+        match &self.spec {
+            Spec::Partition(spec) => out.serialize_field("spec", spec)?,
+            Spec::Network(spec) => out.serialize_field("spec", spec)?,
+            Spec::Group(spec) => out.serialize_field("spec", spec)?,
+            Spec::Node(spec) => out.serialize_field("spec", spec)?,
+        }
+        out.end()
+    }
+}
+
+impl JsonSchema for Document {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Document".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "object",
+            "required": ["api", "kind", "name"],
+            "description": "A resource as people write it; `hoist schema KIND` has the whole truth.",
+            "properties": {
+                "api": { "const": API },
+                "kind": { "enum": Kind::ALL.map(Kind::as_str) },
+                "name": { "type": "string" },
+                "spec": { "type": "object" },
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! A network that interfaces refer to: subnets, gateways, name and time servers, DHCP ranges.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Name;
+use crate::fault::Fault;
+
+const MAX_SUBNETS: usize = 64;
+const MAX_SERVERS: usize = 16;
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NetworkSpec {
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u16>,
+    /// IPv4 and IPv6 alike.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subnets: Vec<Subnet>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dns: Vec<IpAddr>,
+    /// Addresses or host names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ntp: Vec<String>,
+    /// The DNS domain of the nodes on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Subnet {
+    #[schemars(with = "String")]
+    pub cidr: IpNet,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<IpAddr>,
+    /// Ranges that a DHCP server may hand out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dhcp: Vec<Range>,
+}
+
+/// From one address to another, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Range {
+    pub start: IpAddr,
+    pub end: IpAddr,
+}
+
+/// A network as the site keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    pub name: Name,
+    pub spec: NetworkSpec,
+    pub revision: u64,
+}
+
+impl NetworkSpec {
+    pub fn check(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        if self.vlan.is_some_and(|vlan| !(1..=4094).contains(&vlan)) {
+            faults.push(Fault::new("vlan", "a VLAN is 1 to 4094"));
+        }
+        if self.subnets.len() > MAX_SUBNETS {
+            faults.push(Fault::new("subnets", format!("there are more than {MAX_SUBNETS}")));
+        }
+        if self.dns.len() > MAX_SERVERS || self.ntp.len() > MAX_SERVERS {
+            faults.push(Fault::new("", format!("there are more than {MAX_SERVERS} servers")));
+        }
+        for (i, server) in self.ntp.iter().enumerate() {
+            if !is_host(server) {
+                faults.push(Fault::new(format!("ntp[{i}]"), format!("`{server}` is not a host")));
+            }
+        }
+        if let Some(domain) = self.domain.as_deref().filter(|domain| !is_host(domain)) {
+            faults.push(Fault::new("domain", format!("`{domain}` is not a domain name")));
+        }
+        for (i, subnet) in self.subnets.iter().enumerate() {
+            subnet.check(&format!("subnets[{i}]"), &mut faults);
+            for earlier in &self.subnets[..i] {
+                if earlier.cidr.contains(&subnet.cidr) || subnet.cidr.contains(&earlier.cidr) {
+                    let message = format!("{} and {} overlap", earlier.cidr, subnet.cidr);
+                    faults.push(Fault::new(format!("subnets[{i}].cidr"), message));
+                }
+            }
+        }
+        faults
+    }
+}
+
+impl Subnet {
+    fn check(&self, at: &str, faults: &mut Vec<Fault>) {
+        if self.cidr.trunc() != self.cidr {
+            let message = format!("{} has host bits set", self.cidr);
+            let hint = format!("write {}", self.cidr.trunc());
+            faults.push(Fault::new(format!("{at}.cidr"), message).hint(hint));
+        }
+        if let Some(gateway) = self.gateway.filter(|gateway| !self.cidr.contains(gateway)) {
+            let message = format!("{gateway} is outside of {}", self.cidr);
+            faults.push(Fault::new(format!("{at}.gateway"), message));
+        }
+        for (i, range) in self.dhcp.iter().enumerate() {
+            let inside = self.cidr.contains(&range.start) && self.cidr.contains(&range.end);
+            if !inside || range.start > range.end {
+                let message = format!(
+                    "{} to {} is not a range inside of {}",
+                    range.start, range.end, self.cidr
+                );
+                faults.push(Fault::new(format!("{at}.dhcp[{i}]"), message));
+            }
+        }
+    }
+}
+
+/// A host name or an address: letters, digits, `.`, `-`, `:`; no spaces, no control characters.
+fn is_host(text: &str) -> bool {
+    (1..=253).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b':'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_of_a_network_is_named_at_its_place() {
+        let spec: NetworkSpec = serde_json::from_value(serde_json::json!({
+            "vlan": 5000,
+            "subnets": [
+                {"cidr": "10.0.0.1/24", "gateway": "10.0.1.1"},
+                {"cidr": "10.0.0.0/16", "dhcp": [{"start": "10.0.9.9", "end": "10.0.9.1"}]},
+            ],
+            "ntp": ["time server"],
+        }))
+        .unwrap();
+        let faults = spec.check();
+        let places: Vec<_> = faults.iter().map(|fault| fault.at.as_str()).collect();
+        let wanted = [
+            "vlan",
+            "ntp[0]",
+            "subnets[0].cidr",
+            "subnets[0].gateway",
+            "subnets[1].dhcp[0]",
+            "subnets[1].cidr",
+        ];
+        assert_eq!(places, wanted);
+    }
+}

@@ -1,0 +1,163 @@
+//! The one grammar for naming sets of nodes, used by every command, route and document.
+//!
+//! ```text
+//! expr = and {("," | "or") and}      and = not {("&" | "and") not}
+//! not  = ["!" | "not"] (atom | "(" expr ")")
+//! atom = * | NAME | PARTITION/GROUP | node: role: subrole: group: partition: arch: label:K=V
+//!        | K=V | xname: nid: mac: state: | first(expr)
+//! ```
+//!
+//! [`Selector`] is what was written. What a bare name means depends on the site, so a selector is
+//! first bound to a [`Vocabulary`]; the [`Bound`] selector then answers for one node at a time.
+
+mod bound;
+mod glob;
+mod parse;
+
+use std::fmt;
+use std::str::FromStr;
+
+pub use bound::{BindError, Bound, Subject, Vocabulary};
+pub use glob::Glob;
+pub use parse::ParseSelectorError;
+
+use crate::node::{Arch, Lifecycle};
+use crate::text::as_text;
+use crate::{LabelKey, Mac};
+
+/// A parsed selector. Prints in one canonical form that parses to itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selector(Expr);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Expr {
+    Any(Vec<Expr>),
+    All(Vec<Expr>),
+    Not(Box<Expr>),
+    /// The one node of the set that comes first by nid, then by name.
+    First(Box<Expr>),
+    Atom(Atom),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Atom {
+    Everything,
+    /// A role, or else a group, of that name.
+    Bare(String),
+    Group {
+        partition: Glob,
+        group: Glob,
+    },
+    Node(Glob),
+    Role(Glob),
+    Subrole(Glob),
+    Partition(Glob),
+    Arch(Arch),
+    Label {
+        key: LabelKey,
+        value: Option<Glob>,
+    },
+    Xname(glob::XnamePattern),
+    Nid(Vec<(u32, u32)>),
+    Mac(Mac),
+    State(Lifecycle),
+}
+
+impl Selector {
+    pub fn everything() -> Self {
+        Self(Expr::Atom(Atom::Everything))
+    }
+
+    /// Exactly one node, by name.
+    pub fn node(name: &crate::Name) -> Self {
+        Self(Expr::Atom(Atom::Node(Glob::exact(name.as_str()))))
+    }
+
+    pub fn is_everything(&self) -> bool {
+        self.0 == Expr::Atom(Atom::Everything)
+    }
+
+    /// What it means at this site.
+    pub fn bind(&self, site: &dyn Vocabulary) -> Result<Bound, BindError> {
+        bound::bind(&self.0, site)
+    }
+}
+
+impl FromStr for Selector {
+    type Err = ParseSelectorError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse::selector(text).map(Self)
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Display for Expr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any(parts) => joined(f, parts, " , "),
+            Self::All(parts) => joined(f, parts, " & "),
+            Self::Not(inner) => {
+                f.write_str("!")?;
+                inner.fmt_inside(f)
+            }
+            Self::First(inner) => write!(f, "first({inner})"),
+            Self::Atom(atom) => fmt::Display::fmt(atom, f),
+        }
+    }
+}
+
+impl Expr {
+    /// With parentheses where an operator would otherwise bind differently.
+    fn fmt_inside(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any(_) | Self::All(_) | Self::Not(_) => write!(f, "({self})"),
+            Self::First(_) | Self::Atom(_) => fmt::Display::fmt(self, f),
+        }
+    }
+}
+
+fn joined(f: &mut fmt::Formatter<'_>, parts: &[Expr], separator: &str) -> fmt::Result {
+    for (i, part) in parts.iter().enumerate() {
+        if i > 0 {
+            f.write_str(separator)?;
+        }
+        part.fmt_inside(f)?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for Atom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Everything => f.write_str("*"),
+            Self::Bare(word) => f.write_str(word),
+            Self::Group { partition, group } if partition.is_any() => write!(f, "group:{group}"),
+            Self::Group { partition, group } => write!(f, "{partition}/{group}"),
+            Self::Node(glob) => write!(f, "node:{glob}"),
+            Self::Role(glob) => write!(f, "role:{glob}"),
+            Self::Subrole(glob) => write!(f, "subrole:{glob}"),
+            Self::Partition(glob) => write!(f, "partition:{glob}"),
+            Self::Arch(arch) => write!(f, "arch:{}", arch.as_str()),
+            Self::Label { key, value: Some(value) } => write!(f, "label:{key}={value}"),
+            Self::Label { key, value: None } => write!(f, "label:{key}"),
+            Self::Xname(pattern) => write!(f, "xname:{pattern}"),
+            Self::Nid(ranges) => {
+                f.write_str("nid:")?;
+                glob::fmt_ranges(f, ranges)
+            }
+            Self::Mac(mac) => write!(f, "mac:{mac}"),
+            Self::State(state) => write!(f, "state:{}", state.as_str()),
+        }
+    }
+}
+
+as_text!(Selector, "Selector", "a selector such as `compute & !label:rack=7`", None);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! A selector whose names have been looked up, ready to be asked about nodes.
+
+use crate::fault::nearest;
+use crate::node::{Lifecycle, NodeSpec};
+use crate::selector::glob::in_ranges;
+use crate::selector::{Atom, Expr, Glob, Selector};
+use crate::{GroupKey, Name, NodeId, Role};
+
+/// What a site knows about names when a selector is bound to it.
+pub trait Vocabulary {
+    /// Whether any node has this role or subrole.
+    fn is_role(&self, word: &str) -> bool;
+    /// Whether there is a group of this name in any partition, declared or used.
+    fn is_group(&self, word: &str) -> bool;
+    /// Every role and group name, for suggestions.
+    fn words(&self) -> Vec<String>;
+    /// Groups whose members are computed.
+    fn selector_groups(&self) -> Vec<(GroupKey, Selector)>;
+    /// The first node of the set, by nid, then name.
+    fn first(&self, set: &Bound) -> Option<NodeId>;
+}
+
+/// One node, as a selector sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    pub id: NodeId,
+    pub name: &'a Name,
+    pub spec: &'a NodeSpec,
+    pub lifecycle: Lifecycle,
+}
+
+/// A selector bound to a site. It may be kept and reused while the site's groups stay the same.
+#[derive(Debug, Clone)]
+pub struct Bound(Rule);
+
+#[derive(Debug, Clone)]
+enum Rule {
+    Never,
+    Any(Vec<Rule>),
+    All(Vec<Rule>),
+    Not(Box<Rule>),
+    /// A `first(…)` that has been answered.
+    Is(NodeId),
+    Atom(Atom),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BindError {
+    #[error("no role or group is called `{word}`{}", did_you_mean(suggestion.as_deref()))]
+    UnknownWord { word: String, suggestion: Option<String> },
+    #[error("`{word}` is a role and a group; write `role:{word}` or `group:{word}`")]
+    BothRoleAndGroup { word: String },
+    #[error("the groups {} select each other", path.join(" -> "))]
+    Cycle { path: Vec<String> },
+}
+
+fn did_you_mean(suggestion: Option<&str>) -> String {
+    suggestion.map(|close| format!("; did you mean `{close}`?")).unwrap_or_default()
+}
+
+impl Bound {
+    pub fn matches(&self, node: &Subject<'_>) -> bool {
+        self.0.matches(node)
+    }
+
+    pub fn is_everything(&self) -> bool {
+        matches!(self.0, Rule::Atom(Atom::Everything))
+    }
+
+    /// The name of the one node it can match, when it names exactly one.
+    pub fn exact_node(&self) -> Option<&str> {
+        match &self.0 {
+            Rule::Atom(Atom::Node(glob)) => glob.as_exact(),
+            _ => None,
+        }
+    }
+}
+
+impl Rule {
+    fn matches(&self, node: &Subject<'_>) -> bool {
+        match self {
+            Self::Never => false,
+            Self::Any(rules) => rules.iter().any(|rule| rule.matches(node)),
+            Self::All(rules) => rules.iter().all(|rule| rule.matches(node)),
+            Self::Not(rule) => !rule.matches(node),
+            Self::Is(id) => *id == node.id,
+            Self::Atom(atom) => atom.matches(node),
+        }
+    }
+}
+
+impl Atom {
+    fn matches(&self, node: &Subject<'_>) -> bool {
+        let spec = node.spec;
+        let has_role =
+            |role: &Option<Role>, glob: &Glob| role.as_ref().is_some_and(|role| glob.matches(role));
+        match self {
+            Self::Everything => true,
+            Self::Bare(_) => unreachable!("bare names are looked up when bound"),
+            Self::Group { partition, group } => {
+                spec.groups.iter().any(|name| group.matches(name))
+                    && partition.matches(&spec.partition)
+            }
+            Self::Node(glob) => glob.matches(node.name),
+            Self::Role(glob) => has_role(&spec.role, glob),
+            Self::Subrole(glob) => has_role(&spec.subrole, glob),
+            Self::Partition(glob) => glob.matches(&spec.partition),
+            Self::Arch(arch) => spec.arch == *arch,
+            Self::Label { key, value } => spec
+                .labels
+                .get(key)
+                .is_some_and(|has| value.as_ref().is_none_or(|wanted| wanted.matches(has))),
+            Self::Xname(pattern) => spec.xname.is_some_and(|xname| pattern.matches(&xname)),
+            Self::Nid(ranges) => spec.nid.is_some_and(|nid| in_ranges(ranges, nid.get())),
+            Self::Mac(mac) => spec.interfaces.iter().any(|interface| interface.mac == *mac),
+            Self::State(state) => node.lifecycle == *state,
+        }
+    }
+}
+
+pub(super) fn bind(expr: &Expr, site: &dyn Vocabulary) -> Result<Bound, BindError> {
+    let computed = site.selector_groups();
+    let mut binder = Binder { site, computed: &computed, path: Vec::new() };
+    binder.bind(expr).map(Bound)
+}
+
+struct Binder<'a> {
+    site: &'a dyn Vocabulary,
+    computed: &'a [(GroupKey, Selector)],
+    /// The computed groups being looked into, to notice a circle.
+    path: Vec<String>,
+}
+
+impl Binder<'_> {
+    fn bind(&mut self, expr: &Expr) -> Result<Rule, BindError> {
+        Ok(match expr {
+            Expr::Any(parts) => Rule::Any(self.bind_each(parts)?),
+            Expr::All(parts) => Rule::All(self.bind_each(parts)?),
+            Expr::Not(inner) => Rule::Not(Box::new(self.bind(inner)?)),
+            Expr::First(inner) => {
+                let set = Bound(self.bind(inner)?);
+                self.site.first(&set).map_or(Rule::Never, Rule::Is)
+            }
+            Expr::Atom(Atom::Bare(word)) => self.bare(word)?,
+            Expr::Atom(Atom::Group { partition, group }) => self.group(partition, group)?,
+            Expr::Atom(atom) => Rule::Atom(atom.clone()),
+        })
+    }
+
+    fn bind_each(&mut self, parts: &[Expr]) -> Result<Vec<Rule>, BindError> {
+        parts.iter().map(|part| self.bind(part)).collect()
+    }
+
+    fn bare(&mut self, word: &str) -> Result<Rule, BindError> {
+        match (self.site.is_role(word), self.site.is_group(word)) {
+            (true, true) => Err(BindError::BothRoleAndGroup { word: word.to_owned() }),
+            (true, false) => Ok(Rule::Any(vec![
+                Rule::Atom(Atom::Role(Glob::exact(word))),
+                Rule::Atom(Atom::Subrole(Glob::exact(word))),
+            ])),
+            (false, true) => self.group(&Glob::exact("*"), &Glob::exact(word)),
+            (false, false) => {
+                let words = self.site.words();
+                let suggestion = nearest(word, words.iter().map(String::as_str));
+                Err(BindError::UnknownWord {
+                    word: word.to_owned(),
+                    suggestion: suggestion.map(str::to_owned),
+                })
+            }
+        }
+    }
+
+    /// Explicit members, or whatever the computed groups of that name select in their partition.
+    fn group(&mut self, partition: &Glob, group: &Glob) -> Result<Rule, BindError> {
+        let explicit = Atom::Group { partition: partition.clone(), group: group.clone() };
+        let mut rules = vec![Rule::Atom(explicit)];
+        for (key, selector) in self.computed {
+            if !(partition.matches(&key.partition) && group.matches(&key.name)) {
+                continue;
+            }
+            let name = key.to_string();
+            if self.path.contains(&name) {
+                let path = self.path.iter().cloned().chain([name]).collect();
+                return Err(BindError::Cycle { path });
+            }
+            self.path.push(name);
+            let members = self.bind(&selector.0)?;
+            self.path.pop();
+            let inside = Rule::Atom(Atom::Partition(Glob::exact(&key.partition)));
+            rules.push(Rule::All(vec![inside, members]));
+        }
+        Ok(if rules.len() == 1 { rules.remove(0) } else { Rule::Any(rules) })
+    }
+}

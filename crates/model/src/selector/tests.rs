@@ -1,0 +1,172 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::node::NodeSpec;
+use crate::{GroupKey, Name, NodeId};
+
+/// A handful of nodes, enough to tell every atom apart.
+struct Site {
+    nodes: Vec<(NodeId, Name, NodeSpec)>,
+    computed: Vec<(GroupKey, Selector)>,
+}
+
+impl Site {
+    fn new() -> Self {
+        let nodes = [
+            (
+                "nid000001",
+                r#"{"nid":1,"xname":"x1000c0s0b0n0","partition":"p1","groups":["compute"],
+               "role":"Compute","arch":"x86_64","labels":{"rack":"r1","site":"a b"},
+               "interfaces":[{"name":"eth0","mac":"02:00:00:00:00:01"}]}"#,
+            ),
+            (
+                "nid000002",
+                r#"{"nid":2,"xname":"x1000c0s9b0n0","partition":"p1","groups":["compute","gpu"],
+               "role":"Compute","subrole":"Worker","arch":"aarch64","labels":{"rack":"r2"}}"#,
+            ),
+            (
+                "login1",
+                r#"{"nid":200,"xname":"x3000c0s10b0n0","partition":"p2","groups":["login"],"role":"Service"}"#,
+            ),
+            ("bare", "{}"),
+        ];
+        let nodes = nodes.into_iter().enumerate().map(|(i, (name, json))| {
+            let spec = serde_json::from_str(json).unwrap();
+            (NodeId::from_bits(i as u128), name.parse().unwrap(), spec)
+        });
+        let computed = vec![
+            ("p1/fast".parse().unwrap(), "gpu , arch:x86_64".parse().unwrap()),
+            ("p1/loop".parse().unwrap(), "p1/pool".parse().unwrap()),
+            ("p1/pool".parse().unwrap(), "p1/loop".parse().unwrap()),
+        ];
+        Self { nodes: nodes.collect(), computed }
+    }
+
+    fn select(&self, text: &str) -> Result<Vec<&str>, String> {
+        let selector: Selector = text.parse().map_err(|e: ParseSelectorError| e.to_string())?;
+        let bound = selector.bind(self).map_err(|e| e.to_string())?;
+        Ok(self.matching(&bound).map(|(_, name, _)| name.as_str()).collect())
+    }
+
+    fn matching(&self, bound: &Bound) -> impl Iterator<Item = &(NodeId, Name, NodeSpec)> {
+        self.nodes.iter().filter(|(id, name, spec)| {
+            bound.matches(&Subject { id: *id, name, spec, lifecycle: Lifecycle::Declared })
+        })
+    }
+}
+
+impl Vocabulary for Site {
+    fn is_role(&self, word: &str) -> bool {
+        self.nodes.iter().any(|(_, _, spec)| {
+            [&spec.role, &spec.subrole].into_iter().flatten().any(|role| role.is(word))
+        })
+    }
+    fn is_group(&self, word: &str) -> bool {
+        let used = self.nodes.iter().any(|(_, _, s)| s.groups.iter().any(|g| g.as_str() == word));
+        used || self.computed.iter().any(|(key, _)| key.name.as_str() == word)
+    }
+    fn words(&self) -> Vec<String> {
+        ["compute", "gpu", "login", "Service"].map(str::to_owned).to_vec()
+    }
+    fn selector_groups(&self) -> Vec<(GroupKey, Selector)> {
+        self.computed.clone()
+    }
+    fn first(&self, set: &Bound) -> Option<NodeId> {
+        self.matching(set).min_by_key(|(_, name, spec)| (spec.nid, name)).map(|(id, _, _)| *id)
+    }
+}
+
+#[test]
+fn every_atom_selects_what_it_says() {
+    let site = Site::new();
+    let one = vec!["nid000001"];
+    let two = vec!["nid000002"];
+    let both = vec!["nid000001", "nid000002"];
+    for (text, wanted) in [
+        ("*", vec!["nid000001", "nid000002", "login1", "bare"]),
+        ("node:nid*", both.clone()),
+        ("role:compute", both.clone()),
+        ("Service", vec!["login1"]),
+        ("worker", two.clone()),
+        ("gpu", two.clone()),
+        ("p1/gpu", two.clone()),
+        ("p1/*", both.clone()),
+        ("*/login", vec!["login1"]),
+        ("group:login", vec!["login1"]),
+        ("partition:p2", vec!["login1"]),
+        ("arch:aarch64", two.clone()),
+        ("label:rack=r1", one.clone()),
+        ("rack=r*", both.clone()),
+        ("label:rack", both.clone()),
+        (r#"label:site="a b""#, one.clone()),
+        ("xname:x1000c0s[0-7]b*n*", one.clone()),
+        ("xname:x1000", both.clone()),
+        ("nid:1-128,200", vec!["nid000001", "nid000002", "login1"]),
+        ("nid:1,gpu", both.clone()),
+        ("mac:02-00-00-00-00-01", one.clone()),
+        ("state:declared & nid:2", two.clone()),
+        ("first(role:compute)", one.clone()),
+        ("role:compute & !gpu", one.clone()),
+        ("role:compute and not gpu or login", vec!["nid000001", "login1"]),
+        ("!(gpu, login) & p1/*", one.clone()),
+        ("p1/fast", both.clone()),
+        ("first(node:nothing)", vec![]),
+    ] {
+        assert_eq!(site.select(text).as_deref(), Ok(wanted.as_slice()), "{text}");
+    }
+}
+
+#[test]
+fn what_a_bare_name_means_is_said_or_refused() {
+    let site = Site::new();
+    let refused = |text| site.select(text).unwrap_err();
+    assert_eq!(
+        refused("compute"),
+        "`compute` is a role and a group; write `role:compute` or `group:compute`"
+    );
+    assert_eq!(refused("logim"), "no role or group is called `logim`; did you mean `login`?");
+    assert_eq!(refused("p1/loop"), "the groups p1/loop -> p1/pool -> p1/loop select each other");
+}
+
+#[test]
+fn errors_point_at_the_character() {
+    for (text, at, part) in [
+        ("", 0, "it ends"),
+        ("a &", 3, "it ends"),
+        ("a & )", 4, "found `)`"),
+        ("(a", 2, "expected `)`"),
+        ("a b", 2, "expected `,`"),
+        ("rôle:x", 0, "did you mean `role:`"),
+        ("gpu & nid:0x1", 10, "list of nids"),
+        ("xname:x1q2", 6, "xname pattern"),
+        ("mac:zz", 4, "MAC"),
+        ("arch:z80", 5, "x86_64"),
+        ("node:", 5, "needs a value"),
+        ("login*", 0, "write `node:`"),
+        ("label:a=\"b", 8, "never closed"),
+        ("/x", 0, "PARTITION/NAME"),
+    ] {
+        let error = text.parse::<Selector>().expect_err(text);
+        assert_eq!(error.at, at, "{text}: {error}");
+        assert!(error.message.contains(part), "{text}: {error}");
+    }
+}
+
+#[test]
+fn bounds_hold() {
+    let deep = format!("{}a{}", "(".repeat(65), ")".repeat(65));
+    assert!(deep.parse::<Selector>().unwrap_err().message.contains("deep"));
+    assert!(format!("{}a{}", "(".repeat(64), ")".repeat(64)).parse::<Selector>().is_ok());
+    let long = "a,".repeat(4096) + "a";
+    assert!(long.parse::<Selector>().unwrap_err().message.contains("longer"));
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_parser_panic(text in r#"[-a-z0-9:*=/&|,!()\[\]"' é]{0,60}"#) {
+        if let Ok(selector) = text.parse::<Selector>() {
+            let printed = selector.to_string();
+            prop_assert_eq!(printed.parse::<Selector>(), Ok(selector), "{}", printed);
+        }
+    }
+}
