@@ -48,7 +48,7 @@ impl std::fmt::Display for DocumentError {
 }
 
 /// All documents of a text, or everything wrong with it. JSON (one object, a list, or one object
-/// per line) is recognised by its first character; everything else is YAML.
+/// per line) is recognised by how it begins; everything else is YAML.
 pub fn read(source: &str, text: &[u8]) -> Result<Vec<Document>, Vec<DocumentError>> {
     let whole = |message: String, hint: Option<&str>| {
         vec![DocumentError {
@@ -68,7 +68,7 @@ pub fn read(source: &str, text: &[u8]) -> Result<Vec<Document>, Vec<DocumentErro
         let message = format!("byte {} is not UTF-8", error.valid_up_to());
         whole(message, Some("save the file as UTF-8"))
     })?;
-    let pieces = if text.trim_start().starts_with(['{', '[']) {
+    let pieces = if is_json(text) {
         json_pieces(text).map_err(|error| vec![error.located(source, text, 0)])?
     } else {
         yaml_pieces(text)
@@ -94,6 +94,16 @@ pub fn read(source: &str, text: &[u8]) -> Result<Vec<Document>, Vec<DocumentErro
 pub fn from_json(source: &str, text: &str) -> Result<Document, Vec<DocumentError>> {
     one(&Piece { text, start: 0, json: true })
         .map_err(|errors| errors.into_iter().map(|e| e.located(source, text, 0)).collect())
+}
+
+/// A brace alone may also begin YAML's flow style, whose keys need no quotes.
+fn is_json(text: &str) -> bool {
+    let text = text.trim_start();
+    let inside = text.strip_prefix('[').unwrap_or(text).trim_start();
+    match inside.strip_prefix('{') {
+        Some(object) => object.trim_start().starts_with(['"', '}']),
+        None => text.starts_with('[') && inside.starts_with(['"', ']', '[']),
+    }
 }
 
 /// The text of one document, and where it starts in the whole.

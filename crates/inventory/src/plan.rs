@@ -1,0 +1,121 @@
+//! What a change would do to the site: computed from one roster, without side effects.
+//!
+//! A [`Draft`] collects changes over a roster. [`Draft::finish`] checks the result as a whole
+//! (every reference, every unique key) and yields a [`Plan`], or everything that is wrong with it.
+//! The registry commits the plan exactly on top of the revision it was made for.
+
+mod affected;
+mod check;
+mod draft;
+mod fields;
+
+use std::fmt;
+
+use hoist_model::{Fault, Kind, NodeId};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::record::{Resource, ResourceKey};
+
+pub use check::MANAGED_FIELDS;
+pub use draft::Draft;
+
+/// A change that is known to be valid on top of `base`.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The revision it was made for.
+    pub base: u64,
+    pub puts: Vec<Resource>,
+    pub deletes: Vec<ResourceKey>,
+    pub items: Vec<Item>,
+    /// Existing nodes that are removed, or whose boot, role or membership comes out differently.
+    pub affected: Vec<NodeId>,
+}
+
+/// What happens to one document.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Item {
+    pub kind: String,
+    pub name: String,
+    pub change: Change,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fields: Vec<FieldChange>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Change {
+    Created,
+    Changed,
+    Unchanged,
+    Removed,
+}
+
+/// One value that changes, by its path inside the spec.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FieldChange {
+    pub at: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<serde_json::Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<serde_json::Value>,
+}
+
+/// Why a change is refused. Nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Refusal {
+    pub reason: Reason,
+    /// `Node login1`.
+    pub subject: String,
+    #[serde(flatten)]
+    pub fault: Fault,
+    /// The other side of a clash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// The document itself is wrong.
+    Invalid,
+    /// Two things want the same unique key.
+    Clash,
+    /// It refers to something that is not there.
+    Missing,
+    /// Something else still refers to it.
+    InUse,
+    /// The node is protected.
+    Protected,
+    /// The field belongs to the source the node was imported from.
+    Managed,
+}
+
+impl Refusal {
+    fn new(reason: Reason, subject: impl Into<String>, fault: Fault) -> Self {
+        Self { reason, subject: subject.into(), fault, other: None }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.subject, self.fault)
+    }
+}
+
+impl Plan {
+    pub fn is_empty(&self) -> bool {
+        self.puts.is_empty() && self.deletes.is_empty()
+    }
+
+    pub fn count(&self, change: Change) -> usize {
+        self.items.iter().filter(|item| item.change == change).count()
+    }
+}
+
+fn subject(kind: Kind, name: &impl fmt::Display) -> String {
+    format!("{kind} {name}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,68 @@
+//! Which existing nodes a change really touches: the number behind the `--affects` brake.
+
+use std::collections::BTreeSet;
+
+use hoist_model::{Node, NodeId};
+
+use super::Plan;
+use crate::record::{Resource, ResourceKey};
+use crate::roster::{Delta, Roster};
+
+/// Existing nodes that are removed, or whose boot, role or membership comes out differently. New
+/// nodes never count.
+pub(super) fn nodes(before: &Roster, plan: &Plan) -> Vec<NodeId> {
+    if before.is_empty() || plan.is_empty() {
+        return Vec::new();
+    }
+    let after = before.apply(Delta {
+        revision: plan.base + 1,
+        horizon: before.horizon(),
+        puts: plan.puts.clone(),
+        deletes: plan.deletes.clone(),
+    });
+    let mut affected = BTreeSet::new();
+    for key in &plan.deletes {
+        if let ResourceKey::Node(id) = key {
+            affected.insert(*id);
+        }
+    }
+    for id in candidates(before, plan) {
+        let outcome = |roster: &Roster| roster.by_id(id).map(|node| outcome(roster, node));
+        if before.by_id(id).is_some() && outcome(before) != outcome(&after) {
+            affected.insert(id);
+        }
+    }
+    affected.into_iter().collect()
+}
+
+/// The nodes worth comparing: those that change, and, where a rule changes, all it may speak of.
+fn candidates(before: &Roster, plan: &Plan) -> BTreeSet<NodeId> {
+    let mut ids = BTreeSet::new();
+    let touched = plan.puts.iter().map(Resource::key).chain(plan.deletes.iter().cloned());
+    for key in touched {
+        match key {
+            ResourceKey::Node(id) => {
+                ids.insert(id);
+            }
+            ResourceKey::Partition(name) => {
+                ids.extend(before.in_partition(&name).iter().map(|node| node.id));
+            }
+            ResourceKey::Group(key) => {
+                ids.extend(before.in_partition(&key.partition).iter().map(|node| node.id));
+            }
+            ResourceKey::Network(_) | ResourceKey::Set(_) | ResourceKey::Tombstone(..) => {}
+        }
+    }
+    ids
+}
+
+/// What a node comes to: everything a person would notice on the machine.
+fn outcome(roster: &Roster, node: &Node) -> impl PartialEq + use<> {
+    let spec = &node.spec;
+    (
+        roster.boot(node).map(|boot| (boot.mac, boot.ip)),
+        (spec.arch, spec.enabled, node.generation),
+        (spec.role.clone(), spec.subrole.clone()),
+        (spec.partition.clone(), roster.groups_of(node)),
+    )
+}

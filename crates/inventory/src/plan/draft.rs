@@ -1,0 +1,458 @@
+//! Changes collected over a roster, before they are checked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use hoist_model::document::{Document, DocumentName, Spec};
+use hoist_model::{
+    Fault, Group, GroupKey, GroupSpec, Kind, Name, Network, NetworkSpec, Node, NodeId, NodeSpec,
+    Partition, PartitionSpec, Provenance,
+};
+use jiff::Timestamp;
+
+use super::{Change, Item, Plan, Reason, Refusal, affected, check, fields, subject};
+use crate::record::{AppliedSet, Resource, ResourceKey, Tombstone, member_name};
+use crate::roster::Roster;
+
+/// A working copy: what is in the maps replaces what the roster has; `None` removes it.
+#[derive(Debug)]
+pub struct Draft<'a> {
+    pub(super) roster: &'a Roster,
+    now: Timestamp,
+    pub(super) nodes: BTreeMap<NodeId, Option<Node>>,
+    pub(super) groups: BTreeMap<GroupKey, Option<Group>>,
+    pub(super) partitions: BTreeMap<Name, Option<Partition>>,
+    pub(super) networks: BTreeMap<Name, Option<Network>>,
+    sets: BTreeMap<Name, AppliedSet>,
+    /// Nodes of this draft by name, so that later documents find them.
+    names: BTreeMap<Name, NodeId>,
+    /// Documents in the order given, with how often they came up.
+    mentioned: Vec<(Kind, DocumentName)>,
+    refusals: Vec<Refusal>,
+}
+
+impl<'a> Draft<'a> {
+    pub fn new(roster: &'a Roster, now: Timestamp) -> Self {
+        Self {
+            roster,
+            now,
+            nodes: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            partitions: BTreeMap::new(),
+            networks: BTreeMap::new(),
+            sets: BTreeMap::new(),
+            names: BTreeMap::new(),
+            mentioned: Vec::new(),
+            refusals: Vec::new(),
+        }
+    }
+
+    pub(super) fn refuse(&mut self, refusal: Refusal) {
+        self.refusals.push(refusal);
+    }
+
+    /// Sets everything the documents say. A document given twice is refused. `mint` makes ids for
+    /// new nodes.
+    pub fn apply(&mut self, documents: Vec<Document>, mint: &mut dyn FnMut() -> NodeId) {
+        let mut seen = BTreeSet::new();
+        let mut memberships = Vec::new();
+        for Document { name, spec } in documents {
+            let kind = spec.kind();
+            if !seen.insert((kind, name.clone())) {
+                let fault = Fault::new("", "it is declared twice").hint("keep one of them");
+                self.refuse(Refusal::new(Reason::Invalid, subject(kind, &name), fault));
+                continue;
+            }
+            self.mentioned.push((kind, name.clone()));
+            match (spec, name) {
+                (Spec::Partition(spec), DocumentName::Plain(name)) => {
+                    self.put_partition(name, spec);
+                }
+                (Spec::Network(spec), DocumentName::Plain(name)) => self.put_network(name, spec),
+                (Spec::Node(spec), DocumentName::Plain(name)) => {
+                    self.put_node_named(name, *spec, mint);
+                }
+                (Spec::Group(mut spec), DocumentName::Group(key)) => {
+                    memberships.extend(spec.members.take().map(|names| (key.clone(), names)));
+                    self.put_group(key, spec);
+                }
+                (spec, name) => unreachable!("a {} named {name}", spec.kind()),
+            }
+        }
+        // Only now are all nodes of the change known.
+        for (key, names) in memberships {
+            self.set_members(&key, &names);
+        }
+    }
+
+    /// Remembers what the set contains now; with `prune`, removes what it contained before and does
+    /// not any more.
+    pub fn record_set(&mut self, set: &Name, prune: bool) {
+        let members: BTreeSet<String> =
+            self.mentioned.iter().map(|(kind, name)| member_name(*kind, name)).collect();
+        if prune && let Some(before) = self.roster.set(set) {
+            for gone in before.members.difference(&members) {
+                let (kind, name) = gone.split_once('/').unwrap_or((gone, ""));
+                if let Some(kind) = Kind::from_word(kind) {
+                    self.remove_if_there(kind, name);
+                }
+            }
+        }
+        self.sets.insert(set.clone(), AppliedSet { name: set.clone(), members });
+    }
+
+    pub fn put_partition(&mut self, name: Name, spec: PartitionSpec) {
+        let partition = Partition { name: name.clone(), spec, revision: 0 };
+        self.partitions.insert(name, Some(partition));
+    }
+
+    pub fn put_network(&mut self, name: Name, spec: NetworkSpec) {
+        let network = Network { name: name.clone(), spec, revision: 0 };
+        self.networks.insert(name, Some(network));
+    }
+
+    pub fn put_group(&mut self, key: GroupKey, spec: GroupSpec) {
+        let group =
+            Group { partition: key.partition.clone(), name: key.name.clone(), spec, revision: 0 };
+        self.groups.insert(key, Some(group));
+    }
+
+    /// Creates the node or replaces its spec.
+    pub fn put_node_named(
+        &mut self,
+        name: Name,
+        spec: NodeSpec,
+        mint: &mut dyn FnMut() -> NodeId,
+    ) -> NodeId {
+        let id = self.id_of(&name).unwrap_or_else(mint);
+        self.put_node(id, name, spec);
+        id
+    }
+
+    pub fn put_node(&mut self, id: NodeId, name: Name, spec: NodeSpec) {
+        let mut node = self.node(id).cloned().unwrap_or_else(|| self.new_node(id, name.clone()));
+        self.refusals.extend(check::managed_fields(self.roster, &node, &spec));
+        node.name = name;
+        node.spec = spec;
+        self.keep(node);
+    }
+
+    /// A node that comes from a source: its managed fields are the source's to set.
+    pub fn put_imported(&mut self, id: NodeId, name: Name, spec: NodeSpec, from: Provenance) {
+        let mut node = self.node(id).cloned().unwrap_or_else(|| self.new_node(id, name.clone()));
+        node.name = name;
+        node.spec = spec;
+        node.provenance = Some(Box::new(from));
+        self.keep(node);
+    }
+
+    /// Changes what the server sets: protection, maintenance, generation.
+    pub fn amend_node(&mut self, id: NodeId, amend: impl FnOnce(&mut Node)) {
+        if let Some(mut node) = self.node(id).cloned() {
+            amend(&mut node);
+            self.keep(node);
+        }
+    }
+
+    fn new_node(&self, id: NodeId, name: Name) -> Node {
+        Node {
+            id,
+            name,
+            spec: NodeSpec::default(),
+            protection: None,
+            maintenance: None,
+            provenance: None,
+            generation: 0,
+            revision: 0,
+            created: self.now,
+            updated: self.now,
+        }
+    }
+
+    fn keep(&mut self, mut node: Node) {
+        node.spec.shrink();
+        self.names.insert(node.name.clone(), node.id);
+        self.nodes.insert(node.id, Some(node));
+    }
+
+    /// Makes exactly these nodes the explicit members of a group.
+    pub fn set_members(&mut self, key: &GroupKey, names: &BTreeSet<Name>) {
+        let about = subject(Kind::Group, key);
+        let mut wanted = BTreeSet::new();
+        for name in names {
+            match self.id_of(name).and_then(|id| self.node(id).map(|node| (id, node))) {
+                Some((id, node)) if node.spec.partition == key.partition => {
+                    wanted.insert(id);
+                }
+                Some((_, node)) => {
+                    let message = format!("`{name}` is in partition `{}`", node.spec.partition);
+                    let hint = format!(
+                        "groups live inside a partition; move the node to `{}`",
+                        key.partition
+                    );
+                    let fault = Fault::new("members", message).hint(hint);
+                    self.refuse(Refusal::new(Reason::Invalid, about.clone(), fault));
+                }
+                None => {
+                    let fault = Fault::new("members", format!("there is no node `{name}`"));
+                    self.refuse(Refusal::new(Reason::Missing, about.clone(), fault));
+                }
+            }
+        }
+        let current: BTreeSet<NodeId> = self.explicit_members(key).into_iter().collect();
+        for id in current.difference(&wanted) {
+            self.amend_node(*id, |node| node.spec.groups = node.spec.groups.without(&key.name));
+        }
+        for id in wanted.difference(&current) {
+            self.amend_node(*id, |node| {
+                node.spec.groups = node.spec.groups.with(key.name.clone());
+            });
+        }
+    }
+
+    fn explicit_members(&self, key: &GroupKey) -> Vec<NodeId> {
+        let inside = |node: &Node| {
+            node.spec.partition == key.partition && node.spec.groups.contains(&key.name)
+        };
+        let posted = self.roster.in_partition(&key.partition);
+        let unchanged = posted.into_iter().filter(|node| !self.nodes.contains_key(&node.id));
+        let mut members: Vec<_> = unchanged.filter(|n| inside(n)).map(|node| node.id).collect();
+        members.extend(self.nodes.values().flatten().filter(|n| inside(n)).map(|node| node.id));
+        members
+    }
+
+    /// Removes a document; one that is not there is refused.
+    pub fn remove(&mut self, kind: Kind, name: &str) {
+        if !self.remove_if_there(kind, name) {
+            let fault = Fault::new("", "it does not exist");
+            self.refuse(Refusal::new(Reason::Missing, subject(kind, &name), fault));
+        }
+    }
+
+    fn remove_if_there(&mut self, kind: Kind, name: &str) -> bool {
+        match kind {
+            Kind::Node => {
+                let Some(id) = name.parse().ok().and_then(|name| self.id_of(&name)) else {
+                    return false;
+                };
+                self.remove_node(id);
+            }
+            Kind::Group => {
+                let key = name.parse::<GroupKey>().ok();
+                let Some(key) = key.filter(|key| self.group(key).is_some()) else { return false };
+                self.set_members(&key, &BTreeSet::new());
+                self.groups.insert(key, None);
+            }
+            Kind::Partition => {
+                let found = self.roster.partition(name).map(|partition| partition.name.clone());
+                let Some(name) = found else { return false };
+                self.partitions.insert(name, None);
+            }
+            Kind::Network => {
+                let found = self.roster.network(name).map(|network| network.name.clone());
+                let Some(name) = found else { return false };
+                self.networks.insert(name, None);
+            }
+        }
+        true
+    }
+
+    pub fn remove_node(&mut self, id: NodeId) {
+        let Some(node) = self.node(id) else { return };
+        if node.is_protected() {
+            let fault = Fault::new("", "it is protected and cannot be removed")
+                .hint(format!("`hoist node protect --off {}` first", node.name));
+            let refusal = Refusal::new(Reason::Protected, subject(Kind::Node, &node.name), fault);
+            self.refuse(refusal);
+            return;
+        }
+        self.nodes.insert(id, None);
+    }
+}
+
+/// Looking into the draft.
+impl Draft<'_> {
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        match self.nodes.get(&id) {
+            Some(changed) => changed.as_ref(),
+            None => self.roster.by_id(id).map(Arc::as_ref),
+        }
+    }
+
+    pub fn id_of(&self, name: &Name) -> Option<NodeId> {
+        let drafted = self.names.get(name).copied();
+        let known = || self.roster.by_name(name).map(|node| node.id);
+        drafted.or_else(known).filter(|id| self.node(*id).is_some_and(|node| node.name == *name))
+    }
+
+    pub(super) fn group(&self, key: &GroupKey) -> Option<&Group> {
+        match self.groups.get(key) {
+            Some(changed) => changed.as_ref(),
+            None => self.roster.group(key).map(Arc::as_ref),
+        }
+    }
+
+    pub(super) fn has_partition(&self, name: &Name) -> bool {
+        *name == Name::default_partition()
+            || match self.partitions.get(name) {
+                Some(changed) => changed.is_some(),
+                None => self.roster.partition(name).is_some(),
+            }
+    }
+
+    pub(super) fn has_network(&self, name: &Name) -> bool {
+        match self.networks.get(name) {
+            Some(changed) => changed.is_some(),
+            None => self.roster.network(name).is_some(),
+        }
+    }
+}
+
+impl Draft<'_> {
+    /// The plan, or everything that is wrong with the change.
+    pub fn finish(mut self) -> Result<Plan, Vec<Refusal>> {
+        check::whole(&mut self);
+        if !self.refusals.is_empty() {
+            return Err(self.refusals);
+        }
+        let base = self.roster.revision();
+        let mut plan = Plan {
+            base,
+            puts: Vec::new(),
+            deletes: Vec::new(),
+            items: Vec::new(),
+            affected: Vec::new(),
+        };
+        self.plan_rest(&mut plan);
+        self.plan_nodes(&mut plan);
+        self.plan_sets(&mut plan);
+        plan.affected = affected::nodes(self.roster, &plan);
+        Ok(plan)
+    }
+
+    fn plan_nodes(&mut self, plan: &mut Plan) {
+        for (id, node) in std::mem::take(&mut self.nodes) {
+            let before = self.roster.by_id(id);
+            match (before, node) {
+                (Some(before), Some(mut node)) => {
+                    if same_node(before, &node) {
+                        plan.items.push(item(Kind::Node, &node.name, Change::Unchanged));
+                        continue;
+                    }
+                    let mut change = item(Kind::Node, &node.name, Change::Changed);
+                    change.fields = fields::changed(&before.spec, &node.spec);
+                    plan.items.push(change);
+                    node.revision = plan.base + 1;
+                    node.updated = self.now;
+                    plan.puts.push(Resource::Node(Arc::new(node)));
+                }
+                (None, Some(mut node)) => {
+                    plan.items.push(item(Kind::Node, &node.name, Change::Created));
+                    node.revision = plan.base + 1;
+                    plan.puts.push(Resource::Node(Arc::new(node)));
+                }
+                (Some(before), None) => {
+                    plan.items.push(item(Kind::Node, &before.name, Change::Removed));
+                    plan.deletes.push(ResourceKey::Node(id));
+                    let tombstone = Tombstone { node: id, revision: plan.base + 1, at: self.now };
+                    plan.puts.push(Resource::Tombstone(tombstone));
+                }
+                (None, None) => {}
+            }
+        }
+    }
+
+    fn plan_rest(&mut self, plan: &mut Plan) {
+        let revision = plan.base + 1;
+        for (name, partition) in std::mem::take(&mut self.partitions) {
+            let before = self.roster.partition(&name).map(|before| &before.spec);
+            let after = partition.as_ref().map(|after| &after.spec);
+            let put = partition
+                .clone()
+                .map(|p| Resource::Partition(Arc::new(Partition { revision, ..p })));
+            plan_one(
+                plan,
+                Kind::Partition,
+                &name,
+                before,
+                after,
+                put,
+                ResourceKey::Partition(name.clone()),
+            );
+        }
+        for (name, network) in std::mem::take(&mut self.networks) {
+            let before = self.roster.network(&name).map(|before| &before.spec);
+            let after = network.as_ref().map(|after| &after.spec);
+            let put =
+                network.clone().map(|n| Resource::Network(Arc::new(Network { revision, ..n })));
+            plan_one(
+                plan,
+                Kind::Network,
+                &name,
+                before,
+                after,
+                put,
+                ResourceKey::Network(name.clone()),
+            );
+        }
+        for (key, group) in std::mem::take(&mut self.groups) {
+            let before = self.roster.group(&key).map(|before| &before.spec);
+            let after = group.as_ref().map(|after| &after.spec);
+            let put = group.clone().map(|g| Resource::Group(Arc::new(Group { revision, ..g })));
+            plan_one(plan, Kind::Group, &key, before, after, put, ResourceKey::Group(key.clone()));
+        }
+    }
+
+    fn plan_sets(&mut self, plan: &mut Plan) {
+        for (name, set) in std::mem::take(&mut self.sets) {
+            if self.roster.set(&name).map(Arc::as_ref) != Some(&set) {
+                plan.puts.push(Resource::Set(Arc::new(set)));
+            }
+        }
+    }
+}
+
+/// Puts what differs into the plan; what stays the same is only listed.
+fn plan_one<S: serde::Serialize + PartialEq>(
+    plan: &mut Plan,
+    kind: Kind,
+    name: &impl std::fmt::Display,
+    before: Option<&S>,
+    after: Option<&S>,
+    put: Option<Resource>,
+    key: ResourceKey,
+) {
+    let mut entry = item(kind, name, Change::Unchanged);
+    match (before, after) {
+        (Some(before), Some(after)) if before != after => {
+            entry.change = Change::Changed;
+            entry.fields = fields::changed(before, after);
+            plan.puts.extend(put);
+        }
+        (None, Some(_)) => {
+            entry.change = Change::Created;
+            plan.puts.extend(put);
+        }
+        (Some(_), None) => {
+            entry.change = Change::Removed;
+            plan.deletes.push(key);
+        }
+        (Some(_), Some(_)) => {}
+        (None, None) => return,
+    }
+    plan.items.push(entry);
+}
+
+fn item(kind: Kind, name: &impl std::fmt::Display, change: Change) -> Item {
+    Item { kind: kind.as_str().to_owned(), name: name.to_string(), change, fields: Vec::new() }
+}
+
+/// Equal in everything that is not set by the commit itself.
+fn same_node(before: &Node, after: &Node) -> bool {
+    before.name == after.name
+        && before.spec == after.spec
+        && before.protection == after.protection
+        && before.maintenance == after.maintenance
+        && before.provenance == after.provenance
+        && before.generation == after.generation
+}

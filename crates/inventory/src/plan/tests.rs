@@ -1,0 +1,201 @@
+use hoist_model::document;
+use jiff::Timestamp;
+
+use super::*;
+use crate::roster::{Delta, Incarnation, Roster};
+
+const SITE: &str = "
+{api: hoist/v1, kind: Partition, name: p1}
+---
+{api: hoist/v1, kind: Network, name: nmn}
+---
+{api: hoist/v1, kind: Group, name: p1/compute}
+---
+{api: hoist/v1, kind: Group, name: p1/blue, spec: {exclusive_set: colour}}
+---
+{api: hoist/v1, kind: Group, name: p1/red, spec: {exclusive_set: colour}}
+---
+api: hoist/v1
+kind: Node
+name: a
+spec:
+  partition: p1
+  nid: 1
+  groups: [compute]
+  interfaces:
+  - {name: eth0, mac: 02:00:00:00:00:01, addresses: [10.0.0.1/24], network: nmn}
+---
+api: hoist/v1
+kind: Node
+name: b
+spec:
+  partition: p1
+  nid: 2
+  interfaces:
+  - {name: eth0, mac: 02:00:00:00:00:02, addresses: [10.0.0.2/24], network: nmn}
+";
+
+fn plan(roster: &Roster, text: &str) -> Result<Plan, Vec<Refusal>> {
+    let documents = document::read("test", text.as_bytes()).unwrap();
+    let mut draft = Draft::new(roster, Timestamp::UNIX_EPOCH);
+    let mut next = u128::from(roster.revision()) * 1000;
+    draft.apply(documents, &mut || {
+        next += 1;
+        NodeId::from_bits(next)
+    });
+    draft.finish()
+}
+
+fn commit(roster: &Roster, plan: &Plan) -> Roster {
+    let (puts, deletes) = (plan.puts.clone(), plan.deletes.clone());
+    roster.apply(Delta { revision: plan.base + 1, horizon: 0, puts, deletes })
+}
+
+fn site() -> Roster {
+    let empty = Roster::empty(Incarnation::new("a"));
+    commit(&empty, &plan(&empty, SITE).expect("the site is valid"))
+}
+
+fn refusals(text: &str) -> Vec<(Reason, String)> {
+    let refusals = plan(&site(), text).expect_err(text);
+    refusals.into_iter().map(|refusal| (refusal.reason, refusal.to_string())).collect()
+}
+
+fn node(name: &str, spec: &str) -> String {
+    format!("{{api: hoist/v1, kind: Node, name: {name}, spec: {{{spec}}}}}")
+}
+
+#[test]
+fn applying_the_same_again_changes_nothing() {
+    let site = site();
+    let again = plan(&site, SITE).unwrap();
+    assert!(again.is_empty(), "{again:?}");
+    assert_eq!(again.count(Change::Unchanged), 7);
+    assert_eq!(again.affected, []);
+}
+
+#[test]
+fn two_nodes_with_one_key_are_both_named() {
+    for (spec, at) in [
+        ("nid: 1", "nid"),
+        ("interfaces: [{name: x, mac: 02-00-00-00-00-01}]", "interfaces[0].mac"),
+        (
+            "interfaces: [{name: x, mac: 02:00:00:00:00:09, addresses: [10.0.0.1/8], network: nmn}]",
+            "interfaces[0].addresses",
+        ),
+    ] {
+        let found = refusals(&node("c", spec));
+        assert_eq!(found.len(), 1, "{spec}: {found:?}");
+        assert_eq!(found[0].0, Reason::Clash);
+        assert!(found[0].1.starts_with(&format!("Node c: {at}: ")), "{}", found[0].1);
+        assert!(found[0].1.contains("node `a`"), "{}", found[0].1);
+    }
+    let twins = format!("{}\n---\n{}", node("c", "nid: 7"), node("d", "nid: 7"));
+    assert_eq!(refusals(&twins).len(), 1, "inside of one change, too");
+    let other_net = "interfaces: [{name: x, mac: 02:00:00:00:00:09, addresses: [10.0.0.1/8]}]";
+    assert!(plan(&site(), &node("c", other_net)).is_ok(), "another network, another address");
+}
+
+#[test]
+fn keys_can_be_exchanged_in_one_change() {
+    let swap =
+        SITE.replace("nid: 1", "nid: 99").replace("nid: 2", "nid: 1").replace("nid: 99", "nid: 2");
+    let plan = plan(&site(), &swap).unwrap();
+    assert_eq!(plan.count(Change::Changed), 2);
+}
+
+#[test]
+fn references_must_lead_somewhere() {
+    let found = refusals(&node("c", "partition: pp1"));
+    assert!(found[0].1.contains("there is no Partition `pp1`; did you mean `p1`?"), "{found:?}");
+    let found = refusals(&node("c", "partition: p1, groups: [computer]"));
+    assert!(found[0].1.contains("did you mean `compute`?"), "{found:?}");
+    let found =
+        refusals(&node("c", "interfaces: [{name: x, mac: 02:00:00:00:00:09, network: hsn}]"));
+    assert!(found[0].1.contains("hoist network add hsn"), "{found:?}");
+    let found = refusals(&node("c", "partition: p1, groups: [blue, red]"));
+    assert_eq!(found[0].0, Reason::Clash);
+}
+
+#[test]
+fn members_are_written_through_to_the_nodes() {
+    let site = site();
+    let text = "{api: hoist/v1, kind: Group, name: p1/compute, spec: {members: [b]}}";
+    let plan = plan(&site, text).unwrap();
+    let after = commit(&site, &plan);
+    let members = after.members(&"p1/compute".parse().unwrap());
+    assert_eq!(members.iter().map(|node| node.name.as_str()).collect::<Vec<_>>(), ["b"]);
+    assert_eq!(plan.affected.len(), 2, "one left, one came");
+    let found = refusals("{api: hoist/v1, kind: Group, name: p1/compute, spec: {members: [zz]}}");
+    assert_eq!(found[0].0, Reason::Missing);
+}
+
+#[test]
+fn what_is_in_use_or_protected_stays() {
+    let site = site();
+    let mut draft = Draft::new(&site, Timestamp::UNIX_EPOCH);
+    draft.remove(Kind::Partition, "p1");
+    draft.remove(Kind::Network, "nmn");
+    draft.remove(Kind::Node, "nobody");
+    let reasons: Vec<_> = draft.finish().unwrap_err().iter().map(|r| r.reason).collect();
+    assert_eq!(reasons, [Reason::Missing, Reason::InUse, Reason::InUse]);
+
+    let mut draft = Draft::new(&site, Timestamp::UNIX_EPOCH);
+    let id = site.by_name("a").unwrap().id;
+    draft.amend_node(id, |node| {
+        node.protection =
+            Some(Box::new(hoist_model::Protection { reason: None, since: Timestamp::UNIX_EPOCH }));
+    });
+    let protected = commit(&site, &draft.finish().unwrap());
+    let mut draft = Draft::new(&protected, Timestamp::UNIX_EPOCH);
+    draft.remove(Kind::Node, "a");
+    assert_eq!(draft.finish().unwrap_err()[0].reason, Reason::Protected);
+}
+
+#[test]
+fn a_removed_node_leaves_a_tombstone_and_its_keys_are_free() {
+    let site = site();
+    let mut draft = Draft::new(&site, Timestamp::UNIX_EPOCH);
+    draft.remove(Kind::Node, "a");
+    let plan = draft.finish().unwrap();
+    assert_eq!(plan.affected.len(), 1);
+    let after = commit(&site, &plan);
+    assert_eq!(after.tombstones().count(), 1);
+    let again = super::tests::plan(&after, &node("other", "nid: 1")).unwrap();
+    assert_eq!(again.count(Change::Created), 1);
+}
+
+#[test]
+fn a_set_prunes_only_what_it_brought() {
+    let site = site();
+    let apply = |roster: &Roster, names: &[&str], prune| {
+        let text: Vec<_> = names.iter().map(|name| node(name, "")).collect();
+        let documents = document::read("t", text.join("\n---\n").as_bytes()).unwrap();
+        let mut draft = Draft::new(roster, Timestamp::UNIX_EPOCH);
+        let mut next = 10_000 * u128::from(roster.revision());
+        draft.apply(documents, &mut || {
+            next += 1;
+            NodeId::from_bits(next)
+        });
+        draft.record_set(&"rack7".parse().unwrap(), prune);
+        let plan = draft.finish().unwrap();
+        (commit(roster, &plan), plan.count(Change::Removed))
+    };
+    let (first, _) = apply(&site, &["x", "y"], false);
+    let (second, removed) = apply(&first, &["y", "z"], true);
+    assert_eq!(removed, 1);
+    let there: Vec<_> = second.nodes().map(|node| node.name.to_string()).collect();
+    assert_eq!(there, ["a", "b", "y", "z"]);
+}
+
+#[test]
+fn only_outcomes_count_as_affected() {
+    let site = site();
+    let affected = |text: &str| plan(&site, text).unwrap().affected.len();
+    let a = "partition: p1, nid: 1, groups: [compute], interfaces: [{name: eth0, mac: '02:00:00:00:00:01', addresses: [10.0.0.1/24], network: nmn}]";
+    assert_eq!(affected(&node("a", &format!("{a}, labels: {{x: y}}"))), 0, "a label boots nothing");
+    assert_eq!(affected(&node("a", &format!("{a}, role: Compute"))), 1);
+    assert_eq!(affected(&node("new", "role: Compute")), 0, "new nodes never count");
+    let rules = "{api: hoist/v1, kind: Group, name: p1/all, spec: {selector: 'partition:p1'}}";
+    assert_eq!(affected(rules), 2, "a computed group reaches nodes nobody named");
+}

@@ -1,0 +1,512 @@
+//! The picture of the site in memory: immutable, indexed, replaced whole.
+//!
+//! A [`Roster`] is a frozen base with compact indexes plus a small overlay of what changed since.
+//! Making the next one costs as much as the overlay, not as much as the site; when the overlay has
+//! grown, it is folded into a new base in the background. Readers hold an `Arc` and see one
+//! revision, however long they look.
+
+mod base;
+mod overlay;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
+
+use hoist_model::selector::{BindError, Bound, Subject, Vocabulary};
+use hoist_model::{
+    Boot, Group, GroupKey, GroupName, Lifecycle, Mac, Name, Network, Nid, Node, NodeId, Partition,
+    Selector, Xname,
+};
+
+use crate::record::{AppliedSet, Resource, ResourceKey, Tombstone};
+use base::Base;
+use overlay::Overlay;
+
+/// Random, new for every new store and after every restore: revisions of different incarnations
+/// say nothing about each other.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+pub struct Incarnation(String);
+
+impl Incarnation {
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// One committed change, as the next roster needs it.
+#[derive(Debug, Clone, Default)]
+pub struct Delta {
+    pub revision: u64,
+    pub horizon: u64,
+    pub puts: Vec<Resource>,
+    pub deletes: Vec<ResourceKey>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Roster {
+    incarnation: Incarnation,
+    revision: u64,
+    horizon: u64,
+    base: Arc<Base>,
+    overlay: Arc<Overlay>,
+    rest: Arc<Rest>,
+    /// Computed groups with their selectors bound, made when first asked for.
+    computed: Arc<OnceLock<Vec<Computed>>>,
+}
+
+/// A group whose members are computed.
+#[derive(Debug)]
+struct Computed {
+    key: GroupKey,
+    priority: i32,
+    members: Bound,
+}
+
+/// Everything that is not a node. There is little of it, and it changes rarely.
+#[derive(Debug, Clone, Default)]
+struct Rest {
+    groups: BTreeMap<GroupKey, Arc<Group>>,
+    partitions: BTreeMap<Name, Arc<Partition>>,
+    networks: BTreeMap<Name, Arc<Network>>,
+    sets: BTreeMap<Name, Arc<AppliedSet>>,
+    tombstones: BTreeMap<(u64, NodeId), Tombstone>,
+}
+
+/// Above this many changed nodes the overlay is worth folding into the base.
+const FOLD_AT: usize = 1024;
+
+impl Roster {
+    pub fn empty(incarnation: Incarnation) -> Self {
+        Self::build(incarnation, 0, 0, std::iter::empty())
+    }
+
+    /// From everything the store holds.
+    pub fn build(
+        incarnation: Incarnation,
+        revision: u64,
+        horizon: u64,
+        resources: impl Iterator<Item = Resource>,
+    ) -> Self {
+        let mut rest = Rest::default();
+        let mut nodes = Vec::new();
+        for resource in resources {
+            match resource {
+                Resource::Node(node) => nodes.push(node),
+                other => rest.put(other),
+            }
+        }
+        Self {
+            incarnation,
+            revision,
+            horizon,
+            base: Arc::new(Base::build(nodes)),
+            overlay: Arc::default(),
+            rest: Arc::new(rest),
+            computed: Arc::default(),
+        }
+    }
+
+    /// The roster after a change. Costs as much as the overlay plus the change.
+    #[must_use]
+    pub fn apply(&self, delta: Delta) -> Self {
+        let mut next = Self { computed: Arc::default(), ..self.clone() };
+        next.revision = delta.revision;
+        next.horizon = delta.horizon;
+        let (nodes, rest): (Vec<_>, Vec<_>) =
+            delta.puts.into_iter().partition(|put| matches!(put, Resource::Node(_)));
+        let (gone, rest_gone): (Vec<_>, Vec<_>) =
+            delta.deletes.into_iter().partition(|key| matches!(key, ResourceKey::Node(_)));
+        if !rest.is_empty() || !rest_gone.is_empty() {
+            let next_rest = Arc::make_mut(&mut next.rest);
+            for key in &rest_gone {
+                next_rest.remove(key);
+            }
+            for put in rest {
+                next_rest.put(put);
+            }
+        }
+        if nodes.is_empty() && gone.is_empty() {
+            return next;
+        }
+        let overlay = Arc::make_mut(&mut next.overlay);
+        for key in gone {
+            if let ResourceKey::Node(id) = key {
+                overlay.remove(id, self.base.by_id(id).is_some());
+            }
+        }
+        for put in nodes {
+            if let Resource::Node(node) = put {
+                overlay.put(node);
+            }
+        }
+        // A change as large as the site itself: folding now is cheaper than carrying it along.
+        if next.overlay.len() > FOLD_AT.max(next.base.len()) { next.folded() } else { next }
+    }
+
+    /// Whether [`Self::folded`] is worth its while.
+    pub fn wants_folding(&self) -> bool {
+        self.overlay.len() > FOLD_AT.max(self.base.len() / 128)
+    }
+
+    /// The same roster with everything in the base.
+    #[must_use]
+    pub fn folded(&self) -> Self {
+        let base = Base::build(self.nodes().cloned().collect());
+        Self { base: Arc::new(base), overlay: Arc::default(), ..self.clone() }
+    }
+
+    /// Takes the folded base of an earlier roster and puts what changed since on top.
+    #[must_use]
+    pub fn rebased(&self, folded: &Self) -> Self {
+        let mut overlay = Overlay::default();
+        for (id, node) in self.overlay.iter() {
+            match node {
+                Some(node) if node.revision > folded.revision => overlay.put(Arc::clone(node)),
+                None if folded.base.by_id(id).is_some() => overlay.remove(id, true),
+                Some(_) | None => {}
+            }
+        }
+        Self { base: Arc::clone(&folded.base), overlay: Arc::new(overlay), ..self.clone() }
+    }
+
+    pub fn incarnation(&self) -> &Incarnation {
+        &self.incarnation
+    }
+
+    /// The site revision this picture shows.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Removals up to this revision are forgotten.
+    pub fn horizon(&self) -> u64 {
+        self.horizon
+    }
+
+    pub fn len(&self) -> usize {
+        self.base.len().saturating_add_signed(self.overlay.grown(&self.base))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Looking up.
+impl Roster {
+    pub fn by_id(&self, id: NodeId) -> Option<&Arc<Node>> {
+        match self.overlay.get(id) {
+            Some(changed) => changed.as_ref(),
+            None => self.base.by_id(id),
+        }
+    }
+
+    /// Any MAC of any interface, the BMC's too.
+    pub fn by_mac(&self, mac: Mac) -> Option<&Arc<Node>> {
+        self.lookup(self.overlay.by_mac(mac), || self.base.by_mac(mac))
+    }
+
+    pub fn by_name(&self, name: &str) -> Option<&Arc<Node>> {
+        self.lookup(self.overlay.by_name(name), || self.base.by_name(name))
+    }
+
+    pub fn by_xname(&self, xname: Xname) -> Option<&Arc<Node>> {
+        self.lookup(self.overlay.by_xname(xname), || self.base.by_xname(xname))
+    }
+
+    pub fn by_nid(&self, nid: Nid) -> Option<&Arc<Node>> {
+        self.lookup(self.overlay.by_nid(nid), || self.base.by_nid(nid))
+    }
+
+    /// Every node with the address: the same one may be used on several networks.
+    pub fn by_ip(&self, ip: IpAddr) -> Vec<&Arc<Node>> {
+        let mut found: Vec<_> = self.overlay.by_ip(ip).collect();
+        found.extend(self.base.by_ip(ip).filter(|node| self.overlay.get(node.id).is_none()));
+        found
+    }
+
+    /// The SMBIOS system UUID, without case.
+    pub fn by_uuid(&self, uuid: &str) -> Option<&Arc<Node>> {
+        self.lookup(self.overlay.by_uuid(uuid), || self.base.by_uuid(uuid))
+    }
+
+    /// Nodes behind one management controller.
+    pub fn by_bmc(&self, bmc: &str) -> Vec<&Arc<Node>> {
+        let same = |node: &&Arc<Node>| node.spec.bmc.as_ref().is_some_and(|b| b.r#ref == bmc);
+        self.with_posting(self.base.behind_bmc(bmc), same)
+    }
+
+    /// What the overlay has wins; what the base has counts only if the overlay did not change it.
+    fn lookup<'a>(
+        &'a self,
+        changed: Option<&'a Arc<Node>>,
+        base: impl FnOnce() -> Option<&'a Arc<Node>>,
+    ) -> Option<&'a Arc<Node>> {
+        changed.or_else(|| base().filter(|node| self.overlay.get(node.id).is_none()))
+    }
+
+    /// All nodes in id order.
+    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.nodes_after(None)
+    }
+
+    /// All nodes behind `after`, in id order.
+    pub fn nodes_after(&self, after: Option<NodeId>) -> impl Iterator<Item = &Arc<Node>> {
+        let mut base = self
+            .base
+            .after(after)
+            .iter()
+            .filter(|node| self.overlay.get(node.id).is_none())
+            .peekable();
+        let mut changed = self.overlay.sorted_after(after).into_iter().peekable();
+        std::iter::from_fn(move || match (base.peek(), changed.peek()) {
+            (Some(from_base), Some(from_overlay)) if from_base.id < from_overlay.id => base.next(),
+            (_, Some(_)) => changed.next(),
+            (_, None) => base.next(),
+        })
+    }
+
+    /// What changed after `revision`: the nodes as they are now, and the removals. `None` when that
+    /// is further back than removals are remembered.
+    pub fn changes_since(&self, revision: u64) -> Option<(Vec<&Arc<Node>>, Vec<Tombstone>)> {
+        if revision < self.horizon {
+            return None;
+        }
+        // Everything in the base is older than `base.revision()`, so it need not be looked at by
+        // those who have seen that much.
+        let newer = |node: &&Arc<Node>| node.revision > revision;
+        let mut nodes: Vec<_> = if revision >= self.base.revision() {
+            self.overlay.sorted_after(None).into_iter().filter(newer).collect()
+        } else {
+            self.nodes().filter(newer).collect()
+        };
+        nodes.sort_by_key(|node| (node.revision, node.id));
+        let gone = self.rest.tombstones.range((revision + 1, NodeId::from_bits(0))..);
+        Some((nodes, gone.map(|(_, tombstone)| *tombstone).collect()))
+    }
+
+    pub fn group(&self, key: &GroupKey) -> Option<&Arc<Group>> {
+        self.rest.groups.get(key)
+    }
+
+    pub fn groups(&self) -> impl Iterator<Item = &Arc<Group>> {
+        self.rest.groups.values()
+    }
+
+    pub fn partition(&self, name: &str) -> Option<&Arc<Partition>> {
+        self.rest.partitions.get(name)
+    }
+
+    pub fn partitions(&self) -> impl Iterator<Item = &Arc<Partition>> {
+        self.rest.partitions.values()
+    }
+
+    pub fn network(&self, name: &str) -> Option<&Arc<Network>> {
+        self.rest.networks.get(name)
+    }
+
+    pub fn networks(&self) -> impl Iterator<Item = &Arc<Network>> {
+        self.rest.networks.values()
+    }
+
+    pub fn set(&self, name: &str) -> Option<&Arc<AppliedSet>> {
+        self.rest.sets.get(name)
+    }
+
+    pub fn sets(&self) -> impl Iterator<Item = &Arc<AppliedSet>> {
+        self.rest.sets.values()
+    }
+
+    pub fn tombstones(&self) -> impl Iterator<Item = &Tombstone> {
+        self.rest.tombstones.values()
+    }
+
+    /// Everything, as it would be written: for copies and comparisons.
+    pub fn resources(&self) -> impl Iterator<Item = Resource> + '_ {
+        let rest = &self.rest;
+        let partitions = rest.partitions.values().cloned().map(Resource::Partition);
+        let networks = rest.networks.values().cloned().map(Resource::Network);
+        let groups = rest.groups.values().cloned().map(Resource::Group);
+        let sets = rest.sets.values().cloned().map(Resource::Set);
+        let gone = rest.tombstones.values().copied().map(Resource::Tombstone);
+        let nodes = self.nodes().cloned().map(Resource::Node);
+        partitions.chain(networks).chain(groups).chain(sets).chain(gone).chain(nodes)
+    }
+}
+
+/// What nodes are in, and where they boot.
+impl Roster {
+    /// The bootable MAC and address of a node under its partition's rules.
+    pub fn boot(&self, node: &Node) -> Option<Boot> {
+        let partition = self.partition(&node.spec.partition);
+        let rules = partition.map(|partition| partition.spec.boot_rules());
+        node.spec.boot(&rules.unwrap_or_default())
+    }
+
+    /// The node's groups, explicit and computed, in the order (priority, name).
+    pub fn groups_of(&self, node: &Node) -> Vec<GroupName> {
+        let partition = &node.spec.partition;
+        let priority = |name: &GroupName| {
+            let key = GroupKey { partition: partition.clone(), name: name.clone() };
+            self.group(&key).map_or(0, |group| group.spec.priority)
+        };
+        let mut found: Vec<_> =
+            node.spec.groups.iter().map(|name| (priority(name), name.clone())).collect();
+        let subject = self.subject(node);
+        for group in self.computed().iter().filter(|group| group.key.partition == *partition) {
+            let name = &group.key.name;
+            if group.members.matches(&subject) && !node.spec.groups.contains(name) {
+                found.push((group.priority, name.clone()));
+            }
+        }
+        found.sort();
+        found.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// A selector that no longer means anything here (its last role is gone) selects nothing.
+    fn computed(&self) -> &[Computed] {
+        self.computed.get_or_init(|| {
+            let bind = |(key, selector): (GroupKey, Selector)| {
+                let priority = self.group(&key).map_or(0, |group| group.spec.priority);
+                Some(Computed { members: selector.bind(self).ok()?, key, priority })
+            };
+            self.selector_groups().into_iter().filter_map(bind).collect()
+        })
+    }
+
+    /// The nodes of a group, in id order.
+    pub fn members(&self, key: &GroupKey) -> Vec<&Arc<Node>> {
+        if let Some(group) = self.computed().iter().find(|group| group.key == *key) {
+            let inside = |node: &&Arc<Node>| {
+                node.spec.partition == key.partition && group.members.matches(&self.subject(node))
+            };
+            return self.nodes().filter(inside).collect();
+        }
+        let inside = |node: &&Arc<Node>| {
+            node.spec.partition == key.partition && node.spec.groups.contains(&key.name)
+        };
+        self.with_posting(self.base.in_group(key), inside)
+    }
+
+    /// The nodes of a partition, in id order.
+    pub fn in_partition(&self, partition: &Name) -> Vec<&Arc<Node>> {
+        let inside = |node: &&Arc<Node>| node.spec.partition == *partition;
+        self.with_posting(self.base.in_partition(partition), inside)
+    }
+
+    /// The nodes with a label, in id order.
+    pub fn labelled(&self, key: &str, value: &str) -> Vec<&Arc<Node>> {
+        let has = |node: &&Arc<Node>| node.spec.labels.get(key) == Some(value);
+        self.with_posting(self.base.labelled(key, value), has)
+    }
+
+    /// Those of the base that did not change, and those of the overlay that fit.
+    fn with_posting<'a>(
+        &'a self,
+        posting: impl Iterator<Item = &'a Arc<Node>>,
+        fits: impl Fn(&&'a Arc<Node>) -> bool,
+    ) -> Vec<&'a Arc<Node>> {
+        let mut found: Vec<_> =
+            posting.filter(|node| self.overlay.get(node.id).is_none()).collect();
+        found.extend(self.overlay.sorted_after(None).into_iter().filter(fits));
+        found.sort_by_key(|node| node.id);
+        found
+    }
+
+    /// How far the node has come. Until agents report more, a known node is a declared one.
+    pub fn subject<'a>(&self, node: &'a Node) -> Subject<'a> {
+        Subject { id: node.id, name: &node.name, spec: &node.spec, lifecycle: Lifecycle::Declared }
+    }
+
+    /// The nodes a selector names, in id order.
+    pub fn select(&self, selector: &Selector) -> Result<Vec<&Arc<Node>>, BindError> {
+        let bound = selector.bind(self)?;
+        Ok(self.select_bound(&bound))
+    }
+
+    pub fn select_bound(&self, bound: &Bound) -> Vec<&Arc<Node>> {
+        if let Some(name) = bound.exact_node() {
+            return self.by_name(name).into_iter().collect();
+        }
+        self.nodes().filter(|node| bound.matches(&self.subject(node))).collect()
+    }
+}
+
+impl Vocabulary for Roster {
+    fn is_role(&self, word: &str) -> bool {
+        self.base.is_role(word)
+            || self.overlay.iter().any(|(_, node)| {
+                let spec = node.as_ref().map(|node| &node.spec);
+                let roles = spec.into_iter().flat_map(|spec| [&spec.role, &spec.subrole]).flatten();
+                roles.into_iter().any(|role| role.is(word))
+            })
+    }
+
+    fn is_group(&self, word: &str) -> bool {
+        let same = |name: &GroupName| name.eq_ignore_ascii_case(word);
+        self.groups().any(|group| same(&group.name))
+            || self.base.is_group(word)
+            || self.overlay.iter().any(|(_, node)| {
+                node.as_ref().is_some_and(|node| node.spec.groups.iter().any(same))
+            })
+    }
+
+    fn words(&self) -> Vec<String> {
+        let mut words: Vec<String> = self.groups().map(|group| group.name.to_string()).collect();
+        words.extend(self.base.words());
+        words
+    }
+
+    fn selector_groups(&self) -> Vec<(GroupKey, Selector)> {
+        let computed = |group: &Arc<Group>| {
+            group.spec.selector.clone().map(|selector| (group.key(), selector))
+        };
+        self.groups().filter_map(computed).collect()
+    }
+
+    fn first(&self, set: &Bound) -> Option<NodeId> {
+        let order = |node: &&Arc<Node>| (node.spec.nid.is_none(), node.spec.nid, node.name.clone());
+        self.select_bound(set).into_iter().min_by_key(order).map(|node| node.id)
+    }
+}
+
+impl Rest {
+    fn put(&mut self, resource: Resource) {
+        match resource {
+            Resource::Group(group) => {
+                self.groups.insert(group.key(), group);
+            }
+            Resource::Partition(partition) => {
+                self.partitions.insert(partition.name.clone(), partition);
+            }
+            Resource::Network(network) => {
+                self.networks.insert(network.name.clone(), network);
+            }
+            Resource::Set(set) => {
+                self.sets.insert(set.name.clone(), set);
+            }
+            Resource::Tombstone(tombstone) => {
+                self.tombstones.insert((tombstone.revision, tombstone.node), tombstone);
+            }
+            Resource::Node(_) => unreachable!("nodes are kept in the base and the overlay"),
+        }
+    }
+
+    fn remove(&mut self, key: &ResourceKey) {
+        match key {
+            ResourceKey::Group(key) => drop(self.groups.remove(key)),
+            ResourceKey::Partition(name) => drop(self.partitions.remove(name)),
+            ResourceKey::Network(name) => drop(self.networks.remove(name)),
+            ResourceKey::Set(name) => drop(self.sets.remove(name)),
+            ResourceKey::Tombstone(revision, id) => drop(self.tombstones.remove(&(*revision, *id))),
+            ResourceKey::Node(_) => unreachable!("nodes are kept in the base and the overlay"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
