@@ -47,7 +47,10 @@ pub fn nearest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -
     candidates
         .into_iter()
         .map(|candidate| (strsim::jaro_winkler(typed, candidate), candidate))
-        .filter(|(similarity, _)| *similarity >= CLOSE)
+        // One slip of the finger counts whatever the similarity: it is low for short words.
+        .filter(|(similarity, candidate)| {
+            *similarity >= CLOSE || strsim::osa_distance(typed, candidate) <= 1
+        })
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, candidate)| candidate)
 }
