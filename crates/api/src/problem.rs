@@ -142,9 +142,9 @@ codes! {
     UnsupportedMediaType, "unsupported-media-type", 415, "The body has the wrong media type";
     TooManyFailures, "too-many-failures", 429, "Too many failed attempts";
     Internal, "internal", 500, "Internal error";
-    /// Nothing was written, and the same request may succeed later.
+    /// Whether a write landed is not known: read the object before trying again.
     StoreUnavailable, "store-unavailable", 503, "The store is unreachable";
-    /// It is not known whether the write happened.
+    /// The write goes on without its caller: read the object before trying again.
     OutcomeUnknown, "outcome-unknown", 503, "The outcome is unknown";
     Timeout, "timeout", 503, "The request took too long";
     Stopping, "stopping", 503, "The server is stopping";
