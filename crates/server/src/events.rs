@@ -350,9 +350,9 @@ impl Bus {
             let op = Op::Put(self.key(last + 1), to_json(&Stored::End));
             self.store.commit(Txn { compares: vec![], ops: vec![op] }).await
         };
-        match tokio::time::timeout(FLUSH_AT_STOP, end).await {
-            Ok(Ok(_)) => {}
-            _ => tracing::warn!(unwritten = rest.len(), "last events not stored"),
+        let ended = tokio::time::timeout(FLUSH_AT_STOP, end).await;
+        if !matches!(ended, Ok(Ok(_))) {
+            tracing::warn!(unwritten = rest.len(), "last events not stored");
         }
     }
 

@@ -102,7 +102,7 @@ pub(crate) fn too_large() -> Failure {
 pub fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let at = error.valid_up_to();
-        let line = bytes[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
+        let line = bytes[..at].split(|byte| *byte == b'\n').count();
         Failure::from(
             Problem::new(Code::MalformedBody, "the body is not UTF-8")
                 .with_fault(Fault::new(format!("line {line}, byte {at}"), "invalid UTF-8")),

@@ -4,19 +4,35 @@
 //! a route needs from the chassis comes in a [`Chassis`]. Nothing here reads flags or environment:
 //! the composition root passes values in.
 
+mod admin;
 pub mod audit;
+pub mod auth;
 pub mod ca;
 pub mod clock;
 pub mod events;
 pub mod extract;
 pub mod failure;
+pub mod health;
 pub mod jwks;
+mod listen;
+mod observe;
+pub mod openapi;
+pub mod peer;
 pub mod principal;
+pub mod route;
 mod scan;
 mod secret;
 pub mod selector;
+mod server;
+pub mod systemd;
 pub mod tasks;
+pub mod telemetry;
 pub mod token;
+
+pub use failure::Failure;
+pub use listen::Limits;
+pub use route::{Plane, Route};
+pub use server::{Chassis, Retentions, Running, Server, ServerBuilder, StartError, Stopped};
 
 #[cfg(test)]
 #[path = "../tests/support/memory.rs"]
