@@ -1,1 +1,10 @@
-//! stub
+//! What travels over HTTP: request and response types and the problem body.
+//!
+//! Nothing here does I/O or knows a rule of the domain; `model` owns the rules, `server` the routes.
+//! Server and clients share these types, so that neither can drift from the other.
+
+pub mod admin;
+pub mod event;
+pub mod problem;
+
+pub use problem::{Code, Conflict, Fault, Problem};

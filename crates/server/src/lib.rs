@@ -1,1 +1,53 @@
-//! stub
+//! The chassis: listeners, route table, authentication, certificates, audit, events, metrics.
+//!
+//! A context of the domain adds its routes with one function that returns `Vec<Route>`; everything
+//! a route needs from the chassis comes in a [`Chassis`]. Nothing here reads flags or environment:
+//! the composition root passes values in.
+
+mod admin;
+pub mod audit;
+pub mod auth;
+pub mod ca;
+pub mod clock;
+pub mod events;
+pub mod extract;
+pub mod failure;
+pub mod health;
+pub mod jwks;
+mod listen;
+mod observe;
+pub mod openapi;
+pub mod peer;
+pub mod principal;
+pub mod route;
+mod scan;
+mod secret;
+pub mod selector;
+mod server;
+pub mod systemd;
+pub mod tasks;
+pub mod telemetry;
+pub mod token;
+
+pub use failure::Failure;
+pub use listen::Limits;
+pub use route::{Plane, Route};
+pub use server::{Chassis, Retentions, Running, Server, ServerBuilder, StartError, Stopped};
+
+#[cfg(test)]
+#[path = "../tests/support/memory.rs"]
+mod memory;
+
+use std::error::Error;
+
+/// An error and all its sources in one line, for logs.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}

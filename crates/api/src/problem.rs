@@ -1,0 +1,273 @@
+//! The one shape of every error answer: RFC 9457 `application/problem+json`.
+//!
+//! Programs match on [`Problem::code`]; people read `detail` and `remedy`. A code, once released,
+//! keeps its meaning for ever: add new ones, never reuse old ones.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The media type of a [`Problem`].
+pub const MEDIA_TYPE: &str = "application/problem+json";
+
+/// What `type` starts with; the stable code follows.
+const URN: &str = "urn:hoist:problem:";
+
+/// Why a request was not done, in a form that both programs and people can act on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Problem {
+    /// `urn:hoist:problem:<code>`; see the table of codes.
+    #[serde(rename = "type")]
+    pub code: Code,
+    /// The same for every problem of this type.
+    pub title: Cow<'static, str>,
+    pub status: u16,
+    /// What happened this time.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+    /// Every fault found in the input, each with its place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<Fault>,
+    /// What already exists and stands in the way.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conflicts: Vec<Conflict>,
+    /// Quote this when asking for help: the server's log has the same id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+}
+
+/// One fault of an input.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Fault {
+    /// Where: a JSON path, a query parameter, or a line and column.
+    pub at: String,
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+/// One existing object that a request collides with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Conflict {
+    /// What they share, such as `mac`.
+    pub field: String,
+    pub value: String,
+    /// Who has it, such as `node/n1`.
+    pub holder: String,
+}
+
+/// Declares the table of codes: the name in Rust, the stable code, its status and title.
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident, $code:literal, $status:literal, $title:literal;)*) => {
+        /// The stable part of a problem's `type`.
+        #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Code {
+            $($(#[$doc])* $name,)*
+            /// A code that this build does not know: the other side is newer.
+            Unknown(String),
+        }
+
+        impl Code {
+            /// Every code this build knows, in the order of the table.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            pub fn as_str(&self) -> &str {
+                match self {
+                    $(Self::$name => $code,)*
+                    Self::Unknown(code) => code,
+                }
+            }
+
+            /// The status such a problem is answered with.
+            pub fn status(&self) -> u16 {
+                match self {
+                    $(Self::$name => $status,)*
+                    Self::Unknown(_) => 500,
+                }
+            }
+
+            pub fn title(&self) -> &'static str {
+                match self {
+                    $(Self::$name => $title,)*
+                    Self::Unknown(_) => "Unknown problem",
+                }
+            }
+
+            fn from_code(code: &str) -> Self {
+                match code {
+                    $($code => Self::$name,)*
+                    other => Self::Unknown(other.to_owned()),
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The request itself could not be understood (framing, header).
+    BadRequest, "bad-request", 400, "The request cannot be understood";
+    UnknownParameter, "unknown-parameter", 400, "Unknown query parameter";
+    BadParameter, "bad-parameter", 400, "A parameter has a wrong value";
+    /// The body is not JSON (or YAML, or UTF-8) at all.
+    MalformedBody, "malformed-body", 400, "The body cannot be parsed";
+    /// The body parses, but what it says is not allowed.
+    InvalidBody, "invalid-body", 400, "The body is not valid";
+    Unauthenticated, "unauthenticated", 401, "Authentication is required";
+    Forbidden, "forbidden", 403, "Not allowed";
+    /// Administration over plain HTTP from another machine.
+    PlainAdmin, "plain-admin", 403, "Administration needs TLS";
+    NotFound, "not-found", 404, "No such object";
+    UnknownRoute, "unknown-route", 404, "No such route";
+    MethodNotAllowed, "method-not-allowed", 405, "This route does not take this method";
+    NotAcceptable, "not-acceptable", 406, "No representation that you accept";
+    /// Another object holds something that must be unique.
+    Conflict, "conflict", 409, "The change conflicts with what exists";
+    /// A by-key lookup matched several objects.
+    Ambiguous, "ambiguous", 409, "More than one object matches";
+    /// The write lost against others too many times.
+    Busy, "busy", 409, "Others are writing at the same time";
+    Protected, "protected", 409, "The object is protected";
+    /// The `--affects` brake.
+    AffectsTooMany, "affects-too-many", 409, "The change affects more nodes than announced";
+    /// The history asked for is not kept any more: list again.
+    Gone, "gone", 410, "That history is gone";
+    PreconditionFailed, "precondition-failed", 412, "The object has changed";
+    BodyTooLarge, "body-too-large", 413, "The body is too large";
+    UnsupportedMediaType, "unsupported-media-type", 415, "The body has the wrong media type";
+    TooManyFailures, "too-many-failures", 429, "Too many failed attempts";
+    Internal, "internal", 500, "Internal error";
+    /// Whether a write landed is not known: read the object before trying again.
+    StoreUnavailable, "store-unavailable", 503, "The store is unreachable";
+    /// The write goes on without its caller: read the object before trying again.
+    OutcomeUnknown, "outcome-unknown", 503, "The outcome is unknown";
+    Timeout, "timeout", 503, "The request took too long";
+    Stopping, "stopping", 503, "The server is stopping";
+    StoreFull, "store-full", 507, "No space left for writes";
+}
+
+impl Problem {
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self {
+            title: Cow::Borrowed(code.title()),
+            status: code.status(),
+            code,
+            detail: detail.into(),
+            remedy: None,
+            errors: Vec::new(),
+            conflicts: Vec::new(),
+            request_id: None,
+        }
+    }
+
+    #[must_use]
+    pub fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    #[must_use]
+    pub fn with_fault(mut self, fault: Fault) -> Self {
+        self.errors.push(fault);
+        self
+    }
+
+    #[must_use]
+    pub fn with_conflict(mut self, conflict: Conflict) -> Self {
+        self.conflicts.push(conflict);
+        self
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.detail.is_empty() { f.write_str(&self.title) } else { f.write_str(&self.detail) }
+    }
+}
+
+impl std::error::Error for Problem {}
+
+impl Fault {
+    pub fn new(at: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { at: at.into(), message: message.into(), hint: None }
+    }
+
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{URN}{}", self.as_str())
+    }
+}
+
+impl Serialize for Code {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Code {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // A foreign `type` (a proxy's, say) is kept as it is: an error answer must stay readable.
+        let text = Cow::<'de, str>::deserialize(deserializer)?;
+        Ok(Self::from_code(text.strip_prefix(URN).unwrap_or(&text)))
+    }
+}
+
+impl JsonSchema for Code {
+    fn schema_name() -> Cow<'static, str> {
+        "ProblemType".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let known: Vec<String> = Self::ALL.iter().map(ToString::to_string).collect();
+        json_schema!({ "type": "string", "format": "uri", "examples": known })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_survives_the_wire() {
+        let problem = Problem::new(Code::Conflict, "two nodes with one MAC")
+            .with_remedy("remove one")
+            .with_fault(Fault::new("$.boot.mac", "taken").with_hint("52:54:00:00:00:02 is free"))
+            .with_conflict(Conflict {
+                field: "mac".into(),
+                value: "52:54:00:00:00:01".into(),
+                holder: "node/n1".into(),
+            });
+        let text = serde_json::to_string(&problem).unwrap();
+        assert!(text.contains(r#""type":"urn:hoist:problem:conflict""#), "{text}");
+        assert_eq!(serde_json::from_str::<Problem>(&text).unwrap(), problem);
+    }
+
+    #[test]
+    fn codes_are_unique_and_parse_back() {
+        for (index, code) in Code::ALL.iter().enumerate() {
+            assert!((400..600).contains(&code.status()), "{code}");
+            assert!(!Code::ALL[..index].iter().any(|other| other.as_str() == code.as_str()));
+            let text = serde_json::to_string(code).unwrap();
+            assert_eq!(&serde_json::from_str::<Code>(&text).unwrap(), code);
+        }
+    }
+
+    #[test]
+    fn a_code_of_a_newer_server_is_kept() {
+        let code: Code = serde_json::from_str(r#""urn:hoist:problem:flux-missing""#).unwrap();
+        assert_eq!(code, Code::Unknown("flux-missing".into()));
+        assert_eq!(code.to_string(), "urn:hoist:problem:flux-missing");
+    }
+}

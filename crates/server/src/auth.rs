@@ -1,0 +1,388 @@
+//! The gate in front of every route: who is asking, may they, and is the request within bounds.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use hoist_api::admin::{Context, Verb};
+use hoist_api::{Code, Fault, Problem};
+use http::request::Parts;
+use http::{HeaderMap, Method, header};
+use http_body_util::{BodyExt, Limited};
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use crate::audit::{AuditLog, Draft};
+use crate::extract::{nearest, too_large};
+use crate::failure::Failure;
+use crate::jwks::{Jwks, JwtError};
+use crate::peer::{Peer, RequestId};
+use crate::principal::{Principal, Reach, Who};
+use crate::route::{Plane, RouteSpec, Template};
+use crate::tasks::Tasks;
+use crate::token::{TokenError, Tokens};
+
+/// Failed attempts of one address in [`WINDOW`] that are still answered with 401. Right
+/// credentials always pass, so nobody can lock others out.
+const FAILURES_ALLOWED: u32 = 20;
+const WINDOW: Duration = Duration::from_mins(1);
+
+/// Addresses remembered at once; with more of them attacking, the oldest windows are forgotten.
+const MAX_TRACKED: usize = 4096;
+
+/// How long and how much of a refused body is read away, so that the client gets to see the answer
+/// instead of a reset.
+const DRAIN_TIME: Duration = Duration::from_secs(2);
+const DRAIN_BYTES: usize = 256 * 1024 * 1024;
+
+/// What a site decides about access.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// Take tokens over plain HTTP from other machines too. They can be overheard.
+    pub allow_plain_admin: bool,
+    /// Contexts whose lockable routes need a token.
+    pub locked: HashSet<Context>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { allow_plain_admin: false, locked: HashSet::from([Context::Metrics]) }
+    }
+}
+
+pub(crate) struct Gate {
+    pub(crate) policy: Policy,
+    pub(crate) tokens: Arc<Tokens>,
+    pub(crate) jwks: Option<Arc<Jwks>>,
+    pub(crate) audit: AuditLog,
+    pub(crate) tasks: Tasks,
+    pub(crate) body_limit: usize,
+    pub(crate) request_timeout: Duration,
+    pub(crate) failures: Failures,
+}
+
+/// What a write tells the audit log, prepared by the gate: an extractor of `Write` routes.
+///
+/// A handler that puts its own entry into its transaction takes [`AuditContext::draft`]; the gate
+/// then adds none. Otherwise the gate appends an entry after every successful write.
+#[derive(Debug, Clone)]
+pub struct AuditContext {
+    draft: Draft,
+    settled: Arc<AtomicBool>,
+}
+
+impl AuditContext {
+    /// The entry to write, with everything but the object and the revisions filled in.
+    pub fn draft(&self) -> Draft {
+        self.settled.store(true, Ordering::SeqCst);
+        self.draft.clone()
+    }
+
+    /// The request changed nothing (a dry run, or no difference): no entry.
+    pub fn nothing_written(&self) {
+        self.settled.store(true, Ordering::SeqCst);
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for AuditContext {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
+        parts.extensions.get::<Self>().cloned().ok_or_else(|| {
+            Failure::new(Code::Internal, "a route that writes is not declared as one")
+        })
+    }
+}
+
+/// The layer around each handler.
+pub(crate) async fn guard(
+    State((gate, spec)): State<(Arc<Gate>, Arc<RouteSpec>)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let mut response = match gate.pass(&spec, request, next).await {
+        Ok(response) => response,
+        Err(failure) => failure.into_response(),
+    };
+    response.extensions_mut().insert(Template(spec.path));
+    response
+}
+
+impl Gate {
+    async fn pass(
+        &self,
+        spec: &Arc<RouteSpec>,
+        mut request: Request,
+        next: Next,
+    ) -> Result<Response, Failure> {
+        let principal = self.admit(spec, &request)?;
+        check_query(spec, &request)?;
+        let limit = spec.body_limit.unwrap_or(self.body_limit);
+        if content_length(request.headers()).is_some_and(|length| length > limit) {
+            drain(request).await;
+            return Err(too_large());
+        }
+        let draft = draft_of(spec, &principal, &request);
+        request.extensions_mut().insert(principal);
+        // Limited even when a length was given: the two need not agree.
+        let mut request = request.map(|body| Body::new(Limited::new(body, limit)));
+        if !spec.writes() {
+            return self.within_time(spec, next.run(request)).await;
+        }
+
+        let audit = AuditContext { draft, settled: Arc::default() };
+        request.extensions_mut().insert(audit.clone());
+        // A write is not cancelled half-way because its caller hung up: it runs in the task set.
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let log = self.audit.clone();
+        let write = async move {
+            let response = next.run(request).await;
+            if response.status().is_success() && !audit.settled.load(Ordering::SeqCst) {
+                let outcome = response.status().as_u16().to_string();
+                if let Err(error) = log.append(&Draft { outcome, ..audit.draft }).await {
+                    tracing::error!(error = %crate::chain(&error), "write not in the audit log");
+                }
+            }
+            let _ = sender.send(response);
+        };
+        self.tasks.spawn("write", write.in_current_span());
+        let answer = self.within_time(spec, receiver).await?;
+        answer.map_err(|_| Failure::new(Code::Internal, "the handler panicked; the log has more"))
+    }
+
+    async fn within_time<F: Future>(
+        &self,
+        spec: &RouteSpec,
+        work: F,
+    ) -> Result<F::Output, Failure> {
+        if spec.streaming {
+            return Ok(work.await);
+        }
+        tokio::time::timeout(self.request_timeout, work).await.map_err(|_| {
+            if spec.writes() {
+                Failure::new(Code::OutcomeUnknown, "the write takes too long and goes on behind")
+                    .with_remedy("read the object before trying again")
+            } else {
+                Failure::new(Code::Timeout, "the answer took too long")
+            }
+        })
+    }
+
+    /// Who is asking, if they may ask this.
+    fn admit(&self, spec: &RouteSpec, request: &Request) -> Result<Principal, Failure> {
+        let (verb, context) = match spec.plane {
+            // Credentials are not looked at: a booting node must not fail over a stale header.
+            Plane::Open | Plane::Proof => return Ok(Principal::anonymous()),
+            Plane::Lockable { context } if !self.policy.locked.contains(&context) => {
+                return Ok(Principal::anonymous());
+            }
+            Plane::Lockable { context } => (Verb::Read, context),
+            Plane::Admin { context, verb } => (verb, context),
+            Plane::Agent => (Verb::Write, Context::Agent),
+        };
+        let peer = request.extensions().get::<Peer>().ok_or_else(|| {
+            Failure::new(Code::Internal, "the listener did not say who is asking")
+        })?;
+        if !peer.secure && !peer.is_loopback() && !self.policy.allow_plain_admin {
+            return Err(Failure::new(
+                Code::PlainAdmin,
+                "this route is not served over plain HTTP to other machines",
+            )
+            .with_remedy("use the TLS address, or set `allow_plain_admin`"));
+        }
+        let principal = self.authenticate(request.headers(), peer)?;
+        match principal.reach(verb, context) {
+            Reach::All => Ok(principal),
+            Reach::Some(_) if spec.selective || spec.plane == Plane::Agent => Ok(principal),
+            Reach::Some(_) => Err(Failure::new(
+                Code::Forbidden,
+                "this route is not limited to nodes, but your token is",
+            )
+            .with_remedy("ask for a token without a selector")),
+            Reach::None => {
+                metrics::counter!("hoist_auth_failures_total", "reason" => "scope").increment(1);
+                let detail = format!("your token does not allow `{verb}` in `{context}`");
+                Err(Failure::new(Code::Forbidden, detail)
+                    .with_remedy("`hoist token create` makes one that does"))
+            }
+        }
+    }
+
+    fn authenticate(&self, headers: &HeaderMap, peer: &Peer) -> Result<Principal, Failure> {
+        let Some(token) = bearer(headers) else {
+            return Err(Failure::new(Code::Unauthenticated, "this route needs a token")
+                .with_remedy("send `Authorization: Bearer <token>`"));
+        };
+        let (reason, detail) = match self.tokens.check(token) {
+            Ok(principal) => return Ok(principal),
+            Err(TokenError::Foreign) => match self.jwks.as_ref().map(|jwks| jwks.check(token)) {
+                Some(Ok(principal)) => return Ok(principal),
+                Some(Err(error)) => (jwt_reason(&error), error.to_string()),
+                None => ("wrong", TokenError::Wrong.to_string()),
+            },
+            Err(error) => (token_reason(error), error.to_string()),
+        };
+        metrics::counter!("hoist_auth_failures_total", "reason" => reason).increment(1);
+        match self.failures.count(peer.addr.ip(), Instant::now()) {
+            count if count <= FAILURES_ALLOWED => {
+                tracing::warn!(peer = %peer.addr, reason, "authentication failed");
+                Err(Failure::new(Code::Unauthenticated, detail)
+                    .with_remedy("check the token, or ask for a new one"))
+            }
+            // One line per window: a guesser must not fill the log.
+            count => {
+                if count == FAILURES_ALLOWED + 1 {
+                    tracing::warn!(peer = %peer.addr, "too many failed authentications");
+                }
+                Err(Failure::new(Code::TooManyFailures, "too many failed attempts from you")
+                    .with_remedy("wait a minute"))
+            }
+        }
+    }
+}
+
+/// Failed attempts per address in the current window.
+#[derive(Debug, Default)]
+pub(crate) struct Failures(Mutex<HashMap<IpAddr, (Instant, u32)>>);
+
+impl Failures {
+    fn count(&self, ip: IpAddr, now: Instant) -> u32 {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.len() >= MAX_TRACKED && !seen.contains_key(&ip) {
+            seen.retain(|_, (start, _)| now.duration_since(*start) < WINDOW);
+            if seen.len() >= MAX_TRACKED {
+                seen.clear();
+            }
+        }
+        let (start, count) = seen.entry(ip).or_insert((now, 0));
+        if now.duration_since(*start) >= WINDOW {
+            (*start, *count) = (now, 0);
+        }
+        *count = count.saturating_add(1);
+        *count
+    }
+}
+
+impl RouteSpec {
+    fn writes(&self) -> bool {
+        matches!(self.plane, Plane::Admin { verb: Verb::Write, .. })
+            || (self.plane == Plane::Agent && self.method != Method::GET)
+    }
+}
+
+fn check_query(spec: &RouteSpec, request: &Request) -> Result<(), Failure> {
+    if request.uri().query().is_none_or(str::is_empty) {
+        return Ok(());
+    }
+    let axum::extract::Query(pairs) =
+        axum::extract::Query::<Vec<(String, String)>>::try_from_uri(request.uri())
+            .map_err(|_| Failure::new(Code::BadParameter, "the query string cannot be read"))?;
+    let declared = || spec.query.iter().map(|parameter| parameter.name);
+    let mut problem = Problem::new(Code::UnknownParameter, "");
+    for (name, _) in pairs {
+        if declared().any(|known| known == name) {
+            continue;
+        }
+        let mut fault = Fault::new(format!("?{name}"), format!("`{name}` is not a parameter here"));
+        fault.hint = match nearest(&name, declared()) {
+            Some(near) => Some(format!("did you mean `{near}`?")),
+            None if spec.query.is_empty() => Some("this route takes no parameters".to_owned()),
+            None => Some(format!("known are {}", declared().collect::<Vec<_>>().join(", "))),
+        };
+        problem.errors.push(fault);
+    }
+    match problem.errors.first() {
+        None => Ok(()),
+        Some(first) => {
+            problem.detail.clone_from(&first.message);
+            problem.remedy.clone_from(&first.hint);
+            Err(problem.into())
+        }
+    }
+}
+
+fn draft_of(spec: &RouteSpec, principal: &Principal, request: &Request) -> Draft {
+    let peer = request.extensions().get::<Peer>();
+    let id = request.extensions().get::<RequestId>();
+    Draft {
+        who: match principal.who() {
+            Who::Anonymous => String::new(),
+            who => who.to_string(),
+        },
+        from: peer.map(|peer| peer.addr.ip().to_canonical().to_string()).unwrap_or_default(),
+        request_id: id.map(ToString::to_string).unwrap_or_default(),
+        method: spec.method.to_string(),
+        route: spec.path.to_owned(),
+        object: request.uri().path().to_owned(),
+        ..Draft::default()
+    }
+}
+
+/// Reads away what a client goes on sending. One that waits for our leave first is told no instead.
+async fn drain(request: Request) {
+    if request.headers().contains_key(header::EXPECT) {
+        return;
+    }
+    let mut body = Limited::new(request.into_body(), DRAIN_BYTES);
+    let all = async { while let Some(Ok(_)) = body.frame().await {} };
+    let _ = tokio::time::timeout(DRAIN_TIME, all).await;
+}
+
+fn content_length(headers: &HeaderMap) -> Option<usize> {
+    let text = headers.get(header::CONTENT_LENGTH)?.to_str().ok()?;
+    // Too many digits for a number is too large as well.
+    Some(text.parse().unwrap_or(usize::MAX))
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+fn token_reason(error: TokenError) -> &'static str {
+    match error {
+        TokenError::Foreign | TokenError::Wrong => "wrong",
+        TokenError::Expired => "expired",
+        TokenError::Revoked => "revoked",
+    }
+}
+
+fn jwt_reason(error: &JwtError) -> &'static str {
+    match error {
+        JwtError::Expired => "expired",
+        JwtError::UnknownKey => "unknown_key",
+        _ => "wrong",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_are_counted_per_address_and_forgotten() {
+        let failures = Failures::default();
+        let [one, two]: [IpAddr; 2] = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
+        for expected in 1..=FAILURES_ALLOWED + 1 {
+            assert_eq!(failures.count(one, Instant::now()), expected);
+        }
+        assert_eq!(failures.count(two, Instant::now()), 1);
+        tokio::time::advance(WINDOW).await;
+        assert_eq!(failures.count(one, Instant::now()), 1);
+    }
+
+    #[tokio::test]
+    async fn the_memory_for_failures_is_bounded() {
+        let failures = Failures::default();
+        for number in 0..u32::try_from(2 * MAX_TRACKED).unwrap() {
+            failures.count(IpAddr::from(number.to_be_bytes()), Instant::now());
+        }
+        assert!(failures.0.lock().unwrap().len() <= MAX_TRACKED);
+    }
+}

@@ -1,0 +1,87 @@
+//! How a [`Problem`] becomes an answer. Handlers return `Result<_, Failure>`.
+
+use axum::response::{IntoResponse, Response};
+use hoist_api::{Code, Problem, problem};
+use hoist_store::StoreError;
+use http::{HeaderValue, StatusCode, header};
+
+/// A problem on its way out. The body is written by the outermost layer, which knows the request
+/// id; until then the problem travels as a response extension.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(transparent)]
+pub struct Failure(Box<Problem>);
+
+impl Failure {
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self(Box::new(Problem::new(code, detail)))
+    }
+
+    #[must_use]
+    pub fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.0.remedy = Some(remedy.into());
+        self
+    }
+
+    pub fn problem(&self) -> &Problem {
+        &self.0
+    }
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        Self(Box::new(problem))
+    }
+}
+
+impl From<StoreError> for Failure {
+    /// For commits and reads alike. The reason goes to the log: it may name hosts and paths.
+    fn from(error: StoreError) -> Self {
+        let failure = match &error {
+            StoreError::Conflict { .. } => Self::new(
+                Code::Busy,
+                "others wrote the same objects again and again; nothing was changed",
+            )
+            .with_remedy("try again"),
+            StoreError::Unavailable { .. } => Self::new(
+                Code::StoreUnavailable,
+                "the store does not answer; reads go on from memory",
+            )
+            .with_remedy("try again when `/readyz` is ok"),
+            StoreError::Full { .. } => {
+                Self::new(Code::StoreFull, "the store has no space left; nothing was changed")
+                    .with_remedy("make room on the data disk")
+            }
+            StoreError::Compacted { .. } => {
+                Self::new(Code::Gone, "the history asked for is not kept any more")
+                    .with_remedy("list again and go on from there")
+            }
+            _ => Self::new(Code::Internal, "the store failed; the log has the reason"),
+        };
+        tracing::warn!(error = %crate::chain(&error), "store failed");
+        failure
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status =
+            StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = status.into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(problem::MEDIA_TYPE));
+        match self.0.code {
+            Code::Unauthenticated => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            Code::TooManyFailures => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("60"));
+            }
+            Code::StoreUnavailable | Code::Timeout | Code::Stopping => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+            }
+            _ => {}
+        }
+        response.extensions_mut().insert(self);
+        response
+    }
+}

@@ -1,0 +1,89 @@
+//! `/healthz` and `/readyz`: is the process alive, and should requests be sent here.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, join_all};
+use hoist_api::event::{Health, HealthCheck, HealthStatus};
+
+/// Longest time one check may take; one that hangs counts as degraded.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    pub status: HealthStatus,
+    pub detail: String,
+}
+
+type Probe = Arc<dyn Fn() -> BoxFuture<'static, Finding> + Send + Sync>;
+
+/// The list of checks behind `/readyz`. Clones share one list; contexts add theirs.
+#[derive(Clone, Default)]
+pub struct Readiness(Arc<Mutex<Vec<(&'static str, Probe)>>>);
+
+impl Finding {
+    pub fn ok(detail: impl Into<String>) -> Self {
+        Self { status: HealthStatus::Ok, detail: detail.into() }
+    }
+
+    pub fn degraded(detail: impl Into<String>) -> Self {
+        Self { status: HealthStatus::Degraded, detail: detail.into() }
+    }
+
+    pub fn down(detail: impl Into<String>) -> Self {
+        Self { status: HealthStatus::Down, detail: detail.into() }
+    }
+}
+
+impl Readiness {
+    /// Adds a check. Its detail is shown to everybody: no secrets, no addresses of other services.
+    pub fn add<F, C>(&self, name: &'static str, check: C)
+    where
+        C: Fn() -> F + Send + Sync + 'static,
+        F: Future<Output = Finding> + Send + 'static,
+    {
+        let probe: Probe = Arc::new(move || Box::pin(check()));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((name, probe));
+    }
+
+    /// Runs all checks at once. The worst finding is the answer.
+    pub async fn check(&self) -> Health {
+        let probes = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let checks = join_all(probes.into_iter().map(|(name, probe)| async move {
+            let finding = tokio::time::timeout(CHECK_TIMEOUT, probe())
+                .await
+                .unwrap_or_else(|_| Finding::degraded("the check did not finish in time"));
+            HealthCheck { name: name.to_owned(), status: finding.status, detail: finding.detail }
+        }))
+        .await;
+        let status = checks.iter().map(|check| check.status).max().unwrap_or(HealthStatus::Ok);
+        Health { status, checks }
+    }
+}
+
+impl fmt::Debug for Readiness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let checks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        f.debug_list().entries(checks.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_worst_finding_is_the_answer_and_a_hanging_check_does_not_hang() {
+        let readiness = Readiness::default();
+        assert_eq!(readiness.check().await.status, HealthStatus::Ok);
+        readiness.add("fine", || async { Finding::ok("") });
+        readiness.add("stuck", std::future::pending);
+        assert_eq!(readiness.check().await.status, HealthStatus::Degraded);
+        readiness.add("gone", || async { Finding::down("no roster") });
+        let health = readiness.check().await;
+        assert_eq!(health.status, HealthStatus::Down);
+        assert_eq!(health.checks[2].detail, "no roster");
+    }
+}

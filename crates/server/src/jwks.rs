@@ -1,0 +1,361 @@
+//! Bearer tokens that somebody else issues: JWTs, verified with keys from a JWKS file or URL.
+//!
+//! Requests only ever look at the keys in memory. A task fetches them: from time to time, and soon
+//! after a token names an unknown key. A failed fetch keeps the keys there are.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use hoist_api::admin::{Context, Scope, Verb};
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
+use rustls_pki_types::CertificateDer;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::principal::{Grant, Principal, Who};
+
+/// Largest key set we read. Real ones are a few kilobytes.
+const MAX_SET_BYTES: usize = 256 * 1024;
+
+/// Longest time one fetch may take.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How far the issuer's clock may be from ours.
+const LEEWAY_SECONDS: u64 = 30;
+
+/// Where keys come from and which tokens are good.
+#[derive(Debug, Clone)]
+pub struct JwksConfig {
+    pub source: JwksSource,
+    /// Checked when set, and then required in the token.
+    pub issuer: Option<String>,
+    pub audience: Option<String>,
+    /// How often keys are fetched without being asked.
+    pub refresh: Duration,
+    /// At most one fetch in this time, however many unknown keys are presented.
+    pub refresh_floor: Duration,
+}
+
+#[derive(Debug, Clone)]
+pub enum JwksSource {
+    File(PathBuf),
+    /// `roots` are trusted besides nothing else for an `https` URL; empty means the system's.
+    Url {
+        url: String,
+        roots: Vec<CertificateDer<'static>>,
+    },
+}
+
+impl JwksConfig {
+    pub fn new(source: JwksSource) -> Self {
+        Self {
+            source,
+            issuer: None,
+            audience: None,
+            refresh: Duration::from_mins(10),
+            refresh_floor: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The keys in memory.
+pub struct Jwks {
+    config: JwksConfig,
+    keys: ArcSwap<HashMap<String, Arc<VerifyingKey>>>,
+    wanted: Notify,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JwtError {
+    #[error("the token is not a JWT")]
+    Malformed,
+    /// The keys are fetched again behind; the next try may succeed.
+    #[error("the token's key is not known (yet)")]
+    UnknownKey,
+    #[error("the token's algorithm is not allowed")]
+    Algorithm,
+    #[error("the token has expired")]
+    Expired,
+    #[error("the token is for somebody else or from somebody else")]
+    Claims,
+    #[error("the token's signature is wrong")]
+    Signature,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FetchError {
+    #[error("cannot read the key set")]
+    File(#[source] std::io::Error),
+    #[error("cannot fetch the key set")]
+    Http(#[source] reqwest::Error),
+    #[error("the key set is larger than {MAX_SET_BYTES} bytes")]
+    TooLarge,
+    #[error("the key set is not a JWKS")]
+    Parse(#[source] serde_json::Error),
+    #[error("the key set has no usable key")]
+    Empty,
+    #[error("TLS cannot be set up")]
+    Tls(#[source] rustls::Error),
+}
+
+struct VerifyingKey {
+    key: DecodingKey,
+    /// Only these, whatever the token's header says.
+    algorithms: Vec<Algorithm>,
+}
+
+#[derive(Deserialize)]
+struct Claims {
+    #[serde(default)]
+    sub: String,
+    #[serde(default)]
+    hoist_scopes: Vec<Value>,
+    #[serde(default)]
+    scope: Option<Value>,
+}
+
+impl Jwks {
+    pub fn new(config: JwksConfig) -> Self {
+        Self { config, keys: ArcSwap::default(), wanted: Notify::new() }
+    }
+
+    /// Who the token speaks for. Reads memory only.
+    pub fn check(&self, token: &str) -> Result<Principal, JwtError> {
+        let header = decode_header(token).map_err(|_| JwtError::Malformed)?;
+        let keys = self.keys.load();
+        let key = match &header.kid {
+            Some(kid) => keys.get(kid),
+            // Without a name there must be no choice.
+            None if keys.len() == 1 => keys.values().next(),
+            None => None,
+        };
+        let Some(key) = key else {
+            self.wanted.notify_one();
+            return Err(JwtError::UnknownKey);
+        };
+        if !key.algorithms.contains(&header.alg) {
+            return Err(JwtError::Algorithm);
+        }
+        let mut validation = Validation::new(header.alg);
+        validation.leeway = LEEWAY_SECONDS;
+        validation.validate_nbf = true;
+        validation.validate_aud = self.config.audience.is_some();
+        let mut required = vec!["exp", "sub"];
+        if let Some(issuer) = &self.config.issuer {
+            validation.set_issuer(&[issuer]);
+            required.push("iss");
+        }
+        if let Some(audience) = &self.config.audience {
+            validation.set_audience(&[audience]);
+            required.push("aud");
+        }
+        validation.set_required_spec_claims(&required);
+        let claims =
+            decode::<Claims>(token, &key.key, &validation).map_err(|error| reason(&error))?.claims;
+        let grants = grants_of(&claims);
+        Ok(Principal::new(Who::Jwt { subject: claims.sub }, grants))
+    }
+
+    /// Fetches the keys once.
+    pub async fn refresh(&self) -> Result<usize, FetchError> {
+        let bytes = match &self.config.source {
+            JwksSource::File(path) => fs_err::tokio::read(path).await.map_err(FetchError::File)?,
+            JwksSource::Url { url, roots } => fetch(url, roots).await?,
+        };
+        if bytes.len() > MAX_SET_BYTES {
+            return Err(FetchError::TooLarge);
+        }
+        let set: JwkSet = serde_json::from_slice(&bytes).map_err(FetchError::Parse)?;
+        let keys: HashMap<_, _> = set.keys.iter().filter_map(usable).collect();
+        if keys.is_empty() {
+            return Err(FetchError::Empty);
+        }
+        let count = keys.len();
+        self.keys.store(Arc::new(keys));
+        Ok(count)
+    }
+
+    /// Keeps the keys fresh until `stopping`.
+    pub(crate) async fn follow(self: Arc<Self>, stopping: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = stopping.cancelled() => return,
+                outcome = self.refresh() => match outcome {
+                    Ok(keys) => tracing::debug!(keys, "JWT keys refreshed"),
+                    Err(error) => {
+                        metrics::counter!("hoist_jwks_failures_total").increment(1);
+                        tracing::warn!(error = %crate::chain(&error), "JWT keys not refreshed");
+                    }
+                },
+            }
+            tokio::select! {
+                () = stopping.cancelled() => return,
+                () = tokio::time::sleep(self.config.refresh_floor) => {}
+            }
+            let rest = self.config.refresh.saturating_sub(self.config.refresh_floor);
+            tokio::select! {
+                () = stopping.cancelled() => return,
+                () = self.wanted.notified() => {}
+                () = tokio::time::sleep(rest) => {}
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Jwks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Jwks")
+            .field("config", &self.config)
+            .field("keys", &self.keys.load().len())
+            .finish_non_exhaustive()
+    }
+}
+
+async fn fetch(url: &str, roots: &[CertificateDer<'static>]) -> Result<Vec<u8>, FetchError> {
+    let mut builder = reqwest::Client::builder()
+        .timeout(FETCH_TIMEOUT)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy();
+    if !roots.is_empty() {
+        let mut store = rustls::RootCertStore::empty();
+        for root in roots {
+            store.add(root.clone()).map_err(FetchError::Tls)?;
+        }
+        let tls = rustls::ClientConfig::builder_with_provider(crate::ca::provider())
+            .with_safe_default_protocol_versions()
+            .map_err(FetchError::Tls)?
+            .with_root_certificates(store)
+            .with_no_client_auth();
+        builder = builder.tls_backend_preconfigured(tls);
+    }
+    let client = builder.build().map_err(FetchError::Http)?;
+    let response = client.get(url).send().await.map_err(FetchError::Http)?;
+    let mut response = response.error_for_status().map_err(FetchError::Http)?;
+    let mut bytes = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(FetchError::Http)? {
+        if bytes.len() + chunk.len() > MAX_SET_BYTES {
+            return Err(FetchError::TooLarge);
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(bytes)
+}
+
+/// A key for signatures of a kind we allow. Shared secrets are never accepted: whoever can check
+/// such a token can also make one.
+fn usable(jwk: &Jwk) -> Option<(String, Arc<VerifyingKey>)> {
+    if !matches!(jwk.common.public_key_use, None | Some(PublicKeyUse::Signature)) {
+        return None;
+    }
+    let algorithms = match &jwk.algorithm {
+        AlgorithmParameters::RSA(_) => vec![
+            Algorithm::RS256,
+            Algorithm::RS384,
+            Algorithm::RS512,
+            Algorithm::PS256,
+            Algorithm::PS384,
+            Algorithm::PS512,
+        ],
+        AlgorithmParameters::EllipticCurve(parameters) => match parameters.curve {
+            EllipticCurve::P256 => vec![Algorithm::ES256],
+            EllipticCurve::P384 => vec![Algorithm::ES384],
+            _ => return None,
+        },
+        AlgorithmParameters::OctetKeyPair(_) => vec![Algorithm::EdDSA],
+        _ => return None,
+    };
+    let algorithms = match jwk.common.key_algorithm {
+        None => algorithms,
+        Some(named) => {
+            let named = named.to_string().parse().ok()?;
+            algorithms.into_iter().filter(|algorithm| *algorithm == named).collect()
+        }
+    };
+    let key = DecodingKey::from_jwk(jwk).ok()?;
+    let kid = jwk.common.key_id.clone().unwrap_or_default();
+    Some((kid, Arc::new(VerifyingKey { key, algorithms })))
+}
+
+/// `hoist_scopes` (scopes as objects) and `scope` (`inventory:read boot:write`). What cannot be
+/// understood grants nothing: issuers put many other words there.
+fn grants_of(claims: &Claims) -> Vec<Grant> {
+    let objects = claims
+        .hoist_scopes
+        .iter()
+        .filter_map(|value| serde_json::from_value::<Scope>(value.clone()).ok());
+    let words: Vec<String> = match &claims.scope {
+        Some(Value::String(text)) => text.split_whitespace().map(str::to_owned).collect(),
+        Some(Value::Array(list)) => {
+            list.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+        }
+        _ => Vec::new(),
+    };
+    let words = words.iter().filter_map(|word| parse_word(word));
+    objects.chain(words).filter_map(|scope| Grant::try_from(&scope).ok()).collect()
+}
+
+fn parse_word(word: &str) -> Option<Scope> {
+    let (context, verb) = word.split_once(':')?;
+    let context: Context = serde_json::from_value(Value::String(context.to_owned())).ok()?;
+    let verbs = match verb {
+        "*" => vec![Verb::Read, Verb::Write],
+        verb => vec![serde_json::from_value(Value::String(verb.to_owned())).ok()?],
+    };
+    Some(Scope { verbs, contexts: vec![context], selector: None })
+}
+
+fn reason(error: &jsonwebtoken::errors::Error) -> JwtError {
+    use jsonwebtoken::errors::ErrorKind;
+    match error.kind() {
+        ErrorKind::ExpiredSignature => JwtError::Expired,
+        ErrorKind::InvalidSignature => JwtError::Signature,
+        ErrorKind::InvalidIssuer
+        | ErrorKind::InvalidAudience
+        | ErrorKind::MissingRequiredClaim(_)
+        | ErrorKind::ImmatureSignature
+        | ErrorKind::InvalidSubject => JwtError::Claims,
+        ErrorKind::InvalidAlgorithm => JwtError::Algorithm,
+        _ => JwtError::Malformed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scope_words_are_contexts_and_verbs() {
+        let claims = Claims {
+            sub: "ci".into(),
+            hoist_scopes: vec![
+                serde_json::json!({"verbs": ["write"], "contexts": ["boot"], "selector": "partition:a"}),
+            ],
+            scope: Some(Value::String("openid inventory:read kettle:read etcd:*".into())),
+        };
+        let principal =
+            Principal::new(Who::Jwt { subject: claims.sub.clone() }, grants_of(&claims));
+        assert!(principal.allows(Verb::Read, Context::Inventory));
+        assert!(!principal.allows(Verb::Write, Context::Inventory));
+        assert!(principal.allows(Verb::Write, Context::Etcd));
+        assert!(principal.allows(Verb::Write, Context::Boot));
+        assert!(!principal.allows(Verb::Read, Context::Admin));
+    }
+
+    #[test]
+    fn a_shared_secret_is_no_key() {
+        let set: JwkSet = serde_json::from_str(
+            r#"{"keys": [{"kty": "oct", "kid": "a", "k": "c2VjcmV0", "alg": "HS256"}]}"#,
+        )
+        .unwrap();
+        assert!(usable(&set.keys[0]).is_none());
+    }
+}

@@ -1,0 +1,79 @@
+//! The outermost layer: request ids, panics, problem bodies, and one measurement per request.
+
+use std::panic::AssertUnwindSafe;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use hoist_api::Code;
+use http::{HeaderName, HeaderValue, Method, header};
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use crate::failure::Failure;
+use crate::peer::RequestId;
+use crate::route::Template;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+pub(crate) async fn observe(mut request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let id = RequestId::accept_or_make(request.headers().get(&REQUEST_ID));
+    let method = request.method().clone();
+    request.extensions_mut().insert(id.clone());
+    // No path here: paths may hold the tokens of booting nodes. The route's template is logged.
+    let span = tracing::info_span!("request", request_id = %id, method = %method);
+    let answer = AssertUnwindSafe(next.run(request).instrument(span.clone())).catch_unwind().await;
+    let _in_span = span.enter();
+    let mut response = answer.unwrap_or_else(|_| {
+        tracing::error!("handler panicked");
+        Failure::new(Code::Internal, "the handler panicked; the log has more").into_response()
+    });
+    if let Some(failure) = response.extensions_mut().remove::<Failure>() {
+        write_problem(&mut response, &failure, &id, &method);
+    }
+    let headers = response.headers_mut();
+    headers.insert(REQUEST_ID, id.header());
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+
+    let route = response.extensions().get::<Template>().map_or("none", |template| template.0);
+    let status = response.status();
+    let elapsed = started.elapsed();
+    // Methods are clients' words: only the known ones become labels.
+    let method = match method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        _ => "other",
+    };
+    metrics::counter!(
+        "hoist_http_requests_total",
+        "method" => method, "route" => route, "status" => status.as_str().to_owned()
+    )
+    .increment(1);
+    metrics::histogram!("hoist_http_request_seconds", "route" => route)
+        .record(elapsed.as_secs_f64());
+    let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+    if status.is_server_error() {
+        tracing::warn!(route, status = status.as_u16(), elapsed_ms, "request failed");
+    } else {
+        tracing::debug!(route, status = status.as_u16(), elapsed_ms, "request done");
+    }
+    response
+}
+
+fn write_problem(response: &mut Response, failure: &Failure, id: &RequestId, method: &Method) {
+    if *method == Method::HEAD {
+        return;
+    }
+    let mut problem = failure.problem().clone();
+    problem.request_id = Some(id.to_string());
+    let body = serde_json::to_vec(&problem).expect("a problem always serializes");
+    response.headers_mut().remove(header::CONTENT_LENGTH);
+    *response.body_mut() = Body::from(body);
+}

@@ -1,0 +1,105 @@
+//! Where a request came from: request extensions that the listener sets.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use http::HeaderValue;
+use http::request::Parts;
+use rustls_pki_types::CertificateDer;
+
+use crate::failure::Failure;
+use crate::secret;
+
+/// The other end of the connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    pub addr: SocketAddr,
+    /// Over TLS.
+    pub secure: bool,
+    /// What the client presented, leaf first; verified to be of this site. Empty without one.
+    pub certificates: Arc<[CertificateDer<'static>]>,
+}
+
+/// Ties an answer to the log lines about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestId(HeaderValue);
+
+/// Longest request id we take from a client.
+const MAX_REQUEST_ID: usize = 64;
+
+impl Peer {
+    /// From this very machine. An IPv4 address may come wrapped in IPv6.
+    pub fn is_loopback(&self) -> bool {
+        self.addr.ip().to_canonical().is_loopback()
+    }
+}
+
+impl RequestId {
+    /// The client's own id when it is short and plain, else a new one.
+    pub(crate) fn accept_or_make(offered: Option<&HeaderValue>) -> Self {
+        let plain = |value: &&HeaderValue| {
+            (1..=MAX_REQUEST_ID).contains(&value.len())
+                && value.as_bytes().iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
+        };
+        Self(offered.filter(plain).cloned().unwrap_or_else(|| {
+            HeaderValue::from_str(&secret::random_text(16)).expect("letters and digits")
+        }))
+    }
+
+    pub fn as_str(&self) -> &str {
+        self.0.to_str().expect("checked when it was made")
+    }
+
+    pub(crate) fn header(&self) -> HeaderValue {
+        self.0.clone()
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Peer {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
+        parts.extensions.get::<Self>().cloned().ok_or_else(|| {
+            Failure::new(hoist_api::Code::Internal, "the listener did not say who is asking")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_request_ids_are_taken_over() {
+        let take = |text: &[u8]| {
+            let offered = HeaderValue::from_bytes(text).unwrap();
+            RequestId::accept_or_make(Some(&offered)).as_str().to_owned()
+        };
+        assert_eq!(take(b"trace-1.2_3"), "trace-1.2_3");
+        assert_ne!(take(b"a b"), "a b");
+        assert_ne!(take(b"\xff\xfe"), "");
+        assert_eq!(take(&[b'a'; 64]).len(), 64);
+        assert_eq!(take(&[b'a'; 65]).len(), 16);
+    }
+
+    #[test]
+    fn wrapped_loopback_is_loopback() {
+        for (addr, expected) in [
+            ("127.0.0.1:1", true),
+            ("[::1]:1", true),
+            ("[::ffff:127.0.0.1]:1", true),
+            ("10.0.0.1:1", false),
+        ] {
+            let peer = Peer { addr: addr.parse().unwrap(), secure: false, certificates: [].into() };
+            assert_eq!(peer.is_loopback(), expected, "{addr}");
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! The route table: one declaration per route gives the handler its path, who may call it, what it
+//! takes and gives, its limits, and its place in the `OpenAPI` document.
+//!
+//! A context of the domain has one function that returns its routes:
+//!
+//! ```
+//! # use hoist_server::route::{Plane, Route};
+//! # use hoist_server::extract::{Json, Query};
+//! # use hoist_api::admin::{Context, Verb};
+//! # use hoist_api::event::Health;
+//! # #[derive(serde::Deserialize)] struct List { limit: Option<usize> }
+//! # async fn list(Query(_): Query<List>) -> &'static str { "" }
+//! pub fn routes() -> Vec<Route> {
+//!     let read = Plane::Admin { context: Context::Inventory, verb: Verb::Read };
+//!     vec![
+//!         Route::get("/inventory/v1/nodes", read, list)
+//!             .summary("Nodes, page by page")
+//!             .query("limit", "most nodes in one answer")
+//!             .gives::<Health>(200)
+//!             .selective(),
+//!     ]
+//! }
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::handler::Handler;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{MethodFilter, MethodRouter, on};
+use hoist_api::Code;
+use hoist_api::admin::{Context, Verb};
+use http::Method;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+use crate::auth::Gate;
+use crate::failure::Failure;
+
+/// Who may call a route. Every route has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plane {
+    /// Everybody, always.
+    Open,
+    /// Everybody, unless the site has locked the context: then a token with `read` on it.
+    Lockable { context: Context },
+    /// Holders of a token with this verb in this context; over plain HTTP only from loopback,
+    /// unless the site allows it.
+    Admin { context: Context, verb: Verb },
+    /// The agent of a node: a token with `write` in the context `agent`, whose selector names the
+    /// node. The handler compares it with the node it is asked about.
+    Agent,
+    /// The request carries its own proof (a join or provision token) and the handler checks it.
+    Proof,
+}
+
+/// One route. `S` is the state its handler takes; the table wants it filled in.
+pub struct Route<S = ()> {
+    pub(crate) spec: RouteSpec,
+    handler: MethodRouter<S>,
+}
+
+/// What is declared about a route.
+#[derive(Clone)]
+pub struct RouteSpec {
+    pub(crate) method: Method,
+    pub(crate) path: &'static str,
+    pub(crate) plane: Plane,
+    pub(crate) summary: &'static str,
+    pub(crate) query: Vec<Parameter>,
+    pub(crate) body_limit: Option<usize>,
+    pub(crate) streaming: bool,
+    pub(crate) selective: bool,
+    pub(crate) request: Option<Content>,
+    pub(crate) answers: Vec<Answer>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Parameter {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Content {
+    pub(crate) media_type: &'static str,
+    pub(crate) schema: Option<fn(&mut SchemaGenerator) -> Schema>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) content: Option<Content>,
+}
+
+/// All routes of a server.
+#[derive(Debug)]
+pub struct RouteTable {
+    routes: Vec<Route>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RouteError {
+    #[error("two routes are declared for `{method} {path}`")]
+    Twice { method: Method, path: &'static str },
+    #[error("route `{method} {path}` has no summary")]
+    NoSummary { method: Method, path: &'static str },
+}
+
+/// The template of the route that answered, as a response extension: a label that cannot explode.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Template(pub(crate) &'static str);
+
+impl<S: Clone + Send + Sync + 'static> Route<S> {
+    pub fn get<H: Handler<T, S>, T: 'static>(path: &'static str, plane: Plane, handler: H) -> Self {
+        Self::new(Method::GET, path, plane, on(MethodFilter::GET, handler))
+    }
+
+    pub fn post<H: Handler<T, S>, T: 'static>(
+        path: &'static str,
+        plane: Plane,
+        handler: H,
+    ) -> Self {
+        Self::new(Method::POST, path, plane, on(MethodFilter::POST, handler))
+    }
+
+    pub fn put<H: Handler<T, S>, T: 'static>(path: &'static str, plane: Plane, handler: H) -> Self {
+        Self::new(Method::PUT, path, plane, on(MethodFilter::PUT, handler))
+    }
+
+    pub fn patch<H: Handler<T, S>, T: 'static>(
+        path: &'static str,
+        plane: Plane,
+        handler: H,
+    ) -> Self {
+        Self::new(Method::PATCH, path, plane, on(MethodFilter::PATCH, handler))
+    }
+
+    pub fn delete<H: Handler<T, S>, T: 'static>(
+        path: &'static str,
+        plane: Plane,
+        handler: H,
+    ) -> Self {
+        Self::new(Method::DELETE, path, plane, on(MethodFilter::DELETE, handler))
+    }
+
+    fn new(method: Method, path: &'static str, plane: Plane, handler: MethodRouter<S>) -> Self {
+        let spec = RouteSpec {
+            method,
+            path,
+            plane,
+            summary: "",
+            query: Vec::new(),
+            body_limit: None,
+            streaming: false,
+            selective: false,
+            request: None,
+            answers: Vec::new(),
+        };
+        Self { spec, handler }
+    }
+
+    /// One line for the `OpenAPI` document.
+    #[must_use]
+    pub fn summary(mut self, summary: &'static str) -> Self {
+        self.spec.summary = summary;
+        self
+    }
+
+    /// Declares a query parameter; all others are refused with 400.
+    #[must_use]
+    pub fn query(mut self, name: &'static str, about: &'static str) -> Self {
+        self.spec.query.push(Parameter { name, about });
+        self
+    }
+
+    /// Largest body in bytes, where the server's general limit does not fit.
+    #[must_use]
+    pub fn body_limit(mut self, bytes: usize) -> Self {
+        self.spec.body_limit = Some(bytes);
+        self
+    }
+
+    /// The answer (or the body) goes on for long: no time limit for the request.
+    #[must_use]
+    pub fn streaming(mut self) -> Self {
+        self.spec.streaming = true;
+        self
+    }
+
+    /// The handler restricts itself to the nodes of [`Principal::reach`]. Routes that do not say
+    /// so are closed to principals who are limited to some nodes.
+    ///
+    /// [`Principal::reach`]: crate::principal::Principal::reach
+    #[must_use]
+    pub fn selective(mut self) -> Self {
+        self.spec.selective = true;
+        self
+    }
+
+    /// The JSON body that the route takes.
+    #[must_use]
+    pub fn takes<T: JsonSchema>(mut self) -> Self {
+        let schema = SchemaGenerator::subschema_for::<T>;
+        self.spec.request = Some(Content { media_type: "application/json", schema: Some(schema) });
+        self
+    }
+
+    /// A JSON answer.
+    #[must_use]
+    pub fn gives<T: JsonSchema>(mut self, status: u16) -> Self {
+        let schema = SchemaGenerator::subschema_for::<T>;
+        let content = Content { media_type: "application/json", schema: Some(schema) };
+        self.spec.answers.push(Answer { status, content: Some(content) });
+        self
+    }
+
+    /// An answer that is not JSON.
+    #[must_use]
+    pub fn gives_media(mut self, status: u16, media_type: &'static str) -> Self {
+        let content = Content { media_type, schema: None };
+        self.spec.answers.push(Answer { status, content: Some(content) });
+        self
+    }
+
+    /// An answer without a body.
+    #[must_use]
+    pub fn gives_nothing(mut self, status: u16) -> Self {
+        self.spec.answers.push(Answer { status, content: None });
+        self
+    }
+
+    /// Fills in the state.
+    pub fn with_state(self, state: S) -> Route {
+        Route { spec: self.spec, handler: self.handler.with_state(state) }
+    }
+}
+
+/// Fills the same state into all routes of a context.
+pub fn with_state<S>(routes: Vec<Route<S>>, state: &S) -> Vec<Route>
+where
+    S: Clone + Send + Sync + 'static,
+{
+    routes.into_iter().map(|route| route.with_state(state.clone())).collect()
+}
+
+impl RouteTable {
+    pub fn new(routes: Vec<Route>) -> Result<Self, RouteError> {
+        let mut seen = std::collections::HashSet::new();
+        for Route { spec, .. } in &routes {
+            let (method, path) = (spec.method.clone(), spec.path);
+            if spec.summary.is_empty() {
+                return Err(RouteError::NoSummary { method, path });
+            }
+            if !seen.insert((method.clone(), path)) {
+                return Err(RouteError::Twice { method, path });
+            }
+        }
+        Ok(Self { routes })
+    }
+
+    /// Puts `route` in the place of the one with the same method and path.
+    pub(crate) fn replace(mut self, route: Route) -> Self {
+        let same = |held: &Route| {
+            held.spec.path == route.spec.path && held.spec.method == route.spec.method
+        };
+        self.routes.retain(|held| !same(held));
+        self.routes.push(route);
+        self
+    }
+
+    pub fn specs(&self) -> impl Iterator<Item = &RouteSpec> {
+        self.routes.iter().map(|route| &route.spec)
+    }
+
+    /// One line per route: method, path, plane. Checked by a test, so that a route cannot change
+    /// its plane unnoticed.
+    pub fn planes(&self) -> String {
+        let mut lines: Vec<_> = self
+            .specs()
+            .map(|spec| {
+                let nodes = if spec.selective { " by-node" } else { "" };
+                (spec.path, spec.method.as_str(), format!("{}{nodes}", spec.plane))
+            })
+            .collect();
+        lines.sort();
+        lines.iter().fold(String::new(), |mut text, (path, method, plane)| {
+            writeln!(text, "{method:6} {path:32} {plane}").expect("writing to a string");
+            text
+        })
+    }
+
+    pub(crate) fn into_router(self, gate: &Arc<Gate>) -> Router {
+        let mut paths: BTreeMap<&'static str, MethodRouter> = BTreeMap::new();
+        for Route { spec, handler } in self.routes {
+            let path = spec.path;
+            let state = (Arc::clone(gate), Arc::new(spec));
+            let guarded = handler.layer(from_fn_with_state(state, crate::auth::guard));
+            let merged = paths.remove(path).unwrap_or_default().merge(guarded);
+            paths.insert(path, merged);
+        }
+        paths
+            .into_iter()
+            .fold(Router::new(), |router, (path, methods)| {
+                router.route(path, methods.fallback(wrong_method))
+            })
+            .fallback(unknown_path)
+    }
+}
+
+async fn unknown_path() -> Failure {
+    Failure::new(Code::UnknownRoute, "there is no such path")
+        .with_remedy("`/openapi.json` lists all of them")
+}
+
+/// axum adds `Allow`.
+async fn wrong_method(method: Method) -> Failure {
+    Failure::new(Code::MethodNotAllowed, format!("this path does not take `{method}`"))
+        .with_remedy("the header `Allow` lists what it takes")
+}
+
+impl fmt::Display for Plane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open => f.write_str("open"),
+            Self::Lockable { context } => write!(f, "lockable {context}"),
+            Self::Admin { context, verb } => write!(f, "admin {context}:{verb}"),
+            Self::Agent => f.write_str("agent"),
+            Self::Proof => f.write_str("proof"),
+        }
+    }
+}
+
+impl<S> fmt::Debug for Route<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.spec.fmt(f)
+    }
+}
+
+impl fmt::Debug for RouteSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} ({})", self.method, self.path, self.plane)
+    }
+}

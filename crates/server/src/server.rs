@@ -1,0 +1,429 @@
+//! Putting it together: from a data directory, a store and the contexts' routes to a running
+//! server, and back to nothing without a task left over.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::middleware::from_fn;
+use hoist_store::Store;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower_http::compression::CompressionLayer;
+
+use crate::audit::{AuditLog, Retention};
+use crate::auth::{Failures, Gate, Policy};
+use crate::ca::{self, Ca, CaError, ServerName};
+use crate::clock::{Clock, SystemClock};
+use crate::events::EventBus;
+use crate::health::{Finding, Readiness};
+use crate::jwks::{Jwks, JwksConfig};
+use crate::listen::{Limits, Listener};
+use crate::route::{Route, RouteError, RouteTable};
+use crate::tasks::Tasks;
+use crate::token::{AdminTokenError, Tokens, ensure_admin_token};
+use crate::{admin, openapi, secret, telemetry};
+
+/// How long a start waits for the store to give the tokens; after that only the admin token works
+/// until the store is back.
+const LOAD_TOKENS: Duration = Duration::from_secs(3);
+
+/// How often old audit entries and events are removed.
+const PRUNE_EVERY: Duration = Duration::from_hours(1);
+
+/// How often the metrics recorder folds its samples.
+const UPKEEP_EVERY: Duration = Duration::from_secs(5);
+
+/// The parts of the chassis that contexts use. Clones share them.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Chassis {
+    pub store: Arc<dyn Store>,
+    pub clock: Arc<dyn Clock>,
+    pub audit: AuditLog,
+    pub events: EventBus,
+    pub tokens: Arc<Tokens>,
+    pub readiness: Readiness,
+    pub ca: Arc<Ca>,
+    pub tasks: Tasks,
+}
+
+/// How long things are kept.
+#[derive(Debug, Clone, Copy)]
+pub struct Retentions {
+    pub audit: Retention,
+    pub events: Retention,
+}
+
+impl Default for Retentions {
+    fn default() -> Self {
+        let days = |days: u64| Duration::from_hours(24 * days);
+        Self {
+            audit: Retention { max_age: days(400), max_bytes: 512 << 20 },
+            events: Retention { max_age: days(7), max_bytes: 128 << 20 },
+        }
+    }
+}
+
+type MakeRoutes = Box<dyn FnOnce(&Chassis) -> Vec<Route> + Send>;
+
+/// A server before it runs: [`Server::builder`].
+#[derive(Debug)]
+pub struct Server;
+
+/// Everything a server needs, from outside.
+pub struct ServerBuilder {
+    data_dir: PathBuf,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    plain: Option<SocketAddr>,
+    tls: Option<SocketAddr>,
+    names: Vec<ServerName>,
+    policy: Policy,
+    limits: Limits,
+    retentions: Retentions,
+    jwks: Option<JwksConfig>,
+    contexts: Vec<MakeRoutes>,
+}
+
+/// A running server. Dropping it does not stop it: call [`Running::stop`].
+#[derive(Debug)]
+pub struct Running {
+    plain_addr: Option<SocketAddr>,
+    tls_addr: Option<SocketAddr>,
+    chassis: Chassis,
+    connections: TaskTracker,
+    abort: CancellationToken,
+    grace: Duration,
+}
+
+/// How a stop went.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Stopped {
+    /// Connections that were cut because they did not finish within the grace period.
+    pub cut: usize,
+    /// Background tasks that panicked during the server's life.
+    pub panicked: Vec<&'static str>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    #[error("cannot use the data directory")]
+    DataDir(#[source] io::Error),
+    #[error("the admin token cannot be used")]
+    AdminToken(#[from] AdminTokenError),
+    #[error("the certificates cannot be used")]
+    Ca(#[from] CaError),
+    #[error("the routes contradict each other")]
+    Routes(#[from] RouteError),
+    #[error("cannot listen on {addr}")]
+    Listen { addr: SocketAddr, source: io::Error },
+}
+
+impl Server {
+    pub fn builder(data_dir: impl Into<PathBuf>, store: Arc<dyn Store>) -> ServerBuilder {
+        ServerBuilder {
+            data_dir: data_dir.into(),
+            store,
+            clock: Arc::new(SystemClock),
+            plain: None,
+            tls: None,
+            names: Vec::new(),
+            policy: Policy::default(),
+            limits: Limits::default(),
+            retentions: Retentions::default(),
+            jwks: None,
+            contexts: Vec::new(),
+        }
+    }
+}
+
+impl ServerBuilder {
+    #[must_use]
+    pub fn listen_plain(mut self, addr: SocketAddr) -> Self {
+        self.plain = Some(addr);
+        self
+    }
+
+    #[must_use]
+    pub fn listen_tls(mut self, addr: SocketAddr) -> Self {
+        self.tls = Some(addr);
+        self
+    }
+
+    /// Names and addresses this server is reached by, for its certificate.
+    #[must_use]
+    pub fn names(mut self, names: impl IntoIterator<Item = ServerName>) -> Self {
+        self.names.extend(names);
+        self
+    }
+
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    #[must_use]
+    pub fn retentions(mut self, retentions: Retentions) -> Self {
+        self.retentions = retentions;
+        self
+    }
+
+    #[must_use]
+    pub fn jwks(mut self, config: JwksConfig) -> Self {
+        self.jwks = Some(config);
+        self
+    }
+
+    /// Adds a context: its function gets the chassis and returns its routes.
+    #[must_use]
+    pub fn context(mut self, routes: impl FnOnce(&Chassis) -> Vec<Route> + Send + 'static) -> Self {
+        self.contexts.push(Box::new(routes));
+        self
+    }
+
+    /// Binds, starts everything and returns. Nothing listens when this fails.
+    pub async fn start(mut self) -> Result<Running, StartError> {
+        telemetry::metrics();
+        let Assembled { chassis, jwks, app } = self.assemble().await?;
+        let bind = async |addr: Option<SocketAddr>| match addr {
+            None => Ok(None),
+            Some(addr) => match TcpListener::bind(addr).await {
+                Ok(tcp) => {
+                    let bound = tcp.local_addr();
+                    bound.map(|bound| Some((tcp, bound)))
+                }
+                Err(error) => Err(error),
+            }
+            .map_err(|source| StartError::Listen { addr, source }),
+        };
+        let plain = bind(self.plain).await?;
+        let tls = bind(self.tls).await?;
+        let acceptor = TlsAcceptor::from(Arc::new(chassis.ca.server_config()?));
+
+        let limits = Arc::new(self.limits);
+        let running = Running {
+            plain_addr: plain.as_ref().map(|(_, addr)| *addr),
+            tls_addr: tls.as_ref().map(|(_, addr)| *addr),
+            connections: TaskTracker::new(),
+            abort: CancellationToken::new(),
+            grace: limits.grace,
+            chassis,
+        };
+        let tasks = &running.chassis.tasks;
+        let listeners = plain
+            .map(|(tcp, _)| (tcp, None))
+            .into_iter()
+            .chain(tls.map(|(tcp, _)| (tcp, Some(acceptor))));
+        for (tcp, tls) in listeners {
+            let listener = Listener {
+                tcp,
+                tls,
+                router: app.clone(),
+                limits: Arc::clone(&limits),
+                connections: running.connections.clone(),
+                stopping: tasks.stopping().clone(),
+                abort: running.abort.clone(),
+            };
+            tasks.spawn("listener", listener.run());
+        }
+        start_background(&running.chassis, jwks, self.retentions);
+        Ok(running)
+    }
+
+    /// Everything but the sockets and the background tasks.
+    async fn assemble(&mut self) -> Result<Assembled, StartError> {
+        secret::ensure_private_dir(&self.data_dir).map_err(StartError::DataDir)?;
+        let admin_hash = ensure_admin_token(&self.data_dir)?;
+        let names = std::mem::take(&mut self.names);
+        let ca = Ca::open(&self.data_dir, names, Arc::clone(&self.clock))?;
+        let (store, clock) = (Arc::clone(&self.store), Arc::clone(&self.clock));
+        let audit = AuditLog::new(Arc::clone(&store), Arc::clone(&clock));
+        let tokens = Tokens::new(Arc::clone(&store), Arc::clone(&clock), audit.clone(), admin_hash);
+        let chassis = Chassis {
+            events: EventBus::new(Arc::clone(&store), Arc::clone(&clock)),
+            tokens: Arc::new(tokens),
+            readiness: Readiness::default(),
+            ca: Arc::new(ca),
+            tasks: Tasks::default(),
+            store,
+            clock,
+            audit,
+        };
+        if tokio::time::timeout(LOAD_TOKENS, chassis.tokens.load()).await.is_err() {
+            tracing::warn!("tokens not loaded yet; only the admin token works until then");
+        }
+        let store = Arc::clone(&chassis.store);
+        chassis.readiness.add("store", move || check_store(Arc::clone(&store)));
+
+        let mut routes = admin::routes(&chassis);
+        for context in self.contexts.drain(..) {
+            routes.extend(context(&chassis));
+        }
+        let jwks = self.jwks.take().map(|config| Arc::new(Jwks::new(config)));
+        let gate = Gate {
+            policy: self.policy.clone(),
+            tokens: Arc::clone(&chassis.tokens),
+            jwks: jwks.clone(),
+            audit: chassis.audit.clone(),
+            tasks: chassis.tasks.clone(),
+            body_limit: self.limits.max_body_bytes,
+            request_timeout: self.limits.request_timeout,
+            failures: Failures::default(),
+        };
+        let table = finish_table(routes)?;
+        let app = table
+            .into_router(&Arc::new(gate))
+            .layer(from_fn(crate::observe::observe))
+            .layer(CompressionLayer::new().gzip(true).zstd(true));
+        Ok(Assembled { chassis, jwks, app })
+    }
+}
+
+struct Assembled {
+    chassis: Chassis,
+    jwks: Option<Arc<Jwks>>,
+    app: Router,
+}
+
+/// Adds the route that serves the document about all routes, itself among them.
+pub(crate) fn finish_table(mut routes: Vec<Route>) -> Result<RouteTable, RouteError> {
+    routes.push(admin::openapi_route().with_state(Bytes::new()));
+    let table = RouteTable::new(routes)?;
+    let document = Bytes::from(openapi::document(&table).to_string());
+    Ok(table.replace(admin::openapi_route().with_state(document)))
+}
+
+async fn check_store(store: Arc<dyn Store>) -> Finding {
+    match store.health().await {
+        Ok(health) => Finding::ok(health.backend),
+        Err(error) => {
+            tracing::debug!(error = %crate::chain(&error), "store is not well");
+            Finding::degraded("the store does not answer; reads go on from memory")
+        }
+    }
+}
+
+fn start_background(chassis: &Chassis, jwks: Option<Arc<Jwks>>, retentions: Retentions) {
+    let tasks = &chassis.tasks;
+    let stopping = || tasks.stopping().clone();
+    tasks.spawn("tokens", Arc::clone(&chassis.tokens).follow(stopping()));
+    tasks.spawn("event writer", chassis.events.clone().flush());
+    if let Some(jwks) = jwks {
+        tasks.spawn("jwks", jwks.follow(stopping()));
+    }
+    let ca = Arc::clone(&chassis.ca);
+    tasks.spawn(
+        "certificate renewal",
+        every(ca::CHECK_EVERY, stopping(), async move || {
+            let ca = Arc::clone(&ca);
+            // Reads and writes files, rarely and little.
+            match tokio::task::spawn_blocking(move || ca.renew_if_due()).await {
+                Ok(Err(error)) => {
+                    tracing::error!(error = %crate::chain(&error), "server certificate not renewed");
+                }
+                Ok(Ok(_)) => {}
+                Err(error) => tracing::error!(%error, "server certificate not renewed"),
+            }
+        }),
+    );
+    let (audit, events) = (chassis.audit.clone(), chassis.events.clone());
+    tasks.spawn(
+        "retention",
+        every(PRUNE_EVERY, stopping(), async move || {
+            if let Err(error) = audit.prune(retentions.audit).await {
+                tracing::warn!(error = %crate::chain(&error), "old audit entries not removed");
+            }
+            if let Err(error) = events.prune(retentions.events).await {
+                tracing::warn!(error = %crate::chain(&error), "old events not removed");
+            }
+        }),
+    );
+    tasks.spawn(
+        "metrics upkeep",
+        every(UPKEEP_EVERY, stopping(), async || telemetry::metrics().run_upkeep()),
+    );
+}
+
+/// Does `work` now and then every `period`, until `stopping`.
+async fn every<W>(period: Duration, stopping: CancellationToken, work: W)
+where
+    W: AsyncFn(),
+{
+    let mut beat = tokio::time::interval(period);
+    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = stopping.cancelled() => return,
+            _ = beat.tick() => {}
+        }
+        tokio::select! {
+            () = stopping.cancelled() => return,
+            () = work() => {}
+        }
+    }
+}
+
+impl Running {
+    pub fn plain_addr(&self) -> Option<SocketAddr> {
+        self.plain_addr
+    }
+
+    pub fn tls_addr(&self) -> Option<SocketAddr> {
+        self.tls_addr
+    }
+
+    pub fn chassis(&self) -> &Chassis {
+        &self.chassis
+    }
+
+    /// Stops accepting, finishes running requests within the grace period, ends streams, stores
+    /// the last events and joins every task.
+    pub async fn stop(self) -> Stopped {
+        let tasks = &self.chassis.tasks;
+        tasks.stopping().cancel();
+        self.connections.close();
+        let mut cut = 0;
+        if tokio::time::timeout(self.grace, self.connections.wait()).await.is_err() {
+            cut = self.connections.len();
+            self.abort.cancel();
+            self.connections.wait().await;
+        }
+        // Last, since finishing requests still publish.
+        self.chassis.events.close();
+        let panicked = tasks.join().await;
+        Stopped { cut, panicked }
+    }
+}
+
+impl fmt::Debug for ServerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerBuilder")
+            .field("data_dir", &self.data_dir)
+            .field("plain", &self.plain)
+            .field("tls", &self.tls)
+            .finish_non_exhaustive()
+    }
+}
