@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod event;
+pub mod inventory;
 pub mod problem;
 
 pub use problem::{Code, Conflict, Fault, Problem};

@@ -38,7 +38,7 @@ pub struct NodeSpec {
     pub groups: Groups,
     /// Which interface boots, when that should not be worked out by the partition's rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub boot: Option<BootChoice>,
+    pub boot: Option<Box<BootChoice>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<Interface>,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -382,7 +382,7 @@ impl NodeSpec {
 
     fn check_boot(&self, faults: &mut Vec<Fault>) {
         let Some(choice) = &self.boot else { return };
-        if choice == &BootChoice::default() {
+        if **choice == BootChoice::default() {
             faults.push(
                 Fault::new("boot", "it chooses nothing")
                     .hint("name `mac`, `ip` or `interface`, or leave `boot` out"),
