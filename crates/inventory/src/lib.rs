@@ -5,9 +5,29 @@
 //! then publishes the next roster. Sources (SMD, files) are importers that hand a complete set to
 //! the registry. HTTP, tokens and command lines do not belong here.
 
+pub mod last_good;
 pub mod plan;
 pub mod record;
+pub mod registry;
 pub mod roster;
+pub mod schema;
+pub mod states;
 
 pub use record::{Resource, ResourceKey};
+pub use registry::Registry;
 pub use roster::{Delta, Roster};
+pub use states::States;
+
+use std::error::Error;
+
+/// An error and all its sources in one line.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,405 @@
+//! The one way to change the site, and the keeper of the current roster.
+//!
+//! A write is planned against the roster of exactly one revision and committed only if the store
+//! still is at that revision; if not, it is planned again. The next roster is published after the
+//! store has made the change durable, so what a reader sees is never taken back.
+//!
+//! [`Registry::follow`] keeps the roster in step with what other controllers write, and goes on
+//! serving the last picture while the store is away.
+
+mod contact;
+mod follow;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use hoist_model::NodeId;
+use hoist_store::{Compare, Op, Revision, Store, StoreError, Txn};
+use jiff::Timestamp;
+use tokio::sync::{Mutex, watch};
+
+use crate::plan::{Change, Draft, Plan, Refusal};
+use crate::record::{RecordError, SiteRevision, revision_key};
+use crate::roster::{Delta, Incarnation, Roster};
+use crate::schema::SchemaError;
+
+pub use contact::{Contact, LoadedFrom};
+
+/// How often a write is planned again because another controller was faster.
+const ATTEMPTS: usize = 8;
+
+/// Removals are remembered this long, or this many.
+const KEEP_REMOVALS: Duration = Duration::from_hours(24);
+const MAX_REMOVALS: usize = 1_000_000;
+
+/// Cheap to clone; all clones are the same registry.
+#[derive(Clone)]
+pub struct Registry(Arc<Inner>);
+
+struct Inner {
+    store: Arc<dyn Store>,
+    roster: ArcSwap<Roster>,
+    published: watch::Sender<u64>,
+    contact: contact::Keeper,
+    /// Held while writing and while taking in what others wrote.
+    position: Mutex<Position>,
+    brake: Brake,
+}
+
+/// How far into the store's history the roster is.
+#[derive(Debug, Clone, Copy, Default)]
+struct Position {
+    /// The newest store revision whose changes are in the roster.
+    seen: Revision,
+    /// Where `site/revision` was last written; `None` before the first write.
+    site: Option<Revision>,
+    /// The roster came from the store, not from the last-good copy.
+    loaded: bool,
+}
+
+/// When a change must say how many nodes it affects.
+#[derive(Debug, Clone, Copy)]
+pub struct Brake {
+    /// Above this many.
+    pub nodes: usize,
+    /// Above this share of all nodes, in percent…
+    pub percent: usize,
+    /// …but not below this many.
+    pub percent_from: usize,
+}
+
+impl Default for Brake {
+    fn default() -> Self {
+        Self { nodes: 50, percent: 10, percent_from: 10 }
+    }
+}
+
+/// How a write is to be done.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Terms {
+    /// Plan only.
+    pub dry_run: bool,
+    /// How many nodes the caller expects to affect.
+    pub affects: Option<usize>,
+    /// The site revision the caller has seen; another one is refused.
+    pub expect: Option<u64>,
+    /// The controller itself writes (an import): no brake.
+    pub no_brake: bool,
+}
+
+/// What a write did, or would do.
+#[derive(Debug, Clone)]
+pub struct Written {
+    pub revision: u64,
+    pub plan: Plan,
+    /// Whether the number of affected nodes has to be named.
+    pub needs_affects: bool,
+}
+
+/// What is committed, for the audit log.
+#[derive(Debug, Clone)]
+pub struct About {
+    pub before: u64,
+    pub after: u64,
+    pub summary: String,
+}
+
+/// Who commits: the store itself, or something that adds an audit entry to the same transaction.
+#[async_trait]
+pub trait Commit: Send + Sync {
+    async fn commit(&self, txn: Txn, about: &About) -> Result<Revision, StoreError>;
+}
+
+#[async_trait]
+impl Commit for Arc<dyn Store> {
+    async fn commit(&self, txn: Txn, _: &About) -> Result<Revision, StoreError> {
+        self.as_ref().commit(txn).await
+    }
+}
+
+/// Why a write was not done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// Nothing was changed.
+    #[error("{}", first_of(.0))]
+    Refused(Vec<Refusal>),
+    /// Nothing was changed.
+    #[error(
+        "this affects {affected} nodes{}",
+        said.map(|said| format!(", not {said}")).unwrap_or_default()
+    )]
+    Affects { affected: usize, said: Option<usize> },
+    /// Nothing was changed.
+    #[error("the site is at revision {actual}, not {expected}")]
+    Outdated { expected: u64, actual: u64 },
+    /// Nothing was changed.
+    #[error("the object was changed meanwhile")]
+    Precondition,
+    /// Nothing was changed.
+    #[error("others were faster {ATTEMPTS} times in a row")]
+    Busy,
+    /// The roster is the last-good copy: nothing can be validated against the truth.
+    #[error("the store has not been reached since the start")]
+    NotLoaded,
+    /// For `Unavailable`, nothing is known about whether it landed.
+    #[error("the change could not be stored")]
+    Store(#[from] StoreError),
+}
+
+fn first_of(refusals: &[Refusal]) -> String {
+    match refusals {
+        [] => "the change was refused".to_owned(),
+        [one] => one.to_string(),
+        [first, rest @ ..] => format!("{first} (and {} more)", rest.len()),
+    }
+}
+
+/// Why the site could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    #[error("the site cannot be read from the store")]
+    Store(#[from] StoreError),
+    #[error("the site in the store cannot be understood")]
+    Record(#[from] RecordError),
+    #[error("the store is not one that this version can use")]
+    Schema(#[from] SchemaError),
+}
+
+impl Registry {
+    /// A registry on a store that is there: reads the whole site.
+    pub async fn open(store: Arc<dyn Store>, brake: Brake) -> Result<Self, LoadError> {
+        let (roster, position) = follow::load(store.as_ref()).await?;
+        Ok(Self::new(store, roster, position, LoadedFrom::Store, brake))
+    }
+
+    /// A registry that starts from the last-good copy, because the store is away. It answers at
+    /// once; writes are refused until [`Self::follow`] has reached the store.
+    pub fn resume(
+        store: Arc<dyn Store>,
+        last_good: Roster,
+        taken: Timestamp,
+        brake: Brake,
+    ) -> Self {
+        let from = LoadedFrom::Snapshot { taken };
+        Self::new(store, last_good, Position::default(), from, brake)
+    }
+
+    fn new(
+        store: Arc<dyn Store>,
+        roster: Roster,
+        position: Position,
+        from: LoadedFrom,
+        brake: Brake,
+    ) -> Self {
+        let (published, _) = watch::channel(roster.revision());
+        Self(Arc::new(Inner {
+            store,
+            roster: ArcSwap::from_pointee(roster),
+            published,
+            contact: contact::Keeper::new(from),
+            position: Mutex::new(position),
+            brake,
+        }))
+    }
+
+    /// The current picture. One atomic load; hold it as long as you like.
+    pub fn roster(&self) -> Arc<Roster> {
+        self.0.roster.load_full()
+    }
+
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.0.store
+    }
+
+    /// How the store is doing, as far as is known.
+    pub fn contact(&self) -> Contact {
+        self.0.contact.get()
+    }
+
+    /// Wakes whenever a new roster is published; the value is its revision.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.0.published.subscribe()
+    }
+
+    /// Plans what `draft` says and commits it. `draft` is called again when another controller was
+    /// faster, each time on the then current roster.
+    pub async fn write(
+        &self,
+        terms: Terms,
+        commit: &dyn Commit,
+        mut draft: impl FnMut(&mut Draft<'_>) -> Result<(), WriteError> + Send,
+    ) -> Result<Written, WriteError> {
+        if terms.dry_run {
+            let roster = self.roster();
+            let plan = self.plan(&roster, terms, &mut draft)?;
+            return Ok(self.written(&roster, roster.revision(), plan));
+        }
+        let mut position = self.0.position.lock().await;
+        if !position.loaded {
+            return Err(WriteError::NotLoaded);
+        }
+        for _ in 0..ATTEMPTS {
+            let roster = self.roster();
+            let plan = self.plan(&roster, terms, &mut draft)?;
+            if plan.is_empty() {
+                return Ok(self.written(&roster, roster.revision(), plan));
+            }
+            self.check_brake(&roster, terms, &plan)?;
+            match self.commit(&roster, *position, commit, &plan).await {
+                Ok((stored, delta)) => {
+                    position.seen = position.seen.max(stored);
+                    position.site = Some(stored);
+                    let next = roster.apply(delta);
+                    let revision = next.revision();
+                    self.publish(next);
+                    return Ok(self.written(&roster, revision, plan));
+                }
+                Err(StoreError::Conflict { .. }) => self.catch_up(&mut position).await?,
+                Err(error) => {
+                    self.0.contact.failed(&error);
+                    return Err(error.into());
+                }
+            }
+        }
+        Err(WriteError::Busy)
+    }
+
+    fn plan(
+        &self,
+        roster: &Roster,
+        terms: Terms,
+        draft: &mut impl FnMut(&mut Draft<'_>) -> Result<(), WriteError>,
+    ) -> Result<Plan, WriteError> {
+        let actual = roster.revision();
+        if let Some(expected) = terms.expect.filter(|expected| *expected != actual) {
+            return Err(WriteError::Outdated { expected, actual });
+        }
+        let mut drafted = Draft::new(roster, Timestamp::now());
+        draft(&mut drafted)?;
+        drafted.finish().map_err(WriteError::Refused)
+    }
+
+    fn written(&self, roster: &Roster, revision: u64, plan: Plan) -> Written {
+        let needs_affects = self.brake_acts(roster, plan.affected.len());
+        Written { revision, needs_affects, plan }
+    }
+
+    fn brake_acts(&self, roster: &Roster, affected: usize) -> bool {
+        let brake = self.0.brake;
+        affected > brake.nodes
+            || affected >= brake.percent_from && affected * 100 > roster.len() * brake.percent
+    }
+
+    fn check_brake(&self, roster: &Roster, terms: Terms, plan: &Plan) -> Result<(), WriteError> {
+        let affected = plan.affected.len();
+        let asked = !terms.no_brake && self.brake_acts(roster, affected);
+        match terms.affects {
+            Some(said) if said != affected => {
+                Err(WriteError::Affects { affected, said: Some(said) })
+            }
+            None if asked => Err(WriteError::Affects { affected, said: None }),
+            _ => Ok(()),
+        }
+    }
+
+    async fn commit(
+        &self,
+        roster: &Roster,
+        position: Position,
+        commit: &dyn Commit,
+        plan: &Plan,
+    ) -> Result<(Revision, Delta), StoreError> {
+        let after = plan.base + 1;
+        let (forgotten, horizon) = forget(roster, Timestamp::now());
+        let site = SiteRevision { revision: after, horizon };
+        let compare = match position.site {
+            Some(at) => Compare::At(revision_key(), at),
+            None => Compare::Absent(revision_key()),
+        };
+        let mut ops = Vec::with_capacity(plan.puts.len() + plan.deletes.len() + 1);
+        let site_bytes = serde_json::to_vec(&site).expect("two numbers");
+        ops.push(Op::Put(revision_key(), site_bytes));
+        let mut deletes = plan.deletes.clone();
+        deletes.extend(forgotten);
+        ops.extend(deletes.iter().map(|key| Op::Delete(key.to_key())));
+        ops.extend(plan.puts.iter().map(|put| Op::Put(put.key().to_key(), put.to_bytes())));
+        let about = About { before: plan.base, after, summary: summary(plan) };
+        let stored = commit.commit(Txn { compares: vec![compare], ops }, &about).await?;
+        let puts = plan.puts.clone();
+        Ok((stored, Delta { revision: after, horizon, puts, deletes }))
+    }
+
+    /// Makes a roster the current one.
+    fn publish(&self, roster: Roster) {
+        let revision = roster.revision();
+        self.0.roster.store(Arc::new(roster));
+        self.0.contact.heard();
+        self.0.published.send_replace(revision);
+        #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+        metrics::gauge!("hoist_roster_revision").set(revision as f64);
+    }
+}
+
+/// Removals that need not be remembered any more, and the horizon that follows.
+fn forget(roster: &Roster, now: Timestamp) -> (Vec<crate::record::ResourceKey>, u64) {
+    let oldest_kept = now - jiff::SignedDuration::try_from(KEEP_REMOVALS).expect("a day fits");
+    let count = roster.tombstones().count();
+    let surplus = count.saturating_sub(MAX_REMOVALS);
+    let (mut keys, mut horizon) = (Vec::new(), roster.horizon());
+    for (i, tombstone) in roster.tombstones().enumerate() {
+        if i >= surplus && tombstone.at >= oldest_kept {
+            break;
+        }
+        horizon = horizon.max(tombstone.revision);
+        keys.push(crate::record::Resource::Tombstone(*tombstone).key());
+    }
+    (keys, horizon)
+}
+
+fn summary(plan: &Plan) -> String {
+    let parts =
+        [(Change::Created, "created"), (Change::Changed, "changed"), (Change::Removed, "removed")];
+    let counted = parts.map(|(change, word)| (plan.count(change), word));
+    let told: Vec<_> = counted
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| format!("{count} {word}"))
+        .collect();
+    let changed = plan.items.iter().filter(|item| item.change != Change::Unchanged);
+    let names: Vec<_> =
+        changed.take(3).map(|item| format!("{}/{}", item.kind, item.name)).collect();
+    format!("{}: {}", told.join(", "), names.join(", "))
+}
+
+/// A fresh id for a node.
+pub fn mint_id() -> NodeId {
+    let now = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0);
+    NodeId::mint(now, u128::from_le_bytes(random()))
+}
+
+/// A fresh incarnation for a new or restored store.
+pub fn mint_incarnation() -> Incarnation {
+    let bytes: [u8; 8] = random();
+    Incarnation::new(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+}
+
+fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the system has a source of randomness");
+    bytes
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let revision = self.0.roster.load().revision();
+        f.debug_struct("Registry").field("revision", &revision).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! Keeping the roster in step with the store: the first load, the watch, and what happens when
+//! either fails.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use hoist_store::{Batch, Change, Revision, Store, StoreError};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::{LoadError, Position, Registry, WriteError};
+use crate::record::{Resource, ResourceKey, SiteRevision, revision_key, site};
+use crate::roster::{Delta, Roster};
+use crate::schema;
+
+/// Records read at once; a page of nodes is a few megabytes.
+const PAGE: usize = 5_000;
+/// How long a writer waits to learn what another controller wrote before it reads everything anew.
+const CATCH_UP: Duration = Duration::from_secs(2);
+/// Pause between attempts to reach the store: first, longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+/// How often a quiet store is asked whether it is still there.
+const PROBE_EVERY: Duration = Duration::from_secs(2);
+
+/// Reads the whole site from one snapshot of the store.
+pub(super) async fn load(store: &dyn Store) -> Result<(Roster, Position), LoadError> {
+    let incarnation = schema::open(store).await?;
+    let mut resources = Vec::new();
+    let mut current = SiteRevision { revision: 0, horizon: 0 };
+    let mut position = Position { loaded: true, ..Position::default() };
+    let mut from = None;
+    loop {
+        let page = store.list(&site(), from, PAGE).await?;
+        position.seen = page.revision;
+        for record in &page.records {
+            match Resource::from_record(record)? {
+                Some(resource) => resources.push(resource),
+                None => {
+                    current = read_revision(&record.value);
+                    position.site = Some(record.revision);
+                }
+            }
+        }
+        from = page.next;
+        if from.is_none() {
+            break;
+        }
+    }
+    let roster =
+        Roster::build(incarnation, current.revision, current.horizon, resources.into_iter());
+    Ok((roster, position))
+}
+
+fn read_revision(value: &[u8]) -> SiteRevision {
+    serde_json::from_slice(value).unwrap_or(SiteRevision { revision: 0, horizon: 0 })
+}
+
+impl Registry {
+    /// Follows the store until told to stop. Never gives up and never makes the roster smaller
+    /// because of a failure.
+    pub async fn follow(self, stop: CancellationToken) {
+        let mut pause = RETRY.0;
+        loop {
+            let failed = tokio::select! {
+                () = stop.cancelled() => return,
+                failed = self.follow_once() => failed,
+            };
+            match failed {
+                LoadError::Store(StoreError::Compacted { .. }) => {
+                    tracing::warn!("the store's history is gone; reading the site anew");
+                    self.0.position.lock().await.loaded = false;
+                    pause = RETRY.0;
+                }
+                error => {
+                    let lost = crate::chain(&error);
+                    self.0.contact.lost(lost);
+                    pause = (pause * 2).min(RETRY.1);
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Loads if need be, then watches until something fails.
+    async fn follow_once(&self) -> LoadError {
+        let seen = match self.ensure_loaded().await {
+            Ok(seen) => seen,
+            Err(error) => return error,
+        };
+        let mut batches = match self.0.store.watch(&site(), seen).await {
+            Ok(batches) => batches,
+            Err(error) => return error.into(),
+        };
+        let mut probe = tokio::time::interval(PROBE_EVERY);
+        loop {
+            tokio::select! {
+                batch = batches.next() => {
+                    let taken = match batch {
+                        Some(Ok(batch)) => self.take_in(batch).await,
+                        Some(Err(error)) => Err(error.into()),
+                        None => Err(ended().into()),
+                    };
+                    if let Err(error) = taken {
+                        return error;
+                    }
+                }
+                _ = probe.tick() => match self.0.store.health().await {
+                    Ok(_) => self.0.contact.heard(),
+                    Err(error) => return error.into(),
+                }
+            }
+        }
+    }
+
+    async fn ensure_loaded(&self) -> Result<Revision, LoadError> {
+        let mut position = self.0.position.lock().await;
+        if !position.loaded {
+            self.reload(&mut position).await?;
+        }
+        self.0.contact.heard();
+        Ok(position.seen)
+    }
+
+    async fn reload(&self, position: &mut Position) -> Result<(), LoadError> {
+        let (roster, loaded) = load(self.0.store.as_ref()).await?;
+        *position = loaded;
+        self.0.contact.loaded();
+        self.publish(roster);
+        Ok(())
+    }
+
+    async fn take_in(&self, batch: Batch) -> Result<(), LoadError> {
+        let mut position = self.0.position.lock().await;
+        self.take_in_at(&mut position, batch)
+    }
+
+    /// What we wrote ourselves comes back here too and is passed over.
+    fn take_in_at(&self, position: &mut Position, batch: Batch) -> Result<(), LoadError> {
+        self.0.contact.heard();
+        if batch.revision <= position.seen {
+            return Ok(());
+        }
+        let roster = self.roster();
+        let mut delta =
+            Delta { revision: roster.revision(), horizon: roster.horizon(), ..Delta::default() };
+        for change in batch.changes {
+            match change {
+                Change::Put(record) if record.key == revision_key() => {
+                    let current = read_revision(&record.value);
+                    delta.revision = current.revision;
+                    delta.horizon = current.horizon;
+                    position.site = Some(record.revision);
+                }
+                Change::Put(record) => delta.puts.extend(Resource::from_record(&record)?),
+                Change::Delete(key) => delta.deletes.extend(ResourceKey::from_key(&key)),
+            }
+        }
+        position.seen = batch.revision;
+        self.publish(roster.apply(delta));
+        Ok(())
+    }
+
+    /// After a lost race: takes in what the others wrote, so that the next attempt starts from it.
+    pub(super) async fn catch_up(&self, position: &mut Position) -> Result<(), WriteError> {
+        let store = self.0.store.as_ref();
+        let record = store.get(&revision_key()).await?;
+        let current = record.as_ref().map_or(0, |record| read_revision(&record.value).revision);
+        let followed = timeout(CATCH_UP, async {
+            let mut batches = store.watch(&site(), position.seen).await?;
+            while self.roster().revision() < current {
+                match batches.next().await {
+                    Some(Ok(batch)) => self.take_in_at(position, batch)?,
+                    Some(Err(error)) => return Err(error.into()),
+                    None => return Err(ended().into()),
+                }
+            }
+            Ok::<(), LoadError>(())
+        });
+        if !matches!(followed.await, Ok(Ok(()))) {
+            self.reload(position).await.map_err(|error| match error {
+                LoadError::Store(error) => WriteError::Store(error),
+                LoadError::Record(_) | LoadError::Schema(_) => WriteError::NotLoaded,
+            })?;
+        }
+        position.site = record.map(|record| record.revision).or(position.site);
+        Ok(())
+    }
+
+    /// Folds the overlay into the base whenever it has grown, off the readers' and writers' way.
+    pub async fn fold(self, stop: CancellationToken) {
+        let mut changes = self.changes();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = changes.changed() => if changed.is_err() { return },
+            }
+            let roster = self.roster();
+            if !roster.wants_folding() {
+                continue;
+            }
+            let Ok(folded) = tokio::task::spawn_blocking(move || roster.folded()).await else {
+                continue;
+            };
+            let position = self.0.position.lock().await;
+            let rebased = self.roster().rebased(&folded);
+            self.0.roster.store(std::sync::Arc::new(rebased));
+            drop(position);
+        }
+    }
+}
+
+fn ended() -> StoreError {
+    StoreError::Unavailable { detail: "the watch ended".to_owned() }
+}

@@ -1,0 +1,107 @@
+//! What was last seen of each node. Kept apart from the roster: it changes all the time, and never
+//! makes a site revision.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use hoist_model::{NodeId, NodeState};
+use hoist_store::{Change, Key, Op, Prefix, Record, Revision, Store, StoreError, Txn};
+use tokio_util::sync::CancellationToken;
+
+const PAGE: usize = 5_000;
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Cheap to clone; all clones are the same.
+#[derive(Debug, Clone)]
+pub struct States {
+    store: Arc<dyn Store>,
+    seen: Arc<RwLock<HashMap<NodeId, NodeState>>>,
+}
+
+impl States {
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self { store, seen: Arc::default() }
+    }
+
+    pub fn get(&self, id: NodeId) -> Option<NodeState> {
+        self.seen.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    /// Durable when it returns.
+    pub async fn set(&self, id: NodeId, state: NodeState) -> Result<(), StoreError> {
+        let bytes = serde_json::to_vec(&state).expect("a plain record");
+        let ops = vec![Op::Put(key(id), bytes)];
+        self.store.commit(Txn { compares: Vec::new(), ops }).await?;
+        self.write(|seen| drop(seen.insert(id, state)));
+        Ok(())
+    }
+
+    /// Reads what is there and follows what others report, until told to stop.
+    pub async fn follow(self, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                Err(error) = self.follow_once() => {
+                    tracing::debug!(%error, "observed states are not followed");
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(RETRY) => {}
+            }
+        }
+    }
+
+    async fn follow_once(&self) -> Result<(), StoreError> {
+        let revision = self.load().await?;
+        let mut batches = self.store.watch(&prefix(), revision).await?;
+        while let Some(batch) = batches.next().await {
+            let batch = batch?;
+            self.write(|seen| {
+                for change in batch.changes {
+                    match change {
+                        Change::Put(record) => seen.extend(parse(&record)),
+                        Change::Delete(key) => drop(id_of(&key).and_then(|id| seen.remove(&id))),
+                    }
+                }
+            });
+        }
+        Ok(())
+    }
+
+    async fn load(&self) -> Result<Revision, StoreError> {
+        let mut all = HashMap::new();
+        let mut from = None;
+        loop {
+            let page = self.store.list(&prefix(), from, PAGE).await?;
+            all.extend(page.records.iter().filter_map(parse));
+            from = page.next;
+            if from.is_none() {
+                self.write(|seen| *seen = all);
+                return Ok(page.revision);
+            }
+        }
+    }
+
+    fn write(&self, change: impl FnOnce(&mut HashMap<NodeId, NodeState>)) {
+        change(&mut self.seen.write().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+fn prefix() -> Prefix {
+    Prefix::Under("state".parse().expect("a valid key"))
+}
+
+fn key(id: NodeId) -> Key {
+    format!("state/{id}").parse().expect("ids are valid segments")
+}
+
+fn id_of(key: &Key) -> Option<NodeId> {
+    key.as_str().strip_prefix("state/")?.parse().ok()
+}
+
+fn parse(record: &Record) -> Option<(NodeId, NodeState)> {
+    Some((id_of(&record.key)?, serde_json::from_slice(&record.value).ok()?))
+}
