@@ -30,10 +30,6 @@ impl Effects {
         Ok(effects)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.prefixes.is_empty() && self.keys.is_empty()
-    }
-
     /// Names the keys that a prefix turned out to hold. Puts made after the prefix was emptied stay.
     pub(crate) fn delete_found(&mut self, found: impl IntoIterator<Item = Key>) {
         for key in found {
