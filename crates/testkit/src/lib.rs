@@ -6,3 +6,4 @@ pub mod failing_store;
 pub mod postgres;
 pub mod proxy;
 pub mod scratch;
+pub mod stores;

@@ -402,7 +402,7 @@ pub(super) async fn facts(
 
 /// Drops whole commits from the old end of the log until the retention is kept.
 async fn trim(connection: &mut Connection, retention: &Retention) -> Result<(), StoreError> {
-    let sql = "select max(revision) from (
+    let sql = "select max(c.revision) from (
             select revision, at, row_number() over (order by revision, key) as n from (
                 select revision, key, at from changes order by revision, key limit $3) oldest
         ) c, meta m where c.n <= m.changes - $1 or c.at < now() - $2 * interval '1 millisecond'";
