@@ -6,6 +6,16 @@
 //!
 //! The suite in `tests/contract.rs` is the definition of the contract: a backend is done when it
 //! passes.
+//!
+//! Keys below `lease/` belong to the leases: commits may compare them but not write them.
+
+pub mod copy;
+pub mod embedded;
+pub mod etcd;
+pub mod postgres;
+pub mod url;
+
+mod txn;
 
 use std::fmt;
 use std::pin::Pin;
@@ -46,7 +56,9 @@ pub struct Page {
 
 /// All or nothing: if every compare holds, every operation is applied, in one revision.
 ///
-/// There is no size limit for callers, whatever the backend's own limits are.
+/// Operations count in the order given: a key written twice keeps the last of it. There is no limit
+/// on the size of a transaction, whatever the backend's own limits are; a single value has one,
+/// [`MAX_VALUE_BYTES`].
 #[derive(Debug, Clone, Default)]
 pub struct Txn {
     pub compares: Vec<Compare>,
@@ -196,6 +208,12 @@ pub enum StoreError {
     /// The address or its credentials are wrong.
     #[error("the store refused us: {detail}")]
     Refused { detail: String },
+    /// Nothing was written: one value is larger than [`MAX_VALUE_BYTES`].
+    #[error("the value for `{key}` has {bytes} bytes; at most {MAX_VALUE_BYTES} can be stored")]
+    TooLarge { key: Key, bytes: usize },
+    /// Nothing was written: only leases write below `lease/`.
+    #[error("`{key}` is reserved for leases")]
+    Reserved { key: Key },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -209,12 +227,21 @@ pub enum Prefix {
     Under(Key),
 }
 
+/// Largest single value. The same on every backend, so that moving between them cannot fail: etcd
+/// takes requests up to 1.5 MiB, which leaves room for the key and the envelope.
+pub const MAX_VALUE_BYTES: usize = 1024 * 1024;
+
 /// Longest key, in bytes. etcd has no limit of its own; a B-tree page and a log line do.
 const MAX_KEY_BYTES: usize = 512;
 
 impl Key {
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Whether it belongs to the leases, which no commit writes.
+    pub(crate) fn is_lease(&self) -> bool {
+        self.0.split('/').next() == Some(LEASES)
     }
 
     /// The key one level down. Panics when `segment` is not one valid segment: keys are made by
@@ -256,9 +283,83 @@ impl Prefix {
                 .is_some_and(|rest| rest.is_empty() || rest.starts_with('/')),
         }
     }
+
+    /// What is left of this prefix after `after`, in key order.
+    pub(crate) fn span(&self, after: Option<&Key>) -> Span {
+        let after = after.map_or("", Key::as_str);
+        match self {
+            Self::All => Span { exact: None, above: after.to_owned(), below: "\x7f".to_owned() },
+            Self::Under(top) => {
+                let inside = format!("{top}/");
+                Span {
+                    exact: (after < top.as_str()).then(|| top.0.clone()),
+                    above: if after > inside.as_str() { after.to_owned() } else { inside },
+                    // `0` is the character after `/`.
+                    below: format!("{top}0"),
+                }
+            }
+        }
+    }
 }
+
+/// The keys of a prefix as a backend can look them up: one exact key, then an open interval.
+///
+/// Two parts because `a-b` sorts between `a` and `a/b`. Both ends are exclusive and are themselves
+/// never valid keys, except for a cursor's own key, which must be left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) exact: Option<String>,
+    pub(crate) above: String,
+    pub(crate) below: String,
+}
+
+/// Where all leases are kept.
+const LEASES: &str = "lease";
 
 /// Where lease `name` is kept. Names are chosen in code, one segment each.
 fn lease_key(name: &str) -> Key {
-    Key("lease".to_owned()).child(name)
+    Key(LEASES.to_owned()).child(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_key_is_segments_of_visible_ascii(text in "[ -~/é\n]{0,40}") {
+            let valid = !text.is_empty()
+                && text.split('/').all(|s| !s.is_empty() && s.bytes().all(|b| (b'!'..=b'~').contains(&b)));
+            let parsed = text.parse::<Key>();
+            prop_assert_eq!(parsed.is_ok(), valid);
+            if let Ok(key) = parsed {
+                prop_assert_eq!(key.to_string(), text);
+            }
+        }
+
+        /// `covers` (what watches use) and `span` (what listings use) must never disagree.
+        #[test]
+        fn a_span_holds_exactly_what_its_prefix_covers(
+            top in "[ab/!0.-]{1,4}", key in "[ab/!0.-]{1,6}", after in proptest::option::of("[ab/!0.-]{1,6}"),
+        ) {
+            let (Ok(top), Ok(key)) = (top.parse::<Key>(), key.parse::<Key>()) else { return Ok(()) };
+            let after = after.and_then(|a| a.parse::<Key>().ok());
+            for prefix in [Prefix::All, Prefix::Under(top)] {
+                let span = prefix.span(after.as_ref());
+                let text = key.as_str();
+                let inside = span.exact.as_deref() == Some(text)
+                    || (text > span.above.as_str() && text < span.below.as_str());
+                let wanted = prefix.covers(&key) && after.as_ref().is_none_or(|a| key > *a);
+                prop_assert_eq!(inside, wanted, "{:?} {} {:?}", prefix, key, after);
+            }
+        }
+    }
+
+    #[test]
+    fn key_length_is_bounded() {
+        assert!("k".repeat(MAX_KEY_BYTES).parse::<Key>().is_ok());
+        assert!("k".repeat(MAX_KEY_BYTES + 1).parse::<Key>().is_err());
+    }
 }

@@ -1,1 +1,9 @@
-//! stub
+//! What tests share: stores that fail on request, real servers on loopback, connections that break.
+//! For development only; nothing that ships depends on this.
+
+pub mod etcd;
+pub mod failing_store;
+pub mod postgres;
+pub mod proxy;
+pub mod scratch;
+pub mod stores;

@@ -1,0 +1,203 @@
+//! A real etcd on loopback, plain or with TLS and client certificates.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+
+use crate::scratch::{Scratch, free_port, program};
+
+/// One member of its own.
+#[derive(Debug)]
+pub struct EtcdServer {
+    scratch: Scratch,
+    port: u16,
+    peer_port: u16,
+    health_port: u16,
+    tls: bool,
+    process: Mutex<Option<Child>>,
+}
+
+/// An etcd takes seconds to come up on a busy machine, not minutes.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl EtcdServer {
+    pub fn start() -> Self {
+        Self::new(false)
+    }
+
+    /// Clients need the certificate that [`EtcdServer::url`] names.
+    pub fn start_with_tls() -> Self {
+        Self::new(true)
+    }
+
+    /// The server all tests of this process share; use a prefix of your own.
+    pub fn shared() -> &'static Self {
+        static SERVER: OnceLock<EtcdServer> = OnceLock::new();
+        SERVER.get_or_init(Self::start)
+    }
+
+    pub fn shared_with_tls() -> &'static Self {
+        static SERVER: OnceLock<EtcdServer> = OnceLock::new();
+        SERVER.get_or_init(Self::start_with_tls)
+    }
+
+    fn new(tls: bool) -> Self {
+        let server = Self {
+            scratch: Scratch::new(),
+            port: free_port(),
+            peer_port: free_port(),
+            health_port: free_port(),
+            tls,
+            process: Mutex::new(None),
+        };
+        if tls {
+            write_certificates(&server.scratch);
+        }
+        server.resume();
+        server
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// A store address on this server.
+    pub fn url(&self, prefix: &str) -> String {
+        if !self.tls {
+            return format!("etcd://127.0.0.1:{}/{prefix}", self.port);
+        }
+        let file = |name: &str| self.file(name).display().to_string();
+        format!(
+            "etcds://127.0.0.1:{}/{prefix}?ca={}&cert={}&key={}",
+            self.port,
+            file("ca.pem"),
+            file("client.pem"),
+            file("client.key"),
+        )
+    }
+
+    /// SIGKILL, as a power cut would.
+    pub fn stop(&self) {
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mut child) = process.take() {
+            child.kill().expect("our own child can be killed");
+            child.wait().expect("a killed child ends");
+            self.scratch.forget("etcd");
+        }
+    }
+
+    /// SIGSTOP: the connections stay, nobody answers.
+    pub fn freeze(&self) {
+        self.signal(rustix::process::Signal::STOP);
+    }
+
+    pub fn thaw(&self) {
+        self.signal(rustix::process::Signal::CONT);
+    }
+
+    /// Starts it again on the same data and ports.
+    pub fn resume(&self) {
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        if process.is_none() {
+            *process = Some(self.scratch.spawn("etcd", &mut self.command()));
+            self.wait_until_healthy();
+        }
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let child = process.as_ref().expect("the server runs");
+        let pid = rustix::process::Pid::from_child(child);
+        rustix::process::kill_process(pid, signal).expect("our own child can be signalled");
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.scratch.dir().join(name)
+    }
+
+    fn command(&self) -> Command {
+        let etcd = program("etcd", &[PathBuf::from("/usr/bin")], "etcd-server");
+        let scheme = if self.tls { "https" } else { "http" };
+        let client = format!("{scheme}://127.0.0.1:{}", self.port);
+        let peer = format!("http://127.0.0.1:{}", self.peer_port);
+        let mut command = Command::new(etcd);
+        command
+            .args(["--name", "test", "--log-level", "error", "--data-dir"])
+            .arg(self.file("data"))
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &format!("test={peer}")])
+            .args(["--listen-metrics-urls", &format!("http://127.0.0.1:{}", self.health_port)]);
+        if self.tls {
+            command.arg("--client-cert-auth");
+            for (flag, file) in [
+                ("--trusted-ca-file", "ca.pem"),
+                ("--cert-file", "server.pem"),
+                ("--key-file", "server.key"),
+            ] {
+                command.arg(flag).arg(self.file(file));
+            }
+        }
+        command
+    }
+
+    fn wait_until_healthy(&self) {
+        let deadline = Instant::now() + START_TIMEOUT;
+        while !self.is_healthy() {
+            assert!(Instant::now() < deadline, "etcd did not start:\n{}", self.scratch.log("etcd"));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn is_healthy(&self) -> bool {
+        let ask = || -> std::io::Result<String> {
+            let mut socket = TcpStream::connect(("127.0.0.1", self.health_port))?;
+            socket.set_read_timeout(Some(Duration::from_secs(2)))?;
+            socket.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
+            let mut answer = String::new();
+            socket.read_to_string(&mut answer)?;
+            Ok(answer)
+        };
+        ask().is_ok_and(|answer| answer.contains("\"health\":\"true\""))
+    }
+}
+
+impl Drop for EtcdServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn write_certificates(scratch: &Scratch) {
+    let mut params = CertificateParams::new(Vec::new()).expect("no names, no faults");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let key = KeyPair::generate().expect("a key");
+    let certificate = params.self_signed(&key).expect("a CA");
+    let ca = Issuer::new(params, key);
+    let write = |name: &str, text: String| {
+        std::fs::write(scratch.dir().join(name), text).expect("scratch is writable");
+    };
+    write("ca.pem", certificate.pem());
+    for (name, usage) in [
+        ("server", ExtendedKeyUsagePurpose::ServerAuth),
+        ("client", ExtendedKeyUsagePurpose::ClientAuth),
+    ] {
+        let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let mut params = CertificateParams::new(names).expect("valid names");
+        // etcd's gateway connects to its own listener with the server's certificate.
+        params.extended_key_usages = vec![usage, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &ca).expect("a certificate");
+        write(&format!("{name}.pem"), certificate.pem());
+        write(&format!("{name}.key"), key.serialize_pem());
+    }
+}

@@ -1,0 +1,147 @@
+//! A real `PostgreSQL` on loopback, run by an unprivileged user as it insists on.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::scratch::{Scratch, free_port, program};
+
+/// A cluster of its own (in `PostgreSQL`'s sense: a server and its data).
+#[derive(Debug)]
+pub struct PostgresServer {
+    scratch: Scratch,
+    port: u16,
+    process: Mutex<Option<Child>>,
+}
+
+/// Long enough for initdb on a busy machine.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+impl PostgresServer {
+    pub fn start() -> Self {
+        let server = Self { scratch: Scratch::new(), port: free_port(), process: Mutex::new(None) };
+        server.make_cluster();
+        server.resume();
+        server
+    }
+
+    /// The server all tests of this process share; use a schema of your own.
+    pub fn shared() -> &'static Self {
+        static SERVER: OnceLock<PostgresServer> = OnceLock::new();
+        SERVER.get_or_init(Self::start)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// A store address on this server.
+    pub fn url(&self, schema: &str) -> String {
+        format!("postgres://hoist@127.0.0.1:{}/postgres?schema={schema}", self.port)
+    }
+
+    /// SIGKILL, as a power cut would. Its sessions notice and end by themselves.
+    pub fn stop(&self) {
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mut child) = process.take() {
+            child.kill().expect("our own child can be killed");
+            child.wait().expect("a killed child ends");
+            self.scratch.forget("postgres");
+        }
+    }
+
+    /// Starts it again on the same data and port.
+    pub fn resume(&self) {
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        if process.is_some() {
+            return;
+        }
+        let data = self.scratch.dir().join("data");
+        let deadline = Instant::now() + START_TIMEOUT;
+        // Sessions of a killed server hold its shared memory for a moment.
+        let mut child = self.spawn(&data);
+        while !self.is_ready() {
+            assert!(
+                Instant::now() < deadline,
+                "PostgreSQL did not start:\n{}",
+                self.scratch.log("postgres")
+            );
+            std::thread::sleep(Duration::from_millis(50));
+            if child.try_wait().expect("our own child").is_some() {
+                child = self.spawn(&data);
+            }
+        }
+        *process = Some(child);
+    }
+
+    fn spawn(&self, data: &Path) -> Child {
+        let mut command = unprivileged(&server_program("postgres"));
+        command.arg("-D").arg(data).args([
+            "-c",
+            &format!("port={}", self.port),
+            "-c",
+            "listen_addresses=127.0.0.1",
+            "-c",
+            &format!("unix_socket_directories={}", data.display()),
+        ]);
+        self.scratch.spawn("postgres", &mut command)
+    }
+
+    fn make_cluster(&self) {
+        let data = self.scratch.dir().join("data");
+        std::fs::create_dir(&data).expect("scratch is writable");
+        if let Some((uid, gid)) = unprivileged_ids() {
+            std::os::unix::fs::chown(&data, Some(uid), Some(gid)).expect("root may chown");
+            let open = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+            std::fs::set_permissions(self.scratch.dir(), open).expect("our own directory");
+        }
+        let made = unprivileged(&server_program("initdb"))
+            .arg("-D")
+            .arg(&data)
+            .args(["-A", "trust", "-U", "hoist", "-E", "UTF8", "--no-sync"])
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .output()
+            .expect("initdb starts");
+        assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
+    }
+
+    fn is_ready(&self) -> bool {
+        Command::new(server_program("pg_isready"))
+            .args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()])
+            .status()
+            .is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Debian keeps the server's programs beside its versions, not on `PATH`.
+fn server_program(name: &str) -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let dirs: Vec<PathBuf> = versions.map(|entry| entry.path().join("bin")).collect();
+    program(name, &dirs, "postgresql")
+}
+
+/// The server refuses root. As anybody else we can only be ourselves.
+fn unprivileged(program: &Path) -> Command {
+    let Some((uid, gid)) = unprivileged_ids() else { return Command::new(program) };
+    let mut command = Command::new("setpriv");
+    command
+        .arg(format!("--reuid={uid}"))
+        .arg(format!("--regid={gid}"))
+        .arg("--clear-groups")
+        .arg(program)
+        .current_dir("/");
+    command
+}
+
+/// User `nobody`, when we are root.
+fn unprivileged_ids() -> Option<(u32, u32)> {
+    rustix::process::geteuid().is_root().then_some((65534, 65534))
+}

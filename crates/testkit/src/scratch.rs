@@ -1,0 +1,103 @@
+//! A directory for servers of a test, removed together with them however the test ends.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A temporary directory and a small shell that outlives us.
+///
+/// Servers shared by all tests of a process sit in statics, which are never dropped. The shell waits
+/// for its standard input to close, which happens when this value is dropped or the process dies,
+/// even by SIGKILL; it then kills what has a `.pid` file in the directory and removes the directory.
+#[derive(Debug)]
+pub struct Scratch {
+    dir: PathBuf,
+    reaper: Child,
+}
+
+const REAPER: &str = r#"
+cat >/dev/null
+for file in "$0"/*.pid; do [ -f "$file" ] && kill -9 "$(cat "$file")"; done
+for try in 1 2 3 4 5; do rm -rf "$0" && break; sleep 0.2; done
+"#;
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Scratch {
+    pub fn new() -> Self {
+        use std::os::unix::process::CommandExt;
+        let dir =
+            tempfile::Builder::new().prefix("hoist-test-").tempdir().expect("temporary dir").keep();
+        let reaper = Command::new("sh")
+            .args(["-c", REAPER])
+            .arg(&dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .expect("sh starts");
+        Self { dir, reaper }
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Starts a server whose output goes to `<name>.log`, and notes its process id for the reaper.
+    pub fn spawn(&self, name: &str, command: &mut Command) -> Child {
+        use std::os::unix::process::CommandExt;
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.dir.join(format!("{name}.log")))
+            .expect("log file");
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("second handle on the log"))
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
+        let pid_file = self.dir.join(format!("{name}.pid"));
+        std::fs::write(pid_file, child.id().to_string()).expect("pid file");
+        child
+    }
+
+    /// Forgets a server that has been stopped and waited for: its process id may be reused.
+    pub fn forget(&self, name: &str) {
+        let _ = std::fs::remove_file(self.dir.join(format!("{name}.pid")));
+    }
+
+    /// What the server said, for messages of tests that could not start it.
+    pub fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.dir.join(format!("{name}.log"))).unwrap_or_default()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        drop(self.reaper.stdin.take());
+        let _ = self.reaper.wait();
+    }
+}
+
+/// A loopback port that was free a moment ago.
+pub fn free_port() -> u16 {
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a loopback port");
+    socket.local_addr().expect("bound").port()
+}
+
+/// The program on `PATH` or in one of `elsewhere`. A missing one fails the test, naming the package:
+/// a test that passes because it did not run is worse than none.
+pub fn program(name: &str, elsewhere: &[PathBuf], package: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(elsewhere.iter().cloned())
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
+        .unwrap_or_else(|| panic!("`{name}` is not installed; this test needs package `{package}`"))
+}
