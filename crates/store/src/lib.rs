@@ -13,6 +13,7 @@ pub mod copy;
 pub mod embedded;
 pub mod etcd;
 pub mod postgres;
+mod shared;
 pub mod url;
 
 mod txn;
