@@ -98,6 +98,7 @@ pub struct ServerBuilder {
 pub struct Running {
     plain_addr: Option<SocketAddr>,
     tls_addr: Option<SocketAddr>,
+    planes: String,
     chassis: Chassis,
     connections: TaskTracker,
     abort: CancellationToken,
@@ -207,7 +208,7 @@ impl ServerBuilder {
     /// Binds, starts everything and returns. Nothing listens when this fails.
     pub async fn start(mut self) -> Result<Running, StartError> {
         telemetry::metrics();
-        let Assembled { chassis, jwks, app } = self.assemble().await?;
+        let Assembled { chassis, jwks, app, planes } = self.assemble().await?;
         let bind = async |addr: Option<SocketAddr>| match addr {
             None => Ok(None),
             Some(addr) => match TcpListener::bind(addr).await {
@@ -230,6 +231,7 @@ impl ServerBuilder {
             connections: TaskTracker::new(),
             abort: CancellationToken::new(),
             grace: limits.grace,
+            planes,
             chassis,
         };
         let tasks = &running.chassis.tasks;
@@ -294,11 +296,12 @@ impl ServerBuilder {
             failures: Failures::default(),
         };
         let table = finish_table(routes)?;
+        let planes = table.planes();
         let app = table
             .into_router(&Arc::new(gate))
             .layer(from_fn(crate::observe::observe))
             .layer(CompressionLayer::new().gzip(true).zstd(true));
-        Ok(Assembled { chassis, jwks, app })
+        Ok(Assembled { chassis, jwks, app, planes })
     }
 }
 
@@ -306,6 +309,7 @@ struct Assembled {
     chassis: Chassis,
     jwks: Option<Arc<Jwks>>,
     app: Router,
+    planes: String,
 }
 
 /// Adds the route that serves the document about all routes, itself among them.
@@ -395,6 +399,11 @@ impl Running {
         self.tls_addr
     }
 
+    /// Every route and who may call it, one per line.
+    pub fn planes(&self) -> &str {
+        &self.planes
+    }
+
     pub fn chassis(&self) -> &Chassis {
         &self.chassis
     }
@@ -425,5 +434,39 @@ impl fmt::Debug for ServerBuilder {
             .field("plain", &self.plain)
             .field("tls", &self.tls)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryStore;
+
+    /// Every route and who may call it. A change here is a change of who gets in: look twice.
+    #[tokio::test]
+    async fn the_plane_of_every_route_is_known() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut builder = Server::builder(dir.path(), Arc::new(MemoryStore::default()));
+        let assembled = builder.assemble().await.expect("it starts");
+        insta::assert_snapshot!(assembled.planes, @r"
+        GET    /admin/v1/audit                  admin admin:read
+        GET    /admin/v1/tokens                 admin admin:read
+        POST   /admin/v1/tokens                 admin admin:write
+        DELETE /admin/v1/tokens/{id}            admin admin:write
+        GET    /events/v1                       admin events:read
+        GET    /healthz                         open
+        GET    /metrics                         lockable metrics
+        GET    /openapi.json                    open
+        GET    /readyz                          open
+        ");
+    }
+
+    #[test]
+    fn a_route_cannot_be_declared_twice_or_without_a_summary() {
+        use crate::route::Plane;
+        let route = || Route::<()>::get("/a", Plane::Open, async || "");
+        assert!(matches!(RouteTable::new(vec![route()]), Err(RouteError::NoSummary { .. })));
+        let twice = vec![route().summary("a"), route().summary("b")];
+        assert!(matches!(RouteTable::new(twice), Err(RouteError::Twice { .. })));
     }
 }
