@@ -38,7 +38,7 @@ async fn a_token_is_made_used_listed_and_revoked() {
     let secret = made.secret.rsplit('_').next().unwrap();
     assert!(!listed.contains(secret), "{listed}");
     let listed: TokenList = serde_json::from_str(&listed).unwrap();
-    assert_eq!(listed.tokens, [made.token.clone()]);
+    assert_eq!(listed.tokens, std::slice::from_ref(&made.token));
     let stored = site.store.list(&Prefix::All, None, 1000).await.unwrap();
     for record in stored.records {
         assert!(!String::from_utf8_lossy(&record.value).contains(secret), "{}", record.key);

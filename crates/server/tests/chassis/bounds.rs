@@ -59,16 +59,17 @@ async fn a_hundred_megabytes_are_refused_without_being_kept() {
         let chunk = vec![b'['; 1 << 20];
         for _ in 0..100 {
             if writer.write_all(&chunk).await.is_err() {
-                return;
+                break;
             }
         }
+        writer
     };
     let receive = async move {
         let mut answer = vec![0; 4096];
         let count = reader.read(&mut answer).await.unwrap();
         String::from_utf8_lossy(&answer[..count]).into_owned()
     };
-    let ((), answer) = tokio::join!(send, timeout(Duration::from_secs(20), receive));
+    let (_writer, answer) = tokio::join!(send, timeout(Duration::from_secs(20), receive));
     let answer = answer.unwrap();
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
     site.stop().await;

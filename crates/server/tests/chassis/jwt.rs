@@ -154,3 +154,18 @@ async fn keys_come_over_http_as_well() {
     site.stop().await;
     serve.abort();
 }
+
+#[tokio::test]
+async fn keys_come_over_tls_with_a_root_of_our_own() {
+    use hoist_server::route::{Plane, Route};
+    let issuer = Issuer::new("a");
+    let body = json!({ "keys": [issuer.jwk()] }).to_string();
+    let route = Route::get("/keys", Plane::Open, async move || body).summary("Keys");
+    let keys = Site::start_with(|builder| builder.context(|_| vec![route])).await;
+    let roots = vec![crate::site::root(&keys.running)];
+    let source = JwksSource::Url { url: keys.tls("/keys"), roots };
+    let site = Site::start_with(|builder| builder.jwks(config(source))).await;
+    until_accepted(&site, &issuer.sign(&claims())).await;
+    site.stop().await;
+    keys.stop().await;
+}

@@ -1,5 +1,7 @@
 //! The chassis over real sockets.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
 #[path = "../support/memory.rs"]
 mod memory;
 mod site;

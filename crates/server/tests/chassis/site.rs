@@ -15,6 +15,9 @@ use hoist_server::route::{Plane, Route};
 use hoist_server::{Limits, Running, Server, ServerBuilder};
 use jiff::{SignedDuration, Timestamp};
 use reqwest::{Method, RequestBuilder, Response};
+use rustls::client::WantsClientCert;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -151,17 +154,26 @@ impl Site {
 
 /// Trusts the site's own root and nothing else.
 pub(crate) fn client_trusting(running: &Running) -> reqwest::Client {
-    use rustls_pki_types::CertificateDer;
-    use rustls_pki_types::pem::PemObject;
+    client_with(trusting(running).with_no_client_auth())
+}
+
+pub(crate) fn root(running: &Running) -> CertificateDer<'static> {
+    CertificateDer::from_pem_slice(running.chassis().ca.root_pem().as_bytes()).unwrap()
+}
+
+pub(crate) fn trusting(
+    running: &Running,
+) -> rustls::ConfigBuilder<rustls::ClientConfig, WantsClientCert> {
     let mut roots = rustls::RootCertStore::empty();
-    let pem = running.chassis().ca.root_pem();
-    roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
+    roots.add(root(running)).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let tls = rustls::ClientConfig::builder_with_provider(provider)
+    rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots)
-        .with_no_client_auth();
+}
+
+pub(crate) fn client_with(tls: rustls::ClientConfig) -> reqwest::Client {
     reqwest::Client::builder()
         .tls_backend_preconfigured(tls)
         .no_proxy()
@@ -190,7 +202,7 @@ fn test_routes(gates: &Arc<Gates>) -> Vec<Route> {
     let read = Plane::Admin { context: Context::Inventory, verb: Verb::Read };
     let write = Plane::Admin { context: Context::Inventory, verb: Verb::Write };
     let lockable = Plane::Lockable { context: Context::Boot };
-    let (waiting, writing) = (Arc::clone(gates), Arc::clone(gates));
+    let (waiting, slow) = (Arc::clone(gates), Arc::clone(gates));
     let routes = vec![
         Route::get("/test/query", Plane::Open, async |Query(_): Query<EchoQuery>| "fine")
             .query("limit", "how many")
@@ -200,7 +212,8 @@ fn test_routes(gates: &Arc<Gates>) -> Vec<Route> {
             .body_limit(16),
         Route::get("/test/panic", Plane::Open, async || -> &'static str { panic!("on request") }),
         Route::get("/test/peer", Plane::Open, async |peer: Peer| {
-            Json(json!({ "addr": peer.addr.to_string(), "secure": peer.secure }))
+            let certificates = peer.certificates.len();
+            Json(json!({ "secure": peer.secure, "certificates": certificates }))
         }),
         Route::get("/test/large", Plane::Open, async || "kettle ".repeat(10_000)),
         Route::get("/test/wait", Plane::Open, async move || {
@@ -227,8 +240,8 @@ fn test_routes(gates: &Arc<Gates>) -> Vec<Route> {
         }),
         Route::delete("/test/write", write, async || -> &'static str { panic!("on request") }),
         Route::patch("/test/write", write, async move || {
-            writing.entered.notify_one();
-            writing.open.notified().await;
+            slow.entered.notify_one();
+            slow.open.notified().await;
             "written slowly"
         }),
         Route::get("/test/agent", Plane::Agent, async || "agent"),

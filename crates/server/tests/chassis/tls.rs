@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use hoist_api::Code;
 use jiff::SignedDuration;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
 
-use crate::site::{Dial, Site, client_trusting, local, problem};
+use crate::site::{Dial, Site, client_trusting, client_with, local, problem, root, trusting};
 
 #[tokio::test]
 async fn the_made_root_is_enough_to_trust_the_server() {
@@ -39,26 +41,78 @@ async fn a_renewed_certificate_is_served_without_a_restart() {
     site.stop().await;
 }
 
-/// The certificate that the listener shows, and that HTTP/2 is offered.
-async fn presented(site: &Site) -> rustls_pki_types::CertificateDer<'static> {
-    use rustls_pki_types::CertificateDer;
-    use rustls_pki_types::pem::PemObject;
-    let mut roots = rustls::RootCertStore::empty();
-    let pem = site.running.chassis().ca.root_pem();
-    roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+/// A TLS connection that speaks HTTP/2.
+async fn connect_h2(site: &Site) -> tokio_rustls::client::TlsStream<TcpStream> {
+    let mut config = trusting(&site.running).with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec()];
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-    let tcp = tokio::net::TcpStream::connect(site.running.tls_addr().unwrap()).await.unwrap();
+    let tcp = TcpStream::connect(site.running.tls_addr().unwrap()).await.unwrap();
     let stream = connector.connect("localhost".try_into().unwrap(), tcp).await.unwrap();
-    let (_, session) = stream.get_ref();
-    assert_eq!(session.alpn_protocol(), Some(&b"h2"[..]));
-    session.peer_certificates().unwrap()[0].clone()
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    stream
+}
+
+/// The certificate that the listener shows.
+async fn presented(site: &Site) -> CertificateDer<'static> {
+    connect_h2(site).await.get_ref().1.peer_certificates().unwrap()[0].clone()
+}
+
+#[tokio::test]
+async fn http2_is_served_and_stopped_gracefully() {
+    use http_body_util::{BodyExt, Empty};
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    let site = Site::start().await;
+    let io = TokioIo::new(connect_h2(&site).await);
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let request = |path: &str| {
+        let builder = http::Request::get(format!("https://localhost{path}"));
+        builder.body(Empty::<bytes::Bytes>::new()).unwrap()
+    };
+    let response = sender.send_request(request("/test/peer")).await.unwrap();
+    assert_eq!((response.version(), response.status().as_u16()), (http::Version::HTTP_2, 200));
+    let gates = Arc::clone(&site.gates);
+    let slow = tokio::spawn(sender.send_request(request("/test/wait")));
+    gates.entered.notified().await;
+    let stop = tokio::spawn(site.stop());
+    gates.open.notify_one();
+    let body = slow.await.unwrap().unwrap().into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(body, "waited");
+    stop.await.unwrap();
+    connection.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_client_certificate_of_the_site_reaches_the_handler() {
+    let site = Site::start().await;
+    let (name, key) = {
+        use x509_parser::prelude::{FromDer, X509Certificate};
+        let root = root(&site.running);
+        let (_, parsed) = X509Certificate::from_der(&root).unwrap();
+        let name = parsed.subject().iter_common_name().next().unwrap().as_str().unwrap().to_owned();
+        (name, std::fs::read_to_string(site.dir.path().join("ca/root.key")).unwrap())
+    };
+    let issued_by = |name: &str, key: &str| {
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        let issuer = rcgen::Issuer::new(params, rcgen::KeyPair::from_pem(key).unwrap());
+        let own = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec!["n1".to_owned()]).unwrap();
+        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.signed_by(&own, &issuer).unwrap().der().clone();
+        (certificate, PrivateKeyDer::try_from(own.serialize_der()).unwrap())
+    };
+    let ask = async |(certificate, key)| {
+        let tls = trusting(&site.running).with_client_auth_cert(vec![certificate], key).unwrap();
+        client_with(tls).get(site.tls("/test/peer")).send().await
+    };
+    let peer: Value = ask(issued_by(&name, &key)).await.unwrap().json().await.unwrap();
+    assert_eq!(peer["certificates"], 1);
+    let stranger = rcgen::KeyPair::generate().unwrap().serialize_pem();
+    assert!(ask(issued_by(&name, &stranger)).await.is_err(), "a foreign certificate is refused");
+    site.stop().await;
 }
 
 #[tokio::test]
@@ -74,12 +128,7 @@ async fn plain_administration_is_refused_to_other_machines() {
     let any = SocketAddr::from(([0, 0, 0, 0], 0));
     let site = Site::start_with(|builder| builder.listen_plain(any).listen_tls(local())).await;
     let port = site.running.plain_addr().unwrap().port();
-    let client = reqwest::Client::builder()
-        .tls_backend_preconfigured(no_tls())
-        .no_proxy()
-        .pool_max_idle_per_host(0)
-        .build()
-        .unwrap();
+    let client = client_trusting(&site.running);
     let ask = async |path: &str| {
         let url = format!("http://{}{path}", SocketAddr::from((ip, port)));
         client.get(url).bearer_auth(&site.admin).send().await.unwrap()
@@ -99,13 +148,4 @@ async fn plain_administration_is_refused_to_other_machines() {
     let response = client.post(url).bearer_auth(&site.admin).json(&json!(1)).send().await.unwrap();
     assert_eq!(response.status(), 200);
     site.stop().await;
-}
-
-fn no_tls() -> rustls::ClientConfig {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(rustls::RootCertStore::empty())
-        .with_no_client_auth()
 }
