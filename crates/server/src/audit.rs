@@ -11,7 +11,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use hoist_api::admin::{AuditEntry, AuditVerification};
+use hoist_inventory::registry;
 use hoist_store::{Compare, Key, Op, Record, Revision, Store, StoreError, Txn};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -22,6 +24,9 @@ use crate::secret;
 
 /// How often a writer tries again when others append at the same time.
 const ATTEMPTS: usize = 64;
+
+/// Operations up to which a transaction is copied, so that it can be tried again here.
+const COPIED_OPS: usize = 1000;
 
 /// Deletes per transaction when old entries are removed.
 const PRUNE_BATCH: usize = 500;
@@ -49,6 +54,13 @@ pub struct Draft {
     pub after: Option<u64>,
     /// Empty means `done`.
     pub outcome: String,
+}
+
+/// [`AuditLog::committer`].
+#[derive(Debug, Clone)]
+pub struct Committer {
+    log: AuditLog,
+    draft: Draft,
 }
 
 /// How long something is kept: whichever limit is reached first.
@@ -108,29 +120,37 @@ impl AuditLog {
         Ok((compare, ops))
     }
 
-    /// Commits `txn` together with its entry, again when only the log was in the way.
-    /// [`StoreError::Conflict`] is then about the caller's own keys.
-    pub async fn commit(&self, txn: &Txn, draft: &Draft) -> Result<Revision, AuditError> {
+    /// Commits `txn` together with its entry, again when only the log was in the way. A large one
+    /// is not copied for that: its writer gets the conflict and tries again by itself.
+    pub async fn commit(&self, txn: Txn, draft: &Draft) -> Result<Revision, AuditError> {
         let _turn = self.turn.lock().await;
-        let mut attempt = 0;
-        loop {
-            attempt += 1;
-            let (compare, ops) = self.entry_ops(draft).await?;
-            let mut whole = txn.clone();
-            whole.compares.push(compare);
-            whole.ops.extend(ops);
-            match self.store.commit(whole).await {
-                Err(StoreError::Conflict { key }) if key == head_key() && attempt < ATTEMPTS => {
+        let attempts = if txn.ops.len() <= COPIED_OPS { ATTEMPTS } else { 1 };
+        for _ in 1..attempts {
+            match self.commit_once(txn.clone(), draft).await {
+                Err(AuditError::Store(StoreError::Conflict { key })) if key == head_key() => {
                     tokio::task::yield_now().await;
                 }
-                outcome => return Ok(outcome?),
+                outcome => return outcome,
             }
         }
+        self.commit_once(txn, draft).await
+    }
+
+    async fn commit_once(&self, mut txn: Txn, draft: &Draft) -> Result<Revision, AuditError> {
+        let (compare, ops) = self.entry_ops(draft).await?;
+        txn.compares.push(compare);
+        txn.ops.extend(ops);
+        Ok(self.store.commit(txn).await?)
+    }
+
+    /// For the inventory: commits each of its changes with an entry made from `draft`.
+    pub fn committer(&self, draft: Draft) -> Committer {
+        Committer { log: self.clone(), draft }
     }
 
     /// An entry alone, for what changed something outside the store.
     pub async fn append(&self, draft: &Draft) -> Result<Revision, AuditError> {
-        self.commit(&Txn::default(), draft).await
+        self.commit(Txn::default(), draft).await
     }
 
     /// Sequence number of the newest entry; 0 when there is none.
@@ -219,6 +239,22 @@ impl AuditLog {
             None => Ok(None),
             Some(record) => Ok(Some((record.revision, parse(&record)?))),
         }
+    }
+}
+
+#[async_trait]
+impl registry::Commit for Committer {
+    async fn commit(&self, txn: Txn, about: &registry::About) -> Result<Revision, StoreError> {
+        let draft = Draft {
+            object: about.summary.clone(),
+            before: Some(about.before),
+            after: Some(about.after),
+            ..self.draft.clone()
+        };
+        self.log.commit(txn, &draft).await.map_err(|error| match error {
+            AuditError::Store(error) => error,
+            AuditError::Damaged { .. } => StoreError::Damaged { detail: error.to_string() },
+        })
     }
 }
 
@@ -360,6 +396,28 @@ mod tests {
         assert!(log.verify().await.unwrap().intact, "an emptied log still knows its end");
         log.append(&Draft::default()).await.unwrap();
         assert!(log.verify().await.unwrap().intact);
+    }
+
+    #[tokio::test]
+    async fn the_inventory_commits_with_an_entry_or_not_at_all() {
+        use hoist_inventory::registry::{About, Commit};
+        let (store, log) = log_of(0).await;
+        let who = Draft { who: "token/a".to_owned(), ..Draft::default() };
+        let committer = log.committer(who);
+        let about = About { before: 6, after: 7, summary: "1 created: node/n1".to_owned() };
+        let key: Key = "node/n1".parse().unwrap();
+        for (count, expected) in [(1, 1), (COPIED_OPS + 1, 2)] {
+            let ops = vec![Op::Put(key.clone(), b"{}".to_vec()); count];
+            committer.commit(Txn { compares: vec![], ops }, &about).await.unwrap();
+            assert_eq!(log.head().await.unwrap(), expected);
+        }
+        let entry = log.list(0, 1).await.unwrap().remove(0);
+        assert_eq!((entry.who.as_str(), entry.before, entry.after), ("token/a", Some(6), Some(7)));
+        let stale = Txn { compares: vec![Compare::Absent(key.clone())], ops: vec![] };
+        let conflict = committer.commit(stale, &about).await.unwrap_err();
+        assert!(matches!(conflict, StoreError::Conflict { key: at } if at == key));
+        assert_eq!(log.head().await.unwrap(), 2);
+        assert!(store.get(&key).await.unwrap().is_some());
     }
 
     #[tokio::test]

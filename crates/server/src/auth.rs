@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use hoist_api::admin::{Context, Verb};
 use hoist_api::{Code, Fault, Problem};
 use http::request::Parts;
-use http::{HeaderMap, Method, header};
+use http::{HeaderMap, header};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -67,10 +67,11 @@ pub(crate) struct Gate {
     pub(crate) failures: Failures,
 }
 
-/// What a write tells the audit log, prepared by the gate: an extractor of `Write` routes.
+/// What a write tells the audit log, prepared by the gate: an extractor of routes that write.
 ///
 /// A handler that puts its own entry into its transaction takes [`AuditContext::draft`]; the gate
-/// then adds none. Otherwise the gate appends an entry after every successful write.
+/// then adds none. Otherwise the gate appends an entry after every successful write of the admin
+/// plane.
 #[derive(Debug, Clone)]
 pub struct AuditContext {
     draft: Draft,
@@ -141,9 +142,10 @@ impl Gate {
         // A write is not cancelled half-way because its caller hung up: it runs in the task set.
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let log = self.audit.clone();
+        let audited = spec.audited();
         let write = async move {
             let response = next.run(request).await;
-            if response.status().is_success() && !audit.settled.load(Ordering::SeqCst) {
+            if audited && response.status().is_success() && !audit.settled.load(Ordering::SeqCst) {
                 let outcome = response.status().as_u16().to_string();
                 if let Err(error) = log.append(&Draft { outcome, ..audit.draft }).await {
                     tracing::error!(error = %crate::chain(&error), "write not in the audit log");
@@ -270,9 +272,18 @@ impl Failures {
 }
 
 impl RouteSpec {
+    /// Runs to its end whatever its caller does.
     fn writes(&self) -> bool {
+        match self.plane {
+            Plane::Admin { verb, .. } => verb == Verb::Write,
+            _ => !self.method.is_safe(),
+        }
+    }
+
+    /// Leaves an audit entry even when the handler wrote none. Reports of agents and nodes are
+    /// too many for that; what they change is told by the handlers that change it.
+    fn audited(&self) -> bool {
         matches!(self.plane, Plane::Admin { verb: Verb::Write, .. })
-            || (self.plane == Plane::Agent && self.method != Method::GET)
     }
 }
 

@@ -13,6 +13,7 @@ use arc_swap::ArcSwap;
 use hoist_api::admin::{Context, Scope, Verb};
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
+use rustls::crypto::CryptoProvider;
 use rustls_pki_types::CertificateDer;
 use serde::Deserialize;
 use serde_json::Value;
@@ -225,7 +226,10 @@ async fn fetch(url: &str, roots: &[CertificateDer<'static>]) -> Result<Vec<u8>, 
         .timeout(FETCH_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy();
-    if !roots.is_empty() {
+    if roots.is_empty() {
+        // reqwest asks the process for its provider; the composition root may have chosen before.
+        let _ = CryptoProvider::clone(&crate::ca::provider()).install_default();
+    } else {
         let mut store = rustls::RootCertStore::empty();
         for root in roots {
             store.add(root.clone()).map_err(FetchError::Tls)?;

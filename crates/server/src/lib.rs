@@ -22,7 +22,6 @@ pub mod principal;
 pub mod route;
 mod scan;
 mod secret;
-pub mod selector;
 mod server;
 pub mod systemd;
 pub mod tasks;

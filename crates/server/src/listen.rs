@@ -315,7 +315,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_reader_who_takes_nothing_is_cut() {
         let (ours, _theirs) = tokio::io::duplex(16);
-        let mut io = Stall::new(ours, Duration::from_secs(60));
+        let mut io = Stall::new(ours, Duration::from_mins(1));
         let error = io.write_all(&[0; 64]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }

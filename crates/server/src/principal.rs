@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use hoist_api::admin::{Context, Scope, Verb};
+use hoist_model::Selector;
 use http::request::Parts;
-
-use crate::selector::Selector;
 
 /// The one a request acts for: a request extension, and an extractor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,8 +100,8 @@ impl Principal {
     }
 
     /// True when everything that `grant` allows is allowed to this principal as well, so that it
-    /// may hand it on. Selectors are compared as text: a narrower one that is spelled differently
-    /// is refused rather than guessed at.
+    /// may hand it on. Selectors are compared as they are: whether one contains another is not
+    /// guessed at.
     pub fn may_delegate(&self, grant: &Grant) -> bool {
         grant.verbs.iter().all(|verb| {
             grant.contexts.iter().all(|context| match self.reach(*verb, *context) {
@@ -138,6 +137,8 @@ impl TryFrom<&Scope> for Grant {
                 reason: error.to_string(),
             })?),
         };
+        // `*` is how people write "no limit".
+        let selector = selector.filter(|selector| !selector.is_everything());
         Ok(Self { verbs: scope.verbs.clone(), contexts: scope.contexts.clone(), selector })
     }
 }

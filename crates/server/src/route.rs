@@ -109,6 +109,13 @@ pub enum RouteError {
     NoSummary { method: Method, path: &'static str },
 }
 
+/// A response extension for streams whose lines must arrive one by one: they are not compressed.
+/// (Server-sent events never are.) Such a stream has to end when [`Tasks::stopping`] is cancelled.
+///
+/// [`Tasks::stopping`]: crate::tasks::Tasks::stopping
+#[derive(Debug, Clone, Copy)]
+pub struct Live;
+
 /// The template of the route that answered, as a response extension: a label that cannot explode.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Template(pub(crate) &'static str);

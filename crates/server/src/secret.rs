@@ -30,11 +30,17 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Makes the directory (and its parents) if it is not there, readable only by its owner.
-pub(crate) fn ensure_private_dir(path: &Path) -> io::Result<()> {
+/// Makes the directory (and its parents) if it is not there, readable only by its owner. One that
+/// is there keeps its mode: it may be shared on purpose.
+pub(crate) fn ensure_dir(path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|source| {
         io::Error::new(source.kind(), format!("cannot make `{}`: {source}", path.display()))
-    })?;
+    })
+}
+
+/// As [`ensure_dir`], and takes an existing one away from everybody else.
+pub(crate) fn ensure_private_dir(path: &Path) -> io::Result<()> {
+    ensure_dir(path)?;
     fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
 }
 

@@ -12,11 +12,13 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::middleware::from_fn;
 use hoist_store::Store;
+use http::{Extensions, HeaderMap, StatusCode, Version};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_http::compression::CompressionLayer;
+use tower_http::compression::predicate::{DefaultPredicate, Predicate};
 
 use crate::audit::{AuditLog, Retention};
 use crate::auth::{Failures, Gate, Policy};
@@ -26,7 +28,7 @@ use crate::events::EventBus;
 use crate::health::{Finding, Readiness};
 use crate::jwks::{Jwks, JwksConfig};
 use crate::listen::{Limits, Listener};
-use crate::route::{Route, RouteError, RouteTable};
+use crate::route::{Live, Route, RouteError, RouteTable};
 use crate::tasks::Tasks;
 use crate::token::{AdminTokenError, Tokens, ensure_admin_token};
 use crate::{admin, openapi, secret, telemetry};
@@ -34,6 +36,9 @@ use crate::{admin, openapi, secret, telemetry};
 /// How long a start waits for the store to give the tokens; after that only the admin token works
 /// until the store is back.
 const LOAD_TOKENS: Duration = Duration::from_secs(3);
+
+/// Beyond the grace period, for storing the last events and whatever else ends by itself.
+const LAST_TASKS: Duration = Duration::from_secs(10);
 
 /// How often old audit entries and events are removed.
 const PRUNE_EVERY: Duration = Duration::from_hours(1);
@@ -98,6 +103,7 @@ pub struct ServerBuilder {
 pub struct Running {
     plain_addr: Option<SocketAddr>,
     tls_addr: Option<SocketAddr>,
+    planes: String,
     chassis: Chassis,
     connections: TaskTracker,
     abort: CancellationToken,
@@ -207,7 +213,7 @@ impl ServerBuilder {
     /// Binds, starts everything and returns. Nothing listens when this fails.
     pub async fn start(mut self) -> Result<Running, StartError> {
         telemetry::metrics();
-        let Assembled { chassis, jwks, app } = self.assemble().await?;
+        let Assembled { chassis, jwks, app, planes } = self.assemble().await?;
         let bind = async |addr: Option<SocketAddr>| match addr {
             None => Ok(None),
             Some(addr) => match TcpListener::bind(addr).await {
@@ -230,6 +236,7 @@ impl ServerBuilder {
             connections: TaskTracker::new(),
             abort: CancellationToken::new(),
             grace: limits.grace,
+            planes,
             chassis,
         };
         let tasks = &running.chassis.tasks;
@@ -255,7 +262,7 @@ impl ServerBuilder {
 
     /// Everything but the sockets and the background tasks.
     async fn assemble(&mut self) -> Result<Assembled, StartError> {
-        secret::ensure_private_dir(&self.data_dir).map_err(StartError::DataDir)?;
+        secret::ensure_dir(&self.data_dir).map_err(StartError::DataDir)?;
         let admin_hash = ensure_admin_token(&self.data_dir)?;
         let names = std::mem::take(&mut self.names);
         let ca = Ca::open(&self.data_dir, names, Arc::clone(&self.clock))?;
@@ -272,7 +279,8 @@ impl ServerBuilder {
             clock,
             audit,
         };
-        if tokio::time::timeout(LOAD_TOKENS, chassis.tokens.load()).await.is_err() {
+        let loaded = tokio::time::timeout(LOAD_TOKENS, chassis.tokens.load()).await;
+        if !matches!(loaded, Ok(Ok(_))) {
             tracing::warn!("tokens not loaded yet; only the admin token works until then");
         }
         let store = Arc::clone(&chassis.store);
@@ -294,11 +302,12 @@ impl ServerBuilder {
             failures: Failures::default(),
         };
         let table = finish_table(routes)?;
+        let planes = table.planes();
         let app = table
             .into_router(&Arc::new(gate))
             .layer(from_fn(crate::observe::observe))
-            .layer(CompressionLayer::new().gzip(true).zstd(true));
-        Ok(Assembled { chassis, jwks, app })
+            .layer(CompressionLayer::new().compress_when(DefaultPredicate::new().and(not_live)));
+        Ok(Assembled { chassis, jwks, app, planes })
     }
 }
 
@@ -306,6 +315,7 @@ struct Assembled {
     chassis: Chassis,
     jwks: Option<Arc<Jwks>>,
     app: Router,
+    planes: String,
 }
 
 /// Adds the route that serves the document about all routes, itself among them.
@@ -314,6 +324,11 @@ pub(crate) fn finish_table(mut routes: Vec<Route>) -> Result<RouteTable, RouteEr
     let table = RouteTable::new(routes)?;
     let document = Bytes::from(openapi::document(&table).to_string());
     Ok(table.replace(admin::openapi_route().with_state(document)))
+}
+
+/// A compressor would hold lines back until it has a block full of them.
+fn not_live(_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions) -> bool {
+    extensions.get::<Live>().is_none()
 }
 
 async fn check_store(store: Arc<dyn Store>) -> Finding {
@@ -395,6 +410,11 @@ impl Running {
         self.tls_addr
     }
 
+    /// Every route and who may call it, one per line.
+    pub fn planes(&self) -> &str {
+        &self.planes
+    }
+
     pub fn chassis(&self) -> &Chassis {
         &self.chassis
     }
@@ -413,7 +433,7 @@ impl Running {
         }
         // Last, since finishing requests still publish.
         self.chassis.events.close();
-        let panicked = tasks.join().await;
+        let panicked = tasks.join(self.grace + LAST_TASKS).await;
         Stopped { cut, panicked }
     }
 }
@@ -425,5 +445,71 @@ impl fmt::Debug for ServerBuilder {
             .field("plain", &self.plain)
             .field("tls", &self.tls)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryStore;
+    use crate::peer::Peer;
+
+    /// Every route and who may call it. A change here is a change of who gets in: look twice.
+    #[tokio::test]
+    async fn the_plane_of_every_route_is_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut builder = Server::builder(dir.path(), Arc::new(MemoryStore::default()));
+        let assembled = builder.assemble().await.unwrap();
+        insta::assert_snapshot!(assembled.planes, @r"
+        GET    /admin/v1/audit                  admin admin:read
+        GET    /admin/v1/tokens                 admin admin:read
+        POST   /admin/v1/tokens                 admin admin:write
+        DELETE /admin/v1/tokens/{id}            admin admin:write
+        GET    /events/v1                       admin events:read
+        GET    /healthz                         open
+        GET    /metrics                         lockable metrics
+        GET    /openapi.json                    open
+        GET    /readyz                          open
+        ");
+    }
+
+    #[tokio::test]
+    async fn plain_administration_is_for_this_machine_only() {
+        use tower::ServiceExt;
+        let dir = tempfile::tempdir().unwrap();
+        let token = |dir: &std::path::Path| {
+            let text = fs_err::read_to_string(dir.join("admin.token")).unwrap();
+            format!("Bearer {}", text.trim())
+        };
+        for (addr, secure, allowed, expected) in [
+            ("127.0.0.1:9", false, false, 200),
+            ("[::1]:9", false, false, 200),
+            ("192.0.2.1:9", false, false, 403),
+            ("[2001:db8::1]:9", false, false, 403),
+            ("192.0.2.1:9", true, false, 200),
+            ("192.0.2.1:9", false, true, 200),
+        ] {
+            let policy = Policy { allow_plain_admin: allowed, ..Policy::default() };
+            let mut builder =
+                Server::builder(dir.path(), Arc::new(MemoryStore::default())).policy(policy);
+            let app = builder.assemble().await.unwrap().app;
+            let mut request = http::Request::get("/admin/v1/tokens")
+                .header("authorization", token(dir.path()))
+                .body(axum::body::Body::empty())
+                .unwrap();
+            let addr = addr.parse().unwrap();
+            request.extensions_mut().insert(Peer { addr, secure, certificates: [].into() });
+            let status = app.oneshot(request).await.unwrap().status();
+            assert_eq!(status, expected, "{addr} {secure} {allowed}");
+        }
+    }
+
+    #[test]
+    fn a_route_cannot_be_declared_twice_or_without_a_summary() {
+        use crate::route::Plane;
+        let route = || Route::<()>::get("/a", Plane::Open, async || "");
+        assert!(matches!(RouteTable::new(vec![route()]), Err(RouteError::NoSummary { .. })));
+        let twice = vec![route().summary("a"), route().summary("b")];
+        assert!(matches!(RouteTable::new(twice), Err(RouteError::Twice { .. })));
     }
 }

@@ -3,6 +3,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
@@ -13,6 +14,7 @@ use tokio_util::task::TaskTracker;
 pub struct Tasks {
     tracker: TaskTracker,
     stopping: CancellationToken,
+    abort: CancellationToken,
     panicked: Arc<Mutex<Vec<&'static str>>>,
 }
 
@@ -25,8 +27,16 @@ impl Tasks {
         F: Future<Output = ()> + Send + 'static,
     {
         let panicked = Arc::clone(&self.panicked);
+        let abort = self.abort.clone();
         self.tracker.spawn(async move {
-            if AssertUnwindSafe(task).catch_unwind().await.is_err() {
+            let outcome = tokio::select! {
+                outcome = AssertUnwindSafe(task).catch_unwind() => outcome,
+                () = abort.cancelled() => {
+                    tracing::error!(task = name, "background task did not stop in time");
+                    return;
+                }
+            };
+            if outcome.is_err() {
                 tracing::error!(task = name, "background task panicked");
                 panicked.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(name);
             }
@@ -38,10 +48,14 @@ impl Tasks {
         &self.stopping
     }
 
-    /// Waits for every task and names those that panicked.
-    pub async fn join(&self) -> Vec<&'static str> {
+    /// Waits for every task and names those that panicked. What still runs after `limit` is
+    /// dropped: a hanging store must not keep the process from ending.
+    pub async fn join(&self, limit: Duration) -> Vec<&'static str> {
         self.tracker.close();
-        self.tracker.wait().await;
+        if tokio::time::timeout(limit, self.tracker.wait()).await.is_err() {
+            self.abort.cancel();
+            self.tracker.wait().await;
+        }
         self.panicked.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 }
@@ -57,6 +71,13 @@ mod tests {
         let stopping = tasks.stopping().clone();
         tasks.spawn("teapot", async move { stopping.cancelled().await });
         tasks.stopping().cancel();
-        assert_eq!(tasks.join().await, ["kettle"]);
+        assert_eq!(tasks.join(Duration::from_mins(1)).await, ["kettle"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_does_not_stop_is_dropped() {
+        let tasks = Tasks::default();
+        tasks.spawn("stubborn", std::future::pending());
+        assert!(tasks.join(Duration::from_secs(1)).await.is_empty());
     }
 }

@@ -181,7 +181,7 @@ impl Tokens {
             ops: vec![Op::Put(key, stored.to_json())],
         };
         let draft = Draft { object: format!("token/{}", stored.id), ..draft };
-        let revision = self.audit.commit(&txn, &draft).await?;
+        let revision = self.audit.commit(txn, &draft).await?;
         let shown =
             NewToken { token: stored.shown(), secret: format!("{PREFIX}{}_{secret}", stored.id) };
         self.learn([(stored, revision)]);
@@ -207,7 +207,7 @@ impl Tokens {
                 ops: vec![Op::Put(record.key.clone(), stored.to_json())],
             };
             let draft = Draft { object: format!("token/{id}"), ..draft };
-            let revision = self.audit.commit(&txn, &draft).await?;
+            let revision = self.audit.commit(txn, &draft).await?;
             self.learn([(stored.clone(), revision)]);
         }
         Ok(stored.shown())

@@ -1,0 +1,171 @@
+//! JWT bearer tokens, their keys and the keys' rotation.
+
+use std::path::Path;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hoist_server::jwks::{JwksConfig, JwksSource};
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use rcgen::{KeyPair, PublicKeyData};
+use serde_json::{Value, json};
+
+use crate::site::{Site, problem};
+
+struct Issuer {
+    kid: &'static str,
+    key: KeyPair,
+}
+
+impl Issuer {
+    fn new(kid: &'static str) -> Self {
+        Self { kid, key: KeyPair::generate().unwrap() }
+    }
+
+    fn jwk(&self) -> Value {
+        // An uncompressed point: 4, then x, then y.
+        let point = self.key.der_bytes();
+        assert_eq!((point.len(), point[0]), (65, 4));
+        json!({
+            "kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": self.kid,
+            "x": URL_SAFE_NO_PAD.encode(&point[1..33]), "y": URL_SAFE_NO_PAD.encode(&point[33..]),
+        })
+    }
+
+    fn sign(&self, claims: &Value) -> String {
+        let mut header = Header::new(Algorithm::ES256);
+        header.kid = Some(self.kid.to_owned());
+        encode(&header, claims, &EncodingKey::from_ec_der(&self.key.serialize_der())).unwrap()
+    }
+}
+
+fn claims() -> Value {
+    let exp = jiff::Timestamp::now().as_second() + 600;
+    json!({
+        "sub": "ci", "iss": "https://issuer.example", "aud": "hoist", "exp": exp,
+        "scope": "openid inventory:read",
+    })
+}
+
+fn with(key: &str, value: Value) -> Value {
+    let mut claims = claims();
+    claims[key] = value;
+    claims
+}
+
+fn publish(path: &Path, issuers: &[&Issuer]) {
+    let keys: Vec<_> = issuers.iter().map(|issuer| issuer.jwk()).collect();
+    std::fs::write(path, json!({ "keys": keys }).to_string()).unwrap();
+}
+
+fn config(source: JwksSource) -> JwksConfig {
+    JwksConfig {
+        issuer: Some("https://issuer.example".to_owned()),
+        audience: Some("hoist".to_owned()),
+        refresh_floor: Duration::from_millis(20),
+        ..JwksConfig::new(source)
+    }
+}
+
+async fn until_accepted(site: &Site, token: &str) {
+    for _ in 0..200 {
+        if site.get_as(token, "/test/site").await.status() == 200 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the token was never accepted");
+}
+
+#[tokio::test]
+async fn keys_rotate_and_wrong_tokens_stay_outside() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keys.json");
+    let (old, new) = (Issuer::new("old"), Issuer::new("new"));
+    publish(&path, &[&old]);
+    let source = JwksSource::File(path.clone());
+    let site = Site::start_with(|builder| builder.jwks(config(source))).await;
+    let good = old.sign(&claims());
+    until_accepted(&site, &good).await;
+    problem(site.post_as(&good, "/test/write", &json!(1)).await, 403).await;
+
+    let hour_ago = jiff::Timestamp::now().as_second() - 3600;
+    let forged = Issuer::new("old").sign(&claims());
+    let unsigned = {
+        let (_, rest) = good.split_once('.').unwrap();
+        format!("{}.{rest}", URL_SAFE_NO_PAD.encode(r#"{"alg":"none","kid":"old"}"#))
+    };
+    for wrong in [
+        old.sign(&with("exp", hour_ago.into())),
+        old.sign(&with("aud", "kettle".into())),
+        old.sign(&with("iss", "https://evil.example".into())),
+        old.sign(&with("nbf", (hour_ago + 7200).into())),
+        forged,
+        unsigned,
+        new.sign(&claims()),
+    ] {
+        problem(site.get_as(&wrong, "/test/site").await, 401).await;
+    }
+
+    publish(&path, &[&new]);
+    until_accepted(&site, &new.sign(&claims())).await;
+    problem(site.get_as(&good, "/test/site").await, 401).await;
+
+    // Keys that cannot be fetched any more stay good.
+    std::fs::remove_file(&path).unwrap();
+    site.get_as(&old.sign(&claims()), "/test/site").await;
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    assert_eq!(site.get_as(&new.sign(&claims()), "/test/site").await.status(), 200);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_silent_key_server_blocks_nobody() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/keys", silent.local_addr().unwrap());
+    let source = JwksSource::Url { url, roots: Vec::new() };
+    let site = Site::start_with(|builder| builder.jwks(config(source))).await;
+    let started = std::time::Instant::now();
+    let token = Issuer::new("a").sign(&claims());
+    problem(site.get_as(&token, "/test/site").await, 401).await;
+    assert_eq!(site.get_as(&site.admin, "/test/site").await.status(), 200);
+    assert!(started.elapsed() < Duration::from_secs(2));
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn keys_come_over_http_as_well() {
+    let issuer = Issuer::new("a");
+    let body = json!({ "keys": [issuer.jwk()] }).to_string();
+    let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/keys", server.local_addr().unwrap());
+    let serve = tokio::spawn(async move {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        loop {
+            let (mut stream, _) = server.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 1024]).await;
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+            let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
+        }
+    });
+    let source = JwksSource::Url { url, roots: Vec::new() };
+    let site = Site::start_with(|builder| builder.jwks(config(source))).await;
+    until_accepted(&site, &issuer.sign(&claims())).await;
+    site.stop().await;
+    serve.abort();
+}
+
+#[tokio::test]
+async fn keys_come_over_tls_with_a_root_of_our_own() {
+    use hoist_server::route::{Plane, Route};
+    let issuer = Issuer::new("a");
+    let body = json!({ "keys": [issuer.jwk()] }).to_string();
+    let route = Route::get("/keys", Plane::Open, async move || body).summary("Keys");
+    let keys = Site::start_with(|builder| builder.context(|_| vec![route])).await;
+    let roots = vec![crate::site::root(&keys.running)];
+    let source = JwksSource::Url { url: keys.tls("/keys"), roots };
+    let site = Site::start_with(|builder| builder.jwks(config(source))).await;
+    until_accepted(&site, &issuer.sign(&claims())).await;
+    site.stop().await;
+    keys.stop().await;
+}

@@ -1,0 +1,132 @@
+//! The table: planes, unknown paths and methods, query parameters, the document about itself.
+
+use hoist_api::Code;
+use reqwest::Method;
+use serde_json::Value;
+
+use crate::site::{Site, problem};
+
+#[tokio::test]
+async fn unknown_paths_and_methods_are_problems() {
+    let site = Site::start().await;
+    let unknown = problem(site.get("/kettle").await, 404).await;
+    assert_eq!(unknown.code, Code::UnknownRoute);
+    let response = site.request(Method::DELETE, "/admin/v1/tokens").send().await.unwrap();
+    let mut allow: Vec<_> =
+        response.headers()["allow"].to_str().unwrap().split(',').map(str::to_owned).collect();
+    allow.sort();
+    assert_eq!(allow, ["GET", "HEAD", "POST"]);
+    assert_eq!(problem(response, 405).await.code, Code::MethodNotAllowed);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn an_undeclared_parameter_is_named_with_a_suggestion() {
+    let site = Site::start().await;
+    assert_eq!(site.get("/test/query?limit=3&selector=a").await.status(), 200);
+    let refused = problem(site.get("/test/query?limt=3").await, 400).await;
+    assert_eq!(refused.code, Code::UnknownParameter);
+    assert_eq!(refused.errors[0].at, "?limt");
+    assert_eq!(refused.errors[0].hint.as_deref(), Some("did you mean `limit`?"));
+    assert_eq!(
+        problem(site.get("/test/query?limit=kettle").await, 400).await.code,
+        Code::BadParameter
+    );
+    assert_eq!(problem(site.get("/healthz?x").await, 400).await.code, Code::UnknownParameter);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn the_document_describes_every_route_and_resolves() {
+    let site = Site::start().await;
+    let document: Value = site.get("/openapi.json").await.json().await.unwrap();
+    assert_eq!(document["openapi"], "3.1.0");
+    let create = &document["paths"]["/admin/v1/tokens"]["post"];
+    assert_eq!(create["x-hoist-plane"], "admin admin:write");
+    assert_eq!(
+        create["requestBody"]["content"]["application/json"]["schema"]["$ref"],
+        "#/components/schemas/TokenRequest"
+    );
+    assert!(document["paths"]["/openapi.json"]["get"].is_object());
+    check_references(&document, &document);
+    site.stop().await;
+}
+
+fn check_references(document: &Value, part: &Value) {
+    if let Some(Value::String(reference)) = part.get("$ref") {
+        let pointer = reference.strip_prefix('#').unwrap();
+        assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+    }
+    match part {
+        Value::Object(map) => map.values().for_each(|value| check_references(document, value)),
+        Value::Array(list) => list.iter().for_each(|value| check_references(document, value)),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn request_ids_are_taken_over_or_made() {
+    let site = Site::start().await;
+    let response = site
+        .request(Method::GET, "/healthz")
+        .header("x-request-id", "mine-1")
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(response.headers()["x-request-id"], "mine-1");
+    let made = site.get("/kettle").await;
+    let id = made.headers()["x-request-id"].to_str().unwrap().to_owned();
+    assert_eq!(problem(made, 404).await.request_id, Some(id));
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn health_is_told_and_a_lost_store_degrades() {
+    let site = Site::start().await;
+    let ready: Value = site.get("/readyz").await.json().await.unwrap();
+    assert_eq!(ready["status"], "ok");
+    site.store.set_away(true);
+    let response = site.get("/readyz").await;
+    assert_eq!(response.status(), 200);
+    let ready: Value = response.json().await.unwrap();
+    assert_eq!(
+        (&ready["status"], &ready["checks"][0]["name"]),
+        (&"degraded".into(), &"store".into())
+    );
+    assert_eq!(site.get("/healthz").await.status(), 200);
+    site.store.set_away(false);
+    let down = || async { hoist_server::health::Finding::down("no roster") };
+    site.running.chassis().readiness.add("roster", down);
+    assert_eq!(site.get("/readyz").await.status(), 503);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn metrics_count_by_route_template() {
+    let site = Site::start().await;
+    assert_eq!(site.get("/metrics").await.status(), 401, "locked unless the site opens it");
+    site.request(Method::DELETE, "/admin/v1/tokens/abc").send().await.unwrap();
+    let text = site.get_as(&site.admin, "/metrics").await.text().await.unwrap();
+    let line =
+        r#"hoist_http_requests_total{method="DELETE",route="/admin/v1/tokens/{id}",status="401"}"#;
+    assert!(text.contains(line), "{text}");
+    assert!(text.contains("hoist_http_request_seconds_bucket"), "{text}");
+    assert!(text.contains(r#"hoist_connections{listener="plain"}"#), "{text}");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn large_answers_are_compressed_on_request() {
+    let site = Site::start().await;
+    for encoding in ["gzip", "zstd"] {
+        let response = site
+            .request(Method::GET, "/test/large")
+            .header("accept-encoding", encoding)
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(response.headers()["content-encoding"], encoding);
+        assert!(response.bytes().await.unwrap().len() < 10_000);
+    }
+    site.stop().await;
+}
