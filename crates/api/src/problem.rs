@@ -133,6 +133,8 @@ codes! {
     /// The write lost against others too many times.
     Busy, "busy", 409, "Others are writing at the same time";
     Protected, "protected", 409, "The object is protected";
+    /// The field comes from an import.
+    Managed, "managed", 409, "The field belongs to the source the node comes from";
     /// The `--affects` brake.
     AffectsTooMany, "affects-too-many", 409, "The change affects more nodes than announced";
     /// The history asked for is not kept any more: list again.

@@ -77,7 +77,7 @@ pub fn write(path: &Path, roster: &Roster) -> io::Result<()> {
         line(&mut out, &Line { key: resource.key().to_key().to_string(), value: &value })?;
         count += 1;
     }
-    let sha256 = hex(&out.hash.clone().finalize());
+    let sha256 = format!("{:x}", out.hash.clone().finalize());
     line(&mut out, &Trailer { count, sha256 })?;
     let file = out.inner.into_inner().map_err(io::IntoInnerError::into_error)?;
     file.sync_all()?;
@@ -111,7 +111,7 @@ pub fn read(path: &Path) -> Result<(Roster, Timestamp), LastGoodError> {
     }
     let mut resources = Vec::new();
     let trailer: Trailer = loop {
-        let hash = hex(&lines.hash.clone().finalize());
+        let hash = format!("{:x}", lines.hash.clone().finalize());
         let found = lines.next(|text| {
             resource(text)
                 .map(Found::Resource)
@@ -176,10 +176,6 @@ impl<W: Write> Write for Hashing<W> {
     fn flush(&mut self) -> io::Result<()> {
         self.inner.flush()
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Writes a copy whenever the roster has changed, and once more when told to stop.

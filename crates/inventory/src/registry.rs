@@ -111,6 +111,11 @@ pub struct About {
 #[async_trait]
 pub trait Commit: Send + Sync {
     async fn commit(&self, txn: Txn, about: &About) -> Result<Revision, StoreError>;
+
+    /// A last word before anything is written: whoever commits may not be allowed to do all of it.
+    fn review(&self, _before: &Roster, _plan: &Plan) -> Result<(), WriteError> {
+        Ok(())
+    }
 }
 
 #[async_trait]
@@ -139,6 +144,12 @@ pub enum WriteError {
     /// Nothing was changed.
     #[error("the object was changed meanwhile")]
     Precondition,
+    /// Nothing was changed.
+    #[error("{subject} is out of reach")]
+    Forbidden { subject: String },
+    /// Nothing was changed.
+    #[error("there is no {subject}")]
+    NotFound { subject: String },
     /// Nothing was changed.
     #[error("others were faster {ATTEMPTS} times in a row")]
     Busy,
@@ -236,7 +247,8 @@ impl Registry {
     ) -> Result<Written, WriteError> {
         if terms.dry_run {
             let roster = self.roster();
-            let plan = self.plan(&roster, terms, &mut draft)?;
+            let plan = plan(&roster, terms, &mut draft)?;
+            commit.review(&roster, &plan)?;
             return Ok(self.written(&roster, roster.revision(), plan));
         }
         let mut position = self.0.position.lock().await;
@@ -245,12 +257,13 @@ impl Registry {
         }
         for attempt in 0..ATTEMPTS {
             let roster = self.roster();
-            let plan = self.plan(&roster, terms, &mut draft)?;
+            let plan = plan(&roster, terms, &mut draft)?;
             if plan.is_empty() {
                 return Ok(self.written(&roster, roster.revision(), plan));
             }
+            commit.review(&roster, &plan)?;
             self.check_brake(&roster, terms, &plan)?;
-            match self.commit(&roster, *position, commit, &plan).await {
+            match commit_plan(&roster, *position, commit, &plan).await {
                 Ok((stored, delta)) => {
                     position.seen = position.seen.max(stored);
                     position.site = Some(stored);
@@ -272,24 +285,9 @@ impl Registry {
         Err(WriteError::Busy)
     }
 
-    fn plan(
-        &self,
-        roster: &Roster,
-        terms: Terms,
-        draft: &mut impl FnMut(&mut Draft<'_>) -> Result<(), WriteError>,
-    ) -> Result<Plan, WriteError> {
-        let actual = roster.revision();
-        if let Some(expected) = terms.expect.filter(|expected| *expected != actual) {
-            return Err(WriteError::Outdated { expected, actual });
-        }
-        let mut drafted = Draft::new(roster, Timestamp::now());
-        draft(&mut drafted)?;
-        drafted.finish().map_err(WriteError::Refused)
-    }
-
     fn written(&self, roster: &Roster, revision: u64, plan: Plan) -> Written {
         let needs_affects = self.brake_acts(roster, plan.affected.len());
-        Written { revision, needs_affects, plan }
+        Written { revision, plan, needs_affects }
     }
 
     fn brake_acts(&self, roster: &Roster, affected: usize) -> bool {
@@ -310,33 +308,6 @@ impl Registry {
         }
     }
 
-    async fn commit(
-        &self,
-        roster: &Roster,
-        position: Position,
-        commit: &dyn Commit,
-        plan: &Plan,
-    ) -> Result<(Revision, Delta), StoreError> {
-        let after = plan.base + 1;
-        let (forgotten, horizon) = forget(roster, Timestamp::now());
-        let site = SiteRevision { revision: after, horizon };
-        let compare = match position.site {
-            Some(at) => Compare::At(revision_key(), at),
-            None => Compare::Absent(revision_key()),
-        };
-        let mut ops = Vec::with_capacity(plan.puts.len() + plan.deletes.len() + 1);
-        let site_bytes = serde_json::to_vec(&site).expect("two numbers");
-        ops.push(Op::Put(revision_key(), site_bytes));
-        let mut deletes = plan.deletes.clone();
-        deletes.extend(forgotten);
-        ops.extend(deletes.iter().map(|key| Op::Delete(key.to_key())));
-        ops.extend(plan.puts.iter().map(|put| Op::Put(put.key().to_key(), put.to_bytes())));
-        let about = About { before: plan.base, after, summary: summary(plan) };
-        let stored = commit.commit(Txn { compares: vec![compare], ops }, &about).await?;
-        let puts = plan.puts.clone();
-        Ok((stored, Delta { revision: after, horizon, puts, deletes }))
-    }
-
     /// Makes a roster the current one.
     fn publish(&self, roster: Roster) {
         let revision = roster.revision();
@@ -346,6 +317,47 @@ impl Registry {
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
         metrics::gauge!("hoist_roster_revision").set(revision as f64);
     }
+}
+
+fn plan(
+    roster: &Roster,
+    terms: Terms,
+    draft: &mut impl FnMut(&mut Draft<'_>) -> Result<(), WriteError>,
+) -> Result<Plan, WriteError> {
+    let actual = roster.revision();
+    if let Some(expected) = terms.expect.filter(|expected| *expected != actual) {
+        return Err(WriteError::Outdated { expected, actual });
+    }
+    let mut drafted = Draft::new(roster, Timestamp::now());
+    draft(&mut drafted)?;
+    drafted.finish().map_err(WriteError::Refused)
+}
+
+/// Writes a plan, if the site still is where the plan was made.
+async fn commit_plan(
+    roster: &Roster,
+    position: Position,
+    commit: &dyn Commit,
+    plan: &Plan,
+) -> Result<(Revision, Delta), StoreError> {
+    let after = plan.base + 1;
+    let (forgotten, horizon) = forget(roster, Timestamp::now());
+    let site = SiteRevision { revision: after, horizon };
+    let compare = match position.site {
+        Some(at) => Compare::At(revision_key(), at),
+        None => Compare::Absent(revision_key()),
+    };
+    let mut ops = Vec::with_capacity(plan.puts.len() + plan.deletes.len() + 1);
+    let site_bytes = serde_json::to_vec(&site).expect("two numbers");
+    ops.push(Op::Put(revision_key(), site_bytes));
+    let mut deletes = plan.deletes.clone();
+    deletes.extend(forgotten);
+    ops.extend(deletes.iter().map(|key| Op::Delete(key.to_key())));
+    ops.extend(plan.puts.iter().map(|put| Op::Put(put.key().to_key(), put.to_bytes())));
+    let about = About { before: plan.base, after, summary: summary(plan) };
+    let stored = commit.commit(Txn { compares: vec![compare], ops }, &about).await?;
+    let puts = plan.puts.clone();
+    Ok((stored, Delta { revision: after, horizon, puts, deletes }))
 }
 
 /// Removals that need not be remembered any more, and the horizon that follows.
@@ -395,8 +407,7 @@ pub fn mint_id() -> NodeId {
 
 /// A fresh incarnation for a new or restored store.
 pub fn mint_incarnation() -> Incarnation {
-    let bytes: [u8; 8] = random();
-    Incarnation::new(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    Incarnation::new(format!("{:016x}", u64::from_le_bytes(random())))
 }
 
 fn random<const N: usize>() -> [u8; N] {

@@ -26,7 +26,7 @@ pub use document::{Document, Kind, Spec};
 pub use exit::Exit;
 pub use fault::{Fault, nearest};
 pub use group::{Group, GroupKey, GroupSpec};
-pub use id::NodeId;
+pub use id::{NodeId, ParseNodeIdError};
 pub use mac::Mac;
 pub use name::{GroupName, LabelKey, Name, Role};
 pub use network::{Network, NetworkSpec, Subnet};

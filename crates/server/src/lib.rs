@@ -13,6 +13,7 @@ pub mod events;
 pub mod extract;
 pub mod failure;
 pub mod health;
+pub mod inventory;
 pub mod jwks;
 mod listen;
 mod observe;

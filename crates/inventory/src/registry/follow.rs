@@ -33,12 +33,11 @@ pub(super) async fn load(store: &dyn Store) -> Result<(Roster, Position), LoadEr
         let page = store.list(&site(), from, PAGE).await?;
         position.seen = page.revision;
         for record in &page.records {
-            match Resource::from_record(record)? {
-                Some(resource) => resources.push(resource),
-                None => {
-                    current = read_revision(&record.value);
-                    position.site = Some(record.revision);
-                }
+            if let Some(resource) = Resource::from_record(record)? {
+                resources.push(resource);
+            } else {
+                current = read_revision(&record.value);
+                position.site = Some(record.revision);
             }
         }
         from = page.next;

@@ -1,0 +1,269 @@
+//! `/inventory/v1`: nodes, groups, partitions and networks over HTTP.
+//!
+//! Reads answer from one roster and never touch the store. Writes go through the registry, which
+//! makes them durable together with their audit entry before they are answered.
+
+mod etag;
+mod members;
+mod nodes;
+mod refusal;
+mod sight;
+mod snapshots;
+mod status;
+mod watch;
+mod write;
+
+use std::sync::Arc;
+
+use hoist_api::admin::{Context, Verb};
+use hoist_api::inventory::{
+    Applied, DeleteRequest, Group, Listing, MaintainRequest, NetworkObject, Node, NodeList,
+    PartitionObject, ProtectRequest, ReleaseRequest, Status, SwapRequest,
+};
+use hoist_inventory::{Registry, Roster, States};
+use hoist_model::NodeState;
+
+use crate::route::{Plane, Route, with_state};
+use crate::server::Chassis;
+
+pub use status::Background;
+
+/// A bulk change is read line by line, so this bounds patience, not memory.
+const MAX_APPLY_BYTES: usize = 4 << 30;
+
+const NDJSON: &str = "application/x-ndjson";
+
+/// What the handlers share.
+#[derive(Debug, Clone)]
+pub struct Inventory {
+    chassis: Chassis,
+    registry: Registry,
+    states: States,
+    snapshots: Arc<snapshots::Snapshots>,
+    background: Background,
+}
+
+impl Inventory {
+    pub fn new(
+        chassis: &Chassis,
+        registry: Registry,
+        states: States,
+        background: Background,
+    ) -> Self {
+        let snapshots = Arc::default();
+        Self { chassis: chassis.clone(), registry, states, snapshots, background }
+    }
+
+    fn roster(&self) -> Arc<Roster> {
+        self.registry.roster()
+    }
+}
+
+const READ: Plane = Plane::Admin { context: Context::Inventory, verb: Verb::Read };
+const WRITE: Plane = Plane::Admin { context: Context::Inventory, verb: Verb::Write };
+
+/// All routes of the inventory.
+pub fn routes(inventory: &Inventory) -> Vec<Route> {
+    let mut routes = node_routes();
+    routes.extend(detail_routes());
+    routes.extend(set_routes());
+    routes.extend(bulk_routes());
+    with_state(routes, inventory)
+}
+
+fn node_routes() -> Vec<Route<Inventory>> {
+    vec![
+        Route::get("/inventory/v1/nodes", READ, nodes::list)
+            .summary("Nodes: a page, a stream (NDJSON), or what changes (watch)")
+            .query("selector", "which nodes; all by default")
+            .query("fields", "only these members, separated by commas")
+            .query("limit", "most nodes in one page")
+            .query("continue", "where the last page ended")
+            .query("state", "`1`: with the last seen state of each node")
+            .query("watch", "`1`: stream what changes after `since`")
+            .query("since", "the last revision seen")
+            .query("wait", "with `since`: answer when something changed, or after this long")
+            .streaming()
+            .selective()
+            .gives::<NodeList>(200)
+            .gives_media(200, NDJSON)
+            .gives_nothing(304),
+        Route::post("/inventory/v1/nodes", WRITE, write::create_node)
+            .summary("Create a node")
+            .query("dry_run", "`1`: change nothing, say what would change")
+            .takes::<Node>()
+            .gives::<Node>(201)
+            .selective(),
+        Route::get("/inventory/v1/nodes/{id}", READ, nodes::get)
+            .summary("One node by its id")
+            .query("state", "`1`: with its last seen state")
+            .gives::<Node>(200)
+            .gives_nothing(304)
+            .selective(),
+        Route::put("/inventory/v1/nodes/{id}", WRITE, write::put_node)
+            .summary("Replace what is declared about a node")
+            .query("dry_run", "`1`: change nothing, say what would change")
+            .query("affects", "how many nodes the change may affect")
+            .takes::<Node>()
+            .gives::<Node>(200)
+            .selective(),
+        Route::delete("/inventory/v1/nodes/{id}", WRITE, write::delete_node)
+            .summary("Remove a node")
+            .query("dry_run", "`1`: change nothing, say what would change")
+            .gives::<Applied>(200)
+            .selective(),
+        Route::get("/inventory/v1/nodes/by/{key}/{value}", READ, nodes::get_by)
+            .summary("One node by name, mac, xname, nid, ip or uuid")
+            .query("state", "`1`: with its last seen state")
+            .gives::<Node>(200)
+            .gives_nothing(304)
+            .selective(),
+        Route::put("/inventory/v1/nodes/by/{key}/{value}", WRITE, write::put_node_by)
+            .summary("Create the node with this key, or replace what is declared about it")
+            .query("dry_run", "`1`: change nothing, say what would change")
+            .query("affects", "how many nodes the change may affect")
+            .takes::<Node>()
+            .gives::<Node>(200)
+            .gives::<Node>(201)
+            .selective(),
+    ]
+}
+
+fn detail_routes() -> Vec<Route<Inventory>> {
+    vec![
+        Route::get("/inventory/v1/nodes/{id}/state", READ, nodes::get_state)
+            .summary("What was last seen of a node")
+            .gives::<NodeState>(200)
+            .selective(),
+        Route::put("/inventory/v1/nodes/{id}/state", WRITE, write::put_state)
+            .summary("Report what was seen of a node; makes no revision")
+            .takes::<NodeState>()
+            .gives::<NodeState>(200)
+            .selective(),
+        Route::put("/inventory/v1/nodes/{id}/protection", WRITE, write::protect)
+            .summary("Forbid to wipe, power, reinstall or remove a node")
+            .query("dry_run", "`1`: change nothing")
+            .takes::<ProtectRequest>()
+            .gives::<Node>(200)
+            .selective(),
+        Route::delete("/inventory/v1/nodes/{id}/protection", WRITE, write::unprotect)
+            .summary("Allow it again")
+            .query("dry_run", "`1`: change nothing")
+            .gives::<Node>(200)
+            .selective(),
+        Route::put("/inventory/v1/nodes/{id}/maintenance", WRITE, write::maintain)
+            .summary("Say that somebody works on the machine")
+            .query("dry_run", "`1`: change nothing")
+            .takes::<MaintainRequest>()
+            .gives::<Node>(200)
+            .selective(),
+        Route::delete("/inventory/v1/nodes/{id}/maintenance", WRITE, write::end_maintenance)
+            .summary("Say that the work is done")
+            .query("dry_run", "`1`: change nothing")
+            .gives::<Node>(200)
+            .selective(),
+        Route::put("/inventory/v1/nodes/{id}/released", WRITE, write::release)
+            .summary("Take fields over from the source the node was imported from")
+            .query("dry_run", "`1`: change nothing")
+            .takes::<ReleaseRequest>()
+            .gives::<Node>(200)
+            .selective(),
+        Route::post("/inventory/v1/nodes/{id}/swap", WRITE, write::swap)
+            .summary("The machine behind the node was replaced: change its hardware identity")
+            .query("dry_run", "`1`: change nothing")
+            .takes::<SwapRequest>()
+            .gives::<Node>(200)
+            .selective(),
+    ]
+}
+
+fn set_routes() -> Vec<Route<Inventory>> {
+    vec![
+        Route::get("/inventory/v1/groups", READ, members::list_groups)
+            .summary("All groups with their members")
+            .gives::<Listing<Group>>(200)
+            .selective(),
+        Route::get("/inventory/v1/groups/{partition}/{name}", READ, members::get_group)
+            .summary("One group with its members")
+            .gives::<Group>(200)
+            .selective(),
+        Route::put("/inventory/v1/groups/{partition}/{name}", WRITE, write::put_group)
+            .summary("Create a group, or replace what is declared about it")
+            .query("dry_run", "`1`: change nothing")
+            .query("affects", "how many nodes the change may affect")
+            .takes::<Group>()
+            .gives::<Group>(200),
+        Route::delete("/inventory/v1/groups/{partition}/{name}", WRITE, write::delete_group)
+            .summary("Remove a group; its nodes leave it")
+            .query("dry_run", "`1`: change nothing")
+            .query("affects", "how many nodes the change may affect")
+            .gives::<Applied>(200),
+        Route::get("/inventory/v1/partitions", READ, members::list_partitions)
+            .summary("All partitions")
+            .gives::<Listing<PartitionObject>>(200)
+            .selective(),
+        Route::get("/inventory/v1/partitions/{name}", READ, members::get_partition)
+            .summary("One partition")
+            .gives::<PartitionObject>(200)
+            .selective(),
+        Route::put("/inventory/v1/partitions/{name}", WRITE, write::put_partition)
+            .summary("Create a partition, or replace it")
+            .query("dry_run", "`1`: change nothing")
+            .query("affects", "how many nodes the change may affect")
+            .takes::<PartitionObject>()
+            .gives::<PartitionObject>(200),
+        Route::delete("/inventory/v1/partitions/{name}", WRITE, write::delete_partition)
+            .summary("Remove a partition that no node is in")
+            .query("dry_run", "`1`: change nothing")
+            .gives::<Applied>(200),
+        Route::get("/inventory/v1/networks", READ, members::list_networks)
+            .summary("All networks")
+            .gives::<Listing<NetworkObject>>(200)
+            .selective(),
+        Route::get("/inventory/v1/networks/{name}", READ, members::get_network)
+            .summary("One network")
+            .gives::<NetworkObject>(200)
+            .selective(),
+        Route::put("/inventory/v1/networks/{name}", WRITE, write::put_network)
+            .summary("Create a network, or replace it")
+            .query("dry_run", "`1`: change nothing")
+            .takes::<NetworkObject>()
+            .gives::<NetworkObject>(200),
+        Route::delete("/inventory/v1/networks/{name}", WRITE, write::delete_network)
+            .summary("Remove a network that no interface is on")
+            .query("dry_run", "`1`: change nothing")
+            .gives::<Applied>(200),
+    ]
+}
+
+fn bulk_routes() -> Vec<Route<Inventory>> {
+    vec![
+        Route::post("/inventory/v1/apply", WRITE, write::apply)
+            .summary("Apply documents (YAML, JSON or NDJSON) in one transaction")
+            .query("dry_run", "`1`: change nothing, say what would change")
+            .query("affects", "how many nodes the change may affect")
+            .query("set", "remember the documents under this name")
+            .query("prune", "`1`: remove what the set contained before and does not any more")
+            .body_limit(MAX_APPLY_BYTES)
+            .streaming()
+            .gives::<Applied>(200)
+            .selective(),
+        Route::post("/inventory/v1/delete", WRITE, write::delete)
+            .summary("Remove documents in one transaction")
+            .query("dry_run", "`1`: change nothing, say what would change")
+            .query("affects", "how many nodes the change may affect")
+            .takes::<DeleteRequest>()
+            .gives::<Applied>(200)
+            .selective(),
+        Route::get("/inventory/v1/export", READ, members::export)
+            .summary("Everything that is declared, as documents, one per line")
+            .query("selector", "only these nodes, and nothing else")
+            .streaming()
+            .gives_media(200, NDJSON)
+            .selective(),
+        Route::get("/inventory/v1/status", READ, status::get)
+            .summary("How fresh the picture is")
+            .gives::<Status>(200)
+            .selective(),
+    ]
+}

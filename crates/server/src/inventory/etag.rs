@@ -1,0 +1,89 @@
+//! Entity tags: which version of an object or of the whole site an answer shows.
+
+use axum::response::{IntoResponse, Response};
+use hoist_api::Code;
+use hoist_inventory::Roster;
+use hoist_model::NodeId;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use serde::Serialize;
+
+use crate::extract::Json;
+use crate::failure::Failure;
+
+/// `"<incarnation>.<revision>"`: of listings, and of the site as a whole.
+pub(super) fn of_site(roster: &Roster) -> String {
+    format!("\"{}.{}\"", roster.incarnation().as_str(), roster.revision())
+}
+
+/// `"<incarnation>.<id>.<revision>"`.
+pub(super) fn of_node(roster: &Roster, id: NodeId, revision: u64) -> String {
+    format!("\"{}.{id}.{revision}\"", roster.incarnation().as_str())
+}
+
+/// Whether the caller already has this version: then the body need not be built.
+pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> bool {
+    listed(headers, header::IF_NONE_MATCH).any(|known| known == "*" || known == tag)
+}
+
+/// Whether `If-Match` (if any) names this version.
+pub(super) fn matches(headers: &HeaderMap, tag: Option<&str>) -> bool {
+    if !headers.contains_key(header::IF_MATCH) {
+        return true;
+    }
+    listed(headers, header::IF_MATCH)
+        .any(|wanted| wanted == "*" && tag.is_some() || tag == Some(wanted))
+}
+
+/// `If-None-Match: *`: only if there is none yet.
+pub(super) fn only_create(headers: &HeaderMap) -> bool {
+    listed(headers, header::IF_NONE_MATCH).any(|known| known == "*")
+}
+
+/// The site revision in `If-Match`, if the caller gave one.
+pub(super) fn expected_revision(
+    headers: &HeaderMap,
+    roster: &Roster,
+) -> Result<Option<u64>, Failure> {
+    let Some(tag) = listed(headers, header::IF_MATCH).next() else { return Ok(None) };
+    let revision = tag
+        .trim_matches('"')
+        .split_once('.')
+        .filter(|(incarnation, _)| *incarnation == roster.incarnation().as_str())
+        .and_then(|(_, revision)| revision.parse().ok());
+    match revision {
+        Some(revision) => Ok(Some(revision)),
+        None => Err(Failure::new(
+            Code::PreconditionFailed,
+            "the version in `If-Match` is not one of this site",
+        )
+        .with_remedy("read the current state again")),
+    }
+}
+
+fn listed(headers: &HeaderMap, name: header::HeaderName) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(|tag| {
+        let tag = tag.trim();
+        tag.strip_prefix("W/").unwrap_or(tag)
+    })
+}
+
+/// JSON with its tag; caches may keep it but must ask.
+pub(super) fn tagged(status: StatusCode, tag: &str, body: &impl Serialize) -> Response {
+    let mut response = (status, Json(body)).into_response();
+    mark(&mut response, tag);
+    response
+}
+
+pub(super) fn not_modified(tag: &str) -> Response {
+    let mut response = StatusCode::NOT_MODIFIED.into_response();
+    mark(&mut response, tag);
+    response
+}
+
+pub(super) fn mark(response: &mut Response, tag: &str) {
+    let value = HeaderValue::from_str(tag).expect("tags are plain characters");
+    response.headers_mut().insert(header::ETAG, value);
+    let private = HeaderValue::from_static("private, no-cache");
+    response.headers_mut().insert(header::CACHE_CONTROL, private);
+}

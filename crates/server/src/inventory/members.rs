@@ -1,0 +1,186 @@
+//! Reading groups, partitions and networks, and everything at once.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use hoist_api::Code;
+use hoist_api::admin::Verb;
+use hoist_api::inventory::{Group, Listing, NetworkObject, PartitionObject};
+use hoist_inventory::Roster;
+use hoist_model::document::{Document, DocumentName, Spec};
+use hoist_model::{GroupKey, NodeId};
+use http::{HeaderMap, StatusCode, header};
+use serde::{Deserialize, Serialize};
+
+use super::nodes::Chosen;
+use super::sight::Sight;
+use super::{Inventory, NDJSON, etag};
+use crate::extract::{Path, Query};
+use crate::failure::Failure;
+use crate::principal::Principal;
+
+/// Documents turned into text at once.
+const CHUNK: usize = 512;
+
+/// A listing with its tag, built only for those who do not have it.
+fn listing<T: Serialize>(
+    roster: &Roster,
+    headers: &HeaderMap,
+    items: impl FnOnce() -> Vec<T>,
+) -> Response {
+    let tag = etag::of_site(roster);
+    if etag::is_known(headers, &tag) {
+        return etag::not_modified(&tag);
+    }
+    let body = Listing { revision: roster.revision(), items: items() };
+    etag::tagged(StatusCode::OK, &tag, &body)
+}
+
+/// Membership is part of a group, so any change of the site may change it: it has the site's tag.
+pub(super) fn group_object(roster: &Roster, sight: &Sight, group: &hoist_model::Group) -> Group {
+    let members = roster.members(&group.key());
+    let seen = members.into_iter().filter(|node| sight.reaches(roster, node));
+    Group::from_stored(group, seen.map(|node| node.name.clone()).collect())
+}
+
+pub(super) async fn list_groups(
+    State(inventory): State<Inventory>,
+    principal: Principal,
+    headers: HeaderMap,
+) -> Response {
+    let roster = inventory.roster();
+    let sight = Sight::new(&principal, Verb::Read, &roster);
+    let object = |group: &Arc<hoist_model::Group>| group_object(&roster, &sight, group);
+    listing(&roster, &headers, || roster.groups().map(object).collect())
+}
+
+pub(super) async fn get_group(
+    State(inventory): State<Inventory>,
+    principal: Principal,
+    Path((partition, name)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let roster = inventory.roster();
+    let key = parse_group(&partition, &name)?;
+    let group = roster.group(&key).ok_or_else(|| not_there("group", &key))?;
+    let sight = Sight::new(&principal, Verb::Read, &roster);
+    Ok(one(&roster, &headers, || group_object(&roster, &sight, group)))
+}
+
+pub(super) fn parse_group(partition: &str, name: &str) -> Result<GroupKey, Failure> {
+    let text = format!("{partition}/{name}");
+    text.parse().map_err(|error| Failure::new(Code::BadParameter, format!("{error}")))
+}
+
+pub(super) fn not_there(kind: &str, name: &impl std::fmt::Display) -> Failure {
+    Failure::new(Code::NotFound, format!("there is no {kind} `{name}`"))
+}
+
+fn one<T: Serialize>(roster: &Roster, headers: &HeaderMap, object: impl FnOnce() -> T) -> Response {
+    let tag = etag::of_site(roster);
+    if etag::is_known(headers, &tag) {
+        return etag::not_modified(&tag);
+    }
+    etag::tagged(StatusCode::OK, &tag, &object())
+}
+
+pub(super) async fn list_partitions(
+    State(inventory): State<Inventory>,
+    headers: HeaderMap,
+) -> Response {
+    let roster = inventory.roster();
+    let object =
+        |partition: &Arc<hoist_model::Partition>| PartitionObject::from(partition.as_ref());
+    listing(&roster, &headers, || roster.partitions().map(object).collect())
+}
+
+pub(super) async fn get_partition(
+    State(inventory): State<Inventory>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let roster = inventory.roster();
+    let partition = roster.partition(&name).ok_or_else(|| not_there("partition", &name))?;
+    Ok(one(&roster, &headers, || PartitionObject::from(partition.as_ref())))
+}
+
+pub(super) async fn list_networks(
+    State(inventory): State<Inventory>,
+    headers: HeaderMap,
+) -> Response {
+    let roster = inventory.roster();
+    let object = |network: &Arc<hoist_model::Network>| NetworkObject::from(network.as_ref());
+    listing(&roster, &headers, || roster.networks().map(object).collect())
+}
+
+pub(super) async fn get_network(
+    State(inventory): State<Inventory>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let roster = inventory.roster();
+    let network = roster.network(&name).ok_or_else(|| not_there("network", &name))?;
+    Ok(one(&roster, &headers, || NetworkObject::from(network.as_ref())))
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct ExportQuery {
+    selector: Option<String>,
+}
+
+/// Everything as documents that `apply` takes back: partitions, networks, groups, then nodes.
+pub(super) async fn export(
+    State(inventory): State<Inventory>,
+    principal: Principal,
+    Query(query): Query<ExportQuery>,
+) -> Result<Response, Failure> {
+    let roster = inventory.roster();
+    let chosen = Chosen::new(&roster, &principal, query.selector.as_deref())?;
+    let rest = if query.selector.is_none() { lines(other_documents(&roster)) } else { Vec::new() };
+    let state = (roster, chosen, None, false);
+    let nodes = futures_util::stream::unfold(state, |(roster, chosen, after, done)| async move {
+        if done {
+            return None;
+        }
+        let (mut last, mut looked_at, mut documents): (Option<NodeId>, _, _) =
+            (after, 0, Vec::new());
+        for node in roster.nodes_after(after).take(CHUNK) {
+            looked_at += 1;
+            last = Some(node.id);
+            if chosen.contains(&roster, node) {
+                documents.push(Document::node(node.name.clone(), node.spec.clone()));
+            }
+        }
+        Some((lines(documents.into_iter()), (roster, chosen, last, looked_at < CHUNK)))
+    });
+    let text = futures_util::StreamExt::chain(futures_util::stream::iter([rest]), nodes);
+    let text = futures_util::StreamExt::map(text, Ok::<_, std::convert::Infallible>);
+    Ok(([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(text)).into_response())
+}
+
+fn other_documents(roster: &Roster) -> impl Iterator<Item = Document> {
+    let partitions = roster.partitions().map(|partition| Document {
+        name: DocumentName::Plain(partition.name.clone()),
+        spec: Spec::Partition(partition.spec.clone()),
+    });
+    let networks = roster.networks().map(|network| Document {
+        name: DocumentName::Plain(network.name.clone()),
+        spec: Spec::Network(network.spec.clone()),
+    });
+    let groups = roster.groups().map(|group| Document {
+        name: DocumentName::Group(group.key()),
+        spec: Spec::Group(group.spec.clone()),
+    });
+    partitions.chain(networks).chain(groups)
+}
+
+fn lines(documents: impl Iterator<Item = Document>) -> Vec<u8> {
+    let mut text = Vec::new();
+    for document in documents {
+        serde_json::to_writer(&mut text, &document).expect("documents are plain values");
+        text.push(b'\n');
+    }
+    text
+}

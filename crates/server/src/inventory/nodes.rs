@@ -1,0 +1,413 @@
+//! Reading nodes.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use hoist_api::admin::Verb;
+use hoist_api::inventory::{Derived, Node, NodeList};
+use hoist_api::{Code, Fault, Problem};
+use hoist_inventory::Roster;
+use hoist_model::selector::{Bound, ParseSelectorError};
+use hoist_model::{NodeId, Selector};
+use http::{HeaderMap, StatusCode, header};
+use serde::Deserialize;
+
+use super::sight::{Sight, no_such_node};
+use super::snapshots::PageEnd;
+use super::{Inventory, NDJSON, etag, watch};
+use crate::extract::{Json, Path, Query};
+use crate::failure::Failure;
+use crate::principal::Principal;
+
+/// Nodes in one page.
+const PAGE: usize = 1000;
+const PAGE_MAX: usize = 10_000;
+/// Nodes turned into text at once when they are streamed.
+const CHUNK: usize = 512;
+
+#[derive(Debug, Deserialize)]
+pub(super) struct ListQuery {
+    pub(super) selector: Option<String>,
+    fields: Option<String>,
+    limit: Option<usize>,
+    #[serde(rename = "continue")]
+    next: Option<String>,
+    state: Option<u8>,
+    watch: Option<u8>,
+    pub(super) since: Option<String>,
+    pub(super) wait: Option<String>,
+}
+
+pub(super) async fn list(
+    State(inventory): State<Inventory>,
+    principal: Principal,
+    Query(query): Query<ListQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    if query.watch == Some(1) {
+        return watch::stream(&inventory, &principal, &query);
+    }
+    if query.wait.is_some() {
+        return watch::poll(&inventory, &principal, &query).await;
+    }
+    let (roster, after) = snapshot(&inventory, query.next.as_deref())?;
+    let chosen = Chosen::new(&roster, &principal, query.selector.as_deref())?;
+    let with_state = query.state == Some(1);
+    let tag = etag::of_site(&roster);
+    if !with_state && etag::is_known(&headers, &tag) {
+        return Ok(etag::not_modified(&tag));
+    }
+    let fields = Fields::parse(query.fields.as_deref())?;
+    let view = View { inventory: inventory.clone(), roster, chosen, fields, with_state };
+    let mut response =
+        if accepts_ndjson(&headers) { view.stream(after) } else { view.page(after, query.limit)? };
+    if !with_state {
+        etag::mark(&mut response, &tag);
+    }
+    Ok(response)
+}
+
+/// The roster of the first page, and where to go on in it.
+fn snapshot(
+    inventory: &Inventory,
+    next: Option<&str>,
+) -> Result<(Arc<Roster>, Option<NodeId>), Failure> {
+    let Some(next) = next else { return Ok((inventory.roster(), None)) };
+    let end: PageEnd = next.parse().map_err(|()| {
+        bad_parameter(
+            "continue",
+            "it is not where a page ended",
+            "give back what the last page said",
+        )
+    })?;
+    let gone = || {
+        Failure::new(Code::Gone, "the listing took too long; its snapshot is gone")
+            .with_remedy("start again without `continue`, with larger pages or as NDJSON")
+    };
+    Ok((inventory.snapshots.find(&end).ok_or_else(gone)?, Some(end.id)))
+}
+
+/// The nodes a request asks for and may see.
+pub(super) struct Chosen {
+    sight: Sight,
+    selector: Option<Bound>,
+}
+
+impl Chosen {
+    pub(super) fn new(
+        roster: &Roster,
+        principal: &Principal,
+        selector: Option<&str>,
+    ) -> Result<Self, Failure> {
+        let sight = Sight::new(principal, Verb::Read, roster);
+        let selector = selector.filter(|text| !text.trim().is_empty());
+        let selector = selector.map(|text| bind(roster, text)).transpose()?;
+        Ok(Self { sight, selector })
+    }
+
+    pub(super) fn contains(&self, roster: &Roster, node: &hoist_model::Node) -> bool {
+        let selected = self.selector.as_ref().is_none_or(|b| b.matches(&roster.subject(node)));
+        selected && self.sight.reaches(roster, node)
+    }
+}
+
+/// A selector from outside, with the place of its fault in the answer.
+pub(super) fn bind(roster: &Roster, text: &str) -> Result<Bound, Failure> {
+    let selector: Selector = text.parse().map_err(|error: ParseSelectorError| {
+        let at = format!("selector, character {}", error.at + 1);
+        let problem = Problem::new(Code::BadParameter, error.to_string());
+        Failure::from(problem.with_fault(Fault::new(at, error.message)))
+    })?;
+    selector.bind(roster).map_err(|error| {
+        let problem = Problem::new(Code::BadParameter, format!("selector `{text}`: {error}"));
+        Failure::from(problem.with_fault(Fault::new("selector", error.to_string())))
+    })
+}
+
+/// How a listing is shown.
+struct View {
+    inventory: Inventory,
+    roster: Arc<Roster>,
+    chosen: Chosen,
+    fields: Fields,
+    with_state: bool,
+}
+
+impl View {
+    fn page(&self, after: Option<NodeId>, limit: Option<usize>) -> Result<Response, Failure> {
+        let limit = limit.unwrap_or(PAGE);
+        if !(1..=PAGE_MAX).contains(&limit) {
+            let message = format!("{limit} is not 1 to {PAGE_MAX}");
+            return Err(bad_parameter("limit", &message, "ask for a smaller page"));
+        }
+        let mut items = Vec::new();
+        let mut last = after;
+        let mut more = false;
+        for node in self.roster.nodes_after(after) {
+            if !self.chosen.contains(&self.roster, node) {
+                continue;
+            }
+            if items.len() == limit {
+                more = true;
+                break;
+            }
+            last = Some(node.id);
+            items.push(self.object(node));
+        }
+        let next = last.filter(|_| more).map(|id| {
+            self.inventory.snapshots.keep(&self.roster);
+            let incarnation = self.roster.incarnation().as_str().to_owned();
+            PageEnd { incarnation, revision: self.roster.revision(), id }.to_string()
+        });
+        let revision = self.roster.revision();
+        Ok(match &self.fields {
+            Fields::All => Json(NodeList { revision, items, next }).into_response(),
+            Fields::Some(_) => {
+                let items: Vec<_> = items.iter().map(|node| self.fields.of(node)).collect();
+                let mut body = serde_json::json!({"revision": revision, "items": items});
+                if let Some(next) = next {
+                    body["continue"] = next.into();
+                }
+                Json(body).into_response()
+            }
+        })
+    }
+
+    /// All of them, a line each, made while they are sent: memory does not grow with the site.
+    fn stream(self, after: Option<NodeId>) -> Response {
+        let chunks =
+            futures_util::stream::unfold((self, after, false), |(view, after, done)| async move {
+                if done {
+                    return None;
+                }
+                let mut text = Vec::new();
+                let (mut last, mut looked_at) = (after, 0);
+                for node in view.roster.nodes_after(after).take(CHUNK) {
+                    looked_at += 1;
+                    last = Some(node.id);
+                    if view.chosen.contains(&view.roster, node) {
+                        let value = view.fields.of(&view.object(node));
+                        serde_json::to_writer(&mut text, &value).expect("nodes are plain values");
+                        text.push(b'\n');
+                    }
+                }
+                Some((Ok::<_, std::convert::Infallible>(text), (view, last, looked_at < CHUNK)))
+            });
+        ([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(chunks)).into_response()
+    }
+
+    fn object(&self, node: &hoist_model::Node) -> Node {
+        object(&self.inventory, &self.roster, node, self.with_state)
+    }
+}
+
+/// Which members of a node are shown.
+enum Fields {
+    All,
+    Some(Vec<String>),
+}
+
+impl Fields {
+    fn parse(text: Option<&str>) -> Result<Self, Failure> {
+        let Some(text) = text else { return Ok(Self::All) };
+        let fields: Vec<String> = text.split(',').map(|field| field.trim().to_owned()).collect();
+        let schema = schemars::schema_for!(Node).to_value();
+        let known = schema["properties"].as_object().expect("a node has members");
+        for field in &fields {
+            if !known.contains_key(field) {
+                let close = hoist_model::nearest(field, known.keys().map(String::as_str));
+                let hint = close.map_or_else(
+                    || "`/openapi.json` lists all members".to_owned(),
+                    |close| format!("did you mean `{close}`?"),
+                );
+                let message = format!("a node has no member `{field}`");
+                return Err(bad_parameter("fields", &message, &hint));
+            }
+        }
+        Ok(Self::Some(fields))
+    }
+
+    fn of(&self, node: &Node) -> serde_json::Value {
+        let mut value = serde_json::to_value(node).expect("nodes are plain values");
+        if let (Self::Some(fields), Some(object)) = (self, value.as_object_mut()) {
+            object.retain(|key, _| key == "id" || fields.contains(key));
+        }
+        value
+    }
+}
+
+/// A node with everything that is worked out for it.
+pub(super) fn object(
+    inventory: &Inventory,
+    roster: &Roster,
+    node: &hoist_model::Node,
+    with_state: bool,
+) -> Node {
+    let state = if with_state { inventory.states.get(node.id) } else { None };
+    let derived = Derived { boot: roster.boot(node), groups: roster.groups_of(node), state };
+    Node::from_stored(node, derived)
+}
+
+pub(super) fn accepts_ndjson(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    accept.is_some_and(|accept| accept.contains(NDJSON))
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct GetQuery {
+    state: Option<u8>,
+}
+
+pub(super) async fn get(
+    State(inventory): State<Inventory>,
+    principal: Principal,
+    Path(id): Path<String>,
+    Query(query): Query<GetQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let roster = inventory.roster();
+    let node = visible(&roster, &principal, &id)?;
+    Ok(answer(&inventory, &roster, node, query.state == Some(1), &headers))
+}
+
+pub(super) async fn get_by(
+    State(inventory): State<Inventory>,
+    principal: Principal,
+    Path((key, value)): Path<(String, String)>,
+    Query(query): Query<GetQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let roster = inventory.roster();
+    let key = NodeKey::parse(&key, &value)?;
+    let sight = Sight::new(&principal, Verb::Read, &roster);
+    let node = key.find(&roster)?.filter(|node| sight.reaches(&roster, node));
+    let node = node.ok_or_else(|| no_such_node(format!("with this {}: `{value}`", key.word())))?;
+    Ok(answer(&inventory, &roster, node, query.state == Some(1), &headers))
+}
+
+pub(super) async fn get_state(
+    State(inventory): State<Inventory>,
+    principal: Principal,
+    Path(id): Path<String>,
+) -> Result<Response, Failure> {
+    let roster = inventory.roster();
+    let node = visible(&roster, &principal, &id)?;
+    let state = inventory.states.get(node.id).ok_or_else(|| {
+        Failure::new(Code::NotFound, format!("nothing was seen of `{}` yet", node.name))
+    })?;
+    Ok(Json(state).into_response())
+}
+
+fn answer(
+    inventory: &Inventory,
+    roster: &Roster,
+    node: &hoist_model::Node,
+    with_state: bool,
+    headers: &HeaderMap,
+) -> Response {
+    if with_state {
+        return Json(object(inventory, roster, node, true)).into_response();
+    }
+    let tag = etag::of_node(roster, node.id, node.revision);
+    if etag::is_known(headers, &tag) {
+        return etag::not_modified(&tag);
+    }
+    etag::tagged(StatusCode::OK, &tag, &object(inventory, roster, node, false))
+}
+
+/// A node by id, if the principal may see it.
+fn visible<'r>(
+    roster: &'r Roster,
+    principal: &Principal,
+    id: &str,
+) -> Result<&'r Arc<hoist_model::Node>, Failure> {
+    let parsed = parse_id(id)?;
+    let sight = Sight::new(principal, Verb::Read, roster);
+    let node = roster.by_id(parsed).filter(|node| sight.reaches(roster, node));
+    node.ok_or_else(|| no_such_node(format!("`{id}`")))
+}
+
+pub(super) fn parse_id(id: &str) -> Result<NodeId, Failure> {
+    id.parse().map_err(|error: hoist_model::ParseNodeIdError| {
+        Failure::new(Code::BadParameter, error.to_string())
+            .with_remedy("ask by another key: /inventory/v1/nodes/by/name/NAME")
+    })
+}
+
+pub(super) fn bad_parameter(at: &str, message: &str, hint: &str) -> Failure {
+    let problem = Problem::new(Code::BadParameter, format!("`{at}`: {message}"));
+    problem.with_fault(Fault::new(at, message).with_hint(hint)).into()
+}
+
+/// A key that names at most one node.
+pub(super) enum NodeKey {
+    Name(hoist_model::Name),
+    Mac(hoist_model::Mac),
+    Xname(hoist_model::Xname),
+    Nid(hoist_model::Nid),
+    Ip(std::net::IpAddr),
+    Uuid(String),
+}
+
+impl NodeKey {
+    const WORDS: [&str; 6] = ["name", "mac", "xname", "nid", "ip", "uuid"];
+
+    pub(super) fn parse(key: &str, value: &str) -> Result<Self, Failure> {
+        fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(value: &str) -> Result<T, Failure> {
+            value.parse().map_err(|error| Failure::new(Code::BadParameter, format!("{error}")))
+        }
+        Ok(match key {
+            "name" => Self::Name(parsed(value)?),
+            "mac" => Self::Mac(parsed(value)?),
+            "xname" => Self::Xname(parsed(value)?),
+            "nid" => Self::Nid(parsed(value)?),
+            "ip" => Self::Ip(parsed(value).map_err(|_| {
+                bad_parameter("ip", &format!("`{value}` is not an address"), "leave the prefix out")
+            })?),
+            "uuid" => Self::Uuid(value.to_ascii_lowercase()),
+            other => {
+                let message = format!("nodes have no key `{other}`");
+                let hint = format!("there are {}", Self::WORDS.join(", "));
+                return Err(bad_parameter("key", &message, &hint));
+            }
+        })
+    }
+
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Name(_) => "name",
+            Self::Mac(_) => "mac",
+            Self::Xname(_) => "xname",
+            Self::Nid(_) => "nid",
+            Self::Ip(_) => "ip",
+            Self::Uuid(_) => "uuid",
+        }
+    }
+
+    pub(super) fn find<'r>(
+        &self,
+        roster: &'r Roster,
+    ) -> Result<Option<&'r Arc<hoist_model::Node>>, Failure> {
+        Ok(match self {
+            Self::Name(name) => roster.by_name(name),
+            Self::Mac(mac) => roster.by_mac(*mac),
+            Self::Xname(xname) => roster.by_xname(*xname),
+            Self::Nid(nid) => roster.by_nid(*nid),
+            Self::Uuid(uuid) => roster.by_uuid(uuid),
+            Self::Ip(ip) => match roster.by_ip(*ip).as_slice() {
+                [] => None,
+                [one] => Some(*one),
+                many => {
+                    let names: Vec<_> = many.iter().map(|node| node.name.to_string()).collect();
+                    let detail =
+                        format!("{} nodes have the address {ip}: {}", many.len(), names.join(", "));
+                    return Err(Failure::new(Code::Ambiguous, detail).with_remedy(
+                        "the same address is used on several networks; ask by another key",
+                    ));
+                }
+            },
+        })
+    }
+}

@@ -1,0 +1,91 @@
+//! What a principal may see and change: the selectors of its scopes, bound to the site.
+
+use async_trait::async_trait;
+use hoist_api::Code;
+use hoist_api::admin::{Context, Verb};
+use hoist_inventory::plan::Plan;
+use hoist_inventory::registry::{About, Commit, WriteError};
+use hoist_inventory::{Resource, ResourceKey, Roster};
+use hoist_model::Node;
+use hoist_model::selector::Bound;
+use hoist_store::{Revision, StoreError, Txn};
+
+use crate::audit::Committer;
+use crate::failure::Failure;
+use crate::principal::{Principal, Reach};
+
+/// The nodes somebody reaches, on one roster.
+#[derive(Debug)]
+pub(super) enum Sight {
+    All,
+    Some(Vec<Bound>),
+}
+
+impl Sight {
+    /// A selector that means nothing at this site reaches nothing.
+    pub(super) fn new(principal: &Principal, verb: Verb, roster: &Roster) -> Self {
+        match principal.reach(verb, Context::Inventory) {
+            Reach::All => Self::All,
+            Reach::None => Self::Some(Vec::new()),
+            Reach::Some(selectors) => {
+                let bind = |selector: &&hoist_model::Selector| selector.bind(roster).ok();
+                Self::Some(selectors.iter().filter_map(bind).collect())
+            }
+        }
+    }
+
+    pub(super) fn reaches(&self, roster: &Roster, node: &Node) -> bool {
+        match self {
+            Self::All => true,
+            Self::Some(bound) => bound.iter().any(|bound| bound.matches(&roster.subject(node))),
+        }
+    }
+
+    pub(super) fn is_all(&self) -> bool {
+        matches!(self, Self::All)
+    }
+}
+
+/// A node out of reach is answered like one that does not exist: names are not for everybody.
+pub(super) fn no_such_node(what: impl std::fmt::Display) -> Failure {
+    Failure::new(Code::NotFound, format!("there is no node {what}"))
+        .with_remedy("`hoist node list` shows all of them")
+}
+
+/// Commits with an audit entry, and only what the principal may change.
+pub(super) struct Scoped {
+    pub(super) principal: Principal,
+    pub(super) committer: Committer,
+}
+
+#[async_trait]
+impl Commit for Scoped {
+    async fn commit(&self, txn: Txn, about: &About) -> Result<Revision, StoreError> {
+        self.committer.commit(txn, about).await
+    }
+
+    fn review(&self, before: &Roster, plan: &Plan) -> Result<(), WriteError> {
+        let sight = Sight::new(&self.principal, Verb::Write, before);
+        if sight.is_all() {
+            return Ok(());
+        }
+        let forbidden = |subject: String| Err(WriteError::Forbidden { subject });
+        let known = |id| before.by_id(id).is_none_or(|node| sight.reaches(before, node));
+        for put in &plan.puts {
+            match put {
+                // Neither a node out of reach, nor one moved out of it.
+                Resource::Node(node) if known(node.id) && sight.reaches(before, node) => {}
+                Resource::Node(node) => return forbidden(format!("Node {}", node.name)),
+                Resource::Tombstone(_) => {}
+                other => return forbidden(format!("{:?}", other.key())),
+            }
+        }
+        for key in &plan.deletes {
+            match key {
+                ResourceKey::Node(id) if known(*id) => {}
+                other => return forbidden(format!("{other:?}")),
+            }
+        }
+        Ok(())
+    }
+}

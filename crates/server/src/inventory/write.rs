@@ -1,0 +1,138 @@
+//! Changing the inventory. Every handler drafts a change; the registry does the rest.
+
+mod bulk;
+mod node;
+mod rest;
+
+use hoist_api::inventory::{Applied, AppliedItem, FieldChange, ItemChange, Node};
+use hoist_inventory::plan::{Change, Draft, Item};
+use hoist_inventory::registry::{Terms, WriteError, Written};
+use hoist_model::NodeId;
+use http::HeaderMap;
+use serde::Deserialize;
+
+use super::sight::{Scoped, no_such_node};
+use super::{Inventory, etag, nodes};
+use crate::auth::AuditContext;
+use crate::failure::Failure;
+use crate::principal::Principal;
+
+pub(super) use bulk::{apply, delete};
+pub(super) use node::{
+    create_node, delete_node, end_maintenance, maintain, protect, put_node, put_node_by, put_state,
+    release, swap, unprotect,
+};
+pub(super) use rest::{
+    delete_group, delete_network, delete_partition, put_group, put_network, put_partition,
+};
+
+/// Items listed in an answer; the counts are always whole.
+const MAX_ITEMS: usize = 10_000;
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(super) struct WriteQuery {
+    dry_run: Option<u8>,
+    affects: Option<usize>,
+}
+
+impl WriteQuery {
+    fn terms(self) -> Terms {
+        let Self { dry_run, affects } = self;
+        Terms { dry_run: dry_run == Some(1), affects, ..Terms::default() }
+    }
+}
+
+/// Who writes, and under which entry of the audit log.
+pub(super) struct Writer {
+    inventory: Inventory,
+    principal: Principal,
+    audit: AuditContext,
+}
+
+impl Writer {
+    async fn write(
+        &self,
+        terms: Terms,
+        draft: impl FnMut(&mut Draft<'_>) -> Result<(), WriteError> + Send,
+    ) -> Result<Written, Failure> {
+        let chassis = &self.inventory.chassis;
+        let scoped = Scoped {
+            principal: self.principal.clone(),
+            committer: chassis.audit.committer(self.audit.draft()),
+        };
+        let written = self.inventory.registry.write(terms, &scoped, draft).await?;
+        if !terms.dry_run && !written.plan.is_empty() {
+            let told = serde_json::json!({
+                "revision": written.revision,
+                "created": written.plan.count(Change::Created),
+                "changed": written.plan.count(Change::Changed),
+                "removed": written.plan.count(Change::Removed),
+                "by": self.principal.who().to_string(),
+            });
+            chassis.events.publish("inventory.changed", "site", told);
+        }
+        Ok(written)
+    }
+
+    /// The node as it is after a write; in a dry run, as it would be.
+    fn node_after(&self, written: &Written, id: NodeId) -> Result<(Node, String), Failure> {
+        let roster = self.inventory.roster();
+        let planned = written.plan.puts.iter().find_map(|put| match put {
+            hoist_inventory::Resource::Node(node) if node.id == id => Some(node),
+            _ => None,
+        });
+        let node = planned.or_else(|| roster.by_id(id)).ok_or_else(|| no_such_node(id))?;
+        let tag = etag::of_node(&roster, id, node.revision);
+        Ok((nodes::object(&self.inventory, &roster, node, false), tag))
+    }
+}
+
+/// An object that is written only in the version that the caller has seen.
+fn check_version(
+    headers: &HeaderMap,
+    draft: &Draft<'_>,
+    inventory: &Inventory,
+    id: NodeId,
+) -> Result<(), WriteError> {
+    let roster = inventory.roster();
+    let tag = draft.node(id).map(|node| etag::of_node(&roster, id, node.revision));
+    if etag::matches(headers, tag.as_deref()) { Ok(()) } else { Err(WriteError::Precondition) }
+}
+
+fn applied(written: Written, dry_run: bool) -> Applied {
+    let plan = &written.plan;
+    let differing = plan.items.iter().filter(|item| item.change != Change::Unchanged);
+    let truncated = differing.clone().count() > MAX_ITEMS;
+    Applied {
+        revision: written.revision,
+        dry_run,
+        created: plan.count(Change::Created),
+        changed: plan.count(Change::Changed),
+        unchanged: plan.count(Change::Unchanged),
+        removed: plan.count(Change::Removed),
+        affected: plan.affected.len(),
+        needs_affects: written.needs_affects,
+        items: differing.take(MAX_ITEMS).filter_map(item).collect(),
+        truncated,
+    }
+}
+
+fn item(item: &Item) -> Option<AppliedItem> {
+    let change = match item.change {
+        Change::Created => ItemChange::Created,
+        Change::Changed => ItemChange::Changed,
+        Change::Removed => ItemChange::Removed,
+        Change::Unchanged => return None,
+    };
+    let field = |field: &hoist_inventory::plan::FieldChange| FieldChange {
+        at: field.at.clone(),
+        from: field.from.clone(),
+        to: field.to.clone(),
+    };
+    Some(AppliedItem {
+        kind: item.kind.clone(),
+        name: item.name.clone(),
+        change,
+        fields: item.fields.iter().map(field).collect(),
+    })
+}

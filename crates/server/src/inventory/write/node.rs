@@ -1,0 +1,436 @@
+//! Changing one node.
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use hoist_api::Code;
+use hoist_api::admin::Verb;
+use hoist_api::inventory::{MaintainRequest, Node, ProtectRequest, ReleaseRequest, SwapRequest};
+use hoist_inventory::plan::{Draft, MANAGED_FIELDS};
+use hoist_inventory::registry::{WriteError, mint_id};
+use hoist_model::{Fault, Kind, Maintenance, Name, NodeId, NodeSpec, NodeState, Protection};
+use http::{HeaderMap, StatusCode};
+
+use super::{WriteQuery, Writer, applied, check_version};
+use crate::auth::AuditContext;
+use crate::extract::{Json, Path, Query};
+use crate::failure::Failure;
+use crate::inventory::nodes::{NodeKey, bad_parameter, parse_id};
+use crate::inventory::sight::{Sight, no_such_node};
+use crate::inventory::{Inventory, etag};
+use crate::principal::Principal;
+
+pub(in crate::inventory) async fn create_node(
+    State(inventory): State<Inventory>,
+    principal: Principal,
+    audit: AuditContext,
+    Query(query): Query<WriteQuery>,
+    Json(body): Json<Node>,
+) -> Result<Response, Failure> {
+    let name = name_of(&body, None)?;
+    let spec = checked(&name, body)?;
+    if inventory.roster().by_name(&name).is_some() {
+        return Err(Failure::new(Code::Conflict, format!("there is a node `{name}` already"))
+            .with_remedy("change it with PUT, or choose another name"));
+    }
+    let id = mint_id();
+    let writer = Writer { inventory, principal, audit };
+    let written = writer
+        .write(query.terms(), |draft| {
+            draft.put_node(id, name.clone(), spec.clone());
+            Ok(())
+        })
+        .await?;
+    let (node, tag) = writer.node_after(&written, id)?;
+    Ok(etag::tagged(StatusCode::CREATED, &tag, &node))
+}
+
+pub(in crate::inventory) async fn put_node(
+    State(inventory): State<Inventory>,
+    principal: Principal,
+    audit: AuditContext,
+    Path(id): Path<String>,
+    Query(query): Query<WriteQuery>,
+    headers: HeaderMap,
+    Json(body): Json<Node>,
+) -> Result<Response, Failure> {
+    let id = parse_id(&id)?;
+    let roster = inventory.roster();
+    let known = roster.by_id(id).ok_or_else(|| no_such_node(id))?;
+    let name = name_of(&body, Some(&known.name))?;
+    let spec = checked(&name, body)?;
+    replace(Writer { inventory, principal, audit }, query, &headers, id, name, spec).await
+}
+
+/// `PUT …/by/KEY/VALUE`: the value belongs to the node, so a body without it gets it.
+pub(in crate::inventory) async fn put_node_by(
+    State(inventory): State<Inventory>,
+    principal: Principal,
+    audit: AuditContext,
+    Path((key, value)): Path<(String, String)>,
+    Query(query): Query<WriteQuery>,
+    headers: HeaderMap,
+    Json(mut body): Json<Node>,
+) -> Result<Response, Failure> {
+    let key = NodeKey::parse(&key, &value)?;
+    let roster = inventory.roster();
+    let known = key.find(&roster)?.cloned();
+    take_key(&key, &mut body)?;
+    let name = name_of(&body, known.as_ref().map(|node| &node.name))?;
+    let spec = checked(&name, body)?;
+    let writer = Writer { inventory, principal, audit };
+    if let Some(known) = known {
+        return replace(writer, query, &headers, known.id, name, spec).await;
+    }
+    if !etag::matches(&headers, None) {
+        return Err(WriteError::Precondition.into());
+    }
+    let id = mint_id();
+    let written = writer
+        .write(query.terms(), |draft| {
+            draft.put_node(id, name.clone(), spec.clone());
+            Ok(())
+        })
+        .await?;
+    let (node, tag) = writer.node_after(&written, id)?;
+    Ok(etag::tagged(StatusCode::CREATED, &tag, &node))
+}
+
+async fn replace(
+    writer: Writer,
+    query: WriteQuery,
+    headers: &HeaderMap,
+    id: NodeId,
+    name: Name,
+    spec: NodeSpec,
+) -> Result<Response, Failure> {
+    if etag::only_create(headers) {
+        return Err(Failure::new(
+            Code::PreconditionFailed,
+            format!("there is a node `{name}` already"),
+        ));
+    }
+    let written = writer
+        .write(query.terms(), |draft| {
+            check_version(headers, draft, &writer.inventory, id)?;
+            draft.put_node(id, name.clone(), spec.clone());
+            Ok(())
+        })
+        .await?;
+    let (node, tag) = writer.node_after(&written, id)?;
+    Ok(etag::tagged(StatusCode::OK, &tag, &node))
+}
+
+/// The key in the path must be the node's own: a body that says otherwise is refused.
+fn take_key(key: &NodeKey, body: &mut Node) -> Result<(), Failure> {
+    let differs = |what: &str| {
+        bad_parameter(what, "the body says something else than the path", "make them the same")
+    };
+    match key {
+        NodeKey::Name(name) if body.name.as_ref().is_none_or(|given| given == name) => {
+            body.name = Some(name.clone());
+            Ok(())
+        }
+        // A new name in the body renames the node.
+        NodeKey::Name(_) => Ok(()),
+        NodeKey::Xname(xname) if body.xname.is_none_or(|given| given == *xname) => {
+            body.xname = Some(*xname);
+            Ok(())
+        }
+        NodeKey::Xname(_) => Err(differs("xname")),
+        NodeKey::Nid(nid) if body.nid.is_none_or(|given| given == *nid) => {
+            body.nid = Some(*nid);
+            Ok(())
+        }
+        NodeKey::Nid(_) => Err(differs("nid")),
+        NodeKey::Mac(mac) => {
+            let has = body.interfaces.iter().any(|interface| interface.mac == *mac);
+            if has { Ok(()) } else { Err(differs("mac")) }
+        }
+        NodeKey::Ip(ip) => {
+            let mut addresses = body.interfaces.iter().flat_map(|interface| &interface.addresses);
+            if addresses.any(|address| address.addr() == *ip) { Ok(()) } else { Err(differs("ip")) }
+        }
+        NodeKey::Uuid(uuid) => {
+            let given = body.system.as_ref().and_then(|system| system.uuid.as_ref());
+            if given == Some(uuid) { Ok(()) } else { Err(differs("uuid")) }
+        }
+    }
+}
+
+/// The name in the body, else the known one, else one made from the nid.
+fn name_of(body: &Node, known: Option<&Name>) -> Result<Name, Failure> {
+    let from_nid = || {
+        let nid = body.nid?.get();
+        Some(format!("nid{nid:06}").parse().expect("letters and digits"))
+    };
+    body.name.clone().or_else(|| known.cloned()).or_else(from_nid).ok_or_else(|| {
+        bad_parameter("name", "a node needs a name", "give `name`, or a `nid` to make it from")
+    })
+}
+
+/// The spec of a body, if it is right by itself.
+fn checked(name: &Name, body: Node) -> Result<NodeSpec, Failure> {
+    let spec = body.into_spec();
+    let faults = spec.check();
+    if faults.is_empty() {
+        return Ok(spec);
+    }
+    let detail = format!("Node {name}: {}", faults[0]);
+    let mut problem = hoist_api::Problem::new(Code::InvalidBody, detail);
+    for Fault { at, message, hint } in faults {
+        problem = problem.with_fault(hoist_api::Fault { at, message, hint });
+    }
+    Err(problem.into())
+}
+
+pub(in crate::inventory) async fn delete_node(
+    State(inventory): State<Inventory>,
+    principal: Principal,
+    audit: AuditContext,
+    Path(id): Path<String>,
+    Query(query): Query<WriteQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let id = parse_id(&id)?;
+    let writer = Writer { inventory, principal, audit };
+    let written = writer
+        .write(query.terms(), |draft| {
+            there(draft, id)?;
+            check_version(&headers, draft, &writer.inventory, id)?;
+            draft.remove_node(id);
+            Ok(())
+        })
+        .await?;
+    Ok(Json(applied(written, query.terms().dry_run)).into_response())
+}
+
+fn there(draft: &Draft<'_>, id: NodeId) -> Result<(), WriteError> {
+    match draft.node(id) {
+        Some(_) => Ok(()),
+        None => Err(WriteError::NotFound { subject: format!("node `{id}`") }),
+    }
+}
+
+/// Changes what the server keeps beside the spec.
+async fn amend(
+    writer: Writer,
+    id: &str,
+    query: WriteQuery,
+    mut change: impl FnMut(&mut hoist_model::Node) + Send,
+) -> Result<Response, Failure> {
+    let id = parse_id(id)?;
+    let written = writer
+        .write(query.terms(), |draft| {
+            there(draft, id)?;
+            draft.amend_node(id, &mut change);
+            Ok(())
+        })
+        .await?;
+    let (node, tag) = writer.node_after(&written, id)?;
+    Ok(etag::tagged(StatusCode::OK, &tag, &node))
+}
+
+pub(in crate::inventory) async fn protect(
+    State(inventory): State<Inventory>,
+    principal: Principal,
+    audit: AuditContext,
+    Path(id): Path<String>,
+    Query(query): Query<WriteQuery>,
+    Json(body): Json<ProtectRequest>,
+) -> Result<Response, Failure> {
+    let since = inventory.chassis.clock.now();
+    amend(Writer { inventory, principal, audit }, &id, query, move |node| {
+        // Protecting twice keeps the first date: nothing happened in between.
+        let since = node.protection.as_ref().map_or(since, |protection| protection.since);
+        node.protection = Some(Box::new(Protection { reason: body.reason.clone(), since }));
+    })
+    .await
+}
+
+pub(in crate::inventory) async fn unprotect(
+    State(inventory): State<Inventory>,
+    principal: Principal,
+    audit: AuditContext,
+    Path(id): Path<String>,
+    Query(query): Query<WriteQuery>,
+) -> Result<Response, Failure> {
+    amend(Writer { inventory, principal, audit }, &id, query, |node| node.protection = None).await
+}
+
+pub(in crate::inventory) async fn maintain(
+    State(inventory): State<Inventory>,
+    principal: Principal,
+    audit: AuditContext,
+    Path(id): Path<String>,
+    Query(query): Query<WriteQuery>,
+    Json(body): Json<MaintainRequest>,
+) -> Result<Response, Failure> {
+    let since = inventory.chassis.clock.now();
+    if body.until.is_some_and(|until| until <= since) {
+        return Err(bad_parameter("until", "it is in the past", "give a time to come"));
+    }
+    amend(Writer { inventory, principal, audit }, &id, query, move |node| {
+        let since = node.maintenance.as_ref().map_or(since, |maintenance| maintenance.since);
+        let MaintainRequest { reason, until } = body.clone();
+        node.maintenance = Some(Box::new(Maintenance { reason, since, until }));
+    })
+    .await
+}
+
+pub(in crate::inventory) async fn end_maintenance(
+    State(inventory): State<Inventory>,
+    principal: Principal,
+    audit: AuditContext,
+    Path(id): Path<String>,
+    Query(query): Query<WriteQuery>,
+) -> Result<Response, Failure> {
+    amend(Writer { inventory, principal, audit }, &id, query, |node| node.maintenance = None).await
+}
+
+pub(in crate::inventory) async fn release(
+    State(inventory): State<Inventory>,
+    principal: Principal,
+    audit: AuditContext,
+    Path(id): Path<String>,
+    Query(query): Query<WriteQuery>,
+    Json(body): Json<ReleaseRequest>,
+) -> Result<Response, Failure> {
+    if let Some(unknown) = body.fields.iter().find(|f| !MANAGED_FIELDS.contains(&f.as_str())) {
+        let hint = format!("there are {}", MANAGED_FIELDS.join(", "));
+        let message = format!("`{unknown}` is not a field that sources set");
+        return Err(bad_parameter("fields", &message, &hint));
+    }
+    let known = inventory.roster().by_id(parse_id(&id)?).cloned();
+    if known.is_some_and(|node| node.provenance.is_none()) {
+        return Err(Failure::new(
+            Code::Conflict,
+            "the node was not imported: all its fields are yours",
+        ));
+    }
+    amend(Writer { inventory, principal, audit }, &id, query, move |node| {
+        if let Some(provenance) = &mut node.provenance {
+            provenance.released.clone_from(&body.fields);
+            provenance.released.sort();
+            provenance.released.dedup();
+        }
+    })
+    .await
+}
+
+pub(in crate::inventory) async fn put_state(
+    State(inventory): State<Inventory>,
+    principal: Principal,
+    Path(id): Path<String>,
+    audit: AuditContext,
+    Json(state): Json<NodeState>,
+) -> Result<Response, Failure> {
+    let id = parse_id(&id)?;
+    let roster = inventory.roster();
+    let sight = Sight::new(&principal, Verb::Write, &roster);
+    let node = roster.by_id(id).filter(|node| sight.reaches(&roster, node));
+    let node = node.ok_or_else(|| no_such_node(id))?;
+    // Observations come all the time and are no decision of anybody: they are not audited.
+    audit.nothing_written();
+    inventory.states.set(id, state.clone()).await?;
+    let told = serde_json::json!({ "state": state });
+    inventory.chassis.events.publish("node.state", &format!("node/{}", node.name), told);
+    Ok(Json(state).into_response())
+}
+
+pub(in crate::inventory) async fn swap(
+    State(inventory): State<Inventory>,
+    principal: Principal,
+    audit: AuditContext,
+    Path(id): Path<String>,
+    Query(query): Query<WriteQuery>,
+    Json(body): Json<SwapRequest>,
+) -> Result<Response, Failure> {
+    let id = parse_id(&id)?;
+    if body.with.is_some() != body.macs.is_empty() {
+        return Err(bad_parameter("swap", "say `macs` or `with`", "exactly one of the two"));
+    }
+    let writer = Writer { inventory, principal, audit };
+    let written = writer
+        .write(query.terms(), |draft| {
+            there(draft, id)?;
+            match &body.with {
+                Some(spare) => exchange(draft, id, spare),
+                None => replace_macs(draft, id, &body),
+            }
+        })
+        .await?;
+    let (node, tag) = writer.node_after(&written, id)?;
+    Ok(etag::tagged(StatusCode::OK, &tag, &node))
+}
+
+fn refused(name: &Name, at: &str, message: String) -> WriteError {
+    WriteError::Refused(vec![hoist_inventory::plan::Refusal {
+        reason: hoist_inventory::plan::Reason::Invalid,
+        subject: format!("{} {name}", Kind::Node),
+        fault: Fault::new(at, message),
+        other: None,
+    }])
+}
+
+fn replace_macs(draft: &mut Draft<'_>, id: NodeId, body: &SwapRequest) -> Result<(), WriteError> {
+    let Some(node) = draft.node(id) else { return Ok(()) };
+    for swap in &body.macs {
+        if !node.spec.interfaces.iter().any(|interface| interface.mac == swap.old) {
+            let message = format!("no interface has the MAC {}", swap.old);
+            return Err(refused(&node.name, "macs", message));
+        }
+    }
+    draft.amend_node(id, |node| {
+        for interface in &mut node.spec.interfaces {
+            if let Some(swap) = body.macs.iter().find(|swap| swap.old == interface.mac) {
+                interface.mac = swap.new;
+            }
+        }
+        let chosen = node.spec.boot.as_mut().and_then(|choice| choice.mac.as_mut());
+        if let Some(mac) = chosen
+            && let Some(swap) = body.macs.iter().find(|swap| swap.old == *mac)
+        {
+            *mac = swap.new;
+        }
+        if body.system.is_some() {
+            node.spec.system.clone_from(&body.system);
+        }
+    });
+    Ok(())
+}
+
+/// Two nodes exchange their machines: MACs by interface name, system identity and BMC.
+fn exchange(draft: &mut Draft<'_>, id: NodeId, spare: &Name) -> Result<(), WriteError> {
+    let spare_id = draft
+        .id_of(spare)
+        .ok_or_else(|| WriteError::NotFound { subject: format!("node `{spare}`") })?;
+    let (Some(one), Some(other)) = (draft.node(id), draft.node(spare_id)) else { return Ok(()) };
+    let names = |node: &hoist_model::Node| {
+        let mut names: Vec<_> = node.spec.interfaces.iter().map(|i| i.name.clone()).collect();
+        names.sort();
+        names
+    };
+    if names(one) != names(other) {
+        let message = format!("`{}` and `{spare}` have different interfaces", one.name);
+        return Err(refused(&one.name, "with", message));
+    }
+    let (hardware, spare_hardware) = (one.spec.clone(), other.spec.clone());
+    draft.amend_node(id, |node| move_in(&mut node.spec, &spare_hardware));
+    draft.amend_node(spare_id, |node| move_in(&mut node.spec, &hardware));
+    Ok(())
+}
+
+fn move_in(spec: &mut NodeSpec, machine: &NodeSpec) {
+    for interface in &mut spec.interfaces {
+        if let Some(new) = machine.interfaces.iter().find(|other| other.name == interface.name) {
+            interface.mac = new.mac;
+        }
+    }
+    // A choice by MAC names a machine; which interface boots is then up to the rules again.
+    if let Some(choice) = &mut spec.boot {
+        choice.mac = None;
+    }
+    spec.boot = spec.boot.take().filter(|choice| **choice != hoist_model::BootChoice::default());
+    spec.system.clone_from(&machine.system);
+    spec.bmc.clone_from(&machine.bmc);
+}
