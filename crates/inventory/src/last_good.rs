@@ -3,6 +3,7 @@
 //! One file, JSON lines: a header, one line per resource, a trailer with count and checksum. It is
 //! written beside the old one and renamed over it, so there is always one whole copy.
 
+use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -77,7 +78,7 @@ pub fn write(path: &Path, roster: &Roster) -> io::Result<()> {
         line(&mut out, &Line { key: resource.key().to_key().to_string(), value: &value })?;
         count += 1;
     }
-    let sha256 = format!("{:x}", out.hash.clone().finalize());
+    let sha256 = hex(&out.hash);
     line(&mut out, &Trailer { count, sha256 })?;
     let file = out.inner.into_inner().map_err(io::IntoInnerError::into_error)?;
     file.sync_all()?;
@@ -111,7 +112,7 @@ pub fn read(path: &Path) -> Result<(Roster, Timestamp), LastGoodError> {
     }
     let mut resources = Vec::new();
     let trailer: Trailer = loop {
-        let hash = format!("{:x}", lines.hash.clone().finalize());
+        let hash = hex(&lines.hash);
         let found = lines.next(|text| {
             resource(text)
                 .map(Found::Resource)
@@ -176,6 +177,13 @@ impl<W: Write> Write for Hashing<W> {
     fn flush(&mut self) -> io::Result<()> {
         self.inner.flush()
     }
+}
+
+fn hex(hash: &Sha256) -> String {
+    hash.clone().finalize().iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("writing to a string");
+        text
+    })
 }
 
 /// Writes a copy whenever the roster has changed, and once more when told to stop.
