@@ -331,10 +331,10 @@ fn anchor_key() -> Key {
 mod tests {
     use super::*;
     use crate::clock::SystemClock;
-    use crate::memory::MemoryStore;
+    use crate::store::{TestStore, test_store};
 
-    async fn log_of(count: u64) -> (Arc<MemoryStore>, AuditLog) {
-        let store = Arc::new(MemoryStore::default());
+    async fn log_of(count: u64) -> (Arc<TestStore>, AuditLog) {
+        let store = test_store();
         let log = AuditLog::new(Arc::clone(&store) as Arc<dyn Store>, Arc::new(SystemClock));
         for number in 0..count {
             log.append(&Draft { object: format!("node/n{number}"), ..Draft::default() })
@@ -344,7 +344,7 @@ mod tests {
         (store, log)
     }
 
-    async fn put(store: &MemoryStore, key: Key, value: Vec<u8>) {
+    async fn put(store: &TestStore, key: Key, value: Vec<u8>) {
         store.commit(Txn { compares: vec![], ops: vec![Op::Put(key, value)] }).await.unwrap();
     }
 

@@ -4,6 +4,8 @@ use hoist_api::Code;
 use reqwest::Method;
 use serde_json::Value;
 
+use hoist_testkit::failing_store::Mood;
+
 use crate::site::{Site, problem};
 
 #[tokio::test]
@@ -85,7 +87,7 @@ async fn health_is_told_and_a_lost_store_degrades() {
     let site = Site::start().await;
     let ready: Value = site.get("/readyz").await.json().await.unwrap();
     assert_eq!(ready["status"], "ok");
-    site.store.set_away(true);
+    site.store.set(Mood::Unavailable);
     let response = site.get("/readyz").await;
     assert_eq!(response.status(), 200);
     let ready: Value = response.json().await.unwrap();
@@ -94,7 +96,7 @@ async fn health_is_told_and_a_lost_store_degrades() {
         (&"degraded".into(), &"store".into())
     );
     assert_eq!(site.get("/healthz").await.status(), 200);
-    site.store.set_away(false);
+    site.store.set(Mood::Working);
     let down = || async { hoist_server::health::Finding::down("no roster") };
     site.running.chassis().readiness.add("roster", down);
     assert_eq!(site.get("/readyz").await.status(), 503);
