@@ -108,6 +108,7 @@ impl Ca {
             Some(key) => key,
             None => issue_server(&dir, &root, &names, clock.now())?,
         };
+        tell_expiry(&key);
         let current = Arc::new(Current(ArcSwap::from_pointee(key)));
         Ok(Self { dir, names, clock, root, root_pem, current })
     }
@@ -119,6 +120,7 @@ impl Ca {
             return Ok(false);
         }
         let key = issue_server(&self.dir, &self.root, &self.names, now)?;
+        tell_expiry(&key);
         self.current.0.store(Arc::new(key));
         tracing::info!("server certificate renewed");
         Ok(true)
@@ -329,6 +331,15 @@ fn issue_server(
         CaError::Damaged { path: dir.join("server.key"), detail: error.to_string() }
     })?;
     CertifiedKey::from_der(vec![certificate.der().clone()], key, &provider()).map_err(CaError::Tls)
+}
+
+/// When the certificate in use ends, for those who watch.
+#[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+fn tell_expiry(key: &CertifiedKey) {
+    if let Ok((_, parsed)) = X509Certificate::from_der(&key.cert[0]) {
+        let until = parsed.validity().not_after.timestamp();
+        metrics::gauge!("hoist_certificate_expires_seconds").set(until as f64);
+    }
 }
 
 fn san_type(name: &ServerName) -> Result<SanType, CaError> {

@@ -439,9 +439,9 @@ impl fmt::Display for EventId {
 mod tests {
     use super::*;
     use crate::clock::SystemClock;
-    use crate::memory::MemoryStore;
+    use crate::store::{TestStore, test_store};
 
-    fn bus_on(store: &Arc<MemoryStore>) -> EventBus {
+    fn bus_on(store: &Arc<TestStore>) -> EventBus {
         EventBus::new(Arc::clone(store) as Arc<dyn Store>, Arc::new(SystemClock))
     }
 
@@ -457,7 +457,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_goes_on_where_it_was() {
-        let store = Arc::new(MemoryStore::default());
+        let store = test_store();
         let bus = bus_on(&store);
         bus.publish("a", "x", Value::Null);
         let seen = bus.last_id();
@@ -467,7 +467,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_left_the_ring_comes_from_the_store() {
-        let store = Arc::new(MemoryStore::default());
+        let store = test_store();
         let bus = bus_on(&store);
         bus.publish("first", "x", Value::Null);
         let seen = bus.last_id();
@@ -483,7 +483,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_clean_restart_loses_nothing() {
-        let store = Arc::new(MemoryStore::default());
+        let store = test_store();
         let bus = bus_on(&store);
         bus.publish("a", "x", Value::Null);
         let seen = bus.last_id();
@@ -497,7 +497,7 @@ mod tests {
 
     #[tokio::test]
     async fn lost_continuity_is_said() {
-        let store = Arc::new(MemoryStore::default());
+        let store = test_store();
         let crashed = bus_on(&store);
         crashed.publish("a", "x", Value::Null);
         let seen = crashed.last_id();
@@ -511,7 +511,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_queue_leaves_a_gap_that_is_noticed() {
-        let store = Arc::new(MemoryStore::default());
+        let store = test_store();
         let bus = bus_on(&store);
         bus.publish("a", "x", Value::Null);
         let seen = bus.last_id();
@@ -526,7 +526,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_slow_reader_is_cut() {
-        let bus = bus_on(&Arc::new(MemoryStore::default()));
+        let bus = bus_on(&test_store());
         let stream = bus.subscribe(None).await;
         for _ in 0..=READER_LAG {
             bus.publish("a", "x", Value::Null);
@@ -536,7 +536,7 @@ mod tests {
 
     #[tokio::test]
     async fn old_events_go() {
-        let store = Arc::new(MemoryStore::default());
+        let store = test_store();
         let bus = bus_on(&store);
         bus.publish("a", "x", Value::Null);
         end(bus.clone()).await;

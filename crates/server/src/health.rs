@@ -6,9 +6,13 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
 use hoist_api::event::{Health, HealthCheck, HealthStatus};
+use tokio::time::Instant;
 
 /// Longest time one check may take; one that hangs counts as degraded.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long an answer is good for: the route is open, and asking often must cost the store nothing.
+const FRESH: Duration = Duration::from_millis(500);
 
 /// What a check found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +25,14 @@ type Probe = Arc<dyn Fn() -> BoxFuture<'static, Finding> + Send + Sync>;
 
 /// The list of checks behind `/readyz`. Clones share one list; contexts add theirs.
 #[derive(Clone, Default)]
-pub struct Readiness(Arc<Mutex<Vec<(&'static str, Probe)>>>);
+pub struct Readiness(Arc<Checks>);
+
+#[derive(Default)]
+struct Checks {
+    probes: Mutex<Vec<(&'static str, Probe)>>,
+    /// Held during a round, so that there is only one at a time.
+    last: tokio::sync::Mutex<Option<(Instant, Health)>>,
+}
 
 impl Finding {
     pub fn ok(detail: impl Into<String>) -> Self {
@@ -45,12 +56,25 @@ impl Readiness {
         F: Future<Output = Finding> + Send + 'static,
     {
         let probe: Probe = Arc::new(move || Box::pin(check()));
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((name, probe));
+        self.0.probes.lock().unwrap_or_else(PoisonError::into_inner).push((name, probe));
     }
 
-    /// Runs all checks at once. The worst finding is the answer.
+    /// What the checks say, at most half a second old. The worst finding is the answer.
     pub async fn check(&self) -> Health {
-        let probes = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut last = self.0.last.lock().await;
+        match &*last {
+            Some((at, health)) if at.elapsed() < FRESH => health.clone(),
+            _ => {
+                let health = self.run().await;
+                *last = Some((Instant::now(), health.clone()));
+                health
+            }
+        }
+    }
+
+    /// Runs all checks at once.
+    async fn run(&self) -> Health {
+        let probes = self.0.probes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let checks = join_all(probes.into_iter().map(|(name, probe)| async move {
             let finding = tokio::time::timeout(CHECK_TIMEOUT, probe())
                 .await
@@ -65,7 +89,7 @@ impl Readiness {
 
 impl fmt::Debug for Readiness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let checks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let checks = self.0.probes.lock().unwrap_or_else(PoisonError::into_inner);
         f.debug_list().entries(checks.iter().map(|(name, _)| name)).finish()
     }
 }
@@ -79,8 +103,11 @@ mod tests {
         let readiness = Readiness::default();
         assert_eq!(readiness.check().await.status, HealthStatus::Ok);
         readiness.add("fine", || async { Finding::ok("") });
+        assert!(readiness.check().await.checks.is_empty(), "not asked again so soon");
+        tokio::time::advance(FRESH).await;
         readiness.add("stuck", std::future::pending);
         assert_eq!(readiness.check().await.status, HealthStatus::Degraded);
+        tokio::time::advance(FRESH).await;
         readiness.add("gone", || async { Finding::down("no roster") });
         let health = readiness.check().await;
         assert_eq!(health.status, HealthStatus::Down);

@@ -35,8 +35,8 @@ pub use route::{Plane, Route};
 pub use server::{Chassis, Retentions, Running, Server, ServerBuilder, StartError, Stopped};
 
 #[cfg(test)]
-#[path = "../tests/support/memory.rs"]
-mod memory;
+#[path = "../tests/support/store.rs"]
+mod store;
 
 use std::error::Error;
 

@@ -38,7 +38,7 @@ use crate::{admin, openapi, secret, telemetry};
 const LOAD_TOKENS: Duration = Duration::from_secs(3);
 
 /// Beyond the grace period, for storing the last events and whatever else ends by itself.
-const LAST_TASKS: Duration = Duration::from_secs(10);
+const LAST_TASKS: Duration = Duration::from_secs(6);
 
 /// How often old audit entries and events are removed.
 const PRUNE_EVERY: Duration = Duration::from_hours(1);
@@ -451,14 +451,14 @@ impl fmt::Debug for ServerBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MemoryStore;
     use crate::peer::Peer;
+    use crate::store::test_store;
 
     /// Every route and who may call it. A change here is a change of who gets in: look twice.
     #[tokio::test]
     async fn the_plane_of_every_route_is_known() {
         let dir = tempfile::tempdir().unwrap();
-        let mut builder = Server::builder(dir.path(), Arc::new(MemoryStore::default()));
+        let mut builder = Server::builder(dir.path(), test_store());
         let assembled = builder.assemble().await.unwrap();
         insta::assert_snapshot!(assembled.planes, @r"
         GET    /admin/v1/audit                  admin admin:read
@@ -490,8 +490,7 @@ mod tests {
             ("192.0.2.1:9", false, true, 200),
         ] {
             let policy = Policy { allow_plain_admin: allowed, ..Policy::default() };
-            let mut builder =
-                Server::builder(dir.path(), Arc::new(MemoryStore::default())).policy(policy);
+            let mut builder = Server::builder(dir.path(), test_store()).policy(policy);
             let app = builder.assemble().await.unwrap().app;
             let mut request = http::Request::get("/admin/v1/tokens")
                 .header("authorization", token(dir.path()))

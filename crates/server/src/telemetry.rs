@@ -66,6 +66,7 @@ fn describe() {
     describe_histogram!("hoist_http_request_seconds", "Time to the first byte of the answer");
     describe_gauge!("hoist_connections", "Open connections by listener");
     describe_counter!("hoist_connections_total", "Accepted connections by listener");
+    describe_gauge!("hoist_certificate_expires_seconds", "Unix time of the certificate's end");
     describe_counter!("hoist_auth_failures_total", "Refused credentials by reason");
     describe_counter!("hoist_jwks_failures_total", "Failed fetches of JWT keys");
     describe_counter!("hoist_events_total", "Events published");

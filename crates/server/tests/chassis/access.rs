@@ -8,6 +8,8 @@ use jiff::SignedDuration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use hoist_testkit::failing_store::Mood;
+
 use crate::site::{Site, problem};
 
 fn everything() -> Value {
@@ -86,12 +88,15 @@ async fn tokens_of_another_controller_arrive_and_a_lost_store_does_not_matter() 
         }
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    one.store.set_away(true);
+    one.store.set(Mood::Unavailable);
     assert_eq!(two.get_as(&made.secret, "/test/site").await.status(), 200);
     let body = json!({ "name": "x", "scopes": everything() });
     let refused = problem(two.post_as(&two.admin, "/admin/v1/tokens", &body).await, 503).await;
     assert_eq!(refused.code, Code::StoreUnavailable);
-    one.store.set_away(false);
+    one.store.set(Mood::Full);
+    let refused = problem(two.post_as(&two.admin, "/admin/v1/tokens", &body).await, 507).await;
+    assert_eq!(refused.code, Code::StoreFull);
+    one.store.set(Mood::Working);
     one.stop().await;
     two.stop().await;
 }

@@ -7,7 +7,9 @@ use hoist_server::{Limits, Server, StartError};
 use reqwest::Method;
 use tokio::time::timeout;
 
-use crate::memory::MemoryStore;
+use crate::store::test_store;
+use hoist_testkit::failing_store::Mood;
+
 use crate::site::{Site, limits, local};
 
 #[tokio::test]
@@ -72,11 +74,26 @@ async fn a_write_is_finished_although_its_caller_hung_up() {
 }
 
 #[tokio::test]
+async fn a_hanging_store_holds_up_neither_requests_nor_the_stop() {
+    let limits = Limits {
+        request_timeout: Duration::from_millis(200),
+        grace: Duration::from_millis(100),
+        ..limits()
+    };
+    let site = Site::start_with(|builder| builder.limits(limits)).await;
+    site.store.set(Mood::Hanging);
+    assert_eq!(site.get_as(&site.admin, "/test/site").await.status(), 200);
+    let stuck = site.post_as(&site.admin, "/test/write", &serde_json::json!(1)).await;
+    assert_eq!(stuck.status(), 503);
+    timeout(Duration::from_secs(15), site.running.stop()).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_taken_port_is_named() {
     let site = Site::start().await;
     let taken = site.running.plain_addr().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let second = Server::builder(dir.path(), Arc::new(MemoryStore::default())).listen_plain(taken);
+    let second = Server::builder(dir.path(), test_store()).listen_plain(taken);
     let error = second.start().await.unwrap_err();
     assert!(matches!(error, StartError::Listen { addr, .. } if addr == taken), "{error}");
     site.stop().await;
@@ -84,12 +101,12 @@ async fn a_taken_port_is_named() {
 
 #[tokio::test]
 async fn a_store_that_is_away_does_not_keep_the_server_from_starting() {
-    let store = Arc::new(MemoryStore::default());
-    store.set_away(true);
+    let store = test_store();
+    store.set(Mood::Unavailable);
     let dir = tempfile::tempdir().unwrap();
     let site = Site::start_on(dir, store, |builder| builder.listen_tls(local())).await;
     assert_eq!(site.get("/healthz").await.status(), 200);
     assert_eq!(site.get_as(&site.admin, "/test/site").await.status(), 200);
-    site.store.set_away(false);
+    site.store.set(Mood::Working);
     site.stop().await;
 }

@@ -2,9 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-#[path = "../support/memory.rs"]
-mod memory;
 mod site;
+#[path = "../support/store.rs"]
+mod store;
 
 mod access;
 mod audit;

@@ -23,12 +23,12 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::Notify;
 
-use crate::memory::MemoryStore;
+use crate::store::{TestStore, test_store};
 
 pub(crate) struct Site {
     pub(crate) running: Running,
     pub(crate) dir: TempDir,
-    pub(crate) store: Arc<MemoryStore>,
+    pub(crate) store: Arc<TestStore>,
     pub(crate) clock: Arc<Dial>,
     pub(crate) admin: String,
     pub(crate) gates: Arc<Gates>,
@@ -83,12 +83,12 @@ impl Site {
 
     pub(crate) async fn start_with(change: impl FnOnce(ServerBuilder) -> ServerBuilder) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        Self::start_on(dir, Arc::new(MemoryStore::default()), change).await
+        Self::start_on(dir, test_store(), change).await
     }
 
     pub(crate) async fn start_on(
         dir: TempDir,
-        store: Arc<MemoryStore>,
+        store: Arc<TestStore>,
         change: impl FnOnce(ServerBuilder) -> ServerBuilder,
     ) -> Self {
         let clock = Dial::behind(SignedDuration::ZERO);
@@ -143,7 +143,7 @@ impl Site {
     }
 
     /// Stops and makes sure that nothing was cut and nothing panicked behind.
-    pub(crate) async fn stop(self) -> (TempDir, Arc<MemoryStore>) {
+    pub(crate) async fn stop(self) -> (TempDir, Arc<TestStore>) {
         drop(self.client);
         let stopped = self.running.stop().await;
         assert_eq!(stopped.cut, 0);
