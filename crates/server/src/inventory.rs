@@ -27,6 +27,7 @@ use crate::route::{Plane, Route, with_state};
 use crate::server::Chassis;
 
 pub use status::Background;
+pub(crate) use status::STALE_AFTER;
 
 /// A bulk change is read line by line, so this bounds patience, not memory.
 const MAX_APPLY_BYTES: usize = 4 << 30;

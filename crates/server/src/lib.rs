@@ -9,6 +9,8 @@ pub mod audit;
 pub mod auth;
 pub mod ca;
 pub mod clock;
+pub mod controller;
+pub mod data_dir;
 pub mod events;
 pub mod extract;
 pub mod failure;

@@ -13,7 +13,7 @@ use crate::extract::Json;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A picture not known to be the newest for this long is called stale.
-pub const STALE_AFTER: Duration = Duration::from_secs(15);
+pub(crate) const STALE_AFTER: Duration = Duration::from_secs(15);
 
 /// What goes on beside the requests.
 #[derive(Debug, Clone)]

@@ -99,7 +99,7 @@ fn check_version(
     if etag::matches(headers, tag.as_deref()) { Ok(()) } else { Err(WriteError::Precondition) }
 }
 
-fn applied(written: Written, dry_run: bool) -> Applied {
+fn applied(written: &Written, dry_run: bool) -> Applied {
     let plan = &written.plan;
     let differing = plan.items.iter().filter(|item| item.change != Change::Unchanged);
     let truncated = differing.clone().count() > MAX_ITEMS;

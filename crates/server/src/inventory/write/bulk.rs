@@ -67,7 +67,7 @@ pub(in crate::inventory) async fn apply(
             Ok(())
         })
         .await?;
-    Ok(Json(applied(written, terms.dry_run)).into_response())
+    Ok(Json(applied(&written, terms.dry_run)).into_response())
 }
 
 async fn read(request: Request) -> Result<Vec<Document>, Failure> {
@@ -199,7 +199,7 @@ pub(in crate::inventory) async fn delete(
             Ok(())
         })
         .await?;
-    Ok(Json(applied(written, query.terms().dry_run)).into_response())
+    Ok(Json(applied(&written, query.terms().dry_run)).into_response())
 }
 
 #[cfg(test)]

@@ -201,7 +201,7 @@ pub(in crate::inventory) async fn delete_node(
             Ok(())
         })
         .await?;
-    Ok(Json(applied(written, query.terms().dry_run)).into_response())
+    Ok(Json(applied(&written, query.terms().dry_run)).into_response())
 }
 
 fn there(draft: &Draft<'_>, id: NodeId) -> Result<(), WriteError> {

@@ -64,7 +64,7 @@ async fn remove(
             Ok(())
         })
         .await?;
-    Ok(Json(applied(written, query.terms().dry_run)).into_response())
+    Ok(Json(applied(&written, query.terms().dry_run)).into_response())
 }
 
 fn parse_name(text: &str) -> Result<Name, Failure> {

@@ -1,0 +1,266 @@
+//! A whole controller: data directory, store, roster, routes and the tasks behind them.
+//!
+//! Everything comes in by value; nothing here reads flags or the environment.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hoist_inventory::registry::{Brake, LoadError, LoadedFrom};
+use hoist_inventory::{Registry, States, last_good};
+use hoist_store::url::Address;
+use hoist_store::{Store, StoreError};
+
+use crate::auth::Policy;
+use crate::ca::ServerName;
+use crate::chain;
+use crate::data_dir::{DataDir, DataDirError, Runtime};
+use crate::health::Finding;
+use crate::inventory::{self, Background, Inventory, STALE_AFTER};
+use crate::jwks::JwksConfig;
+use crate::listen::Limits;
+use crate::server::{Chassis, Retentions, Running, Server, StartError, Stopped};
+
+/// How long a start waits for the store before it turns to the last-good copy.
+const STORE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a controller is to be like.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub data_dir: PathBuf,
+    /// Plain HTTP.
+    pub listen: Option<SocketAddr>,
+    pub tls_listen: Option<SocketAddr>,
+    /// Address of the store; see [`hoist_store::url`].
+    pub store: String,
+    /// Further names and addresses this controller is reached by.
+    pub names: Vec<ServerName>,
+    pub policy: Policy,
+    pub limits: Limits,
+    pub retentions: Retentions,
+    pub brake: Brake,
+    pub jwks: Option<JwksConfig>,
+}
+
+impl Config {
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            data_dir: data_dir.into(),
+            listen: None,
+            tls_listen: None,
+            store: "embedded".to_owned(),
+            names: Vec::new(),
+            policy: Policy::default(),
+            limits: Limits::default(),
+            retentions: Retentions::default(),
+            brake: Brake::default(),
+            jwks: None,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControllerError {
+    #[error("the data directory cannot be used")]
+    DataDir(#[from] DataDirError),
+    #[error("the store `{store}` cannot be opened")]
+    Store { store: String, source: StoreError },
+    #[error("the site cannot be loaded, and there is no last-good copy to go on from")]
+    Load(#[source] LoadError),
+    #[error("the server cannot start")]
+    Start(#[from] StartError),
+}
+
+/// A running controller.
+#[derive(Debug)]
+pub struct Controller {
+    running: Running,
+    data_dir: DataDir,
+    registry: Registry,
+    inventory: Inventory,
+}
+
+impl Controller {
+    /// Starts, and returns once it listens and answers.
+    pub async fn start(config: Config) -> Result<Self, ControllerError> {
+        let started = Instant::now();
+        let data_dir = DataDir::open(&config.data_dir)?;
+        let address = config.store.parse::<Address>();
+        let store_error = |source| ControllerError::Store {
+            store: address.as_ref().map_or_else(|_| "?".to_owned(), ToString::to_string),
+            source,
+        };
+        let store =
+            hoist_store::url::open(&config.store, data_dir.path()).await.map_err(store_error)?;
+        let backend = match &address {
+            Ok(Address::Etcd(_)) => "etcd",
+            Ok(Address::Postgres(_)) => "postgres",
+            Ok(Address::Embedded) | Err(_) => "embedded",
+        };
+        let registry = open_registry(Arc::clone(&store), &data_dir, config.brake).await?;
+        let states = States::new(Arc::clone(&store));
+
+        let mut builder = Server::builder(data_dir.path(), store)
+            .names(config.names)
+            .policy(config.policy)
+            .limits(config.limits)
+            .retentions(config.retentions);
+        if let Some(addr) = config.listen {
+            builder = builder.listen_plain(addr);
+        }
+        if let Some(addr) = config.tls_listen {
+            builder = builder.listen_tls(addr);
+        }
+        if let Some(jwks) = config.jwks {
+            builder = builder.jwks(jwks);
+        }
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (shared_registry, shared_states) = (registry.clone(), states.clone());
+        let background = Background { started, backend };
+        let running = builder
+            .context(move |chassis| {
+                let inventory = Inventory::new(chassis, shared_registry, shared_states, background);
+                let routes = inventory::routes(&inventory);
+                // The receiver is read right after the start.
+                let _ = sender.send(inventory);
+                routes
+            })
+            .start()
+            .await?;
+        let inventory = receiver.recv().expect("a started server has made its routes");
+        let controller = Self { running, data_dir, registry, inventory };
+        controller.start_background(states);
+        controller.announce();
+        Ok(controller)
+    }
+
+    fn start_background(&self, states: States) {
+        let chassis = self.running.chassis();
+        let (tasks, stop) = (&chassis.tasks, chassis.tasks.stopping());
+        tasks.spawn("follow", self.registry.clone().follow(stop.clone()));
+        tasks.spawn("fold", self.registry.clone().fold(stop.clone()));
+        tasks.spawn("states", states.follow(stop.clone()));
+        let keep = last_good::keep(self.registry.clone(), self.data_dir.last_good(), stop.clone());
+        tasks.spawn("last-good", keep);
+        check_freshness(chassis, &self.registry);
+    }
+
+    fn announce(&self) {
+        let runtime = Runtime {
+            url: self.running.plain_addr().map(|addr| format!("http://{}", reachable(addr))),
+            tls_url: self.running.tls_addr().map(|addr| format!("https://{}", reachable(addr))),
+            ca: self.data_dir.path().join("ca").join("root.pem"),
+            pid: std::process::id(),
+        };
+        if let Err(error) = self.data_dir.announce(&runtime) {
+            tracing::warn!(%error, "local commands cannot find this server by themselves");
+        }
+    }
+
+    pub fn plain_addr(&self) -> Option<SocketAddr> {
+        self.running.plain_addr()
+    }
+
+    pub fn tls_addr(&self) -> Option<SocketAddr> {
+        self.running.tls_addr()
+    }
+
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    pub fn inventory(&self) -> &Inventory {
+        &self.inventory
+    }
+
+    pub fn chassis(&self) -> &Chassis {
+        self.running.chassis()
+    }
+
+    /// Stops accepting, finishes requests, flushes, and joins everything.
+    pub async fn stop(self) -> Stopped {
+        self.data_dir.withdraw();
+        self.running.stop().await
+    }
+}
+
+/// From the store if it answers, else from the last-good copy.
+async fn open_registry(
+    store: Arc<dyn Store>,
+    data_dir: &DataDir,
+    brake: Brake,
+) -> Result<Registry, ControllerError> {
+    let opening = Registry::open(Arc::clone(&store), brake);
+    let error = match tokio::time::timeout(STORE_PATIENCE, opening).await {
+        Ok(Ok(registry)) => return Ok(registry),
+        Ok(Err(error)) => error,
+        Err(_) => {
+            let detail = format!("no answer within {STORE_PATIENCE:?}");
+            LoadError::Store(StoreError::Unavailable { detail })
+        }
+    };
+    let away = matches!(
+        error,
+        LoadError::Store(StoreError::Unavailable { .. })
+            | LoadError::Schema(hoist_inventory::schema::SchemaError::Store(
+                StoreError::Unavailable { .. }
+            ))
+    );
+    if !away {
+        return Err(ControllerError::Load(error));
+    }
+    match last_good::read(&data_dir.last_good()) {
+        Ok((roster, taken)) => {
+            tracing::warn!(
+                error = %chain(&error), %taken, revision = roster.revision(), nodes = roster.len(),
+                "the store is away; going on from the last-good copy"
+            );
+            Ok(Registry::resume(store, roster, taken, brake))
+        }
+        Err(no_copy) => {
+            tracing::error!(error = %chain(&no_copy), "no last-good copy");
+            Err(ControllerError::Load(error))
+        }
+    }
+}
+
+/// A stale picture degrades readiness; it never fails it, since boots go on.
+fn check_freshness(chassis: &Chassis, registry: &Registry) {
+    let registry = registry.clone();
+    chassis.readiness.add("roster", move || {
+        let contact = registry.contact();
+        let roster = registry.roster();
+        async move {
+            let seen = format!(
+                "revision {}, {} nodes, {} s old",
+                roster.revision(),
+                roster.len(),
+                contact.silent.as_secs()
+            );
+            match contact.loaded_from {
+                LoadedFrom::Snapshot { taken } => {
+                    Finding::degraded(format!("{seen}, from the last-good copy of {taken}"))
+                }
+                LoadedFrom::Store if contact.silent > STALE_AFTER => {
+                    Finding::degraded(format!("{seen}, stale"))
+                }
+                LoadedFrom::Store => Finding::ok(seen),
+            }
+        }
+    });
+}
+
+/// An address that can be connected to: "any" is reached through loopback.
+fn reachable(addr: SocketAddr) -> SocketAddr {
+    match addr {
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => {
+            SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), addr.port())
+        }
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => {
+            SocketAddr::new(std::net::Ipv6Addr::LOCALHOST.into(), addr.port())
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,150 @@
+//! The data directory: ours or nobody's, private, and used by one process at a time.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use fs_err as fs;
+use serde::{Deserialize, Serialize};
+
+use crate::secret;
+
+/// What marks a directory as ours.
+const MARKER: &str = "hoist.json";
+/// Tells local commands where the server is.
+const RUNTIME: &str = "server.json";
+/// Held while a server runs.
+const LOCK: &str = "lock";
+
+/// The layout of the directory that this version writes.
+const FORMAT: u32 = 1;
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DataDirError {
+    #[error("cannot use the data directory")]
+    Io(#[from] io::Error),
+    #[error("`{path}` has files in it, but is not a data directory of hoist; name an empty one")]
+    Foreign { path: PathBuf },
+    #[error("`{path}` has format {found}; this version of hoist knows formats up to {FORMAT}")]
+    Newer { path: PathBuf, found: u32 },
+    #[error("`{path}` is in use by another hoist; stop that one first, or name another directory")]
+    InUse { path: PathBuf },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Marker {
+    hoist: u32,
+}
+
+/// What `<data-dir>/server.json` says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Runtime {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_url: Option<String>,
+    /// The site's CA certificate.
+    pub ca: PathBuf,
+    pub pid: u32,
+}
+
+/// An opened data directory. Nobody else can open it until this is dropped.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    _lock: std::fs::File,
+}
+
+impl DataDir {
+    /// Opens the directory, and makes it if it is not there.
+    pub fn open(path: &Path) -> Result<Self, DataDirError> {
+        secret::ensure_private_dir(path)?;
+        check_marker(path)?;
+        let lock = fs::File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path.join(LOCK))?
+            .into_parts()
+            .0;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Err(std::fs::TryLockError::WouldBlock) => {
+                Err(DataDirError::InUse { path: path.to_owned() })
+            }
+            Err(std::fs::TryLockError::Error(error)) => Err(error.into()),
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn last_good(&self) -> PathBuf {
+        self.path.join("roster.snapshot")
+    }
+
+    /// Tells local commands where the server listens, until [`Self::withdraw`].
+    pub fn announce(&self, runtime: &Runtime) -> io::Result<()> {
+        let text = serde_json::to_vec_pretty(runtime)?;
+        write_atomically(&self.path.join(RUNTIME), &text)
+    }
+
+    pub fn withdraw(&self) {
+        // A leftover does no harm: it names a server that does not answer.
+        let _ = fs::remove_file(self.path.join(RUNTIME));
+    }
+}
+
+fn check_marker(path: &Path) -> Result<(), DataDirError> {
+    let marker = path.join(MARKER);
+    match fs::read(&marker) {
+        Ok(text) => match serde_json::from_slice::<Marker>(&text) {
+            Ok(Marker { hoist }) if hoist <= FORMAT => Ok(()),
+            Ok(Marker { hoist }) => {
+                Err(DataDirError::Newer { path: path.to_owned(), found: hoist })
+            }
+            Err(_) => Err(DataDirError::Foreign { path: path.to_owned() }),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if fs::read_dir(path)?.next().is_some() {
+                return Err(DataDirError::Foreign { path: path.to_owned() });
+            }
+            let text = serde_json::to_vec(&Marker { hoist: FORMAT }).expect("a number");
+            Ok(write_atomically(&marker, &text)?)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension("new");
+    let mut file = fs::File::create(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(temporary, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_ours_or_nobodys() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("data");
+        let first = DataDir::open(&path).unwrap();
+        assert!(matches!(DataDir::open(&path), Err(DataDirError::InUse { .. })));
+        drop(first);
+        DataDir::open(&path).expect("free again");
+
+        std::fs::write(path.join(MARKER), r#"{"hoist": 9}"#).unwrap();
+        assert!(matches!(DataDir::open(&path), Err(DataDirError::Newer { found: 9, .. })));
+
+        let foreign = scratch.path().join("home");
+        std::fs::create_dir(&foreign).unwrap();
+        std::fs::write(foreign.join("letter.txt"), "dear").unwrap();
+        assert!(matches!(DataDir::open(&foreign), Err(DataDirError::Foreign { .. })));
+        assert_eq!(std::fs::read_dir(&foreign).unwrap().count(), 1, "nothing was added");
+    }
+}
