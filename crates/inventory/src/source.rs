@@ -25,6 +25,7 @@ use hoist_model::{GroupKey, GroupSpec, Name, NetworkSpec, NodeSpec, PartitionSpe
 use serde::{Deserialize, Serialize};
 
 pub use settle::settle;
+pub(crate) use settle::{Claims, declare_named};
 
 /// Something that knows a site's machines.
 ///

@@ -6,7 +6,7 @@
 mod bss;
 mod ochami;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -240,20 +240,6 @@ fn join_group(
             }
         }
     }
-}
-
-/// The groups that nodes name, for formats that do not declare them.
-fn named_groups(nodes: &[ImportedNode]) -> Vec<(GroupKey, GroupSpec)> {
-    let mut groups: HashMap<GroupKey, GroupSpec> = HashMap::new();
-    for node in nodes {
-        for name in &node.spec.groups {
-            let partition = node.spec.partition.clone();
-            groups.entry(GroupKey { partition, name: name.clone() }).or_default();
-        }
-    }
-    let mut groups: Vec<_> = groups.into_iter().collect();
-    groups.sort_by(|(a, _), (b, _)| a.cmp(b));
-    groups
 }
 
 #[cfg(test)]

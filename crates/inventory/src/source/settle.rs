@@ -1,16 +1,16 @@
 //! What only one node can have: the first to claim it keeps it, the others go without, and a
 //! warning names both.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use hoist_model::{Mac, Name, Nid, NodeSpec, Xname};
+use hoist_model::{GroupKey, Mac, Name, NetworkSpec, Nid, NodeSpec, PartitionSpec, Xname};
 
-use super::{Field, FieldSet, ImportedNode, Warning, WarningKind};
+use super::{Field, FieldSet, Imported, ImportedNode, Warning, WarningKind};
 
 /// The model's bounds of one node. What a source has beyond them is left out with a warning, so
 /// that one odd machine does not stop the import of all.
@@ -40,6 +40,33 @@ pub fn settle(nodes: Vec<ImportedNode>, warnings: &mut Vec<Warning>) -> Vec<Impo
         }
     }
     settled
+}
+
+/// Declares what the nodes refer to: partitions, groups and networks that the source itself has no
+/// words for.
+pub(crate) fn declare_named(imported: &mut Imported) {
+    let mut partitions: BTreeMap<_, _> =
+        std::mem::take(&mut imported.partitions).into_iter().collect();
+    let mut groups: BTreeMap<_, _> = std::mem::take(&mut imported.groups).into_iter().collect();
+    let mut networks: BTreeMap<_, _> = std::mem::take(&mut imported.networks).into_iter().collect();
+    for node in &imported.nodes {
+        let partition = &node.spec.partition;
+        if !partitions.contains_key(partition) {
+            partitions.insert(partition.clone(), PartitionSpec::default());
+        }
+        for name in &node.spec.groups {
+            let key = GroupKey { partition: partition.clone(), name: name.clone() };
+            groups.entry(key).or_default();
+        }
+        for network in node.spec.interfaces.iter().filter_map(|i| i.network.as_ref()) {
+            if !networks.contains_key(network) {
+                networks.insert(network.clone(), NetworkSpec::default());
+            }
+        }
+    }
+    imported.partitions = partitions.into_iter().collect();
+    imported.groups = groups.into_iter().collect();
+    imported.networks = networks.into_iter().collect();
 }
 
 fn bound(node: &mut ImportedNode, warnings: &mut Vec<Warning>) {

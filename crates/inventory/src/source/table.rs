@@ -10,15 +10,15 @@ mod csv;
 use std::collections::HashMap;
 use std::fmt;
 
+use hoist_model::Interface;
 use hoist_model::node::Groups;
-use hoist_model::{GroupKey, GroupSpec, Interface};
 use ipnet::IpNet;
 
 pub use ansible::read as read_ansible;
 pub use csv::read as read_csv;
 
 use super::value::{Reader, interface};
-use super::{Imported, ImportedNode, Warning, WarningKind, settle};
+use super::{Imported, ImportedNode, Warning, WarningKind, declare_named, settle};
 
 /// Most machines in one file.
 const MAX_NODES: usize = 1_000_000;
@@ -95,7 +95,8 @@ impl Faults {
         TableError { what: self.what, faults: self.found }
     }
 
-    fn finish(self, imported: Imported) -> Result<Imported, TableError> {
+    fn finish(self, mut imported: Imported) -> Result<Imported, TableError> {
+        declare_named(&mut imported);
         if self.found.is_empty() { Ok(imported) } else { Err(self.into_error()) }
     }
 }
@@ -167,20 +168,6 @@ fn list(text: &str) -> Vec<&str> {
 
 fn groups<'t>(names: impl IntoIterator<Item = &'t str>, reader: &mut Reader<'_>) -> Groups {
     reader.groups(names).into_iter().collect()
-}
-
-fn named_groups(nodes: &[ImportedNode]) -> Vec<(GroupKey, GroupSpec)> {
-    let keys: std::collections::BTreeSet<GroupKey> = nodes
-        .iter()
-        .flat_map(|node| {
-            let partition = &node.spec.partition;
-            node.spec
-                .groups
-                .iter()
-                .map(|name| GroupKey { partition: partition.clone(), name: name.clone() })
-        })
-        .collect();
-    keys.into_iter().map(|key| (key, GroupSpec::default())).collect()
 }
 
 #[cfg(test)]

@@ -7,9 +7,10 @@ use hoist_model::node::{Bmc, Groups};
 use hoist_model::{Interface, InterfaceKind, Name, NodeSpec, Xname, XnameKind};
 use serde::Deserialize;
 
-use super::named_groups;
 use crate::source::value::{Reader, interface};
-use crate::source::{Field, FieldSet, Imported, ImportedNode, Warning, WarningKind, settle};
+use crate::source::{
+    Field, FieldSet, Imported, ImportedNode, Warning, WarningKind, declare_named, settle,
+};
 
 #[derive(Debug, Deserialize)]
 pub(super) struct File {
@@ -97,7 +98,7 @@ pub(super) fn read(file: File) -> Imported {
     }
     nodes.sort_by_key(|node| (node.spec.xname.is_none(), node.spec.xname));
     imported.nodes = settle(nodes, warnings);
-    imported.groups = named_groups(&imported.nodes);
+    declare_named(&mut imported);
     imported
 }
 

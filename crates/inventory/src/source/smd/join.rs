@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use compact_str::{CompactString, ToCompactString};
 use hoist_model::node::{Bmc, Groups};
 use hoist_model::{
-    GroupKey, GroupName, GroupSpec, Interface, InterfaceKind, Name, NodeSpec, PartitionSpec, Role,
-    Xname, XnameKind,
+    GroupName, GroupSpec, Interface, InterfaceKind, Name, NodeSpec, Role, Xname, XnameKind,
 };
 
 use super::wire::{Component, EthernetInterface, Group, Membership, NidValue};
 use crate::source::value::{Reader, interface, observed, short};
-use crate::source::{Field, FieldSet, Imported, ImportedNode, Warning, WarningKind, settle};
+use crate::source::{
+    Field, FieldSet, Imported, ImportedNode, Warning, WarningKind, declare_named, settle,
+};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JoinOptions {
@@ -151,7 +152,8 @@ impl<'o> Join<'o> {
         }
         self.orphans(&seen);
         imported.nodes = settle(imported.nodes, &mut self.warnings);
-        self.groups_and_partitions(&mut imported);
+        self.exclusive_sets(&mut imported.nodes);
+        self.declare(&mut imported);
         imported.warnings = std::mem::take(&mut self.warnings);
         imported
     }
@@ -264,25 +266,44 @@ impl<'o> Join<'o> {
         }));
     }
 
-    /// The groups that nodes are in. A group lives inside of a partition, so one label of SMD may
-    /// become several groups.
-    fn groups_and_partitions(&mut self, imported: &mut Imported) {
-        let mut partitions = BTreeMap::new();
-        let mut groups = BTreeMap::new();
-        for node in &imported.nodes {
+    /// A node is in at most one group of an exclusive set. SMD sees to that, but memberships and
+    /// groups are two answers.
+    fn exclusive_sets(&mut self, nodes: &mut [ImportedNode]) {
+        for node in nodes {
             self.visits += 1;
-            let partition = &node.spec.partition;
-            if !partitions.contains_key(partition) {
-                partitions.insert(partition.clone(), PartitionSpec::default());
-            }
+            let mut taken: BTreeMap<&Name, &GroupName> = BTreeMap::new();
+            let mut excluded = Vec::new();
             for name in &node.spec.groups {
-                let key = GroupKey { partition: partition.clone(), name: name.clone() };
-                let spec = || self.groups.get(name).cloned().unwrap_or_default();
-                groups.entry(key).or_insert_with(spec);
+                let set = self.groups.get(name).and_then(|group| group.exclusive_set.as_ref());
+                let Some(set) = set else { continue };
+                match taken.get(set) {
+                    None => {
+                        taken.insert(set, name);
+                    }
+                    Some(first) => {
+                        let message = format!("`{first}` excludes `{name}`");
+                        let subject = node.external_id.as_str();
+                        self.warnings.push(Warning::new(WarningKind::Collision, subject, message));
+                        excluded.push(name.clone());
+                    }
+                }
+            }
+            for name in excluded {
+                node.spec.groups = node.spec.groups.without(&name);
             }
         }
-        imported.partitions = partitions.into_iter().collect();
-        imported.groups = groups.into_iter().collect();
+    }
+
+    /// The groups that nodes are in. A group lives inside of a partition, so one label of SMD may
+    /// become several groups.
+    fn declare(&mut self, imported: &mut Imported) {
+        self.visits += imported.nodes.len();
+        declare_named(imported);
+        for (key, spec) in &mut imported.groups {
+            if let Some(known) = self.groups.get(&key.name) {
+                spec.clone_from(known);
+            }
+        }
     }
 }
 

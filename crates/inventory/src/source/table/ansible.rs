@@ -29,7 +29,7 @@ use hoist_model::node::Bmc;
 use hoist_model::{LabelKey, Name, Nid, NodeSpec, Role};
 use serde_json::Value;
 
-use super::{Faults, MAX_NODES, TableError, groups, list, named_groups, pair, settle_strictly};
+use super::{Faults, MAX_NODES, TableError, groups, list, pair, settle_strictly};
 use crate::source::value::Reader;
 use crate::source::{Field, FieldSet, Imported, ImportedNode, yaml};
 
@@ -143,9 +143,8 @@ impl Inventory {
             nodes.push(node);
         }
         let nodes = settle_strictly(nodes, &lines, &mut faults);
-        let groups = named_groups(&nodes);
         let fields: FieldSet = FIELDS.into_iter().collect();
-        faults.finish(Imported { nodes, groups, fields, ..Imported::default() })
+        faults.finish(Imported { nodes, fields, ..Imported::default() })
     }
 
     fn parents(&self) -> HashMap<&str, Vec<&str>> {

@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use hoist_model::node::Bmc;
 use hoist_model::{LabelKey, Name, Nid, NodeSpec, Role, nearest};
 
-use super::{Faults, MAX_NODES, TableError, groups, list, named_groups, pair, settle_strictly};
+use super::{Faults, MAX_NODES, TableError, groups, list, pair, settle_strictly};
 use crate::source::value::Reader;
 use crate::source::{Field, FieldSet, Imported, ImportedNode, WarningKind, yaml};
 
@@ -104,8 +104,7 @@ pub fn read(what: &str, text: &[u8]) -> Result<Imported, TableError> {
         return faults.fail(0, "there are no nodes in it");
     }
     let nodes = settle_strictly(nodes, &lines, &mut faults);
-    let groups = named_groups(&nodes);
-    faults.finish(Imported { nodes, groups, fields: fields(&columns), ..Imported::default() })
+    faults.finish(Imported { nodes, fields: fields(&columns), ..Imported::default() })
 }
 
 fn delimiter(text: &str) -> u8 {
