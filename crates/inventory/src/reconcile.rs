@@ -154,8 +154,7 @@ pub fn reconcile<'a>(
             outcome.unchanged = pass.unchanged;
             outcome.observed = pass.observed;
             let waiting = |warning: &Warning| warning.kind == WarningKind::Collision;
-            outcome.again =
-                !outcome.memory.absent.is_empty() || pass.warnings.iter().any(waiting);
+            outcome.again = !outcome.memory.absent.is_empty() || pass.warnings.iter().any(waiting);
             outcome.warnings.extend(pass.warnings);
             return outcome;
         }

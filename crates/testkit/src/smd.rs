@@ -14,6 +14,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -163,11 +164,13 @@ async fn answer(
     let body = match mode {
         Mode::HalfUnnoticed => Body::from(half.to_owned()),
         Mode::Half => {
-            let pieces = [
-                Ok(Bytes::from(half.to_owned())),
-                Err(std::io::Error::other("the connection broke")),
-            ];
-            Body::from_stream(futures_util::stream::iter(pieces))
+            let sent = Bytes::from(half.to_owned());
+            // Broken at once, the connection would close before anything was sent.
+            let broken = async {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                Err(std::io::Error::other("the connection broke"))
+            };
+            Body::from_stream(stream::iter([Ok(sent)]).chain(stream::once(broken)))
         }
         _ => Body::from(body),
     };
@@ -328,8 +331,8 @@ impl SmdSet {
     }
 
     pub fn mac(n: u32, nic: u8) -> String {
-        let [a, b, c, d] = n.to_be_bytes();
-        format!("02:{nic:02x}:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
+        let rest = n.to_be_bytes().map(|octet| format!("{octet:02x}")).join(":");
+        format!("02:{nic:02x}:{rest}")
     }
 
     /// The four bodies as SMD would send them: components, interfaces, memberships, groups.

@@ -79,10 +79,10 @@ pub(super) fn candidates(
         let digits: String = interface.mac.to_string().chars().filter(|c| *c != ':').collect();
         format!("mac-{digits}").parse().expect("letters, digits and a dash are a name")
     });
-    let named = new.name.clone();
+    let given = new.name.clone();
     let numbered = spec.nid.map(|nid| template.name(nid));
     let mut names: Vec<Name> = Vec::new();
-    for name in [named, numbered, place, id, mac].into_iter().flatten() {
+    for name in [given, numbered, place, id, mac].into_iter().flatten() {
         if !names.contains(&name) {
             names.push(name);
         }

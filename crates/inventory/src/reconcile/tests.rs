@@ -104,9 +104,12 @@ impl TestSite {
 
 fn ten() -> Imported {
     let nodes = (1..=10).map(|n| {
-        new(&format!("x1c0s{n}b0n0"), json!({
-            "xname": format!("x1c0s{n}b0n0"), "nid": n, "interfaces": nic(n),
-        }))
+        new(
+            &format!("x1c0s{n}b0n0"),
+            json!({
+                "xname": format!("x1c0s{n}b0n0"), "nid": n, "interfaces": nic(n),
+            }),
+        )
     });
     import(nodes.collect())
 }

@@ -1,4 +1,4 @@
-//! Nodes from SMD, OpenCHAMI's inventory.
+//! Nodes from SMD, `OpenCHAMI`'s inventory.
 //!
 //! SMD has no revisions, no `ETag`s and no order, so every cycle fetches whole collections, and a
 //! hash over their sorted content tells whether anything changed. The lists are one picture: if
@@ -58,7 +58,7 @@ impl Default for SmdOptions {
             authorities: Vec::new(),
             connect_timeout: Duration::from_secs(5),
             read_timeout: Duration::from_secs(30),
-            overall_timeout: Duration::from_secs(120),
+            overall_timeout: Duration::from_mins(2),
             retry_pause: Duration::from_millis(500),
             max_body_bytes: 1 << 30,
             join: JoinOptions::default(),
@@ -168,12 +168,11 @@ impl SmdSource {
         let mut body = Vec::new();
         let mut chunks = response.bytes_stream();
         while let Some(chunk) = chunks.next().await {
-            let chunk = chunk.map_err(|error| match error.is_timeout() {
-                true => self.transport(&what, error),
-                false => {
-                    let source = error.without_url().into();
-                    SourceError::Partial { what: what.clone(), source }
+            let chunk = chunk.map_err(|error| {
+                if error.is_timeout() {
+                    return self.transport(&what, error);
                 }
+                SourceError::Partial { what: what.clone(), source: error.without_url().into() }
             })?;
             if body.len() + chunk.len() > limit {
                 return Err(SourceError::TooLarge { what, limit });

@@ -120,14 +120,14 @@ fn node(
         .flatten()
         .filter_map(|record| read_interface(record, &mut reader))
         .collect();
-    let bmc = bmcs.of(record, xname.as_ref());
-    interfaces.extend(bmc.as_ref().and_then(|(bmc, alone)| {
-        let mut found = if *alone { interface(reader.mac(&bmc.mac)?) } else { return None };
+    let (bmc, alone) = bmcs.of(record, xname.as_ref());
+    if let Some(mac) = reader.mac(&bmc.mac).filter(|_| alone) {
+        let mut found = interface(mac);
         found.name = "bmc".parse().expect("it is a valid name");
         found.kind = InterfaceKind::Bmc;
         found.addresses.extend(reader.address(&bmc.ip));
-        Some(found)
-    }));
+        interfaces.push(found);
+    }
     let external_id = match (xname, &name) {
         (Some(xname), _) => xname.to_string(),
         (None, Some(name)) => name.to_string(),
@@ -136,7 +136,7 @@ fn node(
             return None;
         }
     };
-    let bmc = bmc.and_then(|(bmc, _)| bmc.reference()).map(|r#ref| Bmc { r#ref, protocol: None });
+    let bmc = bmc.reference().map(|r#ref| Bmc { r#ref, protocol: None });
     let mut spec =
         NodeSpec { xname, nid, groups, interfaces, bmc: bmc.map(Box::new), ..NodeSpec::default() };
     spec.shrink();
@@ -190,9 +190,9 @@ impl Bmcs {
     }
 
     /// A node's BMC, and whether the node has it for itself.
-    fn of(&self, node: &NodeRecord, xname: Option<&Xname>) -> Option<(BmcRecord, bool)> {
+    fn of(&self, node: &NodeRecord, xname: Option<&Xname>) -> (BmcRecord, bool) {
         if let Some(found) = self.find(node, xname) {
-            return Some((self.records[found].clone(), self.nodes[found] == 1));
+            return (self.records[found].clone(), self.nodes[found] == 1);
         }
         let parent = xname.filter(|x| x.kind() == XnameKind::Node).and_then(Xname::parent);
         let record = BmcRecord {
@@ -202,7 +202,7 @@ impl Bmcs {
             ip: node.bmc_ip.clone(),
             fqdn: node.bmc_fqdn.clone(),
         };
-        Some((record, true))
+        (record, true)
     }
 }
 

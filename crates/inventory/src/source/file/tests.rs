@@ -52,9 +52,8 @@ name: p1
 
 #[test]
 fn documents_with_a_mistake_are_no_documents() {
-    let node = |name: &str| {
-        format!("api: hoist/v1\nkind: Node\nname: {name}\nspec: {{nid: 1}}\n---\n")
-    };
+    let node =
+        |name: &str| format!("api: hoist/v1\nkind: Node\nname: {name}\nspec: {{nid: 1}}\n---\n");
     assert!(bad(&format!("{}{}", node("a"), node("b"))).to_string().contains("nid 1"));
     assert!(bad(&format!("{}{}", node("a"), node("a"))).to_string().contains("two nodes"));
     let typo = bad("api: hoist/v1\nkind: Node\nname: a\nspec: {nit: 1}\n");

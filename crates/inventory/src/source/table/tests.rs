@@ -1,4 +1,4 @@
-use hoist_model::{Arch, Nid};
+use hoist_model::{Arch, GroupName, Nid};
 use proptest::prelude::*;
 
 use super::*;
@@ -53,10 +53,16 @@ fn csv_mistakes_are_told_with_their_lines() {
     assert!(found.iter().any(|(_, m)| m == "d: the MAC 02:00:00:00:00:01 belongs to a"));
     assert!(found.iter().any(|(_, m)| m == "`a` is already in line 2"));
     assert_eq!(csv_faults("nmae,nid\n")[0].1, "there is no column `nmae`; did you mean `name`?");
-    assert_eq!(csv_faults("name,color\n")[0].1, "there is no column `color`; for a label write `label:color`");
+    assert_eq!(
+        csv_faults("name,color\n")[0].1,
+        "there is no column `color`; for a label write `label:color`"
+    );
     assert_eq!(csv_faults("name,name\n")[0].1, "there are two columns `name`");
     assert_eq!(csv_faults("mac,ip\n")[0].0, 1);
-    assert_eq!(csv_faults("name,nid\na,1,2\n"), [(2, "there are 3 cells, but 2 columns".to_owned())]);
+    assert_eq!(
+        csv_faults("name,nid\na,1,2\n"),
+        [(2, "there are 3 cells, but 2 columns".to_owned())]
+    );
     assert_eq!(csv_faults("name,nid\n")[0].1, "there are no nodes in it");
     assert_eq!(csv_faults("")[0].0, 1);
     let error = read_csv("hosts.csv", b"name,nid\na,x\n").unwrap_err();
@@ -99,7 +105,7 @@ fn an_ini_inventory_becomes_nodes() {
     assert!(spec(0).groups.is_empty() && spec(0).interfaces.is_empty());
     assert_eq!(spec(1).partition.as_str(), "p1");
     assert_eq!(spec(1).labels.get("rack"), Some("r 1"));
-    let groups: Vec<_> = spec(4).groups.iter().map(|group| group.as_str()).collect();
+    let groups: Vec<_> = spec(4).groups.iter().map(GroupName::as_str).collect();
     assert_eq!(groups, ["cluster", "compute"]);
     assert!(spec(4).role.as_ref().unwrap().is("compute"));
     assert_eq!(spec(4).interfaces[0].addresses[0].to_string(), "10.0.0.2/32");

@@ -23,8 +23,11 @@ fn joined(set: &SmdSet) -> Imported {
 }
 
 fn nic(component: &str, mac: &str, ip: &str) -> Value {
-    let addresses: Vec<_> =
-        Some(ip).filter(|ip| !ip.is_empty()).map(|ip| json!({"IPAddress": ip})).into_iter().collect();
+    let addresses: Vec<_> = Some(ip)
+        .filter(|ip| !ip.is_empty())
+        .map(|ip| json!({"IPAddress": ip}))
+        .into_iter()
+        .collect();
     json!({"ID": mac, "MACAddress": mac, "ComponentID": component, "IPAddresses": addresses})
 }
 
@@ -47,7 +50,7 @@ fn a_node_is_put_together_from_its_parts() {
     assert_eq!(spec.nid, Nid::new(2));
     assert_eq!(spec.arch, Arch::X86_64);
     assert_eq!(spec.partition.as_str(), "p1");
-    let groups: Vec<_> = spec.groups.iter().map(|group| group.as_str()).collect();
+    let groups: Vec<_> = spec.groups.iter().map(GroupName::as_str).collect();
     assert_eq!(groups, ["compute", "rack-b"]);
     assert_eq!(spec.bmc.as_ref().unwrap().r#ref, "x1000c0s0b0");
     let [nmn, hsn] = spec.interfaces.as_slice() else { panic!("two interfaces") };
@@ -64,7 +67,15 @@ fn a_node_is_put_together_from_its_parts() {
     let groups: Vec<_> = imported.groups.iter().map(|(key, _)| key.to_string()).collect();
     assert_eq!(
         groups,
-        ["default/compute", "default/rack-a", "default/rack-b", "p1/compute", "p1/login", "p1/rack-a", "p1/rack-b"]
+        [
+            "default/compute",
+            "default/rack-a",
+            "default/rack-b",
+            "p1/compute",
+            "p1/login",
+            "p1/rack-a",
+            "p1/rack-b"
+        ]
     );
     assert_eq!(imported.groups[0].1.exclusive_set.as_ref().unwrap().as_str(), "kind");
     assert_eq!(imported.partitions.len(), 2);
@@ -182,7 +193,7 @@ fn other_types_and_exclusive_sets_are_seen_to_here_too() {
     set.memberships[0]["groupLabels"] = json!(["login", "compute"]);
     let imported = joined(&set);
     assert_eq!(imported.nodes.len(), 1);
-    let groups: Vec<_> = imported.nodes[0].spec.groups.iter().map(|g| g.as_str()).collect();
+    let groups: Vec<_> = imported.nodes[0].spec.groups.iter().map(GroupName::as_str).collect();
     assert_eq!(groups, ["compute"]);
     assert_eq!(kinds(&imported), [WarningKind::Collision]);
 }

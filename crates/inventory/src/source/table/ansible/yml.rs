@@ -24,7 +24,7 @@ pub(super) fn read(text: &str, faults: &mut Faults) -> Inventory {
     match yaml::parse::<BTreeMap<String, Option<Node>>>(text.as_bytes()) {
         Ok(top) => {
             for (name, group) in top {
-                add(name, group.unwrap_or_default(), &mut inventory, faults);
+                add(&name, group.unwrap_or_default(), &mut inventory, faults);
             }
         }
         Err(message) => faults.add(0, message),
@@ -33,11 +33,11 @@ pub(super) fn read(text: &str, faults: &mut Faults) -> Inventory {
 }
 
 /// As deep as the parser lets it be.
-fn add(name: String, node: Node, inventory: &mut Inventory, faults: &mut Faults) {
+fn add(name: &str, node: Node, inventory: &mut Inventory, faults: &mut Faults) {
     if faults.is_full() {
         return;
     }
-    let group = inventory.groups.entry(name.clone()).or_default();
+    let group = inventory.groups.entry(name.to_owned()).or_default();
     group.vars.extend(node.vars.unwrap_or_default());
     for (pattern, vars) in node.hosts.unwrap_or_default() {
         let left = MAX_NODES.saturating_sub(inventory.hosts.len());
@@ -52,11 +52,11 @@ fn add(name: String, node: Node, inventory: &mut Inventory, faults: &mut Faults)
         for host in names {
             let known = inventory.hosts.entry(host.clone()).or_default();
             known.vars.extend(vars.iter().map(|(key, value)| (key.clone(), value.clone())));
-            inventory.groups.entry(name.clone()).or_default().hosts.insert(host);
+            inventory.groups.entry(name.to_owned()).or_default().hosts.insert(host);
         }
     }
     for (child, node) in node.children.unwrap_or_default() {
-        inventory.groups.entry(name.clone()).or_default().children.insert(child.clone());
-        add(child, node.unwrap_or_default(), inventory, faults);
+        inventory.groups.entry(name.to_owned()).or_default().children.insert(child.clone());
+        add(&child, node.unwrap_or_default(), inventory, faults);
     }
 }
