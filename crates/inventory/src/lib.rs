@@ -7,10 +7,12 @@
 
 pub mod last_good;
 pub mod plan;
+pub mod reconcile;
 pub mod record;
 pub mod registry;
 pub mod roster;
 pub mod schema;
+pub mod source;
 pub mod states;
 
 pub use record::{Resource, ResourceKey};

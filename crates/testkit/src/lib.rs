@@ -6,4 +6,5 @@ pub mod failing_store;
 pub mod postgres;
 pub mod proxy;
 pub mod scratch;
+pub mod smd;
 pub mod stores;
