@@ -31,10 +31,18 @@ impl States {
 
     /// Durable when it returns.
     pub async fn set(&self, id: NodeId, state: NodeState) -> Result<(), StoreError> {
-        let bytes = serde_json::to_vec(&state).expect("a plain record");
-        let ops = vec![Op::Put(key(id), bytes)];
+        self.set_all(vec![(id, state)]).await
+    }
+
+    /// Several at once; durable when it returns.
+    pub async fn set_all(&self, states: Vec<(NodeId, NodeState)>) -> Result<(), StoreError> {
+        if states.is_empty() {
+            return Ok(());
+        }
+        let bytes = |state: &NodeState| serde_json::to_vec(state).expect("a plain record");
+        let ops = states.iter().map(|(id, state)| Op::Put(key(*id), bytes(state))).collect();
         self.store.commit(Txn { compares: Vec::new(), ops }).await?;
-        self.write(|seen| drop(seen.insert(id, state)));
+        self.write(|seen| seen.extend(states));
         Ok(())
     }
 
