@@ -96,7 +96,12 @@ impl EtcdServer {
 
     /// SIGSTOP: the connections stay, nobody answers.
     pub fn freeze(&self) {
-        self.signal(rustix::process::Signal::STOP);
+        let pid = self.signal(rustix::process::Signal::STOP);
+        // Its threads stop one by one.
+        let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        while !state().contains(") T ") {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub fn thaw(&self) {
@@ -112,11 +117,12 @@ impl EtcdServer {
         }
     }
 
-    fn signal(&self, signal: rustix::process::Signal) {
+    fn signal(&self, signal: rustix::process::Signal) -> u32 {
         let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         let child = process.as_ref().expect("the server runs");
         let pid = rustix::process::Pid::from_child(child);
         rustix::process::kill_process(pid, signal).expect("our own child can be signalled");
+        child.id()
     }
 
     fn file(&self, name: &str) -> PathBuf {
