@@ -232,7 +232,8 @@ impl Sum {
     }
 
     fn finish(self) -> Copied {
-        let hex = self.hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let digits = self.hash.finalize().into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        let hex = digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect();
         Copied { records: self.count, sha256: hex }
     }
 }

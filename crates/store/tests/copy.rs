@@ -1,5 +1,7 @@
 //! Copies of a whole store: complete or refused, between all backends.
 
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
+
 use hoist_store::copy::{self, CopyError, MARKER};
 use hoist_store::{Key, Op, Prefix, Store, Txn};
 use hoist_testkit::stores::{Backend, Ground};
@@ -18,7 +20,7 @@ async fn fill(store: &dyn Store) {
     ops.push(Op::Put(key("empty"), vec![]));
     ops.push(Op::Put(key("big"), vec![0xff; hoist_store::MAX_VALUE_BYTES]));
     store.commit(Txn { compares: vec![], ops }).await.unwrap();
-    store.acquire("job", "me", std::time::Duration::from_secs(60)).await.unwrap().unwrap();
+    store.acquire("job", "me", std::time::Duration::from_mins(1)).await.unwrap().unwrap();
 }
 
 async fn exported(store: &dyn Store) -> Vec<u8> {

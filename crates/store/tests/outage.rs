@@ -1,5 +1,7 @@
 //! What a backend does when its history, its server or its file is gone.
 
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -76,7 +78,7 @@ async fn etcd_history_ends_with_a_compaction() {
 async fn postgres_history_ends_with_its_retention() {
     let server = PostgresServer::shared();
     for (schema, changes, age) in
-        [("changes", 50, Duration::from_secs(3600)), ("age", 1_000_000, Duration::from_millis(1))]
+        [("changes", 50, Duration::from_hours(1)), ("age", 1_000_000, Duration::from_millis(1))]
     {
         let Address::Postgres(mut config) = server.url(schema).parse().unwrap() else { panic!() };
         config.retention.changes = changes;
@@ -161,6 +163,47 @@ async fn wrong_credentials_are_refused_not_retried() {
 }
 
 #[tokio::test]
+async fn etcd_takes_a_password_and_again_after_its_restart() {
+    let server = EtcdServer::start();
+    server.demand_password("sesame");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "sesame\n").unwrap();
+    let url = format!("{}?user=root&password-file={}", server.url("x"), file.path().display());
+    let store = open(&url, Path::new("/")).await.unwrap();
+    let revision = put(&*store, "a", b"1").await.unwrap();
+    let mut watch = store.watch(&Prefix::All, Revision(revision.0 - 1)).await.unwrap();
+    assert_eq!(watch.next().await.unwrap().unwrap().revision, revision);
+    // Tokens do not outlive the server.
+    server.stop();
+    server.resume();
+    assert_eq!(store.get(&key("a")).await.unwrap().unwrap().value, b"1");
+
+    let without = open(&server.url("x"), Path::new("/")).await.unwrap();
+    let refused = without.get(&key("a")).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+    std::fs::write(file.path(), "wrong").unwrap();
+    let wrong = open(&url, Path::new("/")).await.unwrap();
+    let refused = wrong.get(&key("a")).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn postgres_speaks_tls_and_checks_who_answers() {
+    let server = PostgresServer::start_with_tls();
+    let store = open(&server.url("x"), Path::new("/")).await.unwrap();
+    let revision = put(&*store, "a", b"1").await.unwrap();
+    assert_eq!(store.get(&key("a")).await.unwrap().unwrap().revision, revision);
+    // Another CA's server is not ours, whatever it answers.
+    let other = tempfile::tempdir().unwrap();
+    hoist_testkit::certificates::write(other.path());
+    let (base, _) =
+        server.url("x").split_once("&sslrootcert=").map(|(a, b)| (a.to_owned(), b.len())).unwrap();
+    let url = format!("{base}&sslrootcert={}", other.path().join("ca.pem").display());
+    let store = open(&url, Path::new("/")).await.unwrap();
+    assert!(store.get(&key("a")).await.is_err());
+}
+
+#[tokio::test]
 async fn one_file_has_one_owner() {
     let dir = tempfile::tempdir().unwrap();
     let store = EmbeddedStore::open(dir.path(), Retention::default()).unwrap();
@@ -179,7 +222,7 @@ async fn one_file_has_one_owner() {
 async fn leases_of_a_dead_process_end_with_it() {
     let dir = tempfile::tempdir().unwrap();
     let store = EmbeddedStore::open(dir.path(), Retention::default()).unwrap();
-    let long = Duration::from_secs(3600);
+    let long = Duration::from_hours(1);
     let lease = store.acquire("job", "me", long).await.unwrap().unwrap();
     drop(store);
     let store = EmbeddedStore::open(dir.path(), Retention::default()).unwrap();
