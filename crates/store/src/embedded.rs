@@ -121,7 +121,7 @@ impl Store for EmbeddedStore {
         limit: usize,
     ) -> Result<Page, StoreError> {
         let prefix = prefix.clone();
-        self.read(move |txn| tables::list(txn, &prefix, from, limit.max(1))).await
+        self.read(move |txn| tables::list(txn, &prefix, from.as_ref(), limit.max(1))).await
     }
 
     async fn commit(&self, txn: Txn) -> Result<Revision, StoreError> {

@@ -144,11 +144,13 @@ pub struct Health {
 /// * A commit whose compares do not hold changes nothing and says which one failed; it never merges.
 /// * A commit without effective change (no operation, or only deletes of absent keys) returns the
 ///   current revision and makes no new one. A put always counts as a change.
-/// * A listing reads one snapshot, in key order, however many pages it takes. A cursor whose
-///   snapshot is gone is [`StoreError::Compacted`].
+/// * A listing reads one snapshot, in key order, however many pages it takes. Any handle on the
+///   same store can go on with a cursor; one whose snapshot is gone is [`StoreError::Compacted`].
 /// * A watch delivers every commit after `after` that touched the prefix, whole and in order,
-///   also the ones made by other processes. An `after` that is no longer kept is
-///   [`StoreError::Compacted`]; so is an `after` newer than the store (it was restored).
+///   also the ones made by other processes, with the values as they were at that commit. Commits
+///   are never merged. An `after` that is no longer kept is [`StoreError::Compacted`]; so is an
+///   `after` newer than the store (it was restored). A watch may end with
+///   [`StoreError::Unavailable`] or live through an outage; either way nothing is skipped.
 #[async_trait]
 pub trait Store: Send + Sync + fmt::Debug {
     async fn get(&self, key: &Key) -> Result<Option<Record>, StoreError>;
@@ -165,7 +167,8 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     async fn watch(&self, prefix: &Prefix, after: Revision) -> Result<Watch, StoreError>;
 
-    /// Takes the lease if nobody holds it (or `owner` holds it already); `None` when another does.
+    /// Takes the lease if nobody holds it (or `owner` holds it already, with the same fence);
+    /// `None` when another does. It lasts at least `ttl`; on etcd up to some seconds longer.
     async fn acquire(
         &self,
         name: &str,

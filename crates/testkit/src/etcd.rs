@@ -7,11 +7,7 @@ use std::process::{Child, Command};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use rcgen::{
-    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
-};
-
+use crate::certificates;
 use crate::scratch::{Scratch, free_port, program};
 
 /// One member of its own.
@@ -59,7 +55,7 @@ impl EtcdServer {
             process: Mutex::new(None),
         };
         if tls {
-            write_certificates(&server.scratch);
+            certificates::write(server.scratch.dir());
         }
         server.resume();
         server
@@ -84,6 +80,24 @@ impl EtcdServer {
         )
     }
 
+    /// Switches on authentication, with `root` and this password. For good, on this server.
+    pub fn demand_password(&self, password: &str) {
+        assert!(!self.tls, "asked over plain HTTP");
+        for (path, body) in [
+            ("user/add", format!(r#"{{"name":"root","password":"{password}"}}"#)),
+            ("role/add", r#"{"name":"root"}"#.to_owned()),
+            ("user/grant", r#"{"user":"root","role":"root"}"#.to_owned()),
+            ("enable", "{}".to_owned()),
+        ] {
+            let request = format!(
+                "POST /v3/auth/{path} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            let answer = ask(self.port, &request).expect("etcd answers");
+            assert!(answer.contains("200 OK"), "{path}: {answer}");
+        }
+    }
+
     /// SIGKILL, as a power cut would.
     pub fn stop(&self) {
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,7 +110,12 @@ impl EtcdServer {
 
     /// SIGSTOP: the connections stay, nobody answers.
     pub fn freeze(&self) {
-        self.signal(rustix::process::Signal::STOP);
+        let pid = self.signal(rustix::process::Signal::STOP);
+        // Its threads stop one by one.
+        let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        while !state().contains(") T ") {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub fn thaw(&self) {
@@ -112,11 +131,12 @@ impl EtcdServer {
         }
     }
 
-    fn signal(&self, signal: rustix::process::Signal) {
+    fn signal(&self, signal: rustix::process::Signal) -> u32 {
         let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         let child = process.as_ref().expect("the server runs");
         let pid = rustix::process::Pid::from_child(child);
         rustix::process::kill_process(pid, signal).expect("our own child can be signalled");
+        child.id()
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -158,46 +178,22 @@ impl EtcdServer {
     }
 
     fn is_healthy(&self) -> bool {
-        let ask = || -> std::io::Result<String> {
-            let mut socket = TcpStream::connect(("127.0.0.1", self.health_port))?;
-            socket.set_read_timeout(Some(Duration::from_secs(2)))?;
-            socket.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
-            let mut answer = String::new();
-            socket.read_to_string(&mut answer)?;
-            Ok(answer)
-        };
-        ask().is_ok_and(|answer| answer.contains("\"health\":\"true\""))
+        let answer = ask(self.health_port, "GET /health HTTP/1.0\r\n\r\n");
+        answer.is_ok_and(|answer| answer.contains("\"health\":\"true\""))
     }
+}
+
+fn ask(port: u16, request: &str) -> std::io::Result<String> {
+    let mut socket = TcpStream::connect(("127.0.0.1", port))?;
+    socket.set_read_timeout(Some(Duration::from_secs(2)))?;
+    socket.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer)?;
+    Ok(answer)
 }
 
 impl Drop for EtcdServer {
     fn drop(&mut self) {
         self.stop();
-    }
-}
-
-fn write_certificates(scratch: &Scratch) {
-    let mut params = CertificateParams::new(Vec::new()).expect("no names, no faults");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    let key = KeyPair::generate().expect("a key");
-    let certificate = params.self_signed(&key).expect("a CA");
-    let ca = Issuer::new(params, key);
-    let write = |name: &str, text: String| {
-        std::fs::write(scratch.dir().join(name), text).expect("scratch is writable");
-    };
-    write("ca.pem", certificate.pem());
-    for (name, usage) in [
-        ("server", ExtendedKeyUsagePurpose::ServerAuth),
-        ("client", ExtendedKeyUsagePurpose::ClientAuth),
-    ] {
-        let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-        let mut params = CertificateParams::new(names).expect("valid names");
-        // etcd's gateway connects to its own listener with the server's certificate.
-        params.extended_key_usages = vec![usage, ExtendedKeyUsagePurpose::ClientAuth];
-        let key = KeyPair::generate().expect("a key");
-        let certificate = params.signed_by(&key, &ca).expect("a certificate");
-        write(&format!("{name}.pem"), certificate.pem());
-        write(&format!("{name}.key"), key.serialize_pem());
     }
 }

@@ -1,6 +1,7 @@
 //! What tests share: stores that fail on request, real servers on loopback, connections that break.
 //! For development only; nothing that ships depends on this.
 
+pub mod certificates;
 pub mod etcd;
 pub mod failing_store;
 pub mod postgres;

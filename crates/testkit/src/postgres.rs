@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::certificates;
 use crate::scratch::{Scratch, free_port, program};
 
 /// A cluster of its own (in `PostgreSQL`'s sense: a server and its data).
@@ -12,16 +13,30 @@ use crate::scratch::{Scratch, free_port, program};
 pub struct PostgresServer {
     scratch: Scratch,
     port: u16,
+    tls: bool,
     process: Mutex<Option<Child>>,
 }
 
 /// Long enough for initdb on a busy machine.
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_mins(1);
 
 impl PostgresServer {
     pub fn start() -> Self {
-        let server = Self { scratch: Scratch::new(), port: free_port(), process: Mutex::new(None) };
+        Self::new(false)
+    }
+
+    /// Takes encrypted connections; [`PostgresServer::url`] asks for one.
+    pub fn start_with_tls() -> Self {
+        Self::new(true)
+    }
+
+    fn new(tls: bool) -> Self {
+        let (scratch, port) = (Scratch::new(), free_port());
+        let server = Self { scratch, port, tls, process: Mutex::new(None) };
         server.make_cluster();
+        if tls {
+            server.make_certificates();
+        }
         server.resume();
         server
     }
@@ -38,7 +53,12 @@ impl PostgresServer {
 
     /// A store address on this server.
     pub fn url(&self, schema: &str) -> String {
-        format!("postgres://hoist@127.0.0.1:{}/postgres?schema={schema}", self.port)
+        let url = format!("postgres://hoist@127.0.0.1:{}/postgres?schema={schema}", self.port);
+        if !self.tls {
+            return url;
+        }
+        let ca = self.scratch.dir().join("ca.pem");
+        format!("{url}&sslmode=verify-full&sslrootcert={}", ca.display())
     }
 
     /// SIGKILL, as a power cut would. Its sessions notice and end by themselves.
@@ -85,6 +105,11 @@ impl PostgresServer {
             "-c",
             &format!("unix_socket_directories={}", data.display()),
         ]);
+        if self.tls {
+            let file = |name: &str| data.join(name).display().to_string();
+            command.args(["-c", "ssl=on", "-c", &format!("ssl_cert_file={}", file("server.pem"))]);
+            command.args(["-c", &format!("ssl_key_file={}", file("server.key"))]);
+        }
         self.scratch.spawn("postgres", &mut command)
     }
 
@@ -105,6 +130,21 @@ impl PostgresServer {
             .output()
             .expect("initdb starts");
         assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
+    }
+
+    /// The server reads its key as its own user, and only if nobody else can.
+    fn make_certificates(&self) {
+        let dir = self.scratch.dir();
+        certificates::write(dir);
+        for name in ["server.pem", "server.key"] {
+            let file = dir.join("data").join(name);
+            std::fs::copy(dir.join(name), &file).expect("scratch is writable");
+            let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+            std::fs::set_permissions(&file, private).expect("our own file");
+            if let Some((uid, gid)) = unprivileged_ids() {
+                std::os::unix::fs::chown(&file, Some(uid), Some(gid)).expect("root may chown");
+            }
+        }
     }
 
     fn is_ready(&self) -> bool {

@@ -26,7 +26,7 @@ pub(super) struct File {
 }
 
 /// Pages kept in memory. The working set of a site is small; the roster answers the boots.
-const CACHE_BYTES: usize = 64 * 1024 * 1024;
+const CACHE_BYTES: usize = 32 * 1024 * 1024;
 
 impl File {
     pub(super) fn at(path: PathBuf) -> Result<Self, StoreError> {

@@ -20,8 +20,13 @@ use crate::{
     Batch, Change, Compare, Cursor, Key, Page, Prefix, Record, Revision, Span, StoreError,
 };
 
+/// Key of a history entry: which key, and the commit that replaced its value.
+type At = (&'static str, u64);
+/// Value of a history entry: the replaced value and its revision, if there was one.
+type Before = Option<(u64, &'static [u8])>;
+
 const RECORDS: TableDefinition<&str, (u64, &[u8])> = TableDefinition::new("records");
-const HISTORY: TableDefinition<(&str, u64), Option<(u64, &[u8])>> = TableDefinition::new("history");
+const HISTORY: TableDefinition<At, Before> = TableDefinition::new("history");
 const COMMITS: TableDefinition<u64, (u64, u64, &str)> = TableDefinition::new("commits");
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 
@@ -81,15 +86,15 @@ pub(super) fn check_kept(txn: &ReadTransaction, asked: Revision) -> Result<Revis
 pub(super) fn list(
     txn: &ReadTransaction,
     prefix: &Prefix,
-    from: Option<Cursor>,
+    from: Option<&Cursor>,
     limit: usize,
 ) -> Result<Page, Fault> {
-    let snapshot = match &from {
+    let snapshot = match from {
         Some(cursor) => cursor.snapshot,
         None => revision(txn)?,
     };
     let head = check_kept(txn, snapshot)?;
-    let span = prefix.span(from.as_ref().map(|cursor| &cursor.after));
+    let span = prefix.span(from.map(|cursor| &cursor.after));
     let mut found =
         if snapshot < head { changed_since(txn, &span, snapshot)? } else { BTreeMap::new() };
     collect_unchanged(txn, &span, snapshot, limit + 1, &mut found)?;
@@ -124,7 +129,7 @@ pub(super) fn changes(
 /// What the commit at `revision` did to `key`: still there, or kept by whoever replaced it.
 fn value_at(
     records: &impl ReadableTable<&'static str, (u64, &'static [u8])>,
-    history: &impl ReadableTable<(&'static str, u64), Option<(u64, &'static [u8])>>,
+    history: &impl ReadableTable<At, Before>,
     key: Key,
     revision: Revision,
 ) -> Result<Change, Fault> {
@@ -230,10 +235,18 @@ fn number(
     Ok(meta.get(name)?.map_or(0, |guard| guard.value()))
 }
 
+/// A commit about to leave history.
+struct OldCommit {
+    revision: u64,
+    at_ms: u64,
+    bytes: u64,
+    keys: Vec<Key>,
+}
+
 /// The tables of one write transaction, with the numbers of `meta` held beside them.
 pub(super) struct Tables<'txn> {
     records: Table<'txn, &'static str, (u64, &'static [u8])>,
-    history: Table<'txn, (&'static str, u64), Option<(u64, &'static [u8])>>,
+    history: Table<'txn, At, Before>,
     commits: Table<'txn, u64, (u64, u64, &'static str)>,
     meta: Table<'txn, &'static str, u64>,
     revision: u64,
@@ -331,18 +344,18 @@ impl<'txn> Tables<'txn> {
     ) -> Result<(), Fault> {
         let age_ms = u64::try_from(retention.age.as_millis()).unwrap_or(u64::MAX);
         for _ in 0..commits * DROPPED_PER_COMMIT {
-            let Some((revision, (at_ms, bytes, keys))) = self.oldest_commit()? else { break };
-            let old = now_ms.saturating_sub(at_ms) > age_ms;
+            let Some(oldest) = self.oldest_commit()? else { break };
+            let old = now_ms.saturating_sub(oldest.at_ms) > age_ms;
             if self.changes <= retention.changes && self.bytes <= retention.bytes && !old {
                 break;
             }
-            self.commits.remove(revision)?;
-            for key in &keys {
-                self.history.remove((key.as_str(), revision))?;
+            self.commits.remove(oldest.revision)?;
+            for key in &oldest.keys {
+                self.history.remove((key.as_str(), oldest.revision))?;
             }
-            self.floor = revision;
-            self.changes = self.changes.saturating_sub(keys.len() as u64);
-            self.bytes = self.bytes.saturating_sub(bytes);
+            self.floor = oldest.revision;
+            self.changes = self.changes.saturating_sub(oldest.keys.len() as u64);
+            self.bytes = self.bytes.saturating_sub(oldest.bytes);
         }
         Ok(())
     }
@@ -362,10 +375,11 @@ impl<'txn> Tables<'txn> {
         Ok(())
     }
 
-    fn oldest_commit(&self) -> Result<Option<(u64, (u64, u64, Vec<Key>))>, Fault> {
+    fn oldest_commit(&self) -> Result<Option<OldCommit>, Fault> {
         let Some((revision, commit)) = self.commits.first()? else { return Ok(None) };
         let (at_ms, bytes, keys) = commit.value();
-        Ok(Some((revision.value(), (at_ms, bytes, keys_of(keys).collect()))))
+        let keys = keys_of(keys).collect();
+        Ok(Some(OldCommit { revision: revision.value(), at_ms, bytes, keys }))
     }
 
     fn replace(

@@ -49,8 +49,11 @@ const QUEUE: usize = 4096;
 /// Requests made durable together. Bounds how long the first of them waits for the last.
 const GROUP: usize = 512;
 
+/// How long to leave a failing disk alone when nobody asks for it.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+
 /// How often the writer looks for leases that ran out when nothing else happens.
-const NO_LEASE_WAIT: Duration = Duration::from_secs(3600);
+const NO_LEASE_WAIT: Duration = Duration::from_hours(1);
 
 /// Starts the thread, and joins it when dropped, so that the file is free again afterwards.
 #[derive(Debug)]
@@ -144,15 +147,17 @@ impl From<Fault> for Stage {
 
 impl Desk {
     fn run(mut self, waiting: &Receiver<Request>) {
+        let mut pause = Duration::ZERO;
         loop {
-            let first = match waiting.recv_timeout(self.until_next_expiry()) {
+            let first = match waiting.recv_timeout(self.until_next_expiry().max(pause)) {
                 Ok(request) => Some(request),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             let group: Vec<_> = first.into_iter().chain(waiting.try_iter()).take(GROUP).collect();
-            // A group of nothing only ends leases; its failure has nobody to tell and is met again.
-            let _ = self.serve(group);
+            // A group of nothing only ends leases; if that fails (a full disk), try again, but not
+            // at once.
+            pause = if self.serve(group).is_ok() { Duration::ZERO } else { AFTER_FAILURE };
         }
     }
 
@@ -177,11 +182,15 @@ impl Desk {
             Ok((head, told)) => {
                 self.leases = leases;
                 self.head.send_replace(head);
-                replies.into_iter().zip(told).for_each(|(reply, told)| drop(reply.send(told)));
+                for (reply, told) in replies.into_iter().zip(told) {
+                    drop(reply.send(told));
+                }
                 Ok(())
             }
             Err(error) => {
-                replies.into_iter().for_each(|reply| drop(reply.send(Err(same(&error)))));
+                for reply in replies {
+                    drop(reply.send(Err(same(&error))));
+                }
                 Err(error)
             }
         }

@@ -208,6 +208,8 @@ impl Client {
         let count = self.members.len();
         let share = CALL_TIMEOUT / u32::try_from(count).unwrap_or(u32::MAX);
         let first = self.current.load(Ordering::Relaxed);
+        // A connection that broke while idle is worth one more try, also on the only member.
+        let turns = count.max(2);
         let mut turn = 0;
         loop {
             let index = (first + turn) % count;
@@ -219,7 +221,8 @@ impl Client {
                 Err(status) => status,
             };
             turn += 1;
-            if turn == count || !another_may_help(&error, repeat) {
+            let hangs = error.code() == Code::DeadlineExceeded && count == 1;
+            if turn == turns || hangs || !another_may_help(&error, repeat) {
                 self.current.store((index + 1) % count, Ordering::Relaxed);
                 return Err(explain(&error));
             }
@@ -348,7 +351,8 @@ fn never_sent(status: &Status) -> bool {
 
 /// What an answer other than success means for the caller.
 pub(super) fn explain(status: &Status) -> StoreError {
-    let detail = format!("etcd: {}", chain(status));
+    let cause = std::error::Error::source(status).map(|cause| format!(": {}", chain(cause)));
+    let detail = format!("etcd: {}{}", status.message(), cause.unwrap_or_default());
     match status.code() {
         Code::ResourceExhausted if status.message().contains("space exceeded") => {
             StoreError::Full { detail }

@@ -28,7 +28,7 @@ use crate::txn::Effects;
 use crate::{Compare, Key, Prefix, Revision, StoreError};
 
 /// How long a dead writer blocks the others. Renewed while staging goes on.
-const PREPARE_TTL: Duration = Duration::from_secs(10);
+const PREPARE_TTL: Duration = Duration::from_secs(5);
 
 /// Requests under way at once while staging or applying; etcd syncs them to disk together.
 const PARALLEL: usize = 8;
@@ -67,7 +67,7 @@ impl Inner {
     ) -> Result<Revision, StoreError> {
         let mut prepared = self.prepare(lease).await?;
         let effects = self.spell_out(effects, &mut prepared).await?;
-        self.check_compares(compares).await?;
+        self.check_compares(compares, &mut prepared).await?;
         if effects.keys.is_empty() {
             return self.current().await;
         }
@@ -125,7 +125,7 @@ impl Inner {
             .filter(|(_, value)| value.is_none())
             .map(|(key, _)| key.clone())
             .collect();
-        for (key, found) in self.look_up(&deleted, true).await? {
+        for (key, found) in self.look_up(&deleted, true, prepared).await? {
             if found.is_none() {
                 effects.keys.remove(&key);
             }
@@ -158,9 +158,11 @@ impl Inner {
         &self,
         keys: &[Key],
         keys_only: bool,
+        prepared: &mut Prepared,
     ) -> Result<Vec<(Key, Option<KeyValue>)>, StoreError> {
         let mut all = Vec::with_capacity(keys.len());
         for part in keys.chunks(MAX_OPS) {
+            self.renew(prepared).await?;
             let ranges = part.iter().map(|key| {
                 let range = one(self.layout.record(key.as_str()));
                 do_range(pb::RangeRequest { keys_only, ..range })
@@ -175,10 +177,16 @@ impl Inner {
 
     /// Holds until the flip, which compares that our prepare is still there. Leases are the
     /// exception, they end by themselves: the flip compares them again.
-    async fn check_compares(&self, compares: &[Compare]) -> Result<(), StoreError> {
+    async fn check_compares(
+        &self,
+        compares: &[Compare],
+        prepared: &mut Prepared,
+    ) -> Result<(), StoreError> {
         let keys: Vec<Key> =
             compares.iter().map(|compare| super::wanted(compare).0.clone()).collect();
-        for ((key, found), compare) in self.look_up(&keys, false).await?.into_iter().zip(compares) {
+        for ((key, found), compare) in
+            self.look_up(&keys, false, prepared).await?.into_iter().zip(compares)
+        {
             let actual = found.as_ref().map(written_at).transpose()?;
             if actual != super::wanted(compare).1 {
                 return Err(StoreError::Conflict { key });

@@ -199,11 +199,14 @@ impl Chunk {
         let mut rest = found.value.as_slice();
         let mut chunk = Self::default();
         while !rest.is_empty() {
-            let raw = take_part(&mut rest).flatten().ok_or_else(bad)?;
+            let Some(Part::Bytes(raw)) = take_part(&mut rest) else { return Err(bad()) };
             let text = std::str::from_utf8(raw).ok();
             let key = text.and_then(|text| text.parse().ok()).ok_or_else(bad)?;
-            let value = take_part(&mut rest).ok_or_else(bad)?;
-            chunk.0.push((key, value.map(<[u8]>::to_vec)));
+            let value = match take_part(&mut rest).ok_or_else(bad)? {
+                Part::Bytes(value) => Some(value.to_vec()),
+                Part::Delete => None,
+            };
+            chunk.0.push((key, value));
         }
         Ok(chunk)
     }
@@ -217,17 +220,22 @@ fn put_part(out: &mut Vec<u8>, part: &[u8]) {
     out.extend(part);
 }
 
-/// Outer `None`: cut short. Inner `None`: a delete.
-fn take_part<'a>(rest: &mut &'a [u8]) -> Option<Option<&'a [u8]>> {
+/// What was put before; `None` when it is cut short.
+fn take_part<'a>(rest: &mut &'a [u8]) -> Option<Part<'a>> {
     let (length, after) = rest.split_first_chunk::<4>()?;
     let length = u32::from_be_bytes(*length);
     if length == DELETE {
         *rest = after;
-        return Some(None);
+        return Some(Part::Delete);
     }
     let (part, after) = after.split_at_checked(length as usize)?;
     *rest = after;
-    Some(Some(part))
+    Some(Part::Bytes(part))
+}
+
+enum Part<'a> {
+    Bytes(&'a [u8]),
+    Delete,
 }
 
 pub(super) fn size(key: &Key, value: Option<&[u8]>) -> usize {

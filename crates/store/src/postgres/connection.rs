@@ -197,13 +197,9 @@ async fn within<T>(
     limit: Duration,
     work: impl Future<Output = Result<T, tokio_postgres::Error>>,
 ) -> Result<T, StoreError> {
-    match tokio::time::timeout(limit, work).await {
-        Ok(done) => done.map_err(|error| explain(&error)),
-        Err(_) => {
-            let detail = format!("postgres: no answer within {limit:?}");
-            Err(StoreError::Unavailable { detail })
-        }
-    }
+    let late =
+        |_| StoreError::Unavailable { detail: format!("postgres: no answer within {limit:?}") };
+    tokio::time::timeout(limit, work).await.map_err(late)?.map_err(|error| explain(&error))
 }
 
 /// What an error of the server or the connection means for the caller.

@@ -65,6 +65,9 @@ const TRIM_ROWS: i64 = 20_000;
 /// Commits read from the log at once by a watch.
 const WATCH_COMMITS: i64 = 64;
 
+/// One key of a transaction: `Some` is put, `None` is deleted.
+type Effect = (Key, Option<Vec<u8>>);
+
 pub(super) async fn ensure(connection: &mut Connection, schema: &str) -> Result<(), StoreError> {
     let known = "select to_regclass('meta') is not null and \
                  exists (select from pg_tables where schemaname = current_schema() and tablename = 'meta')";
@@ -344,11 +347,7 @@ impl<'a> Commit<'a> {
         Ok(rows.iter().map(|row| Key(row.get(0))).collect())
     }
 
-    async fn delete(
-        &mut self,
-        at: i64,
-        part: &[(Key, Option<Vec<u8>>)],
-    ) -> Result<u64, StoreError> {
+    async fn delete(&mut self, at: i64, part: &[Effect]) -> Result<u64, StoreError> {
         let keys: Vec<&str> = part.iter().map(|(key, _)| key.as_str()).collect();
         let log = "insert into changes (revision, key, prev_revision, prev_value) \
                    select $1, key, revision, value from records where key = any($2)";
@@ -359,7 +358,7 @@ impl<'a> Commit<'a> {
         Ok(count)
     }
 
-    async fn put(&mut self, at: i64, part: &[(Key, Option<Vec<u8>>)]) -> Result<u64, StoreError> {
+    async fn put(&mut self, at: i64, part: &[Effect]) -> Result<u64, StoreError> {
         let keys: Vec<&str> = part.iter().map(|(key, _)| key.as_str()).collect();
         let values: Vec<&[u8]> = part.iter().filter_map(|(_, value)| value.as_deref()).collect();
         let log = "insert into changes (revision, key, prev_revision, prev_value) \
@@ -415,7 +414,7 @@ async fn trim(connection: &mut Connection, retention: &Retention) -> Result<(), 
 }
 
 /// Slices of at most [`MAX_KEYS`] keys and about [`MAX_BYTES`].
-fn parts(puts: &[(Key, Option<Vec<u8>>)]) -> Vec<&[(Key, Option<Vec<u8>>)]> {
+fn parts(puts: &[Effect]) -> Vec<&[Effect]> {
     let mut parts = Vec::new();
     let (mut from, mut bytes) = (0, 0);
     for (index, (_, value)) in puts.iter().enumerate() {
