@@ -330,6 +330,23 @@ pub struct MacSwap {
     pub new: hoist_model::Mac,
 }
 
+/// `POST /inventory/v1/import`.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ImportRequest {
+    /// `smd+http://…`, `smd+https://…` or `file:PATH`, as the controller reaches it.
+    pub url: String,
+    /// Under which name the nodes are known to come from there; `smd` or `file` by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Name>,
+    /// A file on the controller with a bearer token for the source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_file: Option<std::path::PathBuf>,
+    /// Take over nodes that are known already, when xname or MAC is the same.
+    #[serde(default)]
+    pub adopt: bool,
+}
+
 /// What one import cycle did.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImportReport {

@@ -143,6 +143,8 @@ codes! {
     BodyTooLarge, "body-too-large", 413, "The body is too large";
     UnsupportedMediaType, "unsupported-media-type", 415, "The body has the wrong media type";
     TooManyFailures, "too-many-failures", 429, "Too many failed attempts";
+    /// What is imported from gave no complete answer.
+    SourceFailed, "source-failed", 502, "The source gave no complete answer";
     Internal, "internal", 500, "Internal error";
     /// Whether a write landed is not known: read the object before trying again.
     StoreUnavailable, "store-unavailable", 503, "The store is unreachable";

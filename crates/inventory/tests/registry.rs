@@ -22,7 +22,7 @@ fn nodes(range: std::ops::Range<u32>, role: &str) -> Vec<Document> {
         )
     };
     let text: Vec<_> = range.map(node).collect();
-    document::read("test", text.join("\n").as_bytes()).unwrap()
+    document::read("test", text.join("\n").as_bytes()).expect("valid documents")
 }
 
 async fn apply(
@@ -49,7 +49,7 @@ async fn remove(registry: &Registry, name: &str) -> Result<Written, WriteError> 
 }
 
 async fn open(ground: &Ground) -> Registry {
-    Registry::open(ground.store().await, Brake::default()).await.unwrap()
+    Registry::open(ground.store().await, Brake::default()).await.expect("an empty store")
 }
 
 async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hoist_inventory::import::Importer;
 use hoist_inventory::registry::{Brake, LoadError, LoadedFrom};
+use hoist_inventory::source::SourceError;
 use hoist_inventory::{Registry, States, last_good};
 use hoist_store::url::Address;
 use hoist_store::{Store, StoreError};
@@ -17,7 +19,7 @@ use crate::ca::ServerName;
 use crate::chain;
 use crate::data_dir::{DataDir, DataDirError, Runtime};
 use crate::health::Finding;
-use crate::inventory::{self, Background, Inventory, STALE_AFTER};
+use crate::inventory::{self, Background, Inventory, STALE_AFTER, Source, SourceConfig, committer};
 use crate::jwks::JwksConfig;
 use crate::listen::Limits;
 use crate::server::{Chassis, Retentions, Running, Server, StartError, Stopped};
@@ -34,6 +36,8 @@ pub struct Config {
     pub tls_listen: Option<SocketAddr>,
     /// Address of the store; see [`hoist_store::url`].
     pub store: String,
+    /// Where nodes are imported from; `None` when people declare them here.
+    pub source: Option<SourceConfig>,
     /// Further names and addresses this controller is reached by.
     pub names: Vec<ServerName>,
     pub policy: Policy,
@@ -50,6 +54,7 @@ impl Config {
             listen: None,
             tls_listen: None,
             store: "embedded".to_owned(),
+            source: None,
             names: Vec::new(),
             policy: Policy::default(),
             limits: Limits::default(),
@@ -69,6 +74,8 @@ pub enum ControllerError {
     Store { store: String, source: StoreError },
     #[error("the site cannot be loaded, and there is no last-good copy to go on from")]
     Load(#[source] LoadError),
+    #[error("the inventory source cannot be used")]
+    Source(#[from] SourceError),
     #[error("the server cannot start")]
     Start(#[from] StartError),
 }
@@ -118,7 +125,9 @@ impl Controller {
         }
         let (sender, receiver) = std::sync::mpsc::channel();
         let (shared_registry, shared_states) = (registry.clone(), states.clone());
-        let background = Background { started, backend };
+        let source =
+            config.source.as_ref().map(|c| open_source(c, &registry, &states)).transpose()?;
+        let background = Background { started, backend, source: source.clone() };
         let running = builder
             .context(move |chassis| {
                 let inventory = Inventory::new(chassis, shared_registry, shared_states, background);
@@ -131,12 +140,12 @@ impl Controller {
             .await?;
         let inventory = receiver.recv().expect("a started server has made its routes");
         let controller = Self { running, data_dir, registry, inventory };
-        controller.start_background(states);
+        controller.start_background(states, source);
         controller.announce();
         Ok(controller)
     }
 
-    fn start_background(&self, states: States) {
+    fn start_background(&self, states: States, source: Option<Source>) {
         let chassis = self.running.chassis();
         let (tasks, stop) = (&chassis.tasks, chassis.tasks.stopping());
         tasks.spawn("follow", self.registry.clone().follow(stop.clone()));
@@ -144,6 +153,9 @@ impl Controller {
         tasks.spawn("states", states.follow(stop.clone()));
         let keep = last_good::keep(self.registry.clone(), self.data_dir.last_good(), stop.clone());
         tasks.spawn("last-good", keep);
+        if let Some(Source { url, importer }) = source {
+            tasks.spawn("import", importer.run(committer(chassis, &url), stop.clone()));
+        }
         check_freshness(chassis, &self.registry);
     }
 
@@ -184,6 +196,17 @@ impl Controller {
         self.data_dir.withdraw();
         self.running.stop().await
     }
+}
+
+fn open_source(
+    config: &SourceConfig,
+    registry: &Registry,
+    states: &States,
+) -> Result<Source, SourceError> {
+    let (registry, states) = (registry.clone(), states.clone());
+    let (source, options) = (config.open()?, config.reconcile.clone());
+    let importer = Importer::new(registry, states, source, options, config.every);
+    Ok(Source { url: config.url(), importer })
 }
 
 /// From the store if it answers, else from the last-good copy.

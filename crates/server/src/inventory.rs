@@ -4,6 +4,7 @@
 //! makes them durable together with their audit entry before they are answered.
 
 mod etag;
+mod import;
 mod members;
 mod nodes;
 mod refusal;
@@ -17,8 +18,9 @@ use std::sync::Arc;
 
 use hoist_api::admin::{Context, Verb};
 use hoist_api::inventory::{
-    Applied, DeleteRequest, Group, Listing, MaintainRequest, NetworkObject, Node, NodeList,
-    PartitionObject, ProtectRequest, ReleaseRequest, Status, SwapRequest,
+    Applied, DeleteRequest, Group, ImportReport, ImportRequest, Listing, MaintainRequest,
+    NetworkObject, Node, NodeList, PartitionObject, ProtectRequest, ReleaseRequest, Status,
+    SwapRequest,
 };
 use hoist_inventory::{Registry, Roster, States};
 use hoist_model::NodeState;
@@ -26,8 +28,9 @@ use hoist_model::NodeState;
 use crate::route::{Plane, Route, with_state};
 use crate::server::Chassis;
 
-pub use status::Background;
+pub use import::{SourceConfig, committer};
 pub(crate) use status::STALE_AFTER;
+pub use status::{Background, Source};
 
 /// A bulk change is read line by line, so this bounds patience, not memory.
 const MAX_APPLY_BYTES: usize = 4 << 30;
@@ -262,6 +265,15 @@ fn bulk_routes() -> Vec<Route<Inventory>> {
             .streaming()
             .gives_media(200, NDJSON)
             .selective(),
+        Route::post("/inventory/v1/refresh", WRITE, import::refresh)
+            .summary("Import from the configured source now")
+            .streaming()
+            .gives::<ImportReport>(200),
+        Route::post("/inventory/v1/import", WRITE, import::import)
+            .summary("Run one import cycle from the source named in the body")
+            .takes::<ImportRequest>()
+            .streaming()
+            .gives::<ImportReport>(200),
         Route::get("/inventory/v1/status", READ, status::get)
             .summary("How fresh the picture is")
             .gives::<Status>(200)

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use axum::extract::State;
-use hoist_api::inventory::{RosterStatus, Status, StoreStatus};
+use hoist_api::inventory::{ImportReport, RosterStatus, SourceStatus, Status, StoreStatus};
+use hoist_inventory::import::{Importer, Report};
 use hoist_inventory::registry::LoadedFrom;
 
 use super::Inventory;
@@ -21,6 +22,43 @@ pub struct Background {
     pub started: Instant,
     /// `embedded`, `etcd` or `postgres`: known even while the store is away.
     pub backend: &'static str,
+    /// Where nodes are imported from, if they are.
+    pub source: Option<Source>,
+}
+
+/// The configured source of the inventory.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// Without credentials.
+    pub url: String,
+    pub importer: Importer,
+}
+
+impl Source {
+    fn status(&self) -> SourceStatus {
+        let progress = self.importer.progress();
+        SourceStatus {
+            url: self.url.clone(),
+            last_report: progress.last.map(|report| import_report(&self.url, report)),
+            error: progress.error,
+            last_success: progress.success,
+        }
+    }
+}
+
+pub(super) fn import_report(source: &str, report: Report) -> ImportReport {
+    ImportReport {
+        source: source.to_owned(),
+        idle: report.idle,
+        added: report.added,
+        changed: report.changed,
+        unchanged: report.unchanged,
+        removed: report.removed,
+        absent: report.absent,
+        warnings: report.warnings.iter().map(ToString::to_string).collect(),
+        alarm: report.alarm,
+        revision: report.revision,
+    }
 }
 
 pub(super) async fn get(State(inventory): State<Inventory>) -> Json<Status> {
@@ -61,7 +99,7 @@ impl Inventory {
                 stale: contact.silent > STALE_AFTER || loaded_from == "snapshot",
                 snapshot_written: None,
             },
-            source: None,
+            source: self.background.source.as_ref().map(Source::status),
             uptime_seconds: self.background.started.elapsed().as_secs(),
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
@@ -17,6 +18,7 @@ use super::{Inventory, NDJSON};
 use crate::extract::Json;
 use crate::failure::Failure;
 use crate::principal::Principal;
+use crate::route::Live;
 
 /// A line at least this often: it shows that the stream lives, and where to resume.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(15);
@@ -152,7 +154,8 @@ pub(super) fn stream(
         }
         Some((Ok::<_, std::convert::Infallible>(text), watcher))
     });
-    Ok(([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(chunks)).into_response())
+    let body = Body::from_stream(chunks);
+    Ok(([(header::CONTENT_TYPE, NDJSON)], Extension(Live), body).into_response())
 }
 
 /// `?since=R&wait=30s`: the poor man's watch.

@@ -1,0 +1,290 @@
+//! `hoist serve`: settings in, a running controller out, until a signal says stop.
+
+use std::io::IsTerminal;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use hoist_inventory::registry::Brake;
+use hoist_model::Exit;
+use hoist_server::audit::Retention;
+use hoist_server::auth::Policy;
+use hoist_server::ca::ServerName;
+use hoist_server::controller::{Config, Controller, ControllerError};
+use hoist_server::data_dir::DataDirError;
+use hoist_server::inventory::SourceConfig;
+use hoist_server::jwks::{JwksConfig, JwksSource};
+use hoist_server::telemetry::{LogFormat, init_logging};
+use hoist_server::{Limits, Retentions, systemd};
+use hoist_store::StoreError;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::Connection;
+use crate::commands::Shell;
+use crate::connect::{self, Surroundings};
+use crate::failure::Failure;
+use crate::settings::{SettingError, Settings};
+
+/// Looked for in the data directory and here, when `--config` does not name another.
+const SYSTEM_CONFIG: &str = "/etc/hoist/hoist.toml";
+
+/// Run the controller
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Run the controller: one process, state in one directory.\n\n\
+    Settings come from hoist.toml (--config, else <data-dir>/hoist.toml, else \
+    /etc/hoist/hoist.toml), then HOIST_… variables, then flags; the later one wins.",
+    after_help = "Examples:\n  hoist serve --data-dir /var/lib/hoist --listen 0.0.0.0:27778\n  \
+    hoist serve --store etcd://h1:2379,h2:2379/hoist --inventory smd+https://smd:27779\n  \
+    hoist serve --print-config"
+)]
+pub(crate) struct ServeArgs {
+    /// Plain HTTP listener, or `off`
+    #[arg(long, value_name = "ADDR:PORT|off")]
+    listen: Option<String>,
+    /// TLS listener, or `off`
+    #[arg(long, value_name = "ADDR:PORT|off")]
+    tls_listen: Option<String>,
+    /// `embedded`, `etcd://h1:2379,h2:2379/prefix` or `postgres://…`
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Where nodes come from: `store`, `smd+http://…`, `smd+https://…` or `file:…`
+    #[arg(long, value_name = "URL")]
+    inventory: Option<String>,
+    /// The URL under which nodes reach this controller
+    #[arg(long, value_name = "URL")]
+    advertise: Option<String>,
+    /// Configuration file
+    #[arg(long, value_name = "FILE", env = "HOIST_CONFIG")]
+    config: Option<PathBuf>,
+    /// Print the configuration that would be used, with the origin of each value, and end
+    #[arg(long)]
+    print_config: bool,
+}
+
+pub(crate) fn run(args: &ServeArgs, shell: &mut Shell) -> Result<Exit, Failure> {
+    let settings = gather(args, &shell.connection)?;
+    if args.print_config {
+        shell.printer.text(&settings.print())?;
+        return Ok(Exit::Done);
+    }
+    let config = config(&settings)?;
+    let format = match settings.text("log.format") {
+        "human" => LogFormat::Human,
+        "json" => LogFormat::Json,
+        _ if std::io::stderr().is_terminal() => LogFormat::Human,
+        _ => LogFormat::Json,
+    };
+    init_logging(format, settings.text("log.level"))
+        .map_err(|error| settings.wrong("log.level", error.to_string()))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::Runtime)?;
+    runtime.block_on(serve(config, shell))
+}
+
+async fn serve(config: Config, shell: &mut Shell) -> Result<Exit, Failure> {
+    // Before anything listens, so that no signal finds us unprepared.
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::Runtime)?;
+    let data_dir = config.data_dir.clone();
+    let controller = tokio::select! {
+        started = Controller::start(config) => started.map_err(start_failure)?,
+        _ = terminate.recv() => return Ok(Exit::Done),
+        _ = interrupt.recv() => return Ok(Exit::Done),
+    };
+    greet(&controller, &data_dir, shell)?;
+    systemd::ready("serving");
+    systemd::start_watchdog(&controller.chassis().tasks);
+    tokio::select! {
+        _ = terminate.recv() => tracing::info!("told to terminate"),
+        _ = interrupt.recv() => tracing::info!("interrupted"),
+    }
+    systemd::stopping();
+    let stopped = controller.stop().await;
+    if stopped.cut > 0 {
+        tracing::warn!(connections = stopped.cut, "cut connections that did not end in time");
+    }
+    if stopped.panicked.is_empty() {
+        return Ok(Exit::Done);
+    }
+    tracing::error!(tasks = ?stopped.panicked, "tasks had panicked");
+    Ok(Exit::Degraded)
+}
+
+/// What people and scripts need to know first.
+fn greet(controller: &Controller, data_dir: &Path, shell: &mut Shell) -> Result<(), Failure> {
+    let roster = controller.registry().roster();
+    if let Some(addr) = controller.plain_addr() {
+        shell.printer.line(format!("listening on http://{addr}"))?;
+    }
+    if let Some(addr) = controller.tls_addr() {
+        shell.printer.line(format!("listening on https://{addr}"))?;
+    }
+    shell.printer.line(format!(
+        "{} nodes at revision {}; admin token in {}",
+        roster.len(),
+        roster.revision(),
+        data_dir.join("admin.token").display()
+    ))?;
+    shell.printer.flush()
+}
+
+fn start_failure(error: ControllerError) -> Failure {
+    let exit = match &error {
+        ControllerError::DataDir(DataDirError::InUse { .. })
+        | ControllerError::Store { source: StoreError::InUse { .. }, .. } => Exit::Locked,
+        ControllerError::DataDir(_) => Exit::Usage,
+        _ => Exit::Failed,
+    };
+    Failure::start(exit, error)
+}
+
+/// File, environment, flags.
+fn gather(args: &ServeArgs, connection: &Connection) -> Result<Settings, Failure> {
+    let mut settings = Settings::new();
+    let data_dir = connect::data_dir(connection, &Surroundings::of_process());
+    let own = data_dir.join("hoist.toml");
+    match &args.config {
+        Some(path) => settings.read_file(path)?,
+        None if own.is_file() => settings.read_file(&own)?,
+        None if Path::new(SYSTEM_CONFIG).is_file() => {
+            settings.read_file(Path::new(SYSTEM_CONFIG))?;
+        }
+        None => {}
+    }
+    settings.read_environment(|name| std::env::var(name).ok());
+    let flags = [
+        ("listen", "--listen", &args.listen),
+        ("tls_listen", "--tls-listen", &args.tls_listen),
+        ("store", "--store", &args.store),
+        ("inventory", "--inventory", &args.inventory),
+        ("advertise", "--advertise", &args.advertise),
+    ];
+    for (key, flag, value) in flags {
+        settings.set_flag(key, flag, value.clone());
+    }
+    let named = connection.data_dir.as_ref().map(|dir| dir.display().to_string());
+    settings.set_flag("data_dir", "--data-dir", named);
+    if settings.given("data_dir").is_none() {
+        settings.set_flag("data_dir", "the default place", Some(data_dir.display().to_string()));
+    }
+    Ok(settings)
+}
+
+fn config(settings: &Settings) -> Result<Config, SettingError> {
+    let mut config = Config::new(settings.text("data_dir"));
+    config.listen = address(settings, "listen")?;
+    config.tls_listen = address(settings, "tls_listen")?;
+    settings.text("store").clone_into(&mut config.store);
+    config.source = source(settings)?;
+    config.names = names(settings)?;
+    config.policy = policy(settings)?;
+    config.jwks = jwks(settings)?;
+    config.brake = Brake {
+        nodes: settings.parse("brake.nodes")?,
+        percent: settings.parse("brake.percent")?,
+        ..Brake::default()
+    };
+    let seconds = |key| settings.parse(key).map(Duration::from_secs);
+    config.limits = Limits {
+        max_connections: settings.parse("limits.connections")?,
+        max_body_bytes: settings.parse("limits.body_bytes")?,
+        request_timeout: seconds("limits.request_seconds")?,
+        grace: seconds("limits.grace_seconds")?,
+        ..Limits::default()
+    };
+    config.retentions = Retentions {
+        events: Retention {
+            max_age: settings.duration("retention.events_age")?,
+            max_bytes: settings.parse("retention.events_bytes")?,
+        },
+        audit: Retention {
+            max_age: settings.duration("retention.audit_age")?,
+            max_bytes: settings.parse("retention.audit_bytes")?,
+        },
+    };
+    Ok(config)
+}
+
+/// `HOST:PORT`, `:PORT` for every address, or `off`.
+fn address(settings: &Settings, key: &'static str) -> Result<Option<SocketAddr>, SettingError> {
+    let text = settings.text(key);
+    if text == "off" {
+        return Ok(None);
+    }
+    let text = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
+    let mut found = text.to_socket_addrs().map_err(|error| settings.wrong(key, error.to_string()))?;
+    found.next().map(Some).ok_or_else(|| settings.wrong(key, "it has no address".to_owned()))
+}
+
+fn source(settings: &Settings) -> Result<Option<SourceConfig>, SettingError> {
+    let Some(mut source) = SourceConfig::new(settings.parse("inventory")?) else { return Ok(None) };
+    source.every = settings.duration("import.every")?;
+    source.smd.token_file = settings.given("import.token_file").map(PathBuf::from);
+    source.smd.authorities = authorities(settings, "import.ca")?;
+    source.smd.join.repair_bmc_nics = settings.parse("import.repair_bmc_nics")?;
+    source.reconcile.max_prune_percent = settings.parse("import.max_prune_percent")?;
+    source.reconcile.adopt = settings.parse("import.adopt")?;
+    Ok(Some(source))
+}
+
+fn authorities(
+    settings: &Settings,
+    key: &'static str,
+) -> Result<Vec<CertificateDer<'static>>, SettingError> {
+    let Some(path) = settings.given(key) else { return Ok(Vec::new()) };
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    read.map_err(|error| settings.wrong(key, error.to_string()))
+}
+
+/// The machine's own name, the advertised host, and what else is said.
+fn names(settings: &Settings) -> Result<Vec<ServerName>, SettingError> {
+    let mut names: Vec<ServerName> = settings.list("names").map(server_name).collect();
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    names.push(server_name(&host));
+    if let Some(url) = settings.given("advertise") {
+        let host = url.split_once("://").map_or(url, |(_, rest)| rest);
+        let host = host.split('/').next().unwrap_or(host);
+        let host = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((v6, _)) => v6,
+            None => host.split_once(':').map_or(host, |(host, _)| host),
+        };
+        if host.is_empty() {
+            return Err(settings.wrong("advertise", "it names no host".to_owned()));
+        }
+        names.push(server_name(host));
+    }
+    Ok(names)
+}
+
+fn server_name(text: &str) -> ServerName {
+    text.parse::<IpAddr>().map_or_else(|_| ServerName::Dns(text.to_owned()), ServerName::Ip)
+}
+
+fn policy(settings: &Settings) -> Result<Policy, SettingError> {
+    let mut locked = std::collections::HashSet::new();
+    for word in settings.list("auth.locked") {
+        let context = serde_json::from_value(word.into())
+            .map_err(|error| settings.wrong("auth.locked", error.to_string()))?;
+        locked.insert(context);
+    }
+    Ok(Policy { allow_plain_admin: settings.parse("auth.allow_plain_admin")?, locked })
+}
+
+fn jwks(settings: &Settings) -> Result<Option<JwksConfig>, SettingError> {
+    let Some(text) = settings.given("auth.jwks") else { return Ok(None) };
+    let source = if text.starts_with("http://") || text.starts_with("https://") {
+        JwksSource::Url { url: text.to_owned(), roots: authorities(settings, "auth.jwks_ca")? }
+    } else {
+        JwksSource::File(text.into())
+    };
+    let mut config = JwksConfig::new(source);
+    config.issuer = settings.given("auth.issuer").map(str::to_owned);
+    config.audience = settings.given("auth.audience").map(str::to_owned);
+    Ok(Some(config))
+}

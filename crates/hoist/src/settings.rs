@@ -1,0 +1,290 @@
+//! The controller's settings: `hoist.toml`, then the environment, then flags; the later one wins.
+//!
+//! Every setting stands once in [`SETTINGS`], with its default and what it is for. That table is
+//! the reference, `hoist serve --print-config` prints it with the values in force, and each value
+//! remembers where it came from.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use hoist_model::nearest;
+
+/// One setting.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    /// Dotted path in the file. The environment variable is `HOIST_` and the path in capitals.
+    key: &'static str,
+    default: &'static str,
+    about: &'static str,
+}
+
+const fn setting(key: &'static str, default: &'static str, about: &'static str) -> Setting {
+    Setting { key, default, about }
+}
+
+pub(crate) const SETTINGS: [Setting; 31] = [
+    setting("data_dir", "", "where state is kept; /var/lib/hoist for root"),
+    setting("listen", "0.0.0.0:27778", "plain HTTP, or `off`"),
+    setting("tls_listen", "0.0.0.0:27443", "HTTPS, or `off`"),
+    setting("store", "embedded", "`embedded`, `etcd://…` or `postgres://…`"),
+    setting("inventory", "store", "where nodes come from: `store`, `smd+http(s)://…`, `file:…`"),
+    setting("advertise", "", "URL under which nodes reach this controller"),
+    setting("names", "", "further host names and addresses for the certificate, by commas"),
+    setting("import.every", "5m", "how often the inventory source is read"),
+    setting("import.token_file", "", "bearer token for the inventory source"),
+    setting("import.ca", "", "PEM file of the only authority trusted for the source"),
+    setting("import.max_prune_percent", "10", "of 100 imported nodes, how many may go at once"),
+    setting("import.repair_bmc_nics", "false", "adopt node interfaces that are filed under a BMC"),
+    setting("import.adopt", "false", "take over declared nodes with the same xname or MAC"),
+    setting("brake.nodes", "50", "changes that affect more nodes must say how many"),
+    setting("brake.percent", "10", "changes that affect a larger share must say how many"),
+    setting("auth.allow_plain_admin", "false", "take tokens over plain HTTP from other machines"),
+    setting("auth.locked", "metrics", "contexts whose open reads need a token, by commas"),
+    setting("auth.jwks", "", "file or URL of the key set for JWT bearer tokens"),
+    setting("auth.jwks_ca", "", "PEM file of the only authority trusted for that URL"),
+    setting("auth.issuer", "", "`iss` that a JWT must have"),
+    setting("auth.audience", "", "`aud` that a JWT must have"),
+    setting("limits.connections", "16384", "open connections per listener"),
+    setting("limits.body_bytes", "8388608", "largest request body"),
+    setting("limits.request_seconds", "30", "longest time for one request"),
+    setting("limits.grace_seconds", "15", "how long a stop waits for running requests"),
+    setting("retention.events_age", "7d", "how long events are kept"),
+    setting("retention.events_bytes", "134217728", "how much of them"),
+    setting("retention.audit_age", "400d", "how long the audit log is kept"),
+    setting("retention.audit_bytes", "536870912", "how much of it"),
+    setting("log.level", "info", "`error`, `warn`, `info`, `debug`, `trace`, or a filter"),
+    setting("log.format", "auto", "`human`, `json`, or `auto`: human on a terminal"),
+];
+
+/// Where a value came from; the later one wins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Default,
+    File { path: PathBuf },
+    Environment(String),
+    Flag(&'static str),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SettingError {
+    #[error("cannot read the configuration")]
+    Read(#[from] std::io::Error),
+    #[error("`{}` is not TOML: {message}", path.display())]
+    Syntax { path: PathBuf, message: String },
+    #[error("{place}: there is no setting `{key}`{}", suggestion(key))]
+    Unknown { place: String, key: String },
+    #[error("{origin}: `{key}` cannot be `{value}`: {reason}")]
+    Value { origin: String, key: &'static str, value: String, reason: String },
+}
+
+fn suggestion(key: &str) -> String {
+    nearest(key, SETTINGS.iter().map(|setting| setting.key))
+        .map(|close| format!("; did you mean `{close}`?"))
+        .unwrap_or_default()
+}
+
+/// The values in force.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings(BTreeMap<&'static str, (String, Origin)>);
+
+impl Settings {
+    /// Only defaults.
+    pub(crate) fn new() -> Self {
+        let default = |setting: &Setting| (setting.key, (setting.default.to_owned(), Origin::Default));
+        Self(SETTINGS.iter().map(default).collect())
+    }
+
+    /// Takes what a file says. Unknown keys are errors: a typo must not silently do nothing.
+    pub(crate) fn read_file(&mut self, path: &Path) -> Result<(), SettingError> {
+        let text = fs_err::read_to_string(path)?;
+        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+            SettingError::Syntax { path: path.to_owned(), message: error.to_string() }
+        })?;
+        let mut found = Vec::new();
+        flatten("", &table, &mut found);
+        for (key, value) in found {
+            let known = SETTINGS.iter().find(|setting| setting.key == key);
+            let known = known.ok_or_else(|| SettingError::Unknown {
+                place: path.display().to_string(),
+                key: key.clone(),
+            })?;
+            self.0.insert(known.key, (value, Origin::File { path: path.to_owned() }));
+        }
+        Ok(())
+    }
+
+    /// Takes `HOIST_…` variables. Those of the command line itself (`HOIST_SERVER`, …) are passed over.
+    pub(crate) fn read_environment(
+        &mut self,
+        variable: impl Fn(&str) -> Option<String>,
+    ) {
+        for setting in &SETTINGS {
+            let name = setting.variable();
+            if let Some(value) = variable(&name).filter(|value| !value.is_empty()) {
+                self.0.insert(setting.key, (value, Origin::Environment(name)));
+            }
+        }
+    }
+
+    pub(crate) fn set_flag(&mut self, key: &'static str, flag: &'static str, value: Option<String>) {
+        debug_assert!(self.0.contains_key(key), "flags set known settings");
+        if let Some(value) = value {
+            self.0.insert(key, (value, Origin::Flag(flag)));
+        }
+    }
+
+    pub(crate) fn text(&self, key: &'static str) -> &str {
+        &self.0.get(key).expect("only settings of the table are asked for").0
+    }
+
+    /// The text, unless it is empty.
+    pub(crate) fn given(&self, key: &'static str) -> Option<&str> {
+        Some(self.text(key)).filter(|value| !value.is_empty())
+    }
+
+    /// The parts between commas.
+    pub(crate) fn list(&self, key: &'static str) -> impl Iterator<Item = &str> {
+        self.text(key).split(',').map(str::trim).filter(|part| !part.is_empty())
+    }
+
+    pub(crate) fn parse<T: FromStr<Err: fmt::Display>>(
+        &self,
+        key: &'static str,
+    ) -> Result<T, SettingError> {
+        self.text(key).parse().map_err(|error: T::Err| self.wrong(key, error.to_string()))
+    }
+
+    pub(crate) fn duration(&self, key: &'static str) -> Result<Duration, SettingError> {
+        humantime::parse_duration(self.text(key)).map_err(|error| self.wrong(key, error.to_string()))
+    }
+
+    pub(crate) fn wrong(&self, key: &'static str, reason: String) -> SettingError {
+        let (value, origin) = self.0.get(key).expect("only settings of the table are asked for");
+        // A store address may hold a password.
+        let value = if key == "store" { "…".to_owned() } else { value.clone() };
+        SettingError::Value { origin: origin.to_string(), key, value, reason }
+    }
+
+    /// As a configuration file, each value with its origin.
+    pub(crate) fn print(&self) -> String {
+        let mut text = String::new();
+        let mut section = "";
+        for setting in &SETTINGS {
+            let (table, key) = setting.key.rsplit_once('.').unwrap_or(("", setting.key));
+            if table != section {
+                text.push_str(&format!("\n[{table}]\n"));
+                section = table;
+            }
+            let (value, origin) = &self.0[setting.key];
+            let shown = match key {
+                "store" => redact(value),
+                _ => value.clone(),
+            };
+            let shown = toml::Value::String(shown);
+            text.push_str(&format!("# {}; {origin}\n{key} = {shown}\n", setting.about));
+        }
+        text
+    }
+}
+
+impl Setting {
+    fn variable(&self) -> String {
+        format!("HOIST_{}", self.key.replace('.', "_").to_uppercase())
+    }
+}
+
+/// Nested tables to dotted keys, every value as text.
+fn flatten(at: &str, table: &toml::Table, out: &mut Vec<(String, String)>) {
+    for (key, value) in table {
+        let path = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
+        match value {
+            toml::Value::Table(table) => flatten(&path, table, out),
+            toml::Value::Array(items) => {
+                let items: Vec<_> = items.iter().map(plain).collect();
+                out.push((path, items.join(",")));
+            }
+            value => out.push((path, plain(value))),
+        }
+    }
+}
+
+fn plain(value: &toml::Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// A store's address without the password in it.
+pub(crate) fn redact(url: &str) -> String {
+    match (url.find("://"), url.rfind('@')) {
+        (Some(scheme), Some(at)) if at > scheme => {
+            let user = &url[scheme + 3..at];
+            let user = user.split_once(':').map_or(user, |(user, _)| user);
+            format!("{}{user}{}", &url[..scheme + 3], &url[at..])
+        }
+        _ => url.to_owned(),
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { path } => write!(f, "from {}", path.display()),
+            Self::Environment(name) => write!(f, "from {name}"),
+            Self::Flag(flag) => write!(f, "from {flag}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    #[test]
+    fn flags_beat_the_environment_which_beats_the_file_which_beats_defaults() {
+        let mut settings = Settings::new();
+        let file = file("listen = 'a:1'\nstore = 'b'\n[brake]\nnodes = 7\n");
+        settings.read_file(file.path()).unwrap();
+        settings.read_environment(|name| (name == "HOIST_LISTEN").then(|| "c:2".to_owned()));
+        settings.set_flag("store", "--store", Some("d".to_owned()));
+        settings.set_flag("listen", "--listen", None);
+        assert_eq!(settings.text("listen"), "c:2");
+        assert_eq!(settings.text("store"), "d");
+        assert_eq!(settings.parse::<usize>("brake.nodes").unwrap(), 7);
+        assert_eq!(settings.text("tls_listen"), "0.0.0.0:27443");
+        let printed = settings.print();
+        assert!(printed.contains("from HOIST_LISTEN"), "{printed}");
+        assert!(printed.contains("from --store"), "{printed}");
+        let mut again = Settings::new();
+        again.read_file(self::file(&printed).path()).expect("what is printed can be read");
+    }
+
+    #[test]
+    fn typos_and_wrong_values_are_told_with_their_place() {
+        let mut settings = Settings::new();
+        let error = settings.read_file(file("lisen = 'a'").path()).unwrap_err().to_string();
+        assert!(error.contains("did you mean `listen`?"), "{error}");
+        let error = settings.read_file(file("listen = ").path()).unwrap_err().to_string();
+        assert!(error.contains("not TOML"), "{error}");
+        settings.set_flag("brake.nodes", "--brake", Some("many".to_owned()));
+        let error = settings.parse::<usize>("brake.nodes").unwrap_err().to_string();
+        assert!(error.starts_with("from --brake: `brake.nodes` cannot be `many`"), "{error}");
+    }
+
+    #[test]
+    fn passwords_are_never_printed() {
+        let mut settings = Settings::new();
+        let url = "postgres://hoist:hunter2@db/hoist".to_owned();
+        settings.set_flag("store", "--store", Some(url));
+        assert!(!settings.print().contains("hunter2"));
+        assert!(!settings.wrong("store", "no".into()).to_string().contains("hunter2"));
+    }
+}
