@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hoist_model::{Name, NodeId, NodeState, Provenance};
-use hoist_store::{Key, Op, Revision, Store, StoreError, Txn};
+use hoist_store::{Key, Lease, Op, Revision, Store, StoreError, Txn};
 use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -20,8 +20,8 @@ use crate::roster::Roster;
 use crate::source::{self, Fetched, Imported, InventorySource, Observed, SourceError, Warning};
 use crate::states::States;
 
-/// The lease is held a little longer than a cycle may take.
-const LEASE: Duration = Duration::from_mins(5);
+/// How much longer than the pause between two cycles the lease lasts: longer than a cycle takes.
+const LEASE_MARGIN: Duration = Duration::from_mins(5);
 /// Requests to refresh within this time are one cycle.
 const DEBOUNCE: Duration = Duration::from_secs(1);
 /// Warnings kept in a report; all are counted.
@@ -77,8 +77,9 @@ struct Inner {
     owner: String,
     progress: Mutex<Progress>,
     wanted: Notify,
-    /// One cycle at a time.
-    turn: tokio::sync::Mutex<()>,
+    /// One cycle at a time; the lease is kept between them, since taking it is a write, and an
+    /// idle cycle makes none.
+    turn: tokio::sync::Mutex<Option<Lease>>,
 }
 
 impl Importer {
@@ -99,7 +100,7 @@ impl Importer {
             owner,
             progress: Mutex::default(),
             wanted: Notify::new(),
-            turn: tokio::sync::Mutex::new(()),
+            turn: tokio::sync::Mutex::default(),
         }))
     }
 
@@ -131,25 +132,25 @@ impl Importer {
             // Up to a tenth late, so that controllers and sites do not ask all at once.
             let jitter = self.0.every.mul_f64(f64::from(rand_byte()) / 2560.0);
             tokio::select! {
-                () = stop.cancelled() => return,
+                () = stop.cancelled() => return self.release().await,
                 () = tokio::time::sleep(self.0.every + jitter) => {}
                 () = self.0.wanted.notified() => tokio::time::sleep(DEBOUNCE).await,
             }
         }
     }
 
-    /// One cycle now.
+    /// One cycle now. Whoever runs the last one calls [`Self::release`].
     pub async fn cycle(&self, commit: &dyn Commit) -> Result<Report, ImportError> {
-        let _turn = self.0.turn.lock().await;
-        let outcome = self.cycle_with_lease(commit).await;
+        let mut lease = self.0.turn.lock().await;
+        let outcome = match self.hold(&mut lease).await {
+            Ok(()) => self.cycle_alone(commit).await,
+            Err(error) => Err(error),
+        };
         let mut progress = self.0.progress.lock().unwrap_or_else(PoisonError::into_inner);
         match &outcome {
             Ok(report) => {
-                *progress = Progress {
-                    last: Some(report.clone()),
-                    success: Some(Timestamp::now()),
-                    error: None,
-                };
+                let (last, success) = (Some(report.clone()), Some(Timestamp::now()));
+                *progress = Progress { last, success, error: None };
             }
             Err(ImportError::Elsewhere) => {}
             Err(error) => progress.error = Some(crate::chain(error)),
@@ -157,16 +158,26 @@ impl Importer {
         outcome
     }
 
-    async fn cycle_with_lease(&self, commit: &dyn Commit) -> Result<Report, ImportError> {
-        let store = self.0.registry.store();
-        let name = format!("import-{}", self.0.source.name());
-        let lease = store.acquire(&name, &self.0.owner, LEASE).await?;
-        let lease = lease.ok_or(ImportError::Elsewhere)?;
-        let done = self.cycle_alone(commit).await;
-        if let Err(error) = store.release(lease).await {
+    /// Lets another controller import at once.
+    pub async fn release(&self) {
+        let Some(lease) = self.0.turn.lock().await.take() else { return };
+        if let Err(error) = self.0.registry.store().release(lease).await {
             tracing::debug!(%error, "the import's lease runs out by itself");
         }
-        done
+    }
+
+    async fn hold(&self, lease: &mut Option<Lease>) -> Result<(), ImportError> {
+        let store = self.0.registry.store();
+        if let Some(held) = lease.take()
+            && store.renew(&held).await.is_ok()
+        {
+            *lease = Some(held);
+            return Ok(());
+        }
+        let name = format!("import-{}", self.0.source.name());
+        let ttl = self.0.every + LEASE_MARGIN;
+        *lease = store.acquire(&name, &self.0.owner, ttl).await?;
+        if lease.is_some() { Ok(()) } else { Err(ImportError::Elsewhere) }
     }
 
     async fn cycle_alone(&self, commit: &dyn Commit) -> Result<Report, ImportError> {

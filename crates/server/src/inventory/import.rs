@@ -114,8 +114,9 @@ pub(super) async fn import(
     let (registry, states) = (inventory.registry.clone(), inventory.states.clone());
     let importer = Importer::new(registry, states, source, config.reconcile.clone(), config.every);
     let committer = inventory.chassis.audit.committer(audit.draft());
-    let report = importer.cycle(&committer).await?;
-    Ok(Json(import_report(&config.url(), report)).into_response())
+    let done = importer.cycle(&committer).await;
+    importer.release().await;
+    Ok(Json(import_report(&config.url(), done?)).into_response())
 }
 
 impl From<ImportError> for Failure {
