@@ -314,8 +314,6 @@ impl Registry {
         self.0.roster.store(Arc::new(roster));
         self.0.contact.heard();
         self.0.published.send_replace(revision);
-        #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
-        metrics::gauge!("hoist_roster_revision").set(revision as f64);
     }
 }
 

@@ -13,6 +13,7 @@ use hoist_inventory::source::SourceError;
 use hoist_inventory::{Registry, States, last_good};
 use hoist_store::url::Address;
 use hoist_store::{Store, StoreError};
+use tokio_util::sync::CancellationToken;
 
 use crate::auth::Policy;
 use crate::ca::ServerName;
@@ -26,6 +27,9 @@ use crate::server::{Chassis, Retentions, Running, Server, StartError, Stopped};
 
 /// How long a start waits for the store before it turns to the last-good copy.
 const STORE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often the gauges are set.
+const GAUGES_EVERY: Duration = Duration::from_secs(5);
 
 /// What a controller is to be like.
 #[derive(Debug, Clone)]
@@ -156,6 +160,7 @@ impl Controller {
         if let Some(Source { url, importer }) = source {
             tasks.spawn("import", importer.run(committer(chassis, &url), stop.clone()));
         }
+        tasks.spawn("gauges", show_freshness(self.registry.clone(), stop.clone()));
         check_freshness(chassis, &self.registry);
     }
 
@@ -273,6 +278,27 @@ fn check_freshness(chassis: &Chassis, registry: &Registry) {
             }
         }
     });
+}
+
+/// The same as numbers, for `/metrics`.
+async fn show_freshness(registry: Registry, stop: CancellationToken) {
+    let mut tick = tokio::time::interval(GAUGES_EVERY);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = tick.tick() => {}
+        }
+        let (roster, contact) = (registry.roster(), registry.contact());
+        #[expect(clippy::cast_precision_loss, reason = "gauges are floats")]
+        {
+            metrics::gauge!("hoist_roster_nodes").set(roster.len() as f64);
+            metrics::gauge!("hoist_roster_revision").set(roster.revision() as f64);
+        }
+        let from_store = contact.loaded_from == LoadedFrom::Store;
+        metrics::gauge!("hoist_roster_from_store").set(f64::from(u8::from(from_store)));
+        metrics::gauge!("hoist_roster_age_seconds").set(contact.silent.as_secs_f64());
+        metrics::gauge!("hoist_store_connected").set(f64::from(u8::from(contact.connected)));
+    }
 }
 
 /// An address that can be connected to: "any" is reached through loopback.
