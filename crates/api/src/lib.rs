@@ -1,9 +1,12 @@
 //! What travels over HTTP: request and response types and the problem body.
 //!
-//! Nothing here does I/O or knows a rule of the domain; `model` owns the rules, `server` the routes.
+//! Nothing here knows a rule of the domain; `model` owns the rules, `server` the routes. Only the
+//! typed client, behind the feature `client`, does I/O.
 //! Server and clients share these types, so that neither can drift from the other.
 
 pub mod admin;
+#[cfg(feature = "client")]
+pub mod client;
 pub mod event;
 pub mod inventory;
 pub mod problem;
