@@ -1,1 +1,108 @@
-fn main() {}
+//! `hoist`: the command line, and the place where the server is put together.
+//!
+//! Every command ends with one code of the table in `hoist_model::Exit`; that is decided here and
+//! in `failure`, and nowhere else.
+
+mod backup;
+mod changes;
+mod cli;
+mod commands;
+mod connect;
+mod db;
+mod edit;
+mod failure;
+mod input;
+mod node_ref;
+mod printer;
+mod serve;
+mod settings;
+mod table;
+mod when;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use hoist_model::Exit;
+
+use crate::cli::{Cli, Command};
+use crate::commands::Shell;
+use crate::failure::Failure;
+use crate::printer::Printer;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are answers, on standard output; a closed pipe there is no fault.
+            let _ = error.print();
+            let wrong = error.use_stderr();
+            return exit_code(if wrong { Exit::Usage } else { Exit::Done });
+        }
+    };
+    // As with diff(1), 1 means differences and nothing else.
+    let failed = if matches!(cli.command, Command::Diff(_)) { Exit::Usage } else { Exit::Failed };
+    let mut shell = Shell { printer: Printer::standard(cli.output), connection: cli.connection };
+    let ended = run(cli.command, &mut shell).and_then(|exit| {
+        shell.printer.flush()?;
+        Ok(exit)
+    });
+    exit_code(match ended {
+        Ok(exit) => exit,
+        Err(failure) if failure.is_closed_pipe() => Exit::Done,
+        Err(failure) => {
+            // What was found out before is printed before what went wrong.
+            let _ = shell.printer.flush();
+            shell.printer.failure(&failure);
+            if failure.exit() == Exit::Failed { failed } else { failure.exit() }
+        }
+    })
+}
+
+fn run(command: Command, shell: &mut Shell) -> Result<Exit, Failure> {
+    match command {
+        // These make their own runtime.
+        Command::Serve(args) => serve::run(&args, shell),
+        Command::Db(args) => db::run(&args, shell),
+        Command::Backup(args) => backup::run(&args, shell),
+        // These need none.
+        Command::Schema(args) => args.run(shell),
+        Command::Completions(args) => args.run(shell),
+        Command::Man(args) => args.run(shell),
+        Command::Version => commands::version::run(shell),
+        command => tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(Failure::Runtime)?
+            .block_on(ask(command, shell)),
+    }
+}
+
+/// The commands that ask a server.
+async fn ask(command: Command, shell: &mut Shell) -> Result<Exit, Failure> {
+    match command {
+        Command::Apply(args) => args.run(shell).await,
+        Command::Diff(args) => args.run(shell).await,
+        Command::Export(args) => args.run(shell).await,
+        Command::Get(args) => args.run(shell).await,
+        Command::Delete(args) => args.run(shell).await,
+        Command::Node(args) => args.run(shell).await,
+        Command::Group(args) => args.run(shell).await,
+        Command::Network(args) => args.run(shell).await,
+        Command::Partition(args) => args.run(shell).await,
+        Command::Token(args) => args.run(shell).await,
+        Command::Audit(args) => args.run(shell).await,
+        Command::Status(args) => args.run(shell).await,
+        Command::Events(args) => args.run(shell).await,
+        Command::Serve(_)
+        | Command::Db(_)
+        | Command::Backup(_)
+        | Command::Schema(_)
+        | Command::Completions(_)
+        | Command::Man(_)
+        | Command::Version => unreachable!("dispatched by `run`"),
+    }
+}
+
+fn exit_code(exit: Exit) -> ExitCode {
+    ExitCode::from(exit.code())
+}

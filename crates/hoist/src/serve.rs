@@ -72,10 +72,12 @@ pub(crate) fn run(args: &ServeArgs, shell: &mut Shell) -> Result<Exit, Failure> 
         return Ok(Exit::Done);
     }
     let config = config(&settings)?;
+    let terminal = std::io::stderr().is_terminal();
+    let color = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let format = match settings.text("log.format") {
-        "human" => LogFormat::Human,
+        "human" => LogFormat::Human { color },
         "json" => LogFormat::Json,
-        _ if std::io::stderr().is_terminal() => LogFormat::Human,
+        _ if terminal => LogFormat::Human { color },
         _ => LogFormat::Json,
     };
     init_logging(format, settings.text("log.level"))
@@ -218,7 +220,8 @@ fn address(settings: &Settings, key: &'static str) -> Result<Option<SocketAddr>,
         return Ok(None);
     }
     let text = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
-    let mut found = text.to_socket_addrs().map_err(|error| settings.wrong(key, error.to_string()))?;
+    let mut found =
+        text.to_socket_addrs().map_err(|error| settings.wrong(key, error.to_string()))?;
     found.next().map(Some).ok_or_else(|| settings.wrong(key, "it has no address".to_owned()))
 }
 

@@ -5,7 +5,7 @@
 //! remembers where it came from.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -93,7 +93,8 @@ pub(crate) struct Settings(BTreeMap<&'static str, (String, Origin)>);
 impl Settings {
     /// Only defaults.
     pub(crate) fn new() -> Self {
-        let default = |setting: &Setting| (setting.key, (setting.default.to_owned(), Origin::Default));
+        let default =
+            |setting: &Setting| (setting.key, (setting.default.to_owned(), Origin::Default));
         Self(SETTINGS.iter().map(default).collect())
     }
 
@@ -117,10 +118,7 @@ impl Settings {
     }
 
     /// Takes `HOIST_…` variables. Those of the command line itself (`HOIST_SERVER`, …) are passed over.
-    pub(crate) fn read_environment(
-        &mut self,
-        variable: impl Fn(&str) -> Option<String>,
-    ) {
+    pub(crate) fn read_environment(&mut self, variable: impl Fn(&str) -> Option<String>) {
         for setting in &SETTINGS {
             let name = setting.variable();
             if let Some(value) = variable(&name).filter(|value| !value.is_empty()) {
@@ -129,7 +127,12 @@ impl Settings {
         }
     }
 
-    pub(crate) fn set_flag(&mut self, key: &'static str, flag: &'static str, value: Option<String>) {
+    pub(crate) fn set_flag(
+        &mut self,
+        key: &'static str,
+        flag: &'static str,
+        value: Option<String>,
+    ) {
         debug_assert!(self.0.contains_key(key), "flags set known settings");
         if let Some(value) = value {
             self.0.insert(key, (value, Origin::Flag(flag)));
@@ -158,7 +161,8 @@ impl Settings {
     }
 
     pub(crate) fn duration(&self, key: &'static str) -> Result<Duration, SettingError> {
-        humantime::parse_duration(self.text(key)).map_err(|error| self.wrong(key, error.to_string()))
+        humantime::parse_duration(self.text(key))
+            .map_err(|error| self.wrong(key, error.to_string()))
     }
 
     pub(crate) fn wrong(&self, key: &'static str, reason: String) -> SettingError {
@@ -175,7 +179,7 @@ impl Settings {
         for setting in &SETTINGS {
             let (table, key) = setting.key.rsplit_once('.').unwrap_or(("", setting.key));
             if table != section {
-                text.push_str(&format!("\n[{table}]\n"));
+                writeln!(text, "\n[{table}]").expect("writing to a string");
                 section = table;
             }
             let (value, origin) = &self.0[setting.key];
@@ -184,7 +188,8 @@ impl Settings {
                 _ => value.clone(),
             };
             let shown = toml::Value::String(shown);
-            text.push_str(&format!("# {}; {origin}\n{key} = {shown}\n", setting.about));
+            writeln!(text, "# {}; {origin}\n{key} = {shown}", setting.about)
+                .expect("writing to a string");
         }
         text
     }

@@ -7,8 +7,9 @@ use hoist_model::NodeId;
 
 use super::{Client, ClientError, Lines, TypedLines};
 use crate::inventory::{
-    Applied, DeleteRequest, Group, ImportReport, Listing, MaintainRequest, NetworkObject, Node,
-    NodeList, PartitionObject, ProtectRequest, ReleaseRequest, Status, SwapRequest, WatchLine,
+    Applied, DeleteRequest, Group, ImportReport, ImportRequest, Listing, MaintainRequest,
+    NetworkObject, Node, NodeList, PartitionObject, ProtectRequest, ReleaseRequest, Status,
+    SwapRequest, WatchLine,
 };
 
 const ROOT: [&str; 2] = ["inventory", "v1"];
@@ -251,20 +252,9 @@ impl Client {
         self.call(Method::POST, &path(&["refresh"])).value().await
     }
 
-    /// The complete set of nodes of a source, one document per line.
-    pub async fn import(
-        &self,
-        source: &str,
-        dry_run: bool,
-        documents: impl Into<Body>,
-    ) -> Result<ImportReport, ClientError> {
-        let mut call = self.call(Method::POST, &path(&["import"]));
-        call.write = !dry_run;
-        call.query("source", Some(source))
-            .flag("dry_run", dry_run)
-            .lines(documents.into())
-            .value()
-            .await
+    /// One cycle of a source that the server can reach.
+    pub async fn import(&self, request: &ImportRequest) -> Result<ImportReport, ClientError> {
+        self.call(Method::POST, &path(&["import"])).json(request).value().await
     }
 
     fn of_node(&self, method: Method, id: NodeId, what: &str, dry_run: bool) -> super::Call<'_> {

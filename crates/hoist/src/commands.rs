@@ -1,0 +1,65 @@
+//! One file per command. A command reads its options, asks the server, prints; what it prints goes
+//! through [`Shell::printer`], how it ends is its [`hoist_model::Exit`].
+
+pub(crate) mod apply;
+pub(crate) mod audit;
+pub(crate) mod completions;
+pub(crate) mod delete;
+pub(crate) mod diff;
+pub(crate) mod events;
+pub(crate) mod export;
+pub(crate) mod get;
+pub(crate) mod group;
+pub(crate) mod man;
+pub(crate) mod network;
+pub(crate) mod node;
+pub(crate) mod partition;
+pub(crate) mod schema;
+pub(crate) mod status;
+pub(crate) mod token;
+pub(crate) mod version;
+
+use hoist_api::client::Client;
+use hoist_model::Selector;
+
+use crate::cli::Connection;
+use crate::connect;
+use crate::failure::Failure;
+use crate::printer::Printer;
+
+/// What every command works with.
+#[derive(Debug)]
+pub(crate) struct Shell {
+    pub(crate) printer: Printer,
+    pub(crate) connection: Connection,
+}
+
+impl Shell {
+    pub(crate) fn client(&self) -> Result<Client, Failure> {
+        connect::client(&self.connection)
+    }
+}
+
+/// A selector as it was typed, checked before anything is asked. Several words are one selector,
+/// so that quotes are needed only for what the shell takes for itself.
+pub(crate) fn selector(words: &[String]) -> Result<Option<String>, Failure> {
+    if words.is_empty() {
+        return Ok(None);
+    }
+    let text = words.join(" ");
+    let _: Selector = text.parse()?;
+    Ok(Some(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selector_is_checked_before_anything_is_asked() {
+        assert_eq!(selector(&[]).unwrap(), None);
+        let words = ["compute".to_owned(), "&".to_owned(), "!label:rack=7".to_owned()];
+        assert_eq!(selector(&words).unwrap().as_deref(), Some("compute & !label:rack=7"));
+        assert!(matches!(selector(&["(".to_owned()]), Err(Failure::Selector(_))));
+    }
+}

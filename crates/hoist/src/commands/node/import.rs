@@ -1,0 +1,310 @@
+//! `hoist node import`: files are read here and applied as documents; SMD is read by the controller.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use hoist_api::client::Client;
+use hoist_api::inventory::{Group, ImportReport, ImportRequest, NetworkObject, PartitionObject};
+use hoist_inventory::source::table::{self, TableError};
+use hoist_inventory::source::{self, FieldSet, Imported, SourceError};
+use hoist_model::document::{DocumentError, DocumentName};
+use hoist_model::{Document, Exit, GroupSpec, Name, NetworkSpec, NodeSpec, PartitionSpec, Spec};
+
+use super::Shell;
+use crate::commands::{get, group};
+use crate::edit::{self, WriteArgs};
+use crate::failure::{Failure, chain};
+use crate::input::{self, Documents};
+use crate::printer::Output;
+
+/// Import nodes from another inventory
+///
+/// What is read from a file is declared as if people had written it: shown first, then applied in
+/// one transaction. Of nodes that exist, only what the file can say is changed. Nodes from SMD
+/// belong to SMD from then on.
+#[derive(Debug, Args)]
+pub(super) struct ImportArgs {
+    #[command(subcommand)]
+    from: From,
+}
+
+#[derive(Debug, Subcommand)]
+enum From {
+    /// From hoist documents
+    #[command(after_help = "Examples:\n  hoist node import hoist nodes.yaml --dry-run")]
+    Hoist(FileArgs),
+    /// From ochami's static discovery file
+    #[command(after_help = "Examples:\n  hoist node import ochami nodes.yaml --dry-run")]
+    Ochami(FileArgs),
+    /// From a table with a header line
+    #[command(after_help = "Examples:\n  hoist node import csv machines.csv --dry-run\n  \
+        hoist node import csv - < machines.csv")]
+    Csv(FileArgs),
+    /// From an Ansible inventory, INI or YAML
+    #[command(after_help = "Examples:\n  hoist node import ansible hosts.ini")]
+    Ansible(FileArgs),
+    /// From SMD, one cycle run by the controller; `hoist serve --inventory smd+https://…` repeats it
+    #[command(after_help = "Examples:\n  hoist node import smd --url http://smd:27779\n  \
+        hoist node import smd --url https://smd --smd-token-file /etc/hoist/smd.token")]
+    Smd(SmdArgs),
+}
+
+#[derive(Debug, Args)]
+struct FileArgs {
+    /// The file; `-` for standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    #[command(flatten)]
+    write: WriteArgs,
+}
+
+#[derive(Debug, Args)]
+struct SmdArgs {
+    /// Where SMD is, as the controller reaches it; without a path, `/hsm/v2` is meant
+    #[arg(long, value_name = "URL")]
+    url: String,
+
+    /// One cycle; there is no other way to run it from here
+    #[arg(long, hide = true)]
+    once: bool,
+
+    /// File on the controller with the token for SMD
+    #[arg(long, value_name = "FILE")]
+    smd_token_file: Option<PathBuf>,
+
+    /// What the nodes' provenance says; `smd` if left out
+    #[arg(long, value_name = "NAME")]
+    source: Option<Name>,
+
+    /// Take over nodes that are declared already, when xname or MAC is the same
+    #[arg(long)]
+    adopt: bool,
+}
+
+impl ImportArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let (args, reader): (_, Reader) = match self.from {
+            From::Hoist(args) | From::Ochami(args) => (args, read_file),
+            From::Csv(args) => (args, read_csv),
+            From::Ansible(args) => (args, read_ansible),
+            From::Smd(args) => return smd(shell, args).await,
+        };
+        let imported = read(&args.file, reader)?;
+        for warning in &imported.warnings {
+            shell.printer.warn(&warning.to_string());
+        }
+        let client = shell.client()?;
+        edit::modify(shell, &client, &args.write, async || onto_site(&client, &imported).await)
+            .await
+    }
+}
+
+type Reader = fn(&str, &[u8]) -> Result<Imported, Failure>;
+
+fn read(path: &Path, reader: Reader) -> Result<Imported, Failure> {
+    let text = input::read_whole(path)?;
+    let stdin = path.as_os_str() == "-";
+    let what = if stdin { "standard input".to_owned() } else { path.display().to_string() };
+    reader(&what, &text)
+}
+
+fn read_file(what: &str, text: &[u8]) -> Result<Imported, Failure> {
+    source::file::read(what, text).map_err(|error| match error {
+        SourceError::Documents { errors, .. } => Failure::Documents(errors),
+        // What is wrong with a file is wrong with what was given to us.
+        other => Failure::usage(chain(&other)),
+    })
+}
+
+fn read_csv(what: &str, text: &[u8]) -> Result<Imported, Failure> {
+    table::read_csv(what, text).map_err(faults)
+}
+
+fn read_ansible(what: &str, text: &[u8]) -> Result<Imported, Failure> {
+    table::read_ansible(what, text).map_err(faults)
+}
+
+fn faults(error: TableError) -> Failure {
+    let TableError { what, faults } = error;
+    let fault = |fault: table::LineFault| DocumentError {
+        source: what.clone(),
+        line: usize::try_from(fault.line).unwrap_or_default(),
+        column: 1,
+        subject: None,
+        message: fault.message,
+        hint: None,
+    };
+    Failure::Documents(faults.into_iter().map(fault).collect())
+}
+
+/// What is there already, as far as an import must leave it alone.
+#[derive(Debug, Default)]
+struct Site {
+    /// Partitions, networks and groups, as documents are named.
+    names: BTreeSet<String>,
+    nodes: BTreeMap<Name, NodeSpec>,
+}
+
+async fn onto_site(client: &Client, imported: &Imported) -> Result<Documents, Failure> {
+    let mut site = Site::default();
+    for name in client.list::<PartitionObject>().await?.items.into_iter().filter_map(|p| p.name) {
+        site.names.insert(format!("Partition/{name}"));
+    }
+    for name in client.list::<NetworkObject>().await?.items.into_iter().filter_map(|n| n.name) {
+        site.names.insert(format!("Network/{name}"));
+    }
+    for known in client.list::<Group>().await?.items {
+        site.names.insert(format!("Group/{}", group::key_of(&known)?));
+    }
+    let names: Vec<Name> = imported.nodes.iter().map(name_of).collect::<Result<_, _>>()?;
+    for document in get::node_documents(client, &names).await? {
+        if let (DocumentName::Plain(name), Spec::Node(spec)) = (document.name, document.spec) {
+            site.nodes.insert(name, *spec);
+        }
+    }
+    Documents::of(&documents(imported, &site)?)
+}
+
+/// What an import declares. A file that only mentions a group, network or partition says nothing
+/// about it, so what exists of these stays as it is.
+fn documents(imported: &Imported, site: &Site) -> Result<Vec<Document>, Failure> {
+    let mut found = Vec::new();
+    let mut add = |name: DocumentName, spec: Spec, says_something: bool| {
+        let document = Document { name, spec };
+        let known = site.names.contains(&format!("{}/{}", document.kind(), document.name));
+        if says_something || !known {
+            found.push(document);
+        }
+    };
+    for (name, spec) in &imported.partitions {
+        let says = *spec != PartitionSpec::default();
+        add(DocumentName::Plain(name.clone()), Spec::Partition(spec.clone()), says);
+    }
+    for (name, spec) in &imported.networks {
+        let says = *spec != NetworkSpec::default();
+        add(DocumentName::Plain(name.clone()), Spec::Network(spec.clone()), says);
+    }
+    for (key, spec) in &imported.groups {
+        let says = *spec != GroupSpec::default();
+        add(DocumentName::Group(key.clone()), Spec::Group(spec.clone()), says);
+    }
+    for node in &imported.nodes {
+        let name = name_of(node)?;
+        let spec = match site.nodes.get(&name) {
+            Some(known) => overlaid(known, &node.spec, imported.fields)?,
+            None => node.spec.clone(),
+        };
+        found.push(Document::node(name, spec));
+    }
+    Ok(found)
+}
+
+/// Its own name, else one made from its nid as the server does.
+fn name_of(node: &source::ImportedNode) -> Result<Name, Failure> {
+    let made = || node.spec.nid.and_then(|nid| format!("nid{:06}", nid.get()).parse().ok());
+    node.name.clone().or_else(made).ok_or_else(|| {
+        Failure::usage(format!("`{}` has neither a name nor a nid", node.external_id))
+            .with_hint("give every node of the file a name")
+    })
+}
+
+/// A node with those fields changed that the source knows about.
+fn overlaid(known: &NodeSpec, said: &NodeSpec, fields: FieldSet) -> Result<NodeSpec, Failure> {
+    let object = |spec| match serde_json::to_value(spec) {
+        Ok(serde_json::Value::Object(object)) => Ok(object),
+        Ok(_) => Err(Failure::Broken("a node is no object".into())),
+        Err(error) => Err(Failure::Json(error)),
+    };
+    let (mut result, mut said) = (object(known)?, object(said)?);
+    for field in fields.iter() {
+        match said.remove(field.as_str()) {
+            Some(value) => result.insert(field.as_str().to_owned(), value),
+            None => result.remove(field.as_str()),
+        };
+    }
+    serde_json::from_value(result.into()).map_err(Failure::Json)
+}
+
+async fn smd(shell: &mut Shell, args: SmdArgs) -> Result<Exit, Failure> {
+    let request = ImportRequest {
+        url: format!("smd+{}", args.url),
+        source: args.source,
+        token_file: args.smd_token_file,
+        adopt: args.adopt,
+    };
+    let report = shell.client()?.import(&request).await?;
+    print(shell, &report)?;
+    Ok(Exit::Done)
+}
+
+fn print(shell: &mut Shell, report: &ImportReport) -> Result<(), Failure> {
+    let printer = &mut shell.printer;
+    if matches!(printer.output(), Output::Json | Output::Yaml) {
+        return printer.value(report);
+    }
+    for warning in &report.warnings {
+        printer.warn(warning);
+    }
+    if let Some(alarm) = &report.alarm {
+        printer.warn(alarm);
+    }
+    printer.line(format!(
+        "{}: {} added, {} changed, {} unchanged, {} removed, {} absent",
+        report.source,
+        report.added,
+        report.changed,
+        report.unchanged,
+        report.removed,
+        report.absent
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(documents: &[Document]) -> Vec<String> {
+        documents.iter().map(|d| format!("{}/{}", d.kind(), d.name)).collect()
+    }
+
+    #[test]
+    fn what_a_file_knows_becomes_documents() {
+        let text =
+            b"api: hoist/v1\nkind: Node\nname: n1\n---\napi: hoist/v1\nkind: Network\nname: boot\n";
+        let found = documents(&read_file("f", text).unwrap(), &Site::default()).unwrap();
+        assert_eq!(names(&found), ["Network/boot", "Node/n1"]);
+    }
+
+    #[test]
+    fn what_a_table_cannot_say_stays_as_it_is() {
+        let text = b"name,mac,role,groups\nn1,52:54:00:00:00:01,compute,gpu\n";
+        let imported = read_csv("m.csv", text).unwrap();
+        let fresh = documents(&imported, &Site::default()).unwrap();
+        assert_eq!(names(&fresh), ["Partition/default", "Group/default/gpu", "Node/n1"]);
+
+        let known: NodeSpec =
+            serde_json::from_value(serde_json::json!({"role": "login", "data": {"a": 1}})).unwrap();
+        let site = Site {
+            names: ["Partition/default".to_owned(), "Group/default/gpu".to_owned()].into(),
+            nodes: [("n1".parse().unwrap(), known)].into(),
+        };
+        let found = documents(&imported, &site).unwrap();
+        assert_eq!(names(&found), ["Node/n1"]);
+        let Spec::Node(spec) = &found[0].spec else { panic!("a node") };
+        assert_eq!(spec.role.as_deref(), Some("compute"));
+        assert!(spec.data.is_some(), "a table has no column for it");
+    }
+
+    #[test]
+    fn every_fault_of_a_table_is_told_with_its_line() {
+        let failure = read_csv("m.csv", b"name,mac\nn1,kettle\nn2,52:54:00:00:00:01\n-,x\n");
+        let Failure::Documents(faults) = failure.unwrap_err() else { panic!("faults of lines") };
+        assert!(faults.len() >= 2, "{faults:?}");
+        assert_eq!((faults[0].source.as_str(), faults[0].line), ("m.csv", 2));
+        let failure = read_file("f", b"api: hoist/v1\nkind: Node\nname: n1\nspec: {rol: x}\n");
+        assert!(matches!(failure, Err(Failure::Documents(_))));
+        assert_eq!(read_file("f", b"").unwrap_err().exit(), Exit::Usage);
+    }
+}

@@ -1,0 +1,55 @@
+//! `hoist schema`.
+
+use clap::Args;
+use hoist_model::{Exit, Kind, nearest};
+
+use super::Shell;
+use crate::failure::Failure;
+
+/// Print the JSON Schema of a kind of document
+///
+/// Editors check and complete documents with it. Without a kind, all kinds are listed.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist schema\n  hoist schema node > node.schema.json\n  \
+    hoist schema group -o yaml")]
+pub(crate) struct SchemaArgs {
+    /// Partition, Network, Group or Node
+    #[arg(value_name = "KIND")]
+    kind: Option<String>,
+}
+
+impl SchemaArgs {
+    pub(crate) fn run(&self, shell: &mut Shell) -> Result<Exit, Failure> {
+        match &self.kind {
+            Some(word) => shell.printer.value(&kind(word)?.schema())?,
+            None => Kind::ALL.iter().try_for_each(|kind| shell.printer.line(kind.as_str()))?,
+        }
+        Ok(Exit::Done)
+    }
+}
+
+/// A kind as people spell it.
+pub(crate) fn kind(word: &str) -> Result<Kind, Failure> {
+    Kind::from_word(word).ok_or_else(|| {
+        let known = Kind::ALL.map(|kind| kind.as_str().to_ascii_lowercase());
+        let hint = match nearest(&word.to_ascii_lowercase(), known.iter().map(String::as_str)) {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => format!("there are {}", known.join(", ")),
+        };
+        Failure::usage(format!("there is no kind `{word}`")).with_hint(hint)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_may_be_spelled_as_people_do() {
+        for word in ["Node", "node", "nodes"] {
+            assert_eq!(kind(word).unwrap(), Kind::Node);
+        }
+        let hint = kind("netwrok").unwrap_err().render().hint;
+        assert_eq!(hint.as_deref(), Some("did you mean `network`?"));
+    }
+}

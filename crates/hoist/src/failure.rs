@@ -1,0 +1,418 @@
+//! Why a command did not do what it was asked, which exit code that is, and what a person reads.
+
+use std::error::Error;
+use std::io;
+
+use hoist_api::client::ClientError;
+use hoist_api::{Code, Problem};
+use hoist_model::Exit;
+use hoist_model::document::DocumentError;
+use hoist_model::selector::ParseSelectorError;
+use hoist_server::controller::ControllerError;
+
+use crate::settings::SettingError;
+
+/// Most faults of documents that are printed; who has more mends these first.
+const FAULTS_SHOWN: usize = 50;
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum Failure {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error("the selector cannot be understood")]
+    Selector(#[from] ParseSelectorError),
+    #[error("{}", faults(.0.len()))]
+    Documents(Vec<DocumentError>),
+    /// What was typed does not make sense.
+    #[error("{message}")]
+    Usage { message: String, hint: Option<String> },
+    /// A rule says no; nothing was changed.
+    #[error("{message}")]
+    Refused { message: String, hint: Option<String> },
+    #[error("there is no {what}")]
+    Missing { what: String, hint: Option<String> },
+    #[error("the site changed meanwhile, and with it what this would do; nothing was changed")]
+    Moved,
+    #[error("not confirmed; nothing was changed")]
+    Declined,
+    #[error("the answer of the server is broken: {0}")]
+    Broken(String),
+    /// The error names the file.
+    #[error(transparent)]
+    File(io::Error),
+    #[error("`{path}` is not as `hoist serve` writes it")]
+    Record { path: std::path::PathBuf, source: serde_json::Error },
+    /// The controller did not start; whoever tried to start it knows what that means.
+    #[error("the controller did not start")]
+    Start { exit: Exit, source: ControllerError },
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    #[error("cannot write the output")]
+    Output(#[source] io::Error),
+    #[error("the value cannot be written as JSON")]
+    Json(#[source] serde_json::Error),
+    #[error("the value cannot be written as YAML: {0}")]
+    Yaml(String),
+    #[error("cannot start")]
+    Runtime(#[source] io::Error),
+}
+
+/// A failure in the words that are printed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Rendered {
+    pub(crate) message: String,
+    /// Indented below the message.
+    pub(crate) details: Vec<String>,
+    pub(crate) hint: Option<String>,
+}
+
+impl Failure {
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::Usage { message: message.into(), hint: None }
+    }
+
+    pub(crate) fn refused(message: impl Into<String>) -> Self {
+        Self::Refused { message: message.into(), hint: None }
+    }
+
+    pub(crate) fn start(exit: Exit, source: ControllerError) -> Self {
+        Self::Start { exit, source }
+    }
+
+    pub(crate) fn missing(what: impl Into<String>) -> Self {
+        Self::Missing { what: what.into(), hint: None }
+    }
+
+    #[must_use]
+    pub(crate) fn with_hint(mut self, text: impl Into<String>) -> Self {
+        if let Self::Usage { hint, .. } | Self::Refused { hint, .. } | Self::Missing { hint, .. } =
+            &mut self
+        {
+            *hint = Some(text.into());
+        }
+        self
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+    pub(crate) fn yaml(error: impl ToString) -> Self {
+        Self::Yaml(error.to_string())
+    }
+
+    /// Whoever read our output has enough of it.
+    pub(crate) fn is_closed_pipe(&self) -> bool {
+        matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::Client(error) => client_exit(error),
+            Self::Selector(_) | Self::Documents(_) | Self::Usage { .. } | Self::Setting(_) => {
+                Exit::Usage
+            }
+            Self::Start { exit, .. } => *exit,
+            Self::Refused { .. } => Exit::Refused,
+            Self::Declined => Exit::Stopped,
+            Self::Missing { .. }
+            | Self::Moved
+            | Self::Broken(_)
+            | Self::File(_)
+            | Self::Record { .. }
+            | Self::Output(_)
+            | Self::Json(_)
+            | Self::Yaml(_)
+            | Self::Runtime(_) => Exit::Failed,
+        }
+    }
+
+    pub(crate) fn render(&self) -> Rendered {
+        let mut rendered =
+            Rendered { message: chain(self), details: Vec::new(), hint: self.hint() };
+        match self {
+            Self::Selector(error) => {
+                rendered.message = self.to_string();
+                rendered.details.push(error.drawing());
+            }
+            Self::Documents(errors) => {
+                let shown = errors.iter().take(FAULTS_SHOWN).map(ToString::to_string);
+                rendered.details.extend(shown);
+                if errors.len() > FAULTS_SHOWN {
+                    rendered.details.push(format!("… and {} more", errors.len() - FAULTS_SHOWN));
+                }
+            }
+            Self::Client(ClientError::Problem { problem, .. }) => {
+                rendered.details = problem_details(problem);
+                // A single fault may already be the message.
+                rendered.details.retain(|line| *line != rendered.message);
+            }
+            _ => {}
+        }
+        rendered
+    }
+
+    fn hint(&self) -> Option<String> {
+        let text = match self {
+            Self::Usage { hint, .. } | Self::Refused { hint, .. } | Self::Missing { hint, .. } => {
+                return hint.clone();
+            }
+            Self::Client(error) => return client_hint(error),
+            Self::Selector(_) => {
+                "`compute & !label:rack=7`, `nid:1-64` and `default/gpu` are selectors"
+            }
+            Self::Moved => "run it again to see what it does now",
+            Self::Record { .. } => {
+                "remove the file and start `hoist serve` again, or give `--server`"
+            }
+            _ => return None,
+        };
+        Some(text.to_owned())
+    }
+}
+
+/// An error with everything that caused it.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}
+
+fn faults(count: usize) -> String {
+    match count {
+        1 => "there is a fault in the documents; nothing was sent".to_owned(),
+        _ => format!("there are {count} faults in the documents; nothing was sent"),
+    }
+}
+
+fn client_exit(error: &ClientError) -> Exit {
+    if error.outcome_unknown() {
+        return Exit::Unknown;
+    }
+    match error {
+        ClientError::Problem { problem, .. } => problem_exit(problem),
+        ClientError::Address { .. } | ClientError::Pem(_) | ClientError::NoAuthority => Exit::Usage,
+        _ => Exit::Failed,
+    }
+}
+
+/// For problems whose outcome is known.
+fn problem_exit(problem: &Problem) -> Exit {
+    match &problem.code {
+        Code::BadRequest
+        | Code::UnknownParameter
+        | Code::BadParameter
+        | Code::MalformedBody
+        | Code::InvalidBody
+        | Code::BodyTooLarge
+        | Code::UnsupportedMediaType => Exit::Usage,
+        Code::Unauthenticated
+        | Code::Forbidden
+        | Code::PlainAdmin
+        | Code::Conflict
+        | Code::Protected
+        | Code::Managed
+        | Code::AffectsTooMany => Exit::Refused,
+        Code::Ambiguous => Exit::Ambiguous,
+        Code::Unknown(_) => match problem.status {
+            400 | 413 | 415 | 422 => Exit::Usage,
+            401 | 403 | 409 => Exit::Refused,
+            _ => Exit::Failed,
+        },
+        _ => Exit::Failed,
+    }
+}
+
+fn problem_details(problem: &Problem) -> Vec<String> {
+    let mut details = Vec::new();
+    for fault in problem.errors.iter().take(FAULTS_SHOWN) {
+        let at = if fault.at.is_empty() { String::new() } else { format!("{}: ", fault.at) };
+        let hint = fault.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
+        details.push(format!("{at}{}{hint}", fault.message));
+    }
+    if problem.errors.len() > FAULTS_SHOWN {
+        details.push(format!("… and {} more", problem.errors.len() - FAULTS_SHOWN));
+    }
+    for conflict in &problem.conflicts {
+        details
+            .push(format!("{} {} belongs to {}", conflict.field, conflict.value, conflict.holder));
+    }
+    if let Some(id) = problem.request_id.as_ref().filter(|_| problem.status >= 500) {
+        details.push(format!("request {id}"));
+    }
+    details
+}
+
+fn client_hint(error: &ClientError) -> Option<String> {
+    let text = match error {
+        ClientError::Problem { problem, .. } => {
+            let known = match problem.code {
+                Code::Unauthenticated => {
+                    Some("name a token with `--token-file`, `HOIST_TOKEN_FILE` or `HOIST_TOKEN`")
+                }
+                Code::PlainAdmin => Some("use the server's https address, with `--ca FILE`"),
+                Code::Busy => Some("try again"),
+                Code::PreconditionFailed => Some("look at it again, then try again"),
+                _ => None,
+            };
+            return problem.remedy.clone().or_else(|| known.map(str::to_owned));
+        }
+        ClientError::Connect { source, .. } if chain(source).contains("certificate") => {
+            "the server's certificate is not of the site you trust; give its authority with `--ca FILE`"
+        }
+        ClientError::Connect { .. } => {
+            "start it with `hoist serve`, or name another one with `--server URL` or `HOIST_SERVER`"
+        }
+        ClientError::Lost { write: true, .. } | ClientError::Answer { write: true, .. } => {
+            "the change may have been made: look before trying again"
+        }
+        ClientError::Foreign { .. } => "check the address: this may be another service or a proxy",
+        ClientError::Answer { .. } => "the server may be of another version: see `hoist status`",
+        ClientError::Pem(_) | ClientError::NoAuthority | ClientError::Authority(_) => {
+            "the file holds certificates in PEM, such as `<data-dir>/ca/root.pem`"
+        }
+        _ => return None,
+    };
+    Some(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hoist_api::{Conflict, Fault};
+
+    use crate::printer::{Output, tests::printer};
+
+    fn problem(code: Code, write: bool) -> Failure {
+        let problem = Box::new(Problem::new(code, "detail"));
+        Failure::Client(ClientError::Problem { write, problem })
+    }
+
+    #[test]
+    fn every_problem_has_its_exit_code() {
+        let table = [
+            ("bad-request", 2, 2),
+            ("unknown-parameter", 2, 2),
+            ("bad-parameter", 2, 2),
+            ("malformed-body", 2, 2),
+            ("invalid-body", 2, 2),
+            ("unauthenticated", 3, 3),
+            ("forbidden", 3, 3),
+            ("plain-admin", 3, 3),
+            ("not-found", 1, 1),
+            ("unknown-route", 1, 1),
+            ("method-not-allowed", 1, 1),
+            ("not-acceptable", 1, 1),
+            ("conflict", 3, 3),
+            ("ambiguous", 10, 10),
+            ("busy", 1, 1),
+            ("protected", 3, 3),
+            ("managed", 3, 3),
+            ("affects-too-many", 3, 3),
+            ("gone", 1, 1),
+            ("precondition-failed", 1, 1),
+            ("body-too-large", 2, 2),
+            ("unsupported-media-type", 2, 2),
+            ("too-many-failures", 1, 1),
+            ("source-failed", 1, 1),
+            ("internal", 1, 1),
+            ("store-unavailable", 1, 5),
+            ("outcome-unknown", 1, 5),
+            ("timeout", 1, 5),
+            ("stopping", 1, 1),
+            ("store-full", 1, 1),
+        ];
+        let known: Vec<_> = Code::ALL.iter().map(Code::as_str).collect();
+        assert_eq!(known, table.map(|(code, ..)| code), "a new code needs a line here");
+        for (code, (name, read, write)) in Code::ALL.iter().zip(table) {
+            assert_eq!(problem(code.clone(), false).exit().code(), read, "reading: {name}");
+            assert_eq!(problem(code.clone(), true).exit().code(), write, "writing: {name}");
+        }
+    }
+
+    #[test]
+    fn problems_of_a_newer_server_are_judged_by_their_status() {
+        for (status, write, exit) in [
+            (422, true, Exit::Usage),
+            (409, true, Exit::Refused),
+            (500, false, Exit::Failed),
+            (500, true, Exit::Unknown),
+            (404, true, Exit::Failed),
+        ] {
+            let mut problem = Problem::new(Code::Unknown("flux".into()), "");
+            problem.status = status;
+            let error = ClientError::Problem { write, problem: Box::new(problem) };
+            assert_eq!(Failure::Client(error).exit(), exit, "{status}");
+        }
+    }
+
+    #[test]
+    fn local_failures_have_theirs() {
+        let selector = "a &".parse::<hoist_model::Selector>().unwrap_err();
+        for (failure, exit) in [
+            (Failure::usage("x"), Exit::Usage),
+            (Failure::Selector(selector), Exit::Usage),
+            (Failure::Documents(vec![]), Exit::Usage),
+            (Failure::refused("x"), Exit::Refused),
+            (Failure::missing("x"), Exit::Failed),
+            (Failure::Declined, Exit::Stopped),
+            (Failure::Moved, Exit::Failed),
+        ] {
+            assert_eq!(failure.exit(), exit, "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_problem_is_printed_with_all_it_says() {
+        let problem = Problem::new(Code::Conflict, "two nodes with one MAC")
+            .with_remedy("remove one of them")
+            .with_fault(Fault::new("Node n2: interfaces[0].mac", "taken").with_hint("see n1"))
+            .with_conflict(Conflict {
+                field: "mac".into(),
+                value: "52:54:00:00:00:01".into(),
+                holder: "node/n1".into(),
+            });
+        let error = ClientError::Problem { write: true, problem: Box::new(problem) };
+        let (mut printer, out, err) = printer(Output::Json);
+        printer.failure(&Failure::Client(error));
+        assert_eq!(out.text(), "");
+        assert_eq!(
+            err.text(),
+            "error: two nodes with one MAC\n  Node n2: interfaces[0].mac: taken; see n1\n  \
+             mac 52:54:00:00:00:01 belongs to node/n1\nhint: remove one of them\n"
+        );
+    }
+
+    #[test]
+    fn the_cause_of_a_failure_is_printed_too() {
+        let source = io::Error::other("no space left");
+        let (mut printer, _, err) = printer(Output::Table);
+        printer.failure(&Failure::Output(source));
+        assert_eq!(err.text(), "error: cannot write the output: no space left\n");
+    }
+
+    #[test]
+    fn a_wrong_selector_is_drawn_with_an_arrow() {
+        let error = "compute & & x".parse::<hoist_model::Selector>().unwrap_err();
+        let (mut printer, _, err) = printer(Output::Table);
+        printer.failure(&Failure::Selector(error));
+        let text = err.text();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], "error: the selector cannot be understood");
+        assert_eq!(lines[1], "  compute & & x");
+        assert!(lines[2].starts_with("            ^ "), "{text}");
+        assert!(lines[3].starts_with("hint: "), "{text}");
+    }
+
+    #[test]
+    fn only_so_many_faults_are_printed() {
+        let text = "api: hoist/v1\nkind: Node\nname: -\n---\n".repeat(60);
+        let errors = hoist_model::document::read("f.yaml", text.as_bytes()).unwrap_err();
+        let rendered = Failure::Documents(errors).render();
+        assert_eq!(rendered.details.len(), FAULTS_SHOWN + 1);
+        assert_eq!(rendered.details[FAULTS_SHOWN], "… and 10 more");
+    }
+}

@@ -1,0 +1,42 @@
+//! What the pages say about the command line is what the code does.
+
+use hoist_model::Exit;
+
+fn page(name: &str) -> String {
+    let path = format!("{}/../../docs/{name}", env!("CARGO_MANIFEST_DIR"));
+    fs_err::read_to_string(path).expect("the page is in the repository")
+}
+
+#[test]
+fn the_page_of_exit_codes_has_exactly_the_codes_there_are() {
+    let page = page("exit-codes.md");
+    let rows: Vec<_> = page
+        .lines()
+        .filter(|line| line.starts_with("| ") && line.as_bytes()[2].is_ascii_digit())
+        .collect();
+    let wanted: Vec<_> =
+        Exit::ALL.iter().map(|exit| format!("| {} | {} |", exit.code(), exit.meaning())).collect();
+    assert_eq!(rows, wanted);
+}
+
+/// Every `hoist …` line of the tour is understood by the command line itself: `--help` behind it
+/// answers with 0 only if the words before are commands that exist.
+#[test]
+fn the_tour_names_only_commands_that_exist() {
+    let page = page("cli.md");
+    let mut seen = 0;
+    for line in page.lines().filter(|line| line.starts_with("hoist ")) {
+        let is_word = |word: &&str| word.bytes().all(|b| b.is_ascii_lowercase());
+        let mut words: Vec<_> = line.split_whitespace().skip(1).take_while(is_word).collect();
+        // An object's name may follow the commands: `node show NAME`.
+        words.truncate(2);
+        let known = |words: &[&str]| {
+            let hoist = env!("CARGO_BIN_EXE_hoist");
+            let ended = std::process::Command::new(hoist).args(words).arg("--help").output();
+            ended.unwrap().status.success()
+        };
+        assert!(known(&words), "{line}");
+        seen += 1;
+    }
+    assert!(seen > 20, "{seen}");
+}
