@@ -25,6 +25,8 @@ pub struct Boot {
 pub enum SelectedBy {
     /// The node says so.
     Explicit,
+    /// It is the only interface of kind `boot`.
+    Kind,
     /// It is on one of the partition's boot networks.
     Network,
     /// It has an address in one of the partition's boot subnets.
@@ -72,7 +74,7 @@ impl NodeSpec {
         let subnets = || candidates(self).filter(|i| in_any(i, rules.subnets));
         let addressed = || candidates(self).filter(|i| !i.addresses.is_empty());
         only(kinds())
-            .map(|i| (i, SelectedBy::Explicit))
+            .map(|i| (i, SelectedBy::Kind))
             .or_else(|| only(networks()).map(|i| (i, SelectedBy::Network)))
             .or_else(|| only(subnets()).map(|i| (i, SelectedBy::Subnet)))
             .or_else(|| only(addressed()).map(|i| (i, SelectedBy::OnlyOne)))
@@ -140,6 +142,9 @@ mod tests {
         assert_eq!(boots(&plain, &by_network), ("eth0".into(), SelectedBy::Network));
         assert_eq!(boots(&plain, &by_subnet), ("eth1".into(), SelectedBy::Subnet));
         assert_eq!(boots(&plain, &none), ("eth1".into(), SelectedBy::Heuristic));
+        let mut kind = plain.clone();
+        kind.interfaces[0].kind = InterfaceKind::Boot;
+        assert_eq!(boots(&kind, &by_subnet), ("eth0".into(), SelectedBy::Kind));
     }
 
     #[test]

@@ -20,6 +20,7 @@ const MAX_REFUSALS: usize = 100;
 pub(super) fn whole(draft: &mut Draft<'_>) {
     let mut found = Vec::new();
     references(draft, &mut found);
+    boot_networks(draft, &mut found);
     exclusive_sets(draft, &mut found);
     unique_keys(draft, &mut found);
     removals(draft, &mut found);
@@ -98,6 +99,22 @@ fn references(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
                 let at = format!("interfaces[{i}].network");
                 missing(at, Kind::Network, network.to_string(), close);
             }
+        }
+    }
+}
+
+/// A partition boots from networks that are there.
+fn boot_networks(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
+    let drafted =
+        draft.partitions.iter().filter_map(|(name, partition)| Some((name, partition.as_ref()?)));
+    let unchanged = draft.roster.partitions().filter(|p| !draft.partitions.contains_key(&p.name));
+    let all = drafted.chain(unchanged.map(|partition| (&partition.name, partition.as_ref())));
+    for (partition, spec) in all.map(|(name, partition)| (name, &partition.spec)) {
+        for network in spec.boot_networks.iter().filter(|network| !draft.has_network(network)) {
+            let about = subject(Kind::Partition, partition);
+            let fault = Fault::new("boot_networks", format!("there is no Network `{network}`"));
+            let hint = "declare it, or take it out of the list";
+            found.push(Refusal::new(Reason::Missing, about, fault.hint(hint)));
         }
     }
 }

@@ -1,10 +1,12 @@
 //! Reading groups, partitions and networks, and everything at once.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
 use hoist_api::Code;
 use hoist_api::admin::Verb;
 use hoist_api::inventory::{Group, Listing, NetworkObject, PartitionObject};
@@ -155,9 +157,8 @@ pub(super) async fn export(
         }
         Some((lines(documents.into_iter()), (roster, chosen, last, looked_at < CHUNK)))
     });
-    let text = futures_util::StreamExt::chain(futures_util::stream::iter([rest]), nodes);
-    let text = futures_util::StreamExt::map(text, Ok::<_, std::convert::Infallible>);
-    Ok(([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(text)).into_response())
+    let text = futures_util::stream::iter([rest]).chain(nodes).map(Ok::<_, Infallible>);
+    Ok(([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(text.fuse())).into_response())
 }
 
 fn other_documents(roster: &Roster) -> impl Iterator<Item = Document> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
 use hoist_api::admin::Verb;
 use hoist_api::inventory::{Derived, Node, NodeList};
 use hoist_api::{Code, Fault, Problem};
@@ -195,7 +196,7 @@ impl View {
                 }
                 Some((Ok::<_, std::convert::Infallible>(text), (view, last, looked_at < CHUNK)))
             });
-        ([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(chunks)).into_response()
+        ([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(chunks.fuse())).into_response()
     }
 
     fn object(&self, node: &hoist_model::Node) -> Node {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Extension;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use hoist_api::Code;
 use hoist_api::inventory::{WatchBatch, WatchLine};
 use hoist_inventory::Roster;
@@ -154,7 +154,7 @@ pub(super) fn stream(
         }
         Some((Ok::<_, std::convert::Infallible>(text), watcher))
     });
-    let body = Body::from_stream(chunks);
+    let body = Body::from_stream(chunks.fuse());
     Ok(([(header::CONTENT_TYPE, NDJSON)], Extension(Live), body).into_response())
 }
 
