@@ -146,6 +146,8 @@ codes! {
     /// What is imported from gave no complete answer.
     SourceFailed, "source-failed", 502, "The source gave no complete answer";
     Internal, "internal", 500, "Internal error";
+    /// Nothing was written: the site is served from the last-good copy.
+    ReadOnly, "read-only", 503, "Nothing can be changed right now";
     /// Whether a write landed is not known: read the object before trying again.
     StoreUnavailable, "store-unavailable", 503, "The store is unreachable";
     /// The write goes on without its caller: read the object before trying again.

@@ -178,7 +178,7 @@ pub enum LoadError {
     #[error("the site in the store cannot be understood")]
     Record(#[from] RecordError),
     #[error("the store is not one that this version can use")]
-    Schema(#[from] SchemaError),
+    Schema(#[source] SchemaError),
 }
 
 impl Registry {
@@ -397,10 +397,15 @@ async fn step_aside(attempt: u64) {
     tokio::time::sleep(Duration::from_micros(random * longest_us / u64::from(u16::MAX))).await;
 }
 
-/// A fresh id for a node.
+/// A fresh id for a node. Ids of one process grow, so that nodes list in the order in which they
+/// were declared.
 pub fn mint_id() -> NodeId {
+    static LAST: std::sync::Mutex<NodeId> = std::sync::Mutex::new(NodeId::from_bits(0));
     let now = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0);
-    NodeId::mint(now, u128::from_le_bytes(random()))
+    let fresh = NodeId::mint(now, u128::from_le_bytes(random()));
+    let mut last = LAST.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    *last = fresh.max(NodeId::from_bits(last.to_bits() + 1));
+    *last
 }
 
 /// A fresh incarnation for a new or restored store.

@@ -27,7 +27,7 @@ impl NodeId {
         self.0
     }
 
-    pub fn from_bits(bits: u128) -> Self {
+    pub const fn from_bits(bits: u128) -> Self {
         Self(bits)
     }
 }

@@ -229,13 +229,7 @@ async fn open_registry(
             LoadError::Store(StoreError::Unavailable { detail })
         }
     };
-    let away = matches!(
-        error,
-        LoadError::Store(StoreError::Unavailable { .. })
-            | LoadError::Schema(hoist_inventory::schema::SchemaError::Store(
-                StoreError::Unavailable { .. }
-            ))
-    );
+    let away = matches!(error, LoadError::Store(StoreError::Unavailable { .. }));
     if !away {
         return Err(ControllerError::Load(error));
     }

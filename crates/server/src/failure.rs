@@ -76,7 +76,7 @@ impl IntoResponse for Failure {
             Code::TooManyFailures => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("60"));
             }
-            Code::StoreUnavailable | Code::Timeout | Code::Stopping => {
+            Code::StoreUnavailable | Code::ReadOnly | Code::Timeout | Code::Stopping => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
             }
             _ => {}

@@ -251,7 +251,8 @@ impl Tokens {
             tokio::select! {
                 () = stopping.cancelled() => return,
                 outcome = round => if let Err(error) = outcome {
-                    tracing::warn!(error = %crate::chain(&error), "tokens not refreshed");
+                    // That the store is away is said once, by the roster.
+                    tracing::debug!(error = %crate::chain(&error), "tokens not refreshed");
                 },
             }
             tokio::select! {

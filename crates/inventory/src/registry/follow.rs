@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::{LoadError, Position, Registry, WriteError};
 use crate::record::{Resource, ResourceKey, SiteRevision, revision_key, site};
 use crate::roster::{Delta, Roster};
-use crate::schema;
+use crate::schema::{self, SchemaError};
 
 /// Records read at once; a page of nodes is a few megabytes.
 const PAGE: usize = 5_000;
@@ -24,7 +24,10 @@ const PROBE_EVERY: Duration = Duration::from_secs(2);
 
 /// Reads the whole site from one snapshot of the store.
 pub(super) async fn load(store: &dyn Store) -> Result<(Roster, Position), LoadError> {
-    let incarnation = schema::open(store).await?;
+    let incarnation = schema::open(store).await.map_err(|error| match error {
+        SchemaError::Store(error) => LoadError::Store(error),
+        error => LoadError::Schema(error),
+    })?;
     let mut resources = Vec::new();
     let mut current = SiteRevision { revision: 0, horizon: 0 };
     let mut position = Position { loaded: true, ..Position::default() };
@@ -119,7 +122,6 @@ impl Registry {
         if !position.loaded {
             self.reload(&mut position).await?;
         }
-        self.0.contact.heard();
         Ok(position.seen)
     }
 

@@ -25,7 +25,7 @@ impl From<WriteError> for Failure {
                 .with_remedy("your token is limited to other nodes"),
             WriteError::NotFound { .. } => Self::new(Code::NotFound, detail),
             WriteError::Busy => Self::new(Code::Busy, detail).with_remedy("try again"),
-            WriteError::NotLoaded => Self::new(Code::StoreUnavailable, detail)
+            WriteError::NotLoaded => Self::new(Code::ReadOnly, detail)
                 .with_remedy("reads go on from the last-good copy; try again when `/readyz` is ok"),
             WriteError::Store(error) => error.into(),
             _ => Self::new(Code::Internal, detail),
