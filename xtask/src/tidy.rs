@@ -19,6 +19,19 @@ const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 /// Words of an unfinished thought.
 const UNFINISHED: [&str; 3] = [concat!("todo", "!("), concat!("dbg", "!("), "unimplemented!("];
 
+/// What a crate must never depend on, so that the arrows point one way.
+const WALLS: [(&str, &[&str]); 6] = [
+    ("crates/model", &["hoist-", "tokio", "reqwest", "getrandom", "fs-err"]),
+    ("crates/api", &["hoist-store", "hoist-inventory", "hoist-server"]),
+    ("crates/etcd-proto", &["hoist-"]),
+    ("crates/store", &["hoist-model", "hoist-api", "hoist-inventory", "hoist-server"]),
+    ("crates/inventory", &["hoist-api", "hoist-server", "axum", "hyper", "clap"]),
+    ("crates/server", &["clap"]),
+];
+
+/// Depended on for development only.
+const TESTKIT: &str = "hoist-testkit";
+
 pub(crate) fn run() -> Result<()> {
     let files = tracked()?;
     let faults = check(&root(), &files)?;
@@ -28,6 +41,14 @@ pub(crate) fn run() -> Result<()> {
     ensure!(faults.is_empty(), "{} things are not tidy", faults.len());
     say(format!("tidy: {} files are in order", files.len()));
     Ok(())
+}
+
+/// What the code calls things.
+#[derive(Default)]
+struct Names<'a> {
+    functions: BTreeSet<&'a str>,
+    /// In quotes: metrics among others.
+    quoted: BTreeSet<&'a str>,
 }
 
 /// Everything git has or would take.
@@ -45,7 +66,7 @@ fn tracked() -> Result<Vec<PathBuf>> {
 
 fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
     let mut faults = Vec::new();
-    let mut functions = BTreeSet::new();
+    let mut names = Names::default();
     let mut texts = Vec::new();
     for file in files {
         // What is not text has nothing to say here.
@@ -55,7 +76,8 @@ fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
     }
     for (file, text) in &texts {
         if extension(file) == "rs" {
-            functions.extend(text.lines().filter_map(function));
+            names.functions.extend(text.lines().filter_map(function));
+            names.quoted.extend(text.split('"').filter(|word| word.starts_with("hoist_")));
         }
     }
     for (file, text) in &texts {
@@ -64,9 +86,10 @@ fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
             "rs" => rust(file, text, &mut faults),
             "md" => {
                 links(root, file, text, &mut faults);
-                cited_tests(file, text, &functions, &mut faults);
+                cited_names(file, text, &names, &mut faults);
             }
             "lock" => registry(file, text, &mut faults),
+            "toml" if file.ends_with("Cargo.toml") => walls(file, text, &mut faults),
             _ => {}
         }
     }
@@ -124,6 +147,28 @@ fn registry(file: &Path, text: &str, faults: &mut Vec<String>) {
     }
 }
 
+fn walls(file: &Path, text: &str, faults: &mut Vec<String>) {
+    let here = file.parent().unwrap_or(Path::new(""));
+    let forbidden =
+        WALLS.iter().find(|(krate, _)| here == Path::new(krate)).map_or(&[][..], |w| w.1);
+    // The benchmarks are no part of what ships.
+    let ships = here.starts_with("crates");
+    let mut section = "";
+    for (number, line) in text.lines().enumerate() {
+        if line.starts_with('[') {
+            section = line.trim();
+        }
+        if section != "[dependencies]" {
+            continue;
+        }
+        let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
+        let over = forbidden.iter().any(|start| name.starts_with(start));
+        if !name.is_empty() && (over || (ships && name == TESTKIT)) {
+            faults.push(at(file, number, &format!("this crate must never depend on `{name}`")));
+        }
+    }
+}
+
 /// Links to files must lead to files.
 fn links(root: &Path, file: &Path, text: &str, faults: &mut Vec<String>) {
     let here = file.parent().unwrap_or(Path::new(""));
@@ -169,14 +214,19 @@ fn normal(path: &Path) -> PathBuf {
     out
 }
 
-/// Tests are named by sentences. A document that cites one must cite one that exists.
-fn cited_tests(file: &Path, text: &str, functions: &BTreeSet<&str>, faults: &mut Vec<String>) {
+/// Tests are named by sentences. A document that cites one must cite one that exists; the same goes
+/// for metrics.
+fn cited_names(file: &Path, text: &str, names: &Names<'_>, faults: &mut Vec<String>) {
     for (number, line) in prose(text) {
         for word in line.split('`').skip(1).step_by(2) {
             let is_name = word.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_'));
             let is_sentence = is_name && word.matches('_').count() >= 3;
-            if is_sentence && !functions.contains(word) {
-                faults.push(at(file, number, &format!("there is no test `{word}`")));
+            let known = match word.strip_prefix("hoist_") {
+                Some(_) => names.quoted.contains(word),
+                None => names.functions.contains(word),
+            };
+            if is_sentence && !known {
+                faults.push(at(file, number, &format!("there is no test or metric `{word}`")));
             }
         }
     }
@@ -258,6 +308,11 @@ mod tests {
             ("b/src/x/mod.rs", ""),
             ("Cargo.lock", "source = \"registry+https://mirror.example.org/index\""),
             ("notes.txt", &path),
+            (
+                "crates/model/Cargo.toml",
+                "[dependencies]\ntokio.workspace = true\n[dev-dependencies]\nhoist-testkit = 1",
+            ),
+            ("crates/hoist/Cargo.toml", "[dependencies]\nhoist-testkit.workspace = true"),
             ("crates/hoist/src/settings.rs", "    setting(\"a.b\", \"7\", \"x\"),"),
             ("docs/configuration.md", "| `a.b` | `8` | x |"),
             ("examples/hoist.toml", "# c = 1"),
@@ -271,6 +326,8 @@ mod tests {
             "b/src/x/mod.rs:1",
             "Cargo.lock:1",
             "notes.txt:1",
+            "crates/model/Cargo.toml:2",
+            "crates/hoist/Cargo.toml:2",
             "docs/configuration.md:1",
             "examples/hoist.toml:1",
         ];
