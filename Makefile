@@ -1,0 +1,30 @@
+# The front door. Daily work is plain cargo; what needs code is `cargo xtask`.
+
+.PHONY: help demo test test-full bench setup-demo setup-test audit fmt
+
+help: ## what each target does
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+demo: setup-demo ## a controller with the example site on this machine, until Ctrl-C
+	cargo xtask demo
+
+test: ## install what is missing, then every test (etcd and PostgreSQL are started by the tests)
+	cargo xtask test
+
+test-full: ## the same with ignored tests and many more cases of each property
+	cargo xtask test --full
+
+bench: ## measure against the promised limits (release build)
+	cargo run --release --package hoist-bench
+
+setup-demo: ## install what the demo needs (nothing yet)
+	cargo xtask setup demo
+
+setup-test: ## install what the tests need: etcd, PostgreSQL (Debian; root or sudo)
+	cargo xtask setup test
+
+audit: ## known vulnerabilities, licences, bans, sources (needs cargo-deny and the internet)
+	cargo deny check
+
+fmt: ## format the code
+	cargo fmt --all

@@ -1,0 +1,219 @@
+//! A whole site on this machine: a controller on the embedded store in a temporary directory, the
+//! example applied to it, and a look around. Nothing is left behind.
+
+use std::io::{IsTerminal, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{cargo, root, run_command, say, shown};
+
+const START: Duration = Duration::from_secs(30);
+const STOP: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Options {
+    once: bool,
+    release: bool,
+}
+
+impl Options {
+    pub(crate) fn parse(words: &[&str]) -> Result<Self> {
+        let asked = std::env::var("HOIST_DEMO_ONCE").is_ok_and(|value| value == "1");
+        let mut options = Self { once: asked || !std::io::stdout().is_terminal(), release: false };
+        for word in words {
+            match *word {
+                "--once" => options.once = true,
+                "--release" => options.release = true,
+                other => bail!("the demo has no option `{other}`"),
+            }
+        }
+        Ok(options)
+    }
+}
+
+pub(crate) fn run(options: Options) -> Result<()> {
+    let hoist = build(options)?;
+    let place = tempfile::Builder::new().prefix("hoist-demo-").tempdir()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        // From here on Ctrl-C ends the demo in good order.
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut site = Site::start(hoist, place.path())?;
+        site.show()?;
+        if !options.once {
+            site.say_where();
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+                () = site.ended() => bail!("the controller ended by itself:\n{}", site.log()),
+            }
+        }
+        say("\nstopping");
+        site.stop()
+    })
+}
+
+fn build(options: Options) -> Result<PathBuf> {
+    let mut command = cargo();
+    command.args(["build", "--quiet", "--package", "hoist"]);
+    if options.release {
+        command.arg("--release");
+    }
+    run_command(&mut command)?;
+    let metadata = cargo().args(["metadata", "--no-deps", "--format-version", "1"]).output()?;
+    ensure!(metadata.status.success(), "`cargo metadata` failed");
+    let metadata: serde_json::Value = serde_json::from_slice(&metadata.stdout)?;
+    let target =
+        metadata["target_directory"].as_str().context("cargo names no target directory")?;
+    let profile = if options.release { "release" } else { "debug" };
+    Ok(Path::new(target).join(profile).join("hoist"))
+}
+
+/// A running controller and how to talk to it.
+struct Site {
+    hoist: PathBuf,
+    data_dir: PathBuf,
+    log: PathBuf,
+    server: Child,
+    /// `http://127.0.0.1:PORT`.
+    url: String,
+    tls_url: String,
+}
+
+impl Site {
+    fn start(hoist: PathBuf, place: &Path) -> Result<Self> {
+        let (data_dir, log) = (place.join("data"), place.join("log"));
+        let output = fs_err::File::create(&log)?;
+        let mut command = command(&hoist, &data_dir);
+        // Port 0: any free one. The controller leaves the real ones in its data directory.
+        command.args(["serve", "--listen", "127.0.0.1:0", "--tls-listen", "127.0.0.1:0"]);
+        say(format!("\n$ export HOIST_DATA_DIR={}", data_dir.display()));
+        say(format!("$ {} &", shown(&command)));
+        let errors = output.try_clone()?;
+        command.stdin(Stdio::null()).stdout(output.into_parts().0).stderr(errors.into_parts().0);
+        // Its own group, so that Ctrl-C reaches only us and the stop is in our order.
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let server = command.spawn().with_context(|| format!("cannot run {}", hoist.display()))?;
+        let mut site =
+            Self { hoist, data_dir, log, server, url: String::new(), tls_url: String::new() };
+        site.wait_until_ready()?;
+        Ok(site)
+    }
+
+    fn wait_until_ready(&mut self) -> Result<()> {
+        let deadline = Instant::now() + START;
+        while !self.is_ready() {
+            if let Some(status) = self.server.try_wait()? {
+                bail!("the controller ended ({status}):\n{}", self.log());
+            }
+            ensure!(Instant::now() < deadline, "the controller is not ready:\n{}", self.log());
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
+    fn is_ready(&mut self) -> bool {
+        let Ok(text) = fs_err::read_to_string(self.data_dir.join("server.json")) else {
+            return false;
+        };
+        let Ok(running) = serde_json::from_str::<serde_json::Value>(&text) else { return false };
+        let field = |name: &str| running[name].as_str().unwrap_or_default().to_owned();
+        (self.url, self.tls_url) = (field("url"), field("tls_url"));
+        answers_ok(&self.url, "/readyz")
+    }
+
+    fn show(&self) -> Result<()> {
+        let site = root().join("examples").join("site.yaml");
+        let site = site.strip_prefix(root())?.to_string_lossy().into_owned();
+        self.run(&["apply", "-f", &site])?;
+        self.run(&["node", "list"])?;
+        self.run(&["node", "list", "compute & !group:gpu & label:rack=r1", "-o", "wide"])?;
+        self.run(&["status"])?;
+        self.run(&["diff", "-f", &site])
+    }
+
+    fn run(&self, words: &[&str]) -> Result<()> {
+        say("");
+        run_command(command(&self.hoist, &self.data_dir).args(words))
+    }
+
+    fn say_where(&self) {
+        say(format!(
+            "\nThe site goes on until Ctrl-C. In another terminal:\n\n  \
+             export HOIST_DATA_DIR={}\n  {} node show login1\n\n  \
+             {}/readyz\n  {}/openapi.json\n  {}   (authority: {})",
+            self.data_dir.display(),
+            self.hoist.display(),
+            self.url,
+            self.url,
+            self.tls_url,
+            self.data_dir.join("ca").join("root.pem").display(),
+        ));
+    }
+
+    async fn ended(&mut self) {
+        while !matches!(self.server.try_wait(), Ok(Some(_)) | Err(_)) {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        let pid = i32::try_from(self.server.id())?;
+        kill_process(Pid::from_raw(pid).context("a process has a number")?, Signal::TERM)?;
+        let deadline = Instant::now() + STOP;
+        loop {
+            if let Some(status) = self.server.try_wait()? {
+                ensure!(status.success(), "the controller stopped with {status}:\n{}", self.log());
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "the controller does not stop:\n{}", self.log());
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    fn log(&self) -> String {
+        fs_err::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // Only after a failure is it still there.
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// hoist with the demo's data directory and nothing else from our environment.
+fn command(hoist: &Path, data_dir: &Path) -> Command {
+    let mut command = Command::new(hoist);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("HOIST_") {
+            command.env_remove(name);
+        }
+    }
+    command.env("HOIST_DATA_DIR", data_dir).current_dir(root());
+    command
+}
+
+/// Whether a GET is answered with 200.
+fn answers_ok(url: &str, path: &str) -> bool {
+    let Some(place) = url.strip_prefix("http://") else { return false };
+    let ask = || -> std::io::Result<Vec<u8>> {
+        let mut stream = TcpStream::connect(place)?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {place}\r\nConnection: close\r\n\r\n")?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        Ok(answer)
+    };
+    ask().is_ok_and(|answer| answer.starts_with(b"HTTP/1.1 200"))
+}

@@ -1,0 +1,124 @@
+//! The jobs around the code that need code themselves. The Makefile is their front door:
+//! `cargo xtask setup|demo|test|tidy`.
+
+mod demo;
+mod setup;
+mod test;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Result, bail, ensure};
+
+const USAGE: &str = "\
+usage: cargo xtask JOB
+
+  setup test        install what the tests need (Debian; root or sudo)
+  setup demo        install what the demo needs
+  demo [--once] [--release]
+                    a controller on this machine with examples/site.yaml, until Ctrl-C;
+                    --once (or HOIST_DEMO_ONCE=1, or no terminal): ends after showing it
+  test [--full]     setup, then every test, with the minutes of each part
+  tidy              what no compiler checks: links, paths, names of tests in the documents";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[&str]) -> Result<()> {
+    match arguments {
+        ["setup", "test"] => setup::test(),
+        ["setup", "demo"] => setup::demo(),
+        ["demo", options @ ..] => demo::run(demo::Options::parse(options)?),
+        ["test"] => test::run(test::Extent::Usual),
+        ["test", "--full"] => test::run(test::Extent::Full),
+        ["tidy"] => tidy::run(),
+        [] | ["help" | "--help" | "-h"] => {
+            say(USAGE);
+            Ok(())
+        }
+        other => bail!("there is no job `{}`\n{USAGE}", other.join(" ")),
+    }
+}
+
+/// The one place that prints.
+#[expect(clippy::print_stdout, reason = "people read it; the jobs have no other output")]
+fn say(text: impl AsRef<str>) {
+    println!("{}", text.as_ref());
+}
+
+/// The top of the repository.
+fn root() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("xtask is a directory of the repository").to_owned()
+}
+
+/// The cargo that runs us.
+fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+/// Says what is run, runs it, and fails if it fails.
+fn run_command(command: &mut Command) -> Result<()> {
+    let shown = shown(command);
+    say(format!("$ {shown}"));
+    let status = command.status()?;
+    ensure!(status.success(), "`{shown}` failed ({status})");
+    Ok(())
+}
+
+fn shown(command: &Command) -> String {
+    let program = std::path::Path::new(command.get_program());
+    let program = program.file_name().unwrap_or(command.get_program());
+    let words = std::iter::once(program).chain(command.get_args());
+    words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+/// As one would type it in a shell.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_shown_as_they_are_typed() {
+        let mut command = Command::new("/usr/bin/hoist");
+        command.args(["node", "list", "compute & !gpu", "it's"]);
+        assert_eq!(shown(&command), r"hoist node list 'compute & !gpu' 'it'\''s'");
+    }
+
+    #[test]
+    fn every_example_is_a_valid_file_of_documents() {
+        let mut seen = 0;
+        for entry in fs_err::read_dir(root().join("examples")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "yaml") {
+                let text = fs_err::read(&path).unwrap();
+                let name = path.display().to_string();
+                let documents = hoist_model::document::read(&name, &text).unwrap();
+                assert!(!documents.is_empty(), "{name}");
+                seen += 1;
+            }
+        }
+        assert!(seen > 0, "there are examples");
+    }
+}
