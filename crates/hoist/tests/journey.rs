@@ -1,0 +1,272 @@
+//! The real program, as processes: started, killed, started again, side by side, on a full disk.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use hoist_testkit::etcd::EtcdServer;
+use hoist_testkit::stores::fresh_name;
+
+const HOIST: &str = env!("CARGO_BIN_EXE_hoist");
+
+/// Long enough for a busy machine, short enough to notice that something hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A `hoist serve` process on its own data directory.
+struct Controller {
+    child: Child,
+    data_dir: PathBuf,
+}
+
+impl Controller {
+    fn start(data_dir: &Path, more: &[&str]) -> Self {
+        let mut child = Command::new(HOIST)
+            .args(["serve", "--listen", "127.0.0.1:0", "--tls-listen", "off", "--data-dir"])
+            .arg(data_dir)
+            .args(more)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the program starts");
+        let mut first = String::new();
+        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+        lines.read_line(&mut first).expect("it says where it listens");
+        assert!(first.starts_with("listening on http://"), "{first:?}");
+        // Keeps the pipe open and empty.
+        std::thread::spawn(move || lines.lines().for_each(drop));
+        Self { child, data_dir: data_dir.to_owned() }
+    }
+
+    fn hoist(&self, words: &[&str]) -> Output {
+        hoist(&self.data_dir, words)
+    }
+
+    /// Runs a command that must succeed; gives its output.
+    fn does(&self, words: &[&str]) -> String {
+        let output = self.hoist(words);
+        assert!(output.status.success(), "hoist {words:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    fn nodes(&self) -> Vec<String> {
+        self.does(&["node", "list", "-o", "name"]).lines().map(str::to_owned).collect()
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it ended");
+    }
+
+    /// Asks it to stop; gives the exit code.
+    fn terminate(mut self) -> Option<i32> {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-TERM", &pid]).status().expect("kill is there");
+        assert!(sent.success());
+        self.child.wait().expect("it ended").code()
+    }
+}
+
+fn hoist(data_dir: &Path, words: &[&str]) -> Output {
+    let mut command = Command::new(HOIST);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HOIST_")) {
+        command.env_remove(name);
+    }
+    command.arg("--data-dir").arg(data_dir).args(words).stdin(Stdio::null());
+    command.output().expect("the program runs")
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "it never came to pass: {what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn write_nodes(path: &Path, range: std::ops::Range<u32>) -> String {
+    let node = |i: u32| {
+        format!(r#"{{"api":"hoist/v1","kind":"Node","name":"n{i}","spec":{{"nid":{}}}}}"#, i + 1)
+    };
+    let text: Vec<_> = range.map(node).collect();
+    fs::write(path, text.join("\n")).expect("a file to apply");
+    path.display().to_string()
+}
+
+#[test]
+fn killed_and_started_again_it_has_lost_nothing() {
+    let scratch = tempfile::tempdir().unwrap();
+    let data_dir = scratch.path().join("data");
+    let controller = Controller::start(&data_dir, &[]);
+    let file = write_nodes(&scratch.path().join("site.ndjson"), 0..50);
+    controller.does(&["apply", "-f", &file]);
+    controller.does(&["node", "protect", "n7", "--reason", "precious"]);
+    let before = controller.does(&["export"]);
+    let token = fs::read(data_dir.join("admin.token")).unwrap();
+    controller.kill();
+
+    let controller = Controller::start(&data_dir, &[]);
+    assert_eq!(controller.does(&["export"]), before);
+    assert_eq!(fs::read(data_dir.join("admin.token")).unwrap(), token);
+    assert_eq!(controller.hoist(&["node", "remove", "n7", "--yes"]).status.code(), Some(3));
+    assert!(controller.does(&["audit", "verify"]).contains("intact"));
+
+    // The same directory cannot be used twice, and the first one does not mind.
+    let second = hoist(&data_dir, &["serve", "--listen", "127.0.0.1:0", "--tls-listen", "off"]);
+    assert_eq!(second.status.code(), Some(11), "{second:?}");
+    assert_eq!(controller.nodes().len(), 50);
+    assert_eq!(controller.terminate(), Some(0), "told to stop, it ends well");
+    assert!(!data_dir.join("server.json").exists());
+}
+
+#[test]
+fn directories_of_others_are_left_alone() {
+    let scratch = tempfile::tempdir().unwrap();
+    let serve =
+        |dir: &Path| hoist(dir, &["serve", "--listen", "127.0.0.1:0", "--tls-listen", "off"]);
+    let home = scratch.path().join("home");
+    fs::create_dir(&home).unwrap();
+    fs::write(home.join("letter.txt"), "dear").unwrap();
+    let refused = serve(&home);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("name an empty one"), "{said}");
+    assert_eq!(fs::read_dir(&home).unwrap().count(), 1);
+
+    let file = scratch.path().join("file");
+    fs::write(&file, "").unwrap();
+    assert_eq!(serve(&file).status.code(), Some(2));
+
+    // A store that is not a store.
+    let broken = scratch.path().join("broken");
+    Controller::start(&broken, &[]).terminate();
+    fs::write(broken.join("hoist.redb"), vec![7; 100_000]).unwrap();
+    let refused = serve(&broken);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("hoist.redb"), "{said}");
+}
+
+#[test]
+fn two_processes_on_one_etcd_see_each_other() {
+    let scratch = tempfile::tempdir().unwrap();
+    let url = EtcdServer::shared().url(&fresh_name());
+    let [one, two] = ["one", "two"]
+        .map(|name| Controller::start(&scratch.path().join(name), &["--store", &url]));
+    let file = write_nodes(&scratch.path().join("site.ndjson"), 0..300);
+    one.does(&["apply", "-f", &file]);
+    eventually("the other one has them", || two.nodes().len() == 300);
+    two.does(&["node", "set", "n3", "--role", "login"]);
+    eventually("and back", || !one.does(&["node", "list", "role:login", "-o", "name"]).is_empty());
+    let clash = two.hoist(&["node", "add", "other", "--nid", "1"]);
+    assert_eq!(clash.status.code(), Some(3), "{clash:?}");
+    one.kill();
+    two.does(&["node", "remove", "n5", "--yes"]);
+    let one = Controller::start(&scratch.path().join("one"), &["--store", &url]);
+    assert_eq!(one.nodes().len(), 299);
+}
+
+#[test]
+fn the_store_may_be_away_also_across_a_restart() {
+    let scratch = tempfile::tempdir().unwrap();
+    let data_dir = scratch.path().join("data");
+    let etcd = EtcdServer::start();
+    let url = etcd.url(&fresh_name());
+    let start = || Controller::start(&data_dir, &["--store", &url]);
+    let controller = start();
+    let file = write_nodes(&scratch.path().join("site.ndjson"), 0..20);
+    controller.does(&["apply", "-f", &file]);
+    eventually("the copy is there", || data_dir.join("roster.snapshot").exists());
+
+    etcd.stop();
+    assert_eq!(controller.nodes().len(), 20, "reads go on");
+    let refused = controller.hoist(&["node", "set", "n1", "--role", "login"]);
+    assert_eq!(refused.status.code(), Some(5), "whether it landed is not known: {refused:?}");
+    eventually("it says so", || controller.hoist(&["status"]).status.code() == Some(7));
+
+    controller.kill();
+    let controller = start();
+    assert_eq!(controller.nodes().len(), 20, "also after a restart");
+    let refused = controller.hoist(&["node", "set", "n1", "--role", "login"]);
+    assert_eq!(refused.status.code(), Some(1), "nothing was sent: {refused:?}");
+
+    etcd.resume();
+    eventually("writes go on", || {
+        controller.hoist(&["node", "set", "n1", "--role", "login"]).status.success()
+    });
+    eventually("all is well", || controller.hoist(&["status"]).status.success());
+}
+
+#[test]
+fn a_full_disk_stops_writes_and_nothing_else() {
+    let scratch = tempfile::tempdir().unwrap();
+    let disk = Disk::mount(&scratch.path().join("disk"), "8m");
+    let data_dir = disk.0.join("data");
+    let controller = Controller::start(&data_dir, &[]);
+    let file = write_nodes(&scratch.path().join("site.ndjson"), 0..100);
+    controller.does(&["apply", "-f", &file]);
+
+    let ballast = disk.0.join("ballast");
+    fs::write(&ballast, vec![0; 16 << 20]).expect_err("the disk is full now");
+    let mut next = 1000;
+    eventually("a write is refused", || {
+        next += 2000;
+        let file = write_nodes(&scratch.path().join("more.ndjson"), next..next + 2000);
+        let refused = controller.hoist(&["apply", "-f", &file]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        if !refused.status.success() {
+            assert!(said.contains("no space left"), "{said}");
+        }
+        !refused.status.success()
+    });
+    let held = controller.nodes().len();
+    assert!(held >= 100, "reads go on");
+    fs::remove_file(&ballast).unwrap();
+    controller.does(&["node", "add", "after", "--nid", "900000"]);
+    controller.kill();
+    let controller = Controller::start(&data_dir, &[]);
+    assert_eq!(controller.nodes().len(), held + 1, "what was refused left no trace");
+}
+
+/// A small disk of its own.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(at: &Path, size: &str) -> Self {
+        fs::create_dir(at).expect("a mount point");
+        let options = format!("size={size}");
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(at).status();
+        assert!(
+            mounted.is_ok_and(|status| status.success()),
+            "this test mounts a tmpfs and needs root"
+        );
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_configuration_says_where_each_value_comes_from() {
+    let scratch = tempfile::tempdir().unwrap();
+    let config = scratch.path().join("hoist.toml");
+    fs::write(&config, "listen = '127.0.0.1:1'\n[brake]\nnodes = 7\n").unwrap();
+    let config = config.display().to_string();
+    let words = ["serve", "--config", &config, "--listen", "127.0.0.1:2", "--print-config"];
+    let printed = hoist(scratch.path(), &words);
+    let text = String::from_utf8(printed.stdout).unwrap();
+    assert!(text.contains("from --listen\nlisten = \"127.0.0.1:2\""), "{text}");
+    assert!(text.contains("nodes = \"7\""), "{text}");
+
+    fs::write(scratch.path().join("hoist.toml"), "lisen = ':1'\n").unwrap();
+    let refused = hoist(scratch.path(), &["serve", "--config", &config]);
+    assert_eq!(refused.status.code(), Some(2));
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("did you mean `listen`?"), "{said}");
+}
