@@ -143,6 +143,7 @@ impl Registry {
             return Ok(());
         }
         let roster = self.roster();
+        let mut next = Position { seen: batch.revision, ..*position };
         let mut delta =
             Delta { revision: roster.revision(), horizon: roster.horizon(), ..Delta::default() };
         for change in batch.changes {
@@ -151,13 +152,14 @@ impl Registry {
                     let current = read_revision(&record.value);
                     delta.revision = current.revision;
                     delta.horizon = current.horizon;
-                    position.site = Some(record.revision);
+                    next.site = Some(record.revision);
                 }
                 Change::Put(record) => delta.puts.extend(Resource::from_record(&record)?),
                 Change::Delete(key) => delta.deletes.extend(ResourceKey::from_key(&key)),
             }
         }
-        position.seen = batch.revision;
+        // Only now: a position ahead of the roster would let a write pass that never saw this batch.
+        *position = next;
         self.publish(roster.apply(delta));
         Ok(())
     }
