@@ -202,12 +202,14 @@ impl Registry {
             if !roster.wants_folding() {
                 continue;
             }
+            let before = std::sync::Arc::clone(&roster);
             let Ok(folded) = tokio::task::spawn_blocking(move || roster.folded()).await else {
                 continue;
             };
             let position = self.0.position.lock().await;
-            let rebased = self.roster().rebased(&folded);
-            self.0.roster.store(std::sync::Arc::new(rebased));
+            if let Some(rebased) = self.roster().rebased(&before, &folded) {
+                self.0.roster.store(std::sync::Arc::new(rebased));
+            }
             drop(position);
         }
     }
