@@ -6,14 +6,13 @@ use std::sync::Arc;
 
 use hoist_inventory::roster::Incarnation;
 use hoist_inventory::{Delta, Resource, Roster};
-use hoist_model::{Mac, Node, NodeId};
+use hoist_model::{Mac, Node, NodeId, Role};
 
 /// What tells two nodes apart in here: which, of which revision, written by whom, with which MAC.
-pub(crate) type Mark = (NodeId, u64, String, Option<Mac>);
+pub(crate) type Mark = (NodeId, u64, Option<Role>, Option<Mac>);
 
 pub(crate) fn mark(node: &Node) -> Mark {
-    let writer = node.spec.role.as_ref().map(ToString::to_string).unwrap_or_default();
-    (node.id, node.revision, writer, node.spec.interfaces.first().map(|i| i.mac))
+    (node.id, node.revision, node.spec.role.clone(), node.spec.interfaces.first().map(|i| i.mac))
 }
 
 /// Equal when everything that can come of it is: what it shows, and what of that is in its base.
@@ -47,8 +46,12 @@ impl Picture {
     /// As the registry publishes it when a folding that began at `before` has ended.
     pub(crate) fn rebased(&self, before: &Self) -> Self {
         let folded = before.folded();
-        let roster = self.roster.rebased(&folded.roster);
-        Self { roster: Arc::new(roster), base: folded.base, made: self.made + 1 }
+        match self.roster.rebased(&before.roster, &folded.roster) {
+            Some(roster) => {
+                Self { roster: Arc::new(roster), base: folded.base, made: self.made + 1 }
+            }
+            None => self.clone(),
+        }
     }
 
     pub(crate) fn revision(&self) -> u64 {

@@ -48,8 +48,6 @@ pub(crate) enum Mutant {
     FoldOverwrites,
     /// Part of a source's answer counts as all of it.
     PartIsWhole,
-    /// Writes are accepted on top of the last-good copy.
-    WriteOnLastGood,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -235,7 +233,7 @@ impl Model for Scene {
                 steps.push(Step::Restart(c));
                 continue;
             };
-            let may_write = process.position.loaded || self.mutant == Some(Mutant::WriteOnLastGood);
+            let may_write = process.position.loaded;
             match &process.pending {
                 // The lock is held: nothing else on this controller takes in or writes.
                 Some(Pending { plan: Some(_), .. }) if site.store.up => {
@@ -264,6 +262,10 @@ impl Model for Scene {
                         steps.push(Step::EndFold(c));
                     }
                 }
+            }
+            // The controllers are alike: it is enough that these things happen to the first.
+            if c > 0 {
+                continue;
             }
             if process.folding.is_none() && left.folds > 0 {
                 steps.push(Step::StartFold(c));
@@ -378,7 +380,10 @@ impl Model for Scene {
                 writers.len() == 2 && sees_all.count() == 2
             }),
             Property::sometimes(LOST_BUT_LANDED, |_, site: &Site| {
-                let lost = |mark: &Mark| site.told.lost.iter().any(|w| mark.2 == format!("w{w}"));
+                let lost = |mark: &Mark| {
+                    let writer = mark.2.as_deref().unwrap_or_default();
+                    site.told.lost.iter().any(|write| writer == wish::role(*write))
+                };
                 site.processes().any(|(_, p)| p.picture.nodes().iter().any(lost))
             }),
             Property::sometimes(REFUSED_AFTER_RACE, |_, site: &Site| site.told.refused_after_race),

@@ -44,11 +44,17 @@ pub(crate) fn source() -> Name {
     "smd".parse().unwrap()
 }
 
+/// A write leaves its name as the node's role.
+pub(crate) fn role(write: u8) -> String {
+    format!("w{write}")
+}
+
 pub(crate) fn spec(number: u8, write: u8) -> NodeSpec {
     // The rivals share theirs.
     let mac = if number == RIVALS[1] { RIVALS[0] } else { number };
     let text = format!(
-        r#"{{"role":"w{write}","interfaces":[{{"name":"eth0","mac":"02:00:00:00:00:{mac:02x}"}}]}}"#
+        r#"{{"role":"{}","interfaces":[{{"name":"eth0","mac":"02:00:00:00:00:{mac:02x}"}}]}}"#,
+        role(write)
     );
     serde_json::from_str(&text).unwrap()
 }
