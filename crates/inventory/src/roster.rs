@@ -19,7 +19,7 @@ use hoist_model::{
 };
 
 use crate::record::{AppliedSet, Resource, ResourceKey, Tombstone};
-use base::Base;
+use base::{At, Base};
 use overlay::Overlay;
 
 /// Random, new for every new store and after every restore: revisions of different incarnations
@@ -135,12 +135,12 @@ impl Roster {
         let overlay = Arc::make_mut(&mut next.overlay);
         for key in gone {
             if let ResourceKey::Node(id) = key {
-                overlay.remove(id, self.base.by_id(id).is_some());
+                overlay.remove(id, &self.base);
             }
         }
         for put in nodes {
             if let Resource::Node(node) = put {
-                overlay.put(node);
+                overlay.put(node, &self.base);
             }
         }
         // A change as large as the site itself: folding now is cheaper than carrying it along.
@@ -159,18 +159,31 @@ impl Roster {
         Self { base: Arc::new(base), overlay: Arc::default(), ..self.clone() }
     }
 
-    /// Takes the folded base of an earlier roster and puts what changed since on top.
+    /// This roster on the base that `before` was folded into, with what changed since on top.
+    /// `None` when meanwhile the whole picture was replaced: then the folded base is outdated.
     #[must_use]
-    pub fn rebased(&self, folded: &Self) -> Self {
+    pub fn rebased(&self, before: &Self, folded: &Self) -> Option<Self> {
+        if !Arc::ptr_eq(&self.base, &before.base) {
+            return None;
+        }
+        let base = Arc::clone(&folded.base);
         let mut overlay = Overlay::default();
         for (id, node) in self.overlay.iter() {
+            let known = base.by_id(id).map(|at| base.at(at));
             match node {
-                Some(node) if node.revision > folded.revision => overlay.put(Arc::clone(node)),
-                None if folded.base.by_id(id).is_some() => overlay.remove(id, true),
-                Some(_) | None => {}
+                Some(node) if known.is_some_and(|known| Arc::ptr_eq(known, node)) => {}
+                Some(node) => overlay.put(Arc::clone(node), &base),
+                None => overlay.remove(id, &base),
             }
         }
-        Self { base: Arc::clone(&folded.base), overlay: Arc::new(overlay), ..self.clone() }
+        // Nodes that were new when the folding began and are gone now: the overlay has forgotten
+        // them, the folded base has not.
+        for (id, node) in before.overlay.iter() {
+            if node.is_some() && self.overlay.get(id).is_none() {
+                overlay.remove(id, &base);
+            }
+        }
+        Some(Self { base, overlay: Arc::new(overlay), ..self.clone() })
     }
 
     pub fn incarnation(&self) -> &Incarnation {
@@ -201,7 +214,7 @@ impl Roster {
     pub fn by_id(&self, id: NodeId) -> Option<&Arc<Node>> {
         match self.overlay.get(id) {
             Some(changed) => changed.as_ref(),
-            None => self.base.by_id(id),
+            None => self.base.by_id(id).map(|at| self.base.at(at)),
         }
     }
 
@@ -225,7 +238,7 @@ impl Roster {
     /// Every node with the address: the same one may be used on several networks.
     pub fn by_ip(&self, ip: IpAddr) -> Vec<&Arc<Node>> {
         let mut found: Vec<_> = self.overlay.by_ip(ip).collect();
-        found.extend(self.base.by_ip(ip).filter(|node| self.overlay.get(node.id).is_none()));
+        found.extend(self.unchanged(self.base.by_ip(ip)));
         found
     }
 
@@ -244,9 +257,18 @@ impl Roster {
     fn lookup<'a>(
         &'a self,
         changed: Option<&'a Arc<Node>>,
-        base: impl FnOnce() -> Option<&'a Arc<Node>>,
+        base: impl FnOnce() -> Option<At>,
     ) -> Option<&'a Arc<Node>> {
-        changed.or_else(|| base().filter(|node| self.overlay.get(node.id).is_none()))
+        changed.or_else(|| base().filter(|at| !self.overlay.hides(*at)).map(|at| self.base.at(at)))
+    }
+
+    /// Those nodes of the base that the overlay did not change.
+    fn unchanged<'a>(
+        &'a self,
+        positions: impl IntoIterator<Item = At>,
+    ) -> impl Iterator<Item = &'a Arc<Node>> {
+        let kept = positions.into_iter().filter(|at| !self.overlay.hides(*at));
+        kept.map(|at| self.base.at(at))
     }
 
     /// All nodes in id order.
@@ -256,12 +278,7 @@ impl Roster {
 
     /// All nodes behind `after`, in id order.
     pub fn nodes_after(&self, after: Option<NodeId>) -> impl Iterator<Item = &Arc<Node>> {
-        let mut base = self
-            .base
-            .after(after)
-            .iter()
-            .filter(|node| self.overlay.get(node.id).is_none())
-            .peekable();
+        let mut base = self.unchanged(self.base.after(after)).peekable();
         let mut changed = self.overlay.sorted_after(after).into_iter().peekable();
         std::iter::from_fn(move || match (base.peek(), changed.peek()) {
             (Some(from_base), Some(from_overlay)) if from_base.id < from_overlay.id => base.next(),
@@ -407,11 +424,10 @@ impl Roster {
     /// Those of the base that did not change, and those of the overlay that fit.
     fn with_posting<'a>(
         &'a self,
-        posting: impl Iterator<Item = &'a Arc<Node>>,
+        posting: &[At],
         fits: impl Fn(&&'a Arc<Node>) -> bool,
     ) -> Vec<&'a Arc<Node>> {
-        let mut found: Vec<_> =
-            posting.filter(|node| self.overlay.get(node.id).is_none()).collect();
+        let mut found: Vec<_> = self.unchanged(posting.iter().copied()).collect();
         found.extend(self.overlay.sorted_after(None).into_iter().filter(fits));
         found.sort_by_key(|node| node.id);
         found

@@ -145,6 +145,7 @@ impl Registry {
             return Ok(());
         }
         let roster = self.roster();
+        let mut next = Position { seen: batch.revision, ..*position };
         let mut delta =
             Delta { revision: roster.revision(), horizon: roster.horizon(), ..Delta::default() };
         for change in batch.changes {
@@ -153,13 +154,14 @@ impl Registry {
                     let current = read_revision(&record.value);
                     delta.revision = current.revision;
                     delta.horizon = current.horizon;
-                    position.site = Some(record.revision);
+                    next.site = Some(record.revision);
                 }
                 Change::Put(record) => delta.puts.extend(Resource::from_record(&record)?),
                 Change::Delete(key) => delta.deletes.extend(ResourceKey::from_key(&key)),
             }
         }
-        position.seen = batch.revision;
+        // Only now: a position ahead of the roster would let a write pass that never saw this batch.
+        *position = next;
         self.publish(roster.apply(delta));
         Ok(())
     }
@@ -202,12 +204,14 @@ impl Registry {
             if !roster.wants_folding() {
                 continue;
             }
+            let before = std::sync::Arc::clone(&roster);
             let Ok(folded) = tokio::task::spawn_blocking(move || roster.folded()).await else {
                 continue;
             };
             let position = self.0.position.lock().await;
-            let rebased = self.roster().rebased(&folded);
-            self.0.roster.store(std::sync::Arc::new(rebased));
+            if let Some(rebased) = self.roster().rebased(&before, &folded) {
+                self.0.roster.store(std::sync::Arc::new(rebased));
+            }
             drop(position);
         }
     }

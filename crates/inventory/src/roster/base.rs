@@ -12,7 +12,7 @@ use hashbrown::{DefaultHashBuilder, Equivalent, HashMap, HashSet, HashTable};
 use hoist_model::{GroupKey, Mac, Name, Nid, Node, NodeId, Xname};
 
 /// A position in [`Base::nodes`]. Sites end long before it does.
-type At = u32;
+pub(super) type At = u32;
 
 #[derive(Debug, Default)]
 pub(super) struct Base {
@@ -72,12 +72,12 @@ impl Base {
         let (nodes, hasher) = (&self.nodes, &self.hasher);
         let interfaces = |node: &Arc<Node>| node.spec.interfaces.len();
         let macs = nodes.iter().map(interfaces).sum();
-        self.macs.reserve(macs, |(mac, _)| hasher.hash_one(mac));
+        self.macs.reserve(macs, |(mac, _)| hash_mac(hasher, *mac));
         for (at, node) in (0..).zip(nodes) {
             for interface in &node.spec.interfaces {
                 let mac = interface.mac;
-                let hash = hasher.hash_one(mac);
-                self.macs.insert_unique(hash, (mac, at), |(mac, _)| hasher.hash_one(mac));
+                let hash = hash_mac(hasher, mac);
+                self.macs.insert_unique(hash, (mac, at), |(mac, _)| hash_mac(hasher, *mac));
             }
         }
         self.ids = table(nodes, hasher, |node| Some(node.id));
@@ -145,72 +145,64 @@ impl Base {
         self.revision
     }
 
-    pub(super) fn by_id(&self, id: NodeId) -> Option<&Arc<Node>> {
+    pub(super) fn at(&self, at: At) -> &Arc<Node> {
+        &self.nodes[at as usize]
+    }
+
+    pub(super) fn by_id(&self, id: NodeId) -> Option<At> {
         self.find(&self.ids, &id, |node| node.id == id)
     }
 
-    pub(super) fn by_mac(&self, mac: Mac) -> Option<&Arc<Node>> {
-        let found = self.macs.find(self.hasher.hash_one(mac), |(other, _)| *other == mac);
-        found.map(|(_, at)| self.at(*at))
+    pub(super) fn by_mac(&self, mac: Mac) -> Option<At> {
+        let found = self.macs.find(hash_mac(&self.hasher, mac), |(other, _)| *other == mac);
+        found.map(|(_, at)| *at)
     }
 
-    pub(super) fn by_name(&self, name: &str) -> Option<&Arc<Node>> {
+    pub(super) fn by_name(&self, name: &str) -> Option<At> {
         self.find(&self.names, &name, |node| node.name == *name)
     }
 
-    pub(super) fn by_xname(&self, xname: Xname) -> Option<&Arc<Node>> {
+    pub(super) fn by_xname(&self, xname: Xname) -> Option<At> {
         self.find(&self.xnames, &xname, |node| node.spec.xname == Some(xname))
     }
 
-    pub(super) fn by_nid(&self, nid: Nid) -> Option<&Arc<Node>> {
+    pub(super) fn by_nid(&self, nid: Nid) -> Option<At> {
         self.find(&self.nids, &nid, |node| node.spec.nid == Some(nid))
     }
 
-    pub(super) fn by_uuid(&self, text: &str) -> Option<&Arc<Node>> {
+    pub(super) fn by_uuid(&self, text: &str) -> Option<At> {
         self.find(&self.uuids, &text, |node| uuid(node) == Some(text))
     }
 
-    pub(super) fn by_ip(&self, ip: IpAddr) -> impl Iterator<Item = &Arc<Node>> {
+    pub(super) fn by_ip(&self, ip: IpAddr) -> Vec<At> {
         let mut found: Vec<At> = match ip {
             IpAddr::V4(ip) => run_of(&self.v4, ip).map(|(_, at)| *at).collect(),
             IpAddr::V6(ip) => run_of(&self.v6, ip).map(|(_, at)| *at).collect(),
         };
         found.dedup();
-        found.into_iter().map(|at| self.at(at))
+        found
     }
 
     /// The nodes behind `after`, in id order.
-    pub(super) fn after(&self, after: Option<NodeId>) -> &[Arc<Node>] {
+    pub(super) fn after(&self, after: Option<NodeId>) -> impl Iterator<Item = At> + use<> {
         let from = after.map_or(0, |id| self.nodes.partition_point(|node| node.id <= id));
-        &self.nodes[from..]
+        let position = |at| At::try_from(at).expect("checked when it was built");
+        position(from)..position(self.nodes.len())
     }
 
-    pub(super) fn in_partition<'a>(
-        &'a self,
-        name: &Name,
-    ) -> impl Iterator<Item = &'a Arc<Node>> + use<'a> {
+    pub(super) fn in_partition(&self, name: &Name) -> &[At] {
         self.posted(&PostingRef::Partition(name))
     }
 
-    pub(super) fn in_group<'a>(
-        &'a self,
-        key: &GroupKey,
-    ) -> impl Iterator<Item = &'a Arc<Node>> + use<'a> {
+    pub(super) fn in_group(&self, key: &GroupKey) -> &[At] {
         self.posted(&PostingRef::Group(&key.partition, &key.name))
     }
 
-    pub(super) fn labelled<'a>(
-        &'a self,
-        key: &str,
-        value: &str,
-    ) -> impl Iterator<Item = &'a Arc<Node>> + use<'a> {
+    pub(super) fn labelled(&self, key: &str, value: &str) -> &[At] {
         self.posted(&PostingRef::Label(key, value))
     }
 
-    pub(super) fn behind_bmc<'a>(
-        &'a self,
-        bmc: &str,
-    ) -> impl Iterator<Item = &'a Arc<Node>> + use<'a> {
+    pub(super) fn behind_bmc(&self, bmc: &str) -> &[At] {
         self.posted(&PostingRef::Bmc(bmc))
     }
 
@@ -231,21 +223,19 @@ impl Base {
         table: &HashTable<At>,
         key: &impl Hash,
         same: impl Fn(&Node) -> bool,
-    ) -> Option<&Arc<Node>> {
-        let found = table.find(self.hasher.hash_one(key), |at| same(self.at(*at)));
-        found.map(|at| self.at(*at))
+    ) -> Option<At> {
+        table.find(self.hasher.hash_one(key), |at| same(self.at(*at))).copied()
     }
 
-    fn posted<'a>(
-        &'a self,
-        posting: &PostingRef<'_>,
-    ) -> impl Iterator<Item = &'a Arc<Node>> + use<'a> {
-        self.postings.get(posting).into_iter().flatten().map(|at| self.at(*at))
+    fn posted(&self, posting: &PostingRef<'_>) -> &[At] {
+        self.postings.get(posting).map_or(&[], Vec::as_slice)
     }
+}
 
-    fn at(&self, at: At) -> &Arc<Node> {
-        &self.nodes[at as usize]
-    }
+/// As one number: hashing six bytes as a slice takes twice as long, and every boot does it.
+fn hash_mac(hasher: &DefaultHashBuilder, mac: Mac) -> u64 {
+    let [a, b, c, d, e, f] = mac.octets();
+    hasher.hash_one(u64::from_be_bytes([0, 0, a, b, c, d, e, f]))
 }
 
 /// A table of the positions of all nodes that have the key.

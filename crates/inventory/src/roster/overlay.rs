@@ -4,37 +4,53 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use hoist_model::{Mac, Nid, Node, NodeId, Xname};
+use hoist_model::{Mac, Name, Nid, Node, NodeId, Xname};
 
-use super::base::{self, Base};
+use super::base::{self, At, Base};
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Overlay {
     /// `None`: removed, but still in the base.
     nodes: HashMap<NodeId, Option<Arc<Node>>>,
     macs: HashMap<Mac, NodeId>,
-    names: HashMap<String, NodeId>,
+    names: HashMap<Name, NodeId>,
     xnames: HashMap<Xname, NodeId>,
     nids: HashMap<Nid, NodeId>,
+    /// One bit per node of the base: what stands there is outdated. Empty when nothing is.
+    hidden: Vec<u64>,
 }
 
 impl Overlay {
-    pub(super) fn put(&mut self, node: Arc<Node>) {
+    pub(super) fn put(&mut self, node: Arc<Node>, base: &Base) {
         self.forget(node.id);
+        self.hide(node.id, base);
         for interface in &node.spec.interfaces {
             self.macs.insert(interface.mac, node.id);
         }
-        self.names.insert(node.name.to_string(), node.id);
+        self.names.insert(node.name.clone(), node.id);
         self.xnames.extend(node.spec.xname.map(|xname| (xname, node.id)));
         self.nids.extend(node.spec.nid.map(|nid| (nid, node.id)));
         self.nodes.insert(node.id, Some(node));
     }
 
-    pub(super) fn remove(&mut self, id: NodeId, in_base: bool) {
+    pub(super) fn remove(&mut self, id: NodeId, base: &Base) {
         self.forget(id);
-        if in_base {
+        if self.hide(id, base) {
             self.nodes.insert(id, None);
         }
+    }
+
+    /// Whether there was something to hide.
+    fn hide(&mut self, id: NodeId, base: &Base) -> bool {
+        let Some(at) = base.by_id(id) else { return false };
+        self.hidden.resize(base.len().div_ceil(64), 0);
+        self.hidden[at as usize / 64] |= 1 << (at % 64);
+        true
+    }
+
+    /// Whether the base's node at this position is outdated.
+    pub(super) fn hides(&self, at: At) -> bool {
+        self.hidden.get(at as usize / 64).is_some_and(|bits| bits >> (at % 64) & 1 == 1)
     }
 
     /// Drops what is known of a node. A key that has meanwhile moved to another node stays.
@@ -65,11 +81,11 @@ impl Overlay {
 
     /// `Some(None)`: it was removed. `None`: nothing changed, ask the base.
     pub(super) fn get(&self, id: NodeId) -> Option<&Option<Arc<Node>>> {
-        // Most of the time nothing has changed, and a boot should not pay for hashing then.
-        if self.nodes.is_empty() { None } else { self.nodes.get(&id) }
+        self.nodes.get(&id)
     }
 
     pub(super) fn by_mac(&self, mac: Mac) -> Option<&Arc<Node>> {
+        // Most of the time nothing has changed, and a boot should not pay for hashing then.
         if self.macs.is_empty() { None } else { self.node(*self.macs.get(&mac)?) }
     }
 

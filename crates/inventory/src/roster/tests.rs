@@ -169,12 +169,36 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 0..60)
 }
 
+#[test]
+fn a_folding_does_not_bring_back_what_changed_meanwhile() {
+    let put = |id, mac, revision| Delta {
+        revision,
+        puts: vec![Resource::Node(with_mac(id, mac, revision))],
+        ..Delta::default()
+    };
+    let before = roster([with_mac(1, 1, 1)]).apply(put(2, 2, 2));
+    let folded = before.folded();
+    let removal = Delta {
+        revision: 3,
+        deletes: vec![ResourceKey::Node(NodeId::from_bits(2))],
+        ..Delta::default()
+    };
+    let now = before.apply(removal).rebased(&before, &folded).unwrap();
+    assert!(now.by_mac(mac(2)).is_none(), "it was new when the folding began, and is gone now");
+    assert_eq!((now.len(), now.revision()), (1, 3));
+
+    // A reload, or a change as large as the site, makes a base of its own.
+    let reloaded = roster([with_mac(1, 1, 1), with_mac(2, 2, 2), with_mac(3, 3, 3)]);
+    assert!(reloaded.rebased(&before, &folded).is_none(), "the third node would be lost");
+}
+
 proptest! {
     /// Whatever happens, the roster answers like a plain map from scratch.
     #[test]
     fn a_roster_is_what_a_map_would_be(steps in steps()) {
         let mut model: HashMap<u8, u8> = HashMap::new();
         let mut roster = roster([]);
+        let mut folding = None;
         let mut revision = 1;
         for step in steps {
             revision += 1;
@@ -190,7 +214,13 @@ proptest! {
                     let key = ResourceKey::Node(NodeId::from_bits(u128::from(id)));
                     roster = roster.apply(Delta { revision, deletes: vec![key], ..Delta::default() });
                 }
-                Step::Fold => roster = roster.rebased(&roster.folded()),
+                // In the registry others write while the folding runs; here every second one ends it.
+                Step::Fold => match folding.take() {
+                    None => folding = Some(roster.clone()),
+                    Some(before) => {
+                        roster = roster.rebased(&before, &before.folded()).unwrap_or(roster);
+                    }
+                },
             }
             prop_assert_eq!(roster.len(), model.len());
             prop_assert_eq!(roster.nodes().count(), model.len());

@@ -94,7 +94,7 @@ fn cells(node: &Node) -> Vec<String> {
         node.partition.to_string(),
         text(boot.and_then(|boot| boot.mac.as_ref())),
         text(boot.and_then(|boot| boot.ip.as_ref())),
-        node.state.as_ref().map(|state| state.phase.as_str().to_owned()).unwrap_or_default(),
+        node.state.as_ref().map(|state| state.phase).unwrap_or_default().as_str().to_owned(),
         notes(node),
         text(node.xname.as_ref()),
         node.arch.as_str().to_owned(),

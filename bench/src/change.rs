@@ -1,0 +1,51 @@
+//! What one change costs, folding included, beside building everything anew.
+
+use anyhow::Result;
+use hoist_inventory::roster::Incarnation;
+use hoist_inventory::{Delta, Resource, Roster};
+
+use crate::sample::{self, SITE, Shuffle};
+use crate::stopwatch::{ratio, time};
+use crate::verdict::Row;
+
+/// Enough for several foldings.
+const CHANGES: u32 = 5_000;
+const LIMIT: f64 = 0.01;
+
+pub(crate) fn measure() -> Result<Vec<Row>> {
+    let roster = sample::roster(SITE);
+    let resources: Vec<Resource> = roster.resources().collect();
+    let rebuilt =
+        time(|| Roster::build(Incarnation::new("bench"), 1, 0, resources.clone().into_iter()));
+    let mut random = Shuffle::new();
+    let deltas: Vec<Delta> = (0..CHANGES)
+        .map(|i| {
+            let revision = u64::from(i) + 2;
+            let puts = vec![sample::put(random.below(SITE), revision).1];
+            Delta { revision, horizon: 0, puts, deletes: Vec::new() }
+        })
+        .collect();
+    let mut folded = 0;
+    let mut current = roster.clone();
+    let changed = time(|| {
+        for delta in deltas {
+            current = current.apply(delta);
+            if current.wants_folding() {
+                current = current.folded();
+                folded += 1;
+            }
+        }
+    });
+    let each = changed / CHANGES;
+    Ok(vec![Row {
+        what: "one put, its share of the foldings included".to_owned(),
+        measured: ratio(each, rebuilt),
+        unit: "x",
+        limit: Some(LIMIT),
+        detail: format!(
+            "{:.0} µs and {:.0} ms; {folded} foldings in {CHANGES} changes",
+            each.as_secs_f64() * 1e6,
+            rebuilt.as_secs_f64() * 1e3
+        ),
+    }])
+}

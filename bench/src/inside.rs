@@ -1,0 +1,133 @@
+//! What runs in a process of its own, so that nothing else is in its memory.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use hoist_inventory::registry::Brake;
+use hoist_inventory::roster::{Incarnation, Roster};
+use hoist_inventory::{Registry, Resource};
+use hoist_server::controller::{Config, Controller};
+use hoist_store::Store;
+use hoist_store::embedded::{EmbeddedStore, Retention};
+
+use crate::{resident, sample};
+
+const SELF: &str = "self";
+
+/// `roster N`, `fill N DIR`, `opened N`, `controller DIR`.
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments.as_slice() {
+        ["roster", count] => roster(count.parse()?),
+        ["opened", count] => {
+            let dir = tempfile::tempdir()?;
+            ask(&["fill", count, path(dir.path())?])?;
+            opened(count.parse()?, dir.path())
+        }
+        ["fill", count, dir] => fill(count.parse()?, Path::new(dir)),
+        ["controller", dir] => controller(Path::new(dir)),
+        _ => bail!("nothing to do for {arguments:?}"),
+    }
+}
+
+/// Runs this program once more and returns the number it prints.
+pub(crate) fn ask(arguments: &[&str]) -> Result<u64> {
+    let output = command(arguments)?.stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "{arguments:?} failed: {}", output.status);
+    Ok(String::from_utf8(output.stdout)?.trim().parse()?)
+}
+
+/// A controller in its own process, stopped when dropped.
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+    pub(crate) address: String,
+}
+
+impl Running {
+    pub(crate) fn start(dir: &Path) -> Result<Self> {
+        let mut child = command(&["controller", path(dir)?])?
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let stdout = child.stdout.take().context("it is piped")?;
+        let mut address = String::new();
+        BufReader::new(stdout).read_line(&mut address)?;
+        ensure!(!address.is_empty(), "the controller did not start");
+        Ok(Self { child, address: address.trim().to_owned() })
+    }
+
+    /// As `/proc` calls it.
+    pub(crate) fn process(&self) -> String {
+        self.child.id().to_string()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It ends when its standard input does.
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+fn command(arguments: &[&str]) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("--inside").args(arguments);
+    Ok(command)
+}
+
+fn path(path: &Path) -> Result<&str> {
+    path.to_str().context("temporary directories have plain names")
+}
+
+fn tell(number: u64) -> Result<()> {
+    Ok(writeln!(std::io::stdout(), "{number}")?)
+}
+
+/// As a load does it: one record after the other, decoded and forgotten.
+fn roster(count: u32) -> Result<()> {
+    let before = resident::now(SELF)?;
+    let resources = (0..count).map(|n| {
+        let decoded = Resource::from_record(&sample::record(n));
+        decoded.expect("it was just written").expect("it is a node")
+    });
+    let roster = Roster::build(Incarnation::new("bench"), 1, 0, resources);
+    let grown = resident::now(SELF)?.saturating_sub(before);
+    ensure!(roster.len() == count as usize, "all nodes are in");
+    tell(grown)
+}
+
+fn fill(count: u32, dir: &Path) -> Result<()> {
+    let store = EmbeddedStore::open(dir, Retention::default())?;
+    tokio::runtime::Runtime::new()?.block_on(sample::fill(&store, count))?;
+    tell(u64::from(count))
+}
+
+fn opened(count: u32, dir: &Path) -> Result<()> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let before = resident::now(SELF)?;
+    let store: Arc<dyn Store> = Arc::new(EmbeddedStore::open(dir, Retention::default())?);
+    let registry = runtime.block_on(Registry::open(store, Brake::default()))?;
+    let grown = resident::now(SELF)?.saturating_sub(before);
+    ensure!(registry.roster().len() == count as usize, "all nodes are in");
+    tell(grown)
+}
+
+/// Serves until standard input ends.
+fn controller(dir: &Path) -> Result<()> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    runtime.block_on(async {
+        let listen = Some("127.0.0.1:0".parse()?);
+        let controller = Controller::start(Config { listen, ..Config::new(dir) }).await?;
+        let address = controller.plain_addr().context("it listens")?;
+        writeln!(std::io::stdout(), "{address}")?;
+        let ended = || std::io::stdin().read_to_end(&mut Vec::new());
+        tokio::task::spawn_blocking(ended).await??;
+        controller.stop().await;
+        Ok(())
+    })
+}

@@ -1,0 +1,62 @@
+//! Measures hoist against the limits it promises. Times are only ever compared with times of the
+//! same run, so the table means the same on every machine; memory is counted in bytes.
+//!
+//! `hoist-bench` measures everything, `hoist-bench lookup change` only those subjects. What is
+//! measured in a fresh process runs as `hoist-bench --inside …`, started by the bench itself.
+
+mod build;
+mod bulk;
+mod change;
+mod import;
+mod inside;
+mod lookup;
+mod memory;
+mod resident;
+mod sample;
+mod stopwatch;
+mod verdict;
+
+use std::io::Write;
+
+use anyhow::{Result, bail};
+
+use verdict::Row;
+
+type Subject = fn() -> Result<Vec<Row>>;
+
+const SUBJECTS: [(&str, &str, Subject); 6] = [
+    ("lookup", "by-MAC lookup at 100,000 nodes, as a multiple of a HashMap", lookup::measure),
+    ("memory", "resident memory of the roster", memory::measure),
+    ("build", "roster of 100,000 nodes from the embedded store", build::measure),
+    ("change", "one node's change at 100,000 nodes, as a part of a full rebuild", change::measure),
+    ("bulk", "bulk apply of 100,000 nodes over HTTP, peak memory", bulk::measure),
+    ("import", "an SMD answer parsed, joined and reconciled", import::measure),
+];
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(("--inside", rest)) =
+        arguments.split_first().map(|(first, rest)| (first.as_str(), rest))
+    {
+        return inside::run(rest);
+    }
+    if let Some(unknown) = arguments.iter().find(|a| !SUBJECTS.iter().any(|(name, ..)| name == a)) {
+        let known = SUBJECTS.map(|(name, ..)| name).join(", ");
+        bail!("there is no subject `{unknown}`; there are {known}");
+    }
+    let mut missed = 0;
+    for (name, title, measure) in SUBJECTS {
+        if !arguments.is_empty() && !arguments.iter().any(|argument| argument == name) {
+            continue;
+        }
+        let rows = measure()?;
+        missed += rows.iter().filter(|row| row.is_missed()).count();
+        verdict::print(&mut std::io::stdout().lock(), title, &rows)?;
+    }
+    let mut out = std::io::stdout().lock();
+    match missed {
+        0 => writeln!(out, "every target is met")?,
+        missed => bail!("{missed} targets are missed"),
+    }
+    Ok(())
+}

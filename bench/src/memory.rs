@@ -1,0 +1,34 @@
+//! Resident memory per node, in a fresh process that does nothing else.
+
+use anyhow::Result;
+
+use crate::inside;
+use crate::sample::{LARGE_SITE, SITE};
+use crate::verdict::Row;
+
+const LIMIT: f64 = 1024.0;
+
+pub(crate) fn measure() -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for count in [SITE, LARGE_SITE] {
+        let grown = inside::ask(&["roster", &count.to_string()])?;
+        rows.push(row(format!("roster of {count} nodes from its records"), grown, count, true));
+    }
+    for count in [SITE, LARGE_SITE] {
+        let grown = inside::ask(&["opened", &count.to_string()])?;
+        let what = format!("opening an embedded store of {count} nodes, its cache included");
+        rows.push(row(what, grown, count, false));
+    }
+    Ok(rows)
+}
+
+fn row(what: String, grown: u64, count: u32, promised: bool) -> Row {
+    let mib = grown / (1024 * 1024);
+    Row {
+        what,
+        measured: grown as f64 / f64::from(count),
+        unit: " B/node",
+        limit: promised.then_some(LIMIT),
+        detail: format!("{mib} MiB"),
+    }
+}

@@ -1,0 +1,53 @@
+//! What was measured, beside what was promised.
+
+use std::io::{self, Write};
+
+/// One line of a table.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) what: String,
+    pub(crate) measured: f64,
+    pub(crate) unit: &'static str,
+    /// `None`: told for interest, nothing was promised.
+    pub(crate) limit: Option<f64>,
+    /// What the figure was made of.
+    pub(crate) detail: String,
+}
+
+impl Row {
+    pub(crate) fn is_missed(&self) -> bool {
+        self.limit.is_some_and(|limit| self.measured > limit)
+    }
+
+    fn verdict(&self) -> &'static str {
+        match self.limit {
+            None => "-",
+            Some(_) if self.is_missed() => "MISSED",
+            Some(_) => "met",
+        }
+    }
+}
+
+/// As Markdown, so that it can be pasted into `RESULTS.md` as it is.
+pub(crate) fn print(out: &mut impl Write, title: &str, rows: &[Row]) -> io::Result<()> {
+    writeln!(out, "## {title}\n")?;
+    writeln!(out, "| what | target | measured | verdict | made of |")?;
+    writeln!(out, "| --- | --- | --- | --- | --- |")?;
+    for row in rows {
+        let Row { what, unit, detail, .. } = row;
+        let target = row.limit.map_or_else(|| "-".to_owned(), |limit| format!("≤ {limit}{unit}"));
+        let measured = number(row.measured);
+        writeln!(out, "| {what} | {target} | {measured}{unit} | {} | {detail} |", row.verdict())?;
+    }
+    writeln!(out)
+}
+
+/// Three digits that say something.
+fn number(value: f64) -> String {
+    match value {
+        v if v >= 100.0 => format!("{v:.0}"),
+        v if v >= 10.0 => format!("{v:.1}"),
+        v if v >= 0.1 => format!("{v:.2}"),
+        v => format!("{v:.5}"),
+    }
+}

@@ -1,0 +1,266 @@
+//! One controller: what `Registry` does, step by step.
+
+use hoist_inventory::plan::Plan;
+use hoist_inventory::reconcile::Memory;
+use hoist_inventory::{Delta, Resource};
+
+use crate::picture::{Mark, Picture};
+use crate::site::Mutant;
+use crate::store::{At, Commit, Store, nodes};
+use crate::wish::Wish;
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Controller {
+    /// `None`: the process is not running.
+    pub(crate) running: Option<Process>,
+    /// The last-good copy on its disk.
+    pub(crate) copy: Option<Picture>,
+}
+
+/// What is lost when it is killed.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Process {
+    /// What readers see.
+    pub(crate) picture: Picture,
+    /// The highest revision readers have seen.
+    pub(crate) shown: u64,
+    pub(crate) position: Position,
+    /// It came from the last-good copy and has not reached the store yet.
+    pub(crate) from_copy: bool,
+    /// How far the open watch has delivered; `None`: there is none.
+    pub(crate) watch: Option<At>,
+    /// A write that holds the position's lock.
+    pub(crate) pending: Option<Pending>,
+    /// A folding under way, and the picture it began with.
+    pub(crate) folding: Option<Picture>,
+}
+
+/// How far into the store's history the roster is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Position {
+    pub(crate) seen: At,
+    pub(crate) site: Option<At>,
+    pub(crate) loaded: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Pending {
+    pub(crate) write: u8,
+    pub(crate) wish: Wish,
+    /// `None` after a lost race, until it has been planned again.
+    pub(crate) plan: Option<Planned>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Planned {
+    pub(crate) plan: Plan,
+    /// What an import wants remembered together with its changes.
+    pub(crate) memory: Option<Memory>,
+}
+
+/// What came of a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// Acknowledged with this revision.
+    Done(u64),
+    Conflict,
+}
+
+impl Controller {
+    pub(crate) fn start(&mut self, store: &Store) {
+        self.running = match (store.up, &self.copy) {
+            (true, _) => self.loaded(store),
+            (false, Some(copy)) => {
+                let resources = copy.roster.resources().collect();
+                let picture = Picture::build(copy.revision(), resources, 0);
+                Some(Process::new(picture, Position::default(), true))
+            }
+            // Nothing to go on from: it does not start.
+            (false, None) => None,
+        };
+    }
+
+    /// `Registry::open`.
+    fn loaded(&self, store: &Store) -> Option<Process> {
+        let resources = store.load()?;
+        let picture = Picture::build(store.revision(), resources, 0);
+        Some(Process::new(picture, at_head(store), false))
+    }
+
+    /// `ensure_loaded`, then `watch`.
+    pub(crate) fn follow(&mut self, store: &Store, mutant: Option<Mutant>) {
+        let Some(process) = &mut self.running else { return };
+        if !store.up {
+            process.watch = None;
+            if mutant == Some(Mutant::EmptyWhenLoadFails) {
+                process.publish(process.rebuilt(process.picture.revision(), Vec::new()));
+            }
+            return;
+        }
+        if !process.position.loaded && !process.reload(store) {
+            return;
+        }
+        if process.position.seen < store.floor {
+            process.position.loaded = false;
+        } else {
+            process.watch = Some(process.position.seen);
+        }
+    }
+
+    /// The next batch of the watch.
+    pub(crate) fn deliver(&mut self, store: &Store, mutant: Option<Mutant>) {
+        let Some(process) = &mut self.running else { return };
+        let Some(at) = process.watch else { return };
+        if !store.up {
+            process.watch = None;
+        } else if at < store.floor {
+            process.watch = None;
+            process.position.loaded = false;
+        } else if let Some(commit) = store.next(at) {
+            let taken = process.take_in(at + 1, commit, mutant);
+            process.watch = taken.then_some(at + 1);
+        }
+    }
+
+    /// `commit_plan`, and what follows from its answer.
+    pub(crate) fn commit(&mut self, store: &mut Store, mutant: Option<Mutant>) -> Option<Told> {
+        let process = self.running.as_mut()?;
+        let pending = process.pending.as_ref()?;
+        let Planned { plan, memory } = pending.plan.clone()?;
+        let blind = mutant == Some(Mutant::CommitWithoutCompare);
+        if process.position.site != Some(store.site()) && !blind {
+            if let Some(pending) = &mut process.pending {
+                pending.plan = None;
+            }
+            return Some(Told::Conflict);
+        }
+        let revision = plan.base + 1;
+        let (puts, deletes) = (plan.puts.clone(), plan.deletes.clone());
+        let write = pending.write;
+        let stored = store.commit(Commit { revision, write, puts, deletes, unreadable: false });
+        memory.iter().for_each(|memory| store.remember(memory));
+        process.position.seen = process.position.seen.max(stored);
+        process.position.site = Some(stored);
+        if mutant != Some(Mutant::PublishBeforeCommit) {
+            process.publish(process.picture.apply(delta(&plan)));
+        }
+        process.pending = None;
+        Some(Told::Done(revision))
+    }
+
+    /// `catch_up` after a lost race; the write is planned again by the caller. `false`: it failed.
+    pub(crate) fn catch_up(&mut self, store: &Store, mutant: Option<Mutant>) -> bool {
+        let Some(process) = &mut self.running else { return false };
+        if !store.up {
+            return false;
+        }
+        if mutant == Some(Mutant::RetryWithoutReplanning) {
+            process.position.site = Some(store.site());
+            return true;
+        }
+        let mut at = process.position.seen;
+        let mut followed = at >= store.floor;
+        while followed && let Some(commit) = store.next(at) {
+            at += 1;
+            followed = process.take_in(at, commit, mutant);
+        }
+        if !followed && !process.reload(store) {
+            return false;
+        }
+        process.position.site = Some(store.site());
+        true
+    }
+
+    pub(crate) fn end_fold(&mut self, mutant: Option<Mutant>) {
+        let Some(process) = &mut self.running else { return };
+        let Some(before) = process.folding.take() else { return };
+        let next = if mutant == Some(Mutant::FoldOverwrites) {
+            before.folded()
+        } else {
+            process.picture.rebased(&before)
+        };
+        process.publish(next);
+    }
+}
+
+impl Process {
+    fn new(picture: Picture, position: Position, from_copy: bool) -> Self {
+        Self {
+            shown: picture.revision(),
+            picture,
+            position,
+            from_copy,
+            watch: None,
+            pending: None,
+            folding: None,
+        }
+    }
+
+    pub(crate) fn publish(&mut self, picture: Picture) {
+        self.shown = self.shown.max(picture.revision());
+        self.picture = picture;
+    }
+
+    fn rebuilt(&self, revision: u64, resources: Vec<Resource>) -> Picture {
+        Picture::build(revision, resources, self.picture.made + 1)
+    }
+
+    fn reload(&mut self, store: &Store) -> bool {
+        let Some(resources) = store.load() else { return false };
+        self.position = at_head(store);
+        self.from_copy = false;
+        self.publish(self.rebuilt(store.revision(), resources));
+        true
+    }
+
+    /// `take_in_at`; `false` when the batch cannot be read.
+    fn take_in(&mut self, at: At, commit: &Commit, mutant: Option<Mutant>) -> bool {
+        if at <= self.position.seen && mutant != Some(Mutant::TakeInStaleBatch) {
+            return true;
+        }
+        if commit.unreadable {
+            if mutant == Some(Mutant::MoveBeforeReading) {
+                self.position.site = Some(at);
+            }
+            return false;
+        }
+        let (puts, deletes) = (commit.puts.clone(), commit.deletes.clone());
+        self.position = Position { seen: at, site: Some(at), ..self.position };
+        let delta = Delta { revision: commit.revision, horizon: 0, puts, deletes };
+        self.publish(self.picture.apply(delta));
+        true
+    }
+}
+
+fn at_head(store: &Store) -> Position {
+    Position { seen: store.head(), site: Some(store.site()), loaded: true }
+}
+
+pub(crate) fn delta(plan: &Plan) -> Delta {
+    let (puts, deletes) = (plan.puts.clone(), plan.deletes.clone());
+    Delta { revision: plan.base + 1, horizon: 0, puts, deletes }
+}
+
+impl Pending {
+    fn marks(&self) -> (u8, Wish, Option<(u64, Vec<Mark>, usize)>) {
+        let plan = self
+            .plan
+            .as_ref()
+            .map(|Planned { plan, .. }| (plan.base, nodes(plan.puts.iter()), plan.deletes.len()));
+        (self.write, self.wish, plan)
+    }
+}
+
+impl PartialEq for Pending {
+    fn eq(&self, other: &Self) -> bool {
+        self.marks() == other.marks()
+    }
+}
+
+impl Eq for Pending {}
+
+impl std::hash::Hash for Pending {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.marks().hash(state);
+    }
+}
