@@ -68,6 +68,14 @@ impl Controller {
     }
 }
 
+impl Drop for Controller {
+    fn drop(&mut self) {
+        // Already gone, if the test ended it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 fn hoist(data_dir: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(HOIST);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HOIST_")) {
