@@ -14,7 +14,7 @@ const PRIVATE: [&str; 4] =
     [concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/wo", "rk/"), concat!("/Us", "ers/")];
 
 /// People who live in examples.
-const EXAMPLES: [&str; 2] = ["me", "user"];
+const EXAMPLES: [&str; 3] = ["me", "u", "user"];
 
 /// The only registry; mirrors are the business of whoever builds.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
@@ -119,8 +119,9 @@ fn starts_path(line: &str, path: &str) -> bool {
     line.match_indices(path).any(|(start, _)| {
         let before = line[..start].chars().next_back();
         let after = &line[start + path.len()..];
-        let is_example = EXAMPLES.iter().any(|name| after.starts_with(name));
-        !is_example && before.is_none_or(|c| !c.is_alphanumeric() && !"._-~}".contains(c))
+        let who = after.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        !EXAMPLES.contains(&who)
+            && before.is_none_or(|c| !c.is_alphanumeric() && !"._-~}".contains(c))
     })
 }
 
