@@ -80,6 +80,8 @@ struct Inner {
     /// One cycle at a time; the lease is kept between them, since taking it is a write, and an
     /// idle cycle makes none.
     turn: tokio::sync::Mutex<Option<Lease>>,
+    /// The site revision after the last cycle.
+    left_at: Mutex<Option<u64>>,
 }
 
 impl Importer {
@@ -101,6 +103,7 @@ impl Importer {
             progress: Mutex::default(),
             wanted: Notify::new(),
             turn: tokio::sync::Mutex::default(),
+            left_at: Mutex::default(),
         }))
     }
 
@@ -181,9 +184,16 @@ impl Importer {
     }
 
     async fn cycle_alone(&self, commit: &dyn Commit) -> Result<Report, ImportError> {
+        let revision = self.0.registry.roster().revision();
+        let left_at = self.0.left_at.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if left_at != Some(revision) {
+            // People changed the site: what the source says may have to be written again, even if
+            // it says nothing new.
+            self.0.source.forget();
+        }
         let imported = match self.0.source.fetch().await? {
             Fetched::Unchanged => {
-                let revision = self.0.registry.roster().revision();
+                self.leave_at(revision);
                 return Ok(Report { idle: true, revision, ..Report::default() });
             }
             Fetched::Complete(imported) => imported,
@@ -194,7 +204,14 @@ impl Importer {
             // Otherwise the source would say "unchanged" although something is left to do.
             _ => self.0.source.forget(),
         }
+        if let Ok((report, _)) = &done {
+            self.leave_at(report.revision);
+        }
         done.map(|(report, _)| report)
+    }
+
+    fn leave_at(&self, revision: u64) {
+        *self.0.left_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(revision);
     }
 
     async fn write(

@@ -162,8 +162,8 @@ pub struct Bmc {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct System {
-    /// The SMBIOS system UUID, in lower case.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The SMBIOS system UUID. Unique if present; read in any case, kept in lower case.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "lower_case")]
     pub uuid: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
@@ -347,6 +347,13 @@ impl NodeSpec {
             );
         }
         at_most(&mut faults, "groups", self.groups.len(), MAX_GROUPS);
+        let uuid = self.system.as_ref().and_then(|system| system.uuid.as_ref());
+        if let Some(uuid) = uuid.filter(|uuid| !is_uuid(uuid)) {
+            faults.push(
+                Fault::new("system.uuid", format!("`{uuid}` is not a UUID"))
+                    .hint("write it like 4c4c4544-0042-3510-8057-b4c04f4a5931"),
+            );
+        }
         self.check_interfaces(&mut faults);
         self.check_boot(&mut faults);
         self.check_labels(&mut faults);
@@ -540,6 +547,18 @@ impl Node {
     pub fn is_protected(&self) -> bool {
         self.protection.is_some()
     }
+}
+
+/// 32 hex digits in the groups that everybody prints.
+pub fn is_uuid(text: &str) -> bool {
+    let groups: Vec<&str> = text.split('-').collect();
+    groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12])
+        && groups.iter().all(|group| group.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+fn lower_case<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let text = Option::<String>::deserialize(from)?;
+    Ok(text.map(|text| text.to_ascii_lowercase()))
 }
 
 fn yes() -> bool {

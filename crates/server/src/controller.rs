@@ -184,6 +184,11 @@ impl Controller {
         self.running.tls_addr()
     }
 
+    /// Every route and who may call it, one per line.
+    pub fn planes(&self) -> &str {
+        self.running.planes()
+    }
+
     pub fn registry(&self) -> &Registry {
         &self.registry
     }

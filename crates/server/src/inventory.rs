@@ -4,6 +4,7 @@
 //! makes them durable together with their audit entry before they are answered.
 
 mod etag;
+mod flag;
 mod import;
 mod members;
 mod nodes;

@@ -1,18 +1,23 @@
 //! Which existing nodes a change really touches: the number behind the `--affects` brake.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use hoist_model::{Node, NodeId};
+use jiff::Timestamp;
 
 use super::Plan;
 use crate::record::{Resource, ResourceKey};
 use crate::roster::{Delta, Roster};
 
-/// Existing nodes that are removed, or whose boot, role or membership comes out differently. New
-/// nodes never count.
-pub(super) fn nodes(before: &Roster, plan: &Plan) -> Vec<NodeId> {
+/// Notes the existing nodes that are removed, or whose boot, role or membership comes out
+/// differently. New nodes never count.
+///
+/// A node that a rule alone changes (the priority or the selector of a group, the boot networks of
+/// its partition) is written with the rule, so that its revision tells watchers and caches.
+pub(super) fn find(before: &Roster, plan: &mut Plan, now: Timestamp) {
     if before.is_empty() || plan.is_empty() {
-        return Vec::new();
+        return;
     }
     let after = before.apply(Delta {
         revision: plan.base + 1,
@@ -27,12 +32,18 @@ pub(super) fn nodes(before: &Roster, plan: &Plan) -> Vec<NodeId> {
         }
     }
     for id in candidates(before, plan) {
-        let outcome = |roster: &Roster| roster.by_id(id).map(|node| outcome(roster, node));
-        if before.by_id(id).is_some() && outcome(before) != outcome(&after) {
+        let (Some(old), Some(new)) = (before.by_id(id), after.by_id(id)) else { continue };
+        if outcome(before, old) != outcome(&after, new) {
             affected.insert(id);
         }
+        let shown = |roster: &Roster, node: &Node| (roster.boot(node), roster.groups_of(node));
+        if Arc::ptr_eq(old, new) && shown(before, old) != shown(&after, new) {
+            let revision = plan.base + 1;
+            let node = Node { revision, updated: now, ..old.as_ref().clone() };
+            plan.puts.push(Resource::Node(Arc::new(node)));
+        }
     }
-    affected.into_iter().collect()
+    plan.affected = affected.into_iter().collect();
 }
 
 /// The nodes worth comparing: those that change, and, where a rule changes, all it may speak of.

@@ -8,7 +8,6 @@ use hoist_model::selector::Vocabulary;
 use hoist_model::{Fault, GroupKey, Kind, Mac, Name, Nid, Node, NodeId, NodeSpec, Xname, nearest};
 
 use super::{Draft, Reason, Refusal, subject};
-use crate::roster::Roster;
 
 /// The fields of a spec that a source sets, and that people change only after releasing them.
 pub const MANAGED_FIELDS: [&str; 9] =
@@ -19,6 +18,7 @@ const MAX_REFUSALS: usize = 100;
 
 pub(super) fn whole(draft: &mut Draft<'_>) {
     let mut found = Vec::new();
+    managed(draft, &mut found);
     references(draft, &mut found);
     boot_networks(draft, &mut found);
     exclusive_sets(draft, &mut found);
@@ -31,12 +31,19 @@ pub(super) fn whole(draft: &mut Draft<'_>) {
     }
 }
 
-/// Changes to fields that belong to the node's source.
-pub(super) fn managed_fields(roster: &Roster, node: &Node, wanted: &NodeSpec) -> Vec<Refusal> {
-    let Some(provenance) = &node.provenance else { return Vec::new() };
-    if roster.by_id(node.id).is_none() {
-        return Vec::new();
+/// Whoever changes a node changes only what is theirs, whichever way they come: by its own
+/// document, as a member of a group, or by a swap.
+fn managed(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
+    for node in drafted(draft).filter(|node| !draft.imported.contains(&node.id)) {
+        if let Some(before) = draft.roster.by_id(node.id) {
+            found.extend(managed_fields(before, &node.spec));
+        }
     }
+}
+
+/// Changes to fields that belong to the node's source.
+fn managed_fields(node: &Node, wanted: &NodeSpec) -> Vec<Refusal> {
+    let Some(provenance) = &node.provenance else { return Vec::new() };
     let differs = |field: &&str| match *field {
         "xname" => node.spec.xname != wanted.xname,
         "nid" => node.spec.nid != wanted.nid,
@@ -65,6 +72,7 @@ fn drafted<'d>(draft: &'d Draft<'_>) -> impl Iterator<Item = &'d Node> {
 }
 
 fn references(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
+    let mut computed = Vec::new();
     for node in drafted(draft) {
         let spec = &node.spec;
         let mut missing = |at: String, kind: Kind, name: String, close: Option<String>| {
@@ -86,7 +94,16 @@ fn references(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
         }
         for name in &spec.groups {
             let key = GroupKey { partition: spec.partition.clone(), name: name.clone() };
-            if draft.group(&key).is_none() {
+            let group = draft.group(&key);
+            if group.is_some_and(|group| group.spec.selector.is_some()) {
+                let message = format!("the members of `{key}` are computed by its selector");
+                let fault = Fault::new("groups", message).hint("leave it out");
+                computed.push(Refusal::new(
+                    Reason::Invalid,
+                    subject(Kind::Node, &node.name),
+                    fault,
+                ));
+            } else if group.is_none() {
                 let known = draft.roster.groups().filter(|g| g.partition == spec.partition);
                 let close = nearest(name, known.map(|g| g.name.as_str())).map(str::to_owned);
                 missing("groups".into(), Kind::Group, key.to_string(), close);
@@ -101,6 +118,7 @@ fn references(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
             }
         }
     }
+    found.append(&mut computed);
 }
 
 /// A partition boots from networks that are there.
@@ -125,7 +143,7 @@ fn word(kind: Kind) -> String {
 
 /// A node is in at most one group of an exclusive set.
 fn exclusive_sets(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
-    for node in drafted(draft) {
+    for node in drafted(draft).chain(under_new_rules(draft)) {
         let mut taken: HashMap<&Name, &str> = HashMap::new();
         for name in &node.spec.groups {
             let key = GroupKey { partition: node.spec.partition.clone(), name: name.clone() };
@@ -137,6 +155,23 @@ fn exclusive_sets(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
             }
         }
     }
+}
+
+/// Nodes that stay as they are while one of their groups joins an exclusive set.
+fn under_new_rules<'d>(draft: &'d Draft<'_>) -> impl Iterator<Item = &'d Node> {
+    let joins = |key: &GroupKey, group: &Option<hoist_model::Group>| {
+        let set = |spec: &hoist_model::GroupSpec| spec.exclusive_set.clone();
+        let after = group.as_ref().and_then(|group| set(&group.spec));
+        after.is_some() && after != draft.roster.group(key).and_then(|group| set(&group.spec))
+    };
+    let partitions: BTreeSet<&Name> = draft
+        .groups
+        .iter()
+        .filter(|(key, group)| joins(key, group))
+        .map(|(key, _)| &key.partition)
+        .collect();
+    let nodes = partitions.into_iter().flat_map(|name| draft.roster.in_partition(name));
+    nodes.filter(|node| !draft.nodes.contains_key(&node.id)).map(AsRef::as_ref)
 }
 
 /// Who holds which key, in the draft first and in the roster behind it.
@@ -153,6 +188,7 @@ struct Seen {
     xnames: HashMap<Xname, NodeId>,
     nids: HashMap<Nid, NodeId>,
     macs: HashMap<Mac, NodeId>,
+    uuids: HashMap<String, NodeId>,
     addresses: HashMap<(Option<Name>, IpAddr), NodeId>,
 }
 
@@ -175,6 +211,10 @@ impl Keys<'_, '_> {
         if let Some(nid) = node.spec.nid {
             let other = claim(&mut self.seen.nids, nid, id);
             self.clash(node, "nid", &nid, other, roster.by_nid(nid).map(|n| n.id));
+        }
+        if let Some(uuid) = node.spec.system.as_ref().and_then(|system| system.uuid.as_ref()) {
+            let other = claim(&mut self.seen.uuids, uuid.clone(), id);
+            self.clash(node, "system.uuid", uuid, other, roster.by_uuid(uuid).map(|n| n.id));
         }
         for (i, interface) in node.spec.interfaces.iter().enumerate() {
             let mac = interface.mac;
@@ -239,6 +279,17 @@ fn removals(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
     let mut uses = |about: String, node: &Node| {
         found_users.entry(about).or_insert_with(|| (0, node.name.clone())).0 += 1;
     };
+    let kept = draft.roster.groups().map(|group| group.key());
+    let kept = kept.filter(|key| !draft.groups.contains_key(key));
+    let drafted_groups = draft.groups.iter().filter(|(_, group)| group.is_some());
+    for key in kept.chain(drafted_groups.map(|(key, _)| key.clone())) {
+        if gone_partitions.contains(&key.partition) {
+            let fault = Fault::new("", format!("the group `{key}` is in it"))
+                .hint("remove the group first, or in the same change");
+            let about = subject(Kind::Partition, &key.partition);
+            found.push(Refusal::new(Reason::InUse, about, fault));
+        }
+    }
     let unchanged = draft.roster.nodes().map(std::convert::AsRef::as_ref);
     let unchanged = unchanged.filter(|node: &&Node| !draft.nodes.contains_key(&node.id));
     for node in unchanged.chain(drafted(draft)) {

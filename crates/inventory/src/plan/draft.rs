@@ -23,6 +23,8 @@ pub struct Draft<'a> {
     pub(super) groups: BTreeMap<GroupKey, Option<Group>>,
     pub(super) partitions: BTreeMap<Name, Option<Partition>>,
     pub(super) networks: BTreeMap<Name, Option<Network>>,
+    /// Nodes that their source writes.
+    pub(super) imported: BTreeSet<NodeId>,
     sets: BTreeMap<Name, AppliedSet>,
     /// Nodes of this draft by name, so that later documents find them.
     names: BTreeMap<Name, NodeId>,
@@ -40,6 +42,7 @@ impl<'a> Draft<'a> {
             groups: BTreeMap::new(),
             partitions: BTreeMap::new(),
             networks: BTreeMap::new(),
+            imported: BTreeSet::new(),
             sets: BTreeMap::new(),
             names: BTreeMap::new(),
             mentioned: Vec::new(),
@@ -55,7 +58,7 @@ impl<'a> Draft<'a> {
     /// new nodes.
     pub fn apply(&mut self, documents: Vec<Document>, mint: &mut dyn FnMut() -> NodeId) {
         let mut seen = BTreeSet::new();
-        let mut memberships = Vec::new();
+        let (mut memberships, mut computed) = (Vec::new(), Vec::new());
         for Document { name, spec } in documents {
             let kind = spec.kind();
             if !seen.insert((kind, name.clone())) {
@@ -74,6 +77,9 @@ impl<'a> Draft<'a> {
                 }
                 (Spec::Group(mut spec), DocumentName::Group(key)) => {
                     memberships.extend(spec.members.take().map(|names| (key.clone(), names)));
+                    if spec.selector.is_some() {
+                        computed.push(key.clone());
+                    }
                     self.put_group(key, spec);
                 }
                 (spec, name) => unreachable!("a {} named {name}", spec.kind()),
@@ -83,15 +89,39 @@ impl<'a> Draft<'a> {
         for (key, names) in memberships {
             self.set_members(&key, &names);
         }
+        for key in computed {
+            self.let_go(&key);
+        }
+    }
+
+    /// A group that becomes a computed one has no listed members any more. Nodes of this draft
+    /// that still list it are told so.
+    fn let_go(&mut self, key: &GroupKey) {
+        if self.roster.group(key).is_none_or(|before| before.spec.selector.is_some()) {
+            return;
+        }
+        for id in self.explicit_members(key) {
+            if !self.nodes.contains_key(&id) {
+                self.amend_node(id, |node| node.spec.groups = node.spec.groups.without(&key.name));
+            }
+        }
     }
 
     /// Remembers what the set contains now; with `prune`, removes what it contained before and does
-    /// not any more.
+    /// not any more. Without, that stays in the set, so that a later prune finds it. What another
+    /// set contains as well is that one's to remove.
     pub fn record_set(&mut self, set: &Name, prune: bool) {
-        let members: BTreeSet<String> =
+        let mut members: BTreeSet<String> =
             self.mentioned.iter().map(|(kind, name)| member_name(*kind, name)).collect();
-        if prune && let Some(before) = self.roster.set(set) {
+        if !prune {
+            let before = self.roster.set(set).into_iter().flat_map(|before| &before.members);
+            members.extend(before.cloned());
+        } else if let Some(before) = self.roster.set(set) {
+            let others: Vec<_> = self.roster.sets().filter(|other| other.name != *set).collect();
             for gone in before.members.difference(&members) {
+                if others.iter().any(|other| other.members.contains(gone)) {
+                    continue;
+                }
                 let (kind, name) = gone.split_once('/').unwrap_or((gone, ""));
                 if let Some(kind) = Kind::from_word(kind) {
                     self.remove_if_there(kind, name);
@@ -131,7 +161,6 @@ impl<'a> Draft<'a> {
 
     pub fn put_node(&mut self, id: NodeId, name: Name, spec: NodeSpec) {
         let mut node = self.node(id).cloned().unwrap_or_else(|| self.new_node(id, name.clone()));
-        self.refusals.extend(check::managed_fields(self.roster, &node, &spec));
         node.name = name;
         node.spec = spec;
         self.keep(node);
@@ -143,13 +172,18 @@ impl<'a> Draft<'a> {
         node.name = name;
         node.spec = spec;
         node.provenance = Some(Box::new(from));
+        self.imported.insert(id);
         self.keep(node);
     }
 
-    /// Changes what the server sets: protection, maintenance, generation.
+    /// Changes a node in place. What comes out has to be a valid node.
     pub fn amend_node(&mut self, id: NodeId, amend: impl FnOnce(&mut Node)) {
         if let Some(mut node) = self.node(id).cloned() {
             amend(&mut node);
+            for fault in node.spec.check() {
+                let about = subject(Kind::Node, &node.name);
+                self.refuse(Refusal::new(Reason::Invalid, about, fault));
+            }
             self.keep(node);
         }
     }
@@ -326,7 +360,7 @@ impl Draft<'_> {
         self.plan_rest(&mut plan);
         self.plan_nodes(&mut plan);
         self.plan_sets(&mut plan);
-        plan.affected = affected::nodes(self.roster, &plan);
+        affected::find(self.roster, &mut plan, self.now);
         Ok(plan)
     }
 

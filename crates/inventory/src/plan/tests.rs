@@ -137,8 +137,17 @@ fn what_is_in_use_or_protected_stays() {
     draft.remove(Kind::Partition, "p1");
     draft.remove(Kind::Network, "nmn");
     draft.remove(Kind::Node, "nobody");
-    let reasons: Vec<_> = draft.finish().unwrap_err().iter().map(|r| r.reason).collect();
-    assert_eq!(reasons, [Reason::Missing, Reason::InUse, Reason::InUse]);
+    let refused = draft.finish().unwrap_err();
+    let mut reasons: Vec<_> = refused.iter().map(|r| (r.reason, r.subject.as_str())).collect();
+    reasons.dedup();
+    reasons[1..].sort_by_key(|(_, subject)| *subject);
+    reasons.dedup();
+    let expected = [
+        (Reason::Missing, "Node nobody"),
+        (Reason::InUse, "Network nmn"),
+        (Reason::InUse, "Partition p1"),
+    ];
+    assert_eq!(reasons, expected);
 
     let mut draft = Draft::new(&site, Timestamp::UNIX_EPOCH);
     let id = site.by_name("a").unwrap().id;

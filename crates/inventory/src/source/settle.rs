@@ -97,6 +97,7 @@ pub(crate) struct Claims {
     xnames: HashMap<Xname, Rc<str>>,
     nids: HashMap<Nid, Rc<str>>,
     macs: HashMap<Mac, Rc<str>>,
+    uuids: HashMap<String, Rc<str>>,
     /// An address is unique per network.
     addresses: HashMap<(Option<Name>, IpAddr), Rc<str>>,
 }
@@ -110,6 +111,10 @@ impl Claims {
         }
         if let Some(nid) = spec.nid.filter(|_| fields.contains(Field::Nid)) {
             self.nids.entry(nid).or_insert_with(|| Rc::clone(&owner));
+        }
+        let uuid = spec.system.as_ref().and_then(|system| system.uuid.clone());
+        if let Some(uuid) = uuid.filter(|_| fields.contains(Field::System)) {
+            self.uuids.entry(uuid).or_insert_with(|| Rc::clone(&owner));
         }
         if !fields.contains(Field::Interfaces) {
             return;
@@ -137,6 +142,12 @@ impl Claims {
         }
         if fields.contains(Field::Nid) {
             spec.nid = spec.nid.filter(|nid| claimant.claim(&mut self.nids, *nid, &"nid", nid));
+        }
+        if fields.contains(Field::System)
+            && let Some(system) = &mut spec.system
+        {
+            let free = |uuid: &String| claimant.claim(&mut self.uuids, uuid.clone(), &"UUID", uuid);
+            system.uuid = system.uuid.take().filter(free);
         }
         if !fields.contains(Field::Interfaces) {
             return;

@@ -3,7 +3,8 @@
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_inventory::Roster;
-use hoist_model::NodeId;
+use hoist_inventory::registry::WriteError;
+use hoist_model::{Kind, NodeId};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::Serialize;
 
@@ -39,12 +40,26 @@ pub(super) fn only_create(headers: &HeaderMap) -> bool {
     listed(headers, header::IF_NONE_MATCH).any(|known| known == "*")
 }
 
+/// `"<incarnation>.<kind>.<name>.<revision>"`: of a partition or a network.
+pub(super) fn of_object(roster: &Roster, kind: Kind, name: &str, revision: u64) -> String {
+    format!("\"{}.{kind}.{name}.{revision}\"", roster.incarnation().as_str())
+}
+
+/// Whether a write may replace the version `tag` (`None`: there is no such object yet).
+pub(super) fn check(headers: &HeaderMap, tag: Option<&str>) -> Result<(), WriteError> {
+    let taken = tag.is_some() && only_create(headers);
+    if taken || !matches(headers, tag) { Err(WriteError::Precondition) } else { Ok(()) }
+}
+
 /// The site revision in `If-Match`, if the caller gave one.
 pub(super) fn expected_revision(
     headers: &HeaderMap,
     roster: &Roster,
 ) -> Result<Option<u64>, Failure> {
     let Some(tag) = listed(headers, header::IF_MATCH).next() else { return Ok(None) };
+    if tag == "*" {
+        return Ok(None);
+    }
     let revision = tag
         .trim_matches('"')
         .split_once('.')

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
+use hoist_api::admin::{Context, Verb};
 use hoist_api::inventory::ImportRequest;
 use hoist_inventory::import::{ImportError, Importer};
 use hoist_inventory::reconcile::Options;
@@ -21,6 +22,7 @@ use crate::audit::Draft;
 use crate::auth::AuditContext;
 use crate::extract::Json;
 use crate::failure::Failure;
+use crate::principal::{Principal, Reach};
 use crate::server::Chassis;
 
 /// How a source is read.
@@ -96,6 +98,7 @@ pub(super) async fn refresh(
 
 pub(super) async fn import(
     State(inventory): State<Inventory>,
+    principal: Principal,
     audit: AuditContext,
     Json(body): Json<ImportRequest>,
 ) -> Result<Response, Failure> {
@@ -105,6 +108,14 @@ pub(super) async fn import(
         Failure::new(Code::BadParameter, "the store is the inventory already")
             .with_remedy("name an SMD or a file")
     })?;
+    // Otherwise whoever may write nodes could read the controller's files: by having one sent as a
+    // token to a source of their own, or by looking at what is wrong with it as an inventory.
+    let reads_files = body.token_file.is_some() || matches!(config.location, Location::File(_));
+    if reads_files && principal.reach(Verb::Write, Context::Admin) != Reach::All {
+        let detail = "files of the controller are read for administrators only";
+        return Err(Failure::new(Code::Forbidden, detail)
+            .with_remedy("use a token with `write` in `admin`, or `hoist apply` the nodes"));
+    }
     if let Some(name) = body.source {
         config.name = name;
     }

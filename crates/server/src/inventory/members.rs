@@ -12,7 +12,7 @@ use hoist_api::admin::Verb;
 use hoist_api::inventory::{Group, Listing, NetworkObject, PartitionObject};
 use hoist_inventory::Roster;
 use hoist_model::document::{Document, DocumentName, Spec};
-use hoist_model::{GroupKey, NodeId};
+use hoist_model::{GroupKey, Kind, NodeId};
 use http::{HeaderMap, StatusCode, header};
 use serde::{Deserialize, Serialize};
 
@@ -68,7 +68,8 @@ pub(super) async fn get_group(
     let key = parse_group(&partition, &name)?;
     let group = roster.group(&key).ok_or_else(|| not_there("group", &key))?;
     let sight = Sight::new(&principal, Verb::Read, &roster);
-    Ok(one(&roster, &headers, || group_object(&roster, &sight, group)))
+    let tag = etag::of_site(&roster);
+    Ok(one(&tag, &headers, || group_object(&roster, &sight, group)))
 }
 
 pub(super) fn parse_group(partition: &str, name: &str) -> Result<GroupKey, Failure> {
@@ -80,12 +81,11 @@ pub(super) fn not_there(kind: &str, name: &impl std::fmt::Display) -> Failure {
     Failure::new(Code::NotFound, format!("there is no {kind} `{name}`"))
 }
 
-fn one<T: Serialize>(roster: &Roster, headers: &HeaderMap, object: impl FnOnce() -> T) -> Response {
-    let tag = etag::of_site(roster);
-    if etag::is_known(headers, &tag) {
-        return etag::not_modified(&tag);
+fn one<T: Serialize>(tag: &str, headers: &HeaderMap, object: impl FnOnce() -> T) -> Response {
+    if etag::is_known(headers, tag) {
+        return etag::not_modified(tag);
     }
-    etag::tagged(StatusCode::OK, &tag, &object())
+    etag::tagged(StatusCode::OK, tag, &object())
 }
 
 pub(super) async fn list_partitions(
@@ -105,7 +105,8 @@ pub(super) async fn get_partition(
 ) -> Result<Response, Failure> {
     let roster = inventory.roster();
     let partition = roster.partition(&name).ok_or_else(|| not_there("partition", &name))?;
-    Ok(one(&roster, &headers, || PartitionObject::from(partition.as_ref())))
+    let tag = etag::of_object(&roster, Kind::Partition, &name, partition.revision);
+    Ok(one(&tag, &headers, || PartitionObject::from(partition.as_ref())))
 }
 
 pub(super) async fn list_networks(
@@ -124,7 +125,8 @@ pub(super) async fn get_network(
 ) -> Result<Response, Failure> {
     let roster = inventory.roster();
     let network = roster.network(&name).ok_or_else(|| not_there("network", &name))?;
-    Ok(one(&roster, &headers, || NetworkObject::from(network.as_ref())))
+    let tag = etag::of_object(&roster, Kind::Network, &name, network.revision);
+    Ok(one(&tag, &headers, || NetworkObject::from(network.as_ref())))
 }
 
 #[derive(Debug, Deserialize)]

@@ -1,5 +1,6 @@
 //! Reading nodes.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -15,6 +16,7 @@ use hoist_model::{NodeId, Selector};
 use http::{HeaderMap, StatusCode, header};
 use serde::Deserialize;
 
+use super::flag::Flag;
 use super::sight::{Sight, no_such_node};
 use super::snapshots::PageEnd;
 use super::{Inventory, NDJSON, etag, watch};
@@ -35,8 +37,10 @@ pub(super) struct ListQuery {
     limit: Option<usize>,
     #[serde(rename = "continue")]
     next: Option<String>,
-    state: Option<u8>,
-    watch: Option<u8>,
+    #[serde(default)]
+    state: Flag,
+    #[serde(default)]
+    watch: Flag,
     pub(super) since: Option<String>,
     pub(super) wait: Option<String>,
 }
@@ -47,20 +51,22 @@ pub(super) async fn list(
     Query(query): Query<ListQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    if query.watch == Some(1) {
+    if query.watch.0 {
+        query.check_watch(&["wait"])?;
         return watch::stream(&inventory, &principal, &query);
     }
-    if query.wait.is_some() {
+    if query.wait.is_some() || query.since.is_some() {
+        query.check_watch(&[])?;
         return watch::poll(&inventory, &principal, &query).await;
     }
     let (roster, after) = snapshot(&inventory, query.next.as_deref())?;
     let chosen = Chosen::new(&roster, &principal, query.selector.as_deref())?;
-    let with_state = query.state == Some(1);
+    let fields = Fields::parse(query.fields.as_deref())?;
+    let with_state = query.state.0;
     let tag = etag::of_site(&roster);
     if !with_state && etag::is_known(&headers, &tag) {
         return Ok(etag::not_modified(&tag));
     }
-    let fields = Fields::parse(query.fields.as_deref())?;
     let view = View { inventory: inventory.clone(), roster, chosen, fields, with_state };
     let mut response =
         if accepts_ndjson(&headers) { view.stream(after) } else { view.page(after, query.limit)? };
@@ -68,6 +74,27 @@ pub(super) async fn list(
         etag::mark(&mut response, &tag);
     }
     Ok(response)
+}
+
+impl ListQuery {
+    /// Refuses what only a listing can do, or what else makes no sense with a watch: a parameter
+    /// that is ignored misleads.
+    fn check_watch(&self, further: &[&str]) -> Result<(), Failure> {
+        let given = [
+            ("fields", self.fields.is_some()),
+            ("limit", self.limit.is_some()),
+            ("continue", self.next.is_some()),
+            ("state", self.state.0),
+            ("wait", self.wait.is_some() && further.contains(&"wait")),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((name, _)) => {
+                let message = "it cannot be had together with `watch` or `since`";
+                Err(bad_parameter(name, message, "leave it out"))
+            }
+        }
+    }
 }
 
 /// The roster of the first page, and where to go on in it.
@@ -258,7 +285,8 @@ pub(super) fn accepts_ndjson(headers: &HeaderMap) -> bool {
 
 #[derive(Debug, Deserialize)]
 pub(super) struct GetQuery {
-    state: Option<u8>,
+    #[serde(default)]
+    state: Flag,
 }
 
 pub(super) async fn get(
@@ -270,7 +298,7 @@ pub(super) async fn get(
 ) -> Result<Response, Failure> {
     let roster = inventory.roster();
     let node = visible(&roster, &principal, &id)?;
-    Ok(answer(&inventory, &roster, node, query.state == Some(1), &headers))
+    Ok(answer(&inventory, &roster, node, query.state.0, &headers))
 }
 
 pub(super) async fn get_by(
@@ -283,9 +311,9 @@ pub(super) async fn get_by(
     let roster = inventory.roster();
     let key = NodeKey::parse(&key, &value)?;
     let sight = Sight::new(&principal, Verb::Read, &roster);
-    let node = key.find(&roster)?.filter(|node| sight.reaches(&roster, node));
+    let node = key.find(&roster, &sight)?;
     let node = node.ok_or_else(|| no_such_node(format!("with this {}: `{value}`", key.word())))?;
-    Ok(answer(&inventory, &roster, node, query.state == Some(1), &headers))
+    Ok(answer(&inventory, &roster, node, query.state.0, &headers))
 }
 
 pub(super) async fn get_state(
@@ -356,18 +384,28 @@ impl NodeKey {
     const WORDS: [&str; 6] = ["name", "mac", "xname", "nid", "ip", "uuid"];
 
     pub(super) fn parse(key: &str, value: &str) -> Result<Self, Failure> {
-        fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(value: &str) -> Result<T, Failure> {
-            value.parse().map_err(|error| Failure::new(Code::BadParameter, format!("{error}")))
+        /// What is wrong and how to write it stand on the two sides of a semicolon.
+        fn parsed<T: FromStr<Err: std::fmt::Display>>(at: &str, text: &str) -> Result<T, Failure> {
+            text.parse().map_err(|error: T::Err| {
+                let told = error.to_string();
+                let (message, hint) =
+                    told.split_once("; ").unwrap_or((&told, "check its spelling"));
+                bad_parameter(at, message, hint)
+            })
         }
         Ok(match key {
-            "name" => Self::Name(parsed(value)?),
-            "mac" => Self::Mac(parsed(value)?),
-            "xname" => Self::Xname(parsed(value)?),
-            "nid" => Self::Nid(parsed(value)?),
-            "ip" => Self::Ip(parsed(value).map_err(|_| {
+            "name" => Self::Name(parsed(key, value)?),
+            "mac" => Self::Mac(parsed(key, value)?),
+            "xname" => Self::Xname(parsed(key, value)?),
+            "nid" => Self::Nid(parsed(key, value)?),
+            "ip" => Self::Ip(value.parse().map_err(|_| {
                 bad_parameter("ip", &format!("`{value}` is not an address"), "leave the prefix out")
             })?),
-            "uuid" => Self::Uuid(value.to_ascii_lowercase()),
+            "uuid" if hoist_model::node::is_uuid(value) => Self::Uuid(value.to_ascii_lowercase()),
+            "uuid" => {
+                let hint = "write it like 4c4c4544-0042-3510-8057-b4c04f4a5931";
+                return Err(bad_parameter("uuid", &format!("`{value}` is not a UUID"), hint));
+            }
             other => {
                 let message = format!("nodes have no key `{other}`");
                 let hint = format!("there are {}", Self::WORDS.join(", "));
@@ -376,7 +414,7 @@ impl NodeKey {
         })
     }
 
-    fn word(&self) -> &'static str {
+    pub(super) fn word(&self) -> &'static str {
         match self {
             Self::Name(_) => "name",
             Self::Mac(_) => "mac",
@@ -387,17 +425,19 @@ impl NodeKey {
         }
     }
 
+    /// The node with this key, among those in sight.
     pub(super) fn find<'r>(
         &self,
         roster: &'r Roster,
+        sight: &Sight,
     ) -> Result<Option<&'r Arc<hoist_model::Node>>, Failure> {
-        Ok(match self {
+        let found = match self {
             Self::Name(name) => roster.by_name(name),
             Self::Mac(mac) => roster.by_mac(*mac),
             Self::Xname(xname) => roster.by_xname(*xname),
             Self::Nid(nid) => roster.by_nid(*nid),
             Self::Uuid(uuid) => roster.by_uuid(uuid),
-            Self::Ip(ip) => match roster.by_ip(*ip).as_slice() {
+            Self::Ip(ip) => match Self::seen_at(roster, sight, *ip).as_slice() {
                 [] => None,
                 [one] => Some(*one),
                 many => {
@@ -409,6 +449,17 @@ impl NodeKey {
                     ));
                 }
             },
-        })
+        };
+        Ok(found.filter(|node| sight.reaches(roster, node)))
+    }
+
+    fn seen_at<'r>(
+        roster: &'r Roster,
+        sight: &Sight,
+        ip: std::net::IpAddr,
+    ) -> Vec<&'r Arc<hoist_model::Node>> {
+        let mut found = roster.by_ip(ip);
+        found.retain(|node| sight.reaches(roster, node));
+        found
     }
 }

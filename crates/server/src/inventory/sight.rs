@@ -6,8 +6,8 @@ use hoist_api::admin::{Context, Verb};
 use hoist_inventory::plan::Plan;
 use hoist_inventory::registry::{About, Commit, WriteError};
 use hoist_inventory::{Resource, ResourceKey, Roster};
-use hoist_model::Node;
 use hoist_model::selector::Bound;
+use hoist_model::{Kind, Node};
 use hoist_store::{Revision, StoreError, Txn};
 
 use crate::audit::Committer;
@@ -77,15 +77,31 @@ impl Commit for Scoped {
                 Resource::Node(node) if known(node.id) && sight.reaches(before, node) => {}
                 Resource::Node(node) => return forbidden(format!("Node {}", node.name)),
                 Resource::Tombstone(_) => {}
-                other => return forbidden(format!("{:?}", other.key())),
+                other => return forbidden(told(&other.key())),
             }
         }
         for key in &plan.deletes {
             match key {
                 ResourceKey::Node(id) if known(*id) => {}
-                other => return forbidden(format!("{other:?}")),
+                // By its name: that is how whoever removes a node they cannot see called it.
+                ResourceKey::Node(id) => {
+                    let name = before.by_id(*id).map(|node| node.name.to_string());
+                    return forbidden(format!("{} {}", Kind::Node, name.unwrap_or_default()));
+                }
+                other => return forbidden(told(other)),
             }
         }
         Ok(())
+    }
+}
+
+fn told(key: &ResourceKey) -> String {
+    match key {
+        ResourceKey::Node(id) => format!("{} {id}", Kind::Node),
+        ResourceKey::Group(key) => format!("{} {key}", Kind::Group),
+        ResourceKey::Partition(name) => format!("{} {name}", Kind::Partition),
+        ResourceKey::Network(name) => format!("{} {name}", Kind::Network),
+        ResourceKey::Set(name) => format!("the set {name}"),
+        ResourceKey::Tombstone(_, id) => format!("the removal of {id}"),
     }
 }

@@ -1,5 +1,6 @@
 //! What changes: a stream of lines, or one batch for those who poll.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use futures_util::{StreamExt, stream};
 use hoist_api::Code;
 use hoist_api::inventory::{WatchBatch, WatchLine};
 use hoist_inventory::Roster;
+use hoist_model::{Node, NodeId};
 use http::{StatusCode, header};
 use tokio::sync::watch::Receiver;
 
@@ -23,6 +25,8 @@ use crate::route::Live;
 /// A line at least this often: it shows that the stream lives, and where to resume.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(15);
 const LONGEST_WAIT: Duration = Duration::from_mins(5);
+/// Lines made at once.
+const CHUNK: usize = 512;
 
 /// Where a watch starts: `since`, or now.
 fn start(roster: &Roster, since: Option<&str>) -> Result<u64, Failure> {
@@ -46,15 +50,27 @@ fn gone() -> Failure {
         .with_remedy("list again and watch from the revision of that listing")
 }
 
-/// One watch in progress.
+/// One watch in progress. It holds what is still to be told as numbers, not as nodes, so that a
+/// slow reader costs little however much happens meanwhile.
 struct Watcher {
     inventory: Inventory,
     principal: Principal,
     selector: Option<String>,
     changes: Receiver<u64>,
+    /// Everything up to here has been told.
     seen: u64,
+    /// What happened between `seen` and `until`, in order.
+    pending: VecDeque<Step>,
+    until: u64,
     incarnation: String,
     finished: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    revision: u64,
+    id: NodeId,
+    removed: bool,
 }
 
 impl Watcher {
@@ -63,47 +79,72 @@ impl Watcher {
         principal: &Principal,
         query: &ListQuery,
     ) -> Result<Self, Failure> {
+        // Before the start is read, so that nothing falls in between.
+        let changes = inventory.registry.changes();
         let roster = inventory.roster();
         // Faults of the selector are told at once, not in the middle of the stream.
         Chosen::new(&roster, principal, query.selector.as_deref())?;
+        let seen = start(&roster, query.since.as_deref())?;
         Ok(Self {
             inventory: inventory.clone(),
             principal: principal.clone(),
             selector: query.selector.clone(),
-            // Before the start is read, so that nothing falls in between.
-            changes: inventory.registry.changes(),
-            seen: start(&roster, query.since.as_deref())?,
+            changes,
+            seen,
+            pending: VecDeque::new(),
+            until: seen,
             incarnation: roster.incarnation().as_str().to_owned(),
             finished: false,
         })
     }
 
-    /// The lines after what was seen, or `None` when that is too long ago.
-    fn lines(&mut self, roster: &Arc<Roster>) -> Option<Vec<WatchLine>> {
+    /// Notes what happened after what was seen; `None` when that is too long ago.
+    fn collect(&mut self, roster: &Roster) -> Option<()> {
+        let (changed, gone) = roster.changes_since(self.seen)?;
+        let put = |node: &&Arc<Node>| Step { revision: node.revision, id: node.id, removed: false };
+        let gone = gone.iter().map(|t| Step { revision: t.revision, id: t.node, removed: true });
+        let mut steps: Vec<Step> = changed.iter().map(put).chain(gone).collect();
+        steps.sort_by_key(|step| step.revision);
+        self.pending = steps.into();
+        self.until = roster.revision();
+        Some(())
+    }
+
+    /// The next lines of what was collected, as things are now; `None` when that cannot be told.
+    fn take(&mut self, roster: &Roster, count: usize) -> Option<Vec<WatchLine>> {
         if roster.incarnation().as_str() != self.incarnation {
             return None;
         }
-        let (changed, gone) = roster.changes_since(self.seen)?;
         let chosen = Chosen::new(roster, &self.principal, self.selector.as_deref()).ok()?;
-        let mut lines: Vec<(u64, WatchLine)> = Vec::with_capacity(changed.len() + gone.len());
-        for node in changed {
-            let (revision, id) = (node.revision, node.id);
+        let count = count.min(self.pending.len());
+        let mut lines = Vec::with_capacity(count);
+        for Step { revision, id, removed } in self.pending.drain(..count) {
+            if removed {
+                lines.push(WatchLine::Delete { revision, id });
+                continue;
+            }
+            // One that has changed again comes again later, with its newer revision.
+            let Some(node) = roster.by_id(id).filter(|node| node.revision == revision) else {
+                continue;
+            };
             // A node that left the selected set is gone, as far as this watcher is concerned.
-            let line = if chosen.contains(roster, node) {
+            lines.push(if chosen.contains(roster, node) {
                 let node = nodes::object(&self.inventory, roster, node, false);
                 WatchLine::Put { revision, node: Box::new(node) }
             } else {
                 WatchLine::Delete { revision, id }
-            };
-            lines.push((revision, line));
+            });
         }
-        for tombstone in gone {
-            let line = WatchLine::Delete { revision: tombstone.revision, id: tombstone.node };
-            lines.push((tombstone.revision, line));
+        if self.pending.is_empty() {
+            self.seen = self.until;
         }
-        lines.sort_by_key(|(revision, _)| *revision);
-        self.seen = roster.revision();
-        Some(lines.into_iter().map(|(_, line)| line).collect())
+        Some(lines)
+    }
+
+    /// The last line: where the reader stood.
+    fn finish(&mut self) -> Vec<WatchLine> {
+        self.finished = true;
+        vec![WatchLine::Bookmark { revision: self.seen }]
     }
 
     /// What to send next; `None` ends the stream.
@@ -113,22 +154,35 @@ impl Watcher {
         }
         let stopping = self.inventory.chassis.tasks.stopping().clone();
         loop {
+            if stopping.is_cancelled() {
+                return Some(self.finish());
+            }
             self.changes.mark_unchanged();
             let roster = self.inventory.roster();
-            if roster.revision() != self.seen {
-                let Some(mut lines) = self.lines(&roster) else {
-                    // The reader was too slow for the history: tell where it stood, and end.
-                    self.finished = true;
+            if self.pending.is_empty() && roster.revision() != self.seen {
+                // A reader that was too slow for the history has to list again.
+                if self.collect(&roster).is_none() {
+                    return Some(self.finish());
+                }
+                if self.pending.is_empty() {
+                    self.seen = self.until;
                     return Some(vec![WatchLine::Bookmark { revision: self.seen }]);
+                }
+            }
+            if !self.pending.is_empty() {
+                let Some(mut lines) = self.take(&roster, CHUNK) else {
+                    return Some(self.finish());
                 };
-                lines.push(WatchLine::Bookmark { revision: self.seen });
+                if self.pending.is_empty() {
+                    lines.push(WatchLine::Bookmark { revision: self.seen });
+                }
+                if lines.is_empty() {
+                    continue;
+                }
                 return Some(lines);
             }
             tokio::select! {
-                () = stopping.cancelled() => {
-                    self.finished = true;
-                    return Some(vec![WatchLine::Bookmark { revision: self.seen }]);
-                }
+                () = stopping.cancelled() => return Some(self.finish()),
                 changed = self.changes.changed() => if changed.is_err() { return None },
                 () = tokio::time::sleep(BOOKMARK_EVERY) => {
                     return Some(vec![WatchLine::Bookmark { revision: self.seen }]);
@@ -169,18 +223,25 @@ pub(super) async fn poll(
         bad_parameter("wait", &format!("`{wait}` is not a duration"), "write it like `30s`")
     })?;
     let mut watcher = Watcher::new(inventory, principal, query)?;
+    let stopping = inventory.chassis.tasks.stopping().clone();
     let deadline = tokio::time::Instant::now() + wait.min(LONGEST_WAIT);
     loop {
         watcher.changes.mark_unchanged();
         let roster = inventory.roster();
         if roster.revision() != watcher.seen {
-            let lines = watcher.lines(&roster).ok_or_else(gone)?;
+            watcher.collect(&roster).ok_or_else(gone)?;
+            let lines = watcher.take(&roster, usize::MAX).ok_or_else(gone)?;
             if !lines.is_empty() {
                 return Ok(Json(WatchBatch { revision: watcher.seen, lines }).into_response());
             }
         }
-        if tokio::time::timeout_at(deadline, watcher.changes.changed()).await.is_err() {
-            return Ok(StatusCode::NOT_MODIFIED.into_response());
+        tokio::select! {
+            () = stopping.cancelled() => return Ok(StatusCode::NOT_MODIFIED.into_response()),
+            waited = tokio::time::timeout_at(deadline, watcher.changes.changed()) => {
+                if waited.is_err() {
+                    return Ok(StatusCode::NOT_MODIFIED.into_response());
+                }
+            }
         }
     }
 }

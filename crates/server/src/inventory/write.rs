@@ -4,6 +4,7 @@ mod bulk;
 mod node;
 mod rest;
 
+use hoist_api::admin::Verb;
 use hoist_api::inventory::{Applied, AppliedItem, FieldChange, ItemChange, Node};
 use hoist_inventory::plan::{Change, Draft, Item};
 use hoist_inventory::registry::{Terms, WriteError, Written};
@@ -11,7 +12,8 @@ use hoist_model::NodeId;
 use http::HeaderMap;
 use serde::Deserialize;
 
-use super::sight::{Scoped, no_such_node};
+use super::flag::Flag;
+use super::sight::{Scoped, Sight, no_such_node};
 use super::{Inventory, etag, nodes};
 use crate::auth::AuditContext;
 use crate::failure::Failure;
@@ -31,14 +33,15 @@ const MAX_ITEMS: usize = 10_000;
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(super) struct WriteQuery {
-    dry_run: Option<u8>,
+    #[serde(default)]
+    dry_run: Flag,
     affects: Option<usize>,
 }
 
 impl WriteQuery {
     fn terms(self) -> Terms {
         let Self { dry_run, affects } = self;
-        Terms { dry_run: dry_run == Some(1), affects, ..Terms::default() }
+        Terms { dry_run: dry_run.0, affects, ..Terms::default() }
     }
 }
 
@@ -60,7 +63,8 @@ impl Writer {
             principal: self.principal.clone(),
             committer: chassis.audit.committer(self.audit.draft()),
         };
-        let written = self.inventory.registry.write(terms, &scoped, draft).await?;
+        let written = self.inventory.registry.write(terms, &scoped, draft).await;
+        let written = written.map_err(|error| self.without_names(error))?;
         if !terms.dry_run && !written.plan.is_empty() {
             let told = serde_json::json!({
                 "revision": written.revision,
@@ -72,6 +76,41 @@ impl Writer {
             chassis.events.publish("inventory.changed", "site", told);
         }
         Ok(written)
+    }
+
+    /// Those who are limited to some nodes do not learn about others from what stands in their way.
+    fn without_names(&self, error: WriteError) -> WriteError {
+        let WriteError::Refused(mut refusals) = error else { return error };
+        let roster = self.inventory.roster();
+        let sight = Sight::new(&self.principal, Verb::Read, &roster);
+        if sight.is_all() {
+            return WriteError::Refused(refusals);
+        }
+        let hidden = |name: &str| roster.by_name(name).is_some_and(|n| !sight.reaches(&roster, n));
+        for refusal in &mut refusals {
+            let node = refusal.subject.strip_prefix("Node ");
+            if node.is_none_or(hidden) {
+                return WriteError::Forbidden { subject: refusal.subject.clone() };
+            }
+            if refusal.other.as_deref().is_some_and(hidden) {
+                let value = refusal.fault.message.split('`').nth(1).unwrap_or_default();
+                refusal.fault.message = format!("`{value}` belongs to a node out of your reach");
+                refusal.other = None;
+            }
+        }
+        WriteError::Refused(refusals)
+    }
+
+    /// A node that the caller can neither see nor change is not there, as far as they can tell.
+    fn check_sight(&self, id: NodeId) -> Result<(), Failure> {
+        let roster = self.inventory.roster();
+        let reaches = |verb: Verb, node: &hoist_model::Node| {
+            Sight::new(&self.principal, verb, &roster).reaches(&roster, node)
+        };
+        match roster.by_id(id) {
+            Some(node) if reaches(Verb::Read, node) || reaches(Verb::Write, node) => Ok(()),
+            _ => Err(no_such_node(format!("`{id}`"))),
+        }
     }
 
     /// The node as it is after a write; in a dry run, as it would be.
@@ -96,7 +135,7 @@ fn check_version(
 ) -> Result<(), WriteError> {
     let roster = inventory.roster();
     let tag = draft.node(id).map(|node| etag::of_node(&roster, id, node.revision));
-    if etag::matches(headers, tag.as_deref()) { Ok(()) } else { Err(WriteError::Precondition) }
+    etag::check(headers, tag.as_deref())
 }
 
 fn applied(written: &Written, dry_run: bool) -> Applied {

@@ -15,6 +15,7 @@ use super::{WriteQuery, Writer, applied};
 use crate::auth::AuditContext;
 use crate::extract::{Json, Query, body_failure};
 use crate::failure::Failure;
+use crate::inventory::flag::Flag;
 use crate::inventory::nodes::bad_parameter;
 use crate::inventory::refusal::{MAX_FAULTS, invalid_documents};
 use crate::inventory::{Inventory, NDJSON, etag};
@@ -32,10 +33,12 @@ const REPEATABLE: usize = 10_000;
 
 #[derive(Debug, Deserialize)]
 pub(in crate::inventory) struct ApplyQuery {
-    dry_run: Option<u8>,
+    #[serde(default)]
+    dry_run: Flag,
     affects: Option<usize>,
     set: Option<Name>,
-    prune: Option<u8>,
+    #[serde(default)]
+    prune: Flag,
 }
 
 pub(in crate::inventory) async fn apply(
@@ -45,14 +48,13 @@ pub(in crate::inventory) async fn apply(
     Query(query): Query<ApplyQuery>,
     request: Request,
 ) -> Result<Response, Failure> {
-    let prune = query.prune == Some(1);
+    let prune = query.prune.0;
     if prune && query.set.is_none() {
         return Err(bad_parameter("prune", "it needs a set", "name it with `set`"));
     }
     let expect = etag::expected_revision(request.headers(), &inventory.roster())?;
-    let WriteQuery { dry_run, affects } =
-        WriteQuery { dry_run: query.dry_run, affects: query.affects };
-    let terms = Terms { dry_run: dry_run == Some(1), affects, expect, ..Terms::default() };
+    let (dry_run, affects) = (query.dry_run.0, query.affects);
+    let terms = Terms { dry_run, affects, expect, ..Terms::default() };
     let mut documents = Some(read(request).await?);
     let repeatable = documents.as_ref().is_some_and(|documents| documents.len() <= REPEATABLE);
     let writer = Writer { inventory, principal, audit };
@@ -177,8 +179,11 @@ pub(in crate::inventory) async fn delete(
     principal: Principal,
     audit: AuditContext,
     Query(query): Query<WriteQuery>,
+    headers: HeaderMap,
     Json(body): Json<DeleteRequest>,
 ) -> Result<Response, Failure> {
+    let expect = etag::expected_revision(&headers, &inventory.roster())?;
+    let terms = Terms { expect, ..query.terms() };
     let mut targets = Vec::with_capacity(body.targets.len());
     for target in &body.targets {
         let (kind, name) = target.split_once('/').unwrap_or((target, ""));
@@ -192,14 +197,14 @@ pub(in crate::inventory) async fn delete(
     }
     let writer = Writer { inventory, principal, audit };
     let written = writer
-        .write(query.terms(), |draft| {
+        .write(terms, |draft| {
             for (kind, name) in &targets {
                 draft.remove(*kind, name);
             }
             Ok(())
         })
         .await?;
-    Ok(Json(applied(&written, query.terms().dry_run)).into_response())
+    Ok(Json(applied(&written, terms.dry_run)).into_response())
 }
 
 #[cfg(test)]

@@ -4,10 +4,14 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_api::admin::Verb;
-use hoist_api::inventory::{MaintainRequest, Node, ProtectRequest, ReleaseRequest, SwapRequest};
+use hoist_api::inventory::{
+    MaintainRequest, Node, NodeBoot, ProtectRequest, ReleaseRequest, SwapRequest,
+};
 use hoist_inventory::plan::{Draft, MANAGED_FIELDS};
 use hoist_inventory::registry::{WriteError, mint_id};
-use hoist_model::{Fault, Kind, Maintenance, Name, NodeId, NodeSpec, NodeState, Protection};
+use hoist_model::{
+    BootChoice, Fault, Kind, Maintenance, Name, NodeId, NodeSpec, NodeState, Protection,
+};
 use http::{HeaderMap, StatusCode};
 
 use super::{WriteQuery, Writer, applied, check_version};
@@ -54,11 +58,11 @@ pub(in crate::inventory) async fn put_node(
     Json(body): Json<Node>,
 ) -> Result<Response, Failure> {
     let id = parse_id(&id)?;
-    let roster = inventory.roster();
+    let writer = Writer { inventory, principal, audit };
+    writer.check_sight(id)?;
+    let roster = writer.inventory.roster();
     let known = roster.by_id(id).ok_or_else(|| no_such_node(id))?;
-    let name = name_of(&body, Some(&known.name))?;
-    let spec = checked(&name, body)?;
-    replace(Writer { inventory, principal, audit }, query, &headers, id, name, spec).await
+    replace(writer, query, &headers, known, body).await
 }
 
 /// `PUT …/by/KEY/VALUE`: the value belongs to the node, so a body without it gets it.
@@ -73,20 +77,22 @@ pub(in crate::inventory) async fn put_node_by(
 ) -> Result<Response, Failure> {
     let key = NodeKey::parse(&key, &value)?;
     let roster = inventory.roster();
-    let known = key.find(&roster)?.cloned();
-    take_key(&key, &mut body)?;
-    let name = name_of(&body, known.as_ref().map(|node| &node.name))?;
-    let spec = checked(&name, body)?;
+    let known = key.find(&roster, &Sight::All)?;
     let writer = Writer { inventory, principal, audit };
+    if known.is_some_and(|known| writer.check_sight(known.id).is_err()) {
+        let subject = format!("the node with this {}", key.word());
+        return Err(WriteError::Forbidden { subject }.into());
+    }
+    take_key(&key, known.is_some(), &mut body)?;
     if let Some(known) = known {
-        return replace(writer, query, &headers, known.id, name, spec).await;
+        return replace(writer, query, &headers, known, body).await;
     }
-    if !etag::matches(&headers, None) {
-        return Err(WriteError::Precondition.into());
-    }
+    let name = name_of(&body, None)?;
+    let spec = checked(&name, body)?;
     let id = mint_id();
     let written = writer
         .write(query.terms(), |draft| {
+            etag::check(&headers, None)?;
             draft.put_node(id, name.clone(), spec.clone());
             Ok(())
         })
@@ -99,16 +105,17 @@ async fn replace(
     writer: Writer,
     query: WriteQuery,
     headers: &HeaderMap,
-    id: NodeId,
-    name: Name,
-    spec: NodeSpec,
+    known: &hoist_model::Node,
+    mut body: Node,
 ) -> Result<Response, Failure> {
-    if etag::only_create(headers) {
-        return Err(Failure::new(
-            Code::PreconditionFailed,
-            format!("there is a node `{name}` already"),
-        ));
+    let id = known.id;
+    if body.id.is_some_and(|given| given != id) {
+        let message = format!("the body is that of another node, not of `{id}`");
+        return Err(bad_parameter("id", &message, "leave `id` out, or send it to its own path"));
     }
+    keep_choice(&writer.inventory, known, &mut body);
+    let name = name_of(&body, Some(&known.name))?;
+    let spec = checked(&name, body)?;
     let written = writer
         .write(query.terms(), |draft| {
             check_version(headers, draft, &writer.inventory, id)?;
@@ -120,8 +127,23 @@ async fn replace(
     Ok(etag::tagged(StatusCode::OK, &tag, &node))
 }
 
+/// A read node shows the whole boot interface, however little was declared about it. Sent back as
+/// it was shown, it declares no more than before.
+fn keep_choice(inventory: &Inventory, known: &hoist_model::Node, body: &mut Node) {
+    let shown = inventory.roster().boot(known).map(NodeBoot::from);
+    if body.boot.is_some() && body.boot == shown {
+        let choice = known.spec.boot.as_deref().cloned();
+        body.boot = choice.map(|BootChoice { mac, ip, interface }| NodeBoot {
+            mac,
+            ip,
+            interface,
+            selected_by: None,
+        });
+    }
+}
+
 /// The key in the path must be the node's own: a body that says otherwise is refused.
-fn take_key(key: &NodeKey, body: &mut Node) -> Result<(), Failure> {
+fn take_key(key: &NodeKey, known: bool, body: &mut Node) -> Result<(), Failure> {
     let differs = |what: &str| {
         bad_parameter(what, "the body says something else than the path", "make them the same")
     };
@@ -130,8 +152,9 @@ fn take_key(key: &NodeKey, body: &mut Node) -> Result<(), Failure> {
             body.name = Some(name.clone());
             Ok(())
         }
-        // A new name in the body renames the node.
-        NodeKey::Name(_) => Ok(()),
+        // A new name in the body renames the node, if there is one to rename.
+        NodeKey::Name(_) if known => Ok(()),
+        NodeKey::Name(_) => Err(differs("name")),
         NodeKey::Xname(xname) if body.xname.is_none_or(|given| given == *xname) => {
             body.xname = Some(*xname);
             Ok(())
@@ -193,6 +216,7 @@ pub(in crate::inventory) async fn delete_node(
 ) -> Result<Response, Failure> {
     let id = parse_id(&id)?;
     let writer = Writer { inventory, principal, audit };
+    writer.check_sight(id)?;
     let written = writer
         .write(query.terms(), |draft| {
             there(draft, id)?;
@@ -216,12 +240,15 @@ async fn amend(
     writer: Writer,
     id: &str,
     query: WriteQuery,
+    headers: &HeaderMap,
     mut change: impl FnMut(&mut hoist_model::Node) + Send,
 ) -> Result<Response, Failure> {
     let id = parse_id(id)?;
+    writer.check_sight(id)?;
     let written = writer
         .write(query.terms(), |draft| {
             there(draft, id)?;
+            check_version(headers, draft, &writer.inventory, id)?;
             draft.amend_node(id, &mut change);
             Ok(())
         })
@@ -236,10 +263,11 @@ pub(in crate::inventory) async fn protect(
     audit: AuditContext,
     Path(id): Path<String>,
     Query(query): Query<WriteQuery>,
+    headers: HeaderMap,
     Json(body): Json<ProtectRequest>,
 ) -> Result<Response, Failure> {
     let since = inventory.chassis.clock.now();
-    amend(Writer { inventory, principal, audit }, &id, query, move |node| {
+    amend(Writer { inventory, principal, audit }, &id, query, &headers, move |node| {
         // Protecting twice keeps the first date: nothing happened in between.
         let since = node.protection.as_ref().map_or(since, |protection| protection.since);
         node.protection = Some(Box::new(Protection { reason: body.reason.clone(), since }));
@@ -253,8 +281,12 @@ pub(in crate::inventory) async fn unprotect(
     audit: AuditContext,
     Path(id): Path<String>,
     Query(query): Query<WriteQuery>,
+    headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    amend(Writer { inventory, principal, audit }, &id, query, |node| node.protection = None).await
+    amend(Writer { inventory, principal, audit }, &id, query, &headers, |node| {
+        node.protection = None;
+    })
+    .await
 }
 
 pub(in crate::inventory) async fn maintain(
@@ -263,13 +295,14 @@ pub(in crate::inventory) async fn maintain(
     audit: AuditContext,
     Path(id): Path<String>,
     Query(query): Query<WriteQuery>,
+    headers: HeaderMap,
     Json(body): Json<MaintainRequest>,
 ) -> Result<Response, Failure> {
     let since = inventory.chassis.clock.now();
     if body.until.is_some_and(|until| until <= since) {
         return Err(bad_parameter("until", "it is in the past", "give a time to come"));
     }
-    amend(Writer { inventory, principal, audit }, &id, query, move |node| {
+    amend(Writer { inventory, principal, audit }, &id, query, &headers, move |node| {
         let since = node.maintenance.as_ref().map_or(since, |maintenance| maintenance.since);
         let MaintainRequest { reason, until } = body.clone();
         node.maintenance = Some(Box::new(Maintenance { reason, since, until }));
@@ -283,8 +316,12 @@ pub(in crate::inventory) async fn end_maintenance(
     audit: AuditContext,
     Path(id): Path<String>,
     Query(query): Query<WriteQuery>,
+    headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    amend(Writer { inventory, principal, audit }, &id, query, |node| node.maintenance = None).await
+    amend(Writer { inventory, principal, audit }, &id, query, &headers, |node| {
+        node.maintenance = None;
+    })
+    .await
 }
 
 pub(in crate::inventory) async fn release(
@@ -293,6 +330,7 @@ pub(in crate::inventory) async fn release(
     audit: AuditContext,
     Path(id): Path<String>,
     Query(query): Query<WriteQuery>,
+    headers: HeaderMap,
     Json(body): Json<ReleaseRequest>,
 ) -> Result<Response, Failure> {
     if let Some(unknown) = body.fields.iter().find(|f| !MANAGED_FIELDS.contains(&f.as_str())) {
@@ -300,14 +338,16 @@ pub(in crate::inventory) async fn release(
         let message = format!("`{unknown}` is not a field that sources set");
         return Err(bad_parameter("fields", &message, &hint));
     }
-    let known = inventory.roster().by_id(parse_id(&id)?).cloned();
+    let writer = Writer { inventory, principal, audit };
+    writer.check_sight(parse_id(&id)?)?;
+    let known = writer.inventory.roster().by_id(parse_id(&id)?).cloned();
     if known.is_some_and(|node| node.provenance.is_none()) {
         return Err(Failure::new(
             Code::Conflict,
             "the node was not imported: all its fields are yours",
         ));
     }
-    amend(Writer { inventory, principal, audit }, &id, query, move |node| {
+    amend(writer, &id, query, &headers, move |node| {
         if let Some(provenance) = &mut node.provenance {
             provenance.released.clone_from(&body.fields);
             provenance.released.sort();
@@ -343,6 +383,7 @@ pub(in crate::inventory) async fn swap(
     audit: AuditContext,
     Path(id): Path<String>,
     Query(query): Query<WriteQuery>,
+    headers: HeaderMap,
     Json(body): Json<SwapRequest>,
 ) -> Result<Response, Failure> {
     let id = parse_id(&id)?;
@@ -350,9 +391,19 @@ pub(in crate::inventory) async fn swap(
         return Err(bad_parameter("swap", "say `macs` or `with`", "exactly one of the two"));
     }
     let writer = Writer { inventory, principal, audit };
+    writer.check_sight(id)?;
+    let spare = body
+        .with
+        .as_ref()
+        .and_then(|spare| writer.inventory.roster().by_name(spare).map(|node| node.id));
+    if spare.is_some_and(|spare| writer.check_sight(spare).is_err()) {
+        let subject = format!("node `{}`", body.with.as_deref().unwrap_or_default());
+        return Err(WriteError::NotFound { subject }.into());
+    }
     let written = writer
         .write(query.terms(), |draft| {
             there(draft, id)?;
+            check_version(&headers, draft, &writer.inventory, id)?;
             match &body.with {
                 Some(spare) => exchange(draft, id, spare),
                 None => replace_macs(draft, id, &body),

@@ -5,22 +5,30 @@ use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_api::admin::Verb;
 use hoist_api::inventory::{Group, NetworkObject, PartitionObject};
+use hoist_inventory::Roster;
+use hoist_inventory::registry::WriteError;
 use hoist_model::document::{Document, DocumentName, Spec};
 use hoist_model::{Kind, Name};
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 
 use super::{WriteQuery, Writer, applied};
 use crate::auth::AuditContext;
 use crate::extract::{Json, Path, Query};
 use crate::failure::Failure;
 use crate::inventory::members::{group_object, parse_group};
+use crate::inventory::nodes::bad_parameter;
 use crate::inventory::refusal::invalid_documents;
 use crate::inventory::sight::Sight;
 use crate::inventory::{Inventory, etag};
 use crate::principal::Principal;
 
 /// One document, written as if it had been applied.
-async fn put(writer: &Writer, query: WriteQuery, document: Document) -> Result<(), Failure> {
+async fn put(
+    writer: &Writer,
+    query: WriteQuery,
+    headers: &HeaderMap,
+    document: Document,
+) -> Result<(), Failure> {
     let faults = document.check();
     if !faults.is_empty() {
         let error = |fault: hoist_model::Fault| hoist_model::document::DocumentError {
@@ -35,6 +43,9 @@ async fn put(writer: &Writer, query: WriteQuery, document: Document) -> Result<(
     }
     writer
         .write(query.terms(), |draft| {
+            let roster = writer.inventory.roster();
+            let tag = tag_of(&roster, document.kind(), &document.name.to_string());
+            etag::check(headers, tag.as_deref())?;
             draft.apply(vec![document.clone()], &mut hoist_inventory::registry::mint_id);
             Ok(())
         })
@@ -42,29 +53,53 @@ async fn put(writer: &Writer, query: WriteQuery, document: Document) -> Result<(
     Ok(())
 }
 
+/// The version of a document, if there is one.
+fn tag_of(roster: &Roster, kind: Kind, name: &str) -> Option<String> {
+    match kind {
+        Kind::Group => {
+            let key = name.parse().ok()?;
+            roster.group(&key).map(|_| etag::of_site(roster))
+        }
+        Kind::Partition => roster
+            .partition(name)
+            .map(|partition| etag::of_object(roster, kind, name, partition.revision)),
+        Kind::Network => roster
+            .network(name)
+            .map(|network| etag::of_object(roster, kind, name, network.revision)),
+        Kind::Node => {
+            roster.by_name(name).map(|node| etag::of_node(roster, node.id, node.revision))
+        }
+    }
+}
+
 async fn remove(
     writer: Writer,
     query: WriteQuery,
+    headers: &HeaderMap,
     kind: Kind,
     name: String,
 ) -> Result<Response, Failure> {
-    let roster = writer.inventory.roster();
-    let there = match kind {
-        Kind::Group => name.parse().is_ok_and(|key| roster.group(&key).is_some()),
-        Kind::Partition => roster.partition(&name).is_some(),
-        Kind::Network => roster.network(&name).is_some(),
-        Kind::Node => roster.by_name(&name).is_some(),
-    };
-    if !there {
-        return Err(Failure::new(Code::NotFound, format!("there is no {kind} `{name}`")));
-    }
     let written = writer
         .write(query.terms(), |draft| {
+            let tag = tag_of(&writer.inventory.roster(), kind, &name);
+            if tag.is_none() {
+                return Err(WriteError::NotFound { subject: format!("{kind} `{name}`") });
+            }
+            etag::check(headers, tag.as_deref())?;
             draft.remove(kind, &name);
             Ok(())
         })
         .await?;
     Ok(Json(applied(&written, query.terms().dry_run)).into_response())
+}
+
+/// The name in the body, if there is one, is that of the path.
+fn check_name<T: PartialEq>(at: &str, given: Option<&T>, path: &T) -> Result<(), Failure> {
+    if given.is_none_or(|given| given == path) {
+        return Ok(());
+    }
+    let hint = "leave it out, or make them the same";
+    Err(bad_parameter(at, "the body says something else than the path", hint))
 }
 
 fn parse_name(text: &str) -> Result<Name, Failure> {
@@ -77,14 +112,17 @@ pub(in crate::inventory) async fn put_group(
     audit: AuditContext,
     Path((partition, name)): Path<(String, String)>,
     Query(query): Query<WriteQuery>,
+    headers: HeaderMap,
     Json(body): Json<Group>,
 ) -> Result<Response, Failure> {
     let key = parse_group(&partition, &name)?;
+    check_name("partition", body.partition.as_ref(), &key.partition)?;
+    check_name("name", body.name.as_ref(), &key.name)?;
     let sent = body.clone();
     let document =
         Document { name: DocumentName::Group(key.clone()), spec: Spec::Group(body.into_spec()) };
     let writer = Writer { inventory, principal, audit };
-    put(&writer, query, document).await?;
+    put(&writer, query, &headers, document).await?;
     let roster = writer.inventory.roster();
     let sight = Sight::new(&writer.principal, Verb::Read, &roster);
     let after = roster.group(&key).map_or(sent, |group| group_object(&roster, &sight, group));
@@ -97,9 +135,11 @@ pub(in crate::inventory) async fn delete_group(
     audit: AuditContext,
     Path((partition, name)): Path<(String, String)>,
     Query(query): Query<WriteQuery>,
+    headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let key = parse_group(&partition, &name)?;
-    remove(Writer { inventory, principal, audit }, query, Kind::Group, key.to_string()).await
+    remove(Writer { inventory, principal, audit }, query, &headers, Kind::Group, key.to_string())
+        .await
 }
 
 pub(in crate::inventory) async fn put_partition(
@@ -108,17 +148,20 @@ pub(in crate::inventory) async fn put_partition(
     audit: AuditContext,
     Path(name): Path<String>,
     Query(query): Query<WriteQuery>,
+    headers: HeaderMap,
     Json(body): Json<PartitionObject>,
 ) -> Result<Response, Failure> {
     let name = parse_name(&name)?;
+    check_name("name", body.name.as_ref(), &name)?;
     let sent = body.clone();
     let document =
         Document { name: DocumentName::Plain(name.clone()), spec: Spec::Partition(body.into()) };
     let writer = Writer { inventory, principal, audit };
-    put(&writer, query, document).await?;
+    put(&writer, query, &headers, document).await?;
     let roster = writer.inventory.roster();
     let after = roster.partition(&name).map_or(sent, |partition| partition.as_ref().into());
-    Ok(etag::tagged(StatusCode::OK, &etag::of_site(&roster), &after))
+    let tag = etag::of_object(&roster, Kind::Partition, &name, after.revision);
+    Ok(etag::tagged(StatusCode::OK, &tag, &after))
 }
 
 pub(in crate::inventory) async fn delete_partition(
@@ -127,8 +170,9 @@ pub(in crate::inventory) async fn delete_partition(
     audit: AuditContext,
     Path(name): Path<String>,
     Query(query): Query<WriteQuery>,
+    headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    remove(Writer { inventory, principal, audit }, query, Kind::Partition, name).await
+    remove(Writer { inventory, principal, audit }, query, &headers, Kind::Partition, name).await
 }
 
 pub(in crate::inventory) async fn put_network(
@@ -137,17 +181,20 @@ pub(in crate::inventory) async fn put_network(
     audit: AuditContext,
     Path(name): Path<String>,
     Query(query): Query<WriteQuery>,
+    headers: HeaderMap,
     Json(body): Json<NetworkObject>,
 ) -> Result<Response, Failure> {
     let name = parse_name(&name)?;
+    check_name("name", body.name.as_ref(), &name)?;
     let sent = body.clone();
     let document =
         Document { name: DocumentName::Plain(name.clone()), spec: Spec::Network(body.into()) };
     let writer = Writer { inventory, principal, audit };
-    put(&writer, query, document).await?;
+    put(&writer, query, &headers, document).await?;
     let roster = writer.inventory.roster();
     let after = roster.network(&name).map_or(sent, |network| network.as_ref().into());
-    Ok(etag::tagged(StatusCode::OK, &etag::of_site(&roster), &after))
+    let tag = etag::of_object(&roster, Kind::Network, &name, after.revision);
+    Ok(etag::tagged(StatusCode::OK, &tag, &after))
 }
 
 pub(in crate::inventory) async fn delete_network(
@@ -156,6 +203,7 @@ pub(in crate::inventory) async fn delete_network(
     audit: AuditContext,
     Path(name): Path<String>,
     Query(query): Query<WriteQuery>,
+    headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    remove(Writer { inventory, principal, audit }, query, Kind::Network, name).await
+    remove(Writer { inventory, principal, audit }, query, &headers, Kind::Network, name).await
 }

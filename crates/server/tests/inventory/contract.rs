@@ -1,0 +1,96 @@
+//! What the server says about itself: the `OpenAPI` document and the table of planes, both checked
+//! in so that a change of the contract is seen in review.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::site::Site;
+
+/// Set it to write the files anew instead of comparing them.
+const UPDATE: &str = "HOIST_UPDATE_DOCS";
+
+fn check_in(name: &str, current: &str) {
+    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "..", "docs", name].iter().collect();
+    if std::env::var_os(UPDATE).is_some() {
+        fs_err::create_dir_all(path.parent().expect("it has one")).expect("docs can be made");
+        fs_err::write(&path, current).expect("docs can be written");
+    }
+    let kept = fs_err::read_to_string(&path).unwrap_or_default();
+    let differs = kept.lines().zip(current.lines()).position(|(kept, now)| kept != now);
+    assert!(
+        kept == current,
+        "docs/{name} is not what the server says (from line {}).\nIf the change is meant: \
+         {UPDATE}=1 cargo test -p hoist-server --test inventory contract, and look at the diff.",
+        differs.unwrap_or(kept.lines().count().min(current.lines().count())) + 1
+    );
+}
+
+#[tokio::test]
+async fn the_planes_are_those_checked_in() {
+    let site = Site::start().await;
+    check_in("planes.txt", site.controller.planes());
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn the_openapi_document_is_the_one_checked_in() {
+    let site = Site::start().await;
+    let document = site.ask_as_nobody("GET", "/openapi.json").send().await.expect(200).json();
+    let text = serde_json::to_string_pretty(&document).expect("it was JSON") + "\n";
+    check_in("openapi.json", &text);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn the_openapi_document_has_every_route_and_resolves() {
+    let site = Site::start().await;
+    let answer = site.ask_as_nobody("GET", "/openapi.json").send().await.expect(200);
+    assert_eq!(answer.header("content-type"), "application/json");
+    let document = answer.json();
+    assert_eq!(document["openapi"], "3.1.0");
+    let mut described = BTreeSet::new();
+    let mut ids = BTreeSet::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            described.insert(format!("{} {path}", method.to_uppercase()));
+            let id = operation["operationId"].as_str().unwrap();
+            assert!(ids.insert(id.to_owned()), "`{id}` is there twice");
+            assert!(!operation["summary"].as_str().unwrap().is_empty());
+            let answers = operation["responses"].as_object().unwrap();
+            assert!(answers.len() > 1, "{method} {path} says nothing about its answers");
+            let in_path = path.matches('{').count();
+            let parameters = operation["parameters"].as_array().unwrap();
+            let named = parameters.iter().filter(|p| p["in"] == "path").count();
+            assert_eq!(in_path, named, "{method} {path}");
+            let takes = matches!(method.as_str(), "put" | "post");
+            // The one takes nothing; the other takes three formats, none of them one schema.
+            let exempt = path.ends_with("/refresh") || path.ends_with("/apply");
+            assert_eq!(operation.get("requestBody").is_some(), takes && !exempt, "{method} {path}");
+        }
+    }
+    let planes = site.controller.planes();
+    let served: BTreeSet<String> = planes
+        .lines()
+        .map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" "))
+        .collect();
+    assert_eq!(described, served);
+    let mut references = 0;
+    check_references(&document, &document, &mut references);
+    assert!(references > 50, "{references}");
+    site.stop().await;
+}
+
+fn check_references(document: &Value, part: &Value, count: &mut usize) {
+    if let Some(Value::String(reference)) = part.get("$ref") {
+        let pointer = reference.strip_prefix('#').expect("references stay inside");
+        assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+        *count += 1;
+    }
+    match part {
+        Value::Object(map) => map.values().for_each(|v| check_references(document, v, count)),
+        Value::Array(list) => list.iter().for_each(|v| check_references(document, v, count)),
+        _ => {}
+    }
+}
