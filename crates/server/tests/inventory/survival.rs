@@ -44,7 +44,7 @@ async fn outage(url: String, stop: impl AsyncFn(), resume: impl AsyncFn()) {
     assert_eq!(ready.status, 200);
 
     stop().await;
-    let refused = site.post(NODES, &node(2)).await.problem(503, "store-unavailable");
+    let refused = site.post(NODES, &node(2)).await.problem(503, "read-only");
     assert!(refused.remedy.is_some());
     reads_are_fast(&site, &path).await;
     let ready = site.eventually("/readyz", |answer| answer.json()["status"] == "degraded").await;
