@@ -44,7 +44,7 @@ async fn outage(url: String, stop: impl AsyncFn(), resume: impl AsyncFn()) {
     assert_eq!(ready.status, 200);
 
     stop().await;
-    let refused = site.post(NODES, &node(2)).await.problem(503, "read-only");
+    let refused = site.post(NODES, &node(2)).await.problem(503, "store-unavailable");
     assert!(refused.remedy.is_some());
     reads_are_fast(&site, &path).await;
     let ready = site.eventually("/readyz", |answer| answer.json()["status"] == "degraded").await;
@@ -60,7 +60,7 @@ async fn outage(url: String, stop: impl AsyncFn(), resume: impl AsyncFn()) {
     let site = site.restart().await;
     reads_are_fast(&site, &path).await;
     assert_eq!(site.get(&path).await.expect(200).json(), made);
-    site.post(NODES, &node(2)).await.problem(503, "store-unavailable");
+    site.post(NODES, &node(2)).await.problem(503, "read-only");
     let status = site.get("/inventory/v1/status").await.expect(200).json();
     assert_eq!(
         (&status["roster"]["loaded_from"], &status["roster"]["stale"]),
