@@ -331,9 +331,9 @@ impl Default for NodeSpec {
 impl NodeSpec {
     /// Gives back the memory that growing left over. For specs that are kept for long.
     pub fn shrink(&mut self) {
-        self.interfaces.shrink_to_fit();
+        exact(&mut self.interfaces);
         for interface in &mut self.interfaces {
-            interface.addresses.shrink_to_fit();
+            exact(&mut interface.addresses);
         }
     }
 
@@ -424,6 +424,16 @@ impl NodeSpec {
     }
 }
 
+/// Moves a list to a place that is just large enough. Shrinking it where it stands would leave a
+/// hole behind every node, too small for most of what comes after.
+fn exact<T>(list: &mut Vec<T>) {
+    if list.capacity() > list.len() {
+        let mut moved = Vec::with_capacity(list.len());
+        moved.append(list);
+        *list = moved;
+    }
+}
+
 fn at_most(faults: &mut Vec<Fault>, at: &str, count: usize, limit: usize) {
     if count > limit {
         faults.push(Fault::new(at, format!("{count} are more than the limit of {limit}")));
@@ -487,6 +497,7 @@ impl FromIterator<GroupName> for Groups {
         let mut names: Vec<_> = names.into_iter().collect();
         names.sort();
         names.dedup();
+        exact(&mut names);
         Self(names.into_boxed_slice())
     }
 }
