@@ -8,7 +8,7 @@
 mod base;
 mod overlay;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
@@ -132,6 +132,13 @@ impl Roster {
         if nodes.is_empty() && gone.is_empty() {
             return next;
         }
+        // A change as large as the site itself makes a new base: what it would leave of the old one
+        // is not worth an overlay.
+        if nodes.len() + gone.len() > FOLD_AT.max(self.len()) {
+            next.base = Arc::new(Base::build(self.merged(nodes, &gone)));
+            next.overlay = Arc::default();
+            return next;
+        }
         let overlay = Arc::make_mut(&mut next.overlay);
         for key in gone {
             if let ResourceKey::Node(id) = key {
@@ -143,8 +150,21 @@ impl Roster {
                 overlay.put(node, &self.base);
             }
         }
-        // A change as large as the site itself: folding now is cheaper than carrying it along.
+        // Carried along, it would cost more than folding now.
         if next.overlay.len() > FOLD_AT.max(next.base.len()) { next.folded() } else { next }
+    }
+
+    /// The nodes after a change.
+    fn merged(&self, puts: Vec<Resource>, gone: &[ResourceKey]) -> Vec<Arc<Node>> {
+        let changed: HashSet<ResourceKey> =
+            puts.iter().map(Resource::key).chain(gone.iter().cloned()).collect();
+        let kept = self.nodes().filter(|node| !changed.contains(&ResourceKey::Node(node.id)));
+        let mut nodes: Vec<_> = kept.cloned().collect();
+        nodes.extend(puts.into_iter().filter_map(|put| match put {
+            Resource::Node(node) => Some(node),
+            _ => None,
+        }));
+        nodes
     }
 
     /// Whether [`Self::folded`] is worth its while.
@@ -220,19 +240,19 @@ impl Roster {
 
     /// Any MAC of any interface, the BMC's too.
     pub fn by_mac(&self, mac: Mac) -> Option<&Arc<Node>> {
-        self.lookup(self.overlay.by_mac(mac), || self.base.by_mac(mac))
+        self.lookup(self.base.by_mac(mac), || self.overlay.by_mac(mac))
     }
 
     pub fn by_name(&self, name: &str) -> Option<&Arc<Node>> {
-        self.lookup(self.overlay.by_name(name), || self.base.by_name(name))
+        self.lookup(self.base.by_name(name), || self.overlay.by_name(name))
     }
 
     pub fn by_xname(&self, xname: Xname) -> Option<&Arc<Node>> {
-        self.lookup(self.overlay.by_xname(xname), || self.base.by_xname(xname))
+        self.lookup(self.base.by_xname(xname), || self.overlay.by_xname(xname))
     }
 
     pub fn by_nid(&self, nid: Nid) -> Option<&Arc<Node>> {
-        self.lookup(self.overlay.by_nid(nid), || self.base.by_nid(nid))
+        self.lookup(self.base.by_nid(nid), || self.overlay.by_nid(nid))
     }
 
     /// Every node with the address: the same one may be used on several networks.
@@ -244,7 +264,7 @@ impl Roster {
 
     /// The SMBIOS system UUID, without case.
     pub fn by_uuid(&self, uuid: &str) -> Option<&Arc<Node>> {
-        self.lookup(self.overlay.by_uuid(uuid), || self.base.by_uuid(uuid))
+        self.lookup(self.base.by_uuid(uuid), || self.overlay.by_uuid(uuid))
     }
 
     /// Nodes behind one management controller.
@@ -253,20 +273,24 @@ impl Roster {
         self.with_posting(self.base.behind_bmc(bmc), same)
     }
 
-    /// What the overlay has wins; what the base has counts only if the overlay did not change it.
+    /// The base first: keys are unique, so a node that did not change since still has its keys, and
+    /// most lookups need not ask the overlay at all.
     fn lookup<'a>(
         &'a self,
-        changed: Option<&'a Arc<Node>>,
-        base: impl FnOnce() -> Option<At>,
+        base: Option<At>,
+        changed: impl FnOnce() -> Option<&'a Arc<Node>>,
     ) -> Option<&'a Arc<Node>> {
-        changed.or_else(|| base().filter(|at| !self.overlay.hides(*at)).map(|at| self.base.at(at)))
+        match base.filter(|at| !self.overlay.hides(*at)) {
+            Some(at) => Some(self.base.at(at)),
+            None => changed(),
+        }
     }
 
     /// Those nodes of the base that the overlay did not change.
-    fn unchanged<'a>(
-        &'a self,
+    fn unchanged(
+        &self,
         positions: impl IntoIterator<Item = At>,
-    ) -> impl Iterator<Item = &'a Arc<Node>> {
+    ) -> impl Iterator<Item = &Arc<Node>> {
         let kept = positions.into_iter().filter(|at| !self.overlay.hides(*at));
         kept.map(|at| self.base.at(at))
     }

@@ -234,8 +234,9 @@ impl Base {
 
 /// As one number: hashing six bytes as a slice takes twice as long, and every boot does it.
 fn hash_mac(hasher: &DefaultHashBuilder, mac: Mac) -> u64 {
-    let [a, b, c, d, e, f] = mac.octets();
-    hasher.hash_one(u64::from_be_bytes([0, 0, a, b, c, d, e, f]))
+    let mut number = [0; 8];
+    number[2..].copy_from_slice(&mac.octets());
+    hasher.hash_one(u64::from_be_bytes(number))
 }
 
 /// A table of the positions of all nodes that have the key.

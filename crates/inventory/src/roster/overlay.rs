@@ -85,8 +85,7 @@ impl Overlay {
     }
 
     pub(super) fn by_mac(&self, mac: Mac) -> Option<&Arc<Node>> {
-        // Most of the time nothing has changed, and a boot should not pay for hashing then.
-        if self.macs.is_empty() { None } else { self.node(*self.macs.get(&mac)?) }
+        self.node(*self.macs.get(&mac)?)
     }
 
     pub(super) fn by_name(&self, name: &str) -> Option<&Arc<Node>> {
