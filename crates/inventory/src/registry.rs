@@ -22,7 +22,7 @@ use jiff::Timestamp;
 use tokio::sync::{Mutex, watch};
 
 use crate::plan::{Change, Draft, Plan, Refusal};
-use crate::record::{RecordError, SiteRevision, revision_key};
+use crate::record::{RecordError, Resource, SiteRevision, revision_key};
 use crate::roster::{Delta, Incarnation, Roster};
 use crate::schema::SchemaError;
 
@@ -351,11 +351,16 @@ async fn commit_plan(
     let mut deletes = plan.deletes.clone();
     deletes.extend(forgotten);
     ops.extend(deletes.iter().map(|key| Op::Delete(key.to_key())));
-    ops.extend(plan.puts.iter().map(|put| Op::Put(put.key().to_key(), put.to_bytes())));
+    ops.extend(plan.puts.iter().map(|put| Op::Put(put.key().to_key(), value(put))));
     let about = About { before: plan.base, after, summary: summary(plan) };
     let stored = commit.commit(Txn { compares: vec![compare], ops }, &about).await?;
     let puts = plan.puts.clone();
     Ok((stored, Delta { revision: after, horizon, puts, deletes }))
+}
+
+/// Without the room that writing left over: a whole site of values is held until it is stored.
+fn value(put: &Resource) -> Vec<u8> {
+    put.to_bytes().as_slice().to_vec()
 }
 
 /// Removals that need not be remembered any more, and the horizon that follows.
