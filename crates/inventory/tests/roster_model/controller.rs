@@ -1,10 +1,12 @@
 //! One controller: what `Registry` does, step by step.
 
+use std::hash::{Hash, Hasher};
+
 use hoist_inventory::plan::Plan;
 use hoist_inventory::reconcile::Memory;
 use hoist_inventory::{Delta, Resource};
 
-use crate::picture::{Mark, Picture};
+use crate::picture::Picture;
 use crate::site::Mutant;
 use crate::store::{At, Commit, Store, nodes};
 use crate::wish::Wish;
@@ -69,7 +71,7 @@ pub(crate) enum Told {
 impl Controller {
     pub(crate) fn start(&mut self, store: &Store) {
         self.running = match (store.up, &self.copy) {
-            (true, _) => self.loaded(store),
+            (true, _) => Process::open(store),
             (false, Some(copy)) => {
                 let resources = copy.roster.resources().collect();
                 let picture = Picture::build(copy.revision(), resources, 0);
@@ -78,13 +80,6 @@ impl Controller {
             // Nothing to go on from: it does not start.
             (false, None) => None,
         };
-    }
-
-    /// `Registry::open`.
-    fn loaded(&self, store: &Store) -> Option<Process> {
-        let resources = store.load()?;
-        let picture = Picture::build(store.revision(), resources, 0);
-        Some(Process::new(picture, at_head(store), false))
     }
 
     /// `ensure_loaded`, then `watch`.
@@ -138,7 +133,9 @@ impl Controller {
         let (puts, deletes) = (plan.puts.clone(), plan.deletes.clone());
         let write = pending.write;
         let stored = store.commit(Commit { revision, write, puts, deletes, unreadable: false });
-        memory.iter().for_each(|memory| store.remember(memory));
+        if let Some(memory) = &memory {
+            store.remember(memory);
+        }
         process.position.seen = process.position.seen.max(stored);
         process.position.site = Some(stored);
         if mutant != Some(Mutant::PublishBeforeCommit) {
@@ -184,6 +181,12 @@ impl Controller {
 }
 
 impl Process {
+    /// `Registry::open`.
+    fn open(store: &Store) -> Option<Self> {
+        let picture = Picture::build(store.revision(), store.load()?, 0);
+        Some(Self::new(picture, at_head(store), false))
+    }
+
     fn new(picture: Picture, position: Position, from_copy: bool) -> Self {
         Self {
             shown: picture.revision(),
@@ -242,7 +245,7 @@ pub(crate) fn delta(plan: &Plan) -> Delta {
 }
 
 impl Pending {
-    fn marks(&self) -> (u8, Wish, Option<(u64, Vec<Mark>, usize)>) {
+    fn marks(&self) -> impl Hash + Eq + use<> {
         let plan = self
             .plan
             .as_ref()
@@ -259,8 +262,8 @@ impl PartialEq for Pending {
 
 impl Eq for Pending {}
 
-impl std::hash::Hash for Pending {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+impl Hash for Pending {
+    fn hash<H: Hasher>(&self, state: &mut H) {
         self.marks().hash(state);
     }
 }

@@ -37,11 +37,11 @@ pub(crate) fn id(number: u8) -> NodeId {
 }
 
 pub(crate) fn name(number: u8) -> Name {
-    format!("n{number}").parse().unwrap()
+    format!("n{number}").parse().expect("a name")
 }
 
 pub(crate) fn source() -> Name {
-    "smd".parse().unwrap()
+    "smd".parse().expect("a name")
 }
 
 /// A write leaves its name as the node's role.
@@ -56,7 +56,7 @@ pub(crate) fn spec(number: u8, write: u8) -> NodeSpec {
         r#"{{"role":"{}","interfaces":[{{"name":"eth0","mac":"02:00:00:00:00:{mac:02x}"}}]}}"#,
         role(write)
     );
-    serde_json::from_str(&text).unwrap()
+    serde_json::from_str(&text).expect("a spec")
 }
 
 fn external_id(number: u8) -> String {
