@@ -15,6 +15,11 @@ const RUNTIME: &str = "server.json";
 /// Held while a server runs.
 const LOCK: &str = "lock";
 
+/// Settings may lie here before anything else does.
+const SETTINGS: &str = "hoist.toml";
+/// There while a backup is being restored, and after that was interrupted.
+const RESTORING: &str = "restoring";
+
 /// The layout of the directory that this version writes.
 const FORMAT: u32 = 1;
 
@@ -29,6 +34,12 @@ pub enum DataDirError {
     Newer { path: PathBuf, found: u32 },
     #[error("`{path}` is in use by another hoist; stop that one first, or name another directory")]
     InUse { path: PathBuf },
+    #[error(
+        "a backup was not restored to its end in `{path}`; repeat that, or remove the directory"
+    )]
+    Restoring { path: PathBuf },
+    #[error("`{path}` is not a data directory of hoist")]
+    Missing { path: PathBuf },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -58,6 +69,28 @@ pub struct DataDir {
 impl DataDir {
     /// Opens the directory, and makes it if it is not there.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
+        let opened = Self::open_unfinished(path)?;
+        if path.join(RESTORING).exists() {
+            return Err(DataDirError::Restoring { path: path.to_owned() });
+        }
+        Ok(opened)
+    }
+
+    /// Whether there is a directory of ours.
+    pub fn is_there(path: &Path) -> bool {
+        path.join(MARKER).exists()
+    }
+
+    /// Opens a directory that is there, and makes none.
+    pub fn open_existing(path: &Path) -> Result<Self, DataDirError> {
+        if !Self::is_there(path) {
+            return Err(DataDirError::Missing { path: path.to_owned() });
+        }
+        Self::open(path)
+    }
+
+    /// Opens it also while a restore is not finished, for the one that finishes it.
+    pub(crate) fn open_unfinished(path: &Path) -> Result<Self, DataDirError> {
         secret::ensure_private_dir(path)?;
         check_marker(path)?;
         let lock = fs::File::options()
@@ -84,6 +117,40 @@ impl DataDir {
         self.path.join("roster.snapshot")
     }
 
+    /// Whether there is anything in it but what opening it made, and a restore that was begun.
+    pub(crate) fn is_fresh(&self) -> io::Result<bool> {
+        for entry in fs::read_dir(&self.path)? {
+            let name = entry?.file_name();
+            if ![MARKER, LOCK, SETTINGS].iter().any(|ours| name == *ours) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn is_restoring(&self) -> bool {
+        self.path.join(RESTORING).exists()
+    }
+
+    /// From here on nobody else opens it, until [`Self::end_restore`].
+    pub(crate) fn begin_restore(&self) -> io::Result<()> {
+        secret::write_atomic(&self.path.join(RESTORING), b"", 0o600)
+    }
+
+    pub(crate) fn end_restore(&self) -> io::Result<()> {
+        fs::File::open(&self.path)?.sync_all()?;
+        fs::remove_file(self.path.join(RESTORING))?;
+        fs::File::open(&self.path)?.sync_all()
+    }
+
+    /// Makes a directory that was fresh nobody's again.
+    pub(crate) fn abandon(&self) {
+        for ours in [RESTORING, MARKER, LOCK] {
+            // Whoever gives up has something worse to tell.
+            let _ = fs::remove_file(self.path.join(ours));
+        }
+    }
+
     /// Tells local commands where the server listens, until [`Self::withdraw`].
     pub fn announce(&self, runtime: &Runtime) -> io::Result<()> {
         let text = serde_json::to_vec_pretty(runtime)?;
@@ -107,8 +174,10 @@ fn check_marker(path: &Path) -> Result<(), DataDirError> {
             Err(_) => Err(DataDirError::Foreign { path: path.to_owned() }),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            if fs::read_dir(path)?.next().is_some() {
-                return Err(DataDirError::Foreign { path: path.to_owned() });
+            for entry in fs::read_dir(path)? {
+                if entry?.file_name() != SETTINGS {
+                    return Err(DataDirError::Foreign { path: path.to_owned() });
+                }
             }
             let text = serde_json::to_vec(&Marker { hoist: FORMAT }).expect("a number");
             Ok(write_atomically(&marker, &text)?)
@@ -140,6 +209,11 @@ mod tests {
 
         std::fs::write(path.join(MARKER), r#"{"hoist": 9}"#).unwrap();
         assert!(matches!(DataDir::open(&path), Err(DataDirError::Newer { found: 9, .. })));
+
+        let settled = scratch.path().join("settled");
+        std::fs::create_dir(&settled).unwrap();
+        std::fs::write(settled.join(SETTINGS), "").unwrap();
+        DataDir::open(&settled).expect("settings alone do not make it somebody else's");
 
         let foreign = scratch.path().join("home");
         std::fs::create_dir(&foreign).unwrap();
