@@ -5,6 +5,7 @@
 //! then publishes the next roster. Sources (SMD, files) are importers that hand a complete set to
 //! the registry. HTTP, tokens and command lines do not belong here.
 
+pub mod controllers;
 pub mod import;
 pub mod last_good;
 pub mod plan;

@@ -1,4 +1,10 @@
 //! The version of what is in the store, and the store's incarnation.
+//!
+//! A controller works with every schema from [`OLDEST`] to [`VERSION`]; that is what lets all
+//! controllers of a site be replaced one by one before [`migrate`] raises the schema. An older
+//! controller refuses a newer schema by name.
+
+mod migrate;
 
 use hoist_store::{Compare, Key, Op, Prefix, Store, StoreError, Txn};
 use serde::{Deserialize, Serialize};
@@ -8,6 +14,11 @@ use crate::roster::Incarnation;
 
 /// The newest layout of records that this version can read, and the one it writes.
 pub const VERSION: u32 = 1;
+
+/// The oldest layout that this version still works with.
+pub const OLDEST: u32 = 1;
+
+pub use migrate::{MIGRATIONS, MigrateError, Migrated, Migration, due, migrate, migrate_with};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schema {
@@ -27,6 +38,13 @@ pub enum SchemaError {
         env!("CARGO_PKG_VERSION")
     )]
     Newer { found: u32, by: String },
+    #[error(
+        "the store has schema {found}, written by hoist {by}; this is hoist {} and knows schemas from {OLDEST} on",
+        env!("CARGO_PKG_VERSION")
+    )]
+    Older { found: u32, by: String },
+    #[error("an import into the store was begun and not finished; repeat it, with `--overwrite`")]
+    Unfinished,
     #[error("the store has records, but none of them says that it belongs to hoist")]
     Foreign,
     #[error("the schema record cannot be read: {0}")]
@@ -39,6 +57,9 @@ pub fn schema_key() -> Key {
 
 /// The incarnation of a store of ours; a new, empty store becomes one.
 pub async fn open(store: &dyn Store) -> Result<Incarnation, SchemaError> {
+    if hoist_store::copy::is_unfinished(store).await? {
+        return Err(SchemaError::Unfinished);
+    }
     if let Some(schema) = read(store).await? {
         return Ok(schema.incarnation);
     }
@@ -46,7 +67,7 @@ pub async fn open(store: &dyn Store) -> Result<Incarnation, SchemaError> {
         return Err(SchemaError::Foreign);
     }
     let schema = Schema::new();
-    let bytes = serde_json::to_vec(&schema).expect("a plain record");
+    let bytes = schema.to_bytes();
     let compares = vec![Compare::Absent(schema_key())];
     match store.commit(Txn { compares, ops: vec![Op::Put(schema_key(), bytes)] }).await {
         Ok(_) => Ok(schema.incarnation),
@@ -61,10 +82,12 @@ pub async fn open(store: &dyn Store) -> Result<Incarnation, SchemaError> {
 /// What the store says of itself; `None` when it is new.
 pub async fn read(store: &dyn Store) -> Result<Option<Schema>, SchemaError> {
     let Some(record) = store.get(&schema_key()).await? else { return Ok(None) };
-    let schema: Schema = serde_json::from_slice(&record.value)
-        .map_err(|error| SchemaError::Unreadable(error.to_string()))?;
+    let schema = Schema::from_bytes(&record.value)?;
     if schema.version > VERSION {
         return Err(SchemaError::Newer { found: schema.version, by: schema.written_by });
+    }
+    if schema.version < OLDEST {
+        return Err(SchemaError::Older { found: schema.version, by: schema.written_by });
     }
     Ok(Some(schema))
 }
@@ -78,5 +101,20 @@ impl Schema {
             written_by: env!("CARGO_PKG_VERSION").to_owned(),
             incarnation: mint_incarnation(),
         }
+    }
+
+    /// Whatever version it is of.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, SchemaError> {
+        serde_json::from_slice(bytes).map_err(|error| SchemaError::Unreadable(error.to_string()))
+    }
+
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a plain record")
+    }
+
+    /// The same schema in another life: what was said about revisions before does not count.
+    #[must_use]
+    pub fn reborn(self) -> Self {
+        Self { incarnation: mint_incarnation(), ..self }
     }
 }

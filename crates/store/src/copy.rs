@@ -134,16 +134,34 @@ pub async fn import(
     let mut spool = tokio::fs::File::from_std(tempfile::tempfile()?);
     let copied = check(BufReader::new(from), &mut spool).await?;
     spool.rewind().await?;
+    import_checked(store, spool, overwrite, |_, value| Some(value)).await?;
+    Ok(copied)
+}
+
+/// Reads a copy to its end and changes nothing.
+pub async fn check_copy(from: impl AsyncRead + Unpin) -> Result<Copied, CopyError> {
+    check(BufReader::new(from), &mut tokio::io::sink()).await
+}
+
+/// As [`import`], for a copy that [`check_copy`] has accepted and that cannot have changed since.
+/// `edit` sees every record on its way in: it may replace the value, or leave the record out.
+pub async fn import_checked(
+    store: &dyn Store,
+    from: impl AsyncRead + Unpin,
+    overwrite: bool,
+    mut edit: impl FnMut(&Key, Vec<u8>) -> Option<Vec<u8>>,
+) -> Result<(), CopyError> {
     let mut import = Import::begin(store, overwrite).await?;
-    let mut lines = Lines::new(BufReader::new(spool));
+    let mut lines = Lines::new(BufReader::new(from));
     lines.next().await?;
     while let Some(text) = lines.next().await? {
-        if let Some((key, value)) = lines.record(&text)? {
+        if let Some((key, value)) = lines.record(&text)?
+            && let Some(value) = edit(&key, value)
+        {
             import.add(key, value).await?;
         }
     }
-    import.end().await?;
-    Ok(copied)
+    import.end().await
 }
 
 /// Copies everything from one store to another and verifies what arrived.
@@ -152,6 +170,16 @@ pub async fn migrate(
     to: &dyn Store,
     overwrite: bool,
 ) -> Result<Copied, CopyError> {
+    migrate_watched(from, to, overwrite, |_| {}).await
+}
+
+/// As [`migrate`], telling how many records were read, now and then.
+pub async fn migrate_watched(
+    from: &dyn Store,
+    to: &dyn Store,
+    overwrite: bool,
+    mut progress: impl FnMut(u64),
+) -> Result<Copied, CopyError> {
     let mut import = Import::begin(to, overwrite).await?;
     let (mut sum, mut pages) = (Sum::default(), Pages::default());
     while let Some(records) = pages.next(from).await? {
@@ -159,6 +187,7 @@ pub async fn migrate(
             sum.add(record.key.as_str(), &record.value);
             import.add(record.key, record.value).await?;
         }
+        progress(sum.count);
     }
     let sent = sum.finish();
     import.flush().await?;
@@ -168,6 +197,20 @@ pub async fn migrate(
     }
     import.end().await?;
     Ok(sent)
+}
+
+/// [`CopyError::NotEmpty`] when there is anything that an import would replace.
+pub async fn check_empty(store: &dyn Store) -> Result<(), CopyError> {
+    let mut pages = Pages::default();
+    while let Some(records) = pages.next(store).await? {
+        if let Some(record) = records.into_iter().next() {
+            return Err(CopyError::NotEmpty { key: record.key });
+        }
+    }
+    if is_unfinished(store).await? {
+        return Err(CopyError::NotEmpty { key: marker() });
+    }
+    Ok(())
 }
 
 /// Count and checksum of one snapshot of a store.
@@ -250,7 +293,7 @@ struct Import<'a> {
 impl<'a> Import<'a> {
     async fn begin(store: &'a dyn Store, overwrite: bool) -> Result<Self, CopyError> {
         if !overwrite {
-            refuse_records(store).await?;
+            check_empty(store).await?;
         }
         let txn = Txn { compares: vec![], ops: vec![Op::Put(marker(), Vec::new())] };
         let at = store.commit(txn).await?;
@@ -300,23 +343,10 @@ impl<'a> Import<'a> {
     }
 }
 
-async fn refuse_records(store: &dyn Store) -> Result<(), CopyError> {
-    let mut pages = Pages::default();
-    while let Some(records) = pages.next(store).await? {
-        if let Some(record) = records.into_iter().next() {
-            return Err(CopyError::NotEmpty { key: record.key });
-        }
-    }
-    if is_unfinished(store).await? {
-        return Err(CopyError::NotEmpty { key: marker() });
-    }
-    Ok(())
-}
-
 /// Reads the copy to its end, keeping it in `spool`.
 async fn check(
     from: impl AsyncBufRead + Unpin,
-    spool: &mut tokio::fs::File,
+    spool: &mut (impl AsyncWrite + Unpin),
 ) -> Result<Copied, CopyError> {
     let mut spool = tokio::io::BufWriter::new(spool);
     let mut lines = Lines::new(from);
