@@ -1,5 +1,6 @@
-//! Bodies of `/admin/v1`: tokens and the audit log.
+//! Bodies of `/admin/v1`: tokens, the audit log and the database.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use schemars::JsonSchema;
@@ -220,4 +221,48 @@ mod tests {
         let text = format!("{:?}", NewToken { token, secret: "hoist_a_kettle".into() });
         assert!(!text.contains("kettle"), "{text}");
     }
+}
+
+/// `GET /admin/v1/db`: the store as it is now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Database {
+    /// `embedded`, `etcd` or `postgres`.
+    pub backend: String,
+    /// For people: version of the server, path of the file.
+    pub detail: String,
+    /// Revision of the store, which grows with every commit.
+    pub revision: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+    /// Absent in a store that was never used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<DatabaseSchema>,
+    /// The newest schema that this hoist knows.
+    pub newest_schema: u32,
+    /// Number of records by the first part of their key.
+    pub records: BTreeMap<String, u64>,
+    /// An import was begun and not finished.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unfinished_import: bool,
+    /// Controllers that said that they run on this store.
+    pub controllers: Vec<ControllerSeen>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DatabaseSchema {
+    pub version: u32,
+    /// The version of hoist that wrote it.
+    pub written_by: String,
+    pub incarnation: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ControllerSeen {
+    pub id: String,
+    pub version: String,
+    /// The newest schema that it can read.
+    pub schema: u32,
+    /// When it was last heard of; RFC 3339.
+    pub at: String,
+    pub live: bool,
 }

@@ -29,7 +29,7 @@ use crate::problem::{self, Problem};
 pub use admin::AuditQuery;
 pub use error::ClientError;
 pub use inventory::{ApplyQuery, Collection, NodeKey, NodeQuery};
-pub use lines::{Events, Lines, TypedLines};
+pub use lines::{Chunks, Events, Lines, TypedLines};
 pub use reqwest::{Body, Url};
 
 /// The media type of one JSON value per line.

@@ -178,6 +178,26 @@ pub fn pin(certificate: &CertificateDer<'_>) -> Option<String> {
     Some(format!("sha256:{}", secret::hex(&secret::sha256(parsed.public_key().raw))))
 }
 
+/// The pin of a root that is to be used somewhere, if it can be: the certificate is one, and the
+/// key (which may be kept elsewhere) belongs to it.
+pub(crate) fn check_root(pem: &[u8], key: Option<&[u8]>) -> Result<String, CaError> {
+    let damaged = |file: &str, detail: String| CaError::Damaged { path: file.into(), detail };
+    let root = parse_certificate(Path::new("ca/root.pem"), pem)?;
+    let (_, parsed) = X509Certificate::from_der(&root)
+        .map_err(|error| damaged("ca/root.pem", error.to_string()))?;
+    if let Some(key) = key {
+        let text = std::str::from_utf8(key)
+            .map_err(|_| damaged("ca/root.key", "it is not text".to_owned()))?;
+        let key =
+            KeyPair::from_pem(text).map_err(|error| damaged("ca/root.key", error.to_string()))?;
+        if parsed.public_key().subject_public_key.data != key.public_key_raw() {
+            let detail = "it does not belong to `root.pem`".to_owned();
+            return Err(damaged("ca/root.key", detail));
+        }
+    }
+    Ok(pin(&root).expect("it was parsed above"))
+}
+
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }

@@ -13,17 +13,19 @@ use hoist_inventory::source::SourceError;
 use hoist_inventory::{Registry, States, last_good};
 use hoist_store::url::Address;
 use hoist_store::{Store, StoreError};
+use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::Policy;
 use crate::ca::ServerName;
-use crate::chain;
 use crate::data_dir::{DataDir, DataDirError, Runtime};
+use crate::database::UpgradeError;
 use crate::health::Finding;
 use crate::inventory::{self, Background, Inventory, STALE_AFTER, Source, SourceConfig, committer};
 use crate::jwks::JwksConfig;
 use crate::listen::Limits;
 use crate::server::{Chassis, Retentions, Running, Server, StartError, Stopped};
+use crate::{backup, chain, database, registration};
 
 /// How long a start waits for the store before it turns to the last-good copy.
 const STORE_PATIENCE: Duration = Duration::from_secs(5);
@@ -82,6 +84,8 @@ pub enum ControllerError {
     Source(#[from] SourceError),
     #[error("the server cannot start")]
     Start(#[from] StartError),
+    #[error("the store cannot be brought to the schema of this version")]
+    Upgrade(#[from] UpgradeError),
 }
 
 /// A running controller.
@@ -110,6 +114,10 @@ impl Controller {
             Ok(Address::Postgres(_)) => "postgres",
             Ok(Address::Embedded) | Err(_) => "embedded",
         };
+        // Alone on this store, there is nobody to wait for; shared ones need `hoist db upgrade`.
+        if backend == "embedded" {
+            database::upgrade(Arc::clone(&store), data_dir.path(), Timestamp::now()).await?;
+        }
         let registry = open_registry(Arc::clone(&store), &data_dir, config.brake).await?;
         let states = States::new(Arc::clone(&store));
 
@@ -132,7 +140,10 @@ impl Controller {
         let source =
             config.source.as_ref().map(|c| open_source(c, &registry, &states)).transpose()?;
         let background = Background { started, backend, source: source.clone() };
+        let background = Background { started, backend };
+        let dir = data_dir.path().to_owned();
         let running = builder
+            .context(move |chassis| backup::route::routes(chassis, dir))
             .context(move |chassis| {
                 let inventory = Inventory::new(chassis, shared_registry, shared_states, background);
                 let routes = inventory::routes(&inventory);
@@ -161,6 +172,8 @@ impl Controller {
             tasks.spawn("import", importer.run(committer(chassis, &url), stop.clone()));
         }
         tasks.spawn("gauges", show_freshness(self.registry.clone(), stop.clone()));
+        let (store, clock) = (Arc::clone(&chassis.store), Arc::clone(&chassis.clock));
+        tasks.spawn("registration", registration::keep(store, clock, stop.clone()));
         check_freshness(chassis, &self.registry);
     }
 

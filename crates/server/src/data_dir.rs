@@ -15,6 +15,9 @@ const RUNTIME: &str = "server.json";
 /// Held while a server runs.
 const LOCK: &str = "lock";
 
+/// There while a backup is being restored, and after that was interrupted.
+const RESTORING: &str = "restoring";
+
 /// The layout of the directory that this version writes.
 const FORMAT: u32 = 1;
 
@@ -29,6 +32,12 @@ pub enum DataDirError {
     Newer { path: PathBuf, found: u32 },
     #[error("`{path}` is in use by another hoist; stop that one first, or name another directory")]
     InUse { path: PathBuf },
+    #[error(
+        "a backup was not restored to its end in `{path}`; repeat that, or remove the directory"
+    )]
+    Restoring { path: PathBuf },
+    #[error("`{path}` is not a data directory of hoist")]
+    Missing { path: PathBuf },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -58,6 +67,23 @@ pub struct DataDir {
 impl DataDir {
     /// Opens the directory, and makes it if it is not there.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
+        let opened = Self::open_unfinished(path)?;
+        if path.join(RESTORING).exists() {
+            return Err(DataDirError::Restoring { path: path.to_owned() });
+        }
+        Ok(opened)
+    }
+
+    /// Opens a directory that is there, and makes none.
+    pub fn open_existing(path: &Path) -> Result<Self, DataDirError> {
+        if !path.join(MARKER).exists() {
+            return Err(DataDirError::Missing { path: path.to_owned() });
+        }
+        Self::open(path)
+    }
+
+    /// Opens it also while a restore is not finished, for the one that finishes it.
+    pub(crate) fn open_unfinished(path: &Path) -> Result<Self, DataDirError> {
         secret::ensure_private_dir(path)?;
         check_marker(path)?;
         let lock = fs::File::options()
@@ -82,6 +108,32 @@ impl DataDir {
 
     pub fn last_good(&self) -> PathBuf {
         self.path.join("roster.snapshot")
+    }
+
+    /// Whether there is anything in it but what opening it made, and a restore that was begun.
+    pub(crate) fn is_fresh(&self) -> io::Result<bool> {
+        for entry in fs::read_dir(&self.path)? {
+            let name = entry?.file_name();
+            if ![MARKER, LOCK].iter().any(|ours| name == *ours) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn is_restoring(&self) -> bool {
+        self.path.join(RESTORING).exists()
+    }
+
+    /// From here on nobody else opens it, until [`Self::end_restore`].
+    pub(crate) fn begin_restore(&self) -> io::Result<()> {
+        secret::write_atomic(&self.path.join(RESTORING), b"", 0o600)
+    }
+
+    pub(crate) fn end_restore(&self) -> io::Result<()> {
+        fs::File::open(&self.path)?.sync_all()?;
+        fs::remove_file(self.path.join(RESTORING))?;
+        fs::File::open(&self.path)?.sync_all()
     }
 
     /// Tells local commands where the server listens, until [`Self::withdraw`].

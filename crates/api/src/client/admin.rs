@@ -2,8 +2,8 @@
 
 use reqwest::Method;
 
-use super::{Client, ClientError, Events};
-use crate::admin::{AuditPage, NewToken, Token, TokenList, TokenRequest};
+use super::{Chunks, Client, ClientError, Events};
+use crate::admin::{AuditPage, Database, NewToken, Token, TokenList, TokenRequest};
 use crate::event::Health;
 
 const TOKENS: [&str; 3] = ["admin", "v1", "tokens"];
@@ -44,6 +44,23 @@ impl Client {
             .flag("verify", query.verify)
             .value()
             .await
+    }
+
+    pub async fn database(&self) -> Result<Database, ClientError> {
+        // Without a time limit: all records are counted.
+        self.get(&["admin", "v1", "db"]).value().await
+    }
+
+    /// All records, as `hoist db import` takes them.
+    pub async fn export_database(&self) -> Result<Chunks, ClientError> {
+        let call = self.get(&["admin", "v1", "db", "export"]);
+        Ok(Chunks::new(call.send().await?))
+    }
+
+    /// A whole backup, unencrypted: with the site's keys in it.
+    pub async fn backup(&self, with_artifacts: bool) -> Result<Chunks, ClientError> {
+        let call = self.get(&["admin", "v1", "backup"]).flag("with_artifacts", with_artifacts);
+        Ok(Chunks::new(call.send().await?))
     }
 
     /// Events after `since` (an event's id), and then as they happen.

@@ -1,8 +1,8 @@
-//! Answers that are read while they arrive: JSON lines and server-sent events.
+//! Answers that are read while they arrive: JSON lines, server-sent events and files.
 
 use std::marker::PhantomData;
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use reqwest::Response;
 use serde::de::DeserializeOwned;
 
@@ -33,6 +33,24 @@ pub struct TypedLines<T> {
 #[derive(Debug)]
 pub struct Events {
     lines: Lines,
+}
+
+/// A file as it arrives.
+#[derive(Debug)]
+pub struct Chunks {
+    response: Response,
+}
+
+impl Chunks {
+    pub(super) fn new(response: Response) -> Self {
+        Self { response }
+    }
+
+    /// The next piece; none when the file is complete. One that breaks off is an error.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
+        let chunk = self.response.chunk().await;
+        chunk.map_err(|source| ClientError::Lost { write: false, source: source.without_url() })
+    }
 }
 
 impl Lines {

@@ -100,7 +100,8 @@ where
     };
     check_controllers(store, to, now).await?;
     let owner = super::mint_incarnation();
-    let lease = store.acquire(LEASE_NAME, owner.as_str(), LEASE).await?.ok_or(MigrateError::Busy)?;
+    let lease =
+        store.acquire(LEASE_NAME, owner.as_str(), LEASE).await?.ok_or(MigrateError::Busy)?;
     let done = migrate_as_holder(migrations, store, &lease, schema, backup).await;
     // Best effort: it also ends by itself.
     let _ = store.release(lease).await;
@@ -151,11 +152,7 @@ async fn check_controllers<E>(
 ) -> Result<(), MigrateError<E>> {
     let mut behind = controllers::live(store, now).await?;
     behind.retain(|controller| controller.schema < to);
-    if behind.is_empty() {
-        Ok(())
-    } else {
-        Err(MigrateError::Behind { to, controllers: behind })
-    }
+    if behind.is_empty() { Ok(()) } else { Err(MigrateError::Behind { to, controllers: behind }) }
 }
 
 fn names(controllers: &[Registration]) -> String {

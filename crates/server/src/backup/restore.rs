@@ -1,0 +1,272 @@
+//! From a stream to a data directory and a store that a controller can start on.
+//!
+//! Everything is first unpacked beside the directory's own files and checked to its end; a backup
+//! that is not believed leaves nothing behind. Only then `restoring` is set, what was there is
+//! moved aside, and the new takes its place. Interrupted in between, the directory is refused by
+//! name until the restore is repeated.
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fs_err as fs;
+use fs_err::os::unix::fs::OpenOptionsExt;
+use hoist_inventory::controllers;
+use hoist_inventory::schema::{Schema, schema_key};
+use hoist_store::copy;
+use hoist_store::url::{self, Address};
+use hoist_store::{Key, Store};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::name::{Name, Place};
+use super::read::{Marked, Root, check_records, marked, unpack};
+use super::{BackupError, Contents, Manifest, Summary};
+use crate::audit::{AuditError, AuditLog, Draft};
+use crate::clock::SystemClock;
+use crate::data_dir::DataDir;
+use crate::secret;
+
+/// Where entries wait until all of them were checked.
+const STAGED: &str = "restore.staged";
+const STAGED_STORE: &str = "store.jsonl";
+
+/// What a restored store replaces: records, the site's root, journals, and what is derived from
+/// records. Artifacts are content-addressed and stay.
+const REPLACED: [&str; 4] = ["hoist.redb", "ca", "journal", "roster.snapshot"];
+
+/// Where to restore to.
+#[derive(Debug)]
+pub struct Restore {
+    pub data_dir: PathBuf,
+    /// Address of the store; see [`hoist_store::url`].
+    pub store: String,
+    /// Replace what is there.
+    pub force: bool,
+    pub now: Timestamp,
+}
+
+/// What was restored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Restored {
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// The new incarnation of the store.
+    pub new_incarnation: String,
+    /// Where the files went that were there before.
+    pub moved_to: Option<PathBuf>,
+}
+
+/// Restores a backup (already decrypted).
+pub async fn restore<R>(input: R, target: Restore) -> Result<Restored, BackupError>
+where
+    R: Read + Send + 'static,
+{
+    let address: Address = target.store.parse()?;
+    let was_there = target.data_dir.exists();
+    let dir = Arc::new(DataDir::open_unfinished(&target.data_dir)?);
+    let fresh = dir.is_fresh().map_err(BackupError::File)?;
+    if !fresh && !dir.is_restoring() && !target.force {
+        return Err(BackupError::NotEmpty(target.data_dir));
+    }
+    if fresh {
+        dir.begin_restore().map_err(BackupError::File)?;
+    }
+    let checked = check(input, &dir, &address, &target).await;
+    let (manifest, contents, pin) = match checked {
+        Ok(checked) => checked,
+        Err(error) => {
+            give_up(&dir, fresh, was_there);
+            return Err(error);
+        }
+    };
+    let moved_to = if fresh { None } else { move_aside(&dir, target.now)? };
+    dir.begin_restore().map_err(BackupError::File)?;
+    place(&dir)?;
+    let store = url::open(&target.store, dir.path()).await?;
+    // A file of ours holds nothing but what an earlier attempt left.
+    let overwrite = target.force || matches!(address, Address::Embedded);
+    let new_incarnation = fill(store, &dir, overwrite).await?;
+    remove_dir(&dir.path().join(STAGED)).map_err(BackupError::File)?;
+    dir.end_restore().map_err(BackupError::File)?;
+    let summary = Summary { manifest, contents, ca_pin: pin };
+    Ok(Restored { summary, new_incarnation, moved_to })
+}
+
+/// Everything that can go wrong before something is changed.
+async fn check<R>(
+    input: R,
+    dir: &Arc<DataDir>,
+    address: &Address,
+    target: &Restore,
+) -> Result<(Manifest, Contents, Option<String>), BackupError>
+where
+    R: Read + Send + 'static,
+{
+    if !matches!(address, Address::Embedded) {
+        let store = url::open(&target.store, dir.path()).await?;
+        let live = controllers::live(store.as_ref(), target.now).await?;
+        if !live.is_empty() {
+            return Err(BackupError::InUse(live));
+        }
+        // A restore that is repeated finds what it wrote before.
+        if !target.force && !copy::is_unfinished(store.as_ref()).await? {
+            copy::check_empty(store.as_ref()).await?;
+        }
+    }
+    let staged = dir.path().join(STAGED);
+    let staging = staged.clone();
+    let unpacked = tokio::task::spawn_blocking(move || stage(input, &staging)).await;
+    let (manifest, contents) =
+        unpacked.unwrap_or_else(|died| std::panic::resume_unwind(died.into_panic()))?;
+    let copied = copy::check_copy(open_export(&staged).await?).await;
+    check_records(&contents, copied)?;
+    let pin = Root::read(&staged.join(Place::Ca.dir())).map_err(BackupError::File)?.pin()?;
+    Ok((manifest, contents, pin))
+}
+
+/// Unpacks everything below `staged`.
+fn stage(mut input: impl Read, staged: &Path) -> Result<(Manifest, Contents), BackupError> {
+    remove_dir(staged).map_err(BackupError::File)?;
+    secret::ensure_private_dir(staged).map_err(BackupError::File)?;
+    let mut export = new_file(&staged.join(STAGED_STORE)).map_err(BackupError::Output)?;
+    let unpacked = unpack(&mut input, &mut |name, content| {
+        if let Name::Chunk(_) = name {
+            return io::copy(content, &mut Marked(&mut export)).map(drop);
+        }
+        let path = staged.join(name.path());
+        let dir = path.parent().expect("it is below `staged`");
+        secret::ensure_dir(dir).map_err(marked)?;
+        let mut file = new_file(&path).map_err(marked)?;
+        io::copy(content, &mut Marked(&mut file))?;
+        file.sync_all().map_err(marked)
+    })?;
+    export.sync_all().map_err(BackupError::Output)?;
+    Ok(unpacked)
+}
+
+/// Fills the store, as a new incarnation of it.
+async fn fill(
+    store: Arc<dyn Store>,
+    dir: &DataDir,
+    overwrite: bool,
+) -> Result<String, BackupError> {
+    let export = open_export(&dir.path().join(STAGED)).await?;
+    let overwrite = overwrite || copy::is_unfinished(store.as_ref()).await?;
+    let schema_key = schema_key();
+    let mut incarnation = None;
+    let edit = |key: &Key, value: Vec<u8>| {
+        if *key == schema_key
+            && let Ok(schema) = Schema::from_bytes(&value)
+        {
+            let schema = schema.reborn();
+            incarnation = Some(schema.incarnation.as_str().to_owned());
+            return Some(schema.to_bytes());
+        }
+        (!controllers::is_registration(key)).then_some(value)
+    };
+    copy::import_checked(store.as_ref(), export, overwrite, edit).await?;
+    let audit = AuditLog::new(store, Arc::new(SystemClock));
+    let draft = Draft {
+        who: "local".to_owned(),
+        method: "RESTORE".to_owned(),
+        object: "backup".to_owned(),
+        ..Draft::default()
+    };
+    match audit.append(&draft).await {
+        Err(AuditError::Store(error)) => return Err(error.into()),
+        // A chain that was damaged before is not a reason to be without the site.
+        Err(AuditError::Damaged { .. }) | Ok(_) => {}
+    }
+    // A backup has a schema record: one is not made without it.
+    incarnation.ok_or(BackupError::Entry {
+        name: "store/000000.jsonl".to_owned(),
+        detail: "has no record of the schema",
+    })
+}
+
+/// Puts the staged files where they belong.
+fn place(dir: &DataDir) -> Result<(), BackupError> {
+    let staged = dir.path().join(STAGED);
+    let moved = (|| {
+        for place in Place::ALL {
+            let from = staged.join(place.dir());
+            if from.is_dir() {
+                merge(&from, &dir.path().join(place.dir()))?;
+            }
+        }
+        Ok(())
+    })();
+    moved.map_err(BackupError::File)
+}
+
+fn merge(from: &Path, to: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    secret::ensure_private_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_type()?.is_dir() {
+            merge(&path, &target)?;
+            continue;
+        }
+        if target.extension().is_some_and(|extension| extension == "pem") {
+            fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644))?;
+        }
+        fs::rename(path, target)?;
+    }
+    fs::File::open(to)?.sync_all()
+}
+
+/// Nothing is thrown away: what a restore replaces stays in a directory of its own.
+fn move_aside(dir: &DataDir, now: Timestamp) -> Result<Option<PathBuf>, BackupError> {
+    let aside = dir.path().join(format!("replaced-{}", now.strftime("%Y%m%dT%H%M%SZ")));
+    let there = || REPLACED.iter().map(|name| dir.path().join(name)).filter(|path| path.exists());
+    if there().next().is_none() || dir.is_restoring() {
+        return Ok(None);
+    }
+    dir.begin_restore().map_err(BackupError::File)?;
+    let moved = (|| {
+        secret::ensure_private_dir(&aside)?;
+        for path in there() {
+            fs::rename(&path, aside.join(path.file_name().expect("a file has a name")))?;
+        }
+        fs::File::open(&aside)?.sync_all()
+    })();
+    moved.map_err(BackupError::File)?;
+    Ok(Some(aside))
+}
+
+/// Takes back what was made before the backup was refused.
+fn give_up(dir: &DataDir, fresh: bool, was_there: bool) {
+    let path = dir.path();
+    // The error that led here is the one to tell.
+    let _ = remove_dir(&path.join(STAGED));
+    if fresh {
+        let _ = dir.end_restore();
+        if let Ok(entries) = fs::read_dir(path) {
+            for entry in entries.flatten() {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        if !was_there {
+            let _ = fs::remove_dir(path);
+        }
+    }
+}
+
+async fn open_export(staged: &Path) -> Result<tokio::fs::File, BackupError> {
+    let file = fs_err::tokio::File::open(staged.join(STAGED_STORE)).await;
+    Ok(file.map_err(BackupError::File)?.into_parts().0)
+}
+
+fn new_file(path: &Path) -> io::Result<fs::File> {
+    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+fn remove_dir(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,153 @@
+//! `/admin/v1/backup` and `/admin/v1/db`.
+//!
+//! A backup holds the site's keys and a database export all records, so both ask for the right to
+//! write, and both leave an entry in the audit log.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use futures_util::{StreamExt, stream};
+use hoist_api::Code;
+use hoist_api::admin::{Context, Database, Verb};
+use hoist_inventory::schema::SchemaError;
+use hoist_store::{StoreError, copy};
+use http::header;
+use serde::Deserialize;
+use tokio::io::DuplexStream;
+use tokio::sync::oneshot;
+use tokio_util::io::{ReaderStream, SyncIoBridge};
+
+use super::{BackupError, CHUNK_BYTES, Source};
+use crate::audit::{AuditError, Draft};
+use crate::auth::AuditContext;
+use crate::extract::{Json, Query};
+use crate::failure::Failure;
+use crate::route::{Live, Plane, Route, with_state};
+use crate::server::Chassis;
+use crate::{chain, database};
+
+const NDJSON: &str = "application/x-ndjson";
+const ZSTD: &str = "application/zstd";
+
+#[derive(Debug, Clone)]
+struct Site {
+    chassis: Chassis,
+    data_dir: Arc<PathBuf>,
+}
+
+pub(crate) fn routes(chassis: &Chassis, data_dir: PathBuf) -> Vec<Route> {
+    let admin = |verb| Plane::Admin { context: Context::Admin, verb };
+    let routes = vec![
+        Route::get("/admin/v1/backup", admin(Verb::Write), backup)
+            .summary("A whole backup, not encrypted: it holds the site's keys")
+            .query("with_artifacts", "`1`: the artifacts too, not only their catalogue")
+            .streaming()
+            .gives_media(200, ZSTD),
+        Route::get("/admin/v1/db", admin(Verb::Read), status)
+            .summary("The store: backend, revision, schema, numbers of records, controllers")
+            .streaming()
+            .gives::<Database>(200),
+        Route::get("/admin/v1/db/export", admin(Verb::Write), export)
+            .summary("All records of the store, as `hoist db import` takes them")
+            .streaming()
+            .gives_media(200, NDJSON),
+    ];
+    with_state(routes, &Site { chassis: chassis.clone(), data_dir: Arc::new(data_dir) })
+}
+
+#[derive(Debug, Deserialize)]
+struct BackupQuery {
+    with_artifacts: Option<u8>,
+}
+
+async fn backup(
+    State(site): State<Site>,
+    audit: AuditContext,
+    Query(query): Query<BackupQuery>,
+) -> Result<Response, Failure> {
+    record(&site.chassis, Draft { object: "backup".to_owned(), ..audit.draft() }).await?;
+    let source = Source {
+        data_dir: site.data_dir.as_ref().clone(),
+        store: Arc::clone(&site.chassis.store),
+        with_artifacts: query.with_artifacts == Some(1),
+        now: site.chassis.clock.now(),
+    };
+    Ok(streamed(&site.chassis, ZSTD, |out| async move {
+        super::write(source, SyncIoBridge::new(out)).await.map(drop)
+    }))
+}
+
+async fn export(State(site): State<Site>, audit: AuditContext) -> Result<Response, Failure> {
+    record(&site.chassis, Draft { object: "database".to_owned(), ..audit.draft() }).await?;
+    let store = Arc::clone(&site.chassis.store);
+    Ok(streamed(&site.chassis, NDJSON, |out| async move {
+        let out = tokio::io::BufWriter::with_capacity(64 * 1024, out);
+        copy::export(store.as_ref(), out).await.map(drop).map_err(BackupError::from)
+    }))
+}
+
+async fn status(State(site): State<Site>) -> Result<Json<Database>, Failure> {
+    let chassis = &site.chassis;
+    match database::status(chassis.store.as_ref(), chassis.clock.now()).await {
+        Ok(found) => Ok(Json(found)),
+        Err(SchemaError::Store(error)) => Err(error.into()),
+        Err(error) => Err(Failure::new(Code::Internal, error.to_string())),
+    }
+}
+
+/// Before anything is sent. A full store must not keep anybody from saving what is in it.
+async fn record(chassis: &Chassis, draft: Draft) -> Result<(), Failure> {
+    match chassis.audit.append(&draft).await {
+        Ok(_) => Ok(()),
+        Err(AuditError::Store(StoreError::Full { .. })) => {
+            tracing::warn!(
+                object = draft.object,
+                who = draft.who,
+                "read, but not in the audit log"
+            );
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// An answer that `work` writes. If it fails, or the server stops, the answer breaks off in a way
+/// that its reader notices.
+fn streamed<F>(
+    chassis: &Chassis,
+    media_type: &'static str,
+    work: impl FnOnce(DuplexStream) -> F,
+) -> Response
+where
+    F: Future<Output = Result<(), BackupError>> + Send + 'static,
+{
+    let (writer, reader) = tokio::io::duplex(CHUNK_BYTES);
+    let (tell, told) = oneshot::channel();
+    let stopping = chassis.tasks.stopping().clone();
+    let work = work(writer);
+    chassis.tasks.spawn("backup", async move {
+        let outcome = tokio::select! {
+            outcome = work => outcome.map_err(|error| chain(&error)),
+            () = stopping.cancelled() => Err("the server stops".to_owned()),
+        };
+        if let Err(error) = &outcome {
+            tracing::warn!(error, "backup or export broken off");
+        }
+        // A reader that went away needs no answer.
+        let _ = tell.send(outcome.is_ok());
+    });
+    let end = stream::once(told).filter_map(async |outcome| match outcome {
+        Ok(true) => None,
+        Ok(false) | Err(_) => Some(Err(io::Error::other("broken off"))),
+    });
+    let body = Body::from_stream(ReaderStream::with_capacity(reader, 64 * 1024).chain(end));
+    let headers = [(header::CONTENT_TYPE, media_type), (header::CACHE_CONTROL, "no-store")];
+    let mut response = (headers, body).into_response();
+    // Compressed already, or read by a program that waits for nothing.
+    response.extensions_mut().insert(Live);
+    response
+}

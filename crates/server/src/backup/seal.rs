@@ -1,0 +1,178 @@
+//! Encryption of backups, with age: to keys or to a passphrase.
+//!
+//! age tells every change of the file, but not who made it: whoever has the public key of a
+//! recipient can make a backup for it.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+
+use age::secrecy::SecretString;
+
+use super::BackupError;
+use super::output::Output;
+
+pub use age::x25519::Recipient;
+
+/// How an unencrypted backup begins.
+pub(super) const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+const AGE_MAGIC: &[u8] = b"age-encryption.org/";
+
+/// What a backup is encrypted to.
+pub enum Lock {
+    Recipients(Vec<Recipient>),
+    Passphrase(SecretString),
+    /// Everybody who has the file has the site's keys. It has to be said out loud.
+    Open,
+}
+
+/// What opens a backup.
+#[derive(Default)]
+pub struct Keys {
+    pub passphrase: Option<SecretString>,
+    pub identities: Vec<Box<dyn age::Identity + Send + Sync>>,
+}
+
+/// Which key a file needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    Passphrase,
+    Identity,
+    Nothing,
+}
+
+/// A file that is encrypted while it is written.
+pub struct Sealed(Inner);
+
+enum Inner {
+    Age(age::stream::StreamWriter<BufWriter<Output>>),
+    Open(BufWriter<Output>),
+}
+
+/// Begins an encrypted file.
+pub fn seal(output: Output, lock: Lock) -> Result<Sealed, BackupError> {
+    let output = BufWriter::new(output);
+    let encryptor = match lock {
+        Lock::Open => return Ok(Sealed(Inner::Open(output))),
+        Lock::Passphrase(passphrase) => age::Encryptor::with_user_passphrase(passphrase),
+        Lock::Recipients(recipients) => {
+            let recipients = recipients.iter().map(|one| one as &dyn age::Recipient);
+            age::Encryptor::with_recipients(recipients)
+                .map_err(|error| BackupError::Output(io::Error::other(error.to_string())))?
+        }
+    };
+    let writer = encryptor.wrap_output(output).map_err(BackupError::Output)?;
+    Ok(Sealed(Inner::Age(writer)))
+}
+
+/// Looks at the beginning of a file.
+pub fn needs(input: impl Read) -> Result<Needs, BackupError> {
+    let mut input = BufReader::new(input);
+    let start = input.fill_buf().map_err(BackupError::Read)?;
+    if start.starts_with(&ZSTD_MAGIC) {
+        return Ok(Needs::Nothing);
+    }
+    if !start.starts_with(AGE_MAGIC) {
+        return Err(BackupError::NotABackup);
+    }
+    let decryptor = age::Decryptor::new_buffered(input).map_err(unseal_error)?;
+    Ok(if decryptor.is_scrypt() { Needs::Passphrase } else { Needs::Identity })
+}
+
+/// What is in the file, decrypted while it is read. Takes about a second for a passphrase.
+pub fn unseal<R>(input: R, keys: Keys) -> Result<Box<dyn Read + Send>, BackupError>
+where
+    R: Read + Send + 'static,
+{
+    let mut input = BufReader::new(input);
+    let start = input.fill_buf().map_err(BackupError::Read)?;
+    if start.starts_with(&ZSTD_MAGIC) {
+        return Ok(Box::new(input));
+    }
+    if !start.starts_with(AGE_MAGIC) {
+        return Err(BackupError::NotABackup);
+    }
+    let decryptor = age::Decryptor::new_buffered(input).map_err(unseal_error)?;
+    if decryptor.is_scrypt() {
+        let passphrase = keys.passphrase.ok_or(BackupError::NeedsPassphrase)?;
+        let identity = age::scrypt::Identity::new(passphrase);
+        let reader = decryptor.decrypt(std::iter::once(&identity as &dyn age::Identity));
+        return Ok(Box::new(reader.map_err(unseal_error)?));
+    }
+    if keys.identities.is_empty() {
+        return Err(BackupError::NeedsIdentity);
+    }
+    let identities = keys.identities.iter().map(|one| one.as_ref() as &dyn age::Identity);
+    Ok(Box::new(decryptor.decrypt(identities).map_err(unseal_error)?))
+}
+
+/// The keys in the text of an identity file, as `age-keygen` writes it.
+pub fn identities(
+    text: &str,
+) -> Result<Vec<Box<dyn age::Identity + Send + Sync>>, age::DecryptError> {
+    age::IdentityFile::from_buffer(text.as_bytes())
+        .map_err(age::DecryptError::Io)?
+        .into_identities()
+}
+
+fn unseal_error(error: age::DecryptError) -> BackupError {
+    match error {
+        age::DecryptError::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            BackupError::Truncated
+        }
+        age::DecryptError::Io(error) => BackupError::Read(error),
+        age::DecryptError::DecryptionFailed
+        | age::DecryptError::KeyDecryptionFailed
+        | age::DecryptError::NoMatchingKeys => BackupError::WrongKey,
+        other => BackupError::Read(io::Error::new(io::ErrorKind::InvalidData, other.to_string())),
+    }
+}
+
+impl Sealed {
+    /// Only a finished file can be opened again.
+    pub fn finish(self) -> Result<(), BackupError> {
+        let mut output = match self.0 {
+            Inner::Age(writer) => writer.finish().map_err(BackupError::Output)?,
+            Inner::Open(output) => output,
+        };
+        output.flush().map_err(BackupError::Output)?;
+        output.into_inner().map_err(|error| BackupError::Output(error.into_error()))?.finish()
+    }
+}
+
+impl Write for Sealed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.0 {
+            Inner::Age(writer) => writer.write(bytes),
+            Inner::Open(output) => output.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.0 {
+            Inner::Age(writer) => writer.flush(),
+            Inner::Open(output) => output.flush(),
+        }
+    }
+}
+
+impl fmt::Debug for Sealed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sealed").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Recipients(_) => "Recipients",
+            Self::Passphrase(_) => "Passphrase",
+            Self::Open => "Open",
+        })
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keys").finish_non_exhaustive()
+    }
+}
