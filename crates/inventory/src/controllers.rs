@@ -60,6 +60,11 @@ pub async fn forget(store: &dyn Store, now: Timestamp) -> Result<(), StoreError>
     if ops.is_empty() { Ok(()) } else { commit(store, ops).await }
 }
 
+/// Removes all of them, when it is known from elsewhere that none runs.
+pub async fn forget_all(store: &dyn Store) -> Result<(), StoreError> {
+    commit(store, vec![Op::DeletePrefix(top())]).await
+}
+
 /// All that are known, also silent ones.
 pub async fn list(store: &dyn Store) -> Result<Vec<Registration>, StoreError> {
     let page = store.list(&Prefix::Under(top()), None, MOST).await?;

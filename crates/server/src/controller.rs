@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use hoist_inventory::import::Importer;
 use hoist_inventory::registry::{Brake, LoadError, LoadedFrom};
 use hoist_inventory::source::SourceError;
-use hoist_inventory::{Registry, States, last_good};
+use hoist_inventory::{Registry, States, controllers, last_good};
 use hoist_store::url::Address;
 use hoist_store::{Store, StoreError};
 use jiff::Timestamp;
@@ -116,6 +116,8 @@ impl Controller {
         };
         // Alone on this store, there is nobody to wait for; shared ones need `hoist db upgrade`.
         if backend == "embedded" {
+            // What a killed controller said of itself: the lock of the directory knows better.
+            controllers::forget_all(store.as_ref()).await.map_err(store_error)?;
             database::upgrade(Arc::clone(&store), data_dir.path(), Timestamp::now()).await?;
         }
         let registry = open_registry(Arc::clone(&store), &data_dir, config.brake).await?;
@@ -140,7 +142,6 @@ impl Controller {
         let source =
             config.source.as_ref().map(|c| open_source(c, &registry, &states)).transpose()?;
         let background = Background { started, backend, source: source.clone() };
-        let background = Background { started, backend };
         let dir = data_dir.path().to_owned();
         let running = builder
             .context(move |chassis| backup::route::routes(chassis, dir))

@@ -1,0 +1,125 @@
+//! A whole controller on port 0, with a site in it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use hoist_api::client::{Access, Client};
+use hoist_server::controller::{Config, Controller};
+use serde_json::{Value, json};
+
+pub(crate) struct Site {
+    pub(crate) controller: Controller,
+    pub(crate) admin: String,
+    http: reqwest::Client,
+}
+
+impl Site {
+    /// On this data directory and store.
+    pub(crate) async fn start(dir: &Path, store: &str) -> Self {
+        let config = Config {
+            listen: Some("127.0.0.1:0".parse().unwrap()),
+            store: store.to_owned(),
+            ..Config::new(dir)
+        };
+        let controller = Controller::start(config).await.unwrap();
+        let admin = std::fs::read_to_string(dir.join("admin.token")).unwrap().trim().to_owned();
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        Self { controller, admin, http: reqwest::Client::new() }
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.controller.plain_addr().unwrap())
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        let access = Access { token: Some(self.admin.clone().into()), authorities: None };
+        Client::new(self.url("/").parse().unwrap(), access).unwrap()
+    }
+
+    pub(crate) async fn get(&self, path: &str, token: &str) -> (u16, Value) {
+        let answer = self.http.get(self.url(path)).bearer_auth(token).send().await.unwrap();
+        let status = answer.status().as_u16();
+        let text = answer.text().await.unwrap();
+        (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
+
+    pub(crate) async fn send(&self, method: &str, path: &str, body: Value) -> Value {
+        let method = method.parse().unwrap();
+        let request = self.http.request(method, self.url(path)).bearer_auth(&self.admin);
+        let answer = request.json(&body).send().await.unwrap();
+        let status = answer.status();
+        let text = answer.text().await.unwrap();
+        assert!(status.is_success(), "{path}: {status} {text}");
+        serde_json::from_str(&text).unwrap_or(Value::Null)
+    }
+
+    /// Nodes, groups, a network, a partition, protection, a token; gives the token's secret.
+    pub(crate) async fn fill(&self) -> String {
+        let network = json!({"subnets": [{"cidr": "10.0.0.0/24"}]});
+        let mut documents = vec![
+            json!({"api": "hoist/v1", "kind": "Network", "name": "hsn", "spec": network}),
+            json!({"api": "hoist/v1", "kind": "Group", "name": "default/gpu", "spec": {}}),
+        ];
+        for n in 1..=20 {
+            let spec = json!({
+                "xname": format!("x0c0s{n}b0n0"),
+                "nid": n,
+                "role": if n < 4 { "login" } else { "compute" },
+                "groups": if n % 2 == 0 { vec!["gpu"] } else { vec![] },
+                "interfaces": [{"mac": format!("52:54:00:00:00:{n:02x}"), "ips": [format!("10.0.0.{n}")]}],
+                "labels": {"rack": format!("r{}", n % 3)},
+            });
+            let name = format!("n{n}");
+            documents.push(json!({"api": "hoist/v1", "kind": "Node", "name": name, "spec": spec}));
+        }
+        let lines: Vec<String> = documents.iter().map(Value::to_string).collect();
+        let (applied, _) =
+            self.client().apply(&Default::default(), lines.join("\n")).await.unwrap();
+        assert!(applied.created >= 22, "{applied:?}");
+        let node = self.get("/inventory/v1/nodes/by/name/n1", &self.admin).await.1;
+        let id = node["id"].as_str().unwrap();
+        let protect = format!("/inventory/v1/nodes/{id}/protection");
+        self.send("PUT", &protect, json!({"reason": "the only login node"})).await;
+        let scopes = json!([{"verbs": ["read"], "contexts": ["inventory"]}]);
+        let token = json!({"name": "reader", "scopes": scopes});
+        let made = self.send("POST", "/admin/v1/tokens", token).await;
+        made["secret"].as_str().unwrap().to_owned()
+    }
+
+    /// What every read route of the inventory answers, but for what belongs to this process.
+    pub(crate) async fn answers(&self) -> BTreeMap<String, Value> {
+        let mut paths: Vec<String> =
+            ["nodes?limit=1000", "groups", "partitions", "networks", "export", "status"]
+                .map(|path| format!("/inventory/v1/{path}"))
+                .into();
+        let nodes = self.get("/inventory/v1/nodes?limit=1000", &self.admin).await.1;
+        for node in nodes["items"].as_array().unwrap() {
+            let text = |key: &str| node[key].as_str().unwrap().to_owned();
+            paths.push(format!("/inventory/v1/nodes/{}", text("id")));
+            paths.push(format!("/inventory/v1/nodes/{}/state", text("id")));
+            paths.push(format!("/inventory/v1/nodes/by/name/{}", text("name")));
+            paths.push(format!("/inventory/v1/nodes/by/xname/{}", text("xname")));
+        }
+        paths.push("/inventory/v1/nodes?selector=group:gpu%20%26%20label:rack%3Dr1".to_owned());
+        paths.push("/inventory/v1/groups/default/gpu".to_owned());
+        paths.push("/inventory/v1/networks/hsn".to_owned());
+        let mut answers = BTreeMap::new();
+        for path in paths {
+            let (status, mut answer) = self.get(&path, &self.admin).await;
+            if let Some(fields) = answer.as_object_mut().filter(|_| path.ends_with("status")) {
+                fields.retain(|name, _| ["revision", "counts", "nodes"].contains(&name.as_str()));
+            }
+            answers.insert(path, json!([status, answer]));
+        }
+        answers
+    }
+
+    pub(crate) fn incarnation(&self) -> String {
+        self.controller.registry().roster().incarnation().as_str().to_owned()
+    }
+
+    pub(crate) async fn stop(self) {
+        let stopped = self.controller.stop().await;
+        assert!(stopped.panicked.is_empty(), "{stopped:?}");
+    }
+}
