@@ -8,7 +8,12 @@ use hoist_api::{Code, Problem};
 use hoist_model::Exit;
 use hoist_model::document::DocumentError;
 use hoist_model::selector::ParseSelectorError;
+use hoist_server::backup::BackupError;
 use hoist_server::controller::ControllerError;
+use hoist_server::data_dir::DataDirError;
+use hoist_server::database::UpgradeError;
+use hoist_store::StoreError;
+use hoist_store::copy::CopyError;
 
 use crate::settings::SettingError;
 
@@ -48,6 +53,10 @@ pub(crate) enum Failure {
     Start { exit: Exit, source: ControllerError },
     #[error(transparent)]
     Setting(#[from] SettingError),
+    #[error(transparent)]
+    Backup(Box<BackupError>),
+    #[error(transparent)]
+    Upgrade(Box<UpgradeError>),
     #[error("cannot write the output")]
     Output(#[source] io::Error),
     #[error("the value cannot be written as JSON")]
@@ -111,6 +120,8 @@ impl Failure {
                 Exit::Usage
             }
             Self::Start { exit, .. } => *exit,
+            Self::Backup(error) => backup_exit(error),
+            Self::Upgrade(error) => upgrade_exit(error),
             Self::Refused { .. } => Exit::Refused,
             Self::Declined => Exit::Stopped,
             Self::Missing { .. }
@@ -156,6 +167,7 @@ impl Failure {
                 return hint.clone();
             }
             Self::Client(error) => return client_hint(error),
+            Self::Backup(error) => return backup_hint(error).map(str::to_owned),
             Self::Selector(_) => {
                 "`compute & !label:rack=7`, `nid:1-64` and `default/gpu` are selectors"
             }
@@ -196,6 +208,60 @@ fn client_exit(error: &ClientError) -> Exit {
         ClientError::Problem { problem, .. } => problem_exit(problem),
         ClientError::Address { .. } | ClientError::Pem(_) | ClientError::NoAuthority => Exit::Usage,
         _ => Exit::Failed,
+    }
+}
+
+/// A store that another process holds, a target that is taken, a file that is not what it should be:
+/// in all of these nothing was changed.
+fn backup_exit(error: &BackupError) -> Exit {
+    match error {
+        BackupError::InUse(_)
+        | BackupError::DataDir(DataDirError::InUse { .. })
+        | BackupError::Store(StoreError::InUse { .. }) => Exit::Locked,
+        BackupError::Exists(_)
+        | BackupError::NotEmpty(_)
+        | BackupError::Copy(CopyError::NotEmpty { .. }) => Exit::Refused,
+        BackupError::NotABackup
+        | BackupError::Newer { .. }
+        | BackupError::Truncated
+        | BackupError::Entry { .. }
+        | BackupError::Checksum { .. }
+        | BackupError::Contents { .. }
+        | BackupError::WrongKey
+        | BackupError::NeedsPassphrase
+        | BackupError::NeedsIdentity
+        | BackupError::DataDir(_)
+        | BackupError::Copy(CopyError::Line { .. } | CopyError::Mismatch { .. }) => Exit::Usage,
+        _ => Exit::Failed,
+    }
+}
+
+fn backup_hint(error: &BackupError) -> Option<&'static str> {
+    Some(match error {
+        BackupError::InUse(_) => "`hoist db status` shows the controllers",
+        BackupError::DataDir(DataDirError::InUse { .. })
+        | BackupError::Store(StoreError::InUse { .. }) => {
+            "stop `hoist serve`; or leave out `--offline`, where the server can do it"
+        }
+        BackupError::Copy(CopyError::NotEmpty { .. }) => {
+            "`--overwrite` (for `backup restore`: `--force`) replaces them"
+        }
+        BackupError::NeedsPassphrase => "give it with `--passphrase-file FILE`, or at a terminal",
+        _ => return None,
+    })
+}
+
+fn upgrade_exit(error: &UpgradeError) -> Exit {
+    match error {
+        UpgradeError::Behind { .. } => Exit::Waiting,
+        UpgradeError::Busy => Exit::Locked,
+        _ => Exit::Failed,
+    }
+}
+
+impl From<BackupError> for Failure {
+    fn from(error: BackupError) -> Self {
+        Self::Backup(Box::new(error))
     }
 }
 

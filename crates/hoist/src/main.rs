@@ -13,6 +13,7 @@ mod edit;
 mod failure;
 mod input;
 mod node_ref;
+mod offline;
 mod printer;
 mod serve;
 mod settings;

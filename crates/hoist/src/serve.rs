@@ -146,6 +146,26 @@ fn start_failure(error: ControllerError) -> Failure {
     Failure::start(exit, error)
 }
 
+/// The data directory and the store that `hoist serve` would use, for commands that work on them
+/// while it does not run.
+pub(crate) fn places(
+    store: Option<String>,
+    connection: &Connection,
+) -> Result<(PathBuf, String), Failure> {
+    let config = std::env::var_os("HOIST_CONFIG").filter(|path| !path.is_empty());
+    let args = ServeArgs {
+        listen: None,
+        tls_listen: None,
+        store,
+        inventory: None,
+        advertise: None,
+        config: config.map(PathBuf::from),
+        print_config: false,
+    };
+    let settings = gather(&args, connection)?;
+    Ok((settings.text("data_dir").into(), settings.text("store").to_owned()))
+}
+
 /// File, environment, flags.
 fn gather(args: &ServeArgs, connection: &Connection) -> Result<Settings, Failure> {
     let mut settings = Settings::new();

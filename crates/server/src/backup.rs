@@ -121,6 +121,8 @@ pub enum BackupError {
     Checksum { name: String },
     #[error("the backup is damaged: it says {said}, it holds {held}")]
     Contents { said: String, held: String },
+    #[error("the records are not of hoist: none of them tells the schema")]
+    NoSchema,
     #[error("the backup does not open with this key")]
     WrongKey,
     #[error("the backup is encrypted to a passphrase; give that")]

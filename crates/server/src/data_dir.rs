@@ -15,6 +15,8 @@ const RUNTIME: &str = "server.json";
 /// Held while a server runs.
 const LOCK: &str = "lock";
 
+/// Settings may lie here before anything else does.
+const SETTINGS: &str = "hoist.toml";
 /// There while a backup is being restored, and after that was interrupted.
 const RESTORING: &str = "restoring";
 
@@ -74,9 +76,14 @@ impl DataDir {
         Ok(opened)
     }
 
+    /// Whether there is a directory of ours.
+    pub fn is_there(path: &Path) -> bool {
+        path.join(MARKER).exists()
+    }
+
     /// Opens a directory that is there, and makes none.
     pub fn open_existing(path: &Path) -> Result<Self, DataDirError> {
-        if !path.join(MARKER).exists() {
+        if !Self::is_there(path) {
             return Err(DataDirError::Missing { path: path.to_owned() });
         }
         Self::open(path)
@@ -114,7 +121,7 @@ impl DataDir {
     pub(crate) fn is_fresh(&self) -> io::Result<bool> {
         for entry in fs::read_dir(&self.path)? {
             let name = entry?.file_name();
-            if ![MARKER, LOCK].iter().any(|ours| name == *ours) {
+            if ![MARKER, LOCK, SETTINGS].iter().any(|ours| name == *ours) {
                 return Ok(false);
             }
         }
@@ -134,6 +141,14 @@ impl DataDir {
         fs::File::open(&self.path)?.sync_all()?;
         fs::remove_file(self.path.join(RESTORING))?;
         fs::File::open(&self.path)?.sync_all()
+    }
+
+    /// Makes a directory that was fresh nobody's again.
+    pub(crate) fn abandon(&self) {
+        for ours in [RESTORING, MARKER, LOCK] {
+            // Whoever gives up has something worse to tell.
+            let _ = fs::remove_file(self.path.join(ours));
+        }
     }
 
     /// Tells local commands where the server listens, until [`Self::withdraw`].
@@ -159,8 +174,10 @@ fn check_marker(path: &Path) -> Result<(), DataDirError> {
             Err(_) => Err(DataDirError::Foreign { path: path.to_owned() }),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            if fs::read_dir(path)?.next().is_some() {
-                return Err(DataDirError::Foreign { path: path.to_owned() });
+            for entry in fs::read_dir(path)? {
+                if entry?.file_name() != SETTINGS {
+                    return Err(DataDirError::Foreign { path: path.to_owned() });
+                }
             }
             let text = serde_json::to_vec(&Marker { hoist: FORMAT }).expect("a number");
             Ok(write_atomically(&marker, &text)?)
@@ -192,6 +209,11 @@ mod tests {
 
         std::fs::write(path.join(MARKER), r#"{"hoist": 9}"#).unwrap();
         assert!(matches!(DataDir::open(&path), Err(DataDirError::Newer { found: 9, .. })));
+
+        let settled = scratch.path().join("settled");
+        std::fs::create_dir(&settled).unwrap();
+        std::fs::write(settled.join(SETTINGS), "").unwrap();
+        DataDir::open(&settled).expect("settings alone do not make it somebody else's");
 
         let foreign = scratch.path().join("home");
         std::fs::create_dir(&foreign).unwrap();

@@ -1,4 +1,5 @@
-//! hoist's own database as a whole: what is in it, and its way to a newer schema.
+//! hoist's own database as a whole: what is in it, filling it from a copy, and its way to a newer
+//! schema.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,10 +8,13 @@ use std::sync::Arc;
 use hoist_api::admin::{ControllerSeen, Database, DatabaseSchema};
 use hoist_inventory::controllers;
 use hoist_inventory::schema::{self, MigrateError, Migrated, Schema, SchemaError};
-use hoist_store::{Cursor, Prefix, Store, copy};
+use hoist_store::{Cursor, Key, Prefix, Store, copy};
 use jiff::Timestamp;
+use tokio::io::AsyncRead;
 
+use crate::audit::{AuditError, AuditLog, Draft};
 use crate::backup::{self, BackupError, Output};
+use crate::clock::SystemClock;
 use crate::secret;
 
 /// Where the backups go that are made before a migration.
@@ -77,6 +81,49 @@ async fn count(store: &dyn Store) -> Result<BTreeMap<String, u64>, SchemaError> 
             return Ok(counts);
         }
     }
+}
+
+/// Controllers that run on a store, unless the lock of its directory tells better.
+pub async fn check_unused(store: &dyn Store, now: Timestamp) -> Result<(), BackupError> {
+    let live = controllers::live(store, now).await?;
+    if live.is_empty() { Ok(()) } else { Err(BackupError::InUse(live)) }
+}
+
+/// Fills the store with a copy that was checked, as a new incarnation of it, which is returned:
+/// what others remember of revisions does not count any more. `method` is what the audit log says.
+pub async fn fill(
+    store: Arc<dyn Store>,
+    copy: impl AsyncRead + Unpin,
+    overwrite: bool,
+    method: &str,
+) -> Result<String, BackupError> {
+    let overwrite = overwrite || copy::is_unfinished(store.as_ref()).await?;
+    let schema_key = schema::schema_key();
+    let mut incarnation = None;
+    let edit = |key: &Key, value: Vec<u8>| {
+        if *key == schema_key
+            && let Ok(schema) = Schema::from_bytes(&value)
+        {
+            let schema = schema.reborn();
+            incarnation = Some(schema.incarnation.as_str().to_owned());
+            return Some(schema.to_bytes());
+        }
+        (!controllers::is_registration(key)).then_some(value)
+    };
+    copy::import_checked(store.as_ref(), copy, overwrite, edit).await?;
+    let audit = AuditLog::new(store, Arc::new(SystemClock));
+    let draft = Draft {
+        who: "local".to_owned(),
+        method: method.to_owned(),
+        object: "database".to_owned(),
+        ..Draft::default()
+    };
+    match audit.append(&draft).await {
+        Err(AuditError::Store(error)) => return Err(error.into()),
+        // A chain that was damaged before is not a reason to be without the site.
+        Err(AuditError::Damaged { .. }) | Ok(_) => {}
+    }
+    incarnation.ok_or(BackupError::NoSchema)
 }
 
 /// Brings the store to the newest schema; before that, a backup goes to `<data-dir>/upgrades/`. It

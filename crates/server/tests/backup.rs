@@ -220,7 +220,9 @@ async fn a_damaged_backup_is_refused_and_leaves_nothing() {
         ),
         (
             "without records",
-            repacked(&good, |name, content| (!name.starts_with("store")).then_some((name, content))),
+            repacked(&good, |name, content| {
+                (!name.starts_with("store")).then_some((name, content))
+            }),
             "damaged",
         ),
         (
@@ -324,7 +326,8 @@ async fn an_encrypted_backup_opens_with_its_key_only() {
     assert_eq!(seal::needs(open(&path("open"))).unwrap(), Needs::Nothing);
 
     let words = |text: &str| Keys { passphrase: Some(text.to_owned().into()), ..Keys::default() };
-    let keys = |one: age::x25519::Identity| Keys { identities: vec![Box::new(one)], ..Keys::default() };
+    let keys =
+        |one: age::x25519::Identity| Keys { identities: vec![Box::new(one)], ..Keys::default() };
     let refusal = |name, keys| seal::unseal(open(&path(name)), keys).err().unwrap();
     assert!(matches!(refusal("words", words("teapot")), BackupError::WrongKey));
     assert!(matches!(refusal("words", Keys::default()), BackupError::NeedsPassphrase));

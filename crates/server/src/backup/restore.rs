@@ -11,21 +11,16 @@ use std::sync::Arc;
 
 use fs_err as fs;
 use fs_err::os::unix::fs::OpenOptionsExt;
-use hoist_inventory::controllers;
-use hoist_inventory::schema::{Schema, schema_key};
 use hoist_store::copy;
 use hoist_store::url::{self, Address};
-use hoist_store::{Key, Store};
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::name::{Name, Place};
 use super::read::{Marked, Root, check_records, marked, unpack};
 use super::{BackupError, Contents, Manifest, Summary};
-use crate::audit::{AuditError, AuditLog, Draft};
-use crate::clock::SystemClock;
 use crate::data_dir::DataDir;
-use crate::secret;
+use crate::{database, secret};
 
 /// Where entries wait until all of them were checked.
 const STAGED: &str = "restore.staged";
@@ -86,7 +81,8 @@ where
     let store = url::open(&target.store, dir.path()).await?;
     // A file of ours holds nothing but what an earlier attempt left.
     let overwrite = target.force || matches!(address, Address::Embedded);
-    let new_incarnation = fill(store, &dir, overwrite).await?;
+    let export = open_export(&dir.path().join(STAGED)).await?;
+    let new_incarnation = database::fill(store, export, overwrite, "RESTORE").await?;
     remove_dir(&dir.path().join(STAGED)).map_err(BackupError::File)?;
     dir.end_restore().map_err(BackupError::File)?;
     let summary = Summary { manifest, contents, ca_pin: pin };
@@ -105,10 +101,7 @@ where
 {
     if !matches!(address, Address::Embedded) {
         let store = url::open(&target.store, dir.path()).await?;
-        let live = controllers::live(store.as_ref(), target.now).await?;
-        if !live.is_empty() {
-            return Err(BackupError::InUse(live));
-        }
+        database::check_unused(store.as_ref(), target.now).await?;
         // A restore that is repeated finds what it wrote before.
         if !target.force && !copy::is_unfinished(store.as_ref()).await? {
             copy::check_empty(store.as_ref()).await?;
@@ -143,46 +136,6 @@ fn stage(mut input: impl Read, staged: &Path) -> Result<(Manifest, Contents), Ba
     })?;
     export.sync_all().map_err(BackupError::Output)?;
     Ok(unpacked)
-}
-
-/// Fills the store, as a new incarnation of it.
-async fn fill(
-    store: Arc<dyn Store>,
-    dir: &DataDir,
-    overwrite: bool,
-) -> Result<String, BackupError> {
-    let export = open_export(&dir.path().join(STAGED)).await?;
-    let overwrite = overwrite || copy::is_unfinished(store.as_ref()).await?;
-    let schema_key = schema_key();
-    let mut incarnation = None;
-    let edit = |key: &Key, value: Vec<u8>| {
-        if *key == schema_key
-            && let Ok(schema) = Schema::from_bytes(&value)
-        {
-            let schema = schema.reborn();
-            incarnation = Some(schema.incarnation.as_str().to_owned());
-            return Some(schema.to_bytes());
-        }
-        (!controllers::is_registration(key)).then_some(value)
-    };
-    copy::import_checked(store.as_ref(), export, overwrite, edit).await?;
-    let audit = AuditLog::new(store, Arc::new(SystemClock));
-    let draft = Draft {
-        who: "local".to_owned(),
-        method: "RESTORE".to_owned(),
-        object: "backup".to_owned(),
-        ..Draft::default()
-    };
-    match audit.append(&draft).await {
-        Err(AuditError::Store(error)) => return Err(error.into()),
-        // A chain that was damaged before is not a reason to be without the site.
-        Err(AuditError::Damaged { .. }) | Ok(_) => {}
-    }
-    // A backup has a schema record: one is not made without it.
-    incarnation.ok_or(BackupError::Entry {
-        name: "store/000000.jsonl".to_owned(),
-        detail: "has no record of the schema",
-    })
 }
 
 /// Puts the staged files where they belong.
@@ -243,12 +196,7 @@ fn give_up(dir: &DataDir, fresh: bool, was_there: bool) {
     // The error that led here is the one to tell.
     let _ = remove_dir(&path.join(STAGED));
     if fresh {
-        let _ = dir.end_restore();
-        if let Ok(entries) = fs::read_dir(path) {
-            for entry in entries.flatten() {
-                let _ = fs::remove_file(entry.path());
-            }
-        }
+        dir.abandon();
         if !was_there {
             let _ = fs::remove_dir(path);
         }
