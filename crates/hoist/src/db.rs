@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use hoist_api::admin::Database;
 use hoist_model::Exit;
 use hoist_server::backup::{BackupError, Output as File};
+use hoist_server::data_dir::DataDir;
 use hoist_server::database;
 use hoist_store::url;
 use hoist_store::{Store, copy};
@@ -286,6 +287,14 @@ async fn migrate(args: &MigrateArgs, shell: &mut Shell) -> Result<Exit, Failure>
         }
         return would_copy(from.store.as_ref(), &address, shell).await;
     }
+    // What a killed controller said of itself does not travel.
+    if places.embedded && !args.dry_run {
+        let forgotten = hoist_inventory::controllers::forget_all(from.store.as_ref()).await;
+        forgotten.map_err(BackupError::from)?;
+    }
+    let made = matches!(address, url::Address::Embedded) && !DataDir::is_there(&from.data_dir);
+    let made = made.then(|| DataDir::open(&from.data_dir)).transpose();
+    let _lock = made.map_err(BackupError::from)?;
     let to = url::open(&args.to, &from.data_dir).await.map_err(BackupError::from)?;
     database::check_unused(to.as_ref(), now).await?;
     if !args.overwrite {
