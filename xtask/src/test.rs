@@ -50,12 +50,12 @@ pub(crate) fn run(extent: Extent) -> Result<()> {
 fn tests(extent: Extent, kinds: [&str; 4]) -> Command {
     let mut command = cargo();
     if has_nextest() {
-        command.args(["nextest", "run"]).args(kinds);
+        command.args(["nextest", "run", "--no-fail-fast"]).args(kinds);
         if extent == Extent::Full {
             command.args(["--run-ignored", "all"]);
         }
     } else {
-        command.args(["test", "--quiet"]).args(kinds);
+        command.args(["test", "--quiet", "--no-fail-fast"]).args(kinds);
         if extent == Extent::Full {
             command.args(["--", "--include-ignored"]);
         }
