@@ -314,7 +314,10 @@ async fn hostile_bodies_are_refused_and_the_server_lives() {
     let long = [b"{\"api\":\"".to_vec(), vec![b'x'; (1 << 20) + 1]].concat();
     post(NDJSON, long).await.problem(413, "body-too-large");
     post(NDJSON, b"not json\n".repeat(100_000)).await.problem(400, "invalid-body");
-    post("application/json", Vec::new()).await;
+    for media_type in ["application/json", NDJSON, "application/yaml"] {
+        let nothing = post(media_type, Vec::new()).await.expect(200).json();
+        assert_eq!((&nothing["created"], &nothing["revision"]), (&json!(0), &json!(0)));
+    }
 
     let length = format!("content-length: {}\r\ncontent-type: application/json", 100 << 20);
     let answer = raw(&site, &length, &vec![b' '; 1 << 20], 100).await;

@@ -179,6 +179,10 @@ async fn what_the_source_owns_is_edited_only_after_it_is_released() {
 
     let released = format!("{path}/released");
     site.put(&released, &json!({"fields": ["kettle"]})).await.problem(400, "bad-parameter");
+    let before = site.records().await;
+    let dry = site.put(&format!("{released}?dry_run=1"), &json!({"fields": ["role"]})).await;
+    assert_eq!(dry.expect(200).json()["provenance"]["released"], json!(["role"]));
+    assert_eq!(site.records().await, before, "a dry run");
     let shown = site.put(&released, &json!({"fields": ["role"]})).await.expect(200).json();
     assert_eq!(shown["provenance"]["released"], json!(["role"]));
     let ours = with(shown, &json!({"role": "Login"}));

@@ -251,6 +251,49 @@ async fn a_dry_run_changes_nothing_and_a_write_is_audited_once() {
     site.stop().await;
 }
 
+/// Whether a path could be one of this route.
+fn is_of(path: &str, template: &str) -> bool {
+    let (path, template): (Vec<_>, Vec<_>) =
+        (path.split('/').collect(), template.split('/').collect());
+    path.len() == template.len()
+        && path.iter().zip(&template).all(|(path, part)| part.starts_with('{') || path == part)
+}
+
+/// A new route that writes has to come with a dry run, and with a line in the table above.
+#[tokio::test]
+async fn every_route_that_writes_has_its_dry_run_tried() {
+    let site = Site::start().await;
+    let tried = writes(&site).await;
+    let document = site.get("/openapi.json").await.json();
+    let mut without = Vec::new();
+    for (template, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            if operation["x-hoist-plane"] != "admin inventory:write" {
+                continue;
+            }
+            let what = format!("{} {template}", method.to_uppercase());
+            let mut parameters = operation["parameters"].as_array().unwrap().iter();
+            if !parameters.any(|parameter| parameter["name"] == "dry_run") {
+                without.push(what);
+                continue;
+            }
+            // It needs an imported node, and is tried where there are some.
+            let elsewhere = template.ends_with("/released");
+            let mut known = tried.iter().map(|(method, path, _)| (method.to_lowercase(), path));
+            let here = known.any(|(tried, path)| tried == *method && is_of(path, template));
+            assert!(here || elsewhere, "{what} is not in the table");
+        }
+    }
+    without.sort();
+    let observations_and_imports = [
+        "POST /inventory/v1/import",
+        "POST /inventory/v1/refresh",
+        "PUT /inventory/v1/nodes/{id}/state",
+    ];
+    assert_eq!(without, observations_and_imports);
+    site.stop().await;
+}
+
 #[tokio::test]
 async fn a_refused_or_empty_write_is_not_in_the_audit_log() {
     let site = Site::start().await;
