@@ -385,6 +385,7 @@ mod tests {
             ("too-many-failures", 1, 1),
             ("source-failed", 1, 1),
             ("internal", 1, 1),
+            ("read-only", 1, 1),
             ("store-unavailable", 1, 5),
             ("outcome-unknown", 1, 5),
             ("timeout", 1, 5),

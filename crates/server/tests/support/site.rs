@@ -1,9 +1,11 @@
 //! A whole controller on port 0, with a site in it.
 
+#![allow(dead_code, reason = "several test binaries share it, and none uses all of it")]
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use hoist_api::client::{Access, Client};
+use hoist_api::client::{Access, ApplyQuery, Client};
 use hoist_server::controller::{Config, Controller};
 use serde_json::{Value, json};
 
@@ -74,7 +76,7 @@ impl Site {
         }
         let lines: Vec<String> = documents.iter().map(Value::to_string).collect();
         let (applied, _) =
-            self.client().apply(&Default::default(), lines.join("\n")).await.unwrap();
+            self.client().apply(&ApplyQuery::default(), lines.join("\n")).await.unwrap();
         assert!(applied.created >= 22, "{applied:?}");
         let node = self.get("/inventory/v1/nodes/by/name/n1", &self.admin).await.1;
         let id = node["id"].as_str().unwrap();
