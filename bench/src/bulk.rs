@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use futures_util::stream;
 
 use crate::sample::{self, SITE};
-use crate::verdict::Row;
+use crate::verdict::{Row, multiple};
 use crate::{inside, resident};
 
 const LIMIT: f64 = 3.0;
@@ -37,7 +37,7 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     let settled = resident::now(&process)?;
     let row = |what: &str, peak: u64, limit| Row {
         what: what.to_owned(),
-        measured: peak.saturating_sub(before) as f64 / roster as f64,
+        measured: multiple(peak.saturating_sub(before), roster),
         unit: "x roster",
         limit,
         detail: format!(

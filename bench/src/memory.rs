@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::inside;
 use crate::sample::{LARGE_SITE, SITE};
-use crate::verdict::Row;
+use crate::verdict::{Row, multiple};
 
 const LIMIT: f64 = 1024.0;
 
@@ -26,7 +26,7 @@ fn row(what: String, grown: u64, count: u32, promised: bool) -> Row {
     let mib = grown / (1024 * 1024);
     Row {
         what,
-        measured: grown as f64 / f64::from(count),
+        measured: multiple(grown, u64::from(count)),
         unit: " B/node",
         limit: promised.then_some(LIMIT),
         detail: format!("{mib} MiB"),

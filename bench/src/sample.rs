@@ -18,8 +18,9 @@ pub(crate) const LARGE_SITE: u32 = 1_000_000;
 const FILL: usize = 20_000;
 
 pub(crate) fn mac(n: u32, nic: u8) -> Mac {
-    let [a, b, c, d] = n.to_be_bytes();
-    Mac::from_octets([0x02, nic, a, b, c, d])
+    let mut octets = [0x02, nic, 0, 0, 0, 0];
+    octets[2..].copy_from_slice(&n.to_be_bytes());
+    Mac::from_octets(octets)
 }
 
 pub(crate) fn spec(n: u32) -> NodeSpec {

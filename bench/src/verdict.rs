@@ -42,6 +42,12 @@ pub(crate) fn print(out: &mut impl Write, title: &str, rows: &[Row]) -> io::Resu
     writeln!(out)
 }
 
+/// `one` as a multiple of `other`. Bytes and counts are far below what a float holds exactly.
+#[expect(clippy::cast_precision_loss, reason = "2^53 bytes are more than any machine has")]
+pub(crate) fn multiple(one: u64, other: u64) -> f64 {
+    one as f64 / other as f64
+}
+
 /// Three digits that say something.
 fn number(value: f64) -> String {
     match value {

@@ -12,7 +12,7 @@ use hoist_testkit::stores::fresh_name;
 const HOIST: &str = env!("CARGO_BIN_EXE_hoist");
 
 /// Long enough for a busy machine, short enough to notice that something hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A `hoist serve` process on its own data directory.
 struct Controller {
