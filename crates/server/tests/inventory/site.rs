@@ -146,7 +146,8 @@ impl Site {
     }
 
     /// Every record of the store with the revision it was last written at, apart from what goes on
-    /// by itself: events are stored behind the answers, leases come and go.
+    /// by itself: events are stored behind the answers, leases come and go, controllers
+    /// say that they live.
     pub(crate) async fn records(&self) -> BTreeMap<String, u64> {
         let store = self.controller.registry().store();
         let mut records = BTreeMap::new();
@@ -209,7 +210,7 @@ impl Site {
 }
 
 fn is_background(key: &str) -> bool {
-    ["event", "events", "lease"].iter().any(|word| key.split('/').next() == Some(word))
+    ["controller", "event", "lease"].iter().any(|word| key.split('/').next() == Some(word))
 }
 
 impl Ask<'_> {

@@ -222,8 +222,8 @@ mod tests {
         .unwrap();
         assert_eq!(
             table(&[node]).render(true),
-            "NAME  NID  ROLE     PARTITION  MAC                IP        STATE  NOTES               XNAME  ARCH     SUBROLE  GROUPS   LABELS  ID\n\
-             n1    48   compute  default    52:54:00:00:00:01  10.1.0.1  -      disabled,protected  -      unknown  -        gpu,hot  rack=7  -\n"
+            "NAME  NID  ROLE     PARTITION  MAC                IP        STATE     NOTES               XNAME  ARCH     SUBROLE  GROUPS   LABELS  ID\n\
+             n1    48   compute  default    52:54:00:00:00:01  10.1.0.1  declared  disabled,protected  -      unknown  -        gpu,hot  rack=7  -\n"
         );
     }
 }
