@@ -43,9 +43,10 @@ pub(crate) fn run(options: Options) -> Result<()> {
     let place = tempfile::Builder::new().prefix("hoist-demo-").tempdir()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        // From here on Ctrl-C ends the demo in good order.
+        // From here on Ctrl-C or a closed terminal ends the demo in good order.
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
+        let mut hangup = signal(SignalKind::hangup())?;
         let mut site = Site::start(hoist, place.path())?;
         site.show()?;
         if !options.once {
@@ -53,6 +54,7 @@ pub(crate) fn run(options: Options) -> Result<()> {
             tokio::select! {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
+                _ = hangup.recv() => {}
                 () = site.ended() => bail!("the controller ended by itself:\n{}", site.log()),
             }
         }
