@@ -88,7 +88,10 @@ impl Base {
     }
 
     fn index_addresses(&mut self) {
-        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        let addresses = self.nodes.iter().flat_map(|node| &node.spec.interfaces);
+        let addresses = addresses.flat_map(|interface| &interface.addresses);
+        let count = addresses.filter(|address| address.addr().is_ipv4()).count();
+        let (mut v4, mut v6) = (Vec::with_capacity(count), Vec::new());
         for (at, node) in (0..).zip(&self.nodes) {
             for address in node.spec.interfaces.iter().flat_map(|i| &i.addresses) {
                 match address.addr() {
