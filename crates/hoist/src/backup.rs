@@ -35,12 +35,12 @@ pub(crate) enum BackupCommand {
     /// encrypted with age: to recipients, to a passphrase from a file, or to one that is asked for.
     #[command(
         after_help = "Examples:\n  hoist backup create --out site.backup --recipient age1…\n  \
-        hoist backup create --out site.backup --passphrase-file /root/backup.pass --offline"
+        hoist backup create --out site.backup --passphrase-file /etc/hoist/backup.pass --offline"
     )]
     Create(CreateArgs),
     /// Check all of a backup, and show what is in it
     #[command(after_help = "Examples:\n  hoist backup verify site.backup --identity key.txt\n  \
-        hoist backup verify site.backup --passphrase-file /root/backup.pass")]
+        hoist backup verify site.backup --passphrase-file /etc/hoist/backup.pass")]
     Verify(VerifyArgs),
     /// Restore a backup into an empty data directory and an empty store
     ///
