@@ -87,7 +87,10 @@ impl FromStr for Selector {
     type Err = ParseSelectorError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        parse::selector(text).map(Self)
+        let selector = parse::selector(text).map(Self)?;
+        // Selectors are kept as they print, which may be longer than they were written.
+        parse::check_length(&selector.to_string())?;
+        Ok(selector)
     }
 }
 
@@ -100,11 +103,11 @@ impl fmt::Display for Selector {
 impl fmt::Display for Expr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Any(parts) => joined(f, parts, " , "),
-            Self::All(parts) => joined(f, parts, " & "),
+            Self::Any(parts) => self.joined(f, parts, " , "),
+            Self::All(parts) => self.joined(f, parts, " & "),
             Self::Not(inner) => {
                 f.write_str("!")?;
-                inner.fmt_inside(f)
+                self.inside(f, inner)
             }
             Self::First(inner) => write!(f, "first({inner})"),
             Self::Atom(atom) => fmt::Display::fmt(atom, f),
@@ -113,29 +116,45 @@ impl fmt::Display for Expr {
 }
 
 impl Expr {
-    /// With parentheses where an operator would otherwise bind differently.
-    fn fmt_inside(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Any(_) | Self::All(_) | Self::Not(_) => write!(f, "({self})"),
-            Self::First(_) | Self::Atom(_) => fmt::Display::fmt(self, f),
+    /// What is printed never has more parentheses than what was written: it would be nested too
+    /// deeply to be read again.
+    fn inside(&self, f: &mut fmt::Formatter<'_>, part: &Self) -> fmt::Result {
+        if part.strength() > self.strength() || matches!(part, Self::Not(_)) {
+            fmt::Display::fmt(part, f)
+        } else {
+            write!(f, "({part})")
         }
     }
-}
 
-fn joined(f: &mut fmt::Formatter<'_>, parts: &[Expr], separator: &str) -> fmt::Result {
-    for (i, part) in parts.iter().enumerate() {
-        if i > 0 {
-            f.write_str(separator)?;
+    /// How tightly it holds together without parentheses.
+    fn strength(&self) -> u8 {
+        match self {
+            Self::Any(_) => 0,
+            Self::All(_) => 1,
+            Self::Not(_) => 2,
+            Self::First(_) | Self::Atom(_) => 3,
         }
-        part.fmt_inside(f)?;
     }
-    Ok(())
+
+    fn joined(&self, f: &mut fmt::Formatter<'_>, parts: &[Self], separator: &str) -> fmt::Result {
+        for (i, part) in parts.iter().enumerate() {
+            if i > 0 {
+                f.write_str(separator)?;
+            }
+            self.inside(f, part)?;
+        }
+        Ok(())
+    }
 }
 
 impl fmt::Display for Atom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Everything => f.write_str("*"),
+            // A role may be called like an operator; quoted, it is not taken for one.
+            Self::Bare(word) if parse::OPERATORS.contains(&word.as_str()) => {
+                write!(f, "\"{word}\"")
+            }
             Self::Bare(word) => f.write_str(word),
             Self::Group { partition, group } if partition.is_any() => write!(f, "group:{group}"),
             Self::Group { partition, group } => write!(f, "{partition}/{group}"),

@@ -9,6 +9,9 @@ use crate::selector::{Atom, Expr};
 const MAX_TEXT: usize = 8 * 1024;
 const MAX_DEPTH: usize = 64;
 
+/// Words that are not names unless they are quoted.
+pub(super) const OPERATORS: [&str; 3] = ["and", "not", "or"];
+
 const PREFIXES: [&str; 11] = [
     "node",
     "role",
@@ -40,17 +43,22 @@ impl ParseSelectorError {
 }
 
 pub(super) fn selector(text: &str) -> Result<Expr, ParseSelectorError> {
+    check_length(text)?;
     let mut parser = Parser { text, at: 0, depth: 0 };
-    if text.len() > MAX_TEXT {
-        let shown: String = text.chars().take(40).collect();
-        let message = format!("it is longer than {MAX_TEXT} bytes");
-        return Err(ParseSelectorError { text: format!("{shown}…"), at: 0, message });
-    }
     let expr = parser.any()?;
     match parser.peek() {
         None => Ok(expr),
         Some(_) => Err(parser.error("expected `,`, `&` or the end")),
     }
+}
+
+pub(super) fn check_length(text: &str) -> Result<(), ParseSelectorError> {
+    if text.len() <= MAX_TEXT {
+        return Ok(());
+    }
+    let shown: String = text.chars().take(40).collect();
+    let message = format!("it is longer than {MAX_TEXT} bytes");
+    Err(ParseSelectorError { text: format!("{shown}…"), at: 0, message })
 }
 
 struct Parser<'a> {

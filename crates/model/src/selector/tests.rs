@@ -161,6 +161,29 @@ fn bounds_hold() {
     assert!(long.parse::<Selector>().unwrap_err().message.contains("longer"));
 }
 
+/// Groups keep their selector as it prints: what cannot be read again would keep a site from
+/// loading. All of these were accepted once, and then not read again; the fuzzer found the first.
+#[test]
+fn what_is_accepted_can_be_read_again() {
+    let quarter = |part: &str| vec![part; 2048].join(",");
+    for text in [
+        "not,a".to_owned(),
+        "and & or".to_owned(),
+        format!("{}a", "!".repeat(64)),
+        format!("{}a & b , c{}", "(".repeat(64), ")".repeat(64)),
+        quarter("a=b"),
+        quarter("ab"),
+    ] {
+        let Ok(selector) = text.parse::<Selector>() else { continue };
+        let printed = selector.to_string();
+        assert_eq!(printed.parse::<Selector>(), Ok(selector), "{text}");
+    }
+    let printed = |text: &str| text.parse::<Selector>().unwrap().to_string();
+    assert_eq!(printed("(a&b),c"), "a & b , c");
+    assert_eq!(printed("(a,b)&!!(c&d)"), "(a , b) & !!(c & d)");
+    assert!(quarter("a=b").parse::<Selector>().is_err(), "it prints too long");
+}
+
 proptest! {
     #[test]
     fn no_text_makes_the_parser_panic(text in r#"[-a-z0-9:*=/&|,!()\[\]"' é]{0,60}"#) {
