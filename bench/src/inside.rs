@@ -1,6 +1,6 @@
 //! What runs in a process of its own, so that nothing else is in its memory.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use hoist_inventory::registry::Brake;
 use hoist_inventory::roster::{Incarnation, Roster};
 use hoist_inventory::{Registry, Resource};
 use hoist_server::controller::{Config, Controller};
-use hoist_store::Store;
 use hoist_store::embedded::{EmbeddedStore, Retention};
+use hoist_store::{Record, Revision, Store};
 
 use crate::{resident, sample};
 
 const SELF: &str = "self";
 
-/// `roster N`, `fill N DIR`, `opened N`, `controller DIR`.
+/// `roster N`, `records N FILE`, `opened N`, `fill N DIR`, `controller DIR`.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
@@ -27,6 +27,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             ask(&["fill", count, path(dir.path())?])?;
             opened(count.parse()?, dir.path())
         }
+        ["records", count, file] => records(count.parse()?, Path::new(file)),
         ["fill", count, dir] => fill(count.parse()?, Path::new(dir)),
         ["controller", dir] => controller(Path::new(dir)),
         _ => bail!("nothing to do for {arguments:?}"),
@@ -88,12 +89,20 @@ fn tell(number: u64) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{number}")?)
 }
 
-/// As a load does it: one record after the other, decoded and forgotten.
+/// As a load does it: one record after the other, decoded and forgotten. Another process makes the
+/// records, so that only what a load leaves behind is in this one's memory.
 fn roster(count: u32) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("records");
+    ask(&["records", &count.to_string(), path(&file)?])?;
     let before = resident::now(SELF)?;
-    let resources = (0..count).map(|n| {
-        let decoded = Resource::from_record(&sample::record(n));
-        decoded.expect("it was just written").expect("it is a node")
+    let lines = BufReader::new(fs_err::File::open(&file)?).lines();
+    let resources = lines.map(|line| {
+        let line = line.expect("it was just written");
+        let (key, value) = line.split_once('\t').expect("a key and a value");
+        let key = key.parse().expect("a key");
+        let record = Record { key, value: value.into(), revision: Revision(1) };
+        Resource::from_record(&record).expect("it was just written").expect("it is a node")
     });
     let roster = Roster::build(Incarnation::new("bench"), 1, 0, resources);
     settle();
@@ -102,10 +111,22 @@ fn roster(count: u32) -> Result<()> {
     tell(grown)
 }
 
+fn records(count: u32, file: &Path) -> Result<()> {
+    let mut out = BufWriter::new(fs_err::File::create(file)?);
+    for n in 0..count {
+        let Record { key, value, .. } = sample::record(n);
+        write!(out, "{key}\t")?;
+        out.write_all(&value)?;
+        out.write_all(b"\n")?;
+    }
+    out.flush()?;
+    tell(u64::from(count))
+}
+
 /// What was freed is given back to the system a little later, and only by a process that lives on.
 fn settle() {
-    for _ in 0..20 {
-        std::thread::sleep(std::time::Duration::from_millis(25));
+    for _ in 0..30 {
+        std::thread::sleep(std::time::Duration::from_millis(100));
         for size in [1 << 6, 1 << 10, 1 << 14, 1 << 20] {
             drop(std::hint::black_box(vec![0_u8; size]));
         }

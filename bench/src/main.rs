@@ -22,8 +22,9 @@ use anyhow::{Result, bail};
 
 use verdict::Row;
 
+/// The one of the `hoist` binary: memory is measured as people will see it.
 #[global_allocator]
-static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Subject = fn() -> Result<Vec<Row>>;
 

@@ -30,6 +30,11 @@ use crate::commands::Shell;
 use crate::failure::Failure;
 use crate::printer::Printer;
 
+/// The system's allocator keeps an arena per thread and gives hardly any of it back: after a bulk
+/// apply of 100,000 nodes a controller stayed four times as large as its roster; see bench/RESULTS.md.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
