@@ -219,7 +219,7 @@ mod tests {
         let one = scope("read,write:inventory,boot:partition:p1 & !role:login").unwrap();
         assert_eq!(one.verbs, [Verb::Read, Verb::Write]);
         assert_eq!(one.contexts, [Context::Inventory, Context::Boot]);
-        assert_eq!(one.selector.as_deref(), Some("partition:p1 & (!role:login)"));
+        assert_eq!(one.selector.as_deref(), Some("partition:p1 & !role:login"));
         assert_eq!(brief(&scope("read:*").unwrap()), "read:*");
         for text in ["", "read", "read:", "fly:inventory", "read:kitchen"] {
             assert!(matches!(scope(text), Err(Failure::Usage { .. })), "{text}");
