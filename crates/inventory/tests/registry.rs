@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hoist_inventory::plan::Reason;
+use hoist_inventory::record::revision_key;
 use hoist_inventory::registry::{Brake, LoadedFrom, Terms, WriteError, Written, mint_id};
 use hoist_inventory::{Registry, last_good, schema};
 use hoist_model::document::{self, Document};
@@ -120,6 +121,30 @@ async fn an_expected_revision_is_compared() {
     apply(&registry, expect(0), nodes(0..1, "a")).await.unwrap();
     let late = apply(&registry, expect(0), nodes(1..2, "a")).await.unwrap_err();
     assert!(matches!(late, WriteError::Outdated { expected: 0, actual: 1 }));
+}
+
+/// A newer controller wrote a kind of record that this one does not know. It must not write on top of
+/// what it could not read: its revision would be given out twice.
+#[tokio::test]
+async fn nothing_is_written_over_a_record_that_cannot_be_read() {
+    let ground = Ground::new(Backend::Embedded);
+    let registry = open(&ground).await;
+    apply(&registry, Terms::default(), nodes(0..1, "compute")).await.unwrap();
+    let newer = Txn {
+        compares: vec![],
+        ops: vec![
+            Op::Put(revision_key(), br#"{"revision":2}"#.to_vec()),
+            Op::Put("site/zone/a".parse().unwrap(), b"{}".to_vec()),
+        ],
+    };
+    let store = ground.store().await;
+    let theirs = store.commit(newer).await.unwrap();
+    for _ in 0..3 {
+        let refused = apply(&registry, Terms::default(), nodes(1..2, "compute")).await.unwrap_err();
+        assert!(matches!(refused, WriteError::NotLoaded), "{refused}");
+    }
+    assert_eq!(registry.roster().len(), 1, "what was known stays");
+    assert_eq!(store.get(&revision_key()).await.unwrap().unwrap().revision, theirs);
 }
 
 #[tokio::test(flavor = "multi_thread")]
