@@ -13,6 +13,7 @@ mod nid;
 mod text;
 mod xname;
 
+pub mod artifact;
 pub mod boot;
 pub mod document;
 pub mod group;
@@ -21,6 +22,7 @@ pub mod node;
 pub mod partition;
 pub mod selector;
 
+pub use artifact::{Artifact, ArtifactSpec, Digest};
 pub use boot::{Boot, BootRules, SelectedBy};
 pub use document::{Document, Kind, Spec};
 pub use exit::Exit;
@@ -28,7 +30,7 @@ pub use fault::{Fault, nearest};
 pub use group::{Group, GroupKey, GroupSpec};
 pub use id::{NodeId, ParseNodeIdError};
 pub use mac::Mac;
-pub use name::{GroupName, LabelKey, Name, Role};
+pub use name::{ArtifactName, GroupName, LabelKey, Name, Role};
 pub use network::{Network, NetworkSpec, Subnet};
 pub use nid::Nid;
 pub use node::{

@@ -138,6 +138,19 @@ name!(
     |text| CompactString::from(text)
 );
 
+name!(
+    /// The name of an artifact: a file name, so that kernels keep theirs.
+    ArtifactName,
+    "artifact name",
+    "use 1 to 63 letters, digits and `-` `.` `_` `+`, starting with a letter or digit",
+    "^[A-Za-z0-9][-A-Za-z0-9._+]{0,62}$",
+    |name| {
+        name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'+'))
+            && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+    },
+    |text| CompactString::from(text)
+);
+
 impl Name {
     /// The partition of a node that names none.
     pub fn default_partition() -> Self {

@@ -1,0 +1,123 @@
+//! An artifact: a kernel, initrd, image or other file that hoist serves, known by its content.
+
+use std::fmt::{self, Write as _};
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::node::Arch;
+use crate::text::as_text;
+use crate::{ArtifactName, Fault};
+
+/// The SHA-256 of a file's content: what the file *is*, wherever it is kept.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest([u8; 32]);
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a SHA-256 digest; write 64 hex digits")]
+pub struct ParseDigestError(String);
+
+/// A name for some content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ArtifactSpec {
+    /// The content it stands for.
+    pub sha256: Digest,
+    /// In bytes.
+    pub size: u64,
+    /// What machines it is for; `unknown` when that does not matter.
+    #[serde(default, skip_serializing_if = "is_unknown")]
+    pub arch: Arch,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+}
+
+/// An artifact as the site keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Artifact {
+    pub name: ArtifactName,
+    pub spec: ArtifactSpec,
+    pub revision: u64,
+}
+
+/// Longest description.
+const MAX_DESCRIPTION: usize = 1024;
+
+impl ArtifactSpec {
+    pub fn check(&self) -> Vec<Fault> {
+        if self.description.len() > MAX_DESCRIPTION {
+            let message = format!("it is longer than {MAX_DESCRIPTION} bytes");
+            return vec![Fault::new("description", message)];
+        }
+        Vec::new()
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants a reference")]
+fn is_unknown(arch: &Arch) -> bool {
+    *arch == Arch::Unknown
+}
+
+impl Digest {
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl FromStr for Digest {
+    type Err = ParseDigestError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || ParseDigestError(text.chars().take(80).collect());
+        let digits = text.strip_prefix("sha256:").unwrap_or(text);
+        if digits.len() != 64 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(wrong());
+        }
+        let mut bytes = [0; 32];
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&digits[2 * i..2 * i + 2], 16).map_err(|_| wrong())?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::with_capacity(64);
+        for byte in self.0 {
+            write!(text, "{byte:02x}")?;
+        }
+        f.pad(&text)
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+as_text!(Digest, "Digest", "a SHA-256 digest, 64 hex digits", Some("^(sha256:)?[0-9a-fA-F]{64}$"));
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn digests_print_as_they_parse(bytes in any::<[u8; 32]>(), text in ".{0,80}") {
+            let digest = Digest::from_bytes(bytes);
+            prop_assert_eq!(digest.to_string().parse(), Ok(digest));
+            prop_assert_eq!(format!("sha256:{digest:X>64}").parse(), Ok(digest));
+            let _ = text.parse::<Digest>();
+        }
+    }
+}
