@@ -95,13 +95,13 @@ impl Default for BootConfigSpec {
 pub const ARTIFACT_SCHEME: &str = "artifact:";
 
 impl BootConfigSpec {
-    /// The names of the artifacts it boots, and where they stand.
+    /// The names of the artifacts it needs, and where they stand.
     pub fn artifacts(&self) -> impl Iterator<Item = (String, &str)> {
         let initrds = self.initrd.iter().enumerate();
         let initrds = initrds.map(|(i, initrd)| (format!("initrd[{i}]"), initrd.as_str()));
-        std::iter::once(("kernel".to_owned(), self.kernel.as_str()))
-            .chain(initrds)
-            .filter_map(|(at, url)| Some((at, url.strip_prefix(ARTIFACT_SCHEME)?)))
+        let urls = std::iter::once(("kernel".to_owned(), self.kernel.as_str())).chain(initrds);
+        let urls = urls.filter_map(|(at, url)| Some((at, url.strip_prefix(ARTIFACT_SCHEME)?)));
+        urls.chain(artifacts_in(&self.params).map(|name| ("params".to_owned(), name)))
     }
 
     pub fn check(&self) -> Vec<Fault> {
@@ -137,6 +137,21 @@ impl BootConfigSpec {
     }
 }
 
+/// The artifacts that a command line names: `root=live:artifact:image.squashfs`.
+pub fn artifacts_in(line: &str) -> impl Iterator<Item = &str> {
+    let names = line.match_indices(ARTIFACT_SCHEME);
+    names.map(|(at, scheme)| {
+        let rest = &line[at + scheme.len()..];
+        &rest[..artifact_name_length(rest)]
+    })
+}
+
+/// How far the name of an artifact reaches at the start of a text.
+pub fn artifact_name_length(text: &str) -> usize {
+    let part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | '+');
+    text.find(|c: char| !part(c)).unwrap_or(text.len())
+}
+
 /// A URL that goes into a script: one word, one line, of bearable length.
 pub fn check_url(at: &str, url: &str) -> Option<Fault> {
     if url.len() > MAX_URL {
@@ -153,10 +168,19 @@ pub fn check_params(at: &str, params: &str) -> Option<Fault> {
         let message = format!("it is longer than {MAX_PARAMS} bytes");
         return Some(Fault::new(at, message).hint("no kernel takes that much"));
     }
+    if let Some(word) = params.split_whitespace().find(|word| ends_command(word)) {
+        let message = format!("`{word}` cannot stand in a command line: iPXE would end it there");
+        return Some(Fault::new(at, message).hint("leave it out"));
+    }
     // Some count as blanks in one place and as line ends in another: none of them is let in.
     let bad = params.chars().find(|c| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}'))?;
     let message = format!("`{}` cannot stand in a command line", bad.escape_debug());
     Some(Fault::new(at, message).hint("keep it on one line, without control characters"))
+}
+
+/// Words that iPXE takes for an end of the command.
+fn ends_command(word: &str) -> bool {
+    matches!(word, "||" | "&&")
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -180,9 +204,14 @@ mod tests {
             ..BootConfigSpec::default()
         };
         assert!(spec("http://a/vmlinuz", "quiet console=ttyS0").check().is_empty());
-        for (kernel, params) in
-            [("", ""), ("http://a/b c", ""), ("http://a\n", ""), ("k", "a\nb"), ("k", "a\u{0}")]
-        {
+        for (kernel, params) in [
+            ("", ""),
+            ("http://a/b c", ""),
+            ("http://a\n", ""),
+            ("k", "a\nb"),
+            ("k", "a\u{0}"),
+            ("k", "a || shell"),
+        ] {
             assert_eq!(spec(kernel, params).check().len(), 1, "{kernel:?} {params:?}");
         }
         assert_eq!(spec("k", &"x".repeat(MAX_PARAMS + 1)).check().len(), 1);

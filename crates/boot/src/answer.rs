@@ -1,0 +1,654 @@
+//! The answer to a booting machine: a function of the roster, the request and the settings.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use hoist_inventory::Roster;
+use hoist_model::{BootMode, BssKey, BssRecord, Name, Node, NodeId};
+use jiff::Timestamp;
+
+use crate::asked::{Asked, Who};
+use crate::command_line::{self, Line, Surroundings, resolve, resolve_in};
+use crate::presign::{S3, is_s3};
+use crate::script::{self, BootScript, Chain};
+use crate::select::{Choice, Source, Standing, Table};
+use crate::template::{NodeValues, View};
+
+/// The word that BSS replaces by a token fetched for the node.
+pub const JOIN_TOKEN: &str = "${SPIRE_JOIN_TOKEN}";
+
+/// Longest pause between two questions of a machine that nobody knows.
+const LONGEST_WAIT: u64 = 300;
+
+/// How scripts are made.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where controllers are reached, without a slash at the end; this one's own among them.
+    pub advertise: Vec<String>,
+    /// What comes in front of `/boot/v1` in retry URLs, if it is not one of `advertise`.
+    pub chain_base: Option<String>,
+    /// The address in the `ds=` word of BSS records, if it is not one of `advertise`.
+    pub ds_address: Option<String>,
+    /// `ds=nocloud;…` in the form that every version of cloud-init takes, also for BSS records.
+    pub portable_ds: bool,
+    pub retry_delay: Duration,
+    pub ask_delay: Duration,
+    pub s3: Option<S3>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            advertise: Vec::new(),
+            chain_base: None,
+            ds_address: None,
+            portable_ds: false,
+            retry_delay: Duration::from_secs(30),
+            ask_delay: Duration::from_secs(10),
+            s3: None,
+        }
+    }
+}
+
+/// Where the request arrived, as far as it can be told from it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Place<'a> {
+    /// The `Host` header.
+    pub host: Option<&'a str>,
+    pub secure: bool,
+    /// What a gateway put in front of the path: `/apis/bss`, or nothing.
+    pub prefix: &'a str,
+}
+
+#[derive(Debug)]
+pub enum Answer {
+    Script {
+        text: String,
+        served: Served,
+    },
+    Parts {
+        parts: Parts,
+        served: Served,
+    },
+    /// With the detail, in BSS's words where it has some.
+    NotFound {
+        detail: String,
+    },
+    /// The script wants a join token for this node first; then it is [`Pending::finish`].
+    NeedsToken(Box<Pending>),
+}
+
+/// What was handed out, for history and for what follows from it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Served {
+    pub node: Option<NodeId>,
+    pub what: What,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    /// A kernel, from a configuration or a BSS record.
+    Boot {
+        /// As people call it.
+        name: String,
+        revision: u64,
+        installs: bool,
+        /// To be marked as had: the configuration, for one boot only.
+        one_boot: Option<Name>,
+    },
+    /// The image for machines nobody knows.
+    Discovery,
+    Disk,
+    Hold,
+    AskAgain,
+}
+
+/// `json=1`: what the script would be made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parts {
+    pub params: String,
+    pub kernel: String,
+    pub kernel_params: String,
+    pub initrd: String,
+    pub initrd_params: String,
+}
+
+/// A script that lacks only its join token.
+#[derive(Debug)]
+pub struct Pending {
+    pub xname: String,
+    pub role: Option<String>,
+    pub subrole: Option<String>,
+    text: Text,
+    served: Served,
+}
+
+#[derive(Debug)]
+enum Text {
+    Script(String),
+    Parts(Parts),
+}
+
+impl Pending {
+    pub fn finish(self, token: &str) -> Answer {
+        let served = self.served;
+        match self.text {
+            Text::Script(text) => Answer::Script { text: text.replace(JOIN_TOKEN, token), served },
+            Text::Parts(mut parts) => {
+                parts.params = parts.params.replace(JOIN_TOKEN, token);
+                Answer::Parts { parts, served }
+            }
+        }
+    }
+}
+
+/// Makes answers. Holds the settings and what was worked out from the current roster.
+#[derive(Debug)]
+pub struct Booter {
+    settings: Settings,
+    table: ArcSwapOption<Table>,
+    building: Mutex<()>,
+}
+
+/// A node's question on one roster, with everything that decides the answer.
+struct Case<'a> {
+    roster: &'a Roster,
+    table: &'a Table,
+    asked: &'a Asked<'a>,
+    place: Place<'a>,
+    now: Timestamp,
+}
+
+impl Booter {
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, table: ArcSwapOption::empty(), building: Mutex::new(()) }
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The configurations of the roster, made ready. Made anew only when they, or the nodes and
+    /// groups they speak of, have changed.
+    pub fn table(&self, roster: &Arc<Roster>) -> Arc<Table> {
+        let current = |table: Option<Arc<Table>>| table.filter(|table| table.is_of(roster));
+        if let Some(table) = current(self.table.load_full()) {
+            return table;
+        }
+        let _one_is_enough = self.building.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(table) = current(self.table.load_full()) {
+            return table;
+        }
+        let table = Arc::new(Table::build(roster));
+        self.table.store(Some(Arc::clone(&table)));
+        table
+    }
+
+    /// `handed_out` says which configuration for one boot the node was given already.
+    pub fn answer(
+        &self,
+        roster: &Arc<Roster>,
+        asked: &Asked<'_>,
+        place: Place<'_>,
+        now: Timestamp,
+        handed_out: impl Fn(NodeId) -> Option<Name>,
+    ) -> Answer {
+        let table = self.table(roster);
+        let case = Case { roster, table: &table, asked, place, now };
+        let Some(node) = asked.who.node(roster) else { return self.unknown(&case) };
+        if !node.spec.enabled {
+            let detail = format!("{}: this host is disabled", asked.who);
+            return Answer::NotFound { detail };
+        }
+        let handed_out = handed_out(node.id);
+        let standing = Standing {
+            state: roster.boot_state(node.id).map(Arc::as_ref),
+            handed_out: handed_out.as_ref(),
+        };
+        let key = asked.who.key();
+        let choice = table.best(roster, node, key.as_ref(), standing);
+        let mode = mode(standing, choice.as_ref());
+        if !asked.json {
+            let served = |what| Served { node: Some(node.id), what };
+            match mode {
+                BootMode::Disk => {
+                    return Answer::Script { text: script::disk(), served: served(What::Disk) };
+                }
+                BootMode::Hold => {
+                    let reason = standing.state.and_then(|state| state.reason.as_deref());
+                    let reason = format!("this node is held{}", told(reason));
+                    let text = script::wait(&reason, self.pause(&case), &self.asking(&case));
+                    return Answer::Script { text, served: served(What::Hold) };
+                }
+                BootMode::Live | BootMode::Install => {}
+            }
+        }
+        match choice.filter(Choice::boots) {
+            Some(choice) => self.boot(&case, Some(node), &choice),
+            None => self.unconfigured(&case, Some(node)),
+        }
+    }
+
+    /// A machine the inventory does not know gets what was written for it, if anything was.
+    fn unknown(&self, case: &Case<'_>) -> Answer {
+        let record = case.asked.who.key().and_then(|key| case.roster.bss(&key));
+        match record.filter(|record| !record.kernel.is_empty()) {
+            Some(record) => self.boot(case, None, &own(record)),
+            None => self.unconfigured(case, None),
+        }
+    }
+
+    /// Nothing was written for the machine: the image for its architecture, or wait.
+    fn unconfigured(&self, case: &Case<'_>, node: Option<&Node>) -> Answer {
+        let Asked { who, arch, wait, json, .. } = case.asked;
+        let id = node.map(|node| node.id);
+        let discovery = arch.as_ref().and_then(|arch| case.roster.bss(&BssKey::unknown(arch)));
+        if let Some(record) = discovery.filter(|record| !record.kernel.is_empty()) {
+            let mut answer = self.boot(case, None, &own(record));
+            if let Answer::Script { served, .. } = &mut answer {
+                *served = Served { node: id, what: What::Discovery };
+            }
+            return answer;
+        }
+        let served = Served { node: id, what: What::AskAgain };
+        if *json {
+            let nothing = String::new;
+            let parts = Parts {
+                params: "kernel".to_owned(),
+                kernel: nothing(),
+                kernel_params: nothing(),
+                initrd: nothing(),
+                initrd_params: nothing(),
+            };
+            return Answer::Parts { parts, served };
+        }
+        // Those who name their architecture of their own accord hear the truth at once, as from
+        // BSS. Machines that were sent to ask again go on asking: a 404 would end their boot.
+        if arch.is_some() && *wait == 0 {
+            return Answer::NotFound {
+                detail: format!("{who}: this host not configured for booting."),
+            };
+        }
+        let text = script::ask_again(self.pause(case), &self.asking(case));
+        Answer::Script { text, served }
+    }
+
+    /// Grows with every round and differs from machine to machine, so that a room full of strangers
+    /// does not ask as one.
+    fn pause(&self, case: &Case<'_>) -> u64 {
+        let first = self.settings.ask_delay.as_secs();
+        let wait = case.asked.wait;
+        if wait == 0 {
+            return first;
+        }
+        let grown = (first << wait.min(5)).clamp(1, LONGEST_WAIT);
+        let spread = grown / 4;
+        let salt =
+            case.asked.who.query().bytes().fold(u64::from(wait), |sum, byte| {
+                sum.wrapping_mul(31).wrapping_add(u64::from(byte))
+            });
+        grown - spread + salt % (2 * spread + 1)
+    }
+
+    /// Where a machine that has to wait asks again.
+    fn asking(&self, case: &Case<'_>) -> Chain {
+        let (who, ts) = (case.asked.who.query(), case.now.as_second());
+        let wait = case.asked.wait.saturating_add(1).min(99);
+        let query = format!("{who}&arch=${{buildarch}}&ts={ts}&wait={wait}");
+        self.chain(case.place, &query, false)
+    }
+
+    fn retrying(&self, case: &Case<'_>, node: Option<&Node>, native: bool) -> Chain {
+        // As BSS: by MAC if there is one, whatever the machine asked by.
+        let mac = node.and_then(|node| match case.asked.who {
+            Who::Mac(..) => None,
+            Who::Name(_) | Who::Nid(_) => node.spec.interfaces.first().map(|i| i.mac),
+        });
+        let who = mac.map_or_else(|| case.asked.who.query(), |mac| format!("mac={mac}"));
+        let query = format!("{who}&retry={}", case.asked.retry.saturating_add(1));
+        self.chain(case.place, &query, native)
+    }
+
+    /// This controller first, then the others, and around again.
+    fn chain(&self, place: Place<'_>, query: &str, native: bool) -> Chain {
+        let url = |base: &str, prefix: &str| format!("{base}{prefix}/boot/v1/bootscript?{query}");
+        if let Some(base) = &self.settings.chain_base {
+            return Chain { urls: vec![url(base, "")], forever: native };
+        }
+        let (all, at) = (&self.settings.advertise, self.own_place(place));
+        if all.len() > 1 {
+            // The next one first: whatever failed may have failed because of this one.
+            let order = (1..=all.len()).map(|step| &all[(at + step) % all.len()]);
+            return Chain { urls: order.map(|base| url(base, "")).collect(), forever: true };
+        }
+        Chain { urls: vec![url(&self.base(place), place.prefix)], forever: native }
+    }
+
+    /// Where this controller is reached: as configured, else as the machine did it.
+    pub fn base(&self, place: Place<'_>) -> String {
+        if let Some(base) = self.settings.advertise.get(self.own_place(place)) {
+            return base.clone();
+        }
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
+        match place.host.filter(|host| !host.is_empty() && host.chars().all(plain)) {
+            Some(host) => format!("http{}://{host}", if place.secure { "s" } else { "" }),
+            // iPXE takes a path for one on the server it got the script from.
+            None => String::new(),
+        }
+    }
+
+    /// Which of the advertised URLs the machine used; the first if none.
+    fn own_place(&self, place: Place<'_>) -> usize {
+        let host = place.host.unwrap_or_default();
+        let is_host = |base: &String| {
+            let authority = base.split_once("://").map_or(base.as_str(), |(_, rest)| rest);
+            authority.split('/').next() == Some(host)
+        };
+        self.settings.advertise.iter().position(is_host).unwrap_or(0)
+    }
+}
+
+/// Making the script of a choice.
+impl Booter {
+    fn boot(&self, case: &Case<'_>, node: Option<&Node>, choice: &Choice) -> Answer {
+        let served = Served {
+            node: node.map(|node| node.id),
+            what: What::Boot {
+                name: choice.name(),
+                revision: choice.revision(),
+                installs: choice.installs(),
+                one_boot: match &choice.source {
+                    Source::Config(config) if choice.is_for_one_boot() => Some(config.name.clone()),
+                    _ => None,
+                },
+            },
+        };
+        let made = match self.make(case, node, choice) {
+            Ok(made) => made,
+            Err(Unmade::Sign { detail }) => return Answer::NotFound { detail },
+            Err(Unmade::Template { reason, chain }) => {
+                tracing::warn!(config = choice.name(), reason, "a boot template failed");
+                let reason = format!("the template of `{}` failed: {reason}", choice.name());
+                let text = script::wait(&reason, self.settings.retry_delay.as_secs(), &chain);
+                return Answer::Script { text, served: Served { what: What::AskAgain, ..served } };
+            }
+        };
+        if !case.asked.json && made.script.contains(JOIN_TOKEN)
+            || case.asked.json && made.line.contains(JOIN_TOKEN)
+        {
+            let text = if case.asked.json {
+                Text::Parts(made.parts(case.roster, choice))
+            } else {
+                Text::Script(made.script)
+            };
+            let xname = node.map(crate::bss::home_of).map(|key| key.to_string());
+            let role = |role: Option<&hoist_model::Role>| role.map(ToString::to_string);
+            return Answer::NeedsToken(Box::new(Pending {
+                xname: xname.unwrap_or_default(),
+                role: role(node.and_then(|node| node.spec.role.as_ref())),
+                subrole: role(node.and_then(|node| node.spec.subrole.as_ref())),
+                text,
+                served,
+            }));
+        }
+        if case.asked.json {
+            return Answer::Parts { parts: made.parts(case.roster, choice), served };
+        }
+        Answer::Script { text: made.script, served }
+    }
+
+    fn make(&self, case: &Case<'_>, node: Option<&Node>, choice: &Choice) -> Result<Made, Unmade> {
+        let base = self.base(case.place);
+        let native = matches!(choice.source, Source::Config(_));
+        let chain = self.retrying(case, node, native);
+        let line = self.line(case, node, choice, &base);
+        let text = line.text();
+        let text = if native {
+            resolve_in(case.roster, &base, &text)
+        } else {
+            self.sign_words(&text, case.now)
+        };
+        let (kernel, initrds) = self.images(case, choice, &base)?;
+        let retry_delay = self.settings.retry_delay.as_secs();
+        let script = match &choice.source {
+            Source::Config(config) if config.spec.template.is_some() => {
+                let node = node.ok_or_else(|| Unmade::template("there is no node", &chain))?;
+                let values = node_values(case.roster, node, &case.asked.who);
+                let view = View {
+                    node: values,
+                    config: &config.name,
+                    kernel: &kernel,
+                    initrd: &initrds,
+                    params: &text,
+                    base: &base,
+                    retry_url: chain.urls.first().map_or("", String::as_str),
+                    retry_delay,
+                };
+                let rendered = case.table.templates.render(&config.name, &view);
+                rendered.map_err(|error| Unmade::template(error.to_string(), &chain))?
+            }
+            _ => script::boot(&BootScript {
+                kernel: &kernel,
+                initrds: &initrds,
+                line: &text,
+                retry_delay,
+                chain: &chain,
+            }),
+        };
+        Ok(Made { script, line: text })
+    }
+
+    /// The command line, with the origin of every part.
+    fn line(&self, case: &Case<'_>, node: Option<&Node>, choice: &Choice, base: &str) -> Line {
+        let bootif = case.asked.who.bootif();
+        let discovery = node.is_none() && case.asked.who.node(case.roster).is_some();
+        match &choice.source {
+            Source::Bss(record) => {
+                let unknown = record.key.to_string().starts_with("Unknown-");
+                let address = self.settings.ds_address.as_deref().unwrap_or(base);
+                let ds = if self.settings.portable_ds {
+                    format!("ds=nocloud;s={address}/;dsmode=net")
+                } else {
+                    format!("ds=nocloud-net;s={address}/")
+                };
+                // Without its node, and without what would tie it to one.
+                let bootif = bootif.as_deref().filter(|_| !unknown && !discovery);
+                let around = Surroundings { node, bootif, ds: Some(&ds) };
+                command_line::of_record(case.roster, record, around)
+            }
+            Source::Config(config) => {
+                let seed = config.spec.cloud_init.as_deref().filter(|seed| *seed != "none");
+                let ds = seed.map(|url| format!("ds=nocloud;s={};dsmode=net", with_slash(url)));
+                let around = Surroundings { node, bootif: bootif.as_deref(), ds: ds.as_deref() };
+                command_line::of_config(config, around)
+            }
+        }
+    }
+
+    fn images(
+        &self,
+        case: &Case<'_>,
+        choice: &Choice,
+        base: &str,
+    ) -> Result<(String, Vec<String>), Unmade> {
+        let one = |url: &str| {
+            let url = resolve(case.roster, base, url);
+            self.signed(&url, case.now).map_err(|detail| Unmade::Sign { detail })
+        };
+        match &choice.source {
+            Source::Config(config) => {
+                let initrds = config.spec.initrd.iter().map(|initrd| one(initrd));
+                Ok((one(&config.spec.kernel)?, initrds.collect::<Result<_, _>>()?))
+            }
+            Source::Bss(record) => {
+                let initrd = Some(&record.initrd).filter(|initrd| !initrd.is_empty());
+                Ok((
+                    one(&record.kernel)?,
+                    initrd.map(|initrd| one(initrd)).into_iter().collect::<Result<_, _>>()?,
+                ))
+            }
+        }
+    }
+
+    fn signed(&self, url: &str, now: Timestamp) -> Result<String, String> {
+        if !is_s3(url) {
+            return Ok(url.to_owned());
+        }
+        match &self.settings.s3 {
+            Some(s3) => s3.sign(url, now).map_err(|error| error.to_string()),
+            None => {
+                Err(format!("`{url}` cannot be signed: `s3.endpoint` and its keys are not set"))
+            }
+        }
+    }
+
+    /// `metal.server=s3://…` and `root=live:s3://…`, where they can be signed.
+    fn sign_words(&self, line: &str, now: Timestamp) -> String {
+        const WORDS: [&str; 2] = ["metal.server=", "root=live:"];
+        if self.settings.s3.is_none() || !WORDS.iter().any(|word| line.contains(word)) {
+            return line.to_owned();
+        }
+        let signed = line.split(' ').map(|word| {
+            let prefix = WORDS.iter().find(|prefix| word.starts_with(**prefix));
+            let url = prefix.map(|prefix| &word[prefix.len()..]).filter(|url| is_s3(url));
+            match (prefix, url.and_then(|url| self.signed(url, now).ok())) {
+                (Some(prefix), Some(url)) => format!("{prefix}{url}"),
+                _ => word.to_owned(),
+            }
+        });
+        signed.collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Looking behind an answer.
+impl Booter {
+    /// The command line a node would get, part by part.
+    pub fn parts_of(
+        &self,
+        roster: &Arc<Roster>,
+        node: &Node,
+        choice: &Choice,
+        place: Place<'_>,
+        now: Timestamp,
+    ) -> Line {
+        let table = self.table(roster);
+        let asked = asked_by(roster, node);
+        let case = Case { roster, table: &table, asked: &asked, place, now };
+        self.line(&case, Some(node), choice, &self.base(place))
+    }
+
+    /// What a choice comes to for a node: the whole script, or why there is none.
+    pub fn try_out(
+        &self,
+        roster: &Arc<Roster>,
+        table: &Table,
+        node: &Node,
+        choice: &Choice,
+        now: Timestamp,
+    ) -> Result<String, String> {
+        let asked = asked_by(roster, node);
+        let case = Case { roster, table, asked: &asked, place: Place::default(), now };
+        match self.make(&case, Some(node), choice) {
+            Ok(made) => Ok(made.script),
+            Err(Unmade::Sign { detail }) => Err(detail),
+            Err(Unmade::Template { reason, .. }) => Err(reason),
+        }
+    }
+}
+
+/// As the node itself would ask: by the MAC it boots with.
+pub fn asked_by(roster: &Roster, node: &Node) -> Asked<'static> {
+    let mac = roster.boot(node).map(|boot| boot.mac);
+    let mac = mac.or_else(|| node.spec.interfaces.first().map(|interface| interface.mac));
+    let who = match mac {
+        Some(mac) => Who::Mac(mac, None),
+        None => Who::Name(node.name.to_string().into()),
+    };
+    Asked { who, arch: None, retry: 0, wait: 0, json: false }
+}
+
+/// What a node is to do, by what was decided, else by its configuration.
+pub fn mode(standing: Standing<'_>, choice: Option<&Choice>) -> BootMode {
+    // For one boot, a held or installed node does as it is told.
+    if choice.is_some_and(|choice| choice.rank.next_boot_only) {
+        return BootMode::Live;
+    }
+    let decided = standing.state.and_then(|state| state.mode);
+    decided.unwrap_or_else(|| match choice {
+        Some(choice) if choice.installs() => BootMode::Install,
+        _ => BootMode::Live,
+    })
+}
+
+struct Made {
+    script: String,
+    line: String,
+}
+
+enum Unmade {
+    Sign { detail: String },
+    Template { reason: String, chain: Chain },
+}
+
+impl Unmade {
+    fn template(reason: impl Into<String>, chain: &Chain) -> Self {
+        Self::Template { reason: reason.into(), chain: chain.clone() }
+    }
+}
+
+impl Made {
+    /// Paths as they are stored, not as they are signed.
+    fn parts(&self, roster: &Roster, choice: &Choice) -> Parts {
+        let image = |kind, path: &str| {
+            let key = hoist_model::BssImageKey { kind, path: path.to_owned() };
+            roster.bss_image(&key).map(|image| image.params.clone()).unwrap_or_default()
+        };
+        let (kernel, initrd) = match &choice.source {
+            Source::Config(config) => (config.spec.kernel.clone(), config.spec.initrd.join(" ")),
+            Source::Bss(record) => (record.kernel.clone(), record.initrd.clone()),
+        };
+        Parts {
+            params: format!("kernel {}", self.line),
+            kernel_params: image(hoist_model::ImageKind::Kernel, &kernel),
+            initrd_params: image(hoist_model::ImageKind::Initrd, &initrd),
+            kernel,
+            initrd,
+        }
+    }
+}
+
+fn own(record: &Arc<BssRecord>) -> Choice {
+    Choice::of_record(record, hoist_model::selector::Class::Node, record.key.to_string())
+}
+
+fn told(reason: Option<&str>) -> String {
+    reason.map(|reason| format!(": {reason}")).unwrap_or_default()
+}
+
+fn with_slash(url: &str) -> String {
+    if url.ends_with('/') { url.to_owned() } else { format!("{url}/") }
+}
+
+fn node_values<'a>(roster: &Roster, node: &'a Node, who: &Who<'_>) -> NodeValues<'a> {
+    let (spec, boot) = (&node.spec, roster.boot(node));
+    let asked = match who {
+        Who::Mac(mac, _) => Some(*mac),
+        Who::Name(_) | Who::Nid(_) => None,
+    };
+    NodeValues {
+        id: node.id.to_string(),
+        name: &node.name,
+        xname: spec.xname.map(|xname| xname.to_string()),
+        nid: spec.nid.map(hoist_model::Nid::get),
+        role: spec.role.as_deref(),
+        subrole: spec.subrole.as_deref(),
+        partition: &spec.partition,
+        groups: roster.groups_of(node).iter().map(ToString::to_string).collect(),
+        arch: spec.arch.as_str(),
+        mac: asked.or(boot.as_ref().map(|boot| boot.mac)).map(|mac| mac.to_string()),
+        ip: boot.and_then(|boot| boot.ip).map(|ip| ip.to_string()),
+        labels: spec.labels.iter().map(|(key, value)| (key.as_str(), value)).collect(),
+        data: spec.data.as_deref(),
+    }
+}

@@ -1,0 +1,60 @@
+//! How BSS records belong to nodes: a node is the same node by any of its names.
+
+use std::sync::Arc;
+
+use hoist_inventory::Roster;
+use hoist_model::selector::Class;
+use hoist_model::{BssKey, BssRecord, Node};
+
+/// The key under which a node's record is written.
+pub fn home_of(node: &Node) -> BssKey {
+    node.spec.xname.map_or_else(|| BssKey::tag(node.name.as_str()), BssKey::Xname)
+}
+
+/// Every key that means exactly this node, in the order in which they are looked at.
+pub fn keys_of(node: &Node) -> impl Iterator<Item = BssKey> + '_ {
+    let xname = node.spec.xname.map(BssKey::Xname);
+    let macs = node.spec.interfaces.iter().map(|interface| BssKey::Mac(interface.mac));
+    let nid = node.spec.nid.map(BssKey::Nid);
+    xname.into_iter().chain([BssKey::tag(node.name.as_str())]).chain(macs).chain(nid)
+}
+
+/// The node a key means, if it means one.
+pub fn node_of<'r>(roster: &'r Roster, key: &BssKey) -> Option<&'r Arc<Node>> {
+    match key {
+        BssKey::Xname(xname) => roster.by_xname(*xname),
+        BssKey::Mac(mac) => roster.by_mac(*mac),
+        BssKey::Nid(nid) => roster.by_nid(*nid),
+        BssKey::Tag(tag) => roster.by_name(tag),
+    }
+}
+
+/// The record that was written for exactly this node. The key it asked by goes before its other
+/// MACs and its nid.
+pub fn own_record<'r>(
+    roster: &'r Roster,
+    node: &Node,
+    asked: Option<&BssKey>,
+) -> Option<&'r Arc<BssRecord>> {
+    let home = roster.bss(&home_of(node));
+    let asked = || asked.and_then(|key| roster.bss(key));
+    let others = || keys_of(node).find_map(|key| roster.bss(&key));
+    home.or_else(asked).or_else(others)
+}
+
+/// The record of the first tag that speaks of the node: role, subrole, groups in their order, and
+/// in the end `Default`.
+pub fn tagged_record<'r>(
+    roster: &'r Roster,
+    node: &Node,
+) -> Option<(&'r Arc<BssRecord>, Class, String)> {
+    let tag = |word: &str, class| {
+        let record = roster.bss(&BssKey::tag(word))?;
+        Some((record, class, word.to_owned()))
+    };
+    let role = || node.spec.role.as_deref().and_then(|role| tag(role, Class::Role));
+    let subrole = || node.spec.subrole.as_deref().and_then(|role| tag(role, Class::Subrole));
+    let groups = || roster.groups_of(node).iter().find_map(|group| tag(group, Class::Group));
+    let default = || tag(BssKey::DEFAULT, Class::Everything);
+    role().or_else(subrole).or_else(groups).or_else(default)
+}

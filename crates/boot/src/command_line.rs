@@ -1,0 +1,181 @@
+//! The kernel's command line, word by word, each with where it came from.
+
+use std::fmt::Write as _;
+
+use hoist_inventory::Roster;
+use hoist_model::boot_config::ARTIFACT_SCHEME;
+use hoist_model::{BootConfig, BssImageKey, BssRecord, ImageKind, Node};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One part of a command line: one word or several that belong together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    pub text: String,
+    pub origin: Origin,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    /// The parameters of the record or configuration.
+    Params,
+    KernelImage,
+    InitrdImage,
+    /// What the script calls its initrds.
+    Initrd,
+    Node,
+    /// The record's referral token.
+    Referral,
+    /// The MAC the machine asked with.
+    Asked,
+    /// Where cloud-init gets its documents.
+    CloudInit,
+}
+
+/// What the line depends on beside the configuration.
+#[derive(Debug, Clone, Copy)]
+pub struct Surroundings<'a> {
+    pub node: Option<&'a Node>,
+    /// `01-a4-bf-…`, when the machine asked with a MAC.
+    pub bootif: Option<&'a str>,
+    /// The whole `ds=…` word, or nothing.
+    pub ds: Option<&'a str>,
+}
+
+#[derive(Debug, Default)]
+pub struct Line {
+    pub parts: Vec<Part>,
+}
+
+impl Line {
+    fn push(&mut self, text: impl Into<String>, origin: Origin) {
+        let text = text.into();
+        if !text.is_empty() {
+            self.parts.push(Part { text, origin });
+        }
+    }
+
+    /// Unless some word starts with it already.
+    fn push_new(&mut self, prefix: &str, value: &dyn std::fmt::Display, origin: Origin) {
+        if !self.words().any(|word| word.starts_with(prefix)) {
+            self.push(format!("{prefix}{value}"), origin);
+        }
+    }
+
+    pub fn words(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().flat_map(|part| part.text.split_whitespace())
+    }
+
+    pub fn text(&self) -> String {
+        let length = self.parts.iter().map(|part| part.text.len() + 1).sum();
+        self.parts.iter().fold(String::with_capacity(length), |mut line, part| {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(&part.text);
+            line
+        })
+    }
+}
+
+/// As BSS builds it: what is stored, then what is missing, and `initrd=initrd` in front.
+pub fn of_record(roster: &Roster, record: &BssRecord, around: Surroundings<'_>) -> Line {
+    let mut line = Line::default();
+    let has_initrd = !record.initrd.is_empty();
+    let stored = |text: &str| {
+        // The word is ours to set; others that only look like it stay.
+        if has_initrd && text.contains("initrd=") {
+            let kept = text.split_whitespace().filter(|word| !word.starts_with("initrd="));
+            kept.collect::<Vec<_>>().join(" ")
+        } else {
+            text.to_owned()
+        }
+    };
+    if has_initrd {
+        line.push("initrd=initrd", Origin::Initrd);
+    }
+    line.push(stored(record.params.trim()), Origin::Params);
+    let image = |kind, path: &str, line: &mut Line, origin| {
+        let key = BssImageKey { kind, path: path.to_owned() };
+        if let Some(image) = roster.bss_image(&key) {
+            line.push(stored(image.params.trim()), origin);
+        }
+    };
+    if roster.bss_images().next().is_some() {
+        image(ImageKind::Kernel, &record.kernel, &mut line, Origin::KernelImage);
+        image(ImageKind::Initrd, &record.initrd, &mut line, Origin::InitrdImage);
+    }
+    if let Some(node) = around.node {
+        let xname = node.spec.xname.map(|xname| xname.to_string());
+        line.push_new("xname=", &xname.unwrap_or_else(|| node.name.to_string()), Origin::Node);
+        if let Some(nid) = node.spec.nid {
+            line.push_new("nid=", &nid, Origin::Node);
+        }
+        if let Some(token) = &record.referral_token {
+            line.push_new("bss_referral_token=", token, Origin::Referral);
+        }
+    }
+    if let Some(bootif) = around.bootif {
+        line.push_new("BOOTIF=", &bootif, Origin::Asked);
+    }
+    if let Some(ds) = around.ds.and_then(|ds| ds.strip_prefix("ds=")) {
+        line.push_new("ds=", &ds, Origin::CloudInit);
+    }
+    line
+}
+
+/// Ours first, so that what people wrote comes last and wins.
+pub fn of_config(config: &BootConfig, around: Surroundings<'_>) -> Line {
+    let (mut line, params) = (Line::default(), config.spec.params.trim());
+    let given = |prefix: &str| params.split_whitespace().any(|word| word.starts_with(prefix));
+    if !given("initrd=") {
+        let mut words = String::new();
+        for i in 0..config.spec.initrd.len() {
+            let blank = if i == 0 { "" } else { " " };
+            write!(words, "{blank}initrd={}", initrd_name(i)).expect("writing to a string");
+        }
+        line.push(words, Origin::Initrd);
+    }
+    if let Some(bootif) = around.bootif.filter(|_| !given("BOOTIF=")) {
+        line.push(format!("BOOTIF={bootif}"), Origin::Asked);
+    }
+    if let Some(ds) = around.ds.filter(|_| !given("ds=")) {
+        line.push(ds, Origin::CloudInit);
+    }
+    line.push(params, Origin::Params);
+    line
+}
+
+/// What the script calls an initrd; the kernel has to be told the same.
+pub fn initrd_name(at: usize) -> String {
+    if at == 0 { "initrd".to_owned() } else { format!("initrd{at}") }
+}
+
+/// A URL, or an artifact of the site under `base`. An artifact that is gone stays as it is written:
+/// the machine's error then names it.
+pub fn resolve(roster: &Roster, base: &str, url: &str) -> String {
+    let artifact = url.strip_prefix(ARTIFACT_SCHEME).and_then(|name| roster.artifact(name));
+    match artifact {
+        Some(artifact) => {
+            format!("{base}/artifacts/{}/{}", artifact.spec.sha256, artifact.name)
+        }
+        None => url.to_owned(),
+    }
+}
+
+/// The same inside of a line: `root=live:artifact:image.squashfs`.
+pub fn resolve_in(roster: &Roster, base: &str, line: &str) -> String {
+    let mut out = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(at) = rest.find(ARTIFACT_SCHEME) {
+        let name_from = at + ARTIFACT_SCHEME.len();
+        let name_length = hoist_model::boot_config::artifact_name_length(&rest[name_from..]);
+        let end = name_from + name_length;
+        out.push_str(&rest[..at]);
+        out.push_str(&resolve(roster, base, &rest[at..end]));
+        rest = &rest[end..];
+    }
+    out.push_str(rest);
+    out
+}

@@ -1,0 +1,316 @@
+//! Which configuration a node boots: a function of the roster and the node.
+//!
+//! The order, highest first:
+//!
+//! 1. the configuration named by `hoist boot once` for the node's next boot;
+//! 2. configurations marked `once` that the node has not had yet;
+//! 3. configurations of the profile the node is on;
+//! 4. the most specific selector: the node itself, a pattern of names, a group, a label, a subrole,
+//!    a role, a partition, an architecture, everything; among equals the one that says more;
+//! 5. the highest priority (BSS records have 0);
+//! 6. BSS records before configurations, then the name that sorts first.
+//!
+//! BSS records take part as what they are: one written for the node itself as a configuration that
+//! names the node, one written for a role or `Default` as one that names that. Among themselves
+//! they keep BSS's order: the node, its role, its subrole, its groups, `Default`.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use hoist_inventory::Roster;
+use hoist_model::selector::{Bound, Class, Identity, Specificity};
+use hoist_model::{BootConfig, BootMode, BootState, BssKey, BssRecord, ConfigMode, Name, Node};
+
+use crate::bss;
+use crate::template::Templates;
+
+/// The boot configurations of one roster, made ready for asking.
+#[derive(Debug)]
+pub struct Table {
+    roster: Arc<Roster>,
+    /// Those whose selectors name nodes one by one, by name.
+    exact: HashMap<Identity, Vec<usize>>,
+    /// The others, which have to be tried.
+    tried: Vec<usize>,
+    configs: Vec<Ready>,
+    pub templates: Templates,
+}
+
+#[derive(Debug)]
+struct Ready {
+    config: Arc<BootConfig>,
+    /// `None` when the selector means nothing here any more: then it selects nothing.
+    bound: Option<Bound>,
+}
+
+/// Where a configuration comes from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    Config(Arc<BootConfig>),
+    Bss(Arc<BssRecord>),
+}
+
+/// A configuration that speaks of the node.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    pub source: Source,
+    pub specificity: Specificity,
+    /// What of it matched, in words.
+    pub matched: String,
+    pub rank: Rank,
+}
+
+/// How choices are ordered; the greatest wins.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    pub next_boot_only: bool,
+    pub once: bool,
+    pub profile: bool,
+    pub specificity: Specificity,
+    pub priority: i32,
+    pub bss: bool,
+    pub name: Reverse<String>,
+}
+
+/// Why a configuration that speaks of the node is not one to choose from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Barred {
+    Disabled,
+    OtherProfile {
+        wanted: Name,
+    },
+    /// The node has had it.
+    Spent,
+    /// It installs, and the node is to run live.
+    Installs,
+    /// It does not install, and the node is to be installed by one that does.
+    DoesNotInstall,
+}
+
+/// What a node's booting stands at, beyond the roster: what was served but is not written yet.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Standing<'a> {
+    pub state: Option<&'a BootState>,
+    /// A configuration for one boot that was handed out, and is as good as spent.
+    pub handed_out: Option<&'a Name>,
+}
+
+/// Everything that speaks of a node.
+#[derive(Debug, Default)]
+pub struct Selection {
+    /// The best first.
+    pub choices: Vec<Choice>,
+    pub barred: Vec<(Choice, Barred)>,
+}
+
+impl Table {
+    pub fn build(roster: &Arc<Roster>) -> Self {
+        let (mut exact, mut tried) = (HashMap::<_, Vec<usize>>::new(), Vec::new());
+        let mut configs = Vec::new();
+        for config in roster.boot_configs() {
+            let selector = config.spec.selector.as_ref();
+            let bound = selector.and_then(|selector| selector.bind(roster.as_ref()).ok());
+            let at = configs.len();
+            match bound.as_ref().and_then(Bound::identities) {
+                Some(identities) => {
+                    for identity in identities {
+                        exact.entry(identity).or_default().push(at);
+                    }
+                }
+                None if bound.is_some() => tried.push(at),
+                None => {}
+            }
+            configs.push(Ready { config: Arc::clone(config), bound });
+        }
+        let templates = Templates::of(roster.boot_configs());
+        Self { roster: Arc::clone(roster), exact, tried, configs, templates }
+    }
+
+    /// Whether it still holds for this roster.
+    pub fn is_of(&self, roster: &Roster) -> bool {
+        self.roster.has_rules_of(roster)
+    }
+
+    /// The configurations worth a look for a node.
+    fn candidates<'t>(&'t self, node: &'t Node) -> impl Iterator<Item = &'t Ready> {
+        let mut found: Vec<usize> = self.tried.clone();
+        if !self.exact.is_empty() {
+            for identity in identities(node) {
+                found.extend(self.exact.get(&identity).into_iter().flatten());
+            }
+            found.sort_unstable();
+            found.dedup();
+        }
+        found.into_iter().map(|at| &self.configs[at])
+    }
+
+    /// The one configuration a node boots.
+    pub fn best(
+        &self,
+        roster: &Roster,
+        node: &Node,
+        asked: Option<&BssKey>,
+        standing: Standing<'_>,
+    ) -> Option<Choice> {
+        // Most sites have either; then there is nothing to compare.
+        if self.configs.is_empty() {
+            return of_bss(roster, node, asked);
+        }
+        self.select(roster, node, asked, standing).choices.into_iter().next()
+    }
+
+    /// Everything that speaks of a node, in order, and what keeps the rest out.
+    pub fn select(
+        &self,
+        roster: &Roster,
+        node: &Node,
+        asked: Option<&BssKey>,
+        standing: Standing<'_>,
+    ) -> Selection {
+        let subject = roster.subject(node);
+        let next = standing.state.and_then(|state| state.once.as_ref());
+        let next = next.filter(|name| standing.handed_out != Some(name));
+        let mut selection = Selection::default();
+        for ready in self.candidates(node) {
+            let Some(specificity) = ready.bound.as_ref().and_then(|b| b.specificity(&subject))
+            else {
+                continue;
+            };
+            let choice = Choice::of_config(&ready.config, specificity, next);
+            match barred(&ready.config, standing) {
+                Some(reason) if !choice.rank.next_boot_only => {
+                    selection.barred.push((choice, reason));
+                }
+                _ => selection.choices.push(choice),
+            }
+        }
+        // Named for the next boot, it need not select the node.
+        if let Some(config) = next.and_then(|name| roster.boot_config(name))
+            && !selection.choices.iter().any(|choice| choice.rank.next_boot_only)
+        {
+            let specificity = Specificity { class: Class::Node, atoms: 1 };
+            selection.choices.push(Choice::of_config(config, specificity, next));
+        }
+        selection.choices.extend(of_bss(roster, node, asked));
+        keep_installers(standing, &mut selection);
+        selection.choices.sort_by(|a, b| b.rank.cmp(&a.rank));
+        selection
+    }
+}
+
+fn identities(node: &Node) -> impl Iterator<Item = Identity> + '_ {
+    let spec = &node.spec;
+    let xname = spec.xname.map(Identity::Xname);
+    let nid = spec.nid.map(|nid| Identity::Nid(nid.get()));
+    let macs = spec.interfaces.iter().map(|interface| Identity::Mac(interface.mac));
+    [Identity::Name(node.name.to_string())].into_iter().chain(xname).chain(nid).chain(macs)
+}
+
+fn barred(config: &BootConfig, standing: Standing<'_>) -> Option<Barred> {
+    let (spec, state) = (&config.spec, standing.state);
+    if !spec.enabled {
+        return Some(Barred::Disabled);
+    }
+    if let Some(wanted) = &spec.profile
+        && state.and_then(|state| state.profile.as_ref()) != Some(wanted)
+    {
+        return Some(Barred::OtherProfile { wanted: wanted.clone() });
+    }
+    let spent = state.and_then(|state| state.spent.get(&config.name));
+    if spec.once && (spent == Some(&config.revision) || standing.handed_out == Some(&config.name)) {
+        return Some(Barred::Spent);
+    }
+    let live = state.and_then(|state| state.mode) == Some(BootMode::Live);
+    (live && spec.mode == ConfigMode::Install).then_some(Barred::Installs)
+}
+
+/// A node that is to be installed boots what installs, if anything does.
+fn keep_installers(standing: Standing<'_>, selection: &mut Selection) {
+    let installing = standing.state.and_then(|state| state.mode) == Some(BootMode::Install);
+    if !installing || !selection.choices.iter().any(Choice::installs) {
+        return;
+    }
+    let (kept, others): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut selection.choices).into_iter().partition(Choice::installs);
+    selection.choices = kept;
+    selection.barred.extend(others.into_iter().map(|choice| (choice, Barred::DoesNotInstall)));
+}
+
+fn of_bss(roster: &Roster, node: &Node, asked: Option<&BssKey>) -> Option<Choice> {
+    if let Some(record) = bss::own_record(roster, node, asked) {
+        return Some(Choice::of_record(record, Class::Node, record.key.to_string()));
+    }
+    let (record, class, tag) = bss::tagged_record(roster, node)?;
+    Some(Choice::of_record(record, class, tag))
+}
+
+impl Choice {
+    fn of_config(config: &Arc<BootConfig>, specificity: Specificity, next: Option<&Name>) -> Self {
+        let spec = &config.spec;
+        Self {
+            source: Source::Config(Arc::clone(config)),
+            specificity,
+            matched: spec.selector.as_ref().map(ToString::to_string).unwrap_or_default(),
+            rank: Rank {
+                next_boot_only: next == Some(&config.name),
+                once: spec.once,
+                profile: spec.profile.is_some(),
+                specificity,
+                priority: spec.priority,
+                bss: false,
+                name: Reverse(config.name.to_string()),
+            },
+        }
+    }
+
+    pub(crate) fn of_record(record: &Arc<BssRecord>, class: Class, matched: String) -> Self {
+        let specificity = Specificity { class, atoms: 1 };
+        Self {
+            source: Source::Bss(Arc::clone(record)),
+            specificity,
+            rank: Rank {
+                next_boot_only: false,
+                once: false,
+                profile: false,
+                specificity,
+                priority: 0,
+                bss: true,
+                name: Reverse(matched.clone()),
+            },
+            matched,
+        }
+    }
+
+    /// Whether a node that boots it goes to its disk afterwards.
+    pub fn installs(&self) -> bool {
+        matches!(&self.source, Source::Config(config) if config.spec.mode == ConfigMode::Install)
+    }
+
+    /// Whether the node gets it one time only.
+    pub fn is_for_one_boot(&self) -> bool {
+        self.rank.next_boot_only || self.rank.once
+    }
+
+    pub fn boots(&self) -> bool {
+        match &self.source {
+            Source::Config(_) => true,
+            Source::Bss(record) => !record.kernel.is_empty(),
+        }
+    }
+
+    /// `BootConfig compute`, `boot parameters of Default`.
+    pub fn name(&self) -> String {
+        match &self.source {
+            Source::Config(config) => config.name.to_string(),
+            Source::Bss(record) => format!("bss:{}", record.key),
+        }
+    }
+
+    pub fn revision(&self) -> u64 {
+        match &self.source {
+            Source::Config(config) => config.revision,
+            Source::Bss(record) => record.revision,
+        }
+    }
+}
