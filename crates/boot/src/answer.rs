@@ -12,7 +12,7 @@ use crate::asked::{Asked, Who};
 use crate::command_line::{self, Line, Surroundings, resolve, resolve_in};
 use crate::presign::{S3, is_s3};
 use crate::script::{self, BootScript, Chain};
-use crate::select::{Choice, Source, Standing, Table};
+use crate::select::{Choice, Source, Standing, Table, Turn};
 use crate::template::{NodeValues, View};
 
 /// The word that BSS replaces by a token fetched for the node.
@@ -571,7 +571,7 @@ pub fn asked_by(roster: &Roster, node: &Node) -> Asked<'static> {
 /// What a node is to do, by what was decided, else by its configuration.
 pub fn mode(standing: Standing<'_>, choice: Option<&Choice>) -> BootMode {
     // For one boot, a held or installed node does as it is told.
-    if choice.is_some_and(|choice| choice.rank.next_boot_only) {
+    if choice.is_some_and(|choice| choice.rank.turn == Turn::Next) {
         return BootMode::Live;
     }
     let decided = standing.state.and_then(|state| state.mode);

@@ -80,7 +80,7 @@ pub fn disk() -> String {
 }
 
 fn push_retry(out: &mut String, delay: u64, chain: &Chain) {
-    write!(out, "sleep {delay}\n").expect("writing to a string");
+    writeln!(out, "sleep {delay}").expect("writing to a string");
     for (i, url) in chain.urls.iter().enumerate() {
         out.push_str(if i == 0 { "chain " } else { " || chain " });
         push(out, url);

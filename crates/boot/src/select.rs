@@ -64,13 +64,23 @@ pub struct Choice {
 /// How choices are ordered; the greatest wins.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
-    pub next_boot_only: bool,
-    pub once: bool,
+    pub turn: Turn,
+    /// Of the node's profile.
     pub profile: bool,
     pub specificity: Specificity,
     pub priority: i32,
     pub bss: bool,
     pub name: Reverse<String>,
+}
+
+/// How often a node gets it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Turn {
+    Always,
+    /// Marked `once`, and not had yet.
+    Once,
+    /// Named for the node's next boot only.
+    Next,
 }
 
 /// Why a configuration that speaks of the node is not one to choose from.
@@ -179,7 +189,7 @@ impl Table {
             };
             let choice = Choice::of_config(&ready.config, specificity, next);
             match barred(&ready.config, standing) {
-                Some(reason) if !choice.rank.next_boot_only => {
+                Some(reason) if choice.rank.turn != Turn::Next => {
                     selection.barred.push((choice, reason));
                 }
                 _ => selection.choices.push(choice),
@@ -187,7 +197,7 @@ impl Table {
         }
         // Named for the next boot, it need not select the node.
         if let Some(config) = next.and_then(|name| roster.boot_config(name))
-            && !selection.choices.iter().any(|choice| choice.rank.next_boot_only)
+            && !selection.choices.iter().any(|choice| choice.rank.turn == Turn::Next)
         {
             let specificity = Specificity { class: Class::Node, atoms: 1 };
             selection.choices.push(Choice::of_config(config, specificity, next));
@@ -253,8 +263,13 @@ impl Choice {
             specificity,
             matched: spec.selector.as_ref().map(ToString::to_string).unwrap_or_default(),
             rank: Rank {
-                next_boot_only: next == Some(&config.name),
-                once: spec.once,
+                turn: if next == Some(&config.name) {
+                    Turn::Next
+                } else if spec.once {
+                    Turn::Once
+                } else {
+                    Turn::Always
+                },
                 profile: spec.profile.is_some(),
                 specificity,
                 priority: spec.priority,
@@ -270,8 +285,7 @@ impl Choice {
             source: Source::Bss(Arc::clone(record)),
             specificity,
             rank: Rank {
-                next_boot_only: false,
-                once: false,
+                turn: Turn::Always,
                 profile: false,
                 specificity,
                 priority: 0,
@@ -289,7 +303,7 @@ impl Choice {
 
     /// Whether the node gets it one time only.
     pub fn is_for_one_boot(&self) -> bool {
-        self.rank.next_boot_only || self.rank.once
+        self.rank.turn != Turn::Always
     }
 
     pub fn boots(&self) -> bool {
