@@ -5,6 +5,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -12,21 +13,27 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::routing::future::RouteFuture;
+use bytes::Bytes;
 use http::Request;
+use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::rt::Executor;
-use hyper::service::service_fn;
+use hyper::server::conn::{http1, http2};
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
+use metrics::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 
+use crate::direct::{self, Direct};
+use crate::path;
 use crate::peer::Peer;
 
 /// Bounds on what clients may take. Each has a default that suits a site of ten thousand nodes.
@@ -72,11 +79,26 @@ const H2_PING: Duration = Duration::from_secs(30);
 /// Pause after a failed accept: out of file descriptors, most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// One bound socket and what to do with it.
+/// What answers requests: the ways past the router first, then the router.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) router: Router,
+    pub(crate) direct: Vec<Direct>,
+}
+
+/// Bytes in memory do not need a box around them.
+type Outgoing = Either<Full<Bytes>, Body>;
+
+/// One bound socket. It is closed when the accepting ends, while connections still finish.
 pub(crate) struct Listener {
     pub(crate) tcp: TcpListener,
+    pub(crate) host: Arc<Host>,
+}
+
+/// What every connection of a listener shares.
+pub(crate) struct Host {
     pub(crate) tls: Option<TlsAcceptor>,
-    pub(crate) router: Router,
+    pub(crate) app: Arc<App>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) connections: TaskTracker,
     /// Stop accepting and finish what runs.
@@ -88,63 +110,48 @@ pub(crate) struct Listener {
 impl Listener {
     /// Accepts until told to stop.
     pub(crate) async fn run(self) {
-        let label = if self.tls.is_some() { "tls" } else { "plain" };
-        let slots = Arc::new(Semaphore::new(self.limits.max_connections));
-        let listener = Arc::new(self);
+        let Self { tcp, host } = self;
+        let label = if host.tls.is_some() { "tls" } else { "plain" };
+        let accepted = metrics::counter!("hoist_connections_total", "listener" => label);
+        let open = metrics::gauge!("hoist_connections", "listener" => label);
+        let slots = Arc::new(Semaphore::new(host.limits.max_connections));
+        let mut stopping = std::pin::pin!(host.stopping.cancelled());
         loop {
-            let accepted = tokio::select! {
-                () = listener.stopping.cancelled() => return,
-                accepted = async {
-                    let slot = Arc::clone(&slots).acquire_owned().await;
-                    (slot.expect("the semaphore is never closed"), listener.tcp.accept().await)
-                } => accepted,
+            let next = async {
+                let slot = Arc::clone(&slots).acquire_owned().await;
+                (slot.expect("the semaphore is never closed"), tcp.accept().await)
             };
-            let (slot, (stream, addr)) = match accepted {
-                (slot, Ok(accepted)) => (slot, accepted),
-                (_, Err(error)) => {
-                    tracing::warn!(%error, listener = label, "connection not accepted");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
+            let (slot, (stream, addr)) = tokio::select! {
+                () = &mut stopping => return,
+                next = next => match next {
+                    (slot, Ok(connection)) => (slot, connection),
+                    (_, Err(error)) => {
+                        tracing::warn!(%error, listener = label, "connection not accepted");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        continue;
+                    }
+                },
             };
-            metrics::counter!("hoist_connections_total", "listener" => label).increment(1);
-            let open = metrics::gauge!("hoist_connections", "listener" => label);
-            open.increment(1.0);
-            let connection = Connection {
-                tls: listener.tls.clone(),
-                router: listener.router.clone(),
-                limits: Arc::clone(&listener.limits),
-                connections: listener.connections.clone(),
-                stopping: listener.stopping.clone(),
-                abort: listener.abort.clone(),
-            };
-            listener.connections.spawn(async move {
-                connection.run(stream, addr).await;
-                open.decrement(1.0);
-                drop(slot);
+            accepted.increment(1);
+            let open = Open::new(open.clone(), slot);
+            let serving = Arc::clone(&host);
+            host.connections.spawn(async move {
+                serving.greet(stream, addr).await;
+                drop(open);
             });
         }
     }
 }
 
-struct Connection {
-    tls: Option<TlsAcceptor>,
-    router: Router,
-    limits: Arc<Limits>,
-    connections: TaskTracker,
-    stopping: CancellationToken,
-    abort: CancellationToken,
-}
-
-impl Connection {
-    async fn run(self, stream: TcpStream, addr: std::net::SocketAddr) {
+impl Host {
+    async fn greet(&self, stream: TcpStream, addr: SocketAddr) {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "connection is gone already");
             return;
         }
-        let Some(tls) = self.tls.clone() else {
-            let peer = Peer { addr, secure: false, certificates: [].into() };
-            return self.serve(stream, peer, false).await;
+        let Some(tls) = &self.tls else {
+            let peer = Peer { addr, secure: false, certificates: Arc::default() };
+            return self.serve_http1(stream, peer).await;
         };
         let handshake = tokio::time::timeout(self.limits.handshake_timeout, tls.accept(stream));
         let stream = tokio::select! {
@@ -167,41 +174,52 @@ impl Connection {
             .map(|certificate| certificate.clone().into_owned())
             .collect();
         let peer = Peer { addr, secure: true, certificates: certificates.into() };
-        self.serve(stream, peer, h2).await;
+        if h2 {
+            self.serve_http2(stream, peer).await;
+        } else {
+            self.serve_http1(stream, peer).await;
+        }
     }
 
-    async fn serve<I>(&self, io: I, peer: Peer, h2: bool)
+    async fn serve_http1<I>(&self, io: I, peer: Peer)
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let io = TokioIo::new(Stall::new(io, self.limits.write_stall));
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.limits.header_timeout)
+            .max_buf_size(self.limits.max_header_bytes.max(8192))
+            .serve_connection(io, Arc::clone(&self.app).service(peer));
+        self.until_stopped(connection, http1::Connection::graceful_shutdown).await;
+    }
+
+    async fn serve_http2<I>(&self, io: I, peer: Peer)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let limits = &self.limits;
-        let mut builder = auto::Builder::new(Tracked(self.connections.clone()));
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(limits.header_timeout)
-            .max_buf_size(limits.max_header_bytes.max(8192));
-        builder
-            .http2()
+        let io = TokioIo::new(Stall::new(io, limits.write_stall));
+        let connection = http2::Builder::new(Tracked(self.connections.clone()))
             .timer(TokioTimer::new())
             .max_header_list_size(u32::try_from(limits.max_header_bytes).unwrap_or(u32::MAX))
             .max_concurrent_streams(MAX_STREAMS)
             .keep_alive_interval(H2_PING)
-            .keep_alive_timeout(limits.header_timeout);
-        let builder = if h2 { builder.http2_only() } else { builder.http1_only() };
-        let router = self.router.clone();
-        let service = service_fn(move |request: Request<Incoming>| {
-            let mut request = request.map(Body::new);
-            request.extensions_mut().insert(peer.clone());
-            let answer = router.clone().call(request);
-            async move { answer.await.map_err(|never: Infallible| never) }
-        });
-        let io = TokioIo::new(Stall::new(io, limits.write_stall));
-        let mut connection = std::pin::pin!(builder.serve_connection(io, service));
+            .keep_alive_timeout(limits.header_timeout)
+            .serve_connection(io, Arc::clone(&self.app).service(peer));
+        self.until_stopped(connection, http2::Connection::graceful_shutdown).await;
+    }
+
+    async fn until_stopped<C>(&self, connection: C, shut_down: impl FnOnce(Pin<&mut C>))
+    where
+        C: Future<Output = Result<(), hyper::Error>>,
+    {
+        let mut connection = std::pin::pin!(connection);
         let outcome = tokio::select! {
+            biased;
             outcome = connection.as_mut() => outcome,
             () = self.stopping.cancelled() => {
-                connection.as_mut().graceful_shutdown();
+                shut_down(connection.as_mut());
                 tokio::select! {
                     outcome = connection.as_mut() => outcome,
                     () = self.abort.cancelled() => {
@@ -214,6 +232,60 @@ impl Connection {
         if let Err(error) = outcome {
             tracing::debug!(%error, "connection ended");
         }
+    }
+}
+
+impl App {
+    /// The service of one connection.
+    fn service(
+        self: Arc<Self>,
+        peer: Peer,
+    ) -> impl HttpService<Incoming, ResBody = Outgoing, Future: Send + 'static, Error = Infallible>
+    {
+        service_fn(move |request: Request<Incoming>| {
+            let answer = match direct::answer(&self.direct, &request, &peer) {
+                Some(response) => Ok(response.map(|body| Either::Left(Full::new(body)))),
+                None => Err(self.route(request, &peer)),
+            };
+            async move {
+                match answer {
+                    Ok(response) => Ok(response),
+                    Err(routed) => routed.await.map(|response| response.map(Either::Right)),
+                }
+            }
+        })
+    }
+
+    /// The usual way.
+    fn route(&self, request: Request<Incoming>, peer: &Peer) -> RouteFuture<Infallible> {
+        let mut request = request.map(Body::new);
+        let (prefix, path) = path::routed(request.uri().path());
+        if path != request.uri().path() {
+            *request.uri_mut() = path::with_path(request.uri(), path);
+        }
+        let extensions = request.extensions_mut();
+        extensions.insert(prefix);
+        extensions.insert(peer.clone());
+        self.router.clone().call(request)
+    }
+}
+
+/// An open connection, counted until it ends, however that happens.
+struct Open {
+    gauge: Gauge,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl Open {
+    fn new(gauge: Gauge, slot: OwnedSemaphorePermit) -> Self {
+        gauge.increment(1.0);
+        Self { gauge, _slot: slot }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.gauge.decrement(1.0);
     }
 }
 

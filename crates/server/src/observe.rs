@@ -8,7 +8,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use hoist_api::Code;
-use http::{HeaderName, HeaderValue, Method, header};
+use http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use metrics::{Counter, Histogram};
 use tokio::time::Instant;
 use tracing::Instrument;
 
@@ -16,7 +17,7 @@ use crate::failure::Failure;
 use crate::peer::RequestId;
 use crate::route::Template;
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 pub(crate) async fn observe(mut request: Request, next: Next) -> Response {
     let started = Instant::now();
@@ -35,7 +36,7 @@ pub(crate) async fn observe(mut request: Request, next: Next) -> Response {
         write_problem(&mut response, &failure, &id, &method);
     }
     let headers = response.headers_mut();
-    headers.insert(REQUEST_ID, id.header());
+    headers.insert(REQUEST_ID, id.into_header());
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
 
     let route = response.extensions().get::<Template>().map_or("none", |template| template.0);
@@ -51,13 +52,8 @@ pub(crate) async fn observe(mut request: Request, next: Next) -> Response {
         Method::DELETE => "DELETE",
         _ => "other",
     };
-    metrics::counter!(
-        "hoist_http_requests_total",
-        "method" => method, "route" => route, "status" => status.as_str().to_owned()
-    )
-    .increment(1);
-    metrics::histogram!("hoist_http_request_seconds", "route" => route)
-        .record(elapsed.as_secs_f64());
+    requests(method, route, status).increment(1);
+    seconds(route).record(elapsed.as_secs_f64());
     let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
     if status.is_server_error() {
         tracing::warn!(route, status = status.as_u16(), elapsed_ms, "request failed");
@@ -65,6 +61,19 @@ pub(crate) async fn observe(mut request: Request, next: Next) -> Response {
         tracing::debug!(route, status = status.as_u16(), elapsed_ms, "request done");
     }
     response
+}
+
+/// The counter of one kind of request.
+pub(crate) fn requests(method: &'static str, route: &'static str, status: StatusCode) -> Counter {
+    metrics::counter!(
+        "hoist_http_requests_total",
+        "method" => method, "route" => route, "status" => status.as_str().to_owned()
+    )
+}
+
+/// The times of one route.
+pub(crate) fn seconds(route: &'static str) -> Histogram {
+    metrics::histogram!("hoist_http_request_seconds", "route" => route)
 }
 
 fn write_problem(response: &mut Response, failure: &Failure, id: &RequestId, method: &Method) {

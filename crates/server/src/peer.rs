@@ -1,5 +1,6 @@
 //! Where a request came from: request extensions that the listener sets.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,6 +23,11 @@ pub struct Peer {
     pub certificates: Arc<[CertificateDer<'static>]>,
 }
 
+/// What stood in front of the path and was taken away: gateways route BSS by a prefix, and its
+/// clients know both forms. URLs that a node is to ask next have to carry it again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GatewayPrefix(&'static str);
+
 /// Ties an answer to the log lines about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestId(HeaderValue);
@@ -36,24 +42,38 @@ impl Peer {
     }
 }
 
+impl GatewayPrefix {
+    /// What OpenCHAMI's gateway puts in front of BSS.
+    pub(crate) const BSS: Self = Self("/apis/bss");
+
+    /// Empty, or a path without a slash at its end.
+    pub fn as_str(self) -> &'static str {
+        self.0
+    }
+}
+
 impl RequestId {
     /// The client's own id when it is short and plain, else a new one.
     pub(crate) fn accept_or_make(offered: Option<&HeaderValue>) -> Self {
-        let plain = |value: &&HeaderValue| {
-            (1..=MAX_REQUEST_ID).contains(&value.len())
-                && value.as_bytes().iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
-        };
-        Self(offered.filter(plain).cloned().unwrap_or_else(|| {
-            HeaderValue::from_str(&secret::random_text(16)).expect("letters and digits")
-        }))
+        offered.and_then(Self::accept).unwrap_or_else(|| {
+            let made = secret::random_text(16);
+            Self(HeaderValue::from_str(&made).expect("letters and digits"))
+        })
+    }
+
+    /// The client's own id when it is short and plain.
+    pub(crate) fn accept(offered: &HeaderValue) -> Option<Self> {
+        let plain = (1..=MAX_REQUEST_ID).contains(&offered.len())
+            && offered.as_bytes().iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b));
+        plain.then(|| Self(offered.clone()))
     }
 
     pub fn as_str(&self) -> &str {
         self.0.to_str().expect("checked when it was made")
     }
 
-    pub(crate) fn header(&self) -> HeaderValue {
-        self.0.clone()
+    pub(crate) fn into_header(self) -> HeaderValue {
+        self.0
     }
 }
 
@@ -70,6 +90,14 @@ impl<S: Send + Sync> FromRequestParts<S> for Peer {
         parts.extensions.get::<Self>().cloned().ok_or_else(|| {
             Failure::new(hoist_api::Code::Internal, "the listener did not say who is asking")
         })
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for GatewayPrefix {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get::<Self>().copied().unwrap_or_default())
     }
 }
 

@@ -29,13 +29,16 @@ use std::sync::Arc;
 use axum::Router;
 use axum::handler::Handler;
 use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
+use bytes::Bytes;
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
-use http::Method;
+use http::{HeaderValue, Method, header};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use crate::auth::Gate;
+use crate::auth::{Gate, Policy};
+use crate::direct::{Answering, Direct, Head};
 use crate::failure::Failure;
 
 /// Who may call a route. Every route has one.
@@ -59,6 +62,7 @@ pub enum Plane {
 pub struct Route<S = ()> {
     pub(crate) spec: RouteSpec,
     handler: MethodRouter<S>,
+    direct: Option<Arc<Answering>>,
 }
 
 /// What is declared about a route.
@@ -72,6 +76,8 @@ pub struct RouteSpec {
     pub(crate) body_limit: Option<usize>,
     pub(crate) streaming: bool,
     pub(crate) selective: bool,
+    pub(crate) lenient: bool,
+    pub(crate) legacy: bool,
     pub(crate) request: Option<Content>,
     pub(crate) answers: Vec<Answer>,
 }
@@ -107,6 +113,8 @@ pub enum RouteError {
     Twice { method: Method, path: &'static str },
     #[error("route `{method} {path}` has no summary")]
     NoSummary { method: Method, path: &'static str },
+    #[error("route `{method} {path}` cannot be answered directly; only open GET routes can")]
+    NotDirect { method: Method, path: &'static str },
 }
 
 /// A response extension for streams whose lines must arrive one by one: they are not compressed.
@@ -163,10 +171,12 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
             body_limit: None,
             streaming: false,
             selective: false,
+            lenient: false,
+            legacy: false,
             request: None,
             answers: Vec::new(),
         };
-        Self { spec, handler }
+        Self { spec, handler, direct: None }
     }
 
     /// One line for the `OpenAPI` document.
@@ -207,6 +217,37 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
         self
     }
 
+    /// Query parameters that were not declared are ignored instead of refused: for clients that
+    /// were written against another server.
+    #[must_use]
+    pub fn lenient(mut self) -> Self {
+        self.spec.lenient = true;
+        self
+    }
+
+    /// The path answers wrong methods as BSS does: HEAD and OPTIONS are wrong too, and the detail
+    /// of the 405 lists what is right.
+    #[must_use]
+    pub fn legacy(mut self) -> Self {
+        self.spec.legacy = true;
+        self
+    }
+
+    /// A way past the router for the requests that `answer` can answer at once, from memory: no
+    /// task, no layer, no span. With `None` the request takes the usual way, so the handler has to
+    /// give the same answers.
+    ///
+    /// Only for open routes without parameters in their path; one that the site has locked always
+    /// takes the usual way.
+    #[must_use]
+    pub fn direct<F>(mut self, answer: F) -> Self
+    where
+        F: Fn(&Head<'_>) -> Option<Response<Bytes>> + Send + Sync + 'static,
+    {
+        self.direct = Some(Arc::new(answer));
+        self
+    }
+
     /// The JSON body that the route takes.
     #[must_use]
     pub fn takes<T: JsonSchema>(mut self) -> Self {
@@ -241,7 +282,8 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
 
     /// Fills in the state.
     pub fn with_state(self, state: S) -> Route {
-        Route { spec: self.spec, handler: self.handler.with_state(state) }
+        let Self { spec, handler, direct } = self;
+        Route { spec, handler: handler.with_state(state), direct }
     }
 }
 
@@ -256,8 +298,11 @@ where
 impl RouteTable {
     pub fn new(routes: Vec<Route>) -> Result<Self, RouteError> {
         let mut seen = std::collections::HashSet::new();
-        for Route { spec, .. } in &routes {
+        for Route { spec, direct, .. } in &routes {
             let (method, path) = (spec.method.clone(), spec.path);
+            if direct.is_some() && !spec.may_be_direct() {
+                return Err(RouteError::NotDirect { method, path });
+            }
             if spec.summary.is_empty() {
                 return Err(RouteError::NoSummary { method, path });
             }
@@ -299,9 +344,21 @@ impl RouteTable {
         })
     }
 
+    /// The ways past the router that are open under this policy.
+    pub(crate) fn direct(&self, policy: &Policy) -> Vec<Direct> {
+        self.routes
+            .iter()
+            .filter(|route| route.spec.plane.needs(policy).is_none())
+            .filter_map(|Route { spec, direct, .. }| {
+                direct.as_ref().map(|answer| Direct::new(spec.path, Arc::clone(answer)))
+            })
+            .collect()
+    }
+
     pub(crate) fn into_router(self, gate: &Arc<Gate>) -> Router {
+        let legacy = self.legacy_methods();
         let mut paths: BTreeMap<&'static str, MethodRouter> = BTreeMap::new();
-        for Route { spec, handler } in self.routes {
+        for Route { spec, handler, .. } in self.routes {
             let path = spec.path;
             let state = (Arc::clone(gate), Arc::new(spec));
             let guarded = handler.layer(from_fn_with_state(state, crate::auth::guard));
@@ -311,9 +368,36 @@ impl RouteTable {
         paths
             .into_iter()
             .fold(Router::new(), |router, (path, methods)| {
-                router.route(path, methods.fallback(wrong_method))
+                let methods = match legacy.get(path) {
+                    None => methods.fallback(wrong_method),
+                    Some(allow) => {
+                        let refuse = {
+                            let allow = allow.clone();
+                            async move || wrong_legacy_method(&allow)
+                        };
+                        // Named, because otherwise the handler of GET takes it.
+                        methods.on(MethodFilter::HEAD, refuse.clone()).fallback(refuse)
+                    }
+                };
+                router.route(path, methods)
             })
             .fallback(unknown_path)
+    }
+
+    /// The paths with legacy routes and what they allow, as it is written in the answer.
+    fn legacy_methods(&self) -> BTreeMap<&'static str, String> {
+        /// The order in which they are told.
+        const ORDER: [Method; 5] =
+            [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+        let declares =
+            |path, method| self.specs().any(|spec| spec.path == path && spec.method == method);
+        self.specs()
+            .filter(|spec| spec.legacy)
+            .map(|spec| {
+                let known = ORDER.iter().filter(|method| declares(spec.path, *method));
+                (spec.path, known.map(Method::as_str).collect::<Vec<_>>().join(","))
+            })
+            .collect()
     }
 }
 
@@ -326,6 +410,35 @@ async fn unknown_path() -> Failure {
 async fn wrong_method(method: Method) -> Failure {
     Failure::new(Code::MethodNotAllowed, format!("this path does not take `{method}`"))
         .with_remedy("the header `Allow` lists what it takes")
+}
+
+fn wrong_legacy_method(allow: &str) -> Response {
+    let failure = Failure::new(Code::MethodNotAllowed, format!("allow {allow}"));
+    let mut response = failure.into_response();
+    let allow = HeaderValue::from_str(allow).expect("names of methods");
+    response.headers_mut().insert(header::ALLOW, allow);
+    response
+}
+
+impl Plane {
+    /// What a token has to allow; `None` when nobody is asked for one.
+    pub(crate) fn needs(self, policy: &Policy) -> Option<(Verb, Context)> {
+        match self {
+            Self::Open | Self::Proof => None,
+            Self::Lockable { context } => {
+                policy.locked.contains(&context).then_some((Verb::Read, context))
+            }
+            Self::Admin { context, verb } => Some((verb, context)),
+            Self::Agent => Some((Verb::Write, Context::Agent)),
+        }
+    }
+}
+
+impl RouteSpec {
+    fn may_be_direct(&self) -> bool {
+        let open = matches!(self.plane, Plane::Open | Plane::Lockable { .. });
+        open && self.method == Method::GET && !self.path.contains('{')
+    }
 }
 
 impl fmt::Display for Plane {

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Bytes;
 use axum::middleware::from_fn;
 use hoist_store::Store;
@@ -27,7 +26,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::events::EventBus;
 use crate::health::{Finding, Readiness};
 use crate::jwks::{Jwks, JwksConfig};
-use crate::listen::{Limits, Listener};
+use crate::listen::{App, Host, Limits, Listener};
 use crate::route::{Live, Route, RouteError, RouteTable};
 use crate::tasks::Tasks;
 use crate::token::{AdminTokenError, Tokens, ensure_admin_token};
@@ -214,6 +213,7 @@ impl ServerBuilder {
     pub async fn start(mut self) -> Result<Running, StartError> {
         telemetry::metrics();
         let Assembled { chassis, jwks, app, planes } = self.assemble().await?;
+        let app = Arc::new(app);
         let bind = async |addr: Option<SocketAddr>| match addr {
             None => Ok(None),
             Some(addr) => match TcpListener::bind(addr).await {
@@ -245,16 +245,15 @@ impl ServerBuilder {
             .into_iter()
             .chain(tls.map(|(tcp, _)| (tcp, Some(acceptor))));
         for (tcp, tls) in listeners {
-            let listener = Listener {
-                tcp,
+            let host = Host {
                 tls,
-                router: app.clone(),
+                app: Arc::clone(&app),
                 limits: Arc::clone(&limits),
                 connections: running.connections.clone(),
                 stopping: tasks.stopping().clone(),
                 abort: running.abort.clone(),
             };
-            tasks.spawn("listener", listener.run());
+            tasks.spawn("listener", Listener { tcp, host: Arc::new(host) }.run());
         }
         start_background(&running.chassis, jwks, self.retentions);
         Ok(running)
@@ -291,6 +290,9 @@ impl ServerBuilder {
             routes.extend(context(&chassis));
         }
         let jwks = self.jwks.take().map(|config| Arc::new(Jwks::new(config)));
+        let table = finish_table(routes)?;
+        let planes = table.planes();
+        let direct = table.direct(&self.policy);
         let gate = Gate {
             policy: self.policy.clone(),
             tokens: Arc::clone(&chassis.tokens),
@@ -301,20 +303,18 @@ impl ServerBuilder {
             request_timeout: self.limits.request_timeout,
             failures: Failures::default(),
         };
-        let table = finish_table(routes)?;
-        let planes = table.planes();
-        let app = table
+        let router = table
             .into_router(&Arc::new(gate))
             .layer(from_fn(crate::observe::observe))
             .layer(CompressionLayer::new().compress_when(DefaultPredicate::new().and(not_live)));
-        Ok(Assembled { chassis, jwks, app, planes })
+        Ok(Assembled { chassis, jwks, app: App { router, direct }, planes })
     }
 }
 
 struct Assembled {
     chassis: Chassis,
     jwks: Option<Arc<Jwks>>,
-    app: Router,
+    app: App,
     planes: String,
 }
 
@@ -491,7 +491,7 @@ mod tests {
         ] {
             let policy = Policy { allow_plain_admin: allowed, ..Policy::default() };
             let mut builder = Server::builder(dir.path(), test_store()).policy(policy);
-            let app = builder.assemble().await.unwrap().app;
+            let app = builder.assemble().await.unwrap().app.router;
             let mut request = http::Request::get("/admin/v1/tokens")
                 .header("authorization", token(dir.path()))
                 .body(axum::body::Body::empty())

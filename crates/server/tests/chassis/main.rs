@@ -9,6 +9,7 @@ mod store;
 mod access;
 mod audit;
 mod bounds;
+mod direct;
 mod events;
 mod jwt;
 mod lifecycle;

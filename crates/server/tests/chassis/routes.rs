@@ -25,6 +25,46 @@ async fn unknown_paths_and_methods_are_problems() {
 }
 
 #[tokio::test]
+async fn a_legacy_path_refuses_methods_as_bss_does() {
+    let site = Site::start().await;
+    for method in [Method::PUT, Method::DELETE, Method::OPTIONS] {
+        let response = site.request(method, "/boot/v1/test").send().await.unwrap();
+        assert_eq!(response.headers()["allow"], "GET,POST");
+        assert_eq!(problem(response, 405).await.detail, "allow GET,POST");
+    }
+    let head = site.request(Method::HEAD, "/boot/v1/test").send().await.unwrap();
+    assert_eq!(
+        (head.status().as_u16(), &head.headers()["allow"]),
+        (405, &"GET,POST".parse().unwrap())
+    );
+    let posted = site.request(Method::POST, "/boot/v1/test").send().await.unwrap();
+    assert_eq!(posted.text().await.unwrap(), "posted");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_lenient_route_ignores_parameters_it_does_not_know() {
+    let site = Site::start().await;
+    let odd = "/boot/v1/test?kettle=1&%ff&&=";
+    assert_eq!(site.get(odd).await.status(), 200);
+    let lenient_for_get_only = site.request(Method::POST, odd).send().await.unwrap();
+    assert_eq!(problem(lenient_for_get_only, 400).await.code, Code::UnknownParameter);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn one_slash_at_the_end_of_a_path_makes_no_difference() {
+    let site = Site::start().await;
+    assert_eq!(site.get("/healthz/").await.status(), 200);
+    assert_eq!(site.get("/test/query/?limit=3").await.status(), 200);
+    assert_eq!(site.get("/test/query/?limit=kettle").await.status(), 400);
+    for unknown in ["/healthz//", "/", "//", "/apis/bss/healthz", "/boot/v1/"] {
+        assert_eq!(site.get(unknown).await.status(), 404, "{unknown}");
+    }
+    site.stop().await;
+}
+
+#[tokio::test]
 async fn an_undeclared_parameter_is_named_with_a_suggestion() {
     let site = Site::start().await;
     assert_eq!(site.get("/test/query?limit=3&selector=a").await.status(), 200);

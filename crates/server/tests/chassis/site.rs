@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use hoist_api::Problem;
 use hoist_api::admin::{Context, NewToken, Verb};
 use hoist_server::auth::AuditContext;
 use hoist_server::clock::Clock;
+use hoist_server::direct::Head;
 use hoist_server::extract::{Json, Query};
-use hoist_server::peer::Peer;
+use hoist_server::peer::{GatewayPrefix, Peer};
 use hoist_server::principal::{Principal, Reach};
 use hoist_server::route::{Plane, Route};
 use hoist_server::{Limits, Running, Server, ServerBuilder};
@@ -198,6 +200,18 @@ struct EchoQuery {
     limit: Option<u32>,
 }
 
+/// Answers what its query says; what it does not know is left to the router.
+fn direct_test(head: &Head<'_>) -> Option<http::Response<Bytes>> {
+    let status = match head.uri.query() {
+        Some("panic") => panic!("on request"),
+        Some("router") => return None,
+        Some("missing") => 404,
+        _ => 200,
+    };
+    let body = format!("direct {}", head.prefix.as_str());
+    Some(http::Response::builder().status(status).body(body.into()).unwrap())
+}
+
 fn test_routes(gates: &Arc<Gates>) -> Vec<Route> {
     let read = Plane::Admin { context: Context::Inventory, verb: Verb::Read };
     let write = Plane::Admin { context: Context::Inventory, verb: Verb::Write };
@@ -245,6 +259,13 @@ fn test_routes(gates: &Arc<Gates>) -> Vec<Route> {
             "written slowly"
         }),
         Route::get("/test/agent", Plane::Agent, async || "agent"),
+        Route::get("/boot/v1/test", lockable, async |prefix: GatewayPrefix| {
+            format!("routed {}", prefix.as_str())
+        })
+        .lenient()
+        .legacy()
+        .direct(direct_test),
+        Route::post("/boot/v1/test", Plane::Open, async || "posted").legacy(),
     ];
     routes.into_iter().map(|route| route.summary("A test")).collect()
 }
