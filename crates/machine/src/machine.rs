@@ -174,11 +174,18 @@ fn command(hardware: &Hardware, console: &Path) -> Result<Command> {
     command.args(["-chardev", &format!("file,id=console,append=on,path={console}")]);
     command.args(["-serial", "chardev:console"]);
     let url = value(&hardware.boot_url);
-    command.args(["-netdev", &format!("user,id=net,ipv6=off,bootfile={url}")]);
+    // With IPv6, or iPXE waits 13 seconds for a router before it believes DHCP.
+    command.args(["-netdev", &format!("user,id=net,bootfile={url}")]);
     let mac = value(&hardware.mac);
     command.args(["-device", &format!("virtio-net-pci,netdev=net,mac={mac},bootindex=0")]);
     if hardware.firmware == Firmware::Uefi {
         command.args(["-bios", "OVMF.fd"]);
+        // When iPXE leaves, the firmware's own network boot would be asked before the disk, and
+        // waits half a minute for an answer over IPv6.
+        for family in ["IPv4", "IPv6"] {
+            let switch = format!("name=opt/org.tianocore/{family}PXESupport,string=n");
+            command.args(["-fw_cfg", &switch]);
+        }
     }
     let drive = match &hardware.disk {
         None => return Ok(command),
