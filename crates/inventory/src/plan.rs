@@ -16,6 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::record::{Resource, ResourceKey};
+use crate::roster::Roster;
 
 pub use check::MANAGED_FIELDS;
 pub use draft::Draft;
@@ -92,7 +93,7 @@ pub enum Reason {
 }
 
 impl Refusal {
-    fn new(reason: Reason, subject: impl Into<String>, fault: Fault) -> Self {
+    pub fn new(reason: Reason, subject: impl Into<String>, fault: Fault) -> Self {
         Self { reason, subject: subject.into(), fault, other: None }
     }
 }
@@ -103,7 +104,23 @@ impl fmt::Display for Refusal {
     }
 }
 
+/// What another context has to say about a plan: it knows what its documents come to.
+pub trait Rule: Send + Sync {
+    /// Why the plan cannot be done; empty when it can. May add to the affected nodes.
+    fn judge(&self, before: &Roster, plan: &mut Plan) -> Vec<Refusal>;
+}
+
 impl Plan {
+    /// The roster with the plan carried out.
+    pub fn outcome(&self, before: &Roster) -> Roster {
+        before.apply(crate::roster::Delta {
+            revision: self.base + 1,
+            horizon: before.horizon(),
+            puts: self.puts.clone(),
+            deletes: self.deletes.clone(),
+        })
+    }
+
     pub fn is_empty(&self) -> bool {
         self.puts.is_empty() && self.deletes.is_empty()
     }

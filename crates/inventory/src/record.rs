@@ -5,13 +5,18 @@
 //! it: that is what makes the site have one history.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use hoist_model::document::DocumentName;
-use hoist_model::{Group, GroupKey, Kind, Name, Network, Node, NodeId, Partition};
+use hoist_model::{
+    Artifact, ArtifactName, BootConfig, BootState, BssImage, BssImageKey, BssKey, BssRecord,
+    Digest, Group, GroupKey, ImageKind, Kind, Name, Network, Node, NodeId, Partition,
+};
 use hoist_store::{Key, Prefix, Record};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use sha2::Digest as _;
 
 /// One declared thing, as kept in memory and in the store.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +25,11 @@ pub enum Resource {
     Group(Arc<Group>),
     Partition(Arc<Partition>),
     Network(Arc<Network>),
+    Artifact(Arc<Artifact>),
+    BootConfig(Arc<BootConfig>),
+    BootState(Arc<BootState>),
+    Bss(Arc<BssRecord>),
+    BssImage(Arc<BssImage>),
     Set(Arc<AppliedSet>),
     Tombstone(Tombstone),
 }
@@ -30,6 +40,12 @@ pub enum ResourceKey {
     Group(GroupKey),
     Partition(Name),
     Network(Name),
+    Artifact(ArtifactName),
+    BootConfig(Name),
+    BootState(NodeId),
+    Bss(BssKey),
+    /// By the digest of the image's path, which may be longer than a key.
+    BssImage(ImageKind, Digest),
     Set(Name),
     /// By the revision of the removal, then the node.
     Tombstone(u64, NodeId),
@@ -89,10 +105,22 @@ impl Resource {
             Self::Group(group) => ResourceKey::Group(group.key()),
             Self::Partition(partition) => ResourceKey::Partition(partition.name.clone()),
             Self::Network(network) => ResourceKey::Network(network.name.clone()),
+            Self::Artifact(artifact) => ResourceKey::Artifact(artifact.name.clone()),
+            Self::BootConfig(config) => ResourceKey::BootConfig(config.name.clone()),
+            Self::BootState(state) => ResourceKey::BootState(state.node),
+            Self::Bss(record) => ResourceKey::Bss(record.key.clone()),
+            Self::BssImage(image) => ResourceKey::of_image(&image.image),
             Self::Set(set) => ResourceKey::Set(set.name.clone()),
             Self::Tombstone(tombstone) => {
                 ResourceKey::Tombstone(tombstone.revision, tombstone.node)
             }
+        }
+    }
+
+    pub fn into_node(self) -> Option<Arc<Node>> {
+        match self {
+            Self::Node(node) => Some(node),
+            _ => None,
         }
     }
 
@@ -102,6 +130,11 @@ impl Resource {
             Self::Group(group) => serde_json::to_vec(group),
             Self::Partition(partition) => serde_json::to_vec(partition),
             Self::Network(network) => serde_json::to_vec(network),
+            Self::Artifact(artifact) => serde_json::to_vec(artifact),
+            Self::BootConfig(config) => serde_json::to_vec(config),
+            Self::BootState(state) => serde_json::to_vec(state),
+            Self::Bss(record) => serde_json::to_vec(record),
+            Self::BssImage(image) => serde_json::to_vec(image),
             Self::Set(set) => serde_json::to_vec(set),
             Self::Tombstone(tombstone) => serde_json::to_vec(tombstone),
         };
@@ -124,6 +157,11 @@ impl Resource {
             "group" => Self::Group(Arc::new(parse(record, value)?)),
             "partition" => Self::Partition(Arc::new(parse(record, value)?)),
             "network" => Self::Network(Arc::new(parse(record, value)?)),
+            "artifact" => Self::Artifact(Arc::new(parse(record, value)?)),
+            "boot-config" => Self::BootConfig(Arc::new(parse(record, value)?)),
+            "boot-state" => Self::BootState(Arc::new(parse(record, value)?)),
+            "bss" => Self::Bss(Arc::new(parse(record, value)?)),
+            "bss-image" => Self::BssImage(Arc::new(parse(record, value)?)),
             "set" => Self::Set(Arc::new(parse(record, value)?)),
             "gone" => Self::Tombstone(parse(record, value)?),
             _ => return Err(RecordError::UnknownKind { key: record.key.clone() }),
@@ -140,12 +178,23 @@ fn parse<'de, T: Deserialize<'de>>(record: &Record, value: &'de [u8]) -> Result<
 }
 
 impl ResourceKey {
+    pub fn of_image(image: &BssImageKey) -> Self {
+        let digest = sha2::Sha256::digest(image.path.as_bytes());
+        Self::BssImage(image.kind, Digest::from_bytes(digest.into()))
+    }
+
     pub fn to_key(&self) -> Key {
         key(&match self {
             Self::Node(id) => format!("site/node/{id}"),
             Self::Group(group) => format!("site/group/{}/{}", group.partition, group.name),
             Self::Partition(name) => format!("site/partition/{name}"),
             Self::Network(name) => format!("site/network/{name}"),
+            Self::Artifact(name) => format!("site/artifact/{name}"),
+            Self::BootConfig(name) => format!("site/boot-config/{name}"),
+            Self::BootState(id) => format!("site/boot-state/{id}"),
+            Self::Bss(key) => format!("site/bss/{}", escape(&key.to_string())),
+            Self::BssImage(ImageKind::Kernel, path) => format!("site/bss-image/kernel-{path}"),
+            Self::BssImage(ImageKind::Initrd, path) => format!("site/bss-image/initrd-{path}"),
             Self::Set(name) => format!("site/set/{name}"),
             // Padded, so that they sort by revision.
             Self::Tombstone(revision, id) => format!("site/gone/{revision:020}-{id}"),
@@ -160,6 +209,19 @@ impl ResourceKey {
             "group" => Self::Group(name.parse().ok()?),
             "partition" => Self::Partition(name.parse().ok()?),
             "network" => Self::Network(name.parse().ok()?),
+            "artifact" => Self::Artifact(name.parse().ok()?),
+            "boot-config" => Self::BootConfig(name.parse().ok()?),
+            "boot-state" => Self::BootState(name.parse().ok()?),
+            "bss" => Self::Bss(unescape(name)?.parse().ok()?),
+            "bss-image" => {
+                let (kind, path) = name.split_once('-')?;
+                let kind = match kind {
+                    "kernel" => ImageKind::Kernel,
+                    "initrd" => ImageKind::Initrd,
+                    _ => return None,
+                };
+                Self::BssImage(kind, path.parse().ok()?)
+            }
             "set" => Self::Set(name.parse().ok()?),
             "gone" => {
                 let (revision, id) = name.split_once('-')?;
@@ -168,6 +230,34 @@ impl ResourceKey {
             _ => return None,
         })
     }
+}
+
+/// Any text as one segment of a key: what is not plain becomes `%XX`.
+fn escape(text: &str) -> String {
+    text.bytes().fold(String::with_capacity(text.len()), |mut escaped, byte| {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b':') {
+            escaped.push(char::from(byte));
+        } else {
+            write!(escaped, "%{byte:02X}").expect("writing to a string");
+        }
+        escaped
+    })
+}
+
+fn unescape(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [byte, tail @ ..] = rest {
+        rest = tail;
+        if *byte == b'%' {
+            let (digits, tail) = rest.split_at_checked(2)?;
+            bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
+            rest = tail;
+        } else {
+            bytes.push(*byte);
+        }
+    }
+    String::from_utf8(bytes).ok()
 }
 
 /// How a document is called in an applied set.
@@ -187,6 +277,17 @@ mod tests {
             ResourceKey::Group("p1/rack:1".parse().expect("a group")),
             ResourceKey::Partition("p1".parse().expect("a name")),
             ResourceKey::Network("nmn".parse().expect("a name")),
+            ResourceKey::Artifact("vmlinuz-6.1+a".parse().expect("a name")),
+            ResourceKey::BootConfig("compute".parse().expect("a name")),
+            ResourceKey::BootState(id),
+            ResourceKey::Bss("x1203c4s2b1n0".parse().expect("a key")),
+            ResourceKey::Bss("a4:bf:01:3c:5e:70".parse().expect("a key")),
+            ResourceKey::Bss("nid7".parse().expect("a key")),
+            ResourceKey::Bss("Rölle/100%".parse().expect("a key")),
+            ResourceKey::of_image(&BssImageKey {
+                kind: ImageKind::Initrd,
+                path: "http://a/b".to_owned(),
+            }),
             ResourceKey::Set("site".parse().expect("a name")),
             ResourceKey::Tombstone(7, id),
         ] {

@@ -9,10 +9,11 @@
 
 mod contact;
 mod follow;
+mod past;
 
 use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -21,7 +22,7 @@ use hoist_store::{Compare, Op, Revision, Store, StoreError, Txn};
 use jiff::Timestamp;
 use tokio::sync::{Mutex, watch};
 
-use crate::plan::{Change, Draft, Plan, Refusal};
+use crate::plan::{Change, Draft, Plan, Refusal, Rule};
 use crate::record::{RecordError, Resource, SiteRevision, revision_key};
 use crate::roster::{Delta, Incarnation, Roster};
 use crate::schema::SchemaError;
@@ -47,6 +48,8 @@ struct Inner {
     /// Held while writing and while taking in what others wrote.
     position: Mutex<Position>,
     brake: Brake,
+    rule: OnceLock<Arc<dyn Rule>>,
+    past: past::Past,
 }
 
 /// How far into the store's history the roster is.
@@ -215,7 +218,19 @@ impl Registry {
             contact: contact::Keeper::new(from),
             position: Mutex::new(position),
             brake,
+            rule: OnceLock::new(),
+            past: past::Past::default(),
         }))
+    }
+
+    /// Lets another context have its say about every plan. The first one stays.
+    pub fn set_rule(&self, rule: Arc<dyn Rule>) {
+        let _ = self.0.rule.set(rule);
+    }
+
+    /// The site as it was at a revision; `Err` with the oldest one that is still known.
+    pub fn roster_at(&self, revision: u64) -> Result<Roster, u64> {
+        self.0.past.at(&self.roster(), revision)
     }
 
     /// The current picture. One atomic load; hold it as long as you like.
@@ -247,7 +262,7 @@ impl Registry {
     ) -> Result<Written, WriteError> {
         if terms.dry_run {
             let roster = self.roster();
-            let plan = plan(&roster, terms, &mut draft)?;
+            let plan = self.plan(&roster, terms, &mut draft)?;
             commit.review(&roster, &plan)?;
             return Ok(self.written(&roster, roster.revision(), plan));
         }
@@ -257,7 +272,7 @@ impl Registry {
         }
         for attempt in 0..ATTEMPTS {
             let roster = self.roster();
-            let plan = plan(&roster, terms, &mut draft)?;
+            let plan = self.plan(&roster, terms, &mut draft)?;
             if plan.is_empty() {
                 return Ok(self.written(&roster, roster.revision(), plan));
             }
@@ -267,9 +282,8 @@ impl Registry {
                 Ok((stored, delta)) => {
                     position.seen = position.seen.max(stored);
                     position.site = Some(stored);
-                    let next = roster.apply(delta);
-                    let revision = next.revision();
-                    self.publish(next);
+                    let revision = delta.revision;
+                    self.advance(&roster, delta);
                     return Ok(self.written(&roster, revision, plan));
                 }
                 Err(StoreError::Conflict { .. }) => {
@@ -306,6 +320,29 @@ impl Registry {
             None if asked => Err(WriteError::Affects { affected, said: None }),
             _ => Ok(()),
         }
+    }
+
+    /// Plans what `draft` says, and hears what other contexts say about it.
+    fn plan(
+        &self,
+        roster: &Roster,
+        terms: Terms,
+        draft: &mut impl FnMut(&mut Draft<'_>) -> Result<(), WriteError>,
+    ) -> Result<Plan, WriteError> {
+        let mut plan = plan(roster, terms, draft)?;
+        if let Some(rule) = self.0.rule.get() {
+            let refusals = rule.judge(roster, &mut plan);
+            if !refusals.is_empty() {
+                return Err(WriteError::Refused(refusals));
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Takes a committed change into the roster.
+    fn advance(&self, roster: &Roster, delta: Delta) {
+        self.0.past.remember(roster, &delta, Instant::now());
+        self.publish(roster.apply(delta));
     }
 
     /// Makes a roster the current one.

@@ -7,20 +7,23 @@
 
 mod base;
 mod overlay;
+mod shards;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use hoist_model::selector::{BindError, Bound, Subject, Vocabulary};
 use hoist_model::{
-    Boot, Group, GroupKey, GroupName, Lifecycle, Mac, Name, Network, Nid, Node, NodeId, Partition,
+    Artifact, ArtifactName, Boot, BootConfig, BootState, BssImage, BssImageKey, BssKey, BssRecord,
+    Group, GroupKey, GroupName, Lifecycle, Mac, Name, Network, Nid, Node, NodeId, Partition,
     Selector, Xname,
 };
 
 use crate::record::{AppliedSet, Resource, ResourceKey, Tombstone};
 use base::{At, Base};
 use overlay::Overlay;
+use shards::Shards;
 
 /// Random, new for every new store and after every restore: revisions of different incarnations
 /// say nothing about each other.
@@ -54,6 +57,7 @@ pub struct Roster {
     base: Arc<Base>,
     overlay: Arc<Overlay>,
     rest: Arc<Rest>,
+    records: Arc<Records>,
     /// Computed groups with their selectors bound, made when first asked for.
     computed: Arc<OnceLock<Vec<Computed>>>,
 }
@@ -72,8 +76,19 @@ struct Rest {
     groups: BTreeMap<GroupKey, Arc<Group>>,
     partitions: BTreeMap<Name, Arc<Partition>>,
     networks: BTreeMap<Name, Arc<Network>>,
+    artifacts: BTreeMap<ArtifactName, Arc<Artifact>>,
+    configs: BTreeMap<Name, Arc<BootConfig>>,
     sets: BTreeMap<Name, Arc<AppliedSet>>,
     tombstones: BTreeMap<(u64, NodeId), Tombstone>,
+}
+
+/// What there may be one of for every node, and what changes while machines boot.
+#[derive(Debug, Clone, Default)]
+struct Records {
+    bss: Shards<BssKey, Arc<BssRecord>>,
+    states: Shards<NodeId, Arc<BootState>>,
+    /// One per kernel or initrd: few.
+    images: HashMap<BssImageKey, Arc<BssImage>>,
 }
 
 /// Above this many changed nodes the overlay is worth folding into the base.
@@ -91,12 +106,13 @@ impl Roster {
         horizon: u64,
         resources: impl Iterator<Item = Resource>,
     ) -> Self {
-        let mut rest = Rest::default();
+        let (mut rest, mut records) = (Rest::default(), Records::default());
         let mut nodes = Vec::new();
         for resource in resources {
-            match resource {
-                Resource::Node(node) => nodes.push(node),
-                other => rest.put(other),
+            match Home::of(&resource.key()) {
+                Home::Rest => rest.put(resource),
+                Home::Records => records.put(resource),
+                Home::Nodes => nodes.extend(resource.into_node()),
             }
         }
         Self {
@@ -106,6 +122,7 @@ impl Roster {
             base: Arc::new(Base::build(nodes)),
             overlay: Arc::default(),
             rest: Arc::new(rest),
+            records: Arc::new(records),
             computed: Arc::default(),
         }
     }
@@ -113,21 +130,26 @@ impl Roster {
     /// The roster after a change. Costs as much as the overlay plus the change.
     #[must_use]
     pub fn apply(&self, delta: Delta) -> Self {
-        let mut next = Self { computed: Arc::default(), ..self.clone() };
+        let mut next = self.clone();
         next.revision = delta.revision;
         next.horizon = delta.horizon;
-        let (nodes, rest): (Vec<_>, Vec<_>) =
-            delta.puts.into_iter().partition(|put| matches!(put, Resource::Node(_)));
-        let (gone, rest_gone): (Vec<_>, Vec<_>) =
-            delta.deletes.into_iter().partition(|key| matches!(key, ResourceKey::Node(_)));
-        if !rest.is_empty() || !rest_gone.is_empty() {
-            let next_rest = Arc::make_mut(&mut next.rest);
-            for key in &rest_gone {
-                next_rest.remove(key);
+        let (mut nodes, mut gone) = (Vec::new(), Vec::new());
+        for key in delta.deletes {
+            match Home::of(&key) {
+                Home::Rest => Arc::make_mut(&mut next.rest).remove(&key),
+                Home::Records => Arc::make_mut(&mut next.records).remove(&key),
+                Home::Nodes => gone.push(key),
             }
-            for put in rest {
-                next_rest.put(put);
+        }
+        for put in delta.puts {
+            match Home::of(&put.key()) {
+                Home::Rest => Arc::make_mut(&mut next.rest).put(put),
+                Home::Records => Arc::make_mut(&mut next.records).put(put),
+                Home::Nodes => nodes.push(put),
             }
+        }
+        if !Arc::ptr_eq(&next.rest, &self.rest) || !nodes.is_empty() || !gone.is_empty() {
+            next.computed = Arc::default();
         }
         if nodes.is_empty() && gone.is_empty() {
             return next;
@@ -160,10 +182,7 @@ impl Roster {
             puts.iter().map(Resource::key).chain(gone.iter().cloned()).collect();
         let kept = self.nodes().filter(|node| !changed.contains(&ResourceKey::Node(node.id)));
         let mut nodes: Vec<_> = kept.cloned().collect();
-        nodes.extend(puts.into_iter().filter_map(|put| match put {
-            Resource::Node(node) => Some(node),
-            _ => None,
-        }));
+        nodes.extend(puts.into_iter().filter_map(Resource::into_node));
         nodes
     }
 
@@ -354,6 +373,57 @@ impl Roster {
         self.rest.networks.values()
     }
 
+    pub fn artifact(&self, name: &str) -> Option<&Arc<Artifact>> {
+        self.rest.artifacts.get(name)
+    }
+
+    pub fn artifacts(&self) -> impl Iterator<Item = &Arc<Artifact>> {
+        self.rest.artifacts.values()
+    }
+
+    pub fn boot_config(&self, name: &str) -> Option<&Arc<BootConfig>> {
+        self.rest.configs.get(name)
+    }
+
+    pub fn boot_configs(&self) -> impl Iterator<Item = &Arc<BootConfig>> {
+        self.rest.configs.values()
+    }
+
+    /// What was decided about a node's booting; most nodes have none.
+    pub fn boot_state(&self, id: NodeId) -> Option<&Arc<BootState>> {
+        self.records.states.get(&id)
+    }
+
+    pub fn boot_states(&self) -> impl Iterator<Item = &Arc<BootState>> {
+        self.records.states.values()
+    }
+
+    pub fn bss(&self, key: &BssKey) -> Option<&Arc<BssRecord>> {
+        self.records.bss.get(key)
+    }
+
+    /// In no order.
+    pub fn bss_records(&self) -> impl Iterator<Item = &Arc<BssRecord>> {
+        self.records.bss.values()
+    }
+
+    pub fn bss_image(&self, image: &BssImageKey) -> Option<&Arc<BssImage>> {
+        self.records.images.get(image)
+    }
+
+    /// In no order.
+    pub fn bss_images(&self) -> impl Iterator<Item = &Arc<BssImage>> {
+        self.records.images.values()
+    }
+
+    /// Whether nodes, groups and configurations are those of `other`: what was worked out from
+    /// them for the one holds for the other.
+    pub fn has_rules_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.base, &other.base)
+            && Arc::ptr_eq(&self.overlay, &other.overlay)
+            && Arc::ptr_eq(&self.rest, &other.rest)
+    }
+
     pub fn set(&self, name: &str) -> Option<&Arc<AppliedSet>> {
         self.rest.sets.get(name)
     }
@@ -366,16 +436,51 @@ impl Roster {
         self.rest.tombstones.values()
     }
 
+    pub fn resource(&self, key: &ResourceKey) -> Option<Resource> {
+        let rest = &self.rest;
+        match key {
+            ResourceKey::Node(id) => self.by_id(*id).cloned().map(Resource::Node),
+            ResourceKey::Group(key) => rest.groups.get(key).cloned().map(Resource::Group),
+            ResourceKey::Partition(name) => {
+                rest.partitions.get(name).cloned().map(Resource::Partition)
+            }
+            ResourceKey::Network(name) => rest.networks.get(name).cloned().map(Resource::Network),
+            ResourceKey::Artifact(name) => {
+                rest.artifacts.get(name).cloned().map(Resource::Artifact)
+            }
+            ResourceKey::BootConfig(name) => {
+                rest.configs.get(name).cloned().map(Resource::BootConfig)
+            }
+            ResourceKey::BootState(id) => self.boot_state(*id).cloned().map(Resource::BootState),
+            ResourceKey::Bss(key) => self.bss(key).cloned().map(Resource::Bss),
+            ResourceKey::BssImage(..) => {
+                let mut images = self.bss_images();
+                let found = images.find(|image| ResourceKey::of_image(&image.image) == *key);
+                found.cloned().map(Resource::BssImage)
+            }
+            ResourceKey::Set(name) => rest.sets.get(name).cloned().map(Resource::Set),
+            ResourceKey::Tombstone(revision, id) => {
+                rest.tombstones.get(&(*revision, *id)).copied().map(Resource::Tombstone)
+            }
+        }
+    }
+
     /// Everything, as it would be written: for copies and comparisons.
     pub fn resources(&self) -> impl Iterator<Item = Resource> + '_ {
         let rest = &self.rest;
         let partitions = rest.partitions.values().cloned().map(Resource::Partition);
         let networks = rest.networks.values().cloned().map(Resource::Network);
         let groups = rest.groups.values().cloned().map(Resource::Group);
+        let artifacts = rest.artifacts.values().cloned().map(Resource::Artifact);
+        let configs = rest.configs.values().cloned().map(Resource::BootConfig);
+        let states = self.boot_states().cloned().map(Resource::BootState);
+        let records = self.bss_records().cloned().map(Resource::Bss);
+        let images = self.bss_images().cloned().map(Resource::BssImage);
         let sets = rest.sets.values().cloned().map(Resource::Set);
         let gone = rest.tombstones.values().copied().map(Resource::Tombstone);
         let nodes = self.nodes().cloned().map(Resource::Node);
-        partitions.chain(networks).chain(groups).chain(sets).chain(gone).chain(nodes)
+        let boot = artifacts.chain(configs).chain(states).chain(records).chain(images);
+        partitions.chain(networks).chain(groups).chain(boot).chain(sets).chain(gone).chain(nodes)
     }
 }
 
@@ -514,25 +619,50 @@ impl Vocabulary for Roster {
     }
 }
 
+/// The part of a roster that a resource lives in.
+enum Home {
+    Nodes,
+    Rest,
+    Records,
+}
+
+impl Home {
+    fn of(key: &ResourceKey) -> Self {
+        match key {
+            ResourceKey::Node(_) => Self::Nodes,
+            ResourceKey::BootState(_) | ResourceKey::Bss(_) | ResourceKey::BssImage(..) => {
+                Self::Records
+            }
+            ResourceKey::Group(_)
+            | ResourceKey::Partition(_)
+            | ResourceKey::Network(_)
+            | ResourceKey::Artifact(_)
+            | ResourceKey::BootConfig(_)
+            | ResourceKey::Set(_)
+            | ResourceKey::Tombstone(..) => Self::Rest,
+        }
+    }
+}
+
 impl Rest {
     fn put(&mut self, resource: Resource) {
         match resource {
-            Resource::Group(group) => {
-                self.groups.insert(group.key(), group);
-            }
+            Resource::Group(group) => drop(self.groups.insert(group.key(), group)),
             Resource::Partition(partition) => {
                 self.partitions.insert(partition.name.clone(), partition);
             }
             Resource::Network(network) => {
                 self.networks.insert(network.name.clone(), network);
             }
-            Resource::Set(set) => {
-                self.sets.insert(set.name.clone(), set);
+            Resource::Artifact(artifact) => {
+                self.artifacts.insert(artifact.name.clone(), artifact);
             }
+            Resource::BootConfig(config) => drop(self.configs.insert(config.name.clone(), config)),
+            Resource::Set(set) => drop(self.sets.insert(set.name.clone(), set)),
             Resource::Tombstone(tombstone) => {
                 self.tombstones.insert((tombstone.revision, tombstone.node), tombstone);
             }
-            Resource::Node(_) => unreachable!("nodes are kept in the base and the overlay"),
+            other => unreachable!("{:?} lives elsewhere", other.key()),
         }
     }
 
@@ -541,9 +671,33 @@ impl Rest {
             ResourceKey::Group(key) => drop(self.groups.remove(key)),
             ResourceKey::Partition(name) => drop(self.partitions.remove(name)),
             ResourceKey::Network(name) => drop(self.networks.remove(name)),
+            ResourceKey::Artifact(name) => drop(self.artifacts.remove(name)),
+            ResourceKey::BootConfig(name) => drop(self.configs.remove(name)),
             ResourceKey::Set(name) => drop(self.sets.remove(name)),
             ResourceKey::Tombstone(revision, id) => drop(self.tombstones.remove(&(*revision, *id))),
-            ResourceKey::Node(_) => unreachable!("nodes are kept in the base and the overlay"),
+            other => unreachable!("{other:?} lives elsewhere"),
+        }
+    }
+}
+
+impl Records {
+    fn put(&mut self, resource: Resource) {
+        match resource {
+            Resource::Bss(record) => self.bss.insert(record.key.clone(), record),
+            Resource::BootState(state) => self.states.insert(state.node, state),
+            Resource::BssImage(image) => drop(self.images.insert(image.image.clone(), image)),
+            other => unreachable!("{:?} lives elsewhere", other.key()),
+        }
+    }
+
+    fn remove(&mut self, key: &ResourceKey) {
+        match key {
+            ResourceKey::Bss(key) => self.bss.remove(key),
+            ResourceKey::BootState(id) => self.states.remove(id),
+            ResourceKey::BssImage(..) => {
+                self.images.retain(|image, _| ResourceKey::of_image(image) != *key);
+            }
+            other => unreachable!("{other:?} lives elsewhere"),
         }
     }
 }

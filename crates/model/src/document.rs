@@ -12,7 +12,10 @@ use serde::Serialize;
 pub use read::{DocumentError, from_json, read};
 
 use crate::fault::Fault;
-use crate::{GroupKey, GroupSpec, Name, NetworkSpec, NodeSpec, PartitionSpec};
+use crate::{
+    ArtifactName, ArtifactSpec, BootConfigSpec, GroupKey, GroupSpec, Name, NetworkSpec, NodeSpec,
+    PartitionSpec,
+};
 
 /// The version of the document format.
 pub const API: &str = "hoist/v1";
@@ -24,6 +27,8 @@ pub enum Kind {
     Network,
     Group,
     Node,
+    Artifact,
+    BootConfig,
 }
 
 /// One resource as declared.
@@ -33,11 +38,12 @@ pub struct Document {
     pub spec: Spec,
 }
 
-/// What a document is called: a group's name has two parts.
+/// What a document is called: a group's name has two parts, an artifact's is a file name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DocumentName {
     Plain(Name),
     Group(GroupKey),
+    Artifact(ArtifactName),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,11 +52,14 @@ pub enum Spec {
     Network(NetworkSpec),
     Group(GroupSpec),
     Node(Box<NodeSpec>),
+    Artifact(ArtifactSpec),
+    BootConfig(Box<BootConfigSpec>),
 }
 
 impl Kind {
     /// In the order in which documents refer to each other, so that listings read well.
-    pub const ALL: [Self; 4] = [Self::Partition, Self::Network, Self::Group, Self::Node];
+    pub const ALL: [Self; 6] =
+        [Self::Partition, Self::Network, Self::Group, Self::Node, Self::Artifact, Self::BootConfig];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -58,6 +67,8 @@ impl Kind {
             Self::Network => "Network",
             Self::Group => "Group",
             Self::Node => "Node",
+            Self::Artifact => "Artifact",
+            Self::BootConfig => "BootConfig",
         }
     }
 
@@ -77,6 +88,8 @@ impl Kind {
             Self::Network => schemars::schema_for!(NetworkSpec),
             Self::Group => schemars::schema_for!(GroupSpec),
             Self::Node => schemars::schema_for!(NodeSpec),
+            Self::Artifact => schemars::schema_for!(ArtifactSpec),
+            Self::BootConfig => schemars::schema_for!(BootConfigSpec),
         };
         let mut spec = spec.to_value();
         let defs = spec.as_object_mut().and_then(|spec| spec.remove("$defs"));
@@ -113,6 +126,8 @@ impl Document {
             Spec::Network(spec) => spec.check(),
             Spec::Group(spec) => spec.check(),
             Spec::Node(spec) => spec.check(),
+            Spec::Artifact(spec) => spec.check(),
+            Spec::BootConfig(spec) => spec.check(),
         }
     }
 
@@ -128,6 +143,8 @@ impl Spec {
             Self::Network(_) => Kind::Network,
             Self::Group(_) => Kind::Group,
             Self::Node(_) => Kind::Node,
+            Self::Artifact(_) => Kind::Artifact,
+            Self::BootConfig(_) => Kind::BootConfig,
         }
     }
 }
@@ -137,6 +154,7 @@ impl std::fmt::Display for DocumentName {
         match self {
             Self::Plain(name) => name.fmt(f),
             Self::Group(key) => key.fmt(f),
+            Self::Artifact(name) => name.fmt(f),
         }
     }
 }
@@ -159,6 +177,8 @@ impl Serialize for Document {
             Spec::Network(spec) => out.serialize_field("spec", spec)?,
             Spec::Group(spec) => out.serialize_field("spec", spec)?,
             Spec::Node(spec) => out.serialize_field("spec", spec)?,
+            Spec::Artifact(spec) => out.serialize_field("spec", spec)?,
+            Spec::BootConfig(spec) => out.serialize_field("spec", spec)?,
         }
         out.end()
     }

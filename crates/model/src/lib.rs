@@ -15,6 +15,9 @@ mod xname;
 
 pub mod artifact;
 pub mod boot;
+pub mod boot_config;
+pub mod boot_state;
+pub mod bss;
 pub mod document;
 pub mod group;
 pub mod network;
@@ -24,6 +27,9 @@ pub mod selector;
 
 pub use artifact::{Artifact, ArtifactSpec, Digest};
 pub use boot::{Boot, BootRules, SelectedBy};
+pub use boot_config::{BootConfig, BootConfigSpec, ConfigMode};
+pub use boot_state::{BootMode, BootState};
+pub use bss::{BssImage, BssImageKey, BssKey, BssRecord, ImageKind};
 pub use document::{Document, Kind, Spec};
 pub use exit::Exit;
 pub use fault::{Fault, nearest};

@@ -17,7 +17,7 @@ mod parse;
 use std::fmt;
 use std::str::FromStr;
 
-pub use bound::{BindError, Bound, Subject, Vocabulary};
+pub use bound::{BindError, Bound, Class, Identity, Specificity, Subject, Vocabulary};
 pub use glob::Glob;
 pub use parse::ParseSelectorError;
 

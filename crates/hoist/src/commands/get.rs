@@ -4,7 +4,7 @@ use clap::Args;
 use hoist_api::client::Client;
 use hoist_api::inventory::{Group, NetworkObject, PartitionObject};
 use hoist_model::document::DocumentName;
-use hoist_model::{Document, Exit, GroupKey, Kind, Name, Spec};
+use hoist_model::{ArtifactName, Document, Exit, GroupKey, Kind, Name, Spec};
 
 use super::{Shell, export, group, network, node, partition, schema, selector};
 use crate::failure::Failure;
@@ -48,6 +48,9 @@ impl GetArgs {
             Kind::Group => groups(&client, self.name).await?,
             Kind::Network => networks(&client, self.name).await?,
             Kind::Partition => partitions(&client, self.name).await?,
+            Kind::Artifact | Kind::BootConfig => {
+                return Err(Failure::usage("not listed here; see `hoist export`"));
+            }
         };
         print(shell, &table, &documents)?;
         Ok(Exit::Done)
@@ -160,7 +163,8 @@ pub(crate) fn target(kind: Kind, name: &str) -> Result<String, Failure> {
     let wrong = |error: &dyn std::error::Error| Failure::usage(error.to_string());
     let name = match kind {
         Kind::Group => name.parse::<GroupKey>().map_err(|error| wrong(&error))?.to_string(),
-        Kind::Node | Kind::Network | Kind::Partition => {
+        Kind::Artifact => name.parse::<ArtifactName>().map_err(|error| wrong(&error))?.to_string(),
+        Kind::Node | Kind::Network | Kind::Partition | Kind::BootConfig => {
             name.parse::<Name>().map_err(|error| wrong(&error))?.to_string()
         }
     };

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::Plan;
 use crate::record::{Resource, ResourceKey};
-use crate::roster::{Delta, Roster};
+use crate::roster::Roster;
 
 /// Notes the existing nodes that are removed, or whose boot, role or membership comes out
 /// differently. New nodes never count.
@@ -16,22 +16,20 @@ use crate::roster::{Delta, Roster};
 /// A node that a rule alone changes (the priority or the selector of a group, the boot networks of
 /// its partition) is written with the rule, so that its revision tells watchers and caches.
 pub(super) fn find(before: &Roster, plan: &mut Plan, now: Timestamp) {
-    if before.is_empty() || plan.is_empty() {
-        return;
-    }
-    let after = before.apply(Delta {
-        revision: plan.base + 1,
-        horizon: before.horizon(),
-        puts: plan.puts.clone(),
-        deletes: plan.deletes.clone(),
-    });
+    let candidates = candidates(before, plan);
     let mut affected = BTreeSet::new();
     for key in &plan.deletes {
         if let ResourceKey::Node(id) = key {
             affected.insert(*id);
         }
     }
-    for id in candidates(before, plan) {
+    // Records of single nodes come by the thousand, and have nothing to look for here.
+    if candidates.is_empty() {
+        plan.affected = affected.into_iter().collect();
+        return;
+    }
+    let after = plan.outcome(before);
+    for id in candidates {
         let (Some(old), Some(new)) = (before.by_id(id), after.by_id(id)) else { continue };
         if outcome(before, old) != outcome(&after, new) {
             affected.insert(id);
@@ -61,7 +59,15 @@ fn candidates(before: &Roster, plan: &Plan) -> BTreeSet<NodeId> {
             ResourceKey::Group(key) => {
                 ids.extend(before.in_partition(&key.partition).iter().map(|node| node.id));
             }
-            ResourceKey::Network(_) | ResourceKey::Set(_) | ResourceKey::Tombstone(..) => {}
+            // What configurations come to is for the boot context to say.
+            ResourceKey::Network(_)
+            | ResourceKey::Artifact(_)
+            | ResourceKey::BootConfig(_)
+            | ResourceKey::BootState(_)
+            | ResourceKey::Bss(_)
+            | ResourceKey::BssImage(..)
+            | ResourceKey::Set(_)
+            | ResourceKey::Tombstone(..) => {}
         }
     }
     ids

@@ -25,6 +25,9 @@ pub(super) fn whole(draft: &mut Draft<'_>) {
     unique_keys(draft, &mut found);
     removals(draft, &mut found);
     computed_groups(draft, &mut found);
+    boot_configs(draft, &mut found);
+    artifacts_in_use(draft, &mut found);
+    boot_states(draft, &mut found);
     found.truncate(MAX_REFUSALS);
     for refusal in found {
         draft.refuse(refusal);
@@ -326,6 +329,64 @@ fn computed_groups(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
         if let Some(Err(error)) = bound {
             let fault = Fault::new("selector", error.to_string());
             found.push(Refusal::new(Reason::Invalid, subject(Kind::Group, key), fault));
+        }
+    }
+}
+
+/// Selectors of boot configurations must mean something, and what they name must be there.
+fn boot_configs(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
+    let words = Words { draft };
+    for (name, config) in &draft.configs {
+        let Some(config) = config else { continue };
+        let about = subject(Kind::BootConfig, name);
+        let bound = config.spec.selector.as_ref().map(|selector| selector.bind(&words));
+        if let Some(Err(error)) = bound {
+            let fault = Fault::new("selector", error.to_string());
+            found.push(Refusal::new(Reason::Invalid, about.clone(), fault));
+        }
+        for (at, artifact) in config.spec.artifacts() {
+            if !draft.has_artifact(artifact) {
+                let known = draft.roster.artifacts().map(|artifact| artifact.name.as_str());
+                let hint = match nearest(artifact, known) {
+                    Some(close) => format!("did you mean `{close}`?"),
+                    None => format!("`hoist artifact add FILE --name {artifact}` first"),
+                };
+                let fault = Fault::new(at, format!("there is no Artifact `{artifact}`")).hint(hint);
+                found.push(Refusal::new(Reason::Missing, about.clone(), fault));
+            }
+        }
+    }
+}
+
+/// An artifact that a configuration names stays.
+fn artifacts_in_use(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
+    let gone: BTreeSet<_> = removed(&draft.artifacts).collect();
+    if gone.is_empty() {
+        return;
+    }
+    let kept = draft.roster.boot_configs().map(std::convert::AsRef::as_ref);
+    let kept = kept.filter(|config| !draft.configs.contains_key(&config.name));
+    for config in kept.chain(draft.configs.values().flatten()) {
+        for (_, artifact) in config.spec.artifacts() {
+            if let Some(name) = gone.iter().find(|name| name.as_str() == artifact) {
+                let fault = Fault::new("", format!("the BootConfig `{}` names it", config.name))
+                    .hint("change that first, or in the same change");
+                found.push(Refusal::new(Reason::InUse, subject(Kind::Artifact, name), fault));
+            }
+        }
+    }
+}
+
+/// A boot-once must lead somewhere.
+fn boot_states(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
+    for state in draft.states.values().flatten() {
+        let Some(once) = &state.once else { continue };
+        if draft.boot_config(once).is_none() {
+            let about = draft
+                .node(state.node)
+                .map_or_else(String::new, |node| subject(Kind::Node, &node.name));
+            let fault = Fault::new("once", format!("there is no BootConfig `{once}`"));
+            found.push(Refusal::new(Reason::Missing, about, fault));
         }
     }
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use hoist_model::document::{Document, DocumentName, Spec};
 use hoist_model::{
-    Fault, Group, GroupKey, GroupSpec, Kind, Name, Network, NetworkSpec, Node, NodeId, NodeSpec,
-    Partition, PartitionSpec, Provenance,
+    Artifact, ArtifactName, ArtifactSpec, BootConfig, BootConfigSpec, BootState, BssImage,
+    BssImageKey, BssKey, BssRecord, Fault, Group, GroupKey, GroupSpec, Kind, Name, Network,
+    NetworkSpec, Node, NodeId, NodeSpec, Partition, PartitionSpec, Provenance,
 };
 use jiff::Timestamp;
 
@@ -23,6 +24,11 @@ pub struct Draft<'a> {
     pub(super) groups: BTreeMap<GroupKey, Option<Group>>,
     pub(super) partitions: BTreeMap<Name, Option<Partition>>,
     pub(super) networks: BTreeMap<Name, Option<Network>>,
+    pub(super) artifacts: BTreeMap<ArtifactName, Option<Artifact>>,
+    pub(super) configs: BTreeMap<Name, Option<BootConfig>>,
+    pub(super) states: BTreeMap<NodeId, Option<BootState>>,
+    bss: BTreeMap<BssKey, Option<BssRecord>>,
+    images: BTreeMap<BssImageKey, Option<BssImage>>,
     /// Nodes that their source writes.
     pub(super) imported: BTreeSet<NodeId>,
     sets: BTreeMap<Name, AppliedSet>,
@@ -42,6 +48,11 @@ impl<'a> Draft<'a> {
             groups: BTreeMap::new(),
             partitions: BTreeMap::new(),
             networks: BTreeMap::new(),
+            artifacts: BTreeMap::new(),
+            configs: BTreeMap::new(),
+            states: BTreeMap::new(),
+            bss: BTreeMap::new(),
+            images: BTreeMap::new(),
             imported: BTreeSet::new(),
             sets: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -81,6 +92,12 @@ impl<'a> Draft<'a> {
                         computed.push(key.clone());
                     }
                     self.put_group(key, spec);
+                }
+                (Spec::Artifact(spec), DocumentName::Artifact(name)) => {
+                    self.put_artifact(name, spec);
+                }
+                (Spec::BootConfig(spec), DocumentName::Plain(name)) => {
+                    self.put_boot_config(name, *spec);
                 }
                 (spec, name) => unreachable!("a {} named {name}", spec.kind()),
             }
@@ -145,6 +162,41 @@ impl<'a> Draft<'a> {
         let group =
             Group { partition: key.partition.clone(), name: key.name.clone(), spec, revision: 0 };
         self.groups.insert(key, Some(group));
+    }
+
+    pub fn put_artifact(&mut self, name: ArtifactName, spec: ArtifactSpec) {
+        let artifact = Artifact { name: name.clone(), spec, revision: 0 };
+        self.artifacts.insert(name, Some(artifact));
+    }
+
+    pub fn put_boot_config(&mut self, name: Name, spec: BootConfigSpec) {
+        let config = BootConfig { name: name.clone(), spec, revision: 0 };
+        self.configs.insert(name, Some(config));
+    }
+
+    /// Changes what is decided about a node's booting. One that says nothing is removed.
+    pub fn amend_boot_state(&mut self, node: NodeId, by: &str, amend: impl FnOnce(&mut BootState)) {
+        let mut state =
+            self.boot_state(node).cloned().unwrap_or_else(|| BootState::new(node, by, self.now));
+        amend(&mut state);
+        by.clone_into(&mut state.by);
+        state.since = self.now;
+        self.states.insert(node, Some(state).filter(|state| !state.is_blank()));
+    }
+
+    pub fn put_bss(&mut self, record: BssRecord) {
+        self.bss.insert(record.key.clone(), Some(record));
+    }
+
+    pub fn remove_bss(&mut self, key: BssKey) {
+        self.bss.insert(key, None);
+    }
+
+    /// Sets the parameters of an image; empty ones are none.
+    pub fn put_bss_image(&mut self, image: BssImageKey, params: String) {
+        let kept =
+            (!params.is_empty()).then(|| BssImage { image: image.clone(), params, revision: 0 });
+        self.images.insert(image, kept);
     }
 
     /// Creates the node or replaces its spec.
@@ -282,6 +334,16 @@ impl<'a> Draft<'a> {
                 let Some(name) = found else { return false };
                 self.partitions.insert(name, None);
             }
+            Kind::Artifact => {
+                let found = self.roster.artifact(name).map(|artifact| artifact.name.clone());
+                let Some(name) = found else { return false };
+                self.artifacts.insert(name, None);
+            }
+            Kind::BootConfig => {
+                let found = self.roster.boot_config(name).map(|config| config.name.clone());
+                let Some(name) = found else { return false };
+                self.configs.insert(name, None);
+            }
             Kind::Network => {
                 let found = self.roster.network(name).map(|network| network.name.clone());
                 let Some(name) = found else { return false };
@@ -301,11 +363,47 @@ impl<'a> Draft<'a> {
             return;
         }
         self.nodes.insert(id, None);
+        if self.roster.boot_state(id).is_some() {
+            self.states.insert(id, None);
+        }
     }
 }
 
 /// Looking into the draft.
 impl Draft<'_> {
+    /// The site as it was.
+    pub fn roster(&self) -> &Roster {
+        self.roster
+    }
+
+    pub fn boot_state(&self, node: NodeId) -> Option<&BootState> {
+        match self.states.get(&node) {
+            Some(changed) => changed.as_ref(),
+            None => self.roster.boot_state(node).map(Arc::as_ref),
+        }
+    }
+
+    pub fn bss(&self, key: &BssKey) -> Option<&BssRecord> {
+        match self.bss.get(key) {
+            Some(changed) => changed.as_ref(),
+            None => self.roster.bss(key).map(Arc::as_ref),
+        }
+    }
+
+    pub(super) fn has_artifact(&self, name: &str) -> bool {
+        match self.artifacts.iter().find(|(drafted, _)| drafted.as_str() == name) {
+            Some((_, changed)) => changed.is_some(),
+            None => self.roster.artifact(name).is_some(),
+        }
+    }
+
+    pub(super) fn boot_config(&self, name: &Name) -> Option<&BootConfig> {
+        match self.configs.get(name) {
+            Some(changed) => changed.as_ref(),
+            None => self.roster.boot_config(name).map(Arc::as_ref),
+        }
+    }
+
     pub fn node(&self, id: NodeId) -> Option<&Node> {
         match self.nodes.get(&id) {
             Some(changed) => changed.as_ref(),
@@ -359,6 +457,8 @@ impl Draft<'_> {
         };
         self.plan_rest(&mut plan);
         self.plan_nodes(&mut plan);
+        self.plan_boot(&mut plan);
+        self.plan_records(&mut plan);
         self.plan_sets(&mut plan);
         affected::find(self.roster, &mut plan, self.now);
         Ok(plan)
@@ -437,6 +537,64 @@ impl Draft<'_> {
         }
     }
 
+    fn plan_boot(&mut self, plan: &mut Plan) {
+        let revision = plan.base + 1;
+        for (name, artifact) in std::mem::take(&mut self.artifacts) {
+            let before = self.roster.artifact(&name).map(|before| &before.spec);
+            let after = artifact.as_ref().map(|after| &after.spec);
+            let put =
+                artifact.clone().map(|a| Resource::Artifact(Arc::new(Artifact { revision, ..a })));
+            let key = ResourceKey::Artifact(name.clone());
+            plan_one(plan, Kind::Artifact, &name, before, after, put, key);
+        }
+        for (name, config) in std::mem::take(&mut self.configs) {
+            let before = self.roster.boot_config(&name).map(|before| &before.spec);
+            let after = config.as_ref().map(|after| &after.spec);
+            let put = config
+                .clone()
+                .map(|c| Resource::BootConfig(Arc::new(BootConfig { revision, ..c })));
+            let key = ResourceKey::BootConfig(name.clone());
+            plan_one(plan, Kind::BootConfig, &name, before, after, put, key);
+        }
+    }
+
+    /// Records that are no documents.
+    fn plan_records(&mut self, plan: &mut Plan) {
+        let revision = plan.base + 1;
+        for (id, state) in std::mem::take(&mut self.states) {
+            let before = self.roster.boot_state(id).map(Arc::as_ref);
+            let after = state.map(|state| BootState { revision, ..state });
+            // Saying again what holds already is no change, whoever says it.
+            let same = before.zip(after.as_ref()).is_some_and(|(before, after)| {
+                let BootState { revision, since, by, .. } = before.clone();
+                *before == BootState { revision, since, by, ..after.clone() }
+            });
+            let name = self.roster.by_id(id).map_or_else(|| id.to_string(), |n| n.name.to_string());
+            let put = after.map(|state| Resource::BootState(Arc::new(state)));
+            let key = ResourceKey::BootState(id);
+            plan_record(plan, "BootState", name, key, before.is_some(), same, put);
+        }
+        for (key, record) in std::mem::take(&mut self.bss) {
+            let before = self.roster.bss(&key).map(Arc::as_ref);
+            let after = record.map(|record| BssRecord { revision, ..record });
+            let same = before.zip(after.as_ref()).is_some_and(|(before, after)| {
+                *before == BssRecord { revision: before.revision, ..after.clone() }
+            });
+            let name = key.to_string();
+            let put = after.map(|record| Resource::Bss(Arc::new(record)));
+            let key = ResourceKey::Bss(key);
+            plan_record(plan, "BootParameters", name, key, before.is_some(), same, put);
+        }
+        for (image, after) in std::mem::take(&mut self.images) {
+            let before = self.roster.bss_image(&image).map(Arc::as_ref);
+            let after = after.map(|image| BssImage { revision, ..image });
+            let same = before.zip(after.as_ref()).is_some_and(|(a, b)| a.params == b.params);
+            let key = ResourceKey::of_image(&image);
+            let put = after.map(|image| Resource::BssImage(Arc::new(image)));
+            plan_record(plan, "BootImage", image.path, key, before.is_some(), same, put);
+        }
+    }
+
     fn plan_sets(&mut self, plan: &mut Plan) {
         for (name, set) in std::mem::take(&mut self.sets) {
             if self.roster.set(&name).map(Arc::as_ref) != Some(&set) {
@@ -475,6 +633,30 @@ fn plan_one<S: serde::Serialize + PartialEq>(
         (None, None) => return,
     }
     plan.items.push(entry);
+}
+
+fn plan_record(
+    plan: &mut Plan,
+    kind: &str,
+    name: String,
+    key: ResourceKey,
+    was_there: bool,
+    same: bool,
+    put: Option<Resource>,
+) {
+    let change = match (was_there, &put) {
+        (true, Some(_)) if same => Change::Unchanged,
+        (true, Some(_)) => Change::Changed,
+        (false, Some(_)) => Change::Created,
+        (true, None) => Change::Removed,
+        (false, None) => return,
+    };
+    match change {
+        Change::Unchanged => {}
+        Change::Removed => plan.deletes.push(key),
+        Change::Created | Change::Changed => plan.puts.extend(put),
+    }
+    plan.items.push(Item { kind: kind.to_owned(), name, change, fields: Vec::new() });
 }
 
 fn item(kind: Kind, name: &impl std::fmt::Display, change: Change) -> Item {

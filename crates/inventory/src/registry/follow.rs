@@ -162,6 +162,7 @@ impl Registry {
         let (roster, loaded) = load(self.0.store.as_ref()).await?;
         *position = loaded;
         self.0.contact.loaded();
+        self.0.past.forget();
         self.publish(roster);
         Ok(())
     }
@@ -195,7 +196,7 @@ impl Registry {
         }
         // Only now: a position ahead of the roster would let a write pass that never saw this batch.
         *position = next;
-        self.publish(roster.apply(delta));
+        self.advance(&roster, delta);
         Ok(())
     }
 

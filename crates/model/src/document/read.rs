@@ -189,6 +189,7 @@ fn one(piece: &Piece<'_>) -> Result<Document, Vec<Found>> {
     let kind = kind.ok_or_else(|| found(unknown_kind(&head.kind)))?;
     let name = match kind {
         Kind::Group => head.name.parse().map(DocumentName::Group),
+        Kind::Artifact => head.name.parse().map(DocumentName::Artifact),
         _ => head.name.parse().map(DocumentName::Plain),
     };
     let name = name.map_err(|error| found(Found::new(error.to_string())))?;
@@ -197,6 +198,8 @@ fn one(piece: &Piece<'_>) -> Result<Document, Vec<Found>> {
         Kind::Network => Spec::Network(piece.spec(&subject)?),
         Kind::Group => Spec::Group(piece.spec(&subject)?),
         Kind::Node => Spec::Node(piece.spec(&subject)?),
+        Kind::Artifact => Spec::Artifact(piece.needed_spec(&subject)?),
+        Kind::BootConfig => Spec::BootConfig(piece.spec(&subject)?),
     };
     let document = Document { name, spec };
     let faults = document.check();
@@ -222,10 +225,20 @@ fn unknown_kind(kind: &str) -> Found {
 
 impl Piece<'_> {
     fn spec<S: DeserializeOwned + Default>(&self, subject: &str) -> Result<S, Vec<Found>> {
+        Ok(self.spec_if_any(subject)?.unwrap_or_default())
+    }
+
+    /// For kinds that say nothing without a spec.
+    fn needed_spec<S: DeserializeOwned>(&self, subject: &str) -> Result<S, Vec<Found>> {
+        let missing = || vec![Found::new("`spec` is missing").about(subject)];
+        self.spec_if_any(subject)?.ok_or_else(missing)
+    }
+
+    fn spec_if_any<S: DeserializeOwned>(&self, subject: &str) -> Result<Option<S>, Vec<Found>> {
         let envelope: Envelope<S> = self
             .parse()
             .map_err(|errors| errors.into_iter().map(|e| e.about(subject)).collect::<Vec<_>>())?;
-        Ok(envelope.spec.unwrap_or_default())
+        Ok(envelope.spec)
     }
 
     fn parse<T: DeserializeOwned>(&self) -> Result<T, Vec<Found>> {

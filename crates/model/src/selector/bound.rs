@@ -4,7 +4,7 @@ use crate::fault::nearest;
 use crate::node::{Lifecycle, NodeSpec};
 use crate::selector::glob::in_ranges;
 use crate::selector::{Atom, Expr, Glob, Selector};
-use crate::{GroupKey, Name, NodeId, Role};
+use crate::{GroupKey, Mac, Name, NodeId, Role, Xname};
 
 /// What a site knows about names when a selector is bound to it.
 pub trait Vocabulary {
@@ -41,7 +41,45 @@ enum Rule {
     Not(Box<Rule>),
     /// A `first(…)` that has been answered.
     Is(NodeId),
+    /// The members of groups, however they come to be in them.
+    Group(Box<Rule>),
     Atom(Atom),
+}
+
+/// How closely a selector names a node: by the closest of what it says that holds for the node,
+/// then by how much of it there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Specificity {
+    pub class: Class,
+    pub atoms: usize,
+}
+
+/// The ways to name a node, from the widest to the closest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// `*`, and whatever is only ruled out.
+    Everything,
+    State,
+    Arch,
+    Partition,
+    Role,
+    Subrole,
+    Label,
+    Group,
+    /// A pattern or a range of names, xnames or nids.
+    Pattern,
+    /// The node itself: its name, xname, nid or MAC.
+    Node,
+}
+
+/// One node, named exactly.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Identity {
+    /// In lower case.
+    Name(String),
+    Xname(Xname),
+    Nid(u32),
+    Mac(Mac),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -61,6 +99,22 @@ fn did_you_mean(suggestion: Option<&str>) -> String {
 impl Bound {
     pub fn matches(&self, node: &Subject<'_>) -> bool {
         self.0.matches(node)
+    }
+
+    /// How closely it names the node; `None` when it does not.
+    pub fn specificity(&self, node: &Subject<'_>) -> Option<Specificity> {
+        self.0.specificity(node)
+    }
+
+    /// The nodes it names, when it names each of them exactly.
+    pub fn identities(&self) -> Option<Vec<Identity>> {
+        match &self.0 {
+            Rule::Any(rules) => {
+                let each = rules.iter().map(Rule::identities);
+                each.collect::<Option<Vec<_>>>().map(|lists| lists.concat())
+            }
+            rule => rule.identities(),
+        }
     }
 
     pub fn is_everything(&self) -> bool {
@@ -84,12 +138,68 @@ impl Rule {
             Self::All(rules) => rules.iter().all(|rule| rule.matches(node)),
             Self::Not(rule) => !rule.matches(node),
             Self::Is(id) => *id == node.id,
+            Self::Group(rule) => rule.matches(node),
             Self::Atom(atom) => atom.matches(node),
+        }
+    }
+
+    fn specificity(&self, node: &Subject<'_>) -> Option<Specificity> {
+        let one = |class| Specificity { class, atoms: 1 };
+        match self {
+            Self::Never => None,
+            Self::Any(rules) => rules.iter().filter_map(|rule| rule.specificity(node)).max(),
+            Self::All(rules) => {
+                let each: Option<Vec<_>> =
+                    rules.iter().map(|rule| rule.specificity(node)).collect();
+                let each = each?;
+                let class = each.iter().map(|s| s.class).max().unwrap_or(Class::Everything);
+                Some(Specificity { class, atoms: each.iter().map(|s| s.atoms).sum() })
+            }
+            Self::Not(rule) => (!rule.matches(node)).then(|| one(Class::Everything)),
+            Self::Is(id) => (*id == node.id).then(|| one(Class::Node)),
+            Self::Group(rule) => rule.matches(node).then(|| one(Class::Group)),
+            Self::Atom(atom) => atom.matches(node).then(|| one(atom.class(node))),
+        }
+    }
+
+    fn identities(&self) -> Option<Vec<Identity>> {
+        let Self::Atom(atom) = self else { return None };
+        match atom {
+            Atom::Node(glob) => Some(vec![Identity::Name(glob.as_exact()?.to_ascii_lowercase())]),
+            Atom::Xname(pattern) => Some(vec![Identity::Xname(pattern.as_exact()?)]),
+            Atom::Nid(ranges) => {
+                let single = |(from, to): &(u32, u32)| (from == to).then_some(Identity::Nid(*from));
+                ranges.iter().map(single).collect()
+            }
+            Atom::Mac(mac) => Some(vec![Identity::Mac(*mac)]),
+            _ => None,
         }
     }
 }
 
 impl Atom {
+    /// What kind of name it is, for a node that it matches.
+    fn class(&self, node: &Subject<'_>) -> Class {
+        let pattern = |exact: bool| if exact { Class::Node } else { Class::Pattern };
+        match self {
+            Self::Everything | Self::Bare(_) => Class::Everything,
+            Self::State(_) => Class::State,
+            Self::Arch(_) => Class::Arch,
+            Self::Partition(_) => Class::Partition,
+            Self::Role(_) => Class::Role,
+            Self::Subrole(_) => Class::Subrole,
+            Self::Label { .. } => Class::Label,
+            Self::Group { .. } => Class::Group,
+            Self::Node(glob) => pattern(glob.as_exact().is_some()),
+            Self::Xname(xnames) => pattern(xnames.is_exact()),
+            Self::Nid(ranges) => {
+                let nid = node.spec.nid.map(crate::Nid::get);
+                pattern(ranges.iter().any(|(from, to)| from == to && Some(*from) == nid))
+            }
+            Self::Mac(_) => Class::Node,
+        }
+    }
+
     fn matches(&self, node: &Subject<'_>) -> bool {
         let spec = node.spec;
         let has_role =
@@ -189,6 +299,6 @@ impl Binder<'_> {
             let inside = Rule::Atom(Atom::Partition(Glob::exact(&key.partition)));
             rules.push(Rule::All(vec![inside, members]));
         }
-        Ok(if rules.len() == 1 { rules.remove(0) } else { Rule::Any(rules) })
+        Ok(if rules.len() == 1 { rules.remove(0) } else { Rule::Group(Box::new(Rule::Any(rules))) })
     }
 }

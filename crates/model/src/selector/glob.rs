@@ -87,6 +87,20 @@ impl XnamePattern {
         (rest.is_empty() && known).then_some(Self(parts))
     }
 
+    /// Whether it names one node and no more.
+    pub(crate) fn is_exact(&self) -> bool {
+        let single = |numbers: &Numbers| match numbers {
+            Numbers::Any => false,
+            Numbers::Ranges(ranges) => matches!(ranges.as_slice(), [(from, to)] if from == to),
+        };
+        self.0.len() == "xcsbn".len() && self.0.iter().all(|(_, numbers)| single(numbers))
+    }
+
+    /// The one node it names.
+    pub(crate) fn as_exact(&self) -> Option<Xname> {
+        if self.is_exact() { self.to_string().parse().ok() } else { None }
+    }
+
     pub(crate) fn matches(&self, xname: &Xname) -> bool {
         let ordinals = xname.ordinals();
         self.0.len() <= ordinals.len()

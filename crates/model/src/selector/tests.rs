@@ -193,3 +193,53 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_closest_name_counts() {
+    let site = Site::new();
+    let (id, name, spec) = &site.nodes[1];
+    let node = Subject { id: *id, name, spec, lifecycle: Lifecycle::Declared };
+    let of = |text: &str| {
+        let bound = text.parse::<Selector>().unwrap().bind(&site).unwrap();
+        assert_eq!(bound.specificity(&node).is_some(), bound.matches(&node), "{text}");
+        bound.specificity(&node)
+    };
+    let order = [
+        "*",
+        "arch:aarch64",
+        "partition:p1",
+        "role:compute",
+        "worker",
+        "label:rack=r2",
+        "group:gpu",
+        "node:nid*",
+        "node:nid000002",
+    ];
+    for pair in order.windows(2) {
+        assert!(of(pair[0]) < of(pair[1]), "{pair:?}");
+    }
+    assert!(of("role:compute") < of("role:compute & arch:aarch64"));
+    assert!(of("role:compute & arch:aarch64") < of("gpu"), "the class counts first");
+    assert_eq!(of("nid:2"), of("node:nid000002"));
+    assert_eq!(of("nid:1-9"), of("node:nid*"));
+    assert_eq!(of("xname:x1000c0s9b0n0"), of("nid:2"));
+    assert_eq!(of("xname:x1000"), of("nid:1-9"));
+    assert_eq!(of("role:service , gpu"), of("gpu"), "only what holds counts");
+    assert_eq!(of("!role:service"), of("*"));
+    assert_eq!(of("p1/fast"), of("gpu"), "a computed group is a group");
+    assert_eq!(of("role:service"), None);
+}
+
+#[test]
+fn nodes_named_one_by_one_can_be_looked_up() {
+    let site = Site::new();
+    let identities = |text: &str| {
+        let bound = text.parse::<Selector>().unwrap().bind(&site).unwrap();
+        bound.identities().map(|found| found.len())
+    };
+    assert_eq!(identities("node:a , nid:1,3 , xname:x1c0s0b0n0"), Some(4));
+    assert_eq!(identities("mac:02:00:00:00:00:01"), Some(1));
+    for text in ["*", "nid:1-3", "node:a*", "node:a & role:compute", "xname:x1"] {
+        assert_eq!(identities(text), None, "{text}");
+    }
+}

@@ -134,7 +134,7 @@ pub(super) struct ExportQuery {
     selector: Option<String>,
 }
 
-/// Everything as documents that `apply` takes back: partitions, networks, groups, then nodes.
+/// Everything as documents that `apply` takes back: what there is little of, then the nodes.
 pub(super) async fn export(
     State(inventory): State<Inventory>,
     principal: Principal,
@@ -176,7 +176,15 @@ fn other_documents(roster: &Roster) -> impl Iterator<Item = Document> {
         name: DocumentName::Group(group.key()),
         spec: Spec::Group(group.spec.clone()),
     });
-    partitions.chain(networks).chain(groups)
+    let artifacts = roster.artifacts().map(|artifact| Document {
+        name: DocumentName::Artifact(artifact.name.clone()),
+        spec: Spec::Artifact(artifact.spec.clone()),
+    });
+    let configs = roster.boot_configs().map(|config| Document {
+        name: DocumentName::Plain(config.name.clone()),
+        spec: Spec::BootConfig(Box::new(config.spec.clone())),
+    });
+    partitions.chain(networks).chain(groups).chain(artifacts).chain(configs)
 }
 
 fn lines(documents: impl Iterator<Item = Document>) -> Vec<u8> {

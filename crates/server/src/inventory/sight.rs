@@ -65,11 +65,18 @@ impl Commit for Scoped {
     }
 
     fn review(&self, before: &Roster, plan: &Plan) -> Result<(), WriteError> {
+        let forbidden = |subject: String| Err(WriteError::Forbidden { subject });
+        // What machines boot is another right than what machines there are.
+        if !matches!(self.principal.reach(Verb::Write, Context::Boot), Reach::All) {
+            let touched = plan.puts.iter().map(Resource::key).chain(plan.deletes.iter().cloned());
+            if let Some(key) = touched.into_iter().find(is_boot) {
+                return forbidden(told(&key));
+            }
+        }
         let sight = Sight::new(&self.principal, Verb::Write, before);
         if sight.is_all() {
             return Ok(());
         }
-        let forbidden = |subject: String| Err(WriteError::Forbidden { subject });
         let known = |id| before.by_id(id).is_none_or(|node| sight.reaches(before, node));
         for put in &plan.puts {
             match put {
@@ -77,12 +84,13 @@ impl Commit for Scoped {
                 Resource::Node(node) if known(node.id) && sight.reaches(before, node) => {}
                 Resource::Node(node) => return forbidden(format!("Node {}", node.name)),
                 Resource::Tombstone(_) => {}
+                Resource::BootState(state) if known(state.node) => {}
                 other => return forbidden(told(&other.key())),
             }
         }
         for key in &plan.deletes {
             match key {
-                ResourceKey::Node(id) if known(*id) => {}
+                ResourceKey::Node(id) | ResourceKey::BootState(id) if known(*id) => {}
                 // By its name: that is how whoever removes a node they cannot see called it.
                 ResourceKey::Node(id) => {
                     let name = before.by_id(*id).map(|node| node.name.to_string());
@@ -95,12 +103,28 @@ impl Commit for Scoped {
     }
 }
 
+/// Declared in the context `boot`. A boot state goes with its node, and may.
+fn is_boot(key: &ResourceKey) -> bool {
+    matches!(
+        key,
+        ResourceKey::Artifact(_)
+            | ResourceKey::BootConfig(_)
+            | ResourceKey::Bss(_)
+            | ResourceKey::BssImage(..)
+    )
+}
+
 fn told(key: &ResourceKey) -> String {
     match key {
         ResourceKey::Node(id) => format!("{} {id}", Kind::Node),
         ResourceKey::Group(key) => format!("{} {key}", Kind::Group),
         ResourceKey::Partition(name) => format!("{} {name}", Kind::Partition),
         ResourceKey::Network(name) => format!("{} {name}", Kind::Network),
+        ResourceKey::Artifact(name) => format!("{} {name}", Kind::Artifact),
+        ResourceKey::BootConfig(name) => format!("{} {name}", Kind::BootConfig),
+        ResourceKey::BootState(id) => format!("the boot state of {id}"),
+        ResourceKey::Bss(key) => format!("the boot parameters of {key}"),
+        ResourceKey::BssImage(..) => "the parameters of an image".to_owned(),
         ResourceKey::Set(name) => format!("the set {name}"),
         ResourceKey::Tombstone(_, id) => format!("the removal of {id}"),
     }

@@ -66,6 +66,12 @@ fn tag_of(roster: &Roster, kind: Kind, name: &str) -> Option<String> {
         Kind::Network => roster
             .network(name)
             .map(|network| etag::of_object(roster, kind, name, network.revision)),
+        Kind::Artifact => roster
+            .artifact(name)
+            .map(|artifact| etag::of_object(roster, kind, name, artifact.revision)),
+        Kind::BootConfig => roster
+            .boot_config(name)
+            .map(|config| etag::of_object(roster, kind, name, config.revision)),
         Kind::Node => {
             roster.by_name(name).map(|node| etag::of_node(roster, node.id, node.revision))
         }

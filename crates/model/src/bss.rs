@@ -1,0 +1,203 @@
+//! Boot parameters as the Boot Script Service (BSS) keeps them: one record per key, and parameters
+//! that belong to an image.
+
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::text::as_text;
+use crate::{Mac, Nid, Xname};
+
+/// Longest tag.
+const MAX_TAG: usize = 128;
+
+/// What a record is stored under. Nothing but spelling tells the kinds apart.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum BssKey {
+    Xname(Xname),
+    Mac(Mac),
+    Nid(Nid),
+    /// `Default`, `Global`, `Unknown-<arch>`, a role, a subrole, a group, or a node's name.
+    Tag(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParseBssKeyError {
+    #[error("a host name cannot be empty")]
+    Empty,
+    #[error("a host name has at most {MAX_TAG} characters, without blanks and control characters")]
+    Wrong,
+}
+
+/// What one key boots.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BssRecord {
+    pub key: BssKey,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub kernel: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub initrd: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub params: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cloud_init: Option<Box<CloudInit>>,
+    /// New with every POST and PUT; nodes carry it on their command line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub referral_token: Option<String>,
+    #[serde(default)]
+    pub revision: u64,
+}
+
+/// The cloud-init part of a record, in BSS's own spelling.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct CloudInit {
+    #[serde(rename = "meta-data", default)]
+    pub meta_data: Option<serde_json::Value>,
+    #[serde(rename = "user-data", default)]
+    pub user_data: Option<serde_json::Value>,
+    #[serde(rename = "phone-home", default)]
+    pub phone_home: PhoneHome,
+}
+
+/// What a node told about itself when it had booted.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct PhoneHome {
+    #[serde(default)]
+    pub pub_key_dsa: String,
+    #[serde(default)]
+    pub pub_key_rsa: String,
+    #[serde(default)]
+    pub pub_key_ecdsa: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pub_key_ed25519: String,
+    #[serde(default)]
+    pub instance_id: String,
+    #[serde(default)]
+    pub hostname: String,
+    #[serde(default)]
+    pub fqdn: String,
+}
+
+/// Parameters that go with a kernel or initrd, whoever boots it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BssImage {
+    pub image: BssImageKey,
+    pub params: String,
+    #[serde(default)]
+    pub revision: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BssImageKey {
+    pub kind: ImageKind,
+    pub path: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ImageKind {
+    Kernel,
+    Initrd,
+}
+
+impl CloudInit {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl PhoneHome {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl BssKey {
+    pub const DEFAULT: &'static str = "Default";
+    pub const GLOBAL: &'static str = "Global";
+
+    /// The record for machines of an architecture that nobody knows.
+    pub fn unknown(arch: &str) -> Self {
+        Self::Tag(format!("Unknown-{arch}"))
+    }
+
+    pub fn tag(word: impl Into<String>) -> Self {
+        Self::Tag(word.into())
+    }
+}
+
+impl FromStr for BssKey {
+    type Err = ParseBssKeyError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.is_empty() {
+            return Err(ParseBssKeyError::Empty);
+        }
+        if let Ok(xname) = text.parse::<Xname>()
+            && xname.is_node()
+        {
+            return Ok(Self::Xname(xname));
+        }
+        if text.contains([':', '-'])
+            && let Ok(mac) = text.parse()
+        {
+            return Ok(Self::Mac(mac));
+        }
+        if let Some(Ok(nid)) = text.strip_prefix("nid").map(str::parse) {
+            return Ok(Self::Nid(nid));
+        }
+        let wrong = |c: char| c.is_control() || c.is_whitespace();
+        if text.len() > MAX_TAG || text.contains(wrong) {
+            return Err(ParseBssKeyError::Wrong);
+        }
+        Ok(Self::Tag(text.to_owned()))
+    }
+}
+
+impl fmt::Display for BssKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Xname(xname) => xname.fmt(f),
+            Self::Mac(mac) => mac.fmt(f),
+            Self::Nid(nid) => write!(f, "nid{nid}"),
+            Self::Tag(tag) => f.pad(tag),
+        }
+    }
+}
+
+as_text!(BssKey, "BssKey", "an xname, a MAC address, `nid<number>` or a tag", None);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn spelling_tells_the_kinds_apart() {
+        let key = |text: &str| text.parse::<BssKey>().unwrap();
+        assert!(matches!(key("x1203c4s2b1n0"), BssKey::Xname(_)));
+        assert!(matches!(key("A4:BF:01:3C:5E:70"), BssKey::Mac(_)));
+        assert_eq!(key("a4-bf-01-3c-5e-70"), key("A4:BF:01:3C:5E:70"));
+        assert!(matches!(key("nid48"), BssKey::Nid(_)));
+        for tag in ["Default", "Unknown-x86_64", "Compute", "x1203c4s2b1", "nid0", "a4bf013c5e70"] {
+            assert_eq!(key(tag), BssKey::Tag(tag.to_owned()));
+        }
+        assert_eq!("".parse::<BssKey>(), Err(ParseBssKeyError::Empty));
+        assert_eq!("a b".parse::<BssKey>(), Err(ParseBssKeyError::Wrong));
+    }
+
+    proptest! {
+        #[test]
+        fn keys_print_as_something_that_parses_to_themselves(text in ".{0,140}") {
+            if let Ok(key) = text.parse::<BssKey>() {
+                prop_assert_eq!(key.to_string().parse(), Ok(key));
+            }
+        }
+    }
+}
