@@ -23,6 +23,22 @@ const NETWORK: [&str; 8] = [
     "virtio_net",
 ];
 
+/// Brings the network card up, by DHCP. Part of every initial RAM disk.
+const NETWORK_UP: &str = r#"#!/bin/busybox sh
+for module in /modules/*; do
+    # Some releases compress them, and busybox loads only what is not.
+    case $module in *.xz) unxz "$module"; module=${module%.xz};; esac
+    insmod "$module" || echo "$module does not load"
+done
+ip link set eth0 up && udhcpc -q -n -t 10 -T 1 -i eth0 -s /bin/lease >/dev/null
+"#;
+
+/// What busybox's DHCP client runs with its lease.
+const LEASE: &str = r#"#!/bin/busybox sh
+[ "$1" = bound ] || exit 0
+ip addr add "$ip/$mask" dev "$interface" && ip route add default via "$router"
+"#;
+
 /// Says how it was booted and, where the command line has `hoist.test.fetch=URL`, fetches that.
 /// Then powers off, or starts again with `hoist.test.then=reboot`.
 pub const TEST_INIT: &str = r#"#!/bin/busybox sh
@@ -35,19 +51,12 @@ word() { tr ' ' '\n' </proc/cmdline | sed -n "s/^$1=//p"; }
 say "kernel command line: $(cat /proc/cmdline)"
 url=$(word hoist.test.fetch)
 if [ -n "$url" ]; then
-    for module in /modules/*; do insmod "$module" || say "$module does not load"; done
-    ip link set eth0 up && udhcpc -q -n -t 10 -T 1 -i eth0 -s /bin/lease >/dev/null
+    network-up
     if answer=$(wget -q -O - "$url"); then say "fetched: $answer"; else say "cannot fetch $url"; fi
 fi
 say "done"
 [ "$(word hoist.test.then)" = reboot ] && reboot -f
 poweroff -f
-"#;
-
-/// What busybox's DHCP client runs with its lease.
-const LEASE: &str = r#"#!/bin/busybox sh
-[ "$1" = bound ] || exit 0
-ip addr add "$ip/$mask" dev "$interface" && ip route add default via "$router"
 "#;
 
 /// Where what guests need is kept between runs.
@@ -72,7 +81,8 @@ pub fn kernel() -> Result<PathBuf> {
     find(&packages().join("boot"), &|name| name.starts_with("vmlinuz-")).with_context(missing)
 }
 
-/// An initial RAM disk that runs `init`, a script for `/bin/busybox sh`.
+/// An initial RAM disk that runs `init`, a script that begins with `#!/bin/busybox sh`. It has
+/// busybox, and `network-up` to reach [`crate::HOST`].
 pub fn initrd(init: &str) -> Result<Vec<u8>> {
     let mut initrd = Initrd::new();
     for name in ["bin", "dev", "modules", "proc", "sys"] {
@@ -80,14 +90,16 @@ pub fn initrd(init: &str) -> Result<Vec<u8>> {
     }
     initrd = initrd.program("bin/busybox", &fs::read(busybox()?)?);
     for (number, name) in NETWORK.into_iter().enumerate() {
-        // Some releases compress them; busybox reads both.
-        let is_it =
-            |file: &str| file.strip_prefix(name).is_some_and(|rest| rest.starts_with(".ko"));
-        if let Some(file) = find(&packages(), &is_it) {
-            initrd = initrd.program(&format!("modules/{number}-{name}"), &fs::read(file)?);
+        for end in ["ko", "ko.xz"] {
+            let file = format!("{name}.{end}");
+            if let Some(path) = find(&packages(), &|name| name == file) {
+                initrd = initrd.program(&format!("modules/{number}-{file}"), &fs::read(path)?);
+            }
         }
     }
-    let initrd = initrd.program("bin/lease", LEASE.as_bytes());
+    for (name, script) in [("lease", LEASE), ("network-up", NETWORK_UP)] {
+        initrd = initrd.program(&format!("bin/{name}"), script.as_bytes());
+    }
     Ok(initrd.program("init", init.as_bytes()).finish())
 }
 
