@@ -1,6 +1,6 @@
 # The front door. Daily work is plain cargo; what needs code is `cargo xtask`.
 
-.PHONY: help demo test test-full bench setup-demo setup-test audit fmt
+.PHONY: help demo test test-full bench setup-bench setup-demo setup-test audit fmt
 
 help: ## what each target does
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -14,13 +14,16 @@ test: ## install what is missing, then every test (etcd and PostgreSQL are start
 test-full: ## the same with ignored tests and many more cases of each property
 	cargo xtask test --full
 
-bench: ## measure against the promised limits (release build)
+bench: setup-bench ## measure against the promised limits (release build)
 	cargo run --release --package hoist-bench
 
-setup-demo: ## install what the demo needs (nothing yet)
+setup-bench: ## install what the benchmarks compare with: nginx (Debian; root or sudo)
+	cargo xtask setup bench
+
+setup-demo: ## install what the demo needs: QEMU, iPXE, OVMF, a kernel (Debian; root or sudo)
 	cargo xtask setup demo
 
-setup-test: ## install what the tests need: etcd, PostgreSQL (Debian; root or sudo)
+setup-test: ## install what the tests need: the same, etcd, PostgreSQL (Debian; root or sudo)
 	cargo xtask setup test
 
 audit: ## known vulnerabilities, licences, bans, sources (needs cargo-deny and the internet)

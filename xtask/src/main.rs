@@ -17,6 +17,7 @@ usage: cargo xtask JOB
 
   setup test        install what the tests need (Debian; root or sudo)
   setup demo        install what the demo needs
+  setup bench       install what the benchmarks compare with
   demo [--once] [--release]
                     a controller on this machine with examples/site.yaml, until Ctrl-C;
                     --once (or HOIST_DEMO_ONCE=1, or no terminal): ends after showing it
@@ -39,6 +40,7 @@ fn run(arguments: &[&str]) -> Result<()> {
     match arguments {
         ["setup", "test"] => setup::test(),
         ["setup", "demo"] => setup::demo(),
+        ["setup", "bench"] => setup::bench(),
         ["demo", options @ ..] => demo::run(demo::Options::parse(options)?),
         ["test"] => test::run(test::Extent::Usual),
         ["test", "--full"] => test::run(test::Extent::Full),

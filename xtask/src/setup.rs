@@ -1,18 +1,20 @@
-//! Installing what tests and the demo need, on Debian and its relatives.
+//! Installing what tests, demo and benchmarks need, on Debian and its relatives.
 //!
 //! Does nothing at all when everything is there. Services that come with the packages are neither
 //! started nor left enabled; the tests start their own servers. A service that ran before goes on.
+//! What only runs inside of virtual machines is unpacked under `target/guest`, never installed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use hoist_machine::guest;
 
 use crate::{run_command, say};
 
-/// A program that must be there, and the Debian package it comes with.
+/// A file that must be there, and the Debian package it comes with.
 struct Need {
-    program: &'static str,
+    file: &'static str,
     package: &'static str,
     /// Looked at besides `PATH`; `*` stands for any directory.
     elsewhere: &'static [&'static str],
@@ -21,48 +23,131 @@ struct Need {
 const POSTGRES: &[&str] = &["/usr/lib/postgresql/*/bin"];
 
 const TEST: [Need; 5] = [
-    Need { program: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
-    Need { program: "postgres", package: "postgresql", elsewhere: POSTGRES },
-    Need { program: "initdb", package: "postgresql", elsewhere: POSTGRES },
-    Need { program: "pg_isready", package: "postgresql", elsewhere: POSTGRES },
+    Need { file: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
+    Need { file: "postgres", package: "postgresql", elsewhere: POSTGRES },
+    Need { file: "initdb", package: "postgresql", elsewhere: POSTGRES },
+    Need { file: "pg_isready", package: "postgresql", elsewhere: POSTGRES },
     // Runs PostgreSQL as somebody else when the tests run as root.
-    Need { program: "setpriv", package: "util-linux", elsewhere: &[] },
+    Need { file: "setpriv", package: "util-linux", elsewhere: &[] },
 ];
 
+/// Virtual machines that boot from the network.
+const MACHINES: [Need; 4] = [
+    Need { file: "qemu-system-x86_64", package: "qemu-system-x86", elsewhere: &[] },
+    Need { file: "efi-virtio.rom", package: "ipxe-qemu", elsewhere: &["/usr/lib/ipxe/qemu"] },
+    Need { file: "bios-256k.bin", package: "seabios", elsewhere: &["/usr/share/seabios"] },
+    Need { file: "OVMF.fd", package: "ovmf", elsewhere: &["/usr/share/ovmf"] },
+];
+
+/// What the benchmarks compare us with.
+const BENCH: [Need; 1] =
+    [Need { file: "nginx", package: "nginx-light", elsewhere: &["/usr/sbin"] }];
+
+/// Depends on the newest kernel for virtual machines.
+const KERNEL: &str = "linux-image-cloud-amd64";
+const BUSYBOX: &str = "busybox-static";
+
 /// Units that those packages would start and enable.
-const SERVICES: [&str; 2] = ["etcd.service", "postgresql.service"];
+const SERVICES: [&str; 3] = ["etcd.service", "nginx.service", "postgresql.service"];
 
 /// Asked by every package before it starts its service; 101 means no.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 pub(crate) fn test() -> Result<()> {
-    let missing: Vec<&Need> = TEST.iter().filter(|need| !need.is_met()).collect();
-    if missing.is_empty() {
-        say("setup-test: everything is there");
+    ensure("setup-test", TEST.iter().chain(&MACHINES), Guest::Needed)
+}
+
+pub(crate) fn demo() -> Result<()> {
+    ensure("setup-demo", &MACHINES, Guest::Needed)
+}
+
+pub(crate) fn bench() -> Result<()> {
+    ensure("setup-bench", &BENCH, Guest::NotNeeded)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Guest {
+    Needed,
+    NotNeeded,
+}
+
+fn ensure(job: &str, needs: impl IntoIterator<Item = &'static Need>, guest: Guest) -> Result<()> {
+    let needs: Vec<&Need> = needs.into_iter().collect();
+    let missing: Vec<&Need> = needs.iter().copied().filter(|need| !need.is_met()).collect();
+    let unpack = guest == Guest::Needed && !guest::is_complete();
+    if missing.is_empty() && !unpack {
+        say(format!("{job}: everything is there"));
         return Ok(());
     }
-    let mut packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
-    packages.dedup();
-    let programs: Vec<&str> = missing.iter().map(|need| need.program).collect();
-    say(format!("setup-test: missing {}; installing {}", programs.join(", "), packages.join(" ")));
-    install(&packages)?;
-    if let Some(need) = TEST.iter().find(|need| !need.is_met()) {
-        bail!("`{}` is still missing after installing `{}`", need.program, need.package);
+    if !missing.is_empty() {
+        let mut packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
+        packages.dedup();
+        let files: Vec<&str> = missing.iter().map(|need| need.file).collect();
+        say(format!("{job}: missing {}; installing {}", files.join(", "), packages.join(" ")));
+        install(&packages)?;
+        if let Some(need) = needs.iter().find(|need| !need.is_met()) {
+            bail!("`{}` is still missing after installing `{}`", need.file, need.package);
+        }
+    }
+    if unpack {
+        say(format!("{job}: unpacking a kernel and busybox for virtual machines"));
+        unpack_guest()?;
     }
     Ok(())
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "as the other jobs")]
-pub(crate) fn demo() -> Result<()> {
-    say("setup-demo: the demo needs nothing beyond cargo and a C compiler");
+/// Downloads and unpacks what [`guest`] boots. Interrupted, it starts over.
+fn unpack_guest() -> Result<()> {
+    let kernel = newest_kernel()?;
+    let place = guest::packages();
+    let partial = place.with_extension("partial");
+    if partial.exists() {
+        fs_err::remove_dir_all(&partial)?;
+    }
+    fs_err::create_dir_all(&partial)?;
+    // Whoever we are, `apt-get download` needs no rights, and then cannot use its own user.
+    let mut download = Command::new("apt-get");
+    download.args(["-qq", "-o", "APT::Sandbox::User=root", "download", &kernel, BUSYBOX]);
+    run_command(download.current_dir(&partial))?;
+    for entry in fs_err::read_dir(&partial)? {
+        let package = entry?.path();
+        run_command(Command::new("dpkg").arg("--extract").arg(&package).arg(&partial))?;
+        fs_err::remove_file(&package)?;
+    }
+    if place.exists() {
+        fs_err::remove_dir_all(&place)?;
+    }
+    fs_err::rename(&partial, &place)?;
+    ensure!(guest::is_complete(), "`{kernel}` and `{BUSYBOX}` do not hold what they used to");
     Ok(())
+}
+
+fn newest_kernel() -> Result<String> {
+    let hint = || format!("no package `{KERNEL}`; the virtual machines need Debian for amd64");
+    if !is_program("apt-get") {
+        bail!("there is no apt-get; {}", hint());
+    }
+    if let Some(kernel) = dependency(KERNEL)? {
+        return Ok(kernel);
+    }
+    // A new system knows no packages yet.
+    run_command(as_root("apt-get").args(["update", "-qq"]))?;
+    dependency(KERNEL)?.with_context(hint)
+}
+
+/// The first package that this one depends on, as far as apt knows.
+fn dependency(package: &str) -> Result<Option<String>> {
+    let output = Command::new("apt-cache").args(["depends", "--important", package]).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let found = text.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
+    Ok(found.map(|name| name.trim().to_owned()))
 }
 
 impl Need {
     fn is_met(&self) -> bool {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let elsewhere = self.elsewhere.iter().flat_map(|pattern| directories(pattern));
-        std::env::split_paths(&path).chain(elsewhere).any(|dir| dir.join(self.program).is_file())
+        std::env::split_paths(&path).chain(elsewhere).any(|dir| dir.join(self.file).is_file())
     }
 }
 

@@ -6,6 +6,8 @@ pub mod etcd;
 pub mod failing_store;
 pub mod postgres;
 pub mod proxy;
-pub mod scratch;
 pub mod smd;
 pub mod stores;
+
+pub use hoist_machine as machine;
+pub use hoist_machine::scratch;

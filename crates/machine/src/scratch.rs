@@ -94,10 +94,15 @@ pub fn free_port() -> u16 {
 /// The program on `PATH` or in one of `elsewhere`. A missing one fails the test, naming the package:
 /// a test that passes because it did not run is worse than none.
 pub fn program(name: &str, elsewhere: &[PathBuf], package: &str) -> PathBuf {
+    find_program(name, elsewhere)
+        .unwrap_or_else(|| panic!("`{name}` is not installed; this test needs package `{package}`"))
+}
+
+/// The program on `PATH` or in one of `elsewhere`.
+pub fn find_program(name: &str, elsewhere: &[PathBuf]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(elsewhere.iter().cloned())
         .map(|dir| dir.join(name))
         .find(|file| file.is_file())
-        .unwrap_or_else(|| panic!("`{name}` is not installed; this test needs package `{package}`"))
 }

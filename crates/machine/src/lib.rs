@@ -1,0 +1,13 @@
+//! Virtual machines that boot from the network with real firmware, and what to boot in them. For
+//! tests and the demo; nothing that ships depends on this.
+//!
+//! Everything is emulated (`-accel tcg`): no `/dev/kvm`, no rights, the same on every machine.
+
+pub mod console;
+pub mod disk;
+pub mod guest;
+pub mod initrd;
+mod machine;
+pub mod scratch;
+
+pub use machine::{Firmware, HOST, Hardware, Machine, Turn};

@@ -1,0 +1,231 @@
+//! One virtual machine: power, network boot, serial console.
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use fs_err as fs;
+
+use crate::console;
+use crate::disk::Disk;
+use crate::guest;
+use crate::scratch::{Scratch, find_program};
+
+/// Where a guest finds the loopback interface of the host.
+pub const HOST: &str = "10.0.2.2";
+
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How much of the console a failure shows.
+const LAST_LINES: usize = 30;
+
+/// How many machines may run at once: an emulated processor takes a whole core.
+const TURNS: usize = 2;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Firmware {
+    Bios,
+    Uefi,
+}
+
+/// What a machine is made of.
+#[derive(Debug, Clone)]
+pub struct Hardware {
+    pub firmware: Firmware,
+    /// Of the only network card, which is asked first for something to boot.
+    pub mac: String,
+    /// What DHCP tells the firmware to boot.
+    pub boot_url: String,
+    /// Asked second.
+    pub disk: Option<Disk>,
+}
+
+/// A machine that is on until it powers itself off, is powered off, or is dropped.
+#[derive(Debug)]
+pub struct Machine {
+    hardware: Hardware,
+    scratch: Scratch,
+    process: Option<Child>,
+    /// How many bytes of the console have been read.
+    read: usize,
+}
+
+impl Machine {
+    pub fn power_on(hardware: Hardware) -> Result<Self> {
+        let mut machine = Self { hardware, scratch: Scratch::new(), process: None, read: 0 };
+        machine.start()?;
+        Ok(machine)
+    }
+
+    /// Pulls the plug. What the guest had not written to its disk is lost.
+    pub fn power_off(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+            self.scratch.forget("machine");
+        }
+    }
+
+    /// Pulls the plug and puts it back. The console goes on.
+    pub fn power_cycle(&mut self) -> Result<()> {
+        self.power_off();
+        self.start()
+    }
+
+    pub fn is_on(&mut self) -> Result<bool> {
+        let Some(process) = &mut self.process else { return Ok(false) };
+        if process.try_wait()?.is_none() {
+            return Ok(true);
+        }
+        self.process = None;
+        self.scratch.forget("machine");
+        Ok(false)
+    }
+
+    /// The next whole line of the console, once.
+    pub fn next_line(&mut self) -> Result<Option<String>> {
+        let bytes = self.console_bytes()?;
+        let unread = bytes.get(self.read..).unwrap_or_default();
+        let Some(end) = unread.iter().position(|byte| *byte == b'\n') else { return Ok(None) };
+        self.read += end + 1;
+        Ok(Some(console::plain(&unread[..end]).trim_end().to_owned()))
+    }
+
+    /// Reads on until a line contains this text, and gives that line.
+    pub fn wait_for(&mut self, text: &str, within: Duration) -> Result<String> {
+        let deadline = Instant::now() + within;
+        loop {
+            // Asked before reading: a machine that is off says no more after that.
+            let on = self.is_on()?;
+            while let Some(line) = self.next_line()? {
+                if line.contains(text) {
+                    return Ok(line);
+                }
+            }
+            if !on {
+                bail!("the machine went off and never said `{text}`{}", self.last_lines());
+            }
+            if Instant::now() >= deadline {
+                bail!("the machine has not said `{text}` within {within:?}{}", self.last_lines());
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Waits until it has powered itself off.
+    pub fn wait_until_off(&mut self, within: Duration) -> Result<()> {
+        let deadline = Instant::now() + within;
+        while self.is_on()? {
+            if Instant::now() >= deadline {
+                bail!("the machine is still on after {within:?}{}", self.last_lines());
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
+    /// Everything said so far.
+    pub fn console(&self) -> Result<String> {
+        Ok(console::plain(&self.console_bytes()?))
+    }
+
+    fn start(&mut self) -> Result<()> {
+        let command = &mut command(&self.hardware, &self.console_file())?;
+        self.process = Some(self.scratch.spawn("machine", command));
+        Ok(())
+    }
+
+    fn console_file(&self) -> PathBuf {
+        self.scratch.dir().join("console")
+    }
+
+    fn console_bytes(&self) -> Result<Vec<u8>> {
+        match fs::read(self.console_file()) {
+            // It has only just been switched on.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            read => Ok(read?),
+        }
+    }
+
+    /// For messages: the end of the console, and what the emulator itself had to say.
+    fn last_lines(&self) -> String {
+        let console = self.console().unwrap_or_default();
+        let lines: Vec<&str> = console.lines().filter(|line| !line.trim().is_empty()).collect();
+        let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n");
+        format!("; its console ends with\n{last}\n{}", self.scratch.log("machine"))
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.power_off();
+    }
+}
+
+fn command(hardware: &Hardware, console: &Path) -> Result<Command> {
+    let qemu = find_program("qemu-system-x86_64", &[]).context(
+        "`qemu-system-x86_64` is not installed; run `make setup-test` or install `qemu-system-x86`",
+    )?;
+    let mut command = Command::new(qemu);
+    command.args(["-accel", "tcg", "-m", "256", "-nographic", "-nodefaults", "-monitor", "none"]);
+    let console = value(&console.display().to_string());
+    command.args(["-chardev", &format!("file,id=console,append=on,path={console}")]);
+    command.args(["-serial", "chardev:console"]);
+    let url = value(&hardware.boot_url);
+    // With IPv6, or iPXE waits 13 seconds for a router before it believes DHCP.
+    command.args(["-netdev", &format!("user,id=net,bootfile={url}")]);
+    let mac = value(&hardware.mac);
+    command.args(["-device", &format!("virtio-net-pci,netdev=net,mac={mac},bootindex=0")]);
+    if hardware.firmware == Firmware::Uefi {
+        command.args(["-bios", "OVMF.fd"]);
+        // When iPXE leaves, the firmware's own network boot would be asked before the disk, and
+        // waits half a minute for an answer over IPv6.
+        for family in ["IPv4", "IPv6"] {
+            let switch = format!("name=opt/org.tianocore/{family}PXESupport,string=n");
+            command.args(["-fw_cfg", &switch]);
+        }
+    }
+    let drive = match &hardware.disk {
+        None => return Ok(command),
+        Some(Disk::Image(path)) => format!("file={}", value(&path.display().to_string())),
+        Some(Disk::Directory(path)) => {
+            format!("readonly=on,file=fat:{}", value(&path.display().to_string()))
+        }
+    };
+    command.args(["-drive", &format!("if=none,id=disk,format=raw,{drive}")]);
+    command.args(["-device", "virtio-blk-pci,drive=disk,bootindex=1"]);
+    Ok(command)
+}
+
+/// As a value in a list of options, where a comma would begin the next one.
+fn value(text: &str) -> String {
+    text.replace(',', ",,")
+}
+
+/// The right to run a machine, among all processes that use this workspace, until dropped. A test
+/// that needs several machines holds one turn for all.
+#[derive(Debug)]
+pub struct Turn {
+    _lock: File,
+}
+
+impl Turn {
+    /// Waits until it is our turn.
+    pub fn wait() -> Result<Self> {
+        let dir = guest::directory();
+        fs::create_dir_all(&dir)?;
+        loop {
+            for number in 0..TURNS {
+                let file = File::create(dir.join(format!("turn-{number}")))?;
+                match file.try_lock() {
+                    Ok(()) => return Ok(Self { _lock: file }),
+                    Err(TryLockError::WouldBlock) => {}
+                    Err(TryLockError::Error(error)) => return Err(error.into()),
+                }
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+}
