@@ -143,6 +143,7 @@ codes! {
     BodyTooLarge, "body-too-large", 413, "The body is too large";
     UnsupportedMediaType, "unsupported-media-type", 415, "The body has the wrong media type";
     TooManyFailures, "too-many-failures", 429, "Too many failed attempts";
+    TooManyRequests, "too-many-requests", 429, "Too many requests";
     /// What is imported from gave no complete answer.
     SourceFailed, "source-failed", 502, "The source gave no complete answer";
     Internal, "internal", 500, "Internal error";

@@ -12,7 +12,7 @@ use crate::asked::{Asked, Who};
 use crate::command_line::{self, Line, Surroundings, resolve, resolve_in};
 use crate::presign::{S3, is_s3};
 use crate::script::{self, BootScript, Chain};
-use crate::select::{Choice, Source, Standing, Table, Turn};
+use crate::select::{Choice, OneBoot, Source, Standing, Table, Turn};
 use crate::template::{NodeValues, View};
 
 /// The word that BSS replaces by a token fetched for the node.
@@ -185,14 +185,14 @@ impl Booter {
         table
     }
 
-    /// `handed_out` says which configuration for one boot the node was given already.
+    /// `one_boot` says what the node was given for one boot, and whether this is still that boot.
     pub fn answer(
         &self,
         roster: &Arc<Roster>,
         asked: &Asked<'_>,
         place: Place<'_>,
         now: Timestamp,
-        handed_out: impl Fn(NodeId) -> Option<Name>,
+        one_boot: impl Fn(NodeId) -> Option<(Name, bool)>,
     ) -> Answer {
         let table = self.table(roster);
         let case = Case { roster, table: &table, asked, place, now };
@@ -201,10 +201,14 @@ impl Booter {
             let detail = format!("{}: this host is disabled", asked.who);
             return Answer::NotFound { detail };
         }
-        let handed_out = handed_out(node.id);
+        let given = one_boot(node.id);
         let standing = Standing {
             state: roster.boot_state(node.id).map(Arc::as_ref),
-            handed_out: handed_out.as_ref(),
+            one_boot: match &given {
+                Some((name, true)) => OneBoot::Again(name),
+                Some((name, false)) => OneBoot::Had(name),
+                None => OneBoot::Nothing,
+            },
         };
         let key = asked.who.key();
         let choice = table.best(roster, node, key.as_ref(), standing);

@@ -102,8 +102,18 @@ pub enum Barred {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Standing<'a> {
     pub state: Option<&'a BootState>,
-    /// A configuration for one boot that was handed out, and is as good as spent.
-    pub handed_out: Option<&'a Name>,
+    pub one_boot: OneBoot<'a>,
+}
+
+/// What became of a configuration for one boot that the node was given.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum OneBoot<'a> {
+    #[default]
+    Nothing,
+    /// It had its boot, even if that is not written yet.
+    Had(&'a Name),
+    /// It is still about that boot: trying once more is not a second one.
+    Again(&'a Name),
 }
 
 /// Everything that speaks of a node.
@@ -179,8 +189,7 @@ impl Table {
         standing: Standing<'_>,
     ) -> Selection {
         let subject = roster.subject(node);
-        let next = standing.state.and_then(|state| state.once.as_ref());
-        let next = next.filter(|name| standing.handed_out != Some(name));
+        let next = standing.next();
         let mut selection = Selection::default();
         for ready in self.candidates(node) {
             let Some(specificity) = ready.bound.as_ref().and_then(|b| b.specificity(&subject))
@@ -209,6 +218,18 @@ impl Table {
     }
 }
 
+impl<'a> Standing<'a> {
+    /// The configuration of the next boot only.
+    fn next(&self) -> Option<&'a Name> {
+        let decided = self.state.and_then(|state| state.once.as_ref());
+        match self.one_boot {
+            OneBoot::Again(name) => Some(name),
+            OneBoot::Had(name) => decided.filter(|decided| *decided != name),
+            OneBoot::Nothing => decided,
+        }
+    }
+}
+
 fn identities(node: &Node) -> impl Iterator<Item = Identity> + '_ {
     let spec = &node.spec;
     let xname = spec.xname.map(Identity::Xname);
@@ -228,7 +249,8 @@ fn barred(config: &BootConfig, standing: Standing<'_>) -> Option<Barred> {
         return Some(Barred::OtherProfile { wanted: wanted.clone() });
     }
     let spent = state.and_then(|state| state.spent.get(&config.name));
-    if spec.once && (spent == Some(&config.revision) || standing.handed_out == Some(&config.name)) {
+    let had = matches!(standing.one_boot, OneBoot::Had(name) if *name == config.name);
+    if spec.once && (had || spent == Some(&config.revision)) {
         return Some(Barred::Spent);
     }
     let live = state.and_then(|state| state.mode) == Some(BootMode::Live);

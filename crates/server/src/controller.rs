@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::Policy;
+use crate::boot::{self, Boot, BootSettings};
 use crate::ca::ServerName;
 use crate::data_dir::{DataDir, DataDirError, Runtime};
 use crate::database::UpgradeError;
@@ -51,6 +52,7 @@ pub struct Config {
     pub retentions: Retentions,
     pub brake: Brake,
     pub jwks: Option<JwksConfig>,
+    pub boot: BootSettings,
 }
 
 impl Config {
@@ -67,6 +69,7 @@ impl Config {
             retentions: Retentions::default(),
             brake: Brake::default(),
             jwks: None,
+            boot: BootSettings::default(),
         }
     }
 }
@@ -139,6 +142,7 @@ impl Controller {
         }
         let (sender, receiver) = std::sync::mpsc::channel();
         let (shared_registry, shared_states) = (registry.clone(), states.clone());
+        let (boot_registry, boot_settings) = (registry.clone(), config.boot);
         let source =
             config.source.as_ref().map(|c| open_source(c, &registry, &states)).transpose()?;
         let background = Background { started, backend, source: source.clone() };
@@ -150,6 +154,12 @@ impl Controller {
                 let routes = inventory::routes(&inventory);
                 // The receiver is read right after the start.
                 let _ = sender.send(inventory);
+                routes
+            })
+            .context(move |chassis| {
+                let boot = Boot::new(chassis, boot_registry, boot_settings);
+                let routes = boot::routes(&boot);
+                boot.start();
                 routes
             })
             .start()

@@ -73,7 +73,7 @@ impl IntoResponse for Failure {
             Code::Unauthenticated => {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
-            Code::TooManyFailures => {
+            Code::TooManyFailures | Code::TooManyRequests => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("60"));
             }
             Code::StoreUnavailable | Code::ReadOnly | Code::Timeout | Code::Stopping => {

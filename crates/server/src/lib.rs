@@ -8,6 +8,7 @@ mod admin;
 pub mod audit;
 pub mod auth;
 pub mod backup;
+pub mod boot;
 pub mod ca;
 pub mod clock;
 pub mod controller;

@@ -1,0 +1,115 @@
+//! `/boot/v1/bootscript`: the answer every booting machine waits for.
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use hoist_api::Code;
+use hoist_boot::answer::Parts;
+use hoist_boot::{Answer, Asked, Place, Served, What};
+use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+
+use super::Boot;
+use super::sightings::Allowance;
+use crate::direct::Head;
+use crate::failure::Failure;
+use crate::peer::{GatewayPrefix, Peer};
+
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=UTF-8");
+const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=UTF-8");
+
+/// Without waiting; `None` when there is something to wait for, or a problem to tell.
+pub(super) fn direct(boot: &Boot, head: &Head<'_>) -> Option<http::Response<Bytes>> {
+    let asked = Asked::parse(head.uri.query().unwrap_or_default()).ok()?;
+    let answer = boot.answer(&asked, place(head.headers, head.peer, head.prefix));
+    let Answer::Script { text, served } = answer else { return None };
+    if !boot.note(&asked, &served, head.peer, head.headers) {
+        return None;
+    }
+    let mut response = http::Response::new(Bytes::from(text));
+    response.headers_mut().insert(header::CONTENT_TYPE, TEXT);
+    Some(response)
+}
+
+pub(super) async fn bootscript(
+    State(boot): State<Boot>,
+    uri: Uri,
+    peer: Peer,
+    prefix: GatewayPrefix,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let asked = Asked::parse(uri.query().unwrap_or_default())
+        .map_err(|error| Failure::new(Code::BadParameter, error.to_string()))?;
+    let answer = match boot.answer(&asked, place(&headers, &peer, prefix)) {
+        Answer::NeedsToken(_) => {
+            return Err(Failure::new(Code::Internal, "join tokens cannot be fetched"));
+        }
+        answer => answer,
+    };
+    match answer {
+        Answer::Script { text, served } => {
+            if !boot.note(&asked, &served, &peer, &headers) {
+                return Err(Failure::new(Code::TooManyRequests, "you ask too often")
+                    .with_remedy("wait as long as the script says"));
+            }
+            Ok(([(header::CONTENT_TYPE, TEXT)], text).into_response())
+        }
+        Answer::Parts { parts, .. } => Ok(json(parts)),
+        Answer::NotFound { detail } => Err(Failure::new(Code::NotFound, detail)),
+        Answer::NeedsToken(_) => unreachable!("it was fetched above"),
+    }
+}
+
+fn json(parts: Parts) -> Response {
+    let image = |path: String, params: String| {
+        let mut image = serde_json::json!({ "path": path });
+        if !params.is_empty() {
+            image["params"] = params.into();
+        }
+        image
+    };
+    let body = serde_json::json!({
+        "params": parts.params,
+        "kernel": image(parts.kernel, parts.kernel_params),
+        "initrd": image(parts.initrd, parts.initrd_params),
+    });
+    (StatusCode::OK, [(header::CONTENT_TYPE, JSON)], body.to_string()).into_response()
+}
+
+pub(crate) fn place<'a>(headers: &'a HeaderMap, peer: &Peer, prefix: GatewayPrefix) -> Place<'a> {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    Place { host, secure: peer.secure, prefix: prefix.as_str() }
+}
+
+impl Boot {
+    fn answer(&self, asked: &Asked<'_>, place: Place<'_>) -> Answer {
+        let roster = self.registry.roster();
+        let now = self.chassis.clock.now();
+        self.booter.answer(&roster, asked, place, now, |id| self.one_boots.given(id, asked.retry))
+    }
+
+    /// Remembers what was served; false when a stranger asks too often.
+    fn note(&self, asked: &Asked<'_>, served: &Served, peer: &Peer, headers: &HeaderMap) -> bool {
+        let (now, from) = (self.chassis.clock.now(), peer.addr.ip().to_canonical());
+        match (served.node, &served.what) {
+            (Some(node), What::Boot { name, revision, one_boot, .. }) => {
+                self.sightings.booted(node, name, *revision, from, now);
+                if let Some(config) = one_boot {
+                    self.one_boots.hand_out(node, config);
+                }
+                true
+            }
+            (Some(node), What::Disk) => {
+                self.sightings.booted(node, "disk", 0, from, now);
+                true
+            }
+            (Some(_), What::Hold | What::AskAgain | What::Discovery) => true,
+            (None, what) => {
+                let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+                let booted = matches!(what, What::Boot { .. } | What::Discovery);
+                let arch = asked.arch.as_deref();
+                let seen = self.sightings.stranger(&asked.who, arch, from, agent, booted, now);
+                seen == Allowance::Within
+            }
+        }
+    }
+}
