@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    apply, audit, completions, delete, diff, events, export, get, group, man, network, node,
+    apply, audit, bench, completions, delete, diff, events, export, get, group, man, network, node,
     partition, schema, status, token,
 };
 use crate::printer::Output;
@@ -93,6 +93,7 @@ pub(crate) enum Command {
     Backup(backup::BackupArgs),
     Status(status::StatusArgs),
     Events(events::EventsArgs),
+    Bench(bench::BenchArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
     /// Print the version
