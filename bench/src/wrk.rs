@@ -11,7 +11,6 @@ use crate::inside;
 const SCRIPT: &str = r#"
 local requests, at = {}, 0
 init = function(args)
-  wrk.init(args)
   local headers = {}
   for name, value in pairs(wrk.headers) do headers[name] = value end
   if args[2] == "close" then headers["Connection"] = "close" end
