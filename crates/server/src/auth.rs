@@ -24,7 +24,7 @@ use crate::failure::Failure;
 use crate::jwks::{Jwks, JwtError};
 use crate::peer::{Peer, RequestId};
 use crate::principal::{Principal, Reach, Who};
-use crate::route::{Plane, RouteSpec, Template};
+use crate::route::{Legacy, Plane, RouteSpec, Template};
 use crate::tasks::Tasks;
 use crate::token::{TokenError, Tokens};
 
@@ -112,6 +112,9 @@ pub(crate) async fn guard(
         Err(failure) => failure.into_response(),
     };
     response.extensions_mut().insert(Template(spec.path));
+    if spec.legacy {
+        response.extensions_mut().insert(Legacy);
+    }
     response
 }
 

@@ -128,6 +128,10 @@ pub struct Live;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Template(pub(crate) &'static str);
 
+/// A response extension: problems are told as BSS tells them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Legacy;
+
 impl<S: Clone + Send + Sync + 'static> Route<S> {
     pub fn get<H: Handler<T, S>, T: 'static>(path: &'static str, plane: Plane, handler: H) -> Self {
         Self::new(Method::GET, path, plane, on(MethodFilter::GET, handler))
@@ -225,8 +229,8 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
         self
     }
 
-    /// The path answers wrong methods as BSS does: HEAD and OPTIONS are wrong too, and the detail
-    /// of the 405 lists what is right.
+    /// The path answers as BSS does: HEAD and OPTIONS are wrong methods, the detail of a 405 lists
+    /// the right ones, and problems have BSS's members and no others.
     #[must_use]
     pub fn legacy(mut self) -> Self {
         self.spec.legacy = true;
@@ -417,6 +421,7 @@ fn wrong_legacy_method(allow: &str) -> Response {
     let mut response = failure.into_response();
     let allow = HeaderValue::from_str(allow).expect("names of methods");
     response.headers_mut().insert(header::ALLOW, allow);
+    response.extensions_mut().insert(Legacy);
     response
 }
 
