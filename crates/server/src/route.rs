@@ -37,7 +37,7 @@ use hoist_api::admin::{Context, Verb};
 use http::{HeaderValue, Method, header};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use crate::auth::{Gate, Policy};
+use crate::auth::{BssAuth, Gate, Policy};
 use crate::direct::{Answering, Direct, Head};
 use crate::failure::Failure;
 
@@ -51,6 +51,8 @@ pub enum Plane {
     /// Holders of a token with this verb in this context; over plain HTTP only from loopback,
     /// unless the site allows it.
     Admin { context: Context, verb: Verb },
+    /// BSS's own clients: what `bss.auth` asks for.
+    Bss { verb: Verb },
     /// The agent of a node: a token with `write` in the context `agent`, whose selector names the
     /// node. The handler compares it with the node it is asked about.
     Agent,
@@ -434,6 +436,10 @@ impl Plane {
                 policy.locked.contains(&context).then_some((Verb::Read, context))
             }
             Self::Admin { context, verb } => Some((verb, context)),
+            Self::Bss { verb } => match policy.bss {
+                BssAuth::Token | BssAuth::Jwks => Some((verb, Context::Boot)),
+                BssAuth::Open => None,
+            },
             Self::Agent => Some((Verb::Write, Context::Agent)),
         }
     }
@@ -452,6 +458,7 @@ impl fmt::Display for Plane {
             Self::Open => f.write_str("open"),
             Self::Lockable { context } => write!(f, "lockable {context}"),
             Self::Admin { context, verb } => write!(f, "admin {context}:{verb}"),
+            Self::Bss { verb } => write!(f, "bss {}:{verb}", Context::Boot),
             Self::Agent => f.write_str("agent"),
             Self::Proof => f.write_str("proof"),
         }
