@@ -43,7 +43,7 @@ impl Peer {
 }
 
 impl GatewayPrefix {
-    /// What OpenCHAMI's gateway puts in front of BSS.
+    /// What `OpenCHAMI`'s gateway puts in front of BSS.
     pub(crate) const BSS: Self = Self("/apis/bss");
 
     /// Empty, or a path without a slash at its end.
