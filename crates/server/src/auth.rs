@@ -48,11 +48,15 @@ pub struct Policy {
     pub allow_plain_admin: bool,
     /// Contexts whose lockable routes need a token.
     pub locked: HashSet<Context>,
+    /// Single lockable paths that need one: `/boot/v1/dumpstate`, or with one method only
+    /// `POST /boot/v1/hosts`.
+    pub locked_paths: HashSet<String>,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { allow_plain_admin: false, locked: HashSet::from([Context::Metrics]) }
+        let locked = HashSet::from([Context::Metrics]);
+        Self { allow_plain_admin: false, locked, locked_paths: HashSet::new() }
     }
 }
 
@@ -178,7 +182,7 @@ impl Gate {
 
     /// Who is asking, if they may ask this.
     fn admit(&self, spec: &RouteSpec, request: &Request) -> Result<Principal, Failure> {
-        let Some((verb, context)) = spec.plane.needs(&self.policy) else {
+        let Some((verb, context)) = spec.needs(&self.policy) else {
             // Credentials are not looked at: a booting node must not fail over a stale header.
             return Ok(Principal::anonymous());
         };

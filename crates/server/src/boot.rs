@@ -8,22 +8,70 @@ mod once;
 mod script;
 mod sightings;
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use hoist_api::admin::Context;
-use hoist_boot::{Booter, Settings};
+use hoist_boot::Booter;
 use hoist_inventory::Registry;
+use rustls_pki_types::CertificateDer;
 
 use crate::route::{Plane, Route, with_state};
 use crate::server::Chassis;
 
+pub use hoist_boot::Settings as ScriptSettings;
+pub use hoist_boot::presign::S3;
 pub use once::OneBoots;
 pub use sightings::{Endpoint, Seen, Sightings, Stranger};
 
 /// What a site decides about booting.
 #[derive(Debug, Clone, Default)]
 pub struct BootSettings {
-    pub scripts: Settings,
+    pub scripts: ScriptSettings,
+    pub auth: BssAuth,
+    /// Refuse a PUT that would take a record's kernel away.
+    pub keep_kernel: bool,
+    pub helpers: Helpers,
+}
+
+/// Who may read and write boot parameters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum BssAuth {
+    /// As all of hoist's own routes: a token with the right scope.
+    #[default]
+    Token,
+    /// As BSS with keys: whoever has a token that those signed.
+    Jwks,
+    /// As BSS without keys: everybody.
+    Open,
+}
+
+/// Other services that booting involves.
+#[derive(Debug, Clone, Default)]
+pub struct Helpers {
+    /// Gives the join tokens for `${SPIRE_JOIN_TOKEN}`.
+    pub spire: Option<String>,
+    /// Is told of every machine that asks for its script.
+    pub notify: Option<String>,
+    /// Trusted for both, besides nothing else; empty means the machine's.
+    pub authorities: Vec<CertificateDer<'static>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("it is one of `token`, `jwks` or `open`")]
+pub struct ParseBssAuthError;
+
+impl FromStr for BssAuth {
+    type Err = ParseBssAuthError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "token" => Ok(Self::Token),
+            "jwks" => Ok(Self::Jwks),
+            "open" => Ok(Self::Open),
+            _ => Err(ParseBssAuthError),
+        }
+    }
 }
 
 /// What the handlers share.
