@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -48,6 +49,9 @@ pub struct Policy {
     pub allow_plain_admin: bool,
     /// Contexts whose lockable routes need a token.
     pub locked: HashSet<Context>,
+    /// Single lockable paths that need one: `/boot/v1/dumpstate`, or with one method only
+    /// `POST /boot/v1/hosts`.
+    pub locked_paths: HashSet<String>,
     /// Who may use BSS's boot parameters.
     pub bss: BssAuth,
 }
@@ -65,11 +69,29 @@ pub enum BssAuth {
     Open,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("it is one of `token`, `jwks` or `open`")]
+pub struct ParseBssAuthError;
+
+impl FromStr for BssAuth {
+    type Err = ParseBssAuthError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "token" => Ok(Self::Token),
+            "jwks" => Ok(Self::Jwks),
+            "open" => Ok(Self::Open),
+            _ => Err(ParseBssAuthError),
+        }
+    }
+}
+
 impl Default for Policy {
     fn default() -> Self {
         Self {
             allow_plain_admin: false,
             locked: HashSet::from([Context::Metrics]),
+            locked_paths: HashSet::new(),
             bss: BssAuth::Token,
         }
     }
@@ -200,7 +222,7 @@ impl Gate {
 
     /// Who is asking, if they may ask this.
     fn admit(&self, spec: &RouteSpec, request: &Request) -> Result<Principal, Failure> {
-        let Some((verb, context)) = spec.plane.needs(&self.policy) else {
+        let Some((verb, context)) = spec.needs(&self.policy) else {
             // Credentials are not looked at: a booting node must not fail over a stale header.
             return Ok(match spec.plane {
                 Plane::Bss { verb } => open_bss(verb),

@@ -13,23 +13,38 @@ use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
 use hoist_api::admin::{Context, Verb};
-use hoist_boot::{Booter, Settings};
+use hoist_boot::Booter;
 use hoist_inventory::Registry;
 use hoist_model::BootParameters;
 use http::{HeaderValue, header};
+use rustls_pki_types::CertificateDer;
 
 use crate::route::{Plane, Route, with_state};
 use crate::server::Chassis;
 
+pub use hoist_boot::Settings as ScriptSettings;
+pub use hoist_boot::presign::S3;
 pub use once::OneBoots;
 pub use sightings::{Endpoint, Seen, Sightings, Stranger};
 
 /// What a site decides about booting.
 #[derive(Debug, Clone, Default)]
 pub struct BootSettings {
-    pub scripts: Settings,
+    pub scripts: ScriptSettings,
     /// A PUT of boot parameters without a kernel is refused where there is one.
     pub keep_kernel: bool,
+    pub helpers: Helpers,
+}
+
+/// Other services that booting involves.
+#[derive(Debug, Clone, Default)]
+pub struct Helpers {
+    /// Gives the join tokens for `${SPIRE_JOIN_TOKEN}`.
+    pub spire: Option<String>,
+    /// Is told of every machine that asks for its script.
+    pub notify: Option<String>,
+    /// Trusted for both, besides nothing else; empty means the machine's.
+    pub authorities: Vec<CertificateDer<'static>>,
 }
 
 /// What the handlers share.
@@ -50,7 +65,7 @@ impl Boot {
     pub fn new(chassis: &Chassis, registry: Registry, settings: BootSettings) -> Self {
         let sightings = Sightings::new(Arc::clone(&chassis.store));
         let one_boots = OneBoots::new(chassis, registry.clone());
-        let BootSettings { scripts, keep_kernel } = settings;
+        let BootSettings { scripts, keep_kernel, .. } = settings;
         let booter = Arc::new(Booter::new(scripts));
         Self { chassis: chassis.clone(), registry, booter, sightings, one_boots, keep_kernel }
     }

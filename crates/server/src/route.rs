@@ -46,7 +46,8 @@ use crate::failure::Failure;
 pub enum Plane {
     /// Everybody, always.
     Open,
-    /// Everybody, unless the site has locked the context: then a token with `read` on it.
+    /// Everybody, unless the site has locked the context or the path: then a token with `read` on
+    /// the context, or `write` where something is sent.
     Lockable { context: Context },
     /// Holders of a token with this verb in this context; over plain HTTP only from loopback,
     /// unless the site allows it.
@@ -121,6 +122,8 @@ pub enum RouteError {
     NoSummary { method: Method, path: &'static str },
     #[error("route `{method} {path}` cannot be answered directly; only open GET routes can")]
     NotDirect { method: Method, path: &'static str },
+    #[error("`{path}` cannot be locked; `hoist serve` knows no lockable route of that path")]
+    NotLockable { path: String },
 }
 
 /// A response extension for streams whose lines must arrive one by one: they are not compressed.
@@ -354,11 +357,23 @@ impl RouteTable {
         })
     }
 
+    /// A path that is to be locked and is not lockable would stay open unnoticed.
+    pub(crate) fn check(&self, policy: &Policy) -> Result<(), RouteError> {
+        let lockable = |path: &String| {
+            let mut open = self.specs().filter(|spec| matches!(spec.plane, Plane::Lockable { .. }));
+            open.any(|spec| spec.is_meant_by(path))
+        };
+        match policy.locked_paths.iter().find(|path| !lockable(path)) {
+            Some(path) => Err(RouteError::NotLockable { path: path.clone() }),
+            None => Ok(()),
+        }
+    }
+
     /// The ways past the router that are open under this policy.
     pub(crate) fn direct(&self, policy: &Policy) -> Vec<Direct> {
         self.routes
             .iter()
-            .filter(|route| route.spec.plane.needs(policy).is_none())
+            .filter(|route| route.spec.needs(policy).is_none())
             .filter_map(|Route { spec, direct, .. }| {
                 direct.as_ref().map(|answer| Direct::new(spec.path, Arc::clone(answer)))
             })
@@ -431,25 +446,38 @@ fn wrong_legacy_method(allow: &str) -> Response {
     response
 }
 
-impl Plane {
+impl RouteSpec {
     /// What a token has to allow; `None` when nobody is asked for one.
-    pub(crate) fn needs(self, policy: &Policy) -> Option<(Verb, Context)> {
-        match self {
-            Self::Open | Self::Proof => None,
-            Self::Lockable { context } => {
-                policy.locked.contains(&context).then_some((Verb::Read, context))
+    pub(crate) fn needs(&self, policy: &Policy) -> Option<(Verb, Context)> {
+        match self.plane {
+            Plane::Open | Plane::Proof => None,
+            Plane::Lockable { context } => {
+                let verb = if self.method.is_safe() { Verb::Read } else { Verb::Write };
+                let locked = policy.locked.contains(&context) || self.is_locked_by_path(policy);
+                locked.then_some((verb, context))
             }
-            Self::Admin { context, verb } => Some((verb, context)),
-            Self::Bss { verb } => match policy.bss {
+            Plane::Admin { context, verb } => Some((verb, context)),
+            Plane::Bss { verb } => match policy.bss {
                 BssAuth::Token | BssAuth::Jwks => Some((verb, Context::Boot)),
                 BssAuth::Open => None,
             },
-            Self::Agent => Some((Verb::Write, Context::Agent)),
+            Plane::Agent => Some((Verb::Write, Context::Agent)),
         }
     }
-}
 
-impl RouteSpec {
+    fn is_locked_by_path(&self, policy: &Policy) -> bool {
+        let paths = &policy.locked_paths;
+        !paths.is_empty() && paths.iter().any(|locked| self.is_meant_by(locked))
+    }
+
+    /// Whether it is `/path` or `METHOD /path`.
+    fn is_meant_by(&self, locked: &str) -> bool {
+        match locked.split_once(' ') {
+            Some((method, path)) => self.method == method && self.path == path,
+            None => self.path == locked,
+        }
+    }
+
     fn may_be_direct(&self) -> bool {
         let open = matches!(self.plane, Plane::Open | Plane::Lockable { .. });
         open && self.method == Method::GET && !self.path.contains('{')
