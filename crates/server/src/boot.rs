@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
 use hoist_api::admin::{Context, Verb};
+use hoist_api::bss::{ImportParameters, ImportedParameters};
 use hoist_boot::Booter;
 use hoist_inventory::Registry;
 use hoist_model::BootParameters;
@@ -110,6 +111,9 @@ fn parameter_routes() -> Vec<Route<Boot>> {
     const PATH: &str = "/boot/v1/bootparameters";
     const READ: Plane = Plane::Bss { verb: Verb::Read };
     const WRITE: Plane = Plane::Bss { verb: Verb::Write };
+    const IMPORT: Plane = Plane::Admin { context: Context::Boot, verb: Verb::Write };
+    /// All records of a large site at once.
+    const MAX_IMPORT: usize = 256 * 1024 * 1024;
     let routes = vec![
         Route::get(PATH, READ, parameters::get)
             .summary("BSS: boot parameters, all or those of the nodes named")
@@ -133,7 +137,14 @@ fn parameter_routes() -> Vec<Route<Boot>> {
             .gives_nothing(200),
     ];
     let as_bss = |route: Route<Boot>| route.body_limit(parameters::MAX_BODY).lenient().legacy();
-    routes.into_iter().map(as_bss).collect()
+    let import = Route::post("/boot/v2/parameters/import", IMPORT, parameters::import)
+        .summary("Carry boot parameters over from another BSS, as far as that is possible")
+        .query("dry_run", "`1`: change nothing, say what would change")
+        .query("affects", "how many nodes the change may affect")
+        .body_limit(MAX_IMPORT)
+        .takes::<ImportParameters>()
+        .gives::<ImportedParameters>(200);
+    routes.into_iter().map(as_bss).chain([import]).collect()
 }
 
 /// JSON with the type that BSS gives it.

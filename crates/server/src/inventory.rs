@@ -33,6 +33,7 @@ pub use import::{SourceConfig, committer};
 pub(crate) use sight::Scoped;
 pub(crate) use status::STALE_AFTER;
 pub use status::{Background, Source};
+pub(crate) use write::WriteQuery;
 
 /// A bulk change is read line by line, so this bounds patience, not memory.
 const MAX_APPLY_BYTES: usize = 4 << 30;

@@ -3,6 +3,7 @@
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
+use hoist_api::bss::{ImportParameters, ImportedParameters, LeftOut};
 use hoist_boot::asked::integer;
 use hoist_boot::parameters::{self, Done, Refused};
 use hoist_inventory::plan::Draft;
@@ -12,9 +13,9 @@ use http::{HeaderName, HeaderValue, StatusCode, Uri};
 
 use super::{Boot, bss_json};
 use crate::auth::AuditContext;
-use crate::extract::read_body;
+use crate::extract::{Json, Query, read_body};
 use crate::failure::Failure;
-use crate::inventory::Scoped;
+use crate::inventory::{Scoped, WriteQuery};
 use crate::principal::Principal;
 
 /// Largest body: a hundred thousand hosts, or one record with all its cloud-init data.
@@ -120,6 +121,49 @@ impl Boot {
         self.registry.write(terms, &commit, draft).await?;
         Ok(done)
     }
+}
+
+/// Takes over what another BSS has, as far as that is possible.
+pub(super) async fn import(
+    State(boot): State<Boot>,
+    Query(query): Query<WriteQuery>,
+    principal: Principal,
+    audit: AuditContext,
+    Json(given): Json<ImportParameters>,
+) -> Result<Json<ImportedParameters>, Failure> {
+    let mut left = Vec::new();
+    let mut elements = Vec::new();
+    for (at, value) in given.parameters.into_iter().enumerate() {
+        match BootParameters::from_value(value) {
+            Ok(element) => elements.push((at, element)),
+            Err(error) => {
+                left.push(LeftOut { at, who: String::new(), reason: error.to_string() });
+            }
+        }
+    }
+    let terms = query.terms();
+    let committer = boot.chassis.audit.committer(audit.draft());
+    let commit = Scoped { principal, committer };
+    let mut imported = parameters::Imported::default();
+    let draft = |draft: &mut Draft<'_>| {
+        imported = parameters::import(draft, &elements, mint_token);
+        Ok(())
+    };
+    let written = boot.registry.write(terms, &commit, draft).await?;
+    let found = imported.left.into_iter();
+    left.extend(found.map(|parameters::Left { at, who, reason }| LeftOut { at, who, reason }));
+    left.sort_by_key(|left| left.at);
+    Ok(Json(ImportedParameters {
+        revision: written.revision,
+        dry_run: terms.dry_run,
+        created: imported.created,
+        changed: imported.changed,
+        unchanged: imported.unchanged,
+        images: imported.images,
+        affected: written.plan.affected.len(),
+        needs_affects: written.needs_affects,
+        left,
+    }))
 }
 
 /// `name`, `mac` and `nid`, repeated or joined by commas; `None` when there is none of them.
