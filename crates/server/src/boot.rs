@@ -4,13 +4,18 @@
 //! Scripts are answered from one roster, without waiting. What was served is remembered in memory
 //! and written behind.
 
+mod change;
+mod discovered;
+mod native;
 mod once;
 mod script;
 mod sightings;
+mod states;
 
 use std::sync::Arc;
 
 use hoist_api::admin::Context;
+use hoist_boot::rule::BootRule;
 use hoist_boot::{Booter, Settings};
 use hoist_inventory::Registry;
 
@@ -44,6 +49,7 @@ impl Boot {
         let sightings = Sightings::new(Arc::clone(&chassis.store));
         let one_boots = OneBoots::new(chassis, registry.clone());
         let booter = Arc::new(Booter::new(settings.scripts));
+        registry.set_rule(Arc::new(BootRule::new(Arc::clone(&booter))));
         Self { chassis: chassis.clone(), registry, booter, sightings, one_boots }
     }
 
@@ -60,7 +66,7 @@ impl Boot {
 /// All routes of the context.
 pub fn routes(boot: &Boot) -> Vec<Route> {
     let direct = boot.clone();
-    let routes = vec![
+    let mut routes = vec![
         Route::get("/boot/v1/bootscript", OPEN, script::bootscript)
             .summary("What a machine boots: an iPXE script")
             .query("mac", "who is asking, in any spelling")
@@ -76,5 +82,8 @@ pub fn routes(boot: &Boot) -> Vec<Route> {
             .legacy()
             .direct(move |head| script::direct(&direct, head)),
     ];
+    routes.extend(native::routes());
+    routes.extend(states::routes());
+    routes.extend(discovered::routes());
     with_state(routes, boot)
 }
