@@ -4,19 +4,22 @@
 //! Scripts are answered from one roster, without waiting. What was served is remembered in memory
 //! and written behind.
 
+mod change;
+mod discovered;
+mod native;
 mod once;
 mod parameters;
 mod script;
 mod sightings;
+mod states;
 
 use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
-use hoist_api::admin::{Context, Verb};
-use hoist_api::bss::{ImportParameters, ImportedParameters};
+use hoist_api::admin::Context;
 use hoist_boot::Booter;
+use hoist_boot::rule::BootRule;
 use hoist_inventory::Registry;
-use hoist_model::BootParameters;
 use http::{HeaderValue, header};
 use rustls_pki_types::CertificateDer;
 
@@ -68,6 +71,7 @@ impl Boot {
         let one_boots = OneBoots::new(chassis, registry.clone());
         let BootSettings { scripts, keep_kernel, .. } = settings;
         let booter = Arc::new(Booter::new(scripts));
+        registry.set_rule(Arc::new(BootRule::new(Arc::clone(&booter))));
         Self { chassis: chassis.clone(), registry, booter, sightings, one_boots, keep_kernel }
     }
 
@@ -83,8 +87,14 @@ impl Boot {
 
 /// All routes of the context.
 pub fn routes(boot: &Boot) -> Vec<Route> {
-    let routes = [script_routes(boot), parameter_routes()].into_iter().flatten().collect();
-    with_state(routes, boot)
+    let all = [
+        script_routes(boot),
+        parameters::routes(),
+        native::routes(),
+        states::routes(),
+        discovered::routes(),
+    ];
+    with_state(all.into_iter().flatten().collect(), boot)
 }
 
 fn script_routes(boot: &Boot) -> Vec<Route<Boot>> {
@@ -105,46 +115,6 @@ fn script_routes(boot: &Boot) -> Vec<Route<Boot>> {
             .legacy()
             .direct(move |head| script::direct(&direct, head)),
     ]
-}
-
-fn parameter_routes() -> Vec<Route<Boot>> {
-    const PATH: &str = "/boot/v1/bootparameters";
-    const READ: Plane = Plane::Bss { verb: Verb::Read };
-    const WRITE: Plane = Plane::Bss { verb: Verb::Write };
-    const IMPORT: Plane = Plane::Admin { context: Context::Boot, verb: Verb::Write };
-    /// All records of a large site at once.
-    const MAX_IMPORT: usize = 256 * 1024 * 1024;
-    let routes = vec![
-        Route::get(PATH, READ, parameters::get)
-            .summary("BSS: boot parameters, all or those of the nodes named")
-            .query("name", "xnames, names or tags, joined by commas or repeated")
-            .query("mac", "MACs")
-            .query("nid", "nids")
-            .gives::<Vec<BootParameters>>(200),
-        Route::post(PATH, WRITE, parameters::post)
-            .summary("BSS: create boot parameters")
-            .takes::<BootParameters>()
-            .gives_nothing(201),
-        Route::put(PATH, WRITE, parameters::put)
-            .summary("BSS: replace boot parameters")
-            .takes::<BootParameters>()
-            .gives::<BootParameters>(200),
-        Route::patch(PATH, WRITE, parameters::patch)
-            .summary("BSS: change some of the boot parameters")
-            .gives_nothing(200),
-        Route::delete(PATH, WRITE, parameters::delete)
-            .summary("BSS: delete boot parameters")
-            .gives_nothing(200),
-    ];
-    let as_bss = |route: Route<Boot>| route.body_limit(parameters::MAX_BODY).lenient().legacy();
-    let import = Route::post("/boot/v2/parameters/import", IMPORT, parameters::import)
-        .summary("Carry boot parameters over from another BSS, as far as that is possible")
-        .query("dry_run", "`1`: change nothing, say what would change")
-        .query("affects", "how many nodes the change may affect")
-        .body_limit(MAX_IMPORT)
-        .takes::<ImportParameters>()
-        .gives::<ImportedParameters>(200);
-    routes.into_iter().map(as_bss).chain([import]).collect()
 }
 
 /// JSON with the type that BSS gives it.

@@ -19,6 +19,7 @@ use crate::auth::AuditContext;
 use crate::failure::Failure;
 use crate::principal::Principal;
 
+pub(crate) use bulk::read_documents;
 pub(super) use bulk::{apply, delete};
 pub(super) use node::{
     create_node, delete_node, end_maintenance, maintain, protect, put_node, put_node_by, put_state,
