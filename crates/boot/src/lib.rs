@@ -7,7 +7,10 @@
 pub mod answer;
 pub mod asked;
 pub mod bss;
+pub mod cloud_init;
 pub mod command_line;
+mod digest;
+pub mod parameters;
 pub mod presign;
 pub mod script;
 pub mod select;

@@ -37,7 +37,7 @@ use hoist_api::admin::{Context, Verb};
 use http::{HeaderValue, Method, header};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use crate::auth::{Gate, Policy};
+use crate::auth::{BssAuth, Gate, Policy};
 use crate::direct::{Answering, Direct, Head};
 use crate::failure::Failure;
 
@@ -52,6 +52,8 @@ pub enum Plane {
     /// Holders of a token with this verb in this context; over plain HTTP only from loopback,
     /// unless the site allows it.
     Admin { context: Context, verb: Verb },
+    /// BSS's own clients: what `bss.auth` asks for.
+    Bss { verb: Verb },
     /// The agent of a node: a token with `write` in the context `agent`, whose selector names the
     /// node. The handler compares it with the node it is asked about.
     Agent,
@@ -130,6 +132,10 @@ pub struct Live;
 /// The template of the route that answered, as a response extension: a label that cannot explode.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Template(pub(crate) &'static str);
+
+/// A response extension: problems are told as BSS tells them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Legacy;
 
 impl<S: Clone + Send + Sync + 'static> Route<S> {
     pub fn get<H: Handler<T, S>, T: 'static>(path: &'static str, plane: Plane, handler: H) -> Self {
@@ -228,8 +234,8 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
         self
     }
 
-    /// The path answers wrong methods as BSS does: HEAD and OPTIONS are wrong too, and the detail
-    /// of the 405 lists what is right.
+    /// The path answers as BSS does: HEAD and OPTIONS are wrong methods, the detail of a 405 lists
+    /// the right ones, and problems have BSS's members and no others.
     #[must_use]
     pub fn legacy(mut self) -> Self {
         self.spec.legacy = true;
@@ -432,6 +438,7 @@ fn wrong_legacy_method(allow: &str) -> Response {
     let mut response = failure.into_response();
     let allow = HeaderValue::from_str(allow).expect("names of methods");
     response.headers_mut().insert(header::ALLOW, allow);
+    response.extensions_mut().insert(Legacy);
     response
 }
 
@@ -446,13 +453,16 @@ impl RouteSpec {
                 locked.then_some((verb, context))
             }
             Plane::Admin { context, verb } => Some((verb, context)),
+            Plane::Bss { verb } => match policy.bss {
+                BssAuth::Token | BssAuth::Jwks => Some((verb, Context::Boot)),
+                BssAuth::Open => None,
+            },
             Plane::Agent => Some((Verb::Write, Context::Agent)),
         }
     }
 
     fn is_locked_by_path(&self, policy: &Policy) -> bool {
-        let paths = &policy.locked_paths;
-        !paths.is_empty() && paths.iter().any(|locked| self.is_meant_by(locked))
+        policy.locked_paths.iter().any(|locked| self.is_meant_by(locked))
     }
 
     /// Whether it is `/path` or `METHOD /path`.
@@ -475,6 +485,7 @@ impl fmt::Display for Plane {
             Self::Open => f.write_str("open"),
             Self::Lockable { context } => write!(f, "lockable {context}"),
             Self::Admin { context, verb } => write!(f, "admin {context}:{verb}"),
+            Self::Bss { verb } => write!(f, "bss {}:{verb}", Context::Boot),
             Self::Agent => f.write_str("agent"),
             Self::Proof => f.write_str("proof"),
         }

@@ -1,5 +1,6 @@
 //! The settings of booting: `[boot]`, `[bss]`, `[s3]` and `advertise`.
 
+use hoist_server::auth::BssAuth;
 use hoist_server::boot::{BootSettings, Helpers, S3, ScriptSettings};
 use http::Uri;
 use secrecy::{ExposeSecret, SecretString};
@@ -10,11 +11,6 @@ use crate::settings::{SettingError, Settings};
 const MAX_KEY_BYTES: u64 = 4096;
 
 pub(super) fn settings(settings: &Settings) -> Result<BootSettings, SettingError> {
-    let auth = settings.parse("bss.auth")?;
-    if auth == hoist_server::boot::BssAuth::Jwks && settings.given("auth.jwks").is_none() {
-        let reason = "there are no keys to check tokens with; set `auth.jwks`";
-        return Err(settings.wrong("bss.auth", reason.to_owned()));
-    }
     Ok(BootSettings {
         scripts: ScriptSettings {
             advertise: advertised(settings)?,
@@ -25,7 +21,6 @@ pub(super) fn settings(settings: &Settings) -> Result<BootSettings, SettingError
             ask_delay: settings.duration("boot.ask_delay")?,
             s3: s3(settings)?,
         },
-        auth,
         keep_kernel: settings.parse("bss.keep_kernel")?,
         helpers: Helpers {
             spire: url(settings, "boot.spire_url")?,
@@ -33,6 +28,16 @@ pub(super) fn settings(settings: &Settings) -> Result<BootSettings, SettingError
             authorities: settings.authorities("boot.ca")?,
         },
     })
+}
+
+/// Who may use BSS's boot parameters.
+pub(super) fn bss_auth(settings: &Settings) -> Result<BssAuth, SettingError> {
+    let auth = settings.parse("bss.auth")?;
+    if auth == BssAuth::Jwks && settings.given("auth.jwks").is_none() {
+        let reason = "there are no keys to check tokens with; set `auth.jwks`";
+        return Err(settings.wrong("bss.auth", reason.to_owned()));
+    }
+    Ok(auth)
 }
 
 /// Every advertised URL, without a slash at the end.
@@ -158,9 +163,9 @@ mod tests {
 
     #[test]
     fn keys_of_others_are_checked_only_with_keys() {
-        let error = super::settings(&with("bss.auth", "jwks")).unwrap_err().to_string();
+        let error = bss_auth(&with("bss.auth", "jwks")).unwrap_err().to_string();
         assert!(error.contains("set `auth.jwks`"), "{error}");
-        let error = super::settings(&with("bss.auth", "maybe")).unwrap_err().to_string();
+        let error = bss_auth(&with("bss.auth", "maybe")).unwrap_err().to_string();
         assert!(error.contains("`token`, `jwks` or `open`"), "{error}");
     }
 }
