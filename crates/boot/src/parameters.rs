@@ -38,15 +38,18 @@ pub enum Done {
     Nothing,
 }
 
-/// Every record, those of images that have parameters first.
+/// Every record in the order of the keys, those of images that have parameters first.
 pub fn all(roster: &Roster) -> Vec<BootParameters> {
-    let of_images = roster.bss_images().map(|image| of_image(&image.image, &image.params));
+    let mut images: Vec<_> = roster.bss_images().collect();
+    images.sort_by(|a, b| a.image.cmp(&b.image));
     let is_own = |record: &&Arc<BssRecord>| match node_of(roster, &record.key) {
         None => true,
         Some(node) => own_record(roster, node, None).is_some_and(|own| Arc::ptr_eq(own, record)),
     };
-    let of_records = roster.bss_records().filter(is_own).map(|record| element(roster, record));
-    of_images.chain(of_records).collect()
+    let mut records: Vec<_> = roster.bss_records().filter(is_own).collect();
+    records.sort_by(|a, b| a.key.cmp(&b.key));
+    let of_images = images.into_iter().map(|image| of_image(&image.image, &image.params));
+    of_images.chain(records.into_iter().map(|record| element(roster, record))).collect()
 }
 
 /// The records of those the filter names; those that have none are missing.

@@ -292,7 +292,7 @@ fn policy(settings: &Settings) -> Result<Policy, SettingError> {
     let mut policy = Policy {
         allow_plain_admin: settings.parse("auth.allow_plain_admin")?,
         locked: std::collections::HashSet::new(),
-        bss: boot::bss_auth(settings)?,
+        bss: boot::auth(settings)?,
         ..Policy::default()
     };
     for word in settings.list("auth.locked") {

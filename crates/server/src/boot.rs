@@ -23,6 +23,7 @@ use axum::response::{IntoResponse, Response};
 use hoist_api::admin::{Context, Verb};
 use hoist_boot::Booter;
 use hoist_inventory::{Registry, States};
+use hoist_model::BootParameters;
 use http::{HeaderValue, header};
 use rustls_pki_types::CertificateDer;
 use tokio::sync::Semaphore;
@@ -188,13 +189,15 @@ fn parameter_routes() -> Vec<Route<Boot>> {
             .query("name", "xnames, names or tags, joined by commas or repeated")
             .query("mac", "MACs")
             .query("nid", "nids")
-            .gives_media(200, "application/json"),
+            .gives::<Vec<BootParameters>>(200),
         Route::post(PATH, WRITE, parameters::post)
             .summary("BSS: create boot parameters")
+            .takes::<BootParameters>()
             .gives_nothing(201),
         Route::put(PATH, WRITE, parameters::put)
             .summary("BSS: replace boot parameters")
-            .gives_media(200, "application/json"),
+            .takes::<BootParameters>()
+            .gives::<BootParameters>(200),
         Route::patch(PATH, WRITE, parameters::patch)
             .summary("BSS: change some of the boot parameters")
             .gives_nothing(200),

@@ -112,8 +112,7 @@ impl Controller {
         let started = Instant::now();
         if config.policy.bss == BssAuth::Open {
             tracing::warn!(
-                "boot parameters can be read and written by everybody, as in BSS; \
-                set `bss.auth` to `token` or `jwks`"
+                "`bss.auth` is `open`: everybody who reaches this server can change what nodes boot"
             );
         }
         let data_dir = DataDir::open(&config.data_dir)?;

@@ -86,7 +86,7 @@ fn operation(spec: &RouteSpec, generator: &mut SchemaGenerator) -> Value {
     }
     match spec.plane {
         Plane::Admin { .. } | Plane::Bss { .. } | Plane::Agent => {
-            operation["security"] = json!([{ "token": [] }])
+            operation["security"] = json!([{ "token": [] }]);
         }
         Plane::Lockable { .. } => operation["security"] = json!([{}, { "token": [] }]),
         Plane::Open | Plane::Proof => operation["security"] = json!([]),

@@ -78,7 +78,7 @@ impl Proxies {
 }
 
 impl GatewayPrefix {
-    /// What OpenCHAMI's gateway puts in front of BSS.
+    /// What `OpenCHAMI`'s gateway puts in front of BSS.
     pub(crate) const BSS: Self = Self("/apis/bss");
 
     /// Empty, or a path without a slash at its end.

@@ -70,6 +70,10 @@ pub struct Route<S = ()> {
 
 /// What is declared about a route.
 #[derive(Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "declarations that have nothing to do with each other"
+)]
 pub struct RouteSpec {
     pub(crate) method: Method,
     pub(crate) path: &'static str,

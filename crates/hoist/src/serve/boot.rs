@@ -30,8 +30,8 @@ pub(super) fn settings(settings: &Settings) -> Result<BootSettings, SettingError
     })
 }
 
-/// Who may use BSS's boot parameters.
-pub(super) fn bss_auth(settings: &Settings) -> Result<BssAuth, SettingError> {
+/// Who may use boot parameters.
+pub(super) fn auth(settings: &Settings) -> Result<BssAuth, SettingError> {
     let auth = settings.parse("bss.auth")?;
     if auth == BssAuth::Jwks && settings.given("auth.jwks").is_none() {
         let reason = "there are no keys to check tokens with; set `auth.jwks`";
@@ -163,9 +163,9 @@ mod tests {
 
     #[test]
     fn keys_of_others_are_checked_only_with_keys() {
-        let error = bss_auth(&with("bss.auth", "jwks")).unwrap_err().to_string();
+        let error = super::auth(&with("bss.auth", "jwks")).unwrap_err().to_string();
         assert!(error.contains("set `auth.jwks`"), "{error}");
-        let error = bss_auth(&with("bss.auth", "maybe")).unwrap_err().to_string();
+        let error = super::auth(&with("bss.auth", "maybe")).unwrap_err().to_string();
         assert!(error.contains("`token`, `jwks` or `open`"), "{error}");
     }
 }

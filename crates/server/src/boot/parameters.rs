@@ -174,7 +174,7 @@ impl From<Refused> for Failure {
 /// Who wrote records learns the token that their nodes will carry.
 fn referral(done: &Done, token: &str) -> Option<[(HeaderName, HeaderValue); 1]> {
     let value = HeaderValue::from_str(token).expect("hexadecimal digits");
-    (*done == Done::Records).then(|| [(REFERRAL_TOKEN, value)])
+    (*done == Done::Records).then_some([(REFERRAL_TOKEN, value)])
 }
 
 fn mint_token() -> String {

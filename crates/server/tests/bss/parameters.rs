@@ -57,15 +57,16 @@ fn refused(answer: Answer, status: u16, detail: &str) {
     let problem = answer.json();
     assert_eq!(problem["type"], "about:blank");
     assert_eq!(problem["status"], status);
-    let title = http::StatusCode::from_u16(status).unwrap().canonical_reason().unwrap();
-    assert_eq!(problem["title"], title);
-    assert_eq!(problem.as_object().unwrap().len(), 4, "{problem}");
-    assert!(problem["detail"].as_str().unwrap().contains(detail), "{problem}");
+    let title =
+        http::StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason());
+    assert_eq!(problem["title"].as_str(), title);
+    assert_eq!(problem.as_object().map(serde_json::Map::len), Some(4), "{problem}");
+    assert!(problem["detail"].as_str().is_some_and(|told| told.contains(detail)), "{problem}");
 }
 
 fn uuid_in(answer: &Answer) -> String {
-    let token = answer.headers[TOKEN].to_str().unwrap();
-    assert_eq!(uuid::Uuid::parse_str(token).unwrap().get_version_num(), 4);
+    let token = answer.headers[TOKEN].to_str().expect("a token");
+    assert_eq!(uuid::Uuid::parse_str(token).expect("a UUID").get_version_num(), 4);
     token.to_owned()
 }
 
