@@ -205,7 +205,7 @@ async fn import(
 }
 
 /// `name`, `mac` and `nid`, repeated or joined by commas; `None` when there is none of them.
-fn by_query(uri: &Uri) -> Result<Option<BootParameters>, Failure> {
+pub(super) fn by_query(uri: &Uri) -> Result<Option<BootParameters>, Failure> {
     let axum::extract::Query(pairs) =
         axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri)
             .map_err(|_| Failure::new(Code::BadParameter, "the query string cannot be read"))?;
@@ -226,7 +226,7 @@ fn by_query(uri: &Uri) -> Result<Option<BootParameters>, Failure> {
     Ok(asked.addresses().then_some(asked))
 }
 
-pub(super) fn nid(text: &str) -> Result<i32, Failure> {
+fn nid(text: &str) -> Result<i32, Failure> {
     integer(text).and_then(|nid| i32::try_from(nid).ok()).ok_or_else(|| {
         let text: String = text.chars().take(40).collect();
         Failure::new(Code::BadParameter, format!("Bad Request - Invalid nid '{text}'"))
