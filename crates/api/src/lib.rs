@@ -5,6 +5,7 @@
 //! Server and clients share these types, so that neither can drift from the other.
 
 pub mod admin;
+pub mod artifact;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod event;

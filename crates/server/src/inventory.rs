@@ -29,6 +29,7 @@ use hoist_model::NodeState;
 use crate::route::{Plane, Route, with_state};
 use crate::server::Chassis;
 
+pub(crate) use flag::Flag;
 pub use import::{SourceConfig, committer};
 pub(crate) use status::STALE_AFTER;
 pub use status::{Background, Source};
