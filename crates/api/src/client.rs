@@ -4,6 +4,7 @@
 //! means: a read may be tried again, the outcome of a write is unknown.
 
 mod admin;
+mod artifact;
 mod boot;
 mod bss;
 mod error;
