@@ -8,6 +8,7 @@ pub mod answer;
 pub mod asked;
 pub mod bss;
 pub mod command_line;
+pub mod parameters;
 pub mod presign;
 pub mod script;
 pub mod select;

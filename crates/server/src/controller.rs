@@ -25,6 +25,7 @@ use crate::health::Finding;
 use crate::inventory::{self, Background, Inventory, STALE_AFTER, Source, SourceConfig, committer};
 use crate::jwks::JwksConfig;
 use crate::listen::Limits;
+use crate::peer::Proxies;
 use crate::server::{Chassis, Retentions, Running, Server, StartError, Stopped};
 use crate::{backup, chain, database, registration};
 
@@ -52,6 +53,8 @@ pub struct Config {
     pub retentions: Retentions,
     pub brake: Brake,
     pub jwks: Option<JwksConfig>,
+    /// Who may say for whom they ask.
+    pub proxies: Proxies,
     pub boot: BootSettings,
 }
 
@@ -69,6 +72,7 @@ impl Config {
             retentions: Retentions::default(),
             brake: Brake::default(),
             jwks: None,
+            proxies: Proxies::default(),
             boot: BootSettings::default(),
         }
     }
@@ -130,6 +134,7 @@ impl Controller {
             .names(config.names)
             .policy(config.policy)
             .limits(config.limits)
+            .proxies(config.proxies)
             .retentions(config.retentions);
         if let Some(addr) = config.listen {
             builder = builder.listen_plain(addr);

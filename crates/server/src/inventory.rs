@@ -30,6 +30,7 @@ use crate::route::{Plane, Route, with_state};
 use crate::server::Chassis;
 
 pub use import::{SourceConfig, committer};
+pub(crate) use sight::Scoped;
 pub(crate) use status::STALE_AFTER;
 pub use status::{Background, Source};
 

@@ -6,16 +6,15 @@ use bytes::Bytes;
 use hoist_api::Code;
 use hoist_boot::answer::Parts;
 use hoist_boot::{Answer, Asked, Place, Served, What};
-use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Uri, header};
 
-use super::Boot;
 use super::sightings::Allowance;
+use super::{Boot, bss_json};
 use crate::direct::Head;
 use crate::failure::Failure;
 use crate::peer::{GatewayPrefix, Peer};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=UTF-8");
-const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=UTF-8");
 
 /// Without waiting; `None` when there is something to wait for, or a problem to tell.
 pub(super) fn direct(boot: &Boot, head: &Head<'_>) -> Option<http::Response<Bytes>> {
@@ -67,12 +66,11 @@ fn json(parts: Parts) -> Response {
         }
         image
     };
-    let body = serde_json::json!({
+    bss_json(&serde_json::json!({
         "params": parts.params,
         "kernel": image(parts.kernel, parts.kernel_params),
         "initrd": image(parts.initrd, parts.initrd_params),
-    });
-    (StatusCode::OK, [(header::CONTENT_TYPE, JSON)], body.to_string()).into_response()
+    }))
 }
 
 pub(crate) fn place<'a>(headers: &'a HeaderMap, peer: &Peer, prefix: GatewayPrefix) -> Place<'a> {
