@@ -37,7 +37,19 @@ fn declare_node(controller: &Controller) {
     controller.does(&["node", "add", "n1", "--mac", MAC]);
 }
 
-/// Applies what `selector` boots.
+/// A controller whose machines do not wait long between attempts.
+fn start(dir: &Path, more: &[&str]) -> Controller {
+    start_on(0, dir, more)
+}
+
+fn start_on(port: u16, dir: &Path, more: &[&str]) -> Controller {
+    let config = dir.join("hoist.toml");
+    std::fs::write(&config, "[boot]\nask_delay = '0s'\nretry_delay = '1s'\n").expect("a file");
+    let config = config.display().to_string();
+    Controller::start_on(port, &dir.join("data"), &[&["--config", &config], more].concat())
+}
+
+/// Applies what all nodes boot.
 fn configure(controller: &Controller, dir: &Path, upstream: &Upstream, more: &str) {
     let config = format!(
         "api: hoist/v1\nkind: BootConfig\nname: test\nspec:\n  selector: '*'\n  \
@@ -61,7 +73,7 @@ fn images() -> Upstream {
 fn a_configured_machine_boots_with_the_command_line_of_its_configuration() {
     let _turn = Turn::wait().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let controller = Controller::start(&dir.path().join("data"), &[]);
+    let controller = start(dir.path(), &[]);
     declare_node(&controller);
     configure(&controller, dir.path(), &images(), "quiet site.word=as-configured");
 
@@ -76,19 +88,33 @@ fn a_configured_machine_boots_with_the_command_line_of_its_configuration() {
 fn a_machine_nobody_knows_waits_also_for_a_controller_that_is_restarted() {
     let _turn = Turn::wait().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let data_dir = dir.path().join("data");
-    let controller = Controller::start(&data_dir, &[]);
+    let controller = start(dir.path(), &[]);
     let port = controller.port();
     let mut machine = power_on(Firmware::Bios, port);
     machine.wait_for(ASKED, PATIENCE).unwrap();
     controller.kill();
     machine.wait_for("/boot/v1/bootscript... Connection reset", PATIENCE).unwrap();
 
-    let controller = Controller::start_on(port, &data_dir, &[]);
+    let controller = start_on(port, dir.path(), &[]);
     machine.wait_for(ASKED, PATIENCE).unwrap();
     declare_node(&controller);
     configure(&controller, dir.path(), &images(), "quiet site.word=late");
     assert!(booted(&mut machine).contains("site.word=late"));
+}
+
+/// iPXE for a BIOS has room for 14 scripts that run each other.
+#[test]
+fn a_machine_without_a_configuration_may_ask_many_times() {
+    let _turn = Turn::wait().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let controller = start(dir.path(), &[]);
+    declare_node(&controller);
+    let mut machine = power_on(Firmware::Bios, controller.port());
+    for _round in 0..16 {
+        machine.wait_for(ASKED, PATIENCE).unwrap();
+    }
+    configure(&controller, dir.path(), &images(), "quiet");
+    booted(&mut machine);
 }
 
 /// What was fetched before the failure must not get into the next attempt.
@@ -96,16 +122,17 @@ fn a_machine_nobody_knows_waits_also_for_a_controller_that_is_restarted() {
 fn what_cannot_be_fetched_is_tried_again() {
     let _turn = Turn::wait().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let controller = Controller::start(&dir.path().join("data"), &[]);
+    let controller = start(dir.path(), &[]);
     let upstream = images();
     declare_node(&controller);
     configure(&controller, dir.path(), &upstream, "loglevel=7");
     upstream.fail_next("/kernel", Fault::Refused);
+    upstream.fail_next("/kernel", Fault::CutShort);
     upstream.fail_next("/initrd", Fault::CutShort);
 
     let mut machine = power_on(Firmware::Bios, controller.port());
     booted(&mut machine);
-    assert_eq!((upstream.asked("/kernel"), upstream.asked("/initrd")), (3, 2));
+    assert_eq!((upstream.asked("/kernel"), upstream.asked("/initrd")), (4, 2));
     let (loaded, length) = (ram_disk(&machine), upstream.length("/initrd"));
     assert!(loaded - length < 4096, "{loaded} bytes of initrd, {length} are ours");
 }
