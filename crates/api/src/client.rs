@@ -4,6 +4,8 @@
 //! means: a read may be tried again, the outcome of a write is unknown.
 
 mod admin;
+mod boot;
+mod bss;
 mod error;
 mod inventory;
 mod lines;

@@ -16,8 +16,8 @@ use hoist_store::{Store, StoreError};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use crate::auth::Policy;
-use crate::boot::{self, Boot, BootSettings};
+use crate::auth::{BssAuth, Policy};
+use crate::boot::{self, Boot, BootSettings, Contacts, Grounds, HelperError};
 use crate::ca::ServerName;
 use crate::data_dir::{DataDir, DataDirError, Runtime};
 use crate::database::UpgradeError;
@@ -89,6 +89,8 @@ pub enum ControllerError {
     Load(#[source] LoadError),
     #[error("the inventory source cannot be used")]
     Source(#[from] SourceError),
+    #[error("the services that booting involves cannot be used")]
+    Helper(#[from] HelperError),
     #[error("the server cannot start")]
     Start(#[from] StartError),
     #[error("the store cannot be brought to the schema of this version")]
@@ -108,6 +110,11 @@ impl Controller {
     /// Starts, and returns once it listens and answers.
     pub async fn start(config: Config) -> Result<Self, ControllerError> {
         let started = Instant::now();
+        if config.policy.bss == BssAuth::Open {
+            tracing::warn!(
+                "`bss.auth` is `open`: everybody who reaches this server can change what nodes boot"
+            );
+        }
         let data_dir = DataDir::open(&config.data_dir)?;
         let address = config.store.parse::<Address>();
         let store_error = |source| ControllerError::Store {
@@ -147,9 +154,15 @@ impl Controller {
         }
         let (sender, receiver) = std::sync::mpsc::channel();
         let (shared_registry, shared_states) = (registry.clone(), states.clone());
-        let (boot_registry, boot_settings) = (registry.clone(), config.boot);
         let source =
             config.source.as_ref().map(|c| open_source(c, &registry, &states)).transpose()?;
+        let grounds = Grounds {
+            registry: registry.clone(),
+            states: states.clone(),
+            backend,
+            source: source.clone(),
+            contacts: Contacts::new(&config.boot.helpers)?,
+        };
         let background = Background { started, backend, source: source.clone() };
         let dir = data_dir.path().to_owned();
         let running = builder
@@ -162,7 +175,7 @@ impl Controller {
                 routes
             })
             .context(move |chassis| {
-                let boot = Boot::new(chassis, boot_registry, boot_settings);
+                let boot = Boot::new(chassis, grounds, config.boot);
                 let routes = boot::routes(&boot);
                 boot.start();
                 routes

@@ -466,8 +466,7 @@ impl RouteSpec {
     }
 
     fn is_locked_by_path(&self, policy: &Policy) -> bool {
-        let paths = &policy.locked_paths;
-        !paths.is_empty() && paths.iter().any(|locked| self.is_meant_by(locked))
+        policy.locked_paths.iter().any(|locked| self.is_meant_by(locked))
     }
 
     /// Whether it is `/path` or `METHOD /path`.

@@ -37,11 +37,6 @@ pub(super) fn auth(settings: &Settings) -> Result<BssAuth, SettingError> {
         let reason = "there are no keys to check tokens with; set `auth.jwks`";
         return Err(settings.wrong("bss.auth", reason.to_owned()));
     }
-    if auth == BssAuth::Open {
-        tracing::warn!(
-            "`bss.auth` is `open`: everybody who reaches this server can change what nodes boot"
-        );
-    }
     Ok(auth)
 }
 
