@@ -4,7 +4,10 @@
 //! means: a read may be tried again, the outcome of a write is unknown.
 
 mod admin;
+mod artifact;
+mod boot;
 mod bootscript;
+mod bss;
 mod error;
 mod inventory;
 mod lines;

@@ -16,15 +16,24 @@ use crate::principal::{Principal, Reach};
 
 /// The nodes somebody reaches, on one roster.
 #[derive(Debug)]
-pub(super) enum Sight {
+pub(crate) enum Sight {
     All,
     Some(Vec<Bound>),
 }
 
 impl Sight {
-    /// A selector that means nothing at this site reaches nothing.
     pub(super) fn new(principal: &Principal, verb: Verb, roster: &Roster) -> Self {
-        match principal.reach(verb, Context::Inventory) {
+        Self::within(principal, verb, Context::Inventory, roster)
+    }
+
+    /// A selector that means nothing at this site reaches nothing.
+    pub(crate) fn within(
+        principal: &Principal,
+        verb: Verb,
+        context: Context,
+        roster: &Roster,
+    ) -> Self {
+        match principal.reach(verb, context) {
             Reach::All => Self::All,
             Reach::None => Self::Some(Vec::new()),
             Reach::Some(selectors) => {
@@ -34,7 +43,7 @@ impl Sight {
         }
     }
 
-    pub(super) fn reaches(&self, roster: &Roster, node: &Node) -> bool {
+    pub(crate) fn reaches(&self, roster: &Roster, node: &Node) -> bool {
         match self {
             Self::All => true,
             Self::Some(bound) => bound.iter().any(|bound| bound.matches(&roster.subject(node))),
@@ -47,15 +56,15 @@ impl Sight {
 }
 
 /// A node out of reach is answered like one that does not exist: names are not for everybody.
-pub(super) fn no_such_node(what: impl std::fmt::Display) -> Failure {
+pub(crate) fn no_such_node(what: impl std::fmt::Display) -> Failure {
     Failure::new(Code::NotFound, format!("there is no node {what}"))
         .with_remedy("`hoist node list` shows all of them")
 }
 
 /// Commits with an audit entry, and only what the principal may change.
-pub(super) struct Scoped {
-    pub(super) principal: Principal,
-    pub(super) committer: Committer,
+pub(crate) struct Scoped {
+    pub(crate) principal: Principal,
+    pub(crate) committer: Committer,
 }
 
 #[async_trait]
@@ -78,7 +87,7 @@ impl Commit for Scoped {
             return Ok(());
         }
         let known = |id| before.by_id(id).is_none_or(|node| sight.reaches(before, node));
-        for put in &plan.puts {
+        for put in plan.puts.iter().filter(|put| !is_boot(&put.key())) {
             match put {
                 // Neither a node out of reach, nor one moved out of it.
                 Resource::Node(node) if known(node.id) && sight.reaches(before, node) => {}
@@ -88,7 +97,7 @@ impl Commit for Scoped {
                 other => return forbidden(told(&other.key())),
             }
         }
-        for key in &plan.deletes {
+        for key in plan.deletes.iter().filter(|key| !is_boot(key)) {
             match key {
                 ResourceKey::Node(id) | ResourceKey::BootState(id) if known(*id) => {}
                 // By its name: that is how whoever removes a node they cannot see called it.
