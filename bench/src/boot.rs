@@ -65,7 +65,8 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
 
 /// Each of the rounds as a ratio, the worst and the best.
 fn spread(ours: &[f64], theirs: &[f64]) -> String {
-    let mut ratios: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
+    let mut ratios: Vec<f64> =
+        ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
     ratios.sort_by(f64::total_cmp);
     format!("{:.2} to {:.2}", ratios[0], ratios[ratios.len() - 1])
 }

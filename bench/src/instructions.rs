@@ -41,7 +41,8 @@ fn per_request(count: u32) -> Result<u64> {
     let site = inside::path(dir.path())?;
     inside::ask(&["site", &count.to_string(), site, "embedded"])?;
     let mut counted = Counted::start(site)?;
-    let mut client = Client { stream: TcpStream::connect(&counted.address)?, random: Shuffle::new() };
+    let mut client =
+        Client { stream: TcpStream::connect(&counted.address)?, random: Shuffle::new() };
     client.ask(count, WARM_UP)?;
     counted.control("on")?;
     client.ask(count, COUNTED)?;

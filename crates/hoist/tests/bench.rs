@@ -102,7 +102,8 @@ fn a_site_measures_itself() {
 #[test]
 fn questions_leave_on_schedule_and_end_when_the_time_is_up() {
     let controller = Controller::start();
-    let (code, report) = controller.storm(&["--nodes", "1000", "--rate", "100", "--duration", "1s"]);
+    let (code, report) =
+        controller.storm(&["--nodes", "1000", "--rate", "100", "--duration", "1s"]);
     assert_eq!(code, Some(0), "{report}");
     let answered = report["answered"].as_u64().expect("a number");
     assert!((1..=101).contains(&answered), "{report}");

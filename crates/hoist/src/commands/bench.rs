@@ -114,7 +114,8 @@ impl StormArgs {
         if self.scripts {
             shell.printer.warn("boot histories will say that these nodes asked");
         }
-        let who = if self.strangers { made_up(self.nodes) } else { self.inventory(&client).await? };
+        let who =
+            if self.strangers { made_up(self.nodes) } else { self.inventory(&client).await? };
         let storm = Storm {
             client: client.clone(),
             who,
