@@ -1,7 +1,10 @@
 //! BSS v1 over real sockets: what its shipped clients depend on.
 
+#[path = "../support/issuer.rs"]
+mod issuer;
 #[path = "../support/whole.rs"]
 mod site;
 
 mod access;
+mod import;
 mod parameters;
