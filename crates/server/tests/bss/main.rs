@@ -4,4 +4,11 @@
 mod site;
 
 mod access;
+mod helper;
+mod history;
+mod hosts;
+mod locks;
+mod metadata;
+mod notices;
 mod parameters;
+mod service;
