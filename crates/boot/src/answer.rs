@@ -212,7 +212,7 @@ impl Booter {
         };
         let key = asked.who.key();
         let choice = table.best(roster, node, key.as_ref(), standing);
-        let mode = mode(standing, choice.as_ref());
+        let mode = mode(node, standing, choice.as_ref());
         if !asked.json {
             let served = |what| Served { node: Some(node.id), what };
             match mode {
@@ -300,7 +300,8 @@ impl Booter {
         let (who, ts) = (case.asked.who.query(), case.now.as_second());
         let wait = case.asked.wait.saturating_add(1).min(99);
         let query = format!("{who}&arch=${{buildarch}}&ts={ts}&wait={wait}");
-        self.chain(case.place, &query, false)
+        // It was told to wait; a controller that is just being restarted must not end that.
+        self.chain(case.place, &query, true)
     }
 
     fn retrying(&self, case: &Case<'_>, node: Option<&Node>, native: bool) -> Chain {
@@ -315,10 +316,10 @@ impl Booter {
     }
 
     /// This controller first, then the others, and around again.
-    fn chain(&self, place: Place<'_>, query: &str, native: bool) -> Chain {
+    fn chain(&self, place: Place<'_>, query: &str, forever: bool) -> Chain {
         let url = |base: &str, prefix: &str| format!("{base}{prefix}/boot/v1/bootscript?{query}");
         if let Some(base) = &self.settings.chain_base {
-            return Chain { urls: vec![url(base, "")], forever: native };
+            return Chain { urls: vec![url(base, "")], forever };
         }
         let (all, at) = (&self.settings.advertise, self.own_place(place));
         if all.len() > 1 {
@@ -326,7 +327,7 @@ impl Booter {
             let order = (1..=all.len()).map(|step| &all[(at + step) % all.len()]);
             return Chain { urls: order.map(|base| url(base, "")).collect(), forever: true };
         }
-        Chain { urls: vec![url(&self.base(place), place.prefix)], forever: native }
+        Chain { urls: vec![url(&self.base(place), place.prefix)], forever }
     }
 
     /// Where this controller is reached: as configured, else as the machine did it.
@@ -530,35 +531,43 @@ impl Booter {
     /// The command line a node would get, part by part.
     pub fn parts_of(
         &self,
-        roster: &Arc<Roster>,
+        roster: &Roster,
+        table: &Table,
         node: &Node,
         choice: &Choice,
         place: Place<'_>,
         now: Timestamp,
     ) -> Line {
-        let table = self.table(roster);
         let asked = asked_by(roster, node);
-        let case = Case { roster, table: &table, asked: &asked, place, now };
+        let case = Case { roster, table, asked: &asked, place, now };
         self.line(&case, Some(node), choice, &self.base(place))
     }
 
     /// What a choice comes to for a node: the whole script, or why there is none.
     pub fn try_out(
         &self,
-        roster: &Arc<Roster>,
+        roster: &Roster,
         table: &Table,
         node: &Node,
         choice: &Choice,
         now: Timestamp,
-    ) -> Result<String, String> {
+    ) -> Result<String, Untried> {
         let asked = asked_by(roster, node);
         let case = Case { roster, table, asked: &asked, place: Place::default(), now };
         match self.make(&case, Some(node), choice) {
             Ok(made) => Ok(made.script),
-            Err(Unmade::Sign { detail }) => Err(detail),
-            Err(Unmade::Template { reason, .. }) => Err(reason),
+            Err(Unmade::Sign { detail }) => Err(Untried::Image(detail)),
+            Err(Unmade::Template { reason, .. }) => Err(Untried::Template(reason)),
         }
     }
+}
+
+/// Why a configuration cannot be made into a script.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Untried {
+    /// Its kernel or initrd cannot be reached.
+    Image(String),
+    Template(String),
 }
 
 /// As the node itself would ask: by the MAC it boots with.
@@ -573,16 +582,16 @@ pub fn asked_by(roster: &Roster, node: &Node) -> Asked<'static> {
 }
 
 /// What a node is to do, by what was decided, else by its configuration.
-pub fn mode(standing: Standing<'_>, choice: Option<&Choice>) -> BootMode {
+pub fn mode(node: &Node, standing: Standing<'_>, choice: Option<&Choice>) -> BootMode {
+    let installs = choice.is_some_and(Choice::installs);
     // For one boot, a held or installed node does as it is told.
-    if choice.is_some_and(|choice| choice.rank.turn == Turn::Next) {
-        return BootMode::Live;
-    }
-    let decided = standing.state.and_then(|state| state.mode);
-    decided.unwrap_or_else(|| match choice {
-        Some(choice) if choice.installs() => BootMode::Install,
-        _ => BootMode::Live,
-    })
+    let next = choice.is_some_and(|choice| choice.rank.turn == Turn::Next);
+    let decided = standing.state.and_then(|state| state.mode).filter(|_| !next);
+    let mode = decided.unwrap_or(if installs { BootMode::Install } else { BootMode::Live });
+    // Nobody loses what is on a disk because a configuration was written or a group changed.
+    let installed = standing.state.is_some_and(|state| state.installed.is_some());
+    let keeps_disk = node.is_protected() || installed && decided.is_none() && !next;
+    if keeps_disk && mode == BootMode::Install { BootMode::Disk } else { mode }
 }
 
 struct Made {

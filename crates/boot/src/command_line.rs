@@ -5,8 +5,6 @@ use std::fmt::Write as _;
 use hoist_inventory::Roster;
 use hoist_model::boot_config::ARTIFACT_SCHEME;
 use hoist_model::{BootConfig, BssImageKey, BssRecord, ImageKind, Node};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 /// One part of a command line: one word or several that belong together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,8 +13,7 @@ pub struct Part {
     pub origin: Origin,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// The parameters of the record or configuration.
     Params,
@@ -31,6 +28,21 @@ pub enum Origin {
     Asked,
     /// Where cloud-init gets its documents.
     CloudInit,
+}
+
+impl Origin {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Params => "params",
+            Self::KernelImage => "kernel-image",
+            Self::InitrdImage => "initrd-image",
+            Self::Initrd => "initrd",
+            Self::Node => "node",
+            Self::Referral => "referral",
+            Self::Asked => "asked",
+            Self::CloudInit => "cloud-init",
+        }
+    }
 }
 
 /// What the line depends on beside the configuration.

@@ -3,6 +3,7 @@
 //! A node is the same node whether it is called by xname, name, MAC or nid. Its record is written
 //! under one key, and what stood under its other names goes.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use hoist_inventory::Roster;
@@ -68,7 +69,7 @@ pub fn find(roster: &Roster, filter: &BootParameters) -> Result<Vec<BootParamete
             known.then(|| of_image(&image, params.unwrap_or_default()))
         })
         .collect();
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     for target in names.chain(macs).chain(nids).map(|key| Target::of(roster, key)) {
         if seen.insert(target.home.clone()) {
             found.extend(target.record(roster).map(|record| element(roster, record)));
@@ -215,21 +216,24 @@ fn write(
     token: &str,
 ) -> Result<Done, Refused> {
     check(given)?;
-    let cloud_init = given.cloud_init.clone();
-    let cloud_init = (!cloud_init.is_empty()).then(|| Box::new(cloud_init));
     for target in targets {
-        let record = BssRecord {
-            key: target.home.clone(),
-            kernel: given.kernel.clone(),
-            initrd: given.initrd.clone(),
-            params: given.params.clone(),
-            cloud_init: cloud_init.clone(),
-            referral_token: Some(token.to_owned()),
-            revision: 0,
-        };
-        target.put(draft, record);
+        put_given(draft, given, target, token);
     }
     Ok(Done::Records)
+}
+
+fn put_given(draft: &mut Draft<'_>, given: &BootParameters, target: &Target<'_>, token: &str) {
+    let cloud_init = (!given.cloud_init.is_empty()).then(|| Box::new(given.cloud_init.clone()));
+    let record = BssRecord {
+        key: target.home.clone(),
+        kernel: given.kernel.clone(),
+        initrd: given.initrd.clone(),
+        params: given.params.clone(),
+        cloud_init,
+        referral_token: Some(token.to_owned()),
+        revision: 0,
+    };
+    target.put(draft, record);
 }
 
 /// Whoever a key means.
@@ -303,7 +307,7 @@ fn every_kind<'r>(roster: &'r Roster, given: &BootParameters) -> Result<Vec<Targ
             nid.ok_or_else(|| Refused::Bad("Bad Request: a nid is a number from 1 up".to_owned()))?,
         ));
     }
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     let targets = keys.into_iter().map(|key| Target::of(roster, key));
     Ok(targets.filter(|target| seen.insert(target.home.clone())).collect())
 }
@@ -462,4 +466,108 @@ fn join(words: &[&str]) -> String {
         [one] => (*one).to_owned(),
         [rest @ .., last] => format!("{} or {last}", rest.join(", ")),
     }
+}
+
+/// What an import came to.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Imported {
+    pub created: usize,
+    pub changed: usize,
+    pub unchanged: usize,
+    /// Images that got parameters of their own.
+    pub images: usize,
+    pub left: Vec<Left>,
+}
+
+/// Something that was not carried over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// Which element of the list, from 0.
+    pub at: usize,
+    pub who: String,
+    pub reason: String,
+}
+
+/// Takes over what another BSS has. What cannot be taken is left and told; records that are the
+/// same already keep their token.
+pub fn import(
+    draft: &mut Draft<'_>,
+    elements: &[(usize, BootParameters)],
+    mut mint: impl FnMut() -> String,
+) -> Imported {
+    let mut imported = Imported::default();
+    let mut taken: HashMap<BssKey, usize> = HashMap::new();
+    for (at, given) in elements {
+        let left = |who: String, reason: String| Left { at: *at, who, reason };
+        let targets = match check(given).and_then(|()| every_kind(draft.roster(), given)) {
+            Ok(targets) => targets,
+            Err(refused) => {
+                let reason = refused.to_string();
+                let reason = reason.strip_prefix("Bad Request: ").unwrap_or(&reason).to_owned();
+                imported.left.push(left(who(given), reason));
+                continue;
+            }
+        };
+        if targets.is_empty() {
+            match import_image(draft, given) {
+                Some(changed) => imported.images += usize::from(changed),
+                None => imported.left.push(left(who(given), "it names nobody".to_owned())),
+            }
+        }
+        for target in targets {
+            if let Some(first) = taken.get(&target.home) {
+                let same = elements.iter().any(|(at, other)| at == first && says(other, given));
+                if !same {
+                    let reason = format!("element {first} says something else about it");
+                    imported.left.push(left(target.asked.to_string(), reason));
+                }
+                continue;
+            }
+            taken.insert(target.home.clone(), *at);
+            let before = target.record(draft.roster());
+            match before {
+                Some(record) if says(&element(draft.roster(), record), given) => {
+                    imported.unchanged += 1;
+                    continue;
+                }
+                Some(_) => imported.changed += 1,
+                None => imported.created += 1,
+            }
+            put_given(draft, given, &target, &mint());
+        }
+    }
+    imported
+}
+
+/// `Some(changed)`, or `None` where there is no image either.
+fn import_image(draft: &mut Draft<'_>, given: &BootParameters) -> Option<bool> {
+    let image = images(given).next()?;
+    let before = draft.roster().bss_image(&image).map(|image| image.params.as_str());
+    let changed = before.unwrap_or_default() != given.params;
+    if changed {
+        draft.put_bss_image(image, given.params.clone());
+    }
+    Some(changed)
+}
+
+/// Whether two elements boot the same.
+fn says(one: &BootParameters, other: &BootParameters) -> bool {
+    let content = |given: &BootParameters| BootParameters {
+        hosts: Vec::new(),
+        macs: Vec::new(),
+        nids: Vec::new(),
+        ..given.clone()
+    };
+    content(one) == content(other)
+}
+
+fn who(given: &BootParameters) -> String {
+    let BootParameters { hosts, macs, nids, kernel, initrd, .. } = given;
+    let nid = || nids.first().map(ToString::to_string);
+    let first = hosts.first().or(macs.first()).cloned().or_else(nid);
+    let image = || [kernel, initrd].into_iter().find(|path| !path.is_empty()).cloned();
+    let first = first.or_else(image).unwrap_or_default();
+    let others = (hosts.len() + macs.len() + nids.len()).saturating_sub(1);
+    let first: String = first.escape_debug().take(120).collect();
+    if others > 0 { format!("{first} and {others} more") } else { first }
 }

@@ -28,6 +28,11 @@ pub struct BootState {
     /// counts as new.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub spent: BTreeMap<Name, u64>,
+    /// Since when the node has something on its disk to boot from: what installs is not given to
+    /// it again unless somebody says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub installed: Option<Timestamp>,
     /// Why, in the words of who said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -51,6 +56,48 @@ pub enum BootMode {
     Disk,
     /// Waits until told otherwise.
     Hold,
+}
+
+/// What a node does when it asks what to boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Doing {
+    /// It boots a kernel.
+    Boot,
+    /// It boots what installs it.
+    Install,
+    /// It leaves for its disk.
+    Disk,
+    /// It waits because somebody said so.
+    Hold,
+    /// It waits because nothing was written for it.
+    Wait,
+    /// It is turned away.
+    Disabled,
+}
+
+impl Doing {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Boot => "boot",
+            Self::Install => "install",
+            Self::Disk => "disk",
+            Self::Hold => "hold",
+            Self::Wait => "wait",
+            Self::Disabled => "disabled",
+        }
+    }
+
+    /// Whether it gets a kernel from the network.
+    pub fn boots(self) -> bool {
+        matches!(self, Self::Boot | Self::Install)
+    }
+}
+
+impl std::fmt::Display for Doing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
 }
 
 impl BootMode {
@@ -80,6 +127,7 @@ impl BootState {
             once: None,
             profile: None,
             spent: BTreeMap::new(),
+            installed: None,
             reason: None,
             by: by.into(),
             since: now,
@@ -93,5 +141,6 @@ impl BootState {
             && self.once.is_none()
             && self.profile.is_none()
             && self.spent.is_empty()
+            && self.installed.is_none()
     }
 }

@@ -389,7 +389,11 @@ async fn drain(request: Request) {
     if request.headers().contains_key(header::EXPECT) {
         return;
     }
-    let mut body = Limited::new(request.into_body(), DRAIN_BYTES);
+    drain_body(request.into_body()).await;
+}
+
+pub(crate) async fn drain_body(body: Body) {
+    let mut body = Limited::new(body, DRAIN_BYTES);
     let all = async { while let Some(Ok(_)) = body.frame().await {} };
     let _ = tokio::time::timeout(DRAIN_TIME, all).await;
 }

@@ -4,11 +4,14 @@
 //! Scripts are answered from one roster, without waiting. What was served is remembered in memory
 //! and written behind.
 
+mod change;
 mod cloud_init;
+mod discovered;
 mod helper;
 mod history;
 mod hosts;
 mod join_token;
+mod native;
 mod notice;
 mod once;
 mod parameters;
@@ -16,14 +19,16 @@ mod refresh;
 mod script;
 mod service;
 mod sightings;
+mod states;
 
 use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
-use hoist_api::admin::{Context, Verb};
+use hoist_api::admin::Context;
 use hoist_boot::Booter;
+use hoist_boot::rule::BootRule;
 use hoist_inventory::{Registry, States};
-use hoist_model::{BootParameters, PhoneHome};
+use hoist_model::PhoneHome;
 use http::{HeaderValue, header};
 use rustls_pki_types::CertificateDer;
 use tokio::sync::Semaphore;
@@ -122,9 +127,11 @@ const WHOLE_SITES: usize = 2;
 impl Boot {
     pub fn new(chassis: &Chassis, grounds: Grounds, settings: BootSettings) -> Self {
         let Grounds { registry, states, backend, source, contacts } = grounds;
+        let booter = Arc::new(Booter::new(settings.scripts));
+        registry.set_rule(Arc::new(BootRule::new(Arc::clone(&booter))));
         Self {
             chassis: chassis.clone(),
-            booter: Arc::new(Booter::new(settings.scripts)),
+            booter,
             sightings: Sightings::new(Arc::clone(&chassis.store)),
             one_boots: OneBoots::new(chassis, registry.clone()),
             registry,
@@ -155,8 +162,15 @@ impl Boot {
 /// All routes of the context.
 pub fn routes(boot: &Boot) -> Vec<Route> {
     let bss = bss_routes().into_iter().map(|route| route.lenient().legacy()).collect();
-    let routes = [script_routes(boot), parameter_routes(), bss].into_iter().flatten().collect();
-    with_state(routes, boot)
+    let all = [
+        script_routes(boot),
+        parameters::routes(),
+        bss,
+        native::routes(),
+        states::routes(),
+        discovered::routes(),
+    ];
+    with_state(all.into_iter().flatten().collect(), boot)
 }
 
 fn script_routes(boot: &Boot) -> Vec<Route<Boot>> {
@@ -177,36 +191,6 @@ fn script_routes(boot: &Boot) -> Vec<Route<Boot>> {
             .legacy()
             .direct(move |head| script::direct(&direct, head)),
     ]
-}
-
-fn parameter_routes() -> Vec<Route<Boot>> {
-    const PATH: &str = "/boot/v1/bootparameters";
-    const READ: Plane = Plane::Bss { verb: Verb::Read };
-    const WRITE: Plane = Plane::Bss { verb: Verb::Write };
-    let routes = vec![
-        Route::get(PATH, READ, parameters::get)
-            .summary("BSS: boot parameters, all or those of the nodes named")
-            .query("name", "xnames, names or tags, joined by commas or repeated")
-            .query("mac", "MACs")
-            .query("nid", "nids")
-            .gives::<Vec<BootParameters>>(200),
-        Route::post(PATH, WRITE, parameters::post)
-            .summary("BSS: create boot parameters")
-            .takes::<BootParameters>()
-            .gives_nothing(201),
-        Route::put(PATH, WRITE, parameters::put)
-            .summary("BSS: replace boot parameters")
-            .takes::<BootParameters>()
-            .gives::<BootParameters>(200),
-        Route::patch(PATH, WRITE, parameters::patch)
-            .summary("BSS: change some of the boot parameters")
-            .gives_nothing(200),
-        Route::delete(PATH, WRITE, parameters::delete)
-            .summary("BSS: delete boot parameters")
-            .gives_nothing(200),
-    ];
-    let as_bss = |route: Route<Boot>| route.body_limit(parameters::MAX_BODY).lenient().legacy();
-    routes.into_iter().map(as_bss).collect()
 }
 
 /// What else BSS answers.

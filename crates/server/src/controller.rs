@@ -16,6 +16,7 @@ use hoist_store::{Store, StoreError};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
+use crate::artifacts::{self, Artifacts};
 use crate::auth::{BssAuth, Policy};
 use crate::boot::{self, Boot, BootSettings, Contacts, Grounds, HelperError};
 use crate::ca::ServerName;
@@ -165,6 +166,8 @@ impl Controller {
         };
         let background = Background { started, backend, source: source.clone() };
         let dir = data_dir.path().to_owned();
+        let (artifact_dir, artifact_registry) = (dir.clone(), registry.clone());
+        let siblings = config.boot.scripts.advertise.clone();
         let running = builder
             .context(move |chassis| backup::route::routes(chassis, dir))
             .context(move |chassis| {
@@ -179,6 +182,11 @@ impl Controller {
                 let routes = boot::routes(&boot);
                 boot.start();
                 routes
+            })
+            .context(move |chassis| {
+                let artifacts = Artifacts::new(chassis, artifact_registry, &artifact_dir, siblings);
+                artifacts.start();
+                artifacts::routes(&artifacts)
             })
             .start()
             .await?;

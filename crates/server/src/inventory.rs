@@ -29,13 +29,16 @@ use hoist_model::NodeState;
 use crate::route::{Plane, Route, with_state};
 use crate::server::Chassis;
 
+pub(crate) use flag::Flag;
 pub use import::{SourceConfig, committer};
-pub(crate) use sight::Scoped;
+pub(crate) use nodes::{bad_parameter, bind};
+pub(crate) use sight::{Scoped, Sight, no_such_node};
 pub(crate) use status::STALE_AFTER;
 pub use status::{Background, Source};
+pub(crate) use write::{WriteQuery, read_documents};
 
 /// A bulk change is read line by line, so this bounds patience, not memory.
-const MAX_APPLY_BYTES: usize = 4 << 30;
+pub(crate) const MAX_APPLY_BYTES: usize = 4 << 30;
 
 const NDJSON: &str = "application/x-ndjson";
 

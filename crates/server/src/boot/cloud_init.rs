@@ -23,6 +23,7 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::sightings::Endpoint;
+use super::states::has_installed;
 use super::{Boot, bss_json};
 use crate::auth::AuditContext;
 use crate::extract::{Query, read_body};
@@ -120,12 +121,11 @@ pub(super) async fn phone_home(
     if boot.reports.is_too_soon(node.id, Instant::now()) {
         return Err(Failure::new(Code::TooManyRequests, "you report too often"));
     }
+    let now = boot.chassis.clock.now();
     let draft = |draft: &mut Draft<'_>| {
         keep_report(draft, node, &report);
         if installed {
-            draft.amend_boot_state(node.id, "phone-home", |state| {
-                state.mode = Some(BootMode::Disk);
-            });
+            has_installed(draft, node.id, "phone-home", now);
         }
         Ok(())
     };
@@ -175,7 +175,7 @@ impl Boot {
         let state = roster.boot_state(node.id).map(AsRef::as_ref);
         let standing = Standing { state, one_boot: OneBoot::Nothing };
         let choice = self.booter.table(roster).best(roster, node, None, standing);
-        mode(standing, choice.as_ref()) == BootMode::Install
+        mode(node, standing, choice.as_ref()) == BootMode::Install
     }
 }
 

@@ -3,6 +3,8 @@
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
+use hoist_api::admin::{Context, Verb};
+use hoist_api::bss::{ImportParameters, ImportedParameters, LeftOut};
 use hoist_boot::asked::integer;
 use hoist_boot::parameters::{self, Done, Refused};
 use hoist_inventory::plan::Draft;
@@ -12,21 +14,58 @@ use http::{HeaderName, HeaderValue, StatusCode, Uri};
 
 use super::{Boot, bss_json};
 use crate::auth::AuditContext;
-use crate::extract::read_body;
+use crate::extract::{Json, Query, read_body};
 use crate::failure::Failure;
-use crate::inventory::Scoped;
+use crate::inventory::{Scoped, WriteQuery};
 use crate::principal::Principal;
+use crate::route::{Plane, Route};
 
 /// Largest body: a hundred thousand hosts, or one record with all its cloud-init data.
-pub(super) const MAX_BODY: usize = 16 * 1024 * 1024;
+const MAX_BODY: usize = 16 * 1024 * 1024;
 
 const REFERRAL_TOKEN: HeaderName = HeaderName::from_static("bss-referral-token");
 
-pub(super) async fn get(
-    State(boot): State<Boot>,
-    uri: Uri,
-    request: Request,
-) -> Result<Response, Failure> {
+pub(super) fn routes() -> Vec<Route<Boot>> {
+    const PATH: &str = "/boot/v1/bootparameters";
+    const READ: Plane = Plane::Bss { verb: Verb::Read };
+    const WRITE: Plane = Plane::Bss { verb: Verb::Write };
+    const IMPORT: Plane = Plane::Admin { context: Context::Boot, verb: Verb::Write };
+    /// All records of a large site at once.
+    const MAX_IMPORT: usize = 256 * 1024 * 1024;
+    let routes = vec![
+        Route::get(PATH, READ, get)
+            .summary("BSS: boot parameters, all or those of the nodes named")
+            .query("name", "xnames, names or tags, joined by commas or repeated")
+            .query("mac", "MACs")
+            .query("nid", "nids")
+            .gives::<Vec<BootParameters>>(200),
+        Route::post(PATH, WRITE, post)
+            .summary("BSS: create boot parameters")
+            .takes::<BootParameters>()
+            .gives_nothing(201),
+        Route::put(PATH, WRITE, put)
+            .summary("BSS: replace boot parameters")
+            .takes::<BootParameters>()
+            .gives::<BootParameters>(200),
+        Route::patch(PATH, WRITE, patch)
+            .summary("BSS: change some of the boot parameters")
+            .gives_nothing(200),
+        Route::delete(PATH, WRITE, delete)
+            .summary("BSS: delete boot parameters")
+            .gives_nothing(200),
+    ];
+    let as_bss = |route: Route<Boot>| route.body_limit(MAX_BODY).lenient().legacy();
+    let import = Route::post("/boot/v2/parameters/import", IMPORT, import)
+        .summary("Carry boot parameters over from another BSS, as far as that is possible")
+        .query("dry_run", "`1`: change nothing, say what would change")
+        .query("affects", "how many nodes the change may affect")
+        .body_limit(MAX_IMPORT)
+        .takes::<ImportParameters>()
+        .gives::<ImportedParameters>(200);
+    routes.into_iter().map(as_bss).chain([import]).collect()
+}
+
+async fn get(State(boot): State<Boot>, uri: Uri, request: Request) -> Result<Response, Failure> {
     let asked = by_query(&uri)?;
     let body = read_body(request).await?;
     let roster = boot.registry.roster();
@@ -52,7 +91,7 @@ pub(super) async fn get(
     Ok(bss_json(&parameters::find(&roster, &filter)?))
 }
 
-pub(super) async fn post(
+async fn post(
     State(boot): State<Boot>,
     principal: Principal,
     audit: AuditContext,
@@ -65,7 +104,7 @@ pub(super) async fn post(
     Ok((StatusCode::CREATED, referral(&done, &token), ()).into_response())
 }
 
-pub(super) async fn put(
+async fn put(
     State(boot): State<Boot>,
     principal: Principal,
     audit: AuditContext,
@@ -79,7 +118,7 @@ pub(super) async fn put(
     Ok((referral(&done, &token), bss_json(&given)).into_response())
 }
 
-pub(super) async fn patch(
+async fn patch(
     State(boot): State<Boot>,
     principal: Principal,
     audit: AuditContext,
@@ -90,7 +129,7 @@ pub(super) async fn patch(
     Ok(StatusCode::OK)
 }
 
-pub(super) async fn delete(
+async fn delete(
     State(boot): State<Boot>,
     principal: Principal,
     audit: AuditContext,
@@ -120,6 +159,49 @@ impl Boot {
         self.registry.write(terms, &commit, draft).await?;
         Ok(done)
     }
+}
+
+/// Takes over what another BSS has, as far as that is possible.
+async fn import(
+    State(boot): State<Boot>,
+    Query(query): Query<WriteQuery>,
+    principal: Principal,
+    audit: AuditContext,
+    Json(given): Json<ImportParameters>,
+) -> Result<Json<ImportedParameters>, Failure> {
+    let mut left = Vec::new();
+    let mut elements = Vec::new();
+    for (at, value) in given.parameters.into_iter().enumerate() {
+        match BootParameters::from_value(value) {
+            Ok(element) => elements.push((at, element)),
+            Err(error) => {
+                left.push(LeftOut { at, who: String::new(), reason: error.to_string() });
+            }
+        }
+    }
+    let terms = query.terms();
+    let committer = boot.chassis.audit.committer(audit.draft());
+    let commit = Scoped { principal, committer };
+    let mut imported = parameters::Imported::default();
+    let draft = |draft: &mut Draft<'_>| {
+        imported = parameters::import(draft, &elements, mint_token);
+        Ok(())
+    };
+    let written = boot.registry.write(terms, &commit, draft).await?;
+    let found = imported.left.into_iter();
+    left.extend(found.map(|parameters::Left { at, who, reason }| LeftOut { at, who, reason }));
+    left.sort_by_key(|left| left.at);
+    Ok(Json(ImportedParameters {
+        revision: written.revision,
+        dry_run: terms.dry_run,
+        created: imported.created,
+        changed: imported.changed,
+        unchanged: imported.unchanged,
+        images: imported.images,
+        affected: written.plan.affected.len(),
+        needs_affects: written.needs_affects,
+        left,
+    }))
 }
 
 /// `name`, `mac` and `nid`, repeated or joined by commas; `None` when there is none of them.

@@ -16,7 +16,7 @@ use crate::direct::Head;
 use crate::failure::Failure;
 use crate::peer::{GatewayPrefix, Peer};
 
-const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=UTF-8");
+pub(super) const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=UTF-8");
 
 /// Without waiting; `None` when there is something to wait for, or a problem to tell.
 pub(super) fn direct(boot: &Boot, head: &Head<'_>) -> Option<http::Response<Bytes>> {

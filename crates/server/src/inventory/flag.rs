@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer, de};
 
 /// `1` or `0`, and nothing else: `dry_run=2` must not be a real run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Flag(pub(super) bool);
+pub(crate) struct Flag(pub(crate) bool);
 
 impl<'de> Deserialize<'de> for Flag {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

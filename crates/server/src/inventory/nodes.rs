@@ -142,7 +142,7 @@ impl Chosen {
 }
 
 /// A selector from outside, with the place of its fault in the answer.
-pub(super) fn bind(roster: &Roster, text: &str) -> Result<Bound, Failure> {
+pub(crate) fn bind(roster: &Roster, text: &str) -> Result<Bound, Failure> {
     let selector: Selector = text.parse().map_err(|error: ParseSelectorError| {
         let at = format!("selector, character {}", error.at + 1);
         let problem = Problem::new(Code::BadParameter, error.to_string());
@@ -365,7 +365,7 @@ pub(super) fn parse_id(id: &str) -> Result<NodeId, Failure> {
     })
 }
 
-pub(super) fn bad_parameter(at: &str, message: &str, hint: &str) -> Failure {
+pub(crate) fn bad_parameter(at: &str, message: &str, hint: &str) -> Failure {
     let problem = Problem::new(Code::BadParameter, format!("`{at}`: {message}"));
     problem.with_fault(Fault::new(at, message).with_hint(hint)).into()
 }

@@ -16,15 +16,24 @@ use crate::principal::{Principal, Reach};
 
 /// The nodes somebody reaches, on one roster.
 #[derive(Debug)]
-pub(super) enum Sight {
+pub(crate) enum Sight {
     All,
     Some(Vec<Bound>),
 }
 
 impl Sight {
-    /// A selector that means nothing at this site reaches nothing.
     pub(super) fn new(principal: &Principal, verb: Verb, roster: &Roster) -> Self {
-        match principal.reach(verb, Context::Inventory) {
+        Self::within(principal, verb, Context::Inventory, roster)
+    }
+
+    /// A selector that means nothing at this site reaches nothing.
+    pub(crate) fn within(
+        principal: &Principal,
+        verb: Verb,
+        context: Context,
+        roster: &Roster,
+    ) -> Self {
+        match principal.reach(verb, context) {
             Reach::All => Self::All,
             Reach::None => Self::Some(Vec::new()),
             Reach::Some(selectors) => {
@@ -34,7 +43,7 @@ impl Sight {
         }
     }
 
-    pub(super) fn reaches(&self, roster: &Roster, node: &Node) -> bool {
+    pub(crate) fn reaches(&self, roster: &Roster, node: &Node) -> bool {
         match self {
             Self::All => true,
             Self::Some(bound) => bound.iter().any(|bound| bound.matches(&roster.subject(node))),
@@ -47,7 +56,7 @@ impl Sight {
 }
 
 /// A node out of reach is answered like one that does not exist: names are not for everybody.
-pub(super) fn no_such_node(what: impl std::fmt::Display) -> Failure {
+pub(crate) fn no_such_node(what: impl std::fmt::Display) -> Failure {
     Failure::new(Code::NotFound, format!("there is no node {what}"))
         .with_remedy("`hoist node list` shows all of them")
 }

@@ -19,6 +19,7 @@ use crate::auth::AuditContext;
 use crate::failure::Failure;
 use crate::principal::Principal;
 
+pub(crate) use bulk::read_documents;
 pub(super) use bulk::{apply, delete};
 pub(super) use node::{
     create_node, delete_node, end_maintenance, maintain, protect, put_node, put_node_by, put_state,
@@ -32,14 +33,14 @@ pub(super) use rest::{
 const MAX_ITEMS: usize = 10_000;
 
 #[derive(Debug, Clone, Copy, Deserialize)]
-pub(super) struct WriteQuery {
+pub(crate) struct WriteQuery {
     #[serde(default)]
     dry_run: Flag,
     affects: Option<usize>,
 }
 
 impl WriteQuery {
-    fn terms(self) -> Terms {
+    pub(crate) fn terms(self) -> Terms {
         let Self { dry_run, affects } = self;
         Terms { dry_run: dry_run.0, affects, ..Terms::default() }
     }

@@ -55,7 +55,7 @@ pub(in crate::inventory) async fn apply(
     let expect = etag::expected_revision(request.headers(), &inventory.roster())?;
     let (dry_run, affects) = (query.dry_run.0, query.affects);
     let terms = Terms { dry_run, affects, expect, ..Terms::default() };
-    let mut documents = Some(read(request).await?);
+    let mut documents = Some(read_documents(request).await?);
     let repeatable = documents.as_ref().is_some_and(|documents| documents.len() <= REPEATABLE);
     let writer = Writer { inventory, principal, audit };
     let written = writer
@@ -72,7 +72,8 @@ pub(in crate::inventory) async fn apply(
     Ok(Json(applied(&written, terms.dry_run)).into_response())
 }
 
-async fn read(request: Request) -> Result<Vec<Document>, Failure> {
+/// The documents of a body: YAML, JSON or NDJSON.
+pub(crate) async fn read_documents(request: Request) -> Result<Vec<Document>, Failure> {
     if media_type(request.headers()) == NDJSON {
         return read_lines(request).await;
     }

@@ -1,0 +1,156 @@
+//! Why a node boots what it boots: what was chosen, what lost and why, and where every word of the
+//! command line comes from.
+
+use std::sync::Arc;
+
+use hoist_inventory::Roster;
+use hoist_model::selector::Class;
+use hoist_model::{BssKey, BssRecord, Doing, Node};
+use jiff::Timestamp;
+
+use crate::answer::{Booter, Place, asked_by};
+use crate::bss;
+use crate::command_line::{Origin, resolve_in};
+use crate::outcome::{self, Images};
+use crate::select::{Barred, Choice, Rank, Source, Standing, Table};
+
+#[derive(Debug)]
+pub struct Explanation {
+    pub doing: Doing,
+    pub choice: Option<Choice>,
+    /// What also speaks of the node, the next best first.
+    pub lost: Vec<Lost>,
+    /// Where the choice has a kernel.
+    pub images: Option<Images>,
+    /// Every word of the command line.
+    pub words: Vec<(String, Origin)>,
+}
+
+#[derive(Debug)]
+pub struct Lost {
+    pub choice: Choice,
+    pub why: String,
+}
+
+pub fn explain(
+    booter: &Booter,
+    roster: &Roster,
+    table: &Table,
+    node: &Node,
+    standing: Standing<'_>,
+    place: Place<'_>,
+) -> Explanation {
+    let asked = asked_by(roster, node).who.key();
+    let selection = table.select(roster, node, asked.as_ref(), standing);
+    let mut choices = selection.choices.into_iter();
+    let choice = choices.next();
+    let mut lost: Vec<Lost> = Vec::new();
+    if let Some(winner) = &choice {
+        let why = |choice: Choice| Lost { why: why_lost(&winner.rank, &choice.rank), choice };
+        lost.extend(choices.map(why));
+        lost.extend(other_records(roster, node, winner));
+    }
+    let barred = selection.barred.into_iter();
+    lost.extend(barred.map(|(choice, why)| Lost { choice, why: why_barred(&why) }));
+    let (images, words) = match choice.as_ref().filter(|choice| choice.boots()) {
+        None => (None, Vec::new()),
+        Some(choice) => {
+            let base = booter.base(place);
+            let now = Timestamp::UNIX_EPOCH;
+            let line = booter.parts_of(roster, table, node, choice, place, now);
+            let native = matches!(choice.source, Source::Config(_));
+            let mut words = Vec::new();
+            for part in line.parts {
+                let text = if native { resolve_in(roster, &base, &part.text) } else { part.text };
+                words.extend(text.split_whitespace().map(|word| (word.to_owned(), part.origin)));
+            }
+            (Some(outcome::images(roster, &base, choice)), words)
+        }
+    };
+    Explanation {
+        doing: outcome::doing(node, standing, choice.as_ref()),
+        choice,
+        lost,
+        images,
+        words,
+    }
+}
+
+/// Boot parameters of BSS that speak of the node beside the ones that were looked at: among
+/// themselves they have an order of their own.
+fn other_records(roster: &Roster, node: &Node, winner: &Choice) -> Vec<Lost> {
+    let keys = bss::keys_of(node).map(|key| (key, Class::Node));
+    let roles = [(&node.spec.role, Class::Role), (&node.spec.subrole, Class::Subrole)];
+    let roles = roles
+        .into_iter()
+        .filter_map(|(role, class)| role.as_ref().map(|role| (BssKey::tag(role.as_str()), class)));
+    let groups = roster.groups_of(node).into_iter();
+    let groups = groups.map(|group| (BssKey::tag(group.as_str()), Class::Group));
+    let default = [(BssKey::tag(BssKey::DEFAULT), Class::Everything)];
+    let all = keys.chain(roles).chain(groups).chain(default);
+    let found: Vec<(&Arc<BssRecord>, Class)> =
+        all.filter_map(|(key, class)| Some((roster.bss(&key)?, class))).collect();
+    let first = found.first().map(|(record, _)| record.key.to_string());
+    let is_winner =
+        |record: &BssRecord| matches!(&winner.source, Source::Bss(won) if won.key == record.key);
+    // The first of them took part in the choice itself.
+    found
+        .into_iter()
+        .skip(1)
+        .filter(|(record, _)| !is_winner(record))
+        .map(|(record, class)| Lost {
+            choice: Choice::of_record(record, class, record.key.to_string()),
+            why: format!("the boot parameters of {} go before", first.as_deref().unwrap_or("?")),
+        })
+        .collect()
+}
+
+/// In the order in which choices are compared.
+fn why_lost(winner: &Rank, loser: &Rank) -> String {
+    if winner.turn != loser.turn {
+        return "another one is for one boot only".to_owned();
+    }
+    if winner.profile != loser.profile {
+        return "another one is of the node's profile".to_owned();
+    }
+    let (won, lost) = (winner.specificity, loser.specificity);
+    if won.class != lost.class {
+        return format!("{} is closer than {}", word(won.class), word(lost.class));
+    }
+    if won.atoms != lost.atoms {
+        return "another selector says more about the node".to_owned();
+    }
+    if winner.priority != loser.priority {
+        return format!("its priority is {}, not {}", loser.priority, winner.priority);
+    }
+    if winner.bss != loser.bss {
+        return "boot parameters go before configurations".to_owned();
+    }
+    "another name sorts before".to_owned()
+}
+
+fn why_barred(barred: &Barred) -> String {
+    match barred {
+        Barred::Disabled => "it is not enabled".to_owned(),
+        Barred::OtherProfile { wanted } => format!("it is for nodes on profile {wanted}"),
+        Barred::Spent => "it is for one boot, and the node has had it".to_owned(),
+        Barred::Installs => "it installs, and the node is to run live".to_owned(),
+        Barred::DoesNotInstall => "the node is to be installed, and another one does".to_owned(),
+    }
+}
+
+/// How a selector names a node, in a word.
+pub fn word(class: Class) -> &'static str {
+    match class {
+        Class::Everything => "everything",
+        Class::State => "a state",
+        Class::Arch => "an architecture",
+        Class::Partition => "a partition",
+        Class::Role => "a role",
+        Class::Subrole => "a subrole",
+        Class::Label => "a label",
+        Class::Group => "a group",
+        Class::Pattern => "a pattern of names",
+        Class::Node => "the node itself",
+    }
+}

@@ -1,0 +1,260 @@
+//! The boot context's say about a change before it is made: scripts can be made for every node, and
+//! nodes that would boot something else are counted.
+//!
+//! A change that concerns no boot document and no boot state costs nothing here.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use hoist_inventory::plan::{Plan, Reason, Refusal, Rule};
+use hoist_inventory::{Resource, ResourceKey, Roster};
+use hoist_model::boot_config::ARTIFACT_SCHEME;
+use hoist_model::selector::{Bound, Class, Identity, Specificity, Vocabulary};
+use hoist_model::{
+    ArtifactName, BootConfig, BssKey, Fault, Interface, Kind, Name, Nid, Node, NodeId, NodeSpec,
+};
+use jiff::Timestamp;
+
+use crate::answer::{Booter, Untried};
+use crate::bss;
+use crate::diff::Sides;
+use crate::select::Choice;
+
+/// Nodes named for one configuration whose template fails; the rest is like them.
+const MAX_TOLD: usize = 10;
+
+/// What boot documents must come to.
+#[derive(Debug, Clone)]
+pub struct BootRule(Arc<Booter>);
+
+impl BootRule {
+    pub fn new(booter: Arc<Booter>) -> Self {
+        Self(booter)
+    }
+}
+
+impl Rule for BootRule {
+    fn judge(&self, before: &Roster, plan: &mut Plan) -> Vec<Refusal> {
+        let keys: Vec<_> = plan
+            .puts
+            .iter()
+            .map(Resource::key)
+            .chain(plan.deletes.iter().cloned())
+            .filter(is_boot)
+            .collect();
+        if keys.is_empty() {
+            return Vec::new();
+        }
+        let sides = Sides::new(&self.0, Arc::new(before.clone()), plan.outcome(before));
+        let concern = Concern::of(&sides, &keys);
+        let refusals: Vec<_> =
+            concern.configs.iter().flat_map(|name| self.try_out(&sides, name)).collect();
+        if !refusals.is_empty() {
+            return refusals;
+        }
+        let existing = |id: &NodeId| before.by_id(*id).is_some();
+        let differing = concern.nodes(&sides).into_iter().filter(existing);
+        let differing = differing.filter(|id| sides.of(*id).is_some());
+        let mut affected: BTreeSet<NodeId> = plan.affected.drain(..).collect();
+        affected.extend(differing);
+        plan.affected = affected.into_iter().collect();
+        Vec::new()
+    }
+}
+
+impl BootRule {
+    /// Makes the script of a configuration for the nodes it selects. Without a template, one node
+    /// shows what all of them would get.
+    fn try_out(&self, sides: &Sides<'_>, name: &Name) -> Vec<Refusal> {
+        let after = sides.after();
+        let Some(config) = after.boot_config(name) else { return Vec::new() };
+        let mut nodes = selected(after, config);
+        if config.spec.template.is_none() {
+            nodes.truncate(1);
+        }
+        if nodes.is_empty() {
+            let failed = self.make(sides, config, &sample()).err();
+            let failed = failed.filter(|failed| !depends_on_node(config, failed));
+            return failed.map(|why| refusal(config, None, why)).into_iter().collect();
+        }
+        let failing = nodes.into_iter().filter_map(|node| {
+            let failed = self.make(sides, config, node).err()?;
+            Some(refusal(config, Some(node), failed))
+        });
+        failing.take(MAX_TOLD).collect()
+    }
+
+    fn make(
+        &self,
+        sides: &Sides<'_>,
+        config: &Arc<BootConfig>,
+        node: &Node,
+    ) -> Result<String, Untried> {
+        let specificity = Specificity { class: Class::Node, atoms: 1 };
+        let choice = Choice::of_config(config, specificity, None);
+        self.0.try_out(sides.after(), sides.table_after(), node, &choice, Timestamp::now())
+    }
+}
+
+fn refusal(config: &BootConfig, node: Option<&Arc<Node>>, why: Untried) -> Refusal {
+    let (at, why) = match why {
+        Untried::Image(why) => ("kernel", why),
+        Untried::Template(why) => ("template", why),
+    };
+    let (message, hint) = match node {
+        Some(node) => (
+            format!("{why} (for node `{}`)", node.name),
+            "mend it, or leave the node out of the selector",
+        ),
+        None => (format!("{why} (for a node made up to try it)"), "mend it"),
+    };
+    let subject = format!("{} {}", Kind::BootConfig, config.name);
+    Refusal::new(Reason::Invalid, subject, Fault::new(at, message).hint(hint))
+}
+
+/// Which labels and data nodes will have is not known before there are any.
+fn depends_on_node(config: &BootConfig, failed: &Untried) -> bool {
+    let Untried::Template(reason) = failed else { return false };
+    let line = reason.strip_prefix("line ").and_then(|rest| rest.split(':').next());
+    let line = line.and_then(|number| number.parse::<usize>().ok());
+    let text = config.spec.template.as_deref().unwrap_or_default();
+    let at = line.and_then(|line| text.lines().nth(line.saturating_sub(1))).unwrap_or_default();
+    reason.contains("undefined") && (at.contains(".labels") || at.contains(".data"))
+}
+
+/// A node as there may be one.
+fn sample() -> Node {
+    let interface = serde_json::json!({
+        "name": "eth0", "mac": "02:00:00:00:00:01", "addresses": ["192.0.2.1/24"],
+    });
+    let interface: Interface = serde_json::from_value(interface).expect("a plain interface");
+    let now = Timestamp::UNIX_EPOCH;
+    Node {
+        id: NodeId::from_bits(0),
+        name: "sample".parse().expect("a name"),
+        spec: NodeSpec { nid: Nid::new(1), interfaces: vec![interface], ..NodeSpec::default() },
+        protection: None,
+        maintenance: None,
+        provenance: None,
+        generation: 0,
+        revision: 0,
+        created: now,
+        updated: now,
+    }
+}
+
+fn is_boot(key: &ResourceKey) -> bool {
+    matches!(
+        key,
+        ResourceKey::Artifact(_)
+            | ResourceKey::BootConfig(_)
+            | ResourceKey::BootState(_)
+            | ResourceKey::Bss(_)
+            | ResourceKey::BssImage(..)
+    )
+}
+
+/// What a change may speak of.
+#[derive(Debug, Default)]
+struct Concern {
+    configs: BTreeSet<Name>,
+    nodes: BTreeSet<NodeId>,
+    all: bool,
+}
+
+impl Concern {
+    fn of(sides: &Sides<'_>, keys: &[ResourceKey]) -> Self {
+        let mut concern = Self::default();
+        for key in keys {
+            match key {
+                ResourceKey::BootConfig(name) => drop(concern.configs.insert(name.clone())),
+                ResourceKey::BootState(id) => drop(concern.nodes.insert(*id)),
+                ResourceKey::Bss(key) => concern.add_key(sides, key),
+                ResourceKey::Artifact(name) => concern.add_artifact(sides, name),
+                ResourceKey::BssImage(..) => concern.all = true,
+                _ => {}
+            }
+        }
+        concern
+    }
+
+    fn add_artifact(&mut self, sides: &Sides<'_>, artifact: &ArtifactName) {
+        let names = |config: &&Arc<BootConfig>| {
+            config.spec.artifacts().any(|(_, name)| name == artifact.as_str())
+        };
+        let url = format!("{ARTIFACT_SCHEME}{artifact}");
+        for roster in [sides.before(), sides.after()] {
+            let configs = roster.boot_configs().filter(names);
+            self.configs.extend(configs.map(|config| config.name.clone()));
+            for record in roster.bss_records() {
+                if record.kernel == url || record.initrd == url {
+                    self.add_key(sides, &record.key);
+                }
+            }
+        }
+    }
+
+    /// The nodes that boot parameters under a key are for.
+    fn add_key(&mut self, sides: &Sides<'_>, key: &BssKey) {
+        for roster in [sides.before(), sides.after()] {
+            self.nodes.extend(bss::node_of(roster, key).map(|node| node.id));
+            let BssKey::Tag(tag) = key else { continue };
+            if tag == BssKey::DEFAULT {
+                self.all = true;
+            } else if roster.is_role(tag) || roster.is_group(tag) {
+                let tagged = |node: &&Arc<Node>| {
+                    let roles = [&node.spec.role, &node.spec.subrole];
+                    roles.into_iter().flatten().any(|role| role.as_str() == tag)
+                        || roster.groups_of(node).iter().any(|group| group.as_str() == tag)
+                };
+                self.nodes.extend(roster.nodes().filter(tagged).map(|node| node.id));
+            }
+        }
+    }
+
+    fn nodes(&self, sides: &Sides<'_>) -> BTreeSet<NodeId> {
+        let mut nodes = self.nodes.clone();
+        for roster in [sides.before(), sides.after()] {
+            if self.all {
+                nodes.extend(roster.nodes().map(|node| node.id));
+                continue;
+            }
+            if self.configs.is_empty() {
+                continue;
+            }
+            for config in self.configs.iter().filter_map(|name| roster.boot_config(name)) {
+                nodes.extend(selected(roster, config).iter().map(|node| node.id));
+            }
+            // Named for one boot, a configuration need not select the node.
+            let named = roster.boot_states().filter(|state| {
+                state.once.as_ref().is_some_and(|name| self.configs.contains(name))
+            });
+            nodes.extend(named.map(|state| state.node));
+        }
+        nodes
+    }
+}
+
+/// The nodes of a configuration's selector; one that means nothing here selects none.
+pub fn selected<'r>(roster: &'r Roster, config: &BootConfig) -> Vec<&'r Arc<Node>> {
+    let bound = config.spec.selector.as_ref().and_then(|selector| selector.bind(roster).ok());
+    let Some(bound) = bound else { return Vec::new() };
+    match bound.identities() {
+        Some(identities) => named(roster, &bound, &identities),
+        None => roster.select_bound(&bound),
+    }
+}
+
+fn named<'r>(roster: &'r Roster, bound: &Bound, identities: &[Identity]) -> Vec<&'r Arc<Node>> {
+    let find = |identity: &Identity| match identity {
+        Identity::Name(name) => roster.by_name(name),
+        Identity::Xname(xname) => roster.by_xname(*xname),
+        Identity::Nid(nid) => Nid::new(*nid).and_then(|nid| roster.by_nid(nid)),
+        Identity::Mac(mac) => roster.by_mac(*mac),
+    };
+    let mut found: Vec<_> = identities.iter().filter_map(find).collect();
+    found.retain(|node| bound.matches(&roster.subject(node)));
+    found.sort_by_key(|node| node.id);
+    found.dedup_by_key(|node| node.id);
+    found
+}

@@ -1,0 +1,167 @@
+//! Machines that asked for a boot script and that nobody knows: listed, forgotten, adopted.
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use hoist_api::Code;
+use hoist_api::admin::{Context, Verb};
+use hoist_api::boot::{AdoptRequest, DiscoveredMachine};
+use hoist_api::inventory::{Derived, Listing, Node};
+use hoist_inventory::Resource;
+use hoist_inventory::plan::{Reason, Refusal};
+use hoist_inventory::registry::{Terms, WriteError, mint_id};
+use hoist_model::node::InterfaceKind;
+use hoist_model::{Arch, Fault, Interface, Kind, Mac, Name, NodeSpec};
+use http::StatusCode;
+use serde::Deserialize;
+
+use super::native::{READ, WRITE};
+use super::{Boot, Stranger};
+use crate::auth::AuditContext;
+use crate::extract::{Json, Path, Query};
+use crate::failure::Failure;
+use crate::inventory::{Flag, Scoped, bad_parameter};
+use crate::principal::Principal;
+use crate::route::{Plane, Route};
+
+/// Who adopts makes a node: that is a right of the inventory, and may be limited to some nodes.
+const ADOPT: Plane = Plane::Admin { context: Context::Inventory, verb: Verb::Write };
+
+pub(super) fn routes() -> Vec<Route<Boot>> {
+    vec![
+        Route::get("/boot/v2/discovered", READ, list)
+            .summary("Machines that asked for a boot script and are not in the inventory")
+            .gives::<Listing<DiscoveredMachine>>(200),
+        Route::delete("/boot/v2/discovered/{mac}", WRITE, forget)
+            .summary("Forget a machine, until it asks again")
+            .gives_nothing(204),
+        Route::post("/boot/v2/discovered/{mac}/adopt", ADOPT, adopt)
+            .summary("Make a node of a machine that was seen")
+            .query("dry_run", "`1`: change nothing, say what would become of it")
+            .takes::<AdoptRequest>()
+            .gives::<Node>(200)
+            .gives::<Node>(201)
+            .selective(),
+    ]
+}
+
+async fn list(State(boot): State<Boot>) -> Response {
+    let roster = boot.registry.roster();
+    let strangers = boot.sightings.strangers().into_iter();
+    // Declared meanwhile, it is nobody to be discovered.
+    let unknown = strangers.filter(|stranger| roster.by_mac(stranger.mac).is_none());
+    let items: Vec<DiscoveredMachine> = unknown.map(object).collect();
+    Json(Listing { revision: roster.revision(), items }).into_response()
+}
+
+fn object(stranger: Stranger) -> DiscoveredMachine {
+    let Stranger { mac, arch, from, agent, first, last, count, booted } = stranger;
+    DiscoveredMachine { mac, arch, from, agent, first, last, count, booted }
+}
+
+async fn forget(State(boot): State<Boot>, Path(mac): Path<String>) -> Result<StatusCode, Failure> {
+    boot.sightings.forget(seen(&boot, &mac)?.mac);
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn seen(boot: &Boot, mac: &str) -> Result<Stranger, Failure> {
+    let parsed: Mac = mac
+        .parse()
+        .map_err(|error| bad_parameter("mac", &format!("{error}"), "check its spelling"))?;
+    let found = boot.sightings.strangers().into_iter().find(|stranger| stranger.mac == parsed);
+    found.ok_or_else(|| {
+        Failure::new(Code::NotFound, format!("no machine asked with MAC {parsed}"))
+            .with_remedy("`hoist node add` declares nodes that were not seen yet")
+    })
+}
+
+#[derive(Debug, Deserialize)]
+struct AdoptQuery {
+    #[serde(default)]
+    dry_run: Flag,
+}
+
+async fn adopt(
+    State(boot): State<Boot>,
+    principal: Principal,
+    audit: AuditContext,
+    Path(mac): Path<String>,
+    Query(query): Query<AdoptQuery>,
+    Json(request): Json<AdoptRequest>,
+) -> Result<Response, Failure> {
+    let stranger = seen(&boot, &mac)?;
+    let name = request.name.clone();
+    let spec = spec(&stranger, request);
+    if let Some(fault) = spec.check().into_iter().next() {
+        return Err(bad_parameter(&fault.at, &fault.message, fault.hint.as_deref().unwrap_or("")));
+    }
+    let dry_run = query.dry_run.0;
+    let terms = Terms { dry_run, ..Terms::default() };
+    let by = principal.who().to_string();
+    let committer = boot.chassis.audit.committer(audit.draft());
+    let commit = Scoped { principal, committer };
+    let id = mint_id();
+    let written = boot
+        .registry
+        .write(terms, &commit, |draft| {
+            if draft.id_of(&name).is_some() {
+                let fault = Fault::new("name", format!("there is a node `{name}` already"))
+                    .hint("choose another name; `hoist node swap` replaces a machine");
+                let subject = format!("{} {name}", Kind::Node);
+                let refusal = Refusal::new(Reason::Clash, subject, fault);
+                return Err(WriteError::Refused(vec![refusal]));
+            }
+            draft.put_node(id, name.clone(), spec.clone());
+            Ok(())
+        })
+        .await?;
+    let after = written.plan.outcome(&boot.registry.roster());
+    let made = written.plan.puts.iter().find_map(|put| match put {
+        Resource::Node(node) if node.id == id => Some(node),
+        _ => None,
+    });
+    let node = made.ok_or_else(|| Failure::new(Code::Internal, "the node was not made"))?;
+    let derived =
+        Derived { boot: after.boot(node), groups: after.groups_of(node), ..Derived::default() };
+    let status = if dry_run { StatusCode::OK } else { StatusCode::CREATED };
+    if !dry_run {
+        boot.sightings.forget(stranger.mac);
+        let told = serde_json::json!({"mac": stranger.mac, "by": by});
+        boot.chassis.events.publish("node.adopted", &format!("node/{name}"), told);
+    }
+    Ok((status, Json(Node::from_stored(node, derived))).into_response())
+}
+
+fn spec(stranger: &Stranger, request: AdoptRequest) -> NodeSpec {
+    let AdoptRequest { partition, groups, role, subrole, nid, xname, labels, arch, .. } = request;
+    let interface = Interface {
+        name: "eth0".parse().expect("a name"),
+        kind: InterfaceKind::Boot,
+        mac: stranger.mac,
+        addresses: Vec::new(),
+        network: None,
+        vlan: None,
+        mtu: None,
+    };
+    NodeSpec {
+        xname,
+        nid,
+        partition: partition.unwrap_or_else(Name::default_partition),
+        groups: groups.into_iter().collect(),
+        interfaces: vec![interface],
+        arch: arch.or_else(|| arch_of(stranger.arch.as_deref()?)).unwrap_or_default(),
+        role,
+        subrole,
+        labels,
+        ..NodeSpec::default()
+    }
+}
+
+/// What iPXE calls them.
+fn arch_of(buildarch: &str) -> Option<Arch> {
+    match buildarch {
+        "x86_64" | "i386" => Some(Arch::X86_64),
+        "arm64" | "aarch64" => Some(Arch::Aarch64),
+        "riscv64" => Some(Arch::Riscv64),
+        _ => None,
+    }
+}

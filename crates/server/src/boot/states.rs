@@ -1,0 +1,351 @@
+//! What was decided about the booting of nodes: by people, and by what nodes report.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use hoist_api::admin::{Context, Verb};
+use hoist_api::boot::{BootStateList, NodeBootState, StateRequest, StatesChanged};
+use hoist_boot::answer::asked_by;
+use hoist_boot::outcome;
+use hoist_boot::{Standing, Table};
+use hoist_inventory::plan::{Draft, Plan, Reason, Refusal};
+use hoist_inventory::registry::{Terms, WriteError};
+use hoist_inventory::{Resource, ResourceKey, Roster};
+use hoist_model::selector::Bound;
+use hoist_model::{BootMode, ConfigMode, Fault, Kind, Node, NodeId};
+use jiff::Timestamp;
+use serde::Deserialize;
+
+use super::Boot;
+use super::native::{READ, WRITE, find, sight};
+use crate::auth::AuditContext;
+use crate::extract::{Json, Path, Query};
+use crate::failure::Failure;
+use crate::inventory::{Flag, Sight, bad_parameter, bind, no_such_node};
+use crate::principal::Principal;
+use crate::route::{Plane, Route};
+
+/// Nodes in one page.
+const PAGE: usize = 5_000;
+/// Longest reason.
+const MAX_REASON: usize = 512;
+
+pub(super) fn routes() -> Vec<Route<Boot>> {
+    vec![
+        Route::get("/boot/v2/states", READ, list)
+            .summary("Boot states, page by page: of a selector, or wherever something was decided")
+            .query("selector", "which nodes, whether or not something was decided about them")
+            .query("after", "the node that the last page named as `next`")
+            .gives::<BootStateList>(200)
+            .selective(),
+        Route::put("/boot/v2/states", WRITE, put_many)
+            .summary("Decide about the booting of the nodes of a selector, in one transaction")
+            .query("selector", "which nodes")
+            .query("dry_run", "`1`: change nothing, say what would change")
+            .query("affects", "how many nodes the change may affect")
+            .takes::<StateRequest>()
+            .gives::<StatesChanged>(200)
+            .selective(),
+        Route::get("/boot/v2/state/{node}", READ, get)
+            .summary("What was decided about a node's booting")
+            .gives::<NodeBootState>(200)
+            .selective(),
+        Route::put("/boot/v2/state/{node}", WRITE, put)
+            .summary("Decide about a node's booting; what is absent stays as it is")
+            .query("dry_run", "`1`: change nothing, say what would change")
+            .takes::<StateRequest>()
+            .gives::<StatesChanged>(200)
+            .selective(),
+        Route::post("/boot/v2/installed/{node}", Plane::Agent, installed)
+            .summary("A node reports that it has installed itself: from now on it boots its disk")
+            .gives::<NodeBootState>(200),
+    ]
+}
+
+#[derive(Debug, Deserialize)]
+struct ListQuery {
+    selector: Option<String>,
+    after: Option<NodeId>,
+}
+
+async fn list(
+    State(boot): State<Boot>,
+    principal: Principal,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<BootStateList>, Failure> {
+    let roster = boot.registry.roster();
+    let sight = sight(&principal, Verb::Read, &roster);
+    let bound = query.selector.as_deref().map(|text| bind(&roster, text)).transpose()?;
+    let wanted = |node: &&Arc<Node>| {
+        let selected = match &bound {
+            Some(bound) => bound.matches(&roster.subject(node)),
+            None => roster.boot_state(node.id).is_some(),
+        };
+        selected && sight.reaches(&roster, node)
+    };
+    let table = boot.booter.table(&roster);
+    let mut nodes = roster.nodes_after(query.after).filter(wanted);
+    let page: Vec<_> = nodes.by_ref().take(PAGE).collect();
+    let next = nodes.next().and(page.last()).map(|node| node.id);
+    let items = page.into_iter().map(|node| object(&roster, &table, node)).collect();
+    Ok(Json(BootStateList { revision: roster.revision(), items, next }))
+}
+
+async fn get(
+    State(boot): State<Boot>,
+    principal: Principal,
+    Path(node): Path<String>,
+) -> Result<Json<NodeBootState>, Failure> {
+    let roster = boot.registry.roster();
+    let node = find(&roster, &sight(&principal, Verb::Read, &roster), &node)?;
+    Ok(Json(object(&roster, &boot.booter.table(&roster), node)))
+}
+
+fn object(roster: &Roster, table: &Table, node: &Node) -> NodeBootState {
+    let state = roster.boot_state(node.id).map(Arc::as_ref);
+    let standing = Standing { state, ..Standing::default() };
+    let asked = asked_by(roster, node).who.key();
+    let choice = table.best(roster, node, asked.as_ref(), standing);
+    NodeBootState {
+        node: node.name.clone(),
+        id: node.id,
+        doing: outcome::doing(node, standing, choice.as_ref()),
+        choice: choice.map(|choice| choice.name()),
+        state: state.cloned(),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct PutQuery {
+    #[serde(default)]
+    dry_run: Flag,
+}
+
+async fn put(
+    State(boot): State<Boot>,
+    principal: Principal,
+    audit: AuditContext,
+    Path(node): Path<String>,
+    Query(query): Query<PutQuery>,
+    Json(request): Json<StateRequest>,
+) -> Result<Json<StatesChanged>, Failure> {
+    let roster = boot.registry.roster();
+    let id = find(&roster, &sight(&principal, Verb::Write, &roster), &node)?.id;
+    let terms = Terms { dry_run: query.dry_run.0, ..Terms::default() };
+    let decision = Decision { boot, principal, audit, request };
+    decision.write(terms, |_| vec![id]).await
+}
+
+#[derive(Debug, Deserialize)]
+struct PutManyQuery {
+    selector: String,
+    #[serde(default)]
+    dry_run: Flag,
+    affects: Option<usize>,
+}
+
+async fn put_many(
+    State(boot): State<Boot>,
+    principal: Principal,
+    audit: AuditContext,
+    Query(query): Query<PutManyQuery>,
+    Json(request): Json<StateRequest>,
+) -> Result<Json<StatesChanged>, Failure> {
+    let roster = boot.registry.roster();
+    let bound = bind(&roster, &query.selector)?;
+    if roster.select_bound(&bound).is_empty() {
+        return Err(no_such_node(format!("that `{}` names", query.selector)));
+    }
+    let terms = Terms { dry_run: query.dry_run.0, affects: query.affects, ..Terms::default() };
+    let selector = query.selector;
+    let decision = Decision { boot, principal, audit, request };
+    decision.write(terms, |roster| named(roster, &selector)).await
+}
+
+/// Bound anew each time: a write that lost a race is planned on another roster.
+fn named(roster: &Roster, selector: &str) -> Vec<NodeId> {
+    let bound: Option<Bound> = bind(roster, selector).ok();
+    let nodes = bound.map(|bound| roster.select_bound(&bound)).unwrap_or_default();
+    nodes.into_iter().map(|node| node.id).collect()
+}
+
+/// Somebody decides about nodes.
+struct Decision {
+    boot: Boot,
+    principal: Principal,
+    audit: AuditContext,
+    request: StateRequest,
+}
+
+impl Decision {
+    async fn write(
+        self,
+        terms: Terms,
+        nodes: impl Fn(&Roster) -> Vec<NodeId> + Send + Sync,
+    ) -> Result<Json<StatesChanged>, Failure> {
+        self.check()?;
+        let Self { boot, principal, audit, request } = self;
+        let by = principal.who().to_string();
+        let now = boot.chassis.clock.now();
+        let committer = boot.chassis.audit.committer(audit.draft());
+        let mut count = 0;
+        let written = boot
+            .registry
+            .write(terms, &committer, |draft| {
+                let (roster, ids) = (draft.roster(), nodes(draft.roster()));
+                count = ids.len();
+                let sight = sight(&principal, Verb::Write, roster);
+                let mut found = ids.iter().filter_map(|id| roster.by_id(*id));
+                if found.any(|node| !sight.reaches(roster, node)) {
+                    return Err(WriteError::Forbidden { subject: "one of the nodes".to_owned() });
+                }
+                let refusals: Vec<_> =
+                    ids.iter().filter_map(|id| refused(draft, *id, &request)).collect();
+                if !refusals.is_empty() {
+                    return Err(WriteError::Refused(refusals));
+                }
+                for id in ids {
+                    amend(draft, id, &by, now, &request);
+                }
+                Ok(())
+            })
+            .await?;
+        let roster = boot.registry.roster();
+        let changed: Vec<_> = touched(&written.plan)
+            .filter_map(|id| roster.by_id(id).map(|node| node.name.clone()))
+            .collect();
+        if !terms.dry_run && !changed.is_empty() {
+            let told = serde_json::json!({"nodes": changed.len(), "by": by, "mode": request.mode});
+            boot.chassis.events.publish("boot.state", "site", told);
+        }
+        Ok(Json(StatesChanged {
+            revision: written.revision,
+            dry_run: terms.dry_run,
+            named: count,
+            changed,
+            affected: written.plan.affected.len(),
+            needs_affects: written.needs_affects,
+        }))
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        let request = &self.request;
+        if let Some(reason) = &request.reason
+            && (reason.len() > MAX_REASON || reason.contains(char::is_control))
+        {
+            let message = format!("it is longer than {MAX_REASON} bytes, or not one line");
+            return Err(bad_parameter("reason", &message, "say it shortly"));
+        }
+        let roster = self.boot.registry.roster();
+        if let Some(Some(once)) = &request.once
+            && roster.boot_config(once).is_none()
+        {
+            let message = format!("there is no boot configuration `{once}`");
+            return Err(bad_parameter("once", &message, "`hoist boot list` shows all of them"));
+        }
+        if let Some(Some(profile)) = &request.profile
+            && !roster.boot_configs().any(|config| config.spec.profile.as_ref() == Some(profile))
+        {
+            let message = format!("no boot configuration is for profile `{profile}`");
+            return Err(bad_parameter("profile", &message, "apply one first"));
+        }
+        Ok(())
+    }
+}
+
+/// A node that holds something is not wiped by a slip of the hand.
+fn refused(draft: &Draft<'_>, id: NodeId, request: &StateRequest) -> Option<Refusal> {
+    let node = draft.node(id)?;
+    let installer = request.once.as_ref().and_then(Option::as_ref).is_some_and(|name| {
+        let config = draft.roster().boot_config(name);
+        config.is_some_and(|config| config.spec.mode == ConfigMode::Install)
+    });
+    let installs = request.mode.is_some_and(|word| word.mode() == Some(BootMode::Install));
+    if !installer && !installs {
+        return None;
+    }
+    let subject = format!("{} {}", Kind::Node, node.name);
+    if node.is_protected() {
+        let fault = Fault::new("", "it is protected and cannot be installed")
+            .hint(format!("`hoist node protect --off {}` first", node.name));
+        return Some(Refusal::new(Reason::Protected, subject, fault));
+    }
+    let state = draft.boot_state(id);
+    let since = state.and_then(|state| state.installed).filter(|_| !request.reinstall)?;
+    let fault = Fault::new("", format!("it is installed since {since}"))
+        .hint("`--reinstall` (`\"reinstall\": true`) installs it again; its disk may be wiped");
+    Some(Refusal::new(Reason::Protected, subject, fault))
+}
+
+fn amend(draft: &mut Draft<'_>, id: NodeId, by: &str, now: Timestamp, request: &StateRequest) {
+    draft.amend_boot_state(id, by, |state| {
+        if let Some(word) = request.mode {
+            state.mode = word.mode();
+            state.reason.clone_from(&request.reason);
+            match state.mode {
+                // Somebody says that there is something on it.
+                Some(BootMode::Disk) => drop(state.installed.get_or_insert(now)),
+                Some(BootMode::Install) => state.installed = None,
+                _ => {}
+            }
+        } else if request.reason.is_some() {
+            state.reason.clone_from(&request.reason);
+        }
+        if let Some(profile) = &request.profile {
+            state.profile.clone_from(profile);
+        }
+        if let Some(once) = &request.once {
+            state.once.clone_from(once);
+        }
+    });
+}
+
+fn touched(plan: &Plan) -> impl Iterator<Item = NodeId> {
+    let puts = plan.puts.iter().map(Resource::key);
+    puts.chain(plan.deletes.iter().cloned()).filter_map(|key| match key {
+        ResourceKey::BootState(id) => Some(id),
+        _ => None,
+    })
+}
+
+/// A node has installed itself: it boots its disk from now on. What people decided meanwhile stays.
+pub(crate) fn has_installed(draft: &mut Draft<'_>, node: NodeId, by: &str, now: Timestamp) {
+    draft.amend_boot_state(node, by, |state| {
+        if matches!(state.mode, None | Some(BootMode::Install)) {
+            state.mode = Some(BootMode::Disk);
+            state.reason = None;
+        }
+        state.installed.get_or_insert(now);
+    });
+}
+
+async fn installed(
+    State(boot): State<Boot>,
+    principal: Principal,
+    audit: AuditContext,
+    Path(node): Path<String>,
+) -> Result<Json<NodeBootState>, Failure> {
+    let roster = boot.registry.roster();
+    let sight = Sight::within(&principal, Verb::Write, Context::Agent, &roster);
+    let (id, name) = {
+        let node = find(&roster, &sight, &node)?;
+        (node.id, node.name.clone())
+    };
+    let (by, now) = (principal.who().to_string(), boot.chassis.clock.now());
+    let committer = boot.chassis.audit.committer(audit.draft());
+    let terms = Terms { no_brake: true, ..Terms::default() };
+    let written = boot
+        .registry
+        .write(terms, &committer, |draft| {
+            has_installed(draft, id, &by, now);
+            Ok(())
+        })
+        .await?;
+    if !written.plan.is_empty() {
+        let told = serde_json::json!({"by": by});
+        boot.chassis.events.publish("boot.installed", &format!("node/{name}"), told);
+    }
+    let roster = boot.registry.roster();
+    let node = roster.by_id(id).ok_or_else(|| no_such_node(format!("`{name}`")))?;
+    Ok(Json(object(&roster, &boot.booter.table(&roster), node)))
+}
