@@ -6,5 +6,12 @@ mod issuer;
 mod site;
 
 mod access;
+mod helper;
+mod history;
+mod hosts;
 mod import;
+mod locks;
+mod metadata;
+mod notices;
 mod parameters;
+mod service;
