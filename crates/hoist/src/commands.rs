@@ -2,6 +2,7 @@
 //! through [`Shell::printer`], how it ends is its [`hoist_model::Exit`].
 
 pub(crate) mod apply;
+pub(crate) mod artifact;
 pub(crate) mod audit;
 pub(crate) mod completions;
 pub(crate) mod delete;
