@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    apply, audit, completions, delete, diff, events, export, get, group, man, network, node,
+    apply, audit, boot, completions, delete, diff, events, export, get, group, man, network, node,
     partition, schema, status, token,
 };
 use crate::printer::Output;
@@ -84,6 +84,7 @@ pub(crate) enum Command {
     Delete(delete::DeleteArgs),
     Schema(schema::SchemaArgs),
     Node(node::NodeArgs),
+    Boot(boot::BootArgs),
     Group(group::GroupArgs),
     Network(network::NetworkArgs),
     Partition(partition::PartitionArgs),

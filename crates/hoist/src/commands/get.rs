@@ -1,12 +1,13 @@
 //! `hoist get`: objects as the documents that `hoist apply` takes.
 
 use clap::Args;
+use hoist_api::boot::BootConfigObject;
 use hoist_api::client::Client;
 use hoist_api::inventory::{Group, NetworkObject, PartitionObject};
 use hoist_model::document::DocumentName;
 use hoist_model::{ArtifactName, Document, Exit, GroupKey, Kind, Name, Spec};
 
-use super::{Shell, export, group, network, node, partition, schema, selector};
+use super::{Shell, boot, export, group, network, node, partition, schema, selector};
 use crate::failure::Failure;
 use crate::node_ref;
 use crate::printer::Output;
@@ -21,7 +22,7 @@ use crate::table::Table;
 #[command(after_help = "Examples:\n  hoist get nodes\n  hoist get node login1 -o yaml\n  \
     hoist get nodes -l 'compute & label:rack=7' -o name\n  hoist get group default/gpu -o json")]
 pub(crate) struct GetArgs {
-    /// Partition, Network, Group or Node
+    /// Partition, Network, Group, Node, Artifact or BootConfig
     #[arg(value_name = "KIND")]
     kind: String,
 
@@ -48,7 +49,8 @@ impl GetArgs {
             Kind::Group => groups(&client, self.name).await?,
             Kind::Network => networks(&client, self.name).await?,
             Kind::Partition => partitions(&client, self.name).await?,
-            Kind::Artifact | Kind::BootConfig => {
+            Kind::BootConfig => configs(&client, self.name).await?,
+            Kind::Artifact => {
                 return Err(Failure::usage("not listed here; see `hoist export`"));
             }
         };
@@ -116,6 +118,19 @@ async fn partitions(client: &Client, name: Option<String>) -> Result<Found, Fail
     };
     let table = partition::table(&partitions);
     Ok((table, partitions.into_iter().map(partition_document).collect::<Result<_, _>>()?))
+}
+
+async fn configs(client: &Client, name: Option<String>) -> Result<Found, Failure> {
+    let configs = match name {
+        Some(name) => vec![boot::find(client, &name).await?],
+        None => client.boot_configs().await?.items,
+    };
+    let table = boot::table(&configs);
+    let document = |config: BootConfigObject| Document {
+        name: DocumentName::Plain(config.name.clone()),
+        spec: Spec::BootConfig(Box::new(config.into_spec())),
+    };
+    Ok((table, configs.into_iter().map(document).collect()))
 }
 
 /// Names in one selector; the longest ones still fit its limit of 8 KiB.
