@@ -47,8 +47,7 @@ impl<'a> Sides<'a> {
     pub fn new(booter: &'a Booter, before: Arc<Roster>, after: Roster) -> Self {
         let after = Arc::new(after);
         let old = booter.table(&before);
-        let new =
-            if old.is_of(&after) { Arc::clone(&old) } else { Arc::new(Table::build(&after)) };
+        let new = if old.is_of(&after) { Arc::clone(&old) } else { Arc::new(Table::build(&after)) };
         Self { booter, before, after, old, new }
     }
 
@@ -68,9 +67,8 @@ impl<'a> Sides<'a> {
     pub fn of(&self, id: NodeId) -> Option<Difference> {
         let (old, new) = (self.before.by_id(id), self.after.by_id(id));
         let name = new.or(old)?.name.clone();
-        let outcome = |roster, table, node: &hoist_model::Node| {
-            outcome::of(self.booter, roster, table, node)
-        };
+        let outcome =
+            |roster, table, node: &hoist_model::Node| outcome::of(self.booter, roster, table, node);
         let from = old.map(|node| outcome(self.before.as_ref(), self.old.as_ref(), node));
         let to = new.map(|node| outcome(self.after.as_ref(), self.new.as_ref(), node));
         let kind = kind(from.as_ref(), to.as_ref())?;

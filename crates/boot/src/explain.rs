@@ -81,9 +81,9 @@ pub fn explain(
 fn other_records(roster: &Roster, node: &Node, taken: &BssKey) -> Vec<Lost> {
     let keys = bss::keys_of(node).map(|key| (key, Class::Node));
     let roles = [(&node.spec.role, Class::Role), (&node.spec.subrole, Class::Subrole)];
-    let roles = roles.into_iter().filter_map(|(role, class)| {
-        role.as_ref().map(|role| (BssKey::tag(role.as_str()), class))
-    });
+    let roles = roles
+        .into_iter()
+        .filter_map(|(role, class)| role.as_ref().map(|role| (BssKey::tag(role.as_str()), class)));
     let groups = roster.groups_of(node).into_iter();
     let groups = groups.map(|group| (BssKey::tag(group.as_str()), Class::Group));
     let default = [(BssKey::tag(BssKey::DEFAULT), Class::Everything)];

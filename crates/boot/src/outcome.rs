@@ -59,7 +59,11 @@ pub fn images(roster: &Roster, base: &str, choice: &Choice) -> Images {
         },
         Source::Bss(record) => Images {
             kernel: one(&record.kernel),
-            initrd: Some(&record.initrd).filter(|url| !url.is_empty()).map(one).into_iter().collect(),
+            initrd: Some(&record.initrd)
+                .filter(|url| !url.is_empty())
+                .map(one)
+                .into_iter()
+                .collect(),
         },
     }
 }

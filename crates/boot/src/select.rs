@@ -278,7 +278,11 @@ fn of_bss(roster: &Roster, node: &Node, asked: Option<&BssKey>) -> Option<Choice
 }
 
 impl Choice {
-    pub(crate) fn of_config(config: &Arc<BootConfig>, specificity: Specificity, next: Option<&Name>) -> Self {
+    pub(crate) fn of_config(
+        config: &Arc<BootConfig>,
+        specificity: Specificity,
+        next: Option<&Name>,
+    ) -> Self {
         let spec = &config.spec;
         Self {
             source: Source::Config(Arc::clone(config)),

@@ -53,7 +53,9 @@ fn documents(text: &str) -> Vec<Document> {
 }
 
 fn config(name: &str, spec: &str) -> String {
-    format!("---\napi: hoist/v1\nkind: BootConfig\nname: {name}\nspec: {{kernel: 'http://k/{name}', {spec}}}\n")
+    format!(
+        "---\napi: hoist/v1\nkind: BootConfig\nname: {name}\nspec: {{kernel: 'http://k/{name}', {spec}}}\n"
+    )
 }
 
 impl Site {
@@ -235,7 +237,9 @@ fn whatever_keeps_a_configuration_out_is_told() {
     site.decide("n1", |state| state.mode = Some(BootMode::Install));
     let found = site.explain("n1");
     assert_eq!((found.doing, site.chosen("n1").as_str()), (Doing::Install, "installer"));
-    assert!(found.lost.iter().any(|l| l.why == "the node is to be installed, and another one does"));
+    assert!(
+        found.lost.iter().any(|l| l.why == "the node is to be installed, and another one does")
+    );
     // Written anew, it counts as another one.
     site.decide("n1", |state| state.mode = Some(BootMode::Live));
     site.apply(&config("once", "selector: 'node:n1', once: true, params: again"));
@@ -350,7 +354,9 @@ fn boot_parameters_and_artifacts_count_the_nodes_they_are_for() {
 
     let artifact = |digit: &str| {
         let sha256 = digit.repeat(64);
-        format!("---\napi: hoist/v1\nkind: Artifact\nname: img\nspec: {{sha256: '{sha256}', size: 1}}\n")
+        format!(
+            "---\napi: hoist/v1\nkind: Artifact\nname: img\nspec: {{sha256: '{sha256}', size: 1}}\n"
+        )
     };
     let uses = config("live", "selector: 'node:n1', params: 'root=live:artifact:img'");
     site.apply(&(artifact("a") + &uses));

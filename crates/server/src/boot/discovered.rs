@@ -58,10 +58,7 @@ fn object(stranger: Stranger) -> DiscoveredMachine {
     DiscoveredMachine { mac, arch, from, agent, first, last, count, booted }
 }
 
-async fn forget(
-    State(boot): State<Boot>,
-    Path(mac): Path<String>,
-) -> Result<StatusCode, Failure> {
+async fn forget(State(boot): State<Boot>, Path(mac): Path<String>) -> Result<StatusCode, Failure> {
     boot.sightings.forget(seen(&boot, &mac)?.mac);
     Ok(StatusCode::NO_CONTENT)
 }

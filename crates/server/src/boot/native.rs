@@ -55,7 +55,9 @@ pub(super) fn routes() -> Vec<Route<Boot>> {
             .gives::<History>(200)
             .selective(),
         Route::post("/boot/v2/diff", READ, change::diff)
-            .summary("What documents (YAML, JSON or NDJSON) would mean for booting; changes nothing")
+            .summary(
+                "What documents (YAML, JSON or NDJSON) would mean for booting; changes nothing",
+            )
             .query("set", "as if they were applied under this name")
             .query("prune", "`1`: without what the set contained before and does not any more")
             .body_limit(MAX_APPLY_BYTES)
@@ -255,4 +257,3 @@ impl Boot {
         }
     }
 }
-

@@ -156,8 +156,7 @@ async fn put_many(
     if roster.select_bound(&bound).is_empty() {
         return Err(no_such_node(format!("that `{}` names", query.selector)));
     }
-    let terms =
-        Terms { dry_run: query.dry_run.0, affects: query.affects, ..Terms::default() };
+    let terms = Terms { dry_run: query.dry_run.0, affects: query.affects, ..Terms::default() };
     let selector = query.selector;
     let decision = Decision { boot, principal, audit, request };
     decision.write(terms, |roster| named(roster, &selector)).await

@@ -10,8 +10,11 @@ const LIST: &str = "/boot/v2/discovered";
 #[tokio::test]
 async fn a_stranger_waits_is_listed_and_boots_once_it_is_adopted() {
     let site = Site::start().await;
-    site.apply(&[document("Group", "gpu", &json!({})), config("base", &json!({"selector": "group:gpu"}))])
-        .await;
+    site.apply(&[
+        document("Group", "gpu", &json!({})),
+        config("base", &json!({"selector": "group:gpu"})),
+    ])
+    .await;
     let first = bootscript(&site, &format!("mac={}", mac(7))).await.expect(200).text();
     assert!(first.contains("sleep 10\n") && first.contains("&wait=1"), "{first}");
     let next = format!("mac={}&arch=x86_64&wait=3", mac(7));
@@ -30,7 +33,8 @@ async fn a_stranger_waits_is_listed_and_boots_once_it_is_adopted() {
     assert!(machine["first"].as_str().unwrap() <= machine["last"].as_str().unwrap());
 
     let adopt = format!("{LIST}/{}/adopt", mac(7));
-    let request = json!({"name": "n7", "groups": ["gpu"], "role": "compute", "labels": {"rack": "7"}});
+    let request =
+        json!({"name": "n7", "groups": ["gpu"], "role": "compute", "labels": {"rack": "7"}});
     let revision = site.revision();
     let dry = site.post(&format!("{adopt}?dry_run=1"), &request).await.expect(200).json();
     assert_eq!((&dry["name"], site.revision()), (&json!("n7"), revision));
@@ -53,15 +57,29 @@ async fn adoption_takes_nothing_from_others() {
     let before = site.records().await;
     site.post(&adopt, &json!({"name": "n1"})).await.problem(409, "conflict");
     site.post(&adopt, &json!({"name": "n7", "nid": 1})).await.problem(409, "conflict");
-    site.post(&adopt, &json!({"name": "n7", "groups": ["ghost"]})).await;
-    site.post(&adopt, &json!({"name": "n7", "partition": "ghost"})).await.problem(422, "invalid-body");
+    site.post(&adopt, &json!({"name": "n7", "groups": ["ghost"]}))
+        .await
+        .problem(400, "invalid-body");
+    site.post(&adopt, &json!({"name": "n7", "partition": "ghost"}))
+        .await
+        .problem(400, "invalid-body");
     let never = format!("{LIST}/{}/adopt", mac(8));
     site.post(&never, &json!({"name": "n8"})).await.problem(404, "not-found");
-    site.post(&format!("{LIST}/nonsense/adopt"), &json!({"name": "n8"})).await.problem(400, "bad-parameter");
+    site.post(&format!("{LIST}/nonsense/adopt"), &json!({"name": "n8"}))
+        .await
+        .problem(400, "bad-parameter");
     let limited = site.limited_token("partition:p1").await;
-    site.ask_as(&limited, "POST", &adopt).json(&json!({"name": "n7"})).send().await.problem(403, "forbidden");
+    site.ask_as(&limited, "POST", &adopt)
+        .json(&json!({"name": "n7"}))
+        .send()
+        .await
+        .problem(403, "forbidden");
     let reader = site.token(json!([{"verbs": ["read", "write"], "contexts": ["boot"]}])).await;
-    site.ask_as(&reader, "POST", &adopt).json(&json!({"name": "n7"})).send().await.problem(403, "forbidden");
+    site.ask_as(&reader, "POST", &adopt)
+        .json(&json!({"name": "n7"}))
+        .send()
+        .await
+        .problem(403, "forbidden");
     let after = site.records().await;
     let written: Vec<_> = after.keys().filter(|key| !before.contains_key(*key)).collect();
     assert!(written.iter().all(|key| !key.starts_with("site/node")), "{written:?}");

@@ -13,10 +13,8 @@ use crate::printer::Output;
 /// configuration for one boot stays for that boot. Earlier revisions are known for a day at most,
 /// and not from before the controller's start.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  hoist boot script n1\n  hoist boot script n1 --at 41\n  \
-    diff <(hoist boot script n1 --at 41) <(hoist boot script n1)"
-)]
+#[command(after_help = "Examples:\n  hoist boot script n1\n  hoist boot script n1 --at 41\n  \
+    diff <(hoist boot script n1 --at 41) <(hoist boot script n1)")]
 pub(super) struct ScriptArgs {
     /// Name, id, xname, MAC or nid
     #[arg(value_name = "NODE")]

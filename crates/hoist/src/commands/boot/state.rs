@@ -16,10 +16,8 @@ use crate::table::Table;
 ///
 /// Without a selector, the nodes about which something was decided; with one, all of its nodes.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  hoist boot state\n  hoist boot state compute\n  \
-    hoist boot state '*' -o json"
-)]
+#[command(after_help = "Examples:\n  hoist boot state\n  hoist boot state compute\n  \
+    hoist boot state '*' -o json")]
 pub(super) struct StateArgs {
     /// Which nodes
     #[arg(value_name = "SELECTOR")]
@@ -33,7 +31,9 @@ impl StateArgs {
         let printer = &mut shell.printer;
         match printer.output() {
             Output::Table | Output::Wide => printer.table(&table(&states))?,
-            Output::Name => states.iter().try_for_each(|state| printer.line(state.node.as_str()))?,
+            Output::Name => {
+                states.iter().try_for_each(|state| printer.line(state.node.as_str()))?
+            }
             Output::Json | Output::Yaml => printer.value(&states)?,
         }
         Ok(Exit::Done)
@@ -84,11 +84,9 @@ impl From<ModeArg> for ModeWord {
 /// A node that is installed is installed again only with `--reinstall`; one that is protected is
 /// not installed at all. All nodes change in one transaction.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  hoist boot set node:n1 hold --reason 'new DIMM'\n  \
+#[command(after_help = "Examples:\n  hoist boot set node:n1 hold --reason 'new DIMM'\n  \
     hoist boot set compute live --affects 512\n  hoist boot set node:n1 install --reinstall\n  \
-    hoist boot set label:rack=7 --profile debug --dry-run\n  hoist boot set node:n1 auto --profile -"
-)]
+    hoist boot set label:rack=7 --profile debug --dry-run\n  hoist boot set node:n1 auto --profile -")]
 pub(super) struct SetArgs {
     /// Which nodes
     #[arg(value_name = "SELECTOR")]
@@ -141,10 +139,8 @@ fn name_or_none(text: &str) -> Result<Option<Name>, Failure> {
 /// The next time the node asks, it gets this configuration, whatever else speaks of it; then it
 /// goes back to what it booted before. Trying again after a failure is still the same boot.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  hoist boot once n1 rescue\n  hoist boot once n1 --clear\n  \
-    hoist boot once n1 memtest --reason 'ticket 42' --dry-run"
-)]
+#[command(after_help = "Examples:\n  hoist boot once n1 rescue\n  hoist boot once n1 --clear\n  \
+    hoist boot once n1 memtest --reason 'ticket 42' --dry-run")]
 pub(super) struct OnceArgs {
     /// Name, id, xname, MAC or nid
     #[arg(value_name = "NODE")]

@@ -14,10 +14,8 @@ use crate::when;
 ///
 /// They are told to wait and ask again. `hoist node adopt` makes nodes of them.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  hoist node discovered\n  hoist node discovered -o json\n  \
-    hoist node discovered --forget 52:54:00:00:00:09"
-)]
+#[command(after_help = "Examples:\n  hoist node discovered\n  hoist node discovered -o json\n  \
+    hoist node discovered --forget 52:54:00:00:00:09")]
 pub(super) struct DiscoveredArgs {
     /// Forget a machine, until it asks again
     #[arg(long, value_name = "MAC")]
