@@ -4,7 +4,9 @@
 //! means: a read may be tried again, the outcome of a write is unknown.
 
 mod admin;
+mod artifact;
 mod boot;
+mod bss;
 mod error;
 mod inventory;
 mod lines;

@@ -5,7 +5,9 @@
 //! Server and clients share these types, so that neither can drift from the other.
 
 pub mod admin;
+pub mod artifact;
 pub mod boot;
+pub mod bss;
 #[cfg(feature = "client")]
 pub mod client;
 pub mod event;

@@ -300,7 +300,8 @@ impl Booter {
         let (who, ts) = (case.asked.who.query(), case.now.as_second());
         let wait = case.asked.wait.saturating_add(1).min(99);
         let query = format!("{who}&arch=${{buildarch}}&ts={ts}&wait={wait}");
-        self.chain(case.place, &query, false)
+        // It was told to wait; a controller that is just being restarted must not end that.
+        self.chain(case.place, &query, true)
     }
 
     fn retrying(&self, case: &Case<'_>, node: Option<&Node>, native: bool) -> Chain {
@@ -315,10 +316,10 @@ impl Booter {
     }
 
     /// This controller first, then the others, and around again.
-    fn chain(&self, place: Place<'_>, query: &str, native: bool) -> Chain {
+    fn chain(&self, place: Place<'_>, query: &str, forever: bool) -> Chain {
         let url = |base: &str, prefix: &str| format!("{base}{prefix}/boot/v1/bootscript?{query}");
         if let Some(base) = &self.settings.chain_base {
-            return Chain { urls: vec![url(base, "")], forever: native };
+            return Chain { urls: vec![url(base, "")], forever };
         }
         let (all, at) = (&self.settings.advertise, self.own_place(place));
         if all.len() > 1 {
@@ -326,7 +327,7 @@ impl Booter {
             let order = (1..=all.len()).map(|step| &all[(at + step) % all.len()]);
             return Chain { urls: order.map(|base| url(base, "")).collect(), forever: true };
         }
-        Chain { urls: vec![url(&self.base(place), place.prefix)], forever: native }
+        Chain { urls: vec![url(&self.base(place), place.prefix)], forever }
     }
 
     /// Where this controller is reached: as configured, else as the machine did it.

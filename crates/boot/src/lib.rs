@@ -7,10 +7,13 @@
 pub mod answer;
 pub mod asked;
 pub mod bss;
+pub mod cloud_init;
 pub mod command_line;
 pub mod diff;
+mod digest;
 pub mod explain;
 pub mod outcome;
+pub mod parameters;
 pub mod presign;
 pub mod rule;
 pub mod script;

@@ -4,9 +4,11 @@
 
 use std::fmt::Write as _;
 
-use aws_lc_rs::{digest, hmac};
+use aws_lc_rs::hmac;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+
+use crate::digest::{hex, sha256};
 
 /// How long a URL is good for, as in BSS.
 const GOOD_FOR_SECONDS: u32 = 24 * 60 * 60;
@@ -63,7 +65,7 @@ impl S3 {
             &X-Amz-Expires={GOOD_FOR_SECONDS}&X-Amz-SignedHeaders=host"
         );
         let request = format!("GET\n{path}\n{query}\nhost:{host}\n\nhost\nUNSIGNED-PAYLOAD");
-        let hash = hex(digest::digest(&digest::SHA256, request.as_bytes()).as_ref());
+        let hash = hex(&sha256(request.as_bytes()));
         let to_sign = format!("AWS4-HMAC-SHA256\n{moment}\n{scope}\n{hash}");
         let day = day.to_string();
         let start = format!("AWS4{}", self.secret_key).into_bytes();
@@ -85,13 +87,6 @@ fn encode(text: &str, slash: bool) -> String {
         } else {
             write!(out, "%{byte:02X}").expect("writing to a string");
         }
-        out
-    })
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
-        write!(out, "{byte:02x}").expect("writing to a string");
         out
     })
 }

@@ -9,7 +9,8 @@ use crate::command_line::initrd_name;
 pub struct Chain {
     /// At least one; tried in order.
     pub urls: Vec<String>,
-    /// Start over when none of them answers. BSS gives up, and so do we in its name.
+    /// Start over when none of them answers. Where a boot has failed, BSS gives up then, and so do
+    /// we in its name.
     pub forever: bool,
 }
 
@@ -41,7 +42,9 @@ pub fn boot(script: &BootScript<'_>) -> String {
         push(&mut out, initrd);
         out.push_str(" || goto boot_retry\n");
     }
-    out.push_str("boot || goto boot_retry\n:boot_retry\n");
+    // What was fetched before the failure would stay in memory, and go to the next kernel as a
+    // further initrd.
+    out.push_str("boot || goto boot_retry\n:boot_retry\nimgfree\n");
     push_retry(&mut out, *retry_delay, chain);
     out.push('\n');
     out
@@ -79,10 +82,12 @@ pub fn disk() -> String {
         .to_owned()
 }
 
+/// Each script takes the place of the one before. Inside of each other they would use up the stack,
+/// and iPXE for a BIOS is dead after 14 rounds.
 fn push_retry(out: &mut String, delay: u64, chain: &Chain) {
     writeln!(out, "sleep {delay}").expect("writing to a string");
     for (i, url) in chain.urls.iter().enumerate() {
-        out.push_str(if i == 0 { "chain " } else { " || chain " });
+        out.push_str(if i == 0 { "chain --replace " } else { " || chain --replace " });
         push(out, url);
     }
     if chain.forever {
@@ -129,8 +134,9 @@ mod tests {
             initrd --name initrd http://10.1.0.5/initramfs.img || goto boot_retry\n\
             boot || goto boot_retry\n\
             :boot_retry\n\
+            imgfree\n\
             sleep 30\n\
-            chain https://gw/apis/bss/boot/v1/bootscript?mac=a4:bf:01:3c:5e:70&retry=1\n\n"
+            chain --replace https://gw/apis/bss/boot/v1/bootscript?mac=a4:bf:01:3c:5e:70&retry=1\n\n"
         );
     }
 
@@ -139,7 +145,7 @@ mod tests {
         let script = ask_again(10, &chain(&["http://a/s", "http://b/s"], true));
         assert_eq!(
             script,
-            "#!ipxe\n:boot_retry\nsleep 10\nchain http://a/s || chain http://b/s || goto boot_retry\n"
+            "#!ipxe\n:boot_retry\nsleep 10\nchain --replace http://a/s || chain --replace http://b/s || goto boot_retry\n"
         );
     }
 
@@ -158,7 +164,7 @@ mod tests {
             };
             let text = boot(&script);
             let lines: Vec<&str> = text.split('\n').collect();
-            prop_assert_eq!(lines.len(), 8 + initrds.len());
+            prop_assert_eq!(lines.len(), 9 + initrds.len());
             prop_assert_eq!(lines[0], "#!ipxe");
             prop_assert!(lines[1].starts_with("kernel --name kernel "));
             prop_assert!(lines[2..2 + initrds.len()].iter().all(|l| l.starts_with("initrd --name ")));

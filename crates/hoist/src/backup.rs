@@ -30,9 +30,10 @@ pub(crate) struct BackupArgs {
 pub(crate) enum BackupCommand {
     /// Make a backup, and check it while it is written
     ///
-    /// It holds the records, the site's root key, hashes of tokens, journals and the catalogue of
-    /// artifacts. The admin token is not in it: a restored directory makes a new one. The file is
-    /// encrypted with age: to recipients, to a passphrase from a file, or to one that is asked for.
+    /// It holds the records, the site's root key, hashes of tokens and journals; of artifacts what
+    /// they are, and their contents only with `--with-artifacts`. The admin token is not in it: a
+    /// restored directory makes a new one. The file is encrypted with age: to recipients, to a
+    /// passphrase from a file, or to one that is asked for.
     #[command(
         after_help = "Examples:\n  hoist backup create --out site.backup --recipient age1…\n  \
         hoist backup create --out site.backup --passphrase-file /etc/hoist/backup.pass --offline"
@@ -60,7 +61,7 @@ pub(crate) struct CreateArgs {
     /// Replace the file if it is there
     #[arg(long)]
     force: bool,
-    /// The artifacts too, not only their catalogue
+    /// The contents of artifacts too: they can be large, and can be added again
     #[arg(long)]
     with_artifacts: bool,
     /// Read the data directory itself, without a server

@@ -383,6 +383,7 @@ mod tests {
             ("body-too-large", 2, 2),
             ("unsupported-media-type", 2, 2),
             ("too-many-failures", 1, 1),
+            ("too-many-requests", 1, 1),
             ("source-failed", 1, 1),
             ("internal", 1, 1),
             ("read-only", 1, 1),

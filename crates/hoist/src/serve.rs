@@ -1,5 +1,8 @@
 //! `hoist serve`: settings in, a running controller out, until a signal says stop.
 
+mod boot;
+
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -15,18 +18,17 @@ use hoist_server::controller::{Config, Controller, ControllerError};
 use hoist_server::data_dir::DataDirError;
 use hoist_server::inventory::SourceConfig;
 use hoist_server::jwks::{JwksConfig, JwksSource};
+use hoist_server::peer::Proxies;
 use hoist_server::telemetry::{LogFormat, init_logging};
 use hoist_server::{Limits, Retentions, systemd};
 use hoist_store::StoreError;
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::Connection;
 use crate::commands::Shell;
 use crate::connect::{self, Surroundings};
 use crate::failure::Failure;
-use crate::settings::{SettingError, Settings};
+use crate::settings::{SettingError, Settings, Takeover};
 
 /// Looked for in the data directory and here, when `--config` does not name another.
 const SYSTEM_CONFIG: &str = "/etc/hoist/hoist.toml";
@@ -54,9 +56,9 @@ pub(crate) struct ServeArgs {
     /// Where nodes come from: `store`, `smd+http://…`, `smd+https://…` or `file:…`
     #[arg(long, value_name = "URL")]
     inventory: Option<String>,
-    /// The URL under which nodes reach this controller
+    /// The URL under which nodes reach this controller, and, given again, those of the others
     #[arg(long, value_name = "URL")]
-    advertise: Option<String>,
+    advertise: Vec<String>,
     /// Configuration file
     #[arg(long, value_name = "FILE", env = "HOIST_CONFIG")]
     config: Option<PathBuf>,
@@ -66,7 +68,7 @@ pub(crate) struct ServeArgs {
 }
 
 pub(crate) fn run(args: &ServeArgs, shell: &mut Shell) -> Result<Exit, Failure> {
-    let settings = gather(args, &shell.connection)?;
+    let (settings, takeover) = gather(args, &shell.connection)?;
     if args.print_config {
         shell.printer.text(&settings.print())?;
         return Ok(Exit::Done);
@@ -82,6 +84,7 @@ pub(crate) fn run(args: &ServeArgs, shell: &mut Shell) -> Result<Exit, Failure> 
     };
     init_logging(format, settings.text("log.level"))
         .map_err(|error| settings.wrong("log.level", error.to_string()))?;
+    takeover.log(&settings);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -158,17 +161,22 @@ pub(crate) fn places(
         tls_listen: None,
         store,
         inventory: None,
-        advertise: None,
+        advertise: Vec::new(),
         config: config.map(PathBuf::from),
         print_config: false,
     };
-    let settings = gather(&args, connection)?;
+    let (settings, _) = gather(&args, connection)?;
     Ok((settings.text("data_dir").into(), settings.text("store").to_owned()))
 }
 
-/// File, environment, flags.
-fn gather(args: &ServeArgs, connection: &Connection) -> Result<Settings, Failure> {
+/// BSS's environment, file, environment, flags.
+fn gather(args: &ServeArgs, connection: &Connection) -> Result<(Settings, Takeover), Failure> {
     let mut settings = Settings::new();
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    let environment: BTreeMap<_, _> = std::env::vars_os().filter_map(text).collect();
+    let takeover = settings.read_bss(&environment);
     let data_dir = connect::data_dir(connection, &Surroundings::of_process());
     let own = data_dir.join("hoist.toml");
     match &args.config {
@@ -179,13 +187,15 @@ fn gather(args: &ServeArgs, connection: &Connection) -> Result<Settings, Failure
         }
         None => {}
     }
-    settings.read_environment(|name| std::env::var(name).ok());
+    settings.read_environment(|name| environment.get(name).cloned());
+    settings.settle_bss();
+    let advertise = (!args.advertise.is_empty()).then(|| args.advertise.join(","));
     let flags = [
         ("listen", "--listen", &args.listen),
         ("tls_listen", "--tls-listen", &args.tls_listen),
         ("store", "--store", &args.store),
         ("inventory", "--inventory", &args.inventory),
-        ("advertise", "--advertise", &args.advertise),
+        ("advertise", "--advertise", &advertise),
     ];
     for (key, flag, value) in flags {
         settings.set_flag(key, flag, value.clone());
@@ -195,7 +205,7 @@ fn gather(args: &ServeArgs, connection: &Connection) -> Result<Settings, Failure
     if settings.given("data_dir").is_none() {
         settings.set_flag("data_dir", "the default place", Some(data_dir.display().to_string()));
     }
-    Ok(settings)
+    Ok((settings, takeover))
 }
 
 fn config(settings: &Settings) -> Result<Config, SettingError> {
@@ -207,6 +217,8 @@ fn config(settings: &Settings) -> Result<Config, SettingError> {
     config.names = names(settings)?;
     config.policy = policy(settings)?;
     config.jwks = jwks(settings)?;
+    config.proxies = proxies(settings)?;
+    config.boot = boot::settings(settings)?;
     config.brake = Brake {
         nodes: settings.parse("brake.nodes")?,
         percent: settings.parse("brake.percent")?,
@@ -249,37 +261,24 @@ fn source(settings: &Settings) -> Result<Option<SourceConfig>, SettingError> {
     let Some(mut source) = SourceConfig::new(settings.parse("inventory")?) else { return Ok(None) };
     source.every = settings.duration("import.every")?;
     source.smd.token_file = settings.given("import.token_file").map(PathBuf::from);
-    source.smd.authorities = authorities(settings, "import.ca")?;
+    source.smd.authorities = settings.authorities("import.ca")?;
     source.smd.join.repair_bmc_nics = settings.parse("import.repair_bmc_nics")?;
     source.reconcile.max_prune_percent = settings.parse("import.max_prune_percent")?;
     source.reconcile.adopt = settings.parse("import.adopt")?;
     Ok(Some(source))
 }
 
-fn authorities(
-    settings: &Settings,
-    key: &'static str,
-) -> Result<Vec<CertificateDer<'static>>, SettingError> {
-    let Some(path) = settings.given(key) else { return Ok(Vec::new()) };
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
-    read.map_err(|error| settings.wrong(key, error.to_string()))
-}
-
-/// The machine's own name, the advertised host, and what else is said.
+/// The machine's own name, the advertised hosts, and what else is said.
 fn names(settings: &Settings) -> Result<Vec<ServerName>, SettingError> {
     let mut names: Vec<ServerName> = settings.list("names").map(server_name).collect();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     names.push(server_name(&host));
-    if let Some(url) = settings.given("advertise") {
-        let host = url.split_once("://").map_or(url, |(_, rest)| rest);
-        let host = host.split('/').next().unwrap_or(host);
+    for url in boot::advertised(settings)? {
+        let host = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
         let host = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((v6, _)) => v6,
             None => host.split_once(':').map_or(host, |(host, _)| host),
         };
-        if host.is_empty() {
-            return Err(settings.wrong("advertise", "it names no host".to_owned()));
-        }
         names.push(server_name(host));
     }
     Ok(names)
@@ -290,19 +289,38 @@ fn server_name(text: &str) -> ServerName {
 }
 
 fn policy(settings: &Settings) -> Result<Policy, SettingError> {
-    let mut locked = std::collections::HashSet::new();
+    let mut policy = Policy {
+        allow_plain_admin: settings.parse("auth.allow_plain_admin")?,
+        locked: std::collections::HashSet::new(),
+        bss: boot::auth(settings)?,
+        ..Policy::default()
+    };
     for word in settings.list("auth.locked") {
+        // `/boot/v1/dumpstate`, or `POST /boot/v1/hosts`.
+        if word.contains('/') {
+            policy.locked_paths.insert(word.to_owned());
+            continue;
+        }
         let context = serde_json::from_value(word.into())
             .map_err(|error| settings.wrong("auth.locked", error.to_string()))?;
-        locked.insert(context);
+        policy.locked.insert(context);
     }
-    Ok(Policy { allow_plain_admin: settings.parse("auth.allow_plain_admin")?, locked })
+    Ok(policy)
+}
+
+fn proxies(settings: &Settings) -> Result<Proxies, SettingError> {
+    let one = |text: &str| {
+        let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(Into::into));
+        let reason = "write networks like 10.1.0.0/24, or addresses";
+        network.map_err(|_| settings.wrong("http.trusted_proxies", reason.to_owned()))
+    };
+    settings.list("http.trusted_proxies").map(one).collect()
 }
 
 fn jwks(settings: &Settings) -> Result<Option<JwksConfig>, SettingError> {
     let Some(text) = settings.given("auth.jwks") else { return Ok(None) };
     let source = if text.starts_with("http://") || text.starts_with("https://") {
-        JwksSource::Url { url: text.to_owned(), roots: authorities(settings, "auth.jwks_ca")? }
+        JwksSource::Url { url: text.to_owned(), roots: settings.authorities("auth.jwks_ca")? }
     } else {
         JwksSource::File(text.into())
     };

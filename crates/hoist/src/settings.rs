@@ -4,6 +4,8 @@
 //! the reference, `hoist serve --print-config` prints it with the values in force, and each value
 //! remembers where it came from.
 
+mod bss;
+
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -11,6 +13,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use hoist_model::nearest;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+
+pub(crate) use bss::Takeover;
 
 /// One setting.
 #[derive(Debug)]
@@ -25,13 +31,13 @@ const fn setting(key: &'static str, default: &'static str, about: &'static str) 
     Setting { key, default, about }
 }
 
-pub(crate) const SETTINGS: [Setting; 31] = [
+pub(crate) const SETTINGS: [Setting; 47] = [
     setting("data_dir", "", "where state is kept; /var/lib/hoist for root"),
     setting("listen", "0.0.0.0:27778", "plain HTTP, or `off`"),
     setting("tls_listen", "0.0.0.0:27443", "HTTPS, or `off`"),
     setting("store", "embedded", "`embedded`, `etcd://…` or `postgres://…`"),
     setting("inventory", "store", "where nodes come from: `store`, `smd+http(s)://…`, `file:…`"),
-    setting("advertise", "", "URL under which nodes reach this controller"),
+    setting("advertise", "", "URLs under which nodes reach the controllers, by commas"),
     setting("names", "", "further host names and addresses for the certificate, by commas"),
     setting("import.every", "5m", "how often the inventory source is read"),
     setting("import.token_file", "", "bearer token for the inventory source"),
@@ -42,11 +48,27 @@ pub(crate) const SETTINGS: [Setting; 31] = [
     setting("brake.nodes", "50", "changes that affect more nodes must say how many"),
     setting("brake.percent", "10", "changes that affect a larger share must say how many"),
     setting("auth.allow_plain_admin", "false", "take tokens over plain HTTP from other machines"),
-    setting("auth.locked", "metrics", "contexts whose open reads need a token, by commas"),
+    setting("auth.locked", "metrics", "contexts and paths that need a token, by commas"),
     setting("auth.jwks", "", "file or URL of the key set for JWT bearer tokens"),
     setting("auth.jwks_ca", "", "PEM file of the only authority trusted for that URL"),
     setting("auth.issuer", "", "`iss` that a JWT must have"),
     setting("auth.audience", "", "`aud` that a JWT must have"),
+    setting("http.trusted_proxies", "", "networks whose `X-Forwarded-For` is believed, by commas"),
+    setting("boot.retry_delay", "30s", "pause before a machine whose boot failed asks again"),
+    setting("boot.ask_delay", "10s", "first pause of a machine there is nothing for yet"),
+    setting("boot.chain_base", "", "URL in front of `/boot/v1` where machines ask again"),
+    setting("boot.ds_address", "", "address in the `ds=` word of BSS records"),
+    setting("boot.notify_url", "", "told by POST that a machine asked for its boot script"),
+    setting("boot.spire_url", "", "server of the join tokens for `${SPIRE_JOIN_TOKEN}`"),
+    setting("boot.ca", "", "PEM file of the only authority trusted for these two"),
+    setting("bss.auth", "token", "who may use bootparameters: `token`, `jwks` or `open`"),
+    setting("bss.portable_ds", "false", "write `ds=` of BSS records as every cloud-init takes it"),
+    setting("bss.keep_kernel", "false", "refuse a PUT that would take a record's kernel away"),
+    setting("s3.endpoint", "", "URL of the service that `s3://` names are signed for"),
+    setting("s3.region", "us-east-1", "its region"),
+    setting("s3.bucket", "", "the bucket of names without one"),
+    setting("s3.access_key_file", "", "file with the access key; else HOIST_S3_ACCESS_KEY"),
+    setting("s3.secret_key_file", "", "file with the secret key; else HOIST_S3_SECRET_KEY"),
     setting("limits.connections", "16384", "open connections per listener"),
     setting("limits.body_bytes", "8388608", "largest request body"),
     setting("limits.request_seconds", "30", "longest time for one request"),
@@ -63,7 +85,11 @@ pub(crate) const SETTINGS: [Setting; 31] = [
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     Default,
-    File { path: PathBuf },
+    /// A variable of the Boot Script Service.
+    Bss(&'static str),
+    File {
+        path: PathBuf,
+    },
     Environment(String),
     Flag(&'static str),
 }
@@ -165,6 +191,16 @@ impl Settings {
             .map_err(|error| self.wrong(key, error.to_string()))
     }
 
+    /// A PEM file of certificates; none when it is not given.
+    pub(crate) fn authorities(
+        &self,
+        key: &'static str,
+    ) -> Result<Vec<CertificateDer<'static>>, SettingError> {
+        let Some(path) = self.given(key) else { return Ok(Vec::new()) };
+        let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+        read.map_err(|error| self.wrong(key, error.to_string()))
+    }
+
     pub(crate) fn wrong(&self, key: &'static str, reason: String) -> SettingError {
         let (value, origin) = self.0.get(key).expect("only settings of the table are asked for");
         // A store address may hold a password.
@@ -236,6 +272,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
+            Self::Bss(name) => write!(f, "from BSS's {name}"),
             Self::File { path } => write!(f, "from {}", path.display()),
             Self::Environment(name) => write!(f, "from {name}"),
             Self::Flag(flag) => write!(f, "from {flag}"),

@@ -1,97 +1,15 @@
 //! The real program, as processes: started, killed, started again, side by side, on a full disk.
 
-use std::fs;
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+#[path = "support/controller.rs"]
+mod controller;
 
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use controller::{Controller, eventually, hoist};
 use hoist_testkit::etcd::EtcdServer;
 use hoist_testkit::stores::fresh_name;
-
-const HOIST: &str = env!("CARGO_BIN_EXE_hoist");
-
-/// Long enough for a busy machine, short enough to notice that something hangs.
-const PATIENCE: Duration = Duration::from_mins(1);
-
-/// A `hoist serve` process on its own data directory.
-struct Controller {
-    child: Child,
-    data_dir: PathBuf,
-}
-
-impl Controller {
-    fn start(data_dir: &Path, more: &[&str]) -> Self {
-        let mut child = Command::new(HOIST)
-            .args(["serve", "--listen", "127.0.0.1:0", "--tls-listen", "off", "--data-dir"])
-            .arg(data_dir)
-            .args(more)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the program starts");
-        let mut first = String::new();
-        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
-        lines.read_line(&mut first).expect("it says where it listens");
-        assert!(first.starts_with("listening on http://"), "{first:?}");
-        // Keeps the pipe open and empty.
-        std::thread::spawn(move || lines.lines().for_each(drop));
-        Self { child, data_dir: data_dir.to_owned() }
-    }
-
-    fn hoist(&self, words: &[&str]) -> Output {
-        hoist(&self.data_dir, words)
-    }
-
-    /// Runs a command that must succeed; gives its output.
-    fn does(&self, words: &[&str]) -> String {
-        let output = self.hoist(words);
-        assert!(output.status.success(), "hoist {words:?}: {output:?}");
-        String::from_utf8(output.stdout).expect("text")
-    }
-
-    fn nodes(&self) -> Vec<String> {
-        self.does(&["node", "list", "-o", "name"]).lines().map(str::to_owned).collect()
-    }
-
-    fn kill(mut self) {
-        self.child.kill().expect("it runs");
-        self.child.wait().expect("it ended");
-    }
-
-    /// Asks it to stop; gives the exit code.
-    fn terminate(mut self) -> Option<i32> {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-TERM", &pid]).status().expect("kill is there");
-        assert!(sent.success());
-        self.child.wait().expect("it ended").code()
-    }
-}
-
-impl Drop for Controller {
-    fn drop(&mut self) {
-        // Already gone, if the test ended it.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn hoist(data_dir: &Path, words: &[&str]) -> Output {
-    let mut command = Command::new(HOIST);
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HOIST_")) {
-        command.env_remove(name);
-    }
-    command.arg("--data-dir").arg(data_dir).args(words).stdin(Stdio::null());
-    command.output().expect("the program runs")
-}
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "it never came to pass: {what}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
 
 fn write_nodes(path: &Path, range: std::ops::Range<u32>) -> String {
     let node = |i: u32| {

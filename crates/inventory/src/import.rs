@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use hoist_model::{Name, NodeId, NodeState, Provenance};
 use hoist_store::{Key, Lease, Op, Revision, Store, StoreError, Txn};
 use jiff::Timestamp;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::plan::{Draft, Plan};
@@ -63,6 +63,14 @@ pub struct Progress {
     pub error: Option<String>,
 }
 
+/// How many cycles there were: what began later than it was asked for has seen what was meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cycles {
+    pub begun: u64,
+    /// Whether or not they succeeded.
+    pub ended: u64,
+}
+
 /// A source and what its cycles need. Cheap to clone; all clones are the same importer.
 #[derive(Debug, Clone)]
 pub struct Importer(Arc<Inner>);
@@ -76,6 +84,7 @@ struct Inner {
     every: Duration,
     owner: String,
     progress: Mutex<Progress>,
+    cycles: watch::Sender<Cycles>,
     wanted: Notify,
     /// One cycle at a time; the lease is kept between them, since taking it is a write, and an
     /// idle cycle makes none.
@@ -101,6 +110,7 @@ impl Importer {
             every,
             owner,
             progress: Mutex::default(),
+            cycles: watch::Sender::default(),
             wanted: Notify::new(),
             turn: tokio::sync::Mutex::default(),
             left_at: Mutex::default(),
@@ -109,6 +119,11 @@ impl Importer {
 
     pub fn progress(&self) -> Progress {
         self.0.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Counts the cycles.
+    pub fn cycles(&self) -> watch::Receiver<Cycles> {
+        self.0.cycles.subscribe()
     }
 
     /// Asks for a cycle soon. Many requests make one cycle.
@@ -145,10 +160,12 @@ impl Importer {
     /// One cycle now. Whoever runs the last one calls [`Self::release`].
     pub async fn cycle(&self, commit: &dyn Commit) -> Result<Report, ImportError> {
         let mut lease = self.0.turn.lock().await;
+        self.0.cycles.send_modify(|cycles| cycles.begun += 1);
         let outcome = match self.hold(&mut lease).await {
             Ok(()) => self.cycle_alone(commit).await,
             Err(error) => Err(error),
         };
+        self.0.cycles.send_modify(|cycles| cycles.ended = cycles.begun);
         let mut progress = self.0.progress.lock().unwrap_or_else(PoisonError::into_inner);
         match &outcome {
             Ok(report) => {

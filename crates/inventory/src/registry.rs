@@ -153,6 +153,9 @@ pub enum WriteError {
     /// Nothing was changed.
     #[error("there is no {subject}")]
     NotFound { subject: String },
+    /// Nothing was changed: whoever drafted has its own reason.
+    #[error(transparent)]
+    Draft(Box<dyn std::error::Error + Send + Sync>),
     /// Nothing was changed.
     #[error("others were faster {ATTEMPTS} times in a row")]
     Busy,

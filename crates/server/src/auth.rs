@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,8 +24,8 @@ use crate::extract::{nearest, too_large};
 use crate::failure::Failure;
 use crate::jwks::{Jwks, JwtError};
 use crate::peer::{Peer, RequestId};
-use crate::principal::{Principal, Reach, Who};
-use crate::route::{Plane, RouteSpec, Template};
+use crate::principal::{Grant, Principal, Reach, Who};
+use crate::route::{Legacy, Plane, RouteSpec, Template};
 use crate::tasks::Tasks;
 use crate::token::{TokenError, Tokens};
 
@@ -48,11 +49,51 @@ pub struct Policy {
     pub allow_plain_admin: bool,
     /// Contexts whose lockable routes need a token.
     pub locked: HashSet<Context>,
+    /// Single lockable paths that need one: `/boot/v1/dumpstate`, or with one method only
+    /// `POST /boot/v1/hosts`.
+    pub locked_paths: HashSet<String>,
+    /// Who may use BSS's boot parameters.
+    pub bss: BssAuth,
+}
+
+/// Who may read and write boot parameters in BSS's way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BssAuth {
+    /// Holders of a token with `boot`, as everywhere.
+    #[default]
+    Token,
+    /// Besides them, holders of any token that the key set verifies, also over plain HTTP: BSS
+    /// with a key set.
+    Jwks,
+    /// Everybody: BSS without one.
+    Open,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("it is one of `token`, `jwks` or `open`")]
+pub struct ParseBssAuthError;
+
+impl FromStr for BssAuth {
+    type Err = ParseBssAuthError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "token" => Ok(Self::Token),
+            "jwks" => Ok(Self::Jwks),
+            "open" => Ok(Self::Open),
+            _ => Err(ParseBssAuthError),
+        }
+    }
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { allow_plain_admin: false, locked: HashSet::from([Context::Metrics]) }
+        Self {
+            allow_plain_admin: false,
+            locked: HashSet::from([Context::Metrics]),
+            locked_paths: HashSet::new(),
+            bss: BssAuth::Token,
+        }
     }
 }
 
@@ -112,6 +153,9 @@ pub(crate) async fn guard(
         Err(failure) => failure.into_response(),
     };
     response.extensions_mut().insert(Template(spec.path));
+    if spec.legacy {
+        response.extensions_mut().insert(Legacy);
+    }
     response
 }
 
@@ -178,21 +222,31 @@ impl Gate {
 
     /// Who is asking, if they may ask this.
     fn admit(&self, spec: &RouteSpec, request: &Request) -> Result<Principal, Failure> {
-        let Some((verb, context)) = spec.plane.needs(&self.policy) else {
+        let Some((verb, context)) = spec.needs(&self.policy) else {
             // Credentials are not looked at: a booting node must not fail over a stale header.
-            return Ok(Principal::anonymous());
+            return Ok(match spec.plane {
+                Plane::Bss { verb } => open_bss(verb),
+                _ => Principal::anonymous(),
+            });
         };
+        let as_bss = matches!(spec.plane, Plane::Bss { .. }) && self.policy.bss == BssAuth::Jwks;
         let peer = request.extensions().get::<Peer>().ok_or_else(|| {
             Failure::new(Code::Internal, "the listener did not say who is asking")
         })?;
-        if !peer.secure && !peer.is_loopback() && !self.policy.allow_plain_admin {
+        let plain = !peer.secure && !peer.is_loopback();
+        if plain && !as_bss && !self.policy.allow_plain_admin {
             return Err(Failure::new(
                 Code::PlainAdmin,
                 "this route is not served over plain HTTP to other machines",
             )
             .with_remedy("use the TLS address, or set `allow_plain_admin`"));
         }
-        let principal = self.authenticate(request.headers(), peer)?;
+        let cookie = as_bss.then(|| jwt_cookie(request.headers())).flatten();
+        let token = bearer(request.headers()).or(cookie);
+        let principal = self.authenticate(token, peer)?;
+        if as_bss && matches!(principal.who(), Who::Jwt { .. }) {
+            return Ok(principal.with(boot_grant()));
+        }
         match principal.reach(verb, context) {
             Reach::All => Ok(principal),
             Reach::Some(_) if spec.selective || spec.plane == Plane::Agent => Ok(principal),
@@ -210,8 +264,8 @@ impl Gate {
         }
     }
 
-    fn authenticate(&self, headers: &HeaderMap, peer: &Peer) -> Result<Principal, Failure> {
-        let Some(token) = bearer(headers) else {
+    fn authenticate(&self, token: Option<&str>, peer: &Peer) -> Result<Principal, Failure> {
+        let Some(token) = token else {
             return Err(Failure::new(Code::Unauthenticated, "this route needs a token")
                 .with_remedy("send `Authorization: Bearer <token>`"));
         };
@@ -269,7 +323,7 @@ impl RouteSpec {
     /// Runs to its end whatever its caller does.
     fn writes(&self) -> bool {
         match self.plane {
-            Plane::Admin { verb, .. } => verb == Verb::Write,
+            Plane::Admin { verb, .. } | Plane::Bss { verb } => verb == Verb::Write,
             _ => !self.method.is_safe(),
         }
     }
@@ -277,7 +331,8 @@ impl RouteSpec {
     /// Leaves an audit entry even when the handler wrote none. Reports of agents and nodes are
     /// too many for that; what they change is told by the handlers that change it.
     fn audited(&self) -> bool {
-        matches!(self.plane, Plane::Admin { verb: Verb::Write, .. })
+        let writes = Verb::Write;
+        matches!(self.plane, Plane::Admin { verb, .. } | Plane::Bss { verb } if verb == writes)
     }
 }
 
@@ -334,7 +389,11 @@ async fn drain(request: Request) {
     if request.headers().contains_key(header::EXPECT) {
         return;
     }
-    let mut body = Limited::new(request.into_body(), DRAIN_BYTES);
+    drain_body(request.into_body()).await;
+}
+
+pub(crate) async fn drain_body(body: Body) {
+    let mut body = Limited::new(body, DRAIN_BYTES);
     let all = async { while let Some(Ok(_)) = body.frame().await {} };
     let _ = tokio::time::timeout(DRAIN_TIME, all).await;
 }
@@ -348,6 +407,26 @@ fn content_length(headers: &HeaderMap) -> Option<usize> {
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// Where browsers behind BSS's gateway carry their token.
+fn jwt_cookie(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = cookies.flat_map(|cookies| cookies.split(';'));
+    pairs.find_map(|pair| pair.trim().strip_prefix("jwt="))
+}
+
+/// What BSS lets everybody do who gets past its door.
+fn boot_grant() -> Grant {
+    let verbs = vec![Verb::Read, Verb::Write];
+    Grant { verbs, contexts: vec![Context::Boot], selector: None }
+}
+
+fn open_bss(verb: Verb) -> Principal {
+    if verb == Verb::Write {
+        metrics::counter!("hoist_bss_open_writes_total").increment(1);
+    }
+    Principal::anonymous().with(boot_grant())
 }
 
 fn token_reason(error: TokenError) -> &'static str {

@@ -8,7 +8,7 @@
 //! | `store/000000.jsonl`, … | the export of the store (`hoist_store::copy`), cut into pieces |
 //! | `ca/…` | the site's root; server certificates are made anew |
 //! | `journal/…` | what runs have done |
-//! | `artifacts/…` | the catalogue (`artifacts/*.json`); the artifacts only when asked for |
+//! | `artifacts/…` | the contents of artifacts, only when asked for |
 //! | `contents.json` | [`Contents`] |
 //! | `SHA256SUMS` | of all entries before it |
 //!

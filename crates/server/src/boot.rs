@@ -5,30 +5,66 @@
 //! and written behind.
 
 mod change;
+mod cloud_init;
 mod discovered;
+mod helper;
+mod history;
+mod hosts;
+mod join_token;
 mod native;
+mod notice;
 mod once;
+mod parameters;
+mod refresh;
 mod script;
+mod service;
 mod sightings;
 mod states;
 
 use std::sync::Arc;
 
+use axum::response::{IntoResponse, Response};
 use hoist_api::admin::Context;
+use hoist_boot::Booter;
 use hoist_boot::rule::BootRule;
-use hoist_boot::{Booter, Settings};
-use hoist_inventory::Registry;
+use hoist_inventory::{Registry, States};
+use http::{HeaderValue, header};
+use rustls_pki_types::CertificateDer;
+use tokio::sync::Semaphore;
 
+use cloud_init::Reports;
+use join_token::JoinTokens;
+use notice::Notices;
+use refresh::Refresh;
+
+use crate::inventory::Source;
 use crate::route::{Plane, Route, with_state};
 use crate::server::Chassis;
 
+pub use helper::HelperError;
+pub use hoist_boot::Settings as ScriptSettings;
+pub use hoist_boot::presign::S3;
 pub use once::OneBoots;
 pub use sightings::{Endpoint, Seen, Sightings, Stranger};
 
 /// What a site decides about booting.
 #[derive(Debug, Clone, Default)]
 pub struct BootSettings {
-    pub scripts: Settings,
+    pub scripts: ScriptSettings,
+    /// A PUT of boot parameters without a kernel is refused where there is one.
+    pub keep_kernel: bool,
+    pub helpers: Helpers,
+}
+
+/// Other services that booting involves.
+#[derive(Debug, Clone, Default)]
+pub struct Helpers {
+    /// Gives the join tokens for `${SPIRE_JOIN_TOKEN}`.
+    pub spire: Option<String>,
+    /// Is told of every machine that asks for its script.
+    pub notify: Option<String>,
+    /// Trusted for both, besides nothing else; empty means the machine's.
+    pub authorities: Vec<CertificateDer<'static>>,
 }
 
 /// What the handlers share.
@@ -39,18 +75,73 @@ pub struct Boot {
     pub(crate) booter: Arc<Booter>,
     pub(crate) sightings: Sightings,
     pub(crate) one_boots: OneBoots,
+    states: States,
+    /// `embedded`, `etcd` or `postgres`.
+    backend: &'static str,
+    refresh: Refresh,
+    contacts: Contacts,
+    reports: Arc<Reports>,
+    /// Turns for answers with everything in them.
+    whole_sites: Arc<Semaphore>,
+    keep_kernel: bool,
+}
+
+/// What booting stands on besides the chassis.
+#[derive(Debug)]
+pub struct Grounds {
+    pub registry: Registry,
+    pub states: States,
+    pub backend: &'static str,
+    pub source: Option<Source>,
+    pub contacts: Contacts,
+}
+
+/// The other services, if there are any.
+#[derive(Debug, Clone, Default)]
+pub struct Contacts {
+    join_tokens: Option<JoinTokens>,
+    notices: Option<Notices>,
+}
+
+impl Contacts {
+    /// Connects to nothing yet.
+    pub fn new(helpers: &Helpers) -> Result<Self, HelperError> {
+        let Helpers { spire, notify, authorities } = helpers;
+        if spire.is_none() && notify.is_none() {
+            return Ok(Self::default());
+        }
+        let client = helper::client(authorities)?;
+        let join_tokens = spire.as_ref().map(|url| JoinTokens::new(client.clone(), url));
+        let notices = notify.as_ref().map(|url| Notices::new(client, url.clone()));
+        Ok(Self { join_tokens, notices })
+    }
 }
 
 /// Open to everybody, unless the site has locked it.
 pub(crate) const OPEN: Plane = Plane::Lockable { context: Context::Boot };
 
+/// Answers with everything in them that are made at once.
+const WHOLE_SITES: usize = 2;
+
 impl Boot {
-    pub fn new(chassis: &Chassis, registry: Registry, settings: BootSettings) -> Self {
-        let sightings = Sightings::new(Arc::clone(&chassis.store));
-        let one_boots = OneBoots::new(chassis, registry.clone());
+    pub fn new(chassis: &Chassis, grounds: Grounds, settings: BootSettings) -> Self {
+        let Grounds { registry, states, backend, source, contacts } = grounds;
         let booter = Arc::new(Booter::new(settings.scripts));
         registry.set_rule(Arc::new(BootRule::new(Arc::clone(&booter))));
-        Self { chassis: chassis.clone(), registry, booter, sightings, one_boots }
+        Self {
+            chassis: chassis.clone(),
+            booter,
+            sightings: Sightings::new(Arc::clone(&chassis.store)),
+            one_boots: OneBoots::new(chassis, registry.clone()),
+            registry,
+            states,
+            backend,
+            refresh: Refresh::new(source),
+            contacts,
+            reports: Arc::default(),
+            whole_sites: Arc::new(Semaphore::new(WHOLE_SITES)),
+            keep_kernel: settings.keep_kernel,
+        }
     }
 
     /// Starts what runs beside the answers.
@@ -60,13 +151,30 @@ impl Boot {
         tasks.spawn("sightings", self.sightings.clone().flush(stop.clone()));
         tasks.spawn("sightings of others", self.sightings.clone().follow(stop.clone()));
         tasks.spawn("one boot", self.one_boots.clone().write(stop.clone()));
+        tasks.spawn("refresh", self.refresh.clone().run(stop.clone()));
+        if let Some(notices) = &self.contacts.notices {
+            tasks.spawn("boot notices", notices.clone().send(stop.clone()));
+        }
     }
 }
 
 /// All routes of the context.
 pub fn routes(boot: &Boot) -> Vec<Route> {
+    let bss = bss_routes().into_iter().map(|route| route.lenient().legacy()).collect();
+    let all = [
+        script_routes(boot),
+        parameters::routes(),
+        bss,
+        native::routes(),
+        states::routes(),
+        discovered::routes(),
+    ];
+    with_state(all.into_iter().flatten().collect(), boot)
+}
+
+fn script_routes(boot: &Boot) -> Vec<Route<Boot>> {
     let direct = boot.clone();
-    let mut routes = vec![
+    vec![
         Route::get("/boot/v1/bootscript", OPEN, script::bootscript)
             .summary("What a machine boots: an iPXE script")
             .query("mac", "who is asking, in any spelling")
@@ -81,9 +189,68 @@ pub fn routes(boot: &Boot) -> Vec<Route> {
             .lenient()
             .legacy()
             .direct(move |head| script::direct(&direct, head)),
-    ];
-    routes.extend(native::routes());
-    routes.extend(states::routes());
-    routes.extend(discovered::routes());
-    with_state(routes, boot)
+    ]
+}
+
+/// What else BSS answers.
+fn bss_routes() -> Vec<Route<Boot>> {
+    const JSON: &str = "application/json";
+    vec![
+        Route::get("/boot/v1/hosts", OPEN, hosts::get)
+            .summary("BSS: the nodes of the inventory, all or those named")
+            .query("name", "xnames or names, joined by commas or repeated")
+            .query("mac", "MACs")
+            .query("nid", "nids")
+            .gives_media(200, JSON),
+        Route::post("/boot/v1/hosts", OPEN, refresh::hosts)
+            .summary("BSS: read the inventory source anew")
+            .gives_nothing(204),
+        Route::get("/boot/v1/dumpstate", OPEN, hosts::dumpstate)
+            .summary("BSS: all nodes and all boot parameters")
+            .gives_media(200, JSON),
+        Route::get("/boot/v1/endpoint-history", OPEN, history::get)
+            .summary("BSS: when each node last asked for what")
+            .query("name", "one node")
+            .query("endpoint", "`bootscript` or `user-data`")
+            .gives_media(200, JSON),
+        Route::post("/boot/v1/scn", OPEN, refresh::scn)
+            .summary("BSS: a notice that the state of nodes changed")
+            .gives_nothing(200),
+        Route::get("/boot/v1/service/status", OPEN, service::status)
+            .summary("BSS: whether it runs")
+            .gives_media(200, JSON),
+        Route::get("/boot/v1/service/version", OPEN, service::version)
+            .summary("BSS: the version")
+            .gives_media(200, JSON),
+        Route::get("/boot/v1/service/hsm", OPEN, service::hsm)
+            .summary("BSS: whether the inventory source answers")
+            .gives_media(200, JSON),
+        Route::get("/boot/v1/service/storage/status", OPEN, service::storage)
+            .summary("BSS: whether the store answers")
+            .gives_media(200, JSON),
+        Route::get("/boot/v1/service/etcd", OPEN, service::etcd)
+            .summary("BSS: the same, as its upstream tells it")
+            .gives_media(200, JSON),
+        Route::get("/boot/v1/service/status/all", OPEN, service::all)
+            .summary("BSS: all of that")
+            .gives_media(200, JSON),
+        Route::get("/meta-data", OPEN, cloud_init::meta_data)
+            .summary("BSS: cloud-init's meta-data of the node that asks")
+            .query("key", "only this member: `a.b.c`")
+            .gives_media(200, JSON),
+        Route::get("/user-data", OPEN, cloud_init::user_data)
+            .summary("BSS: cloud-init's user-data of the node that asks")
+            .gives_media(200, "text/yaml"),
+        Route::post("/phone-home", OPEN, cloud_init::phone_home)
+            .summary("BSS: a node says that it is up")
+            .body_limit(cloud_init::MAX_REPORT)
+            .gives_media(200, JSON),
+    ]
+}
+
+/// JSON with the type that BSS gives it.
+fn bss_json<T: serde::Serialize + ?Sized>(value: &T) -> Response {
+    const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=UTF-8");
+    let body = serde_json::to_vec(value).expect("a plain value");
+    ([(header::CONTENT_TYPE, JSON)], body).into_response()
 }

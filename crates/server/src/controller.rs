@@ -16,8 +16,9 @@ use hoist_store::{Store, StoreError};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use crate::auth::Policy;
-use crate::boot::{self, Boot, BootSettings};
+use crate::artifacts::{self, Artifacts};
+use crate::auth::{BssAuth, Policy};
+use crate::boot::{self, Boot, BootSettings, Contacts, Grounds, HelperError};
 use crate::ca::ServerName;
 use crate::data_dir::{DataDir, DataDirError, Runtime};
 use crate::database::UpgradeError;
@@ -25,6 +26,7 @@ use crate::health::Finding;
 use crate::inventory::{self, Background, Inventory, STALE_AFTER, Source, SourceConfig, committer};
 use crate::jwks::JwksConfig;
 use crate::listen::Limits;
+use crate::peer::Proxies;
 use crate::server::{Chassis, Retentions, Running, Server, StartError, Stopped};
 use crate::{backup, chain, database, registration};
 
@@ -52,6 +54,8 @@ pub struct Config {
     pub retentions: Retentions,
     pub brake: Brake,
     pub jwks: Option<JwksConfig>,
+    /// Who may say for whom they ask.
+    pub proxies: Proxies,
     pub boot: BootSettings,
 }
 
@@ -69,6 +73,7 @@ impl Config {
             retentions: Retentions::default(),
             brake: Brake::default(),
             jwks: None,
+            proxies: Proxies::default(),
             boot: BootSettings::default(),
         }
     }
@@ -85,6 +90,8 @@ pub enum ControllerError {
     Load(#[source] LoadError),
     #[error("the inventory source cannot be used")]
     Source(#[from] SourceError),
+    #[error("the services that booting involves cannot be used")]
+    Helper(#[from] HelperError),
     #[error("the server cannot start")]
     Start(#[from] StartError),
     #[error("the store cannot be brought to the schema of this version")]
@@ -104,6 +111,11 @@ impl Controller {
     /// Starts, and returns once it listens and answers.
     pub async fn start(config: Config) -> Result<Self, ControllerError> {
         let started = Instant::now();
+        if config.policy.bss == BssAuth::Open {
+            tracing::warn!(
+                "`bss.auth` is `open`: everybody who reaches this server can change what nodes boot"
+            );
+        }
         let data_dir = DataDir::open(&config.data_dir)?;
         let address = config.store.parse::<Address>();
         let store_error = |source| ControllerError::Store {
@@ -130,6 +142,7 @@ impl Controller {
             .names(config.names)
             .policy(config.policy)
             .limits(config.limits)
+            .proxies(config.proxies)
             .retentions(config.retentions);
         if let Some(addr) = config.listen {
             builder = builder.listen_plain(addr);
@@ -142,11 +155,19 @@ impl Controller {
         }
         let (sender, receiver) = std::sync::mpsc::channel();
         let (shared_registry, shared_states) = (registry.clone(), states.clone());
-        let (boot_registry, boot_settings) = (registry.clone(), config.boot);
         let source =
             config.source.as_ref().map(|c| open_source(c, &registry, &states)).transpose()?;
+        let grounds = Grounds {
+            registry: registry.clone(),
+            states: states.clone(),
+            backend,
+            source: source.clone(),
+            contacts: Contacts::new(&config.boot.helpers)?,
+        };
         let background = Background { started, backend, source: source.clone() };
         let dir = data_dir.path().to_owned();
+        let (artifact_dir, artifact_registry) = (dir.clone(), registry.clone());
+        let siblings = config.boot.scripts.advertise.clone();
         let running = builder
             .context(move |chassis| backup::route::routes(chassis, dir))
             .context(move |chassis| {
@@ -157,10 +178,15 @@ impl Controller {
                 routes
             })
             .context(move |chassis| {
-                let boot = Boot::new(chassis, boot_registry, boot_settings);
+                let boot = Boot::new(chassis, grounds, config.boot);
                 let routes = boot::routes(&boot);
                 boot.start();
                 routes
+            })
+            .context(move |chassis| {
+                let artifacts = Artifacts::new(chassis, artifact_registry, &artifact_dir, siblings);
+                artifacts.start();
+                artifacts::routes(&artifacts)
             })
             .start()
             .await?;

@@ -35,7 +35,7 @@ pub(crate) use nodes::{bad_parameter, bind};
 pub(crate) use sight::{Scoped, Sight, no_such_node};
 pub(crate) use status::STALE_AFTER;
 pub use status::{Background, Source};
-pub(crate) use write::read_documents;
+pub(crate) use write::{WriteQuery, read_documents};
 
 /// A bulk change is read line by line, so this bounds patience, not memory.
 pub(crate) const MAX_APPLY_BYTES: usize = 4 << 30;

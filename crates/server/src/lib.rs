@@ -5,6 +5,7 @@
 //! the composition root passes values in.
 
 mod admin;
+pub mod artifacts;
 pub mod audit;
 pub mod auth;
 pub mod backup;

@@ -7,7 +7,7 @@ use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
-use hoist_api::Code;
+use hoist_api::{Code, Problem};
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use metrics::{Counter, Histogram};
 use tokio::time::Instant;
@@ -15,7 +15,7 @@ use tracing::Instrument;
 
 use crate::failure::Failure;
 use crate::peer::RequestId;
-use crate::route::Template;
+use crate::route::{Legacy, Template};
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -80,9 +80,25 @@ fn write_problem(response: &mut Response, failure: &Failure, id: &RequestId, met
     if *method == Method::HEAD {
         return;
     }
-    let mut problem = failure.problem().clone();
-    problem.request_id = Some(id.to_string());
-    let body = serde_json::to_vec(&problem).expect("a problem always serializes");
+    let body = if response.extensions().get::<Legacy>().is_some() {
+        legacy_problem(response.status(), failure.problem())
+    } else {
+        let mut problem = failure.problem().clone();
+        problem.request_id = Some(id.to_string());
+        serde_json::to_vec(&problem).expect("a problem always serializes")
+    };
     response.headers_mut().remove(header::CONTENT_LENGTH);
     *response.body_mut() = Body::from(body);
+}
+
+/// As BSS writes it. What it has no member for goes into the detail.
+fn legacy_problem(status: StatusCode, problem: &Problem) -> Vec<u8> {
+    let remedy = problem.remedy.as_ref().map(|remedy| format!("; {remedy}")).unwrap_or_default();
+    let body = serde_json::json!({
+        "type": "about:blank",
+        "title": status.canonical_reason().unwrap_or_default(),
+        "detail": format!("{}{remedy}", problem.detail),
+        "status": status.as_u16(),
+    });
+    body.to_string().into_bytes()
 }

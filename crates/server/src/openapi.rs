@@ -85,7 +85,9 @@ fn operation(spec: &RouteSpec, generator: &mut SchemaGenerator) -> Value {
         operation["requestBody"] = json!({ "required": true, "content": content });
     }
     match spec.plane {
-        Plane::Admin { .. } | Plane::Agent => operation["security"] = json!([{ "token": [] }]),
+        Plane::Admin { .. } | Plane::Bss { .. } | Plane::Agent => {
+            operation["security"] = json!([{ "token": [] }]);
+        }
         Plane::Lockable { .. } => operation["security"] = json!([{}, { "token": [] }]),
         Plane::Open | Plane::Proof => operation["security"] = json!([]),
     }

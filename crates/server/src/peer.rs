@@ -2,12 +2,13 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
-use http::HeaderValue;
 use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use ipnet::IpNet;
 use rustls_pki_types::CertificateDer;
 
 use crate::failure::Failure;
@@ -32,6 +33,13 @@ pub struct GatewayPrefix(&'static str);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestId(HeaderValue);
 
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The networks of proxies that are believed when they say for whom they ask. Everybody else is
+/// who the connection says, whatever their headers claim.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Proxies(Vec<IpNet>);
+
 /// Longest request id we take from a client.
 const MAX_REQUEST_ID: usize = 64;
 
@@ -42,8 +50,35 @@ impl Peer {
     }
 }
 
+impl FromIterator<IpNet> for Proxies {
+    fn from_iter<I: IntoIterator<Item = IpNet>>(networks: I) -> Self {
+        Self(networks.into_iter().collect())
+    }
+}
+
+impl Proxies {
+    /// The address of who really asks: the last one in `X-Forwarded-For` that is not a proxy of
+    /// ours, as long as every one behind it is.
+    pub fn client(&self, peer: &Peer, headers: &HeaderMap) -> IpAddr {
+        let mut client = peer.addr.ip().to_canonical();
+        if self.0.is_empty() {
+            return client;
+        }
+        let lines = headers.get_all(FORWARDED_FOR);
+        let lines: Vec<&str> = lines.iter().filter_map(|line| line.to_str().ok()).collect();
+        let mut named = lines.iter().rev().flat_map(|line| line.rsplit(','));
+        while self.0.iter().any(|network| network.contains(&client)) {
+            let Some(Ok(before)) = named.next().map(|text| text.trim().parse::<IpAddr>()) else {
+                break;
+            };
+            client = before.to_canonical();
+        }
+        client
+    }
+}
+
 impl GatewayPrefix {
-    /// What OpenCHAMI's gateway puts in front of BSS.
+    /// What `OpenCHAMI`'s gateway puts in front of BSS.
     pub(crate) const BSS: Self = Self("/apis/bss");
 
     /// Empty, or a path without a slash at its end.
@@ -116,6 +151,34 @@ mod tests {
         assert_ne!(take(b"\xff\xfe"), "");
         assert_eq!(take(&[b'a'; 64]).len(), 64);
         assert_eq!(take(&[b'a'; 65]).len(), 16);
+    }
+
+    #[test]
+    fn only_listed_proxies_say_for_whom_they_ask() {
+        let proxies: Proxies =
+            ["10.0.0.0/24".parse().unwrap(), "fd00::/64".parse().unwrap()].into_iter().collect();
+        let client = |proxies: &Proxies, peer: &str, lines: &[&str]| {
+            let addr = SocketAddr::new(peer.parse().unwrap(), 1);
+            let peer = Peer { addr, secure: false, certificates: [].into() };
+            let lines = lines.iter().map(|line| (FORWARDED_FOR, line.parse().unwrap()));
+            proxies.client(&peer, &lines.collect()).to_string()
+        };
+        for (peer, lines, expected) in [
+            ("10.0.0.9", &["192.0.2.1"][..], "192.0.2.1"),
+            ("::ffff:10.0.0.9", &["192.0.2.1"], "192.0.2.1"),
+            ("fd00::9", &["2001:db8::1"], "2001:db8::1"),
+            // What the client itself wrote stands in front, and does not count.
+            ("10.0.0.9", &["203.0.113.5, 192.0.2.1"], "192.0.2.1"),
+            ("10.0.0.9", &["203.0.113.5", "192.0.2.1"], "192.0.2.1"),
+            // Through two of ours.
+            ("10.0.0.9", &["192.0.2.1, 10.0.0.8"], "192.0.2.1"),
+            ("10.0.0.9", &["who knows"], "10.0.0.9"),
+            ("10.0.0.9", &[], "10.0.0.9"),
+            ("192.0.2.77", &["192.0.2.1"], "192.0.2.77"),
+        ] {
+            assert_eq!(client(&proxies, peer, lines), expected, "{peer} {lines:?}");
+        }
+        assert_eq!(client(&Proxies::default(), "10.0.0.9", &["192.0.2.1"]), "10.0.0.9");
     }
 
     #[test]

@@ -78,6 +78,13 @@ impl Principal {
         Self::new(Who::Admin, [all])
     }
 
+    /// The same, with one grant more.
+    #[must_use]
+    pub fn with(self, grant: Grant) -> Self {
+        let grants: Vec<_> = self.grants.iter().cloned().chain([grant]).collect();
+        Self::new(self.who, grants)
+    }
+
     pub fn who(&self) -> &Who {
         &self.who
     }

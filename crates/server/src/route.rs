@@ -37,7 +37,7 @@ use hoist_api::admin::{Context, Verb};
 use http::{HeaderValue, Method, header};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use crate::auth::{Gate, Policy};
+use crate::auth::{BssAuth, Gate, Policy};
 use crate::direct::{Answering, Direct, Head};
 use crate::failure::Failure;
 
@@ -46,11 +46,14 @@ use crate::failure::Failure;
 pub enum Plane {
     /// Everybody, always.
     Open,
-    /// Everybody, unless the site has locked the context: then a token with `read` on it.
+    /// Everybody, unless the site has locked the context or the path: then a token with `read` on
+    /// the context, or `write` where something is sent.
     Lockable { context: Context },
     /// Holders of a token with this verb in this context; over plain HTTP only from loopback,
     /// unless the site allows it.
     Admin { context: Context, verb: Verb },
+    /// BSS's own clients: what `bss.auth` asks for.
+    Bss { verb: Verb },
     /// The agent of a node: a token with `write` in the context `agent`, whose selector names the
     /// node. The handler compares it with the node it is asked about.
     Agent,
@@ -67,6 +70,10 @@ pub struct Route<S = ()> {
 
 /// What is declared about a route.
 #[derive(Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "declarations that have nothing to do with each other"
+)]
 pub struct RouteSpec {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
@@ -115,6 +122,8 @@ pub enum RouteError {
     NoSummary { method: Method, path: &'static str },
     #[error("route `{method} {path}` cannot be answered directly; only open GET routes can")]
     NotDirect { method: Method, path: &'static str },
+    #[error("`{path}` cannot be locked; `hoist serve` knows no lockable route of that path")]
+    NotLockable { path: String },
 }
 
 /// A response extension for streams whose lines must arrive one by one: they are not compressed.
@@ -127,6 +136,10 @@ pub struct Live;
 /// The template of the route that answered, as a response extension: a label that cannot explode.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Template(pub(crate) &'static str);
+
+/// A response extension: problems are told as BSS tells them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Legacy;
 
 impl<S: Clone + Send + Sync + 'static> Route<S> {
     pub fn get<H: Handler<T, S>, T: 'static>(path: &'static str, plane: Plane, handler: H) -> Self {
@@ -225,8 +238,8 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
         self
     }
 
-    /// The path answers wrong methods as BSS does: HEAD and OPTIONS are wrong too, and the detail
-    /// of the 405 lists what is right.
+    /// The path answers as BSS does: HEAD and OPTIONS are wrong methods, the detail of a 405 lists
+    /// the right ones, and problems have BSS's members and no others.
     #[must_use]
     pub fn legacy(mut self) -> Self {
         self.spec.legacy = true;
@@ -344,11 +357,23 @@ impl RouteTable {
         })
     }
 
+    /// A path that is to be locked and is not lockable would stay open unnoticed.
+    pub(crate) fn check(&self, policy: &Policy) -> Result<(), RouteError> {
+        let lockable = |path: &String| {
+            let mut open = self.specs().filter(|spec| matches!(spec.plane, Plane::Lockable { .. }));
+            open.any(|spec| spec.is_meant_by(path))
+        };
+        match policy.locked_paths.iter().find(|path| !lockable(path)) {
+            Some(path) => Err(RouteError::NotLockable { path: path.clone() }),
+            None => Ok(()),
+        }
+    }
+
     /// The ways past the router that are open under this policy.
     pub(crate) fn direct(&self, policy: &Policy) -> Vec<Direct> {
         self.routes
             .iter()
-            .filter(|route| route.spec.plane.needs(policy).is_none())
+            .filter(|route| route.spec.needs(policy).is_none())
             .filter_map(|Route { spec, direct, .. }| {
                 direct.as_ref().map(|answer| Direct::new(spec.path, Arc::clone(answer)))
             })
@@ -417,24 +442,41 @@ fn wrong_legacy_method(allow: &str) -> Response {
     let mut response = failure.into_response();
     let allow = HeaderValue::from_str(allow).expect("names of methods");
     response.headers_mut().insert(header::ALLOW, allow);
+    response.extensions_mut().insert(Legacy);
     response
 }
 
-impl Plane {
+impl RouteSpec {
     /// What a token has to allow; `None` when nobody is asked for one.
-    pub(crate) fn needs(self, policy: &Policy) -> Option<(Verb, Context)> {
-        match self {
-            Self::Open | Self::Proof => None,
-            Self::Lockable { context } => {
-                policy.locked.contains(&context).then_some((Verb::Read, context))
+    pub(crate) fn needs(&self, policy: &Policy) -> Option<(Verb, Context)> {
+        match self.plane {
+            Plane::Open | Plane::Proof => None,
+            Plane::Lockable { context } => {
+                let verb = if self.method.is_safe() { Verb::Read } else { Verb::Write };
+                let locked = policy.locked.contains(&context) || self.is_locked_by_path(policy);
+                locked.then_some((verb, context))
             }
-            Self::Admin { context, verb } => Some((verb, context)),
-            Self::Agent => Some((Verb::Write, Context::Agent)),
+            Plane::Admin { context, verb } => Some((verb, context)),
+            Plane::Bss { verb } => match policy.bss {
+                BssAuth::Token | BssAuth::Jwks => Some((verb, Context::Boot)),
+                BssAuth::Open => None,
+            },
+            Plane::Agent => Some((Verb::Write, Context::Agent)),
         }
     }
-}
 
-impl RouteSpec {
+    fn is_locked_by_path(&self, policy: &Policy) -> bool {
+        policy.locked_paths.iter().any(|locked| self.is_meant_by(locked))
+    }
+
+    /// Whether it is `/path` or `METHOD /path`.
+    fn is_meant_by(&self, locked: &str) -> bool {
+        match locked.split_once(' ') {
+            Some((method, path)) => self.method == method && self.path == path,
+            None => self.path == locked,
+        }
+    }
+
     fn may_be_direct(&self) -> bool {
         let open = matches!(self.plane, Plane::Open | Plane::Lockable { .. });
         open && self.method == Method::GET && !self.path.contains('{')
@@ -447,6 +489,7 @@ impl fmt::Display for Plane {
             Self::Open => f.write_str("open"),
             Self::Lockable { context } => write!(f, "lockable {context}"),
             Self::Admin { context, verb } => write!(f, "admin {context}:{verb}"),
+            Self::Bss { verb } => write!(f, "bss {}:{verb}", Context::Boot),
             Self::Agent => f.write_str("agent"),
             Self::Proof => f.write_str("proof"),
         }

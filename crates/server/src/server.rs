@@ -27,6 +27,7 @@ use crate::events::EventBus;
 use crate::health::{Finding, Readiness};
 use crate::jwks::{Jwks, JwksConfig};
 use crate::listen::{App, Host, Limits, Listener};
+use crate::peer::Proxies;
 use crate::route::{Live, Route, RouteError, RouteTable};
 use crate::tasks::Tasks;
 use crate::token::{AdminTokenError, Tokens, ensure_admin_token};
@@ -57,6 +58,7 @@ pub struct Chassis {
     pub readiness: Readiness,
     pub ca: Arc<Ca>,
     pub tasks: Tasks,
+    pub proxies: Arc<Proxies>,
 }
 
 /// How long things are kept.
@@ -94,6 +96,7 @@ pub struct ServerBuilder {
     limits: Limits,
     retentions: Retentions,
     jwks: Option<JwksConfig>,
+    proxies: Proxies,
     contexts: Vec<MakeRoutes>,
 }
 
@@ -147,6 +150,7 @@ impl Server {
             limits: Limits::default(),
             retentions: Retentions::default(),
             jwks: None,
+            proxies: Proxies::default(),
             contexts: Vec::new(),
         }
     }
@@ -199,6 +203,13 @@ impl ServerBuilder {
     #[must_use]
     pub fn jwks(mut self, config: JwksConfig) -> Self {
         self.jwks = Some(config);
+        self
+    }
+
+    /// Who may say for whom they ask.
+    #[must_use]
+    pub fn proxies(mut self, proxies: Proxies) -> Self {
+        self.proxies = proxies;
         self
     }
 
@@ -274,6 +285,7 @@ impl ServerBuilder {
             readiness: Readiness::default(),
             ca: Arc::new(ca),
             tasks: Tasks::default(),
+            proxies: Arc::new(std::mem::take(&mut self.proxies)),
             store,
             clock,
             audit,
@@ -291,6 +303,7 @@ impl ServerBuilder {
         }
         let jwks = self.jwks.take().map(|config| Arc::new(Jwks::new(config)));
         let table = finish_table(routes)?;
+        table.check(&self.policy)?;
         let planes = table.planes();
         let direct = table.direct(&self.policy);
         let gate = Gate {

@@ -73,6 +73,10 @@ fn describe() {
     describe_counter!("hoist_events_lost_total", "Events that the store could not take in time");
     describe_gauge!("hoist_event_queue", "Events waiting for the store");
     describe_counter!("hoist_event_readers_cut_total", "Event streams closed for being slow");
+    describe_counter!("hoist_artifact_bytes_total", "Bytes of artifacts sent");
+    describe_counter!("hoist_artifact_pulls_total", "Fetches from other controllers by outcome");
+    describe_gauge!("hoist_artifact_blobs", "Artifact contents on the disk");
+    describe_gauge!("hoist_artifact_blob_bytes", "Bytes of artifact contents on the disk");
     describe_counter!("hoist_event_resets_total", "Event streams that lost continuity");
 }
 

@@ -80,9 +80,7 @@ async fn a_restored_site_answers_as_the_one_that_was_backed_up() {
     let first = Site::start(&data_dir, "embedded").await;
     let secret = first.fill().await;
     // What later parts of hoist will keep beside the store.
-    for (name, content) in
-        [("journal/run-1/0001", "step"), ("artifacts/index.json", "{}"), ("artifacts/ab/abcd", "k")]
-    {
+    for (name, content) in [("journal/run-1/0001", "step"), ("artifacts/blobs/ab/abcd", "k")] {
         std::fs::create_dir_all(data_dir.join(name).parent().unwrap()).unwrap();
         std::fs::write(data_dir.join(name), content).unwrap();
     }
@@ -105,7 +103,7 @@ async fn a_restored_site_answers_as_the_one_that_was_backed_up() {
         let dir = second_dir.path().join("data");
         let restored = restore(&bytes, &dir, &store).await.unwrap();
         assert_eq!(restored.summary, summary);
-        for kept in ["journal/run-1/0001", "artifacts/index.json", "artifacts/ab/abcd"] {
+        for kept in ["journal/run-1/0001", "artifacts/blobs/ab/abcd"] {
             assert_eq!(
                 std::fs::read(dir.join(kept)).unwrap(),
                 std::fs::read(data_dir.join(kept)).unwrap()
@@ -150,9 +148,11 @@ async fn a_restored_site_answers_as_the_one_that_was_backed_up() {
 async fn artifacts_travel_only_when_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let site = Site::start(dir.path(), "embedded").await;
-    std::fs::create_dir_all(dir.path().join("artifacts")).unwrap();
-    std::fs::write(dir.path().join("artifacts/abcd"), "kernel").unwrap();
-    std::fs::write(dir.path().join("artifacts/index.json"), "{}").unwrap();
+    for name in ["blobs/ab/abcd", "parts/cdef", "damaged/0123"] {
+        let path = dir.path().join("artifacts").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "kernel").unwrap();
+    }
     let mut chunks = site.client().backup(false).await.unwrap();
     let mut bytes = Vec::new();
     while let Some(chunk) = chunks.next().await.unwrap() {
@@ -168,7 +168,6 @@ async fn artifacts_travel_only_when_asked_for() {
         "store/000000.jsonl",
         "ca/root.key",
         "ca/root.pem",
-        "artifacts/index.json",
         "contents.json",
         "SHA256SUMS",
     ];

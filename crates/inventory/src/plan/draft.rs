@@ -61,6 +61,11 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// The site as it was.
+    pub fn roster(&self) -> &'a Roster {
+        self.roster
+    }
+
     pub(super) fn refuse(&mut self, refusal: Refusal) {
         self.refusals.push(refusal);
     }
@@ -371,11 +376,6 @@ impl<'a> Draft<'a> {
 
 /// Looking into the draft.
 impl Draft<'_> {
-    /// The site as it was.
-    pub fn roster(&self) -> &Roster {
-        self.roster
-    }
-
     pub fn boot_state(&self, node: NodeId) -> Option<&BootState> {
         match self.states.get(&node) {
             Some(changed) => changed.as_ref(),

@@ -74,15 +74,12 @@ mod tests {
             let mut copies = Vec::new();
             for (key, value) in steps {
                 copies.push((shards.clone(), map.clone()));
-                match value {
-                    Some(value) => {
-                        shards.insert(key, value);
-                        map.insert(key, value);
-                    }
-                    None => {
-                        shards.remove(&key);
-                        map.remove(&key);
-                    }
+                if let Some(value) = value {
+                    shards.insert(key, value);
+                    map.insert(key, value);
+                } else {
+                    shards.remove(&key);
+                    map.remove(&key);
                 }
             }
             copies.push((shards, map));

@@ -44,7 +44,7 @@ pub(crate) fn routes(chassis: &Chassis, data_dir: PathBuf) -> Vec<Route> {
     let routes = vec![
         Route::get("/admin/v1/backup", admin(Verb::Write), backup)
             .summary("A whole backup, not encrypted: it holds the site's keys")
-            .query("with_artifacts", "`1`: the artifacts too, not only their catalogue")
+            .query("with_artifacts", "`1`: the contents of artifacts too")
             .streaming()
             .gives_media(200, ZSTD),
         Route::get("/admin/v1/db", admin(Verb::Read), status)

@@ -144,7 +144,7 @@ impl<W: Write> Pack<W> {
                     Place::Ca if is_remade(&path) => continue,
                     Place::Ca => {}
                     Place::Journal => contents.journal_files += 1,
-                    Place::Artifacts if is_catalogue(&dir, &path) => {}
+                    Place::Artifacts if !path.starts_with(dir.join("blobs")) => continue,
                     Place::Artifacts if with_artifacts => contents.artifacts += 1,
                     Place::Artifacts => {
                         contents.artifacts_left_out += 1;
@@ -222,11 +222,6 @@ impl<R: Read> Read for Hashed<R> {
 /// Server certificates are made anew, for the names of the machine that is restored to.
 fn is_remade(path: &Path) -> bool {
     path.file_stem().is_some_and(|stem| stem == "server")
-}
-
-/// What artifacts there are, apart from the artifacts.
-fn is_catalogue(dir: &Path, path: &Path) -> bool {
-    path.parent() == Some(dir) && path.extension().is_some_and(|extension| extension == "json")
 }
 
 /// All files below `dir`, in order; none if it is not there. Hidden ones are files in the making.

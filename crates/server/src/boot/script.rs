@@ -1,21 +1,22 @@
 //! `/boot/v1/bootscript`: the answer every booting machine waits for.
 
+use std::net::SocketAddr;
+
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hoist_api::Code;
-use hoist_boot::answer::Parts;
+use hoist_boot::answer::{Parts, Pending};
 use hoist_boot::{Answer, Asked, Place, Served, What};
-use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Uri, header};
 
-use super::Boot;
 use super::sightings::Allowance;
+use super::{Boot, bss_json};
 use crate::direct::Head;
 use crate::failure::Failure;
 use crate::peer::{GatewayPrefix, Peer};
 
 pub(super) const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=UTF-8");
-const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=UTF-8");
 
 /// Without waiting; `None` when there is something to wait for, or a problem to tell.
 pub(super) fn direct(boot: &Boot, head: &Head<'_>) -> Option<http::Response<Bytes>> {
@@ -25,6 +26,7 @@ pub(super) fn direct(boot: &Boot, head: &Head<'_>) -> Option<http::Response<Byte
     if !boot.note(&asked, &served, head.peer, head.headers) {
         return None;
     }
+    boot.tell(head.peer, head.headers);
     let mut response = http::Response::new(Bytes::from(text));
     response.headers_mut().insert(header::CONTENT_TYPE, TEXT);
     Some(response)
@@ -37,11 +39,13 @@ pub(super) async fn bootscript(
     prefix: GatewayPrefix,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
+    boot.tell(&peer, &headers);
     let asked = Asked::parse(uri.query().unwrap_or_default())
         .map_err(|error| Failure::new(Code::BadParameter, error.to_string()))?;
     let answer = match boot.answer(&asked, place(&headers, &peer, prefix)) {
-        Answer::NeedsToken(_) => {
-            return Err(Failure::new(Code::Internal, "join tokens cannot be fetched"));
+        Answer::NeedsToken(pending) => {
+            let token = boot.join_token(&pending).await?;
+            pending.finish(&token)
         }
         answer => answer,
     };
@@ -67,12 +71,11 @@ fn json(parts: Parts) -> Response {
         }
         image
     };
-    let body = serde_json::json!({
+    bss_json(&serde_json::json!({
         "params": parts.params,
         "kernel": image(parts.kernel, parts.kernel_params),
         "initrd": image(parts.initrd, parts.initrd_params),
-    });
-    (StatusCode::OK, [(header::CONTENT_TYPE, JSON)], body.to_string()).into_response()
+    }))
 }
 
 pub(crate) fn place<'a>(headers: &'a HeaderMap, peer: &Peer, prefix: GatewayPrefix) -> Place<'a> {
@@ -81,6 +84,26 @@ pub(crate) fn place<'a>(headers: &'a HeaderMap, peer: &Peer, prefix: GatewayPref
 }
 
 impl Boot {
+    /// Tells who wants to know that a machine asked.
+    fn tell(&self, peer: &Peer, headers: &HeaderMap) {
+        if let Some(notices) = &self.contacts.notices {
+            let client = self.chassis.proxies.client(peer, headers);
+            notices.tell(SocketAddr::new(client, peer.addr.port()));
+        }
+    }
+
+    async fn join_token(&self, pending: &Pending) -> Result<String, Failure> {
+        let Some(join_tokens) = &self.contacts.join_tokens else {
+            let detail = format!("{}: there is nobody to ask for a join token", pending.xname);
+            return Err(Failure::new(Code::Internal, detail).with_remedy("set `boot.spire_url`"));
+        };
+        join_tokens.fetch(pending).await.map_err(|error| {
+            metrics::counter!("hoist_join_token_failures_total").increment(1);
+            tracing::warn!(node = pending.xname, error = %crate::chain(&error), "no join token");
+            Failure::new(Code::Internal, format!("{}: no join token: {error}", pending.xname))
+        })
+    }
+
     fn answer(&self, asked: &Asked<'_>, place: Place<'_>) -> Answer {
         let roster = self.registry.roster();
         let now = self.chassis.clock.now();
@@ -89,7 +112,7 @@ impl Boot {
 
     /// Remembers what was served; false when a stranger asks too often.
     fn note(&self, asked: &Asked<'_>, served: &Served, peer: &Peer, headers: &HeaderMap) -> bool {
-        let (now, from) = (self.chassis.clock.now(), peer.addr.ip().to_canonical());
+        let (now, from) = (self.chassis.clock.now(), self.chassis.proxies.client(peer, headers));
         match (served.node, &served.what) {
             (Some(node), What::Boot { name, revision, one_boot, .. }) => {
                 self.sightings.booted(node, name, *revision, from, now);

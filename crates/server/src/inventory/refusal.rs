@@ -1,6 +1,7 @@
 //! How a refused write is told.
 
 use hoist_api::{Code, Conflict, Fault, Problem};
+use hoist_boot::parameters::Refused;
 use hoist_inventory::plan::{Reason, Refusal};
 use hoist_inventory::registry::WriteError;
 use hoist_model::document::DocumentError;
@@ -27,6 +28,10 @@ impl From<WriteError> for Failure {
             WriteError::Busy => Self::new(Code::Busy, detail).with_remedy("try again"),
             WriteError::NotLoaded => Self::new(Code::ReadOnly, detail)
                 .with_remedy("reads go on from the last-good copy; try again when `/readyz` is ok"),
+            WriteError::Draft(reason) => match reason.downcast::<Refused>() {
+                Ok(refused) => (*refused).into(),
+                Err(_) => Self::new(Code::Internal, detail),
+            },
             WriteError::Store(error) => error.into(),
             _ => Self::new(Code::Internal, detail),
         }

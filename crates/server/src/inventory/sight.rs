@@ -87,7 +87,7 @@ impl Commit for Scoped {
             return Ok(());
         }
         let known = |id| before.by_id(id).is_none_or(|node| sight.reaches(before, node));
-        for put in &plan.puts {
+        for put in plan.puts.iter().filter(|put| !is_boot(&put.key())) {
             match put {
                 // Neither a node out of reach, nor one moved out of it.
                 Resource::Node(node) if known(node.id) && sight.reaches(before, node) => {}
@@ -97,7 +97,7 @@ impl Commit for Scoped {
                 other => return forbidden(told(&other.key())),
             }
         }
-        for key in &plan.deletes {
+        for key in plan.deletes.iter().filter(|key| !is_boot(key)) {
             match key {
                 ResourceKey::Node(id) | ResourceKey::BootState(id) if known(*id) => {}
                 // By its name: that is how whoever removes a node they cannot see called it.

@@ -33,14 +33,14 @@ pub(super) use rest::{
 const MAX_ITEMS: usize = 10_000;
 
 #[derive(Debug, Clone, Copy, Deserialize)]
-pub(super) struct WriteQuery {
+pub(crate) struct WriteQuery {
     #[serde(default)]
     dry_run: Flag,
     affects: Option<usize>,
 }
 
 impl WriteQuery {
-    fn terms(self) -> Terms {
+    pub(crate) fn terms(self) -> Terms {
         let Self { dry_run, affects } = self;
         Terms { dry_run: dry_run.0, affects, ..Terms::default() }
     }

@@ -1,7 +1,7 @@
 //! Booting as hoist itself has it (`/boot/v2`), over real sockets: a whole controller, asked by
 //! machines and by people.
 
-#[path = "../inventory/site.rs"]
+#[path = "../support/whole.rs"]
 #[allow(dead_code, reason = "several test binaries share it, and none uses all of it")]
 mod site;
 

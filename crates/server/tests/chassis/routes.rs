@@ -30,7 +30,14 @@ async fn a_legacy_path_refuses_methods_as_bss_does() {
     for method in [Method::PUT, Method::DELETE, Method::OPTIONS] {
         let response = site.request(method, "/boot/v1/test").send().await.unwrap();
         assert_eq!(response.headers()["allow"], "GET,POST");
-        assert_eq!(problem(response, 405).await.detail, "allow GET,POST");
+        let problem: serde_json::Value = response.json().await.unwrap();
+        let expected = serde_json::json!({
+            "type": "about:blank",
+            "title": "Method Not Allowed",
+            "detail": "allow GET,POST",
+            "status": 405,
+        });
+        assert_eq!(problem, expected);
     }
     let head = site.request(Method::HEAD, "/boot/v1/test").send().await.unwrap();
     assert_eq!(
@@ -48,7 +55,7 @@ async fn a_lenient_route_ignores_parameters_it_does_not_know() {
     let odd = "/boot/v1/test?kettle=1&%ff&&=";
     assert_eq!(site.get(odd).await.status(), 200);
     let lenient_for_get_only = site.request(Method::POST, odd).send().await.unwrap();
-    assert_eq!(problem(lenient_for_get_only, 400).await.code, Code::UnknownParameter);
+    assert_eq!(lenient_for_get_only.status(), 400);
     site.stop().await;
 }
 

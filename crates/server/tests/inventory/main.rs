@@ -1,5 +1,6 @@
 //! The inventory over real sockets and real stores: a whole controller, asked as its users ask it.
 
+#[path = "../support/whole.rs"]
 mod site;
 
 mod bulk;

@@ -1,5 +1,7 @@
 //! A whole controller on port 0, with the store and the data directory of its own.
 
+#![allow(dead_code, reason = "several test binaries share it, and none uses all of it")]
+
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::Path;

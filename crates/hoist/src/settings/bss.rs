@@ -1,0 +1,263 @@
+//! The environment of the Boot Script Service, so that its container can be replaced by hoist's.
+//!
+//! Its names stand beneath everything of hoist's own: file, variables and flags win over them.
+
+use std::collections::BTreeMap;
+
+use super::{Origin, Settings};
+
+/// Taken over as they are.
+const SAME: [(&str, &str); 5] = [
+    ("BSS_HTTP_LISTEN", "listen"),
+    ("BSS_ADVERTISE_ADDRESS", "boot.ds_address"),
+    ("BSS_BOOTSCRIPT_NOTIFY_URL", "boot.notify_url"),
+    ("BSS_JWKS_URL", "auth.jwks"),
+    ("SPIRE_TOKEN_URL", "boot.spire_url"),
+];
+
+/// Numbers of seconds.
+const SECONDS: [(&str, &str); 2] =
+    [("BSS_RETRY_DELAY", "boot.retry_delay"), ("BSS_HSM_RETRIEVAL_DELAY", "boot.ask_delay")];
+
+/// The parts of the URL where machines ask again, with BSS's defaults.
+const CHAIN: [(&str, &str); 3] = [
+    ("BSS_CHAIN_PROTO", "https"),
+    ("BSS_IPXE_SERVER", "api-gw-service-nmn.local"),
+    ("BSS_GW_URI", "/apis/bss"),
+];
+
+/// Useless without each other: a lone `S3_ENDPOINT` may be meant for another program.
+const S3: [(&str, &str); 3] =
+    [("S3_ENDPOINT", "s3.endpoint"), ("S3_REGION", "s3.region"), ("S3_BUCKET", "s3.bucket")];
+const S3_KEYS: [&str; 2] = ["S3_ACCESS_KEY", "S3_SECRET_KEY"];
+
+const OTHER_DATABASE: &str = "hoist does not open BSS's database; \
+    copy its boot parameters with `hoist boot import-bss`, and say `store` for hoist's own";
+
+/// Beginnings of names that mean something to BSS and nothing to hoist, and what to do instead.
+const LEFT: [(&str, &str); 8] = [
+    ("BSS_OAUTH2_", "give the token for SMD with `import.token_file`"),
+    ("BSS_USESQL", OTHER_DATABASE),
+    ("BSS_DB", OTHER_DATABASE),
+    ("ETCD_HOST", OTHER_DATABASE),
+    ("ETCD_PORT", OTHER_DATABASE),
+    ("DATASTORE_BASE", OTHER_DATABASE),
+    ("NFD_URL", "not needed: hoist reads its source by itself, and `/boot/v1/scn` works without"),
+    ("BSS_", "it has no counterpart here"),
+];
+
+/// What became of BSS's names, to be told when there is a log.
+#[derive(Debug, Default)]
+pub(crate) struct Takeover {
+    left: Vec<(String, &'static str)>,
+}
+
+impl Settings {
+    /// Takes what BSS's environment says. Called before anything else is read.
+    pub(crate) fn read_bss(&mut self, environment: &BTreeMap<String, String>) -> Takeover {
+        let given = |name: &str| environment.get(name).filter(|value| !value.is_empty());
+        for (name, key) in SAME {
+            if let Some(value) = given(name) {
+                self.take_over(key, name, value.clone());
+            }
+        }
+        for (name, key) in SECONDS {
+            if let Some(value) = given(name) {
+                self.take_over(key, name, format!("{value}s"));
+            }
+        }
+        if let Some(url) = given("HSM_URL") {
+            let http = url.starts_with("http://") || url.starts_with("https://");
+            let location = if http { format!("smd+{url}") } else { url.clone() };
+            self.take_over("inventory", "HSM_URL", location);
+        }
+        self.take_chain(environment);
+        if S3_KEYS.iter().all(|name| given(name).is_some()) && given("S3_ENDPOINT").is_some() {
+            for (name, key) in S3 {
+                if let Some(value) = given(name) {
+                    self.take_over(key, name, value.clone());
+                }
+            }
+        }
+        self.take_auth(environment);
+        Takeover { left: left(environment) }
+    }
+
+    /// BSS has defaults for each part; an empty server means the one that the machine asked.
+    fn take_chain(&mut self, environment: &BTreeMap<String, String>) {
+        let Some((named, _)) = CHAIN.iter().find(|(name, _)| environment.contains_key(*name))
+        else {
+            return;
+        };
+        let [proto, server, prefix] =
+            CHAIN.map(|(name, default)| environment.get(name).map_or(default, String::as_str));
+        if !server.is_empty() {
+            self.take_over("boot.chain_base", named, format!("{proto}://{server}{prefix}"));
+        }
+    }
+
+    /// What BSS did: check tokens if it was given keys, else let everybody in.
+    fn take_auth(&mut self, environment: &BTreeMap<String, String>) {
+        let keys = environment.get("BSS_JWKS_URL").filter(|url| !url.is_empty());
+        if keys.is_some() {
+            self.take_over("bss.auth", "BSS_JWKS_URL", "jwks".to_owned());
+        } else if environment.keys().any(|name| name.starts_with("BSS_")) {
+            self.take_over("bss.auth", "environment, which has no BSS_JWKS_URL", "open".to_owned());
+        }
+    }
+
+    fn take_over(&mut self, key: &'static str, name: &'static str, value: String) {
+        self.0.insert(key, (value, Origin::Bss(name)));
+    }
+
+    /// Called when everything is read. Who was given keys of hoist's own has decided about access,
+    /// so BSS's habit does not count any more.
+    pub(crate) fn settle_bss(&mut self) {
+        let origin = |key| self.0.get(key).map(|(_, origin)| origin);
+        let habit = matches!(origin("bss.auth"), Some(Origin::Bss(_)));
+        let own = !matches!(origin("auth.jwks"), Some(Origin::Bss(_) | Origin::Default));
+        if habit && own {
+            self.0.insert("bss.auth", ("token".to_owned(), Origin::Default));
+        }
+    }
+}
+
+fn left(environment: &BTreeMap<String, String>) -> Vec<(String, &'static str)> {
+    let taken = |name: &str| {
+        let tables = SAME.iter().chain(&SECONDS).chain(&CHAIN);
+        tables.into_iter().any(|(known, _)| *known == name)
+    };
+    let reason = |name: &str| {
+        let known = LEFT.iter().find(|(start, _)| name.starts_with(start));
+        known.filter(|_| !taken(name)).map(|(_, reason)| *reason)
+    };
+    environment.keys().filter_map(|name| Some((name.clone(), reason(name)?))).collect()
+}
+
+impl Takeover {
+    /// Says what was taken over and what was not; never a value, which may be a secret.
+    pub(crate) fn log(&self, settings: &Settings) {
+        let taken: Vec<String> = settings
+            .0
+            .iter()
+            .filter(|(_, (_, origin))| matches!(origin, Origin::Bss(_)))
+            .map(|(key, (_, origin))| format!("{key} {origin}"))
+            .collect();
+        if !taken.is_empty() {
+            let taken = taken.join(", ");
+            tracing::info!(taken, "settings taken over from BSS's environment");
+        }
+        for (name, reason) in &self.left {
+            tracing::warn!(name, reason, "not taken over from BSS's environment");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn settings(pairs: &[(&str, &str)]) -> Settings {
+        let mut settings = Settings::new();
+        settings.read_bss(&environment(pairs));
+        settings.settle_bss();
+        settings
+    }
+
+    #[test]
+    fn a_deployment_of_bss_is_taken_over_by_its_own_names() {
+        let settings = settings(&[
+            ("BSS_HTTP_LISTEN", ":27778"),
+            ("HSM_URL", "http://smd:27779"),
+            ("BSS_ADVERTISE_ADDRESS", "http://10.1.0.2"),
+            ("BSS_IPXE_SERVER", "boot.example.org"),
+            ("BSS_CHAIN_PROTO", "http"),
+            ("BSS_GW_URI", ""),
+            ("BSS_RETRY_DELAY", "5"),
+            ("BSS_HSM_RETRIEVAL_DELAY", "7"),
+            ("BSS_JWKS_URL", "https://id.example.org/keys"),
+            ("BSS_BOOTSCRIPT_NOTIFY_URL", "http://tpm/notify"),
+            ("SPIRE_TOKEN_URL", "https://spire-tokens:54440"),
+            ("S3_ENDPOINT", "http://rgw"),
+            ("S3_BUCKET", "boot-images"),
+            ("S3_ACCESS_KEY", "a"),
+            ("S3_SECRET_KEY", "hunter2"),
+        ]);
+        for (key, expected) in [
+            ("listen", ":27778"),
+            ("inventory", "smd+http://smd:27779"),
+            ("boot.ds_address", "http://10.1.0.2"),
+            ("boot.chain_base", "http://boot.example.org"),
+            ("boot.retry_delay", "5s"),
+            ("boot.ask_delay", "7s"),
+            ("auth.jwks", "https://id.example.org/keys"),
+            ("bss.auth", "jwks"),
+            ("boot.notify_url", "http://tpm/notify"),
+            ("boot.spire_url", "https://spire-tokens:54440"),
+            ("s3.endpoint", "http://rgw"),
+            ("s3.bucket", "boot-images"),
+        ] {
+            assert_eq!(settings.text(key), expected, "{key}");
+        }
+        assert!(!settings.print().contains("hunter2"));
+    }
+
+    #[test]
+    fn the_chain_has_the_defaults_of_bss_only_where_bss_is_in_use() {
+        let chain = |pairs: &[(&str, &str)]| settings(pairs).text("boot.chain_base").to_owned();
+        assert_eq!(chain(&[]), "");
+        assert_eq!(chain(&[("BSS_IPXE_SERVER", "h")]), "https://h/apis/bss");
+        assert_eq!(chain(&[("BSS_GW_URI", "/x")]), "https://api-gw-service-nmn.local/x");
+        assert_eq!(chain(&[("BSS_IPXE_SERVER", ""), ("BSS_CHAIN_PROTO", "http")]), "");
+    }
+
+    #[test]
+    fn access_is_as_bss_had_it_and_only_where_bss_is_in_use() {
+        let auth = |pairs: &[(&str, &str)]| settings(pairs).text("bss.auth").to_owned();
+        assert_eq!(auth(&[]), "token");
+        assert_eq!(auth(&[("S3_ENDPOINT", "http://rgw"), ("ETCD_HOST", "e")]), "token");
+        assert_eq!(auth(&[("BSS_RETRY_DELAY", "30")]), "open");
+        assert_eq!(auth(&[("BSS_JWKS_URL", "")]), "open");
+        assert_eq!(auth(&[("BSS_JWKS_URL", "http://h/keys")]), "jwks");
+    }
+
+    #[test]
+    fn hoists_own_names_win() {
+        let mut settings = Settings::new();
+        settings.read_bss(&environment(&[("BSS_HTTP_LISTEN", ":1"), ("BSS_RETRY_DELAY", "9")]));
+        let own = environment(&[("HOIST_LISTEN", ":2"), ("HOIST_AUTH_JWKS", "/keys")]);
+        settings.read_environment(|name| own.get(name).cloned());
+        settings.settle_bss();
+        assert_eq!(settings.text("listen"), ":2");
+        assert_eq!(settings.text("boot.retry_delay"), "9s");
+        assert_eq!(settings.text("bss.auth"), "token", "keys of hoist's own are a decision");
+    }
+
+    #[test]
+    fn a_lone_name_of_s3_is_somebody_elses() {
+        assert_eq!(settings(&[("S3_ENDPOINT", "http://rgw")]).text("s3.endpoint"), "");
+    }
+
+    #[test]
+    fn what_has_no_counterpart_is_told() {
+        let mut settings = Settings::new();
+        let takeover = settings.read_bss(&environment(&[
+            ("BSS_DBHOST", "postgres"),
+            ("BSS_OAUTH2_ADMIN_BASE_URL", "http://hydra"),
+            ("ETCD_HOST", "etcd"),
+            ("NFD_URL", "http://nfd"),
+            ("BSS_DEBUG", "true"),
+            ("BSS_RETRY_DELAY", "30"),
+            ("HOME", "/"),
+        ]));
+        let names: Vec<&str> = takeover.left.iter().map(|(name, _)| name.as_str()).collect();
+        let expected =
+            ["BSS_DBHOST", "BSS_DEBUG", "BSS_OAUTH2_ADMIN_BASE_URL", "ETCD_HOST", "NFD_URL"];
+        assert_eq!(names, expected);
+        assert_eq!(settings.text("store"), "embedded");
+    }
+}

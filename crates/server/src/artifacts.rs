@@ -1,0 +1,127 @@
+//! Kernels, initrds and images: kept by their digest, served to machines, shared by controllers.
+//!
+//! An artifact is a document (`Artifact`), which gives some content a name. Its content is a blob,
+//! a file below `<data-dir>/artifacts`. Content comes first, its document after it.
+
+mod blobs;
+mod body;
+mod care;
+mod pull;
+mod range;
+mod serve;
+mod upload;
+mod uses;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use hoist_api::Code;
+use hoist_api::admin::{Context, Verb};
+use hoist_api::artifact::{ArtifactObject, Blob, Collected};
+use hoist_api::inventory::Listing;
+use hoist_inventory::Registry;
+use tokio::sync::Mutex;
+
+use crate::boot::OPEN;
+use crate::failure::Failure;
+use crate::route::{Plane, Route, with_state};
+use crate::server::Chassis;
+use blobs::Blobs;
+use body::Buffers;
+use pull::Siblings;
+
+pub use upload::MAX_BLOB_BYTES;
+
+const NDJSON: &str = "application/x-ndjson";
+const OCTETS: &str = "application/octet-stream";
+
+const READ: Plane = Plane::Admin { context: Context::Boot, verb: Verb::Read };
+const WRITE: Plane = Plane::Admin { context: Context::Boot, verb: Verb::Write };
+
+/// What the handlers share.
+#[derive(Debug, Clone)]
+pub struct Artifacts {
+    chassis: Chassis,
+    registry: Registry,
+    blobs: Blobs,
+    buffers: Buffers,
+    siblings: Siblings,
+    collecting: Arc<Mutex<()>>,
+}
+
+impl Artifacts {
+    /// `siblings` are URLs of controllers; this one's own may be among them.
+    pub fn new(
+        chassis: &Chassis,
+        registry: Registry,
+        data_dir: &Path,
+        siblings: Vec<String>,
+    ) -> Self {
+        Self {
+            chassis: chassis.clone(),
+            registry,
+            blobs: Blobs::new(data_dir),
+            buffers: Buffers::default(),
+            siblings: Siblings::new(siblings, chassis),
+            collecting: Arc::default(),
+        }
+    }
+
+    /// Starts what runs beside the answers.
+    pub fn start(&self) {
+        let artifacts = self.clone();
+        self.chassis.tasks.spawn("artifact gauges", async move { artifacts.show_kept().await });
+    }
+}
+
+/// All routes of the context.
+pub fn routes(artifacts: &Artifacts) -> Vec<Route> {
+    let served = |route: Route<Artifacts>| {
+        route
+            .streaming()
+            .gives_media(200, OCTETS)
+            .gives_media(206, OCTETS)
+            .gives_nothing(304)
+            .gives_nothing(416)
+    };
+    let limit = usize::try_from(MAX_BLOB_BYTES).unwrap_or(usize::MAX);
+    let routes = vec![
+        served(Route::get("/artifacts/{digest}", OPEN, serve::by_digest))
+            .summary("Content by its SHA-256; takes one range"),
+        served(Route::get("/artifacts/{digest}/{name}", OPEN, serve::by_digest_and_name))
+            .summary("The same, with a file name for those who keep it"),
+        served(Route::get("/artifacts/by-name/{name}", OPEN, serve::by_name))
+            .summary("The content that an artifact stands for now"),
+        Route::get("/boot/v2/blobs/{digest}", READ, upload::state)
+            .summary("How much of some content is here")
+            .gives::<Blob>(200),
+        Route::patch("/boot/v2/blobs/{digest}", WRITE, upload::upload)
+            .summary("Bring content, or the rest of it; it is checked when it is complete")
+            .query("offset", "where the body begins: what is here already")
+            .query("size", "of the whole content")
+            .body_limit(limit)
+            .streaming()
+            .gives::<Blob>(200),
+        Route::get("/boot/v2/artifacts", READ, care::list)
+            .summary("All artifacts, whether their content is here, and who names them")
+            .gives::<Listing<ArtifactObject>>(200),
+        Route::post("/boot/v2/artifacts/verify", WRITE, care::verify)
+            .summary("Read all content and set aside what is damaged; one line per blob")
+            .streaming()
+            .gives_media(200, NDJSON),
+        Route::post("/boot/v2/artifacts/gc", WRITE, care::collect)
+            .summary("Remove content that no artifact names")
+            .query("dry_run", "`1`: change nothing, say what would be removed")
+            .query("unused", "`1`: also artifacts that no boot configuration or BSS record names")
+            .streaming()
+            .gives::<Collected>(200),
+    ];
+    with_state(routes, artifacts)
+}
+
+/// The reason goes to the log: it names paths.
+fn disk_failed(error: &io::Error) -> Failure {
+    tracing::error!(%error, "artifacts cannot be read or written");
+    Failure::new(Code::Internal, "the disk with the artifacts failed; the log has the reason")
+}

@@ -1,0 +1,530 @@
+//! Content on the disk, known by its digest: whole and checked, or not there at all.
+//!
+//! | below `<data-dir>/artifacts` | what |
+//! | --- | --- |
+//! | `blobs/ab/<digest>` | whole, checked, never written again |
+//! | `parts/<digest>` | on its way, from an upload or from another controller |
+//! | `damaged/<digest>` | was whole once, and is not any more |
+//!
+//! Only parsed digests become paths.
+
+use std::collections::HashMap;
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use fs_err as fs;
+use hoist_model::Digest;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::watch;
+
+use crate::secret;
+
+/// Bytes gathered before they are written at once.
+const BATCH: usize = 1024 * 1024;
+
+/// Bytes read at once to be hashed.
+const HASH_CHUNK: usize = 1024 * 1024;
+
+/// Cheap to clone; all clones are the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Blobs(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    root: PathBuf,
+    /// What is being written right now, each by one writer.
+    growing: Mutex<HashMap<Digest, Growth>>,
+}
+
+/// Content to read: whole, or followed while it arrives.
+#[derive(Debug, Clone)]
+pub(crate) struct Content {
+    pub(crate) file: Arc<File>,
+    pub(crate) size: u64,
+    pub(crate) growth: Option<watch::Receiver<Progress>>,
+}
+
+/// What a writer shares with those who read along.
+#[derive(Debug, Clone)]
+struct Growth {
+    file: Arc<File>,
+    size: u64,
+    progress: watch::Receiver<Progress>,
+}
+
+/// How far a writer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Nobody has been found who has the content.
+    Seeking,
+    Received(u64),
+    /// All of it is there and has its digest.
+    Checked,
+    /// Whoever was asked does not have it.
+    NotThere,
+    /// It did not come to its end.
+    Broken,
+}
+
+/// A file on the disk.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kept {
+    pub(crate) digest: Digest,
+    pub(crate) size: u64,
+    pub(crate) modified: SystemTime,
+}
+
+/// Why there is nothing to write.
+#[derive(Debug)]
+pub(crate) enum NoPart {
+    /// Somebody else writes it; one can read along.
+    Busy(Content),
+    Whole,
+    Io(io::Error),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PartError {
+    #[error("the content is not what its digest says: it has {found}")]
+    WrongDigest { found: Digest },
+    #[error("there is more content than its size says")]
+    TooLong,
+    #[error("cannot write")]
+    Io(#[from] io::Error),
+}
+
+impl PartError {
+    pub(crate) fn is_full(&self) -> bool {
+        let Self::Io(error) = self else { return false };
+        matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
+}
+
+impl Blobs {
+    pub(crate) fn new(data_dir: &Path) -> Self {
+        Self(Arc::new(Inner { root: data_dir.join("artifacts"), growing: Mutex::default() }))
+    }
+
+    fn blob(&self, digest: Digest) -> PathBuf {
+        let name = digest.to_string();
+        self.0.root.join("blobs").join(&name[..2]).join(name)
+    }
+
+    fn part(&self, digest: Digest) -> PathBuf {
+        self.0.root.join("parts").join(digest.to_string())
+    }
+
+    fn damaged(&self, digest: Digest) -> PathBuf {
+        self.0.root.join("damaged").join(digest.to_string())
+    }
+
+    fn growing(&self) -> MutexGuard<'_, HashMap<Digest, Growth>> {
+        self.0.growing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whole content, if it is here. Blocks.
+    pub(crate) fn open(&self, digest: Digest) -> io::Result<Option<Content>> {
+        let file = match File::open(self.blob(digest)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let size = file.metadata()?.len();
+        Ok(Some(Content { file: Arc::new(file), size, growth: None }))
+    }
+
+    /// Content that is being written.
+    pub(crate) fn follow(&self, digest: Digest) -> Option<Content> {
+        self.growing().get(&digest).map(Growth::content)
+    }
+
+    pub(crate) fn is_whole(&self, digest: Digest) -> bool {
+        self.blob(digest).exists()
+    }
+
+    /// Bytes of a part. Blocks.
+    pub(crate) fn received(&self, digest: Digest) -> io::Result<u64> {
+        match fs::metadata(self.part(digest)) {
+            Ok(found) => Ok(found.len()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Becomes the one writer of this content, from where the last one ended. Blocks.
+    pub(crate) fn start(&self, digest: Digest, size: u64) -> Result<Part, NoPart> {
+        let path = self.part(digest);
+        let mut growing = self.growing();
+        if let Some(growth) = growing.get(&digest) {
+            return Err(NoPart::Busy(growth.content()));
+        }
+        if self.is_whole(digest) {
+            return Err(NoPart::Whole);
+        }
+        let open = || {
+            secret::ensure_dir(path.parent().expect("it is below the root"))?;
+            let file =
+                File::options().create(true).truncate(false).read(true).write(true).open(&path)?;
+            let mut written = file.metadata()?.len();
+            if written > size {
+                // Whatever that was, it was not this.
+                file.set_len(0)?;
+                written = 0;
+            }
+            Ok((Arc::new(file), written))
+        };
+        let (file, written) = open().map_err(NoPart::Io)?;
+        let (progress, receiver) = watch::channel(Progress::Seeking);
+        let growth = Growth { file: Arc::clone(&file), size, progress: receiver };
+        growing.insert(digest, growth);
+        drop(growing);
+        let (blobs, batch) = (self.clone(), Vec::new());
+        Ok(Part { blobs, digest, size, file, written, batch, batched: 0, progress })
+    }
+
+    /// Says that content is about to be named, so that it is not collected. Blocks.
+    pub(crate) fn renew(&self, digest: Digest, now: SystemTime) -> io::Result<()> {
+        File::open(self.blob(digest))?.set_modified(now)
+    }
+
+    /// All whole content, in the order of digests. Blocks.
+    pub(crate) fn list(&self) -> io::Result<Vec<Kept>> {
+        let mut found = Vec::new();
+        for shard in entries(&self.0.root.join("blobs"))? {
+            found.extend(kept(&shard)?);
+        }
+        found.sort_by_key(|kept: &Kept| kept.digest);
+        Ok(found)
+    }
+
+    /// Uploads that were begun and what was set aside, apart from what is being written. Blocks.
+    pub(crate) fn leftovers(&self) -> io::Result<Vec<Leftover>> {
+        let mut found = Vec::new();
+        for dir in ["parts", "damaged"] {
+            let dir = self.0.root.join(dir);
+            let paths =
+                kept(&dir)?.into_iter().map(|file| (dir.join(file.digest.to_string()), file));
+            found.extend(paths.map(|(path, kept)| Leftover { path, kept }));
+        }
+        let growing = self.growing();
+        found.retain(|leftover| !growing.contains_key(&leftover.kept.digest));
+        Ok(found)
+    }
+
+    /// Blocks.
+    pub(crate) fn remove(&self, digest: Digest) -> io::Result<()> {
+        fs::remove_file(self.blob(digest))
+    }
+
+    /// Takes content out of what is served, and keeps it for people to look at. Blocks.
+    pub(crate) fn set_aside(&self, digest: Digest) -> io::Result<()> {
+        let (from, to) = (self.blob(digest), self.damaged(digest));
+        let dir = to.parent().expect("it is below the root");
+        secret::ensure_dir(dir)?;
+        fs::rename(&from, &to)?;
+        sync_dir(dir)?;
+        sync_dir(from.parent().expect("it is below the root"))
+    }
+}
+
+impl Growth {
+    fn content(&self) -> Content {
+        let Self { file, size, progress } = self;
+        Content { file: Arc::clone(file), size: *size, growth: Some(progress.clone()) }
+    }
+}
+
+/// A file that nobody asks for.
+#[derive(Debug)]
+pub(crate) struct Leftover {
+    path: PathBuf,
+    pub(crate) kept: Kept,
+}
+
+impl Leftover {
+    /// Blocks.
+    pub(crate) fn remove(&self) -> io::Result<()> {
+        fs::remove_file(&self.path)
+    }
+}
+
+/// Content on its way. Whoever holds it is its only writer.
+#[derive(Debug)]
+pub(crate) struct Part {
+    blobs: Blobs,
+    digest: Digest,
+    size: u64,
+    file: Arc<File>,
+    /// On the disk.
+    written: u64,
+    /// Not yet on the disk.
+    batch: Vec<Bytes>,
+    batched: usize,
+    progress: watch::Sender<Progress>,
+}
+
+impl Part {
+    /// How much was taken so far.
+    pub(crate) fn received(&self) -> u64 {
+        self.written + self.batched as u64
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.received() == self.size
+    }
+
+    /// For those who want to read along.
+    pub(crate) fn content(&self) -> Content {
+        let growth = Some(self.progress.subscribe());
+        Content { file: Arc::clone(&self.file), size: self.size, growth }
+    }
+
+    pub(crate) fn tell(&self, progress: Progress) {
+        self.progress.send_replace(progress);
+    }
+
+    /// Somebody has the content: what is here can be read.
+    pub(crate) fn begin(&self) {
+        self.tell(Progress::Received(self.written));
+    }
+
+    pub(crate) async fn append(&mut self, bytes: Bytes) -> Result<(), PartError> {
+        if self.received() + bytes.len() as u64 > self.size {
+            return Err(PartError::TooLong);
+        }
+        self.batched += bytes.len();
+        self.batch.push(bytes);
+        if self.batched >= BATCH { self.flush().await } else { Ok(()) }
+    }
+
+    /// Writes what is not yet on the disk. What cannot be written is forgotten: it comes again when
+    /// the upload goes on.
+    pub(crate) async fn flush(&mut self) -> Result<(), PartError> {
+        let (batch, file, at) = (std::mem::take(&mut self.batch), self.file.clone(), self.written);
+        let count = std::mem::take(&mut self.batched) as u64;
+        if count > 0 {
+            blocking(move || {
+                let mut at = at;
+                for bytes in batch {
+                    file.write_all_at(&bytes, at)?;
+                    at += bytes.len() as u64;
+                }
+                Ok(())
+            })
+            .await?;
+            self.written += count;
+            self.begin();
+        }
+        Ok(())
+    }
+
+    /// So that a power cut does not take what was said to be received.
+    pub(crate) async fn sync(&mut self) -> Result<(), PartError> {
+        self.flush().await?;
+        let file = Arc::clone(&self.file);
+        Ok(blocking(move || file.sync_data()).await?)
+    }
+
+    /// Checks it and puts it among what is whole. What is wrong is removed.
+    pub(crate) async fn finish(mut self) -> Result<(), PartError> {
+        self.flush().await?;
+        let file = Arc::clone(&self.file);
+        let found = blocking(move || hash(&file, &|| false)).await?;
+        if found != Some(self.digest) {
+            self.tell(Progress::Broken);
+            let path = self.blobs.part(self.digest);
+            blocking(move || fs::remove_file(path)).await?;
+            let found = found.expect("nothing stopped the hashing");
+            return Err(PartError::WrongDigest { found });
+        }
+        // Those who read along need not wait for the disk.
+        self.tell(Progress::Checked);
+        let (file, blobs, digest) = (Arc::clone(&self.file), self.blobs.clone(), self.digest);
+        blocking(move || publish(&file, &blobs.part(digest), &blobs.blob(digest))).await?;
+        Ok(())
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let mut growing = self.blobs.growing();
+        growing.remove(&self.digest);
+        if self.written == 0 {
+            // Under the lock, so that it is not the next writer's.
+            let _ = std::fs::remove_file(self.blobs.part(self.digest));
+        }
+    }
+}
+
+fn publish(file: &File, part: &Path, blob: &Path) -> io::Result<()> {
+    file.set_permissions(Permissions::from_mode(0o444))?;
+    file.sync_all()?;
+    let shard = blob.parent().expect("it is below the root");
+    let all = shard.parent().expect("it is below the root");
+    secret::ensure_dir(shard)?;
+    fs::rename(part, blob)?;
+    sync_dir(shard)?;
+    sync_dir(all)?;
+    sync_dir(part.parent().expect("it is below the root"))
+}
+
+/// The digest of a file; `None` when told to stop before its end. Blocks.
+pub(crate) fn hash(file: &File, stop: &dyn Fn() -> bool) -> io::Result<Option<Digest>> {
+    let (mut hash, mut at) = (Sha256::new(), 0);
+    let mut buffer = vec![0; HASH_CHUNK];
+    while !stop() {
+        let count = file.read_at(&mut buffer, at)?;
+        if count == 0 {
+            return Ok(Some(Digest::from_bytes(hash.finalize().into())));
+        }
+        hash.update(&buffer[..count]);
+        at += count as u64;
+    }
+    Ok(None)
+}
+
+/// Work that waits for the disk.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|died| Err(io::Error::other(died)))
+}
+
+fn sync_dir(path: &Path) -> io::Result<()> {
+    fs::File::open(path)?.sync_all()
+}
+
+/// The files of a directory that are named by a digest.
+fn kept(dir: &Path) -> io::Result<Vec<Kept>> {
+    let mut found = Vec::new();
+    for path in entries(dir)? {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let Some(digest) = name.parse().ok().filter(|digest: &Digest| digest.to_string() == name)
+        else {
+            continue;
+        };
+        match fs::metadata(&path) {
+            Ok(about) => {
+                found.push(Kept { digest, size: about.len(), modified: about.modified()? });
+            }
+            // Somebody else was faster.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(dir) {
+        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn digest(content: &[u8]) -> Digest {
+        Digest::from_bytes(secret::sha256(content))
+    }
+
+    fn empty() -> (tempfile::TempDir, Blobs) {
+        let dir = tempfile::tempdir().unwrap();
+        let blobs = Blobs::new(dir.path());
+        (dir, blobs)
+    }
+
+    #[tokio::test]
+    async fn content_is_there_when_it_is_whole_and_not_before() {
+        let (dir, blobs) = empty();
+        let content = vec![7; 3 * BATCH / 2];
+        let digest = digest(&content);
+        let mut part = blobs.start(digest, content.len() as u64).unwrap();
+        part.append(Bytes::from(content[..BATCH].to_vec())).await.unwrap();
+        drop(part);
+        assert!(blobs.open(digest).unwrap().is_none());
+        assert_eq!(blobs.received(digest).unwrap(), BATCH as u64);
+
+        let mut part = blobs.start(digest, content.len() as u64).unwrap();
+        assert_eq!(part.received(), BATCH as u64);
+        part.append(Bytes::from(content[BATCH..].to_vec())).await.unwrap();
+        assert!(part.is_complete());
+        part.finish().await.unwrap();
+        assert_eq!(blobs.open(digest).unwrap().unwrap().size, content.len() as u64);
+        assert_eq!(blobs.received(digest).unwrap(), 0);
+        assert!(matches!(blobs.start(digest, 1), Err(NoPart::Whole)));
+        let mode = fs::metadata(blobs.blob(digest)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o444);
+        assert!(blobs.blob(digest).starts_with(dir.path().join("artifacts/blobs")));
+        assert_eq!(blobs.list().unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_has_another_digest_leaves_nothing() {
+        let (_dir, blobs) = empty();
+        let digest = digest(b"tea");
+        let mut part = blobs.start(digest, 3).unwrap();
+        let along = part.content().growth.unwrap();
+        part.append(Bytes::from_static(b"pot")).await.unwrap();
+        let error = part.finish().await.unwrap_err();
+        assert!(matches!(error, PartError::WrongDigest { .. }), "{error}");
+        assert_eq!(*along.borrow(), Progress::Broken);
+        assert!(blobs.open(digest).unwrap().is_none());
+        assert_eq!(blobs.received(digest).unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn one_writes_and_others_read_along() {
+        let (_dir, blobs) = empty();
+        let digest = digest(b"tea");
+        let mut part = blobs.start(digest, 3).unwrap();
+        assert!(matches!(blobs.start(digest, 3), Err(NoPart::Busy(_))));
+        assert!(blobs.follow(digest).is_some());
+        assert!(matches!(
+            part.append(Bytes::from_static(b"kettle")).await,
+            Err(PartError::TooLong)
+        ));
+        drop(part);
+        assert!(blobs.follow(digest).is_none());
+        assert!(blobs.leftovers().unwrap().is_empty(), "nothing was received");
+    }
+
+    #[tokio::test]
+    async fn a_part_that_is_too_long_is_begun_anew() {
+        let (_dir, blobs) = empty();
+        let digest = digest(b"tea");
+        let mut part = blobs.start(digest, 100).unwrap();
+        part.append(Bytes::from(vec![0; 50])).await.unwrap();
+        part.sync().await.unwrap();
+        drop(part);
+        assert_eq!(blobs.leftovers().unwrap().len(), 1);
+        assert_eq!(blobs.start(digest, 3).unwrap().received(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_is_set_aside_is_not_opened_any_more() {
+        let (_dir, blobs) = empty();
+        let digest = digest(b"tea");
+        let mut part = blobs.start(digest, 3).unwrap();
+        part.append(Bytes::from_static(b"tea")).await.unwrap();
+        part.finish().await.unwrap();
+        blobs.set_aside(digest).unwrap();
+        assert!(blobs.open(digest).unwrap().is_none());
+        let leftovers = blobs.leftovers().unwrap();
+        assert_eq!(leftovers.len(), 1);
+        leftovers[0].remove().unwrap();
+        assert!(blobs.leftovers().unwrap().is_empty());
+    }
+}

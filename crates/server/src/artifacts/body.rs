@@ -1,0 +1,218 @@
+//! Files as answers: large chunks into buffers that are used again, without a copy on the way.
+//!
+//! What the kernel has in memory is read at once; only what has to come from the disk goes to a
+//! thread that may wait. Memory per client is one chunk, whatever the size of the file.
+
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures_util::stream;
+use metrics::Counter;
+use rustix::fs::Advice;
+use rustix::io::ReadWriteFlags;
+use tokio::sync::watch;
+
+use super::blobs::{Content, Progress, blocking};
+
+/// Read and sent at once.
+const CHUNK: usize = 256 * 1024;
+
+/// Buffers kept for the next reader: 32 MiB.
+const KEPT: usize = 128;
+
+/// Buffers that are used again. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Buffers(Arc<Mutex<Vec<Box<[u8]>>>>);
+
+impl Buffers {
+    fn take(&self) -> Box<[u8]> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        kept.unwrap_or_else(|| vec![0; CHUNK].into_boxed_slice())
+    }
+
+    fn give_back(&self, buffer: Box<[u8]>) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() < KEPT {
+            kept.push(buffer);
+        }
+    }
+
+    /// The first bytes of a buffer, which comes back when they are sent.
+    fn filled(&self, buffer: Box<[u8]>, length: usize) -> Bytes {
+        Bytes::from_owner(Filled { buffer, length, home: self.clone() })
+    }
+}
+
+struct Filled {
+    buffer: Box<[u8]>,
+    length: usize,
+    home: Buffers,
+}
+
+impl AsRef<[u8]> for Filled {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer[..self.length]
+    }
+}
+
+impl Drop for Filled {
+    fn drop(&mut self) {
+        self.home.give_back(std::mem::take(&mut self.buffer));
+    }
+}
+
+/// The bytes of `range`, as they can be read.
+struct Reader {
+    content: Content,
+    range: Range<u64>,
+    buffers: Buffers,
+    served: Counter,
+}
+
+/// A body of these bytes. One that cannot be read to its end breaks off, which the client notices
+/// by the length it was told.
+pub(super) fn body(
+    content: Content,
+    range: Range<u64>,
+    buffers: &Buffers,
+    served: Counter,
+) -> Body {
+    // Makes the kernel read further ahead; one that does not want to is no slower than before.
+    let _ = rustix::fs::fadvise(&content.file, range.start, None, Advice::Sequential);
+    let reader = Reader { content, range, buffers: buffers.clone(), served };
+    Body::from_stream(stream::unfold(Some(reader), async |reader| {
+        let mut reader = reader.filter(|reader| !reader.range.is_empty())?;
+        match reader.next().await {
+            Ok(bytes) => Some((Ok(bytes), Some(reader))),
+            Err(error) => {
+                tracing::warn!(%error, "artifact not sent to its end");
+                Some((Err(error), None))
+            }
+        }
+    }))
+}
+
+impl Reader {
+    async fn next(&mut self) -> io::Result<Bytes> {
+        let at = self.range.start;
+        let readable = match &mut self.content.growth {
+            None => self.range.end,
+            Some(growth) => readable_beyond(at, self.content.size, growth).await?,
+        };
+        let length = (readable.min(self.range.end) - at).min(CHUNK as u64);
+        let length = usize::try_from(length).expect("a chunk is small");
+        let bytes = self.read(at, length).await?;
+        self.range.start += bytes.len() as u64;
+        self.served.increment(bytes.len() as u64);
+        Ok(bytes)
+    }
+
+    async fn read(&self, at: u64, length: usize) -> io::Result<Bytes> {
+        let mut buffer = self.buffers.take();
+        if let Some(count) = read_now(&self.content.file, &mut buffer[..length], at) {
+            return Ok(self.buffers.filled(buffer, count));
+        }
+        let file = Arc::clone(&self.content.file);
+        let buffer = blocking(move || {
+            file.read_exact_at(&mut buffer[..length], at)?;
+            Ok(buffer)
+        })
+        .await?;
+        Ok(self.buffers.filled(buffer, length))
+    }
+}
+
+/// What is in the kernel's memory, without waiting for the disk.
+fn read_now(file: &File, buffer: &mut [u8], at: u64) -> Option<usize> {
+    let mut slices = [IoSliceMut::new(buffer)];
+    let count = rustix::io::preadv2(file, &mut slices, at, ReadWriteFlags::NOWAIT).ok()?;
+    // At the end of a file that is shorter than it was, the other way finds the words.
+    (count > 0).then_some(count)
+}
+
+/// Up to where a file that is being written can be read, once that is beyond `at`. Its last byte
+/// is held back until the whole was found to have its digest: nobody gets all of a wrong file.
+async fn readable_beyond(
+    at: u64,
+    size: u64,
+    growth: &mut watch::Receiver<Progress>,
+) -> io::Result<u64> {
+    let readable = |progress: Progress| match progress {
+        Progress::Seeking => Some(0),
+        Progress::Received(count) => Some(count.min(size.saturating_sub(1))),
+        Progress::Checked => Some(size),
+        Progress::NotThere | Progress::Broken => None,
+    };
+    let enough = |progress: &Progress| readable(*progress).is_none_or(|end| end > at);
+    let broken = || io::Error::other("the content did not arrive whole");
+    let progress = *growth.wait_for(enough).await.map_err(|_| broken())?;
+    readable(progress).ok_or_else(broken)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    fn content(bytes: &[u8], growth: Option<watch::Receiver<Progress>>) -> Content {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        Content { file: Arc::new(file), size: bytes.len() as u64, growth }
+    }
+
+    fn sent(content: Content, range: Range<u64>, buffers: &Buffers) -> Body {
+        body(content, range, buffers, Counter::noop())
+    }
+
+    #[tokio::test]
+    async fn every_byte_is_sent_once_and_buffers_come_back() {
+        let bytes: Vec<u8> = (0..3 * CHUNK + 5).map(|i| (i % 251) as u8).collect();
+        let buffers = Buffers::default();
+        let range = 3..(bytes.len() as u64 - 1);
+        let body = sent(content(&bytes, None), range, &buffers);
+        let got = body.collect().await.unwrap().to_bytes();
+        assert!(got == bytes[3..bytes.len() - 1]);
+        let kept = buffers.0.lock().unwrap().len();
+        assert!(kept > 0 && kept <= 4, "{kept}");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_too_short_breaks_the_answer_off() {
+        let mut short = content(b"tea", None);
+        short.size = 9;
+        assert!(sent(short, 0..9, &Buffers::default()).collect().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn the_last_byte_waits_until_the_whole_is_checked() {
+        let (sender, receiver) = watch::channel(Progress::Seeking);
+        let mut body = sent(content(b"tea", Some(receiver)), 0..3, &Buffers::default());
+        sender.send_replace(Progress::Received(3));
+        let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(&first[..], b"te");
+        sender.send_replace(Progress::Checked);
+        assert_eq!(&body.collect().await.unwrap().to_bytes()[..], b"a");
+    }
+
+    #[tokio::test]
+    async fn who_reads_along_hears_when_it_breaks() {
+        for last in [Some(Progress::Broken), None] {
+            let (sender, receiver) = watch::channel(Progress::Received(1));
+            let mut body = sent(content(b"tea", Some(receiver)), 0..3, &Buffers::default());
+            body.frame().await.unwrap().unwrap();
+            match last {
+                Some(progress) => drop(sender.send_replace(progress)),
+                None => drop(sender),
+            }
+            assert!(body.collect().await.is_err());
+        }
+    }
+}

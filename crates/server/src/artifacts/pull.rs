@@ -1,0 +1,225 @@
+//! Content that is declared and not here is fetched from another controller, and sent on while it
+//! arrives.
+//!
+//! One fetch per content, however many machines ask: they all read along. When the other controller
+//! goes away, the next one is asked for the rest.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hoist_api::Code;
+use hoist_api::artifact::SIBLING_HEADER;
+use hoist_model::Digest;
+use http::{StatusCode, header};
+use reqwest::Response;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+
+use super::blobs::{Content, NoPart, Part, PartError, Progress, blocking};
+use super::serve::not_here;
+use super::{Artifacts, disk_failed};
+use crate::chain;
+use crate::failure::Failure;
+use crate::server::Chassis;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// One that sends nothing for so long is given up.
+const STALL: Duration = Duration::from_secs(10);
+
+/// The other controllers.
+#[derive(Debug, Clone)]
+pub(super) struct Siblings {
+    /// Where they are reached; this one may be among them, and then says that it has nothing.
+    urls: Vec<String>,
+    client: reqwest::Client,
+    /// Each fetch begins with the next one: one whose disk is bad must not spoil all of them.
+    turn: Arc<AtomicUsize>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum PullError {
+    #[error("it does not have it")]
+    NotThere,
+    #[error("it answers with {0}")]
+    Status(StatusCode),
+    #[error("it answers with other bytes than those asked for")]
+    OtherBytes,
+    #[error("it stopped before the end")]
+    Short,
+    #[error("it cannot be reached, or stopped answering")]
+    Http(#[from] reqwest::Error),
+    #[error("what came cannot be kept")]
+    Part(#[from] PartError),
+}
+
+impl Siblings {
+    pub(super) fn new(urls: Vec<String>, chassis: &Chassis) -> Self {
+        let mut roots = rustls::RootCertStore::empty();
+        if let Ok(root) = CertificateDer::from_pem_slice(chassis.ca.root_pem().as_bytes()) {
+            roots.add_parsable_certificates([root]);
+        }
+        let tls = rustls::ClientConfig::builder_with_provider(crate::ca::provider())
+            .with_safe_default_protocol_versions()
+            .expect("the provider has them")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let client = reqwest::Client::builder()
+            .user_agent(concat!("hoist/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(STALL)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .no_gzip()
+            .tls_backend_preconfigured(tls)
+            .build()
+            .expect("nothing but constants was set");
+        Self { urls, client, turn: Arc::default() }
+    }
+
+    /// Everything that is missing, from whoever has it. Goes around as long as that helps.
+    async fn fill(&self, part: &mut Part, digest: Digest) -> Result<(), PullError> {
+        let mut worst = PullError::NotThere;
+        let first = self.turn.fetch_add(1, Ordering::Relaxed) % self.urls.len().max(1);
+        let (rest, begin) = self.urls.split_at(first);
+        loop {
+            let before = part.received();
+            for url in begin.iter().chain(rest) {
+                match self.fill_from(url, part, digest).await {
+                    Ok(()) => return Ok(()),
+                    Err(PullError::NotThere) => {}
+                    // No other controller changes that.
+                    Err(error @ PullError::Part(_)) => return Err(error),
+                    Err(error) => {
+                        tracing::warn!(
+                            %digest, url, received = part.received(), error = %chain(&error),
+                            "content not fetched from this controller"
+                        );
+                        worst = error;
+                    }
+                }
+            }
+            if part.received() == before {
+                return Err(worst);
+            }
+        }
+    }
+
+    async fn fill_from(&self, url: &str, part: &mut Part, digest: Digest) -> Result<(), PullError> {
+        let from = part.received();
+        let mut request =
+            self.client.get(format!("{url}/artifacts/{digest}")).header(SIBLING_HEADER, "1");
+        if from > 0 {
+            request = request.header(header::RANGE, format!("bytes={from}-"));
+        }
+        let mut response = request.send().await?;
+        check(&response, from, part.size())?;
+        part.begin();
+        let taken = async {
+            while let Some(bytes) = response.chunk().await? {
+                part.append(bytes).await?;
+            }
+            Ok(())
+        };
+        let taken: Result<(), PullError> = taken.await;
+        // Whoever comes next goes on from here.
+        part.flush().await?;
+        taken?;
+        if part.is_complete() { Ok(()) } else { Err(PullError::Short) }
+    }
+}
+
+/// Whether these are the bytes from `from` on.
+fn check(response: &Response, from: u64, size: u64) -> Result<(), PullError> {
+    let range = response.headers().get(header::CONTENT_RANGE).and_then(|v| v.to_str().ok());
+    let right = match response.status() {
+        StatusCode::OK => from == 0 && response.content_length() == Some(size),
+        StatusCode::PARTIAL_CONTENT => {
+            range == Some(&format!("bytes {from}-{}/{size}", size.saturating_sub(1)))
+        }
+        StatusCode::NOT_FOUND => return Err(PullError::NotThere),
+        other => return Err(PullError::Status(other)),
+    };
+    if right { Ok(()) } else { Err(PullError::OtherBytes) }
+}
+
+impl Artifacts {
+    /// Content that is not here, to be read while it arrives.
+    pub(super) async fn fetch(&self, digest: Digest, size: u64) -> Result<Content, Failure> {
+        if let Some(content) = self.blobs.follow(digest) {
+            return begun(content, digest).await;
+        }
+        if self.siblings.urls.is_empty() {
+            return Err(not_here(digest));
+        }
+        let blobs = self.blobs.clone();
+        let started = blocking(move || {
+            Ok(match blobs.start(digest, size) {
+                Err(NoPart::Whole) => Ok(blobs.open(digest)?),
+                other => Err(other),
+            })
+        });
+        let content = match started.await.map_err(|error| disk_failed(&error))? {
+            Ok(Some(content)) => return Ok(content),
+            // Removed a moment after it arrived.
+            Ok(None) | Err(Err(NoPart::Whole)) => return Err(not_here(digest)),
+            Err(Err(NoPart::Io(error))) => return Err(disk_failed(&error)),
+            Err(Err(NoPart::Busy(content))) => content,
+            Err(Ok(part)) => {
+                let content = part.content();
+                let artifacts = self.clone();
+                self.chassis.tasks.spawn("pull", artifacts.pull(part, digest));
+                content
+            }
+        };
+        begun(content, digest).await
+    }
+
+    async fn pull(self, mut part: Part, digest: Digest) {
+        let filled = tokio::select! {
+            () = self.chassis.tasks.stopping().cancelled() => {
+                // The next start goes on from what is there.
+                return part.tell(Progress::Broken);
+            }
+            filled = self.siblings.fill(&mut part, digest) => filled,
+        };
+        let ended = match filled {
+            Ok(()) => part.finish().await.map_err(PullError::from),
+            Err(error) => {
+                let missing = matches!(error, PullError::NotThere);
+                part.tell(if missing { Progress::NotThere } else { Progress::Broken });
+                Err(error)
+            }
+        };
+        let outcome = match &ended {
+            Ok(()) => "whole",
+            Err(PullError::NotThere) => "not_there",
+            Err(_) => "broken",
+        };
+        metrics::counter!("hoist_artifact_pulls_total", "outcome" => outcome).increment(1);
+        match ended {
+            Ok(()) => {
+                tracing::info!(%digest, "content fetched from another controller");
+                self.show_kept().await;
+            }
+            Err(error) => tracing::warn!(
+                %digest, error = %chain(&error), "content not fetched from other controllers"
+            ),
+        }
+    }
+}
+
+/// Once it is known that somebody has it.
+async fn begun(mut content: Content, digest: Digest) -> Result<Content, Failure> {
+    let Some(growth) = &mut content.growth else { return Ok(content) };
+    let progress = growth.wait_for(|progress| *progress != Progress::Seeking).await;
+    match progress.map_or(Progress::Broken, |progress| *progress) {
+        Progress::NotThere => Err(not_here(digest)),
+        Progress::Broken | Progress::Seeking => {
+            let detail = "no controller that can be reached has this content";
+            Err(Failure::new(Code::SourceFailed, detail).with_remedy("try again"))
+        }
+        Progress::Received(_) | Progress::Checked => Ok(content),
+    }
+}

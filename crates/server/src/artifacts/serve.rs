@@ -1,0 +1,144 @@
+//! `/artifacts/…`: content as machines fetch it.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use hoist_api::Code;
+use hoist_api::artifact::SIBLING_HEADER;
+use hoist_model::{ArtifactName, Digest};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+
+use super::blobs::{Content, blocking};
+use super::range::{Reply, decide};
+use super::{Artifacts, body, disk_failed};
+use crate::extract::Path;
+use crate::failure::Failure;
+use crate::route::Live;
+
+/// The content of a digest never changes; that of a name does.
+const FOR_EVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
+const ASK_AGAIN: HeaderValue = HeaderValue::from_static("no-cache");
+
+pub(super) async fn by_digest(
+    State(artifacts): State<Artifacts>,
+    method: Method,
+    Path(digest): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    artifacts.answer(&method, parse(&digest)?, &headers, FOR_EVER).await
+}
+
+/// The name is for the client, which may want to keep the file under one.
+pub(super) async fn by_digest_and_name(
+    State(artifacts): State<Artifacts>,
+    method: Method,
+    Path((digest, _)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    artifacts.answer(&method, parse(&digest)?, &headers, FOR_EVER).await
+}
+
+pub(super) async fn by_name(
+    State(artifacts): State<Artifacts>,
+    method: Method,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let name: ArtifactName =
+        name.parse().map_err(|error| Failure::new(Code::BadParameter, format!("{error}")))?;
+    let digest = artifacts.registry.roster().artifact(&name).map(|found| found.spec.sha256);
+    let digest = digest.ok_or_else(|| {
+        Failure::new(Code::NotFound, format!("there is no artifact `{name}`"))
+            .with_remedy("`hoist artifact list` shows all of them")
+    })?;
+    artifacts.answer(&method, digest, &headers, ASK_AGAIN).await
+}
+
+pub(super) fn parse(digest: &str) -> Result<Digest, Failure> {
+    digest.parse().map_err(|error| Failure::new(Code::BadParameter, format!("{error}")))
+}
+
+impl Artifacts {
+    async fn answer(
+        &self,
+        method: &Method,
+        digest: Digest,
+        headers: &HeaderMap,
+        cache: HeaderValue,
+    ) -> Result<Response, Failure> {
+        let blobs = self.blobs.clone();
+        let here = blocking(move || blobs.open(digest)).await.map_err(|e| disk_failed(&e))?;
+        let content = match here {
+            Some(content) => content,
+            None if headers.contains_key(SIBLING_HEADER) => return Err(not_here(digest)),
+            None => {
+                let size = self.declared_size(digest).ok_or_else(|| not_here(digest))?;
+                if *method == Method::HEAD {
+                    return Ok(reply(headers, digest, size, cache).0);
+                }
+                self.fetch(digest, size).await?
+            }
+        };
+        let (mut response, range) = reply(headers, digest, content.size, cache);
+        if let Some(range) = range.filter(|_| *method != Method::HEAD) {
+            *response.body_mut() = self.body(content, range);
+        }
+        Ok(response)
+    }
+
+    fn body(&self, content: Content, range: std::ops::Range<u64>) -> Body {
+        body::body(content, range, &self.buffers, metrics::counter!("hoist_artifact_bytes_total"))
+    }
+
+    /// The size of content that the site knows of.
+    fn declared_size(&self, digest: Digest) -> Option<u64> {
+        let roster = self.registry.roster();
+        let artifact = roster.artifacts().find(|artifact| artifact.spec.sha256 == digest)?;
+        Some(artifact.spec.size)
+    }
+}
+
+pub(super) fn not_here(digest: Digest) -> Failure {
+    Failure::new(Code::NotFound, format!("there is no content with the digest `{digest}`"))
+        .with_remedy("`hoist artifact add FILE` brings it")
+}
+
+/// The answer without its bytes, and which bytes they are.
+fn reply(
+    asked: &HeaderMap,
+    digest: Digest,
+    size: u64,
+    cache: HeaderValue,
+) -> (Response, Option<std::ops::Range<u64>>) {
+    let tag = format!("\"sha256:{digest}\"");
+    let (status, range) = match decide(asked, size, &tag) {
+        Reply::NotModified => (StatusCode::NOT_MODIFIED, None),
+        Reply::Whole => (StatusCode::OK, Some(0..size)),
+        Reply::Part(range) => (StatusCode::PARTIAL_CONTENT, Some(range)),
+        Reply::Unsatisfiable => (StatusCode::RANGE_NOT_SATISFIABLE, None),
+    };
+    let mut response = status.into_response();
+    let headers = response.headers_mut();
+    let text = |text: String| HeaderValue::try_from(text).expect("digits and signs");
+    headers.insert(header::ETAG, text(tag));
+    headers.insert(header::CACHE_CONTROL, cache);
+    headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    if let Some(range) = &range {
+        let octets = HeaderValue::from_static("application/octet-stream");
+        headers.insert(header::CONTENT_TYPE, octets);
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(range.end - range.start));
+    }
+    match (status, &range) {
+        (StatusCode::PARTIAL_CONTENT, Some(range)) => {
+            let part = format!("bytes {}-{}/{size}", range.start, range.end - 1);
+            headers.insert(header::CONTENT_RANGE, text(part));
+        }
+        (StatusCode::RANGE_NOT_SATISFIABLE, _) => {
+            headers.insert(header::CONTENT_RANGE, text(format!("bytes */{size}")));
+        }
+        _ => {}
+    }
+    // Not to be compressed: machines trust the length.
+    response.extensions_mut().insert(Live);
+    (response, range)
+}

@@ -1,0 +1,164 @@
+//! `/boot/v2/blobs`: content on its way in, piece by piece, and on from where it was broken off.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use futures_util::StreamExt;
+use hoist_api::artifact::Blob;
+use hoist_api::{Code, Conflict, Problem};
+use hoist_model::Digest;
+use serde::Deserialize;
+
+use super::blobs::{NoPart, Part, PartError, blocking};
+use super::serve::parse;
+use super::{Artifacts, disk_failed};
+use crate::auth::{AuditContext, drain_body};
+use crate::extract::{Json, Path, Query, body_failure};
+use crate::failure::Failure;
+
+/// Largest artifact: 64 GiB. Images of whole machines are a tenth of that.
+pub const MAX_BLOB_BYTES: u64 = 64 << 30;
+
+/// An upload that brings nothing for so long makes room for the next one.
+const STALL: Duration = Duration::from_mins(1);
+
+#[derive(Debug, Deserialize)]
+pub(super) struct UploadQuery {
+    offset: u64,
+    size: u64,
+}
+
+pub(super) async fn state(
+    State(artifacts): State<Artifacts>,
+    Path(digest): Path<String>,
+) -> Result<Json<Blob>, Failure> {
+    artifacts.blob(parse(&digest)?).await.map(Json)
+}
+
+pub(super) async fn upload(
+    State(artifacts): State<Artifacts>,
+    audit: AuditContext,
+    Path(digest): Path<String>,
+    Query(UploadQuery { offset, size }): Query<UploadQuery>,
+    request: Request,
+) -> Result<Json<Blob>, Failure> {
+    let digest = parse(&digest)?;
+    let body = request.into_body();
+    let mut part = match artifacts.begin(digest, offset, size).await {
+        Ok(Begun::Part(part)) => part,
+        Ok(Begun::Whole) => {
+            audit.nothing_written();
+            return artifacts.blob(digest).await.map(Json);
+        }
+        Err(failure) => {
+            // Otherwise the client sees a reset in place of the answer.
+            drain_body(body).await;
+            return Err(failure);
+        }
+    };
+    let taken = artifacts.take(&mut part, body).await;
+    if taken.is_ok() && part.is_complete() {
+        part.finish().await.map_err(|error| failed(&error))?;
+        artifacts.show_kept().await;
+        tracing::info!(%digest, size, "artifact content received");
+    } else {
+        // What has come so far is what the next try goes on from.
+        let synced = part.sync().await.map_err(|error| failed(&error));
+        drop(part);
+        taken.and(synced)?;
+        // The entry of the audit log is for content that is there.
+        audit.nothing_written();
+    }
+    artifacts.blob(digest).await.map(Json)
+}
+
+enum Begun {
+    Part(Part),
+    Whole,
+}
+
+impl Artifacts {
+    async fn blob(&self, sha256: Digest) -> Result<Blob, Failure> {
+        let blobs = self.blobs.clone();
+        let found = blocking(move || {
+            Ok(match blobs.open(sha256)? {
+                Some(content) => Blob { sha256, whole: true, received: content.size },
+                None => Blob { sha256, whole: false, received: blobs.received(sha256)? },
+            })
+        });
+        found.await.map_err(|error| disk_failed(&error))
+    }
+
+    async fn begin(&self, digest: Digest, offset: u64, size: u64) -> Result<Begun, Failure> {
+        if size > MAX_BLOB_BYTES {
+            let detail = format!("artifacts have at most {MAX_BLOB_BYTES} bytes, not {size}");
+            return Err(Failure::new(Code::BodyTooLarge, detail)
+                .with_remedy("serve larger files elsewhere, and name them by URL"));
+        }
+        let (blobs, now) = (self.blobs.clone(), self.chassis.clock.now().into());
+        let started = blocking(move || match blobs.start(digest, size) {
+            Err(NoPart::Whole) => blobs.renew(digest, now).map(|()| Err(NoPart::Whole)),
+            Err(NoPart::Io(error)) => Err(error),
+            other => Ok(other),
+        });
+        let part = match started.await.map_err(|error| failed(&error.into()))? {
+            Ok(part) => part,
+            Err(NoPart::Busy(_)) => {
+                return Err(Failure::new(Code::Busy, "somebody else is bringing this content")
+                    .with_remedy("wait for them, or try again"));
+            }
+            Err(NoPart::Whole | NoPart::Io(_)) => return Ok(Begun::Whole),
+        };
+        part.begin();
+        if part.received() == offset {
+            return Ok(Begun::Part(part));
+        }
+        let received = part.received();
+        let detail = format!("{received} bytes are here, so {offset} is not where to go on");
+        let at = Conflict {
+            field: "offset".to_owned(),
+            value: received.to_string(),
+            holder: format!("blobs/{digest}"),
+        };
+        let problem = Problem::new(Code::Conflict, detail).with_conflict(at);
+        Err(problem.with_remedy(format!("go on at {received}")).into())
+    }
+
+    /// Writes what comes until it ends, stalls, or the server stops.
+    async fn take(&self, part: &mut Part, body: Body) -> Result<(), Failure> {
+        let mut chunks = body.into_data_stream();
+        loop {
+            let next = tokio::select! {
+                () = self.chassis.tasks.stopping().cancelled() => {
+                    return Err(Failure::new(Code::Stopping, "the server stops")
+                        .with_remedy("go on with the upload when it is back"));
+                }
+                next = tokio::time::timeout(STALL, chunks.next()) => next,
+            };
+            let Ok(next) = next else {
+                return Err(Failure::new(Code::Timeout, "nothing came for a minute")
+                    .with_remedy("go on with the upload"));
+            };
+            match next {
+                None => return Ok(()),
+                Some(Ok(bytes)) => part.append(bytes).await.map_err(|error| failed(&error))?,
+                Some(Err(error)) => return Err(body_failure(&error)),
+            }
+        }
+    }
+}
+
+fn failed(error: &PartError) -> Failure {
+    match error {
+        PartError::WrongDigest { .. } => Failure::new(Code::InvalidBody, error.to_string())
+            .with_remedy("nothing was kept; send the file again, as it is now"),
+        PartError::TooLong => Failure::new(Code::InvalidBody, error.to_string())
+            .with_remedy("`size` is that of the whole content"),
+        PartError::Io(_) if error.is_full() => {
+            Failure::new(Code::StoreFull, "there is no room for artifacts; what came is kept")
+                .with_remedy("`hoist artifact gc`, or make room on the data disk; then go on")
+        }
+        PartError::Io(source) => disk_failed(source),
+    }
+}

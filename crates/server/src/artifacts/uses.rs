@@ -1,0 +1,117 @@
+//! Which artifacts are named, and by whom: a function of the roster.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use hoist_inventory::Roster;
+use hoist_model::boot_config::{artifact_name_length, artifacts_in};
+use hoist_model::{Artifact, BootConfig, Digest, Name};
+
+/// Where content is served, as it stands in URLs.
+const SERVED: &str = "/artifacts/";
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Reference<'r> {
+    Name(&'r str),
+    Digest(Digest),
+}
+
+/// Who names an artifact.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Users {
+    pub(super) configs: BTreeSet<Name>,
+    pub(super) records: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Uses<'r>(HashMap<Reference<'r>, Users>);
+
+impl<'r> Uses<'r> {
+    pub(super) fn of(roster: &'r Roster) -> Self {
+        let mut uses = Self::default();
+        for config in roster.boot_configs() {
+            for reference in found_in(texts(config)) {
+                uses.0.entry(reference).or_default().configs.insert(config.name.clone());
+            }
+        }
+        for record in roster.bss_records() {
+            let texts = [&record.kernel, &record.initrd, &record.params];
+            for reference in found_in(texts.into_iter().map(String::as_str)) {
+                uses.0.entry(reference).or_default().records += 1;
+            }
+        }
+        for image in roster.bss_images() {
+            let texts = [image.image.path.as_str(), image.params.as_str()];
+            for reference in found_in(texts.into_iter()) {
+                uses.0.entry(reference).or_default().records += 1;
+            }
+        }
+        uses
+    }
+
+    pub(super) fn users(&self, artifact: &'r Artifact) -> Users {
+        let by_digest = self.0.get(&Reference::Digest(artifact.spec.sha256));
+        let by_name = self.0.get(&Reference::Name(artifact.name.as_str()));
+        by_digest.into_iter().chain(by_name).fold(Users::default(), |mut all, users| {
+            all.configs.extend(users.configs.iter().cloned());
+            all.records += users.records;
+            all
+        })
+    }
+
+    pub(super) fn names(&self, artifact: &'r Artifact) -> bool {
+        self.users(artifact) != Users::default()
+    }
+
+    /// Content that is named by itself, in a URL.
+    pub(super) fn contents(&self) -> impl Iterator<Item = Digest> {
+        self.0.keys().filter_map(|reference| match reference {
+            Reference::Digest(digest) => Some(*digest),
+            Reference::Name(_) => None,
+        })
+    }
+}
+
+fn texts(config: &BootConfig) -> impl Iterator<Item = &str> {
+    let spec = &config.spec;
+    let initrds = spec.initrd.iter().map(String::as_str);
+    let rest = [spec.kernel.as_str(), spec.params.as_str()];
+    initrds.chain(rest).chain(spec.template.as_deref())
+}
+
+/// Each once.
+fn found_in<'r>(texts: impl Iterator<Item = &'r str>) -> HashSet<Reference<'r>> {
+    texts.flat_map(|text| artifacts_in(text).map(Reference::Name).chain(urls_in(text))).collect()
+}
+
+fn urls_in(text: &str) -> impl Iterator<Item = Reference<'_>> {
+    text.match_indices(SERVED).filter_map(|(at, _)| {
+        let rest = &text[at + SERVED.len()..];
+        if let Some(name) = rest.strip_prefix("by-name/") {
+            return Some(Reference::Name(&name[..artifact_name_length(name)]));
+        }
+        let digits = rest.strip_prefix("sha256:").unwrap_or(rest).get(..64)?;
+        digits.parse().ok().map(Reference::Digest)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_digests_are_found_wherever_they_stand() {
+        let digest: Digest = "ab".repeat(32).parse().unwrap();
+        let line = format!(
+            "root=live:artifact:image.squashfs a=http://c/artifacts/{digest}/vmlinuz \
+             b=http://c/artifacts/by-name/initrd.img?x c=http://c/artifacts/short"
+        );
+        let found = found_in([line.as_str(), "artifact:kernel"].into_iter());
+        let expected = [
+            Reference::Name("image.squashfs"),
+            Reference::Name("initrd.img"),
+            Reference::Name("kernel"),
+            Reference::Digest(digest),
+        ];
+        assert_eq!(found, expected.into());
+    }
+}

@@ -1,0 +1,139 @@
+//! `/boot/v1/hosts` and `/boot/v1/dumpstate`: the inventory as BSS shows it.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use hoist_api::Code;
+use hoist_boot::cloud_init::host_name;
+use hoist_boot::parameters as boot_parameters;
+use hoist_inventory::{Roster, States};
+use hoist_model::node::{Arch, Power};
+use hoist_model::{BootParameters, Mac, Nid, Node};
+use http::Uri;
+use serde::Serialize;
+
+use super::{Boot, bss_json, parameters};
+use crate::failure::Failure;
+
+/// One node. BSS has further members that the inventory does not keep; all of those are optional.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Host {
+    #[serde(rename = "ID")]
+    id: String,
+    r#type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<&'static str>,
+    enabled: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sub_role: Option<String>,
+    #[serde(rename = "NID", skip_serializing_if = "Option::is_none")]
+    nid: Option<u32>,
+    arch: &'static str,
+    #[serde(rename = "FQDN")]
+    fqdn: &'static str,
+    #[serde(rename = "MAC")]
+    macs: Vec<Mac>,
+    endpoint_enabled: bool,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Dump {
+    components: Vec<Host>,
+    params: Vec<BootParameters>,
+}
+
+pub(super) async fn get(State(boot): State<Boot>, uri: Uri) -> Result<Response, Failure> {
+    let asked = parameters::by_query(&uri)?;
+    let states = boot.states.clone();
+    let Some(asked) = asked else {
+        let answer = move |roster: &Roster| bss_json(&all(roster, &states));
+        return boot.whole_site(answer).await;
+    };
+    let roster = boot.registry.roster();
+    let found = nodes(&roster, &asked)?;
+    Ok(bss_json(&found.into_iter().map(|node| host(node, &states)).collect::<Vec<_>>()))
+}
+
+pub(super) async fn dumpstate(State(boot): State<Boot>) -> Result<Response, Failure> {
+    let states = boot.states.clone();
+    boot.whole_site(move |roster| {
+        let components = all(roster, &states);
+        bss_json(&Dump { components, params: boot_parameters::all(roster) })
+    })
+    .await
+}
+
+impl Boot {
+    /// An answer with everything in it: a few at a time, and not on the threads that answer
+    /// booting machines.
+    async fn whole_site<F>(&self, answer: F) -> Result<Response, Failure>
+    where
+        F: FnOnce(&Roster) -> Response + Send + 'static,
+    {
+        let turn = Arc::clone(&self.whole_sites).acquire_owned().await;
+        let roster = self.registry.roster();
+        let work = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            answer(&roster)
+        });
+        work.await.map_err(|_| Failure::new(Code::Internal, "the answer could not be made"))
+    }
+}
+
+fn all(roster: &Roster, states: &States) -> Vec<Host> {
+    roster.nodes().map(|node| host(node, states)).collect()
+}
+
+/// Those asked for, in the order of names, MACs, nids; the first that is unknown ends it.
+fn nodes<'r>(roster: &'r Roster, asked: &BootParameters) -> Result<Vec<&'r Arc<Node>>, Failure> {
+    let unknown = |what: &str, text: &str| {
+        let text: String = text.chars().take(64).collect();
+        Failure::new(Code::NotFound, format!("Not Found - Unknown {what} '{text}'"))
+    };
+    let by_name = |name: &String| {
+        let xname = name.parse().ok().and_then(|xname| roster.by_xname(xname));
+        xname.or_else(|| roster.by_name(name)).ok_or_else(|| unknown("host name", name))
+    };
+    let by_mac = |mac: &String| {
+        let found = mac.parse().ok().and_then(|mac| roster.by_mac(mac));
+        found.ok_or_else(|| unknown("MAC address", mac))
+    };
+    let by_nid = |nid: &i32| {
+        let found = u32::try_from(*nid).ok().and_then(Nid::new).and_then(|nid| roster.by_nid(nid));
+        found.ok_or_else(|| unknown("NID", &nid.to_string()))
+    };
+    let names = asked.hosts.iter().map(by_name);
+    names.chain(asked.macs.iter().map(by_mac)).chain(asked.nids.iter().map(by_nid)).collect()
+}
+
+fn host(node: &Arc<Node>, states: &States) -> Host {
+    let spec = &node.spec;
+    let state = states.get(node.id).and_then(|state| match state.power {
+        Power::On => Some("On"),
+        Power::Off => Some("Off"),
+        Power::Unknown => None,
+    });
+    Host {
+        id: host_name(node),
+        r#type: "Node",
+        state,
+        enabled: spec.enabled,
+        role: spec.role.as_ref().map(ToString::to_string),
+        sub_role: spec.subrole.as_ref().map(ToString::to_string),
+        nid: spec.nid.map(Nid::get),
+        arch: match spec.arch {
+            Arch::X86_64 => "X86",
+            Arch::Aarch64 => "ARM",
+            Arch::Riscv64 => "Other",
+            Arch::Unknown => "UNKNOWN",
+        },
+        fqdn: "",
+        macs: spec.interfaces.iter().map(|interface| interface.mac).collect(),
+        endpoint_enabled: spec.enabled,
+    }
+}

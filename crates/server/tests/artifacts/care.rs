@@ -1,0 +1,185 @@
+//! What there is, whether it is whole, and away with what nobody names.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+
+use crate::content::{MIB, artifact, boot_config, content, digest};
+use crate::site::{Site, document};
+
+const HOUR: Duration = Duration::from_hours(1);
+
+fn make_old(path: &Path, age: Duration) {
+    let file = std::fs::File::open(path).expect("it is there");
+    file.set_modified(SystemTime::now() - age).expect("a time in the past");
+}
+
+async fn collect(site: &Site, query: &str) -> Value {
+    site.ask("POST", &format!("/boot/v2/artifacts/gc{query}")).send().await.expect(200).json()
+}
+
+fn digests(collected: &Value) -> Vec<String> {
+    let blobs = collected["blobs"].as_array().expect("a list");
+    blobs.iter().map(|blob| blob["sha256"].as_str().expect("a digest").to_owned()).collect()
+}
+
+#[tokio::test]
+async fn the_list_says_what_is_here_and_who_names_it() {
+    let site = Site::start().await;
+    let (kernel, initrd, away) = (content(100, 1), content(200, 2), content(300, 3));
+    site.add_artifact("vmlinuz", &kernel).await;
+    site.add_artifact("initrd.img", &initrd).await;
+    let by_url = format!("http://controller/artifacts/{}/initrd.img", digest(&initrd));
+    let live = document(
+        "BootConfig",
+        "live",
+        &json!({"selector": "*", "kernel": "artifact:vmlinuz", "initrd": [by_url],
+                "params": "root=live:artifact:vmlinuz"}),
+    );
+    site.apply(&[artifact("away", &away), live]).await;
+    let list = site.get("/boot/v2/artifacts").await.expect(200).json();
+    let told: Vec<Value> = list["items"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|item| json!([item["name"], item["size"], item["here"], item["used_by"]]))
+        .collect();
+    let expected = [
+        json!(["away", 300, false, []]),
+        json!(["initrd.img", 200, true, ["live"]]),
+        json!(["vmlinuz", 100, true, ["live"]]),
+    ];
+    assert_eq!(told, expected);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn damaged_content_is_found_and_never_served_again() {
+    let site = Site::start().await;
+    let (good, bad) = (content(MIB, 1), content(2 * MIB, 2));
+    site.add_artifact("good", &good).await;
+    site.add_artifact("bad", &bad).await;
+    let verify = async || {
+        let answer = site.ask("POST", "/boot/v2/artifacts/verify").send().await.expect(200);
+        let mut lines = answer.lines();
+        lines.sort_by_key(|line| line["size"].as_u64());
+        lines.iter().map(|line| json!([line["names"], line["outcome"]])).collect::<Vec<_>>()
+    };
+    assert_eq!(verify().await, [json!([["good"], "whole"]), json!([["bad"], "whole"])]);
+
+    let file = site.blob_file(&bad);
+    let mut damaged = bad.clone();
+    damaged[MIB] ^= 1;
+    fs_err::remove_file(&file).expect("it is there");
+    fs_err::write(&file, damaged).expect("it can be damaged");
+    assert_eq!(verify().await, [json!([["good"], "whole"]), json!([["bad"], "damaged"])]);
+    site.fetch_content(&bad).await.problem(404, "not-found");
+    assert_eq!(verify().await, [json!([["good"], "whole"])]);
+    // It can be brought again.
+    site.add_artifact("bad", &bad).await;
+    assert!(site.fetch_content(&bad).await.body == bad);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn only_old_content_that_nobody_names_is_collected() {
+    let site = Site::start().await;
+    let [named, loose, new, by_url] = [1, 2, 3, 4].map(|seed| content(1000, seed));
+    site.add_artifact("named", &named).await;
+    for content in [&loose, &new, &by_url] {
+        site.bring(content, 0, content).await.expect(200);
+    }
+    let url = format!("http://c/artifacts/{}", digest(&by_url));
+    site.apply(&[boot_config("by-url", &url)]).await;
+    for content in [&named, &loose, &by_url] {
+        make_old(&site.blob_file(content), HOUR + Duration::from_secs(1));
+    }
+    make_old(&site.blob_file(&new), HOUR - Duration::from_mins(1));
+
+    let expected = [digest(&loose).to_string()];
+    assert_eq!(digests(&collect(&site, "?dry_run=1").await), expected);
+    assert!(site.fetch_content(&loose).await.body == loose, "a dry run removes nothing");
+    let collected = collect(&site, "").await;
+    assert_eq!((digests(&collected), &collected["bytes"]), (expected.into(), &json!(1000)));
+    site.fetch_content(&loose).await.problem(404, "not-found");
+    for kept in [&named, &new, &by_url] {
+        assert!(site.fetch_content(kept).await.expect(200).body == *kept);
+    }
+    assert!(digests(&collect(&site, "").await).is_empty());
+    let bad = site.ask("POST", "/boot/v2/artifacts/gc?dry_run=yes").send().await;
+    bad.problem(400, "bad-parameter");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn content_that_is_about_to_be_named_is_new_again() {
+    let site = Site::start().await;
+    let kernel = content(1000, 1);
+    site.bring(&kernel, 0, &kernel).await.expect(200);
+    make_old(&site.blob_file(&kernel), 2 * HOUR);
+    site.bring(&kernel, kernel.len(), &[]).await.expect(200);
+    assert!(digests(&collect(&site, "").await).is_empty());
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn unused_artifacts_go_with_their_content_and_used_ones_stay() {
+    let site = Site::start().await;
+    let [used, unused, new, shared] = [1, 2, 3, 4].map(|seed| content(1000, seed));
+    for (name, content) in [("used", &used), ("unused", &unused), ("new", &new)] {
+        site.add_artifact(name, content).await;
+    }
+    // One content under two names, of which one is used.
+    site.add_artifact("shared-1", &shared).await;
+    site.add_artifact("shared-2", &shared).await;
+    site.apply(&[
+        boot_config("one", "artifact:used"),
+        boot_config("two", "http://c/artifacts/by-name/shared-2"),
+    ])
+    .await;
+    for content in [&used, &unused, &shared] {
+        make_old(&site.blob_file(content), 2 * HOUR);
+    }
+    let plan = collect(&site, "?unused=1&dry_run=1").await;
+    let gone = json!(["shared-1", "unused"]);
+    assert_eq!(plan["artifacts"], gone);
+    assert_eq!(digests(&plan), [digest(&unused).to_string()]);
+    let before = site.revision();
+    assert!(digests(&collect(&site, "").await).is_empty(), "all of it is named");
+    assert_eq!(site.revision(), before);
+
+    let collected = collect(&site, "?unused=1").await;
+    assert_eq!((&collected["artifacts"], digests(&collected)), (&gone, digests(&plan)));
+    let list = site.get("/boot/v2/artifacts").await.json();
+    assert_eq!(crate::site::names(&list), ["new", "shared-2", "used"]);
+    site.fetch_content(&unused).await.problem(404, "not-found");
+    assert!(site.fetch_content(&shared).await.expect(200).body == shared);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn uploads_that_nobody_goes_on_with_are_collected_after_a_day() {
+    let site = Site::start().await;
+    let (stale, fresh) = (content(1000, 1), content(1000, 2));
+    for content in [&stale, &fresh] {
+        site.bring(content, 0, &content[..500]).await.expect(200);
+    }
+    make_old(&site.part_file(&stale), 24 * HOUR + Duration::from_secs(1));
+    make_old(&site.part_file(&fresh), 23 * HOUR);
+    let collected = collect(&site, "").await;
+    assert_eq!((&collected["leftovers"], &collected["bytes"]), (&json!(1), &json!(500)));
+    assert!(!site.part_file(&stale).exists() && site.part_file(&fresh).exists());
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn an_artifact_in_use_cannot_be_deleted() {
+    let site = Site::start().await;
+    site.add_artifact("kernel", &content(10, 1)).await;
+    site.apply(&[boot_config("live", "artifact:kernel")]).await;
+    let delete = json!({"targets": ["Artifact/kernel"]});
+    let problem = site.post("/inventory/v1/delete", &delete).await.problem(409, "conflict");
+    assert!(problem.errors[0].message.contains("live"), "{problem:?}");
+    site.stop().await;
+}

@@ -1,0 +1,237 @@
+//! Several controllers: what one lacks it gets from another, while machines already read it.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use hoist_testkit::etcd::EtcdServer;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::content::{MIB, artifact, content, digest};
+use crate::site::Site;
+
+/// A way to a controller that breaks each connection after so many bytes of answers.
+struct Relay {
+    addr: SocketAddr,
+    passed: Arc<AtomicU64>,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+impl Relay {
+    async fn to(site: &Site, cut_after: Option<u64>) -> Self {
+        let target = site.controller.plain_addr().expect("it listens");
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let listener = listener.expect("a port");
+        let addr = listener.local_addr().expect("it is bound");
+        let passed = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&passed);
+        let accepting = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(relay(client, target, cut_after, Arc::clone(&count)));
+            }
+        });
+        Self { addr, passed, accepting }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    fn passed(&self) -> u64 {
+        self.passed.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+async fn relay(client: TcpStream, target: SocketAddr, cut: Option<u64>, passed: Arc<AtomicU64>) {
+    let server = TcpStream::connect(target).await.expect("the controller listens");
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let forth =
+        tokio::spawn(async move { tokio::io::copy(&mut from_client, &mut to_server).await });
+    let (mut buffer, mut left) = (vec![0; 64 * 1024], cut.unwrap_or(u64::MAX));
+    while left > 0 {
+        let most = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        let Ok(count @ 1..) = from_server.read(&mut buffer[..most]).await else { break };
+        if to_client.write_all(&buffer[..count]).await.is_err() {
+            break;
+        }
+        left -= count as u64;
+        passed.fetch_add(count as u64, Ordering::SeqCst);
+    }
+    forth.abort();
+}
+
+/// A controller that knows of `content` and asks these for it.
+async fn lacking(content: &[u8], advertise: Vec<String>) -> Site {
+    let site = Site::start_with(|config| config.boot.scripts.advertise = advertise).await;
+    site.apply(&[artifact("image", content)]).await;
+    site
+}
+
+async fn having(content: &[u8]) -> Site {
+    let site = Site::start().await;
+    site.add_artifact("image", content).await;
+    site
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_content_is_fetched_once_for_all_who_ask() {
+    let image = content(6 * MIB + 3, 1);
+    let sibling = having(&image).await;
+    let relay = Relay::to(&sibling, None).await;
+    let site = lacking(&image, vec![relay.url()]).await;
+
+    // Asking about it fetches nothing.
+    let path = format!("/artifacts/{}/image", digest(&image));
+    let head = site.ask_as_nobody("HEAD", &path).send().await.expect(200);
+    assert_eq!(head.header("content-length"), image.len().to_string());
+    assert_eq!(relay.passed(), 0);
+
+    let whole = (0..8).map(|_| site.fetch(&path));
+    let ranged = site.ask_as_nobody("GET", &path).header("range", "bytes=5000000-5000009").send();
+    let (answers, part) = tokio::join!(futures_util::future::join_all(whole), ranged);
+    for answer in answers {
+        assert!(answer.expect(200).body == image);
+    }
+    assert!(part.expect(206).body == image[5_000_000..5_000_010]);
+    let once = image.len() as u64;
+    assert!((once..once + 10_000).contains(&relay.passed()), "{}", relay.passed());
+
+    // From here on it is here.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !site.blob_file(&image).exists() {
+        assert!(Instant::now() < deadline, "it is never kept");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    sibling.stop().await;
+    assert!(site.fetch(&path).await.expect(200).body == image);
+    assert!(site.get("/metrics").await.text().contains("hoist_artifact_pulls_total"));
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_a_controller_dies_half_way_the_next_one_brings_the_rest() {
+    let image = content(8 * MIB, 2);
+    let (one, two) = (having(&image).await, having(&image).await);
+    let dying = Relay::to(&one, Some(3 * MIB as u64)).await;
+    let living = Relay::to(&two, None).await;
+    let site = lacking(&image, vec![dying.url(), living.url()]).await;
+    assert!(site.fetch_content(&image).await.expect(200).body == image);
+    assert_eq!(dying.passed(), 3 * MIB as u64);
+    let rest = living.passed();
+    assert!(rest > 4 * MIB as u64 && rest < 6 * MIB as u64, "{rest}");
+    site.stop().await;
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_way_that_breaks_again_and_again_still_brings_everything() {
+    let image = content(8 * MIB, 3);
+    let sibling = having(&image).await;
+    let relay = Relay::to(&sibling, Some(3 * MIB as u64)).await;
+    let site = lacking(&image, vec![relay.url()]).await;
+    assert!(site.fetch_content(&image).await.expect(200).body == image);
+    site.stop().await;
+    sibling.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_gets_all_of_what_is_damaged_elsewhere() {
+    let image = content(2 * MIB, 4);
+    let (bad, good) = (having(&image).await, having(&image).await);
+    let mut damaged = image.clone();
+    damaged[MIB] ^= 1;
+    let file = bad.blob_file(&image);
+    fs_err::remove_file(&file).expect("it is there");
+    fs_err::write(&file, damaged).expect("it can be damaged");
+    let site = lacking(&image, vec![bad.url(""), good.url("")]).await;
+    let path = format!("/artifacts/{}", digest(&image));
+    let broken = site.ask_as_nobody("GET", &path).open().await;
+    assert!(broken.bytes().await.is_err(), "the last byte is held back");
+    // The next one asks somebody else first.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let answer = site.ask_as_nobody("GET", &path).open().await;
+        match answer.bytes().await {
+            Ok(bytes) => {
+                assert!(bytes == image);
+                break;
+            }
+            Err(_) => assert!(Instant::now() < deadline, "it never recovers"),
+        }
+    }
+    site.stop().await;
+    bad.stop().await;
+    good.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn controllers_that_all_lack_it_do_not_ask_in_circles() {
+    let free = || {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        listener.local_addr().expect("it is bound")
+    };
+    let addrs = [free(), free()];
+    let urls: Vec<String> = addrs.iter().map(|addr| format!("http://{addr}")).collect();
+    let image = content(1000, 5);
+    let mut sites = Vec::new();
+    for addr in addrs {
+        let urls = urls.clone();
+        let site = Site::start_with(|config| {
+            config.listen = Some(addr);
+            config.boot.scripts.advertise = urls;
+        });
+        let site = site.await;
+        site.apply(&[artifact("image", &image)]).await;
+        sites.push(site);
+    }
+    for site in &sites {
+        site.fetch_content(&image).await.problem(404, "not-found");
+        assert!(!site.part_file(&image).exists());
+    }
+    // Brought to one, it is at the other.
+    sites[0].bring(&image, 0, &image).await.expect(200);
+    assert!(sites[1].fetch_content(&image).await.expect(200).body == image);
+    for site in sites {
+        site.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_controller_that_cannot_be_reached_is_told() {
+    let image = content(1000, 6);
+    let nowhere = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let addr = nowhere.local_addr().expect("it is bound");
+    drop(nowhere);
+    let site = lacking(&image, vec![format!("http://{addr}")]).await;
+    site.fetch_content(&image).await.problem(502, "source-failed");
+    // What nobody declared is not looked for.
+    site.fetch_content(b"kettle").await.problem(404, "not-found");
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn controllers_of_one_store_share_what_was_brought_to_one() {
+    let store = EtcdServer::shared().url("artifacts");
+    let image = content(3 * MIB, 7);
+    let one = Site::start_with(|config| config.store.clone_from(&store)).await;
+    one.add_artifact("image", &image).await;
+    let url = one.url("");
+    let two = Site::start_with(|config| {
+        config.store.clone_from(&store);
+        config.boot.scripts.advertise = vec![url];
+    })
+    .await;
+    assert!(two.fetch("/artifacts/by-name/image").await.expect(200).body == image);
+    two.stop().await;
+    one.stop().await;
+}
