@@ -2,12 +2,13 @@
 
 use clap::Args;
 use hoist_api::artifact::ArtifactObject;
+use hoist_api::boot::BootConfigObject;
 use hoist_api::client::Client;
 use hoist_api::inventory::{Group, NetworkObject, PartitionObject};
 use hoist_model::document::DocumentName;
 use hoist_model::{ArtifactName, ArtifactSpec, Document, Exit, GroupKey, Kind, Name, Spec};
 
-use super::{Shell, artifact, export, group, network, node, partition, schema, selector};
+use super::{Shell, artifact, boot, export, group, network, node, partition, schema, selector};
 use crate::failure::Failure;
 use crate::node_ref;
 use crate::printer::Output;
@@ -22,7 +23,7 @@ use crate::table::Table;
 #[command(after_help = "Examples:\n  hoist get nodes\n  hoist get node login1 -o yaml\n  \
     hoist get nodes -l 'compute & label:rack=7' -o name\n  hoist get group default/gpu -o json")]
 pub(crate) struct GetArgs {
-    /// Partition, Network, Group, Node or Artifact
+    /// Partition, Network, Group, Node, Artifact or BootConfig
     #[arg(value_name = "KIND")]
     kind: String,
 
@@ -50,9 +51,7 @@ impl GetArgs {
             Kind::Network => networks(&client, self.name).await?,
             Kind::Partition => partitions(&client, self.name).await?,
             Kind::Artifact => artifacts(&client, self.name).await?,
-            Kind::BootConfig => {
-                return Err(Failure::usage("not listed here; see `hoist export`"));
-            }
+            Kind::BootConfig => configs(&client, self.name).await?,
         };
         print(shell, &table, &documents)?;
         Ok(Exit::Done)
@@ -131,6 +130,19 @@ async fn artifacts(client: &Client, name: Option<String>) -> Result<Found, Failu
     }
     let table = artifact::table(&artifacts);
     Ok((table, artifacts.into_iter().map(artifact_document).collect()))
+}
+
+async fn configs(client: &Client, name: Option<String>) -> Result<Found, Failure> {
+    let configs = match name {
+        Some(name) => vec![boot::find(client, &name).await?],
+        None => client.boot_configs().await?.items,
+    };
+    let table = boot::table(&configs);
+    let document = |config: BootConfigObject| Document {
+        name: DocumentName::Plain(config.name.clone()),
+        spec: Spec::BootConfig(Box::new(config.into_spec())),
+    };
+    Ok((table, configs.into_iter().map(document).collect()))
 }
 
 /// Names in one selector; the longest ones still fit its limit of 8 KiB.
