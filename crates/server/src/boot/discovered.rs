@@ -122,13 +122,12 @@ async fn adopt(
     let node = made.ok_or_else(|| Failure::new(Code::Internal, "the node was not made"))?;
     let derived =
         Derived { boot: after.boot(node), groups: after.groups_of(node), ..Derived::default() };
-    let status = if dry_run { StatusCode::OK } else { StatusCode::CREATED };
     if !dry_run {
         boot.sightings.forget(stranger.mac);
         let told = serde_json::json!({"mac": stranger.mac, "by": by});
         boot.chassis.events.publish("node.adopted", &format!("node/{name}"), told);
     }
-    Ok((status, Json(Node::from_stored(node, derived))).into_response())
+    Ok((StatusCode::CREATED, Json(Node::from_stored(node, derived))).into_response())
 }
 
 fn spec(stranger: &Stranger, request: AdoptRequest) -> NodeSpec {

@@ -179,7 +179,7 @@ async fn an_exported_site_is_the_same_site_elsewhere() {
     site.stop().await;
 }
 
-/// Every route of the inventory that writes, with a request that would change something.
+/// Every route that writes the inventory, with a request that would change something.
 async fn writes(site: &Site) -> Vec<(&'static str, String, Value)> {
     site.apply(&[
         document("Partition", "p1", &json!({})),
@@ -192,6 +192,8 @@ async fn writes(site: &Site) -> Vec<(&'static str, String, Value)> {
     let get = async |name: &str| site.get(&format!("{NODES}/by/name/{name}")).await.json();
     let n1 = format!("{NODES}/{}", id(&get("n1").await));
     let n2 = format!("{NODES}/{}", id(&get("n2").await));
+    let stranger = "02:00:00:00:00:77";
+    site.get(&format!("/boot/v1/bootscript?mac={stranger}")).await.expect(200);
     let role = json!({"role": "Compute"});
     let reason = json!({"reason": "why"});
     vec![
@@ -212,6 +214,7 @@ async fn writes(site: &Site) -> Vec<(&'static str, String, Value)> {
         ("POST", "/inventory/v1/apply".into(), node_document(5)),
         ("POST", "/inventory/v1/delete".into(), json!({"targets": ["Node/n1"]})),
         ("DELETE", n2, Value::Null),
+        ("POST", format!("/boot/v2/discovered/{stranger}/adopt"), json!({"name": "adopted"})),
     ]
 }
 

@@ -82,7 +82,8 @@ impl ImportBssArgs {
         let bss = Client::new(connect::address(base)?, Access { token, authorities })?;
         bss.bss_parameters().await.map_err(|error| match error {
             ClientError::Foreign { status: 401 | 403, .. } => {
-                Failure::refused("BSS asks for a token").with_hint("name one: --bss-token-file FILE")
+                Failure::refused("BSS asks for a token")
+                    .with_hint("name one: --bss-token-file FILE")
             }
             ClientError::Foreign { status: 404, .. } => {
                 Failure::usage(format!("there is no BSS at `{base}`"))
