@@ -20,7 +20,7 @@ const COUNTED: u32 = 20_000;
 /// A thousand times the nodes may cost a fifth more.
 const GROWTH: Limit = Limit::AtMost(1.2);
 
-pub(crate) fn rows() -> Result<Vec<Row>> {
+pub(crate) fn measure() -> Result<Vec<Row>> {
     let small = per_request(SMALL_SITE)?;
     let mut rows = Vec::new();
     for (count, limit) in [(SITE, None), (LARGE_SITE, Some(GROWTH))] {
