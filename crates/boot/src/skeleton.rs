@@ -70,16 +70,14 @@ impl Skeleton {
             let wrote = match gap {
                 Gap::Bootif => {
                     out.push_str("01-");
-                    let canonical;
-                    let spelled = match spelled {
-                        Some(spelled) => spelled,
-                        None => {
-                            canonical = mac.to_string();
-                            &canonical
-                        }
+                    let from = out.len();
+                    let wrote = match spelled {
+                        Some(spelled) => out.write_str(spelled),
+                        None => write!(out, "{mac}"),
                     };
-                    out.extend(spelled.chars().map(|c| if c == ':' { '-' } else { c }));
-                    Ok(())
+                    let dashed = out[from..].replace(':', "-");
+                    out.replace_range(from.., &dashed);
+                    wrote
                 }
                 Gap::Query => write!(out, "mac={mac}&retry={}", retry.saturating_add(1)),
             };
