@@ -101,10 +101,12 @@ async fn ask(command: Command, shell: &mut Shell) -> Result<Exit, Failure> {
         Command::Group(args) => args.run(shell).await,
         Command::Network(args) => args.run(shell).await,
         Command::Partition(args) => args.run(shell).await,
+        Command::Artifact(args) => args.run(shell).await,
         Command::Token(args) => args.run(shell).await,
         Command::Audit(args) => args.run(shell).await,
         Command::Status(args) => args.run(shell).await,
         Command::Events(args) => args.run(shell).await,
+        Command::Bench(args) => args.run(shell).await,
         Command::Serve(_)
         | Command::Db(_)
         | Command::Backup(_)

@@ -28,6 +28,7 @@ use hoist_api::admin::Context;
 use hoist_boot::Booter;
 use hoist_boot::rule::BootRule;
 use hoist_inventory::{Registry, States};
+use hoist_model::PhoneHome;
 use http::{HeaderValue, header};
 use rustls_pki_types::CertificateDer;
 use tokio::sync::Semaphore;
@@ -215,6 +216,7 @@ fn bss_routes() -> Vec<Route<Boot>> {
             .gives_media(200, JSON),
         Route::post("/boot/v1/scn", OPEN, refresh::scn)
             .summary("BSS: a notice that the state of nodes changed")
+            .takes::<serde_json::Map<String, serde_json::Value>>()
             .gives_nothing(200),
         Route::get("/boot/v1/service/status", OPEN, service::status)
             .summary("BSS: whether it runs")
@@ -243,6 +245,7 @@ fn bss_routes() -> Vec<Route<Boot>> {
             .gives_media(200, "text/yaml"),
         Route::post("/phone-home", OPEN, cloud_init::phone_home)
             .summary("BSS: a node says that it is up")
+            .takes::<PhoneHome>()
             .body_limit(cloud_init::MAX_REPORT)
             .gives_media(200, JSON),
     ]

@@ -3,7 +3,9 @@
 mod config;
 mod diff;
 mod explain;
+mod export;
 mod history;
+mod import_bss;
 mod script;
 mod state;
 
@@ -35,6 +37,8 @@ enum BootCommand {
     State(state::StateArgs),
     Set(state::SetArgs),
     Once(state::OnceArgs),
+    ImportBss(import_bss::ImportBssArgs),
+    Export(export::ExportArgs),
 }
 
 impl BootArgs {
@@ -49,6 +53,8 @@ impl BootArgs {
             BootCommand::State(args) => args.run(shell).await,
             BootCommand::Set(args) => args.run(shell).await,
             BootCommand::Once(args) => args.run(shell).await,
+            BootCommand::ImportBss(args) => args.run(shell).await,
+            BootCommand::Export(args) => args.run(shell).await,
         }
     }
 

@@ -19,6 +19,7 @@ use hoist_model::Exit;
 
 use super::Shell;
 use crate::failure::Failure;
+pub(crate) use spec::word;
 
 /// Nodes: the machines of the site
 #[derive(Debug, Args)]

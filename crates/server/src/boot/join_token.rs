@@ -85,9 +85,13 @@ impl JoinTokens {
 
 /// What SPIRE calls a node of this role.
 fn kind(role: Option<&str>, subrole: Option<&str>) -> Option<&'static str> {
-    match (role, subrole) {
-        (Some("Compute"), _) => Some("compute"),
-        (Some("Application"), Some("UAN")) => Some("uan"),
-        _ => None,
+    let is =
+        |given: Option<&str>, word| given.is_some_and(|given| given.eq_ignore_ascii_case(word));
+    if is(role, "Compute") {
+        Some("compute")
+    } else if is(role, "Application") && is(subrole, "UAN") {
+        Some("uan")
+    } else {
+        None
     }
 }

@@ -1,7 +1,17 @@
 //! BSS v1 over real sockets: what its shipped clients depend on.
 
+#[path = "../support/issuer.rs"]
+mod issuer;
 #[path = "../support/whole.rs"]
 mod site;
 
 mod access;
+mod helper;
+mod history;
+mod hosts;
+mod import;
+mod locks;
+mod metadata;
+mod notices;
 mod parameters;
+mod service;

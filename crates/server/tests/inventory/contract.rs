@@ -65,16 +65,13 @@ async fn the_openapi_document_has_every_route_and_resolves() {
             let named = parameters.iter().filter(|p| p["in"] == "path").count();
             assert_eq!(in_path, named, "{method} {path}");
             let takes = matches!(method.as_str(), "put" | "post");
-            // Some take nothing, some whatever BSS took; the last ones take three formats, none of
-            // them one schema.
+            // Some take nothing; the last ones take three formats, none of them one schema.
             let exempt = [
                 "/refresh",
                 "/verify",
                 "/gc",
                 "/installed/{node}",
                 "/boot/v1/hosts",
-                "/scn",
-                "/phone-home",
                 "/diff",
                 "/apply",
             ];
