@@ -261,3 +261,27 @@ async fn a_token_for_some_nodes_sees_those() {
     site.ask_as(&inventory, "GET", "/boot/v2/states").send().await.problem(403, "forbidden");
     site.stop().await;
 }
+
+/// As many as one answer lists, and one more.
+#[tokio::test]
+async fn long_answers_come_in_pages_or_are_cut_and_say_so() {
+    let site = Site::start().await;
+    let nodes: Vec<_> = (1..=10_001).map(node_document).collect();
+    site.apply(&nodes).await;
+    let (mut counts, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = site.get(&format!("/boot/v2/states?selector=*{after}")).await.expect(200).json();
+        counts.push(page["items"].as_array().unwrap().len());
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(counts, [5000, 5000, 1]);
+    let ask = site.ask("POST", "/boot/v2/diff").header("content-type", crate::site::NDJSON);
+    let all = crate::site::lines(&[config("all", &json!({}))]);
+    let diff = ask.body(all).send().await.expect(200).json();
+    assert_eq!((&diff["gains"], &diff["truncated"]), (&json!(10_001), &json!(true)));
+    assert_eq!(diff["nodes"].as_array().unwrap().len(), 10_000);
+    site.stop().await;
+}
