@@ -1,11 +1,9 @@
 //! Why a node boots what it boots: what was chosen, what lost and why, and where every word of the
 //! command line comes from.
 
-use std::sync::Arc;
-
 use hoist_inventory::Roster;
 use hoist_model::selector::Class;
-use hoist_model::{BssKey, BssRecord, Doing, Node};
+use hoist_model::{BssKey, Doing, Node};
 use jiff::Timestamp;
 
 use crate::answer::{Booter, Place, asked_by};
@@ -42,14 +40,16 @@ pub fn explain(
 ) -> Explanation {
     let asked = asked_by(roster, node).who.key();
     let selection = table.select(roster, node, asked.as_ref(), standing);
+    let barred = selection.barred.iter().map(|(choice, _)| choice);
+    let taken = record_of(selection.choices.iter().chain(barred)).cloned();
     let mut choices = selection.choices.into_iter();
     let choice = choices.next();
     let mut lost: Vec<Lost> = Vec::new();
     if let Some(winner) = &choice {
         let why = |choice: Choice| Lost { why: why_lost(&winner.rank, &choice.rank), choice };
         lost.extend(choices.map(why));
-        lost.extend(other_records(roster, node, winner));
     }
+    lost.extend(taken.into_iter().flat_map(|taken| other_records(roster, node, &taken)));
     let barred = selection.barred.into_iter();
     lost.extend(barred.map(|(choice, why)| Lost { choice, why: why_barred(&why) }));
     let (images, words) = match choice.as_ref().filter(|choice| choice.boots()) {
@@ -76,9 +76,9 @@ pub fn explain(
     }
 }
 
-/// Boot parameters of BSS that speak of the node beside the ones that were looked at: among
-/// themselves they have an order of their own.
-fn other_records(roster: &Roster, node: &Node, winner: &Choice) -> Vec<Lost> {
+/// Boot parameters of BSS that speak of the node beside the ones that took part: among themselves
+/// they have an order of their own.
+fn other_records(roster: &Roster, node: &Node, taken: &BssKey) -> Vec<Lost> {
     let keys = bss::keys_of(node).map(|key| (key, Class::Node));
     let roles = [(&node.spec.role, Class::Role), (&node.spec.subrole, Class::Subrole)];
     let roles = roles
@@ -87,22 +87,20 @@ fn other_records(roster: &Roster, node: &Node, winner: &Choice) -> Vec<Lost> {
     let groups = roster.groups_of(node).into_iter();
     let groups = groups.map(|group| (BssKey::tag(group.as_str()), Class::Group));
     let default = [(BssKey::tag(BssKey::DEFAULT), Class::Everything)];
-    let all = keys.chain(roles).chain(groups).chain(default);
-    let found: Vec<(&Arc<BssRecord>, Class)> =
-        all.filter_map(|(key, class)| Some((roster.bss(&key)?, class))).collect();
-    let first = found.first().map(|(record, _)| record.key.to_string());
-    let is_winner =
-        |record: &BssRecord| matches!(&winner.source, Source::Bss(won) if won.key == record.key);
-    // The first of them took part in the choice itself.
-    found
-        .into_iter()
-        .skip(1)
-        .filter(|(record, _)| !is_winner(record))
-        .map(|(record, class)| Lost {
-            choice: Choice::of_record(record, class, record.key.to_string()),
-            why: format!("the boot parameters of {} go before", first.as_deref().unwrap_or("?")),
-        })
-        .collect()
+    let others = keys.chain(roles).chain(groups).chain(default).filter(|(key, _)| key != taken);
+    let lost = |(key, class): (BssKey, Class)| {
+        let choice = Choice::of_record(roster.bss(&key)?, class, key.to_string());
+        Some(Lost { choice, why: format!("the boot parameters of {taken} go before") })
+    };
+    others.filter_map(lost).collect()
+}
+
+/// The key of the boot parameters among choices.
+fn record_of<'c>(mut choices: impl Iterator<Item = &'c Choice>) -> Option<&'c BssKey> {
+    choices.find_map(|choice| match &choice.source {
+        Source::Bss(record) => Some(&record.key),
+        Source::Config(_) => None,
+    })
 }
 
 /// In the order in which choices are compared.

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    apply, audit, completions, delete, diff, events, export, get, group, man, network, node,
-    partition, schema, status, token,
+    apply, artifact, audit, bench, boot, completions, delete, diff, events, export, get, group,
+    man, network, node, partition, schema, status, token,
 };
 use crate::printer::Output;
 use crate::{backup, db, serve};
@@ -84,15 +84,18 @@ pub(crate) enum Command {
     Delete(delete::DeleteArgs),
     Schema(schema::SchemaArgs),
     Node(node::NodeArgs),
+    Boot(boot::BootArgs),
     Group(group::GroupArgs),
     Network(network::NetworkArgs),
     Partition(partition::PartitionArgs),
+    Artifact(artifact::ArtifactArgs),
     Token(token::TokenArgs),
     Audit(audit::AuditArgs),
     Db(db::DbArgs),
     Backup(backup::BackupArgs),
     Status(status::StatusArgs),
     Events(events::EventsArgs),
+    Bench(bench::BenchArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
     /// Print the version

@@ -2,7 +2,10 @@
 //! through [`Shell::printer`], how it ends is its [`hoist_model::Exit`].
 
 pub(crate) mod apply;
+pub(crate) mod artifact;
 pub(crate) mod audit;
+pub(crate) mod bench;
+pub(crate) mod boot;
 pub(crate) mod completions;
 pub(crate) mod delete;
 pub(crate) mod diff;

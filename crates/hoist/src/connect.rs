@@ -186,7 +186,7 @@ fn is_out_of_reach(error: &io::Error) -> bool {
     )
 }
 
-fn read_token(path: &Path) -> Result<SecretString, Failure> {
+pub(crate) fn read_token(path: &Path) -> Result<SecretString, Failure> {
     let text = fs_err::read_to_string(path).map_err(Failure::File)?;
     let token = text.trim();
     let plain = token.bytes().all(|byte| byte.is_ascii_graphic());
@@ -197,7 +197,7 @@ fn read_token(path: &Path) -> Result<SecretString, Failure> {
     Ok(token.into())
 }
 
-fn address(text: &str) -> Result<Url, Failure> {
+pub(crate) fn address(text: &str) -> Result<Url, Failure> {
     let wrong = || {
         Failure::usage(format!("`{text}` is not the address of a server"))
             .with_hint("write it as `https://controller:27443` or `http://127.0.0.1:27778`")
@@ -222,7 +222,7 @@ fn ip_of(url: &Url) -> Option<IpAddr> {
     url.host_str()?.trim_matches(['[', ']']).parse().ok()
 }
 
-fn is_loopback(url: &Url) -> bool {
+pub(crate) fn is_loopback(url: &Url) -> bool {
     url.host_str() == Some("localhost") || ip_of(url).is_some_and(|ip| ip.is_loopback())
 }
 

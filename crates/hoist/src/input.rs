@@ -258,7 +258,7 @@ fn one(bytes: Bytes) -> std::pin::Pin<Box<dyn Stream<Item = io::Result<Bytes>> +
 }
 
 /// Draws on standard error, and only where that is a terminal.
-fn bar(doing: &'static str, bytes: u64) -> ProgressBar {
+pub(crate) fn bar(doing: &'static str, bytes: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {bar:32} {bytes}/{total_bytes} {eta}")
         .expect("a literal template");
     ProgressBar::new(bytes).with_style(style).with_message(doing)

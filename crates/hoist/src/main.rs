@@ -46,7 +46,12 @@ fn main() -> ExitCode {
         }
     };
     // As with diff(1), 1 means differences and nothing else.
-    let failed = if matches!(cli.command, Command::Diff(_)) { Exit::Usage } else { Exit::Failed };
+    let compares = match &cli.command {
+        Command::Diff(_) => true,
+        Command::Boot(args) => args.compares(),
+        _ => false,
+    };
+    let failed = if compares { Exit::Usage } else { Exit::Failed };
     let mut shell = Shell { printer: Printer::standard(cli.output), connection: cli.connection };
     let ended = run(cli.command, &mut shell).and_then(|exit| {
         shell.printer.flush()?;
@@ -92,13 +97,16 @@ async fn ask(command: Command, shell: &mut Shell) -> Result<Exit, Failure> {
         Command::Get(args) => args.run(shell).await,
         Command::Delete(args) => args.run(shell).await,
         Command::Node(args) => args.run(shell).await,
+        Command::Boot(args) => args.run(shell).await,
         Command::Group(args) => args.run(shell).await,
         Command::Network(args) => args.run(shell).await,
         Command::Partition(args) => args.run(shell).await,
+        Command::Artifact(args) => args.run(shell).await,
         Command::Token(args) => args.run(shell).await,
         Command::Audit(args) => args.run(shell).await,
         Command::Status(args) => args.run(shell).await,
         Command::Events(args) => args.run(shell).await,
+        Command::Bench(args) => args.run(shell).await,
         Command::Serve(_)
         | Command::Db(_)
         | Command::Backup(_)

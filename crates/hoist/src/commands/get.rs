@@ -1,12 +1,14 @@
 //! `hoist get`: objects as the documents that `hoist apply` takes.
 
 use clap::Args;
+use hoist_api::artifact::ArtifactObject;
+use hoist_api::boot::BootConfigObject;
 use hoist_api::client::Client;
 use hoist_api::inventory::{Group, NetworkObject, PartitionObject};
 use hoist_model::document::DocumentName;
-use hoist_model::{ArtifactName, Document, Exit, GroupKey, Kind, Name, Spec};
+use hoist_model::{ArtifactName, ArtifactSpec, Document, Exit, GroupKey, Kind, Name, Spec};
 
-use super::{Shell, export, group, network, node, partition, schema, selector};
+use super::{Shell, artifact, boot, export, group, network, node, partition, schema, selector};
 use crate::failure::Failure;
 use crate::node_ref;
 use crate::printer::Output;
@@ -21,7 +23,7 @@ use crate::table::Table;
 #[command(after_help = "Examples:\n  hoist get nodes\n  hoist get node login1 -o yaml\n  \
     hoist get nodes -l 'compute & label:rack=7' -o name\n  hoist get group default/gpu -o json")]
 pub(crate) struct GetArgs {
-    /// Partition, Network, Group or Node
+    /// Partition, Network, Group, Node, Artifact or `BootConfig`
     #[arg(value_name = "KIND")]
     kind: String,
 
@@ -48,9 +50,8 @@ impl GetArgs {
             Kind::Group => groups(&client, self.name).await?,
             Kind::Network => networks(&client, self.name).await?,
             Kind::Partition => partitions(&client, self.name).await?,
-            Kind::Artifact | Kind::BootConfig => {
-                return Err(Failure::usage("not listed here; see `hoist export`"));
-            }
+            Kind::Artifact => artifacts(&client, self.name).await?,
+            Kind::BootConfig => configs(&client, self.name).await?,
         };
         print(shell, &table, &documents)?;
         Ok(Exit::Done)
@@ -118,6 +119,32 @@ async fn partitions(client: &Client, name: Option<String>) -> Result<Found, Fail
     Ok((table, partitions.into_iter().map(partition_document).collect::<Result<_, _>>()?))
 }
 
+async fn artifacts(client: &Client, name: Option<String>) -> Result<Found, Failure> {
+    let mut artifacts = client.artifacts().await?.items;
+    if let Some(name) = name {
+        artifacts.retain(|artifact| artifact.name.as_str() == name);
+        if artifacts.is_empty() {
+            return Err(Failure::missing(format!("artifact `{name}`"))
+                .with_hint("`hoist artifact list` shows all of them"));
+        }
+    }
+    let table = artifact::table(&artifacts);
+    Ok((table, artifacts.into_iter().map(artifact_document).collect()))
+}
+
+async fn configs(client: &Client, name: Option<String>) -> Result<Found, Failure> {
+    let configs = match name {
+        Some(name) => vec![boot::find(client, &name).await?],
+        None => client.boot_configs().await?.items,
+    };
+    let table = boot::table(&configs);
+    let document = |config: BootConfigObject| Document {
+        name: DocumentName::Plain(config.name.clone()),
+        spec: Spec::BootConfig(Box::new(config.into_spec())),
+    };
+    Ok((table, configs.into_iter().map(document).collect()))
+}
+
 /// Names in one selector; the longest ones still fit its limit of 8 KiB.
 const NAMES_AT_ONCE: usize = 64;
 
@@ -151,6 +178,12 @@ pub(crate) fn network_document(network: NetworkObject) -> Result<Document, Failu
 pub(crate) fn partition_document(partition: PartitionObject) -> Result<Document, Failure> {
     let name = named(partition.name.as_ref())?;
     Ok(Document { name, spec: Spec::Partition(partition.into()) })
+}
+
+fn artifact_document(artifact: ArtifactObject) -> Document {
+    let ArtifactObject { name, sha256, size, arch, description, .. } = artifact;
+    let spec = ArtifactSpec { sha256, size, arch, description };
+    Document { name: DocumentName::Artifact(name), spec: Spec::Artifact(spec) }
 }
 
 fn named(name: Option<&Name>) -> Result<DocumentName, Failure> {

@@ -1,6 +1,8 @@
 //! `hoist node`.
 
 mod add;
+mod adopt;
+mod discovered;
 mod import;
 pub(crate) mod list;
 mod maintenance;
@@ -17,6 +19,7 @@ use hoist_model::Exit;
 
 use super::Shell;
 use crate::failure::Failure;
+pub(crate) use spec::word;
 
 /// Nodes: the machines of the site
 #[derive(Debug, Args)]
@@ -37,6 +40,8 @@ enum NodeCommand {
     Release(release::ReleaseArgs),
     Remove(remove::RemoveArgs),
     Import(import::ImportArgs),
+    Discovered(discovered::DiscoveredArgs),
+    Adopt(adopt::AdoptArgs),
 }
 
 impl NodeArgs {
@@ -52,6 +57,8 @@ impl NodeArgs {
             NodeCommand::Release(args) => args.run(shell).await,
             NodeCommand::Remove(args) => args.run(shell).await,
             NodeCommand::Import(args) => args.run(shell).await,
+            NodeCommand::Discovered(args) => args.run(shell).await,
+            NodeCommand::Adopt(args) => args.run(shell).await,
         }
     }
 }

@@ -8,7 +8,6 @@ use hoist_model::Name;
 use serde::Deserialize;
 
 use super::Boot;
-use crate::auth::AuditContext;
 use crate::extract::{Json, Query};
 use crate::failure::Failure;
 use crate::inventory::{Flag, bad_parameter, read_documents};
@@ -25,11 +24,9 @@ pub(super) struct DiffQuery {
 
 pub(super) async fn diff(
     State(boot): State<Boot>,
-    audit: AuditContext,
     Query(query): Query<DiffQuery>,
     request: Request,
 ) -> Result<Json<BootDiff>, Failure> {
-    audit.nothing_written();
     let prune = query.prune.0;
     if prune && query.set.is_none() {
         return Err(bad_parameter("prune", "it needs a set", "name it with `set`"));

@@ -61,9 +61,13 @@ impl OneBoots {
         (same_boot || !given.written).then(|| (given.config.clone(), same_boot))
     }
 
-    pub(super) fn hand_out(&self, node: NodeId, config: &Name) {
+    pub(super) fn hand_out(&self, node: NodeId, config: &Name, retry: u32) {
         let mut given = self.0.given.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = given.get(&node).is_some_and(|given| given.config == *config);
+        // Named again after it was had, it is had again.
+        let known = given.get(&node).is_some_and(|given| {
+            let same_boot = !given.written || retry > 0 && given.at.elapsed() < SAME_BOOT;
+            given.config == *config && same_boot
+        });
         if !known {
             let fresh = Given { config: config.clone(), at: Instant::now(), written: false };
             given.insert(node, fresh);

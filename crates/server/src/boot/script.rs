@@ -117,7 +117,7 @@ impl Boot {
             (Some(node), What::Boot { name, revision, one_boot, .. }) => {
                 self.sightings.booted(node, name, *revision, from, now);
                 if let Some(config) = one_boot {
-                    self.one_boots.hand_out(node, config);
+                    self.one_boots.hand_out(node, config, asked.retry);
                 }
                 true
             }

@@ -1,8 +1,10 @@
 //! Who may use BSS's routes, and how wrong methods and paths are answered.
 
 use hoist_server::auth::BssAuth;
+use hoist_server::jwks::{JwksConfig, JwksSource};
 use serde_json::json;
 
+use crate::issuer::{Issuer, publish};
 use crate::site::Site;
 
 const PATH: &str = "/boot/v1/bootparameters";
@@ -41,6 +43,40 @@ async fn an_open_site_lets_everybody_write_and_counts_it() {
         line.strip_prefix("hoist_bss_open_writes_total ").is_some_and(|count| count != "0")
     });
     assert!(counted, "{metrics}");
+}
+
+#[tokio::test]
+async fn with_a_key_set_any_token_it_verifies_will_do() {
+    let keys = tempfile::NamedTempFile::new().expect("a file");
+    let issuer = Issuer::new("one");
+    publish(keys.path(), &[&issuer]);
+    let source = JwksSource::File(keys.path().to_owned());
+    let site = Site::start_with(|config| {
+        config.policy.bss = BssAuth::Jwks;
+        config.jwks = Some(JwksConfig::new(source));
+    })
+    .await;
+    let exp = jiff::Timestamp::now().as_second() + 600;
+    // No scope that means anything here, as tokens for BSS are.
+    let token = issuer.sign(&json!({"sub": "ochami", "iss": "i", "aud": "a", "exp": exp}));
+    let body = json!({"hosts": ["Default"], "kernel": "http://h/k"});
+    let mut tries = 0;
+    while site.ask_as(&token, "GET", PATH).send().await.status != 200 {
+        tries += 1;
+        assert!(tries < 300, "the keys were never read");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    site.ask_as(&token, "PUT", PATH).json(&body).send().await.expect(200);
+    let cookie = format!("other=1; jwt={token}");
+    site.ask_as_nobody("GET", PATH).header("cookie", &cookie).send().await.expect(200);
+    // The site's own tokens go on working, and the token opens nothing else.
+    site.get(PATH).await.expect(200);
+    site.ask_as(&token, "GET", "/inventory/v1/nodes").send().await.expect(403);
+    site.ask_as_nobody("GET", PATH).send().await.expect(401);
+    let expired = issuer.sign(&json!({"sub": "ochami", "exp": 1}));
+    site.ask_as(&expired, "GET", PATH).send().await.expect(401);
+    let stranger = Issuer::new("one").sign(&json!({"sub": "x", "exp": exp}));
+    site.ask_as(&stranger, "GET", PATH).send().await.expect(401);
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! BSS v1 over real sockets: what its shipped clients depend on.
 
+#[path = "../support/issuer.rs"]
+mod issuer;
 #[path = "../support/whole.rs"]
 mod site;
 
@@ -7,6 +9,7 @@ mod access;
 mod helper;
 mod history;
 mod hosts;
+mod import;
 mod locks;
 mod metadata;
 mod notices;

@@ -1,43 +1,14 @@
 //! JWT bearer tokens, their keys and the keys' rotation.
 
-use std::path::Path;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hoist_server::jwks::{JwksConfig, JwksSource};
-use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
-use rcgen::{KeyPair, PublicKeyData};
 use serde_json::{Value, json};
 
+use crate::issuer::{Issuer, publish};
 use crate::site::{Site, problem};
-
-struct Issuer {
-    kid: &'static str,
-    key: KeyPair,
-}
-
-impl Issuer {
-    fn new(kid: &'static str) -> Self {
-        Self { kid, key: KeyPair::generate().unwrap() }
-    }
-
-    fn jwk(&self) -> Value {
-        // An uncompressed point: 4, then x, then y.
-        let point = self.key.der_bytes();
-        assert_eq!((point.len(), point[0]), (65, 4));
-        json!({
-            "kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": self.kid,
-            "x": URL_SAFE_NO_PAD.encode(&point[1..33]), "y": URL_SAFE_NO_PAD.encode(&point[33..]),
-        })
-    }
-
-    fn sign(&self, claims: &Value) -> String {
-        let mut header = Header::new(Algorithm::ES256);
-        header.kid = Some(self.kid.to_owned());
-        encode(&header, claims, &EncodingKey::from_ec_der(&self.key.serialize_der())).unwrap()
-    }
-}
 
 fn claims() -> Value {
     let exp = jiff::Timestamp::now().as_second() + 600;
@@ -51,11 +22,6 @@ fn with(key: &str, value: Value) -> Value {
     let mut claims = claims();
     claims[key] = value;
     claims
-}
-
-fn publish(path: &Path, issuers: &[&Issuer]) {
-    let keys: Vec<_> = issuers.iter().map(|issuer| issuer.jwk()).collect();
-    std::fs::write(path, json!({ "keys": keys }).to_string()).unwrap();
 }
 
 fn config(source: JwksSource) -> JwksConfig {

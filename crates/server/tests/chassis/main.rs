@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
+#[path = "../support/issuer.rs"]
+mod issuer;
 mod site;
 #[path = "../support/store.rs"]
 mod store;

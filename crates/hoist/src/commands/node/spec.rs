@@ -339,7 +339,7 @@ fn parsed<T: FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, Failure> 
 }
 
 /// A word of an enum, spelled as in documents.
-fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+pub(crate) fn word<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     let text = serde_json::Value::String(text.to_ascii_lowercase());
     serde_json::from_value(text).map_err(|error| error.to_string())
 }

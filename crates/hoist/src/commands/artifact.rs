@@ -1,0 +1,369 @@
+//! `hoist artifact`: kernels, initrds and images that hoist serves.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use fs_err as fs;
+use futures_util::TryStreamExt;
+use hoist_api::Code;
+use hoist_api::artifact::{ArtifactObject, Collected, Outcome};
+use hoist_api::client::{Body, Client, ClientError};
+use hoist_model::document::DocumentName;
+use hoist_model::node::Arch;
+use hoist_model::{ArtifactName, ArtifactSpec, Digest, Document, Exit, Kind, Spec};
+use indicatif::{HumanBytes, ProgressBar};
+use sha2::{Digest as _, Sha256};
+use tokio::io::{AsyncReadExt, AsyncSeekExt};
+use tokio_util::io::ReaderStream;
+
+use super::network::joined;
+use super::node::word;
+use super::{Shell, get};
+use crate::edit::{self, Terms, WriteArgs};
+use crate::failure::Failure;
+use crate::input::{Documents, bar};
+use crate::printer::Output;
+use crate::table::Table;
+
+/// Read and sent at once.
+const CHUNK: usize = 1024 * 1024;
+
+/// How often an upload is taken up again without getting any further.
+const TRIES: usize = 5;
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Kernels, initrds and images that hoist serves
+#[derive(Debug, Args)]
+pub(crate) struct ArtifactArgs {
+    #[command(subcommand)]
+    command: ArtifactCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ArtifactCommand {
+    /// Bring a file to the controller and give it a name
+    ///
+    /// Boot configurations name it `artifact:NAME`. An upload that was broken off goes on from where
+    /// it was; a file that is there already is not sent again.
+    #[command(after_help = "Examples:\n  hoist artifact add vmlinuz-6.1\n  \
+        hoist artifact add build/initrd.img --name initrd-6.1.img --arch x86_64\n  \
+        hoist artifact add image.squashfs --replace")]
+    Add(AddArgs),
+    /// List all artifacts, whether they are on this controller, and who names them
+    #[command(after_help = "Examples:\n  hoist artifact list -o wide")]
+    List,
+    /// Read everything that is kept, and set aside what is damaged
+    ///
+    /// What was set aside is not served any more; add the file again, or let this controller fetch
+    /// it from another one. Ends with 7 if something was damaged.
+    #[command(after_help = "Examples:\n  hoist artifact verify")]
+    Verify,
+    /// Remove contents that no artifact names
+    ///
+    /// What a boot configuration or a BSS record names stays, and so does what came within the last
+    /// hour. Each controller collects its own disk.
+    #[command(after_help = "Examples:\n  hoist artifact gc --dry-run\n  \
+        hoist artifact gc --unused")]
+    Gc {
+        /// Remove also artifacts that no boot configuration and no BSS record names
+        #[arg(long)]
+        unused: bool,
+        /// Show what would be removed, remove nothing; ends with 20 if there is something
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Remove artifacts that no boot configuration names; `gc` then removes their contents
+    #[command(visible_alias = "rm", after_help = "Examples:\n  hoist artifact rm vmlinuz-5.10")]
+    Remove {
+        #[arg(value_name = "ARTIFACT", required = true)]
+        artifacts: Vec<String>,
+        #[command(flatten)]
+        write: WriteArgs,
+    },
+}
+
+#[derive(Debug, Args)]
+struct AddArgs {
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// What it is called; the name of the file if left out
+    #[arg(long)]
+    name: Option<ArtifactName>,
+    /// What machines it is for: `x86_64`, `aarch64` or `riscv64`
+    #[arg(long, value_parser = word::<Arch>)]
+    arch: Option<Arch>,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    description: String,
+    /// Give the name to this file, whatever it stood for before: nodes that boot it get the new one
+    #[arg(long)]
+    replace: bool,
+    #[command(flatten)]
+    write: WriteArgs,
+}
+
+impl ArtifactArgs {
+    pub(crate) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let client = shell.client()?;
+        match self.command {
+            ArtifactCommand::Add(args) => add(shell, &client, args).await,
+            ArtifactCommand::List => list(shell, &client).await,
+            ArtifactCommand::Verify => verify(shell, &client).await,
+            ArtifactCommand::Gc { unused, dry_run } => {
+                let collected = client.collect_artifacts(dry_run, unused).await?;
+                report(shell, &collected)
+            }
+            ArtifactCommand::Remove { artifacts, write } => {
+                let targets = artifacts.iter().map(|name| get::target(Kind::Artifact, name));
+                edit::delete(shell, &client, targets.collect::<Result<_, _>>()?, &write).await
+            }
+        }
+    }
+}
+
+async fn add(shell: &mut Shell, client: &Client, args: AddArgs) -> Result<Exit, Failure> {
+    let name = match args.name {
+        Some(name) => name,
+        None => name_of(&args.file)?,
+    };
+    let known = client.artifacts().await?.items.into_iter().find(|known| known.name == name);
+    let path = args.file.clone();
+    let hashed = tokio::task::spawn_blocking(move || hash(&path)).await;
+    let (sha256, size) = hashed.map_err(|died| Failure::Broken(died.to_string()))??;
+    if known.is_some_and(|known| known.sha256 != sha256) && !args.replace {
+        return Err(Failure::refused(format!("artifact `{name}` exists, with another content"))
+            .with_hint("`--replace` gives the name to this file; `--name` another name"));
+    }
+    if !args.write.dry_run {
+        Upload { client, path: &args.file, sha256, size }.run(shell).await?;
+    }
+    let spec = ArtifactSpec {
+        sha256,
+        size,
+        arch: args.arch.unwrap_or_default(),
+        description: args.description,
+    };
+    let document =
+        Document { name: DocumentName::Artifact(name.clone()), spec: Spec::Artifact(spec) };
+    let terms = Terms { write: args.write, ..Terms::default() };
+    let ended = edit::apply(shell, client, &Documents::of(&[document])?, &terms).await?;
+    if ended == Exit::Done {
+        shell.printer.note(&format!("boot configurations name it `artifact:{name}`"));
+    }
+    Ok(ended)
+}
+
+fn name_of(file: &Path) -> Result<ArtifactName, Failure> {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    name.parse().map_err(|error| {
+        Failure::usage(format!("{error}")).with_hint("`--name` gives the artifact another name")
+    })
+}
+
+fn hash(path: &Path) -> Result<(Digest, u64), Failure> {
+    let mut file = fs::File::open(path).map_err(Failure::File)?;
+    let about = file.metadata().map_err(Failure::File)?;
+    if !about.is_file() {
+        return Err(Failure::usage(format!("`{}` is no file", path.display())));
+    }
+    let progress = bar("reading", about.len());
+    let (mut hash, mut size, mut buffer) = (Sha256::new(), 0, vec![0; CHUNK]);
+    loop {
+        let count = file.read(&mut buffer).map_err(Failure::File)?;
+        if count == 0 {
+            break;
+        }
+        hash.update(&buffer[..count]);
+        size += count as u64;
+        progress.set_position(size);
+    }
+    progress.finish_and_clear();
+    Ok((Digest::from_bytes(hash.finalize().into()), size))
+}
+
+/// A file on its way.
+struct Upload<'a> {
+    client: &'a Client,
+    path: &'a Path,
+    sha256: Digest,
+    size: u64,
+}
+
+impl Upload<'_> {
+    /// Goes on from where an earlier one was broken off, and on again when it is broken off itself.
+    async fn run(&self, shell: &mut Shell) -> Result<(), Failure> {
+        let progress = bar("sending", self.size);
+        let (mut furthest, mut tries) = (0, 0);
+        loop {
+            let before = furthest;
+            match self.go_on(&mut furthest, &progress).await {
+                Ok(true) => {
+                    progress.finish_and_clear();
+                    return Ok(());
+                }
+                // The file is shorter than it was.
+                Ok(false) => return Err(changed(self.path)),
+                Err(Failure::Client(error)) if error.code() == Some(&Code::InvalidBody) => {
+                    return Err(changed(self.path));
+                }
+                Err(Failure::Client(error)) if tries < TRIES && is_worth_another_try(&error) => {
+                    tries = if furthest > before { 0 } else { tries + 1 };
+                    progress.suspend(|| shell.printer.note(&format!("{error}; going on")));
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+
+    /// Sends what the controller does not have; true when it then has all of it.
+    async fn go_on(&self, furthest: &mut u64, progress: &ProgressBar) -> Result<bool, Failure> {
+        let blob = self.client.blob(self.sha256).await?;
+        // What is there whole is named too: it is then kept until it has its artifact.
+        let offset = if blob.whole { self.size } else { blob.received.min(self.size) };
+        *furthest = offset.max(*furthest);
+        progress.set_position(offset);
+        let body = self.body(offset, progress).await?;
+        Ok(self.client.upload(self.sha256, offset, self.size, body).await?.whole)
+    }
+
+    async fn body(&self, offset: u64, progress: &ProgressBar) -> Result<Body, Failure> {
+        let mut file = fs_err::tokio::File::open(self.path).await.map_err(Failure::File)?;
+        file.seek(std::io::SeekFrom::Start(offset)).await.map_err(Failure::File)?;
+        let rest = ReaderStream::with_capacity(file.take(self.size - offset), CHUNK);
+        let progress = progress.clone();
+        Ok(Body::wrap_stream(rest.inspect_ok(move |bytes| progress.inc(bytes.len() as u64))))
+    }
+}
+
+fn changed(path: &Path) -> Failure {
+    Failure::refused(format!("`{}` changed while it was sent; nothing was kept", path.display()))
+        .with_hint("try again when nobody writes it")
+}
+
+/// The connection, or somebody else with the same content.
+fn is_worth_another_try(error: &ClientError) -> bool {
+    match error {
+        ClientError::Connect { .. } | ClientError::Lost { .. } => true,
+        error => matches!(
+            error.code(),
+            Some(Code::Conflict | Code::Busy | Code::Stopping | Code::Timeout | Code::BadRequest)
+        ),
+    }
+}
+
+pub(crate) fn table(artifacts: &[ArtifactObject]) -> Table {
+    let columns = ["ARTIFACT", "SIZE", "ARCH", "HERE", "USED BY"];
+    let mut table = Table::new(&columns).wide(&["SHA256", "DESCRIPTION"]);
+    for artifact in artifacts {
+        let mut users: Vec<_> = artifact.used_by.iter().map(ToString::to_string).collect();
+        if artifact.bss_records > 0 {
+            users.push(format!("{} BSS records", artifact.bss_records));
+        }
+        table.row(vec![
+            artifact.name.to_string(),
+            HumanBytes(artifact.size).to_string(),
+            artifact.arch.as_str().to_owned(),
+            if artifact.here { "yes" } else { "no" }.to_owned(),
+            users.join(","),
+            artifact.sha256.to_string(),
+            artifact.description.clone(),
+        ]);
+    }
+    table
+}
+
+async fn list(shell: &mut Shell, client: &Client) -> Result<Exit, Failure> {
+    let artifacts = client.artifacts().await?.items;
+    let printer = &mut shell.printer;
+    match printer.output() {
+        Output::Table | Output::Wide => printer.table(&table(&artifacts))?,
+        Output::Name => artifacts.iter().try_for_each(|known| printer.line(known.name.as_str()))?,
+        Output::Json | Output::Yaml => printer.value(&artifacts)?,
+    }
+    Ok(Exit::Done)
+}
+
+async fn verify(shell: &mut Shell, client: &Client) -> Result<Exit, Failure> {
+    let mut lines = client.verify_artifacts().await?;
+    let progress = bar("checking", 0);
+    let mut found = Vec::new();
+    while let Some(line) = lines.next().await? {
+        progress.set_length(line.total);
+        progress.set_position(line.done);
+        found.push(line);
+    }
+    progress.finish_and_clear();
+    let bad: Vec<_> = found.iter().filter(|line| line.outcome != Outcome::Whole).collect();
+    let printer = &mut shell.printer;
+    match printer.output() {
+        Output::Json | Output::Yaml => printer.value(&found)?,
+        Output::Name => bad.iter().try_for_each(|line| printer.line(line.sha256.to_string()))?,
+        Output::Table | Output::Wide => {
+            for line in &bad {
+                let (what, names) = (outcome(line.outcome), joined(line.names.iter()));
+                printer.line(format!("{what}  {}  {names}", line.sha256))?;
+            }
+            let bytes = HumanBytes(found.iter().map(|line| line.size).sum());
+            printer.line(format!("{} checked ({bytes}), {} bad", found.len(), bad.len()))?;
+        }
+    }
+    Ok(if bad.is_empty() { Exit::Done } else { Exit::Degraded })
+}
+
+fn outcome(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Whole => "whole",
+        Outcome::Damaged => "damaged",
+        Outcome::Unreadable => "unreadable",
+    }
+}
+
+fn report(shell: &mut Shell, collected: &Collected) -> Result<Exit, Failure> {
+    let printer = &mut shell.printer;
+    let Collected { dry_run, artifacts, blobs, leftovers, bytes } = collected;
+    match printer.output() {
+        Output::Json | Output::Yaml => printer.value(collected)?,
+        Output::Name => artifacts.iter().try_for_each(|name| printer.line(name.as_str()))?,
+        Output::Table | Output::Wide => {
+            artifacts.iter().try_for_each(|name| printer.line(format!("- Artifact {name}")))?;
+            for blob in blobs {
+                printer.line(format!("- {} ({})", blob.sha256, HumanBytes(blob.size)))?;
+            }
+            let word = if *dry_run { "to remove" } else { "removed" };
+            printer.line(format!(
+                "{} artifacts, {} contents and {leftovers} leftovers {word}, {} in all",
+                artifacts.len(),
+                blobs.len(),
+                HumanBytes(*bytes)
+            ))?;
+        }
+    }
+    let nothing = artifacts.is_empty() && blobs.is_empty() && *leftovers == 0;
+    Ok(if *dry_run && !nothing { Exit::WouldChange } else { Exit::Done })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_names_its_artifact_if_it_can() {
+        assert_eq!(name_of(Path::new("build/vmlinuz-6.1+a")).unwrap().as_str(), "vmlinuz-6.1+a");
+        for path in ["build/my kernel", "/", ".hidden", "a/.."] {
+            assert!(name_of(Path::new(path)).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_hashed_as_others_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("abc");
+        fs::write(&path, "abc").unwrap();
+        let (digest, size) = hash(&path).unwrap();
+        let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!((digest.to_string().as_str(), size), (known, 3));
+        assert!(hash(dir.path()).is_err(), "a directory");
+    }
+}

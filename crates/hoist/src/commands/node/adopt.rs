@@ -1,0 +1,96 @@
+//! `hoist node adopt`.
+
+use clap::Args;
+use hoist_api::boot::AdoptRequest;
+use hoist_model::{Exit, GroupName, LabelKey, Mac, Name, Nid, Role, Xname};
+
+use super::Shell;
+use crate::edit;
+use crate::failure::Failure;
+use crate::printer::Output;
+
+/// Make a node of a machine that asked for a boot script
+///
+/// The node gets the MAC and the architecture that were seen; whatever else there is to say can be
+/// said here or later, with `hoist node set`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  hoist node adopt 52:54:00:00:00:09 --name n9 --role compute\n  \
+    hoist node adopt 52:54:00:00:00:09 --name n9 --group gpu --label rack=7 --dry-run"
+)]
+pub(super) struct AdoptArgs {
+    /// As `hoist node discovered` lists it
+    #[arg(value_name = "MAC")]
+    mac: Mac,
+
+    /// What it is to be called
+    #[arg(long)]
+    name: Name,
+
+    /// What it is for
+    #[arg(long)]
+    role: Option<Role>,
+
+    /// What it is for among those of its role
+    #[arg(long, value_name = "ROLE")]
+    subrole: Option<Role>,
+
+    /// A group it joins
+    #[arg(long, value_name = "GROUP")]
+    group: Vec<GroupName>,
+
+    /// The partition it is run in
+    #[arg(long, value_name = "NAME")]
+    partition: Option<Name>,
+
+    /// A label
+    #[arg(long, value_name = "KEY=VALUE")]
+    label: Vec<String>,
+
+    /// The site's number for it
+    #[arg(long, value_name = "N")]
+    nid: Option<Nid>,
+
+    /// Where it sits
+    #[arg(long)]
+    xname: Option<Xname>,
+
+    /// Show what would become of it, change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl AdoptArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let request = AdoptRequest {
+            partition: self.partition,
+            groups: self.group,
+            role: self.role,
+            subrole: self.subrole,
+            nid: self.nid,
+            xname: self.xname,
+            labels: self.label.iter().map(|text| label(text)).collect::<Result<_, _>>()?,
+            ..AdoptRequest::new(self.name)
+        };
+        let (name, mac) = (request.name.clone(), self.mac);
+        let node = shell.client()?.adopt(mac, &request, self.dry_run).await?;
+        let printer = &mut shell.printer;
+        match printer.output() {
+            Output::Json | Output::Yaml => printer.value(&node)?,
+            Output::Name => printer.line(name.as_str())?,
+            Output::Table | Output::Wide if self.dry_run => {
+                return edit::would(printer, &format!("make node {name} of {mac}"));
+            }
+            Output::Table | Output::Wide => printer.note(&format!("{mac} is node {name} now")),
+        }
+        Ok(if self.dry_run { Exit::WouldChange } else { Exit::Done })
+    }
+}
+
+fn label(text: &str) -> Result<(LabelKey, String), Failure> {
+    let (key, value) = text.split_once('=').ok_or_else(|| {
+        Failure::usage(format!("`{text}` is no label")).with_hint("write it like `rack=7`")
+    })?;
+    let key = key.parse().map_err(|error| Failure::usage(format!("{error}")))?;
+    Ok((key, value.to_owned()))
+}

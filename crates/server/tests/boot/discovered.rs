@@ -1,0 +1,135 @@
+//! Machines that nobody knows: told to wait, listed, limited, adopted.
+
+use serde_json::json;
+
+use crate::site::{NODES, Site, document, mac, node_document};
+use crate::{bootscript, config, script};
+
+const LIST: &str = "/boot/v2/discovered";
+
+#[tokio::test]
+async fn a_stranger_waits_is_listed_and_boots_once_it_is_adopted() {
+    let site = Site::start().await;
+    site.apply(&[
+        document("Group", "gpu", &json!({})),
+        config("base", &json!({"selector": "group:gpu"})),
+    ])
+    .await;
+    let first = bootscript(&site, &format!("mac={}", mac(7))).await.expect(200).text();
+    assert!(first.contains("sleep 10\n") && first.contains("&wait=1"), "{first}");
+    let next = format!("mac={}&arch=x86_64&wait=3", mac(7));
+    let later = bootscript(&site, &next).await.expect(200).text();
+    let pause = |text: &str| -> u64 {
+        let line = text.lines().find_map(|line| line.strip_prefix("sleep ")).expect("a pause");
+        line.parse().expect("a number")
+    };
+    assert!(pause(&later) > pause(&first), "it is asked less and less often: {later}");
+
+    let listed = site.get(LIST).await.expect(200).json();
+    let machine = &listed["items"][0];
+    assert_eq!(machine["mac"], mac(7));
+    assert_eq!((&machine["arch"], &machine["count"]), (&json!("x86_64"), &json!(2)));
+    assert_eq!(machine["from"], "127.0.0.1");
+    assert!(machine["first"].as_str().unwrap() <= machine["last"].as_str().unwrap());
+
+    let adopt = format!("{LIST}/{}/adopt", mac(7));
+    let request =
+        json!({"name": "n7", "groups": ["gpu"], "role": "compute", "labels": {"rack": "7"}});
+    let revision = site.revision();
+    let dry = site.post(&format!("{adopt}?dry_run=1"), &request).await.expect(200).json();
+    assert_eq!((&dry["name"], site.revision()), (&json!("n7"), revision));
+    let node = site.post(&adopt, &request).await.expect(201).json();
+    assert_eq!(site.revision(), revision + 1, "one write");
+    assert_eq!((&node["arch"], &node["boot"]["mac"]), (&json!("x86_64"), &json!(mac(7))));
+    assert!(script(&site, 7).await.contains("http://k/base"));
+    assert_eq!(site.get(LIST).await.json()["items"], json!([]));
+    site.post(&adopt, &request).await.problem(404, "not-found");
+    site.get(&format!("{NODES}/by/name/n7")).await.expect(200);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn adoption_takes_nothing_from_others() {
+    let site = Site::start().await;
+    site.apply(&[node_document(1)]).await;
+    bootscript(&site, &format!("mac={}", mac(7))).await.expect(200);
+    let adopt = format!("{LIST}/{}/adopt", mac(7));
+    let before = site.records().await;
+    site.post(&adopt, &json!({"name": "n1"})).await.problem(409, "conflict");
+    site.post(&adopt, &json!({"name": "n7", "nid": 1})).await.problem(409, "conflict");
+    site.post(&adopt, &json!({"name": "n7", "groups": ["ghost"]}))
+        .await
+        .problem(400, "invalid-body");
+    site.post(&adopt, &json!({"name": "n7", "partition": "ghost"}))
+        .await
+        .problem(400, "invalid-body");
+    let never = format!("{LIST}/{}/adopt", mac(8));
+    site.post(&never, &json!({"name": "n8"})).await.problem(404, "not-found");
+    site.post(&format!("{LIST}/nonsense/adopt"), &json!({"name": "n8"}))
+        .await
+        .problem(400, "bad-parameter");
+    let limited = site.limited_token("partition:p1").await;
+    site.ask_as(&limited, "POST", &adopt)
+        .json(&json!({"name": "n7"}))
+        .send()
+        .await
+        .problem(403, "forbidden");
+    let reader = site.token(json!([{"verbs": ["read", "write"], "contexts": ["boot"]}])).await;
+    site.ask_as(&reader, "POST", &adopt)
+        .json(&json!({"name": "n7"}))
+        .send()
+        .await
+        .problem(403, "forbidden");
+    let after = site.records().await;
+    let written: Vec<_> = after.keys().filter(|key| !before.contains_key(*key)).collect();
+    assert!(written.iter().all(|key| !key.starts_with("site/node")), "{written:?}");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_machine_that_is_declared_or_forgotten_is_listed_no_more() {
+    let site = Site::start().await;
+    for n in [7, 8] {
+        bootscript(&site, &format!("mac={}", mac(n))).await.expect(200);
+    }
+    site.apply(&[node_document(7)]).await;
+    let items = async || site.get(LIST).await.json()["items"].clone();
+    assert_eq!(items().await.as_array().unwrap().len(), 1);
+    site.delete(&format!("{LIST}/{}", mac(8))).await.expect(204);
+    site.delete(&format!("{LIST}/{}", mac(8))).await.problem(404, "not-found");
+    assert_eq!(items().await, json!([]));
+    bootscript(&site, &format!("mac={}", mac(8))).await.expect(200);
+    assert_eq!(items().await[0]["count"], 1);
+    // Names are made up too easily to be remembered.
+    bootscript(&site, "name=ghost").await.expect(200);
+    assert_eq!(items().await.as_array().unwrap().len(), 1);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_stranger_who_asks_too_often_is_cut_and_others_are_not() {
+    let site = Site::start().await;
+    site.apply(&[node_document(1), config("base", &json!({}))]).await;
+    let mut limited = 0;
+    for _ in 0..30 {
+        let answer = bootscript(&site, &format!("mac={}", mac(7))).await;
+        if answer.status == 429 {
+            answer.problem(429, "too-many-requests");
+            limited += 1;
+        }
+    }
+    assert!(limited >= 10, "{limited} of 30");
+    bootscript(&site, &format!("mac={}", mac(8))).await.expect(200);
+    // A known node asks as often as it likes, from the same address.
+    for _ in 0..150 {
+        assert!(script(&site, 1).await.contains("http://k/base"));
+    }
+    // Many strangers from one address are limited together.
+    let mut refused = 0;
+    for n in 1000..1200 {
+        refused += u32::from(bootscript(&site, &format!("mac={}", mac(n))).await.status == 429);
+    }
+    assert!(refused > 0);
+    assert!(script(&site, 1).await.contains("http://k/base"));
+    site.stop().await;
+}

@@ -1,0 +1,40 @@
+//! Booting as hoist itself has it (`/boot/v2`), over real sockets: a whole controller, asked by
+//! machines and by people.
+
+#[path = "../support/whole.rs"]
+mod site;
+
+mod discovered;
+mod native;
+mod once;
+mod states;
+
+use serde_json::{Value, json};
+use site::{Answer, Site, document, mac, spec, with};
+
+/// What a machine asks.
+async fn bootscript(site: &Site, query: &str) -> Answer {
+    site.ask_as_nobody("GET", &format!("/boot/v1/bootscript?{query}")).send().await
+}
+
+/// The script of the `n`th node.
+async fn script(site: &Site, n: u32) -> String {
+    bootscript(site, &format!("mac={}", mac(n))).await.expect(200).text()
+}
+
+fn config(name: &str, members: &Value) -> Value {
+    let base = json!({"selector": "*", "kernel": format!("http://k/{name}")});
+    document("BootConfig", name, &with(base, members))
+}
+
+fn node(n: u32, members: &Value) -> Value {
+    document("Node", &format!("n{n}"), &with(spec(n), members))
+}
+
+async fn explain(site: &Site, node: &str) -> Value {
+    site.get(&format!("/boot/v2/explain/{node}")).await.expect(200).json()
+}
+
+async fn set(site: &Site, node: &str, request: &Value) -> Answer {
+    site.put(&format!("/boot/v2/state/{node}"), request).await
+}

@@ -1,0 +1,42 @@
+//! Somebody who issues JWTs.
+
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use rcgen::{KeyPair, PublicKeyData};
+use serde_json::{Value, json};
+
+pub(crate) struct Issuer {
+    kid: &'static str,
+    key: KeyPair,
+}
+
+impl Issuer {
+    pub(crate) fn new(kid: &'static str) -> Self {
+        Self { kid, key: KeyPair::generate().expect("a key") }
+    }
+
+    pub(crate) fn jwk(&self) -> Value {
+        // An uncompressed point: 4, then x, then y.
+        let point = self.key.der_bytes();
+        assert_eq!((point.len(), point[0]), (65, 4));
+        json!({
+            "kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": self.kid,
+            "x": URL_SAFE_NO_PAD.encode(&point[1..33]), "y": URL_SAFE_NO_PAD.encode(&point[33..]),
+        })
+    }
+
+    pub(crate) fn sign(&self, claims: &Value) -> String {
+        let mut header = Header::new(Algorithm::ES256);
+        header.kid = Some(self.kid.to_owned());
+        encode(&header, claims, &EncodingKey::from_ec_der(&self.key.serialize_der()))
+            .expect("a token")
+    }
+}
+
+pub(crate) fn publish(path: &Path, issuers: &[&Issuer]) {
+    let keys: Vec<_> = issuers.iter().map(|issuer| issuer.jwk()).collect();
+    std::fs::write(path, json!({ "keys": keys }).to_string()).expect("a file of keys");
+}
