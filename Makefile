@@ -17,7 +17,7 @@ test-full: ## the same with ignored tests and many more cases of each property
 bench: setup-bench ## measure against the promised limits (release build)
 	cargo run --release --package hoist-bench
 
-setup-bench: ## install what the benchmarks compare with: nginx (Debian; root or sudo)
+setup-bench: ## install what the benchmarks compare and measure with: nginx, wrk, valgrind, etcd (Debian; root or sudo)
 	cargo xtask setup bench
 
 setup-demo: ## install what the demo needs: QEMU, iPXE, OVMF, a kernel (Debian; root or sudo)

@@ -11,7 +11,7 @@ use hoist_store::embedded::{EmbeddedStore, Retention};
 
 use crate::sample::{self, SITE};
 use crate::stopwatch::{best_of, ratio, time};
-use crate::verdict::Row;
+use crate::verdict::{Limit, Row};
 
 const ROUNDS: usize = 5;
 
@@ -19,7 +19,7 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     let runtime = tokio::runtime::Runtime::new()?;
     let dir = tempfile::tempdir()?;
     let store: Arc<dyn Store> = Arc::new(EmbeddedStore::open(dir.path(), Retention::default())?);
-    runtime.block_on(sample::fill(store.as_ref(), SITE))?;
+    runtime.block_on(sample::fill(store.as_ref(), SITE, Vec::new()))?;
     let texts: Vec<Vec<u8>> = (0..SITE).map(|n| sample::record(n).value).collect();
     let open = || {
         let opened = runtime.block_on(Registry::open(Arc::clone(&store), Brake::default()));
@@ -40,7 +40,7 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
         what: "list, decode and build, beside parsing twice".to_owned(),
         measured: ratio(built, parsed),
         unit: "x",
-        limit: Some(1.0),
+        limit: Some(Limit::AtMost(1.0)),
         detail: format!(
             "{:.0} ms and {:.0} ms; indexes alone {:.0} ms",
             millis(built),

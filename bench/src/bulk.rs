@@ -6,10 +6,10 @@ use anyhow::{Context, Result, ensure};
 use futures_util::stream;
 
 use crate::sample::{self, SITE};
-use crate::verdict::{Row, multiple};
+use crate::verdict::{Limit, Row, multiple};
 use crate::{inside, resident};
 
-const LIMIT: f64 = 3.0;
+const LIMIT: Limit = Limit::AtMost(3.0);
 /// The change comes back through the watch, the overlay is folded and the last-good copy is written
 /// after this: that is part of the price.
 const AFTERMATH: Duration = Duration::from_secs(12);

@@ -5,11 +5,11 @@ use hoist_inventory::{Delta, Resource, Roster};
 
 use crate::sample::{self, SITE, Shuffle};
 use crate::stopwatch::{ratio, time};
-use crate::verdict::Row;
+use crate::verdict::{Limit, Row};
 
 /// Enough for several foldings.
 const CHANGES: u32 = 5_000;
-const LIMIT: f64 = 0.01;
+const LIMIT: Limit = Limit::AtMost(0.01);
 
 pub(crate) fn measure() -> Vec<Row> {
     let roster = sample::roster(SITE);

@@ -11,11 +11,11 @@ use jiff::Timestamp;
 
 use crate::sample::SITE;
 use crate::stopwatch::{ratio, time};
-use crate::verdict::Row;
+use crate::verdict::{Limit, Row};
 
 const ROUNDS: usize = 3;
 /// Ten times the nodes may take twelve times as long: sorting and caches are allowed for.
-const LIMIT: f64 = 12.0;
+const LIMIT: Limit = Limit::AtMost(12.0);
 
 pub(crate) fn measure() -> Result<Vec<Row>> {
     let small = cycle(SITE / 10, ROUNDS)?;

@@ -10,14 +10,16 @@ use hoist_inventory::registry::Brake;
 use hoist_inventory::roster::{Incarnation, Roster};
 use hoist_inventory::{Registry, Resource};
 use hoist_server::controller::{Config, Controller};
+use hoist_server::data_dir::DataDir;
 use hoist_store::embedded::{EmbeddedStore, Retention};
 use hoist_store::{Record, Revision, Store};
 
-use crate::{resident, sample};
+use crate::{cores, knock, resident, sample};
 
 const SELF: &str = "self";
 
-/// `roster N`, `records N FILE`, `opened N`, `fill N DIR`, `controller DIR`.
+/// `roster N`, `records N FILE`, `opened N`, `fill N DIR`, `site N DIR STORE`,
+/// `controller DIR STORE`, and the clients of [`knock`].
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
@@ -29,7 +31,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         }
         ["records", count, file] => records(count.parse()?, Path::new(file)),
         ["fill", count, dir] => fill(count.parse()?, Path::new(dir)),
-        ["controller", dir] => controller(Path::new(dir)),
+        ["site", count, dir, store] => site(count.parse()?, Path::new(dir), store),
+        ["controller", dir, store] => controller(Path::new(dir), store),
+        ["knock", address, rate, macs] => knock::run(address, rate.parse()?, Path::new(macs)),
         _ => bail!("nothing to do for {arguments:?}"),
     }
 }
@@ -50,7 +54,11 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(dir: &Path) -> Result<Self> {
-        let mut child = command(&["controller", path(dir)?])?
+        Self::start_on(dir, "embedded", None)
+    }
+
+    pub(crate) fn start_on(dir: &Path, store: &str, cores: Option<&str>) -> Result<Self> {
+        let mut child = command_on(cores, &["controller", path(dir)?, store])?
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -76,12 +84,21 @@ impl Drop for Running {
 }
 
 fn command(arguments: &[&str]) -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
+    command_on(None, arguments)
+}
+
+/// This program once more, on these cores only.
+pub(crate) fn command_on(cores: Option<&str>, arguments: &[&str]) -> Result<Command> {
+    let program = std::env::current_exe()?;
+    let mut command = match cores {
+        Some(cores) => cores::pinned(cores, path(&program)?),
+        None => Command::new(program),
+    };
     command.arg("--inside").args(arguments);
     Ok(command)
 }
 
-fn path(path: &Path) -> Result<&str> {
+pub(crate) fn path(path: &Path) -> Result<&str> {
     path.to_str().context("temporary directories have plain names")
 }
 
@@ -135,7 +152,17 @@ fn settle() {
 
 fn fill(count: u32, dir: &Path) -> Result<()> {
     let store = EmbeddedStore::open(dir, Retention::default())?;
-    tokio::runtime::Runtime::new()?.block_on(sample::fill(&store, count))?;
+    tokio::runtime::Runtime::new()?.block_on(sample::fill(&store, count, Vec::new()))?;
+    tell(u64::from(count))
+}
+
+/// The data directory and store of a site whose nodes boot something.
+fn site(count: u32, dir: &Path, store: &str) -> Result<()> {
+    let _made = DataDir::open(dir)?;
+    tokio::runtime::Runtime::new()?.block_on(async {
+        let store = hoist_store::url::open(store, dir).await?;
+        sample::fill(store.as_ref(), count, sample::boot_configs()).await
+    })?;
     tell(u64::from(count))
 }
 
@@ -151,11 +178,12 @@ fn opened(count: u32, dir: &Path) -> Result<()> {
 }
 
 /// Serves until standard input ends.
-fn controller(dir: &Path) -> Result<()> {
+fn controller(dir: &Path, store: &str) -> Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(async {
         let listen = Some("127.0.0.1:0".parse()?);
-        let controller = Controller::start(Config { listen, ..Config::new(dir) }).await?;
+        let config = Config { listen, store: store.to_owned(), ..Config::new(dir) };
+        let controller = Controller::start(config).await?;
         let address = controller.plain_addr().context("it listens")?;
         writeln!(std::io::stdout(), "{address}")?;
         let ended = || std::io::stdin().read_to_end(&mut Vec::new());

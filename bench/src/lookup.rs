@@ -9,11 +9,11 @@ use hoist_model::{Mac, Node};
 
 use crate::sample::{self, SITE, Shuffle};
 use crate::stopwatch::{best_of, ratio};
-use crate::verdict::Row;
+use crate::verdict::{Limit, Row};
 
 const LOOKUPS: u32 = 1_000_000;
 const ROUNDS: usize = 7;
-const LIMIT: f64 = 3.0;
+const LIMIT: Limit = Limit::AtMost(3.0);
 
 pub(crate) fn measure() -> Vec<Row> {
     let roster = sample::roster(SITE);

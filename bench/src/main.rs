@@ -4,17 +4,23 @@
 //! `hoist-bench` measures everything, `hoist-bench lookup change` only those subjects. What is
 //! measured in a fresh process runs as `hoist-bench --inside …`, started by the bench itself.
 
+mod boot;
 mod build;
 mod bulk;
 mod change;
+mod cores;
 mod import;
 mod inside;
+mod instructions;
+mod knock;
 mod lookup;
 mod memory;
+mod nginx;
 mod resident;
 mod sample;
 mod stopwatch;
 mod verdict;
+mod wrk;
 
 use std::io::Write;
 
@@ -28,7 +34,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Subject = fn() -> Result<Vec<Row>>;
 
-const SUBJECTS: [(&str, &str, Subject); 6] = [
+const SUBJECTS: [(&str, &str, Subject); 7] = [
     ("lookup", "by-MAC lookup at 100,000 nodes, as a multiple of a HashMap", || {
         Ok(lookup::measure())
     }),
@@ -38,6 +44,7 @@ const SUBJECTS: [(&str, &str, Subject); 6] = [
         Ok(change::measure())
     }),
     ("bulk", "bulk apply of 100,000 nodes over HTTP, peak memory", bulk::measure),
+    ("boot", "boot scripts of 100,000 nodes over HTTP", boot::measure),
     ("import", "an SMD answer parsed, joined and reconciled", import::measure),
 ];
 

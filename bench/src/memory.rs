@@ -4,9 +4,9 @@ use anyhow::Result;
 
 use crate::inside;
 use crate::sample::{LARGE_SITE, SITE};
-use crate::verdict::{Row, multiple};
+use crate::verdict::{Limit, Row, multiple};
 
-const LIMIT: f64 = 1024.0;
+const LIMIT: Limit = Limit::AtMost(1024.0);
 
 pub(crate) fn measure() -> Result<Vec<Row>> {
     let mut rows = Vec::new();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hoist_inventory::roster::{Incarnation, Roster};
 use hoist_inventory::{Resource, ResourceKey};
 use hoist_model::document::Document;
-use hoist_model::{Mac, Node, NodeId, NodeSpec};
+use hoist_model::{BootConfig, Mac, Node, NodeId, NodeSpec};
 use hoist_store::{Op, Record, Revision, Store, Txn};
 use jiff::Timestamp;
 use serde_json::json;
@@ -101,8 +101,37 @@ pub(crate) fn line(n: u32) -> String {
     text
 }
 
-/// Fills a store with the nodes of a site, and nothing else.
-pub(crate) async fn fill(store: &dyn Store, count: u32) -> anyhow::Result<()> {
+/// What the nodes boot: the usual configuration, one that most nodes do not get, and one that is
+/// for a single node.
+pub(crate) fn boot_configs() -> Vec<Resource> {
+    let config = |name: &str, selector: &str, kernel: &str| {
+        let spec = json!({
+            "selector": selector,
+            "kernel": kernel,
+            "initrd": ["http://10.0.0.1/images/compute/initramfs.img"],
+            "params": "console=ttyS0,115200 root=live:http://10.0.0.1/images/compute/rootfs.squashfs rd.live.ram=1 quiet",
+            "cloud_init": "http://10.0.0.1/cloud-init/",
+        });
+        let spec = serde_json::from_value(spec).expect("it is written as specs are");
+        let name = name.parse().expect("a name");
+        Resource::BootConfig(Arc::new(BootConfig { name, spec, revision: 1 }))
+    };
+    vec![
+        config("compute", "role:Compute", KERNEL),
+        config("service", "role:Service", "http://10.0.0.1/images/service/vmlinuz"),
+        config("trial", "node:nid000007", "http://10.0.0.1/images/testing/vmlinuz"),
+    ]
+}
+
+/// Of the usual configuration.
+pub(crate) const KERNEL: &str = "http://10.0.0.1/images/compute/vmlinuz";
+
+/// Fills a store with the nodes of a site, and nothing else but `others`.
+pub(crate) async fn fill(
+    store: &dyn Store,
+    count: u32,
+    others: Vec<Resource>,
+) -> anyhow::Result<()> {
     hoist_inventory::schema::open(store).await?;
     let mut ops = Vec::with_capacity(FILL);
     for n in 0..count {
@@ -112,6 +141,7 @@ pub(crate) async fn fill(store: &dyn Store, count: u32) -> anyhow::Result<()> {
             store.commit(Txn { compares: Vec::new(), ops: std::mem::take(&mut ops) }).await?;
         }
     }
+    ops.extend(others.into_iter().map(|other| Op::Put(other.key().to_key(), other.to_bytes())));
     let site = hoist_inventory::record::SiteRevision { revision: 1, horizon: 0 };
     let key = hoist_inventory::record::revision_key();
     ops.push(Op::Put(key, serde_json::to_vec(&site)?));

@@ -1,5 +1,6 @@
 //! What was measured, beside what was promised.
 
+use std::fmt;
 use std::io::{self, Write};
 
 /// One line of a table.
@@ -9,14 +10,39 @@ pub(crate) struct Row {
     pub(crate) measured: f64,
     pub(crate) unit: &'static str,
     /// `None`: told for interest, nothing was promised.
-    pub(crate) limit: Option<f64>,
+    pub(crate) limit: Option<Limit>,
     /// What the figure was made of.
     pub(crate) detail: String,
 }
 
+/// What was promised of a figure.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Limit {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Limit {
+    fn is_kept(self, measured: f64) -> bool {
+        match self {
+            Self::AtMost(limit) => measured <= limit,
+            Self::AtLeast(limit) => measured >= limit,
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtMost(limit) => write!(f, "≤ {limit}"),
+            Self::AtLeast(limit) => write!(f, "≥ {limit}"),
+        }
+    }
+}
+
 impl Row {
     pub(crate) fn is_missed(&self) -> bool {
-        self.limit.is_some_and(|limit| self.measured > limit)
+        self.limit.is_some_and(|limit| !limit.is_kept(self.measured))
     }
 
     fn verdict(&self) -> &'static str {
@@ -35,7 +61,7 @@ pub(crate) fn print(out: &mut impl Write, title: &str, rows: &[Row]) -> io::Resu
     writeln!(out, "| --- | --- | --- | --- | --- |")?;
     for row in rows {
         let Row { what, unit, detail, .. } = row;
-        let target = row.limit.map_or_else(|| "-".to_owned(), |limit| format!("≤ {limit}{unit}"));
+        let target = row.limit.map_or_else(|| "-".to_owned(), |limit| format!("{limit}{unit}"));
         let measured = number(row.measured);
         writeln!(out, "| {what} | {target} | {measured}{unit} | {} | {detail} |", row.verdict())?;
     }

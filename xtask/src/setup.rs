@@ -40,8 +40,13 @@ const MACHINES: [Need; 4] = [
 ];
 
 /// What the benchmarks compare us with.
-const BENCH: [Need; 1] =
-    [Need { file: "nginx", package: "nginx-light", elsewhere: &["/usr/sbin"] }];
+const BENCH: [Need; 5] = [
+    Need { file: "nginx", package: "nginx-light", elsewhere: &["/usr/sbin"] },
+    Need { file: "wrk", package: "wrk", elsewhere: &[] },
+    Need { file: "taskset", package: "util-linux", elsewhere: &[] },
+    Need { file: "valgrind", package: "valgrind", elsewhere: &[] },
+    Need { file: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
+];
 
 /// Depends on the newest kernel for virtual machines.
 const KERNEL: &str = "linux-image-cloud-amd64";

@@ -368,6 +368,7 @@ impl AdoptRequest {
 }
 
 /// Tells `null` from a member that is not there.
+#[expect(clippy::option_option, reason = "absent, `null`, or a name")]
 fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<Name>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }

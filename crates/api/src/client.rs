@@ -6,6 +6,7 @@
 mod admin;
 mod artifact;
 mod boot;
+mod bootscript;
 mod bss;
 mod error;
 mod inventory;

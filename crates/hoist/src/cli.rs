@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    apply, artifact, audit, boot, completions, delete, diff, events, export, get, group, man,
-    network, node, partition, schema, status, token,
+    apply, artifact, audit, bench, boot, completions, delete, diff, events, export, get, group,
+    man, network, node, partition, schema, status, token,
 };
 use crate::printer::Output;
 use crate::{backup, db, serve};
@@ -95,6 +95,7 @@ pub(crate) enum Command {
     Backup(backup::BackupArgs),
     Status(status::StatusArgs),
     Events(events::EventsArgs),
+    Bench(bench::BenchArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
     /// Print the version

@@ -4,6 +4,7 @@
 pub(crate) mod apply;
 pub(crate) mod artifact;
 pub(crate) mod audit;
+pub(crate) mod bench;
 pub(crate) mod boot;
 pub(crate) mod completions;
 pub(crate) mod delete;

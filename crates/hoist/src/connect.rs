@@ -222,7 +222,7 @@ fn ip_of(url: &Url) -> Option<IpAddr> {
     url.host_str()?.trim_matches(['[', ']']).parse().ok()
 }
 
-fn is_loopback(url: &Url) -> bool {
+pub(crate) fn is_loopback(url: &Url) -> bool {
     url.host_str() == Some("localhost") || ip_of(url).is_some_and(|ip| ip.is_loopback())
 }
 

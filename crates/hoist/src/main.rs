@@ -106,6 +106,7 @@ async fn ask(command: Command, shell: &mut Shell) -> Result<Exit, Failure> {
         Command::Audit(args) => args.run(shell).await,
         Command::Status(args) => args.run(shell).await,
         Command::Events(args) => args.run(shell).await,
+        Command::Bench(args) => args.run(shell).await,
         Command::Serve(_)
         | Command::Db(_)
         | Command::Backup(_)

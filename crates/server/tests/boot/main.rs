@@ -2,7 +2,6 @@
 //! machines and by people.
 
 #[path = "../support/whole.rs"]
-#[allow(dead_code, reason = "several test binaries share it, and none uses all of it")]
 mod site;
 
 mod discovered;

@@ -1,0 +1,31 @@
+//! Servers on one half of the cores, clients on the other: neither takes from the other, and every
+//! server gets the same.
+
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+/// Lists of cores as `taskset` takes them.
+#[derive(Debug, Clone)]
+pub(crate) struct Cores {
+    pub(crate) server: String,
+    pub(crate) client: String,
+    /// On each side.
+    pub(crate) count: usize,
+}
+
+impl Cores {
+    pub(crate) fn split() -> Result<Self> {
+        let all = std::thread::available_parallelism()?.get();
+        ensure!(all >= 2, "servers and clients need a core each; there is only one");
+        let half = all / 2;
+        let list = |from: usize| format!("{from}-{}", from + half - 1);
+        Ok(Self { server: list(0), client: list(half), count: half })
+    }
+}
+
+pub(crate) fn pinned(cores: &str, program: &str) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["--cpu-list", cores, program]);
+    command
+}

@@ -1,0 +1,131 @@
+//! The open-loop client: requests leave when they are due, whether or not the server keeps up, and
+//! the time of each counts from when it was due. A server that stops for a moment is seen by
+//! everybody who would have asked in that moment.
+//!
+//! One thread that never sleeps: timers and wake-ups would be measured with the server.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+
+use crate::inside;
+
+const CONNECTIONS: usize = 64;
+const WARM_UP: Duration = Duration::from_millis(500);
+const MEASURED: Duration = Duration::from_secs(3);
+
+/// Half of the requests were answered within `median`, all but one of a hundred within `p99`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Latency {
+    pub(crate) median: Duration,
+    pub(crate) p99: Duration,
+}
+
+/// Asks `rate` times a second, from these cores.
+pub(crate) fn latency(cores: &str, address: &str, rate: u32, macs: &Path) -> Result<Latency> {
+    let arguments = ["knock", address, &rate.to_string(), inside::path(macs)?];
+    let output = inside::command_on(Some(cores), &arguments)?.stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "the client failed: {}", output.status);
+    let text = String::from_utf8(output.stdout)?;
+    let [median, p99] = text.split_whitespace().collect::<Vec<_>>()[..] else {
+        bail!("two figures were expected, not `{text}`");
+    };
+    let nanos = |text: &str| Ok::<_, anyhow::Error>(Duration::from_nanos(text.parse()?));
+    Ok(Latency { median: nanos(median)?, p99: nanos(p99)? })
+}
+
+struct Connection {
+    stream: TcpStream,
+    /// When the request on its way was due.
+    due: Option<Instant>,
+    read: Vec<u8>,
+}
+
+/// The client itself; prints nanoseconds.
+pub(crate) fn run(address: &str, rate: u32, macs: &Path) -> Result<()> {
+    let macs = fs_err::read_to_string(macs)?;
+    let request = |mac: &str| {
+        format!("GET /boot/v1/bootscript?mac={mac} HTTP/1.1\r\nHost: {address}\r\n\r\n")
+    };
+    let requests: Vec<String> = macs.lines().map(request).collect();
+    let mut connections = (0..CONNECTIONS).map(|_| Connection::open(address));
+    let mut idle: Vec<Connection> = connections.by_ref().collect::<Result<_>>()?;
+    let mut busy: Vec<Connection> = Vec::new();
+    let mut times: Vec<Duration> = Vec::new();
+    let pause = Duration::from_secs(1) / rate;
+    let start = Instant::now();
+    let (counted, end) = (start + WARM_UP, start + WARM_UP + MEASURED);
+    let mut due = start;
+    let mut texts = requests.iter().cycle();
+    while due < end || !busy.is_empty() {
+        let now = Instant::now();
+        while due <= now && due < end {
+            // None is free: the request waits, and its time runs.
+            let Some(mut connection) = idle.pop() else { break };
+            connection.stream.write_all(texts.next().expect("there are MACs").as_bytes())?;
+            connection.due = Some(due);
+            busy.push(connection);
+            due += pause;
+        }
+        let mut at = 0;
+        while at < busy.len() {
+            if busy[at].is_answered()? {
+                let mut connection = busy.swap_remove(at);
+                let due = connection.due.take().expect("it was busy");
+                if due >= counted {
+                    times.push(due.elapsed());
+                }
+                idle.push(connection);
+            } else {
+                at += 1;
+            }
+        }
+    }
+    times.sort_unstable();
+    let at = |percent: usize| times[times.len() * percent / 100].as_nanos();
+    Ok(writeln!(std::io::stdout(), "{} {}", at(50), at(99))?)
+}
+
+impl Connection {
+    fn open(address: &str) -> Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, due: None, read: Vec::new() })
+    }
+
+    /// Whether the whole answer is here.
+    fn is_answered(&mut self) -> Result<bool> {
+        let mut buffer = [0; 4096];
+        match self.stream.read(&mut buffer) {
+            Ok(0) => bail!("the server closed a connection"),
+            Ok(count) => self.read.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+        let Some(length) = answer_length(&self.read)? else { return Ok(false) };
+        ensure!(self.read.len() <= length, "more than one answer");
+        let whole = self.read.len() == length;
+        if whole {
+            self.read.clear();
+        }
+        Ok(whole)
+    }
+}
+
+/// Head and body, once the head is complete.
+pub(crate) fn answer_length(read: &[u8]) -> Result<Option<usize>> {
+    let Some(head) = read.windows(4).position(|window| window == b"\r\n\r\n") else {
+        return Ok(None);
+    };
+    let text = std::str::from_utf8(&read[..head])?;
+    ensure!(text.starts_with("HTTP/1.1 200 "), "{text}");
+    let mut lines = text.lines().filter_map(|line| line.split_once(": "));
+    let length = lines.find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    let Some((_, length)) = length else { bail!("no length in {text}") };
+    Ok(Some(head + 4 + length.parse::<usize>()?))
+}

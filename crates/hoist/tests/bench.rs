@@ -1,0 +1,154 @@
+//! `hoist bench` against the real program.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+const HOIST: &str = env!("CARGO_BIN_EXE_hoist");
+const NODES: u32 = 20;
+
+/// A `hoist serve` process with a few nodes that boot something.
+struct Controller {
+    child: Child,
+    data_dir: tempfile::TempDir,
+}
+
+impl Controller {
+    fn start() -> Self {
+        let data_dir = tempfile::tempdir().expect("a directory");
+        let mut child = Command::new(HOIST)
+            .args(["serve", "--listen", "127.0.0.1:0", "--tls-listen", "off", "--data-dir"])
+            .arg(data_dir.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the program starts");
+        let mut first = String::new();
+        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+        lines.read_line(&mut first).expect("it says where it listens");
+        assert!(first.starts_with("listening on http://"), "{first:?}");
+        std::thread::spawn(move || lines.lines().for_each(drop));
+        let controller = Self { child, data_dir };
+        controller.fill();
+        controller
+    }
+
+    fn fill(&self) {
+        let mut documents = r#"{"api":"hoist/v1","kind":"BootConfig","name":"all","spec":{"selector":"*","kernel":"http://10.0.0.1/vmlinuz"}}"#.to_owned();
+        for n in 0..NODES {
+            let mac = format!("52:54:00:00:00:{n:02x}");
+            documents += &format!(
+                "\n{{\"api\":\"hoist/v1\",\"kind\":\"Node\",\"name\":\"n{n}\",\"spec\":{{\"interfaces\":[{{\"name\":\"eth0\",\"mac\":\"{mac}\"}}]}}}}"
+            );
+        }
+        let file = self.data_dir.path().join("site.ndjson");
+        std::fs::write(&file, documents).expect("a file to apply");
+        let file = file.display().to_string();
+        let applied = self.hoist(&["apply", "-f", &file]);
+        assert!(applied.status.success(), "{applied:?}");
+    }
+
+    fn hoist(&self, words: &[&str]) -> Output {
+        hoist(self.data_dir.path(), words)
+    }
+
+    fn storm(&self, words: &[&str]) -> (Option<i32>, serde_json::Value) {
+        let output = self.hoist(&[&["bench", "storm", "-o", "json"], words].concat());
+        let report = serde_json::from_slice(&output.stdout);
+        (output.status.code(), report.unwrap_or_else(|error| panic!("{error}: {output:?}")))
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn hoist(data_dir: &Path, words: &[&str]) -> Output {
+    let mut command = Command::new(HOIST);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HOIST_")) {
+        command.env_remove(name);
+    }
+    command.arg("--data-dir").arg(data_dir).args(words).stdin(Stdio::null());
+    command.output().expect("the program runs")
+}
+
+#[test]
+fn a_site_measures_itself() {
+    let controller = Controller::start();
+    for words in [
+        ["--nodes", "50", "--clients", "4", "--scripts"].as_slice(),
+        &["--nodes", "50", "--rate", "1000"],
+        &["--nodes", "50", "--strangers"],
+        &["--nodes", "50", "--selector", "node:n1"],
+    ] {
+        let (code, report) = controller.storm(words);
+        assert_eq!(code, Some(0), "{words:?}: {report}");
+        assert_eq!(report["answered"], 50, "{words:?}: {report}");
+        assert_eq!(report["failed"], 0, "{words:?}: {report}");
+        let histogram = report["histogram"].as_array().expect("a list");
+        let counted: u64 = histogram.iter().filter_map(|b| b["answers"].as_u64()).sum();
+        assert_eq!(counted, 50, "{words:?}: {report}");
+        let times = &report["milliseconds"];
+        assert!(times["p50"].as_f64() <= times["p99"].as_f64(), "{report}");
+    }
+    let shown = controller.hoist(&["bench", "storm", "--nodes", "50"]);
+    let shown = String::from_utf8(shown.stdout).expect("text");
+    assert!(shown.starts_with("50 answers in ") && shown.contains('█'), "{shown}");
+}
+
+#[test]
+fn questions_leave_on_schedule_and_end_when_the_time_is_up() {
+    let controller = Controller::start();
+    let (code, report) =
+        controller.storm(&["--nodes", "1000", "--rate", "100", "--duration", "1s"]);
+    assert_eq!(code, Some(0), "{report}");
+    let answered = report["answered"].as_u64().expect("a number");
+    assert!((1..=101).contains(&answered), "{report}");
+    assert_eq!(report["not_asked"], 1000 - answered, "{report}");
+}
+
+#[test]
+fn answers_that_failed_are_counted_and_decide_the_exit_code() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", nobody.local_addr().expect("bound"));
+    drop(nobody);
+    let words = ["bench", "storm", "--server", &url, "--strangers", "--nodes", "7", "-o", "json"];
+    let output = hoist(scratch.path(), &words);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a report");
+    assert_eq!(report["failed"], 7, "{report}");
+    // Without a server there is nobody to say which nodes there are.
+    let output = hoist(scratch.path(), &["bench", "storm", "--server", &url]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
+#[test]
+fn other_machines_are_left_alone_unless_told() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let words = ["bench", "storm", "--server", "http://192.0.2.1:1", "--strangers"];
+    let output = hoist(scratch.path(), &words);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--allow-remote"), "{output:?}");
+}
+
+#[test]
+fn everything_has_a_limit() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    for words in [
+        ["--nodes", "0"],
+        ["--nodes", "1000001"],
+        ["--clients", "0"],
+        ["--clients", "1025"],
+        ["--rate", "0"],
+        ["--rate", "1000001"],
+        ["--duration", "601s"],
+        ["--duration", "0s"],
+    ] {
+        let output = hoist(scratch.path(), &[&["bench", "storm"], words.as_slice()].concat());
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {output:?}");
+    }
+}
