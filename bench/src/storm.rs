@@ -56,8 +56,7 @@ fn bytes() -> Result<Vec<Row>> {
         ours.push(format!("/artifacts/{digest}/{name}"));
         theirs.push(format!("/files/{name}"));
     }
-    let nginx =
-        |sendfile| Nginx::start(&cores, 500, Some(&Files { dir: &files, sendfile }));
+    let nginx = |sendfile| Nginx::start(&cores, 500, Some(&Files { dir: &files, sendfile }));
     let (plain, sendfile) = (nginx(false)?, nginx(true)?);
     let process = controller.process();
     let before = resident::now(&process)?;
@@ -101,9 +100,9 @@ fn noise(size: usize) -> Vec<u8> {
 
 /// Returns the digest.
 fn upload(address: &str, token: &str, content: Vec<u8>) -> Result<String> {
-    let digest: String = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
-    let url =
-        format!("http://{address}/boot/v2/blobs/{digest}?offset=0&size={}", content.len());
+    let digest: String =
+        Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
+    let url = format!("http://{address}/boot/v2/blobs/{digest}?offset=0&size={}", content.len());
     tokio::runtime::Runtime::new()?.block_on(async {
         let request = bulk::client()?.patch(url).bearer_auth(token).body(content);
         let answer = request.send().await?;
@@ -118,9 +117,8 @@ fn upload(address: &str, token: &str, content: Vec<u8>) -> Result<String> {
 fn fetch_all(cores: &Cores, address: &str, paths: &[String]) -> Result<f64> {
     let mut arguments = vec!["fetch", address];
     arguments.extend(paths.iter().map(String::as_str));
-    let output = inside::command_on(Some(&cores.client), &arguments)?
-        .stderr(Stdio::inherit())
-        .output()?;
+    let output =
+        inside::command_on(Some(&cores.client), &arguments)?.stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "fetching from {address} failed");
     Ok(String::from_utf8(output.stdout)?.trim().parse()?)
 }
@@ -273,7 +271,8 @@ impl Storm<'_> {
             round += 1;
             let nodes: Vec<u32> = (0..WRITTEN).map(|_| random.below(SITE)).collect();
             let macs: Vec<String> = nodes.iter().map(|n| sample::mac(*n, 0).to_string()).collect();
-            let body = json!({"macs": macs, "kernel": STORM_KERNEL, "params": format!("storm={round}")});
+            let body =
+                json!({"macs": macs, "kernel": STORM_KERNEL, "params": format!("storm={round}")});
             for node in &nodes {
                 self.sent[*node as usize].store(round, Ordering::Release);
             }
@@ -323,8 +322,7 @@ impl Storm<'_> {
 }
 
 fn exchange(stream: &mut TcpStream, mac: &str) -> Result<String> {
-    let request =
-        format!("GET /boot/v1/bootscript?mac={mac} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let request = format!("GET /boot/v1/bootscript?mac={mac} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let (mut read, mut buffer) = (Vec::new(), [0; 4096]);
     while answer_length(&read)?.is_none_or(|length| read.len() < length) {
