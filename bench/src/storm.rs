@@ -22,12 +22,6 @@ use crate::sample::{self, KERNEL, SITE, Shuffle};
 use crate::verdict::{Limit, Row};
 use crate::{bulk, inside, resident};
 
-pub(crate) fn measure() -> Result<Vec<Row>> {
-    let mut rows = bytes()?;
-    rows.extend(scripts()?);
-    Ok(rows)
-}
-
 const CLIENTS: usize = 100;
 const INITRD: usize = 40 << 20;
 const IMAGE: usize = 256 << 20;
@@ -39,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const FLAT: Limit = Limit::AtMost(64.0);
 
 /// Script, initrd and image for each of a hundred clients at once.
-fn bytes() -> Result<Vec<Row>> {
+pub(crate) fn bytes() -> Result<Vec<Row>> {
     let cores = Cores::split()?;
     let dir = tempfile::tempdir()?;
     let (site, files) = (dir.path().join("site"), dir.path().join("files"));
@@ -183,7 +177,7 @@ const ASKERS: u32 = 32;
 const STORM_KERNEL: &str = "http://10.0.0.1/images/storm/vmlinuz";
 
 /// Everybody asks once, while boot parameters change and the store is killed half-way.
-fn scripts() -> Result<Vec<Row>> {
+pub(crate) fn scripts() -> Result<Vec<Row>> {
     let cores = Cores::split()?;
     let etcd = EtcdServer::start();
     let dir = tempfile::tempdir()?;
@@ -281,7 +275,7 @@ impl Storm<'_> {
                 .bearer_auth(self.token)
                 .json(&body)
                 .timeout(Duration::from_secs(5));
-            let answer = runtime.block_on(request.send());
+            let answer = runtime.block_on(async { request.send().await });
             if answer.is_ok_and(|answer| answer.status().is_success()) {
                 for node in &nodes {
                     self.kept[*node as usize].store(round, Ordering::Release);

@@ -61,8 +61,6 @@ pub enum Source {
 pub struct Choice {
     pub source: Source,
     pub specificity: Specificity,
-    /// What of it matched, in words.
-    pub matched: String,
     pub rank: Rank,
 }
 
@@ -328,7 +326,6 @@ impl Choice {
         Self {
             source: Source::Config(Arc::clone(config)),
             specificity,
-            matched: spec.selector.as_ref().map(ToString::to_string).unwrap_or_default(),
             rank: Rank {
                 turn: turn(config, next),
                 profile: spec.profile.is_some(),
@@ -351,9 +348,18 @@ impl Choice {
                 specificity,
                 priority: 0,
                 bss: true,
-                name: Reverse(matched.clone()),
+                name: Reverse(matched),
             },
-            matched,
+        }
+    }
+
+    /// What of it matched, in words.
+    pub fn matched(&self) -> String {
+        match &self.source {
+            Source::Config(config) => {
+                config.spec.selector.as_ref().map(ToString::to_string).unwrap_or_default()
+            }
+            Source::Bss(_) => self.rank.name.0.clone(),
         }
     }
 

@@ -18,7 +18,7 @@ const SELECTORS: [&str; 9] = [
     "node:n1",
     "mac:52:54:00:00:00:02",
     "nid:3",
-    "node:n1 | nid:2 | mac:52:54:00:00:00:02",
+    "node:n1 , nid:2 , mac:52:54:00:00:00:02",
     "label:rack=1",
     "role:Compute & label:rack=1",
 ];

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use compact_str::CompactString;
 use futures_util::StreamExt;
 use hoist_boot::Who;
 use hoist_model::{Mac, NodeId};
@@ -76,8 +77,8 @@ pub struct Seen {
     /// Since the row was made.
     pub count: u64,
     /// What it got: the name of a configuration, `bss:…` or `disk`.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub what: String,
+    #[serde(default, skip_serializing_if = "CompactString::is_empty")]
+    pub what: CompactString,
     /// The revision of that.
     #[serde(default)]
     pub revision: u64,
@@ -206,14 +207,14 @@ impl Sightings {
     ) {
         let mut piece = self.piece_of(node, endpoint);
         piece.changed = true;
-        let fresh = || Seen { last: now, count: 0, what: String::new(), revision, from };
+        let fresh = || Seen { last: now, count: 0, what: CompactString::default(), revision, from };
         let seen = piece.rows.entry(node).or_insert_with(fresh);
         seen.last = now;
         seen.count += 1;
         seen.revision = revision;
         seen.from = from;
         if seen.what != what {
-            what.clone_into(&mut seen.what);
+            seen.what = what.into();
         }
     }
 
