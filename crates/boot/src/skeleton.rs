@@ -70,14 +70,8 @@ impl Skeleton {
             let wrote = match gap {
                 Gap::Bootif => {
                     out.push_str("01-");
-                    let canonical;
-                    let spelled = match spelled {
-                        Some(spelled) => spelled,
-                        None => {
-                            canonical = mac.to_string();
-                            &canonical
-                        }
-                    };
+                    let canonical = spelled.is_none().then(|| mac.to_string());
+                    let spelled = spelled.or(canonical.as_deref()).unwrap_or_default();
                     out.extend(spelled.chars().map(|c| if c == ':' { '-' } else { c }));
                     Ok(())
                 }
