@@ -8,12 +8,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::cores::Cores;
+use crate::inside;
 use crate::knock::{self, Latency};
 use crate::nginx::Nginx;
 use crate::sample::{self, SITE, Shuffle};
 use crate::verdict::{Limit, Row};
 use crate::wrk::{self, Connections};
-use crate::{inside, instructions};
 
 /// Both take turns, so that what else the machine does hits them alike; the median turn counts.
 const ROUNDS: usize = 7;
@@ -58,8 +58,6 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
         });
     }
     rows.push(latency(&cores, &controller.address, saturated, &macs)?);
-    drop(controller);
-    rows.extend(instructions::rows()?);
     Ok(rows)
 }
 

@@ -1,32 +1,32 @@
-//! What one answer costs a real controller, in instructions: the same on a busy machine as on a
-//! quiet one.
+//! What one script costs, in instructions: the same on a busy machine as on a quiet one.
 //!
-//! Callgrind counts everything the process does from the first counted request to the last.
+//! From the query to the text, as the server does it, in a process under callgrind. That counts
+//! only what happens between the two moments that the other side names.
 
+use std::hint::black_box;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use hoist_boot::{Answer, Asked, Booter, Place, Settings};
+use jiff::Timestamp;
 
-use crate::inside;
-use crate::knock::answer_length;
 use crate::sample::{self, LARGE_SITE, SITE, Shuffle};
 use crate::verdict::{Limit, Row, multiple};
 
 const SMALL_SITE: u32 = 1_000;
-const WARM_UP: u32 = 2_000;
 const COUNTED: u32 = 20_000;
 /// A thousand times the nodes may cost a fifth more.
 const GROWTH: Limit = Limit::AtMost(1.2);
 
-pub(crate) fn rows() -> Result<Vec<Row>> {
-    let small = per_request(SMALL_SITE)?;
+pub(crate) fn measure() -> Result<Vec<Row>> {
+    let small = per_script(SMALL_SITE)?;
     let mut rows = Vec::new();
     for (count, limit) in [(SITE, None), (LARGE_SITE, Some(GROWTH))] {
-        let large = per_request(count)?;
+        let large = per_script(count)?;
         rows.push(Row {
-            what: format!("instructions per request, {count} nodes beside {SMALL_SITE}"),
+            what: format!("instructions per script, {count} nodes beside {SMALL_SITE}"),
             measured: multiple(large, small),
             unit: "x",
             limit,
@@ -36,41 +36,75 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn per_request(count: u32) -> Result<u64> {
-    let dir = tempfile::tempdir()?;
-    let site = inside::path(dir.path())?;
-    inside::ask(&["site", &count.to_string(), site, "embedded"])?;
-    let mut counted = Counted::start(site)?;
-    let mut client =
-        Client { stream: TcpStream::connect(&counted.address)?, random: Shuffle::new() };
-    client.ask(count, WARM_UP)?;
+fn per_script(count: u32) -> Result<u64> {
+    let mut counted = Counted::start(count)?;
     counted.control("on")?;
-    client.ask(count, COUNTED)?;
+    counted.go_on()?;
     counted.control("off")?;
     Ok(counted.end()? / u64::from(COUNTED))
 }
 
-/// A controller under callgrind.
+/// The process itself: everything is made ready, then it answers when told to.
+pub(crate) fn run(count: u32) -> Result<()> {
+    let roster = Arc::new(sample::boot_roster(count));
+    let booter = Booter::new(Settings::default());
+    let mut random = Shuffle::new();
+    let queries: Vec<String> =
+        (0..COUNTED).map(|_| format!("mac={}", sample::mac(random.below(count), 0))).collect();
+    let place = Place { host: Some("controller:27778"), ..Place::default() };
+    let answer = |query: &str| -> Result<String> {
+        let asked = Asked::parse(query)?;
+        let now = Timestamp::UNIX_EPOCH;
+        match booter.answer(&roster, &asked, place, now, |_| None) {
+            Answer::Script { text, .. } => Ok(text),
+            other => bail!("{query}: {other:?}"),
+        }
+    };
+    answer(&queries[0])?;
+    let (mut lines, mut out) = (std::io::stdin().lines(), std::io::stdout());
+    writeln!(out, "ready")?;
+    lines.next().context("told to go on")??;
+    for query in &queries {
+        black_box(answer(query)?);
+    }
+    writeln!(out, "done")?;
+    lines.next();
+    Ok(())
+}
+
+/// A process under callgrind.
 struct Counted {
     child: Child,
-    address: String,
+    lines: BufReader<ChildStdout>,
 }
 
 impl Counted {
-    fn start(site: &str) -> Result<Self> {
+    fn start(count: u32) -> Result<Self> {
         let mut child = Command::new("valgrind")
             .args(["--tool=callgrind", "--instr-atstart=no", "--callgrind-out-file=/dev/null"])
             .arg(std::env::current_exe()?)
-            .args(["--inside", "controller", site, "embedded"])
+            .args(["--inside", "scripts", &count.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .context("valgrind does not start; `make setup-bench` installs it")?;
-        let mut address = String::new();
-        BufReader::new(child.stdout.take().context("it is piped")?).read_line(&mut address)?;
-        ensure!(!address.is_empty(), "the controller did not start");
-        Ok(Self { child, address: address.trim().to_owned() })
+        let lines = BufReader::new(child.stdout.take().context("it is piped")?);
+        let mut counted = Self { child, lines };
+        counted.wait_for("ready")?;
+        Ok(counted)
+    }
+
+    fn wait_for(&mut self, word: &str) -> Result<()> {
+        let mut line = String::new();
+        self.lines.read_line(&mut line)?;
+        ensure!(line.trim() == word, "`{word}` was expected, not `{line}`");
+        Ok(())
+    }
+
+    fn go_on(&mut self) -> Result<()> {
+        self.child.stdin.as_mut().context("it is piped")?.write_all(b"\n")?;
+        self.wait_for("done")
     }
 
     fn control(&self, instrumentation: &str) -> Result<()> {
@@ -83,36 +117,12 @@ impl Counted {
     }
 
     /// How many instructions there were.
-    fn end(&mut self) -> Result<u64> {
+    fn end(mut self) -> Result<u64> {
         drop(self.child.stdin.take());
         let mut text = String::new();
         self.child.stderr.take().context("it is piped")?.read_to_string(&mut text)?;
         self.child.wait()?;
         let count = text.lines().find_map(|line| line.split_once("Collected : "));
         Ok(count.with_context(|| format!("callgrind says no count:\n{text}"))?.1.trim().parse()?)
-    }
-}
-
-struct Client {
-    stream: TcpStream,
-    random: Shuffle,
-}
-
-impl Client {
-    /// One request after the other, on one connection.
-    fn ask(&mut self, nodes: u32, count: u32) -> Result<()> {
-        for _ in 0..count {
-            let mac = sample::mac(self.random.below(nodes), 0);
-            let request =
-                format!("GET /boot/v1/bootscript?mac={mac} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-            self.stream.write_all(request.as_bytes())?;
-            let (mut read, mut buffer) = (Vec::new(), [0; 4096]);
-            while answer_length(&read)?.is_none_or(|length| read.len() < length) {
-                let count = self.stream.read(&mut buffer)?;
-                ensure!(count > 0, "the server closed the connection");
-                read.extend_from_slice(&buffer[..count]);
-            }
-        }
-        Ok(())
     }
 }

@@ -35,7 +35,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Subject = fn() -> Result<Vec<Row>>;
 
-const SUBJECTS: [(&str, &str, Subject); 9] = [
+const SUBJECTS: [(&str, &str, Subject); 10] = [
     ("lookup", "by-MAC lookup at 100,000 nodes, as a multiple of a HashMap", || {
         Ok(lookup::measure())
     }),
@@ -46,6 +46,7 @@ const SUBJECTS: [(&str, &str, Subject); 9] = [
     }),
     ("bulk", "bulk apply of 100,000 nodes over HTTP, peak memory", bulk::measure),
     ("boot", "boot scripts of 100,000 nodes over HTTP", boot::measure),
+    ("instructions", "what a boot script costs, counted by callgrind", instructions::measure),
     ("bytes", "script, initrd and image for 100 clients at once", storm::bytes),
     (
         "storm",

@@ -78,6 +78,12 @@ pub(crate) fn roster(count: u32) -> Roster {
     Roster::build(Incarnation::new("bench"), 1, 0, nodes)
 }
 
+/// The same with what the nodes boot.
+pub(crate) fn boot_roster(count: u32) -> Roster {
+    let nodes = (0..count).map(|n| Resource::Node(Arc::new(node(n, 1))));
+    Roster::build(Incarnation::new("bench"), 1, 0, nodes.chain(boot_configs()))
+}
+
 /// Everything besides the nodes that documents of nodes refer to.
 pub(crate) fn surroundings(count: u32) -> Vec<serde_json::Value> {
     let document = |kind: &str, name: String, spec: serde_json::Value| json!({"api": "hoist/v1", "kind": kind, "name": name, "spec": spec});
