@@ -80,7 +80,7 @@ async fn apply(
 }
 
 /// Plain HTTP; reqwest wants a TLS configuration all the same.
-fn client() -> Result<reqwest::Client> {
+pub(crate) fn client() -> Result<reqwest::Client> {
     let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

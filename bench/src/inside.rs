@@ -14,7 +14,7 @@ use hoist_server::data_dir::DataDir;
 use hoist_store::embedded::{EmbeddedStore, Retention};
 use hoist_store::{Record, Revision, Store};
 
-use crate::{cores, knock, resident, sample};
+use crate::{cores, knock, resident, sample, storm};
 
 const SELF: &str = "self";
 
@@ -33,6 +33,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         ["fill", count, dir] => fill(count.parse()?, Path::new(dir)),
         ["site", count, dir, store] => site(count.parse()?, Path::new(dir), store),
         ["controller", dir, store] => controller(Path::new(dir), store),
+        ["fetch", address, paths @ ..] => storm::fetch(address, paths),
         ["knock", address, rate, macs] => knock::run(address, rate.parse()?, Path::new(macs)),
         _ => bail!("nothing to do for {arguments:?}"),
     }

@@ -19,6 +19,7 @@ mod nginx;
 mod resident;
 mod sample;
 mod stopwatch;
+mod storm;
 mod verdict;
 mod wrk;
 
@@ -34,7 +35,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Subject = fn() -> Result<Vec<Row>>;
 
-const SUBJECTS: [(&str, &str, Subject); 7] = [
+const SUBJECTS: [(&str, &str, Subject); 9] = [
     ("lookup", "by-MAC lookup at 100,000 nodes, as a multiple of a HashMap", || {
         Ok(lookup::measure())
     }),
@@ -45,6 +46,12 @@ const SUBJECTS: [(&str, &str, Subject); 7] = [
     }),
     ("bulk", "bulk apply of 100,000 nodes over HTTP, peak memory", bulk::measure),
     ("boot", "boot scripts of 100,000 nodes over HTTP", boot::measure),
+    ("bytes", "script, initrd and image for 100 clients at once", storm::bytes),
+    (
+        "storm",
+        "scripts for 100,000 nodes at once, while boot parameters are written and the store is killed",
+        storm::scripts,
+    ),
     ("import", "an SMD answer parsed, joined and reconciled", import::measure),
 ];
 

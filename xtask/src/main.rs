@@ -116,17 +116,21 @@ mod tests {
 
     #[test]
     fn every_example_is_a_valid_file_of_documents() {
-        let mut seen = 0;
-        for entry in fs_err::read_dir(root().join("examples")).unwrap() {
-            let path = entry.unwrap().path();
-            if path.extension().is_some_and(|extension| extension == "yaml") {
-                let text = fs_err::read(&path).unwrap();
-                let name = path.display().to_string();
-                let documents = hoist_model::document::read(&name, &text).unwrap();
-                assert!(!documents.is_empty(), "{name}");
-                seen += 1;
+        let (mut seen, mut folders) = (0, vec![root().join("examples")]);
+        while let Some(folder) = folders.pop() {
+            for entry in fs_err::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.extension().is_some_and(|extension| extension == "yaml") {
+                    let text = fs_err::read(&path).unwrap();
+                    let name = path.display().to_string();
+                    let documents = hoist_model::document::read(&name, &text).unwrap();
+                    assert!(!documents.is_empty(), "{name}");
+                    seen += 1;
+                } else if path.is_dir() {
+                    folders.push(path);
+                }
             }
         }
-        assert!(seen > 0, "there are examples");
+        assert!(seen > 3, "there are examples, also of booting");
     }
 }

@@ -13,6 +13,7 @@ use crate::command_line::{self, Line, Surroundings, resolve, resolve_in};
 use crate::presign::{S3, is_s3};
 use crate::script::{self, BootScript, Chain};
 use crate::select::{Choice, OneBoot, Source, Standing, Table, Turn};
+use crate::skeleton::{NOBODY, Skeleton};
 use crate::template::{NodeValues, View};
 
 /// The word that BSS replaces by a token fetched for the node.
@@ -356,6 +357,25 @@ impl Booter {
 
 /// Making the script of a choice.
 impl Booter {
+    /// The script from what is kept of its configuration, if that is all it takes.
+    fn filled(&self, case: &Case<'_>, choice: &Choice) -> Option<String> {
+        let (Source::Config(config), Who::Mac(mac, spelled)) = (&choice.source, &case.asked.who)
+        else {
+            return None;
+        };
+        if case.asked.json || config.spec.template.is_some() {
+            return None;
+        }
+        let make = || {
+            let who = Who::Mac(NOBODY, None);
+            let nobody = Asked { who, arch: None, retry: 0, wait: 0, json: false };
+            let made = self.make(&Case { asked: &nobody, ..*case }, None, choice).ok()?;
+            Skeleton::cut(&made.script, config, case.place)
+        };
+        let skeleton = case.table.skeletons.get(config, case.place, make)?;
+        Some(skeleton.fill(*mac, spelled.as_deref(), case.asked.retry))
+    }
+
     fn boot(&self, case: &Case<'_>, node: Option<&Node>, choice: &Choice) -> Answer {
         let served = Served {
             node: node.map(|node| node.id),
@@ -369,6 +389,9 @@ impl Booter {
                 },
             },
         };
+        if let Some(text) = self.filled(case, choice) {
+            return Answer::Script { text, served };
+        }
         let made = match self.make(case, node, choice) {
             Ok(made) => made,
             Err(Unmade::Sign { detail }) => return Answer::NotFound { detail },

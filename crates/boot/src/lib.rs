@@ -18,6 +18,7 @@ pub mod presign;
 pub mod rule;
 pub mod script;
 pub mod select;
+mod skeleton;
 pub mod template;
 
 pub use answer::{Answer, Booter, Place, Served, Settings, What};

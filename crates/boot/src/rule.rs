@@ -246,13 +246,8 @@ pub fn selected<'r>(roster: &'r Roster, config: &BootConfig) -> Vec<&'r Arc<Node
 }
 
 fn named<'r>(roster: &'r Roster, bound: &Bound, identities: &[Identity]) -> Vec<&'r Arc<Node>> {
-    let find = |identity: &Identity| match identity {
-        Identity::Name(name) => roster.by_name(name),
-        Identity::Xname(xname) => roster.by_xname(*xname),
-        Identity::Nid(nid) => Nid::new(*nid).and_then(|nid| roster.by_nid(nid)),
-        Identity::Mac(mac) => roster.by_mac(*mac),
-    };
-    let mut found: Vec<_> = identities.iter().filter_map(find).collect();
+    let found = identities.iter().filter_map(|identity| crate::select::named(roster, identity));
+    let mut found: Vec<_> = found.collect();
     found.retain(|node| bound.matches(&roster.subject(node)));
     found.sort_by_key(|node| node.id);
     found.dedup_by_key(|node| node.id);

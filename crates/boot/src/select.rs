@@ -20,21 +20,26 @@ use std::sync::Arc;
 
 use hoist_inventory::Roster;
 use hoist_model::selector::{Bound, Class, Identity, Specificity};
-use hoist_model::{BootConfig, BootMode, BootState, BssKey, BssRecord, ConfigMode, Name, Node};
+use hoist_model::{
+    BootConfig, BootMode, BootState, BssKey, BssRecord, ConfigMode, Name, Nid, Node, NodeId,
+};
 
 use crate::bss;
+use crate::skeleton::Skeletons;
 use crate::template::Templates;
 
 /// The boot configurations of one roster, made ready for asking.
 #[derive(Debug)]
 pub struct Table {
     roster: Arc<Roster>,
-    /// Those whose selectors name nodes one by one, by name.
-    exact: HashMap<Identity, Vec<usize>>,
+    /// Those whose selectors name nodes one by one, by node.
+    exact: HashMap<NodeId, Vec<usize>>,
     /// The others, which have to be tried.
     tried: Vec<usize>,
     configs: Vec<Ready>,
     pub templates: Templates,
+    /// Of the one [`Booter`](crate::Booter) that made the table.
+    pub(crate) skeletons: Skeletons,
 }
 
 #[derive(Debug)]
@@ -56,8 +61,6 @@ pub enum Source {
 pub struct Choice {
     pub source: Source,
     pub specificity: Specificity,
-    /// What of it matched, in words.
-    pub matched: String,
     pub rank: Rank,
 }
 
@@ -134,8 +137,11 @@ impl Table {
             let at = configs.len();
             match bound.as_ref().and_then(Bound::identities) {
                 Some(identities) => {
-                    for identity in identities {
-                        exact.entry(identity).or_default().push(at);
+                    for node in identities.iter().filter_map(|identity| named(roster, identity)) {
+                        let configs: &mut Vec<usize> = exact.entry(node.id).or_default();
+                        if configs.last() != Some(&at) {
+                            configs.push(at);
+                        }
                     }
                 }
                 None if bound.is_some() => tried.push(at),
@@ -144,7 +150,8 @@ impl Table {
             configs.push(Ready { config: Arc::clone(config), bound });
         }
         let templates = Templates::of(roster.boot_configs());
-        Self { roster: Arc::clone(roster), exact, tried, configs, templates }
+        let skeletons = Skeletons::default();
+        Self { roster: Arc::clone(roster), exact, tried, configs, templates, skeletons }
     }
 
     /// Whether it still holds for this roster.
@@ -153,16 +160,17 @@ impl Table {
     }
 
     /// The configurations worth a look for a node.
-    fn candidates<'t>(&'t self, node: &'t Node) -> impl Iterator<Item = &'t Ready> {
-        let mut found: Vec<usize> = self.tried.clone();
-        if !self.exact.is_empty() {
-            for identity in identities(node) {
-                found.extend(self.exact.get(&identity).into_iter().flatten());
-            }
-            found.sort_unstable();
-            found.dedup();
-        }
-        found.into_iter().map(|at| &self.configs[at])
+    fn candidates<'t>(
+        &'t self,
+        roster: &Roster,
+        node: &'t Node,
+    ) -> impl Iterator<Item = (&'t Ready, Specificity)> {
+        let subject = roster.subject(node);
+        let exact = self.exact.get(&node.id).map_or([].as_slice(), Vec::as_slice);
+        self.tried.iter().chain(exact).filter_map(move |at| {
+            let ready = &self.configs[*at];
+            Some((ready, ready.bound.as_ref()?.specificity(&subject)?))
+        })
     }
 
     /// The one configuration a node boots.
@@ -177,7 +185,23 @@ impl Table {
         if self.configs.is_empty() {
             return of_bss(roster, node, asked);
         }
-        self.select(roster, node, asked, standing).choices.into_iter().next()
+        if standing.next().is_some() || standing.installs() {
+            return self.select(roster, node, asked, standing).choices.into_iter().next();
+        }
+        // The same for the usual node, without making a choice of everything that loses.
+        let open = self.candidates(roster, node);
+        let open = open.filter(|(ready, _)| barred(&ready.config, standing).is_none());
+        let config = open.max_by(|(a, at), (b, bt)| {
+            let key = |config: &BootConfig, specificity| {
+                let spec = &config.spec;
+                (turn(config, None), spec.profile.is_some(), specificity, spec.priority)
+            };
+            let (one, other) = (key(&a.config, *at), key(&b.config, *bt));
+            one.cmp(&other).then_with(|| b.config.name.cmp(&a.config.name))
+        });
+        let config = config.map(|(ready, at)| Choice::of_config(&ready.config, at, None));
+        let of_bss = of_bss(roster, node, asked);
+        config.into_iter().chain(of_bss).max_by(|a, b| a.rank.cmp(&b.rank))
     }
 
     /// Everything that speaks of a node, in order, and what keeps the rest out.
@@ -188,14 +212,9 @@ impl Table {
         asked: Option<&BssKey>,
         standing: Standing<'_>,
     ) -> Selection {
-        let subject = roster.subject(node);
         let next = standing.next();
         let mut selection = Selection::default();
-        for ready in self.candidates(node) {
-            let Some(specificity) = ready.bound.as_ref().and_then(|b| b.specificity(&subject))
-            else {
-                continue;
-            };
+        for (ready, specificity) in self.candidates(roster, node) {
             let choice = Choice::of_config(&ready.config, specificity, next);
             match barred(&ready.config, standing) {
                 Some(reason) if choice.rank.turn != Turn::Next => {
@@ -228,14 +247,31 @@ impl<'a> Standing<'a> {
             OneBoot::Nothing => decided,
         }
     }
+
+    fn installs(&self) -> bool {
+        self.state.and_then(|state| state.mode) == Some(BootMode::Install)
+    }
 }
 
-fn identities(node: &Node) -> impl Iterator<Item = Identity> + '_ {
-    let spec = &node.spec;
-    let xname = spec.xname.map(Identity::Xname);
-    let nid = spec.nid.map(|nid| Identity::Nid(nid.get()));
-    let macs = spec.interfaces.iter().map(|interface| Identity::Mac(interface.mac));
-    [Identity::Name(node.name.to_string())].into_iter().chain(xname).chain(nid).chain(macs)
+/// The node that goes by a name, in the sense of selectors.
+pub(crate) fn named<'r>(roster: &'r Roster, identity: &Identity) -> Option<&'r Arc<Node>> {
+    match identity {
+        Identity::Name(name) => roster.by_name(name),
+        Identity::Xname(xname) => roster.by_xname(*xname),
+        Identity::Nid(nid) => Nid::new(*nid).and_then(|nid| roster.by_nid(nid)),
+        Identity::Mac(mac) => roster.by_mac(*mac),
+    }
+}
+
+/// How often a node gets a configuration, if it is to have `next` in its next boot.
+fn turn(config: &BootConfig, next: Option<&Name>) -> Turn {
+    if next == Some(&config.name) {
+        Turn::Next
+    } else if config.spec.once {
+        Turn::Once
+    } else {
+        Turn::Always
+    }
 }
 
 fn barred(config: &BootConfig, standing: Standing<'_>) -> Option<Barred> {
@@ -259,8 +295,7 @@ fn barred(config: &BootConfig, standing: Standing<'_>) -> Option<Barred> {
 
 /// A node that is to be installed boots what installs, if anything does.
 fn keep_installers(standing: Standing<'_>, selection: &mut Selection) {
-    let installing = standing.state.and_then(|state| state.mode) == Some(BootMode::Install);
-    if !installing || !selection.choices.iter().any(Choice::installs) {
+    if !standing.installs() || !selection.choices.iter().any(Choice::installs) {
         return;
     }
     let (kept, others): (Vec<_>, Vec<_>) =
@@ -270,6 +305,10 @@ fn keep_installers(standing: Standing<'_>, selection: &mut Selection) {
 }
 
 fn of_bss(roster: &Roster, node: &Node, asked: Option<&BssKey>) -> Option<Choice> {
+    // Most sites have none; a node has a dozen names to look for.
+    if !roster.has_bss_records() {
+        return None;
+    }
     if let Some(record) = bss::own_record(roster, node, asked) {
         return Some(Choice::of_record(record, Class::Node, record.key.to_string()));
     }
@@ -287,15 +326,8 @@ impl Choice {
         Self {
             source: Source::Config(Arc::clone(config)),
             specificity,
-            matched: spec.selector.as_ref().map(ToString::to_string).unwrap_or_default(),
             rank: Rank {
-                turn: if next == Some(&config.name) {
-                    Turn::Next
-                } else if spec.once {
-                    Turn::Once
-                } else {
-                    Turn::Always
-                },
+                turn: turn(config, next),
                 profile: spec.profile.is_some(),
                 specificity,
                 priority: spec.priority,
@@ -316,9 +348,18 @@ impl Choice {
                 specificity,
                 priority: 0,
                 bss: true,
-                name: Reverse(matched.clone()),
+                name: Reverse(matched),
             },
-            matched,
+        }
+    }
+
+    /// What of it matched, in words.
+    pub fn matched(&self) -> String {
+        match &self.source {
+            Source::Config(config) => {
+                config.spec.selector.as_ref().map(ToString::to_string).unwrap_or_default()
+            }
+            Source::Bss(_) => self.rank.name.0.clone(),
         }
     }
 

@@ -389,9 +389,8 @@ fn a_template_that_fails_for_a_node_is_refused_with_the_node_and_the_line() {
     let s3 = config("own", "selector: '*'").replace("http://k/own", "s3://bucket/kernel");
     assert!(site.plan(&s3).unwrap_err()[0].to_string().contains("s3.endpoint"));
     // Many nodes with one fault are not listed one by one.
-    let nodes: String = (10..40)
-        .map(|n| format!("---\napi: hoist/v1\nkind: Node\nname: n{n}\nspec: {{nid: {n}}}\n"))
-        .collect();
-    site.apply(&nodes);
+    let node = |n| format!("---\napi: hoist/v1\nkind: Node\nname: n{n}\nspec: {{nid: {n}}}\n");
+    let nodes: Vec<String> = (10..40).map(node).collect();
+    site.apply(&nodes.concat());
     assert_eq!(told(&site, "{{ nothing }}", "*").len(), 10);
 }

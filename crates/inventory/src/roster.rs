@@ -402,6 +402,11 @@ impl Roster {
         self.records.bss.get(key)
     }
 
+    /// Whether it is worth looking for records.
+    pub fn has_bss_records(&self) -> bool {
+        self.records.bss.may_have_some()
+    }
+
     /// In no order.
     pub fn bss_records(&self) -> impl Iterator<Item = &Arc<BssRecord>> {
         self.records.bss.values()

@@ -82,9 +82,15 @@ fn push(octets: &mut [u8; 6], seen: &mut usize, digit: u8) -> Option<()> {
 
 impl fmt::Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [first, rest @ ..] = self.0;
-        write!(f, "{first:02x}")?;
-        rest.iter().try_for_each(|octet| write!(f, ":{octet:02x}"))
+        // By hand: every boot script has some of these, and the machinery of formats takes longer
+        // than the rest of the script.
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut text = [b':'; 17];
+        for (pair, octet) in text.chunks_mut(3).zip(self.0) {
+            pair[0] = DIGITS[usize::from(octet >> 4)];
+            pair[1] = DIGITS[usize::from(octet & 15)];
+        }
+        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
 }
 

@@ -111,7 +111,8 @@ impl Contacts {
         if spire.is_none() && notify.is_none() {
             return Ok(Self::default());
         }
-        let client = helper::client(authorities)?;
+        let plain = [spire, notify].into_iter().flatten().all(|url| url.starts_with("http://"));
+        let client = helper::client(authorities, plain)?;
         let join_tokens = spire.as_ref().map(|url| JoinTokens::new(client.clone(), url));
         let notices = notify.as_ref().map(|url| Notices::new(client, url.clone()));
         Ok(Self { join_tokens, notices })

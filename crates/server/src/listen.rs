@@ -79,6 +79,9 @@ const H2_PING: Duration = Duration::from_secs(30);
 /// Pause after a failed accept: out of file descriptors, most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// An answer that is sent in one piece.
+const SMALL: usize = 2048;
+
 /// What answers requests: the ways past the router first, then the router.
 #[derive(Debug)]
 pub(crate) struct App {
@@ -334,6 +337,16 @@ impl<I> Stall<I> {
     }
 }
 
+/// All of the buffers in one, if that is small.
+fn joined<'a>(buffers: &[io::IoSlice<'_>], together: &'a mut [u8; SMALL]) -> Option<&'a [u8]> {
+    let mut length = 0;
+    for buffer in buffers {
+        together.get_mut(length..length + buffer.len())?.copy_from_slice(buffer);
+        length += buffer.len();
+    }
+    Some(&together[..length])
+}
+
 impl<I: AsyncRead + Unpin> AsyncRead for Stall<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -359,7 +372,13 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Stall<I> {
         context: &mut Context<'_>,
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut self.io).poll_write_vectored(context, buffers);
+        // Head and body of a small answer: putting them together takes less than telling the
+        // kernel that they are two.
+        let mut together = [0; SMALL];
+        let outcome = match joined(buffers, &mut together) {
+            Some(bytes) => Pin::new(&mut self.io).poll_write(context, bytes),
+            None => Pin::new(&mut self.io).poll_write_vectored(context, buffers),
+        };
         self.watched(outcome, context)
     }
 
@@ -390,5 +409,18 @@ mod tests {
         let mut io = Stall::new(ours, Duration::from_mins(1));
         let error = io.write_all(&[0; 64]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn what_is_small_is_sent_in_one_piece() {
+        let (head, body) = ([1; 100], vec![2; SMALL - 100]);
+        let mut together = [0; SMALL];
+        let whole = [io::IoSlice::new(&head), io::IoSlice::new(&body)];
+        assert_eq!(
+            joined(&whole, &mut together),
+            Some([head.as_slice(), &body].concat().as_slice())
+        );
+        let more = [io::IoSlice::new(&head), io::IoSlice::new(&body), io::IoSlice::new(&[3])];
+        assert_eq!(joined(&more, &mut together), None);
     }
 }

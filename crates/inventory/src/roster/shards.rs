@@ -31,6 +31,11 @@ impl<K: Hash + Eq + Clone, V: Clone> Shards<K, V> {
         self.pieces.get(self.place(key))?.get(key)
     }
 
+    /// False only if nothing was ever kept: known without looking.
+    pub(super) fn may_have_some(&self) -> bool {
+        !self.pieces.is_empty()
+    }
+
     pub(super) fn insert(&mut self, key: K, value: V) {
         if self.pieces.is_empty() {
             self.pieces = (0..PIECES).map(|_| Arc::default()).collect();

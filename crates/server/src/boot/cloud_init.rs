@@ -132,7 +132,10 @@ pub(super) async fn phone_home(
     let committer = boot.chassis.audit.committer(audit.draft());
     // One node, and it cannot say how many it means.
     let terms = Terms { no_brake: true, ..Terms::default() };
-    boot.registry.write(terms, &committer, draft).await?;
+    if let Err(error) = boot.registry.write(terms, &committer, draft).await {
+        boot.reports.forget(node.id);
+        return Err(error.into());
+    }
     let cloud_init = CloudInit { phone_home: report, ..CloudInit::default() };
     let hosts = vec![host_name(node)];
     Ok(bss_json(&BootParameters { hosts, cloud_init, ..BootParameters::default() }))
@@ -196,6 +199,11 @@ impl Reports {
         last.insert(node, now);
         false
     }
+
+    /// What was not written may be tried again at once.
+    fn forget(&self, node: NodeId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&node);
+    }
 }
 
 #[cfg(test)]
@@ -220,6 +228,8 @@ mod tests {
         let node = |n: u128| NodeId::from_bits(n);
         assert!(!reports.is_too_soon(node(1), Instant::now()));
         assert!(reports.is_too_soon(node(1), Instant::now()));
+        assert!(!reports.is_too_soon(node(2), Instant::now()));
+        reports.forget(node(2));
         assert!(!reports.is_too_soon(node(2), Instant::now()));
         tokio::time::advance(REPORT_EVERY).await;
         assert!(!reports.is_too_soon(node(1), Instant::now()));

@@ -181,13 +181,20 @@ async fn history(
 
 fn history_row(endpoint: Endpoint, seen: Seen) -> HistoryRow {
     let Seen { last, count, what, revision, from } = seen;
-    HistoryRow { endpoint: endpoint.as_str().to_owned(), last, count, what, revision, from }
+    HistoryRow {
+        endpoint: endpoint.as_str().to_owned(),
+        last,
+        count,
+        what: what.into(),
+        revision,
+        from,
+    }
 }
 
 fn explained(choice: &Choice) -> ExplainedChoice {
     ExplainedChoice {
         name: choice.name(),
-        matched: choice.matched.clone(),
+        matched: choice.matched(),
         by: explain::word(choice.specificity.class).to_owned(),
         priority: choice.rank.priority,
         revision: choice.revision(),

@@ -9,6 +9,7 @@ use hoist_api::Code;
 use hoist_boot::answer::{Parts, Pending};
 use hoist_boot::{Answer, Asked, Place, Served, What};
 use http::{HeaderMap, HeaderValue, Uri, header};
+use jiff::Timestamp;
 
 use super::sightings::Allowance;
 use super::{Boot, bss_json};
@@ -21,9 +22,10 @@ pub(super) const TEXT: HeaderValue = HeaderValue::from_static("text/plain; chars
 /// Without waiting; `None` when there is something to wait for, or a problem to tell.
 pub(super) fn direct(boot: &Boot, head: &Head<'_>) -> Option<http::Response<Bytes>> {
     let asked = Asked::parse(head.uri.query().unwrap_or_default()).ok()?;
-    let answer = boot.answer(&asked, place(head.headers, head.peer, head.prefix));
+    let now = boot.chassis.clock.now();
+    let answer = boot.answer(&asked, place(head.headers, head.peer, head.prefix), now);
     let Answer::Script { text, served } = answer else { return None };
-    if !boot.note(&asked, &served, head.peer, head.headers) {
+    if !boot.note(&asked, &served, head.peer, head.headers, now) {
         return None;
     }
     boot.tell(head.peer, head.headers);
@@ -42,7 +44,8 @@ pub(super) async fn bootscript(
     boot.tell(&peer, &headers);
     let asked = Asked::parse(uri.query().unwrap_or_default())
         .map_err(|error| Failure::new(Code::BadParameter, error.to_string()))?;
-    let answer = match boot.answer(&asked, place(&headers, &peer, prefix)) {
+    let now = boot.chassis.clock.now();
+    let answer = match boot.answer(&asked, place(&headers, &peer, prefix), now) {
         Answer::NeedsToken(pending) => {
             let token = boot.join_token(&pending).await?;
             pending.finish(&token)
@@ -51,7 +54,7 @@ pub(super) async fn bootscript(
     };
     match answer {
         Answer::Script { text, served } => {
-            if !boot.note(&asked, &served, &peer, &headers) {
+            if !boot.note(&asked, &served, &peer, &headers, now) {
                 return Err(Failure::new(Code::TooManyRequests, "you ask too often")
                     .with_remedy("wait as long as the script says"));
             }
@@ -104,15 +107,21 @@ impl Boot {
         })
     }
 
-    fn answer(&self, asked: &Asked<'_>, place: Place<'_>) -> Answer {
+    fn answer(&self, asked: &Asked<'_>, place: Place<'_>, now: Timestamp) -> Answer {
         let roster = self.registry.roster();
-        let now = self.chassis.clock.now();
         self.booter.answer(&roster, asked, place, now, |id| self.one_boots.given(id, asked.retry))
     }
 
     /// Remembers what was served; false when a stranger asks too often.
-    fn note(&self, asked: &Asked<'_>, served: &Served, peer: &Peer, headers: &HeaderMap) -> bool {
-        let (now, from) = (self.chassis.clock.now(), self.chassis.proxies.client(peer, headers));
+    fn note(
+        &self,
+        asked: &Asked<'_>,
+        served: &Served,
+        peer: &Peer,
+        headers: &HeaderMap,
+        now: Timestamp,
+    ) -> bool {
+        let from = self.chassis.proxies.client(peer, headers);
         match (served.node, &served.what) {
             (Some(node), What::Boot { name, revision, one_boot, .. }) => {
                 self.sightings.booted(node, name, *revision, from, now);

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use compact_str::CompactString;
 use futures_util::StreamExt;
 use hoist_boot::Who;
 use hoist_model::{Mac, NodeId};
@@ -22,8 +23,10 @@ use tokio_util::sync::CancellationToken;
 const FLUSH_EVERY: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(2);
 const PAGE: usize = 5_000;
-/// Rows in one transaction.
+/// Strangers in one transaction.
 const BATCH: usize = 1_000;
+/// Bytes of rows in one transaction.
+const BATCH_BYTES: usize = 512 * 1024;
 
 /// Strangers remembered; the one not seen for longest makes room.
 const MAX_STRANGERS: usize = 10_000;
@@ -34,7 +37,10 @@ const MAX_SOURCES: usize = 10_000;
 const PER_MAC: Pace = Pace { burst: 10, each: Duration::from_secs(2) };
 const PER_SOURCE: Pace = Pace { burst: 100, each: Duration::from_millis(100) };
 
-const PIECES: usize = 64;
+/// Rows are kept in so many pieces, in memory, so that a storm does not queue at one lock, and in
+/// the store: a row of its own for every node that asks would cost more than all the answers (seen:
+/// 45 µs a row, 15 µs an answer). A million nodes are pieces of a thousand rows, some 150 KB.
+const PIECES: usize = 1024;
 
 /// Cheap to clone; all clones are the same.
 #[derive(Debug, Clone)]
@@ -44,9 +50,18 @@ pub struct Sightings(Arc<Inner>);
 struct Inner {
     store: Arc<dyn Store>,
     hasher: RandomState,
-    /// In pieces, so that a storm does not queue at one lock.
-    rows: Vec<Mutex<HashMap<(NodeId, Endpoint), Row>>>,
+    /// For every endpoint.
+    pieces: [Vec<Mutex<Piece>>; Endpoint::ALL.len()],
     strangers: Mutex<Strangers>,
+}
+
+#[derive(Debug, Default)]
+struct Piece {
+    rows: HashMap<NodeId, Seen>,
+    /// Whether the store lacks something of it.
+    changed: bool,
+    /// The hash of what we wrote last: that comes back through the watch.
+    written: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,8 +77,8 @@ pub struct Seen {
     /// Since the row was made.
     pub count: u64,
     /// What it got: the name of a configuration, `bss:…` or `disk`.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub what: String,
+    #[serde(default, skip_serializing_if = "CompactString::is_empty")]
+    pub what: CompactString,
     /// The revision of that.
     #[serde(default)]
     pub revision: u64,
@@ -92,12 +107,6 @@ pub struct Stranger {
 pub(super) enum Allowance {
     Within,
     TooOften,
-}
-
-#[derive(Debug)]
-struct Row {
-    seen: Seen,
-    changed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -146,6 +155,13 @@ impl Endpoint {
         }
     }
 
+    fn place(self) -> usize {
+        match self {
+            Self::Bootscript => 0,
+            Self::UserData => 1,
+        }
+    }
+
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|endpoint| endpoint.as_str() == word)
     }
@@ -153,14 +169,19 @@ impl Endpoint {
 
 impl Sightings {
     pub fn new(store: Arc<dyn Store>) -> Self {
-        let rows = (0..PIECES).map(|_| Mutex::default()).collect();
+        let pieces = Endpoint::ALL.map(|_| (0..PIECES).map(|_| Mutex::default()).collect());
         let hasher = RandomState::new();
-        Self(Arc::new(Inner { store, hasher, rows, strangers: Mutex::default() }))
+        Self(Arc::new(Inner { store, hasher, pieces, strangers: Mutex::default() }))
     }
 
-    fn piece(&self, node: NodeId) -> MutexGuard<'_, HashMap<(NodeId, Endpoint), Row>> {
-        let at = usize::try_from(self.0.hasher.hash_one(node)).unwrap_or(usize::MAX) % PIECES;
-        lock(&self.0.rows[at])
+    /// The same on every controller: the end of an id is random.
+    fn piece_of(&self, node: NodeId, endpoint: Endpoint) -> MutexGuard<'_, Piece> {
+        let at = usize::try_from(node.to_bits() % PIECES as u128).unwrap_or(0);
+        self.piece(at, endpoint)
+    }
+
+    fn piece(&self, at: usize, endpoint: Endpoint) -> MutexGuard<'_, Piece> {
+        lock(&self.0.pieces[endpoint.place()][at])
     }
 
     pub(super) fn booted(
@@ -184,32 +205,31 @@ impl Sightings {
         from: IpAddr,
         now: Timestamp,
     ) {
-        let mut piece = self.piece(node);
-        let row = piece.entry((node, endpoint)).or_insert_with(|| Row {
-            seen: Seen { last: now, count: 0, what: String::new(), revision, from },
-            changed: true,
-        });
-        row.seen.last = now;
-        row.seen.count += 1;
-        row.seen.revision = revision;
-        row.seen.from = from;
-        if row.seen.what != what {
-            what.clone_into(&mut row.seen.what);
+        let mut piece = self.piece_of(node, endpoint);
+        piece.changed = true;
+        let fresh = || Seen { last: now, count: 0, what: CompactString::default(), revision, from };
+        let seen = piece.rows.entry(node).or_insert_with(fresh);
+        seen.last = now;
+        seen.count += 1;
+        seen.revision = revision;
+        seen.from = from;
+        if seen.what != what {
+            seen.what = what.into();
         }
-        row.changed = true;
     }
 
     pub fn of(&self, node: NodeId, endpoint: Endpoint) -> Option<Seen> {
-        self.piece(node).get(&(node, endpoint)).map(|row| row.seen.clone())
+        self.piece_of(node, endpoint).rows.get(&node).cloned()
     }
 
     /// Every row, in no order.
     pub fn all(&self) -> Vec<(NodeId, Endpoint, Seen)> {
         let mut all = Vec::new();
-        for piece in &self.0.rows {
-            let piece = lock(piece);
-            let rows = piece.iter();
-            all.extend(rows.map(|((node, endpoint), row)| (*node, *endpoint, row.seen.clone())));
+        for endpoint in Endpoint::ALL {
+            for piece in &self.0.pieces[endpoint.place()] {
+                let piece = lock(piece);
+                all.extend(piece.rows.iter().map(|(node, seen)| (*node, endpoint, seen.clone())));
+            }
         }
         all
     }
@@ -319,13 +339,59 @@ impl Sightings {
     }
 
     pub(crate) async fn flush_once(&self) -> Result<(), StoreError> {
-        let mut ops = Vec::new();
-        for piece in &self.0.rows {
-            for ((node, endpoint), row) in lock(piece).iter_mut().filter(|(_, row)| row.changed) {
-                row.changed = false;
-                ops.push(Op::Put(row_key(*node, *endpoint), bytes(&row.seen)));
+        self.flush_rows().await?;
+        self.flush_strangers().await
+    }
+
+    async fn flush_rows(&self) -> Result<(), StoreError> {
+        let (mut batch, mut size) = (Vec::new(), 0);
+        for (endpoint, at) in
+            Endpoint::ALL.into_iter().flat_map(|e| (0..PIECES).map(move |at| (e, at)))
+        {
+            let Some(value) = self.take_changed(at, endpoint) else { continue };
+            size += value.len();
+            batch.push((at, endpoint, value));
+            if size >= BATCH_BYTES {
+                self.write_pieces(std::mem::take(&mut batch)).await?;
+                size = 0;
             }
         }
+        self.write_pieces(batch).await
+    }
+
+    /// A piece as the store keeps it, if it has changed.
+    fn take_changed(&self, at: usize, endpoint: Endpoint) -> Option<Vec<u8>> {
+        let mut piece = self.piece(at, endpoint);
+        if !std::mem::take(&mut piece.changed) {
+            return None;
+        }
+        let value = bytes(&piece.rows);
+        piece.written = self.0.hasher.hash_one(&value);
+        Some(value)
+    }
+
+    async fn write_pieces(
+        &self,
+        pieces: Vec<(usize, Endpoint, Vec<u8>)>,
+    ) -> Result<(), StoreError> {
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        let places: Vec<_> = pieces.iter().map(|(at, endpoint, _)| (*at, *endpoint)).collect();
+        let put = |(at, endpoint, value)| Op::Put(piece_key(at, endpoint), value);
+        let txn = Txn { compares: Vec::new(), ops: pieces.into_iter().map(put).collect() };
+        let written = self.0.store.commit(txn).await;
+        if written.is_err() {
+            // The next time, then.
+            for (at, endpoint) in places {
+                self.piece(at, endpoint).changed = true;
+            }
+        }
+        written.map(drop)
+    }
+
+    async fn flush_strangers(&self) -> Result<(), StoreError> {
+        let mut ops = Vec::new();
         {
             let mut strangers = lock(&self.0.strangers);
             let gone = std::mem::take(&mut strangers.gone);
@@ -341,7 +407,7 @@ impl Sightings {
             let (batch, tail) = rest.split_at(BATCH.min(rest.len()));
             let txn = Txn { compares: Vec::new(), ops: batch.to_vec() };
             if let Err(error) = self.0.store.commit(txn).await {
-                self.mark_changed(rest);
+                self.mark_strangers(rest);
                 return Err(error);
             }
             rest = tail;
@@ -350,23 +416,17 @@ impl Sightings {
     }
 
     /// What could not be written is written the next time.
-    fn mark_changed(&self, ops: &[Op]) {
+    fn mark_strangers(&self, ops: &[Op]) {
         let mut strangers = lock(&self.0.strangers);
         for op in ops {
             let (Op::Put(key, _) | Op::Delete(key)) = op else {
                 continue;
             };
-            match parse_key(key) {
-                Some(RowKey::Node(node, endpoint)) => {
-                    if let Some(row) = self.piece(node).get_mut(&(node, endpoint)) {
-                        row.changed = true;
-                    }
-                }
-                Some(RowKey::Stranger(mac)) => match strangers.known.get_mut(&mac) {
+            if let Some(RowKey::Stranger(mac)) = parse_key(key) {
+                match strangers.known.get_mut(&mac) {
                     Some(tracked) => tracked.changed = true,
                     None => strangers.gone.push(mac),
-                },
-                None => {}
+                }
             }
         }
     }
@@ -417,15 +477,15 @@ impl Sightings {
         }
     }
 
-    /// A row of another controller, if it is newer than ours. Ours come back here too.
+    /// What another controller saw, where that is newer than ours. Ours comes back here too.
     fn take_in(&self, record: &Record) {
         match parse_key(&record.key) {
-            Some(RowKey::Node(node, endpoint)) => {
-                let Ok(seen) = serde_json::from_slice::<Seen>(&record.value) else { return };
-                let mut piece = self.piece(node);
-                let older = piece.get(&(node, endpoint)).is_none_or(|r| r.seen.last < seen.last);
-                if older {
-                    piece.insert((node, endpoint), Row { seen, changed: false });
+            Some(RowKey::Piece(at, endpoint)) => {
+                if self.piece(at, endpoint).written == self.0.hasher.hash_one(&record.value) {
+                    return;
+                }
+                if let Ok(rows) = serde_json::from_slice(&record.value) {
+                    self.piece(at, endpoint).take_in(rows);
                 }
             }
             Some(RowKey::Stranger(mac)) => {
@@ -445,8 +505,22 @@ impl Sightings {
     }
 }
 
+impl Piece {
+    /// The newer of every two rows stays. Where that is ours, the store gets it with the next
+    /// flush: two controllers that wrote at once come to the same that way.
+    fn take_in(&mut self, others: HashMap<NodeId, Seen>) {
+        let newer = |ours: &Seen, theirs: Option<&Seen>| theirs.is_none_or(|t| t.last < ours.last);
+        self.changed |= self.rows.iter().any(|(node, ours)| newer(ours, others.get(node)));
+        for (node, theirs) in others {
+            if self.rows.get(&node).is_none_or(|ours| ours.last < theirs.last) {
+                self.rows.insert(node, theirs);
+            }
+        }
+    }
+}
+
 enum RowKey {
-    Node(NodeId, Endpoint),
+    Piece(usize, Endpoint),
     Stranger(Mac),
 }
 
@@ -454,8 +528,8 @@ fn prefix() -> Prefix {
     Prefix::Under(key("seen"))
 }
 
-fn row_key(node: NodeId, endpoint: Endpoint) -> Key {
-    key(&format!("seen/{}/{node}", endpoint.as_str()))
+fn piece_key(at: usize, endpoint: Endpoint) -> Key {
+    key(&format!("seen/{}/{at:03x}", endpoint.as_str()))
 }
 
 fn stranger_key(mac: Mac) -> Key {
@@ -465,7 +539,10 @@ fn stranger_key(mac: Mac) -> Key {
 fn parse_key(key: &Key) -> Option<RowKey> {
     let (kind, name) = key.as_str().strip_prefix("seen/")?.split_once('/')?;
     match Endpoint::from_word(kind) {
-        Some(endpoint) => Some(RowKey::Node(name.parse().ok()?, endpoint)),
+        Some(endpoint) => {
+            let at = usize::from_str_radix(name, 16).ok().filter(|at| *at < PIECES)?;
+            Some(RowKey::Piece(at, endpoint))
+        }
         None if kind == "stranger" => Some(RowKey::Stranger(name.parse().ok()?)),
         None => None,
     }
@@ -481,4 +558,88 @@ fn bytes(row: &impl Serialize) -> Vec<u8> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hoist_store::embedded::{EmbeddedStore, Retention};
+
+    const FROM: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+    fn node(n: u128) -> NodeId {
+        NodeId::from_bits(n)
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn store() -> (tempfile::TempDir, Arc<dyn Store>) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = EmbeddedStore::open(dir.path(), Retention::default()).unwrap();
+        (dir, Arc::new(store))
+    }
+
+    #[tokio::test]
+    async fn rows_are_read_back_as_they_were_written() {
+        let (_dir, store) = store();
+        let sightings = Sightings::new(Arc::clone(&store));
+        // More than the pieces, so that some share one.
+        for n in 0..3000 {
+            sightings.booted(node(n), "compute", 7, FROM, at(100));
+        }
+        sightings.asked(node(5), Endpoint::UserData, "seed", 1, FROM, at(101));
+        sightings.flush_once().await.unwrap();
+        let again = Sightings::new(store);
+        again.load().await.unwrap();
+        let sorted = |sightings: &Sightings| {
+            let mut all = sightings.all();
+            all.sort_by_key(|(node, endpoint, _)| (*node, *endpoint));
+            all
+        };
+        assert_eq!(sorted(&again).len(), 3001);
+        assert_eq!(sorted(&again), sorted(&sightings));
+    }
+
+    #[tokio::test]
+    async fn two_controllers_that_write_one_piece_at_once_come_to_the_same() {
+        let (_dir, store) = store();
+        let (one, other) = (Sightings::new(Arc::clone(&store)), Sightings::new(store));
+        let (a, b) = (node(1), node(1 + PIECES as u128));
+        one.booted(a, "first", 1, FROM, at(100));
+        one.booted(b, "first", 1, FROM, at(300));
+        other.booted(a, "second", 2, FROM, at(200));
+        one.flush_once().await.unwrap();
+        // It has not heard of the one before, and writes over it.
+        other.flush_once().await.unwrap();
+        for _ in 0..2 {
+            for sightings in [&one, &other] {
+                sightings.load().await.unwrap();
+                sightings.flush_once().await.unwrap();
+            }
+        }
+        for sightings in [&one, &other] {
+            let what = |node| sightings.of(node, Endpoint::Bootscript).unwrap().what;
+            assert_eq!((what(a).as_str(), what(b).as_str()), ("second", "first"));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_written_is_written_later() {
+        use hoist_testkit::failing_store::{FailingStore, Mood};
+        let dir = tempfile::tempdir().unwrap();
+        let store = EmbeddedStore::open(dir.path(), Retention::default()).unwrap();
+        let failing = Arc::new(FailingStore::new(store));
+        let store: Arc<dyn Store> = failing.clone();
+        let sightings = Sightings::new(Arc::clone(&store));
+        sightings.booted(node(1), "compute", 7, FROM, at(100));
+        failing.set(Mood::Unavailable);
+        assert!(sightings.flush_once().await.is_err());
+        failing.set(Mood::Working);
+        sightings.flush_once().await.unwrap();
+        let again = Sightings::new(store);
+        again.load().await.unwrap();
+        assert_eq!(again.of(node(1), Endpoint::Bootscript).unwrap().what, "compute");
+    }
 }

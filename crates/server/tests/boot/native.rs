@@ -47,7 +47,7 @@ async fn a_node_boots_what_was_written_for_it_and_it_is_told_why() {
 
     // A disabled node is turned away, and that is told too.
     site.apply(&[node(2, &json!({"enabled": false}))]).await;
-    bootscript(&site, &format!("mac={}", mac(2))).await.problem(404, "not-found");
+    bootscript(&site, &format!("mac={}", mac(2))).await.expect(404);
     let found = explain(&site, "n2").await;
     assert_eq!((&found["doing"], &found["enabled"]), (&json!("disabled"), &json!(false)));
     site.stop().await;

@@ -1,0 +1,166 @@
+//! The quick ways come to the same as the long ones, whatever the site says.
+
+use std::sync::Arc;
+
+use hoist_boot::{Answer, Asked, Booter, Choice, OneBoot, Place, Settings, Standing, Table};
+use hoist_inventory::Resource;
+use hoist_inventory::roster::{Incarnation, Roster};
+use hoist_model::{BootConfig, BootState, BssRecord, Node, NodeId};
+use jiff::Timestamp;
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+use serde_json::{Value, json};
+
+const SELECTORS: [&str; 9] = [
+    "*",
+    "role:Compute",
+    "arch:x86_64",
+    "node:n1",
+    "mac:52:54:00:00:00:02",
+    "nid:3",
+    "node:n1 , nid:2 , mac:52:54:00:00:00:02",
+    "label:rack=1",
+    "role:Compute & label:rack=1",
+];
+
+fn node(n: u8) -> Resource {
+    let spec = json!({
+        "nid": u32::from(n) + 1,
+        "role": if n.is_multiple_of(2) { "Compute" } else { "Service" },
+        "interfaces": [{"name": "eth0", "mac": format!("52:54:00:00:00:{n:02x}")}],
+        "labels": {"rack": (n % 3).to_string()},
+    });
+    Resource::Node(Arc::new(Node {
+        id: NodeId::mint(1, n.into()),
+        name: format!("n{n}").parse().expect("a name"),
+        spec: serde_json::from_value(spec).expect("a spec"),
+        protection: None,
+        maintenance: None,
+        provenance: None,
+        generation: 1,
+        revision: 1,
+        created: Timestamp::UNIX_EPOCH,
+        updated: Timestamp::UNIX_EPOCH,
+    }))
+}
+
+prop_compose! {
+    fn config()(
+        selector in select(SELECTORS.as_slice()),
+        priority in -1..2i32,
+        once in any::<bool>(),
+        enabled in proptest::bool::weighted(0.8),
+        mode in select(vec!["live", "install"]),
+        profile in proptest::option::weighted(0.2, Just("night")),
+        // The last two look like the machine that skeletons are made for.
+        params in "(quiet |BOOTIF=none |initrd=own |BOOTIF=01-ff-ff-ff-ff-ff-fe |ff:ff:ff:ff:ff:fe ){0,3}",
+        cloud_init in proptest::option::of(select(vec!["none", "http://ci", "http://ci/"])),
+        initrds in 0..3usize,
+    ) -> Value {
+        json!({
+            "selector": selector, "priority": priority, "once": once, "enabled": enabled,
+            "mode": mode, "profile": profile, "kernel": "http://h/vmlinuz", "params": params,
+            "cloud_init": cloud_init, "initrd": vec!["http://h/initrd"; initrds],
+        })
+    }
+}
+
+fn site(configs: Vec<Value>, bss: &[&str]) -> Arc<Roster> {
+    let configs = (0..).zip(configs).map(|(i, spec)| {
+        let name = format!("config{i}").parse().expect("a name");
+        let spec = serde_json::from_value(spec).expect("a spec");
+        Resource::BootConfig(Arc::new(BootConfig { name, spec, revision: i }))
+    });
+    let records = bss.iter().map(|key| {
+        let record = json!({"key": key, "kernel": "http://bss/vmlinuz"});
+        let record: BssRecord = serde_json::from_value(record).expect("a record");
+        Resource::Bss(Arc::new(record))
+    });
+    let all: Vec<_> = (0..6).map(node).chain(configs).chain(records).collect();
+    Arc::new(Roster::build(Incarnation::new("test"), 1, 0, all.into_iter()))
+}
+
+proptest! {
+    #[test]
+    fn the_best_is_the_first_of_all_that_could_be_chosen(
+        configs in proptest::collection::vec(config(), 0..6),
+        bss in subsequence(vec!["Default", "Compute", "n2", "52:54:00:00:00:03"], 0..=4),
+        mode in proptest::option::of(select(vec!["live", "install", "disk"])),
+        profile in proptest::option::of(Just("night")),
+        once in proptest::option::weighted(0.2, Just("config1")),
+    ) {
+        let roster = site(configs, &bss);
+        let table = Table::build(&roster);
+        for node in roster.nodes() {
+            let state = json!({
+                "node": node.id, "mode": mode, "profile": profile, "once": once,
+                "by": "somebody", "since": Timestamp::UNIX_EPOCH, "revision": 1,
+            });
+            let state: BootState = serde_json::from_value(state).expect("a state");
+            for state in [None, Some(&state)] {
+                let standing = Standing { state, one_boot: OneBoot::Nothing };
+                let best = table.best(&roster, node, None, standing);
+                let all = table.select(&roster, node, None, standing);
+                let told = |choice: &Choice| (choice.name(), choice.rank.clone());
+                prop_assert_eq!(best.as_ref().map(told), all.choices.first().map(told));
+            }
+        }
+    }
+
+    #[test]
+    fn a_script_with_filled_gaps_is_the_script_made_whole(
+        configs in proptest::collection::vec(config(), 1..4),
+        several in any::<bool>(),
+    ) {
+        let roster = site(configs, &[]);
+        let advertise: &[&str] = if several { &["http://a", "http://b"] } else { &[] };
+        let advertise = advertise.iter().map(|&url| url.to_owned()).collect();
+        let booter = Booter::new(Settings { advertise, ..Settings::default() });
+        let table = booter.table(&roster);
+        let now = Timestamp::UNIX_EPOCH;
+        for node in roster.nodes() {
+            let query = format!("mac={}", node.spec.interfaces[0].mac);
+            let asked = Asked::parse(&query).expect("a query");
+            let key = asked.who.key();
+            let best = table.best(&roster, node, key.as_ref(), Standing::default());
+            let Some(choice) = best else { continue };
+            let whole = booter.try_out(&roster, &table, node, &choice, now).expect("a script");
+            // Twice: made, and kept.
+            for _ in 0..2 {
+                let answer = booter.answer(&roster, &asked, Place::default(), now, |_| None);
+                let Answer::Script { text, .. } = answer else { panic!("{answer:?}") };
+                prop_assert_eq!(&text, &whole);
+            }
+        }
+    }
+}
+
+#[test]
+fn gaps_are_filled_with_what_this_machine_said() {
+    let config = json!({"selector": "*", "kernel": "http://h/vmlinuz", "params": "quiet"});
+    let roster = site(vec![config], &[]);
+    let booter = Booter::new(Settings::default());
+    let ask = |roster: &Arc<Roster>, query: &str, host: Option<&str>| {
+        let place = Place { host, ..Place::default() };
+        let asked = Asked::parse(query).expect("a query");
+        match booter.answer(roster, &asked, place, Timestamp::UNIX_EPOCH, |_| None) {
+            Answer::Script { text, .. } => text,
+            other => panic!("{other:?}"),
+        }
+    };
+    let first = ask(&roster, "mac=52:54:00:00:00:01", Some("one"));
+    assert!(first.contains("BOOTIF=01-52-54-00-00-00-01 quiet"), "{first}");
+    assert!(first.contains("http://one/boot/v1/bootscript?mac=52:54:00:00:00:01&retry=1"));
+    let second = ask(&roster, "mac=52-54-00-00-00-02&retry=3", Some("two"));
+    assert!(second.contains("BOOTIF=01-52-54-00-00-00-02 quiet"), "{second}");
+    assert!(second.contains("http://two/boot/v1/bootscript?mac=52:54:00:00:00:02&retry=4"));
+    // However many places there are said to be.
+    for n in 0..200 {
+        let host = format!("h{n}");
+        let text = ask(&roster, "mac=52:54:00:00:00:01", Some(&host));
+        assert_eq!(text, first.replace("http://one/", &format!("http://{host}/")));
+    }
+    let changed = site(vec![json!({"selector": "*", "kernel": "http://h/other"})], &[]);
+    let other = ask(&changed, "mac=52:54:00:00:00:01", Some("one"));
+    assert!(other.contains("http://h/other"), "{other}");
+}
