@@ -410,7 +410,7 @@ impl Booter {
             } else {
                 Text::Script(made.script)
             };
-            let xname = node.map(crate::bss::home_of).map(|key| key.to_string());
+            let xname = node.map(crate::bss::host_name);
             let role = |role: Option<&hoist_model::Role>| role.map(ToString::to_string);
             return Answer::NeedsToken(Box::new(Pending {
                 xname: xname.unwrap_or_default(),

@@ -371,6 +371,9 @@ impl<'a> Draft<'a> {
         if self.roster.boot_state(id).is_some() {
             self.states.insert(id, None);
         }
+        if self.roster.bss(&BssKey::Id(id)).is_some() {
+            self.bss.insert(BssKey::Id(id), None);
+        }
     }
 }
 
