@@ -196,6 +196,7 @@ impl Blobs {
 
     /// Says that content is about to be named, so that it is not collected. Blocks.
     pub(crate) fn renew(&self, digest: Digest, now: SystemTime) -> io::Result<()> {
+        let _decided = self.deciding();
         File::open(self.blob(digest))?.set_modified(now)
     }
 
@@ -223,9 +224,29 @@ impl Blobs {
         Ok(found)
     }
 
-    /// Blocks.
-    pub(crate) fn remove(&self, digest: Digest) -> io::Result<()> {
-        fs::remove_file(self.blob(digest))
+    /// Removes content if it is `unwanted` as it is now, whatever was seen before. True when it is
+    /// gone. Blocks.
+    pub(crate) fn remove(
+        &self,
+        digest: Digest,
+        unwanted: impl FnOnce(&Kept) -> bool,
+    ) -> io::Result<bool> {
+        let _decided = self.deciding();
+        remove_file(&self.blob(digest), digest, unwanted)
+    }
+
+    /// The same for what `leftovers` found, unless somebody goes on with it. Blocks.
+    pub(crate) fn remove_leftover(
+        &self,
+        leftover: &Leftover,
+        unwanted: impl FnOnce(&Kept) -> bool,
+    ) -> io::Result<bool> {
+        let _decided = self.deciding();
+        let digest = leftover.kept.digest;
+        if self.growing().contains_key(&digest) {
+            return Ok(false);
+        }
+        remove_file(&leftover.path, digest, unwanted)
     }
 
     /// Takes content out of what is served, and keeps it for people to look at. Blocks.
@@ -254,13 +275,6 @@ impl Growth {
 pub(crate) struct Leftover {
     path: PathBuf,
     pub(crate) kept: Kept,
-}
-
-impl Leftover {
-    /// Blocks.
-    pub(crate) fn remove(&self) -> io::Result<()> {
-        fs::remove_file(&self.path)
-    }
 }
 
 /// The right to write some content, which the last one who holds it gives back: a part, or work on
@@ -411,6 +425,8 @@ fn open_part(path: &Path, size: u64) -> io::Result<(File, u64)> {
 
 fn publish(file: &File, part: &Path, blob: &Path) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(0o444))?;
+    // It may have lain here for long before it was complete; it is new from now on.
+    file.set_modified(SystemTime::now())?;
     file.sync_all()?;
     let shard = blob.parent().expect("it is below the root");
     let all = shard.parent().expect("it is below the root");
@@ -456,16 +472,29 @@ fn kept(dir: &Path) -> io::Result<Vec<Kept>> {
         else {
             continue;
         };
-        match fs::metadata(&path) {
-            Ok(about) => {
-                found.push(Kept { digest, size: about.len(), modified: about.modified()? });
-            }
-            // Somebody else was faster.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
+        found.extend(look(&path, digest)?);
     }
     Ok(found)
+}
+
+/// A file, unless somebody else was faster and it is gone.
+fn look(path: &Path, digest: Digest) -> io::Result<Option<Kept>> {
+    match fs::metadata(path) {
+        Ok(about) => Ok(Some(Kept { digest, size: about.len(), modified: about.modified()? })),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn remove_file(
+    path: &Path,
+    digest: Digest,
+    unwanted: impl FnOnce(&Kept) -> bool,
+) -> io::Result<bool> {
+    match look(path, digest)? {
+        Some(kept) if unwanted(&kept) => fs::remove_file(path).map(|()| true),
+        _ => Ok(false),
+    }
 }
 
 fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
@@ -568,7 +597,9 @@ mod tests {
         assert!(blobs.open(digest).unwrap().is_none());
         let leftovers = blobs.leftovers().unwrap();
         assert_eq!(leftovers.len(), 1);
-        leftovers[0].remove().unwrap();
+        assert!(!blobs.remove_leftover(&leftovers[0], |_| false).unwrap());
+        assert!(blobs.remove_leftover(&leftovers[0], |_| true).unwrap());
+        assert!(!blobs.remove_leftover(&leftovers[0], |_| true).unwrap(), "it is gone");
         assert!(blobs.leftovers().unwrap().is_empty());
     }
 }
