@@ -21,6 +21,7 @@ mod service;
 mod sightings;
 mod states;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
@@ -95,6 +96,7 @@ pub struct Grounds {
     pub backend: &'static str,
     pub source: Option<Source>,
     pub contacts: Contacts,
+    pub data_dir: PathBuf,
 }
 
 /// The other services, if there are any.
@@ -127,14 +129,14 @@ const WHOLE_SITES: usize = 2;
 
 impl Boot {
     pub fn new(chassis: &Chassis, grounds: Grounds, settings: BootSettings) -> Self {
-        let Grounds { registry, states, backend, source, contacts } = grounds;
+        let Grounds { registry, states, backend, source, contacts, data_dir } = grounds;
         let booter = Arc::new(Booter::new(settings.scripts));
         registry.set_rule(Arc::new(BootRule::new(Arc::clone(&booter))));
         Self {
             chassis: chassis.clone(),
             booter,
             sightings: Sightings::new(Arc::clone(&chassis.store)),
-            one_boots: OneBoots::new(chassis, registry.clone()),
+            one_boots: OneBoots::new(chassis, registry.clone(), &data_dir),
             registry,
             states,
             backend,
