@@ -47,9 +47,10 @@ pub fn explain(
     let mut lost: Vec<Lost> = Vec::new();
     if let Some(winner) = &choice {
         let why = |choice: Choice| {
-            let why = match winner.boots() && !choice.boots() {
-                true => "it names no kernel".to_owned(),
-                false => why_lost(&winner.rank, &choice.rank),
+            let why = if winner.boots() && !choice.boots() {
+                "it names no kernel".to_owned()
+            } else {
+                why_lost(&winner.rank, &choice.rank)
             };
             Lost { choice, why }
         };

@@ -70,7 +70,7 @@ pub fn find(roster: &Roster, filter: &BootParameters) -> Result<Vec<BootParamete
         })
         .collect();
     let mut seen = HashSet::new();
-    for target in names.chain(macs).chain(nids).map(|key| Target::of(roster, "", key)) {
+    for target in names.chain(macs).chain(nids).map(|key| Target::of(roster, &"", key)) {
         if seen.insert(target.home.clone()) {
             found.extend(target.record(roster).map(|record| element(roster, record)));
         }
@@ -247,7 +247,7 @@ struct Target<'r> {
 }
 
 impl<'r> Target<'r> {
-    fn of(roster: &'r Roster, asked: impl ToString, key: BssKey) -> Self {
+    fn of(roster: &'r Roster, asked: &dyn ToString, key: BssKey) -> Self {
         let node = node_of(roster, &key);
         let home = node.map_or_else(|| key.clone(), |node| home_of(node));
         Self { asked: asked.to_string(), key, home, node }
@@ -302,12 +302,12 @@ fn every_kind<'r>(roster: &'r Roster, given: &BootParameters) -> Result<Vec<Targ
     }
     for text in &given.macs {
         let mac: Mac = text.parse().map_err(|_| bad_mac(text))?;
-        targets.push(Target::of(roster, mac, BssKey::Mac(mac)));
+        targets.push(Target::of(roster, &mac, BssKey::Mac(mac)));
     }
     for number in &given.nids {
         let nid = nid_of(*number)
             .ok_or_else(|| Refused::Bad("Bad Request: a nid is a number from 1 up".to_owned()))?;
-        targets.push(Target::of(roster, nid, BssKey::Nid(nid)));
+        targets.push(Target::of(roster, &nid, BssKey::Nid(nid)));
     }
     let mut seen = HashSet::new();
     targets.retain(|target| seen.insert(target.home.clone()));

@@ -65,7 +65,7 @@ fn expression(one: &Expr<'_>) -> Result<(), TemplateError> {
             bounds.into_iter().flatten().try_for_each(expression)
         }
         Expr::BinOp(operation) => {
-            if let Some(sign) = grows(&operation.op) {
+            if let Some(sign) = grows(operation.op) {
                 return refuse(operation, sign);
             }
             expression(&operation.left)?;
@@ -105,7 +105,7 @@ fn arguments(all: &[CallArg<'_>]) -> Result<(), TemplateError> {
     })
 }
 
-fn grows(operation: &BinOpKind) -> Option<&'static str> {
+fn grows(operation: BinOpKind) -> Option<&'static str> {
     match operation {
         BinOpKind::Concat => Some("`~`"),
         BinOpKind::Add => Some("`+`"),
