@@ -1,5 +1,7 @@
 //! A whole site on this machine: a controller on the embedded store in a temporary directory, the
-//! example applied to it, and a look around. Nothing is left behind.
+//! example applied to it, a look around, and a virtual machine that boots. Nothing is left behind.
+
+mod boot;
 
 use std::io::{IsTerminal, Read, Write};
 use std::net::TcpStream;
@@ -9,13 +11,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
-use crate::{cargo, root, run_command, say, shown};
+use crate::{cargo, root, run_command, run_ending, say, shown};
 
 const START: Duration = Duration::from_secs(30);
 const STOP: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How a comparison ends that has found a difference.
+const DIFFERS: i32 = 1;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Options {
@@ -44,23 +49,25 @@ pub(crate) fn run(options: Options) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         // From here on Ctrl-C or a closed terminal ends the demo in good order.
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut hangup = signal(SignalKind::hangup())?;
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let [interrupt, terminate, hangup] = kinds.map(signal);
+        let mut signals = [interrupt?, terminate?, hangup?];
         let mut site = Site::start(hoist, place.path())?;
-        site.show()?;
-        if !options.once {
-            site.say_where();
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-                _ = hangup.recv() => {}
-                () = site.ended() => bail!("the controller ended by itself:\n{}", site.log()),
-            }
+        tokio::select! {
+            shown = site.present(options, place.path()) => shown?,
+            () = told_to_stop(&mut signals) => {}
         }
         say("\nstopping");
         site.stop()
     })
+}
+
+async fn told_to_stop([interrupt, terminate, hangup]: &mut [Signals; 3]) {
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        _ = hangup.recv() => {}
+    }
 }
 
 fn build(options: Options) -> Result<PathBuf> {
@@ -132,6 +139,18 @@ impl Site {
         answers_ok(&self.url, "/readyz")
     }
 
+    /// Shows everything, and then, unless once is enough, goes on for ever.
+    async fn present(&mut self, options: Options, place: &Path) -> Result<()> {
+        self.show()?;
+        boot::show(self, place).await?;
+        if !options.once {
+            self.say_where();
+            self.ended().await;
+            bail!("the controller ended by itself:\n{}", self.log());
+        }
+        Ok(())
+    }
+
     fn show(&self) -> Result<()> {
         let site = root().join("examples").join("site.yaml");
         let site = site.strip_prefix(root())?.to_string_lossy().into_owned();
@@ -143,8 +162,12 @@ impl Site {
     }
 
     fn run(&self, words: &[&str]) -> Result<()> {
+        self.run_ending(words, 0)
+    }
+
+    fn run_ending(&self, words: &[&str], code: i32) -> Result<()> {
         say("");
-        run_command(command(&self.hoist, &self.data_dir).args(words))
+        run_ending(command(&self.hoist, &self.data_dir).args(words), code)
     }
 
     fn say_where(&self) {

@@ -15,7 +15,7 @@ use hoist_model::{
 };
 use serde_json::Value;
 
-use crate::bss::{home_of, keys_of, node_of, own_record};
+use crate::bss::{home_of, host_name, key_of_host, keys_of, node_of, own_record};
 
 /// Largest cloud-init part of one record.
 pub const MAX_CLOUD_INIT: usize = 256 * 1024;
@@ -59,7 +59,7 @@ pub fn find(roster: &Roster, filter: &BootParameters) -> Result<Vec<BootParamete
     if asked.is_empty() {
         return Err(Refused::Bad("No specified data requested".to_owned()));
     }
-    let names = filter.hosts.iter().filter_map(|host| host.parse().ok());
+    let names = filter.hosts.iter().filter_map(|host| key_of_host(roster, host).ok());
     let macs = filter.macs.iter().filter_map(|mac| mac.parse().ok().map(BssKey::Mac));
     let nids = filter.nids.iter().filter_map(|nid| nid_of(*nid).map(BssKey::Nid));
     let mut found: Vec<BootParameters> = images(filter)
@@ -70,7 +70,7 @@ pub fn find(roster: &Roster, filter: &BootParameters) -> Result<Vec<BootParamete
         })
         .collect();
     let mut seen = HashSet::new();
-    for target in names.chain(macs).chain(nids).map(|key| Target::of(roster, key)) {
+    for target in names.chain(macs).chain(nids).map(|key| Target::of(roster, &"", key)) {
         if seen.insert(target.home.clone()) {
             found.extend(target.record(roster).map(|record| element(roster, record)));
         }
@@ -238,22 +238,24 @@ fn put_given(draft: &mut Draft<'_>, given: &BootParameters, target: &Target<'_>,
 
 /// Whoever a key means.
 struct Target<'r> {
-    asked: BssKey,
+    /// As it was written.
+    asked: String,
+    key: BssKey,
     /// Where the record is written.
     home: BssKey,
     node: Option<&'r Arc<Node>>,
 }
 
 impl<'r> Target<'r> {
-    fn of(roster: &'r Roster, asked: BssKey) -> Self {
-        let node = node_of(roster, &asked);
-        let home = node.map_or_else(|| asked.clone(), |node| home_of(node));
-        Self { asked, home, node }
+    fn of(roster: &'r Roster, asked: &dyn ToString, key: BssKey) -> Self {
+        let node = node_of(roster, &key);
+        let home = node.map_or_else(|| key.clone(), |node| home_of(node));
+        Self { asked: asked.to_string(), key, home, node }
     }
 
     fn record(&self, roster: &'r Roster) -> Option<&'r Arc<BssRecord>> {
         match self.node {
-            Some(node) => own_record(roster, node, Some(&self.asked)),
+            Some(node) => own_record(roster, node, Some(&self.key)),
             None => roster.bss(&self.home),
         }
     }
@@ -291,25 +293,25 @@ fn first_kind<'r>(roster: &'r Roster, given: &BootParameters) -> Result<Vec<Targ
 
 /// Everyone named, each once.
 fn every_kind<'r>(roster: &'r Roster, given: &BootParameters) -> Result<Vec<Target<'r>>, Refused> {
-    let mut keys = Vec::new();
+    let mut targets = Vec::new();
     for host in &given.hosts {
-        let key = host.parse().map_err(|error| {
+        let key = key_of_host(roster, host).map_err(|error| {
             Refused::Bad(format!("Bad Request: invalid host `{}`: {error}", host.escape_debug()))
         })?;
-        keys.push(key);
+        targets.push(Target::of(roster, host, key));
     }
-    for mac in &given.macs {
-        keys.push(BssKey::Mac(mac.parse().map_err(|_| bad_mac(mac))?));
+    for text in &given.macs {
+        let mac: Mac = text.parse().map_err(|_| bad_mac(text))?;
+        targets.push(Target::of(roster, &mac, BssKey::Mac(mac)));
     }
-    for nid in &given.nids {
-        let nid = nid_of(*nid);
-        keys.push(BssKey::Nid(
-            nid.ok_or_else(|| Refused::Bad("Bad Request: a nid is a number from 1 up".to_owned()))?,
-        ));
+    for number in &given.nids {
+        let nid = nid_of(*number)
+            .ok_or_else(|| Refused::Bad("Bad Request: a nid is a number from 1 up".to_owned()))?;
+        targets.push(Target::of(roster, &nid, BssKey::Nid(nid)));
     }
     let mut seen = HashSet::new();
-    let targets = keys.into_iter().map(|key| Target::of(roster, key));
-    Ok(targets.filter(|target| seen.insert(target.home.clone())).collect())
+    targets.retain(|target| seen.insert(target.home.clone()));
+    Ok(targets)
 }
 
 /// A node that exists, or an xname of one that may.
@@ -404,11 +406,11 @@ fn element(roster: &Roster, record: &BssRecord) -> BootParameters {
         cloud_init: record.cloud_init.as_deref().cloned().unwrap_or_default(),
         ..BootParameters::default()
     };
-    let key = node_of(roster, &record.key).map_or_else(|| record.key.clone(), |n| home_of(n));
-    match key {
-        BssKey::Xname(_) | BssKey::Tag(_) => element.hosts.push(key.to_string()),
-        BssKey::Mac(mac) => element.macs.push(mac.to_string()),
-        BssKey::Nid(nid) => element.nids.extend(i32::try_from(nid.get())),
+    match (node_of(roster, &record.key), &record.key) {
+        (Some(node), _) => element.hosts.push(host_name(node)),
+        (None, BssKey::Mac(mac)) => element.macs.push(mac.to_string()),
+        (None, BssKey::Nid(nid)) => element.nids.extend(i32::try_from(nid.get())),
+        (None, key) => element.hosts.push(key.to_string()),
     }
     element
 }
@@ -519,7 +521,7 @@ pub fn import(
                 let same = elements.iter().any(|(at, other)| at == first && says(other, given));
                 if !same {
                     let reason = format!("element {first} says something else about it");
-                    imported.left.push(left(target.asked.to_string(), reason));
+                    imported.left.push(left(target.asked.clone(), reason));
                 }
                 continue;
             }

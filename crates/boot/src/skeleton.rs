@@ -70,14 +70,10 @@ impl Skeleton {
             let wrote = match gap {
                 Gap::Bootif => {
                     out.push_str("01-");
-                    let from = out.len();
-                    let wrote = match spelled {
-                        Some(spelled) => out.write_str(spelled),
-                        None => write!(out, "{mac}"),
-                    };
-                    let dashed = out[from..].replace(':', "-");
-                    out.replace_range(from.., &dashed);
-                    wrote
+                    let canonical = spelled.is_none().then(|| mac.to_string());
+                    let spelled = spelled.or(canonical.as_deref()).unwrap_or_default();
+                    out.extend(spelled.chars().map(|c| if c == ':' { '-' } else { c }));
+                    Ok(())
                 }
                 Gap::Query => write!(out, "mac={mac}&retry={}", retry.saturating_add(1)),
             };

@@ -117,7 +117,7 @@ impl Site {
     fn explain(&self, node: &str) -> hoist_boot::explain::Explanation {
         let node = self.node(node);
         let state = self.roster.boot_state(node.id).map(AsRef::as_ref);
-        let standing = Standing { state, ..Standing::default() };
+        let standing = Standing::new(state);
         let table = self.booter.table(&self.roster);
         explain(&self.booter, &self.roster, &table, node, standing, Place::default())
     }
@@ -129,7 +129,9 @@ impl Site {
     fn script(&self, node: &str) -> String {
         let asked = asked_by(&self.roster, self.node(node));
         let now = Timestamp::UNIX_EPOCH;
-        match self.booter.answer(&self.roster, &asked, Place::default(), now, |_| None) {
+        match self.booter.answer(&self.roster, &asked, Place::default(), now, |id| {
+            self.roster.boot_state(id).cloned()
+        }) {
             Answer::Script { text, .. } => text,
             other => panic!("{other:?}"),
         }
@@ -389,9 +391,8 @@ fn a_template_that_fails_for_a_node_is_refused_with_the_node_and_the_line() {
     let s3 = config("own", "selector: '*'").replace("http://k/own", "s3://bucket/kernel");
     assert!(site.plan(&s3).unwrap_err()[0].to_string().contains("s3.endpoint"));
     // Many nodes with one fault are not listed one by one.
-    let nodes: String = (10..40)
-        .map(|n| format!("---\napi: hoist/v1\nkind: Node\nname: n{n}\nspec: {{nid: {n}}}\n"))
-        .collect();
-    site.apply(&nodes);
+    let node = |n| format!("---\napi: hoist/v1\nkind: Node\nname: n{n}\nspec: {{nid: {n}}}\n");
+    let nodes: Vec<String> = (10..40).map(node).collect();
+    site.apply(&nodes.concat());
     assert_eq!(told(&site, "{{ nothing }}", "*").len(), 10);
 }

@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 
 const MIB: usize = 1024 * 1024;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 struct Site {
     controller: Controller,

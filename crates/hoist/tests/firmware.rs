@@ -2,6 +2,8 @@
 
 #[path = "support/controller.rs"]
 mod controller;
+#[path = "support/link.rs"]
+mod link;
 #[path = "support/upstream.rs"]
 mod upstream;
 
@@ -9,7 +11,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use controller::Controller;
+use hoist_testkit::etcd::EtcdServer;
+use hoist_testkit::machine::disk::Disk;
 use hoist_testkit::machine::{Firmware, HOST, Hardware, Machine, Turn, guest};
+use hoist_testkit::scratch::free_port;
+use hoist_testkit::stores::fresh_name;
+use link::Link;
 use upstream::{Fault, Upstream};
 
 /// Emulated machines on a busy host.
@@ -20,9 +27,9 @@ const ASKED: &str = "/boot/v1/bootscript... ok";
 
 const MAC: &str = "52:54:00:00:00:01";
 
-fn power_on(firmware: Firmware, port: u16) -> Machine {
+fn power_on(firmware: Firmware, port: u16, disk: Option<Disk>) -> Machine {
     let boot_url = format!("http://{HOST}:{port}/boot/v1/bootscript?mac={MAC}");
-    let hardware = Hardware { firmware, mac: MAC.to_owned(), boot_url, disk: None };
+    let hardware = Hardware { firmware, mac: MAC.to_owned(), boot_url, disk };
     Machine::power_on(hardware).expect("a machine")
 }
 
@@ -49,24 +56,42 @@ fn start_on(port: u16, dir: &Path, more: &[&str]) -> Controller {
     Controller::start_on(port, &dir.join("data"), &[&["--config", &config], more].concat())
 }
 
-/// Applies what all nodes boot.
-fn configure(controller: &Controller, dir: &Path, upstream: &Upstream, more: &str) {
-    let config = format!(
-        "api: hoist/v1\nkind: BootConfig\nname: test\nspec:\n  selector: '*'\n  \
-         kernel: {}\n  initrd: [{}]\n  params: console=ttyS0 {more}\n",
-        upstream.url("/kernel"),
-        upstream.url("/initrd")
-    );
-    let file = dir.join("config.yaml");
-    std::fs::write(&file, config).expect("a file to apply");
-    controller.does(&["apply", "-f", &file.display().to_string()]);
+/// Where the guest's kernel and initrd are, as configurations name them.
+struct Images {
+    kernel: String,
+    initrd: String,
 }
 
-/// The guest's kernel and initrd, on a server that has nothing to do with hoist.
-fn images() -> Upstream {
-    let kernel = std::fs::read(guest::kernel().expect("set up")).expect("readable");
-    let initrd = guest::initrd(guest::TEST_INIT).expect("set up");
-    Upstream::start([("/kernel", kernel), ("/initrd", initrd)])
+impl Images {
+    /// On the controller itself.
+    fn added_to(controller: &Controller, dir: &Path) -> Self {
+        let kernel = guest::kernel().expect("set up").display().to_string();
+        let initrd = dir.join("initrd");
+        std::fs::write(&initrd, guest::initrd(guest::TEST_INIT).expect("set up")).expect("a file");
+        controller.does(&["artifact", "add", &kernel, "--name", "kernel"]);
+        controller.does(&["artifact", "add", &initrd.display().to_string(), "--name", "initrd"]);
+        Self { kernel: "artifact:kernel".to_owned(), initrd: "artifact:initrd".to_owned() }
+    }
+
+    /// On a server that has nothing to do with hoist.
+    fn elsewhere() -> (Self, Upstream) {
+        let kernel = std::fs::read(guest::kernel().expect("set up")).expect("readable");
+        let initrd = guest::initrd(guest::TEST_INIT).expect("set up");
+        let upstream = Upstream::start([("/kernel", kernel), ("/initrd", initrd)]);
+        (Self { kernel: upstream.url("/kernel"), initrd: upstream.url("/initrd") }, upstream)
+    }
+
+    /// Applies that all nodes boot them.
+    fn configure(&self, controller: &Controller, dir: &Path, mode: &str, params: &str) {
+        let Self { kernel, initrd } = self;
+        let config = format!(
+            "api: hoist/v1\nkind: BootConfig\nname: test\nspec:\n  selector: '*'\n  mode: {mode}\n  \
+             kernel: {kernel}\n  initrd: ['{initrd}']\n  params: console=ttyS0 {params}\n",
+        );
+        let file = dir.join("config.yaml");
+        std::fs::write(&file, config).expect("a file to apply");
+        controller.does(&["apply", "-f", &file.display().to_string()]);
+    }
 }
 
 #[test]
@@ -75,13 +100,16 @@ fn a_configured_machine_boots_with_the_command_line_of_its_configuration() {
     let dir = tempfile::tempdir().unwrap();
     let controller = start(dir.path(), &[]);
     declare_node(&controller);
-    configure(&controller, dir.path(), &images(), "quiet site.word=as-configured");
+    let images = Images::added_to(&controller, dir.path());
+    images.configure(&controller, dir.path(), "live", "quiet site.word=as-configured");
 
-    let line = booted(&mut power_on(Firmware::Bios, controller.port()));
+    let line = booted(&mut power_on(Firmware::Bios, controller.port(), None));
     let words: Vec<&str> = line.split(' ').collect();
     for word in ["initrd=initrd", "BOOTIF=01-52-54-00-00-00-01", "site.word=as-configured"] {
         assert!(words.contains(&word), "{word}: {line}");
     }
+    let history = controller.does(&["boot", "history", "n1", "-o", "json"]);
+    assert!(history.contains("test"), "{history}");
 }
 
 #[test]
@@ -90,15 +118,19 @@ fn a_machine_nobody_knows_waits_also_for_a_controller_that_is_restarted() {
     let dir = tempfile::tempdir().unwrap();
     let controller = start(dir.path(), &[]);
     let port = controller.port();
-    let mut machine = power_on(Firmware::Bios, port);
+    let mut machine = power_on(Firmware::Bios, port, None);
     machine.wait_for(ASKED, PATIENCE).unwrap();
     controller.kill();
     machine.wait_for("/boot/v1/bootscript... Connection reset", PATIENCE).unwrap();
 
     let controller = start_on(port, dir.path(), &[]);
     machine.wait_for(ASKED, PATIENCE).unwrap();
-    declare_node(&controller);
-    configure(&controller, dir.path(), &images(), "quiet site.word=late");
+    let strangers = controller.does(&["node", "discovered", "-o", "json"]);
+    // What iPXE for a BIOS was built for, whatever the machine is.
+    assert!(strangers.contains(MAC) && strangers.contains("i386"), "{strangers}");
+    controller.does(&["node", "adopt", MAC, "--name", "n1"]);
+    let images = Images::added_to(&controller, dir.path());
+    images.configure(&controller, dir.path(), "live", "quiet site.word=late");
     assert!(booted(&mut machine).contains("site.word=late"));
 }
 
@@ -109,11 +141,12 @@ fn a_machine_without_a_configuration_may_ask_many_times() {
     let dir = tempfile::tempdir().unwrap();
     let controller = start(dir.path(), &[]);
     declare_node(&controller);
-    let mut machine = power_on(Firmware::Bios, controller.port());
+    let mut machine = power_on(Firmware::Bios, controller.port(), None);
     for _round in 0..16 {
         machine.wait_for(ASKED, PATIENCE).unwrap();
     }
-    configure(&controller, dir.path(), &images(), "quiet");
+    let images = Images::added_to(&controller, dir.path());
+    images.configure(&controller, dir.path(), "live", "quiet");
     booted(&mut machine);
 }
 
@@ -123,14 +156,14 @@ fn what_cannot_be_fetched_is_tried_again() {
     let _turn = Turn::wait().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let controller = start(dir.path(), &[]);
-    let upstream = images();
+    let (images, upstream) = Images::elsewhere();
     declare_node(&controller);
-    configure(&controller, dir.path(), &upstream, "loglevel=7");
+    images.configure(&controller, dir.path(), "live", "loglevel=7");
     upstream.fail_next("/kernel", Fault::Refused);
     upstream.fail_next("/kernel", Fault::CutShort);
     upstream.fail_next("/initrd", Fault::CutShort);
 
-    let mut machine = power_on(Firmware::Bios, controller.port());
+    let mut machine = power_on(Firmware::Bios, controller.port(), None);
     booted(&mut machine);
     assert_eq!((upstream.asked("/kernel"), upstream.asked("/initrd")), (4, 2));
     let (loaded, length) = (ram_disk(&machine), upstream.length("/initrd"));
@@ -145,4 +178,64 @@ fn ram_disk(machine: &Machine) -> usize {
     let (end, _) = rest.split_once(']').expect("a range");
     let number = |digits| usize::from_str_radix(digits, 16).expect("an address");
     number(end) + 1 - number(start)
+}
+
+#[test]
+fn a_machine_boots_although_its_controller_dies_while_it_fetches_the_kernel() {
+    let _turn = Turn::wait().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let store = EtcdServer::shared().url(&fresh_name());
+    let ports = [free_port(), free_port()];
+    // Less than a kernel, more than anything before it.
+    let link = Link::start(ports[0], 4 << 20);
+    let [first, second] = [link.port(), ports[1]].map(|port| format!("http://{HOST}:{port}"));
+    let [one, two] = ["one", "two"].map(|name| dir.path().join(name));
+    let more = ["--store", &store, "--advertise", &first, "--advertise", &second];
+    std::fs::create_dir(&one).unwrap();
+    std::fs::create_dir(&two).unwrap();
+    let (one, two) = (start_on(ports[0], &one, &more), start_on(ports[1], &two, &more));
+    declare_node(&one);
+    Images::added_to(&one, dir.path()).configure(&one, dir.path(), "live", "quiet");
+    // The same names and content: only the second copy is new.
+    Images::added_to(&two, dir.path());
+
+    let mut machine = power_on(Firmware::Bios, link.port(), None);
+    link.wait_until_stuck(PATIENCE);
+    one.kill();
+    link.cut();
+    machine.wait_for(&format!("{second}/artifacts/"), PATIENCE).unwrap();
+    booted(&mut machine);
+}
+
+#[test]
+fn an_installed_machine_boots_its_disk_from_then_on() {
+    let _turn = Turn::wait().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let controller = start(dir.path(), &[]);
+    // Where the guest's requests seem to come from.
+    controller.does(&["node", "add", "n1", "--mac", MAC, "--ip", "127.0.0.1/8"]);
+    let params = format!(
+        "quiet hoist.test.report=http://{HOST}:{}/phone-home hoist.test.then=reboot",
+        controller.port()
+    );
+    let images = Images::added_to(&controller, dir.path());
+    images.configure(&controller, dir.path(), "install", &params);
+    let disk = Disk::saying("this is the disk", Firmware::Bios, dir.path()).unwrap();
+    let mut machine = power_on(Firmware::Bios, controller.port(), Some(disk));
+    machine.wait_for("hoist-test: reported", PATIENCE).unwrap();
+    machine.wait_for("this is the disk", PATIENCE).unwrap();
+    machine.power_cycle().unwrap();
+    machine.wait_for("this is the disk", PATIENCE).unwrap();
+}
+
+#[test]
+fn uefi_leaves_for_the_disk() {
+    let _turn = Turn::wait().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let controller = start(dir.path(), &[]);
+    declare_node(&controller);
+    controller.does(&["boot", "set", "node:n1", "disk"]);
+    let disk = Disk::saying("this is the disk", Firmware::Uefi, dir.path()).unwrap();
+    let mut machine = power_on(Firmware::Uefi, controller.port(), Some(disk));
+    machine.wait_for("this is the disk", PATIENCE).unwrap();
 }

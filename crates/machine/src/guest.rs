@@ -39,8 +39,9 @@ const LEASE: &str = r#"#!/bin/busybox sh
 ip addr add "$ip/$mask" dev "$interface" && ip route add default via "$router"
 "#;
 
-/// Says how it was booted and, where the command line has `hoist.test.fetch=URL`, fetches that.
-/// Then powers off, or starts again with `hoist.test.then=reboot`.
+/// Says how it was booted. Where the command line has `hoist.test.fetch=URL`, fetches that, and with
+/// `hoist.test.report=URL` reports there as cloud-init's phone-home does. Then powers off, or starts
+/// again with `hoist.test.then=reboot`.
 pub const TEST_INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -53,6 +54,11 @@ url=$(word hoist.test.fetch)
 if [ -n "$url" ]; then
     network-up
     if answer=$(wget -q -O - "$url"); then say "fetched: $answer"; else say "cannot fetch $url"; fi
+fi
+url=$(word hoist.test.report)
+if [ -n "$url" ]; then
+    network-up
+    if wget -q -O - --post-data "hostname=$(hostname)" "$url"; then say "reported"; else say "cannot report to $url"; fi
 fi
 say "done"
 [ "$(word hoist.test.then)" = reboot ] && reboot -f

@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(parse(""), Err(ParseParametersError::Empty));
         assert!(matches!(parse("{\"hosts\":[\"a\""), Err(ParseParametersError::Json(_))));
         for body in [
-            r#"[]"#,
+            "[]",
             r#""x""#,
             r#"{"hosts":"x"}"#,
             r#"{"hosts":[1]}"#,

@@ -20,7 +20,9 @@ mod script;
 mod service;
 mod sightings;
 mod states;
+mod whole_site;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
@@ -37,6 +39,7 @@ use cloud_init::Reports;
 use join_token::JoinTokens;
 use notice::Notices;
 use refresh::Refresh;
+use whole_site::WholeSites;
 
 use crate::inventory::Source;
 use crate::route::{Plane, Route, with_state};
@@ -83,7 +86,9 @@ pub struct Boot {
     contacts: Contacts,
     reports: Arc<Reports>,
     /// Turns for answers with everything in them.
-    whole_sites: Arc<Semaphore>,
+    whole_sites: WholeSites,
+    /// Turns for notices.
+    notice_turns: Arc<Semaphore>,
     keep_kernel: bool,
 }
 
@@ -95,6 +100,7 @@ pub struct Grounds {
     pub backend: &'static str,
     pub source: Option<Source>,
     pub contacts: Contacts,
+    pub data_dir: PathBuf,
 }
 
 /// The other services, if there are any.
@@ -111,7 +117,8 @@ impl Contacts {
         if spire.is_none() && notify.is_none() {
             return Ok(Self::default());
         }
-        let client = helper::client(authorities)?;
+        let plain = [spire, notify].into_iter().flatten().all(|url| url.starts_with("http://"));
+        let client = helper::client(authorities, plain)?;
         let join_tokens = spire.as_ref().map(|url| JoinTokens::new(client.clone(), url));
         let notices = notify.as_ref().map(|url| Notices::new(client, url.clone()));
         Ok(Self { join_tokens, notices })
@@ -121,26 +128,24 @@ impl Contacts {
 /// Open to everybody, unless the site has locked it.
 pub(crate) const OPEN: Plane = Plane::Lockable { context: Context::Boot };
 
-/// Answers with everything in them that are made at once.
-const WHOLE_SITES: usize = 2;
-
 impl Boot {
     pub fn new(chassis: &Chassis, grounds: Grounds, settings: BootSettings) -> Self {
-        let Grounds { registry, states, backend, source, contacts } = grounds;
+        let Grounds { registry, states, backend, source, contacts, data_dir } = grounds;
         let booter = Arc::new(Booter::new(settings.scripts));
         registry.set_rule(Arc::new(BootRule::new(Arc::clone(&booter))));
         Self {
             chassis: chassis.clone(),
             booter,
             sightings: Sightings::new(Arc::clone(&chassis.store)),
-            one_boots: OneBoots::new(chassis, registry.clone()),
+            one_boots: OneBoots::new(chassis, registry.clone(), &data_dir),
             registry,
             states,
             backend,
             refresh: Refresh::new(source),
             contacts,
             reports: Arc::default(),
-            whole_sites: Arc::new(Semaphore::new(WHOLE_SITES)),
+            whole_sites: WholeSites::default(),
+            notice_turns: Arc::new(Semaphore::new(refresh::NOTICES)),
             keep_kernel: settings.keep_kernel,
         }
     }
@@ -217,6 +222,7 @@ fn bss_routes() -> Vec<Route<Boot>> {
         Route::post("/boot/v1/scn", OPEN, refresh::scn)
             .summary("BSS: a notice that the state of nodes changed")
             .takes::<serde_json::Map<String, serde_json::Value>>()
+            .body_limit(refresh::MAX_NOTICE)
             .gives_nothing(200),
         Route::get("/boot/v1/service/status", OPEN, service::status)
             .summary("BSS: whether it runs")
@@ -253,7 +259,14 @@ fn bss_routes() -> Vec<Route<Boot>> {
 
 /// JSON with the type that BSS gives it.
 fn bss_json<T: serde::Serialize + ?Sized>(value: &T) -> Response {
+    as_bss_json(json_text(value))
+}
+
+fn as_bss_json(body: impl IntoResponse) -> Response {
     const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=UTF-8");
-    let body = serde_json::to_vec(value).expect("a plain value");
     ([(header::CONTENT_TYPE, JSON)], body).into_response()
+}
+
+fn json_text<T: serde::Serialize + ?Sized>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).expect("a plain value")
 }

@@ -91,7 +91,7 @@ struct AddArgs {
     /// What it is called; the name of the file if left out
     #[arg(long)]
     name: Option<ArtifactName>,
-    /// What machines it is for: x86_64, aarch64 or riscv64
+    /// What machines it is for: `x86_64`, `aarch64` or `riscv64`
     #[arg(long, value_parser = word::<Arch>)]
     arch: Option<Arch>,
     #[arg(long, default_value = "", hide_default_value = true)]

@@ -23,7 +23,7 @@ use crate::table::Table;
 #[command(after_help = "Examples:\n  hoist get nodes\n  hoist get node login1 -o yaml\n  \
     hoist get nodes -l 'compute & label:rack=7' -o name\n  hoist get group default/gpu -o json")]
 pub(crate) struct GetArgs {
-    /// Partition, Network, Group, Node, Artifact or BootConfig
+    /// Partition, Network, Group, Node, Artifact or `BootConfig`
     #[arg(value_name = "KIND")]
     kind: String,
 

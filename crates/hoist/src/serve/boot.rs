@@ -24,7 +24,7 @@ pub(super) fn settings(settings: &Settings) -> Result<BootSettings, SettingError
         keep_kernel: settings.parse("bss.keep_kernel")?,
         helpers: Helpers {
             spire: url(settings, "boot.spire_url")?,
-            notify: url(settings, "boot.notify_url")?,
+            notify: notify_url(settings)?,
             authorities: settings.authorities("boot.ca")?,
         },
     })
@@ -55,6 +55,16 @@ fn url(settings: &Settings, key: &'static str) -> Result<Option<String>, Setting
     let reason = "write it as http://HOST:PORT/PATH or https://HOST:PORT/PATH";
     let (base, path) = read_url(text).ok_or_else(|| settings.wrong(key, reason.to_owned()))?;
     Ok(Some(format!("{base}{path}")))
+}
+
+/// As it is written: what is behind the host is between those two.
+fn notify_url(settings: &Settings) -> Result<Option<String>, SettingError> {
+    let Some(text) = settings.given("boot.notify_url") else { return Ok(None) };
+    let (base, _) = text.split_once('?').unwrap_or((text, ""));
+    let reason = "write it as http://HOST:PORT/PATH or https://HOST:PORT/PATH";
+    let good = read_url(base).is_some() && text.parse::<Uri>().is_ok();
+    let wrong = || settings.wrong("boot.notify_url", reason.to_owned());
+    good.then(|| Some(text.to_owned())).ok_or_else(wrong)
 }
 
 /// Scheme and host, and the path without a slash at its end.
@@ -142,6 +152,16 @@ mod tests {
         let address = ds_address(&with("boot.ds_address", "http://10.1.0.2/")).unwrap();
         assert_eq!(address.as_deref(), Some("http://10.1.0.2"));
         assert!(url(&with("boot.chain_base", "http://h /x"), "boot.chain_base").is_err());
+    }
+
+    #[test]
+    fn who_is_notified_is_told_as_it_was_written() {
+        let notify = |text| notify_url(&with("boot.notify_url", text));
+        let text = "http://tpm:8080/notify/?from=boot";
+        assert_eq!(notify(text).unwrap().as_deref(), Some(text));
+        for wrong in ["tpm/notify", "http://u:p@tpm/", "http:///x", "http://tpm/a b"] {
+            assert!(notify(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -84,7 +84,7 @@ pub enum Identity {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
-    #[error("no role or group is called `{word}`{}", did_you_mean(suggestion.as_deref()))]
+    #[error("no role or group is called `{word}`{}", did_you_mean(word, suggestion.as_deref()))]
     UnknownWord { word: String, suggestion: Option<String> },
     #[error("`{word}` is a role and a group; write `role:{word}` or `group:{word}`")]
     BothRoleAndGroup { word: String },
@@ -92,8 +92,11 @@ pub enum BindError {
     Cycle { path: Vec<String> },
 }
 
-fn did_you_mean(suggestion: Option<&str>) -> String {
-    suggestion.map(|close| format!("; did you mean `{close}`?")).unwrap_or_default()
+fn did_you_mean(word: &str, suggestion: Option<&str>) -> String {
+    match suggestion {
+        Some(close) => format!("; did you mean `{close}`?"),
+        None => format!("; a node is written `node:{word}`"),
+    }
 }
 
 impl Bound {

@@ -102,7 +102,7 @@ impl Reader {
         let at = self.range.start;
         let readable = match &mut self.content.growth {
             None => self.range.end,
-            Some(growth) => readable_beyond(at, self.content.size, growth).await?,
+            Some(growth) => readable_beyond(at, self.range.end, growth).await?,
         };
         let length = (readable.min(self.range.end) - at).min(CHUNK as u64);
         let length = usize::try_from(length).expect("a chunk is small");
@@ -135,17 +135,18 @@ fn read_now(file: &File, buffer: &mut [u8], at: u64) -> Option<usize> {
     (count > 0).then_some(count)
 }
 
-/// Up to where a file that is being written can be read, once that is beyond `at`. Its last byte
-/// is held back until the whole was found to have its digest: nobody gets all of a wrong file.
+/// Up to where a file that is being written can be read, once that is beyond `at`. The last byte
+/// that was asked for, at `end`, is held back until the whole was found to have its digest: nobody
+/// gets all of an answer that may be wrong.
 async fn readable_beyond(
     at: u64,
-    size: u64,
+    end: u64,
     growth: &mut watch::Receiver<Progress>,
 ) -> io::Result<u64> {
     let readable = |progress: Progress| match progress {
         Progress::Seeking => Some(0),
-        Progress::Received(count) => Some(count.min(size.saturating_sub(1))),
-        Progress::Checked => Some(size),
+        Progress::Received(count) => Some(count.min(end.saturating_sub(1))),
+        Progress::Checked => Some(end),
         Progress::NotThere | Progress::Broken => None,
     };
     let enough = |progress: &Progress| readable(*progress).is_none_or(|end| end > at);
@@ -200,6 +201,17 @@ mod tests {
         assert_eq!(&first[..], b"te");
         sender.send_replace(Progress::Checked);
         assert_eq!(&body.collect().await.unwrap().to_bytes()[..], b"a");
+    }
+
+    #[tokio::test]
+    async fn the_last_byte_of_a_range_waits_too() {
+        let (sender, receiver) = watch::channel(Progress::Received(9));
+        let along = content(b"teakettle", Some(receiver));
+        let mut body = sent(along, 0..3, &Buffers::default());
+        let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(&first[..], b"te");
+        sender.send_replace(Progress::Broken);
+        assert!(body.collect().await.is_err());
     }
 
     #[tokio::test]

@@ -16,7 +16,7 @@ use reqwest::Response;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
-use super::blobs::{Content, NoPart, Part, PartError, Progress, blocking};
+use super::blobs::{Content, NoPart, Origin, Part, PartError, Progress, blocking};
 use super::serve::not_here;
 use super::{Artifacts, disk_failed};
 use crate::chain;
@@ -155,7 +155,7 @@ impl Artifacts {
         }
         let blobs = self.blobs.clone();
         let started = blocking(move || {
-            Ok(match blobs.start(digest, size) {
+            Ok(match blobs.start(digest, size, Origin::Sibling) {
                 Err(NoPart::Whole) => Ok(blobs.open(digest)?),
                 other => Err(other),
             })
@@ -165,7 +165,8 @@ impl Artifacts {
             // Removed a moment after it arrived.
             Ok(None) | Err(Err(NoPart::Whole)) => return Err(not_here(digest)),
             Err(Err(NoPart::Io(error))) => return Err(disk_failed(&error)),
-            Err(Err(NoPart::Busy(content))) => content,
+            // An upload, which is not shown before it is checked, is as good as nothing.
+            Err(Err(NoPart::Busy(content))) => content.ok_or_else(|| not_here(digest))?,
             Err(Ok(part)) => {
                 let content = part.content();
                 let artifacts = self.clone();

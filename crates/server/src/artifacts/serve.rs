@@ -18,6 +18,8 @@ use crate::route::Live;
 /// The content of a digest never changes; that of a name does.
 const FOR_EVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 const ASK_AGAIN: HeaderValue = HeaderValue::from_static("no-cache");
+/// For bytes that may turn out to be wrong.
+const NOT_KEPT: HeaderValue = HeaderValue::from_static("no-store");
 
 pub(super) async fn by_digest(
     State(artifacts): State<Artifacts>,
@@ -80,6 +82,10 @@ impl Artifacts {
             }
         };
         let (mut response, range) = reply(headers, digest, content.size, cache);
+        if content.growth.is_some() {
+            response.headers_mut().insert(header::CACHE_CONTROL, NOT_KEPT);
+            response.headers_mut().remove(header::ETAG);
+        }
         if let Some(range) = range.filter(|_| *method != Method::HEAD) {
             *response.body_mut() = self.body(content, range);
         }

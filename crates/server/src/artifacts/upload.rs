@@ -10,7 +10,7 @@ use hoist_api::{Code, Conflict, Problem};
 use hoist_model::Digest;
 use serde::Deserialize;
 
-use super::blobs::{NoPart, Part, PartError, blocking};
+use super::blobs::{NoPart, Origin, Part, PartError, blocking};
 use super::serve::parse;
 use super::{Artifacts, disk_failed};
 use crate::auth::{AuditContext, drain_body};
@@ -97,7 +97,7 @@ impl Artifacts {
                 .with_remedy("serve larger files elsewhere, and name them by URL"));
         }
         let (blobs, now) = (self.blobs.clone(), self.chassis.clock.now().into());
-        let started = blocking(move || match blobs.start(digest, size) {
+        let started = blocking(move || match blobs.start(digest, size, Origin::Upload) {
             Err(NoPart::Whole) => blobs.renew(digest, now).map(|()| Err(NoPart::Whole)),
             Err(NoPart::Io(error)) => Err(error),
             other => Ok(other),

@@ -17,16 +17,18 @@ pub enum HelperError {
     Client(#[source] reqwest::Error),
 }
 
-/// Trusts `authorities` besides nothing else, or the machine's if there are none.
+/// Trusts `authorities` besides nothing else, or the machine's if there are none. `plain` never
+/// meets a certificate, and works on a machine without authorities.
 pub(super) fn client(
     authorities: &[CertificateDer<'static>],
+    plain: bool,
 ) -> Result<reqwest::Client, HelperError> {
     let mut builder = reqwest::Client::builder()
         .user_agent(concat!("hoist/", env!("CARGO_PKG_VERSION")))
         .timeout(TIMEOUT)
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy();
-    if authorities.is_empty() {
+    if authorities.is_empty() && !plain {
         // reqwest asks the process for its provider; the composition root may have chosen before.
         let _ = CryptoProvider::clone(&crate::ca::provider()).install_default();
     } else {

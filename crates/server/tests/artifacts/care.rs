@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use hoist_testkit::etcd::EtcdServer;
 use serde_json::{Value, json};
 
 use crate::content::{MIB, artifact, boot_config, content, digest};
@@ -95,7 +96,7 @@ async fn only_old_content_that_nobody_names_is_collected() {
     for content in [&named, &loose, &by_url] {
         make_old(&site.blob_file(content), HOUR + Duration::from_secs(1));
     }
-    make_old(&site.blob_file(&new), HOUR - Duration::from_mins(1));
+    make_old(&site.blob_file(&new), Duration::from_mins(59));
 
     let expected = [digest(&loose).to_string()];
     assert_eq!(digests(&collect(&site, "?dry_run=1").await), expected);
@@ -181,5 +182,26 @@ async fn an_artifact_in_use_cannot_be_deleted() {
     let delete = json!({"targets": ["Artifact/kernel"]});
     let problem = site.post("/inventory/v1/delete", &delete).await.problem(409, "conflict");
     assert!(problem.errors[0].message.contains("live"), "{problem:?}");
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_controller_without_its_store_serves_everything_and_collects_nothing() {
+    let store = EtcdServer::start();
+    let url = store.url("site");
+    let site = Site::start_with(|config| config.store.clone_from(&url)).await;
+    let (kernel, loose) = (content(MIB, 1), content(1000, 2));
+    site.add_artifact("kernel", &kernel).await;
+    site.bring(&loose, 0, &loose).await.expect(200);
+    make_old(&site.blob_file(&loose), 2 * HOUR);
+    tokio::task::block_in_place(|| store.freeze());
+    // Somebody may have named it where this controller does not see it.
+    let gc = site.ask("POST", "/boot/v2/artifacts/gc").send().await;
+    gc.problem(503, "store-unavailable");
+    assert!(site.blob_file(&loose).exists());
+    assert!(site.fetch("/artifacts/by-name/kernel").await.expect(200).body == kernel);
+    tokio::task::block_in_place(|| store.thaw());
+    site.eventually("/inventory/v1/status", |a| a.json()["store"]["connected"] == true).await;
+    assert_eq!(digests(&collect(&site, "").await), [digest(&loose).to_string()]);
     site.stop().await;
 }

@@ -8,7 +8,7 @@ use hoist_server::artifacts::MAX_BLOB_BYTES;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::content::{MIB, blob_path, content, digest};
+use crate::content::{MIB, artifact, blob_path, content, digest};
 use crate::site::{Answer, Site};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -123,6 +123,7 @@ async fn sizes_have_a_limit_and_are_not_exceeded() {
 async fn one_brings_content_at_a_time() {
     let site = Site::start().await;
     let image = content(2 * MIB, 5);
+    site.apply(&[artifact("image", &image)]).await;
     let (sender, receiver) = mpsc::channel::<Result<Bytes, std::io::Error>>(1);
     let body = stream::unfold(receiver, async |mut receiver| {
         receiver.recv().await.map(|bytes| (bytes, receiver))
@@ -133,6 +134,8 @@ async fn one_brings_content_at_a_time() {
         sender.send(Ok(Bytes::from(image[..MIB].to_vec()))).await.expect("it is taken");
         site.has_received(&image, MIB).await;
         site.bring(&image, MIB, &image[MIB..]).await.problem(409, "busy");
+        // Nobody has checked it yet, so nobody gets any of it.
+        site.fetch_content(&image).await.problem(404, "not-found");
         sender.send(Ok(Bytes::from(image[MIB..].to_vec()))).await.expect("it is taken");
         drop(sender);
     };

@@ -47,7 +47,7 @@ async fn a_node_boots_what_was_written_for_it_and_it_is_told_why() {
 
     // A disabled node is turned away, and that is told too.
     site.apply(&[node(2, &json!({"enabled": false}))]).await;
-    bootscript(&site, &format!("mac={}", mac(2))).await.problem(404, "not-found");
+    bootscript(&site, &format!("mac={}", mac(2))).await.expect(404);
     let found = explain(&site, "n2").await;
     assert_eq!((&found["doing"], &found["enabled"]), (&json!("disabled"), &json!(false)));
     site.stop().await;
@@ -259,5 +259,29 @@ async fn a_token_for_some_nodes_sees_those() {
         .problem(403, "forbidden");
     let inventory = site.limited_token("*").await;
     site.ask_as(&inventory, "GET", "/boot/v2/states").send().await.problem(403, "forbidden");
+    site.stop().await;
+}
+
+/// As many as one answer lists, and one more.
+#[tokio::test]
+async fn long_answers_come_in_pages_or_are_cut_and_say_so() {
+    let site = Site::start().await;
+    let nodes: Vec<_> = (1..=10_001).map(node_document).collect();
+    site.apply(&nodes).await;
+    let (mut counts, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = site.get(&format!("/boot/v2/states?selector=*{after}")).await.expect(200).json();
+        counts.push(page["items"].as_array().unwrap().len());
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(counts, [5000, 5000, 1]);
+    let ask = site.ask("POST", "/boot/v2/diff").header("content-type", crate::site::NDJSON);
+    let all = crate::site::lines(&[config("all", &json!({}))]);
+    let diff = ask.body(all).send().await.expect(200).json();
+    assert_eq!((&diff["gains"], &diff["truncated"]), (&json!(10_001), &json!(true)));
+    assert_eq!(diff["nodes"].as_array().unwrap().len(), 10_000);
     site.stop().await;
 }

@@ -180,6 +180,70 @@ async fn a_notice_has_the_news_of_the_source_read() {
 }
 
 #[tokio::test]
+async fn a_notice_is_as_large_as_a_site_and_no_larger() {
+    const LARGEST: usize = 2 * 1024 * 1024;
+    let site = Site::start().await;
+    let names: Vec<String> = (0..100_000).map(|n| format!("x9999c7s64b8n{}", n % 10)).collect();
+    let notice = json!({"Components": names, "State": "On"}).to_string();
+    let send = async |length: usize| {
+        let body = format!("{notice}{}", " ".repeat(length.saturating_sub(notice.len())));
+        site.ask_as_nobody("POST", "/boot/v1/scn").body(body).send().await.status
+    };
+    assert_eq!((send(0).await, send(LARGEST).await, send(LARGEST + 1).await), (200, 200, 413));
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn notices_that_do_not_arrive_are_given_up() {
+    let site = Site::start().await;
+    let stalled = (0..20).map(|_| {
+        let never = futures_util::stream::pending::<std::io::Result<Vec<u8>>>();
+        let body = reqwest::Body::wrap_stream(never);
+        site.ask_as_nobody("POST", "/boot/v1/scn").body(body).send()
+    });
+    for answer in futures_util::future::join_all(stalled).await {
+        answer.expect(503);
+    }
+    site.ask_as_nobody("POST", "/boot/v1/scn").body("{}").send().await.expect(200);
+    site.stop().await;
+}
+
+/// Asks for something and reads nothing of the answer but its first byte.
+async fn unread(site: &Site, path: &str) -> tokio::net::TcpStream {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(4096).expect("a small buffer");
+    let addr = site.controller.plain_addr().expect("it listens");
+    let mut stream = socket.connect(addr).await.expect("a connection");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: h\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.expect("it is sent");
+    stream.read_u8().await.expect("an answer");
+    stream
+}
+
+#[tokio::test]
+async fn those_who_do_not_read_everything_hold_up_only_each_other() {
+    const AT_ONCE: usize = 8;
+    let site = Site::start().await;
+    let nodes: Vec<Value> = (0..20_000).map(crate::site::node_document).collect();
+    site.apply(&nodes).await;
+    let mut stalled = Vec::new();
+    for path in [HOSTS, "/boot/v1/dumpstate"].into_iter().cycle().take(AT_ONCE) {
+        stalled.push(unread(&site, path).await);
+    }
+    for path in [HOSTS, "/boot/v1/dumpstate", "/boot/v1/endpoint-history"] {
+        let answer = site.ask_as_nobody("GET", path).send().await.expect(503);
+        assert_eq!(answer.header("retry-after"), "5");
+    }
+    site.ask_as_nobody("GET", &format!("{HOSTS}?nid=7")).send().await.expect(200);
+    site.get("/boot/v1/bootparameters").await.expect(200);
+    site.get("/boot/v1/bootscript?nid=7").await.expect(200);
+    drop(stalled);
+    site.eventually(HOSTS, |answer| answer.status == 200).await;
+    site.stop().await;
+}
+
+#[tokio::test]
 async fn a_source_that_hangs_holds_nobody_up() {
     let smd = Smd::start(SmdSet::synthetic(3)).await;
     let site = imported(&smd).await;

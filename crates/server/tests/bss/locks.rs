@@ -53,7 +53,7 @@ async fn a_lock_on_nothing_is_an_error_and_not_an_open_door() {
         let mut config = Config::new(dir.path());
         config.policy.locked_paths = [path.to_owned()].into();
         let error = Controller::start(config).await.expect_err("it cannot be locked");
-        let text = format!("{:?}", error);
+        let text = format!("{error:?}");
         assert!(text.contains("NotLockable") && text.contains(path), "{text}");
     }
 }

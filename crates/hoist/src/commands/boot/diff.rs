@@ -50,6 +50,9 @@ fn print(printer: &mut Printer, diff: &BootDiff) -> Result<(), Failure> {
         let (tone, line) = match change.change {
             BootChangeKind::Loses => (Tone::Removed, format!("- {node}: {from} -> {to}")),
             BootChangeKind::Gains => (Tone::Added, format!("+ {node}: {from} -> {to}")),
+            BootChangeKind::Other if from == to => {
+                (Tone::Changed, format!("~ {node}: {to} with another kernel or initrd"))
+            }
             BootChangeKind::Other => (Tone::Changed, format!("~ {node}: {from} -> {to}")),
             BootChangeKind::Line => {
                 (Tone::Changed, format!("~ {node}: {to} with another command line or script"))

@@ -19,12 +19,11 @@ pub(super) struct ExportArgs {}
 impl ExportArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let parameters = shell.client()?.bss_parameters().await?;
-        match shell.printer.output() {
-            Output::Yaml => shell.printer.yaml(&parameters)?,
-            _ => {
-                let text = serde_json::to_string_pretty(&parameters).map_err(Failure::Json)?;
-                shell.printer.line(text)?;
-            }
+        if shell.printer.output() == Output::Yaml {
+            shell.printer.yaml(&parameters)?;
+        } else {
+            let text = serde_json::to_string_pretty(&parameters).map_err(Failure::Json)?;
+            shell.printer.line(text)?;
         }
         Ok(Exit::Done)
     }

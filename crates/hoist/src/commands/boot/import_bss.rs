@@ -80,16 +80,21 @@ impl ImportBssArgs {
         let authorities = self.bss_ca.as_ref().map(fs_err::read).transpose();
         let authorities = authorities.map_err(Failure::File)?;
         let bss = Client::new(connect::address(base)?, Access { token, authorities })?;
-        bss.bss_parameters().await.map_err(|error| match error {
-            ClientError::Foreign { status: 401 | 403, .. } => {
-                Failure::refused("BSS asks for a token")
-                    .with_hint("name one: --bss-token-file FILE")
-            }
-            ClientError::Foreign { status: 404, .. } => {
-                Failure::usage(format!("there is no BSS at `{base}`"))
-            }
-            other => other.into(),
+        bss.bss_parameters().await.map_err(|error| match status(&error) {
+            Some(401 | 403) => Failure::refused("BSS asks for a token")
+                .with_hint("name one: --bss-token-file FILE"),
+            Some(404) => Failure::usage(format!("there is no BSS at `{base}`")),
+            _ => error.into(),
         })
+    }
+}
+
+/// What BSS answered, if it answered.
+fn status(error: &ClientError) -> Option<u16> {
+    match error {
+        ClientError::Foreign { status, .. } => Some(*status),
+        ClientError::Problem { problem, .. } => Some(problem.status),
+        _ => None,
     }
 }
 
@@ -152,7 +157,7 @@ mod tests {
             r#"{"Components":null,"Params":[{"hosts":["x0c0s0b0n0"]}]}"#,
             r#"[{"hosts":["x0c0s0b0n0"]}]"#,
         ] {
-            assert_eq!(listed(text.as_bytes()).unwrap(), [one.clone()]);
+            assert_eq!(listed(text.as_bytes()).unwrap(), std::slice::from_ref(&one));
         }
         assert!(listed(br#"{"Params":null}"#).unwrap().is_empty());
         for text in ["{}", "1", "{\"Params\":3}", "[", ""] {

@@ -32,7 +32,7 @@ impl StateArgs {
         match printer.output() {
             Output::Table | Output::Wide => printer.table(&table(&states))?,
             Output::Name => {
-                states.iter().try_for_each(|state| printer.line(state.node.as_str()))?
+                states.iter().try_for_each(|state| printer.line(state.node.as_str()))?;
             }
             Output::Json | Output::Yaml => printer.value(&states)?,
         }

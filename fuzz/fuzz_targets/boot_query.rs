@@ -1,0 +1,16 @@
+#![no_main]
+
+use hoist_boot::Asked;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|query: &str| {
+    match Asked::parse(query) {
+        Ok(asked) => {
+            // It goes into scripts.
+            let again = asked.who.query();
+            assert!(again.chars().all(|c| c.is_ascii_graphic()), "{again}");
+            assert_eq!(Asked::parse(&again).map(|asked| asked.who.query()), Ok(again));
+        }
+        Err(error) => drop(error.to_string()),
+    }
+});

@@ -1,0 +1,96 @@
+//! A machine that nobody knows: switched on, discovered, adopted, told what to boot, booted.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use hoist_machine::{Firmware, HOST, Hardware, Machine, guest};
+
+use super::{DIFFERS, LOOK_EVERY, Site};
+use crate::say;
+
+const MAC: &str = "52:54:00:10:00:09";
+const NAME: &str = "nid000009";
+const CONFIG: &str = "examples/boot.yaml";
+
+/// An emulated machine takes seconds for each step, and longer on a busy host.
+const PATIENCE: Duration = Duration::from_mins(3);
+
+const INIT: &str = r#"#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t devtmpfs devtmpfs /dev
+echo "node: this is Linux $(uname -r)"
+echo "node: booted with $(cat /proc/cmdline)"
+poweroff -f
+"#;
+
+/// Of all the machine says: what it fetches, and its own words.
+const WORTH_SHOWING: [&str; 3] = ["iPXE 1", "http://10.0.2.2", "node: "];
+
+pub(super) async fn show(site: &Site, place: &Path) -> Result<()> {
+    let port = site.url.rsplit(':').next().context("the controller's URL has a port")?;
+    let boot_url = format!("http://{HOST}:{port}/boot/v1/bootscript?mac={MAC}");
+    say("\n# A machine is switched on that nobody knows. DHCP tells its firmware to ask");
+    say(format!("# {boot_url}"));
+    say("# (an emulated one: QEMU with iPXE; lines with | are its serial console)");
+    let hardware = Hardware { firmware: Firmware::Bios, mac: MAC.to_owned(), boot_url, disk: None };
+    let mut screen = Screen { machine: Machine::power_on(hardware)?, before: String::new() };
+    screen.until("/boot/v1/bootscript... ok").await?;
+
+    say(
+        "\n# It was told to wait and ask again. Meanwhile a person finds it, and makes a node of it.",
+    );
+    site.run(&["node", "discovered"])?;
+    let label = ["--label", "rack=r9"];
+    let adopt = ["node", "adopt", MAC, "--name", NAME, "--role", "compute", "--nid", "9"];
+    site.run(&[&adopt[..], &label].concat())?;
+
+    say("\n# What it is to boot is kept by the controller itself.");
+    let kernel = guest::kernel()?.display().to_string();
+    let initrd = place.join("initrd.img");
+    fs_err::write(&initrd, guest::initrd(INIT)?)?;
+    site.run(&["artifact", "add", &kernel, "--name", "kernel", "--arch", "x86_64"])?;
+    site.run(&["artifact", "add", &initrd.display().to_string(), "--name", "initrd"])?;
+    say(format!("\n$ cat {CONFIG}"));
+    say(fs_err::read_to_string(crate::root().join(CONFIG))?.trim_end());
+    site.run_ending(&["boot", "diff", "-f", CONFIG], DIFFERS)?;
+    site.run(&["apply", "-f", CONFIG])?;
+
+    say("\n# The next time it asks, it boots.");
+    screen.until("node: booted with").await?;
+    screen.machine.wait_until_off(PATIENCE)?;
+    say("\n# Why that, and where each word of its command line comes from:");
+    site.run(&["boot", "explain", NAME])?;
+    site.run(&["boot", "history", NAME])
+}
+
+/// The machine's console, as far as it is worth showing.
+struct Screen {
+    machine: Machine,
+    before: String,
+}
+
+impl Screen {
+    /// Shows what the machine says, up to the line with this text.
+    async fn until(&mut self, text: &str) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let on = self.machine.is_on()?;
+            while let Some(line) = self.machine.next_line()? {
+                // Said again and again while it waits.
+                if line != self.before && WORTH_SHOWING.iter().any(|word| line.contains(word)) {
+                    say(format!("  | {line}"));
+                    self.before.clone_from(&line);
+                }
+                if line.contains(text) {
+                    return Ok(());
+                }
+            }
+            let console = || self.machine.console().unwrap_or_default();
+            ensure!(on, "the machine went off and never said `{text}`:\n{}", console());
+            ensure!(Instant::now() < deadline, "never said: `{text}`:\n{}", console());
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+}
