@@ -10,7 +10,6 @@ mod pull;
 mod range;
 mod serve;
 mod upload;
-mod uses;
 
 use std::io;
 use std::path::Path;

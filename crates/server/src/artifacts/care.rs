@@ -11,6 +11,7 @@ use futures_util::stream;
 use hoist_api::artifact::{ArtifactObject, Collected, CollectedBlob, Outcome, Verified};
 use hoist_api::inventory::Listing;
 use hoist_inventory::registry::{Terms, WriteError};
+use hoist_inventory::uses::Uses;
 use hoist_inventory::{Registry, Roster};
 use hoist_model::{ArtifactName, Digest, Kind};
 use http::header;
@@ -18,7 +19,6 @@ use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use super::blobs::{Blobs, Kept, blocking, hash};
-use super::uses::Uses;
 use super::{Artifacts, NDJSON, disk_failed};
 use crate::auth::AuditContext;
 use crate::extract::{Json, Query};
