@@ -18,6 +18,7 @@ use rustls_pki_types::pem::PemObject;
 
 use super::blobs::{Content, NoPart, Origin, Part, PartError, Progress, blocking};
 use super::serve::not_here;
+use super::upload::failed;
 use super::{Artifacts, disk_failed};
 use crate::chain;
 use crate::failure::Failure;
@@ -164,7 +165,7 @@ impl Artifacts {
             Ok(Some(content)) => return Ok(content),
             // Removed a moment after it arrived.
             Ok(None) | Err(Err(NoPart::Whole)) => return Err(not_here(digest)),
-            Err(Err(NoPart::Io(error))) => return Err(disk_failed(&error)),
+            Err(Err(NoPart::Io(error))) => return Err(failed(&error.into())),
             // An upload, which is not shown before it is checked, is as good as nothing.
             Err(Err(NoPart::Busy(content))) => content.ok_or_else(|| not_here(digest))?,
             Err(Ok(part)) => {

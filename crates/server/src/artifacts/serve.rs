@@ -6,7 +6,8 @@ use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_api::artifact::SIBLING_HEADER;
 use hoist_model::{ArtifactName, Digest};
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
 
 use super::blobs::{Content, blocking};
 use super::range::{Reply, decide};
@@ -23,28 +24,25 @@ const NOT_KEPT: HeaderValue = HeaderValue::from_static("no-store");
 
 pub(super) async fn by_digest(
     State(artifacts): State<Artifacts>,
-    method: Method,
     Path(digest): Path<String>,
-    headers: HeaderMap,
+    asked: Parts,
 ) -> Result<Response, Failure> {
-    artifacts.answer(&method, parse(&digest)?, &headers, FOR_EVER).await
+    artifacts.answer(parse(&digest)?, &asked, FOR_EVER).await
 }
 
 /// The name is for the client, which may want to keep the file under one.
 pub(super) async fn by_digest_and_name(
     State(artifacts): State<Artifacts>,
-    method: Method,
     Path((digest, _)): Path<(String, String)>,
-    headers: HeaderMap,
+    asked: Parts,
 ) -> Result<Response, Failure> {
-    artifacts.answer(&method, parse(&digest)?, &headers, FOR_EVER).await
+    artifacts.answer(parse(&digest)?, &asked, FOR_EVER).await
 }
 
 pub(super) async fn by_name(
     State(artifacts): State<Artifacts>,
-    method: Method,
     Path(name): Path<String>,
-    headers: HeaderMap,
+    asked: Parts,
 ) -> Result<Response, Failure> {
     let name: ArtifactName =
         name.parse().map_err(|error| Failure::new(Code::BadParameter, format!("{error}")))?;
@@ -53,7 +51,7 @@ pub(super) async fn by_name(
         Failure::new(Code::NotFound, format!("there is no artifact `{name}`"))
             .with_remedy("`hoist artifact list` shows all of them")
     })?;
-    artifacts.answer(&method, digest, &headers, ASK_AGAIN).await
+    artifacts.answer(digest, &asked, ASK_AGAIN).await
 }
 
 pub(super) fn parse(digest: &str) -> Result<Digest, Failure> {
@@ -63,11 +61,11 @@ pub(super) fn parse(digest: &str) -> Result<Digest, Failure> {
 impl Artifacts {
     async fn answer(
         &self,
-        method: &Method,
         digest: Digest,
-        headers: &HeaderMap,
+        asked: &Parts,
         cache: HeaderValue,
     ) -> Result<Response, Failure> {
+        let Parts { method, version, headers, .. } = asked;
         let blobs = self.blobs.clone();
         let here = blocking(move || blobs.open(digest)).await.map_err(|e| disk_failed(&e))?;
         let content = match here {
@@ -87,13 +85,14 @@ impl Artifacts {
             response.headers_mut().remove(header::ETAG);
         }
         if let Some(range) = range.filter(|_| *method != Method::HEAD) {
-            *response.body_mut() = self.body(content, range);
+            *response.body_mut() = self.body(content, range, *version);
         }
         Ok(response)
     }
 
-    fn body(&self, content: Content, range: std::ops::Range<u64>) -> Body {
-        body::body(content, range, &self.buffers, metrics::counter!("hoist_artifact_bytes_total"))
+    fn body(&self, content: Content, range: std::ops::Range<u64>, version: Version) -> Body {
+        let served = metrics::counter!("hoist_artifact_bytes_total");
+        body::body(content, range, version, &self.buffers, served)
     }
 
     /// The size of content that the site knows of.
