@@ -7,7 +7,7 @@ use hoist_api::Code;
 use hoist_api::artifact::SIBLING_HEADER;
 use hoist_model::{ArtifactName, Digest};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
+use http::{HeaderValue, Method, StatusCode, Version, header};
 
 use super::blobs::{Content, blocking};
 use super::range::{Reply, decide};
@@ -74,12 +74,17 @@ impl Artifacts {
             None => {
                 let size = self.declared_size(digest).ok_or_else(|| not_here(digest))?;
                 if *method == Method::HEAD {
-                    return Ok(reply(headers, digest, size, cache).0);
+                    let known = self.can_be_fetched(digest, size).await;
+                    return if known {
+                        Ok(reply(asked, digest, size, NOT_KEPT).0)
+                    } else {
+                        Err(not_here(digest))
+                    };
                 }
                 self.fetch(digest, size).await?
             }
         };
-        let (mut response, range) = reply(headers, digest, content.size, cache);
+        let (mut response, range) = reply(asked, digest, content.size, cache);
         if content.growth.is_some() {
             response.headers_mut().insert(header::CACHE_CONTROL, NOT_KEPT);
             response.headers_mut().remove(header::ETAG);
@@ -110,13 +115,13 @@ pub(super) fn not_here(digest: Digest) -> Failure {
 
 /// The answer without its bytes, and which bytes they are.
 fn reply(
-    asked: &HeaderMap,
+    asked: &Parts,
     digest: Digest,
     size: u64,
     cache: HeaderValue,
 ) -> (Response, Option<std::ops::Range<u64>>) {
     let tag = format!("\"sha256:{digest}\"");
-    let (status, range) = match decide(asked, size, &tag) {
+    let (status, range) = match decide(&asked.method, &asked.headers, size, &tag) {
         Reply::NotModified => (StatusCode::NOT_MODIFIED, None),
         Reply::Whole => (StatusCode::OK, Some(0..size)),
         Reply::Part(range) => (StatusCode::PARTIAL_CONTENT, Some(range)),
@@ -126,7 +131,9 @@ fn reply(
     let headers = response.headers_mut();
     let text = |text: String| HeaderValue::try_from(text).expect("digits and signs");
     headers.insert(header::ETAG, text(tag));
-    headers.insert(header::CACHE_CONTROL, cache);
+    // That there is no such range is no content to keep.
+    let refused = status == StatusCode::RANGE_NOT_SATISFIABLE;
+    headers.insert(header::CACHE_CONTROL, if refused { NOT_KEPT } else { cache });
     headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     if let Some(range) = &range {
         let octets = HeaderValue::from_static("application/octet-stream");

@@ -71,6 +71,10 @@ async fn one_range_is_given_and_what_is_beyond_is_refused() {
     assert!(ranged("bytes=-10", None).await.expect(206).body == image[MIB - 10..]);
     let beyond = ranged(&format!("bytes={MIB}-"), None).await.expect(416);
     assert_eq!(beyond.header("content-range"), format!("bytes */{MIB}"));
+    assert_eq!(beyond.header("cache-control"), "no-store");
+    // Ranges are for GET.
+    let head = site.ask_as_nobody("HEAD", &path).header("range", "bytes=0-9").send().await;
+    assert_eq!(head.expect(200).header("content-length"), MIB.to_string());
     let tag = format!("\"sha256:{}\"", digest(&image));
     ranged("bytes=0-9", Some(("if-range", &tag))).await.expect(206);
     assert!(ranged("bytes=0-9", Some(("if-range", "\"x\""))).await.expect(200).body == image);
@@ -122,6 +126,7 @@ async fn nothing_but_content_can_be_reached() {
     let away = content(10, 9);
     site.apply(&[artifact("away", &away)]).await;
     site.fetch_content(&away).await.problem(404, "not-found");
+    site.ask_as_nobody("HEAD", "/artifacts/by-name/away").send().await.expect(404);
     site.stop().await;
 }
 
