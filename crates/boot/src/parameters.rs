@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use hoist_inventory::Roster;
 use hoist_inventory::plan::Draft;
-use hoist_model::boot_config::{check_params, check_url};
+use hoist_model::boot_config::{artifacts_in, check_params, check_url};
 use hoist_model::{
     BootParameters, BssImageKey, BssKey, BssRecord, CloudInit, Fault, ImageKind, Mac, Nid, Node,
     Xname,
@@ -134,7 +134,7 @@ pub fn replace(
 
 /// PATCH: what is given is changed, the rest stays.
 pub fn amend(draft: &mut Draft<'_>, given: &BootParameters) -> Result<Done, Refused> {
-    check(given)?;
+    check(draft.roster(), given)?;
     let targets = every_kind(draft.roster(), given)?;
     if targets.is_empty() {
         return set_image(draft, given);
@@ -200,7 +200,7 @@ fn remove_images(draft: &mut Draft<'_>, given: &BootParameters) -> Result<Done, 
 
 /// Parameters that nobody is named for belong to the image.
 fn set_image(draft: &mut Draft<'_>, given: &BootParameters) -> Result<Done, Refused> {
-    check(given)?;
+    check(draft.roster(), given)?;
     let Some(image) = images(given).next() else {
         let detail = "Bad Request: name hosts, macs or nids, or a kernel or initrd";
         return Err(Refused::Bad(detail.to_owned()));
@@ -215,7 +215,7 @@ fn write(
     targets: &[Target<'_>],
     token: &str,
 ) -> Result<Done, Refused> {
-    check(given)?;
+    check(draft.roster(), given)?;
     for target in targets {
         put_given(draft, given, target, token);
     }
@@ -327,19 +327,30 @@ fn check_host(roster: &Roster, host: &str) -> Result<(), Refused> {
 }
 
 /// What would break a script, or the store.
-fn check(given: &BootParameters) -> Result<(), Refused> {
+fn check(roster: &Roster, given: &BootParameters) -> Result<(), Refused> {
     let faults = [
         check_url("kernel", &given.kernel),
         check_url("initrd", &given.initrd),
         check_params("params", &given.params),
     ];
-    match faults.into_iter().flatten().next() {
+    match faults.into_iter().flatten().chain(missing_artifact(roster, given)).next() {
         Some(Fault { at, message, hint }) => {
             let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
             Err(Refused::Bad(format!("Bad Request: {at}: {message}{hint}")))
         }
         None => check_cloud_init(&given.cloud_init),
     }
+}
+
+/// The first artifact that is named and not there.
+fn missing_artifact(roster: &Roster, given: &BootParameters) -> Option<Fault> {
+    let texts = [("kernel", &given.kernel), ("initrd", &given.initrd), ("params", &given.params)];
+    let named = texts.into_iter().flat_map(|(at, text)| artifacts_in(text).map(move |n| (at, n)));
+    let mut missing = named.filter(|(_, name)| roster.artifact(name).is_none());
+    missing.next().map(|(at, name)| {
+        let hint = format!("`hoist artifact add FILE --name {name}` first");
+        Fault::new(at, format!("there is no Artifact `{name}`")).hint(hint)
+    })
 }
 
 fn check_cloud_init(cloud_init: &CloudInit) -> Result<(), Refused> {
@@ -501,7 +512,7 @@ pub fn import(
     let mut taken: HashMap<BssKey, usize> = HashMap::new();
     for (at, given) in elements {
         let left = |who: String, reason: String| Left { at: *at, who, reason };
-        let targets = match check(given).and_then(|()| every_kind(draft.roster(), given)) {
+        let targets = match check(draft.roster(), given).and_then(|()| every_kind(draft.roster(), given)) {
             Ok(targets) => targets,
             Err(refused) => {
                 let reason = refused.to_string();

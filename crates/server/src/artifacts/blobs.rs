@@ -27,6 +27,10 @@ use crate::secret;
 /// Bytes gathered before they are written at once.
 const BATCH: usize = 1024 * 1024;
 
+/// Room that artifacts leave to the store and the logs on the same disk, or a quarter of it where
+/// that is less.
+const RESERVE: u64 = 1 << 30;
+
 /// Bytes read at once to be hashed.
 const HASH_CHUNK: usize = 1024 * 1024;
 
@@ -185,7 +189,14 @@ impl Blobs {
         if self.is_whole(digest) {
             return Err(NoPart::Whole);
         }
-        let (file, written) = open_part(&self.part(digest), size).map_err(NoPart::Io)?;
+        let path = self.part(digest);
+        let (file, written) = open_part(&path, size).map_err(NoPart::Io)?;
+        if let Err(full) = check_room(&file, size - written) {
+            if written == 0 {
+                let _ = std::fs::remove_file(path);
+            }
+            return Err(NoPart::Io(full));
+        }
         let file = Arc::new(file);
         let (progress, receiver) = watch::channel(Progress::Seeking);
         let growth = Growth { origin, file: Arc::clone(&file), size, progress: receiver };
@@ -213,11 +224,11 @@ impl Blobs {
     /// Uploads that were begun and what was set aside, apart from what is being written. Blocks.
     pub(crate) fn leftovers(&self) -> io::Result<Vec<Leftover>> {
         let mut found = Vec::new();
-        for dir in ["parts", "damaged"] {
+        for (dir, unfinished) in [("parts", true), ("damaged", false)] {
             let dir = self.0.root.join(dir);
-            let paths =
-                kept(&dir)?.into_iter().map(|file| (dir.join(file.digest.to_string()), file));
-            found.extend(paths.map(|(path, kept)| Leftover { path, kept }));
+            let path = |kept: &Kept| dir.join(kept.digest.to_string());
+            let files = kept(&dir)?.into_iter();
+            found.extend(files.map(|kept| Leftover { path: path(&kept), kept, unfinished }));
         }
         let growing = self.growing();
         found.retain(|leftover| !growing.contains_key(&leftover.kept.digest));
@@ -275,6 +286,8 @@ impl Growth {
 pub(crate) struct Leftover {
     path: PathBuf,
     pub(crate) kept: Kept,
+    /// It can be gone on with.
+    pub(crate) unfinished: bool,
 }
 
 /// The right to write some content, which the last one who holds it gives back: a part, or work on
@@ -352,6 +365,7 @@ impl Part {
             let claim = Arc::clone(&self.claim);
             blocking(move || {
                 let _held = claim;
+                check_room(&file, count)?;
                 let mut at = at;
                 for bytes in batch {
                     file.write_all_at(&bytes, at)?;
@@ -421,6 +435,14 @@ fn open_part(path: &Path, size: u64) -> io::Result<(File, u64)> {
         return Ok((file, 0));
     }
     Ok((file, written))
+}
+
+/// Whether so much more can be written, with the reserve left.
+fn check_room(file: &File, more: u64) -> io::Result<()> {
+    let disk = rustix::fs::fstatvfs(file)?;
+    let reserve = RESERVE.min(disk.f_blocks * disk.f_frsize / 4);
+    let room = (disk.f_bavail * disk.f_frsize).saturating_sub(reserve);
+    if more > room { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
 }
 
 fn publish(file: &File, part: &Path, blob: &Path) -> io::Result<()> {

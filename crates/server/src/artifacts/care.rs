@@ -11,6 +11,7 @@ use futures_util::stream;
 use hoist_api::artifact::{ArtifactObject, Collected, CollectedBlob, Outcome, Verified};
 use hoist_api::inventory::Listing;
 use hoist_inventory::registry::{Terms, WriteError};
+use hoist_inventory::uses::Uses;
 use hoist_inventory::{Registry, Roster};
 use hoist_model::{ArtifactName, Digest, Kind};
 use http::header;
@@ -18,7 +19,6 @@ use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use super::blobs::{Blobs, Kept, blocking, hash};
-use super::uses::Uses;
 use super::{Artifacts, NDJSON, disk_failed};
 use crate::auth::AuditContext;
 use crate::extract::{Json, Query};
@@ -89,6 +89,8 @@ pub(super) struct CollectQuery {
     dry_run: Flag,
     #[serde(default)]
     unused: Flag,
+    #[serde(default)]
+    unfinished: Flag,
 }
 
 pub(super) async fn collect(
@@ -112,7 +114,9 @@ pub(super) async fn collect(
     // What was removed for real and is there again has been named again.
     let mut names = artifacts.names(if dry_run { gone.clone() } else { Vec::new() }).await?;
     let named = move |digest| names.has(digest);
-    let collection = Collection { blobs: artifacts.blobs.clone(), named, now, dry_run };
+    let unfinished = query.unfinished.0;
+    let collection =
+        Collection { blobs: artifacts.blobs.clone(), named, now, unfinished, dry_run };
     let collected = blocking(move || collection.run(kept));
     let collected = collected.await.map_err(|error| disk_failed(&error))?;
     artifacts.show_kept().await;
@@ -125,6 +129,8 @@ struct Collection<N> {
     blobs: Blobs,
     named: N,
     now: SystemTime,
+    /// Of any age.
+    unfinished: bool,
     dry_run: bool,
 }
 
@@ -139,7 +145,8 @@ impl<N: FnMut(Digest) -> bool> Collection<N> {
             }
         }
         for leftover in self.blobs.leftovers()? {
-            let stale = |kept: &Kept| age(kept, self.now) >= STALE;
+            let any_age = self.unfinished && leftover.unfinished;
+            let stale = |kept: &Kept| any_age || age(kept, self.now) >= STALE;
             let gone = if self.dry_run {
                 stale(&leftover.kept)
             } else {
@@ -325,7 +332,8 @@ mod tests {
         let kept = blobs.list().unwrap();
         meanwhile(&blobs, all.clone().try_into().unwrap());
         let (named, now) = (|_| false, SystemTime::now());
-        let collection = Collection { blobs: blobs.clone(), named, now, dry_run: false };
+        let (blobs, unfinished, dry_run) = (blobs.clone(), false, false);
+        let collection = Collection { blobs, named, now, unfinished, dry_run };
         let collected = collection.run(kept).unwrap();
         let gone = |digest: &Digest| collected.blobs.iter().any(|blob| blob.sha256 == *digest);
         all.iter().map(gone).collect()
