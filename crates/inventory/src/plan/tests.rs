@@ -247,7 +247,7 @@ fn a_node_under_another_name_in_the_same_change_is_still_installed() {
 fn removed_nodes_are_remembered_up_to_a_limit_and_the_oldest_go_first() {
     let site = left("x1c0s0b0n0", Some(1));
     let pattern = site.boot_states().next().unwrap().as_ref().clone();
-    let since = |n: usize| Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_secs(n as i64 + 1);
+    let since = |n: usize| Timestamp::UNIX_EPOCH + std::time::Duration::from_secs(n as u64 + 1);
     let others = (1..returning::MAX_GONE).map(|n| {
         let was = hoist_model::Was { xname: None, macs: Vec::new() };
         let node = NodeId::from_bits(1_000_000 + n as u128);
