@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Name, NodeId};
+use crate::{Mac, Name, NodeId, Xname};
 
 /// What was decided about one node's booting, by people or by what the node reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -43,6 +43,9 @@ pub struct BootState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub installed: Option<Timestamp>,
+    /// The node is gone; that it is installed waits for it to come back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub was: Option<Was>,
     /// When people last decided on its mode or its next boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
@@ -72,6 +75,16 @@ pub struct Given {
     /// It might install the node although it was installed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reinstall: bool,
+}
+
+/// The machine that a removed node was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Was {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xname: Option<Xname>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub macs: Vec<Mac>,
 }
 
 /// What follows from handing out a kernel to a node: [`BootState::hand_out`].
@@ -177,6 +190,7 @@ impl BootState {
             given: None,
             installing: None,
             installed: None,
+            was: None,
             decided: None,
             reason: None,
             by: by.into(),

@@ -11,7 +11,7 @@ use hoist_model::{
 };
 use jiff::Timestamp;
 
-use super::{Change, Item, Plan, Reason, Refusal, affected, check, fields, subject};
+use super::{Change, Item, Plan, Reason, Refusal, affected, check, fields, returning, subject};
 use crate::record::{AppliedSet, Resource, ResourceKey, Tombstone, member_name};
 use crate::roster::Roster;
 
@@ -384,9 +384,11 @@ impl<'a> Draft<'a> {
             self.refuse(refusal);
             return;
         }
+        let machine = returning::machine(node);
         self.nodes.insert(id, None);
-        if self.roster.boot_state(id).is_some() {
-            self.states.insert(id, None);
+        if let Some(state) = self.boot_state(id) {
+            let kept = returning::kept(state, machine);
+            self.states.insert(id, kept);
         }
         if self.roster.bss(&BssKey::Id(id)).is_some() {
             self.bss.insert(BssKey::Id(id), None);
@@ -463,6 +465,7 @@ impl Draft<'_> {
 impl Draft<'_> {
     /// The plan, or everything that is wrong with the change.
     pub fn finish(mut self) -> Result<Plan, Vec<Refusal>> {
+        returning::restore(&mut self);
         check::whole(&mut self);
         if !self.refusals.is_empty() {
             return Err(self.refusals);

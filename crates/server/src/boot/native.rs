@@ -246,9 +246,8 @@ impl Boot {
         current: bool,
     ) -> Result<String, Failure> {
         let (asked, now) = (asked_by(roster, node), self.chassis.clock.now());
-        let state = |id| match current {
-            true => self.one_boots.state(roster, id),
-            false => roster.boot_state(id).cloned(),
+        let state = |id| {
+            if current { self.one_boots.state(roster, id) } else { roster.boot_state(id).cloned() }
         };
         let mut answer = booter.answer(roster, &asked, place, now, state);
         // Made for the machine when it asks; here the place of the token is shown.

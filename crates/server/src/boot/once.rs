@@ -83,7 +83,9 @@ impl OneBoots {
             Some(state) => BootState::clone(state),
             None => BootState::new(node, "boot", outs.first()?.at),
         };
-        outs.iter().for_each(|out| state.hand_out(out));
+        for out in outs {
+            state.hand_out(out);
+        }
         Some(Arc::new(state))
     }
 
@@ -105,11 +107,12 @@ impl OneBoots {
     pub(super) fn written(&self, settled: &Settled) {
         let mut waiting = self.waiting();
         for (node, count) in settled {
-            if let Some(outs) = waiting.get_mut(node) {
-                outs.drain(..outs.len().min(*count));
+            let Some(outs) = waiting.get_mut(node) else { continue };
+            outs.drain(..outs.len().min(*count));
+            if outs.is_empty() {
+                waiting.remove(node);
             }
         }
-        waiting.retain(|_, outs| !outs.is_empty());
         self.0.count.store(waiting.len(), Ordering::Release);
     }
 
@@ -119,6 +122,7 @@ impl OneBoots {
 
     /// Writes down what was handed out, and once more when told to stop.
     pub async fn write(self, stop: CancellationToken) {
+        let mut kept = Waiting::new();
         loop {
             let stopping = tokio::select! {
                 () = stop.cancelled() => true,
@@ -126,7 +130,7 @@ impl OneBoots {
             };
             while let Err(error) = self.write_all().await {
                 tracing::warn!(error, "hand-outs are not written yet");
-                self.keep().await;
+                self.keep(&mut kept).await;
                 if stop.is_cancelled() {
                     return;
                 }
@@ -138,6 +142,7 @@ impl OneBoots {
             if stopping {
                 return;
             }
+            kept.clear();
         }
     }
 
@@ -162,20 +167,27 @@ impl OneBoots {
     async fn write_batch(&self, batch: &[(NodeId, Vec<HandOut>)]) -> Result<(), WriteError> {
         let terms = Terms { no_brake: true, ..Terms::default() };
         let draft = |draft: &mut Draft<'_>| {
-            batch.iter().for_each(|(node, outs)| note(draft, *node, outs));
+            for (node, outs) in batch {
+                note(draft, *node, outs);
+            }
             Ok(())
         };
         self.0.registry.write(terms, self.0.commit.as_ref(), draft).await.map(drop)
     }
 
     /// Keeps what waits where a restart finds it.
-    async fn keep(&self) {
-        let text = serde_json::to_vec(&*self.waiting()).expect("plain values");
+    async fn keep(&self, kept: &mut Waiting) {
+        let waiting = self.waiting().clone();
+        if waiting == *kept {
+            return;
+        }
+        let text = serde_json::to_vec(&waiting).expect("plain values");
         let file = self.0.file.clone();
         let written =
             tokio::task::spawn_blocking(move || secret::write_atomic(&file, &text, 0o600)).await;
-        if let Err(error) = written.map_err(io::Error::other).flatten() {
-            tracing::error!(%error, "hand-outs that are not written yet would not survive a stop");
+        match written.map_err(io::Error::other).flatten() {
+            Ok(()) => *kept = waiting,
+            Err(error) => tracing::error!(%error, "hand-outs would not survive a stop"),
         }
     }
 
@@ -198,7 +210,9 @@ fn read(file: &Path) -> io::Result<Waiting> {
 /// A node that is gone meanwhile has nothing left to remember.
 fn note(draft: &mut Draft<'_>, node: NodeId, outs: &[HandOut]) {
     if draft.node(node).is_some() {
-        outs.iter().for_each(|out| draft.note_hand_out(node, out));
+        for out in outs {
+            draft.note_hand_out(node, out);
+        }
     }
 }
 
