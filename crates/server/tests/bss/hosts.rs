@@ -225,7 +225,7 @@ async fn unread(site: &Site, path: &str) -> tokio::net::TcpStream {
 async fn those_who_do_not_read_everything_hold_up_only_each_other() {
     const AT_ONCE: usize = 8;
     let site = Site::start().await;
-    let nodes: Vec<Value> = (0..20_000).map(crate::site::node_document).collect();
+    let nodes: Vec<Value> = (1..=20_000).map(crate::site::node_document).collect();
     site.apply(&nodes).await;
     let mut stalled = Vec::new();
     for path in [HOSTS, "/boot/v1/dumpstate"].into_iter().cycle().take(AT_ONCE) {
