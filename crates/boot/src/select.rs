@@ -146,7 +146,7 @@ impl Table {
             configs.push(Ready { config: Arc::clone(config), bound });
         }
         let templates = Templates::of(roster.boot_configs());
-        let skeletons = Skeletons::default();
+        let skeletons = roster.boot_configs().collect();
         Self { roster: Arc::clone(roster), exact, tried, configs, templates, skeletons }
     }
 

@@ -115,8 +115,7 @@ pub(super) async fn collect(
     let mut names = artifacts.names(if dry_run { gone.clone() } else { Vec::new() }).await?;
     let named = move |digest| names.has(digest);
     let unfinished = query.unfinished.0;
-    let collection =
-        Collection { blobs: artifacts.blobs.clone(), named, now, unfinished, dry_run };
+    let collection = Collection { blobs: artifacts.blobs.clone(), named, now, unfinished, dry_run };
     let collected = blocking(move || collection.run(kept));
     let collected = collected.await.map_err(|error| disk_failed(&error))?;
     artifacts.show_kept().await;

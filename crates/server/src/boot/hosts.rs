@@ -53,6 +53,9 @@ pub(super) async fn get(State(boot): State<Boot>, uri: Uri) -> Result<Response, 
     let Some(asked) = asked else {
         return boot.whole_site(move |roster| json_text(&all(roster, &states))).await;
     };
+    if !asked.addresses() {
+        return Err(Failure::new(Code::BadParameter, "No specified data requested"));
+    }
     let roster = boot.registry.roster();
     let found = nodes(&roster, &asked)?;
     Ok(bss_json(&found.into_iter().map(|node| host(node, &states)).collect::<Vec<_>>()))

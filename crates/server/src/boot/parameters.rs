@@ -205,13 +205,16 @@ async fn import(
     }))
 }
 
-/// `name`, `mac` and `nid`, repeated or joined by commas; `None` when there is none of them.
+/// `name`, `mac` and `nid`, repeated or joined by commas; `None` when there is none of them. One
+/// without a value asks for nothing, not for everything.
 pub(super) fn by_query(uri: &Uri) -> Result<Option<BootParameters>, Failure> {
     let axum::extract::Query(pairs) =
         axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri)
             .map_err(|_| Failure::new(Code::BadParameter, "the query string cannot be read"))?;
     let mut asked = BootParameters::default();
+    let mut filtered = false;
     for (name, value) in pairs {
+        filtered |= matches!(name.as_str(), "name" | "mac" | "nid");
         let values = value.split(',').map(str::trim).filter(|value| !value.is_empty());
         match name.as_str() {
             "name" => asked.hosts.extend(values.map(str::to_owned)),
@@ -224,7 +227,7 @@ pub(super) fn by_query(uri: &Uri) -> Result<Option<BootParameters>, Failure> {
             _ => {}
         }
     }
-    Ok(asked.addresses().then_some(asked))
+    Ok(filtered.then_some(asked))
 }
 
 fn nid(text: &str) -> Result<i32, Failure> {
