@@ -22,6 +22,7 @@ pub mod failure;
 pub mod health;
 pub mod inventory;
 pub mod jwks;
+mod lanes;
 mod listen;
 mod observe;
 pub mod openapi;

@@ -13,9 +13,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::routing::future::RouteFuture;
 use bytes::Bytes;
-use http::Request;
+use http::{Request, Response, StatusCode};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::rt::Executor;
@@ -25,11 +24,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use metrics::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinError;
 use tokio::time::{Instant, Sleep};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tower::Service;
 
 use crate::direct::{self, Direct};
@@ -87,6 +88,8 @@ const SMALL: usize = 2048;
 pub(crate) struct App {
     pub(crate) router: Router,
     pub(crate) direct: Vec<Direct>,
+    /// Where handlers run.
+    pub(crate) workers: Handle,
 }
 
 /// Bytes in memory do not need a box around them.
@@ -103,6 +106,8 @@ pub(crate) struct Host {
     pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) app: Arc<App>,
     pub(crate) limits: Arc<Limits>,
+    /// As many as there may be connections.
+    pub(crate) slots: Arc<Semaphore>,
     pub(crate) connections: TaskTracker,
     /// Stop accepting and finish what runs.
     pub(crate) stopping: CancellationToken,
@@ -117,11 +122,10 @@ impl Listener {
         let label = if host.tls.is_some() { "tls" } else { "plain" };
         let accepted = metrics::counter!("hoist_connections_total", "listener" => label);
         let open = metrics::gauge!("hoist_connections", "listener" => label);
-        let slots = Arc::new(Semaphore::new(host.limits.max_connections));
         let mut stopping = std::pin::pin!(host.stopping.cancelled());
         loop {
             let next = async {
-                let slot = Arc::clone(&slots).acquire_owned().await;
+                let slot = Arc::clone(&host.slots).acquire_owned().await;
                 (slot.expect("the semaphore is never closed"), tcp.accept().await)
             };
             let (slot, (stream, addr)) = tokio::select! {
@@ -253,14 +257,18 @@ impl App {
             async move {
                 match answer {
                     Ok(response) => Ok(response),
-                    Err(routed) => routed.await.map(|response| response.map(Either::Right)),
+                    Err(routed) => Ok(routed.await.unwrap_or_else(broken)?.map(Either::Right)),
                 }
             }
         })
     }
 
-    /// The usual way.
-    fn route(&self, request: Request<Incoming>, peer: &Peer) -> RouteFuture<Infallible> {
+    /// The usual way. Whoever hangs up ends the work.
+    fn route(
+        &self,
+        request: Request<Incoming>,
+        peer: &Peer,
+    ) -> AbortOnDropHandle<Result<Response<Body>, Infallible>> {
         let mut request = request.map(Body::new);
         let (prefix, path) = path::routed(request.uri().path());
         if path != request.uri().path() {
@@ -269,8 +277,17 @@ impl App {
         let extensions = request.extensions_mut();
         extensions.insert(prefix);
         extensions.insert(peer.clone());
-        self.router.clone().call(request)
+        AbortOnDropHandle::new(self.workers.spawn(self.router.clone().call(request)))
     }
+}
+
+/// A handler that did not come to an end. Panics are caught below; what is left is a runtime that
+/// shuts down.
+fn broken(error: JoinError) -> Result<Response<Body>, Infallible> {
+    tracing::debug!(%error, "request cut");
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+    Ok(response)
 }
 
 /// An open connection, counted until it ends, however that happens.

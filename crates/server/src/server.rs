@@ -13,6 +13,8 @@ use axum::middleware::from_fn;
 use hoist_store::Store;
 use http::{Extensions, HeaderMap, StatusCode, Version};
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -26,6 +28,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::events::EventBus;
 use crate::health::{Finding, Readiness};
 use crate::jwks::{Jwks, JwksConfig};
+use crate::lanes::Lanes;
 use crate::listen::{App, Host, Limits, Listener};
 use crate::peer::Proxies;
 use crate::route::{Live, Route, RouteError, RouteTable};
@@ -103,6 +106,7 @@ pub struct ServerBuilder {
 /// A running server. Dropping it does not stop it: call [`Running::stop`].
 #[derive(Debug)]
 pub struct Running {
+    lanes: Lanes,
     plain_addr: Option<SocketAddr>,
     tls_addr: Option<SocketAddr>,
     planes: String,
@@ -135,6 +139,8 @@ pub enum StartError {
     Routes(#[from] RouteError),
     #[error("cannot listen on {addr}")]
     Listen { addr: SocketAddr, source: io::Error },
+    #[error("the threads for connections do not start")]
+    Lanes(#[source] io::Error),
 }
 
 impl Server {
@@ -242,6 +248,7 @@ impl ServerBuilder {
 
         let limits = Arc::new(self.limits);
         let running = Running {
+            lanes: Lanes::start().map_err(StartError::Lanes)?,
             plain_addr: plain.as_ref().map(|(_, addr)| *addr),
             tls_addr: tls.as_ref().map(|(_, addr)| *addr),
             connections: TaskTracker::new(),
@@ -256,15 +263,21 @@ impl ServerBuilder {
             .into_iter()
             .chain(tls.map(|(tcp, _)| (tcp, Some(acceptor))));
         for (tcp, tls) in listeners {
-            let host = Host {
+            let in_lanes = tls.is_none();
+            let host = Arc::new(Host {
                 tls,
                 app: Arc::clone(&app),
+                slots: Arc::new(Semaphore::new(limits.max_connections)),
                 limits: Arc::clone(&limits),
                 connections: running.connections.clone(),
                 stopping: tasks.stopping().clone(),
                 abort: running.abort.clone(),
-            };
-            tasks.spawn("listener", Listener { tcp, host: Arc::new(host) }.run());
+            });
+            if in_lanes {
+                listen_in_lanes(&running.lanes, tasks, tcp, &host).map_err(StartError::Lanes)?;
+            } else {
+                tasks.spawn("listener", Listener { tcp, host }.run());
+            }
         }
         start_background(&running.chassis, jwks, self.retentions);
         Ok(running)
@@ -324,7 +337,12 @@ impl ServerBuilder {
             .into_router(&Arc::new(gate))
             .layer(from_fn(crate::observe::observe))
             .layer(CompressionLayer::new().compress_when(DefaultPredicate::new().and(not_live)));
-        Ok(Assembled { chassis, jwks, app: App { router, direct }, planes })
+        Ok(Assembled {
+            chassis,
+            jwks,
+            app: App { router, direct, workers: Handle::current() },
+            planes,
+        })
     }
 }
 
@@ -453,6 +471,33 @@ impl Running {
         let panicked = tasks.join(self.grace + LAST_TASKS).await;
         Stopped { cut, panicked }
     }
+}
+
+/// Every lane accepts from the one socket.
+fn listen_in_lanes(
+    lanes: &Lanes,
+    tasks: &Tasks,
+    tcp: TcpListener,
+    host: &Arc<Host>,
+) -> io::Result<()> {
+    let socket = tcp.into_std()?;
+    for lane in lanes.handles() {
+        let (socket, host) = (socket.try_clone()?, Arc::clone(host));
+        let listening = lane.spawn(async move {
+            match TcpListener::from_std(socket) {
+                Ok(tcp) => Listener { tcp, host }.run().await,
+                Err(error) => tracing::error!(%error, "a thread cannot listen"),
+            }
+        });
+        tasks.spawn("listener", async move {
+            if let Err(error) = listening.await
+                && error.is_panic()
+            {
+                std::panic::resume_unwind(error.into_panic());
+            }
+        });
+    }
+    Ok(())
 }
 
 impl fmt::Debug for ServerBuilder {
