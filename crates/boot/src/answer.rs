@@ -13,7 +13,7 @@ use crate::command_line::{self, Line, Surroundings, resolve, resolve_in};
 use crate::presign::{S3, is_s3};
 use crate::script::{self, BootScript, Chain};
 use crate::select::{Choice, Source, Standing, Table, Turn};
-use crate::skeleton::{NOBODY, Skeleton};
+use crate::skeleton::{NOBODY, NOWHERE, Skeleton};
 use crate::template::{NodeValues, View};
 
 /// The word that BSS replaces by a token fetched for the node.
@@ -21,6 +21,9 @@ pub const JOIN_TOKEN: &str = "${SPIRE_JOIN_TOKEN}";
 
 /// Longest pause between two questions of a machine that nobody knows.
 const LONGEST_WAIT: u64 = 300;
+
+/// Longest host that a machine may have asked: a DNS name with a port.
+const MAX_HOST: usize = 255 + 6;
 
 /// How scripts are made.
 #[derive(Debug, Clone)]
@@ -333,7 +336,8 @@ impl Booter {
             return base.clone();
         }
         let plain = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
-        match place.host.filter(|host| !host.is_empty() && host.chars().all(plain)) {
+        let is_one = |host: &&str| (1..=MAX_HOST).contains(&host.len()) && host.chars().all(plain);
+        match place.host.filter(is_one) {
             Some(host) => format!("http{}://{host}", if place.secure { "s" } else { "" }),
             // iPXE takes a path for one on the server it got the script from.
             None => String::new(),
@@ -365,11 +369,16 @@ impl Booter {
         let make = || {
             let who = Who::Mac(NOBODY, None);
             let nobody = Asked { who, arch: None, retry: 0, wait: 0, json: false };
-            let made = self.make(&Case { asked: &nobody, ..*case }, None, choice).ok()?;
-            Skeleton::cut(&made.script, config, case.place)
+            let place = match self.settings.advertise.as_slice() {
+                [] => Place { host: Some(NOWHERE), secure: false, ..case.place },
+                _ => case.place,
+            };
+            let made = self.make(&Case { asked: &nobody, place, ..*case }, None, choice).ok()?;
+            Skeleton::cut(&made.script, config)
         };
-        let skeleton = case.table.skeletons.get(config, case.place, make)?;
-        Some(skeleton.fill(*mac, spelled.as_deref(), case.asked.retry))
+        let (place, skeletons) = (case.place, &case.table.skeletons);
+        let skeleton = skeletons.get(config, self.own_place(place), place.prefix, make)?;
+        Some(skeleton.fill(*mac, spelled.as_deref(), case.asked.retry, &self.base(place)))
     }
 
     fn boot(&self, case: &Case<'_>, node: Option<&Node>, choice: &Choice) -> Answer {
@@ -403,7 +412,7 @@ impl Booter {
             } else {
                 Text::Script(made.script)
             };
-            let xname = node.map(crate::bss::home_of).map(|key| key.to_string());
+            let xname = node.map(crate::bss::host_name);
             let role = |role: Option<&hoist_model::Role>| role.map(ToString::to_string);
             return Answer::NeedsToken(Box::new(Pending {
                 xname: xname.unwrap_or_default(),

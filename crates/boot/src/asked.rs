@@ -92,25 +92,33 @@ struct Found<'q> {
     json: Option<Cow<'q, str>>,
 }
 
-/// The first that is not empty; a nid that is none counts as absent.
+/// The first that is not empty; a MAC or nid that is none counts as absent. A MAC that is none and
+/// stands alone is a name that nobody has: BSS looks at the syntax of none of them.
 fn who<'q>(
     mac: Option<Cow<'q, str>>,
     name: Option<Cow<'q, str>>,
     nid: Option<Cow<'q, str>>,
 ) -> Result<Who<'q>, BadQuery> {
-    if let Some(text) = mac.filter(|text| !text.is_empty()) {
-        let mac = text.parse().map_err(|_| BadQuery::Mac(text.chars().take(40).collect()))?;
-        let spelled = (text.len() == 17).then_some(text);
-        return Ok(Who::Mac(mac, spelled));
+    let mac = mac.filter(|text| !text.is_empty());
+    if let Some(parsed) = mac.as_ref().and_then(|text| text.parse().ok()) {
+        // Nothing around it, which the parser forgives: scripts repeat the spelling.
+        let is_bare = |text: &Cow<'_, str>| text.len() == 17 && text.trim() == text;
+        return Ok(Who::Mac(parsed, mac.filter(is_bare)));
     }
     if let Some(name) = name.filter(|text| !text.is_empty()) {
-        if !is_word(&name, "-._:", 128) {
-            return Err(BadQuery::Name);
-        }
-        return Ok(Who::Name(name));
+        return if is_name(&name) { Ok(Who::Name(name)) } else { Err(BadQuery::Name) };
     }
     let nid = nid.and_then(|text| integer(&text)).and_then(|nid| u32::try_from(nid).ok());
-    nid.and_then(Nid::new).map(Who::Nid).ok_or(BadQuery::Nobody)
+    match (nid.and_then(Nid::new), mac) {
+        (Some(nid), _) => Ok(Who::Nid(nid)),
+        (None, Some(text)) if is_name(&text) => Ok(Who::Name(text)),
+        (None, Some(text)) => Err(BadQuery::Mac(text.chars().take(40).collect())),
+        (None, None) => Err(BadQuery::Nobody),
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    is_word(text, "-._:", 128)
 }
 
 /// Given twice, the values are one text: so BSS reads them.
@@ -238,7 +246,11 @@ mod tests {
             assert_eq!(who(&format!("nid={nid}")), Err(BadQuery::Nobody), "{nid}");
         }
         assert_eq!(who(""), Err(BadQuery::Nobody));
-        assert!(matches!(who("mac=zz"), Err(BadQuery::Mac(_))));
+        let long = "00:11:22:33:44:55:66:77";
+        assert_eq!(who(&format!("mac={long}")), Ok(format!("name={long}")));
+        assert_eq!(who("mac=zz&name=x1c0s0b0n0"), Ok("name=x1c0s0b0n0".to_owned()));
+        assert_eq!(who("mac=zz&nid=7"), Ok("nid=7".to_owned()));
+        assert!(matches!(who("mac=z%0Az"), Err(BadQuery::Mac(_))));
         assert_eq!(who("name=a%0Ab"), Err(BadQuery::Name));
         assert_eq!(Asked::parse("nid=1&arch=a%0Ab"), Err(BadQuery::Arch));
         assert_eq!(Asked::parse(&"a".repeat(3000)), Err(BadQuery::TooLong));
@@ -250,6 +262,10 @@ mod tests {
         assert_eq!(bootif("mac=A4:bf:01:3c:5e:70").as_deref(), Some("01-A4-bf-01-3c-5e-70"));
         assert_eq!(bootif("mac=a4bf013c5e70").as_deref(), Some("01-a4-bf-01-3c-5e-70"));
         assert_eq!(bootif("nid=1"), None);
+        for around in ["%0a%0a525400000001%0a%0a%0a", "+525400000001++++"] {
+            let bootif = bootif(&format!("mac={around}"));
+            assert_eq!(bootif.as_deref(), Some("01-52-54-00-00-00-01"), "{around}");
+        }
     }
 
     proptest! {
@@ -258,6 +274,8 @@ mod tests {
             if let Ok(asked) = Asked::parse(&query) {
                 let again = asked.who.query();
                 prop_assert!(again.chars().all(|c| c.is_ascii_graphic()));
+                let bootif = asked.who.bootif().unwrap_or_default();
+                prop_assert!(bootif.chars().all(|c| c.is_ascii_graphic()));
                 prop_assert_eq!(Asked::parse(&again).unwrap().who.query(), again);
             }
         }

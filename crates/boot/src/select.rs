@@ -14,7 +14,7 @@
 //! names the node, one written for a role or `Default` as one that names that. Among themselves
 //! they keep BSS's order: the node, its role, its subrole, its groups, `Default`.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -146,7 +146,7 @@ impl Table {
             configs.push(Ready { config: Arc::clone(config), bound });
         }
         let templates = Templates::of(roster.boot_configs());
-        let skeletons = Skeletons::default();
+        let skeletons = roster.boot_configs().collect();
         Self { roster: Arc::clone(roster), exact, tried, configs, templates, skeletons }
     }
 
@@ -197,7 +197,7 @@ impl Table {
         });
         let config = config.map(|(ready, at)| Choice::of_config(&ready.config, at, None));
         let of_bss = of_bss(roster, node, asked);
-        config.into_iter().chain(of_bss).max_by(|a, b| a.rank.cmp(&b.rank))
+        config.into_iter().chain(of_bss).max_by(Choice::by_rank)
     }
 
     /// Everything that speaks of a node, in order, and what keeps the rest out.
@@ -228,7 +228,7 @@ impl Table {
         }
         selection.choices.extend(of_bss(roster, node, asked));
         keep_installers(standing, &mut selection);
-        selection.choices.sort_by(|a, b| b.rank.cmp(&a.rank));
+        selection.choices.sort_by(|a, b| Choice::by_rank(b, a));
         selection
     }
 }
@@ -412,6 +412,11 @@ impl Choice {
                 name: Reverse(matched),
             },
         }
+    }
+
+    /// Records without a kernel, which have their cloud-init data only, keep nothing else out.
+    fn by_rank(a: &Self, b: &Self) -> Ordering {
+        a.boots().cmp(&b.boots()).then_with(|| a.rank.cmp(&b.rank))
     }
 
     /// What of it matched, in words.

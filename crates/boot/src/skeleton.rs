@@ -1,21 +1,23 @@
-//! Scripts of one configuration differ only in who asks. A script is made once for a machine that
-//! does not exist, and cut where it names that machine; for everybody else the gaps are filled.
+//! Scripts of one configuration differ only in who asks, and where. A script is made once for a
+//! machine that does not exist, and cut where it names that machine or the host it asked; for
+//! everybody else the gaps are filled.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use hoist_model::{BootConfig, Mac};
+use hoist_model::{BootConfig, Mac, Name};
 
-use crate::answer::{JOIN_TOKEN, Place};
+use crate::answer::JOIN_TOKEN;
 use crate::presign::is_s3;
 
 /// No machine has it: it is a group address.
 pub(crate) const NOBODY: Mac = Mac::from_octets([0xff, 0xff, 0xff, 0xff, 0xff, 0xfe]);
 
-/// Skeletons kept: one for each configuration and address by which machines reach us. Beyond, all
-/// are made anew, because the address is what the machine says it is.
-const MAX_KEPT: usize = 64;
+/// A host that is nowhere, and the URL of a controller on it.
+pub(crate) const NOWHERE: &str = "nowhere.invalid";
+const NOWHERE_URL: &str = "http://nowhere.invalid";
 
 /// A script with gaps.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,20 +32,24 @@ enum Gap {
     Bootif,
     /// `mac=ff:ff:ff:ff:ff:fe&retry=1`
     Query,
+    /// [`NOWHERE_URL`]
+    Base,
 }
 
 impl Skeleton {
-    /// Cuts the script of [`NOBODY`]; `None` if the script cannot be made from gaps alone.
-    pub(crate) fn cut(script: &str, config: &BootConfig, place: Place<'_>) -> Option<Self> {
+    /// Cuts the script of [`NOBODY`], who asked [`NOWHERE`] or an advertised URL; `None` if the
+    /// script cannot be made from gaps alone.
+    pub(crate) fn cut(script: &str, config: &BootConfig) -> Option<Self> {
         let (mac, dashed) = (NOBODY.to_string(), NOBODY.to_string().replace(':', "-"));
         let (bootif, query) = (format!("01-{dashed}"), format!("mac={mac}&retry=1"));
         let spec = &config.spec;
         let mut given = [&spec.kernel, &spec.params].into_iter().chain(&spec.initrd);
-        let given = given.by_ref().map(String::as_str).chain(spec.cloud_init.as_deref());
-        let named = |text: &str| text.contains(&mac) || text.contains(&dashed);
+        let mut given = given.by_ref().map(String::as_str).chain(spec.cloud_init.as_deref());
+        let named =
+            |text: &str| text.contains(&mac) || text.contains(&dashed) || text.contains(NOWHERE);
         // A signature has a time in it, a token is for one node.
         let varies = |text: &str| named(text) || is_s3(text);
-        if given.chain(place.host).any(varies) || script.contains(JOIN_TOKEN) {
+        if given.any(varies) || script.contains(JOIN_TOKEN) {
             return None;
         }
         let mut pieces = Vec::new();
@@ -51,8 +57,9 @@ impl Skeleton {
         loop {
             let bootif = rest.find(&bootif).map(|at| (at, bootif.len(), Gap::Bootif));
             let query = rest.find(&query).map(|at| (at, query.len(), Gap::Query));
-            let Some((at, length, gap)) = bootif.into_iter().chain(query).min_by_key(|gap| gap.0)
-            else {
+            let base = rest.find(NOWHERE_URL).map(|at| (at, NOWHERE_URL.len(), Gap::Base));
+            let gaps = bootif.into_iter().chain(query).chain(base);
+            let Some((at, length, gap)) = gaps.min_by_key(|gap| gap.0) else {
                 break;
             };
             pieces.push((rest[..at].to_owned(), gap));
@@ -61,8 +68,8 @@ impl Skeleton {
         (!named(rest)).then(|| Self { pieces, rest: rest.to_owned() })
     }
 
-    /// `spelled` is the MAC as the machine wrote it.
-    pub(crate) fn fill(&self, mac: Mac, spelled: Option<&str>, retry: u32) -> String {
+    /// `spelled` is the MAC as the machine wrote it, `base` the URL where it asked.
+    pub(crate) fn fill(&self, mac: Mac, spelled: Option<&str>, retry: u32, base: &str) -> String {
         let length = self.pieces.iter().map(|(text, _)| text.len() + 64).sum::<usize>();
         let mut out = String::with_capacity(length + self.rest.len());
         for (text, gap) in &self.pieces {
@@ -75,6 +82,10 @@ impl Skeleton {
                     out.extend(spelled.chars().map(|c| if c == ':' { '-' } else { c }));
                     Ok(())
                 }
+                Gap::Base => {
+                    out.push_str(base);
+                    Ok(())
+                }
                 Gap::Query => write!(out, "mac={mac}&retry={}", retry.saturating_add(1)),
             };
             wrote.expect("writing to a string");
@@ -84,48 +95,86 @@ impl Skeleton {
     }
 }
 
-/// The skeletons of one table.
+/// The skeletons of one table: for each configuration one for each way to reach us. Of these there
+/// are as many as URLs are advertised, with a gateway and without; what machines call us is a gap.
 #[derive(Debug, Default)]
-pub(crate) struct Skeletons(ArcSwap<Vec<Kept>>);
+pub(crate) struct Skeletons(HashMap<Name, Ways>);
+
+#[derive(Debug)]
+struct Ways {
+    config: Arc<BootConfig>,
+    kept: ArcSwap<Vec<Kept>>,
+}
 
 #[derive(Debug, Clone)]
 struct Kept {
-    config: Arc<BootConfig>,
-    host: Option<String>,
-    secure: bool,
+    /// Which of the advertised URLs.
+    own_place: usize,
     prefix: String,
     skeleton: Option<Arc<Skeleton>>,
 }
 
+impl<'a> FromIterator<&'a Arc<BootConfig>> for Skeletons {
+    fn from_iter<I: IntoIterator<Item = &'a Arc<BootConfig>>>(configs: I) -> Self {
+        let ways = |config: &Arc<BootConfig>| {
+            (config.name.clone(), Ways { config: Arc::clone(config), kept: ArcSwap::default() })
+        };
+        Self(configs.into_iter().map(ways).collect())
+    }
+}
+
 impl Skeletons {
-    /// What is kept for the configuration at this place, or what `make` makes.
+    /// What is kept for the configuration and this way, or what `make` makes.
     pub(crate) fn get(
         &self,
         config: &Arc<BootConfig>,
-        place: Place<'_>,
+        own_place: usize,
+        prefix: &str,
         make: impl FnOnce() -> Option<Skeleton>,
     ) -> Option<Arc<Skeleton>> {
-        let all = self.0.load();
-        let found = all.iter().find(|kept| {
-            Arc::ptr_eq(&kept.config, config)
-                && kept.host.as_deref() == place.host
-                && kept.secure == place.secure
-                && kept.prefix == place.prefix
-        });
+        let ways = self.0.get(&config.name).filter(|ways| Arc::ptr_eq(&ways.config, config))?;
+        let all = ways.kept.load();
+        let found = all.iter().find(|kept| kept.own_place == own_place && kept.prefix == prefix);
         if let Some(kept) = found {
             return kept.skeleton.clone();
         }
         let skeleton = make().map(Arc::new);
-        let kept = Kept {
-            config: Arc::clone(config),
-            host: place.host.map(str::to_owned),
-            secure: place.secure,
-            prefix: place.prefix.to_owned(),
-            skeleton: skeleton.clone(),
-        };
+        let kept = Kept { own_place, prefix: prefix.to_owned(), skeleton: skeleton.clone() };
         // Somebody else may do the same now; then one of the two is made once more.
-        let others = if all.len() < MAX_KEPT { all.as_slice() } else { &[] };
-        self.0.store(Arc::new([others, &[kept]].concat()));
+        ways.kept.store(Arc::new([all.as_slice(), &[kept]].concat()));
         skeleton
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn every_way_of_every_configuration_is_made_once() {
+        let configs: Vec<Arc<BootConfig>> = (0..100)
+            .map(|n| {
+                let spec = serde_json::json!({"selector": "*", "kernel": "http://h/k"});
+                let spec = serde_json::from_value(spec).unwrap();
+                Arc::new(BootConfig { name: format!("c{n}").parse().unwrap(), spec, revision: 1 })
+            })
+            .collect();
+        let skeletons: Skeletons = configs.iter().collect();
+        let made = Cell::new(0);
+        for _ in 0..3 {
+            for config in &configs {
+                for (own_place, prefix) in [(0, ""), (0, "/apis/bss"), (1, "")] {
+                    let kept = skeletons.get(config, own_place, prefix, || {
+                        made.set(made.get() + 1);
+                        Skeleton::cut("#!ipxe\nchain http://nowhere.invalid/x\n", config)
+                    });
+                    let filled = kept.unwrap().fill(NOBODY, None, 0, "https://there");
+                    assert_eq!(filled, "#!ipxe\nchain https://there/x\n");
+                }
+            }
+        }
+        assert_eq!(made.get(), 300);
     }
 }

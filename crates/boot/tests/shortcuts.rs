@@ -52,8 +52,8 @@ prop_compose! {
         enabled in proptest::bool::weighted(0.8),
         mode in select(vec!["live", "install"]),
         profile in proptest::option::weighted(0.2, Just("night")),
-        // The last two look like the machine that skeletons are made for.
-        params in "(quiet |BOOTIF=none |initrd=own |BOOTIF=01-ff-ff-ff-ff-ff-fe |ff:ff:ff:ff:ff:fe ){0,3}",
+        // The last three look like the machine that skeletons are made for.
+        params in "(quiet |BOOTIF=none |initrd=own |BOOTIF=01-ff-ff-ff-ff-ff-fe |ff:ff:ff:ff:ff:fe |http://nowhere.invalid ){0,3}",
         cloud_init in proptest::option::of(select(vec!["none", "http://ci", "http://ci/"])),
         initrds in 0..3usize,
     ) -> Value {
@@ -160,6 +160,13 @@ fn gaps_are_filled_with_what_this_machine_said() {
         let text = ask(&roster, "mac=52:54:00:00:00:01", Some(&host));
         assert_eq!(text, first.replace("http://one/", &format!("http://{host}/")));
     }
+    // One that is none is not repeated; iPXE asks where it got the script from.
+    for host in ["", "a b", "a\nb", &"h".repeat(262), &"h".repeat(20_000)] {
+        let text = ask(&roster, "mac=52:54:00:00:00:01", Some(host));
+        assert_eq!(text, first.replace("http://one/", "/"));
+    }
+    let long = "h".repeat(261);
+    assert!(ask(&roster, "mac=52:54:00:00:00:01", Some(&long)).contains(&format!("//{long}/")));
     let changed = site(vec![json!({"selector": "*", "kernel": "http://h/other"})], &[]);
     let other = ask(&changed, "mac=52:54:00:00:00:01", Some("one"));
     assert!(other.contains("http://h/other"), "{other}");

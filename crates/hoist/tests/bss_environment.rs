@@ -59,6 +59,13 @@ fn every_value_tells_which_name_of_bss_it_came_from() {
 }
 
 #[test]
+fn a_service_called_bss_beside_it_opens_nothing() {
+    let environment = [("BSS_SERVICE_HOST", "10.96.0.17"), ("BSS_PORT", "tcp://10.96.0.17:27778")];
+    let text = printed(&environment, &[]);
+    assert!(text.contains("auth = \"token\""), "{text}");
+}
+
+#[test]
 fn several_advertised_urls_are_checked_before_anything_starts() {
     let text = printed(&[], &["--advertise", "http://a:1", "--advertise", "http://b:2"]);
     assert!(text.contains("from --advertise\nadvertise = \"http://a:1,http://b:2\""), "{text}");

@@ -20,6 +20,7 @@ mod script;
 mod service;
 mod sightings;
 mod states;
+mod whole_site;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,6 +39,7 @@ use cloud_init::Reports;
 use join_token::JoinTokens;
 use notice::Notices;
 use refresh::Refresh;
+use whole_site::WholeSites;
 
 use crate::inventory::Source;
 use crate::route::{Plane, Route, with_state};
@@ -84,7 +86,9 @@ pub struct Boot {
     contacts: Contacts,
     reports: Arc<Reports>,
     /// Turns for answers with everything in them.
-    whole_sites: Arc<Semaphore>,
+    whole_sites: WholeSites,
+    /// Turns for notices.
+    notice_turns: Arc<Semaphore>,
     keep_kernel: bool,
 }
 
@@ -124,9 +128,6 @@ impl Contacts {
 /// Open to everybody, unless the site has locked it.
 pub(crate) const OPEN: Plane = Plane::Lockable { context: Context::Boot };
 
-/// Answers with everything in them that are made at once.
-const WHOLE_SITES: usize = 2;
-
 impl Boot {
     pub fn new(chassis: &Chassis, grounds: Grounds, settings: BootSettings) -> Self {
         let Grounds { registry, states, backend, source, contacts, data_dir } = grounds;
@@ -143,7 +144,8 @@ impl Boot {
             refresh: Refresh::new(source),
             contacts,
             reports: Arc::default(),
-            whole_sites: Arc::new(Semaphore::new(WHOLE_SITES)),
+            whole_sites: WholeSites::default(),
+            notice_turns: Arc::new(Semaphore::new(refresh::NOTICES)),
             keep_kernel: settings.keep_kernel,
         }
     }
@@ -220,6 +222,7 @@ fn bss_routes() -> Vec<Route<Boot>> {
         Route::post("/boot/v1/scn", OPEN, refresh::scn)
             .summary("BSS: a notice that the state of nodes changed")
             .takes::<serde_json::Map<String, serde_json::Value>>()
+            .body_limit(refresh::MAX_NOTICE)
             .gives_nothing(200),
         Route::get("/boot/v1/service/status", OPEN, service::status)
             .summary("BSS: whether it runs")
@@ -256,7 +259,14 @@ fn bss_routes() -> Vec<Route<Boot>> {
 
 /// JSON with the type that BSS gives it.
 fn bss_json<T: serde::Serialize + ?Sized>(value: &T) -> Response {
+    as_bss_json(json_text(value))
+}
+
+fn as_bss_json(body: impl IntoResponse) -> Response {
     const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=UTF-8");
-    let body = serde_json::to_vec(value).expect("a plain value");
     ([(header::CONTENT_TYPE, JSON)], body).into_response()
+}
+
+fn json_text<T: serde::Serialize + ?Sized>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).expect("a plain value")
 }

@@ -38,6 +38,8 @@ pub struct JwksConfig {
     /// Checked when set, and then required in the token.
     pub issuer: Option<String>,
     pub audience: Option<String>,
+    /// Tokens say who issued them and for whom, whoever that is: BSS asks for no more.
+    pub named: bool,
     /// How often keys are fetched without being asked.
     pub refresh: Duration,
     /// At most one fetch in this time, however many unknown keys are presented.
@@ -60,6 +62,7 @@ impl JwksConfig {
             source,
             issuer: None,
             audience: None,
+            named: false,
             refresh: Duration::from_mins(10),
             refresh_floor: Duration::from_secs(10),
         }
@@ -153,12 +156,12 @@ impl Jwks {
         let mut required = vec!["exp", "sub"];
         if let Some(issuer) = &self.config.issuer {
             validation.set_issuer(&[issuer]);
-            required.push("iss");
         }
         if let Some(audience) = &self.config.audience {
             validation.set_audience(&[audience]);
-            required.push("aud");
         }
+        required.extend((self.config.named || self.config.issuer.is_some()).then_some("iss"));
+        required.extend((self.config.named || self.config.audience.is_some()).then_some("aud"));
         validation.set_required_spec_claims(&required);
         let claims =
             decode::<Claims>(token, &key.key, &validation).map_err(|error| reason(&error))?.claims;

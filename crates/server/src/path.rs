@@ -19,7 +19,8 @@ pub(crate) fn routed(path: &str) -> (GatewayPrefix, &str) {
     }
 }
 
-fn is_boot(path: &str) -> bool {
+/// Whether it is one of BSS's.
+pub(crate) fn is_boot(path: &str) -> bool {
     path.strip_prefix("/boot/v1").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 

@@ -34,12 +34,13 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use bytes::Bytes;
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
-use http::{HeaderValue, Method, header};
+use http::{HeaderValue, Method, StatusCode, Uri, header};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use crate::auth::{BssAuth, Gate, Policy};
 use crate::direct::{Answering, Direct, Head};
 use crate::failure::Failure;
+use crate::path;
 
 /// Who may call a route. Every route has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -426,9 +427,14 @@ impl RouteTable {
     }
 }
 
-async fn unknown_path() -> Failure {
+async fn unknown_path(uri: Uri) -> Response {
+    if path::is_boot(uri.path()) {
+        // In BSS's words: its clients print them.
+        return (StatusCode::NOT_FOUND, "404 page not found\n").into_response();
+    }
     Failure::new(Code::UnknownRoute, "there is no such path")
         .with_remedy("`/openapi.json` lists all of them")
+        .into_response()
 }
 
 /// axum adds `Allow`.

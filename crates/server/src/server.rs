@@ -20,7 +20,7 @@ use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::{DefaultPredicate, Predicate};
 
 use crate::audit::{AuditLog, Retention};
-use crate::auth::{Failures, Gate, Policy};
+use crate::auth::{BssAuth, Failures, Gate, Policy};
 use crate::ca::{self, Ca, CaError, ServerName};
 use crate::clock::{Clock, SystemClock};
 use crate::events::EventBus;
@@ -301,7 +301,11 @@ impl ServerBuilder {
         for context in self.contexts.drain(..) {
             routes.extend(context(&chassis));
         }
-        let jwks = self.jwks.take().map(|config| Arc::new(Jwks::new(config)));
+        let named = self.policy.bss == BssAuth::Jwks;
+        let jwks = self.jwks.take().map(|config| {
+            let named = config.named || named;
+            Arc::new(Jwks::new(JwksConfig { named, ..config }))
+        });
         let table = finish_table(routes)?;
         table.check(&self.policy)?;
         let planes = table.planes();

@@ -89,7 +89,7 @@ fn ds_address(settings: &Settings) -> Result<Option<String>, SettingError> {
 }
 
 fn s3(settings: &Settings) -> Result<Option<S3>, SettingError> {
-    let Some(endpoint) = url(settings, "s3.endpoint")? else { return Ok(None) };
+    let Some(endpoint) = s3_endpoint(settings)? else { return Ok(None) };
     let access = key(settings, "s3.access_key_file", ["HOIST_S3_ACCESS_KEY", "S3_ACCESS_KEY"])?;
     let secret = key(settings, "s3.secret_key_file", ["HOIST_S3_SECRET_KEY", "S3_SECRET_KEY"])?;
     Ok(Some(S3 {
@@ -99,6 +99,17 @@ fn s3(settings: &Settings) -> Result<Option<S3>, SettingError> {
         secret_key: secret.expose_secret().to_owned(),
         bucket: settings.text("s3.bucket").to_owned(),
     }))
+}
+
+/// Buckets are the first part of the path, so there is none before; and the host is signed as
+/// clients write it, without the port that goes without saying.
+fn s3_endpoint(settings: &Settings) -> Result<Option<String>, SettingError> {
+    let Some(text) = settings.given("s3.endpoint") else { return Ok(None) };
+    let base = read_url(text).filter(|(_, path)| path.is_empty()).map(|(base, _)| base);
+    let reason = "write it as http://HOST:PORT or https://HOST:PORT, without a path";
+    let base = base.ok_or_else(|| settings.wrong("s3.endpoint", reason.to_owned()))?;
+    let usual = if base.starts_with("https:") { ":443" } else { ":80" };
+    Ok(Some(base.strip_suffix(usual).unwrap_or(&base).to_owned()))
 }
 
 /// From its file, else from the first variable that has it. Never from the command line or the
@@ -179,6 +190,25 @@ mod tests {
         assert!(!settings.print().contains("hunter2") && !format!("{read:?}").contains("hunter2"));
         fs_err::write(&secret, "x".repeat(5000)).unwrap();
         assert!(s3(&settings).unwrap_err().to_string().contains("one line"));
+    }
+
+    #[test]
+    fn the_endpoint_of_s3_is_what_clients_say_to_it() {
+        let read = |text| s3_endpoint(&with("s3.endpoint", text)).map(Option::unwrap_or_default);
+        for (given, expected) in [
+            ("http://rgw:8080/", "http://rgw:8080"),
+            ("https://rgw:443", "https://rgw"),
+            ("http://rgw:80/", "http://rgw"),
+            ("http://rgw:443", "http://rgw:443"),
+            ("https://[fd00::443]:443", "https://[fd00::443]"),
+            ("https://[fd00::443]", "https://[fd00::443]"),
+        ] {
+            assert_eq!(read(given).unwrap(), expected, "{given}");
+        }
+        for wrong in ["http://rgw/s3", "http://rgw/s3/", "rgw:8080", "s3://rgw", "http://u:p@rgw"] {
+            let error = read(wrong).unwrap_err().to_string();
+            assert!(error.contains("without a path"), "{wrong}: {error}");
+        }
     }
 
     #[test]

@@ -96,12 +96,14 @@ impl Settings {
         }
     }
 
-    /// What BSS did: check tokens if it was given keys, else let everybody in.
+    /// What BSS did: check tokens if it was given keys, else let everybody in. Only names that
+    /// mean something to BSS tell that it was here: Kubernetes sets `BSS_PORT` and others in every
+    /// pod beside a service called `bss`.
     fn take_auth(&mut self, environment: &BTreeMap<String, String>) {
         let keys = environment.get("BSS_JWKS_URL").filter(|url| !url.is_empty());
         if keys.is_some() {
             self.take_over("bss.auth", "BSS_JWKS_URL", "jwks".to_owned());
-        } else if environment.keys().any(|name| name.starts_with("BSS_")) {
+        } else if environment.keys().any(|name| name.starts_with("BSS_") && is_taken(name)) {
             self.take_over("bss.auth", "environment, which has no BSS_JWKS_URL", "open".to_owned());
         }
     }
@@ -122,14 +124,14 @@ impl Settings {
     }
 }
 
+fn is_taken(name: &str) -> bool {
+    SAME.iter().chain(&SECONDS).chain(&CHAIN).any(|(known, _)| *known == name)
+}
+
 fn left(environment: &BTreeMap<String, String>) -> Vec<(String, &'static str)> {
-    let taken = |name: &str| {
-        let tables = SAME.iter().chain(&SECONDS).chain(&CHAIN);
-        tables.into_iter().any(|(known, _)| *known == name)
-    };
     let reason = |name: &str| {
         let known = LEFT.iter().find(|(start, _)| name.starts_with(start));
-        known.filter(|_| !taken(name)).map(|(_, reason)| *reason)
+        known.filter(|_| !is_taken(name)).map(|(_, reason)| *reason)
     };
     environment.keys().filter_map(|name| Some((name.clone(), reason(name)?))).collect()
 }
@@ -220,9 +222,25 @@ mod tests {
         let auth = |pairs: &[(&str, &str)]| settings(pairs).text("bss.auth").to_owned();
         assert_eq!(auth(&[]), "token");
         assert_eq!(auth(&[("S3_ENDPOINT", "http://rgw"), ("ETCD_HOST", "e")]), "token");
+        assert_eq!(auth(&[("BSS_DEBUG", "true")]), "token");
         assert_eq!(auth(&[("BSS_RETRY_DELAY", "30")]), "open");
         assert_eq!(auth(&[("BSS_JWKS_URL", "")]), "open");
         assert_eq!(auth(&[("BSS_JWKS_URL", "http://h/keys")]), "jwks");
+    }
+
+    #[test]
+    fn a_service_of_kubernetes_called_bss_opens_nothing() {
+        let settings = settings(&[
+            ("BSS_SERVICE_HOST", "10.96.0.17"),
+            ("BSS_SERVICE_PORT", "27778"),
+            ("BSS_SERVICE_PORT_HTTP", "27778"),
+            ("BSS_PORT", "tcp://10.96.0.17:27778"),
+            ("BSS_PORT_27778_TCP", "tcp://10.96.0.17:27778"),
+            ("BSS_PORT_27778_TCP_PROTO", "tcp"),
+            ("BSS_PORT_27778_TCP_PORT", "27778"),
+            ("BSS_PORT_27778_TCP_ADDR", "10.96.0.17"),
+        ]);
+        assert_eq!(settings.text("bss.auth"), "token");
     }
 
     #[test]

@@ -27,8 +27,8 @@ pub struct Draft<'a> {
     pub(super) artifacts: BTreeMap<ArtifactName, Option<Artifact>>,
     pub(super) configs: BTreeMap<Name, Option<BootConfig>>,
     pub(super) states: BTreeMap<NodeId, Option<BootState>>,
-    bss: BTreeMap<BssKey, Option<BssRecord>>,
-    images: BTreeMap<BssImageKey, Option<BssImage>>,
+    pub(super) bss: BTreeMap<BssKey, Option<BssRecord>>,
+    pub(super) images: BTreeMap<BssImageKey, Option<BssImage>>,
     /// Nodes that their source writes.
     pub(super) imported: BTreeSet<NodeId>,
     sets: BTreeMap<Name, AppliedSet>,
@@ -389,6 +389,9 @@ impl<'a> Draft<'a> {
         if let Some(state) = self.boot_state(id) {
             let kept = returning::kept(state, machine);
             self.states.insert(id, kept);
+        }
+        if self.roster.bss(&BssKey::Id(id)).is_some() {
+            self.bss.insert(BssKey::Id(id), None);
         }
     }
 }

@@ -2,14 +2,15 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use hoist_boot::cloud_init::host_name;
+use hoist_boot::bss::host_name;
 use hoist_inventory::Roster;
 use hoist_model::Node;
 use serde::{Deserialize, Serialize};
 
 use super::sightings::{Endpoint, Sightings};
-use super::{Boot, bss_json};
+use super::{Boot, bss_json, json_text};
 use crate::extract::Query;
+use crate::failure::Failure;
 
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Asked {
@@ -26,9 +27,15 @@ struct Row {
     last_epoch: i64,
 }
 
-pub(super) async fn get(State(boot): State<Boot>, Query(asked): Query<Asked>) -> Response {
-    let rows = rows(&boot.registry.roster(), &boot.sightings, &asked);
-    bss_json(&rows)
+pub(super) async fn get(
+    State(boot): State<Boot>,
+    Query(asked): Query<Asked>,
+) -> Result<Response, Failure> {
+    if asked.name.is_empty() {
+        let sightings = boot.sightings.clone();
+        return boot.whole_site(move |roster| json_text(&rows(roster, &sightings, &asked))).await;
+    }
+    Ok(bss_json(&rows(&boot.registry.roster(), &boot.sightings, &asked)))
 }
 
 fn rows(roster: &Roster, sightings: &Sightings, asked: &Asked) -> Vec<Row> {

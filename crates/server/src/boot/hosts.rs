@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use hoist_api::Code;
-use hoist_boot::cloud_init::host_name;
+use hoist_boot::bss::host_name;
 use hoist_boot::parameters as boot_parameters;
 use hoist_inventory::{Roster, States};
 use hoist_model::node::{Arch, Power};
@@ -13,7 +13,7 @@ use hoist_model::{BootParameters, Mac, Nid, Node};
 use http::Uri;
 use serde::Serialize;
 
-use super::{Boot, bss_json, parameters};
+use super::{Boot, bss_json, json_text, parameters};
 use crate::failure::Failure;
 
 /// One node. BSS has further members that the inventory does not keep; all of those are optional.
@@ -51,9 +51,11 @@ pub(super) async fn get(State(boot): State<Boot>, uri: Uri) -> Result<Response, 
     let asked = parameters::by_query(&uri)?;
     let states = boot.states.clone();
     let Some(asked) = asked else {
-        let answer = move |roster: &Roster| bss_json(&all(roster, &states));
-        return boot.whole_site(answer).await;
+        return boot.whole_site(move |roster| json_text(&all(roster, &states))).await;
     };
+    if !asked.addresses() {
+        return Err(Failure::new(Code::BadParameter, "No specified data requested"));
+    }
     let roster = boot.registry.roster();
     let found = nodes(&roster, &asked)?;
     Ok(bss_json(&found.into_iter().map(|node| host(node, &states)).collect::<Vec<_>>()))
@@ -63,26 +65,9 @@ pub(super) async fn dumpstate(State(boot): State<Boot>) -> Result<Response, Fail
     let states = boot.states.clone();
     boot.whole_site(move |roster| {
         let components = all(roster, &states);
-        bss_json(&Dump { components, params: boot_parameters::all(roster) })
+        json_text(&Dump { components, params: boot_parameters::all(roster) })
     })
     .await
-}
-
-impl Boot {
-    /// An answer with everything in it: a few at a time, and not on the threads that answer
-    /// booting machines.
-    async fn whole_site<F>(&self, answer: F) -> Result<Response, Failure>
-    where
-        F: FnOnce(&Roster) -> Response + Send + 'static,
-    {
-        let turn = Arc::clone(&self.whole_sites).acquire_owned().await;
-        let roster = self.registry.roster();
-        let work = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            answer(&roster)
-        });
-        work.await.map_err(|_| Failure::new(Code::Internal, "the answer could not be made"))
-    }
 }
 
 fn all(roster: &Roster, states: &States) -> Vec<Host> {

@@ -7,12 +7,13 @@ use hoist_api::admin::{Context, Verb};
 use hoist_api::bss::{ImportParameters, ImportedParameters, LeftOut};
 use hoist_boot::asked::integer;
 use hoist_boot::parameters::{self, Done, Refused};
+use hoist_inventory::Roster;
 use hoist_inventory::plan::Draft;
 use hoist_inventory::registry::{Terms, WriteError};
 use hoist_model::BootParameters;
 use http::{HeaderName, HeaderValue, StatusCode, Uri};
 
-use super::{Boot, bss_json};
+use super::{Boot, bss_json, json_text};
 use crate::auth::AuditContext;
 use crate::extract::{Json, Query, read_body};
 use crate::failure::Failure;
@@ -68,9 +69,9 @@ pub(super) fn routes() -> Vec<Route<Boot>> {
 async fn get(State(boot): State<Boot>, uri: Uri, request: Request) -> Result<Response, Failure> {
     let asked = by_query(&uri)?;
     let body = read_body(request).await?;
-    let roster = boot.registry.roster();
+    let everything = |roster: &Roster| json_text(&parameters::all(roster));
     let filter = match (asked, body.trim_ascii().is_empty()) {
-        (None, true) => return Ok(bss_json(&parameters::all(&roster))),
+        (None, true) => return boot.all_parameters(everything).await,
         (asked, true) => asked.unwrap_or_default(),
         (Some(mut asked), false) => {
             // The query says enough; a body that cannot be read does not matter then.
@@ -84,11 +85,11 @@ async fn get(State(boot): State<Boot>, uri: Uri, request: Request) -> Result<Res
             asked
         }
         (None, false) => match BootParameters::parse(&body).map_err(unreadable)? {
-            None => return Ok(bss_json(&parameters::all(&roster))),
+            None => return boot.all_parameters(everything).await,
             Some(filter) => filter,
         },
     };
-    Ok(bss_json(&parameters::find(&roster, &filter)?))
+    Ok(bss_json(&parameters::find(&boot.registry.roster(), &filter)?))
 }
 
 async fn post(
@@ -204,13 +205,16 @@ async fn import(
     }))
 }
 
-/// `name`, `mac` and `nid`, repeated or joined by commas; `None` when there is none of them.
+/// `name`, `mac` and `nid`, repeated or joined by commas; `None` when there is none of them. One
+/// without a value asks for nothing, not for everything.
 pub(super) fn by_query(uri: &Uri) -> Result<Option<BootParameters>, Failure> {
     let axum::extract::Query(pairs) =
         axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri)
             .map_err(|_| Failure::new(Code::BadParameter, "the query string cannot be read"))?;
     let mut asked = BootParameters::default();
+    let mut filtered = false;
     for (name, value) in pairs {
+        filtered |= matches!(name.as_str(), "name" | "mac" | "nid");
         let values = value.split(',').map(str::trim).filter(|value| !value.is_empty());
         match name.as_str() {
             "name" => asked.hosts.extend(values.map(str::to_owned)),
@@ -223,7 +227,7 @@ pub(super) fn by_query(uri: &Uri) -> Result<Option<BootParameters>, Failure> {
             _ => {}
         }
     }
-    Ok(asked.addresses().then_some(asked))
+    Ok(filtered.then_some(asked))
 }
 
 fn nid(text: &str) -> Result<i32, Failure> {

@@ -2,13 +2,16 @@
 //!
 //! Anybody may say so, so it costs at most one reading in a while, however many say it.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use hoist_api::Code;
 use http::{HeaderValue, StatusCode, header};
-use serde_json::Value;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -20,8 +23,14 @@ use crate::inventory::Source;
 /// Least time between two readings that were asked for.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// How long `POST /boot/v1/hosts` waits for the reading to end. Gateways give up after 10 s.
+/// How long `POST /boot/v1/hosts` waits for the reading to end, and a notice for its turn. Gateways
+/// give up after 10 s.
 const PATIENCE: Duration = Duration::from_secs(8);
+
+/// Largest notice: of a hundred thousand nodes.
+pub(super) const MAX_NOTICE: usize = 2 * 1024 * 1024;
+/// Notices that are read at once.
+pub(super) const NOTICES: usize = 8;
 
 /// Cheap to clone; all clones are the same.
 #[derive(Debug, Clone)]
@@ -83,18 +92,101 @@ pub(super) async fn hosts(State(boot): State<Boot>) -> Response {
 /// `POST /boot/v1/scn`: a notice that the state of nodes changed. What it says is not taken from
 /// it, but from the source.
 pub(super) async fn scn(State(boot): State<Boot>, request: Request) -> Result<StatusCode, Failure> {
-    let body = read_body(request).await?;
-    let notice = serde_json::Deserializer::from_slice(&body).into_iter::<Value>().next();
-    let Some(Ok(Value::Object(members))) = notice else { return Ok(StatusCode::BAD_REQUEST) };
-    let named = members.iter().find(|(name, _)| name.eq_ignore_ascii_case("components"));
-    let good = match named.map(|(_, value)| value) {
-        None | Some(Value::Null) => true,
-        Some(Value::Array(names)) => names.iter().all(Value::is_string),
-        Some(_) => false,
-    };
-    if !good {
+    let late = |_| Failure::new(Code::Timeout, "there are too many notices, or yours is too slow");
+    // Held while the body arrives: what is not read yet costs no memory.
+    let turn = boot.notice_turns.acquire();
+    let _turn = tokio::time::timeout(PATIENCE, turn).await.map_err(late)?;
+    let body = tokio::time::timeout(PATIENCE, read_body(request)).await.map_err(late)??;
+    let good = tokio::task::spawn_blocking(move || is_notice(&body)).await;
+    if !good.unwrap_or(false) {
         return Ok(StatusCode::BAD_REQUEST);
     }
     boot.refresh.soon();
     Ok(StatusCode::OK)
+}
+
+/// A notice, of which nothing is kept: anybody may send one, with anything in it.
+struct Notice;
+
+/// A text, of which a byte is kept.
+struct Text {
+    is_components: bool,
+}
+
+fn is_notice(body: &[u8]) -> bool {
+    let mut values = serde_json::Deserializer::from_slice(body).into_iter::<Notice>();
+    matches!(values.next(), Some(Ok(_)))
+}
+
+impl<'de> Deserialize<'de> for Notice {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Self)
+    }
+}
+
+impl<'de> Visitor<'de> for Notice {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a notice")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self, A::Error> {
+        while let Some(Text { is_components }) = members.next_key()? {
+            if is_components {
+                members.next_value::<Option<Vec<Text>>>()?;
+            } else {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reads;
+        impl Visitor<'_> for Reads {
+            type Value = Text;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Text, E> {
+                Ok(Text { is_components: text.eq_ignore_ascii_case("components") })
+            }
+        }
+        deserializer.deserialize_str(Reads)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notices_are_read_as_leniently_as_by_bss() {
+        for good in [
+            "{}",
+            r#"{"Components": ["x1"], "State": "On", "more": [{"a": [1]}]} and more"#,
+            r#"{"COMPONENTS": null, "components": ["x1", "x\u0032"]}"#,
+            r#"{"Compo\u006eents": []}"#,
+        ] {
+            assert!(is_notice(good.as_bytes()), "{good}");
+        }
+        let deep = format!("{{\"a\": {}", "[".repeat(100_000));
+        for wrong in [
+            "",
+            "null",
+            "[]",
+            "{",
+            r#"{"components": "x"}"#,
+            r#"{"Components": [1]}"#,
+            r#"{"State": }"#,
+            &deep,
+        ] {
+            assert!(!is_notice(wrong.as_bytes()), "{}", &wrong[..wrong.len().min(40)]);
+        }
+    }
 }

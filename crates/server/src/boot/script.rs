@@ -20,15 +20,16 @@ use crate::peer::{GatewayPrefix, Peer};
 
 pub(super) const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=UTF-8");
 
+/// Rounds after which a machine that has to wait is asked to wait as long as ever.
+const LONG: u32 = 99;
+
 /// Without waiting; `None` when there is something to wait for, or a problem to tell.
 pub(super) fn direct(boot: &Boot, head: &Head<'_>) -> Option<http::Response<Bytes>> {
     let asked = Asked::parse(head.uri.query().unwrap_or_default()).ok()?;
     let now = boot.chassis.clock.now();
     let answer = boot.answer(&asked, place(head.headers, head.peer, head.prefix), now);
     let Answer::Script { text, served } = answer else { return None };
-    if !boot.note(&asked, &served, head.peer, head.headers, now) {
-        return None;
-    }
+    let text = boot.served(head, &asked, text, &served, now);
     boot.tell(head.peer, head.headers);
     let mut response = http::Response::new(Bytes::from(text));
     response.headers_mut().insert(header::CONTENT_TYPE, TEXT);
@@ -55,10 +56,8 @@ pub(super) async fn bootscript(
     };
     match answer {
         Answer::Script { text, served } => {
-            if !boot.note(&asked, &served, &peer, &headers, now) {
-                return Err(Failure::new(Code::TooManyRequests, "you ask too often")
-                    .with_remedy("wait as long as the script says"));
-            }
+            let head = Head { uri: &uri, headers: &headers, peer: &peer, prefix };
+            let text = boot.served(&head, &asked, text, &served, now);
             Ok(([(header::CONTENT_TYPE, TEXT)], text).into_response())
         }
         Answer::Parts { parts, .. } => Ok(json(parts)),
@@ -113,35 +112,54 @@ impl Boot {
         self.booter.answer(&roster, asked, place, now, |id| self.one_boots.state(&roster, id))
     }
 
-    /// Remembers what was served; false when a stranger asks too often.
+    /// The script that is sent: a stranger who asks too often is put off for long. An error would
+    /// end its boot.
+    fn served(
+        &self,
+        head: &Head<'_>,
+        asked: &Asked<'_>,
+        text: String,
+        served: &Served,
+        now: Timestamp,
+    ) -> String {
+        if self.note(asked, served, head, now) == Allowance::Within || served.what != What::AskAgain
+        {
+            return text;
+        }
+        let later = Asked { wait: LONG, ..asked.clone() };
+        match self.answer(&later, place(head.headers, head.peer, head.prefix), now) {
+            Answer::Script { text, served } if served.what == What::AskAgain => text,
+            _ => text,
+        }
+    }
+
+    /// Remembers what was served.
     fn note(
         &self,
         asked: &Asked<'_>,
         served: &Served,
-        peer: &Peer,
-        headers: &HeaderMap,
+        head: &Head<'_>,
         now: Timestamp,
-    ) -> bool {
-        let from = self.chassis.proxies.client(peer, headers);
+    ) -> Allowance {
+        let from = self.chassis.proxies.client(head.peer, head.headers);
         match (served.node, &served.what) {
             (Some(node), What::Boot { name, revision, hand_out, .. }) => {
                 self.sightings.booted(node, name, *revision, from, now);
                 if let Some(out) = hand_out {
                     self.one_boots.hand_out(node, HandOut::clone(out));
                 }
-                true
+                Allowance::Within
             }
             (Some(node), What::Disk) => {
                 self.sightings.booted(node, "disk", 0, from, now);
-                true
+                Allowance::Within
             }
-            (Some(_), What::Hold | What::AskAgain | What::Discovery) => true,
+            (Some(_), What::Hold | What::AskAgain | What::Discovery) => Allowance::Within,
             (None, what) => {
-                let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
-                let booted = matches!(what, What::Boot { .. } | What::Discovery);
+                let agent = head.headers.get(header::USER_AGENT);
+                let agent = agent.and_then(|agent| agent.to_str().ok());
                 let arch = asked.arch.as_deref();
-                let seen = self.sightings.stranger(&asked.who, arch, from, agent, booted, now);
-                seen == Allowance::Within
+                self.sightings.stranger(&asked.who, arch, from, agent, what, now)
             }
         }
     }

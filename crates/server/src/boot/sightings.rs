@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use compact_str::CompactString;
 use futures_util::StreamExt;
-use hoist_boot::Who;
+use hoist_boot::{What, Who};
 use hoist_model::{Mac, NodeId};
 use hoist_store::{Change, Key, Op, Prefix, Record, Revision, Store, StoreError, Txn};
 use jiff::Timestamp;
@@ -235,26 +235,21 @@ impl Sightings {
     }
 
     /// A machine that nobody knows asked. Only MACs are remembered: other names are made up too
-    /// easily.
+    /// easily. Those that boot parameters were written for are as few as these are.
     pub(super) fn stranger(
         &self,
         who: &Who<'_>,
         arch: Option<&str>,
         from: IpAddr,
         agent: Option<&str>,
-        booted: bool,
+        what: &What,
         now: Timestamp,
     ) -> Allowance {
         let moment = Instant::now();
         let mut strangers = lock(&self.0.strangers);
-        if strangers.sources.len() >= MAX_SOURCES {
-            strangers.sources.retain(|_, meter| meter.0 > moment);
-        }
-        if strangers.sources.len() < MAX_SOURCES || strangers.sources.contains_key(&from) {
-            let meter = strangers.sources.entry(from).or_insert(Meter(moment));
-            if !meter.take(PER_SOURCE, moment) {
-                return Allowance::TooOften;
-            }
+        let limited = !matches!(what, What::Boot { .. });
+        if limited && !strangers.lets(from, moment) {
+            return Allowance::TooOften;
         }
         let Who::Mac(mac, _) = who else { return Allowance::Within };
         if strangers.known.len() >= MAX_STRANGERS && !strangers.known.contains_key(mac) {
@@ -274,11 +269,14 @@ impl Sightings {
             meter: Meter(moment),
             changed: true,
         });
+        if limited && !tracked.meter.take(PER_MAC, moment) {
+            return Allowance::TooOften;
+        }
         let stranger = &mut tracked.stranger;
         stranger.last = now;
         stranger.count += 1;
         stranger.from = from;
-        stranger.booted |= booted;
+        stranger.booted |= matches!(what, What::Boot { .. } | What::Discovery);
         if let Some(arch) = arch {
             stranger.arch = Some(arch.to_owned());
         }
@@ -286,7 +284,7 @@ impl Sightings {
             stranger.agent = Some(agent.chars().filter(|c| !c.is_control()).take(64).collect());
         }
         tracked.changed = true;
-        if tracked.meter.take(PER_MAC, moment) { Allowance::Within } else { Allowance::TooOften }
+        Allowance::Within
     }
 
     /// Machines that nobody knew when they asked, the latest first.
@@ -308,6 +306,17 @@ impl Sightings {
 }
 
 impl Strangers {
+    /// Whether the address may ask once more.
+    fn lets(&mut self, from: IpAddr, moment: Instant) -> bool {
+        if self.sources.len() >= MAX_SOURCES {
+            self.sources.retain(|_, meter| meter.0 > moment);
+        }
+        if self.sources.len() >= MAX_SOURCES && !self.sources.contains_key(&from) {
+            return true;
+        }
+        self.sources.entry(from).or_insert(Meter(moment)).take(PER_SOURCE, moment)
+    }
+
     /// Drops the tenth that was not seen for longest.
     fn make_room(&mut self) {
         let mut by_age: Vec<_> =
@@ -436,8 +445,10 @@ impl Sightings {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                Err(error) = self.follow_once() => {
-                    tracing::debug!(%error, "boot history of others is not followed");
+                ended = self.follow_once() => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, "boot history of others is not followed");
+                    }
                 }
             }
             tokio::select! {

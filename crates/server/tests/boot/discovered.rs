@@ -19,10 +19,6 @@ async fn a_stranger_waits_is_listed_and_boots_once_it_is_adopted() {
     assert!(first.contains("sleep 10\n") && first.contains("&wait=1"), "{first}");
     let next = format!("mac={}&arch=x86_64&wait=3", mac(7));
     let later = bootscript(&site, &next).await.expect(200).text();
-    let pause = |text: &str| -> u64 {
-        let line = text.lines().find_map(|line| line.strip_prefix("sleep ")).expect("a pause");
-        line.parse().expect("a number")
-    };
     assert!(pause(&later) > pause(&first), "it is asked less and less often: {later}");
 
     let listed = site.get(LIST).await.expect(200).json();
@@ -106,30 +102,58 @@ async fn a_machine_that_is_declared_or_forgotten_is_listed_no_more() {
     site.stop().await;
 }
 
+/// How long a script has its machine wait.
+fn pause(text: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix("sleep ")).expect("a pause");
+    line.parse().expect("a number")
+}
+
 #[tokio::test]
-async fn a_stranger_who_asks_too_often_is_cut_and_others_are_not() {
+async fn a_stranger_who_asks_too_often_waits_long_and_others_do_not() {
     let site = Site::start().await;
     site.apply(&[node_document(1), config("base", &json!({}))]).await;
-    let mut limited = 0;
+    let mut put_off = 0;
     for _ in 0..30 {
-        let answer = bootscript(&site, &format!("mac={}", mac(7))).await;
-        if answer.status != 200 {
-            answer.expect(429);
-            limited += 1;
-        }
+        let told = script(&site, 7).await;
+        assert!(told.contains("chain --replace "), "it goes on asking: {told}");
+        put_off += u32::from(pause(&told) > 200);
     }
-    assert!(limited >= 10, "{limited} of 30");
-    bootscript(&site, &format!("mac={}", mac(8))).await.expect(200);
+    assert!(put_off >= 10, "{put_off} of 30");
+    let listed = site.get(LIST).await.expect(200).json();
+    assert_eq!(listed["items"][0]["count"], 30 - put_off, "they leave no trace either");
+    assert_eq!(pause(&script(&site, 8).await), 10);
     // A known node asks as often as it likes, from the same address.
     for _ in 0..150 {
         assert!(script(&site, 1).await.contains("http://k/base"));
     }
     // Many strangers from one address are limited together.
-    let mut refused = 0;
+    let mut put_off = 0;
     for n in 1000..1200 {
-        refused += u32::from(bootscript(&site, &format!("mac={}", mac(n))).await.status == 429);
+        put_off += u32::from(pause(&script(&site, n).await) > 200);
     }
-    assert!(refused > 0);
+    assert!(put_off > 0);
     assert!(script(&site, 1).await.contains("http://k/base"));
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn machines_that_something_was_written_for_boot_however_many_share_an_address() {
+    let site = Site::start().await;
+    let macs: Vec<String> = (0..300).map(mac).collect();
+    for body in [
+        json!({"macs": macs, "kernel": "http://k/own"}),
+        json!({"hosts": ["Unknown-x86_64"], "kernel": "http://k/discovery"}),
+    ] {
+        site.put("/boot/v1/bootparameters", &body).await.expect(200);
+    }
+    for mac in &macs {
+        let told = bootscript(&site, &format!("mac={mac}")).await.expect(200).text();
+        assert!(told.contains("http://k/own"), "{told}");
+    }
+    for n in 1000..1300 {
+        let query = format!("mac={}&arch=x86_64", mac(n));
+        let told = bootscript(&site, &query).await.expect(200).text();
+        assert!(told.contains("http://k/discovery"), "{told}");
+    }
     site.stop().await;
 }

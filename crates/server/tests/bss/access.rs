@@ -5,7 +5,7 @@ use hoist_server::jwks::{JwksConfig, JwksSource};
 use serde_json::json;
 
 use crate::issuer::{Issuer, publish};
-use crate::site::Site;
+use crate::site::{Site, document};
 
 const PATH: &str = "/boot/v1/bootparameters";
 
@@ -75,8 +75,16 @@ async fn with_a_key_set_any_token_it_verifies_will_do() {
     site.ask_as_nobody("GET", PATH).send().await.expect(401);
     let expired = issuer.sign(&json!({"sub": "ochami", "exp": 1}));
     site.ask_as(&expired, "GET", PATH).send().await.expect(401);
-    let stranger = Issuer::new("one").sign(&json!({"sub": "x", "exp": exp}));
+    let stranger = json!({"sub": "x", "iss": "i", "aud": "a", "exp": exp});
+    let stranger = Issuer::new("one").sign(&stranger);
     site.ask_as(&stranger, "GET", PATH).send().await.expect(401);
+    for missing in ["sub", "iss", "aud", "exp"] {
+        let mut claims = json!({"sub": "ochami", "iss": "i", "aud": ["a", "b"], "exp": exp});
+        site.ask_as(&issuer.sign(&claims), "GET", PATH).send().await.expect(200);
+        claims.as_object_mut().expect("an object").remove(missing);
+        let answer = site.ask_as(&issuer.sign(&claims), "GET", PATH).send().await;
+        assert_eq!(answer.status, 401, "{missing}");
+    }
 }
 
 #[tokio::test]
@@ -95,4 +103,81 @@ async fn wrong_methods_are_answered_as_by_bss_under_both_prefixes() {
     assert_eq!(problem["detail"], "allow GET");
     assert_eq!(problem["title"], "Method Not Allowed");
     assert_eq!(problem["type"], "about:blank");
+}
+
+#[tokio::test]
+async fn paths_that_bss_does_not_have_are_told_in_its_words() {
+    let site = Site::start().await;
+    for path in ["/boot/v1", "/boot/v1/", "/boot/v1/kettle", "/apis/bss/boot/v1/hosts/x/"] {
+        for method in ["GET", "POST"] {
+            let answer = site.ask_as_nobody(method, path).send().await.expect(404);
+            assert_eq!(answer.header("content-type"), "text/plain; charset=utf-8");
+            assert_eq!(answer.text(), "404 page not found\n", "{method} {path}");
+        }
+    }
+    for path in ["/boot/v2/kettle", "/boot/v10", "/kettle"] {
+        site.ask_as_nobody("GET", path).send().await.problem(404, "unknown-route");
+    }
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_no_mac_is_a_machine_that_nobody_knows() {
+    let site = Site::start().await;
+    site.add(&crate::site::node(1)).await;
+    let ask = async |query: &str| {
+        let path = format!("/boot/v1/bootscript?{query}");
+        site.ask_as_nobody("GET", &path).send().await
+    };
+    for mac in ["zz", "00:11:22:33:44:55:66:77", "kettle"] {
+        let text = ask(&format!("mac={mac}")).await.expect(200).text();
+        assert!(text.contains("sleep 10\n") && text.contains(&format!("={mac}&")), "{text}");
+        ask(&format!("mac={mac}&arch=x86_64")).await.expect(404);
+    }
+    let body = json!({"hosts": ["n1"], "kernel": "http://h/k"});
+    site.put(PATH, &body).await.expect(200);
+    for better in ["name=n1", "nid=1"] {
+        let text = ask(&format!("mac=zz&{better}")).await.expect(200).text();
+        assert!(text.contains("http://h/k"), "{text}");
+    }
+    for wrong in ["", "mac=", "mac=&name=&nid=", "nid=-1", "mac=a%0achain+http://evil"] {
+        let answer = ask(wrong).await.expect(400);
+        assert_eq!(answer.header("content-type"), "application/problem+json");
+    }
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_filter_without_a_value_is_not_everything() {
+    let site = Site::start().await;
+    site.add(&crate::site::node(1)).await;
+    site.put(PATH, &json!({"hosts": ["n1"], "kernel": "http://h/k"})).await.expect(200);
+    for path in [PATH, "/boot/v1/hosts"] {
+        for query in ["name=", "mac=", "nid=", "name", "name=,&mac=%20"] {
+            let problem = site.get(&format!("{path}?{query}")).await.expect(400).json();
+            assert_eq!(problem["detail"], "No specified data requested", "{path}?{query}");
+        }
+        let one = site.get(&format!("{path}?name=&nid=1")).await.expect(200).json();
+        assert_eq!(one.as_array().map(Vec::len), Some(1));
+    }
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_called_like_a_reserved_tag_takes_nothing_from_it() {
+    let site = Site::start().await;
+    site.apply(&[
+        document("Node", "Default", &json!({"nid": 1})),
+        document("Node", "other", &json!({"nid": 2})),
+    ])
+    .await;
+    for (host, kernel) in [("Default", "http://h/everybody"), ("default", "http://h/one")] {
+        site.put(PATH, &json!({"hosts": [host], "kernel": kernel})).await.expect(200);
+    }
+    for (nid, kernel) in [(1, "http://h/one"), (2, "http://h/everybody")] {
+        let path = format!("/boot/v1/bootscript?nid={nid}");
+        let text = site.ask_as_nobody("GET", &path).send().await.expect(200).text();
+        assert!(text.contains(kernel), "{text}");
+    }
+    site.stop().await;
 }

@@ -108,7 +108,6 @@ async fn a_site_without_spire_says_what_is_missing() {
 async fn a_spire_that_hangs_costs_others_nothing() {
     let spire = Helper::start(Manner::Hangs).await;
     let site = site(Some(spire.url()), None).await;
-    let started = Instant::now();
     // More than may be under way at once.
     let stuck = (0..100).map(|n| {
         let path = script(n % 3);
@@ -118,18 +117,19 @@ async fn a_spire_that_hangs_costs_others_nothing() {
     let stuck = async {
         let statuses = futures_util::future::join_all(stuck).await;
         assert!(statuses.iter().all(|status| *status == 500), "{statuses:?}");
-        // Two seconds of waiting and two of asking.
-        assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
     };
     let others = async {
         spire.got_at_least(10).await;
-        let started = Instant::now();
         for _ in 0..100 {
             site.ask_as_nobody("GET", &script(3)).send().await.expect(200);
         }
-        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
     };
-    tokio::join!(stuck, others);
+    let mut stuck = Box::pin(stuck);
+    tokio::select! {
+        () = others => {}
+        () = &mut stuck => panic!("a hundred scripts took longer than giving up on a token"),
+    }
+    stuck.await;
     assert!(spire.got().len() <= 100, "nothing is sent twice");
     site.stop().await;
 }
@@ -160,7 +160,8 @@ async fn a_notice_that_nobody_takes_slows_no_script() {
     for _ in 0..300 {
         site.ask_as_nobody("GET", &script(3)).send().await.expect(200);
     }
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    // Ten minutes, if each waited for its notice.
+    assert!(started.elapsed() < Duration::from_mins(1), "{:?}", started.elapsed());
     let got = notified.got_at_least(1).await;
     assert!(got.len() < 300, "only so many are under way");
     site.stop().await;

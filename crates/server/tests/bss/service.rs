@@ -121,7 +121,8 @@ async fn a_store_that_is_away_is_told_within_a_moment_and_nothing_empties() {
     let stored = told(&site, "storage/status", 500).await;
     let expected = json!({"bss-storage-backend": {"name": "etcd", "status": "error"}});
     assert_eq!(stored, expected);
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    // A request has thirty seconds; a moment is less, also on a busy machine.
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     assert_eq!(told(&site, "etcd", 500).await, json!({"bss-status-etcd": "error"}));
     let all = told(&site, "status/all", 500).await;
     assert_eq!(all["bss-storage-backend"]["status"], "error");
