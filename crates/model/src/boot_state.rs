@@ -255,3 +255,71 @@ impl BootState {
         self.given = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    /// `rescue` is named for the next boot at second 1 and handed out at second 2.
+    fn handed_out() -> (BootState, HandOut) {
+        let mut state = BootState::new(NodeId::from_bits(1), "test", at(0));
+        let rescue: Name = "rescue".parse().unwrap();
+        state.decide(at(1), |state| state.once = Some(rescue.clone()));
+        let given = Given { config: rescue, revision: 7, at: at(2), named: true, reinstall: false };
+        let decided = state.decided;
+        let out =
+            HandOut { at: at(2), decided, given: Some(given), spends: true, installing: None };
+        (state, out)
+    }
+
+    #[test]
+    fn a_hand_out_is_noted_once_however_often_it_is_told() {
+        let (mut state, out) = handed_out();
+        state.hand_out(&out);
+        assert_eq!((&state.once, &state.given), (&None, &out.given));
+        let noted = state.clone();
+        state.hand_out(&out);
+        assert_eq!(state, noted);
+    }
+
+    #[test]
+    fn a_late_note_takes_nothing_from_what_was_decided_or_reported_meanwhile() {
+        let (mut state, out) = handed_out();
+        state.decide(at(3), |state| state.once = None);
+        state.decide(at(4), |state| state.once = Some("rescue".parse().unwrap()));
+        state.hand_out(&out);
+        assert!(state.once.is_some() && state.given.is_none(), "it was named again: {state:?}");
+        assert_eq!(state.spent.len(), 1);
+
+        let (mut state, out) = handed_out();
+        let out = HandOut { installing: Some("rescue".parse().unwrap()), ..out };
+        state.report_installed(at(3));
+        state.hand_out(&out);
+        assert!(state.once.is_none() && state.given.is_none() && state.installing.is_none());
+    }
+
+    #[test]
+    fn saying_again_what_holds_is_no_decision_unless_it_takes_something_back() {
+        let (mut state, out) = handed_out();
+        let before = state.clone();
+        state.decide(at(3), |state| state.once = Some("rescue".parse().unwrap()));
+        assert_eq!(state, before);
+        state.hand_out(&out);
+        state.decide(at(4), |state| state.once = None);
+        assert_eq!((state.given, state.decided), (None, Some(at(4))));
+    }
+
+    #[test]
+    fn records_of_before_are_read() {
+        let text = r#"{"node": "00000000000000000000000001", "mode": "disk", "once": "rescue",
+            "spent": {"flash": 3}, "by": "admin", "since": "2026-01-01T00:00:00Z", "revision": 5}"#;
+        let node = NodeId::from_bits(1);
+        let text = text.replace("00000000000000000000000001", &node.to_string());
+        let state: BootState = serde_json::from_str(&text).unwrap();
+        assert_eq!((state.node, state.reinstall, state.decided), (node, false, None));
+    }
+}
