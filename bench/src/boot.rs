@@ -24,41 +24,53 @@ const P99: Limit = Limit::AtMost(5.0);
 const LOAD: f64 = 0.8;
 
 pub(crate) fn measure() -> Result<Vec<Row>> {
-    let cores = Cores::split()?;
     let dir = tempfile::tempdir()?;
     let site = dir.path().join("site");
     inside::ask(&["site", &SITE.to_string(), inside::path(&site)?, "embedded"])?;
     let macs = write_macs(dir.path())?;
-    let controller = inside::Running::start_on(&site, "embedded", Some(&cores.server))?;
-    let size = check(&controller.address)?;
-    let nginx = Nginx::start(&cores, size, None)?;
     let mut rows = Vec::new();
-    let mut saturated = 0.0;
-    for (what, connections) in [
-        ("connections kept alive", Connections::KeptAlive),
-        ("one connection per request", Connections::OnePerRequest),
-    ] {
-        let ask = |address: &str| wrk::throughput(&cores, address, &macs, connections, SECONDS);
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        for _ in 0..ROUNDS {
-            ours.push(ask(&controller.address)?);
-            theirs.push(ask(&nginx.address)?);
-        }
-        let spread = spread(&ours, &theirs);
-        let (ours, theirs) = (median(ours), median(theirs));
-        if connections == Connections::KeptAlive {
-            saturated = ours;
-        }
-        rows.push(Row {
-            what: format!("scripts per second, {what}, beside nginx"),
-            measured: ours / theirs,
-            unit: "x",
-            limit: Some(THROUGHPUT),
-            detail: format!("{ours:.0}/s and {theirs:.0}/s of {size} bytes; rounds {spread}"),
-        });
+    let kept = ("connections kept alive", Connections::KeptAlive);
+    let single = ("one connection per request", Connections::OnePerRequest);
+    for (what, connections) in [kept, single] {
+        let what = format!("{what}, all on the same cores");
+        let (row, _) = beside_nginx(&Cores::shared()?, &site, &macs, connections, &what)?;
+        rows.push(Row { limit: Some(THROUGHPUT), ..row });
     }
+    let (cores, what) = (Cores::split()?, format!("{}, server and client on a half each", kept.0));
+    let (row, saturated) = beside_nginx(&cores, &site, &macs, kept.1, &what)?;
+    rows.push(row);
+    let controller = inside::Running::start_on(&site, "embedded", Some(&cores.server))?;
     rows.push(latency(&cores, &controller.address, saturated, &macs)?);
     Ok(rows)
+}
+
+/// Throughput beside nginx, and the throughput.
+fn beside_nginx(
+    cores: &Cores,
+    site: &Path,
+    macs: &Path,
+    connections: Connections,
+    what: &str,
+) -> Result<(Row, f64)> {
+    let controller = inside::Running::start_on(site, "embedded", Some(&cores.server))?;
+    let size = check(&controller.address)?;
+    let nginx = Nginx::start(cores, size, None)?;
+    let ask = |address: &str| wrk::throughput(cores, address, macs, connections, SECONDS);
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        ours.push(ask(&controller.address)?);
+        theirs.push(ask(&nginx.address)?);
+    }
+    let spread = spread(&ours, &theirs);
+    let (ours, theirs) = (median(ours), median(theirs));
+    let row = Row {
+        what: format!("scripts per second, {what}, beside nginx"),
+        measured: ours / theirs,
+        unit: "x",
+        limit: None,
+        detail: format!("{ours:.0}/s and {theirs:.0}/s of {size} bytes; rounds {spread}"),
+    };
+    Ok((row, ours))
 }
 
 /// Each of the rounds as a ratio, the worst and the best.

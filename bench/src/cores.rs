@@ -1,5 +1,5 @@
-//! Servers on one half of the cores, clients on the other: neither takes from the other, and every
-//! server gets the same.
+//! Who runs where: servers and clients on all cores, or each on a half of them, where neither takes
+//! from the other. Every server gets the same.
 
 use std::process::Command;
 
@@ -15,6 +15,13 @@ pub(crate) struct Cores {
 }
 
 impl Cores {
+    /// As machines are: everybody everywhere. What a server saves, its client can use.
+    pub(crate) fn shared() -> Result<Self> {
+        let all = std::thread::available_parallelism()?.get();
+        let list = format!("0-{}", all - 1);
+        Ok(Self { server: list.clone(), client: list, count: all })
+    }
+
     pub(crate) fn split() -> Result<Self> {
         let all = std::thread::available_parallelism()?.get();
         ensure!(all >= 2, "servers and clients need a core each; there is only one");

@@ -15,8 +15,12 @@ use anyhow::{Result, bail, ensure};
 use crate::inside;
 
 const CONNECTIONS: usize = 64;
-const WARM_UP: Duration = Duration::from_millis(500);
-const MEASURED: Duration = Duration::from_secs(3);
+/// Together below a second: a thread that never sleeps is stopped after that where the machine is
+/// shared by real-time priorities, and the stop would be measured.
+const WARM_UP: Duration = Duration::from_millis(200);
+const MEASURED: Duration = Duration::from_millis(500);
+/// Between two measurements, for the same reason.
+const REST: Duration = Duration::from_millis(700);
 
 /// Half of the requests were answered within `median`, all but one of a hundred within `p99`.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +32,7 @@ pub(crate) struct Latency {
 /// Asks `rate` times a second, from these cores.
 pub(crate) fn latency(cores: &str, address: &str, rate: u32, macs: &Path) -> Result<Latency> {
     let arguments = ["knock", address, &rate.to_string(), inside::path(macs)?];
+    std::thread::sleep(REST);
     let output = inside::command_on(Some(cores), &arguments)?.stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "the client failed: {}", output.status);
     let text = String::from_utf8(output.stdout)?;

@@ -94,8 +94,7 @@ fn noise(size: usize) -> Vec<u8> {
 
 /// Returns the digest.
 fn upload(address: &str, token: &str, content: Vec<u8>) -> Result<String> {
-    let digest: String =
-        Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = hoist_model::Digest::from_bytes(Sha256::digest(&content).into());
     let url = format!("http://{address}/boot/v2/blobs/{digest}?offset=0&size={}", content.len());
     tokio::runtime::Runtime::new()?.block_on(async {
         let request = bulk::client()?.patch(url).bearer_auth(token).body(content);
@@ -104,7 +103,7 @@ fn upload(address: &str, token: &str, content: Vec<u8>) -> Result<String> {
         ensure!(status.is_success(), "{status}: {}", answer.text().await?);
         Ok(())
     })?;
-    Ok(digest)
+    Ok(digest.to_string())
 }
 
 /// MiB per second.

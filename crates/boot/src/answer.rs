@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use hoist_inventory::Roster;
-use hoist_model::{BootMode, BssKey, BssRecord, Name, Node, NodeId};
+use hoist_model::{BootMode, BootState, BssKey, BssRecord, HandOut, Node, NodeId};
 use jiff::Timestamp;
 
 use crate::asked::{Asked, Who};
 use crate::command_line::{self, Line, Surroundings, resolve, resolve_in};
 use crate::presign::{S3, is_s3};
 use crate::script::{self, BootScript, Chain};
-use crate::select::{Choice, OneBoot, Source, Standing, Table, Turn};
+use crate::select::{Choice, Source, Standing, Table, Turn};
 use crate::skeleton::{NOBODY, NOWHERE, Skeleton};
 use crate::template::{NodeValues, View};
 
@@ -98,8 +98,8 @@ pub enum What {
         name: String,
         revision: u64,
         installs: bool,
-        /// To be marked as had: the configuration, for one boot only.
-        one_boot: Option<Name>,
+        /// To be remembered of the node.
+        hand_out: Option<Box<HandOut>>,
     },
     /// The image for machines nobody knows.
     Discovery,
@@ -160,6 +160,7 @@ struct Case<'a> {
     roster: &'a Roster,
     table: &'a Table,
     asked: &'a Asked<'a>,
+    standing: Standing<'a>,
     place: Place<'a>,
     now: Timestamp,
 }
@@ -189,31 +190,26 @@ impl Booter {
         table
     }
 
-    /// `one_boot` says what the node was given for one boot, and whether this is still that boot.
+    /// `state` gives the boot state of a node, with what is not written yet.
     pub fn answer(
         &self,
         roster: &Arc<Roster>,
         asked: &Asked<'_>,
         place: Place<'_>,
         now: Timestamp,
-        one_boot: impl Fn(NodeId) -> Option<(Name, bool)>,
+        state: impl Fn(NodeId) -> Option<Arc<BootState>>,
     ) -> Answer {
         let table = self.table(roster);
-        let case = Case { roster, table: &table, asked, place, now };
+        let standing = Standing::default();
+        let case = Case { roster, table: &table, asked, standing, place, now };
         let Some(node) = asked.who.node(roster) else { return self.unknown(&case) };
         if !node.spec.enabled {
             let detail = format!("{}: this host is disabled", asked.who);
             return Answer::NotFound { detail };
         }
-        let given = one_boot(node.id);
-        let standing = Standing {
-            state: roster.boot_state(node.id).map(Arc::as_ref),
-            one_boot: match &given {
-                Some((name, true)) => OneBoot::Again(name),
-                Some((name, false)) => OneBoot::Had(name),
-                None => OneBoot::Nothing,
-            },
-        };
+        let state = state(node.id);
+        let standing = Standing::after(roster, state.as_deref(), asked.retry, now);
+        let case = Case { standing, ..case };
         let key = asked.who.key();
         let choice = table.best(roster, node, key.as_ref(), standing);
         let mode = mode(node, standing, choice.as_ref());
@@ -392,10 +388,7 @@ impl Booter {
                 name: choice.name(),
                 revision: choice.revision(),
                 installs: choice.installs(),
-                one_boot: match &choice.source {
-                    Source::Config(config) if choice.is_for_one_boot() => Some(config.name.clone()),
-                    _ => None,
-                },
+                hand_out: case.standing.hand_out(choice, case.now).map(Box::new),
             },
         };
         if let Some(text) = self.filled(case, choice) {
@@ -419,7 +412,7 @@ impl Booter {
             } else {
                 Text::Script(made.script)
             };
-            let xname = node.map(crate::bss::home_of).map(|key| key.to_string());
+            let xname = node.map(crate::bss::host_name);
             let role = |role: Option<&hoist_model::Role>| role.map(ToString::to_string);
             return Answer::NeedsToken(Box::new(Pending {
                 xname: xname.unwrap_or_default(),
@@ -571,7 +564,8 @@ impl Booter {
         now: Timestamp,
     ) -> Line {
         let asked = asked_by(roster, node);
-        let case = Case { roster, table, asked: &asked, place, now };
+        let standing = Standing::default();
+        let case = Case { roster, table, asked: &asked, standing, place, now };
         self.line(&case, Some(node), choice, &self.base(place))
     }
 
@@ -585,7 +579,8 @@ impl Booter {
         now: Timestamp,
     ) -> Result<String, Untried> {
         let asked = asked_by(roster, node);
-        let case = Case { roster, table, asked: &asked, place: Place::default(), now };
+        let (standing, place) = (Standing::default(), Place::default());
+        let case = Case { roster, table, asked: &asked, standing, place, now };
         match self.make(&case, Some(node), choice) {
             Ok(made) => Ok(made.script),
             Err(Unmade::Sign { detail }) => Err(Untried::Image(detail)),
@@ -622,8 +617,13 @@ pub fn mode(node: &Node, standing: Standing<'_>, choice: Option<&Choice>) -> Boo
     let mode = decided.unwrap_or(if installs { BootMode::Install } else { BootMode::Live });
     // Nobody loses what is on a disk because a configuration was written or a group changed.
     let installed = standing.state.is_some_and(|state| state.installed.is_some());
-    let keeps_disk = node.is_protected() || installed && decided.is_none() && !next;
-    if keeps_disk && mode == BootMode::Install { BootMode::Disk } else { mode }
+    let reinstalled = next && standing.may_reinstall();
+    let keeps_disk = node.is_protected() || installed && decided.is_none() && !reinstalled;
+    if !keeps_disk || mode != BootMode::Install {
+        return mode;
+    }
+    let held = standing.state.and_then(|state| state.mode) == Some(BootMode::Hold);
+    if held { BootMode::Hold } else { BootMode::Disk }
 }
 
 struct Made {

@@ -3,20 +3,39 @@
 use std::sync::Arc;
 
 use hoist_inventory::Roster;
+use hoist_model::bss::ParseBssKeyError;
 use hoist_model::selector::Class;
-use hoist_model::{BssKey, BssRecord, Node};
+use hoist_model::{BssKey, BssRecord, Node, Xname};
+
+/// What BSS calls a node.
+pub fn host_name(node: &Node) -> String {
+    node.spec.xname.map_or_else(|| node.name.to_string(), |xname| xname.to_string())
+}
 
 /// The key under which a node's record is written.
 pub fn home_of(node: &Node) -> BssKey {
-    node.spec.xname.map_or_else(|| BssKey::tag(node.name.as_str()), BssKey::Xname)
+    node.spec.xname.map_or_else(|| BssKey::of_name(&node.name, node.id), BssKey::Xname)
 }
 
 /// Every key that means exactly this node, in the order in which they are looked at.
 pub fn keys_of(node: &Node) -> impl Iterator<Item = BssKey> + '_ {
     let xname = node.spec.xname.map(BssKey::Xname);
+    let name = BssKey::of_name(&node.name, node.id);
     let macs = node.spec.interfaces.iter().map(|interface| BssKey::Mac(interface.mac));
     let nid = node.spec.nid.map(BssKey::Nid);
-    xname.into_iter().chain([BssKey::tag(node.name.as_str())]).chain(macs).chain(nid)
+    xname.into_iter().chain([name]).chain(macs).chain(nid)
+}
+
+/// The key that a host of a request means. A node's own names go before what they read like.
+pub fn key_of_host(roster: &Roster, host: &str) -> Result<BssKey, ParseBssKeyError> {
+    let known = |xname: &Xname| roster.by_xname(*xname).is_some();
+    if let Some(xname) = host.parse().ok().filter(known) {
+        return Ok(BssKey::Xname(xname));
+    }
+    match roster.by_name(host) {
+        Some(node) => Ok(home_of(node)),
+        None => host.parse(),
+    }
 }
 
 /// The node a key means, if it means one.
@@ -26,18 +45,20 @@ pub fn node_of<'r>(roster: &'r Roster, key: &BssKey) -> Option<&'r Arc<Node>> {
         BssKey::Mac(mac) => roster.by_mac(*mac),
         BssKey::Nid(nid) => roster.by_nid(*nid),
         BssKey::Tag(tag) => roster.by_name(tag),
+        BssKey::Id(id) => roster.by_id(*id),
     }
 }
 
 /// The record that was written for exactly this node. The key it asked by goes before its other
-/// MACs and its nid.
+/// MACs and its nid, if it is one of its keys.
 pub fn own_record<'r>(
     roster: &'r Roster,
     node: &Node,
     asked: Option<&BssKey>,
 ) -> Option<&'r Arc<BssRecord>> {
     let home = roster.bss(&home_of(node));
-    let asked = || asked.and_then(|key| roster.bss(key));
+    let asked = || asked.filter(|key| keys_of(node).any(|own| own == **key));
+    let asked = || asked().and_then(|key| roster.bss(key));
     let others = || keys_of(node).find_map(|key| roster.bss(&key));
     home.or_else(asked).or_else(others)
 }

@@ -22,7 +22,7 @@ pub fn meta_data(roster: &Roster, node: Option<&Node>, stranger: &str) -> Docume
     let own = part(record, |cloud| cloud.meta_data.as_ref());
     let mut value = beneath(roster, node, own, |cloud| cloud.meta_data.as_ref());
     if let Some(node) = node {
-        fill(&mut value, "local-hostname", Some(&host_name(node)));
+        fill(&mut value, "local-hostname", Some(&bss::host_name(node)));
         fill(&mut value, "shasta-type", node.spec.role.as_deref());
         fill(&mut value, "shasta-role", node.spec.subrole.as_deref());
     }
@@ -39,7 +39,7 @@ pub fn user_data(roster: &Roster, node: Option<&Node>) -> Document {
     let own = part(record, |cloud| cloud.user_data.as_ref());
     let mut value = beneath(roster, node, own, |cloud| cloud.user_data.as_ref());
     if let Some(node) = node {
-        fill(&mut value, "local-hostname", Some(&host_name(node)));
+        fill(&mut value, "local-hostname", Some(&bss::host_name(node)));
     }
     Document { value: Value::Object(value), record: record.map(origin) }
 }
@@ -53,16 +53,11 @@ pub fn lookup<'v>(document: &'v Value, key: &str) -> Option<&'v Value> {
 /// machine. BSS makes one up each time.
 fn instance_id(roster: &Roster, node: Option<&Node>, stranger: &str) -> String {
     let (name, what) = match node {
-        Some(node) => (host_name(node), format!("{} {}", node.id, node.generation)),
+        Some(node) => (bss::host_name(node), format!("{} {}", node.id, node.generation)),
         None => ("default".to_owned(), format!("{} {stranger}", roster.incarnation().as_str())),
     };
     let hash = digest::hex(&digest::sha256(what.as_bytes()));
     format!("{name}-{}", &hash[..12])
-}
-
-/// What BSS calls a node.
-pub fn host_name(node: &Node) -> String {
-    bss::home_of(node).to_string()
 }
 
 fn record_of<'r>(roster: &'r Roster, node: Option<&Node>) -> Option<&'r BssRecord> {

@@ -46,7 +46,14 @@ pub fn explain(
     let choice = choices.next();
     let mut lost: Vec<Lost> = Vec::new();
     if let Some(winner) = &choice {
-        let why = |choice: Choice| Lost { why: why_lost(&winner.rank, &choice.rank), choice };
+        let why = |choice: Choice| {
+            let why = if winner.boots() && !choice.boots() {
+                "it names no kernel".to_owned()
+            } else {
+                why_lost(&winner.rank, &choice.rank)
+            };
+            Lost { choice, why }
+        };
         lost.extend(choices.map(why));
     }
     lost.extend(taken.into_iter().flat_map(|taken| other_records(roster, node, &taken)));

@@ -23,4 +23,4 @@ pub mod template;
 
 pub use answer::{Answer, Booter, Place, Served, Settings, What};
 pub use asked::{Asked, BadQuery, Who};
-pub use select::{Barred, Choice, OneBoot, Source, Standing, Table, Turn};
+pub use select::{Barred, Choice, Source, Standing, Table, Turn};

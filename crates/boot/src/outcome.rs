@@ -71,7 +71,7 @@ pub fn images(roster: &Roster, base: &str, choice: &Choice) -> Images {
 /// As the roster alone decides it: what was handed out but is not written yet does not count.
 pub fn of(booter: &Booter, roster: &Roster, table: &Table, node: &Node) -> Outcome {
     let state = roster.boot_state(node.id).map(AsRef::as_ref);
-    let standing = Standing { state, ..Standing::default() };
+    let standing = Standing::new(state);
     let asked = asked_by(roster, node).who.key();
     let choice = table.best(roster, node, asked.as_ref(), standing);
     let doing = doing(node, standing, choice.as_ref());

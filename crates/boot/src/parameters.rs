@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use hoist_inventory::Roster;
 use hoist_inventory::plan::Draft;
-use hoist_model::boot_config::{check_params, check_url};
+use hoist_model::boot_config::{artifacts_in, check_params, check_url};
 use hoist_model::{
     BootParameters, BssImageKey, BssKey, BssRecord, CloudInit, Fault, ImageKind, Mac, Nid, Node,
     Xname,
 };
 use serde_json::Value;
 
-use crate::bss::{home_of, keys_of, node_of, own_record};
+use crate::bss::{home_of, host_name, key_of_host, keys_of, node_of, own_record};
 
 /// Largest cloud-init part of one record.
 pub const MAX_CLOUD_INIT: usize = 256 * 1024;
@@ -59,7 +59,7 @@ pub fn find(roster: &Roster, filter: &BootParameters) -> Result<Vec<BootParamete
     if asked.is_empty() {
         return Err(Refused::Bad("No specified data requested".to_owned()));
     }
-    let names = filter.hosts.iter().filter_map(|host| host.parse().ok());
+    let names = filter.hosts.iter().filter_map(|host| key_of_host(roster, host).ok());
     let macs = filter.macs.iter().filter_map(|mac| mac.parse().ok().map(BssKey::Mac));
     let nids = filter.nids.iter().filter_map(|nid| nid_of(*nid).map(BssKey::Nid));
     let mut found: Vec<BootParameters> = images(filter)
@@ -70,7 +70,7 @@ pub fn find(roster: &Roster, filter: &BootParameters) -> Result<Vec<BootParamete
         })
         .collect();
     let mut seen = HashSet::new();
-    for target in names.chain(macs).chain(nids).map(|key| Target::of(roster, key)) {
+    for target in names.chain(macs).chain(nids).map(|key| Target::of(roster, &"", key)) {
         if seen.insert(target.home.clone()) {
             found.extend(target.record(roster).map(|record| element(roster, record)));
         }
@@ -134,7 +134,7 @@ pub fn replace(
 
 /// PATCH: what is given is changed, the rest stays.
 pub fn amend(draft: &mut Draft<'_>, given: &BootParameters) -> Result<Done, Refused> {
-    check(given)?;
+    check(draft.roster(), given)?;
     let targets = every_kind(draft.roster(), given)?;
     if targets.is_empty() {
         return set_image(draft, given);
@@ -200,7 +200,7 @@ fn remove_images(draft: &mut Draft<'_>, given: &BootParameters) -> Result<Done, 
 
 /// Parameters that nobody is named for belong to the image.
 fn set_image(draft: &mut Draft<'_>, given: &BootParameters) -> Result<Done, Refused> {
-    check(given)?;
+    check(draft.roster(), given)?;
     let Some(image) = images(given).next() else {
         let detail = "Bad Request: name hosts, macs or nids, or a kernel or initrd";
         return Err(Refused::Bad(detail.to_owned()));
@@ -215,7 +215,7 @@ fn write(
     targets: &[Target<'_>],
     token: &str,
 ) -> Result<Done, Refused> {
-    check(given)?;
+    check(draft.roster(), given)?;
     for target in targets {
         put_given(draft, given, target, token);
     }
@@ -238,22 +238,24 @@ fn put_given(draft: &mut Draft<'_>, given: &BootParameters, target: &Target<'_>,
 
 /// Whoever a key means.
 struct Target<'r> {
-    asked: BssKey,
+    /// As it was written.
+    asked: String,
+    key: BssKey,
     /// Where the record is written.
     home: BssKey,
     node: Option<&'r Arc<Node>>,
 }
 
 impl<'r> Target<'r> {
-    fn of(roster: &'r Roster, asked: BssKey) -> Self {
-        let node = node_of(roster, &asked);
-        let home = node.map_or_else(|| asked.clone(), |node| home_of(node));
-        Self { asked, home, node }
+    fn of(roster: &'r Roster, asked: &dyn ToString, key: BssKey) -> Self {
+        let node = node_of(roster, &key);
+        let home = node.map_or_else(|| key.clone(), |node| home_of(node));
+        Self { asked: asked.to_string(), key, home, node }
     }
 
     fn record(&self, roster: &'r Roster) -> Option<&'r Arc<BssRecord>> {
         match self.node {
-            Some(node) => own_record(roster, node, Some(&self.asked)),
+            Some(node) => own_record(roster, node, Some(&self.key)),
             None => roster.bss(&self.home),
         }
     }
@@ -291,25 +293,25 @@ fn first_kind<'r>(roster: &'r Roster, given: &BootParameters) -> Result<Vec<Targ
 
 /// Everyone named, each once.
 fn every_kind<'r>(roster: &'r Roster, given: &BootParameters) -> Result<Vec<Target<'r>>, Refused> {
-    let mut keys = Vec::new();
+    let mut targets = Vec::new();
     for host in &given.hosts {
-        let key = host.parse().map_err(|error| {
+        let key = key_of_host(roster, host).map_err(|error| {
             Refused::Bad(format!("Bad Request: invalid host `{}`: {error}", host.escape_debug()))
         })?;
-        keys.push(key);
+        targets.push(Target::of(roster, host, key));
     }
-    for mac in &given.macs {
-        keys.push(BssKey::Mac(mac.parse().map_err(|_| bad_mac(mac))?));
+    for text in &given.macs {
+        let mac: Mac = text.parse().map_err(|_| bad_mac(text))?;
+        targets.push(Target::of(roster, &mac, BssKey::Mac(mac)));
     }
-    for nid in &given.nids {
-        let nid = nid_of(*nid);
-        keys.push(BssKey::Nid(
-            nid.ok_or_else(|| Refused::Bad("Bad Request: a nid is a number from 1 up".to_owned()))?,
-        ));
+    for number in &given.nids {
+        let nid = nid_of(*number)
+            .ok_or_else(|| Refused::Bad("Bad Request: a nid is a number from 1 up".to_owned()))?;
+        targets.push(Target::of(roster, &nid, BssKey::Nid(nid)));
     }
     let mut seen = HashSet::new();
-    let targets = keys.into_iter().map(|key| Target::of(roster, key));
-    Ok(targets.filter(|target| seen.insert(target.home.clone())).collect())
+    targets.retain(|target| seen.insert(target.home.clone()));
+    Ok(targets)
 }
 
 /// A node that exists, or an xname of one that may.
@@ -325,19 +327,30 @@ fn check_host(roster: &Roster, host: &str) -> Result<(), Refused> {
 }
 
 /// What would break a script, or the store.
-fn check(given: &BootParameters) -> Result<(), Refused> {
+fn check(roster: &Roster, given: &BootParameters) -> Result<(), Refused> {
     let faults = [
         check_url("kernel", &given.kernel),
         check_url("initrd", &given.initrd),
         check_params("params", &given.params),
     ];
-    match faults.into_iter().flatten().next() {
+    match faults.into_iter().flatten().chain(missing_artifact(roster, given)).next() {
         Some(Fault { at, message, hint }) => {
             let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
             Err(Refused::Bad(format!("Bad Request: {at}: {message}{hint}")))
         }
         None => check_cloud_init(&given.cloud_init),
     }
+}
+
+/// The first artifact that is named and not there.
+fn missing_artifact(roster: &Roster, given: &BootParameters) -> Option<Fault> {
+    let texts = [("kernel", &given.kernel), ("initrd", &given.initrd), ("params", &given.params)];
+    let named = texts.into_iter().flat_map(|(at, text)| artifacts_in(text).map(move |n| (at, n)));
+    let mut missing = named.filter(|(_, name)| roster.artifact(name).is_none());
+    missing.next().map(|(at, name)| {
+        let hint = format!("`hoist artifact add FILE --name {name}` first");
+        Fault::new(at, format!("there is no Artifact `{name}`")).hint(hint)
+    })
 }
 
 fn check_cloud_init(cloud_init: &CloudInit) -> Result<(), Refused> {
@@ -404,11 +417,11 @@ fn element(roster: &Roster, record: &BssRecord) -> BootParameters {
         cloud_init: record.cloud_init.as_deref().cloned().unwrap_or_default(),
         ..BootParameters::default()
     };
-    let key = node_of(roster, &record.key).map_or_else(|| record.key.clone(), |n| home_of(n));
-    match key {
-        BssKey::Xname(_) | BssKey::Tag(_) => element.hosts.push(key.to_string()),
-        BssKey::Mac(mac) => element.macs.push(mac.to_string()),
-        BssKey::Nid(nid) => element.nids.extend(i32::try_from(nid.get())),
+    match (node_of(roster, &record.key), &record.key) {
+        (Some(node), _) => element.hosts.push(host_name(node)),
+        (None, BssKey::Mac(mac)) => element.macs.push(mac.to_string()),
+        (None, BssKey::Nid(nid)) => element.nids.extend(i32::try_from(nid.get())),
+        (None, key) => element.hosts.push(key.to_string()),
     }
     element
 }
@@ -499,15 +512,16 @@ pub fn import(
     let mut taken: HashMap<BssKey, usize> = HashMap::new();
     for (at, given) in elements {
         let left = |who: String, reason: String| Left { at: *at, who, reason };
-        let targets = match check(given).and_then(|()| every_kind(draft.roster(), given)) {
-            Ok(targets) => targets,
-            Err(refused) => {
-                let reason = refused.to_string();
-                let reason = reason.strip_prefix("Bad Request: ").unwrap_or(&reason).to_owned();
-                imported.left.push(left(who(given), reason));
-                continue;
-            }
-        };
+        let targets =
+            match check(draft.roster(), given).and_then(|()| every_kind(draft.roster(), given)) {
+                Ok(targets) => targets,
+                Err(refused) => {
+                    let reason = refused.to_string();
+                    let reason = reason.strip_prefix("Bad Request: ").unwrap_or(&reason).to_owned();
+                    imported.left.push(left(who(given), reason));
+                    continue;
+                }
+            };
         if targets.is_empty() {
             match import_image(draft, given) {
                 Some(changed) => imported.images += usize::from(changed),
@@ -519,7 +533,7 @@ pub fn import(
                 let same = elements.iter().any(|(at, other)| at == first && says(other, given));
                 if !same {
                     let reason = format!("element {first} says something else about it");
-                    imported.left.push(left(target.asked.to_string(), reason));
+                    imported.left.push(left(target.asked.clone(), reason));
                 }
                 continue;
             }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use hoist_model::boot_config::breaks_command;
+
 use crate::command_line::initrd_name;
 
 /// Where a machine goes when something failed: this controller, then the others.
@@ -96,12 +98,20 @@ fn push_retry(out: &mut String, delay: u64, chain: &Chain) {
     out.push('\n');
 }
 
-/// Text that stays on its line. What is stored was checked; this holds for what was not.
+/// Text that stays on its line and in its command. What is stored was checked; this holds for what
+/// was not.
 fn push(out: &mut String, text: &str) {
-    if text.bytes().all(|byte| byte >= b' ' && byte != 0x7f) {
+    let plain = text.bytes().all(|byte| byte >= b' ' && byte != 0x7f);
+    if plain && !text.split(' ').any(breaks_command) {
         out.push_str(text);
-    } else {
-        out.extend(text.chars().map(|c| if c.is_control() { '?' } else { c }));
+        return;
+    }
+    let text: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    for (i, word) in text.split(' ').enumerate() {
+        if i > 0 {
+            out.push(' ');
+        }
+        out.push_str(if breaks_command(word) { "?" } else { word });
     }
 }
 
@@ -149,14 +159,20 @@ mod tests {
         );
     }
 
+    /// Anything, and often what means something to iPXE.
+    fn text() -> impl Strategy<Value = String> {
+        let words = proptest::collection::vec("(\\|\\||&&|;|#a?|\n|\r|\t|[a-z=]{1,3})", 0..8);
+        prop_oneof![any::<String>(), words.prop_map(|words| words.join(" "))]
+    }
+
     proptest! {
         #[test]
         fn a_script_has_exactly_the_lines_it_is_meant_to_have(
-            kernel in any::<String>(),
-            initrds in proptest::collection::vec(any::<String>(), 0..4),
-            line in any::<String>(),
-            url in any::<String>(),
-            reason in any::<String>(),
+            kernel in text(),
+            initrds in proptest::collection::vec(text(), 0..4),
+            line in text(),
+            url in text(),
+            reason in text(),
         ) {
             let chain = chain(&[&url], false);
             let script = BootScript {
@@ -169,8 +185,15 @@ mod tests {
             prop_assert!(lines[1].starts_with("kernel --name kernel "));
             prop_assert!(lines[2..2 + initrds.len()].iter().all(|l| l.starts_with("initrd --name ")));
             prop_assert_eq!(lines[2 + initrds.len()], "boot || goto boot_retry");
+            for line in &lines[1..2 + initrds.len()] {
+                let ends: Vec<&str> = line.split(' ').filter(|word| breaks_command(word)).collect();
+                prop_assert_eq!(ends, ["||"], "{}", line);
+                prop_assert!(line.ends_with(" || goto boot_retry"));
+            }
             prop_assert!(!text.contains('\r'));
-            prop_assert_eq!(wait(&reason, 1, &chain).split('\n').count(), 5);
+            let wait = wait(&reason, 1, &chain);
+            prop_assert_eq!(wait.split('\n').count(), 5);
+            prop_assert!(!wait.lines().nth(1).is_some_and(|l| l.split(' ').any(breaks_command)));
         }
     }
 }

@@ -14,15 +14,17 @@
 //! names the node, one written for a role or `Default` as one that names that. Among themselves
 //! they keep BSS's order: the node, its role, its subrole, its groups, `Default`.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use hoist_inventory::Roster;
 use hoist_model::selector::{Bound, Class, Identity, Specificity};
 use hoist_model::{
-    BootConfig, BootMode, BootState, BssKey, BssRecord, ConfigMode, Name, Nid, Node, NodeId,
+    BootConfig, BootMode, BootState, BssKey, BssRecord, ConfigMode, Given, HandOut, Name, Nid,
+    Node, NodeId,
 };
+use jiff::{SignedDuration, Timestamp};
 
 use crate::bss;
 use crate::skeleton::Skeletons;
@@ -101,22 +103,16 @@ pub enum Barred {
     DoesNotInstall,
 }
 
-/// What a node's booting stands at, beyond the roster: what was served but is not written yet.
+/// A machine that fails to load what it was given tries again: for so long that is the same boot.
+pub const SAME_BOOT: SignedDuration = SignedDuration::from_mins(15);
+
+/// What a node's booting stands at.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Standing<'a> {
     pub state: Option<&'a BootState>,
-    pub one_boot: OneBoot<'a>,
-}
-
-/// What became of a configuration for one boot that the node was given.
-#[derive(Debug, Clone, Copy, Default)]
-pub enum OneBoot<'a> {
-    #[default]
-    Nothing,
-    /// It had its boot, even if that is not written yet.
-    Had(&'a Name),
-    /// It is still about that boot: trying once more is not a second one.
-    Again(&'a Name),
+    /// What the node was given for one boot, if it is still about that boot: trying once more is
+    /// not a second one.
+    again: Option<&'a Given>,
 }
 
 /// Everything that speaks of a node.
@@ -201,7 +197,7 @@ impl Table {
         });
         let config = config.map(|(ready, at)| Choice::of_config(&ready.config, at, None));
         let of_bss = of_bss(roster, node, asked);
-        config.into_iter().chain(of_bss).max_by(|a, b| a.rank.cmp(&b.rank))
+        config.into_iter().chain(of_bss).max_by(Choice::by_rank)
     }
 
     /// Everything that speaks of a node, in order, and what keeps the rest out.
@@ -232,20 +228,81 @@ impl Table {
         }
         selection.choices.extend(of_bss(roster, node, asked));
         keep_installers(standing, &mut selection);
-        selection.choices.sort_by(|a, b| b.rank.cmp(&a.rank));
+        selection.choices.sort_by(|a, b| Choice::by_rank(b, a));
         selection
     }
 }
 
 impl<'a> Standing<'a> {
+    /// At the beginning of a boot.
+    pub fn new(state: Option<&'a BootState>) -> Self {
+        Self { state, again: None }
+    }
+
+    /// After `retry` failures to boot.
+    pub fn after(
+        roster: &Roster,
+        state: Option<&'a BootState>,
+        retry: u32,
+        now: Timestamp,
+    ) -> Self {
+        let given = state.and_then(|state| state.given.as_ref()).filter(|_| retry > 0);
+        let again = given.filter(|given| {
+            let config = roster.boot_config(&given.config);
+            let unchanged = config.is_some_and(|config| config.revision == given.revision);
+            unchanged && now.duration_since(given.at) < SAME_BOOT
+        });
+        Self { state, again }
+    }
+
     /// The configuration of the next boot only.
     fn next(&self) -> Option<&'a Name> {
-        let decided = self.state.and_then(|state| state.once.as_ref());
-        match self.one_boot {
-            OneBoot::Again(name) => Some(name),
-            OneBoot::Had(name) => decided.filter(|decided| *decided != name),
-            OneBoot::Nothing => decided,
+        self.named().or_else(|| Some(&self.again.filter(|given| given.named)?.config))
+    }
+
+    fn named(&self) -> Option<&'a Name> {
+        self.state.and_then(|state| state.once.as_ref())
+    }
+
+    /// Whether the configuration of the next boot may install a node that is installed.
+    pub(crate) fn may_reinstall(&self) -> bool {
+        match self.state {
+            Some(state) if state.once.is_some() => state.reinstall,
+            _ => self.again.is_some_and(|given| given.reinstall),
         }
+    }
+
+    /// Whether a configuration is what the node was given in this very boot.
+    fn is_again(&self, config: &BootConfig) -> bool {
+        self.again.is_some_and(|given| given.config == config.name)
+    }
+
+    /// What is to be remembered of handing out a choice.
+    pub(crate) fn hand_out(&self, choice: &Choice, now: Timestamp) -> Option<HandOut> {
+        let config = match &choice.source {
+            Source::Config(config) => Some(config),
+            Source::Bss(_) => None,
+        };
+        let installing = config.filter(|_| choice.installs()).map(|config| config.name.clone());
+        let decided = self.state.and_then(|state| state.decided);
+        let out = HandOut { at: now, decided, given: None, spends: false, installing };
+        let Some(config) = config.filter(|_| choice.is_for_one_boot()) else {
+            let told = self.state.map(|state| (state.given.is_some(), state.installing.as_ref()));
+            let (other_boot, installing) = told.unwrap_or_default();
+            return (other_boot || installing != out.installing.as_ref()).then_some(out);
+        };
+        let named = choice.rank.turn == Turn::Next;
+        if self.is_again(config) && !(named && self.named().is_some()) {
+            return None;
+        }
+        let given = Given {
+            config: config.name.clone(),
+            revision: config.revision,
+            at: now,
+            named,
+            reinstall: named && self.may_reinstall(),
+        };
+        Some(HandOut { given: Some(given), spends: config.spec.once, ..out })
     }
 
     fn installs(&self) -> bool {
@@ -284,22 +341,26 @@ fn barred(config: &BootConfig, standing: Standing<'_>) -> Option<Barred> {
     {
         return Some(Barred::OtherProfile { wanted: wanted.clone() });
     }
+    let installs = spec.mode == ConfigMode::Install;
+    // A change to what installs must not install everybody again.
     let spent = state.and_then(|state| state.spent.get(&config.name));
-    let had = matches!(standing.one_boot, OneBoot::Had(name) if *name == config.name);
-    if spec.once && (had || spent == Some(&config.revision)) {
+    let spent = spent.is_some_and(|revision| installs || *revision == config.revision);
+    if spec.once && spent && !standing.is_again(config) {
         return Some(Barred::Spent);
     }
     let live = state.and_then(|state| state.mode) == Some(BootMode::Live);
-    (live && spec.mode == ConfigMode::Install).then_some(Barred::Installs)
+    (live && installs).then_some(Barred::Installs)
 }
 
-/// A node that is to be installed boots what installs, if anything does.
+/// A node that is to be installed boots what installs, if anything does; in its next boot what it
+/// is told.
 fn keep_installers(standing: Standing<'_>, selection: &mut Selection) {
     if !standing.installs() || !selection.choices.iter().any(Choice::installs) {
         return;
     }
+    let kept = |choice: &Choice| choice.installs() || choice.rank.turn == Turn::Next;
     let (kept, others): (Vec<_>, Vec<_>) =
-        std::mem::take(&mut selection.choices).into_iter().partition(Choice::installs);
+        std::mem::take(&mut selection.choices).into_iter().partition(kept);
     selection.choices = kept;
     selection.barred.extend(others.into_iter().map(|choice| (choice, Barred::DoesNotInstall)));
 }
@@ -351,6 +412,11 @@ impl Choice {
                 name: Reverse(matched),
             },
         }
+    }
+
+    /// Records without a kernel, which have their cloud-init data only, keep nothing else out.
+    fn by_rank(a: &Self, b: &Self) -> Ordering {
+        a.boots().cmp(&b.boots()).then_with(|| a.rank.cmp(&b.rank))
     }
 
     /// What of it matched, in words.

@@ -3,7 +3,10 @@
 //! A template is bounded in work and size, and fails on anything undefined. Values are put in as
 //! single lines: one with a line break is an error, so no label can add a line to a script.
 
+mod language;
+
 use std::collections::HashMap;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 use hoist_model::{BootConfig, Name};
@@ -68,9 +71,12 @@ impl Templates {
         for config in configs {
             let Some(source) = &config.spec.template else { continue };
             let environment = templates.environment.get_or_insert_with(environment);
-            let added = environment.add_template_owned(config.name.to_string(), source.clone());
+            let added = language::check(source, syntax()).and_then(|()| {
+                let added = environment.add_template_owned(config.name.to_string(), source.clone());
+                added.map_err(|error| told(&error))
+            });
             if let Err(error) = added {
-                templates.broken.insert(config.name.clone(), told(&error));
+                templates.broken.insert(config.name.clone(), error);
             }
         }
         templates
@@ -85,22 +91,51 @@ impl Templates {
             .as_ref()
             .ok_or_else(|| TemplateError("there is no template".into()))?;
         let template = environment.get_template(config).map_err(|error| told(&error))?;
-        let script = template.render(Serde(view)).map_err(|error| told(&error))?;
+        let mut page = Page::default();
+        let rendered = template.render_captured_to(Serde(view), &mut page);
+        if page.is_full {
+            return Err(TemplateError(format!("the script is longer than {MAX_SCRIPT} bytes")));
+        }
+        rendered.map_err(|error| told(&error))?;
+        let script = String::from_utf8(page.text)
+            .map_err(|_| TemplateError("the script is not UTF-8".into()))?;
         if !script.starts_with("#!ipxe") {
             return Err(TemplateError("the script does not start with `#!ipxe`".into()));
-        }
-        if script.len() > MAX_SCRIPT {
-            return Err(TemplateError(format!("the script is longer than {MAX_SCRIPT} bytes")));
         }
         Ok(script)
     }
 }
 
+/// What a script is written to, as long as there is room.
+#[derive(Default)]
+struct Page {
+    text: Vec<u8>,
+    is_full: bool,
+}
+
+impl Write for Page {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.text.len() + bytes.len() > MAX_SCRIPT {
+            self.is_full = true;
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn syntax() -> SyntaxConfig {
+    SyntaxConfig::builder().keep_trailing_newline(true).build().expect("the standard syntax")
+}
+
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    let syntax = SyntaxConfig::builder().keep_trailing_newline(true).build();
-    environment.set_syntax(syntax.expect("the standard syntax"));
+    environment.set_syntax(syntax());
     environment.set_fuel(Some(FUEL));
     environment.set_formatter(|out, state, value| {
         if value.as_str().is_some_and(|text| text.contains(char::is_control)) {
@@ -173,17 +208,44 @@ mod tests {
     }
 
     #[test]
+    fn a_template_is_bounded_in_work_and_size() {
+        let characters = "{% for c in kernel %}".repeat(9) + &"{% endfor %}".repeat(9);
+        let long = format!("#!ipxe\n{}", "{% for c in kernel %}".repeat(3))
+            + &"x".repeat(1000)
+            + &"{% endfor %}".repeat(3);
+        assert!(render(&format!("#!ipxe\n{characters}"), "r").unwrap_err().contains("fuel"));
+        assert!(
+            render(&long, "r").unwrap_err().contains("longer than"),
+            "{:?}",
+            render(&long, "r")
+        );
+    }
+
+    #[test]
+    fn values_are_compared_chosen_and_listed() {
+        let template = "#!ipxe\n{% if node.nid % 2 == 1 and 'comp' in node.role %}odd{% endif %}\n\
+            {% for url in initrd %}initrd {{ url }} {{ loop.index }}{% endfor %}\n\
+            {{ node.subrole|default('none')|upper }}{{ initrd[0][:4] }}\n";
+        let script = render(template, "r").unwrap();
+        assert_eq!(script, "#!ipxe\nodd\ninitrd http://i 1\nNONEhttp\n");
+    }
+
+    #[test]
     fn what_fails_says_where_and_why() {
         for (template, expected) in [
             ("#!ipxe\n{{ node.nmae }}", "line 2"),
             ("#!ipxe\n{% if %}", "line 2"),
             ("#!ipxe\n{{ node.labels.rack }}", "line break"),
             ("kernel x", "`#!ipxe`"),
-            (
-                "#!ipxe\n{% for i in range(100000) %}{% for j in range(100000) %}a{% endfor %}{% endfor %}",
-                "line 2",
-            ),
-            ("#!ipxe\n{{ 'a' * 1000000000 }}", "line 2"),
+            ("#!ipxe\n{% for i in range(9) %}a{% endfor %}", "line 2: a call"),
+            ("#!ipxe\n{{ 'a' * 1000000000 }}", "line 2: `*`"),
+            ("#!ipxe\n{% set a = 'aa' %}", "line 2: `set`"),
+            ("#!ipxe\n{% with a = 'aa' %}{% endwith %}", "line 2: `with`"),
+            ("#!ipxe\n{{ kernel ~ kernel }}", "line 2: `~`"),
+            ("#!ipxe\n\n{{ kernel|replace('a', kernel) }}", "line 3: the filter `replace`"),
+            ("#!ipxe\n{% for a in [kernel, kernel] %}{% endfor %}", "line 2: a list"),
+            ("#!ipxe\n{% for a in (kernel, kernel) %}{% endfor %}", "line 2: a list"),
+            ("#!ipxe\n{% if x is in([1]) %}{% endif %}", "line 2: a list"),
         ] {
             let error = render(template, "a\nshell").unwrap_err();
             assert!(error.contains(expected), "{template}: {error}");

@@ -117,7 +117,7 @@ impl Site {
     fn explain(&self, node: &str) -> hoist_boot::explain::Explanation {
         let node = self.node(node);
         let state = self.roster.boot_state(node.id).map(AsRef::as_ref);
-        let standing = Standing { state, ..Standing::default() };
+        let standing = Standing::new(state);
         let table = self.booter.table(&self.roster);
         explain(&self.booter, &self.roster, &table, node, standing, Place::default())
     }
@@ -129,7 +129,9 @@ impl Site {
     fn script(&self, node: &str) -> String {
         let asked = asked_by(&self.roster, self.node(node));
         let now = Timestamp::UNIX_EPOCH;
-        match self.booter.answer(&self.roster, &asked, Place::default(), now, |_| None) {
+        match self.booter.answer(&self.roster, &asked, Place::default(), now, |id| {
+            self.roster.boot_state(id).cloned()
+        }) {
             Answer::Script { text, .. } => text,
             other => panic!("{other:?}"),
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hoist_boot::{Answer, Asked, Booter, Choice, OneBoot, Place, Settings, Standing, Table};
+use hoist_boot::{Answer, Asked, Booter, Choice, Place, Settings, Standing, Table};
 use hoist_inventory::Resource;
 use hoist_inventory::roster::{Incarnation, Roster};
 use hoist_model::{BootConfig, BootState, BssRecord, Node, NodeId};
@@ -98,7 +98,7 @@ proptest! {
             });
             let state: BootState = serde_json::from_value(state).expect("a state");
             for state in [None, Some(&state)] {
-                let standing = Standing { state, one_boot: OneBoot::Nothing };
+                let standing = Standing::new(state);
                 let best = table.best(&roster, node, None, standing);
                 let all = table.select(&roster, node, None, standing);
                 let told = |choice: &Choice| (choice.name(), choice.rank.clone());
@@ -127,7 +127,7 @@ proptest! {
             let whole = booter.try_out(&roster, &table, node, &choice, now).expect("a script");
             // Twice: made, and kept.
             for _ in 0..2 {
-                let answer = booter.answer(&roster, &asked, Place::default(), now, |_| None);
+                let answer = booter.answer(&roster, &asked, Place::default(), now, |id| roster.boot_state(id).cloned());
                 let Answer::Script { text, .. } = answer else { panic!("{answer:?}") };
                 prop_assert_eq!(&text, &whole);
             }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
@@ -58,20 +59,40 @@ pub(crate) struct Connection {
     pub(crate) server: Option<String>,
 
     /// Where `hoist serve` keeps its state; names the local server and its token
-    #[arg(long, global = true, env = "HOIST_DATA_DIR", value_name = "DIR")]
+    #[arg(long, global = true, env = "HOIST_DATA_DIR", value_name = "DIR", value_parser = path())]
     pub(crate) data_dir: Option<PathBuf>,
 
     /// File with the token to show (or `HOIST_TOKEN`, the token itself)
-    #[arg(long, global = true, env = "HOIST_TOKEN_FILE", value_name = "FILE")]
+    #[arg(long, global = true, env = "HOIST_TOKEN_FILE", value_name = "FILE", value_parser = path())]
     pub(crate) token_file: Option<PathBuf>,
 
     /// The site's certificate authority in PEM; nothing else is trusted
-    #[arg(long, global = true, env = "HOIST_CA", value_name = "FILE")]
+    #[arg(long, global = true, env = "HOIST_CA", value_name = "FILE", value_parser = path())]
     pub(crate) ca: Option<PathBuf>,
 
     /// Send the token over plain HTTP to another machine, where anybody on the way can read it
     #[arg(long, global = true)]
     pub(crate) insecure_plain: bool,
+}
+
+/// A path that may be empty, as a variable may be that was not filled in.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
+impl Connection {
+    /// What is empty counts as not given.
+    #[must_use]
+    pub(crate) fn without_empty(self) -> Self {
+        let given = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
+        Self {
+            server: self.server.filter(|server| !server.is_empty()),
+            data_dir: given(self.data_dir),
+            token_file: given(self.token_file),
+            ca: given(self.ca),
+            insecure_plain: self.insecure_plain,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -133,6 +154,14 @@ mod tests {
         let mut missing = Vec::new();
         walk(&Cli::command(), "hoist", &mut missing);
         assert!(missing.is_empty(), "{missing:#?}");
+    }
+
+    #[test]
+    fn what_is_empty_counts_as_not_given() {
+        let words = ["hoist", "--data-dir", "", "--token-file", "", "--server", "", "version"];
+        let connection = Cli::try_parse_from(words).unwrap().connection.without_empty();
+        assert!(connection.data_dir.is_none() && connection.token_file.is_none());
+        assert!(connection.server.is_none());
     }
 
     #[test]

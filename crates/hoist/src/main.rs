@@ -52,7 +52,10 @@ fn main() -> ExitCode {
         _ => false,
     };
     let failed = if compares { Exit::Usage } else { Exit::Failed };
-    let mut shell = Shell { printer: Printer::standard(cli.output), connection: cli.connection };
+    let mut shell = Shell {
+        printer: Printer::standard(cli.output),
+        connection: cli.connection.without_empty(),
+    };
     let ended = run(cli.command, &mut shell).and_then(|exit| {
         shell.printer.flush()?;
         Ok(exit)

@@ -34,15 +34,16 @@ impl Controller {
     }
 
     fn fill(&self) {
-        let mut documents = r#"{"api":"hoist/v1","kind":"BootConfig","name":"all","spec":{"selector":"*","kernel":"http://10.0.0.1/vmlinuz"}}"#.to_owned();
-        for n in 0..NODES {
-            let mac = format!("52:54:00:00:00:{n:02x}");
-            documents += &format!(
-                "\n{{\"api\":\"hoist/v1\",\"kind\":\"Node\",\"name\":\"n{n}\",\"spec\":{{\"interfaces\":[{{\"name\":\"eth0\",\"mac\":\"{mac}\"}}]}}}}"
-            );
-        }
+        let config = r#"{"api":"hoist/v1","kind":"BootConfig","name":"all","spec":{"selector":"*","kernel":"http://10.0.0.1/vmlinuz"}}"#;
+        let node = |n: u32| {
+            format!(
+                r#"{{"api":"hoist/v1","kind":"Node","name":"n{n}","spec":{{"interfaces":[{{"name":"eth0","mac":"52:54:00:00:00:{n:02x}"}}]}}}}"#
+            )
+        };
+        let documents: Vec<String> =
+            std::iter::once(config.to_owned()).chain((0..NODES).map(node)).collect();
         let file = self.data_dir.path().join("site.ndjson");
-        std::fs::write(&file, documents).expect("a file to apply");
+        std::fs::write(&file, documents.join("\n")).expect("a file to apply");
         let file = file.display().to_string();
         let applied = self.hoist(&["apply", "-f", &file]);
         assert!(applied.status.success(), "{applied:?}");

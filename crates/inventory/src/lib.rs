@@ -16,6 +16,7 @@ pub mod roster;
 pub mod schema;
 pub mod source;
 pub mod states;
+pub mod uses;
 
 pub use record::{Resource, ResourceKey};
 pub use registry::Registry;

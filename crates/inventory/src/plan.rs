@@ -8,6 +8,7 @@ mod affected;
 mod check;
 mod draft;
 mod fields;
+mod returning;
 
 use std::fmt;
 

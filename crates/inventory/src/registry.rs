@@ -241,6 +241,17 @@ impl Registry {
         self.0.roster.load_full()
     }
 
+    /// The site as the store has it, with what other controllers wrote until now. Fails while the
+    /// store is away: for decisions that cannot be taken back.
+    pub async fn latest(&self) -> Result<Arc<Roster>, WriteError> {
+        let mut position = self.0.position.lock().await;
+        if !position.loaded {
+            return Err(WriteError::NotLoaded);
+        }
+        self.catch_up(&mut position).await?;
+        Ok(self.roster())
+    }
+
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.0.store
     }

@@ -157,9 +157,12 @@ pub fn check_url(at: &str, url: &str) -> Option<Fault> {
     if url.len() > MAX_URL {
         return Some(Fault::new(at, format!("it is longer than {MAX_URL} bytes")));
     }
-    let bad = url.chars().find(|c| c.is_control() || c.is_whitespace())?;
-    let message = format!("`{}` cannot stand in a URL", bad.escape_debug());
-    Some(Fault::new(at, message).hint("write a blank as `%20`; leave out line breaks"))
+    if let Some(bad) = url.chars().find(|c| c.is_control() || c.is_whitespace()) {
+        let message = format!("`{}` cannot stand in a URL", bad.escape_debug());
+        return Some(Fault::new(at, message).hint("write a blank as `%20`; leave out line breaks"));
+    }
+    let other = breaks_command(url) || url.starts_with('-');
+    other.then(|| Fault::new(at, format!("iPXE would not take `{url}` for a URL")))
 }
 
 /// A command line: one line, of bearable length.
@@ -168,7 +171,7 @@ pub fn check_params(at: &str, params: &str) -> Option<Fault> {
         let message = format!("it is longer than {MAX_PARAMS} bytes");
         return Some(Fault::new(at, message).hint("no kernel takes that much"));
     }
-    if let Some(word) = params.split_whitespace().find(|word| ends_command(word)) {
+    if let Some(word) = params.split_whitespace().find(|word| breaks_command(word)) {
         let message = format!("`{word}` cannot stand in a command line: iPXE would end it there");
         return Some(Fault::new(at, message).hint("leave it out"));
     }
@@ -178,9 +181,9 @@ pub fn check_params(at: &str, params: &str) -> Option<Fault> {
     Some(Fault::new(at, message).hint("keep it on one line, without control characters"))
 }
 
-/// Words that iPXE takes for an end of the command.
-fn ends_command(word: &str) -> bool {
-    matches!(word, "||" | "&&")
+/// Words that iPXE does not pass on: they end the command, or make the rest of it a comment.
+pub fn breaks_command(word: &str) -> bool {
+    matches!(word, "||" | "&&" | ";") || word.starts_with('#')
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -211,6 +214,11 @@ mod tests {
             ("k", "a\nb"),
             ("k", "a\u{0}"),
             ("k", "a || shell"),
+            ("k", "quiet ; shell"),
+            ("k", "#x"),
+            (";", ""),
+            ("#k", ""),
+            ("--name", ""),
         ] {
             assert_eq!(spec(kernel, params).check().len(), 1, "{kernel:?} {params:?}");
         }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Name, NodeId};
+use crate::{Mac, Name, NodeId, Xname};
 
 /// What was decided about one node's booting, by people or by what the node reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -21,18 +21,35 @@ pub struct BootState {
     /// The configuration of the next boot only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub once: Option<Name>,
+    /// That configuration may install the node although it is installed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reinstall: bool,
     /// Which further configurations are open to the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Name>,
     /// Configurations marked `once` that the node has had, with their revision: a changed one
-    /// counts as new.
+    /// counts as new unless it installs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub spent: BTreeMap<Name, u64>,
+    /// The boot it was last given a configuration for one boot in. Gone with its next boot, with
+    /// what people decide meanwhile, and when it reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given: Option<Given>,
+    /// What installs it, from when it was handed out until the node reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub installing: Option<Name>,
     /// Since when the node has something on its disk to boot from: what installs is not given to
     /// it again unless somebody says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub installed: Option<Timestamp>,
+    /// The node is gone; that it is installed waits for it to come back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub was: Option<Was>,
+    /// When people last decided on its mode or its next boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub decided: Option<Timestamp>,
     /// Why, in the words of who said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -41,6 +58,48 @@ pub struct BootState {
     #[schemars(with = "String")]
     pub since: Timestamp,
     pub revision: u64,
+}
+
+/// A configuration for one boot, handed out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Given {
+    pub config: Name,
+    /// Of the configuration: a changed one is not what was given.
+    pub revision: u64,
+    #[schemars(with = "String")]
+    pub at: Timestamp,
+    /// It was named for the node's next boot; otherwise it is marked `once`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub named: bool,
+    /// It might install the node although it was installed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reinstall: bool,
+}
+
+/// The machine that a removed node was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Was {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xname: Option<Xname>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub macs: Vec<Mac>,
+}
+
+/// What follows from handing out a kernel to a node: [`BootState::hand_out`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HandOut {
+    pub at: Timestamp,
+    /// The decision it was made under: [`BootState::decided`].
+    pub decided: Option<Timestamp>,
+    /// It is for one boot.
+    pub given: Option<Given>,
+    /// It is marked `once`.
+    pub spends: bool,
+    /// It installs.
+    pub installing: Option<Name>,
 }
 
 #[derive(
@@ -125,9 +184,14 @@ impl BootState {
             node,
             mode: None,
             once: None,
+            reinstall: false,
             profile: None,
             spent: BTreeMap::new(),
+            given: None,
+            installing: None,
             installed: None,
+            was: None,
+            decided: None,
             reason: None,
             by: by.into(),
             since: now,
@@ -141,6 +205,53 @@ impl BootState {
             && self.once.is_none()
             && self.profile.is_none()
             && self.spent.is_empty()
+            && self.given.is_none()
+            && self.installing.is_none()
             && self.installed.is_none()
+    }
+
+    /// Takes note of what was handed out. What was decided or reported after that stands: a note
+    /// may come late, and it may come twice.
+    pub fn hand_out(&mut self, out: &HandOut) {
+        let stands = self.decided == out.decided;
+        let reported = self.installed.is_some_and(|at| at >= out.at);
+        if let Some(given) = &out.given {
+            if out.spends {
+                self.spent.insert(given.config.clone(), given.revision);
+            }
+            if stands && given.named && self.once.as_ref() == Some(&given.config) {
+                self.once = None;
+                self.reinstall = false;
+            }
+        }
+        if stands && !reported {
+            self.given.clone_from(&out.given);
+        }
+        if !reported {
+            self.installing.clone_from(&out.installing);
+        }
+    }
+
+    /// Somebody decides on the mode or the next boot: what was given before is taken back.
+    pub fn decide(&mut self, now: Timestamp, decide: impl FnOnce(&mut Self)) {
+        let said = |state: &Self| (state.mode, state.once.clone(), state.reinstall);
+        let before = said(self);
+        decide(self);
+        if self.given.take().is_some() || said(self) != before {
+            self.decided = Some(now);
+        }
+    }
+
+    /// The node reports that it has installed itself. What people decided meanwhile stays.
+    pub fn report_installed(&mut self, now: Timestamp) {
+        if matches!(self.mode, None | Some(BootMode::Install)) {
+            self.mode = Some(BootMode::Disk);
+            self.reason = None;
+        }
+        // Reports repeat themselves; only the first one after an installation is news.
+        if self.installing.take().is_some() || self.installed.is_none() {
+            self.installed = Some(now);
+        }
+        self.given = None;
     }
 }

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::text::as_text;
-use crate::{Mac, Nid, Xname};
+use crate::{Mac, Nid, NodeId, Xname};
 
 /// Longest tag.
 const MAX_TAG: usize = 128;
@@ -21,6 +21,8 @@ pub enum BssKey {
     Nid(Nid),
     /// `Default`, `Global`, `Unknown-<arch>`, a role, a subrole, a group, or a node's name.
     Tag(String),
+    /// A node that has no xname, and whose name reads like something else: `@` and its id.
+    Id(NodeId),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -129,6 +131,15 @@ impl BssKey {
     pub fn tag(word: impl Into<String>) -> Self {
         Self::Tag(word.into())
     }
+
+    /// The key under which what was written for a name is found; its id, if the name reads like an
+    /// xname, a MAC address or a nid.
+    pub fn of_name(name: &str, id: NodeId) -> Self {
+        match name.parse() {
+            Ok(tag @ Self::Tag(_)) => tag,
+            _ => Self::Id(id),
+        }
+    }
 }
 
 impl FromStr for BssKey {
@@ -151,6 +162,9 @@ impl FromStr for BssKey {
         if let Some(Ok(nid)) = text.strip_prefix("nid").map(str::parse) {
             return Ok(Self::Nid(nid));
         }
+        if let Some(Ok(id)) = text.strip_prefix('@').map(str::parse) {
+            return Ok(Self::Id(id));
+        }
         let wrong = |c: char| c.is_control() || c.is_whitespace();
         if text.len() > MAX_TAG || text.contains(wrong) {
             return Err(ParseBssKeyError::Wrong);
@@ -166,6 +180,7 @@ impl fmt::Display for BssKey {
             Self::Mac(mac) => mac.fmt(f),
             Self::Nid(nid) => write!(f, "nid{nid}"),
             Self::Tag(tag) => f.pad(tag),
+            Self::Id(id) => write!(f, "@{id}"),
         }
     }
 }

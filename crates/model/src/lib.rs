@@ -30,7 +30,7 @@ pub use artifact::{Artifact, ArtifactSpec, Digest};
 pub use boot::{Boot, BootRules, SelectedBy};
 pub use boot_config::{BootConfig, BootConfigSpec, ConfigMode};
 pub use boot_parameters::{BootParameters, ParseParametersError};
-pub use boot_state::{BootMode, BootState, Doing};
+pub use boot_state::{BootMode, BootState, Doing, Given, HandOut, Was};
 pub use bss::{BssImage, BssImageKey, BssKey, BssRecord, CloudInit, ImageKind, PhoneHome};
 pub use document::{Document, Kind, Spec};
 pub use exit::Exit;

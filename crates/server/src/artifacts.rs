@@ -10,7 +10,6 @@ mod pull;
 mod range;
 mod serve;
 mod upload;
-mod uses;
 
 use std::io;
 use std::path::Path;
@@ -114,6 +113,7 @@ pub fn routes(artifacts: &Artifacts) -> Vec<Route> {
             .summary("Remove content that no artifact names")
             .query("dry_run", "`1`: change nothing, say what would be removed")
             .query("unused", "`1`: also artifacts that no boot configuration or BSS record names")
+            .query("unfinished", "`1`: also uploads that may still be gone on with")
             .streaming()
             .gives::<Collected>(200),
     ];

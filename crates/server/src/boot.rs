@@ -22,6 +22,7 @@ mod sightings;
 mod states;
 mod whole_site;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
@@ -99,6 +100,7 @@ pub struct Grounds {
     pub backend: &'static str,
     pub source: Option<Source>,
     pub contacts: Contacts,
+    pub data_dir: PathBuf,
 }
 
 /// The other services, if there are any.
@@ -128,14 +130,14 @@ pub(crate) const OPEN: Plane = Plane::Lockable { context: Context::Boot };
 
 impl Boot {
     pub fn new(chassis: &Chassis, grounds: Grounds, settings: BootSettings) -> Self {
-        let Grounds { registry, states, backend, source, contacts } = grounds;
+        let Grounds { registry, states, backend, source, contacts, data_dir } = grounds;
         let booter = Arc::new(Booter::new(settings.scripts));
         registry.set_rule(Arc::new(BootRule::new(Arc::clone(&booter))));
         Self {
             chassis: chassis.clone(),
             booter,
             sightings: Sightings::new(Arc::clone(&chassis.store)),
-            one_boots: OneBoots::new(chassis, registry.clone()),
+            one_boots: OneBoots::new(chassis, registry.clone(), &data_dir),
             registry,
             states,
             backend,

@@ -163,6 +163,7 @@ impl Controller {
             backend,
             source: source.clone(),
             contacts: Contacts::new(&config.boot.helpers)?,
+            data_dir: data_dir.path().to_owned(),
         };
         let background = Background { started, backend, source: source.clone() };
         let dir = data_dir.path().to_owned();

@@ -43,15 +43,18 @@ impl Client {
         Ok(TypedLines::new(lines))
     }
 
-    /// Removes content that no artifact names; with `unused`, also artifacts that nothing names.
+    /// Removes content that no artifact names; with `unused`, also artifacts that nothing names;
+    /// with `unfinished`, also uploads that were broken off a moment ago.
     pub async fn collect_artifacts(
         &self,
         dry_run: bool,
         unused: bool,
+        unfinished: bool,
     ) -> Result<Collected, ClientError> {
         let path: Vec<_> = ARTIFACTS.into_iter().chain(["gc"]).collect();
         let mut call = self.call(Method::POST, &path);
         call.write = !dry_run;
-        call.flag("dry_run", dry_run).flag("unused", unused).value().await
+        let call = call.flag("dry_run", dry_run).flag("unused", unused);
+        call.flag("unfinished", unfinished).value().await
     }
 }

@@ -70,6 +70,9 @@ enum ArtifactCommand {
         /// Remove also artifacts that no boot configuration and no BSS record names
         #[arg(long)]
         unused: bool,
+        /// Remove also uploads that were broken off, however short ago; they begin anew
+        #[arg(long)]
+        unfinished: bool,
         /// Show what would be removed, remove nothing; ends with 20 if there is something
         #[arg(long)]
         dry_run: bool,
@@ -110,8 +113,8 @@ impl ArtifactArgs {
             ArtifactCommand::Add(args) => add(shell, &client, args).await,
             ArtifactCommand::List => list(shell, &client).await,
             ArtifactCommand::Verify => verify(shell, &client).await,
-            ArtifactCommand::Gc { unused, dry_run } => {
-                let collected = client.collect_artifacts(dry_run, unused).await?;
+            ArtifactCommand::Gc { unused, unfinished, dry_run } => {
+                let collected = client.collect_artifacts(dry_run, unused, unfinished).await?;
                 report(shell, &collected)
             }
             ArtifactCommand::Remove { artifacts, write } => {

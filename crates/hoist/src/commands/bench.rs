@@ -44,9 +44,8 @@ enum BenchCommand {
 ///
 /// Asks for N nodes of the server's inventory, each once (and around again if it has fewer), and
 /// shows how long the answers took. By default it asks for the parts of each script (`json=1`):
-/// the same work, but nothing is written to the boot history, and no configuration for one boot is
-/// used up. With `--scripts` it asks for the scripts themselves, as machines do: that is somewhat
-/// faster, every node's boot history then says that it asked, and configurations for one boot are
+/// nothing is written to the boot history then, and no configuration for one boot is used up. With
+/// `--scripts` it asks for the scripts themselves, as machines do: that is faster, every node's boot history then says that it asked, and configurations for one boot are
 /// handed out.
 ///
 /// Ends with 1 when an answer was missing or not 200.

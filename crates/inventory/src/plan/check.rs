@@ -8,6 +8,7 @@ use hoist_model::selector::Vocabulary;
 use hoist_model::{Fault, GroupKey, Kind, Mac, Name, Nid, Node, NodeId, NodeSpec, Xname, nearest};
 
 use super::{Draft, Reason, Refusal, subject};
+use crate::uses::{Users, Uses};
 
 /// The fields of a spec that a source sets, and that people change only after releasing them.
 pub const MANAGED_FIELDS: [&str; 9] =
@@ -358,21 +359,30 @@ fn boot_configs(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
     }
 }
 
-/// An artifact that a configuration names stays.
+/// An artifact that a configuration or a BSS record names stays.
 fn artifacts_in_use(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
-    let gone: BTreeSet<_> = removed(&draft.artifacts).collect();
+    let gone = removed(&draft.artifacts).filter_map(|name| draft.roster.artifact(name));
+    let gone: Vec<_> = gone.collect();
     if gone.is_empty() {
         return;
     }
-    let kept = draft.roster.boot_configs().map(std::convert::AsRef::as_ref);
-    let kept = kept.filter(|config| !draft.configs.contains_key(&config.name));
-    for config in kept.chain(draft.configs.values().flatten()) {
-        for (_, artifact) in config.spec.artifacts() {
-            if let Some(name) = gone.iter().find(|name| name.as_str() == artifact) {
-                let fault = Fault::new("", format!("the BootConfig `{}` names it", config.name))
-                    .hint("change that first, or in the same change");
-                found.push(Refusal::new(Reason::InUse, subject(Kind::Artifact, name), fault));
-            }
+    let Draft { roster, configs, bss, images, .. } = draft;
+    let kept = roster.boot_configs().filter(|config| !configs.contains_key(&config.name));
+    let records = roster.bss_records().filter(|record| !bss.contains_key(&record.key));
+    let of_images = roster.bss_images().filter(|image| !images.contains_key(&image.image));
+    let uses = Uses::new(
+        kept.map(AsRef::as_ref).chain(configs.values().flatten()),
+        records.map(AsRef::as_ref).chain(bss.values().flatten()),
+        of_images.map(AsRef::as_ref).chain(images.values().flatten()),
+    );
+    for artifact in gone {
+        let Users { configs, records } = uses.users(artifact);
+        let configs = configs.iter().map(|config| format!("the BootConfig `{config}` names it"));
+        let records = (records > 0).then(|| format!("{records} BSS records name it"));
+        for message in configs.chain(records) {
+            let fault = Fault::new("", message).hint("change that first, or in the same change");
+            let about = subject(Kind::Artifact, &artifact.name);
+            found.push(Refusal::new(Reason::InUse, about, fault));
         }
     }
 }

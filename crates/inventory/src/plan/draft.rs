@@ -6,12 +6,12 @@ use std::sync::Arc;
 use hoist_model::document::{Document, DocumentName, Spec};
 use hoist_model::{
     Artifact, ArtifactName, ArtifactSpec, BootConfig, BootConfigSpec, BootState, BssImage,
-    BssImageKey, BssKey, BssRecord, Fault, Group, GroupKey, GroupSpec, Kind, Name, Network,
-    NetworkSpec, Node, NodeId, NodeSpec, Partition, PartitionSpec, Provenance,
+    BssImageKey, BssKey, BssRecord, Fault, Group, GroupKey, GroupSpec, HandOut, Kind, Name,
+    Network, NetworkSpec, Node, NodeId, NodeSpec, Partition, PartitionSpec, Provenance,
 };
 use jiff::Timestamp;
 
-use super::{Change, Item, Plan, Reason, Refusal, affected, check, fields, subject};
+use super::{Change, Item, Plan, Reason, Refusal, affected, check, fields, returning, subject};
 use crate::record::{AppliedSet, Resource, ResourceKey, Tombstone, member_name};
 use crate::roster::Roster;
 
@@ -27,8 +27,8 @@ pub struct Draft<'a> {
     pub(super) artifacts: BTreeMap<ArtifactName, Option<Artifact>>,
     pub(super) configs: BTreeMap<Name, Option<BootConfig>>,
     pub(super) states: BTreeMap<NodeId, Option<BootState>>,
-    bss: BTreeMap<BssKey, Option<BssRecord>>,
-    images: BTreeMap<BssImageKey, Option<BssImage>>,
+    pub(super) bss: BTreeMap<BssKey, Option<BssRecord>>,
+    pub(super) images: BTreeMap<BssImageKey, Option<BssImage>>,
     /// Nodes that their source writes.
     pub(super) imported: BTreeSet<NodeId>,
     sets: BTreeMap<Name, AppliedSet>,
@@ -181,12 +181,29 @@ impl<'a> Draft<'a> {
 
     /// Changes what is decided about a node's booting. One that says nothing is removed.
     pub fn amend_boot_state(&mut self, node: NodeId, by: &str, amend: impl FnOnce(&mut BootState)) {
-        let mut state =
-            self.boot_state(node).cloned().unwrap_or_else(|| BootState::new(node, by, self.now));
+        let mut state = self.state_of(node, by);
         amend(&mut state);
         by.clone_into(&mut state.by);
         state.since = self.now;
         self.states.insert(node, Some(state).filter(|state| !state.is_blank()));
+    }
+
+    /// Takes note of what a node was handed out. Who decided what about it stays as it is.
+    pub fn note_hand_out(&mut self, node: NodeId, out: &HandOut) {
+        let mut state = self.state_of(node, "boot");
+        state.hand_out(out);
+        self.states.insert(node, Some(state).filter(|state| !state.is_blank()));
+    }
+
+    fn state_of(&self, node: NodeId, by: &str) -> BootState {
+        let state = self.boot_state(node).cloned();
+        let mut state = state.unwrap_or_else(|| BootState::new(node, by, self.now));
+        // Removed meanwhile, it leads nowhere, and must not keep anybody from changing the rest.
+        if state.once.as_ref().is_some_and(|once| self.boot_config(once).is_none()) {
+            state.once = None;
+            state.reinstall = false;
+        }
+        state
     }
 
     pub fn put_bss(&mut self, record: BssRecord) {
@@ -367,9 +384,14 @@ impl<'a> Draft<'a> {
             self.refuse(refusal);
             return;
         }
+        let machine = returning::machine(node);
         self.nodes.insert(id, None);
-        if self.roster.boot_state(id).is_some() {
-            self.states.insert(id, None);
+        if let Some(state) = self.boot_state(id) {
+            let kept = returning::kept(state, machine);
+            self.states.insert(id, kept);
+        }
+        if self.roster.bss(&BssKey::Id(id)).is_some() {
+            self.bss.insert(BssKey::Id(id), None);
         }
     }
 }
@@ -443,6 +465,7 @@ impl Draft<'_> {
 impl Draft<'_> {
     /// The plan, or everything that is wrong with the change.
     pub fn finish(mut self) -> Result<Plan, Vec<Refusal>> {
+        returning::restore(&mut self);
         check::whole(&mut self);
         if !self.refusals.is_empty() {
             return Err(self.refusals);

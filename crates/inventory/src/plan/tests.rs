@@ -1,7 +1,10 @@
-use hoist_model::document;
+use std::sync::Arc;
+
+use hoist_model::{BootState, document};
 use jiff::Timestamp;
 
 use super::*;
+use crate::record::Resource;
 use crate::roster::{Delta, Incarnation, Roster};
 
 const SITE: &str = "
@@ -172,6 +175,98 @@ fn a_removed_node_leaves_a_tombstone_and_its_keys_are_free() {
     assert_eq!(after.tombstones().count(), 1);
     let again = super::tests::plan(&after, &node("other", "nid: 1")).unwrap();
     assert_eq!(again.count(Change::Created), 1);
+}
+
+fn node_with(name: &str, xname: &str, mac: Option<u8>) -> String {
+    let interfaces = mac.map(|n| format!("[{{name: eth0, mac: 02:00:00:00:01:{n:02x}}}]"));
+    let interfaces = interfaces.unwrap_or_else(|| "[]".to_owned());
+    format!(
+        "{{api: hoist/v1, kind: Node, name: {name}, \
+         spec: {{xname: {xname}, interfaces: {interfaces}}}}}"
+    )
+}
+
+fn installed(roster: &Roster, name: &str) -> bool {
+    let id = roster.by_name(name).expect("a node").id;
+    roster.boot_state(id).is_some_and(|state| state.installed.is_some() && state.was.is_none())
+}
+
+/// A site where a node was installed and removed.
+fn left(xname: &str, mac: Option<u8>) -> Roster {
+    let site = site();
+    let site = commit(&site, &plan(&site, &node_with("old", xname, mac)).unwrap());
+    let id = site.by_name("old").unwrap().id;
+    let mut draft = Draft::new(&site, Timestamp::UNIX_EPOCH);
+    draft.amend_boot_state(id, "test", |state| {
+        state.installed = Some(Timestamp::UNIX_EPOCH);
+        state.mode = Some(hoist_model::BootMode::Hold);
+    });
+    let site = commit(&site, &draft.finish().unwrap());
+    let mut draft = Draft::new(&site, Timestamp::UNIX_EPOCH);
+    draft.remove(Kind::Node, "old");
+    commit(&site, &draft.finish().unwrap())
+}
+
+#[test]
+fn a_node_that_comes_back_is_still_installed() {
+    for (was, comes, expected) in [
+        (("x1c0s0b0n0", Some(1)), ("x1c0s0b0n0", Some(1)), true),
+        // The machine was moved, or something else is in its place.
+        (("x1c0s0b0n0", Some(1)), ("x1c0s0b0n1", Some(1)), true),
+        (("x1c0s0b0n0", Some(1)), ("x1c0s0b0n0", Some(2)), false),
+        (("x1c0s0b0n0", None), ("x1c0s0b0n0", Some(2)), true),
+        (("x1c0s0b0n0", Some(1)), ("x1c0s0b0n0", None), true),
+        (("x1c0s0b0n0", None), ("x1c0s0b0n1", Some(2)), false),
+    ] {
+        let site = left(was.0, was.1);
+        let site = commit(&site, &plan(&site, &node_with("new", comes.0, comes.1)).unwrap());
+        assert_eq!(installed(&site, "new"), expected, "{was:?} {comes:?}");
+        let id = site.by_name("new").unwrap().id;
+        assert!(
+            site.boot_state(id).is_none_or(|state| state.mode.is_none()),
+            "that was said of it"
+        );
+        assert_eq!(site.boot_states().count(), 1, "it is remembered in one place");
+    }
+}
+
+#[test]
+fn a_node_under_another_name_in_the_same_change_is_still_installed() {
+    let site = left("x1c0s0b0n0", Some(1));
+    let site = commit(&site, &plan(&site, &node_with("one", "x1c0s0b0n0", Some(1))).unwrap());
+    let mut draft = Draft::new(&site, Timestamp::UNIX_EPOCH);
+    draft.remove(Kind::Node, "one");
+    let documents = document::read("test", node_with("two", "x1c0s0b0n0", Some(1)).as_bytes());
+    draft.apply(documents.unwrap(), &mut || NodeId::from_bits(77));
+    let site = commit(&site, &draft.finish().unwrap());
+    assert!(installed(&site, "two"));
+    assert_eq!(site.boot_states().count(), 1);
+}
+
+#[test]
+fn removed_nodes_are_remembered_up_to_a_limit_and_the_oldest_go_first() {
+    let site = left("x1c0s0b0n0", Some(1));
+    let pattern = site.boot_states().next().unwrap().as_ref().clone();
+    let since = |n: usize| Timestamp::UNIX_EPOCH + std::time::Duration::from_secs(n as u64 + 1);
+    let others = (1..returning::MAX_GONE).map(|n| {
+        let was = hoist_model::Was { xname: None, macs: Vec::new() };
+        let node = NodeId::from_bits(1_000_000 + n as u128);
+        let state = BootState { node, since: since(n), was: Some(was), ..pattern.clone() };
+        Resource::BootState(Arc::new(state))
+    });
+    let puts = others.collect();
+    let full = Delta { revision: site.revision() + 1, horizon: 0, puts, deletes: Vec::new() };
+    let full = site.apply(full);
+    assert_eq!(full.boot_states().count(), returning::MAX_GONE);
+    let id = full.by_name("a").unwrap().id;
+    let mut draft = Draft::new(&full, since(returning::MAX_GONE));
+    let installed = |state: &mut BootState| state.installed = Some(Timestamp::UNIX_EPOCH);
+    draft.amend_boot_state(id, "test", installed);
+    draft.remove(Kind::Node, "a");
+    let after = commit(&full, &draft.finish().unwrap());
+    assert_eq!(after.boot_states().count(), returning::MAX_GONE);
+    assert!(after.boot_state(id).is_some());
+    assert!(after.boot_state(pattern.node).is_none(), "the oldest one");
 }
 
 #[test]

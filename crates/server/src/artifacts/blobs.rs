@@ -27,6 +27,10 @@ use crate::secret;
 /// Bytes gathered before they are written at once.
 const BATCH: usize = 1024 * 1024;
 
+/// Room that artifacts leave to the store and the logs on the same disk, or a quarter of it where
+/// that is less.
+const RESERVE: u64 = 1 << 30;
+
 /// Bytes read at once to be hashed.
 const HASH_CHUNK: usize = 1024 * 1024;
 
@@ -37,8 +41,12 @@ pub(crate) struct Blobs(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     root: PathBuf,
-    /// What is being written right now, each by one writer.
+    /// What is being written right now, each by one writer. Held for a look only, never while
+    /// something waits for the disk.
     growing: Mutex<HashMap<Digest, Growth>>,
+    /// Held by whoever looks at a file and then acts on what it saw. Only by threads that may wait;
+    /// always taken before `growing`.
+    deciding: Mutex<()>,
 }
 
 /// Content to read: whole, or followed while it arrives.
@@ -46,12 +54,23 @@ struct Inner {
 pub(crate) struct Content {
     pub(crate) file: Arc<File>,
     pub(crate) size: u64,
+    /// Not yet checked, so long as there is one.
     pub(crate) growth: Option<watch::Receiver<Progress>>,
+}
+
+/// Where content comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// From anybody who may write: nothing of it is shown before it was checked.
+    Upload,
+    /// From another controller, which had checked it: can be read along.
+    Sibling,
 }
 
 /// What a writer shares with those who read along.
 #[derive(Debug, Clone)]
 struct Growth {
+    origin: Origin,
     file: Arc<File>,
     size: u64,
     progress: watch::Receiver<Progress>,
@@ -82,8 +101,8 @@ pub(crate) struct Kept {
 /// Why there is nothing to write.
 #[derive(Debug)]
 pub(crate) enum NoPart {
-    /// Somebody else writes it; one can read along.
-    Busy(Content),
+    /// Somebody else writes it; with content that can be read along.
+    Busy(Option<Content>),
     Whole,
     Io(io::Error),
 }
@@ -107,7 +126,8 @@ impl PartError {
 
 impl Blobs {
     pub(crate) fn new(data_dir: &Path) -> Self {
-        Self(Arc::new(Inner { root: data_dir.join("artifacts"), growing: Mutex::default() }))
+        let root = data_dir.join("artifacts");
+        Self(Arc::new(Inner { root, growing: Mutex::default(), deciding: Mutex::default() }))
     }
 
     fn blob(&self, digest: Digest) -> PathBuf {
@@ -127,6 +147,10 @@ impl Blobs {
         self.0.growing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn deciding(&self) -> MutexGuard<'_, ()> {
+        self.0.deciding.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whole content, if it is here. Blocks.
     pub(crate) fn open(&self, digest: Digest) -> io::Result<Option<Content>> {
         let file = match File::open(self.blob(digest)) {
@@ -138,9 +162,9 @@ impl Blobs {
         Ok(Some(Content { file: Arc::new(file), size, growth: None }))
     }
 
-    /// Content that is being written.
+    /// Content that arrives from another controller.
     pub(crate) fn follow(&self, digest: Digest) -> Option<Content> {
-        self.growing().get(&digest).map(Growth::content)
+        self.growing().get(&digest).and_then(Growth::content)
     }
 
     pub(crate) fn is_whole(&self, digest: Digest) -> bool {
@@ -157,38 +181,33 @@ impl Blobs {
     }
 
     /// Becomes the one writer of this content, from where the last one ended. Blocks.
-    pub(crate) fn start(&self, digest: Digest, size: u64) -> Result<Part, NoPart> {
-        let path = self.part(digest);
-        let mut growing = self.growing();
-        if let Some(growth) = growing.get(&digest) {
+    pub(crate) fn start(&self, digest: Digest, size: u64, origin: Origin) -> Result<Part, NoPart> {
+        let _decided = self.deciding();
+        if let Some(growth) = self.growing().get(&digest) {
             return Err(NoPart::Busy(growth.content()));
         }
         if self.is_whole(digest) {
             return Err(NoPart::Whole);
         }
-        let open = || {
-            secret::ensure_dir(path.parent().expect("it is below the root"))?;
-            let file =
-                File::options().create(true).truncate(false).read(true).write(true).open(&path)?;
-            let mut written = file.metadata()?.len();
-            if written > size {
-                // Whatever that was, it was not this.
-                file.set_len(0)?;
-                written = 0;
+        let path = self.part(digest);
+        let (file, written) = open_part(&path, size).map_err(NoPart::Io)?;
+        if let Err(full) = check_room(&file, size - written) {
+            if written == 0 {
+                let _ = std::fs::remove_file(path);
             }
-            Ok((Arc::new(file), written))
-        };
-        let (file, written) = open().map_err(NoPart::Io)?;
+            return Err(NoPart::Io(full));
+        }
+        let file = Arc::new(file);
         let (progress, receiver) = watch::channel(Progress::Seeking);
-        let growth = Growth { file: Arc::clone(&file), size, progress: receiver };
-        growing.insert(digest, growth);
-        drop(growing);
-        let (blobs, batch) = (self.clone(), Vec::new());
-        Ok(Part { blobs, digest, size, file, written, batch, batched: 0, progress })
+        let growth = Growth { origin, file: Arc::clone(&file), size, progress: receiver };
+        self.growing().insert(digest, growth);
+        let claim = Arc::new(Claim { blobs: self.clone(), digest });
+        Ok(Part { claim, size, file, written, batch: Vec::new(), batched: 0, progress })
     }
 
     /// Says that content is about to be named, so that it is not collected. Blocks.
     pub(crate) fn renew(&self, digest: Digest, now: SystemTime) -> io::Result<()> {
+        let _decided = self.deciding();
         File::open(self.blob(digest))?.set_modified(now)
     }
 
@@ -205,20 +224,40 @@ impl Blobs {
     /// Uploads that were begun and what was set aside, apart from what is being written. Blocks.
     pub(crate) fn leftovers(&self) -> io::Result<Vec<Leftover>> {
         let mut found = Vec::new();
-        for dir in ["parts", "damaged"] {
+        for (dir, unfinished) in [("parts", true), ("damaged", false)] {
             let dir = self.0.root.join(dir);
-            let paths =
-                kept(&dir)?.into_iter().map(|file| (dir.join(file.digest.to_string()), file));
-            found.extend(paths.map(|(path, kept)| Leftover { path, kept }));
+            let path = |kept: &Kept| dir.join(kept.digest.to_string());
+            let files = kept(&dir)?.into_iter();
+            found.extend(files.map(|kept| Leftover { path: path(&kept), kept, unfinished }));
         }
         let growing = self.growing();
         found.retain(|leftover| !growing.contains_key(&leftover.kept.digest));
         Ok(found)
     }
 
-    /// Blocks.
-    pub(crate) fn remove(&self, digest: Digest) -> io::Result<()> {
-        fs::remove_file(self.blob(digest))
+    /// Removes content if it is `unwanted` as it is now, whatever was seen before. True when it is
+    /// gone. Blocks.
+    pub(crate) fn remove(
+        &self,
+        digest: Digest,
+        unwanted: impl FnOnce(&Kept) -> bool,
+    ) -> io::Result<bool> {
+        let _decided = self.deciding();
+        remove_file(&self.blob(digest), digest, unwanted)
+    }
+
+    /// The same for what `leftovers` found, unless somebody goes on with it. Blocks.
+    pub(crate) fn remove_leftover(
+        &self,
+        leftover: &Leftover,
+        unwanted: impl FnOnce(&Kept) -> bool,
+    ) -> io::Result<bool> {
+        let _decided = self.deciding();
+        let digest = leftover.kept.digest;
+        if self.growing().contains_key(&digest) {
+            return Ok(false);
+        }
+        remove_file(&leftover.path, digest, unwanted)
     }
 
     /// Takes content out of what is served, and keeps it for people to look at. Blocks.
@@ -233,9 +272,12 @@ impl Blobs {
 }
 
 impl Growth {
-    fn content(&self) -> Content {
-        let Self { file, size, progress } = self;
-        Content { file: Arc::clone(file), size: *size, growth: Some(progress.clone()) }
+    /// For those who want to read along, where that is allowed.
+    fn content(&self) -> Option<Content> {
+        let Self { origin, file, size, progress } = self;
+        let growth = Some(progress.clone());
+        let content = || Content { file: Arc::clone(file), size: *size, growth };
+        (*origin == Origin::Sibling).then(content)
     }
 }
 
@@ -244,20 +286,28 @@ impl Growth {
 pub(crate) struct Leftover {
     path: PathBuf,
     pub(crate) kept: Kept,
+    /// It can be gone on with.
+    pub(crate) unfinished: bool,
 }
 
-impl Leftover {
-    /// Blocks.
-    pub(crate) fn remove(&self) -> io::Result<()> {
-        fs::remove_file(&self.path)
+/// The right to write some content, which the last one who holds it gives back: a part, or work on
+/// its file that goes on when the part is gone.
+#[derive(Debug)]
+struct Claim {
+    blobs: Blobs,
+    digest: Digest,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.blobs.growing().remove(&self.digest);
     }
 }
 
 /// Content on its way. Whoever holds it is its only writer.
 #[derive(Debug)]
 pub(crate) struct Part {
-    blobs: Blobs,
-    digest: Digest,
+    claim: Arc<Claim>,
     size: u64,
     file: Arc<File>,
     /// On the disk.
@@ -312,7 +362,10 @@ impl Part {
         let (batch, file, at) = (std::mem::take(&mut self.batch), self.file.clone(), self.written);
         let count = std::mem::take(&mut self.batched) as u64;
         if count > 0 {
+            let claim = Arc::clone(&self.claim);
             blocking(move || {
+                let _held = claim;
+                check_room(&file, count)?;
                 let mut at = at;
                 for bytes in batch {
                     file.write_all_at(&bytes, at)?;
@@ -337,36 +390,65 @@ impl Part {
     /// Checks it and puts it among what is whole. What is wrong is removed.
     pub(crate) async fn finish(mut self) -> Result<(), PartError> {
         self.flush().await?;
-        let file = Arc::clone(&self.file);
-        let found = blocking(move || hash(&file, &|| false)).await?;
-        if found != Some(self.digest) {
+        let (file, claim) = (Arc::clone(&self.file), Arc::clone(&self.claim));
+        let found = blocking(move || {
+            let found = hash(&file, &|| false)?.expect("nothing stops the hashing");
+            if found != claim.digest {
+                fs::remove_file(claim.blobs.part(claim.digest))?;
+            }
+            Ok(found)
+        });
+        let found = found.await?;
+        if found != self.claim.digest {
             self.tell(Progress::Broken);
-            let path = self.blobs.part(self.digest);
-            blocking(move || fs::remove_file(path)).await?;
-            let found = found.expect("nothing stopped the hashing");
             return Err(PartError::WrongDigest { found });
         }
         // Those who read along need not wait for the disk.
         self.tell(Progress::Checked);
-        let (file, blobs, digest) = (Arc::clone(&self.file), self.blobs.clone(), self.digest);
-        blocking(move || publish(&file, &blobs.part(digest), &blobs.blob(digest))).await?;
+        let (file, claim) = (Arc::clone(&self.file), Arc::clone(&self.claim));
+        blocking(move || {
+            let Claim { blobs, digest } = &*claim;
+            publish(&file, &blobs.part(*digest), &blobs.blob(*digest))
+        })
+        .await?;
         Ok(())
     }
 }
 
 impl Drop for Part {
     fn drop(&mut self) {
-        let mut growing = self.blobs.growing();
-        growing.remove(&self.digest);
         if self.written == 0 {
-            // Under the lock, so that it is not the next writer's.
-            let _ = std::fs::remove_file(self.blobs.part(self.digest));
+            // It is still claimed, so that it is not the next writer's.
+            let _ = std::fs::remove_file(self.claim.blobs.part(self.claim.digest));
         }
     }
 }
 
+/// The file of a part, and how much of it there is. Blocks.
+fn open_part(path: &Path, size: u64) -> io::Result<(File, u64)> {
+    secret::ensure_dir(path.parent().expect("it is below the root"))?;
+    let file = File::options().create(true).truncate(false).read(true).write(true).open(path)?;
+    let written = file.metadata()?.len();
+    if written > size {
+        // Whatever that was, it was not this.
+        file.set_len(0)?;
+        return Ok((file, 0));
+    }
+    Ok((file, written))
+}
+
+/// Whether so much more can be written, with the reserve left.
+fn check_room(file: &File, more: u64) -> io::Result<()> {
+    let disk = rustix::fs::fstatvfs(file)?;
+    let reserve = RESERVE.min(disk.f_blocks * disk.f_frsize / 4);
+    let room = (disk.f_bavail * disk.f_frsize).saturating_sub(reserve);
+    if more > room { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+}
+
 fn publish(file: &File, part: &Path, blob: &Path) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(0o444))?;
+    // It may have lain here for long before it was complete; it is new from now on.
+    file.set_modified(SystemTime::now())?;
     file.sync_all()?;
     let shard = blob.parent().expect("it is below the root");
     let all = shard.parent().expect("it is below the root");
@@ -412,16 +494,29 @@ fn kept(dir: &Path) -> io::Result<Vec<Kept>> {
         else {
             continue;
         };
-        match fs::metadata(&path) {
-            Ok(about) => {
-                found.push(Kept { digest, size: about.len(), modified: about.modified()? });
-            }
-            // Somebody else was faster.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
+        found.extend(look(&path, digest)?);
     }
     Ok(found)
+}
+
+/// A file, unless somebody else was faster and it is gone.
+fn look(path: &Path, digest: Digest) -> io::Result<Option<Kept>> {
+    match fs::metadata(path) {
+        Ok(about) => Ok(Some(Kept { digest, size: about.len(), modified: about.modified()? })),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn remove_file(
+    path: &Path,
+    digest: Digest,
+    unwanted: impl FnOnce(&Kept) -> bool,
+) -> io::Result<bool> {
+    match look(path, digest)? {
+        Some(kept) if unwanted(&kept) => fs::remove_file(path).map(|()| true),
+        _ => Ok(false),
+    }
 }
 
 fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
@@ -451,20 +546,20 @@ mod tests {
         let (dir, blobs) = empty();
         let content = vec![7; 3 * BATCH / 2];
         let digest = digest(&content);
-        let mut part = blobs.start(digest, content.len() as u64).unwrap();
+        let mut part = blobs.start(digest, content.len() as u64, Origin::Upload).unwrap();
         part.append(Bytes::from(content[..BATCH].to_vec())).await.unwrap();
         drop(part);
         assert!(blobs.open(digest).unwrap().is_none());
         assert_eq!(blobs.received(digest).unwrap(), BATCH as u64);
 
-        let mut part = blobs.start(digest, content.len() as u64).unwrap();
+        let mut part = blobs.start(digest, content.len() as u64, Origin::Upload).unwrap();
         assert_eq!(part.received(), BATCH as u64);
         part.append(Bytes::from(content[BATCH..].to_vec())).await.unwrap();
         assert!(part.is_complete());
         part.finish().await.unwrap();
         assert_eq!(blobs.open(digest).unwrap().unwrap().size, content.len() as u64);
         assert_eq!(blobs.received(digest).unwrap(), 0);
-        assert!(matches!(blobs.start(digest, 1), Err(NoPart::Whole)));
+        assert!(matches!(blobs.start(digest, 1, Origin::Sibling), Err(NoPart::Whole)));
         let mode = fs::metadata(blobs.blob(digest)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o444);
         assert!(blobs.blob(digest).starts_with(dir.path().join("artifacts/blobs")));
@@ -475,7 +570,7 @@ mod tests {
     async fn what_has_another_digest_leaves_nothing() {
         let (_dir, blobs) = empty();
         let digest = digest(b"tea");
-        let mut part = blobs.start(digest, 3).unwrap();
+        let mut part = blobs.start(digest, 3, Origin::Sibling).unwrap();
         let along = part.content().growth.unwrap();
         part.append(Bytes::from_static(b"pot")).await.unwrap();
         let error = part.finish().await.unwrap_err();
@@ -489,8 +584,8 @@ mod tests {
     async fn one_writes_and_others_read_along() {
         let (_dir, blobs) = empty();
         let digest = digest(b"tea");
-        let mut part = blobs.start(digest, 3).unwrap();
-        assert!(matches!(blobs.start(digest, 3), Err(NoPart::Busy(_))));
+        let mut part = blobs.start(digest, 3, Origin::Sibling).unwrap();
+        assert!(matches!(blobs.start(digest, 3, Origin::Sibling), Err(NoPart::Busy(_))));
         assert!(blobs.follow(digest).is_some());
         assert!(matches!(
             part.append(Bytes::from_static(b"kettle")).await,
@@ -505,26 +600,28 @@ mod tests {
     async fn a_part_that_is_too_long_is_begun_anew() {
         let (_dir, blobs) = empty();
         let digest = digest(b"tea");
-        let mut part = blobs.start(digest, 100).unwrap();
+        let mut part = blobs.start(digest, 100, Origin::Sibling).unwrap();
         part.append(Bytes::from(vec![0; 50])).await.unwrap();
         part.sync().await.unwrap();
         drop(part);
         assert_eq!(blobs.leftovers().unwrap().len(), 1);
-        assert_eq!(blobs.start(digest, 3).unwrap().received(), 0);
+        assert_eq!(blobs.start(digest, 3, Origin::Sibling).unwrap().received(), 0);
     }
 
     #[tokio::test]
     async fn what_is_set_aside_is_not_opened_any_more() {
         let (_dir, blobs) = empty();
         let digest = digest(b"tea");
-        let mut part = blobs.start(digest, 3).unwrap();
+        let mut part = blobs.start(digest, 3, Origin::Sibling).unwrap();
         part.append(Bytes::from_static(b"tea")).await.unwrap();
         part.finish().await.unwrap();
         blobs.set_aside(digest).unwrap();
         assert!(blobs.open(digest).unwrap().is_none());
         let leftovers = blobs.leftovers().unwrap();
         assert_eq!(leftovers.len(), 1);
-        leftovers[0].remove().unwrap();
+        assert!(!blobs.remove_leftover(&leftovers[0], |_| false).unwrap());
+        assert!(blobs.remove_leftover(&leftovers[0], |_| true).unwrap());
+        assert!(!blobs.remove_leftover(&leftovers[0], |_| true).unwrap(), "it is gone");
         assert!(blobs.leftovers().unwrap().is_empty());
     }
 }

@@ -8,14 +8,16 @@ use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
 use futures_util::stream;
+use http::Version;
 use metrics::Counter;
 use rustix::fs::Advice;
 use rustix::io::ReadWriteFlags;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::blobs::{Content, Progress, blocking};
 
@@ -25,18 +27,37 @@ const CHUNK: usize = 256 * 1024;
 /// Buffers kept for the next reader: 32 MiB.
 const KEPT: usize = 128;
 
+/// The same over HTTP/2, where one connection can open many streams and take nothing on any.
+const H2_CHUNK: usize = 16 * 1024;
+
+/// Chunks that HTTP/2 clients have not taken yet, of all of them together: 64 MiB. Whoever comes
+/// when there are so many waits, and holds nothing meanwhile.
+const H2_CHUNKS: usize = 4096;
+
+/// How long that is borne.
+const H2_WAIT: Duration = Duration::from_mins(1);
+
 /// Buffers that are used again. Clones share them.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Buffers(Arc<Mutex<Vec<Box<[u8]>>>>);
+#[derive(Debug, Clone)]
+pub(super) struct Buffers {
+    kept: Arc<Mutex<Vec<Box<[u8]>>>>,
+    h2: Arc<Semaphore>,
+}
+
+impl Default for Buffers {
+    fn default() -> Self {
+        Self { kept: Arc::default(), h2: Arc::new(Semaphore::new(H2_CHUNKS)) }
+    }
+}
 
 impl Buffers {
     fn take(&self) -> Box<[u8]> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).pop();
         kept.unwrap_or_else(|| vec![0; CHUNK].into_boxed_slice())
     }
 
     fn give_back(&self, buffer: Box<[u8]>) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() < KEPT {
             kept.push(buffer);
         }
@@ -66,10 +87,23 @@ impl Drop for Filled {
     }
 }
 
+/// A chunk for an HTTP/2 client.
+struct Counted {
+    bytes: Vec<u8>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// The bytes of `range`, as they can be read.
 struct Reader {
     content: Content,
     range: Range<u64>,
+    version: Version,
     buffers: Buffers,
     served: Counter,
 }
@@ -79,12 +113,13 @@ struct Reader {
 pub(super) fn body(
     content: Content,
     range: Range<u64>,
+    version: Version,
     buffers: &Buffers,
     served: Counter,
 ) -> Body {
     // Makes the kernel read further ahead; one that does not want to is no slower than before.
     let _ = rustix::fs::fadvise(&content.file, range.start, None, Advice::Sequential);
-    let reader = Reader { content, range, buffers: buffers.clone(), served };
+    let reader = Reader { content, range, version, buffers: buffers.clone(), served };
     Body::from_stream(stream::unfold(Some(reader), async |reader| {
         let mut reader = reader.filter(|reader| !reader.range.is_empty())?;
         match reader.next().await {
@@ -102,11 +137,17 @@ impl Reader {
         let at = self.range.start;
         let readable = match &mut self.content.growth {
             None => self.range.end,
-            Some(growth) => readable_beyond(at, self.content.size, growth).await?,
+            Some(growth) => readable_beyond(at, self.range.end, growth).await?,
         };
-        let length = (readable.min(self.range.end) - at).min(CHUNK as u64);
+        let many_streams = self.version == Version::HTTP_2;
+        let most = if many_streams { H2_CHUNK } else { CHUNK };
+        let length = (readable.min(self.range.end) - at).min(most as u64);
         let length = usize::try_from(length).expect("a chunk is small");
-        let bytes = self.read(at, length).await?;
+        let bytes = if many_streams {
+            self.read_in_turn(at, length).await?
+        } else {
+            self.read(at, length).await?
+        };
         self.range.start += bytes.len() as u64;
         self.served.increment(bytes.len() as u64);
         Ok(bytes)
@@ -125,6 +166,21 @@ impl Reader {
         .await?;
         Ok(self.buffers.filled(buffer, length))
     }
+
+    async fn read_in_turn(&self, at: u64, length: usize) -> io::Result<Bytes> {
+        let place = Arc::clone(&self.buffers.h2).acquire_owned();
+        let place = tokio::time::timeout(H2_WAIT, place).await;
+        let place = place.map_err(|_| io::Error::other("others over HTTP/2 take nothing"))?;
+        let place = place.expect("nobody closes it");
+        let mut bytes = vec![0; length];
+        if let Some(count) = read_now(&self.content.file, &mut bytes, at) {
+            bytes.truncate(count);
+        } else {
+            let file = Arc::clone(&self.content.file);
+            bytes = blocking(move || file.read_exact_at(&mut bytes, at).map(|()| bytes)).await?;
+        }
+        Ok(Bytes::from_owner(Counted { bytes, _place: place }))
+    }
 }
 
 /// What is in the kernel's memory, without waiting for the disk.
@@ -135,17 +191,18 @@ fn read_now(file: &File, buffer: &mut [u8], at: u64) -> Option<usize> {
     (count > 0).then_some(count)
 }
 
-/// Up to where a file that is being written can be read, once that is beyond `at`. Its last byte
-/// is held back until the whole was found to have its digest: nobody gets all of a wrong file.
+/// Up to where a file that is being written can be read, once that is beyond `at`. The last byte
+/// that was asked for, at `end`, is held back until the whole was found to have its digest: nobody
+/// gets all of an answer that may be wrong.
 async fn readable_beyond(
     at: u64,
-    size: u64,
+    end: u64,
     growth: &mut watch::Receiver<Progress>,
 ) -> io::Result<u64> {
     let readable = |progress: Progress| match progress {
         Progress::Seeking => Some(0),
-        Progress::Received(count) => Some(count.min(size.saturating_sub(1))),
-        Progress::Checked => Some(size),
+        Progress::Received(count) => Some(count.min(end.saturating_sub(1))),
+        Progress::Checked => Some(end),
         Progress::NotThere | Progress::Broken => None,
     };
     let enough = |progress: &Progress| readable(*progress).is_none_or(|end| end > at);
@@ -169,7 +226,7 @@ mod tests {
     }
 
     fn sent(content: Content, range: Range<u64>, buffers: &Buffers) -> Body {
-        body(content, range, buffers, Counter::noop())
+        body(content, range, Version::HTTP_11, buffers, Counter::noop())
     }
 
     #[tokio::test]
@@ -180,8 +237,31 @@ mod tests {
         let body = sent(content(&bytes, None), range, &buffers);
         let got = body.collect().await.unwrap().to_bytes();
         assert!(got == bytes[3..bytes.len() - 1]);
-        let kept = buffers.0.lock().unwrap().len();
+        let kept = buffers.kept.lock().unwrap().len();
         assert!(kept > 0 && kept <= 4, "{kept}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn streams_that_take_nothing_hold_no_more_than_their_share() {
+        let buffers = Buffers::default();
+        let file = content(&[7; 2 * H2_CHUNK], None);
+        let stream = |version| {
+            let range = 0..file.size;
+            body(file.clone(), range, version, &buffers, Counter::noop())
+        };
+        let mut held = Vec::new();
+        for _ in 0..H2_CHUNKS {
+            let frame = stream(Version::HTTP_2).frame().await.unwrap().unwrap();
+            held.push(frame.into_data().unwrap());
+        }
+        assert!(held.iter().all(|bytes| bytes.len() == H2_CHUNK));
+        // Machines speak HTTP/1, and are not in their way.
+        stream(Version::HTTP_11).collect().await.unwrap();
+        // Further ones wait, and are told when that is in vain.
+        assert!(stream(Version::HTTP_2).collect().await.is_err());
+        held.truncate(H2_CHUNKS - 2);
+        let whole = stream(Version::HTTP_2).collect().await.unwrap().to_bytes();
+        assert!(whole == vec![7; 2 * H2_CHUNK]);
     }
 
     #[tokio::test]
@@ -200,6 +280,17 @@ mod tests {
         assert_eq!(&first[..], b"te");
         sender.send_replace(Progress::Checked);
         assert_eq!(&body.collect().await.unwrap().to_bytes()[..], b"a");
+    }
+
+    #[tokio::test]
+    async fn the_last_byte_of_a_range_waits_too() {
+        let (sender, receiver) = watch::channel(Progress::Received(9));
+        let along = content(b"teakettle", Some(receiver));
+        let mut body = sent(along, 0..3, &Buffers::default());
+        let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(&first[..], b"te");
+        sender.send_replace(Progress::Broken);
+        assert!(body.collect().await.is_err());
     }
 
     #[tokio::test]

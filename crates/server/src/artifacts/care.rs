@@ -10,15 +10,15 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use hoist_api::artifact::{ArtifactObject, Collected, CollectedBlob, Outcome, Verified};
 use hoist_api::inventory::Listing;
-use hoist_inventory::Roster;
-use hoist_inventory::registry::Terms;
+use hoist_inventory::registry::{Terms, WriteError};
+use hoist_inventory::uses::Uses;
+use hoist_inventory::{Registry, Roster};
 use hoist_model::{ArtifactName, Digest, Kind};
 use http::header;
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-use super::blobs::{Blobs, Kept, Leftover, blocking, hash};
-use super::uses::Uses;
+use super::blobs::{Blobs, Kept, blocking, hash};
 use super::{Artifacts, NDJSON, disk_failed};
 use crate::auth::AuditContext;
 use crate::extract::{Json, Query};
@@ -89,6 +89,8 @@ pub(super) struct CollectQuery {
     dry_run: Flag,
     #[serde(default)]
     unused: Flag,
+    #[serde(default)]
+    unfinished: Flag,
 }
 
 pub(super) async fn collect(
@@ -109,34 +111,98 @@ pub(super) async fn collect(
     } else {
         Vec::new()
     };
-    let named = artifacts.named(&gone);
-    let unnamed = kept.into_iter().filter(|kept| age(kept, now) >= NEW);
-    let unnamed: Vec<_> = unnamed.filter(|kept| !named.contains(&kept.digest)).collect();
-    let blobs = artifacts.blobs.clone();
-    let collected = blocking(move || {
-        let mut leftovers = blobs.leftovers()?;
-        leftovers.retain(|leftover| age(&leftover.kept, now) >= STALE);
-        if !dry_run {
-            remove(&blobs, &unnamed, &leftovers)?;
-        }
-        let bytes = unnamed.iter().chain(leftovers.iter().map(|leftover| &leftover.kept));
-        let bytes = bytes.map(|kept| kept.size).sum();
-        let blob = |kept: &Kept| CollectedBlob { sha256: kept.digest, size: kept.size };
-        let removed = unnamed.iter().map(blob).collect();
-        let leftovers = leftovers.len();
-        Ok(Collected { dry_run, artifacts: gone, blobs: removed, leftovers, bytes })
-    });
+    // What was removed for real and is there again has been named again.
+    let mut names = artifacts.names(if dry_run { gone.clone() } else { Vec::new() }).await?;
+    let named = move |digest| names.has(digest);
+    let unfinished = query.unfinished.0;
+    let collection = Collection { blobs: artifacts.blobs.clone(), named, now, unfinished, dry_run };
+    let collected = blocking(move || collection.run(kept));
     let collected = collected.await.map_err(|error| disk_failed(&error))?;
     artifacts.show_kept().await;
-    Ok(Json(collected))
+    Ok(Json(Collected { artifacts: gone, ..collected }))
 }
 
-fn remove(blobs: &Blobs, unnamed: &[Kept], leftovers: &[Leftover]) -> io::Result<()> {
-    for kept in unnamed {
-        blobs.remove(kept.digest)?;
-        tracing::info!(digest = %kept.digest, size = kept.size, "content removed");
+/// Away with what nobody names. It is looked at again when its turn comes: an upload may just have
+/// been told that it is here, and a document may name it since.
+struct Collection<N> {
+    blobs: Blobs,
+    named: N,
+    now: SystemTime,
+    /// Of any age.
+    unfinished: bool,
+    dry_run: bool,
+}
+
+impl<N: FnMut(Digest) -> bool> Collection<N> {
+    /// Blocks.
+    fn run(mut self, kept: Vec<Kept>) -> io::Result<Collected> {
+        let mut collected = Collected { dry_run: self.dry_run, ..Collected::default() };
+        for Kept { digest: sha256, size, .. } in kept {
+            if self.is_collected(sha256)? {
+                collected.blobs.push(CollectedBlob { sha256, size });
+                collected.bytes += size;
+            }
+        }
+        for leftover in self.blobs.leftovers()? {
+            let any_age = self.unfinished && leftover.unfinished;
+            let stale = |kept: &Kept| any_age || age(kept, self.now) >= STALE;
+            let gone = if self.dry_run {
+                stale(&leftover.kept)
+            } else {
+                self.blobs.remove_leftover(&leftover, stale)?
+            };
+            if gone {
+                collected.leftovers += 1;
+                collected.bytes += leftover.kept.size;
+            }
+        }
+        Ok(collected)
     }
-    leftovers.iter().try_for_each(Leftover::remove)
+
+    fn is_collected(&mut self, digest: Digest) -> io::Result<bool> {
+        let mut unwanted = false;
+        let gone = self.blobs.remove(digest, |kept| {
+            unwanted = age(kept, self.now) >= NEW && !(self.named)(digest);
+            unwanted && !self.dry_run
+        })?;
+        if gone {
+            tracing::info!(%digest, "content removed");
+        }
+        Ok(if self.dry_run { unwanted } else { gone })
+    }
+}
+
+/// Content that is named: by an artifact other than those that are `gone`, or by a URL.
+struct Names {
+    registry: Registry,
+    gone: HashSet<ArtifactName>,
+    revision: u64,
+    named: HashSet<Digest>,
+}
+
+impl Names {
+    fn of(registry: Registry, gone: Vec<ArtifactName>) -> Self {
+        let gone = gone.into_iter().collect();
+        let mut names = Self { registry, gone, revision: 0, named: HashSet::new() };
+        names.read(&names.registry.roster());
+        names
+    }
+
+    fn read(&mut self, roster: &Roster) {
+        let artifacts = roster.artifacts().filter(|artifact| !self.gone.contains(&artifact.name));
+        let declared = artifacts.map(|artifact| artifact.spec.sha256);
+        self.named = declared.chain(Uses::of(roster).contents()).collect();
+        self.revision = roster.revision();
+    }
+
+    /// As the site is now.
+    fn has(&mut self, digest: Digest) -> bool {
+        let roster = self.registry.roster();
+        if roster.revision() != self.revision {
+            self.read(&roster);
+        }
+        self.named.contains(&digest)
+    }
 }
 
 /// One from the future, by a clock that was wrong, is new.
@@ -203,13 +269,14 @@ impl Artifacts {
         Ok(gone)
     }
 
-    /// Content that is named, by an artifact other than those that are `gone` or by a URL.
-    fn named(&self, gone: &[ArtifactName]) -> HashSet<Digest> {
-        let roster = self.registry.roster();
-        let gone: HashSet<_> = gone.iter().collect();
-        let artifacts = roster.artifacts().filter(|artifact| !gone.contains(&artifact.name));
-        let declared = artifacts.map(|artifact| artifact.spec.sha256);
-        declared.chain(Uses::of(&roster).contents()).collect()
+    /// What is named, as the store has it: a controller that is cut off from it does not know what
+    /// others have named.
+    async fn names(&self, gone: Vec<ArtifactName>) -> Result<Names, Failure> {
+        self.registry.latest().await.map_err(|error| match error {
+            WriteError::Store(error) => error.into(),
+            error => Failure::from(error),
+        })?;
+        Ok(Names::of(self.registry.clone(), gone))
     }
 
     /// Tells the metrics what is kept.
@@ -232,4 +299,77 @@ fn unused(roster: &Roster, here: &HashSet<Digest>) -> Vec<ArtifactName> {
     let unused = roster.artifacts().filter(|artifact| !uses.names(artifact));
     let old = unused.filter(|artifact| here.contains(&artifact.spec.sha256));
     old.map(|artifact| artifact.name.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::artifacts::blobs::Origin;
+    use crate::secret;
+
+    async fn bring(blobs: &Blobs, content: &'static [u8]) -> Digest {
+        let digest = Digest::from_bytes(secret::sha256(content));
+        let mut part = blobs.start(digest, content.len() as u64, Origin::Upload).unwrap();
+        part.append(Bytes::from_static(content)).await.unwrap();
+        part.finish().await.unwrap();
+        digest
+    }
+
+    /// The three that are there to be collected, and what becomes of them when `meanwhile` happens
+    /// after they were listed.
+    async fn collected(meanwhile: impl FnOnce(&Blobs, [Digest; 3])) -> Vec<bool> {
+        let dir = tempfile::tempdir().unwrap();
+        let blobs = Blobs::new(dir.path());
+        let mut all = Vec::new();
+        for content in [&b"tea"[..], b"pot", b"kettle"] {
+            let digest = bring(&blobs, content).await;
+            blobs.renew(digest, SystemTime::now() - 2 * NEW).unwrap();
+            all.push(digest);
+        }
+        let kept = blobs.list().unwrap();
+        meanwhile(&blobs, all.clone().try_into().unwrap());
+        let (named, now) = (|_| false, SystemTime::now());
+        let (blobs, unfinished, dry_run) = (blobs.clone(), false, false);
+        let collection = Collection { blobs, named, now, unfinished, dry_run };
+        let collected = collection.run(kept).unwrap();
+        let gone = |digest: &Digest| collected.blobs.iter().any(|blob| blob.sha256 == *digest);
+        all.iter().map(gone).collect()
+    }
+
+    #[tokio::test]
+    async fn content_that_an_upload_was_told_of_since_it_was_listed_stays() {
+        let told = |blobs: &Blobs, all: [Digest; 3]| {
+            blobs.renew(all[1], SystemTime::now()).unwrap();
+        };
+        assert_eq!(collected(told).await, [true, false, true]);
+    }
+
+    #[tokio::test]
+    async fn content_that_is_gone_meanwhile_does_not_stop_the_collection() {
+        let gone = |blobs: &Blobs, all: [Digest; 3]| {
+            for digest in &all[..2] {
+                assert!(blobs.remove(*digest, |_| true).unwrap());
+            }
+        };
+        assert_eq!(collected(gone).await, [false, false, true]);
+    }
+
+    #[tokio::test]
+    async fn an_upload_that_goes_on_is_not_collected_from_under_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let blobs = Blobs::new(dir.path());
+        let digest = Digest::from_bytes(secret::sha256(b"kettle"));
+        let mut part = blobs.start(digest, 6, Origin::Upload).unwrap();
+        part.append(Bytes::from_static(b"ket")).await.unwrap();
+        part.sync().await.unwrap();
+        drop(part);
+        let found = blobs.leftovers().unwrap();
+        let mut part = blobs.start(digest, 6, Origin::Upload).unwrap();
+        assert!(!blobs.remove_leftover(&found[0], |_| true).unwrap());
+        part.append(Bytes::from_static(b"tle")).await.unwrap();
+        part.finish().await.unwrap();
+        assert!(blobs.is_whole(digest));
+    }
 }

@@ -15,9 +15,11 @@ use http::{StatusCode, header};
 use reqwest::Response;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
+use tokio::time::{Instant, timeout};
 
-use super::blobs::{Content, NoPart, Part, PartError, Progress, blocking};
+use super::blobs::{Content, NoPart, Origin, Part, PartError, Progress, blocking};
 use super::serve::not_here;
+use super::upload::failed;
 use super::{Artifacts, disk_failed};
 use crate::chain;
 use crate::failure::Failure;
@@ -27,6 +29,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One that sends nothing for so long is given up.
 const STALL: Duration = Duration::from_secs(10);
+
+/// So is one that sends less than this in that time, where there may be a quicker one.
+const LEAST: u64 = 1024 * 1024;
 
 /// The other controllers.
 #[derive(Debug, Clone)]
@@ -48,6 +53,10 @@ enum PullError {
     OtherBytes,
     #[error("it stopped before the end")]
     Short,
+    #[error("it sends almost nothing")]
+    Slow,
+    #[error("it sends more than there is")]
+    TooLong,
     #[error("it cannot be reached, or stopped answering")]
     Http(#[from] reqwest::Error),
     #[error("what came cannot be kept")]
@@ -113,21 +122,33 @@ impl Siblings {
         if from > 0 {
             request = request.header(header::RANGE, format!("bytes={from}-"));
         }
-        let mut response = request.send().await?;
+        let mut response = timeout(STALL, request.send()).await.map_err(|_| PullError::Slow)??;
         check(&response, from, part.size())?;
         part.begin();
-        let taken = async {
-            while let Some(bytes) = response.chunk().await? {
-                part.append(bytes).await?;
-            }
-            Ok(())
-        };
-        let taken: Result<(), PullError> = taken.await;
+        let taken = take(&mut response, part).await;
         // Whoever comes next goes on from here.
         part.flush().await?;
         taken?;
         if part.is_complete() { Ok(()) } else { Err(PullError::Short) }
     }
+}
+
+/// Takes what comes to its end, as long as it comes fast enough.
+async fn take(response: &mut Response, part: &mut Part) -> Result<(), PullError> {
+    let (mut since, mut before) = (Instant::now(), part.received());
+    while let Some(bytes) = response.chunk().await? {
+        match part.append(bytes).await {
+            Err(PartError::TooLong) => return Err(PullError::TooLong),
+            appended => appended?,
+        }
+        if since.elapsed() >= STALL {
+            if part.received() - before < LEAST {
+                return Err(PullError::Slow);
+            }
+            (since, before) = (Instant::now(), part.received());
+        }
+    }
+    Ok(())
 }
 
 /// Whether these are the bytes from `from` on.
@@ -144,7 +165,33 @@ fn check(response: &Response, from: u64, size: u64) -> Result<(), PullError> {
     if right { Ok(()) } else { Err(PullError::OtherBytes) }
 }
 
+impl Siblings {
+    /// Whether another controller has it whole.
+    async fn have(&self, digest: Digest, size: u64) -> bool {
+        for url in &self.urls {
+            let ask = self.client.head(format!("{url}/artifacts/{digest}"));
+            let answer = timeout(STALL, ask.header(SIBLING_HEADER, "1").send()).await;
+            // The body of such an answer is empty, and only its header tells the length.
+            let length = |response: &Response| {
+                response.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+            };
+            if let Ok(Ok(response)) = answer
+                && response.status() == StatusCode::OK
+                && length(&response) == Some(size)
+            {
+                return true;
+            }
+        }
+        false
+    }
+}
+
 impl Artifacts {
+    /// Whether content that is not here could be fetched, without fetching it.
+    pub(super) async fn can_be_fetched(&self, digest: Digest, size: u64) -> bool {
+        self.blobs.follow(digest).is_some() || self.siblings.have(digest, size).await
+    }
+
     /// Content that is not here, to be read while it arrives.
     pub(super) async fn fetch(&self, digest: Digest, size: u64) -> Result<Content, Failure> {
         if let Some(content) = self.blobs.follow(digest) {
@@ -155,7 +202,7 @@ impl Artifacts {
         }
         let blobs = self.blobs.clone();
         let started = blocking(move || {
-            Ok(match blobs.start(digest, size) {
+            Ok(match blobs.start(digest, size, Origin::Sibling) {
                 Err(NoPart::Whole) => Ok(blobs.open(digest)?),
                 other => Err(other),
             })
@@ -164,8 +211,9 @@ impl Artifacts {
             Ok(Some(content)) => return Ok(content),
             // Removed a moment after it arrived.
             Ok(None) | Err(Err(NoPart::Whole)) => return Err(not_here(digest)),
-            Err(Err(NoPart::Io(error))) => return Err(disk_failed(&error)),
-            Err(Err(NoPart::Busy(content))) => content,
+            Err(Err(NoPart::Io(error))) => return Err(failed(&error.into())),
+            // An upload, which is not shown before it is checked, is as good as nothing.
+            Err(Err(NoPart::Busy(content))) => content.ok_or_else(|| not_here(digest))?,
             Err(Ok(part)) => {
                 let content = part.content();
                 let artifacts = self.clone();

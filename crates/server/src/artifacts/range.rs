@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use http::{HeaderMap, HeaderName, header};
+use http::{HeaderMap, HeaderName, Method, header};
 
 /// What to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,10 +15,14 @@ pub(super) enum Reply {
     Unsatisfiable,
 }
 
-/// Decides by the headers, for a file of this size and entity tag.
-pub(super) fn decide(headers: &HeaderMap, size: u64, tag: &str) -> Reply {
-    if text(headers, &header::IF_NONE_MATCH).is_some_and(|tags| has_tag(tags, tag)) {
+/// Decides by the method and headers, for a file of this size and entity tag.
+pub(super) fn decide(method: &Method, headers: &HeaderMap, size: u64, tag: &str) -> Reply {
+    let mut known = headers.get_all(header::IF_NONE_MATCH).iter();
+    if known.any(|tags| tags.to_str().is_ok_and(|tags| has_tag(tags, tag))) {
         return Reply::NotModified;
+    }
+    if *method != Method::GET {
+        return Reply::Whole;
     }
     // A date is never as sure as a digest, so it never fits.
     if text(headers, &header::IF_RANGE).is_some_and(|asked| asked.trim() != tag) {
@@ -93,7 +97,15 @@ mod tests {
         let headers = pairs.iter().map(|(name, value)| {
             (name.clone(), HeaderValue::from_str(value).expect("a header value"))
         });
-        decide(&headers.collect(), size, TAG)
+        decide(&Method::GET, &collected(headers), size, TAG)
+    }
+
+    /// With all lines of one name.
+    fn collected(headers: impl Iterator<Item = (HeaderName, HeaderValue)>) -> HeaderMap {
+        headers.fold(HeaderMap::new(), |mut all, (name, value)| {
+            all.append(name, value);
+            all
+        })
     }
 
     #[test]
@@ -132,6 +144,8 @@ mod tests {
         );
         assert_eq!(asked(&[(header::IF_NONE_MATCH, "*")], 9), Reply::NotModified);
         assert_eq!(asked(&[(header::IF_NONE_MATCH, "\"a\"")], 9), Reply::Whole);
+        let lines = [(header::IF_NONE_MATCH, "\"a\""), (header::IF_NONE_MATCH, TAG)];
+        assert_eq!(asked(&lines, 9), Reply::NotModified);
         assert_eq!(asked(&[(header::IF_RANGE, TAG), range.clone()], 9), Reply::Part(1..3));
         assert_eq!(asked(&[(header::IF_RANGE, "\"a\""), range.clone()], 9), Reply::Whole);
         let date = (header::IF_RANGE, "Sun, 06 Nov 1994 08:49:37 GMT");

@@ -6,7 +6,8 @@ use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_api::artifact::SIBLING_HEADER;
 use hoist_model::{ArtifactName, Digest};
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use http::request::Parts;
+use http::{HeaderValue, Method, StatusCode, Version, header};
 
 use super::blobs::{Content, blocking};
 use super::range::{Reply, decide};
@@ -18,31 +19,30 @@ use crate::route::Live;
 /// The content of a digest never changes; that of a name does.
 const FOR_EVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 const ASK_AGAIN: HeaderValue = HeaderValue::from_static("no-cache");
+/// For bytes that may turn out to be wrong.
+const NOT_KEPT: HeaderValue = HeaderValue::from_static("no-store");
 
 pub(super) async fn by_digest(
     State(artifacts): State<Artifacts>,
-    method: Method,
     Path(digest): Path<String>,
-    headers: HeaderMap,
+    asked: Parts,
 ) -> Result<Response, Failure> {
-    artifacts.answer(&method, parse(&digest)?, &headers, FOR_EVER).await
+    artifacts.answer(parse(&digest)?, &asked, FOR_EVER).await
 }
 
 /// The name is for the client, which may want to keep the file under one.
 pub(super) async fn by_digest_and_name(
     State(artifacts): State<Artifacts>,
-    method: Method,
     Path((digest, _)): Path<(String, String)>,
-    headers: HeaderMap,
+    asked: Parts,
 ) -> Result<Response, Failure> {
-    artifacts.answer(&method, parse(&digest)?, &headers, FOR_EVER).await
+    artifacts.answer(parse(&digest)?, &asked, FOR_EVER).await
 }
 
 pub(super) async fn by_name(
     State(artifacts): State<Artifacts>,
-    method: Method,
     Path(name): Path<String>,
-    headers: HeaderMap,
+    asked: Parts,
 ) -> Result<Response, Failure> {
     let name: ArtifactName =
         name.parse().map_err(|error| Failure::new(Code::BadParameter, format!("{error}")))?;
@@ -51,7 +51,7 @@ pub(super) async fn by_name(
         Failure::new(Code::NotFound, format!("there is no artifact `{name}`"))
             .with_remedy("`hoist artifact list` shows all of them")
     })?;
-    artifacts.answer(&method, digest, &headers, ASK_AGAIN).await
+    artifacts.answer(digest, &asked, ASK_AGAIN).await
 }
 
 pub(super) fn parse(digest: &str) -> Result<Digest, Failure> {
@@ -61,11 +61,11 @@ pub(super) fn parse(digest: &str) -> Result<Digest, Failure> {
 impl Artifacts {
     async fn answer(
         &self,
-        method: &Method,
         digest: Digest,
-        headers: &HeaderMap,
+        asked: &Parts,
         cache: HeaderValue,
     ) -> Result<Response, Failure> {
+        let Parts { method, version, headers, .. } = asked;
         let blobs = self.blobs.clone();
         let here = blocking(move || blobs.open(digest)).await.map_err(|e| disk_failed(&e))?;
         let content = match here {
@@ -74,20 +74,30 @@ impl Artifacts {
             None => {
                 let size = self.declared_size(digest).ok_or_else(|| not_here(digest))?;
                 if *method == Method::HEAD {
-                    return Ok(reply(headers, digest, size, cache).0);
+                    let known = self.can_be_fetched(digest, size).await;
+                    return if known {
+                        Ok(reply(asked, digest, size, NOT_KEPT).0)
+                    } else {
+                        Err(not_here(digest))
+                    };
                 }
                 self.fetch(digest, size).await?
             }
         };
-        let (mut response, range) = reply(headers, digest, content.size, cache);
+        let (mut response, range) = reply(asked, digest, content.size, cache);
+        if content.growth.is_some() {
+            response.headers_mut().insert(header::CACHE_CONTROL, NOT_KEPT);
+            response.headers_mut().remove(header::ETAG);
+        }
         if let Some(range) = range.filter(|_| *method != Method::HEAD) {
-            *response.body_mut() = self.body(content, range);
+            *response.body_mut() = self.body(content, range, *version);
         }
         Ok(response)
     }
 
-    fn body(&self, content: Content, range: std::ops::Range<u64>) -> Body {
-        body::body(content, range, &self.buffers, metrics::counter!("hoist_artifact_bytes_total"))
+    fn body(&self, content: Content, range: std::ops::Range<u64>, version: Version) -> Body {
+        let served = metrics::counter!("hoist_artifact_bytes_total");
+        body::body(content, range, version, &self.buffers, served)
     }
 
     /// The size of content that the site knows of.
@@ -105,13 +115,13 @@ pub(super) fn not_here(digest: Digest) -> Failure {
 
 /// The answer without its bytes, and which bytes they are.
 fn reply(
-    asked: &HeaderMap,
+    asked: &Parts,
     digest: Digest,
     size: u64,
     cache: HeaderValue,
 ) -> (Response, Option<std::ops::Range<u64>>) {
     let tag = format!("\"sha256:{digest}\"");
-    let (status, range) = match decide(asked, size, &tag) {
+    let (status, range) = match decide(&asked.method, &asked.headers, size, &tag) {
         Reply::NotModified => (StatusCode::NOT_MODIFIED, None),
         Reply::Whole => (StatusCode::OK, Some(0..size)),
         Reply::Part(range) => (StatusCode::PARTIAL_CONTENT, Some(range)),
@@ -121,7 +131,9 @@ fn reply(
     let headers = response.headers_mut();
     let text = |text: String| HeaderValue::try_from(text).expect("digits and signs");
     headers.insert(header::ETAG, text(tag));
-    headers.insert(header::CACHE_CONTROL, cache);
+    // That there is no such range is no content to keep.
+    let refused = status == StatusCode::RANGE_NOT_SATISFIABLE;
+    headers.insert(header::CACHE_CONTROL, if refused { NOT_KEPT } else { cache });
     headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     if let Some(range) = &range {
         let octets = HeaderValue::from_static("application/octet-stream");

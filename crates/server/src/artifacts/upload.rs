@@ -10,7 +10,7 @@ use hoist_api::{Code, Conflict, Problem};
 use hoist_model::Digest;
 use serde::Deserialize;
 
-use super::blobs::{NoPart, Part, PartError, blocking};
+use super::blobs::{NoPart, Origin, Part, PartError, blocking};
 use super::serve::parse;
 use super::{Artifacts, disk_failed};
 use crate::auth::{AuditContext, drain_body};
@@ -97,7 +97,7 @@ impl Artifacts {
                 .with_remedy("serve larger files elsewhere, and name them by URL"));
         }
         let (blobs, now) = (self.blobs.clone(), self.chassis.clock.now().into());
-        let started = blocking(move || match blobs.start(digest, size) {
+        let started = blocking(move || match blobs.start(digest, size, Origin::Upload) {
             Err(NoPart::Whole) => blobs.renew(digest, now).map(|()| Err(NoPart::Whole)),
             Err(NoPart::Io(error)) => Err(error),
             other => Ok(other),
@@ -149,7 +149,7 @@ impl Artifacts {
     }
 }
 
-fn failed(error: &PartError) -> Failure {
+pub(super) fn failed(error: &PartError) -> Failure {
     match error {
         PartError::WrongDigest { .. } => Failure::new(Code::InvalidBody, error.to_string())
             .with_remedy("nothing was kept; send the file again, as it is now"),
@@ -157,7 +157,10 @@ fn failed(error: &PartError) -> Failure {
             .with_remedy("`size` is that of the whole content"),
         PartError::Io(_) if error.is_full() => {
             Failure::new(Code::StoreFull, "there is no room for artifacts; what came is kept")
-                .with_remedy("`hoist artifact gc`, or make room on the data disk; then go on")
+                .with_remedy(
+                    "`hoist artifact gc` (with `--unfinished`, other broken uploads too), or make \
+                     room on the data disk; then go on",
+                )
         }
         PartError::Io(source) => disk_failed(source),
     }

@@ -11,8 +11,9 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_boot::answer::mode;
-use hoist_boot::cloud_init::{self, Document, host_name};
-use hoist_boot::{OneBoot, Standing, bss};
+use hoist_boot::bss::host_name;
+use hoist_boot::cloud_init::{self, Document};
+use hoist_boot::{Standing, bss};
 use hoist_inventory::Roster;
 use hoist_inventory::plan::Draft;
 use hoist_inventory::registry::Terms;
@@ -22,8 +23,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
+use super::once::Settled;
 use super::sightings::Endpoint;
-use super::states::has_installed;
 use super::{Boot, bss_json};
 use crate::auth::AuditContext;
 use crate::extract::{Query, read_body};
@@ -122,10 +123,11 @@ pub(super) async fn phone_home(
         return Err(Failure::new(Code::TooManyRequests, "you report too often"));
     }
     let now = boot.chassis.clock.now();
+    let mut settled = Settled::new();
     let draft = |draft: &mut Draft<'_>| {
         keep_report(draft, node, &report);
         if installed {
-            has_installed(draft, node.id, "phone-home", now);
+            settled = boot.has_installed(draft, node.id, "phone-home", now);
         }
         Ok(())
     };
@@ -136,6 +138,7 @@ pub(super) async fn phone_home(
         boot.reports.forget(node.id);
         return Err(error.into());
     }
+    boot.one_boots.written(&settled);
     let cloud_init = CloudInit { phone_home: report, ..CloudInit::default() };
     let hosts = vec![host_name(node)];
     Ok(bss_json(&BootParameters { hosts, cloud_init, ..BootParameters::default() }))
@@ -175,8 +178,11 @@ fn form_members(body: &[u8]) -> Map<String, Value> {
 
 impl Boot {
     fn is_installing(&self, roster: &std::sync::Arc<Roster>, node: &Node) -> bool {
-        let state = roster.boot_state(node.id).map(AsRef::as_ref);
-        let standing = Standing { state, one_boot: OneBoot::Nothing };
+        let state = self.one_boots.state(roster, node.id);
+        if state.as_ref().is_some_and(|state| state.installing.is_some()) {
+            return true;
+        }
+        let standing = Standing::new(state.as_deref());
         let choice = self.booter.table(roster).best(roster, node, None, standing);
         mode(node, standing, choice.as_ref()) == BootMode::Install
     }

@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use hoist_boot::cloud_init::host_name;
+use hoist_boot::bss::host_name;
 use hoist_inventory::Roster;
 use hoist_model::Node;
 use serde::{Deserialize, Serialize};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use hoist_api::Code;
-use hoist_boot::cloud_init::host_name;
+use hoist_boot::bss::host_name;
 use hoist_boot::parameters as boot_parameters;
 use hoist_inventory::{Roster, States};
 use hoist_model::node::{Arch, Power};

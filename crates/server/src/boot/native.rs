@@ -13,7 +13,7 @@ use hoist_api::inventory::Listing;
 use hoist_boot::answer::{JOIN_TOKEN, asked_by};
 use hoist_boot::explain;
 use hoist_boot::rule::selected;
-use hoist_boot::{Answer, Booter, Choice, OneBoot, Place, Standing};
+use hoist_boot::{Answer, Booter, Choice, Place, Standing};
 use hoist_inventory::Roster;
 use hoist_model::{Mac, Nid, Node, NodeId, Xname};
 use http::{HeaderMap, header};
@@ -204,11 +204,8 @@ fn explained(choice: &Choice) -> ExplainedChoice {
 impl Boot {
     fn explain(&self, roster: &Arc<Roster>, node: &Node, place: Place<'_>) -> Explanation {
         let table = self.booter.table(roster);
-        let given = self.one_boots.given(node.id, 0);
-        let standing = Standing {
-            state: roster.boot_state(node.id).map(Arc::as_ref),
-            one_boot: given.as_ref().map_or(OneBoot::Nothing, |(name, _)| OneBoot::Had(name)),
-        };
+        let state = self.one_boots.state(roster, node.id);
+        let standing = Standing::new(state.as_deref());
         let found = explain::explain(&self.booter, roster, &table, node, standing, place);
         let lost = |lost: &explain::Lost| LostChoice {
             choice: explained(&lost.choice),
@@ -249,8 +246,10 @@ impl Boot {
         current: bool,
     ) -> Result<String, Failure> {
         let (asked, now) = (asked_by(roster, node), self.chassis.clock.now());
-        let given = |id| self.one_boots.given(id, 0).filter(|_| current);
-        let mut answer = booter.answer(roster, &asked, place, now, given);
+        let state = |id| {
+            if current { self.one_boots.state(roster, id) } else { roster.boot_state(id).cloned() }
+        };
+        let mut answer = booter.answer(roster, &asked, place, now, state);
         // Made for the machine when it asks; here the place of the token is shown.
         if let Answer::NeedsToken(pending) = answer {
             answer = pending.finish(JOIN_TOKEN);

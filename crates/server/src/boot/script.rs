@@ -8,6 +8,7 @@ use bytes::Bytes;
 use hoist_api::Code;
 use hoist_boot::answer::{Parts, Pending};
 use hoist_boot::{Answer, Asked, Place, Served, What};
+use hoist_model::HandOut;
 use http::{HeaderMap, HeaderValue, Uri, header};
 use jiff::Timestamp;
 
@@ -108,7 +109,7 @@ impl Boot {
 
     fn answer(&self, asked: &Asked<'_>, place: Place<'_>, now: Timestamp) -> Answer {
         let roster = self.registry.roster();
-        self.booter.answer(&roster, asked, place, now, |id| self.one_boots.given(id, asked.retry))
+        self.booter.answer(&roster, asked, place, now, |id| self.one_boots.state(&roster, id))
     }
 
     /// The script that is sent: a stranger who asks too often is put off for long. An error would
@@ -142,10 +143,10 @@ impl Boot {
     ) -> Allowance {
         let from = self.chassis.proxies.client(head.peer, head.headers);
         match (served.node, &served.what) {
-            (Some(node), What::Boot { name, revision, one_boot, .. }) => {
+            (Some(node), What::Boot { name, revision, hand_out, .. }) => {
                 self.sightings.booted(node, name, *revision, from, now);
-                if let Some(config) = one_boot {
-                    self.one_boots.hand_out(node, config, asked.retry);
+                if let Some(out) = hand_out {
+                    self.one_boots.hand_out(node, HandOut::clone(out));
                 }
                 Allowance::Within
             }

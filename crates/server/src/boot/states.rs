@@ -12,12 +12,13 @@ use hoist_inventory::plan::{Draft, Plan, Reason, Refusal};
 use hoist_inventory::registry::{Terms, WriteError};
 use hoist_inventory::{Resource, ResourceKey, Roster};
 use hoist_model::selector::Bound;
-use hoist_model::{BootMode, ConfigMode, Fault, Kind, Node, NodeId};
+use hoist_model::{BootMode, BootState, ConfigMode, Fault, Kind, Name, Node, NodeId};
 use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::Boot;
 use super::native::{READ, WRITE, find, sight};
+use super::once::Settled;
 use crate::auth::AuditContext;
 use crate::extract::{Json, Path, Query};
 use crate::failure::Failure;
@@ -103,7 +104,7 @@ async fn get(
 
 fn object(roster: &Roster, table: &Table, node: &Node) -> NodeBootState {
     let state = roster.boot_state(node.id).map(Arc::as_ref);
-    let standing = Standing { state, ..Standing::default() };
+    let standing = Standing::new(state);
     let asked = asked_by(roster, node).who.key();
     let choice = table.best(roster, node, asked.as_ref(), standing);
     NodeBootState {
@@ -188,7 +189,7 @@ impl Decision {
         let by = principal.who().to_string();
         let now = boot.chassis.clock.now();
         let committer = boot.chassis.audit.committer(audit.draft());
-        let mut count = 0;
+        let (mut count, mut settled) = (0, Settled::new());
         let written = boot
             .registry
             .write(terms, &committer, |draft| {
@@ -204,12 +205,17 @@ impl Decision {
                 if !refusals.is_empty() {
                     return Err(WriteError::Refused(refusals));
                 }
+                settled.clear();
                 for id in ids {
+                    settled.extend(boot.one_boots.settle(draft, id));
                     amend(draft, id, &by, now, &request);
                 }
                 Ok(())
             })
             .await?;
+        if !terms.dry_run {
+            boot.one_boots.written(&settled);
+        }
         let roster = boot.registry.roster();
         let changed: Vec<_> = touched(&written.plan)
             .filter_map(|id| roster.by_id(id).map(|node| node.name.clone()))
@@ -256,12 +262,10 @@ impl Decision {
 /// A node that holds something is not wiped by a slip of the hand.
 fn refused(draft: &Draft<'_>, id: NodeId, request: &StateRequest) -> Option<Refusal> {
     let node = draft.node(id)?;
-    let installer = request.once.as_ref().and_then(Option::as_ref).is_some_and(|name| {
-        let config = draft.roster().boot_config(name);
-        config.is_some_and(|config| config.spec.mode == ConfigMode::Install)
-    });
-    let installs = request.mode.is_some_and(|word| word.mode() == Some(BootMode::Install));
-    if !installer && !installs {
+    let once = request.once.as_ref().and_then(Option::as_ref);
+    let by_name = once.is_some_and(|name| installs(draft.roster(), name));
+    let by_mode = request.mode.is_some_and(|word| word.mode() == Some(BootMode::Install));
+    if !by_name && !by_mode {
         return None;
     }
     let subject = format!("{} {}", Kind::Node, node.name);
@@ -278,26 +282,43 @@ fn refused(draft: &Draft<'_>, id: NodeId, request: &StateRequest) -> Option<Refu
 }
 
 fn amend(draft: &mut Draft<'_>, id: NodeId, by: &str, now: Timestamp, request: &StateRequest) {
+    let roster = draft.roster();
     draft.amend_boot_state(id, by, |state| {
-        if let Some(word) = request.mode {
-            state.mode = word.mode();
-            state.reason.clone_from(&request.reason);
-            match state.mode {
-                // Somebody says that there is something on it.
-                Some(BootMode::Disk) => drop(state.installed.get_or_insert(now)),
-                Some(BootMode::Install) => state.installed = None,
-                _ => {}
-            }
-        } else if request.reason.is_some() {
+        if request.mode.is_some() || request.once.is_some() {
+            state.decide(now, |state| decide(roster, state, now, request));
+        }
+        if request.mode.is_some() || request.reason.is_some() {
             state.reason.clone_from(&request.reason);
         }
         if let Some(profile) = &request.profile {
             state.profile.clone_from(profile);
         }
-        if let Some(once) = &request.once {
-            state.once.clone_from(once);
-        }
     });
+}
+
+/// What is said last holds: a mode takes back what was named for the next boot.
+fn decide(roster: &Roster, state: &mut BootState, now: Timestamp, request: &StateRequest) {
+    if let Some(word) = request.mode {
+        state.mode = word.mode();
+        match state.mode {
+            // Somebody says that there is something on it.
+            Some(BootMode::Disk) => {
+                state.installed.get_or_insert(now);
+                state.installing = None;
+            }
+            Some(BootMode::Install) => {
+                state.installed = None;
+                state.spent.retain(|name, _| !installs(roster, name));
+            }
+            _ => {}
+        }
+    }
+    state.once = request.once.clone().flatten();
+    state.reinstall = state.once.is_some() && request.reinstall;
+}
+
+fn installs(roster: &Roster, name: &Name) -> bool {
+    roster.boot_config(name).is_some_and(|config| config.spec.mode == ConfigMode::Install)
 }
 
 fn touched(plan: &Plan) -> impl Iterator<Item = NodeId> {
@@ -308,15 +329,19 @@ fn touched(plan: &Plan) -> impl Iterator<Item = NodeId> {
     })
 }
 
-/// A node has installed itself: it boots its disk from now on. What people decided meanwhile stays.
-pub(crate) fn has_installed(draft: &mut Draft<'_>, node: NodeId, by: &str, now: Timestamp) {
-    draft.amend_boot_state(node, by, |state| {
-        if matches!(state.mode, None | Some(BootMode::Install)) {
-            state.mode = Some(BootMode::Disk);
-            state.reason = None;
-        }
-        state.installed.get_or_insert(now);
-    });
+impl Boot {
+    /// A node has installed itself: it boots its disk from now on.
+    pub(super) fn has_installed(
+        &self,
+        draft: &mut Draft<'_>,
+        node: NodeId,
+        by: &str,
+        now: Timestamp,
+    ) -> Settled {
+        let settled = self.one_boots.settle(draft, node).into_iter().collect();
+        draft.amend_boot_state(node, by, |state| state.report_installed(now));
+        settled
+    }
 }
 
 async fn installed(
@@ -334,13 +359,15 @@ async fn installed(
     let (by, now) = (principal.who().to_string(), boot.chassis.clock.now());
     let committer = boot.chassis.audit.committer(audit.draft());
     let terms = Terms { no_brake: true, ..Terms::default() };
+    let mut settled = Settled::new();
     let written = boot
         .registry
         .write(terms, &committer, |draft| {
-            has_installed(draft, id, &by, now);
+            settled = boot.has_installed(draft, id, &by, now);
             Ok(())
         })
         .await?;
+    boot.one_boots.written(&settled);
     if !written.plan.is_empty() {
         let told = serde_json::json!({"by": by});
         boot.chassis.events.publish("boot.installed", &format!("node/{name}"), told);

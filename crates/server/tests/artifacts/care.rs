@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use hoist_testkit::etcd::EtcdServer;
 use serde_json::{Value, json};
 
 use crate::content::{MIB, artifact, boot_config, content, digest};
@@ -173,13 +174,74 @@ async fn uploads_that_nobody_goes_on_with_are_collected_after_a_day() {
     site.stop().await;
 }
 
+/// Whoever names it, and in whichever way.
 #[tokio::test]
 async fn an_artifact_in_use_cannot_be_deleted() {
     let site = Site::start().await;
+    for (name, seed) in [("kernel", 1), ("initrd", 2), ("image", 3), ("by-name", 4), ("free", 5)] {
+        site.add_artifact(name, &content(10, seed)).await;
+    }
+    let by_name = "http://c/artifacts/by-name/by-name";
+    site.apply(&[boot_config("live", "artifact:kernel"), boot_config("url", by_name)]).await;
+    let bss = "/boot/v1/bootparameters";
+    let record = json!({"macs": ["02:00:00:00:00:01"], "kernel": "http://c/k",
+                        "initrd": "artifact:initrd", "params": "root=live:artifact:image"});
+    site.put(bss, &record).await.expect(200);
+    let delete = async |name: &str| {
+        let targets = json!({"targets": [format!("Artifact/{name}")]});
+        site.post("/inventory/v1/delete", &targets).await
+    };
+    for (name, user) in [
+        ("kernel", "BootConfig `live`"),
+        ("by-name", "BootConfig `url`"),
+        ("initrd", "1 BSS records"),
+        ("image", "1 BSS records"),
+    ] {
+        let problem = delete(name).await.problem(409, "conflict");
+        assert!(problem.errors[0].message.contains(user), "{problem:?}");
+    }
+    delete("free").await.expect(200);
+    site.ask("DELETE", bss).json(&json!({"macs": ["02:00:00:00:00:01"]})).send().await.expect(200);
+    delete("initrd").await.expect(200);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_bss_record_names_only_artifacts_that_are_there() {
+    let site = Site::start().await;
     site.add_artifact("kernel", &content(10, 1)).await;
-    site.apply(&[boot_config("live", "artifact:kernel")]).await;
-    let delete = json!({"targets": ["Artifact/kernel"]});
-    let problem = site.post("/inventory/v1/delete", &delete).await.problem(409, "conflict");
-    assert!(problem.errors[0].message.contains("live"), "{problem:?}");
+    let bss = "/boot/v1/bootparameters";
+    let record = |kernel: &str, params: &str| json!({"macs": ["02:00:00:00:00:01"], "kernel": kernel, "params": params});
+    for method in ["POST", "PUT", "PATCH"] {
+        for (kernel, params) in
+            [("artifact:kettle", "quiet"), ("http://c/k", "root=live:artifact:kettle")]
+        {
+            let ask = site.ask(method, bss).json(&record(kernel, params));
+            let refused = ask.send().await.expect(400);
+            assert!(refused.text().contains("there is no Artifact `kettle`"), "{}", refused.text());
+        }
+    }
+    site.put(bss, &record("artifact:kernel", "quiet")).await.expect(200);
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_controller_without_its_store_serves_everything_and_collects_nothing() {
+    let store = EtcdServer::start();
+    let url = store.url("site");
+    let site = Site::start_with(|config| config.store.clone_from(&url)).await;
+    let (kernel, loose) = (content(MIB, 1), content(1000, 2));
+    site.add_artifact("kernel", &kernel).await;
+    site.bring(&loose, 0, &loose).await.expect(200);
+    make_old(&site.blob_file(&loose), 2 * HOUR);
+    tokio::task::block_in_place(|| store.freeze());
+    // Somebody may have named it where this controller does not see it.
+    let gc = site.ask("POST", "/boot/v2/artifacts/gc").send().await;
+    gc.problem(503, "store-unavailable");
+    assert!(site.blob_file(&loose).exists());
+    assert!(site.fetch("/artifacts/by-name/kernel").await.expect(200).body == kernel);
+    tokio::task::block_in_place(|| store.thaw());
+    site.eventually("/inventory/v1/status", |a| a.json()["store"]["connected"] == true).await;
+    assert_eq!(digests(&collect(&site, "").await), [digest(&loose).to_string()]);
     site.stop().await;
 }

@@ -1,13 +1,15 @@
 //! Several controllers: what one lacks it gets from another, while machines already read it.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use hoist_testkit::etcd::EtcdServer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 
 use crate::content::{MIB, artifact, content, digest};
 use crate::site::Site;
@@ -15,13 +17,29 @@ use crate::site::Site;
 /// A way to a controller that breaks each connection after so many bytes of answers.
 struct Relay {
     addr: SocketAddr,
+    target: watch::Sender<Option<SocketAddr>>,
     passed: Arc<AtomicU64>,
     accepting: tokio::task::JoinHandle<()>,
 }
 
 impl Relay {
     async fn to(site: &Site, cut_after: Option<u64>) -> Self {
-        let target = site.controller.plain_addr().expect("it listens");
+        let relay = Self::cutting(cut_after).await;
+        relay.lead_to(site);
+        relay
+    }
+
+    /// One that leads nowhere yet: who comes waits.
+    async fn bound() -> Self {
+        Self::cutting(None).await
+    }
+
+    fn lead_to(&self, site: &Site) {
+        self.target.send_replace(site.controller.plain_addr());
+    }
+
+    async fn cutting(cut_after: Option<u64>) -> Self {
+        let (target, found) = watch::channel(None::<SocketAddr>);
         let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = listener.expect("a port");
         let addr = listener.local_addr().expect("it is bound");
@@ -29,10 +47,16 @@ impl Relay {
         let count = Arc::clone(&passed);
         let accepting = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(relay(client, target, cut_after, Arc::clone(&count)));
+                let (mut found, count) = (found.clone(), Arc::clone(&count));
+                tokio::spawn(async move {
+                    let target = found.wait_for(Option::is_some).await.map(|found| *found);
+                    if let Ok(Some(target)) = target {
+                        relay(client, target, cut_after, count).await;
+                    }
+                });
             }
         });
-        Self { addr, passed, accepting }
+        Self { addr, target, passed, accepting }
     }
 
     fn url(&self) -> String {
@@ -69,6 +93,60 @@ async fn relay(client: TcpStream, target: SocketAddr, cut: Option<u64>, passed: 
     forth.abort();
 }
 
+/// What a controller does that should send content and does not.
+#[derive(Clone, Copy)]
+enum Bad {
+    /// It takes the request and says nothing.
+    Hangs,
+    /// It sends a byte now and then.
+    Drips,
+    /// It sends more than it said.
+    Exceeds,
+}
+
+/// Something that answers as a bad controller.
+async fn bad_controller(bad: Bad, content: &[u8]) -> (String, tokio::task::JoinHandle<()>) {
+    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+    let content = Bytes::copy_from_slice(content);
+    let accepting = tokio::spawn(async move {
+        let mut open = tokio::task::JoinSet::new();
+        while let Ok((client, _)) = listener.accept().await {
+            open.spawn(answer_badly(bad, client, content.clone()));
+        }
+    });
+    (url, accepting)
+}
+
+async fn answer_badly(bad: Bad, mut client: TcpStream, content: Bytes) {
+    let _ = client.read(&mut vec![0; 4096]).await;
+    let size = content.len();
+    let _ = match bad {
+        Bad::Hangs => Ok(()),
+        Bad::Drips => {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n");
+            let _ = client.write_all(head.as_bytes()).await;
+            let mut bytes = content.chunks(1);
+            while let Some(byte) = bytes.next()
+                && client.write_all(byte).await.is_ok()
+            {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Ok(())
+        }
+        Bad::Exceeds => {
+            let head = format!(
+                "HTTP/1.1 206 Partial Content\r\nContent-Length: {}\r\n\
+                 Content-Range: bytes 0-{}/{size}\r\n\r\n",
+                size + 5,
+                size - 1
+            );
+            client.write_all(&[head.as_bytes(), &content, b"extra"].concat()).await
+        }
+    };
+    std::future::pending::<()>().await;
+}
+
 /// A controller that knows of `content` and asks these for it.
 async fn lacking(content: &[u8], advertise: Vec<String>) -> Site {
     let site = Site::start_with(|config| config.boot.scripts.advertise = advertise).await;
@@ -93,7 +171,8 @@ async fn missing_content_is_fetched_once_for_all_who_ask() {
     let path = format!("/artifacts/{}/image", digest(&image));
     let head = site.ask_as_nobody("HEAD", &path).send().await.expect(200);
     assert_eq!(head.header("content-length"), image.len().to_string());
-    assert_eq!(relay.passed(), 0);
+    let asked = relay.passed();
+    assert!(asked < 10_000, "{asked}");
 
     let whole = (0..8).map(|_| site.fetch(&path));
     let ranged = site.ask_as_nobody("GET", &path).header("range", "bytes=5000000-5000009").send();
@@ -103,7 +182,7 @@ async fn missing_content_is_fetched_once_for_all_who_ask() {
     }
     assert!(part.expect(206).body == image[5_000_000..5_000_010]);
     let once = image.len() as u64;
-    assert!((once..once + 10_000).contains(&relay.passed()), "{}", relay.passed());
+    assert!((once..once + 20_000).contains(&relay.passed()), "{}", relay.passed());
 
     // From here on it is here.
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -153,8 +232,17 @@ async fn nobody_gets_all_of_what_is_damaged_elsewhere() {
     let file = bad.blob_file(&image);
     fs_err::remove_file(&file).expect("it is there");
     fs_err::write(&file, damaged).expect("it can be damaged");
-    let site = lacking(&image, vec![bad.url(""), good.url("")]).await;
     let path = format!("/artifacts/{}", digest(&image));
+    let ranged = lacking(&image, vec![bad.url("")]).await;
+    let ask = ranged.ask_as_nobody("GET", &path).header("range", "bytes=1048570-1048590");
+    let broken = ask.open().await;
+    // What may be wrong is not for caches, and has no name.
+    assert_eq!(broken.headers()["cache-control"], "no-store");
+    assert!(broken.headers().get("etag").is_none(), "{broken:?}");
+    assert!(broken.bytes().await.is_err(), "the last byte of a range is held back too");
+    ranged.stop().await;
+
+    let site = lacking(&image, vec![bad.url(""), good.url("")]).await;
     let broken = site.ask_as_nobody("GET", &path).open().await;
     assert!(broken.bytes().await.is_err(), "the last byte is held back");
     // The next one asks somebody else first.
@@ -174,24 +262,36 @@ async fn nobody_gets_all_of_what_is_damaged_elsewhere() {
     good.stop().await;
 }
 
+/// It takes those ten seconds; a machine waits that long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_controller_that_hangs_or_drips_is_left_for_another_one() {
+    let image = content(2 * MIB, 8);
+    let good = having(&image).await;
+    let fetched = async |bad: Bad| {
+        let (url, accepting) = bad_controller(bad, &image).await;
+        let site = lacking(&image, vec![url, good.url("")]).await;
+        let path = format!("/artifacts/{}", digest(&image));
+        let answer = site.ask_as_nobody("GET", &path).open().await;
+        let bytes = tokio::time::timeout(Duration::from_secs(45), answer.bytes()).await;
+        let bytes = bytes.expect("it comes to its end").expect("it comes whole");
+        assert!(bytes == image);
+        accepting.abort();
+        site.stop().await;
+    };
+    tokio::join!(fetched(Bad::Hangs), fetched(Bad::Drips), fetched(Bad::Exceeds));
+    good.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn controllers_that_all_lack_it_do_not_ask_in_circles() {
-    let free = || {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-        listener.local_addr().expect("it is bound")
-    };
-    let addrs = [free(), free()];
-    let urls: Vec<String> = addrs.iter().map(|addr| format!("http://{addr}")).collect();
+    // Relays have their ports before the controllers that they lead to.
+    let relays = [Relay::bound().await, Relay::bound().await];
+    let urls: Vec<String> = relays.iter().map(Relay::url).collect();
     let image = content(1000, 5);
     let mut sites = Vec::new();
-    for addr in addrs {
-        let urls = urls.clone();
-        let site = Site::start_with(|config| {
-            config.listen = Some(addr);
-            config.boot.scripts.advertise = urls;
-        });
-        let site = site.await;
-        site.apply(&[artifact("image", &image)]).await;
+    for relay in &relays {
+        let site = lacking(&image, urls.clone()).await;
+        relay.lead_to(&site);
         sites.push(site);
     }
     for site in &sites {
@@ -209,9 +309,10 @@ async fn controllers_that_all_lack_it_do_not_ask_in_circles() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_controller_that_cannot_be_reached_is_told() {
     let image = content(1000, 6);
-    let nowhere = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    // Nobody else gets this port, and nobody listens on it.
+    let nowhere = tokio::net::TcpSocket::new_v4().expect("a socket");
+    nowhere.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a port");
     let addr = nowhere.local_addr().expect("it is bound");
-    drop(nowhere);
     let site = lacking(&image, vec![format!("http://{addr}")]).await;
     site.fetch_content(&image).await.problem(502, "source-failed");
     // What nobody declared is not looked for.

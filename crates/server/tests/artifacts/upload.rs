@@ -1,14 +1,16 @@
 //! Content on its way in.
 
+use std::process::Command;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
 use hoist_server::artifacts::MAX_BLOB_BYTES;
+use hoist_server::controller::Config;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::content::{MIB, blob_path, content, digest};
+use crate::content::{MIB, artifact, blob_path, content, digest};
 use crate::site::{Answer, Site};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -74,7 +76,8 @@ async fn what_came_before_the_connection_broke_is_kept() {
             if answer.status == 200 {
                 return answer.json();
             }
-            answer.problem(409, "busy");
+            // The first one is still at it, or wrote its last bytes just now.
+            assert_eq!(answer.status, 409, "{}", answer.text());
         }
     };
     let brought = tokio::time::timeout(PATIENCE, received).await.expect("the first one ends");
@@ -102,7 +105,9 @@ async fn sizes_have_a_limit_and_are_not_exceeded() {
     let site = Site::start().await;
     let small = content(10, 4);
     let asked = |size: u64| format!("{}?offset=0&size={size}", blob_path(&small));
-    site.ask("PATCH", &asked(MAX_BLOB_BYTES)).send().await.expect(200);
+    // Whether that much fits is up to the disk.
+    let largest = site.ask("PATCH", &asked(MAX_BLOB_BYTES)).send().await;
+    assert!(matches!(largest.status, 200 | 507), "{}", largest.text());
     site.ask("PATCH", &asked(MAX_BLOB_BYTES + 1)).send().await.problem(413, "body-too-large");
     let longer = site.ask("PATCH", &asked(9)).body(small.clone()).send().await;
     longer.problem(400, "invalid-body");
@@ -119,20 +124,29 @@ async fn sizes_have_a_limit_and_are_not_exceeded() {
     site.stop().await;
 }
 
+/// A body that comes piece by piece.
+fn pieces() -> (mpsc::Sender<Result<Bytes, std::io::Error>>, reqwest::Body) {
+    let (sender, receiver) = mpsc::channel(1);
+    let body = stream::unfold(receiver, async |mut receiver: mpsc::Receiver<_>| {
+        receiver.recv().await.map(|bytes| (bytes, receiver))
+    });
+    (sender, reqwest::Body::wrap_stream(body))
+}
+
 #[tokio::test]
 async fn one_brings_content_at_a_time() {
     let site = Site::start().await;
     let image = content(2 * MIB, 5);
-    let (sender, receiver) = mpsc::channel::<Result<Bytes, std::io::Error>>(1);
-    let body = stream::unfold(receiver, async |mut receiver| {
-        receiver.recv().await.map(|bytes| (bytes, receiver))
-    });
+    site.apply(&[artifact("image", &image)]).await;
+    let (sender, body) = pieces();
     let path = format!("{}?offset=0&size={}", blob_path(&image), image.len());
-    let first = site.ask("PATCH", &path).body(reqwest::Body::wrap_stream(body)).send();
+    let first = site.ask("PATCH", &path).body(body).send();
     let second = async {
         sender.send(Ok(Bytes::from(image[..MIB].to_vec()))).await.expect("it is taken");
         site.has_received(&image, MIB).await;
         site.bring(&image, MIB, &image[MIB..]).await.problem(409, "busy");
+        // Nobody has checked it yet, so nobody gets any of it.
+        site.fetch_content(&image).await.problem(404, "not-found");
         sender.send(Ok(Bytes::from(image[MIB..].to_vec()))).await.expect("it is taken");
         drop(sender);
     };
@@ -156,6 +170,72 @@ async fn a_full_disk_is_told_and_the_rest_goes_on() {
     assert!(site.fetch_content(&other).await.body == other);
     site.bring(&image, 0, &image).await.expect(200);
     site.stop().await;
+}
+
+/// A small disk for everything that a controller has.
+struct Disk(std::path::PathBuf);
+
+impl Disk {
+    fn mount(at: &std::path::Path, mib: usize) -> Self {
+        let size = format!("size={mib}m");
+        let mut mount = Command::new("mount");
+        let mount = mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(at);
+        let done = mount.status().expect("mount is installed");
+        assert!(done.success(), "this test mounts a tmpfs and has to run as root");
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn artifacts_leave_room_for_the_store_on_their_disk() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let disk = Disk::mount(dir.path(), 64);
+    let mut config = Config::new(dir.path());
+    config.listen = Some((std::net::Ipv4Addr::LOCALHOST, 0).into());
+    let site = Site::start_again(dir, config).await;
+    // What does not fit is refused before the first byte of it.
+    let large = content(56 * MIB, 9);
+    site.bring(&large, 0, &large[..MIB]).await.problem(507, "store-full");
+    assert!(!site.part_file(&large).exists());
+
+    // What fits no more while it comes is broken off.
+    let image = content(20 * MIB, 10);
+    let filler = site.data_dir().join("filler");
+    let (sender, body) = pieces();
+    let path = format!("{}?offset=0&size={}", blob_path(&image), image.len());
+    let upload = site.ask("PATCH", &path).body(body).send();
+    let meanwhile = async {
+        sender.send(Ok(Bytes::from(image[..4 * MIB].to_vec()))).await.expect("it is taken");
+        site.has_received(&image, 3 * MIB).await;
+        fs_err::write(&filler, vec![0; 36 * MIB]).expect("there is room for it");
+        for piece in image[4 * MIB..].chunks(MIB) {
+            // Refused at some time.
+            let _ = sender.send(Ok(Bytes::copy_from_slice(piece))).await;
+        }
+        drop(sender);
+    };
+    let (upload, ()) = tokio::join!(upload, meanwhile);
+    upload.problem(507, "store-full");
+    // The rest of the controller does not notice.
+    site.apply(&[artifact("other", &content(10, 11))]).await;
+    site.get("/readyz").await.expect(200);
+    let unfinished = async || {
+        let gc = site.ask("POST", "/boot/v2/artifacts/gc?unfinished=1").send().await;
+        gc.expect(200).json()["leftovers"].clone()
+    };
+    assert!(site.part_file(&image).exists());
+    assert_eq!(unfinished().await, 1);
+    assert!(!site.part_file(&image).exists());
+    fs_err::remove_file(&filler).expect("it is there");
+    site.bring(&image, 0, &image).await.expect(200);
+    site.stop().await;
+    drop(disk);
 }
 
 #[tokio::test]

@@ -2,8 +2,20 @@
 
 use serde_json::json;
 
-use crate::site::{NODES, Site, document, id, mac, node_document};
+use crate::site::{Answer, NODES, Site, document, id, ip, mac, node_document};
 use crate::{config, explain, node, script, set};
+
+/// A site whose machines can be told apart by their addresses.
+async fn behind_a_proxy() -> Site {
+    let proxies = ["127.0.0.1/32".parse().expect("a network")];
+    Site::start_with(|config| config.proxies = proxies.into_iter().collect()).await
+}
+
+/// As cloud-init of the `n`th node does it.
+async fn phone_home(site: &Site, n: u32) -> Answer {
+    let ask = site.ask_as_nobody("POST", "/phone-home").header("x-forwarded-for", &ip(n));
+    ask.json(&json!({"hostname": format!("n{n}")})).send().await
+}
 
 #[tokio::test]
 async fn a_node_is_held_and_sent_to_its_disk_and_back() {
@@ -128,6 +140,8 @@ async fn a_node_that_reported_its_installation_is_not_installed_again_by_acciden
     assert_eq!((&state["doing"], &state["state"]["mode"]), (&json!("disk"), &json!("disk")));
     assert!(script(&site, 1).await.contains("sanboot"));
     assert!(script(&site, 2).await.contains("http://k/installer"), "others go on");
+    let installing = |answer: &Answer| answer.json()["state"]["installing"] == "installer";
+    site.eventually("/boot/v2/state/n2", installing).await;
     // Reports repeat themselves; nothing comes of it.
     let revision = site.revision();
     assert_eq!(report(&token, &mac(1)).await.expect(200).json(), state);
@@ -196,5 +210,106 @@ async fn a_report_leaves_alone_what_people_decided_meanwhile() {
     assert!(state["state"]["installed"].is_string());
     set(&site, "n1", &json!({"mode": "none"})).await.expect(200);
     assert_eq!(explain(&site, "n1").await["doing"], "disk");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_installs_one_time_ends_on_the_disk_and_a_change_to_it_installs_nobody_again() {
+    let site = behind_a_proxy().await;
+    let inst = |params: &str| {
+        let spec = json!({"mode": "install", "once": true});
+        config("inst", &crate::site::with(spec, &json!({"params": params})))
+    };
+    site.apply(&[node_document(1), node_document(2), config("base", &json!({})), inst("v1")]).await;
+    for n in [1, 2] {
+        assert!(script(&site, n).await.contains("http://k/inst"));
+    }
+    phone_home(&site, 1).await.expect(200);
+    assert!(script(&site, 1).await.contains("sanboot"));
+    assert_eq!(explain(&site, "n1").await["doing"], "disk");
+    // The other one came back from it without a word. It may have something on its disk as well.
+    site.apply(&[inst("v2")]).await;
+    assert!(script(&site, 1).await.contains("sanboot"));
+    assert!(script(&site, 2).await.contains("http://k/base"));
+    phone_home(&site, 2).await.expect(404);
+    // Somebody has to say so.
+    for n in [1, 2] {
+        let request = json!({"mode": "install", "reinstall": true});
+        set(&site, &format!("n{n}"), &request).await.expect(200);
+        let text = script(&site, n).await;
+        assert!(text.contains("http://k/inst") && text.contains(" v2 "), "{text}");
+    }
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_that_was_installed_in_one_boot_reports_and_goes_to_its_disk() {
+    let site = behind_a_proxy().await;
+    site.apply(&[
+        node_document(1),
+        config("base", &json!({})),
+        config("installer", &json!({"mode": "install", "selector": "label:none"})),
+    ])
+    .await;
+    set(&site, "n1", &json!({"once": "installer"})).await.expect(200);
+    assert!(script(&site, 1).await.contains("http://k/installer"));
+    let installing = |answer: &Answer| answer.json()["state"]["installing"] == "installer";
+    site.eventually("/boot/v2/state/n1", installing).await;
+    let site = site.restart().await;
+    phone_home(&site, 1).await.expect(200);
+    let state = site.get("/boot/v2/state/n1").await.json();
+    assert!(state["state"]["installed"].is_string() && state["state"]["installing"].is_null());
+    assert!(script(&site, 1).await.contains("sanboot"));
+    site.stop().await;
+}
+
+/// An installation that was given up must not make a live system look like an installed one.
+#[tokio::test]
+async fn a_node_that_booted_something_else_meanwhile_is_not_taken_for_installed() {
+    let site = behind_a_proxy().await;
+    site.apply(&[node_document(1), config("base", &json!({"mode": "install"}))]).await;
+    assert!(script(&site, 1).await.contains("http://k/base"));
+    site.apply(&[config("base", &json!({}))]).await;
+    assert!(script(&site, 1).await.contains("http://k/base"));
+    phone_home(&site, 1).await.expect(404);
+    assert!(script(&site, 1).await.contains("http://k/base"));
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_becomes_an_installer_after_it_was_named_installs_no_installed_node() {
+    let site = Site::start().await;
+    let compute = |members| config("compute", &members);
+    site.apply(&[node_document(1), compute(json!({"selector": "label:none"}))]).await;
+    set(&site, "n1", &json!({"mode": "disk"})).await.expect(200);
+    set(&site, "n1", &json!({"once": "compute"})).await.expect(200);
+    assert_eq!(explain(&site, "n1").await["doing"], "boot");
+    site.apply(&[compute(json!({"selector": "label:none", "mode": "install"}))]).await;
+    assert_eq!(explain(&site, "n1").await["doing"], "disk");
+    assert!(script(&site, 1).await.contains("sanboot"));
+    // Held, it is held.
+    set(&site, "n1", &json!({"mode": "hold", "once": "compute"})).await.problem(409, "protected");
+    set(&site, "n1", &json!({"once": "compute", "reinstall": true})).await.expect(200);
+    assert!(script(&site, 1).await.contains("http://k/compute"));
+    assert!(script(&site, 1).await.contains("sanboot"));
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_that_was_removed_and_comes_back_is_not_installed_again() {
+    let site = Site::start().await;
+    site.apply(&[node_document(1), config("installer", &json!({"mode": "install"}))]).await;
+    assert!(script(&site, 1).await.contains("http://k/installer"));
+    site.post("/boot/v2/installed/n1", &json!({})).await.expect(200);
+    let gone = json!({"targets": ["Node/n1"]});
+    site.post("/inventory/v1/delete", &gone).await.expect(200);
+    assert_eq!(site.get("/boot/v2/states").await.json()["items"], json!([]));
+    let site = site.restart().await;
+    site.apply(&[node_document(1)]).await;
+    assert!(script(&site, 1).await.contains("sanboot"));
+    assert_eq!(explain(&site, "n1").await["doing"], "disk");
+    set(&site, "n1", &json!({"mode": "install"})).await.problem(409, "protected");
+    set(&site, "n1", &json!({"mode": "install", "reinstall": true})).await.expect(200);
+    assert!(script(&site, 1).await.contains("http://k/installer"));
     site.stop().await;
 }

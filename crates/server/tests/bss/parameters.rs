@@ -316,6 +316,9 @@ async fn bad_input_is_refused_with_its_place_and_nothing_changes() {
         (json!({"initrd": "http://h/i\r"}), "initrd: "),
         (json!({"params": "a\nboot || shell"}), "params: "),
         (json!({"params": "a || shell"}), "params: "),
+        (json!({"params": "quiet ; shell"}), "params: "),
+        (json!({"params": "# quiet"}), "params: "),
+        (json!({"kernel": ";"}), "kernel: "),
         (json!({"params": "a\u{0}"}), "params: "),
         (json!({"params": long}), "params: "),
         (json!({"cloud-init": {"user-data": {"x": "y".repeat(300_000)}}}), "cloud-init: "),
@@ -351,4 +354,54 @@ async fn a_kernel_is_kept_where_the_site_wants_it_kept() {
     refused(site.put(PATH, &without).await, 400, "would lose its kernel");
     site.ask("PATCH", PATH).json(&without).send().await.expect(200);
     site.put(PATH, &json!({"hosts": ["Global"], "params": "x"})).await.expect(200);
+}
+
+/// Names that read like something else belong to the node that has them.
+#[tokio::test]
+async fn a_node_named_like_a_nid_or_an_xname_is_itself() {
+    let site = Site::start().await;
+    let mac = |n: u8| format!("52:54:00:00:00:{n:02x}");
+    let interfaces = |n| json!([{"name": "eth0", "mac": mac(n)}]);
+    let nodes = [
+        node("nid0003", &json!({"interfaces": interfaces(1)})),
+        node("nid0500", &json!({"nid": 501, "interfaces": interfaces(2)})),
+        node("other", &json!({"nid": 500, "interfaces": interfaces(3)})),
+        node("x1c0s0b0n4", &json!({"interfaces": interfaces(4)})),
+        node("52-54-00-00-00-03", &json!({"interfaces": interfaces(5)})),
+    ];
+    site.apply(&nodes).await;
+    let names = ["nid0003", "nid0500", "x1c0s0b0n4", "52-54-00-00-00-03"];
+    for name in names {
+        let body = json!({"hosts": [name], "kernel": format!("http://h/{name}")});
+        site.put(PATH, &body).await.expect(200);
+    }
+    let (dir, config) = site.stop().await;
+    let site = Site::start_on(dir, config).await.expect("it starts again");
+    for (n, name) in [(1, names[0]), (2, names[1]), (4, names[2]), (5, names[3])] {
+        let script = site.get(&format!("/boot/v1/bootscript?mac={}", mac(n))).await.expect(200);
+        let script = String::from_utf8(script.body).unwrap();
+        assert!(script.contains(&format!("http://h/{name} ")), "{name}: {script}");
+        let listed = list(&site, &format!("?mac={}", mac(n))).await;
+        assert_eq!(listed[0]["hosts"], json!([name]));
+        let by_name = list(&site, &format!("?name={name}")).await;
+        assert_eq!(by_name, listed);
+    }
+    let other = site.get(&format!("/boot/v1/bootscript?mac={}", mac(3))).await.expect(200);
+    assert!(!String::from_utf8(other.body).unwrap().contains("http://h/"), "it was given nothing");
+    assert_eq!(list(&site, "").await.as_array().unwrap().len(), 4);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_record_with_cloud_init_data_only_hides_no_configuration() {
+    let site = site().await;
+    let spec = json!({"selector": "role:compute", "kernel": "http://h/live"});
+    let config = json!({"api": "hoist/v1", "kind": "BootConfig", "name": "live", "spec": spec});
+    site.apply(&[config]).await;
+    let data = json!({"hosts": [XNAME], "cloud-init": {"user-data": {"a": 1}}});
+    site.put(PATH, &data).await.expect(200);
+    let script = site.get(&format!("/boot/v1/bootscript?mac={MAC}")).await.expect(200);
+    assert!(String::from_utf8(script.body).unwrap().contains("http://h/live"));
+    let told = site.get("/boot/v2/explain/n1").await.expect(200).text();
+    assert!(told.contains("it names no kernel"), "{told}");
 }

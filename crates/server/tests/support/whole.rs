@@ -58,7 +58,7 @@ impl Site {
         Self::start_on(dir, config).await.expect("the controller starts")
     }
 
-    async fn start_on(dir: TempDir, config: Config) -> Result<Self, ControllerError> {
+    pub(crate) async fn start_on(dir: TempDir, config: Config) -> Result<Self, ControllerError> {
         // Whichever test comes first installs it for all of them.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let controller = Controller::start(config.clone()).await?;

@@ -105,11 +105,15 @@ fn told(choice: Option<&ExplainedChoice>) -> &str {
     choice.map_or("nothing", |choice| choice.name.as_str())
 }
 
-/// `disk, once rescue (disk swap), since … by …`.
+/// `disk, once rescue, installed … (disk swap), since … by …`.
 pub(super) fn decided(state: &BootState) -> String {
     let mut parts: Vec<String> = state.mode.map(|mode| mode.to_string()).into_iter().collect();
     parts.extend(state.profile.as_ref().map(|profile| format!("profile {profile}")));
-    parts.extend(state.once.as_ref().map(|once| format!("once {once}")));
+    let again = if state.reinstall { ", also if it installs" } else { "" };
+    parts.extend(state.once.as_ref().map(|once| format!("once {once}{again}")));
+    let given = state.given.as_ref();
+    parts.extend(given.map(|given| format!("had {} for one boot {}", given.config, given.at)));
+    parts.extend(state.installing.as_ref().map(|config| format!("being installed by {config}")));
     parts.extend(state.installed.map(|since| format!("installed {since}")));
     if parts.is_empty() {
         parts.push("as its configuration says".to_owned());

@@ -1,10 +1,11 @@
-//! Which artifacts are named, and by whom: a function of the roster.
+//! Which artifacts are named, and by whom. What may be removed is decided by this everywhere.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use hoist_inventory::Roster;
 use hoist_model::boot_config::{artifact_name_length, artifacts_in};
-use hoist_model::{Artifact, BootConfig, Digest, Name};
+use hoist_model::{Artifact, BootConfig, BssImage, BssRecord, Digest, Name};
+
+use crate::roster::Roster;
 
 /// Where content is served, as it stands in URLs.
 const SERVED: &str = "/artifacts/";
@@ -17,29 +18,43 @@ enum Reference<'r> {
 
 /// Who names an artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Users {
-    pub(super) configs: BTreeSet<Name>,
-    pub(super) records: usize,
+pub struct Users {
+    pub configs: BTreeSet<Name>,
+    /// Of BSS, those of images included.
+    pub records: usize,
 }
 
+/// All names of artifacts and digests of contents that somebody wrote.
 #[derive(Debug, Default)]
-pub(super) struct Uses<'r>(HashMap<Reference<'r>, Users>);
+pub struct Uses<'r>(HashMap<Reference<'r>, Users>);
 
 impl<'r> Uses<'r> {
-    pub(super) fn of(roster: &'r Roster) -> Self {
+    pub fn of(roster: &'r Roster) -> Self {
+        Self::new(
+            roster.boot_configs().map(AsRef::as_ref),
+            roster.bss_records().map(AsRef::as_ref),
+            roster.bss_images().map(AsRef::as_ref),
+        )
+    }
+
+    pub(crate) fn new(
+        configs: impl Iterator<Item = &'r BootConfig>,
+        records: impl Iterator<Item = &'r BssRecord>,
+        images: impl Iterator<Item = &'r BssImage>,
+    ) -> Self {
         let mut uses = Self::default();
-        for config in roster.boot_configs() {
+        for config in configs {
             for reference in found_in(texts(config)) {
                 uses.0.entry(reference).or_default().configs.insert(config.name.clone());
             }
         }
-        for record in roster.bss_records() {
+        for record in records {
             let texts = [&record.kernel, &record.initrd, &record.params];
             for reference in found_in(texts.into_iter().map(String::as_str)) {
                 uses.0.entry(reference).or_default().records += 1;
             }
         }
-        for image in roster.bss_images() {
+        for image in images {
             let texts = [image.image.path.as_str(), image.params.as_str()];
             for reference in found_in(texts.into_iter()) {
                 uses.0.entry(reference).or_default().records += 1;
@@ -48,7 +63,7 @@ impl<'r> Uses<'r> {
         uses
     }
 
-    pub(super) fn users(&self, artifact: &'r Artifact) -> Users {
+    pub fn users(&self, artifact: &'r Artifact) -> Users {
         let by_digest = self.0.get(&Reference::Digest(artifact.spec.sha256));
         let by_name = self.0.get(&Reference::Name(artifact.name.as_str()));
         by_digest.into_iter().chain(by_name).fold(Users::default(), |mut all, users| {
@@ -58,12 +73,12 @@ impl<'r> Uses<'r> {
         })
     }
 
-    pub(super) fn names(&self, artifact: &'r Artifact) -> bool {
+    pub fn names(&self, artifact: &'r Artifact) -> bool {
         self.users(artifact) != Users::default()
     }
 
     /// Content that is named by itself, in a URL.
-    pub(super) fn contents(&self) -> impl Iterator<Item = Digest> {
+    pub fn contents(&self) -> impl Iterator<Item = Digest> {
         self.0.keys().filter_map(|reference| match reference {
             Reference::Digest(digest) => Some(*digest),
             Reference::Name(_) => None,

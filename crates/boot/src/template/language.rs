@@ -1,0 +1,125 @@
+//! What may stand in a template: reading, choosing and repeating, but nothing that makes large
+//! values out of small ones. Doubled forty times, one letter would be the whole memory, and such
+//! work is not counted as work.
+
+use minijinja::machinery::ast::{BinOpKind, CallArg, Expr, Spanned, Stmt};
+use minijinja::machinery::parse;
+use minijinja::syntax::SyntaxConfig;
+
+use super::{TemplateError, told};
+
+/// None of them gives more than it takes.
+const FILTERS: [&str; 10] =
+    ["default", "d", "lower", "upper", "trim", "length", "first", "last", "int", "items"];
+
+pub(super) fn check(source: &str, syntax: SyntaxConfig) -> Result<(), TemplateError> {
+    let template = parse(source, "template", syntax).map_err(|error| told(&error))?;
+    statement(&template)
+}
+
+fn statements(all: &[Stmt<'_>]) -> Result<(), TemplateError> {
+    all.iter().try_for_each(statement)
+}
+
+fn statement(one: &Stmt<'_>) -> Result<(), TemplateError> {
+    match one {
+        Stmt::Template(template) => statements(&template.children),
+        Stmt::EmitRaw(_) => Ok(()),
+        Stmt::EmitExpr(emit) => expression(&emit.expr),
+        Stmt::IfCond(branch) => {
+            expression(&branch.expr)?;
+            statements(&branch.true_body)?;
+            statements(&branch.false_body)
+        }
+        Stmt::ForLoop(each) if !each.recursive => {
+            expression(&each.iter)?;
+            each.filter_expr.iter().try_for_each(expression)?;
+            statements(&each.body)?;
+            statements(&each.else_body)
+        }
+        Stmt::ForLoop(each) => refuse(each, "`recursive`"),
+        Stmt::WithBlock(with) => refuse(with, "`with`"),
+        Stmt::Set(set) => refuse(set, "`set`"),
+        Stmt::SetBlock(set) => refuse(set, "`set`"),
+        Stmt::AutoEscape(block) => refuse(block, "`autoescape`"),
+        Stmt::FilterBlock(block) => refuse(block, "`filter`"),
+        Stmt::Do(call) => refuse(call, "`do`"),
+        // Those of other features; so are those that come to exist.
+        #[allow(unreachable_patterns, reason = "depends on the features of the crate")]
+        _ => Err(TemplateError("only `if` and `for` can be used in a template".to_owned())),
+    }
+}
+
+fn expression(one: &Expr<'_>) -> Result<(), TemplateError> {
+    match one {
+        Expr::Var(_) | Expr::Const(_) => Ok(()),
+        Expr::UnaryOp(operation) => expression(&operation.expr),
+        Expr::GetAttr(member) => expression(&member.expr),
+        Expr::GetItem(member) => {
+            expression(&member.expr)?;
+            expression(&member.subscript_expr)
+        }
+        Expr::Slice(slice) => {
+            let bounds = [&slice.start, &slice.stop, &slice.step];
+            expression(&slice.expr)?;
+            bounds.into_iter().flatten().try_for_each(expression)
+        }
+        Expr::BinOp(operation) => {
+            if let Some(sign) = grows(operation.op) {
+                return refuse(operation, sign);
+            }
+            expression(&operation.left)?;
+            expression(&operation.right)
+        }
+        Expr::Compare(compared) => {
+            expression(&compared.expr)?;
+            compared.ops.iter().try_for_each(|operation| expression(&operation.expr))
+        }
+        Expr::IfExpr(choice) => {
+            expression(&choice.test_expr)?;
+            expression(&choice.true_expr)?;
+            choice.false_expr.iter().try_for_each(expression)
+        }
+        Expr::Filter(filter) if FILTERS.contains(&filter.name) => {
+            filter.expr.iter().try_for_each(expression)?;
+            arguments(&filter.args)
+        }
+        Expr::Filter(filter) => refuse(filter, &format!("the filter `{}`", filter.name)),
+        Expr::Test(test) => {
+            expression(&test.expr)?;
+            arguments(&test.args)
+        }
+        Expr::Call(call) => refuse(call, "a call"),
+        Expr::List(list) => refuse(list, "a list"),
+        Expr::Tuple(tuple) => refuse(tuple, "a list"),
+        Expr::Map(map) => refuse(map, "a map"),
+    }
+}
+
+fn arguments(all: &[CallArg<'_>]) -> Result<(), TemplateError> {
+    all.iter().try_for_each(|argument| match argument {
+        CallArg::Pos(value)
+        | CallArg::Kwarg(_, value)
+        | CallArg::PosSplat(value)
+        | CallArg::KwargSplat(value) => expression(value),
+    })
+}
+
+fn grows(operation: BinOpKind) -> Option<&'static str> {
+    match operation {
+        BinOpKind::Concat => Some("`~`"),
+        BinOpKind::Add => Some("`+`"),
+        BinOpKind::Mul => Some("`*`"),
+        BinOpKind::Pow => Some("`**`"),
+        _ => None,
+    }
+}
+
+fn refuse<T>(at: &Spanned<T>, what: &str) -> Result<(), TemplateError> {
+    Err(TemplateError(format!(
+        "line {}: {what} cannot be used in a template; it has `if`, `for`, comparisons, the \
+         filters {}, and values side by side: `{{{{ a }}}}{{{{ b }}}}`",
+        at.span().start_line,
+        FILTERS.join(", "),
+    )))
+}
