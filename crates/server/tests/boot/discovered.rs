@@ -150,6 +150,7 @@ async fn machines_that_something_was_written_for_boot_however_many_share_an_addr
         let told = bootscript(&site, &format!("mac={mac}")).await.expect(200).text();
         assert!(told.contains("http://k/own"), "{told}");
     }
+    assert_eq!(pause(&script(&site, 999).await), 10, "they do not count against strangers either");
     for n in 1000..1300 {
         let query = format!("mac={}&arch=x86_64", mac(n));
         let told = bootscript(&site, &query).await.expect(200).text();
