@@ -510,15 +510,16 @@ pub fn import(
     let mut taken: HashMap<BssKey, usize> = HashMap::new();
     for (at, given) in elements {
         let left = |who: String, reason: String| Left { at: *at, who, reason };
-        let targets = match check(draft.roster(), given).and_then(|()| every_kind(draft.roster(), given)) {
-            Ok(targets) => targets,
-            Err(refused) => {
-                let reason = refused.to_string();
-                let reason = reason.strip_prefix("Bad Request: ").unwrap_or(&reason).to_owned();
-                imported.left.push(left(who(given), reason));
-                continue;
-            }
-        };
+        let targets =
+            match check(draft.roster(), given).and_then(|()| every_kind(draft.roster(), given)) {
+                Ok(targets) => targets,
+                Err(refused) => {
+                    let reason = refused.to_string();
+                    let reason = reason.strip_prefix("Bad Request: ").unwrap_or(&reason).to_owned();
+                    imported.left.push(left(who(given), reason));
+                    continue;
+                }
+            };
         if targets.is_empty() {
             match import_image(draft, given) {
                 Some(changed) => imported.images += usize::from(changed),

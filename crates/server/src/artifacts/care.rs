@@ -62,7 +62,8 @@ pub(super) async fn verify(State(artifacts): State<Artifacts>) -> Result<Respons
     let kept = artifacts.kept().await?;
     let total = kept.iter().map(|kept| kept.size).sum();
     let missing = missing(&artifacts.registry.roster(), &kept).into_iter();
-    let missing = missing.map(move |verified| Ok(line(&Verified { done: total, total, ..verified })));
+    let missing =
+        missing.map(move |verified| Ok(line(&Verified { done: total, total, ..verified })));
     let stop = artifacts.chassis.tasks.stopping().child_token();
     let state = (artifacts, kept.into_iter(), 0, stop.clone().drop_guard());
     let lines = stream::try_unfold(state, move |(artifacts, mut kept, done, guard)| {
@@ -135,8 +136,7 @@ pub(super) async fn collect(
     let mut names = artifacts.names(if dry_run { gone.clone() } else { Vec::new() }).await?;
     let named = move |digest| names.has(digest);
     let unfinished = query.unfinished.0;
-    let collection =
-        Collection { blobs: artifacts.blobs.clone(), named, now, unfinished, dry_run };
+    let collection = Collection { blobs: artifacts.blobs.clone(), named, now, unfinished, dry_run };
     let collected = blocking(move || collection.run(kept));
     let collected = collected.await.map_err(|error| disk_failed(&error))?;
     artifacts.show_kept().await;

@@ -211,9 +211,7 @@ async fn a_bss_record_names_only_artifacts_that_are_there() {
     let site = Site::start().await;
     site.add_artifact("kernel", &content(10, 1)).await;
     let bss = "/boot/v1/bootparameters";
-    let record = |kernel: &str, params: &str| {
-        json!({"macs": ["02:00:00:00:00:01"], "kernel": kernel, "params": params})
-    };
+    let record = |kernel: &str, params: &str| json!({"macs": ["02:00:00:00:00:01"], "kernel": kernel, "params": params});
     for method in ["POST", "PUT", "PATCH"] {
         for (kernel, params) in
             [("artifact:kettle", "quiet"), ("http://c/k", "root=live:artifact:kettle")]
