@@ -63,6 +63,8 @@ pub enum Outcome {
     Damaged,
     /// The disk did not give it; the log says why.
     Unreadable,
+    /// An artifact names it, and it is not on this controller.
+    Missing,
 }
 
 /// What a collection removed, or would remove.

@@ -275,3 +275,78 @@ async fn what_is_damaged_is_told_and_what_is_named_is_kept() {
     site.ends(Exit::Done, &["artifact", "verify"]).await;
     site.controller.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_said_again_stays_and_what_is_missing_is_told() {
+    let site = Site::start().await;
+    let kernel = site.file("vmlinuz", MIB);
+    let add = ["artifact", "add", kernel.as_str()];
+    let said = ["--arch", "x86_64", "--description", "of the site"];
+    site.ends(Exit::Done, &[&add[..], &said].concat()).await;
+    site.ends(Exit::Done, &add).await;
+    let list = site.json(&["artifact", "list"]).await;
+    assert_eq!(list[0]["arch"], "x86_64", "{list}");
+    assert_eq!(list[0]["description"], "of the site", "{list}");
+
+    fs_err::remove_file(site.files("blobs").remove(0)).expect("it is there");
+    let told = site.ends(Exit::Done, &["artifact", "verify"]).await;
+    assert!(told.starts_with("missing") && told.contains("vmlinuz"), "{told}");
+    assert!(told.contains("0 checked"), "{told}");
+    site.controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_two_take_at_once_is_given_to_one() {
+    let site = Site::start().await;
+    let [one, two] = [("one", 16 * MIB), ("two", 16 * MIB + 8)].map(|(n, s)| site.file(n, s));
+    let add = async |file: &str| {
+        let words = ["artifact", "add", file, "--name", "kernel"];
+        let output = site.command(&words).output().await.expect("the binary was built");
+        output.status.code().expect("it ended")
+    };
+    let (first, second) = tokio::join!(add(&one), add(&two));
+    let mut ended = [first, second];
+    ended.sort_unstable();
+    let mut expected = [Exit::Done, Exit::Refused].map(|exit| i32::from(exit.code()));
+    expected.sort_unstable();
+    assert_eq!(ended, expected);
+    site.controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_somebody_else_began_wrongly_is_begun_anew() {
+    let site = Site::start().await;
+    let image = site.file("image", 4 * MIB);
+    site.ends(Exit::Done, &["artifact", "add", &image]).await;
+    let blob = site.files("blobs").remove(0);
+    let part = site.data_dir.join("artifacts/parts").join(blob.file_name().expect("a digest"));
+    fs_err::remove_file(blob).expect("it is there");
+    fs_err::write(part, vec![7; MIB]).expect("it can be written");
+    let told = site.ends(Exit::Done, &["artifact", "add", &image]).await;
+    assert!(told.contains("something else"), "{told}");
+    assert_eq!(site.files("blobs").len(), 1);
+    site.controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upload_waits_for_one_that_the_controller_takes_for_alive() {
+    let site = Site::start().await;
+    let image = site.file("image", 8 * MIB);
+    let stalling = Relay::to(site.addr(), 4 * MIB as u64, Then::Stall).await;
+    let token = site.data_dir.join("admin.token").display().to_string();
+    let url = stalling.url();
+    let words = ["artifact", "add", &image, "--server", &url, "--token-file", &token];
+    let mut first = site.command(&words).kill_on_drop(true).spawn().expect("it starts");
+    eventually("some of it is there", || !site.files("parts").is_empty()).await;
+    let again = ["artifact", "add", image.as_str()];
+    let second = site.ends(Exit::Done, &again);
+    let release = async {
+        // More than the tries that a broken connection gets.
+        tokio::time::sleep(Duration::from_secs(8)).await;
+        first.kill().await.expect("it runs");
+        drop(stalling);
+    };
+    let (told, ()) = tokio::join!(second, release);
+    assert!(told.contains("waiting for up to"), "{told}");
+    site.controller.stop().await;
+}

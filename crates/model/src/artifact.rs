@@ -42,16 +42,25 @@ pub struct Artifact {
     pub revision: u64,
 }
 
+/// Largest content: 64 GiB. Images of whole machines are a tenth of that.
+pub const MAX_ARTIFACT_BYTES: u64 = 64 << 30;
+
 /// Longest description.
 const MAX_DESCRIPTION: usize = 1024;
 
 impl ArtifactSpec {
     pub fn check(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        if self.size > MAX_ARTIFACT_BYTES {
+            let message = format!("it is more than {MAX_ARTIFACT_BYTES} bytes");
+            let hint = "serve larger files elsewhere, and name them by URL";
+            faults.push(Fault::new("size", message).hint(hint));
+        }
         if self.description.len() > MAX_DESCRIPTION {
             let message = format!("it is longer than {MAX_DESCRIPTION} bytes");
-            return vec![Fault::new("description", message)];
+            faults.push(Fault::new("description", message));
         }
-        Vec::new()
+        faults
     }
 }
 
@@ -110,6 +119,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn artifacts_have_their_limits() {
+        let faults = |size: u64, description: usize| {
+            let sha256 = Digest::from_bytes([0; 32]);
+            let description = "x".repeat(description);
+            ArtifactSpec { sha256, size, arch: Arch::Unknown, description }.check().len()
+        };
+        assert_eq!(faults(MAX_ARTIFACT_BYTES, MAX_DESCRIPTION), 0);
+        assert_eq!(faults(MAX_ARTIFACT_BYTES + 1, MAX_DESCRIPTION + 1), 2);
+    }
 
     proptest! {
         #[test]

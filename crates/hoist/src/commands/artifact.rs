@@ -2,13 +2,13 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use fs_err as fs;
 use futures_util::TryStreamExt;
 use hoist_api::Code;
-use hoist_api::artifact::{ArtifactObject, Collected, Outcome};
+use hoist_api::artifact::{ArtifactObject, Collected, Outcome, Verified};
 use hoist_api::client::{Body, Client, ClientError};
 use hoist_model::document::DocumentName;
 use hoist_model::node::Arch;
@@ -21,7 +21,7 @@ use tokio_util::io::ReaderStream;
 use super::network::joined;
 use super::node::word;
 use super::{Shell, get};
-use crate::edit::{self, Terms, WriteArgs};
+use crate::edit::{self, WriteArgs};
 use crate::failure::Failure;
 use crate::input::{Documents, bar};
 use crate::printer::Output;
@@ -33,6 +33,10 @@ const CHUNK: usize = 1024 * 1024;
 /// How often an upload is taken up again without getting any further.
 const TRIES: usize = 5;
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// How long somebody else may hold the content: longer than a controller takes to notice that a
+/// cable was pulled, which is a minute.
+const BUSY: Duration = Duration::from_secs(90);
 
 /// Kernels, initrds and images that hoist serves
 #[derive(Debug, Args)]
@@ -57,7 +61,8 @@ enum ArtifactCommand {
     /// Read everything that is kept, and set aside what is damaged
     ///
     /// What was set aside is not served any more; add the file again, or let this controller fetch
-    /// it from another one. Ends with 7 if something was damaged.
+    /// it from another one. Ends with 7 if something was damaged. What artifacts name and this
+    /// controller does not have is told, and is no damage.
     #[command(after_help = "Examples:\n  hoist artifact verify")]
     Verify,
     /// Remove contents that no artifact names
@@ -77,7 +82,7 @@ enum ArtifactCommand {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Remove artifacts that no boot configuration names; `gc` then removes their contents
+    /// Remove artifacts that nothing names; `gc` then removes their contents
     #[command(visible_alias = "rm", after_help = "Examples:\n  hoist artifact rm vmlinuz-5.10")]
     Remove {
         #[arg(value_name = "ARTIFACT", required = true)]
@@ -97,8 +102,8 @@ struct AddArgs {
     /// What machines it is for: `x86_64`, `aarch64` or `riscv64`
     #[arg(long, value_parser = word::<Arch>)]
     arch: Option<Arch>,
-    #[arg(long, default_value = "", hide_default_value = true)]
-    description: String,
+    #[arg(long)]
+    description: Option<String>,
     /// Give the name to this file, whatever it stood for before: nodes that boot it get the new one
     #[arg(long)]
     replace: bool,
@@ -130,31 +135,45 @@ async fn add(shell: &mut Shell, client: &Client, args: AddArgs) -> Result<Exit, 
         Some(name) => name,
         None => name_of(&args.file)?,
     };
-    let known = client.artifacts().await?.items.into_iter().find(|known| known.name == name);
+    let known = find(client, &name).await?;
     let path = args.file.clone();
     let hashed = tokio::task::spawn_blocking(move || hash(&path)).await;
     let (sha256, size) = hashed.map_err(|died| Failure::Broken(died.to_string()))??;
-    if known.is_some_and(|known| known.sha256 != sha256) && !args.replace {
-        return Err(Failure::refused(format!("artifact `{name}` exists, with another content"))
-            .with_hint("`--replace` gives the name to this file; `--name` another name"));
-    }
+    let keeps_its_meaning = |known: Option<&ArtifactObject>| {
+        if known.is_none_or(|known| known.sha256 == sha256) || args.replace {
+            return Ok(());
+        }
+        Err(Failure::refused(format!("artifact `{name}` exists, with another content"))
+            .with_hint("`--replace` gives the name to this file; `--name` another name"))
+    };
+    keeps_its_meaning(known.as_ref())?;
     if !args.write.dry_run {
         Upload { client, path: &args.file, sha256, size }.run(shell).await?;
     }
-    let spec = ArtifactSpec {
-        sha256,
-        size,
-        arch: args.arch.unwrap_or_default(),
-        description: args.description,
+    // Somebody else may have taken the name meanwhile.
+    let make = async || {
+        let known = find(client, &name).await?;
+        keeps_its_meaning(known.as_ref())?;
+        let (arch, description) = known.map(|known| (known.arch, known.description)).unzip();
+        let spec = ArtifactSpec {
+            sha256,
+            size,
+            arch: args.arch.or(arch).unwrap_or_default(),
+            description: args.description.clone().or(description).unwrap_or_default(),
+        };
+        let name = DocumentName::Artifact(name.clone());
+        Documents::of(&[Document { name, spec: Spec::Artifact(spec) }])
     };
-    let document =
-        Document { name: DocumentName::Artifact(name.clone()), spec: Spec::Artifact(spec) };
-    let terms = Terms { write: args.write, ..Terms::default() };
-    let ended = edit::apply(shell, client, &Documents::of(&[document])?, &terms).await?;
+    let ended = edit::modify(shell, client, &args.write, make).await?;
     if ended == Exit::Done {
         shell.printer.note(&format!("boot configurations name it `artifact:{name}`"));
     }
     Ok(ended)
+}
+
+async fn find(client: &Client, name: &ArtifactName) -> Result<Option<ArtifactObject>, Failure> {
+    let artifacts = client.artifacts().await?.items;
+    Ok(artifacts.into_iter().find(|known| known.name == *name))
 }
 
 fn name_of(file: &Path) -> Result<ArtifactName, Failure> {
@@ -165,11 +184,12 @@ fn name_of(file: &Path) -> Result<ArtifactName, Failure> {
 }
 
 fn hash(path: &Path) -> Result<(Digest, u64), Failure> {
-    let mut file = fs::File::open(path).map_err(Failure::File)?;
-    let about = file.metadata().map_err(Failure::File)?;
+    // Looked at first: opening a pipe waits for somebody to write.
+    let about = fs::metadata(path).map_err(Failure::File)?;
     if !about.is_file() {
         return Err(Failure::usage(format!("`{}` is no file", path.display())));
     }
+    let mut file = fs::File::open(path).map_err(Failure::File)?;
     let progress = bar("reading", about.len());
     let (mut hash, mut size, mut buffer) = (Sha256::new(), 0, vec![0; CHUNK]);
     loop {
@@ -197,38 +217,60 @@ impl Upload<'_> {
     /// Goes on from where an earlier one was broken off, and on again when it is broken off itself.
     async fn run(&self, shell: &mut Shell) -> Result<(), Failure> {
         let progress = bar("sending", self.size);
-        let (mut furthest, mut tries) = (0, 0);
+        let (mut furthest, mut tries, mut anew) = (0, 0, false);
+        let mut waits: Option<Instant> = None;
         loop {
-            let before = furthest;
-            match self.go_on(&mut furthest, &progress).await {
+            let mut offset = 0;
+            let ended = self.go_on(&mut offset, &progress).await;
+            if offset > furthest {
+                (furthest, tries, waits) = (offset, 0, None);
+            }
+            let error = match ended {
                 Ok(true) => {
                     progress.finish_and_clear();
                     return Ok(());
                 }
                 // The file is shorter than it was.
                 Ok(false) => return Err(changed(self.path)),
-                Err(Failure::Client(error)) if error.code() == Some(&Code::InvalidBody) => {
-                    return Err(changed(self.path));
-                }
-                Err(Failure::Client(error)) if tries < TRIES && is_worth_another_try(&error) => {
-                    tries = if furthest > before { 0 } else { tries + 1 };
-                    progress.suspend(|| shell.printer.note(&format!("{error}; going on")));
-                    tokio::time::sleep(PAUSE).await;
-                }
+                Err(Failure::Client(error)) => error,
                 Err(failure) => return Err(failure),
+            };
+            let note = match error.code() {
+                // What was there before may be to blame; it is gone now.
+                Some(Code::InvalidBody) if offset > 0 && !anew => {
+                    (furthest, anew) = (0, true);
+                    "what was sent before was something else; sending all of it".to_owned()
+                }
+                Some(Code::InvalidBody) => return Err(changed(self.path)),
+                Some(Code::Busy) => match waits {
+                    None => {
+                        waits = Some(Instant::now());
+                        format!("{error}; waiting for up to {} s", BUSY.as_secs())
+                    }
+                    Some(since) if since.elapsed() < BUSY => String::new(),
+                    Some(_) => return Err(error.into()),
+                },
+                _ if tries < TRIES && is_worth_another_try(&error) => {
+                    tries += 1;
+                    format!("{error}; going on")
+                }
+                _ => return Err(error.into()),
+            };
+            if !note.is_empty() {
+                progress.suspend(|| shell.printer.note(&note));
             }
+            tokio::time::sleep(PAUSE).await;
         }
     }
 
-    /// Sends what the controller does not have; true when it then has all of it.
-    async fn go_on(&self, furthest: &mut u64, progress: &ProgressBar) -> Result<bool, Failure> {
+    /// Sends what the controller does not have, from `offset` on; true when it then has all of it.
+    async fn go_on(&self, offset: &mut u64, progress: &ProgressBar) -> Result<bool, Failure> {
         let blob = self.client.blob(self.sha256).await?;
         // What is there whole is named too: it is then kept until it has its artifact.
-        let offset = if blob.whole { self.size } else { blob.received.min(self.size) };
-        *furthest = offset.max(*furthest);
-        progress.set_position(offset);
-        let body = self.body(offset, progress).await?;
-        Ok(self.client.upload(self.sha256, offset, self.size, body).await?.whole)
+        *offset = if blob.whole { self.size } else { blob.received.min(self.size) };
+        progress.set_position(*offset);
+        let body = self.body(*offset, progress).await?;
+        Ok(self.client.upload(self.sha256, *offset, self.size, body).await?.whole)
     }
 
     async fn body(&self, offset: u64, progress: &ProgressBar) -> Result<Body, Failure> {
@@ -245,13 +287,13 @@ fn changed(path: &Path) -> Failure {
         .with_hint("try again when nobody writes it")
 }
 
-/// The connection, or somebody else with the same content.
+/// The connection, or the other end of it.
 fn is_worth_another_try(error: &ClientError) -> bool {
     match error {
         ClientError::Connect { .. } | ClientError::Lost { .. } => true,
         error => matches!(
             error.code(),
-            Some(Code::Conflict | Code::Busy | Code::Stopping | Code::Timeout | Code::BadRequest)
+            Some(Code::Conflict | Code::Stopping | Code::Timeout | Code::BadRequest)
         ),
     }
 }
@@ -298,19 +340,25 @@ async fn verify(shell: &mut Shell, client: &Client) -> Result<Exit, Failure> {
         found.push(line);
     }
     progress.finish_and_clear();
-    let bad: Vec<_> = found.iter().filter(|line| line.outcome != Outcome::Whole).collect();
+    let is_missing = |line: &&Verified| line.outcome == Outcome::Missing;
+    let (missing, checked): (Vec<_>, Vec<_>) = found.iter().partition(is_missing);
+    let bad: Vec<_> = checked.iter().filter(|line| line.outcome != Outcome::Whole).collect();
     let printer = &mut shell.printer;
     match printer.output() {
         Output::Json | Output::Yaml => printer.value(&found)?,
         Output::Name => bad.iter().try_for_each(|line| printer.line(line.sha256.to_string()))?,
         Output::Table | Output::Wide => {
-            for line in &bad {
+            for line in bad.iter().copied().chain(&missing) {
                 let (what, names) = (outcome(line.outcome), joined(line.names.iter()));
                 printer.line(format!("{what}  {}  {names}", line.sha256))?;
             }
-            let bytes = HumanBytes(found.iter().map(|line| line.size).sum());
-            printer.line(format!("{} checked ({bytes}), {} bad", found.len(), bad.len()))?;
+            let bytes = HumanBytes(checked.iter().map(|line| line.size).sum());
+            printer.line(format!("{} checked ({bytes}), {} bad", checked.len(), bad.len()))?;
         }
+    }
+    if !missing.is_empty() {
+        let count = missing.len();
+        printer.note(&format!("{count} contents are not on this controller; add those files"));
     }
     Ok(if bad.is_empty() { Exit::Done } else { Exit::Degraded })
 }
@@ -320,6 +368,7 @@ fn outcome(outcome: Outcome) -> &'static str {
         Outcome::Whole => "whole",
         Outcome::Damaged => "damaged",
         Outcome::Unreadable => "unreadable",
+        Outcome::Missing => "missing",
     }
 }
 
@@ -368,5 +417,9 @@ mod tests {
         let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!((digest.to_string().as_str(), size), (known, 3));
         assert!(hash(dir.path()).is_err(), "a directory");
+        let pipe = dir.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        assert!(hash(&pipe).is_err(), "a pipe, which nobody writes");
     }
 }

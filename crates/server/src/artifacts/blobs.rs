@@ -596,6 +596,29 @@ mod tests {
         assert!(blobs.leftovers().unwrap().is_empty(), "nothing was received");
     }
 
+    #[test]
+    fn a_write_that_outlives_its_part_keeps_others_away() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.max_blocking_threads(1).build().unwrap();
+        runtime.block_on(async {
+            let (_dir, blobs) = empty();
+            let digest = digest(b"tea");
+            // The only thread that may wait is taken, so that the write has to queue.
+            let (gate, closed) = std::sync::mpsc::channel::<()>();
+            let holding = tokio::task::spawn_blocking(move || closed.recv());
+            let mut part = blobs.start(digest, 2 * BATCH as u64, Origin::Upload).unwrap();
+            let write = part.append(Bytes::from(vec![7; BATCH]));
+            assert!(futures_util::FutureExt::now_or_never(write).is_none());
+            drop(part);
+            assert!(matches!(blobs.start(digest, 3, Origin::Upload), Err(NoPart::Busy(None))));
+            gate.send(()).unwrap();
+            holding.await.unwrap().unwrap();
+            // Behind the write in the queue.
+            blocking(|| Ok(())).await.unwrap();
+            assert!(blobs.start(digest, 3, Origin::Upload).is_ok());
+        });
+    }
+
     #[tokio::test]
     async fn a_part_that_is_too_long_is_begun_anew() {
         let (_dir, blobs) = empty();

@@ -244,7 +244,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn streams_that_take_nothing_hold_no_more_than_their_share() {
         let buffers = Buffers::default();
-        let file = content(&[7; 2 * H2_CHUNK], None);
+        let file = content(&vec![7; 2 * H2_CHUNK], None);
         let stream = |version| {
             let range = 0..file.size;
             body(file.clone(), range, version, &buffers, Counter::noop())

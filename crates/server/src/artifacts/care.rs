@@ -1,13 +1,13 @@
 //! `/boot/v2/artifacts`: what there is, whether it is still whole, and away with what nobody names.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::time::{Duration, SystemTime};
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use hoist_api::artifact::{ArtifactObject, Collected, CollectedBlob, Outcome, Verified};
 use hoist_api::inventory::Listing;
 use hoist_inventory::registry::{Terms, WriteError};
@@ -57,10 +57,13 @@ pub(super) async fn list(
     Ok(Json(Listing { revision: roster.revision(), items }))
 }
 
-/// One line per blob, as it is found.
+/// One line per blob, as it is found; then those that should be here and are not.
 pub(super) async fn verify(State(artifacts): State<Artifacts>) -> Result<Response, Failure> {
     let kept = artifacts.kept().await?;
     let total = kept.iter().map(|kept| kept.size).sum();
+    let missing = missing(&artifacts.registry.roster(), &kept).into_iter();
+    let missing =
+        missing.map(move |verified| Ok(line(&Verified { done: total, total, ..verified })));
     let stop = artifacts.chassis.tasks.stopping().child_token();
     let state = (artifacts, kept.into_iter(), 0, stop.clone().drop_guard());
     let lines = stream::try_unfold(state, move |(artifacts, mut kept, done, guard)| {
@@ -72,15 +75,33 @@ pub(super) async fn verify(State(artifacts): State<Artifacts>) -> Result<Respons
             };
             let done = done + blob.size;
             let verified = artifacts.check(blob, stop).await?;
-            let mut line =
-                serde_json::to_vec(&Verified { done, total, ..verified }).expect("a plain record");
-            line.push(b'\n');
+            let line = line(&Verified { done, total, ..verified });
             Ok::<_, io::Error>(Some((line, (artifacts, kept, done, guard))))
         }
     });
+    let lines = lines.chain(stream::iter(missing));
     let mut response = ([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(lines)).into_response();
     response.extensions_mut().insert(Live);
     Ok(response)
+}
+
+fn line(verified: &Verified) -> Vec<u8> {
+    let mut line = serde_json::to_vec(verified).expect("a plain record");
+    line.push(b'\n');
+    line
+}
+
+/// What artifacts name and is not among what is kept, each content once.
+fn missing(roster: &Roster, kept: &[Kept]) -> Vec<Verified> {
+    let here: HashSet<Digest> = kept.iter().map(|kept| kept.digest).collect();
+    let mut missing: BTreeMap<Digest, Verified> = BTreeMap::new();
+    for artifact in roster.artifacts().filter(|artifact| !here.contains(&artifact.spec.sha256)) {
+        let (sha256, size) = (artifact.spec.sha256, artifact.spec.size);
+        let (names, outcome) = (Vec::new(), Outcome::Missing);
+        let verified = Verified { sha256, names, size, outcome, done: 0, total: 0 };
+        missing.entry(sha256).or_insert(verified).names.push(artifact.name.clone());
+    }
+    missing.into_values().collect()
 }
 
 #[derive(Debug, Deserialize)]

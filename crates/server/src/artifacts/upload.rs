@@ -8,6 +8,7 @@ use futures_util::StreamExt;
 use hoist_api::artifact::Blob;
 use hoist_api::{Code, Conflict, Problem};
 use hoist_model::Digest;
+use hoist_model::artifact::MAX_ARTIFACT_BYTES;
 use serde::Deserialize;
 
 use super::blobs::{NoPart, Origin, Part, PartError, blocking};
@@ -17,8 +18,8 @@ use crate::auth::{AuditContext, drain_body};
 use crate::extract::{Json, Path, Query, body_failure};
 use crate::failure::Failure;
 
-/// Largest artifact: 64 GiB. Images of whole machines are a tenth of that.
-pub const MAX_BLOB_BYTES: u64 = 64 << 30;
+/// Largest blob.
+pub const MAX_BLOB_BYTES: u64 = MAX_ARTIFACT_BYTES;
 
 /// An upload that brings nothing for so long makes room for the next one.
 const STALL: Duration = Duration::from_mins(1);
