@@ -257,7 +257,10 @@ impl App {
             async move {
                 match answer {
                     Ok(response) => Ok(response),
-                    Err(routed) => Ok(routed.await.unwrap_or_else(broken)?.map(Either::Right)),
+                    Err(routed) => {
+                        let response = routed.await.unwrap_or_else(|error| Ok(broken(&error)))?;
+                        Ok(response.map(Either::Right))
+                    }
                 }
             }
         })
@@ -283,11 +286,11 @@ impl App {
 
 /// A handler that did not come to an end. Panics are caught below; what is left is a runtime that
 /// shuts down.
-fn broken(error: JoinError) -> Result<Response<Body>, Infallible> {
+fn broken(error: &JoinError) -> Response<Body> {
     tracing::debug!(%error, "request cut");
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-    Ok(response)
+    response
 }
 
 /// An open connection, counted until it ends, however that happens.
