@@ -174,7 +174,7 @@ async fn a_change_is_weighed_and_ends_like_diff() {
     let (text, told) = site.ends(Exit::Failed, &["boot", "diff", "-f", &change]).await;
     assert_eq!(
         (text.as_str(), told.as_str()),
-        ("~ n1: compute -> compute\n", "1 boot something else\n")
+        ("~ n1: compute with another kernel or initrd\n", "1 boot something else\n")
     );
     let words = site.file("words.yaml", &SITE.replace("console=ttyS0", "console=tty0"));
     let (text, _) = site.ends(Exit::Failed, &["boot", "diff", "-f", &words]).await;
