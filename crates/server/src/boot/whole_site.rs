@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use hoist_api::Code;
 use hoist_inventory::Roster;
+use http::{HeaderValue, header};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::{Boot, as_bss_json};
@@ -72,7 +73,11 @@ impl Boot {
         let text = work.await;
         let text =
             text.map_err(|_| Failure::new(Code::Internal, "the answer could not be made"))?;
-        Ok(as_bss_json(lend(&self.chassis.tasks, text, turn)))
+        let length = HeaderValue::from(text.len());
+        let mut response = as_bss_json(lend(&self.chassis.tasks, text, turn));
+        // Known, though it is sent in pieces: a reader that is cut off sees that.
+        response.headers_mut().insert(header::CONTENT_LENGTH, length);
+        Ok(response)
     }
 }
 
