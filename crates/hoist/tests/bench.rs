@@ -1,36 +1,27 @@
 //! `hoist bench` against the real program.
 
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+#[path = "support/controller.rs"]
+mod controller;
 
-const HOIST: &str = env!("CARGO_BIN_EXE_hoist");
+use std::process::Output;
+
+use controller::{Controller, hoist};
+
 const NODES: u32 = 20;
 
-/// A `hoist serve` process with a few nodes that boot something.
-struct Controller {
-    child: Child,
-    data_dir: tempfile::TempDir,
+/// A controller with a few nodes that boot something.
+struct Site {
+    controller: Controller,
+    dir: tempfile::TempDir,
 }
 
-impl Controller {
+impl Site {
     fn start() -> Self {
-        let data_dir = tempfile::tempdir().expect("a directory");
-        let mut child = Command::new(HOIST)
-            .args(["serve", "--listen", "127.0.0.1:0", "--tls-listen", "off", "--data-dir"])
-            .arg(data_dir.path())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the program starts");
-        let mut first = String::new();
-        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
-        lines.read_line(&mut first).expect("it says where it listens");
-        assert!(first.starts_with("listening on http://"), "{first:?}");
-        std::thread::spawn(move || lines.lines().for_each(drop));
-        let controller = Self { child, data_dir };
-        controller.fill();
-        controller
+        let dir = tempfile::tempdir().expect("a directory");
+        let controller = Controller::start(dir.path(), &[]);
+        let site = Self { controller, dir };
+        site.fill();
+        site
     }
 
     fn fill(&self) {
@@ -42,15 +33,14 @@ impl Controller {
         };
         let documents: Vec<String> =
             std::iter::once(config.to_owned()).chain((0..NODES).map(node)).collect();
-        let file = self.data_dir.path().join("site.ndjson");
+        let file = self.dir.path().join("site.ndjson");
         std::fs::write(&file, documents.join("\n")).expect("a file to apply");
         let file = file.display().to_string();
-        let applied = self.hoist(&["apply", "-f", &file]);
-        assert!(applied.status.success(), "{applied:?}");
+        self.controller.does(&["apply", "-f", &file]);
     }
 
     fn hoist(&self, words: &[&str]) -> Output {
-        hoist(self.data_dir.path(), words)
+        self.controller.hoist(words)
     }
 
     fn storm(&self, words: &[&str]) -> (Option<i32>, serde_json::Value) {
@@ -60,32 +50,16 @@ impl Controller {
     }
 }
 
-impl Drop for Controller {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn hoist(data_dir: &Path, words: &[&str]) -> Output {
-    let mut command = Command::new(HOIST);
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HOIST_")) {
-        command.env_remove(name);
-    }
-    command.arg("--data-dir").arg(data_dir).args(words).stdin(Stdio::null());
-    command.output().expect("the program runs")
-}
-
 #[test]
 fn a_site_measures_itself() {
-    let controller = Controller::start();
+    let site = Site::start();
     for words in [
         ["--nodes", "50", "--clients", "4", "--scripts"].as_slice(),
         &["--nodes", "50", "--rate", "1000"],
         &["--nodes", "50", "--strangers"],
         &["--nodes", "50", "--selector", "node:n1"],
     ] {
-        let (code, report) = controller.storm(words);
+        let (code, report) = site.storm(words);
         assert_eq!(code, Some(0), "{words:?}: {report}");
         assert_eq!(report["answered"], 50, "{words:?}: {report}");
         assert_eq!(report["failed"], 0, "{words:?}: {report}");
@@ -95,16 +69,15 @@ fn a_site_measures_itself() {
         let times = &report["milliseconds"];
         assert!(times["p50"].as_f64() <= times["p99"].as_f64(), "{report}");
     }
-    let shown = controller.hoist(&["bench", "storm", "--nodes", "50"]);
+    let shown = site.hoist(&["bench", "storm", "--nodes", "50"]);
     let shown = String::from_utf8(shown.stdout).expect("text");
     assert!(shown.starts_with("50 answers in ") && shown.contains('█'), "{shown}");
 }
 
 #[test]
 fn questions_leave_on_schedule_and_end_when_the_time_is_up() {
-    let controller = Controller::start();
-    let (code, report) =
-        controller.storm(&["--nodes", "1000", "--rate", "100", "--duration", "1s"]);
+    let site = Site::start();
+    let (code, report) = site.storm(&["--nodes", "1000", "--rate", "100", "--duration", "1s"]);
     assert_eq!(code, Some(0), "{report}");
     let answered = report["answered"].as_u64().expect("a number");
     assert!((1..=101).contains(&answered), "{report}");
