@@ -15,9 +15,12 @@ use crate::sample::{self, SITE, Shuffle};
 use crate::verdict::{Limit, Row};
 use crate::wrk::{self, Connections};
 
-/// Both take turns, so that what else the machine does hits them alike; the median turn counts.
-const ROUNDS: usize = 7;
-const SECONDS: u32 = 2;
+/// Both take turns, so that what else the machine does hits them alike: what counts is the median of
+/// the ratios of two turns that followed each other.
+const ROUNDS: usize = 15;
+const SECONDS: u32 = 1;
+/// What a controller does after its start, it is not asked to do while it is measured.
+const SETTLE: Duration = Duration::from_secs(5);
 const THROUGHPUT: Limit = Limit::AtLeast(0.95);
 const P99: Limit = Limit::AtMost(5.0);
 /// Of the throughput at saturation.
@@ -31,54 +34,86 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     let kept = ("connections kept alive", Connections::KeptAlive);
     let single = ("one connection per request", Connections::OnePerRequest);
+    let (split, shared) = (Cores::split()?, Cores::shared()?);
+    let halves = Pair::start(&split, &site)?;
     for (what, connections) in [kept, single] {
-        let what = format!("{what}, all on the same cores");
-        let (row, _) = beside_nginx(&Cores::shared()?, &site, &macs, connections, &what)?;
-        rows.push(Row { limit: Some(THROUGHPUT), ..row });
+        let what = format!("{what}, server and client on a half of the cores each");
+        rows.push(halves.throughput(&macs, connections, &what)?);
     }
-    let (cores, what) = (Cores::split()?, format!("{}, server and client on a half each", kept.0));
-    let (row, saturated) = beside_nginx(&cores, &site, &macs, kept.1, &what)?;
-    rows.push(row);
-    let controller = inside::Running::start_on(&site, "embedded", Some(&cores.server))?;
-    rows.push(latency(&cores, &controller.address, saturated, &macs)?);
+    rows.extend(halves.latency(&macs)?);
+    drop(halves);
+    let all = Pair::start(&shared, &site)?;
+    for (what, connections) in [kept, single] {
+        rows.push(all.throughput(&macs, connections, &format!("{what}, all on the same cores"))?);
+    }
     Ok(rows)
 }
 
-/// Throughput beside nginx, and the throughput.
-fn beside_nginx(
-    cores: &Cores,
-    site: &Path,
-    macs: &Path,
-    connections: Connections,
-    what: &str,
-) -> Result<(Row, f64)> {
-    let controller = inside::Running::start_on(site, "embedded", Some(&cores.server))?;
-    let size = check(&controller.address)?;
-    let nginx = Nginx::start(cores, size, None)?;
-    let ask = |address: &str| wrk::throughput(cores, address, macs, connections, SECONDS);
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        ours.push(ask(&controller.address)?);
-        theirs.push(ask(&nginx.address)?);
-    }
-    let spread = spread(&ours, &theirs);
-    let (ours, theirs) = (median(ours), median(theirs));
-    let row = Row {
-        what: format!("scripts per second, {what}, beside nginx"),
-        measured: ours / theirs,
-        unit: "x",
-        limit: None,
-        detail: format!("{ours:.0}/s and {theirs:.0}/s of {size} bytes; rounds {spread}"),
-    };
-    Ok((row, ours))
+/// A controller and an nginx on the same cores, which take turns.
+struct Pair<'a> {
+    cores: &'a Cores,
+    ours: inside::Running,
+    theirs: Nginx,
+    /// Of an answer.
+    size: usize,
 }
 
-/// Each of the rounds as a ratio, the worst and the best.
-fn spread(ours: &[f64], theirs: &[f64]) -> String {
-    let mut ratios: Vec<f64> =
-        ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
-    ratios.sort_by(f64::total_cmp);
-    format!("{:.2} to {:.2}", ratios[0], ratios[ratios.len() - 1])
+impl<'a> Pair<'a> {
+    fn start(cores: &'a Cores, site: &Path) -> Result<Self> {
+        let ours = inside::Running::start_on(site, "embedded", Some(&cores.server))?;
+        let size = check(&ours.address)?;
+        let theirs = Nginx::start(cores, size, None)?;
+        std::thread::sleep(SETTLE);
+        Ok(Self { cores, ours, theirs, size })
+    }
+
+    fn throughput(&self, macs: &Path, connections: Connections, what: &str) -> Result<Row> {
+        let ask = |address: &str| wrk::throughput(self.cores, address, macs, connections, SECONDS);
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            ours.push(ask(&self.ours.address)?);
+            theirs.push(ask(&self.theirs.address)?);
+        }
+        let mut ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(a, b)| a / b).collect();
+        ratios.sort_by(f64::total_cmp);
+        let (least, most) = (ratios[0], ratios[ratios.len() - 1]);
+        let (size, ours, theirs) = (self.size, median(ours), median(theirs));
+        Ok(Row {
+            what: format!("scripts per second, {what}, beside nginx"),
+            measured: median(ratios),
+            unit: "x",
+            limit: Some(THROUGHPUT),
+            detail: format!(
+                "{ours:.0}/s and {theirs:.0}/s of {size} bytes; rounds {least:.2} to {most:.2}"
+            ),
+        })
+    }
+
+    /// Of both, at the same part of what each can do.
+    fn latency(&self, macs: &Path) -> Result<[Row; 2]> {
+        let rate = |address: &str| {
+            let kept = Connections::KeptAlive;
+            let saturated = wrk::throughput(self.cores, address, macs, kept, SECONDS)?;
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "thousands"
+            )]
+            Ok::<_, anyhow::Error>((saturated * LOAD) as u32)
+        };
+        let (ours, theirs) = (&self.ours.address, &self.theirs.address);
+        let rates = (rate(ours)?, rate(theirs)?);
+        let knock = |address, rate| knock::latency(&self.cores.client, address, rate, macs);
+        let mut rounds = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            rounds.0.push(knock(ours, rates.0)?);
+            rounds.1.push(knock(theirs, rates.1)?);
+        }
+        Ok([
+            latency_row("a script", Some(P99), rates.0, rounds.0),
+            latency_row("nginx's constant", None, rates.1, rounds.1),
+        ])
+    }
 }
 
 pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
@@ -86,21 +121,17 @@ pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-fn latency(cores: &Cores, address: &str, saturated: f64, macs: &Path) -> Result<Row> {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some thousands")]
-    let rate = (saturated * LOAD) as u32;
-    let mut rounds: Vec<Latency> = (0..ROUNDS)
-        .map(|_| knock::latency(&cores.client, address, rate, macs))
-        .collect::<Result<_>>()?;
+fn latency_row(what: &str, limit: Option<Limit>, rate: u32, mut rounds: Vec<Latency>) -> Row {
     let ratio = |round: &Latency| round.p99.as_secs_f64() / round.median.as_secs_f64();
     rounds.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)));
     let usual = rounds[rounds.len() / 2];
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
-    Ok(Row {
-        what: format!("p99 beside the median, at {:.0} % of saturation", LOAD * 100.0),
+    let load = LOAD * 100.0;
+    Row {
+        what: format!("p99 beside the median of {what}, at {load:.0} % of saturation"),
         measured: ratio(&usual),
         unit: "x",
-        limit: Some(P99),
+        limit,
         detail: format!(
             "{:.0} µs and {:.0} µs at {rate}/s; rounds {:.1} to {:.1} x",
             micros(usual.p99),
@@ -108,7 +139,7 @@ fn latency(cores: &Cores, address: &str, saturated: f64, macs: &Path) -> Result<
             ratio(&rounds[0]),
             ratio(&rounds[rounds.len() - 1])
         ),
-    })
+    }
 }
 
 /// All boot MACs of the site, in no order.

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 
 use crate::asked::{Asked, Who};
 use crate::command_line::{self, Line, Surroundings, resolve, resolve_in};
+use crate::memo::Remembered;
 use crate::presign::{S3, is_s3};
 use crate::script::{self, BootScript, Chain};
 use crate::select::{Choice, Source, Standing, Table, Turn};
@@ -199,9 +200,20 @@ impl Booter {
         now: Timestamp,
         state: impl Fn(NodeId) -> Option<Arc<BootState>>,
     ) -> Answer {
-        let table = self.table(roster);
+        let kept = self.table.load();
+        let made;
+        let table = match kept.as_ref().filter(|table| table.is_of(roster)) {
+            Some(table) => table,
+            None => {
+                made = self.table(roster);
+                &made
+            }
+        };
         let standing = Standing::default();
-        let case = Case { roster, table: &table, asked, standing, place, now };
+        let case = Case { roster, table, asked, standing, place, now };
+        if let Some(answer) = self.remembered(&case, &state) {
+            return answer;
+        }
         let Some(node) = asked.who.node(roster) else { return self.unknown(&case) };
         if !node.spec.enabled {
             let detail = format!("{}: this host is disabled", asked.who);
@@ -229,9 +241,37 @@ impl Booter {
             }
         }
         match choice.filter(Choice::boots) {
-            Some(choice) => self.boot(&case, Some(node), &choice),
+            Some(choice) => {
+                remember(&case, node, &choice);
+                self.boot(&case, Some(node), &choice)
+            }
             None => self.unconfigured(&case, Some(node)),
         }
+    }
+
+    /// The answer to a node about which nothing has changed since it was answered before.
+    fn remembered(
+        &self,
+        case: &Case<'_>,
+        state: impl Fn(NodeId) -> Option<Arc<BootState>>,
+    ) -> Option<Answer> {
+        let seat = seat(case)?;
+        let Remembered { node, config } = case.table.memo.get(seat)?;
+        if state(node).is_some() {
+            return None;
+        }
+        let (place, skeletons) = (case.place, &case.table.skeletons);
+        let text = skeletons.kept(config, self.own_place(place), place.prefix, |skeleton| {
+            self.fill(case, skeleton)
+        })??;
+        let config = case.table.config(config);
+        let what = What::Boot {
+            name: config.name.to_string(),
+            revision: config.revision,
+            installs: false,
+            hand_out: None,
+        };
+        Some(Answer::Script { text, served: Served { node: Some(node), what } })
     }
 
     /// A machine the inventory does not know gets what was written for it, if anything was.
@@ -359,8 +399,7 @@ impl Booter {
 impl Booter {
     /// The script from what is kept of its configuration, if that is all it takes.
     fn filled(&self, case: &Case<'_>, choice: &Choice) -> Option<String> {
-        let (Source::Config(config), Who::Mac(mac, spelled)) = (&choice.source, &case.asked.who)
-        else {
+        let (Source::Config(config), Who::Mac(..)) = (&choice.source, &case.asked.who) else {
             return None;
         };
         if case.asked.json || config.spec.template.is_some() {
@@ -377,8 +416,14 @@ impl Booter {
             Skeleton::cut(&made.script, config)
         };
         let (place, skeletons) = (case.place, &case.table.skeletons);
-        let skeleton = skeletons.get(config, self.own_place(place), place.prefix, make)?;
-        Some(skeleton.fill(*mac, spelled.as_deref(), case.asked.retry, &self.base(place)))
+        let own_place = self.own_place(place);
+        skeletons.with(config, own_place, place.prefix, make, |kept| self.fill(case, kept))?
+    }
+
+    fn fill(&self, case: &Case<'_>, skeleton: &Skeleton) -> Option<String> {
+        let Who::Mac(mac, spelled) = &case.asked.who else { return None };
+        let base = self.base(case.place);
+        Some(skeleton.fill(*mac, spelled.as_deref(), case.asked.retry, &base))
     }
 
     fn boot(&self, case: &Case<'_>, node: Option<&Node>, choice: &Choice) -> Answer {
@@ -586,6 +631,28 @@ impl Booter {
             Err(Unmade::Sign { detail }) => Err(Untried::Image(detail)),
             Err(Unmade::Template { reason, .. }) => Err(Untried::Template(reason)),
         }
+    }
+}
+
+/// Where the answer to a question may be remembered: if nothing but the table and the boot state of
+/// the node decides it.
+fn seat(case: &Case<'_>) -> Option<usize> {
+    match case.asked.who {
+        Who::Mac(mac, _) if !case.asked.json && !case.roster.has_bss_records() => {
+            case.roster.seat(mac)
+        }
+        Who::Mac(..) | Who::Name(_) | Who::Nid(_) => None,
+    }
+}
+
+/// Remembers a choice that will be the same, and leave nothing behind, until the table is another.
+fn remember(case: &Case<'_>, node: &Node, choice: &Choice) {
+    let Source::Config(config) = &choice.source else { return };
+    if case.standing.state.is_some() || choice.is_for_one_boot() || choice.installs() {
+        return;
+    }
+    if let (Some(seat), Some(config)) = (seat(case), case.table.place_of(config)) {
+        case.table.memo.remember(seat, Remembered { node: node.id, config });
     }
 }
 

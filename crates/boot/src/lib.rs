@@ -12,6 +12,7 @@ pub mod command_line;
 pub mod diff;
 mod digest;
 pub mod explain;
+mod memo;
 pub mod outcome;
 pub mod parameters;
 pub mod presign;

@@ -27,6 +27,7 @@ use hoist_model::{
 use jiff::{SignedDuration, Timestamp};
 
 use crate::bss;
+use crate::memo::Memo;
 use crate::skeleton::Skeletons;
 use crate::template::Templates;
 
@@ -42,6 +43,7 @@ pub struct Table {
     pub templates: Templates,
     /// Of the one [`Booter`](crate::Booter) that made the table.
     pub(crate) skeletons: Skeletons,
+    pub(crate) memo: Memo,
 }
 
 #[derive(Debug)]
@@ -147,7 +149,16 @@ impl Table {
         }
         let templates = Templates::of(roster.boot_configs());
         let skeletons = roster.boot_configs().collect();
-        Self { roster: Arc::clone(roster), exact, tried, configs, templates, skeletons }
+        let memo = Memo::new(roster.seats());
+        Self { roster: Arc::clone(roster), exact, tried, configs, templates, skeletons, memo }
+    }
+
+    pub(crate) fn config(&self, at: usize) -> &Arc<BootConfig> {
+        &self.configs[at].config
+    }
+
+    pub(crate) fn place_of(&self, config: &Arc<BootConfig>) -> Option<usize> {
+        self.configs.iter().position(|ready| Arc::ptr_eq(&ready.config, config))
     }
 
     /// Whether it still holds for this roster.

@@ -98,7 +98,11 @@ impl Skeleton {
 /// The skeletons of one table: for each configuration one for each way to reach us. Of these there
 /// are as many as URLs are advertised, with a gateway and without; what machines call us is a gap.
 #[derive(Debug, Default)]
-pub(crate) struct Skeletons(HashMap<Name, Ways>);
+pub(crate) struct Skeletons {
+    /// In the order of the configurations.
+    ways: Vec<Ways>,
+    by_name: HashMap<Name, usize>,
+}
 
 #[derive(Debug)]
 struct Ways {
@@ -116,34 +120,58 @@ struct Kept {
 
 impl<'a> FromIterator<&'a Arc<BootConfig>> for Skeletons {
     fn from_iter<I: IntoIterator<Item = &'a Arc<BootConfig>>>(configs: I) -> Self {
-        let ways = |config: &Arc<BootConfig>| {
-            (config.name.clone(), Ways { config: Arc::clone(config), kept: ArcSwap::default() })
-        };
-        Self(configs.into_iter().map(ways).collect())
+        let mut skeletons = Self::default();
+        for config in configs {
+            skeletons.by_name.insert(config.name.clone(), skeletons.ways.len());
+            let (config, kept) = (Arc::clone(config), ArcSwap::default());
+            skeletons.ways.push(Ways { config, kept });
+        }
+        skeletons
     }
 }
 
 impl Skeletons {
-    /// What is kept for the configuration and this way, or what `make` makes.
-    pub(crate) fn get(
+    /// Uses what is kept for the configuration at a place and this way.
+    pub(crate) fn kept<T>(
+        &self,
+        config: usize,
+        own_place: usize,
+        prefix: &str,
+        fill: impl FnOnce(&Skeleton) -> T,
+    ) -> Option<T> {
+        let all = self.ways.get(config)?.kept.load();
+        find(&all, own_place, prefix)?.skeleton.as_deref().map(fill)
+    }
+
+    /// The same, or with what `make` makes.
+    pub(crate) fn with<T>(
         &self,
         config: &Arc<BootConfig>,
         own_place: usize,
         prefix: &str,
         make: impl FnOnce() -> Option<Skeleton>,
-    ) -> Option<Arc<Skeleton>> {
-        let ways = self.0.get(&config.name).filter(|ways| Arc::ptr_eq(&ways.config, config))?;
+        fill: impl FnOnce(&Skeleton) -> T,
+    ) -> Option<T> {
+        let ways = self.ways(config)?;
         let all = ways.kept.load();
-        let found = all.iter().find(|kept| kept.own_place == own_place && kept.prefix == prefix);
-        if let Some(kept) = found {
-            return kept.skeleton.clone();
+        if let Some(kept) = find(&all, own_place, prefix) {
+            return kept.skeleton.as_deref().map(fill);
         }
         let skeleton = make().map(Arc::new);
         let kept = Kept { own_place, prefix: prefix.to_owned(), skeleton: skeleton.clone() };
         // Somebody else may do the same now; then one of the two is made once more.
         ways.kept.store(Arc::new([all.as_slice(), &[kept]].concat()));
-        skeleton
+        skeleton.as_deref().map(fill)
     }
+
+    fn ways(&self, config: &Arc<BootConfig>) -> Option<&Ways> {
+        let ways = self.ways.get(*self.by_name.get(&config.name)?);
+        ways.filter(|ways| Arc::ptr_eq(&ways.config, config))
+    }
+}
+
+fn find<'k>(all: &'k [Kept], own_place: usize, prefix: &str) -> Option<&'k Kept> {
+    all.iter().find(|kept| kept.own_place == own_place && kept.prefix == prefix)
 }
 
 #[cfg(test)]
@@ -166,12 +194,13 @@ mod tests {
         for _ in 0..3 {
             for config in &configs {
                 for (own_place, prefix) in [(0, ""), (0, "/apis/bss"), (1, "")] {
-                    let kept = skeletons.get(config, own_place, prefix, || {
+                    let make = || {
                         made.set(made.get() + 1);
                         Skeleton::cut("#!ipxe\nchain http://nowhere.invalid/x\n", config)
-                    });
-                    let filled = kept.unwrap().fill(NOBODY, None, 0, "https://there");
-                    assert_eq!(filled, "#!ipxe\nchain https://there/x\n");
+                    };
+                    let fill = |kept: &Skeleton| kept.fill(NOBODY, None, 0, "https://there");
+                    let filled = skeletons.with(config, own_place, prefix, make, fill);
+                    assert_eq!(filled.unwrap(), "#!ipxe\nchain https://there/x\n");
                 }
             }
         }

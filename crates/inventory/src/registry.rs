@@ -12,6 +12,7 @@ mod follow;
 mod past;
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -239,6 +240,11 @@ impl Registry {
     /// The current picture. One atomic load; hold it as long as you like.
     pub fn roster(&self) -> Arc<Roster> {
         self.0.roster.load_full()
+    }
+
+    /// The same, for no longer than an answer takes: nothing that threads share is written to.
+    pub fn glance(&self) -> impl Deref<Target = Arc<Roster>> {
+        self.0.roster.load()
     }
 
     /// The site as the store has it, with what other controllers wrote until now. Fails while the

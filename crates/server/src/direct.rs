@@ -9,12 +9,12 @@
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Body;
 use metrics::{Counter, Histogram};
-use tokio::time::Instant;
 
 use crate::observe::{self, REQUEST_ID};
 use crate::path;
@@ -23,14 +23,30 @@ use crate::peer::{GatewayPrefix, Peer, RequestId};
 /// What is known of a request before its body: a GET, of the path of its route.
 #[derive(Debug, Clone, Copy)]
 pub struct Head<'a> {
-    pub uri: &'a Uri,
-    pub headers: &'a HeaderMap,
+    /// Empty without one.
+    pub query: &'a str,
+    pub fields: Fields<'a>,
     pub peer: &'a Peer,
     pub prefix: GatewayPrefix,
 }
 
+/// The header fields of a request.
+#[derive(Debug, Clone, Copy)]
+pub enum Fields<'a> {
+    Map(&'a HeaderMap),
+    /// As they stand in the request.
+    Lines(&'a [httparse::Header<'a>]),
+}
+
+/// An answer from memory, with status 200.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ready {
+    pub content_type: &'static str,
+    pub body: Bytes,
+}
+
 /// Answers now or not at all.
-pub(crate) type Answering = dyn Fn(&Head<'_>) -> Option<Response<Bytes>> + Send + Sync;
+pub(crate) type Answering = dyn Fn(&Head<'_>) -> Option<Ready> + Send + Sync;
 
 /// One route's way past the router.
 pub(crate) struct Direct {
@@ -38,6 +54,44 @@ pub(crate) struct Direct {
     answer: Arc<Answering>,
     served: Counter,
     seconds: Histogram,
+}
+
+impl<'a> Fields<'a> {
+    /// The first of that name, if it is text.
+    pub fn get(self, name: &HeaderName) -> Option<&'a str> {
+        match self {
+            Self::Map(map) => map.get(name).and_then(|value| value.to_str().ok()),
+            Self::Lines(lines) => lines.iter().find(|line| is_named(line, name)).and_then(text),
+        }
+    }
+
+    /// All of that name that are text.
+    pub fn all(self, name: &HeaderName) -> Vec<&'a str> {
+        match self {
+            Self::Map(map) => {
+                map.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect()
+            }
+            Self::Lines(lines) => {
+                lines.iter().filter(|line| is_named(line, name)).filter_map(text).collect()
+            }
+        }
+    }
+}
+
+fn is_named(line: &httparse::Header<'_>, name: &HeaderName) -> bool {
+    line.name.eq_ignore_ascii_case(name.as_str())
+}
+
+/// As [`HeaderValue::to_str`] sees it.
+fn text<'a>(line: &httparse::Header<'a>) -> Option<&'a str> {
+    let visible = |byte: &u8| (0x20..0x7f).contains(byte) || *byte == b'\t';
+    std::str::from_utf8(line.value).ok().filter(|_| line.value.iter().all(visible))
+}
+
+impl<'a> From<&'a HeaderMap> for Fields<'a> {
+    fn from(map: &'a HeaderMap) -> Self {
+        Self::Map(map)
+    }
 }
 
 impl Direct {
@@ -50,23 +104,26 @@ impl Direct {
         }
     }
 
-    fn answer(&self, head: &Head<'_>) -> Option<Response<Bytes>> {
-        let started = Instant::now();
+    /// The one for a path, and what a gateway put in front of it.
+    pub(crate) fn find<'w>(ways: &'w [Self], path: &str) -> Option<(&'w Self, GatewayPrefix)> {
+        let (prefix, path) = path::routed(path);
+        Some((ways.iter().find(|way| way.path == path)?, prefix))
+    }
+
+    pub(crate) fn answer(&self, head: &Head<'_>, asked: Instant) -> Option<Ready> {
         // One that panics is asked again by the router, which tells the client and the log.
         let answer = std::panic::catch_unwind(AssertUnwindSafe(|| (self.answer)(head)));
-        let mut response = answer.ok().flatten()?;
-        let headers = response.headers_mut();
-        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-        // None is made here: there are no log lines that it could lead to.
-        if let Some(id) = head.headers.get(&REQUEST_ID).and_then(RequestId::accept) {
-            headers.insert(REQUEST_ID, id.into_header());
-        }
-        match response.status() {
-            StatusCode::OK => self.served.increment(1),
-            other => observe::requests("GET", self.path, other).increment(1),
-        }
-        self.seconds.record(started.elapsed().as_secs_f64());
-        Some(response)
+        let ready = answer.ok().flatten()?;
+        self.served.increment(1);
+        self.seconds.record(asked.elapsed().as_secs_f64());
+        Some(ready)
+    }
+}
+
+impl Head<'_> {
+    /// What the answer repeats. None is made here: there are no log lines that it could lead to.
+    pub(crate) fn request_id(&self) -> Option<&str> {
+        self.fields.get(&REQUEST_ID).filter(|id| RequestId::is_plain(id.as_bytes()))
     }
 }
 
@@ -79,9 +136,18 @@ pub(crate) fn answer<B: Body>(
     if ways.is_empty() || request.method() != Method::GET || !request.body().is_end_stream() {
         return None;
     }
-    let (prefix, path) = path::routed(request.uri().path());
-    let way = ways.iter().find(|way| way.path == path)?;
-    way.answer(&Head { uri: request.uri(), headers: request.headers(), peer, prefix })
+    let (way, prefix) = Direct::find(ways, request.uri().path())?;
+    let query = request.uri().query().unwrap_or_default();
+    let head = Head { query, fields: request.headers().into(), peer, prefix };
+    let Ready { content_type, body } = way.answer(&head, Instant::now())?;
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Some(id) = head.request_id().and_then(|id| HeaderValue::from_str(id).ok()) {
+        headers.insert(REQUEST_ID, id);
+    }
+    Some(response)
 }
 
 impl fmt::Debug for Direct {

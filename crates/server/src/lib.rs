@@ -28,6 +28,7 @@ mod observe;
 pub mod openapi;
 mod path;
 pub mod peer;
+mod plain;
 pub mod principal;
 mod registration;
 pub mod route;

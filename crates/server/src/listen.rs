@@ -22,7 +22,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use metrics::Gauge;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -34,8 +34,8 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tower::Service;
 
 use crate::direct::{self, Direct};
-use crate::path;
 use crate::peer::Peer;
+use crate::{path, plain};
 
 /// Bounds on what clients may take. Each has a default that suits a site of ten thousand nodes.
 #[derive(Debug, Clone)]
@@ -151,15 +151,19 @@ impl Listener {
 }
 
 impl Host {
+    /// What hyper and TLS keep for a connection is large; it is made, and moved, only where it is
+    /// needed.
     async fn greet(&self, stream: TcpStream, addr: SocketAddr) {
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "connection is gone already");
+        match &self.tls {
+            Some(tls) => Box::pin(self.greet_tls(tls, stream, addr)).await,
+            None => self.greet_plain(stream, addr).await,
+        }
+    }
+
+    async fn greet_tls(&self, tls: &TlsAcceptor, stream: TcpStream, addr: SocketAddr) {
+        if !is_without_delay(&stream) {
             return;
         }
-        let Some(tls) = &self.tls else {
-            let peer = Peer { addr, secure: false, certificates: Arc::default() };
-            return self.serve_http1(stream, peer).await;
-        };
         let handshake = tokio::time::timeout(self.limits.handshake_timeout, tls.accept(stream));
         let stream = tokio::select! {
             () = self.stopping.cancelled() => return,
@@ -185,6 +189,28 @@ impl Host {
             self.serve_http2(stream, peer).await;
         } else {
             self.serve_http1(stream, peer).await;
+        }
+    }
+
+    async fn greet_plain(&self, mut stream: TcpStream, addr: SocketAddr) {
+        let peer = Peer { addr, secure: false, certificates: Arc::default() };
+        let mut read = Vec::new();
+        if !self.app.direct.is_empty() {
+            let bounds = plain::Bounds {
+                idle: self.limits.header_timeout,
+                write_stall: self.limits.write_stall,
+                stopping: &self.stopping,
+                abort: &self.abort,
+            };
+            match plain::serve(&mut stream, &peer, &self.app.direct, bounds).await {
+                Some(first) => read = first,
+                None => return,
+            }
+        }
+        if is_without_delay(&stream) {
+            let (rest, answers) = stream.into_split();
+            let io = tokio::io::join(io::Cursor::new(read).chain(rest), answers);
+            Box::pin(self.serve_http1(io, peer)).await;
         }
     }
 
@@ -282,6 +308,13 @@ impl App {
         extensions.insert(peer.clone());
         AbortOnDropHandle::new(self.workers.spawn(self.router.clone().call(request)))
     }
+}
+
+/// Answers leave in as few pieces as they can; none waits for another. Not for a client that is gone
+/// already.
+fn is_without_delay(stream: &TcpStream) -> bool {
+    let set = stream.set_nodelay(true);
+    set.inspect_err(|error| tracing::debug!(%error, "connection is gone already")).is_ok()
 }
 
 /// A handler that did not come to an end. Panics are caught below; what is left is a runtime that

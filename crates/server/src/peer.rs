@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue};
 use ipnet::IpNet;
 use rustls_pki_types::CertificateDer;
 
+use crate::direct::Fields;
 use crate::failure::Failure;
 use crate::secret;
 
@@ -59,13 +60,12 @@ impl FromIterator<IpNet> for Proxies {
 impl Proxies {
     /// The address of who really asks: the last one in `X-Forwarded-For` that is not a proxy of
     /// ours, as long as every one behind it is.
-    pub fn client(&self, peer: &Peer, headers: &HeaderMap) -> IpAddr {
+    pub fn client<'a>(&self, peer: &Peer, fields: impl Into<Fields<'a>>) -> IpAddr {
         let mut client = peer.addr.ip().to_canonical();
         if self.0.is_empty() {
             return client;
         }
-        let lines = headers.get_all(FORWARDED_FOR);
-        let lines: Vec<&str> = lines.iter().filter_map(|line| line.to_str().ok()).collect();
+        let lines = fields.into().all(&FORWARDED_FOR);
         let mut named = lines.iter().rev().flat_map(|line| line.rsplit(','));
         while self.0.iter().any(|network| network.contains(&client)) {
             let Some(Ok(before)) = named.next().map(|text| text.trim().parse::<IpAddr>()) else {
@@ -90,17 +90,17 @@ impl GatewayPrefix {
 impl RequestId {
     /// The client's own id when it is short and plain, else a new one.
     pub(crate) fn accept_or_make(offered: Option<&HeaderValue>) -> Self {
-        offered.and_then(Self::accept).unwrap_or_else(|| {
+        let plain = offered.filter(|offered| Self::is_plain(offered.as_bytes()));
+        plain.cloned().map(Self).unwrap_or_else(|| {
             let made = secret::random_text(16);
             Self(HeaderValue::from_str(&made).expect("letters and digits"))
         })
     }
 
-    /// The client's own id when it is short and plain.
-    pub(crate) fn accept(offered: &HeaderValue) -> Option<Self> {
-        let plain = (1..=MAX_REQUEST_ID).contains(&offered.len())
-            && offered.as_bytes().iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b));
-        plain.then(|| Self(offered.clone()))
+    /// Whether it is short and plain, so that it can be repeated.
+    pub(crate) fn is_plain(offered: &[u8]) -> bool {
+        (1..=MAX_REQUEST_ID).contains(&offered.len())
+            && offered.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
     }
 
     pub fn as_str(&self) -> &str {
@@ -161,7 +161,7 @@ mod tests {
             let addr = SocketAddr::new(peer.parse().unwrap(), 1);
             let peer = Peer { addr, secure: false, certificates: [].into() };
             let lines = lines.iter().map(|line| (FORWARDED_FOR, line.parse().unwrap()));
-            proxies.client(&peer, &lines.collect()).to_string()
+            proxies.client(&peer, &lines.collect::<http::HeaderMap>()).to_string()
         };
         for (peer, lines, expected) in [
             ("10.0.0.9", &["192.0.2.1"][..], "192.0.2.1"),

@@ -31,14 +31,13 @@ use axum::handler::Handler;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
-use bytes::Bytes;
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
 use http::{HeaderValue, Method, StatusCode, Uri, header};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use crate::auth::{BssAuth, Gate, Policy};
-use crate::direct::{Answering, Direct, Head};
+use crate::direct::{Answering, Direct, Head, Ready};
 use crate::failure::Failure;
 use crate::path;
 
@@ -256,7 +255,7 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
     #[must_use]
     pub fn direct<F>(mut self, answer: F) -> Self
     where
-        F: Fn(&Head<'_>) -> Option<Response<Bytes>> + Send + Sync + 'static,
+        F: Fn(&Head<'_>) -> Option<Ready> + Send + Sync + 'static,
     {
         self.direct = Some(Arc::new(answer));
         self

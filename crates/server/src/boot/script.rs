@@ -4,36 +4,33 @@ use std::net::SocketAddr;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
 use hoist_api::Code;
 use hoist_boot::answer::{Parts, Pending};
 use hoist_boot::{Answer, Asked, Place, Served, What};
 use hoist_model::HandOut;
-use http::{HeaderMap, HeaderValue, Uri, header};
+use http::{HeaderMap, Uri, header};
 use jiff::Timestamp;
 
 use super::sightings::Allowance;
 use super::{Boot, bss_json};
-use crate::direct::Head;
+use crate::direct::{Fields, Head, Ready};
 use crate::failure::Failure;
 use crate::peer::{GatewayPrefix, Peer};
 
-pub(super) const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=UTF-8");
+pub(super) const TEXT: &str = "text/plain; charset=UTF-8";
 
 /// Rounds after which a machine that has to wait is asked to wait as long as ever.
 const LONG: u32 = 99;
 
 /// Without waiting; `None` when there is something to wait for, or a problem to tell.
-pub(super) fn direct(boot: &Boot, head: &Head<'_>) -> Option<http::Response<Bytes>> {
-    let asked = Asked::parse(head.uri.query().unwrap_or_default()).ok()?;
+pub(super) fn direct(boot: &Boot, head: &Head<'_>) -> Option<Ready> {
+    let asked = Asked::parse(head.query).ok()?;
     let now = boot.chassis.clock.now();
-    let answer = boot.answer(&asked, place(head.headers, head.peer, head.prefix), now);
+    let answer = boot.answer(&asked, place(head.fields, head.peer, head.prefix), now);
     let Answer::Script { text, served } = answer else { return None };
     let text = boot.served(head, &asked, text, &served, now);
-    boot.tell(head.peer, head.headers);
-    let mut response = http::Response::new(Bytes::from(text));
-    response.headers_mut().insert(header::CONTENT_TYPE, TEXT);
-    Some(response)
+    boot.tell(head.peer, head.fields);
+    Some(Ready { content_type: TEXT, body: text.into() })
 }
 
 pub(super) async fn bootscript(
@@ -44,8 +41,9 @@ pub(super) async fn bootscript(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     boot.tell(&peer, &headers);
-    let asked = Asked::parse(uri.query().unwrap_or_default())
-        .map_err(|error| Failure::new(Code::BadParameter, error.to_string()))?;
+    let query = uri.query().unwrap_or_default();
+    let asked =
+        Asked::parse(query).map_err(|error| Failure::new(Code::BadParameter, error.to_string()))?;
     let now = boot.chassis.clock.now();
     let answer = match boot.answer(&asked, place(&headers, &peer, prefix), now) {
         Answer::NeedsToken(pending) => {
@@ -56,7 +54,7 @@ pub(super) async fn bootscript(
     };
     match answer {
         Answer::Script { text, served } => {
-            let head = Head { uri: &uri, headers: &headers, peer: &peer, prefix };
+            let head = Head { query, fields: (&headers).into(), peer: &peer, prefix };
             let text = boot.served(&head, &asked, text, &served, now);
             Ok(([(header::CONTENT_TYPE, TEXT)], text).into_response())
         }
@@ -81,16 +79,19 @@ fn json(parts: Parts) -> Response {
     }))
 }
 
-pub(crate) fn place<'a>(headers: &'a HeaderMap, peer: &Peer, prefix: GatewayPrefix) -> Place<'a> {
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    Place { host, secure: peer.secure, prefix: prefix.as_str() }
+pub(crate) fn place<'a>(
+    fields: impl Into<Fields<'a>>,
+    peer: &Peer,
+    prefix: GatewayPrefix,
+) -> Place<'a> {
+    Place { host: fields.into().get(&header::HOST), secure: peer.secure, prefix: prefix.as_str() }
 }
 
 impl Boot {
     /// Tells who wants to know that a machine asked.
-    fn tell(&self, peer: &Peer, headers: &HeaderMap) {
+    fn tell<'a>(&self, peer: &Peer, fields: impl Into<Fields<'a>>) {
         if let Some(notices) = &self.contacts.notices {
-            let client = self.chassis.proxies.client(peer, headers);
+            let client = self.chassis.proxies.client(peer, fields);
             notices.tell(SocketAddr::new(client, peer.addr.port()));
         }
     }
@@ -108,7 +109,7 @@ impl Boot {
     }
 
     fn answer(&self, asked: &Asked<'_>, place: Place<'_>, now: Timestamp) -> Answer {
-        let roster = self.registry.roster();
+        let roster = self.registry.glance();
         self.booter.answer(&roster, asked, place, now, |id| self.one_boots.state(&roster, id))
     }
 
@@ -127,7 +128,7 @@ impl Boot {
             return text;
         }
         let later = Asked { wait: LONG, ..asked.clone() };
-        match self.answer(&later, place(head.headers, head.peer, head.prefix), now) {
+        match self.answer(&later, place(head.fields, head.peer, head.prefix), now) {
             Answer::Script { text, served } if served.what == What::AskAgain => text,
             _ => text,
         }
@@ -141,7 +142,7 @@ impl Boot {
         head: &Head<'_>,
         now: Timestamp,
     ) -> Allowance {
-        let from = self.chassis.proxies.client(head.peer, head.headers);
+        let from = self.chassis.proxies.client(head.peer, head.fields);
         match (served.node, &served.what) {
             (Some(node), What::Boot { name, revision, hand_out, .. }) => {
                 self.sightings.booted(node, name, *revision, from, now);
@@ -156,8 +157,7 @@ impl Boot {
             }
             (Some(_), What::Hold | What::AskAgain | What::Discovery) => Allowance::Within,
             (None, what) => {
-                let agent = head.headers.get(header::USER_AGENT);
-                let agent = agent.and_then(|agent| agent.to_str().ok());
+                let agent = head.fields.get(&header::USER_AGENT);
                 let arch = asked.arch.as_deref();
                 self.sightings.stranger(&asked.who, arch, from, agent, what, now)
             }

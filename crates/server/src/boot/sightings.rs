@@ -55,9 +55,12 @@ struct Inner {
     strangers: Mutex<Strangers>,
 }
 
+/// A quicker hash than the usual one: it is taken for every question.
+type Rows = HashMap<NodeId, Seen, hashbrown::DefaultHashBuilder>;
+
 #[derive(Debug, Default)]
 struct Piece {
-    rows: HashMap<NodeId, Seen>,
+    rows: Rows,
     /// Whether the store lacks something of it.
     changed: bool,
     /// The hash of what we wrote last: that comes back through the watch.
@@ -519,7 +522,7 @@ impl Sightings {
 impl Piece {
     /// The newer of every two rows stays. Where that is ours, the store gets it with the next
     /// flush: two controllers that wrote at once come to the same that way.
-    fn take_in(&mut self, others: HashMap<NodeId, Seen>) {
+    fn take_in(&mut self, others: Rows) {
         let newer = |ours: &Seen, theirs: Option<&Seen>| theirs.is_none_or(|t| t.last < ours.last);
         self.changed |= self.rows.iter().any(|(node, ours)| newer(ours, others.get(node)));
         for (node, theirs) in others {

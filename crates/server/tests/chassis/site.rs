@@ -4,12 +4,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
 use hoist_api::Problem;
 use hoist_api::admin::{Context, NewToken, Verb};
 use hoist_server::auth::AuditContext;
 use hoist_server::clock::Clock;
-use hoist_server::direct::Head;
+use hoist_server::direct::{Head, Ready};
 use hoist_server::extract::{Json, Query};
 use hoist_server::peer::{GatewayPrefix, Peer};
 use hoist_server::principal::{Principal, Reach};
@@ -201,15 +200,14 @@ struct EchoQuery {
 }
 
 /// Answers what its query says; what it does not know is left to the router.
-fn direct_test(head: &Head<'_>) -> Option<http::Response<Bytes>> {
-    let status = match head.uri.query() {
-        Some("panic") => panic!("on request"),
-        Some("router") => return None,
-        Some("missing") => 404,
-        _ => 200,
-    };
+fn direct_test(head: &Head<'_>) -> Option<Ready> {
+    match head.query {
+        "panic" => panic!("on request"),
+        "router" => return None,
+        _ => {}
+    }
     let body = format!("direct {}", head.prefix.as_str());
-    Some(http::Response::builder().status(status).body(body.into()).unwrap())
+    Some(Ready { content_type: "text/plain", body: body.into() })
 }
 
 fn test_routes(gates: &Arc<Gates>) -> Vec<Route> {
