@@ -1,0 +1,10 @@
+//! What a node is told about itself when it first runs: the documents that cloud-init reads, merged
+//! from the layers that speak of the node, and the boundary behind which another service may give
+//! them instead.
+//!
+//! Rendering is a function of a roster and a node; it never waits or touches a disk. HTTP, tokens
+//! and command lines do not belong here.
+
+pub mod document;
+
+pub use document::{Document, Documents};
