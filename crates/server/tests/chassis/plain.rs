@@ -126,7 +126,7 @@ async fn a_connection_that_asks_no_more_is_cut() {
 #[tokio::test]
 async fn a_stop_ends_a_connection_that_was_answered() {
     let limits =
-        hoist_server::Limits { header_timeout: Duration::from_secs(60), ..crate::site::limits() };
+        hoist_server::Limits { header_timeout: Duration::from_mins(1), ..crate::site::limits() };
     let site = Site::start_with(|builder| builder.limits(limits)).await;
     let mut client = Client::connect(&site).await;
     client.send(DIRECT).await;
