@@ -132,7 +132,7 @@ impl Boot {
     pub fn new(chassis: &Chassis, grounds: Grounds, settings: BootSettings) -> Self {
         let Grounds { registry, states, backend, source, contacts, data_dir } = grounds;
         let booter = Arc::new(Booter::new(settings.scripts));
-        registry.set_rule(Arc::new(BootRule::new(Arc::clone(&booter))));
+        registry.add_rule(Arc::new(BootRule::new(Arc::clone(&booter))));
         Self {
             chassis: chassis.clone(),
             booter,
