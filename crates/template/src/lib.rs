@@ -14,7 +14,7 @@ use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
-pub use node::NodeValues;
+pub use node::{NodeValues, sample};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -43,6 +43,10 @@ impl Templates {
         language::check(&source, syntax())?;
         let environment = self.environment.get_or_insert_with(|| environment(self.fuel));
         environment.add_template_owned(name, source).map_err(|error| told(&error))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.environment.is_none()
     }
 
     /// At most `max` bytes of text.

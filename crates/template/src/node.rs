@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use hoist_inventory::Roster;
-use hoist_model::{Mac, Nid, Node};
+use hoist_model::{Interface, Mac, Nid, Node, NodeId, NodeSpec};
+use jiff::Timestamp;
 use serde::Serialize;
 
 #[derive(Debug, Serialize)]
@@ -42,5 +43,26 @@ impl<'a> NodeValues<'a> {
             labels: spec.labels.iter().map(|(key, value)| (key.as_str(), value)).collect(),
             data: spec.data.as_deref(),
         }
+    }
+}
+
+/// A node as there may be one, to try a template on where there is none yet.
+pub fn sample() -> Node {
+    let interface = serde_json::json!({
+        "name": "eth0", "mac": "02:00:00:00:00:01", "addresses": ["192.0.2.1/24"],
+    });
+    let interface: Interface = serde_json::from_value(interface).expect("a plain interface");
+    let now = Timestamp::UNIX_EPOCH;
+    Node {
+        id: NodeId::from_bits(0),
+        name: "sample".parse().expect("a name"),
+        spec: NodeSpec { nid: Nid::new(1), interfaces: vec![interface], ..NodeSpec::default() },
+        protection: None,
+        maintenance: None,
+        provenance: None,
+        generation: 0,
+        revision: 0,
+        created: now,
+        updated: now,
     }
 }
