@@ -2,9 +2,14 @@
 //! from the layers that speak of the node, and the boundary behind which another service may give
 //! them instead.
 //!
-//! Rendering is a function of a roster and a node; it never waits or touches a disk. HTTP, tokens
-//! and command lines do not belong here.
+//! Rendering is a function of a roster and a node; it never waits or touches a disk. HTTP
+//! and bearer tokens do not belong here.
 
 pub mod document;
+pub mod provider;
+pub mod provision;
+pub mod token;
 
 pub use document::{Document, Documents};
+pub use provider::{MetadataProvider, SeedRef};
+pub use token::SiteKey;
