@@ -59,12 +59,7 @@ pub enum Verdict {
 
 impl Arming {
     /// `nonce` is random: two armings of one generation have different tokens.
-    pub fn new(
-        node: NodeId,
-        generation: u64,
-        nonce: [u8; NONCE_BYTES],
-        since: Timestamp,
-    ) -> Self {
+    pub fn new(node: NodeId, generation: u64, nonce: [u8; NONCE_BYTES], since: Timestamp) -> Self {
         Self { node, generation, nonce, since, redeemed: None, quarantined: Vec::new() }
     }
 
