@@ -6,10 +6,12 @@
 //! and bearer tokens do not belong here.
 
 pub mod document;
+pub mod mode;
 pub mod provider;
 pub mod provision;
 pub mod token;
 
 pub use document::{Document, Documents};
+pub use mode::{Mode, Unknown};
 pub use provider::{MetadataProvider, SeedRef};
 pub use token::SiteKey;

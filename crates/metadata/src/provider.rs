@@ -3,16 +3,18 @@
 //! Booting knows only [`MetadataProvider::seed_ref`], which never waits. Who serves the documents is
 //! chosen per site and per group; every way stands behind the same trait.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use aws_lc_rs::digest;
+use bytes::Bytes;
 use hoist_inventory::Roster;
 use hoist_model::Node;
 
-use crate::Documents;
+use crate::{Document, Documents};
 
 /// How a node finds its documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,9 +39,17 @@ pub enum SeedKind {
 /// What a provider says when it is asked for a node's documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Given {
-    Here(Arc<Documents>),
+    Here(Arc<Served>),
     /// The URL in front of the documents' names, without a slash at its end.
     Elsewhere(String),
+}
+
+/// Documents and what tells them from others of the same name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Served {
+    documents: Documents,
+    /// In the order of [`Document::ALL`].
+    etags: [Arc<str>; 4],
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -69,6 +79,37 @@ pub trait MetadataProvider: fmt::Debug + Send + Sync {
         node: &Arc<Node>,
         from: IpAddr,
     ) -> Result<Given, Missing>;
+}
+
+impl Served {
+    pub fn new(documents: Documents) -> Self {
+        let etags = Document::ALL.map(|document| etag(documents.get(document)));
+        Self { documents, etags }
+    }
+
+    pub fn get(&self, document: Document) -> &Bytes {
+        self.documents.get(document)
+    }
+
+    /// As it stands in the header, with its quotes.
+    pub fn etag(&self, document: Document) -> &Arc<str> {
+        let at = Document::ALL.iter().position(|one| *one == document);
+        &self.etags[at.expect("one of them all")]
+    }
+
+    /// Bytes of all of them.
+    pub fn size(&self) -> usize {
+        Document::ALL.iter().map(|document| self.get(*document).len()).sum()
+    }
+}
+
+fn etag(content: &[u8]) -> Arc<str> {
+    let hash = digest::digest(&digest::SHA256, content);
+    let hex = hash.as_ref()[..16].iter().fold(String::from("\""), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("writing to a string");
+        text
+    });
+    format!("{hex}\"").into()
 }
 
 impl SeedRef {
