@@ -13,7 +13,7 @@ use hoist_model::selector::{Bound, Class, Identity, Specificity, Vocabulary};
 use hoist_model::{ArtifactName, BootConfig, BssKey, Fault, Kind, Name, Node, NodeId};
 use jiff::Timestamp;
 
-use crate::answer::{Booter, Untried};
+use crate::answer::{Booter, Place, Untried};
 use crate::bss;
 use crate::diff::Sides;
 use crate::select::Choice;
@@ -90,7 +90,8 @@ impl BootRule {
     ) -> Result<String, Untried> {
         let specificity = Specificity { class: Class::Node, atoms: 1 };
         let choice = Choice::of_config(config, specificity, None);
-        self.0.try_out(sides.after(), sides.table_after(), node, &choice, Timestamp::now())
+        let (place, now) = (Place::default(), Timestamp::now());
+        self.0.try_out(sides.after(), sides.table_after(), node, &choice, place, now)
     }
 }
 

@@ -25,7 +25,7 @@ const MAX_HOSTNAME: usize = 253;
 /// What a rendering needs besides the site.
 #[derive(Debug, Clone, Copy)]
 pub struct With<'a> {
-    /// Where the node gets its documents, with a slash at the end; `{{ seed }}` in templates.
+    /// The path where the node gets its documents, with a slash at both ends; `seed` in templates.
     pub seed: &'a str,
     pub secrets: Secrets<'a>,
     /// Whether to tell where every key comes from.

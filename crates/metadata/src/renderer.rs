@@ -1,5 +1,5 @@
-//! Rendering for those who ask again and again: what was made is kept as long as the site stays the
-//! same, and what was good is kept for when a template fails.
+//! Rendering for those who ask again and again: layers are compiled once for a state of the site,
+//! and what was good is kept for when a template fails.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,22 +15,20 @@ use crate::render::{Rendered, With, render};
 use crate::secret::Secrets;
 use crate::{Document, Documents};
 
-/// Most that is kept of documents that were made, and as much again of those that were good.
+/// Most that is kept of documents that were good.
 const MAX_KEPT: usize = 64 * 1024 * 1024;
-
-/// Locks over what was made: a node waits only for those that share its own.
-const SHARDS: usize = 16;
 
 #[derive(Debug, Default)]
 pub struct Renderer {
     picture: ArcSwapOption<Picture>,
+    pictures: AtomicU64,
     good: Mutex<Good>,
     failures: AtomicU64,
 }
 
-/// What a node is given: without secrets.
+/// What was made for a node: without secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Given {
+pub struct Made {
     pub documents: Documents,
     /// Layers that fail for the node at present.
     pub failed: Vec<Failed>,
@@ -38,24 +36,26 @@ pub struct Given {
     pub stale: bool,
 }
 
-/// One state of the site's rules.
+/// The layers of a site on one state of its rules. What was made for a node on one picture is what
+/// would be made again.
 #[derive(Debug)]
-struct Picture {
+pub struct Picture {
+    number: u64,
     roster: Arc<Roster>,
     layers: Layers,
-    made: [Mutex<Made>; SHARDS],
 }
 
-#[derive(Debug, Default)]
-struct Made {
-    by_node: HashMap<NodeId, (Box<str>, Arc<Given>)>,
-    bytes: usize,
+impl Picture {
+    /// Another one for every picture of a renderer.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
 }
 
 /// The last documents of each node in which nothing failed, the oldest first to go.
 #[derive(Debug, Default)]
 struct Good {
-    by_node: HashMap<NodeId, Arc<GoodOne>>,
+    by_node: HashMap<NodeId, GoodOne>,
     order: VecDeque<NodeId>,
     bytes: usize,
 }
@@ -64,36 +64,11 @@ struct Good {
 struct GoodOne {
     generation: u64,
     layers: Vec<Name>,
-    given: Arc<Given>,
+    documents: Documents,
 }
 
 impl Renderer {
-    /// The documents of a node, without secrets. Never fails: a layer that does is replaced by the
-    /// last documents that were good, or left out where there are none.
-    pub fn documents(&self, roster: &Arc<Roster>, node: &Node, seed: &str) -> Arc<Given> {
-        let picture = self.picture(roster);
-        if let Some(given) = picture.get(node.id, seed) {
-            return given;
-        }
-        let with = With { seed, secrets: Secrets::LeaveOut, trace: false };
-        let rendered = render(roster, &picture.layers, node, with);
-        let templated = picture.layers.of_node(roster, node).iter().any(|l| l.is_template());
-        let given = self.settle(node, rendered, templated);
-        picture.keep(node.id, seed, &given);
-        given
-    }
-
-    /// A rendering that is kept nowhere: with secrets, or for a preview.
-    pub fn render(&self, roster: &Arc<Roster>, node: &Node, with: With<'_>) -> Rendered {
-        render(roster, &self.picture(roster).layers, node, with)
-    }
-
-    /// How many renderings failed in part, since the start.
-    pub fn failures(&self) -> u64 {
-        self.failures.load(Ordering::Relaxed)
-    }
-
-    fn picture(&self, roster: &Arc<Roster>) -> Arc<Picture> {
+    pub fn picture(&self, roster: &Arc<Roster>) -> Arc<Picture> {
         let current = self.picture.load_full();
         if let Some(current) = current.as_ref().filter(|c| c.roster.has_rules_of(roster)) {
             return Arc::clone(current);
@@ -102,26 +77,28 @@ impl Renderer {
             Some(before) => Layers::after(roster, &before.layers),
             None => Layers::of(roster),
         };
-        let picture = Picture { roster: Arc::clone(roster), layers, made: Default::default() };
-        let picture = Arc::new(picture);
-        // Whoever still looks at an older roster must not take the newer picture away.
-        let newer = |c: &&Arc<Picture>| c.roster.revision() > roster.revision();
-        if current.as_ref().filter(newer).is_none() {
+        let number = self.pictures.fetch_add(1, Ordering::Relaxed);
+        let picture = Arc::new(Picture { number, roster: Arc::clone(roster), layers });
+        // Whoever still looks at an older roster does not take the newer picture away.
+        if current.is_none_or(|current| current.roster.revision() <= roster.revision()) {
             self.picture.store(Some(Arc::clone(&picture)));
         }
         picture
     }
 
-    fn settle(&self, node: &Node, rendered: Rendered, templated: bool) -> Arc<Given> {
-        let Rendered { documents, layers, failed, .. } = rendered;
+    /// The documents of a node, without secrets. Never fails: in the place of a layer that does are
+    /// the last documents that were good, or those without it where there are none.
+    pub fn documents(&self, picture: &Picture, node: &Node, seed: &str) -> Made {
+        let Picture { roster, layers, .. } = picture;
+        let with = With { seed, secrets: Secrets::LeaveOut, trace: false };
+        let Rendered { documents, layers: names, failed, .. } = render(roster, layers, node, with);
         let mut good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
         if failed.is_empty() {
-            let given = Arc::new(Given { documents, failed, stale: false });
-            if templated {
-                let generation = node.generation;
-                good.keep(node.id, GoodOne { generation, layers, given: Arc::clone(&given) });
+            if layers.of_node(roster, node).iter().any(|layer| layer.is_template()) {
+                let (generation, documents) = (node.generation, documents.clone());
+                good.keep(node.id, GoodOne { generation, layers: names, documents });
             }
-            return given;
+            return Made { documents, failed, stale: false };
         }
         self.failures.fetch_add(1, Ordering::Relaxed);
         for Failed { layer, at, reason } in &failed {
@@ -129,49 +106,34 @@ impl Renderer {
         }
         // What was good for another generation or in other layers is not this node's any more.
         let kept = good.by_node.get(&node.id);
-        let kept = kept.filter(|one| one.generation == node.generation && one.layers == layers);
+        let kept = kept.filter(|one| one.generation == node.generation && one.layers == names);
         let stale = kept.is_some();
-        let documents = kept.map_or(documents, |one| one.given.documents.clone());
-        Arc::new(Given { documents, failed, stale })
-    }
-}
-
-impl Picture {
-    fn shard(&self, node: NodeId) -> &Mutex<Made> {
-        use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(node);
-        let shards = u64::try_from(SHARDS).unwrap_or(1);
-        &self.made[usize::try_from(hash % shards).unwrap_or(0)]
+        let documents = kept.map_or(documents, |one| one.documents.clone());
+        Made { documents, failed, stale }
     }
 
-    fn get(&self, node: NodeId, seed: &str) -> Option<Arc<Given>> {
-        let made = self.shard(node).lock().unwrap_or_else(PoisonError::into_inner);
-        let (made_for, given) = made.by_node.get(&node)?;
-        (**made_for == *seed).then(|| Arc::clone(given))
+    /// A rendering that is remembered nowhere: with secrets, or for a preview.
+    pub fn render(&self, roster: &Arc<Roster>, node: &Node, with: With<'_>) -> Rendered {
+        render(roster, &self.picture(roster).layers, node, with)
     }
 
-    fn keep(&self, node: NodeId, seed: &str, given: &Arc<Given>) {
-        let mut made = self.shard(node).lock().unwrap_or_else(PoisonError::into_inner);
-        // Nodes ask for all documents within seconds: those of an hour ago can go.
-        if made.bytes > MAX_KEPT / SHARDS {
-            *made = Made::default();
-        }
-        made.bytes += size_of(&given.documents);
-        made.by_node.insert(node, (seed.into(), Arc::clone(given)));
+    /// How many renderings failed in part, since the start.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
     }
 }
 
 impl Good {
     fn keep(&mut self, node: NodeId, one: GoodOne) {
-        self.bytes += size_of(&one.given.documents);
-        match self.by_node.insert(node, Arc::new(one)) {
-            Some(before) => self.bytes -= size_of(&before.given.documents),
+        self.bytes += size_of(&one.documents);
+        match self.by_node.insert(node, one) {
+            Some(before) => self.bytes -= size_of(&before.documents),
             None => self.order.push_back(node),
         }
         while self.bytes > MAX_KEPT {
             let Some(oldest) = self.order.pop_front() else { break };
             let gone = self.by_node.remove(&oldest);
-            self.bytes -= gone.map_or(0, |gone| size_of(&gone.given.documents));
+            self.bytes -= gone.map_or(0, |gone| size_of(&gone.documents));
         }
     }
 }

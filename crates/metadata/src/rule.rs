@@ -18,7 +18,7 @@ use crate::secret::Secrets;
 const MAX_TOLD: usize = 10;
 
 /// As seeds are, for trying out.
-const SEED: &str = "http://hoist.invalid/meta/v1/seed/";
+const SEED: &str = "/meta/v1/seed/";
 
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LayerRule;
