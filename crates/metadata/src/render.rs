@@ -25,8 +25,8 @@ const MAX_HOSTNAME: usize = 253;
 /// What a rendering needs besides the site.
 #[derive(Debug, Clone, Copy)]
 pub struct With<'a> {
-    /// The path where the node gets its documents, with a slash at both ends; `seed` in templates.
-    pub seed: &'a str,
+    /// The node's seed token, for URLs in templates.
+    pub token: &'a str,
     pub secrets: Secrets<'a>,
     /// Whether to tell where every key comes from.
     pub trace: bool,
@@ -49,16 +49,16 @@ struct View<'a> {
     node: NodeValues<'a>,
     instance_id: String,
     generation: u64,
-    seed: &'a str,
+    token: &'a str,
 }
 
 impl<'a> View<'a> {
-    fn of(roster: &Roster, node: &'a Node, seed: &'a str) -> Self {
+    fn of(roster: &Roster, node: &'a Node, token: &'a str) -> Self {
         Self {
             node: NodeValues::of(roster, node, None),
             instance_id: instance_id(node),
             generation: node.generation,
-            seed,
+            token,
         }
     }
 }
@@ -70,12 +70,12 @@ pub(crate) fn try_out(
     node: &Node,
     with: With<'_>,
 ) -> Option<Failed> {
-    let said = layer.say(&View::of(roster, node, with.seed), with.secrets);
+    let said = layer.say(&View::of(roster, node, with.token), with.secrets);
     said.and_then(|said| check_hostname(layer, &said)).err()
 }
 
 pub fn render(roster: &Roster, layers: &Layers, node: &Node, with: With<'_>) -> Rendered {
-    let view = View::of(roster, node, with.seed);
+    let view = View::of(roster, node, with.token);
     let speaking = layers.of_node(roster, node);
     let names = speaking.iter().map(|layer| layer.source.name.clone()).collect();
     let (spoken, failed) = hear(&speaking, &view, with.secrets);

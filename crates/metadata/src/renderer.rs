@@ -88,9 +88,9 @@ impl Renderer {
 
     /// The documents of a node, without secrets. Never fails: in the place of a layer that does are
     /// the last documents that were good, or those without it where there are none.
-    pub fn documents(&self, picture: &Picture, node: &Node, seed: &str) -> Made {
+    pub fn documents(&self, picture: &Picture, node: &Node, token: &str) -> Made {
         let Picture { roster, layers, .. } = picture;
-        let with = With { seed, secrets: Secrets::LeaveOut, trace: false };
+        let with = With { token, secrets: Secrets::LeaveOut, trace: false };
         let Rendered { documents, layers: names, failed, .. } = render(roster, layers, node, with);
         let mut good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
         if failed.is_empty() {

@@ -41,7 +41,8 @@ impl Builtin {
         if let Some(kept) = self.kept.get(node.id).filter(current) {
             return kept.served;
         }
-        let made = self.renderer.documents(&picture, node, &seed_path(&self.key, node));
+        let token = self.key.seed(node.id, node.generation);
+        let made = self.renderer.documents(&picture, node, token.as_str());
         if !made.failed.is_empty() {
             self.failures.increment(1);
         }
@@ -74,11 +75,8 @@ impl MetadataProvider for Builtin {
 
 /// A path of this server with the node's token in it.
 pub(super) fn seed_here(key: &SiteKey, node: &Node, base: &str) -> SeedRef {
-    SeedRef::nocloud(format!("{base}{}", seed_path(key, node)))
-}
-
-fn seed_path(key: &SiteKey, node: &Node) -> String {
-    format!("/meta/v1/seed/{}/{}/", node.id, key.seed(node.id, node.generation).as_str())
+    let token = key.seed(node.id, node.generation);
+    SeedRef::nocloud(format!("{base}/meta/v1/seed/{}/{}/", node.id, token.as_str()))
 }
 
 impl std::fmt::Debug for Builtin {

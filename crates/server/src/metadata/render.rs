@@ -25,8 +25,8 @@ use crate::route::{Plane, Route};
 
 const READ: Plane = Plane::Admin { context: Context::Metadata, verb: Verb::Read };
 
-/// In the place of the node's own path, which holds its token.
-const SEED: &str = "/meta/v1/seed/(node)/(token)/";
+/// In the place of the node's token.
+const TOKEN: &str = "(token)";
 
 pub(super) fn routes() -> Vec<Route<Metadata>> {
     vec![
@@ -93,7 +93,7 @@ async fn render(
     let wanted = query.doc.as_deref().map(document).transpose()?;
     let roster = metadata.boot.registry.roster();
     let node = find_node(&roster, &sight(&principal, &roster), &node)?;
-    let with = With { seed: SEED, secrets: Secrets::Redact, trace: query.trace.0 };
+    let with = With { token: TOKEN, secrets: Secrets::Redact, trace: query.trace.0 };
     let rendered = metadata.renderer.render(&roster, node, with);
     Ok(Json(rendering(&roster, node, rendered, wanted)))
 }
