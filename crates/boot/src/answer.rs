@@ -8,6 +8,7 @@ use hoist_inventory::Roster;
 use hoist_metadata::MetadataProvider;
 use hoist_metadata::provider::nocloud_argument;
 use hoist_model::{BootConfig, BootMode, BootState, BssKey, BssRecord, HandOut, Node, NodeId};
+use hoist_template::NodeValues;
 use jiff::Timestamp;
 
 use crate::asked::{Asked, Who};
@@ -17,7 +18,7 @@ use crate::presign::{S3, is_s3};
 use crate::script::{self, BootScript, Chain};
 use crate::select::{Choice, Source, Standing, Table, Turn};
 use crate::skeleton::{Filling, NO_SEED, NOBODY, NOWHERE, Seed, Skeleton};
-use crate::template::{NodeValues, View};
+use crate::template::View;
 
 /// The word that BSS replaces by a token fetched for the node.
 pub const JOIN_TOKEN: &str = "${SPIRE_JOIN_TOKEN}";
@@ -788,24 +789,9 @@ fn told(reason: Option<&str>) -> String {
 }
 
 fn node_values<'a>(roster: &Roster, node: &'a Node, who: &Who<'_>) -> NodeValues<'a> {
-    let (spec, boot) = (&node.spec, roster.boot(node));
     let asked = match who {
         Who::Mac(mac, _) => Some(*mac),
         Who::Name(_) | Who::Nid(_) => None,
     };
-    NodeValues {
-        id: node.id.to_string(),
-        name: &node.name,
-        xname: spec.xname.map(|xname| xname.to_string()),
-        nid: spec.nid.map(hoist_model::Nid::get),
-        role: spec.role.as_deref(),
-        subrole: spec.subrole.as_deref(),
-        partition: &spec.partition,
-        groups: roster.groups_of(node).iter().map(ToString::to_string).collect(),
-        arch: spec.arch.as_str(),
-        mac: asked.or(boot.as_ref().map(|boot| boot.mac)).map(|mac| mac.to_string()),
-        ip: boot.and_then(|boot| boot.ip).map(|ip| ip.to_string()),
-        labels: spec.labels.iter().map(|(key, value)| (key.as_str(), value)).collect(),
-        data: spec.data.as_deref(),
-    }
+    NodeValues::of(roster, node, asked)
 }

@@ -38,6 +38,7 @@ use rustls_pki_types::CertificateDer;
 use tokio::sync::Semaphore;
 
 use join_token::JoinTokens;
+pub(crate) use native::find as find_node;
 use notice::Notices;
 use phone_home::Reports;
 use refresh::Refresh;
@@ -135,7 +136,7 @@ impl Boot {
     pub fn new(chassis: &Chassis, grounds: Grounds, settings: BootSettings) -> Self {
         let Grounds { registry, states, backend, source, contacts, metadata, data_dir } = grounds;
         let booter = Arc::new(Booter::new(settings.scripts).with_metadata(metadata));
-        registry.set_rule(Arc::new(BootRule::new(Arc::clone(&booter))));
+        registry.add_rule(Arc::new(BootRule::new(Arc::clone(&booter))));
         Self {
             chassis: chassis.clone(),
             booter,

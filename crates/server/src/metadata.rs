@@ -11,12 +11,13 @@ mod phone_home;
 mod providers;
 pub mod provision;
 mod proxy;
+mod render;
 mod seed;
 
 use std::sync::Arc;
 
 use hoist_api::admin::Context;
-use hoist_metadata::{MetadataProvider, SiteKey};
+use hoist_metadata::{LayerRule, MetadataProvider, Renderer, SiteKey};
 use hoist_model::GroupKey;
 use rustls_pki_types::CertificateDer;
 
@@ -45,6 +46,8 @@ pub struct Metadata {
     provider: Arc<dyn MetadataProvider>,
     unknown: Unknown,
     counts: Arc<seed::Counts>,
+    /// For previews.
+    renderer: Arc<Renderer>,
 }
 
 /// Open to everybody, unless the site has locked it.
@@ -57,12 +60,20 @@ impl Metadata {
         provider: Arc<dyn MetadataProvider>,
         unknown: Unknown,
     ) -> Self {
-        Self { boot: boot.clone(), key, provider, unknown, counts: Arc::default() }
+        boot.registry.add_rule(Arc::new(LayerRule));
+        Self {
+            boot: boot.clone(),
+            key,
+            provider,
+            unknown,
+            counts: Arc::default(),
+            renderer: Arc::default(),
+        }
     }
 }
 
 /// All routes of the context.
 pub fn routes(metadata: &Metadata) -> Vec<Route> {
-    let all = [seed::routes(metadata), phone_home::routes()];
+    let all = [seed::routes(metadata), phone_home::routes(), render::routes()];
     with_state(all.into_iter().flatten().collect(), metadata)
 }

@@ -67,7 +67,7 @@ pub(super) fn routes() -> Vec<Route<Boot>> {
 }
 
 /// A node as people name it in a path: by name, xname, MAC, nid or id.
-pub(super) fn find<'r>(
+pub(crate) fn find<'r>(
     roster: &'r Roster,
     sight: &Sight,
     text: &str,

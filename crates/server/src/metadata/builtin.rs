@@ -5,49 +5,49 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use hoist_inventory::Roster;
-use hoist_inventory::roster::Incarnation;
 use hoist_metadata::provider::{Given, Missing, Served};
-use hoist_metadata::{Documents, MetadataProvider, SeedRef, SiteKey};
+use hoist_metadata::{MetadataProvider, Renderer, SeedRef, SiteKey};
 use hoist_model::Node;
+use metrics::Counter;
 
 use super::kept::Kept;
 
 /// Bytes of documents that are kept.
 const ROOM: usize = 128 * 1024 * 1024;
 
-#[derive(Debug)]
 pub(super) struct Builtin {
     key: SiteKey,
-    kept: Kept<Arc<Rendered>>,
+    renderer: Renderer,
+    kept: Kept<Rendered>,
+    failures: Counter,
 }
 
-/// The documents of one node on one roster.
-#[derive(Debug)]
+/// The documents of one node on one picture of the layers.
+#[derive(Debug, Clone)]
 struct Rendered {
-    incarnation: Incarnation,
-    revision: u64,
+    picture: u64,
     served: Arc<Served>,
 }
 
 impl Builtin {
     pub(super) fn new(key: SiteKey) -> Self {
-        Self { key, kept: Kept::new(ROOM) }
+        let failures = metrics::counter!("hoist_metadata_failures_total");
+        Self { key, renderer: Renderer::default(), kept: Kept::new(ROOM), failures }
     }
 
-    fn rendered(&self, roster: &Roster, node: &Node) -> Arc<Served> {
-        let current = |kept: &Arc<Rendered>| {
-            kept.revision == roster.revision() && kept.incarnation == *roster.incarnation()
-        };
+    fn rendered(&self, roster: &Arc<Roster>, node: &Node) -> Arc<Served> {
+        let picture = self.renderer.picture(roster);
+        let current = |kept: &Rendered| kept.picture == picture.number();
         if let Some(kept) = self.kept.get(node.id).filter(current) {
-            return Arc::clone(&kept.served);
+            return kept.served;
         }
-        let served = Arc::new(Served::new(render(node)));
-        let rendered = Rendered {
-            incarnation: roster.incarnation().clone(),
-            revision: roster.revision(),
-            served: Arc::clone(&served),
-        };
-        self.kept.put(node.id, Arc::new(rendered), served.size());
+        let made = self.renderer.documents(&picture, node, &seed_path(&self.key, node));
+        if !made.failed.is_empty() {
+            self.failures.increment(1);
+        }
+        let served = Arc::new(Served::new(made.documents));
+        let rendered = Rendered { picture: picture.number(), served: Arc::clone(&served) };
+        self.kept.put(node.id, rendered, served.size());
         served
     }
 }
@@ -74,17 +74,15 @@ impl MetadataProvider for Builtin {
 
 /// A path of this server with the node's token in it.
 pub(super) fn seed_here(key: &SiteKey, node: &Node, base: &str) -> SeedRef {
-    let token = key.seed(node.id, node.generation);
-    SeedRef::nocloud(format!("{base}/meta/v1/seed/{}/{}/", node.id, token.as_str()))
+    SeedRef::nocloud(format!("{base}{}", seed_path(key, node)))
 }
 
-/// The same as long as the node is of one generation, whoever serves it: cloud-init takes a new one
-/// for a new machine.
-pub(super) fn instance_id(node: &Node) -> String {
-    format!("{}-g{}", node.id, node.generation)
+fn seed_path(key: &SiteKey, node: &Node) -> String {
+    format!("/meta/v1/seed/{}/{}/", node.id, key.seed(node.id, node.generation).as_str())
 }
 
-fn render(node: &Node) -> Documents {
-    let meta_data = format!("instance-id: {}\nlocal-hostname: {}\n", instance_id(node), node.name);
-    Documents { meta_data: meta_data.into(), ..Documents::default() }
+impl std::fmt::Debug for Builtin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builtin").field("renderer", &self.renderer).finish_non_exhaustive()
+    }
 }
