@@ -183,8 +183,11 @@ impl Booter {
         Self { metadata: Some(provider), ..self }
     }
 
-    pub fn settings(&self) -> &Settings {
-        &self.settings
+    /// One that decides the same, for other rosters: what is worked out for the current one stays
+    /// where it is.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        Self { metadata: self.metadata.clone(), ..Self::new(self.settings.clone()) }
     }
 
     /// The configurations of the roster, made ready. Made anew only when they, or the nodes and

@@ -159,9 +159,7 @@ async fn script(
             let roster = Arc::new(roster);
             let sight = sight(&principal, Verb::Read, &roster);
             let node = find(&roster, &sight, &node)?;
-            // One of its own: what is worked out for the current roster stays where it is.
-            let booter = Booter::new(boot.booter.settings().clone());
-            boot.script_of(&booter, &roster, node, place, false)?
+            boot.script_of(&boot.booter.another(), &roster, node, place, false)?
         }
     };
     Ok(([(header::CONTENT_TYPE, TEXT)], text).into_response())

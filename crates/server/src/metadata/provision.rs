@@ -121,3 +121,98 @@ fn read(record: &Record) -> Result<Arming, StoreError> {
         detail: format!("`{}` is not an arming: {error}", record.key),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use hoist_metadata::token::KEY_BYTES;
+    use jiff::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::store::test_store;
+
+    fn node(generation: u64) -> Node {
+        Node {
+            id: NodeId::from_bits(7),
+            name: "n7".parse().unwrap(),
+            spec: serde_json::from_value(json!({})).unwrap(),
+            protection: None,
+            maintenance: None,
+            provenance: None,
+            generation,
+            revision: 1,
+            created: Timestamp::UNIX_EPOCH,
+            updated: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    fn armings(store: &Arc<dyn Store>) -> Armings {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let events = EventBus::new(Arc::clone(store), Arc::clone(&clock));
+        Armings::new(Arc::clone(store), SiteKey::new(&[3; KEY_BYTES]), events, clock)
+    }
+
+    fn seq(armings: &Armings) -> u64 {
+        let id = armings.events.last_id();
+        id.rsplit('.').next().unwrap().parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_token_is_taken_by_one_key_on_whichever_controller() {
+        let store: Arc<dyn Store> = test_store();
+        let (one, other) = (armings(&store), armings(&store));
+        let (first, second) = (KeyPrint([1; 32]), KeyPrint([2; 32]));
+        let offer = "0".repeat(32);
+        assert_eq!(one.redeem(&node(1), &offer, first).await.unwrap(), Redemption::Refused);
+        let token = one.arm(&node(1)).await.unwrap();
+        let token = token.as_str();
+        assert_eq!(other.redeem(&node(1), &offer, first).await.unwrap(), Redemption::Refused);
+        assert_eq!(seq(&other), 0, "guessing is no event");
+        assert_eq!(one.redeem(&node(1), token, first).await.unwrap(), Redemption::Taken);
+        assert_eq!(other.redeem(&node(1), token, first).await.unwrap(), Redemption::Taken);
+        for _ in 0..2 {
+            let late = other.redeem(&node(1), token, second).await.unwrap();
+            assert_eq!(late, Redemption::Quarantined);
+        }
+        assert_eq!((seq(&one), seq(&other)), (1, 1), "each is told once");
+        assert_eq!(one.redeem(&node(2), token, first).await.unwrap(), Redemption::Refused);
+    }
+
+    #[tokio::test]
+    async fn arming_again_and_disarming_end_what_was_before() {
+        let store: Arc<dyn Store> = test_store();
+        let armings = armings(&store);
+        let key = KeyPrint([1; 32]);
+        let before = armings.arm(&node(1)).await.unwrap();
+        let now = armings.arm(&node(1)).await.unwrap();
+        let redeem = async |token: &Token| armings.redeem(&node(1), token.as_str(), key).await;
+        assert_eq!(redeem(&before).await.unwrap(), Redemption::Refused);
+        assert_eq!(redeem(&now).await.unwrap(), Redemption::Taken);
+        armings.disarm(node(1).id).await.unwrap();
+        assert_eq!(redeem(&now).await.unwrap(), Redemption::Refused);
+    }
+
+    #[tokio::test]
+    async fn of_many_keys_at_once_one_takes_it() {
+        let store: Arc<dyn Store> = test_store();
+        let armings = armings(&store);
+        let token = armings.arm(&node(1)).await.unwrap();
+        let racing = (0..6_u8).map(|n| {
+            let (armings, token) = (armings.clone(), token.clone());
+            tokio::spawn(async move {
+                armings.redeem(&node(1), token.as_str(), KeyPrint([n; 32])).await
+            })
+        });
+        let racing: Vec<_> = racing.collect();
+        let mut taken = 0;
+        for one in racing {
+            match one.await.unwrap() {
+                Ok(Redemption::Taken) => taken += 1,
+                Ok(Redemption::Quarantined) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(taken, 1);
+    }
+}
