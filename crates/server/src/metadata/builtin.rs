@@ -8,18 +8,17 @@ use hoist_inventory::Roster;
 use hoist_metadata::provider::{Given, Missing, Served};
 use hoist_metadata::{MetadataProvider, Renderer, SeedRef, SiteKey};
 use hoist_model::Node;
-use metrics::Counter;
 
 use super::kept::Kept;
 
 /// Bytes of documents that are kept.
 const ROOM: usize = 128 * 1024 * 1024;
 
+#[derive(Debug)]
 pub(super) struct Builtin {
     key: SiteKey,
     renderer: Renderer,
     kept: Kept<Rendered>,
-    failures: Counter,
 }
 
 /// The documents of one node on one picture of the layers.
@@ -31,8 +30,7 @@ struct Rendered {
 
 impl Builtin {
     pub(super) fn new(key: SiteKey) -> Self {
-        let failures = metrics::counter!("hoist_metadata_failures_total");
-        Self { key, renderer: Renderer::default(), kept: Kept::new(ROOM), failures }
+        Self { key, renderer: Renderer::default(), kept: Kept::new(ROOM) }
     }
 
     fn rendered(&self, roster: &Arc<Roster>, node: &Node) -> Arc<Served> {
@@ -44,7 +42,7 @@ impl Builtin {
         let token = self.key.seed(node.id, node.generation);
         let made = self.renderer.documents(&picture, node, token.as_str());
         if !made.failed.is_empty() {
-            self.failures.increment(1);
+            metrics::counter!("hoist_metadata_failures_total").increment(1);
         }
         let served = Arc::new(Served::new(made.documents));
         let rendered = Rendered { picture: picture.number(), served: Arc::clone(&served) };
@@ -77,10 +75,4 @@ impl MetadataProvider for Builtin {
 pub(super) fn seed_here(key: &SiteKey, node: &Node, base: &str) -> SeedRef {
     let token = key.seed(node.id, node.generation);
     SeedRef::nocloud(format!("{base}/meta/v1/seed/{}/{}/", node.id, token.as_str()))
-}
-
-impl std::fmt::Debug for Builtin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Builtin").field("renderer", &self.renderer).finish_non_exhaustive()
-    }
 }

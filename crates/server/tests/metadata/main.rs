@@ -6,6 +6,7 @@ mod site;
 
 mod conformance;
 mod elsewhere;
+mod layers;
 mod phone_home;
 mod proxy;
 mod seeds;
