@@ -133,9 +133,9 @@ mod tests {
         message.extend(3_u64.to_be_bytes());
         message.extend([0; NONCE_BYTES]);
         let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &KEY), &message);
-        let bits: String = tag.as_ref()[..KEPT].iter().map(|byte| format!("{byte:08b}")).collect();
+        let bit = |at: usize| usize::from(tag.as_ref()[at / 8] >> (7 - at % 8) & 1);
         let letter = |at: usize| {
-            let five = usize::from_str_radix(&bits[at * 5..at * 5 + 5], 2).unwrap();
+            let five = (at * 5..at * 5 + 5).fold(0, |five, at| five << 1 | bit(at));
             char::from(ALPHABET[five])
         };
         let expected: String = (0..TOKEN_LENGTH).map(letter).collect();

@@ -148,10 +148,9 @@ impl Direct {
 fn fits(template: &str, path: &str) -> bool {
     let mut given = path.split('/');
     let each = template.split('/').all(|part| {
-        given.next().is_some_and(|segment| match part.starts_with('{') {
-            true => !segment.is_empty() && !segment.contains('%'),
-            false => segment == part,
-        })
+        let is_one = |segment: &str| !segment.is_empty() && !segment.contains('%');
+        let parameter = part.starts_with('{');
+        given.next().is_some_and(|s| if parameter { is_one(s) } else { s == part })
     });
     each && given.next().is_none()
 }

@@ -1,5 +1,5 @@
 //! What nodes are told about themselves, over HTTP: the seeds of cloud-init (`/meta/v1`), and the
-//! same as OpenCHAMI's service has it (`/cloud-init`).
+//! same as `OpenCHAMI`'s service has it (`/cloud-init`).
 //!
 //! Documents of hoist's own are answered from one roster, without waiting.
 

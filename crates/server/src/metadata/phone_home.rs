@@ -39,7 +39,7 @@ async fn proven(
     let from = metadata.client(&peer, request.headers());
     let roster = metadata.boot.registry.roster();
     let asking = with_token(&roster, &metadata.key, &node, &token);
-    let node = metadata.admit(asking, from).map_err(IntoResponse::into_response)?;
+    let node = metadata.admit(&asking, from).map_err(IntoResponse::into_response)?;
     let node = node.ok_or_else(|| stranger().into_response())?;
     let report = read(request).await.map_err(IntoResponse::into_response)?;
     let boot = &metadata.boot;

@@ -200,17 +200,13 @@ impl MetadataProvider for Proxy {
             node = %node.name, error = %crate::chain(&error), stale = before.is_some(),
             "the service of the node's documents failed"
         );
-        match before {
-            Some(before) => {
-                self.stale.increment(1);
-                let served = Arc::clone(&before.served);
-                self.keep(node, Fetched { asked: Instant::now(), ..before });
-                Ok(Given::Here(served))
-            }
-            None => {
-                let reason = "the service that has them failed".to_owned();
-                Err(Missing::Later { reason, after: FRESH })
-            }
-        }
+        let Some(before) = before else {
+            let reason = "the service that has them failed".to_owned();
+            return Err(Missing::Later { reason, after: FRESH });
+        };
+        self.stale.increment(1);
+        let served = Arc::clone(&before.served);
+        self.keep(node, Fetched { asked: Instant::now(), ..before });
+        Ok(Given::Here(served))
     }
 }

@@ -160,9 +160,8 @@ pub(super) fn with_token<'r>(
 /// The only node with the address.
 pub(super) fn with_address(roster: &Roster, address: IpAddr) -> Asking<'_> {
     match roster.by_ip(address).as_slice() {
-        [] => Asking::Nobody,
         [node] if node.spec.enabled => Asking::Node(node),
-        [_] => Asking::Nobody,
+        [] | [_] => Asking::Nobody,
         _ => Asking::Several,
     }
 }
@@ -190,7 +189,7 @@ impl Metadata {
             let failure = Failure::new(Code::NotFound, "there is no such document");
             return failure.with_remedy(format!("there are {known}")).into_response();
         };
-        let node = match self.admit(asking, from) {
+        let node = match self.admit(&asking, from) {
             Ok(Some(node)) => node,
             Ok(None) => return respond(&generic(from), document, headers),
             Err(failure) => return failure.into_response(),
@@ -219,7 +218,7 @@ impl Metadata {
     /// The node that is answered; nobody, if strangers get documents too.
     pub(super) fn admit<'r>(
         &self,
-        asking: Asking<'r>,
+        asking: &Asking<'r>,
         from: IpAddr,
     ) -> Result<Option<&'r Arc<Node>>, Refusal> {
         let policy = self.unknown;
