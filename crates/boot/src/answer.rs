@@ -6,7 +6,10 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use compact_str::CompactString;
 use hoist_inventory::Roster;
-use hoist_model::{BootMode, BootState, BssKey, BssRecord, HandOut, Node, NodeId};
+use hoist_metadata::MetadataProvider;
+use hoist_metadata::provider::nocloud_argument;
+use hoist_model::{BootConfig, BootMode, BootState, BssKey, BssRecord, HandOut, Node, NodeId};
+use hoist_template::NodeValues;
 use jiff::Timestamp;
 
 use crate::asked::{Asked, Who};
@@ -15,8 +18,8 @@ use crate::memo::{self, Memo};
 use crate::presign::{S3, is_s3};
 use crate::script::{self, BootScript, Chain};
 use crate::select::{Choice, Source, Standing, Table, Turn};
-use crate::skeleton::{NOBODY, NOWHERE, Skeleton};
-use crate::template::{NodeValues, View};
+use crate::skeleton::{Filling, NO_SEED, NOBODY, NOWHERE, Seed, Skeleton};
+use crate::template::View;
 
 /// The word that BSS replaces by a token fetched for the node.
 pub const JOIN_TOKEN: &str = "${SPIRE_JOIN_TOKEN}";
@@ -153,6 +156,8 @@ impl Pending {
 #[derive(Debug)]
 pub struct Booter {
     settings: Settings,
+    /// Says where nodes find their documents; without one, nodes are told nothing of that.
+    metadata: Option<Arc<dyn MetadataProvider>>,
     table: ArcSwapOption<Table>,
     building: Mutex<()>,
 }
@@ -169,11 +174,21 @@ struct Case<'a> {
 
 impl Booter {
     pub fn new(settings: Settings) -> Self {
-        Self { settings, table: ArcSwapOption::empty(), building: Mutex::new(()) }
+        let (table, building) = (ArcSwapOption::empty(), Mutex::new(()));
+        Self { settings, metadata: None, table, building }
     }
 
-    pub fn settings(&self) -> &Settings {
-        &self.settings
+    /// Tells nodes where they find their documents.
+    #[must_use]
+    pub fn with_metadata(self, provider: Arc<dyn MetadataProvider>) -> Self {
+        Self { metadata: Some(provider), ..self }
+    }
+
+    /// One that decides the same, for other rosters: what is worked out for the current one stays
+    /// where it is.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        Self { metadata: self.metadata.clone(), ..Self::new(self.settings.clone()) }
     }
 
     /// The configurations of the roster, made ready. Made anew only when they, or the nodes and
@@ -197,7 +212,8 @@ impl Booter {
     pub fn prepare(&self, roster: &Arc<Roster>) {
         let table = self.table(roster);
         if !roster.has_bss_records() {
-            table.memo.get_or_init(|| Memo::build(roster, &table));
+            let seed = |node: &Node, config: &BootConfig| self.seed(roster, node, config);
+            table.memo.get_or_init(|| Memo::build(roster, &table, seed));
         }
     }
 
@@ -262,13 +278,13 @@ impl Booter {
         state: impl Fn(NodeId) -> Option<Arc<BootState>>,
     ) -> Option<Answer> {
         let mac = memo::usual_asker(case.roster, case.asked)?;
-        let (node, config) = case.table.memo.get()?.get(mac)?;
+        let (node, config, seed) = case.table.memo.get()?.get(mac)?;
         if state(node).is_some() {
             return None;
         }
         let (place, skeletons) = (case.place, &case.table.skeletons);
         let text = skeletons.kept(config, self.own_place(place), place.prefix, |skeleton| {
-            self.fill(case, skeleton)
+            self.fill(case, skeleton, seed)
         })??;
         let config = case.table.config(config);
         let what = What::Boot {
@@ -404,10 +420,11 @@ impl Booter {
 /// Making the script of a choice.
 impl Booter {
     /// The script from what is kept of its configuration, if that is all it takes.
-    fn filled(&self, case: &Case<'_>, choice: &Choice) -> Option<String> {
+    fn filled(&self, case: &Case<'_>, node: Option<&Node>, choice: &Choice) -> Option<String> {
         let (Source::Config(config), Who::Mac(..)) = (&choice.source, &case.asked.who) else {
             return None;
         };
+        let node = node?;
         if case.asked.json || config.spec.template.is_some() {
             return None;
         }
@@ -423,13 +440,44 @@ impl Booter {
         };
         let (place, skeletons) = (case.place, &case.table.skeletons);
         let own_place = self.own_place(place);
-        skeletons.with(config, own_place, place.prefix, make, |kept| self.fill(case, kept))?
+        let fill = |kept: &Skeleton| {
+            let seed = self.seed(case.roster, node, config);
+            self.fill(case, kept, seed.as_ref())
+        };
+        skeletons.with(config, own_place, place.prefix, make, fill)?
     }
 
-    fn fill(&self, case: &Case<'_>, skeleton: &Skeleton) -> Option<String> {
+    fn fill(&self, case: &Case<'_>, skeleton: &Skeleton, seed: Option<&Seed>) -> Option<String> {
         let Who::Mac(mac, spelled) = &case.asked.who else { return None };
         let base = self.base(case.place);
-        Some(skeleton.fill(*mac, spelled.as_deref(), case.asked.retry, &base))
+        let (spelled, retry) = (spelled.as_deref(), case.asked.retry);
+        Some(skeleton.fill(&Filling { mac: *mac, spelled, retry, base: &base, seed }))
+    }
+
+    /// Where a node finds its documents, if its configuration leaves that to the provider.
+    fn seed(&self, roster: &Roster, node: &Node, config: &BootConfig) -> Option<Seed> {
+        let provider = self.metadata.as_deref().filter(|_| config.spec.cloud_init.is_none())?;
+        Seed::of(provider, roster, node)
+    }
+
+    /// The words about it on the command line.
+    fn seed_words(
+        &self,
+        roster: &Roster,
+        node: Option<&Node>,
+        config: &BootConfig,
+        base: &str,
+    ) -> Option<String> {
+        match (config.spec.cloud_init.as_deref(), node) {
+            (Some("none"), _) => None,
+            (Some(url), _) => Some(nocloud_argument(url)),
+            (None, Some(node)) => {
+                let seed = self.seed(roster, node, config)?;
+                Some(seed.at(base)).filter(|words| !words.is_empty())
+            }
+            // The machine that skeletons are made for.
+            (None, None) => self.metadata.is_some().then(|| NO_SEED.to_owned()),
+        }
     }
 
     fn boot(&self, case: &Case<'_>, node: Option<&Node>, choice: &Choice) -> Answer {
@@ -442,7 +490,7 @@ impl Booter {
                 hand_out: case.standing.hand_out(choice, case.now).map(Box::new),
             },
         };
-        if let Some(text) = self.filled(case, choice) {
+        if let Some(text) = self.filled(case, node, choice) {
             return Answer::Script { text, served };
         }
         let made = match self.make(case, node, choice) {
@@ -539,8 +587,7 @@ impl Booter {
                 command_line::of_record(case.roster, record, around)
             }
             Source::Config(config) => {
-                let seed = config.spec.cloud_init.as_deref().filter(|seed| *seed != "none");
-                let ds = seed.map(|url| format!("ds=nocloud;s={};dsmode=net", with_slash(url)));
+                let ds = self.seed_words(case.roster, node, config, base);
                 let around = Surroundings { node, bootif: bootif.as_deref(), ds: ds.as_deref() };
                 command_line::of_config(config, around)
             }
@@ -627,10 +674,11 @@ impl Booter {
         table: &Table,
         node: &Node,
         choice: &Choice,
+        place: Place<'_>,
         now: Timestamp,
     ) -> Result<String, Untried> {
         let asked = asked_by(roster, node);
-        let (standing, place) = (Standing::default(), Place::default());
+        let standing = Standing::default();
         let case = Case { roster, table, asked: &asked, standing, place, now };
         match self.make(&case, Some(node), choice) {
             Ok(made) => Ok(made.script),
@@ -722,29 +770,10 @@ fn told(reason: Option<&str>) -> String {
     reason.map(|reason| format!(": {reason}")).unwrap_or_default()
 }
 
-fn with_slash(url: &str) -> String {
-    if url.ends_with('/') { url.to_owned() } else { format!("{url}/") }
-}
-
 fn node_values<'a>(roster: &Roster, node: &'a Node, who: &Who<'_>) -> NodeValues<'a> {
-    let (spec, boot) = (&node.spec, roster.boot(node));
     let asked = match who {
         Who::Mac(mac, _) => Some(*mac),
         Who::Name(_) | Who::Nid(_) => None,
     };
-    NodeValues {
-        id: node.id.to_string(),
-        name: &node.name,
-        xname: spec.xname.map(|xname| xname.to_string()),
-        nid: spec.nid.map(hoist_model::Nid::get),
-        role: spec.role.as_deref(),
-        subrole: spec.subrole.as_deref(),
-        partition: &spec.partition,
-        groups: roster.groups_of(node).iter().map(ToString::to_string).collect(),
-        arch: spec.arch.as_str(),
-        mac: asked.or(boot.as_ref().map(|boot| boot.mac)).map(|mac| mac.to_string()),
-        ip: boot.and_then(|boot| boot.ip).map(|ip| ip.to_string()),
-        labels: spec.labels.iter().map(|(key, value)| (key.as_str(), value)).collect(),
-        data: spec.data.as_deref(),
-    }
+    NodeValues::of(roster, node, asked)
 }

@@ -1,0 +1,131 @@
+//! `hoist metadata`, with the real program against a whole controller in this process.
+
+use std::path::PathBuf;
+
+use hoist_model::Exit;
+use hoist_server::controller::{Config, Controller};
+use serde_json::Value;
+
+const SITE: &str = "\
+api: hoist/v1
+kind: Node
+name: n1
+spec:
+  interfaces: [{name: eth0, mac: '52:54:00:00:00:01', addresses: [10.1.0.1/16]}]
+---
+api: hoist/v1
+kind: MetadataLayer
+name: site
+spec:
+  selector: '*'
+  user_data: {timezone: UTC, runcmd: [echo site]}
+---
+api: hoist/v1
+kind: MetadataLayer
+name: login
+spec:
+  selector: node:n1
+  user_data: {timezone: Europe/Berlin, runcmd: ['echo {{ node.name }}']}
+";
+
+struct Site {
+    _controller: Controller,
+    data_dir: PathBuf,
+    dir: tempfile::TempDir,
+}
+
+impl Site {
+    async fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a directory for temporary files");
+        let data_dir = dir.path().join("data");
+        let mut config = Config::new(&data_dir);
+        config.listen = Some("127.0.0.1:0".parse().expect("an address"));
+        let controller = Controller::start(config).await.expect("the controller starts");
+        let site = Self { _controller: controller, data_dir, dir };
+        let file = site.file("site.yaml", SITE);
+        site.ends(Exit::Done, &["apply", "-f", &file]).await;
+        site
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.dir.path().join(name);
+        fs_err::write(&path, text).expect("a file can be written");
+        path.display().to_string()
+    }
+
+    /// What is printed, on both sides, where the command ends as it should.
+    async fn ends(&self, exit: Exit, words: &[&str]) -> (String, String) {
+        let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_hoist"))
+            .args(words)
+            .env_clear()
+            .env("HOIST_DATA_DIR", &self.data_dir)
+            .output()
+            .await
+            .expect("the binary was built for this test");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(i32::from(exit.code())), "{words:?}: {text}{told}");
+        (text, told)
+    }
+
+    async fn does(&self, words: &[&str]) -> String {
+        self.ends(Exit::Done, words).await.0
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_node_is_told_is_printed_with_where_it_comes_from() {
+    let site = Site::start().await;
+    let text = site.does(&["metadata", "render", "n1", "--doc", "user-data"]).await;
+    let expected = "#cloud-config\n# layers: site (*), login (node:n1)\nruncmd:\n  - echo site\n  \
+                    - echo n1\ntimezone: Europe/Berlin\n";
+    assert_eq!(text, expected);
+    let all = site.does(&["metadata", "render", "n1"]).await;
+    for part in ["==> meta-data <==\n", "==> user-data <==\n", "==> network-config (empty) <==\n"] {
+        assert!(all.contains(part), "{part}: {all}");
+    }
+    let trace = site.does(&["metadata", "render", "n1", "--trace"]).await;
+    let row = trace.lines().find(|line| line.contains("timezone")).expect("a row");
+    let words: Vec<_> = row.split_whitespace().collect();
+    assert_eq!(words, ["user-data", "timezone", "layer:login", "layer:site"]);
+    let json = site.does(&["metadata", "render", "n1", "--trace", "-o", "json"]).await;
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["layers"][1]["name"], "login");
+
+    let listed = site.does(&["metadata", "list"]).await;
+    assert!(listed.contains("site   *         0         1      user_data"), "{listed}");
+    let yaml = site.does(&["get", "metadatalayer", "login", "-o", "yaml"]).await;
+    let again = site.file("again.yaml", &yaml);
+    let (same, _) = site.ends(Exit::Done, &["diff", "-f", &again]).await;
+    assert!(!same.contains("~ "), "{same}");
+    let (_, told) = site.ends(Exit::NotFound, &["metadata", "show", "none"]).await;
+    assert!(told.contains("hoist metadata list"), "{told}");
+    site.ends(Exit::Usage, &["metadata", "render", "n1", "--doc", "x"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_layer_that_fails_is_refused_with_its_place() {
+    let site = Site::start().await;
+    let bad = site.file(
+        "bad.yaml",
+        "api: hoist/v1\nkind: MetadataLayer\nname: bad\nspec:\n  selector: '*'\n  \
+         vendor_data: {motd: '{{ node.labels.rack }}'}\n",
+    );
+    let (_, told) = site.ends(Exit::Usage, &["apply", "-f", &bad]).await;
+    assert!(told.contains("vendor_data.motd") && told.contains("`n1`"), "{told}");
+    let wide = site.file(
+        "wide.yaml",
+        "api: hoist/v1\nkind: MetadataLayer\nname: wide\nspec: {selector: 'role:compute'}\n",
+    );
+    let (_, told) = site.ends(Exit::Usage, &["apply", "-f", &wide]).await;
+    assert!(told.contains("write one of `*`"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_example_applies() {
+    let site = Site::start().await;
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/metadata/site.yaml");
+    site.does(&["apply", "-f", example]).await;
+    let text = site.does(&["metadata", "render", "n1"]).await;
+    assert!(text.contains("#cloud-config"), "{text}");
+}
