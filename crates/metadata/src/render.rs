@@ -36,6 +36,10 @@ pub struct With<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rendered {
     pub documents: Documents,
+    /// What meta-data says, for those who write it in another form.
+    pub meta_data: Map<String, Value>,
+    /// The same of network-config.
+    pub network_config: Option<Map<String, Value>>,
     pub trace: Vec<(Document, Traced)>,
     /// The layers that speak of the node, also those that failed.
     pub layers: Vec<Name>,
@@ -81,13 +85,17 @@ pub fn render(roster: &Roster, layers: &Layers, node: &Node, with: With<'_>) -> 
     let (spoken, failed) = hear(&speaking, &view, with.secrets);
     let mut work = Work::new(roster, node, spoken, with.trace);
     work.lay();
+    let meta_data = work.meta_data(&view);
+    let (user_data, vendor_data) = (work.config(PartOf::UserData), work.config(PartOf::VendorData));
+    let network_config = work.network_config();
+    let network_text = network_config.as_ref().map(|map| yaml::document(map, |_| false));
     let documents = Documents {
-        meta_data: work.meta_data(&view),
-        user_data: work.config(PartOf::UserData),
-        vendor_data: work.config(PartOf::VendorData),
-        network_config: work.network_config(),
+        meta_data: yaml::document(&meta_data, |_| false).into(),
+        user_data,
+        vendor_data,
+        network_config: network_text.unwrap_or_default().into(),
     };
-    Rendered { documents, trace: work.trace, layers: names, failed }
+    Rendered { documents, meta_data, network_config, trace: work.trace, layers: names, failed }
 }
 
 /// Stable over restarts, controllers and stores; another one only when the node is made anew.
@@ -303,13 +311,13 @@ impl<'r> Work<'r> {
         self.meta.lay(&meta, &Origin::from("hoist"), &[]);
     }
 
-    fn meta_data(&mut self, view: &View<'_>) -> Bytes {
+    fn meta_data(&mut self, view: &View<'_>) -> Map<String, Value> {
         if self.wants(|spec| spec.openchami) {
             let tree = self.openchami(view);
             self.meta.lay(&tree, &Origin::from("hoist"), &[]);
         }
         self.note(Document::MetaData);
-        yaml::document(&self.meta.to_map(), |_| false).into()
+        self.meta.to_map()
     }
 
     /// The tree that OpenCHAMI's cloud-init gives, from the keys that it is configured with.
@@ -419,11 +427,11 @@ impl<'r> Work<'r> {
         told.collect::<Vec<_>>().join(", ")
     }
 
-    fn network_config(&mut self) -> Bytes {
+    fn network_config(&mut self) -> Option<Map<String, Value>> {
         if !self.wants(|spec| spec.network_config) {
-            return Bytes::new();
+            return None;
         }
-        let Some(config) = network::config(self.roster, self.node) else { return Bytes::new() };
+        let config = network::config(self.roster, self.node)?;
         for key in ["ethernets", "vlans"].into_iter().filter(|_| self.tracing) {
             for name in config.get(key).and_then(Value::as_object).into_iter().flat_map(Map::keys) {
                 let key = format!("{key}.{name}");
@@ -431,7 +439,7 @@ impl<'r> Work<'r> {
                 self.trace.push((Document::NetworkConfig, traced));
             }
         }
-        yaml::document(&config, |_| false).into()
+        Some(config)
     }
 
     fn note(&mut self, document: Document) {
