@@ -128,6 +128,24 @@ pub struct SystemNic<'n> {
     pub permanent_mac: Mac,
 }
 
+/// An element of `Inventory/RedfishEndpoints`: the BMC of one or several nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct RedfishEndpoint {
+    #[serde(rename = "ID")]
+    pub id: CompactString,
+    pub r#type: &'static str,
+    pub hostname: CompactString,
+    pub domain: &'static str,
+    #[serde(rename = "FQDN")]
+    pub fqdn: CompactString,
+    pub enabled: bool,
+    #[serde(rename = "MACAddr", skip_serializing_if = "Option::is_none")]
+    pub mac: Option<Mac>,
+    #[serde(rename = "IPAddress", skip_serializing_if = "Option::is_none")]
+    pub ip: Option<IpAddr>,
+}
+
 /// An element of `memberships`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -272,6 +290,31 @@ pub fn component_endpoint<'n>(roster: &Roster, node: &'n Node) -> ComponentEndpo
         component_endpoint_type: "ComponentEndpointComputerSystem",
         redfish_system_info: SystemInfo { nics },
     }
+}
+
+/// The BMCs of the nodes that `sees` lets through, as far as their xnames are known.
+pub fn redfish_endpoints(roster: &Roster, sees: impl Fn(&Node) -> bool) -> Vec<RedfishEndpoint> {
+    let mut endpoints: BTreeMap<Xname, RedfishEndpoint> = BTreeMap::new();
+    for node in roster.nodes().filter(|node| sees(node)) {
+        let Some(bmc) = bmc_of(node) else { continue };
+        let id = bmc.to_compact_string();
+        let endpoint = endpoints.entry(bmc).or_insert_with(|| RedfishEndpoint {
+            r#type: kind_of(bmc),
+            hostname: id.clone(),
+            domain: "",
+            fqdn: id.clone(),
+            enabled: true,
+            mac: None,
+            ip: None,
+            id,
+        });
+        let own = node.spec.interfaces.iter().find(|nic| nic.kind == InterfaceKind::Bmc);
+        if let Some(own) = own.filter(|_| endpoint.mac.is_none()) {
+            endpoint.mac = Some(own.mac);
+            endpoint.ip = own.addresses.first().map(ipnet::IpNet::addr);
+        }
+    }
+    endpoints.into_values().collect()
 }
 
 pub fn membership<'n>(roster: &Roster, node: &'n Node) -> Membership<'n> {

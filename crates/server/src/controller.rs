@@ -23,6 +23,7 @@ use crate::ca::ServerName;
 use crate::data_dir::{DataDir, DataDirError, Runtime};
 use crate::database::UpgradeError;
 use crate::health::Finding;
+use crate::hsm::{self, Hsm};
 use crate::inventory::{self, Background, Inventory, STALE_AFTER, Source, SourceConfig, committer};
 use crate::jwks::JwksConfig;
 use crate::listen::Limits;
@@ -165,6 +166,7 @@ impl Controller {
             contacts: Contacts::new(&config.boot.helpers)?,
             data_dir: data_dir.path().to_owned(),
         };
+        let (hsm_registry, hsm_states) = (registry.clone(), states.clone());
         let background = Background { started, backend, source: source.clone() };
         let dir = data_dir.path().to_owned();
         let (artifact_dir, artifact_registry) = (dir.clone(), registry.clone());
@@ -184,6 +186,7 @@ impl Controller {
                 boot.start();
                 routes
             })
+            .context(move |chassis| hsm::routes(&Hsm::new(chassis, hsm_registry, hsm_states)))
             .context(move |chassis| {
                 let artifacts = Artifacts::new(chassis, artifact_registry, &artifact_dir, siblings);
                 artifacts.start();

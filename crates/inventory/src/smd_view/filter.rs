@@ -82,7 +82,11 @@ impl<T> Default for Choice<T> {
 
 impl<T: Hash + Eq> Choice<T> {
     fn add(&mut self, negated: bool, value: T) {
-        if negated { self.unwanted.insert(value) } else { self.wanted.insert(value) };
+        if negated {
+            self.unwanted.insert(value)
+        } else {
+            self.wanted.insert(value)
+        };
     }
 
     fn allows(&self, value: Option<&T>) -> bool {
@@ -256,7 +260,7 @@ impl Columns {
 pub struct InterfaceFilter {
     macs: Lookup<Mac>,
     ips: Lookup<IpAddr>,
-    networks: Lookup<String>,
+    networks: Lookup<Name>,
     components: Lookup<CompactString>,
     types: Lookup<&'static str>,
     older_than: Option<Timestamp>,
@@ -304,7 +308,7 @@ impl InterfaceFilter {
         match name.to_ascii_lowercase().as_str() {
             "id" | "macaddress" => self.macs.add(value.parse().ok()),
             "ipaddress" => self.ips.add(value.trim().parse().ok()),
-            "network" => self.networks.add(Some(value.to_ascii_lowercase())),
+            "network" => self.networks.add(value.trim().parse().ok()),
             "componentid" => self.components.add(Some(key(value))),
             "type" => {
                 let found = words::find(&words::TYPES, value);
@@ -318,16 +322,10 @@ impl InterfaceFilter {
     }
 
     pub fn matches(&self, interface: &EthernetInterface<'_>) -> bool {
-        let networks: Vec<String> = match &self.networks.0 {
-            None => Vec::new(),
-            Some(_) => {
-                let names = interface.addresses.iter().filter_map(|address| address.network);
-                names.map(ToString::to_string).collect()
-            }
-        };
+        let addresses = || interface.addresses.iter();
         self.macs.allows([&interface.mac].into_iter())
-            && self.ips.allows(interface.addresses.iter().map(|address| &address.ip))
-            && self.networks.allows(networks.iter())
+            && self.ips.allows(addresses().map(|address| &address.ip))
+            && self.networks.allows(addresses().filter_map(|address| address.network))
             && self.components.allows([&interface.component_id].into_iter())
             && self.types.allows([&interface.r#type].into_iter())
             && self.older_than.is_none_or(|time| interface.last_update < time)

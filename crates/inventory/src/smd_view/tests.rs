@@ -81,7 +81,7 @@ fn on_or_off(node: &Node) -> Power {
     if node.spec.enabled { Power::On } else { Power::Off }
 }
 
-fn components(roster: &Roster, query: &[(&str, &str)]) -> Result<Value, FilterError> {
+fn components(roster: &Roster, query: Query<'_>) -> Result<Value, FilterError> {
     let filter = NodeFilter::parse(roster, query.iter().copied())?;
     let nodes = roster.nodes();
     let found: Vec<_> =
@@ -89,7 +89,7 @@ fn components(roster: &Roster, query: &[(&str, &str)]) -> Result<Value, FilterEr
     Ok(serde_json::to_value(found).unwrap())
 }
 
-fn interfaces(roster: &Roster, query: &[(&str, &str)]) -> Result<Value, FilterError> {
+fn interfaces(roster: &Roster, query: Query<'_>) -> Result<Value, FilterError> {
     let filter = InterfaceFilter::parse(query.iter().copied())?;
     let all = roster.nodes().flat_map(|node| {
         node.spec.interfaces.iter().map(|interface| ethernet_interface(node, interface))
@@ -97,6 +97,8 @@ fn interfaces(roster: &Roster, query: &[(&str, &str)]) -> Result<Value, FilterEr
     let found: Vec<_> = all.filter(|interface| filter.matches(interface)).collect();
     Ok(serde_json::to_value(found).unwrap())
 }
+
+type Query<'q> = &'q [(&'q str, &'q str)];
 
 fn ids(found: &Value) -> Vec<&str> {
     found.as_array().unwrap().iter().map(|item| item["ID"].as_str().unwrap()).collect()
@@ -164,6 +166,20 @@ fn endpoints_have_the_interfaces_of_the_system_and_not_those_of_its_bmc() {
 }
 
 #[test]
+fn a_bmc_is_shown_once_with_what_is_known_of_it() {
+    assert_eq!(
+        serde_json::to_value(redfish_endpoints(&site(), |_| true)).unwrap(),
+        json!([
+            {"ID": "x1000c0s0b0", "Type": "NodeBMC", "Hostname": "x1000c0s0b0", "Domain": "",
+             "FQDN": "x1000c0s0b0", "Enabled": true, "MACAddr": "02:00:00:00:00:03",
+             "IPAddress": "10.9.0.7"},
+            {"ID": "x1000c0s1b0", "Type": "NodeBMC", "Hostname": "x1000c0s1b0", "Domain": "",
+             "FQDN": "x1000c0s1b0", "Enabled": true},
+        ])
+    );
+}
+
+#[test]
 fn a_group_of_several_partitions_is_one_and_the_default_partition_is_none() {
     let site = site();
     let seen = |_: &Node| true;
@@ -216,7 +232,7 @@ fn a_node_is_found_by_the_id_it_is_shown_with_and_by_no_other_name() {
 fn components_are_filtered_by_every_word_that_smd_knows() {
     let site = site();
     let (a, b, v, s) = ("x1000c0s0b0n0", "x1000c0s1b0n0", "x1000c0s0b0n0v1", "spare");
-    let table: &[(&[(&str, &str)], &[&str])] = &[
+    let table: &[(Query<'_>, &[&str])] = &[
         (&[("id", "X1000C0S0B0N0")], &[a]),
         (&[("id", a), ("id", s)], &[a, s]),
         (&[("id", "!spare")], &[a, b, v]),
@@ -267,7 +283,7 @@ fn components_are_filtered_by_every_word_that_smd_knows() {
 #[test]
 fn interfaces_are_filtered_by_every_word_that_smd_knows() {
     let site = site();
-    let table: &[(&[(&str, &str)], usize)] = &[
+    let table: &[(Query<'_>, usize)] = &[
         (&[], 6),
         (&[("MACAddress", "02:00:00:00:00:01"), ("macaddress", "02-00-00-00-00-04")], 2),
         (&[("IPAddress", "fd00::7")], 1),
