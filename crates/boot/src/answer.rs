@@ -202,12 +202,11 @@ impl Booter {
     ) -> Answer {
         let kept = self.table.load();
         let made;
-        let table = match kept.as_ref().filter(|table| table.is_of(roster)) {
-            Some(table) => table,
-            None => {
-                made = self.table(roster);
-                &made
-            }
+        let table = if let Some(table) = kept.as_ref().filter(|table| table.is_of(roster)) {
+            table
+        } else {
+            made = self.table(roster);
+            &made
         };
         let standing = Standing::default();
         let case = Case { roster, table, asked, standing, place, now };

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use hoist_boot::{Answer, Asked, Booter, Choice, Place, Settings, Standing, Table};
-use hoist_inventory::Resource;
-use hoist_inventory::roster::{Incarnation, Roster};
+use hoist_inventory::roster::{Delta, Incarnation, Roster};
+use hoist_inventory::{Resource, ResourceKey};
 use hoist_model::{BootConfig, BootState, BssRecord, Node, NodeId};
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -130,6 +130,107 @@ proptest! {
                 let answer = booter.answer(&roster, &asked, Place::default(), now, |id| roster.boot_state(id).cloned());
                 let Answer::Script { text, .. } = answer else { panic!("{answer:?}") };
                 prop_assert_eq!(&text, &whole);
+            }
+        }
+    }
+}
+
+/// What may happen to a site between two questions.
+#[derive(Debug, Clone)]
+enum Step {
+    Config(u8, Value),
+    NoConfig(u8),
+    /// Its labels and whether it is enabled.
+    Node(u8, u8, bool),
+    NoNode(u8),
+    State(u8, &'static str),
+    NoState(u8),
+    Bss(&'static str),
+    NoBss(&'static str),
+    Fold,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let key = || select(vec!["Default", "n2", "52:54:00:00:00:03"]);
+    prop_oneof![
+        (0..3u8, config()).prop_map(|(n, spec)| Step::Config(n, spec)),
+        (0..3u8).prop_map(Step::NoConfig),
+        (0..6u8, 0..3u8, any::<bool>()).prop_map(|(n, rack, enabled)| Step::Node(n, rack, enabled)),
+        (0..6u8).prop_map(Step::NoNode),
+        (0..6u8, select(vec!["live", "install", "disk", "hold"]))
+            .prop_map(|(n, m)| Step::State(n, m)),
+        (0..6u8).prop_map(Step::NoState),
+        key().prop_map(Step::Bss),
+        key().prop_map(Step::NoBss),
+        Just(Step::Fold),
+    ]
+}
+
+/// The site after a step.
+fn after(roster: &Roster, step: &Step, revision: u64) -> Roster {
+    let id = |n: u8| NodeId::mint(1, n.into());
+    let config = |n: u8| format!("config{n}").parse().expect("a name");
+    let (mut puts, mut deletes) = (Vec::new(), Vec::new());
+    match step {
+        Step::Fold => return roster.folded(),
+        Step::Config(n, spec) => {
+            let spec = serde_json::from_value(spec.clone()).expect("a spec");
+            puts.push(Resource::BootConfig(Arc::new(BootConfig {
+                name: config(*n),
+                spec,
+                revision,
+            })));
+        }
+        Step::NoConfig(n) => deletes.push(ResourceKey::BootConfig(config(*n))),
+        Step::Node(n, rack, enabled) => {
+            let Resource::Node(node) = node(*n) else { unreachable!("it is one") };
+            let mut node = Node { revision, ..Node::clone(&node) };
+            node.spec.enabled = *enabled;
+            let labels = json!({"rack": rack.to_string()});
+            node.spec.labels = serde_json::from_value(labels).expect("labels");
+            puts.push(Resource::Node(Arc::new(node)));
+        }
+        Step::NoNode(n) => deletes.push(ResourceKey::Node(id(*n))),
+        Step::State(n, mode) => {
+            let state = json!({
+                "node": id(*n), "mode": mode, "by": "somebody", "since": Timestamp::UNIX_EPOCH,
+                "revision": revision,
+            });
+            let state = serde_json::from_value(state).expect("a state");
+            puts.push(Resource::BootState(Arc::new(state)));
+        }
+        Step::NoState(n) => deletes.push(ResourceKey::BootState(id(*n))),
+        Step::Bss(key) => {
+            let record = json!({"key": key, "kernel": "http://bss/vmlinuz"});
+            puts.push(Resource::Bss(Arc::new(serde_json::from_value(record).expect("a record"))));
+        }
+        Step::NoBss(key) => deletes.push(ResourceKey::Bss(key.parse().expect("a key"))),
+    }
+    roster.apply(Delta { revision, horizon: 0, puts, deletes })
+}
+
+proptest! {
+    #[test]
+    fn what_is_remembered_is_what_would_be_found_out_again(
+        configs in proptest::collection::vec(config(), 0..3),
+        steps in proptest::collection::vec(step(), 0..8),
+    ) {
+        let booter = Booter::new(Settings::default());
+        let mut roster = site(configs, &[]);
+        for (revision, step) in (2..).zip([Step::Fold].into_iter().chain(steps)) {
+            roster = Arc::new(after(&roster, &step, revision));
+            let fresh = Booter::new(Settings::default());
+            for n in 0..6 {
+                let query = format!("mac=52:54:00:00:00:{n:02x}");
+                let asked = Asked::parse(&query).expect("a query");
+                let ask = |booter: &Booter| {
+                    let state = |id| roster.boot_state(id).cloned();
+                    let place = Place::default();
+                    format!("{:?}", booter.answer(&roster, &asked, place, Timestamp::UNIX_EPOCH, state))
+                };
+                // The first may make what the second finds.
+                prop_assert_eq!(ask(&booter), ask(&fresh));
+                prop_assert_eq!(ask(&booter), ask(&fresh));
             }
         }
     }

@@ -91,10 +91,10 @@ impl RequestId {
     /// The client's own id when it is short and plain, else a new one.
     pub(crate) fn accept_or_make(offered: Option<&HeaderValue>) -> Self {
         let plain = offered.filter(|offered| Self::is_plain(offered.as_bytes()));
-        plain.cloned().map(Self).unwrap_or_else(|| {
+        Self(plain.cloned().unwrap_or_else(|| {
             let made = secret::random_text(16);
-            Self(HeaderValue::from_str(&made).expect("letters and digits"))
-        })
+            HeaderValue::from_str(&made).expect("letters and digits")
+        }))
     }
 
     /// Whether it is short and plain, so that it can be repeated.

@@ -259,3 +259,119 @@ impl Date {
         self.0.as_ref().map_or("", |(_, text)| text)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const REQUEST: &str = "GET /boot/v1/bootscript?mac=1 HTTP/1.1\r\nhost: h\r\n\r\n";
+
+    fn answered(request: &[u8]) -> (Reply, String) {
+        let answer = |head: &Head<'_>| {
+            Some(Ready { content_type: "text/plain", body: head.query.to_owned().into() })
+        };
+        let ways = [Direct::new("/boot/v1/bootscript", Arc::new(answer))];
+        let addr = "192.0.2.1:1".parse().expect("an address");
+        let peer = Peer { addr, secure: false, certificates: [].into() };
+        let mut out = Vec::new();
+        let reply = reply(request, &peer, &ways, Instant::now(), &mut Date(None), &mut out);
+        (reply, String::from_utf8(out).expect("text"))
+    }
+
+    #[test]
+    fn whole_requests_for_what_is_in_memory_are_answered() {
+        for (request, reply, more) in [
+            (REQUEST.to_owned(), Reply::Keep, ""),
+            (REQUEST.replace("/boot/v1", "/apis/bss/boot/v1"), Reply::Keep, ""),
+            (REQUEST.replace("script?", "script/?"), Reply::Keep, ""),
+            (REQUEST.replace("host:", "Connection: Keep-Alive\r\nhost:"), Reply::Keep, ""),
+            (
+                REQUEST.replace("host:", "Connection: Close\r\nhost:"),
+                Reply::Close,
+                "connection: close\r\n",
+            ),
+            (
+                REQUEST.replace("host:", "X-Request-Id: a-1\r\nhost:"),
+                Reply::Keep,
+                "x-request-id: a-1\r\n",
+            ),
+            (REQUEST.replace("host:", "X-Request-Id: a b\r\nhost:"), Reply::Keep, ""),
+        ] {
+            let (found, text) = answered(request.as_bytes());
+            assert_eq!(found, reply, "{request}");
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            assert_eq!(body, "mac=1", "{request}");
+            let date = head.lines().find(|line| line.starts_with("date: ")).unwrap();
+            let expected = format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\
+                 x-content-type-options: nosniff\r\ncontent-length: 5\r\n{date}\r\n{more}"
+            );
+            assert_eq!(format!("{head}\r\n"), expected);
+        }
+    }
+
+    #[test]
+    fn everything_else_is_left_to_hyper() {
+        let with = |field: &str| REQUEST.replace("host:", &format!("{field}\r\nhost:"));
+        let fields = "x-more: 1\r\n".repeat(MAX_FIELDS);
+        for request in [
+            REQUEST.replace("GET", "HEAD"),
+            REQUEST.replace("GET", "POST"),
+            REQUEST.replace("1.1", "1.0"),
+            REQUEST.replace("/boot/v1/bootscript", "/boot/v1/hosts"),
+            REQUEST.replace("/boot", "http://h/boot"),
+            REQUEST.replace("mac=1", "mac=1#x"),
+            REQUEST.replace("mac=1", "mac={1}"),
+            REQUEST.replace("mac=1", "mac=\u{e4}"),
+            with("Content-Length: 0"),
+            with("Transfer-Encoding: chunked"),
+            with("Expect: 100-continue"),
+            with("Upgrade: h2c"),
+            with("Connection: upgrade"),
+            with("Connection: close, x"),
+            with(" folded: 1"),
+            with("name : 1"),
+            with("no colon"),
+            with(&fields),
+            format!("{REQUEST}{REQUEST}"),
+            format!("{REQUEST}x"),
+        ] {
+            assert_eq!(answered(request.as_bytes()).0, Reply::Other, "{request}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_part_of_a_request_is_taken_for_one(length in 0..REQUEST.len()) {
+            prop_assert_eq!(answered(&REQUEST.as_bytes()[..length]).0, Reply::Other);
+        }
+
+        #[test]
+        fn damage_gives_one_answer_or_none(
+            at in 0..REQUEST.len(), byte in any::<u8>(), more in proptest::collection::vec(any::<u8>(), 0..8),
+        ) {
+            let mut request = REQUEST.as_bytes().to_vec();
+            request[at] = byte;
+            request.splice(at..at, more);
+            let (reply, text) = answered(&request);
+            prop_assert_eq!(text.matches("HTTP/1.1 200 OK").count(), usize::from(reply != Reply::Other));
+        }
+    }
+
+    #[test]
+    fn the_date_is_made_once_a_second() {
+        let mut date = Date(None);
+        let now = Instant::now();
+        let first = date.at(now).to_owned();
+        assert!(first.ends_with(" GMT"), "{first}");
+        let made = date.0.as_ref().map(|(made, _)| *made);
+        date.at(now + Duration::from_millis(999));
+        assert_eq!(date.0.as_ref().map(|(made, _)| *made), made);
+        date.at(now + Duration::from_secs(1));
+        assert_ne!(date.0.as_ref().map(|(made, _)| *made), made);
+    }
+}

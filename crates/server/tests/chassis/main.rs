@@ -15,5 +15,6 @@ mod direct;
 mod events;
 mod jwt;
 mod lifecycle;
+mod plain;
 mod routes;
 mod tls;

@@ -199,6 +199,9 @@ struct EchoQuery {
     limit: Option<u32>,
 }
 
+/// More than the kernel keeps for a client that does not read.
+pub(crate) const BIG: usize = 16 * 1024 * 1024;
+
 /// Answers what its query says; what it does not know is left to the router.
 fn direct_test(head: &Head<'_>) -> Option<Ready> {
     match head.query {
@@ -206,7 +209,10 @@ fn direct_test(head: &Head<'_>) -> Option<Ready> {
         "router" => return None,
         _ => {}
     }
-    let body = format!("direct {}", head.prefix.as_str());
+    let body = match head.query {
+        "big" => "b".repeat(BIG),
+        _ => format!("direct {}", head.prefix.as_str()),
+    };
     Some(Ready { content_type: "text/plain", body: body.into() })
 }
 
