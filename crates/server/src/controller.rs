@@ -156,8 +156,10 @@ impl Controller {
         }
         let (sender, receiver) = std::sync::mpsc::channel();
         let (shared_registry, shared_states) = (registry.clone(), states.clone());
-        let source =
-            config.source.as_ref().map(|c| open_source(c, &registry, &states)).transpose()?;
+        let source = match &config.source {
+            Some(config) => Some(open_source(config, &registry, &states).await?),
+            None => None,
+        };
         let grounds = Grounds {
             registry: registry.clone(),
             states: states.clone(),
@@ -262,13 +264,13 @@ impl Controller {
     }
 }
 
-fn open_source(
+async fn open_source(
     config: &SourceConfig,
     registry: &Registry,
     states: &States,
 ) -> Result<Source, SourceError> {
     let (registry, states) = (registry.clone(), states.clone());
-    let (source, options) = (config.open()?, config.reconcile.clone());
+    let (source, options) = (config.open().await?, config.reconcile.clone());
     let importer = Importer::new(registry, states, source, options, config.every);
     Ok(Source { url: config.url(), importer })
 }
