@@ -11,6 +11,7 @@ mod bss;
 mod error;
 mod inventory;
 mod lines;
+mod metadata;
 
 use std::fmt;
 use std::sync::Arc;

@@ -12,6 +12,7 @@ pub mod bss;
 pub mod client;
 pub mod event;
 pub mod inventory;
+pub mod metadata;
 pub mod problem;
 
 pub use problem::{Code, Conflict, Fault, Problem};

@@ -153,6 +153,8 @@ codes! {
     StoreUnavailable, "store-unavailable", 503, "The store is unreachable";
     /// The write goes on without its caller: read the object before trying again.
     OutcomeUnknown, "outcome-unknown", 503, "The outcome is unknown";
+    /// What is asked for will be there later.
+    Held, "held", 503, "Not yet";
     Timeout, "timeout", 503, "The request took too long";
     Stopping, "stopping", 503, "The server is stopping";
     StoreFull, "store-full", 507, "No space left for writes";

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use hoist_inventory::Roster;
-use hoist_model::{BootMode, BootState, BssKey, BssRecord, HandOut, Node, NodeId};
+use hoist_metadata::MetadataProvider;
+use hoist_metadata::provider::nocloud_argument;
+use hoist_model::{BootConfig, BootMode, BootState, BssKey, BssRecord, HandOut, Node, NodeId};
+use hoist_template::NodeValues;
 use jiff::Timestamp;
 
 use crate::asked::{Asked, Who};
@@ -14,8 +17,8 @@ use crate::memo::Remembered;
 use crate::presign::{S3, is_s3};
 use crate::script::{self, BootScript, Chain};
 use crate::select::{Choice, Source, Standing, Table, Turn};
-use crate::skeleton::{NOBODY, NOWHERE, Skeleton};
-use crate::template::{NodeValues, View};
+use crate::skeleton::{Filling, NO_SEED, NOBODY, NOWHERE, Seed, Skeleton};
+use crate::template::View;
 
 /// The word that BSS replaces by a token fetched for the node.
 pub const JOIN_TOKEN: &str = "${SPIRE_JOIN_TOKEN}";
@@ -152,6 +155,8 @@ impl Pending {
 #[derive(Debug)]
 pub struct Booter {
     settings: Settings,
+    /// Says where nodes find their documents; without one, nodes are told nothing of that.
+    metadata: Option<Arc<dyn MetadataProvider>>,
     table: ArcSwapOption<Table>,
     building: Mutex<()>,
 }
@@ -168,11 +173,21 @@ struct Case<'a> {
 
 impl Booter {
     pub fn new(settings: Settings) -> Self {
-        Self { settings, table: ArcSwapOption::empty(), building: Mutex::new(()) }
+        let (table, building) = (ArcSwapOption::empty(), Mutex::new(()));
+        Self { settings, metadata: None, table, building }
     }
 
-    pub fn settings(&self) -> &Settings {
-        &self.settings
+    /// Tells nodes where they find their documents.
+    #[must_use]
+    pub fn with_metadata(self, provider: Arc<dyn MetadataProvider>) -> Self {
+        Self { metadata: Some(provider), ..self }
+    }
+
+    /// One that decides the same, for other rosters: what is worked out for the current one stays
+    /// where it is.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        Self { metadata: self.metadata.clone(), ..Self::new(self.settings.clone()) }
     }
 
     /// The configurations of the roster, made ready. Made anew only when they, or the nodes and
@@ -241,7 +256,7 @@ impl Booter {
         }
         match choice.filter(Choice::boots) {
             Some(choice) => {
-                remember(&case, node, &choice);
+                self.remember(&case, node, &choice);
                 self.boot(&case, Some(node), &choice)
             }
             None => self.unconfigured(&case, Some(node)),
@@ -255,13 +270,14 @@ impl Booter {
         state: impl Fn(NodeId) -> Option<Arc<BootState>>,
     ) -> Option<Answer> {
         let seat = seat(case)?;
-        let Remembered { node, config } = case.table.memo.get(seat)?;
+        let Remembered { node, config, seed } = case.table.memo.get(seat)?;
+        let (node, config) = (*node, *config);
         if state(node).is_some() {
             return None;
         }
         let (place, skeletons) = (case.place, &case.table.skeletons);
         let text = skeletons.kept(config, self.own_place(place), place.prefix, |skeleton| {
-            self.fill(case, skeleton)
+            self.fill(case, skeleton, seed.as_ref())
         })??;
         let config = case.table.config(config);
         let what = What::Boot {
@@ -271,6 +287,19 @@ impl Booter {
             hand_out: None,
         };
         Some(Answer::Script { text, served: Served { node: Some(node), what } })
+    }
+
+    /// Remembers a choice that will be the same, and leave nothing behind, until the table is
+    /// another.
+    fn remember(&self, case: &Case<'_>, node: &Node, choice: &Choice) {
+        let Source::Config(config) = &choice.source else { return };
+        if case.standing.state.is_some() || choice.is_for_one_boot() || choice.installs() {
+            return;
+        }
+        if let (Some(seat), Some(at)) = (seat(case), case.table.place_of(config)) {
+            let seed = self.seed(case.roster, node, config);
+            case.table.memo.remember(seat, Remembered { node: node.id, config: at, seed });
+        }
     }
 
     /// A machine the inventory does not know gets what was written for it, if anything was.
@@ -397,10 +426,11 @@ impl Booter {
 /// Making the script of a choice.
 impl Booter {
     /// The script from what is kept of its configuration, if that is all it takes.
-    fn filled(&self, case: &Case<'_>, choice: &Choice) -> Option<String> {
+    fn filled(&self, case: &Case<'_>, node: Option<&Node>, choice: &Choice) -> Option<String> {
         let (Source::Config(config), Who::Mac(..)) = (&choice.source, &case.asked.who) else {
             return None;
         };
+        let node = node?;
         if case.asked.json || config.spec.template.is_some() {
             return None;
         }
@@ -416,13 +446,44 @@ impl Booter {
         };
         let (place, skeletons) = (case.place, &case.table.skeletons);
         let own_place = self.own_place(place);
-        skeletons.with(config, own_place, place.prefix, make, |kept| self.fill(case, kept))?
+        let fill = |kept: &Skeleton| {
+            let seed = self.seed(case.roster, node, config);
+            self.fill(case, kept, seed.as_ref())
+        };
+        skeletons.with(config, own_place, place.prefix, make, fill)?
     }
 
-    fn fill(&self, case: &Case<'_>, skeleton: &Skeleton) -> Option<String> {
+    fn fill(&self, case: &Case<'_>, skeleton: &Skeleton, seed: Option<&Seed>) -> Option<String> {
         let Who::Mac(mac, spelled) = &case.asked.who else { return None };
         let base = self.base(case.place);
-        Some(skeleton.fill(*mac, spelled.as_deref(), case.asked.retry, &base))
+        let (spelled, retry) = (spelled.as_deref(), case.asked.retry);
+        Some(skeleton.fill(&Filling { mac: *mac, spelled, retry, base: &base, seed }))
+    }
+
+    /// Where a node finds its documents, if its configuration leaves that to the provider.
+    fn seed(&self, roster: &Roster, node: &Node, config: &BootConfig) -> Option<Seed> {
+        let provider = self.metadata.as_deref().filter(|_| config.spec.cloud_init.is_none())?;
+        Seed::of(provider, roster, node)
+    }
+
+    /// The words about it on the command line.
+    fn seed_words(
+        &self,
+        roster: &Roster,
+        node: Option<&Node>,
+        config: &BootConfig,
+        base: &str,
+    ) -> Option<String> {
+        match (config.spec.cloud_init.as_deref(), node) {
+            (Some("none"), _) => None,
+            (Some(url), _) => Some(nocloud_argument(url)),
+            (None, Some(node)) => {
+                let seed = self.seed(roster, node, config)?;
+                Some(seed.at(base)).filter(|words| !words.is_empty())
+            }
+            // The machine that skeletons are made for.
+            (None, None) => self.metadata.is_some().then(|| NO_SEED.to_owned()),
+        }
     }
 
     fn boot(&self, case: &Case<'_>, node: Option<&Node>, choice: &Choice) -> Answer {
@@ -435,7 +496,7 @@ impl Booter {
                 hand_out: case.standing.hand_out(choice, case.now).map(Box::new),
             },
         };
-        if let Some(text) = self.filled(case, choice) {
+        if let Some(text) = self.filled(case, node, choice) {
             return Answer::Script { text, served };
         }
         let made = match self.make(case, node, choice) {
@@ -532,8 +593,7 @@ impl Booter {
                 command_line::of_record(case.roster, record, around)
             }
             Source::Config(config) => {
-                let seed = config.spec.cloud_init.as_deref().filter(|seed| *seed != "none");
-                let ds = seed.map(|url| format!("ds=nocloud;s={};dsmode=net", with_slash(url)));
+                let ds = self.seed_words(case.roster, node, config, base);
                 let around = Surroundings { node, bootif: bootif.as_deref(), ds: ds.as_deref() };
                 command_line::of_config(config, around)
             }
@@ -620,10 +680,11 @@ impl Booter {
         table: &Table,
         node: &Node,
         choice: &Choice,
+        place: Place<'_>,
         now: Timestamp,
     ) -> Result<String, Untried> {
         let asked = asked_by(roster, node);
-        let (standing, place) = (Standing::default(), Place::default());
+        let standing = Standing::default();
         let case = Case { roster, table, asked: &asked, standing, place, now };
         match self.make(&case, Some(node), choice) {
             Ok(made) => Ok(made.script),
@@ -641,17 +702,6 @@ fn seat(case: &Case<'_>) -> Option<usize> {
             case.roster.seat(mac)
         }
         Who::Mac(..) | Who::Name(_) | Who::Nid(_) => None,
-    }
-}
-
-/// Remembers a choice that will be the same, and leave nothing behind, until the table is another.
-fn remember(case: &Case<'_>, node: &Node, choice: &Choice) {
-    let Source::Config(config) = &choice.source else { return };
-    if case.standing.state.is_some() || choice.is_for_one_boot() || choice.installs() {
-        return;
-    }
-    if let (Some(seat), Some(config)) = (seat(case), case.table.place_of(config)) {
-        case.table.memo.remember(seat, Remembered { node: node.id, config });
     }
 }
 
@@ -737,29 +787,10 @@ fn told(reason: Option<&str>) -> String {
     reason.map(|reason| format!(": {reason}")).unwrap_or_default()
 }
 
-fn with_slash(url: &str) -> String {
-    if url.ends_with('/') { url.to_owned() } else { format!("{url}/") }
-}
-
 fn node_values<'a>(roster: &Roster, node: &'a Node, who: &Who<'_>) -> NodeValues<'a> {
-    let (spec, boot) = (&node.spec, roster.boot(node));
     let asked = match who {
         Who::Mac(mac, _) => Some(*mac),
         Who::Name(_) | Who::Nid(_) => None,
     };
-    NodeValues {
-        id: node.id.to_string(),
-        name: &node.name,
-        xname: spec.xname.map(|xname| xname.to_string()),
-        nid: spec.nid.map(hoist_model::Nid::get),
-        role: spec.role.as_deref(),
-        subrole: spec.subrole.as_deref(),
-        partition: &spec.partition,
-        groups: roster.groups_of(node).iter().map(ToString::to_string).collect(),
-        arch: spec.arch.as_str(),
-        mac: asked.or(boot.as_ref().map(|boot| boot.mac)).map(|mac| mac.to_string()),
-        ip: boot.and_then(|boot| boot.ip).map(|ip| ip.to_string()),
-        labels: spec.labels.iter().map(|(key, value)| (key.as_str(), value)).collect(),
-        data: spec.data.as_deref(),
-    }
+    NodeValues::of(roster, node, asked)
 }

@@ -5,6 +5,8 @@ use std::sync::OnceLock;
 
 use hoist_model::NodeId;
 
+use crate::skeleton::Seed;
+
 /// Seats in one piece. Pieces are made when a node in them asks: most tables of a site that is being
 /// changed answer a few questions only.
 const PIECE: usize = 256;
@@ -16,11 +18,13 @@ pub(crate) struct Memo(Box<[OnceLock<Piece>]>);
 type Piece = Box<[OnceLock<Remembered>]>;
 
 /// A node that boots a configuration whenever it has no boot state and there is no BSS record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Remembered {
     pub(crate) node: NodeId,
     /// Its place in the table.
     pub(crate) config: usize,
+    /// Where the node finds its documents, if the configuration leaves that to the provider.
+    pub(crate) seed: Option<Seed>,
 }
 
 impl Memo {
@@ -28,8 +32,8 @@ impl Memo {
         Self(std::iter::repeat_with(OnceLock::new).take(seats.div_ceil(PIECE)).collect())
     }
 
-    pub(crate) fn get(&self, seat: usize) -> Option<Remembered> {
-        self.0.get(seat / PIECE)?.get()?[seat % PIECE].get().copied()
+    pub(crate) fn get(&self, seat: usize) -> Option<&Remembered> {
+        self.0.get(seat / PIECE)?.get()?[seat % PIECE].get()
     }
 
     pub(crate) fn remember(&self, seat: usize, what: Remembered) {

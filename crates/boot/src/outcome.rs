@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use crate::answer::{self, Booter, Place, asked_by};
 use crate::command_line::{Origin, resolve, resolve_in};
 use crate::select::{Choice, Source, Standing, Table};
+use crate::skeleton::NOWHERE;
 
 /// Everything a person would notice when the machine boots. Addresses of controllers and tokens
 /// are left out: they differ without a difference.
@@ -76,7 +77,8 @@ pub fn of(booter: &Booter, roster: &Roster, table: &Table, node: &Node) -> Outco
     let choice = table.best(roster, node, asked.as_ref(), standing);
     let doing = doing(node, standing, choice.as_ref());
     let booted = choice.filter(|_| doing.boots()).map(|choice| {
-        let place = Place::default();
+        // A seed needs a place, whichever it is.
+        let place = Place { host: Some(NOWHERE), ..Place::default() };
         // Nothing of it depends on the time.
         let mut line = booter.parts_of(roster, table, node, &choice, place, Timestamp::UNIX_EPOCH);
         line.parts.retain(|part| part.origin != Origin::Referral);

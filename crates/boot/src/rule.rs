@@ -10,12 +10,10 @@ use hoist_inventory::plan::{Plan, Reason, Refusal, Rule};
 use hoist_inventory::{Resource, ResourceKey, Roster};
 use hoist_model::boot_config::ARTIFACT_SCHEME;
 use hoist_model::selector::{Bound, Class, Identity, Specificity, Vocabulary};
-use hoist_model::{
-    ArtifactName, BootConfig, BssKey, Fault, Interface, Kind, Name, Nid, Node, NodeId, NodeSpec,
-};
+use hoist_model::{ArtifactName, BootConfig, BssKey, Fault, Kind, Name, Node, NodeId};
 use jiff::Timestamp;
 
-use crate::answer::{Booter, Untried};
+use crate::answer::{Booter, Place, Untried};
 use crate::bss;
 use crate::diff::Sides;
 use crate::select::Choice;
@@ -73,7 +71,7 @@ impl BootRule {
             nodes.truncate(1);
         }
         if nodes.is_empty() {
-            let failed = self.make(sides, config, &sample()).err();
+            let failed = self.make(sides, config, &hoist_template::sample()).err();
             let failed = failed.filter(|failed| !depends_on_node(config, failed));
             return failed.map(|why| refusal(config, None, why)).into_iter().collect();
         }
@@ -92,7 +90,8 @@ impl BootRule {
     ) -> Result<String, Untried> {
         let specificity = Specificity { class: Class::Node, atoms: 1 };
         let choice = Choice::of_config(config, specificity, None);
-        self.0.try_out(sides.after(), sides.table_after(), node, &choice, Timestamp::now())
+        let (place, now) = (Place::default(), Timestamp::now());
+        self.0.try_out(sides.after(), sides.table_after(), node, &choice, place, now)
     }
 }
 
@@ -120,27 +119,6 @@ fn depends_on_node(config: &BootConfig, failed: &Untried) -> bool {
     let text = config.spec.template.as_deref().unwrap_or_default();
     let at = line.and_then(|line| text.lines().nth(line.saturating_sub(1))).unwrap_or_default();
     reason.contains("undefined") && (at.contains(".labels") || at.contains(".data"))
-}
-
-/// A node as there may be one.
-fn sample() -> Node {
-    let interface = serde_json::json!({
-        "name": "eth0", "mac": "02:00:00:00:00:01", "addresses": ["192.0.2.1/24"],
-    });
-    let interface: Interface = serde_json::from_value(interface).expect("a plain interface");
-    let now = Timestamp::UNIX_EPOCH;
-    Node {
-        id: NodeId::from_bits(0),
-        name: "sample".parse().expect("a name"),
-        spec: NodeSpec { nid: Nid::new(1), interfaces: vec![interface], ..NodeSpec::default() },
-        protection: None,
-        maintenance: None,
-        provenance: None,
-        generation: 0,
-        revision: 0,
-        created: now,
-        updated: now,
-    }
 }
 
 fn is_boot(key: &ResourceKey) -> bool {

@@ -7,7 +7,9 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use hoist_model::{BootConfig, Mac, Name};
+use hoist_inventory::Roster;
+use hoist_metadata::MetadataProvider;
+use hoist_model::{BootConfig, Mac, Name, Node};
 
 use crate::answer::JOIN_TOKEN;
 use crate::presign::is_s3;
@@ -18,6 +20,46 @@ pub(crate) const NOBODY: Mac = Mac::from_octets([0xff, 0xff, 0xff, 0xff, 0xff, 0
 /// A host that is nowhere, and the URL of a controller on it.
 pub(crate) const NOWHERE: &str = "nowhere.invalid";
 const NOWHERE_URL: &str = "http://nowhere.invalid";
+
+/// What [`NOBODY`] has on its command line for its seed.
+pub(crate) const NO_SEED: &str = "ds=seed.nowhere.invalid";
+
+/// A node's words for the kernel about its seed, made for [`NOWHERE_URL`]: where the node reaches
+/// the controller is filled in for every answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Seed(Box<str>);
+
+impl Seed {
+    /// `None` where the provider has nothing to say.
+    pub(crate) fn of(
+        provider: &dyn MetadataProvider,
+        roster: &Roster,
+        node: &Node,
+    ) -> Option<Self> {
+        let words = provider.seed_ref(roster, node, NOWHERE_URL).kernel_args;
+        (!words.is_empty()).then(|| Self(words.into()))
+    }
+
+    /// Nothing if they need a URL and there is none: cloud-init cannot do with a path.
+    pub(crate) fn at(&self, base: &str) -> String {
+        if base.is_empty() && self.0.contains(NOWHERE_URL) {
+            return String::new();
+        }
+        self.0.replace(NOWHERE_URL, base)
+    }
+}
+
+/// What gaps are filled with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Filling<'a> {
+    pub(crate) mac: Mac,
+    /// The MAC as the machine wrote it.
+    pub(crate) spelled: Option<&'a str>,
+    pub(crate) retry: u32,
+    /// The URL where it asked.
+    pub(crate) base: &'a str,
+    pub(crate) seed: Option<&'a Seed>,
+}
 
 /// A script with gaps.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,6 +76,8 @@ enum Gap {
     Query,
     /// [`NOWHERE_URL`]
     Base,
+    /// [`NO_SEED`], with the blank in front of it
+    Seed,
 }
 
 impl Skeleton {
@@ -42,6 +86,7 @@ impl Skeleton {
     pub(crate) fn cut(script: &str, config: &BootConfig) -> Option<Self> {
         let (mac, dashed) = (NOBODY.to_string(), NOBODY.to_string().replace(':', "-"));
         let (bootif, query) = (format!("01-{dashed}"), format!("mac={mac}&retry=1"));
+        let seed = format!(" {NO_SEED}");
         let spec = &config.spec;
         let mut given = [&spec.kernel, &spec.params].into_iter().chain(&spec.initrd);
         let mut given = given.by_ref().map(String::as_str).chain(spec.cloud_init.as_deref());
@@ -58,7 +103,8 @@ impl Skeleton {
             let bootif = rest.find(&bootif).map(|at| (at, bootif.len(), Gap::Bootif));
             let query = rest.find(&query).map(|at| (at, query.len(), Gap::Query));
             let base = rest.find(NOWHERE_URL).map(|at| (at, NOWHERE_URL.len(), Gap::Base));
-            let gaps = bootif.into_iter().chain(query).chain(base);
+            let seed = rest.find(&seed).map(|at| (at, seed.len(), Gap::Seed));
+            let gaps = bootif.into_iter().chain(query).chain(base).chain(seed);
             let Some((at, length, gap)) = gaps.min_by_key(|gap| gap.0) else {
                 break;
             };
@@ -68,9 +114,10 @@ impl Skeleton {
         (!named(rest)).then(|| Self { pieces, rest: rest.to_owned() })
     }
 
-    /// `spelled` is the MAC as the machine wrote it, `base` the URL where it asked.
-    pub(crate) fn fill(&self, mac: Mac, spelled: Option<&str>, retry: u32, base: &str) -> String {
+    pub(crate) fn fill(&self, with: &Filling<'_>) -> String {
+        let Filling { mac, spelled, retry, base, seed } = *with;
         let length = self.pieces.iter().map(|(text, _)| text.len() + 64).sum::<usize>();
+        let length = length + seed.map_or(0, |seed| seed.0.len());
         let mut out = String::with_capacity(length + self.rest.len());
         for (text, gap) in &self.pieces {
             out.push_str(text);
@@ -85,6 +132,10 @@ impl Skeleton {
                 Gap::Base => {
                     out.push_str(base);
                     Ok(())
+                }
+                Gap::Seed => {
+                    let words = seed.map(|seed| seed.at(base)).filter(|words| !words.is_empty());
+                    words.map_or(Ok(()), |words| write!(out, " {words}"))
                 }
                 Gap::Query => write!(out, "mac={mac}&retry={}", retry.saturating_add(1)),
             };
@@ -198,7 +249,9 @@ mod tests {
                         made.set(made.get() + 1);
                         Skeleton::cut("#!ipxe\nchain http://nowhere.invalid/x\n", config)
                     };
-                    let fill = |kept: &Skeleton| kept.fill(NOBODY, None, 0, "https://there");
+                    let base = "https://there";
+                    let with = Filling { mac: NOBODY, spelled: None, retry: 0, base, seed: None };
+                    let fill = |kept: &Skeleton| kept.fill(&with);
                     let filled = skeletons.with(config, own_place, prefix, make, fill);
                     assert_eq!(filled.unwrap(), "#!ipxe\nchain https://there/x\n");
                 }

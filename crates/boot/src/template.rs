@@ -1,18 +1,10 @@
-//! Scripts of people's own: minijinja templates that know the node and what it boots.
-//!
-//! A template is bounded in work and size, and fails on anything undefined. Values are put in as
-//! single lines: one with a line break is an error, so no label can add a line to a script.
-
-mod language;
+//! Scripts of people's own: templates that know the node and what it boots.
 
 use std::collections::HashMap;
-use std::io::{self, Write};
 use std::sync::Arc;
 
 use hoist_model::{BootConfig, Name};
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Serde;
-use minijinja::{Environment, UndefinedBehavior};
+use hoist_template::{NodeValues, TemplateError};
 use serde::Serialize;
 
 /// Instructions one rendering may take; the built-in script would need some hundred.
@@ -37,128 +29,34 @@ pub struct View<'a> {
     pub retry_delay: u64,
 }
 
-#[derive(Debug, Serialize)]
-pub struct NodeValues<'a> {
-    pub id: String,
-    pub name: &'a str,
-    pub xname: Option<String>,
-    pub nid: Option<u32>,
-    pub role: Option<&'a str>,
-    pub subrole: Option<&'a str>,
-    pub partition: &'a str,
-    pub groups: Vec<String>,
-    pub arch: &'a str,
-    pub mac: Option<String>,
-    pub ip: Option<String>,
-    pub labels: HashMap<&'a str, &'a str>,
-    pub data: Option<&'a serde_json::Map<String, serde_json::Value>>,
-}
-
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("{0}")]
-pub struct TemplateError(String);
-
 /// The templates of all configurations, compiled.
-#[derive(Default)]
+#[derive(Debug)]
 pub struct Templates {
-    environment: Option<Environment<'static>>,
+    compiled: hoist_template::Templates,
     broken: HashMap<Name, TemplateError>,
 }
 
 impl Templates {
     pub fn of<'a>(configs: impl Iterator<Item = &'a Arc<BootConfig>>) -> Self {
-        let mut templates = Self::default();
+        let (mut compiled, mut broken) = (hoist_template::Templates::new(FUEL), HashMap::new());
         for config in configs {
             let Some(source) = &config.spec.template else { continue };
-            let environment = templates.environment.get_or_insert_with(environment);
-            let added = language::check(source, syntax()).and_then(|()| {
-                let added = environment.add_template_owned(config.name.to_string(), source.clone());
-                added.map_err(|error| told(&error))
-            });
-            if let Err(error) = added {
-                templates.broken.insert(config.name.clone(), error);
+            if let Err(error) = compiled.add(config.name.to_string(), source.clone()) {
+                broken.insert(config.name.clone(), error);
             }
         }
-        templates
+        Self { compiled, broken }
     }
 
     pub fn render(&self, config: &Name, view: &View<'_>) -> Result<String, TemplateError> {
         if let Some(error) = self.broken.get(config) {
             return Err(error.clone());
         }
-        let environment = self
-            .environment
-            .as_ref()
-            .ok_or_else(|| TemplateError("there is no template".into()))?;
-        let template = environment.get_template(config).map_err(|error| told(&error))?;
-        let mut page = Page::default();
-        let rendered = template.render_captured_to(Serde(view), &mut page);
-        if page.is_full {
-            return Err(TemplateError(format!("the script is longer than {MAX_SCRIPT} bytes")));
-        }
-        rendered.map_err(|error| told(&error))?;
-        let script = String::from_utf8(page.text)
-            .map_err(|_| TemplateError("the script is not UTF-8".into()))?;
+        let script = self.compiled.render(config, view, MAX_SCRIPT)?;
         if !script.starts_with("#!ipxe") {
-            return Err(TemplateError("the script does not start with `#!ipxe`".into()));
+            return Err(TemplateError::new("the script does not start with `#!ipxe`"));
         }
         Ok(script)
-    }
-}
-
-/// What a script is written to, as long as there is room.
-#[derive(Default)]
-struct Page {
-    text: Vec<u8>,
-    is_full: bool,
-}
-
-impl Write for Page {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.text.len() + bytes.len() > MAX_SCRIPT {
-            self.is_full = true;
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        self.text.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn syntax() -> SyntaxConfig {
-    SyntaxConfig::builder().keep_trailing_newline(true).build().expect("the standard syntax")
-}
-
-fn environment() -> Environment<'static> {
-    let mut environment = Environment::new();
-    environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    environment.set_syntax(syntax());
-    environment.set_fuel(Some(FUEL));
-    environment.set_formatter(|out, state, value| {
-        if value.as_str().is_some_and(|text| text.contains(char::is_control)) {
-            return Err(minijinja::Error::new(
-                minijinja::ErrorKind::BadEscape,
-                "a value with a line break or control character cannot go into a script",
-            ));
-        }
-        minijinja::escape_formatter(out, state, value)
-    });
-    environment
-}
-
-/// The error with its line; what minijinja adds below is for terminals.
-fn told(error: &minijinja::Error) -> TemplateError {
-    let line = error.line().map(|line| format!("line {line}: ")).unwrap_or_default();
-    let detail = error.detail().map(|detail| format!(": {detail}")).unwrap_or_default();
-    TemplateError(format!("{line}{}{detail}", error.kind()))
-}
-
-impl std::fmt::Debug for Templates {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Templates").field("broken", &self.broken).finish_non_exhaustive()
     }
 }
 

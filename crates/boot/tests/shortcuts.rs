@@ -1,10 +1,14 @@
 //! The quick ways come to the same as the long ones, whatever the site says.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use hoist_boot::{Answer, Asked, Booter, Choice, Place, Settings, Standing, Table};
 use hoist_inventory::roster::{Delta, Incarnation, Roster};
 use hoist_inventory::{Resource, ResourceKey};
+use hoist_metadata::provider::{Given, Missing};
+use hoist_metadata::{MetadataProvider, SeedRef};
 use hoist_model::{BootConfig, BootState, BssRecord, Node, NodeId};
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -22,6 +26,34 @@ const SELECTORS: [&str; 9] = [
     "label:rack=1",
     "role:Compute & label:rack=1",
 ];
+
+/// Tells every third node nothing, every third where another service is, and the others a path here.
+#[derive(Debug)]
+struct Seeds;
+
+#[async_trait]
+impl MetadataProvider for Seeds {
+    fn seed_ref(&self, _: &Roster, node: &Node, base: &str) -> SeedRef {
+        match node.id.to_bits() % 3 {
+            0 => SeedRef::NONE,
+            1 => SeedRef::nocloud(format!("http://elsewhere/{}/", node.name)),
+            _ => SeedRef::nocloud(format!("{base}/seed/{}/{}/", node.id, node.generation)),
+        }
+    }
+
+    fn at_once(&self, _: &Arc<Roster>, _: &Arc<Node>) -> Option<Given> {
+        None
+    }
+
+    async fn documents(&self, _: &Arc<Roster>, _: &Arc<Node>, _: IpAddr) -> Result<Given, Missing> {
+        Err(Missing::NotHere)
+    }
+}
+
+fn booter(settings: Settings, seeds: bool) -> Booter {
+    let booter = Booter::new(settings);
+    if seeds { booter.with_metadata(Arc::new(Seeds)) } else { booter }
+}
 
 fn node(n: u8) -> Resource {
     let spec = json!({
@@ -52,8 +84,8 @@ prop_compose! {
         enabled in proptest::bool::weighted(0.8),
         mode in select(vec!["live", "install"]),
         profile in proptest::option::weighted(0.2, Just("night")),
-        // The last three look like the machine that skeletons are made for.
-        params in "(quiet |BOOTIF=none |initrd=own |BOOTIF=01-ff-ff-ff-ff-ff-fe |ff:ff:ff:ff:ff:fe |http://nowhere.invalid ){0,3}",
+        // The last four look like the machine that skeletons are made for.
+        params in "(quiet |BOOTIF=none |initrd=own |ds=own |BOOTIF=01-ff-ff-ff-ff-ff-fe |ff:ff:ff:ff:ff:fe |http://nowhere.invalid |ds=seed.nowhere.invalid ){0,3}",
         cloud_init in proptest::option::of(select(vec!["none", "http://ci", "http://ci/"])),
         initrds in 0..3usize,
     ) -> Value {
@@ -111,11 +143,14 @@ proptest! {
     fn a_script_with_filled_gaps_is_the_script_made_whole(
         configs in proptest::collection::vec(config(), 1..4),
         several in any::<bool>(),
+        seeds in any::<bool>(),
+        host in select(vec![None, Some("here:8080")]),
     ) {
         let roster = site(configs, &[]);
         let advertise: &[&str] = if several { &["http://a", "http://b"] } else { &[] };
         let advertise = advertise.iter().map(|&url| url.to_owned()).collect();
-        let booter = Booter::new(Settings { advertise, ..Settings::default() });
+        let booter = booter(Settings { advertise, ..Settings::default() }, seeds);
+        let place = Place { host, ..Place::default() };
         let table = booter.table(&roster);
         let now = Timestamp::UNIX_EPOCH;
         for node in roster.nodes() {
@@ -124,10 +159,10 @@ proptest! {
             let key = asked.who.key();
             let best = table.best(&roster, node, key.as_ref(), Standing::default());
             let Some(choice) = best else { continue };
-            let whole = booter.try_out(&roster, &table, node, &choice, now).expect("a script");
-            // Twice: made, and kept.
-            for _ in 0..2 {
-                let answer = booter.answer(&roster, &asked, Place::default(), now, |id| roster.boot_state(id).cloned());
+            let whole = booter.try_out(&roster, &table, node, &choice, place, now).expect("a script");
+            // Made, kept, and remembered.
+            for _ in 0..3 {
+                let answer = booter.answer(&roster, &asked, place, now, |id| roster.boot_state(id).cloned());
                 let Answer::Script { text, .. } = answer else { panic!("{answer:?}") };
                 prop_assert_eq!(&text, &whole);
             }
@@ -271,4 +306,53 @@ fn gaps_are_filled_with_what_this_machine_said() {
     let changed = site(vec![json!({"selector": "*", "kernel": "http://h/other"})], &[]);
     let other = ask(&changed, "mac=52:54:00:00:00:01", Some("one"));
     assert!(other.contains("http://h/other"), "{other}");
+}
+
+#[test]
+fn every_node_is_told_its_own_seed_where_it_asked() {
+    let config = |members: Value| {
+        let mut config = json!({"selector": "*", "kernel": "http://h/vmlinuz", "params": "quiet"});
+        config.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
+        site(vec![config], &[])
+    };
+    let booter = booter(Settings::default(), true);
+    let ask = |roster: &Arc<Roster>, n: u8, host: Option<&str>| {
+        let place = Place { host, ..Place::default() };
+        let query = format!("mac=52:54:00:00:00:{n:02x}");
+        let asked = Asked::parse(&query).expect("a query");
+        match booter.answer(roster, &asked, place, Timestamp::UNIX_EPOCH, |_| None) {
+            Answer::Script { text, .. } => text,
+            other => panic!("{other:?}"),
+        }
+    };
+    let roster = config(json!({}));
+    // A third of them each way, whatever was remembered of the others.
+    for _ in 0..2 {
+        for n in 0..6 {
+            let id = NodeId::mint(1, n.into());
+            let words = match id.to_bits() % 3 {
+                0 => String::new(),
+                1 => format!(" ds=nocloud;s=http://elsewhere/n{n}/;dsmode=net"),
+                _ => format!(" ds=nocloud;s=http://one/seed/{id}/1/;dsmode=net"),
+            };
+            let expected = format!("BOOTIF=01-52-54-00-00-00-{n:02x}{words} quiet ||");
+            let text = ask(&roster, n, Some("one"));
+            assert!(text.contains(&expected), "{expected}: {text}");
+            // Without a host there is no URL, and cloud-init cannot do with a path.
+            let nowhere = ask(&roster, n, None);
+            assert!(!nowhere.contains("/seed/"), "{nowhere}");
+            assert_eq!(nowhere.contains("http://elsewhere/"), words.contains("elsewhere"));
+        }
+    }
+    for (members, expected) in [
+        (json!({"cloud_init": "none"}), "BOOTIF=01-52-54-00-00-00-01 quiet ||"),
+        (
+            json!({"cloud_init": "http://ci/x"}),
+            "BOOTIF=01-52-54-00-00-00-01 ds=nocloud;s=http://ci/x/;dsmode=net quiet ||",
+        ),
+        (json!({"params": "ds=none"}), "BOOTIF=01-52-54-00-00-00-01 ds=none ||"),
+    ] {
+        let text = ask(&config(members), 1, Some("one"));
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
 }

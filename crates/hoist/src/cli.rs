@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
     apply, artifact, audit, bench, boot, completions, delete, diff, events, export, get, group,
-    man, network, node, partition, schema, status, token,
+    man, metadata, network, node, partition, schema, status, token,
 };
 use crate::printer::Output;
 use crate::{backup, db, serve};
@@ -106,6 +106,7 @@ pub(crate) enum Command {
     Schema(schema::SchemaArgs),
     Node(node::NodeArgs),
     Boot(boot::BootArgs),
+    Metadata(metadata::MetadataArgs),
     Group(group::GroupArgs),
     Network(network::NetworkArgs),
     Partition(partition::PartitionArgs),

@@ -31,7 +31,7 @@ const fn setting(key: &'static str, default: &'static str, about: &'static str) 
     Setting { key, default, about }
 }
 
-pub(crate) const SETTINGS: [Setting; 47] = [
+pub(crate) const SETTINGS: [Setting; 53] = [
     setting("data_dir", "", "where state is kept; /var/lib/hoist for root"),
     setting("listen", "0.0.0.0:27778", "plain HTTP, or `off`"),
     setting("tls_listen", "0.0.0.0:27443", "HTTPS, or `off`"),
@@ -68,6 +68,12 @@ pub(crate) const SETTINGS: [Setting; 47] = [
     setting("bss.auth", "token", "who may use bootparameters: `token`, `jwks` or `open`"),
     setting("bss.portable_ds", "false", "write `ds=` of BSS records as every cloud-init takes it"),
     setting("bss.keep_kernel", "false", "refuse a PUT that would take a record's kernel away"),
+    setting("metadata.mode", "builtin", "who gives nodes their documents"),
+    setting("metadata.url", "", "the other service: of `external`, `redirect` and `proxy`"),
+    setting("metadata.argument", "ds=nocloud;s={base}/;dsmode=net", "argument of `external`"),
+    setting("metadata.groups", "", "other modes, by commas: `PARTITION/GROUP=MODE URL`"),
+    setting("metadata.unknown", "hold", "strangers: `hold`, `default` or `deny`"),
+    setting("metadata.ca", "", "PEM file of the only authority trusted for `proxy`"),
     setting("s3.endpoint", "", "URL of the service that `s3://` names are signed for"),
     setting("s3.region", "us-east-1", "its region"),
     setting("s3.bucket", "", "the bucket of names without one"),

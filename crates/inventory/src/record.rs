@@ -11,7 +11,8 @@ use std::sync::Arc;
 use hoist_model::document::DocumentName;
 use hoist_model::{
     Artifact, ArtifactName, BootConfig, BootState, BssImage, BssImageKey, BssKey, BssRecord,
-    Digest, Group, GroupKey, ImageKind, Kind, Name, Network, Node, NodeId, Partition,
+    Digest, Group, GroupKey, ImageKind, Kind, MetadataLayer, Name, Network, Node, NodeId,
+    Partition,
 };
 use hoist_store::{Key, Prefix, Record};
 use jiff::Timestamp;
@@ -27,6 +28,7 @@ pub enum Resource {
     Network(Arc<Network>),
     Artifact(Arc<Artifact>),
     BootConfig(Arc<BootConfig>),
+    MetadataLayer(Arc<MetadataLayer>),
     BootState(Arc<BootState>),
     Bss(Arc<BssRecord>),
     BssImage(Arc<BssImage>),
@@ -42,6 +44,7 @@ pub enum ResourceKey {
     Network(Name),
     Artifact(ArtifactName),
     BootConfig(Name),
+    MetadataLayer(Name),
     BootState(NodeId),
     Bss(BssKey),
     /// By the digest of the image's path, which may be longer than a key.
@@ -107,6 +110,7 @@ impl Resource {
             Self::Network(network) => ResourceKey::Network(network.name.clone()),
             Self::Artifact(artifact) => ResourceKey::Artifact(artifact.name.clone()),
             Self::BootConfig(config) => ResourceKey::BootConfig(config.name.clone()),
+            Self::MetadataLayer(layer) => ResourceKey::MetadataLayer(layer.name.clone()),
             Self::BootState(state) => ResourceKey::BootState(state.node),
             Self::Bss(record) => ResourceKey::Bss(record.key.clone()),
             Self::BssImage(image) => ResourceKey::of_image(&image.image),
@@ -132,6 +136,7 @@ impl Resource {
             Self::Network(network) => serde_json::to_vec(network),
             Self::Artifact(artifact) => serde_json::to_vec(artifact),
             Self::BootConfig(config) => serde_json::to_vec(config),
+            Self::MetadataLayer(layer) => serde_json::to_vec(layer),
             Self::BootState(state) => serde_json::to_vec(state),
             Self::Bss(record) => serde_json::to_vec(record),
             Self::BssImage(image) => serde_json::to_vec(image),
@@ -159,6 +164,7 @@ impl Resource {
             "network" => Self::Network(Arc::new(parse(record, value)?)),
             "artifact" => Self::Artifact(Arc::new(parse(record, value)?)),
             "boot-config" => Self::BootConfig(Arc::new(parse(record, value)?)),
+            "metadata-layer" => Self::MetadataLayer(Arc::new(parse(record, value)?)),
             "boot-state" => Self::BootState(Arc::new(parse(record, value)?)),
             "bss" => Self::Bss(Arc::new(parse(record, value)?)),
             "bss-image" => Self::BssImage(Arc::new(parse(record, value)?)),
@@ -191,6 +197,7 @@ impl ResourceKey {
             Self::Network(name) => format!("site/network/{name}"),
             Self::Artifact(name) => format!("site/artifact/{name}"),
             Self::BootConfig(name) => format!("site/boot-config/{name}"),
+            Self::MetadataLayer(name) => format!("site/metadata-layer/{name}"),
             Self::BootState(id) => format!("site/boot-state/{id}"),
             Self::Bss(key) => format!("site/bss/{}", escape(&key.to_string())),
             Self::BssImage(ImageKind::Kernel, path) => format!("site/bss-image/kernel-{path}"),
@@ -211,6 +218,7 @@ impl ResourceKey {
             "network" => Self::Network(name.parse().ok()?),
             "artifact" => Self::Artifact(name.parse().ok()?),
             "boot-config" => Self::BootConfig(name.parse().ok()?),
+            "metadata-layer" => Self::MetadataLayer(name.parse().ok()?),
             "boot-state" => Self::BootState(name.parse().ok()?),
             "bss" => Self::Bss(unescape(name)?.parse().ok()?),
             "bss-image" => {
@@ -279,6 +287,7 @@ mod tests {
             ResourceKey::Network("nmn".parse().expect("a name")),
             ResourceKey::Artifact("vmlinuz-6.1+a".parse().expect("a name")),
             ResourceKey::BootConfig("compute".parse().expect("a name")),
+            ResourceKey::MetadataLayer("site".parse().expect("a name")),
             ResourceKey::BootState(id),
             ResourceKey::Bss("x1203c4s2b1n0".parse().expect("a key")),
             ResourceKey::Bss("a4:bf:01:3c:5e:70".parse().expect("a key")),

@@ -13,7 +13,7 @@ mod past;
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -49,7 +49,7 @@ struct Inner {
     /// Held while writing and while taking in what others wrote.
     position: Mutex<Position>,
     brake: Brake,
-    rule: OnceLock<Arc<dyn Rule>>,
+    rules: RwLock<Vec<Arc<dyn Rule>>>,
     past: past::Past,
 }
 
@@ -236,14 +236,14 @@ impl Registry {
             contact: contact::Keeper::new(from),
             position: Mutex::new(position),
             brake,
-            rule: OnceLock::new(),
+            rules: RwLock::default(),
             past: past::Past::default(),
         }))
     }
 
-    /// Lets another context have its say about every plan. The first one stays.
-    pub fn set_rule(&self, rule: Arc<dyn Rule>) {
-        let _ = self.0.rule.set(rule);
+    /// Lets another context have its say about every plan.
+    pub fn add_rule(&self, rule: Arc<dyn Rule>) {
+        self.0.rules.write().unwrap_or_else(PoisonError::into_inner).push(rule);
     }
 
     /// The site as it was at a revision; `Err` with the oldest one that is still known.
@@ -364,7 +364,8 @@ impl Registry {
         draft: &mut impl FnMut(&mut Draft<'_>) -> Result<(), WriteError>,
     ) -> Result<Plan, WriteError> {
         let mut plan = plan(roster, terms, draft)?;
-        if let Some(rule) = self.0.rule.get() {
+        let rules = self.0.rules.read().unwrap_or_else(PoisonError::into_inner).clone();
+        for rule in rules {
             let refusals = rule.judge(roster, &mut plan);
             if !refusals.is_empty() {
                 return Err(WriteError::Refused(refusals));

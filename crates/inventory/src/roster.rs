@@ -16,8 +16,8 @@ use std::sync::{Arc, OnceLock};
 use hoist_model::selector::{BindError, Bound, Subject, Vocabulary};
 use hoist_model::{
     Artifact, ArtifactName, Boot, BootConfig, BootState, BssImage, BssImageKey, BssKey, BssRecord,
-    Group, GroupKey, GroupName, Lifecycle, Mac, Name, Network, Nid, Node, NodeId, Partition,
-    Selector, Xname,
+    Group, GroupKey, GroupName, Lifecycle, Mac, MetadataLayer, Name, Network, Nid, Node, NodeId,
+    Partition, Selector, Xname,
 };
 
 use crate::record::{AppliedSet, Resource, ResourceKey, Tombstone};
@@ -78,6 +78,7 @@ struct Rest {
     networks: BTreeMap<Name, Arc<Network>>,
     artifacts: BTreeMap<ArtifactName, Arc<Artifact>>,
     configs: BTreeMap<Name, Arc<BootConfig>>,
+    layers: BTreeMap<Name, Arc<MetadataLayer>>,
     sets: BTreeMap<Name, Arc<AppliedSet>>,
     tombstones: BTreeMap<(u64, NodeId), Tombstone>,
 }
@@ -400,6 +401,14 @@ impl Roster {
         self.rest.configs.values()
     }
 
+    pub fn metadata_layer(&self, name: &str) -> Option<&Arc<MetadataLayer>> {
+        self.rest.layers.get(name)
+    }
+
+    pub fn metadata_layers(&self) -> impl Iterator<Item = &Arc<MetadataLayer>> {
+        self.rest.layers.values()
+    }
+
     /// What was decided about a node's booting; most nodes have none.
     pub fn boot_state(&self, id: NodeId) -> Option<&Arc<BootState>> {
         self.records.states.get(&id)
@@ -467,6 +476,9 @@ impl Roster {
             ResourceKey::BootConfig(name) => {
                 rest.configs.get(name).cloned().map(Resource::BootConfig)
             }
+            ResourceKey::MetadataLayer(name) => {
+                rest.layers.get(name).cloned().map(Resource::MetadataLayer)
+            }
             ResourceKey::BootState(id) => self.boot_state(*id).cloned().map(Resource::BootState),
             ResourceKey::Bss(key) => self.bss(key).cloned().map(Resource::Bss),
             ResourceKey::BssImage(..) => {
@@ -489,6 +501,7 @@ impl Roster {
         let groups = rest.groups.values().cloned().map(Resource::Group);
         let artifacts = rest.artifacts.values().cloned().map(Resource::Artifact);
         let configs = rest.configs.values().cloned().map(Resource::BootConfig);
+        let layers = rest.layers.values().cloned().map(Resource::MetadataLayer);
         let states = self.boot_states().cloned().map(Resource::BootState);
         let records = self.bss_records().cloned().map(Resource::Bss);
         let images = self.bss_images().cloned().map(Resource::BssImage);
@@ -496,7 +509,8 @@ impl Roster {
         let gone = rest.tombstones.values().copied().map(Resource::Tombstone);
         let nodes = self.nodes().cloned().map(Resource::Node);
         let boot = artifacts.chain(configs).chain(states).chain(records).chain(images);
-        partitions.chain(networks).chain(groups).chain(boot).chain(sets).chain(gone).chain(nodes)
+        let site = partitions.chain(networks).chain(groups);
+        site.chain(boot).chain(layers).chain(sets).chain(gone).chain(nodes)
     }
 }
 
@@ -654,6 +668,7 @@ impl Home {
             | ResourceKey::Network(_)
             | ResourceKey::Artifact(_)
             | ResourceKey::BootConfig(_)
+            | ResourceKey::MetadataLayer(_)
             | ResourceKey::Set(_)
             | ResourceKey::Tombstone(..) => Self::Rest,
         }
@@ -674,6 +689,7 @@ impl Rest {
                 self.artifacts.insert(artifact.name.clone(), artifact);
             }
             Resource::BootConfig(config) => drop(self.configs.insert(config.name.clone(), config)),
+            Resource::MetadataLayer(layer) => drop(self.layers.insert(layer.name.clone(), layer)),
             Resource::Set(set) => drop(self.sets.insert(set.name.clone(), set)),
             Resource::Tombstone(tombstone) => {
                 self.tombstones.insert((tombstone.revision, tombstone.node), tombstone);
@@ -689,6 +705,7 @@ impl Rest {
             ResourceKey::Network(name) => drop(self.networks.remove(name)),
             ResourceKey::Artifact(name) => drop(self.artifacts.remove(name)),
             ResourceKey::BootConfig(name) => drop(self.configs.remove(name)),
+            ResourceKey::MetadataLayer(name) => drop(self.layers.remove(name)),
             ResourceKey::Set(name) => drop(self.sets.remove(name)),
             ResourceKey::Tombstone(revision, id) => drop(self.tombstones.remove(&(*revision, *id))),
             other => unreachable!("{other:?} lives elsewhere"),

@@ -13,8 +13,8 @@ pub use read::{DocumentError, from_json, read};
 
 use crate::fault::Fault;
 use crate::{
-    ArtifactName, ArtifactSpec, BootConfigSpec, GroupKey, GroupSpec, Name, NetworkSpec, NodeSpec,
-    PartitionSpec,
+    ArtifactName, ArtifactSpec, BootConfigSpec, GroupKey, GroupSpec, MetadataLayerSpec, Name,
+    NetworkSpec, NodeSpec, PartitionSpec,
 };
 
 /// The version of the document format.
@@ -29,6 +29,7 @@ pub enum Kind {
     Node,
     Artifact,
     BootConfig,
+    MetadataLayer,
 }
 
 /// One resource as declared.
@@ -54,12 +55,20 @@ pub enum Spec {
     Node(Box<NodeSpec>),
     Artifact(ArtifactSpec),
     BootConfig(Box<BootConfigSpec>),
+    MetadataLayer(Box<MetadataLayerSpec>),
 }
 
 impl Kind {
     /// In the order in which documents refer to each other, so that listings read well.
-    pub const ALL: [Self; 6] =
-        [Self::Partition, Self::Network, Self::Group, Self::Node, Self::Artifact, Self::BootConfig];
+    pub const ALL: [Self; 7] = [
+        Self::Partition,
+        Self::Network,
+        Self::Group,
+        Self::Node,
+        Self::Artifact,
+        Self::BootConfig,
+        Self::MetadataLayer,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -69,6 +78,7 @@ impl Kind {
             Self::Node => "Node",
             Self::Artifact => "Artifact",
             Self::BootConfig => "BootConfig",
+            Self::MetadataLayer => "MetadataLayer",
         }
     }
 
@@ -90,6 +100,7 @@ impl Kind {
             Self::Node => schemars::schema_for!(NodeSpec),
             Self::Artifact => schemars::schema_for!(ArtifactSpec),
             Self::BootConfig => schemars::schema_for!(BootConfigSpec),
+            Self::MetadataLayer => schemars::schema_for!(MetadataLayerSpec),
         };
         let mut spec = spec.to_value();
         let defs = spec.as_object_mut().and_then(|spec| spec.remove("$defs"));
@@ -128,6 +139,7 @@ impl Document {
             Spec::Node(spec) => spec.check(),
             Spec::Artifact(spec) => spec.check(),
             Spec::BootConfig(spec) => spec.check(),
+            Spec::MetadataLayer(spec) => spec.check(),
         }
     }
 
@@ -145,6 +157,7 @@ impl Spec {
             Self::Node(_) => Kind::Node,
             Self::Artifact(_) => Kind::Artifact,
             Self::BootConfig(_) => Kind::BootConfig,
+            Self::MetadataLayer(_) => Kind::MetadataLayer,
         }
     }
 }
@@ -179,6 +192,7 @@ impl Serialize for Document {
             Spec::Node(spec) => out.serialize_field("spec", spec)?,
             Spec::Artifact(spec) => out.serialize_field("spec", spec)?,
             Spec::BootConfig(spec) => out.serialize_field("spec", spec)?,
+            Spec::MetadataLayer(spec) => out.serialize_field("spec", spec)?,
         }
         out.end()
     }

@@ -63,6 +63,19 @@ pub(crate) enum Atom {
     State(Lifecycle),
 }
 
+/// What a selector of one exact atom speaks of: the site, or a thing that is named in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level<'a> {
+    Cluster,
+    Partition(&'a str),
+    /// Without a partition it is the group of that name in each of them.
+    Group {
+        partition: Option<&'a str>,
+        name: &'a str,
+    },
+    Node(&'a str),
+}
+
 impl Selector {
     pub fn everything() -> Self {
         Self(Expr::Atom(Atom::Everything))
@@ -75,6 +88,24 @@ impl Selector {
 
     pub fn is_everything(&self) -> bool {
         self.0 == Expr::Atom(Atom::Everything)
+    }
+
+    /// `None` for anything but one exact atom of those that have a level.
+    pub fn level(&self) -> Option<Level<'_>> {
+        let Expr::Atom(atom) = &self.0 else { return None };
+        match atom {
+            Atom::Everything => Some(Level::Cluster),
+            Atom::Partition(name) => name.as_exact().map(Level::Partition),
+            Atom::Group { partition, group } => {
+                let name = group.as_exact()?;
+                if partition.is_any() {
+                    return Some(Level::Group { partition: None, name });
+                }
+                Some(Level::Group { partition: Some(partition.as_exact()?), name })
+            }
+            Atom::Node(name) => name.as_exact().map(Level::Node),
+            _ => None,
+        }
     }
 
     /// What it means at this site.

@@ -7,7 +7,7 @@
 mod change;
 mod cloud_init;
 mod discovered;
-mod helper;
+pub(crate) mod helper;
 mod history;
 mod hosts;
 mod join_token;
@@ -15,6 +15,7 @@ mod native;
 mod notice;
 mod once;
 mod parameters;
+pub(crate) mod phone_home;
 mod refresh;
 mod script;
 mod service;
@@ -30,14 +31,16 @@ use hoist_api::admin::Context;
 use hoist_boot::Booter;
 use hoist_boot::rule::BootRule;
 use hoist_inventory::{Registry, States};
+use hoist_metadata::MetadataProvider;
 use hoist_model::PhoneHome;
 use http::{HeaderValue, header};
 use rustls_pki_types::CertificateDer;
 use tokio::sync::Semaphore;
 
-use cloud_init::Reports;
 use join_token::JoinTokens;
+pub(crate) use native::find as find_node;
 use notice::Notices;
+use phone_home::Reports;
 use refresh::Refresh;
 use whole_site::WholeSites;
 
@@ -100,6 +103,7 @@ pub struct Grounds {
     pub backend: &'static str,
     pub source: Option<Source>,
     pub contacts: Contacts,
+    pub metadata: Arc<dyn MetadataProvider>,
     pub data_dir: PathBuf,
 }
 
@@ -130,9 +134,9 @@ pub(crate) const OPEN: Plane = Plane::Lockable { context: Context::Boot };
 
 impl Boot {
     pub fn new(chassis: &Chassis, grounds: Grounds, settings: BootSettings) -> Self {
-        let Grounds { registry, states, backend, source, contacts, data_dir } = grounds;
-        let booter = Arc::new(Booter::new(settings.scripts));
-        registry.set_rule(Arc::new(BootRule::new(Arc::clone(&booter))));
+        let Grounds { registry, states, backend, source, contacts, metadata, data_dir } = grounds;
+        let booter = Arc::new(Booter::new(settings.scripts).with_metadata(metadata));
+        registry.add_rule(Arc::new(BootRule::new(Arc::clone(&booter))));
         Self {
             chassis: chassis.clone(),
             booter,
@@ -249,10 +253,10 @@ fn bss_routes() -> Vec<Route<Boot>> {
         Route::get("/user-data", OPEN, cloud_init::user_data)
             .summary("BSS: cloud-init's user-data of the node that asks")
             .gives_media(200, "text/yaml"),
-        Route::post("/phone-home", OPEN, cloud_init::phone_home)
+        Route::post("/phone-home", OPEN, phone_home::by_address)
             .summary("BSS: a node says that it is up")
             .takes::<PhoneHome>()
-            .body_limit(cloud_init::MAX_REPORT)
+            .body_limit(phone_home::MAX_REPORT)
             .gives_media(200, JSON),
     ]
 }

@@ -11,6 +11,7 @@ use hoist_inventory::import::Importer;
 use hoist_inventory::registry::{Brake, LoadError, LoadedFrom};
 use hoist_inventory::source::SourceError;
 use hoist_inventory::{Registry, States, controllers, last_good};
+use hoist_metadata::MetadataProvider;
 use hoist_store::url::Address;
 use hoist_store::{Store, StoreError};
 use jiff::Timestamp;
@@ -27,6 +28,8 @@ use crate::hsm::{self, Hsm};
 use crate::inventory::{self, Background, Inventory, STALE_AFTER, Source, SourceConfig, committer};
 use crate::jwks::JwksConfig;
 use crate::listen::Limits;
+use crate::metadata::key::KeyError;
+use crate::metadata::{self, Metadata, MetadataSettings, Providers};
 use crate::peer::Proxies;
 use crate::server::{Chassis, Retentions, Running, Server, StartError, Stopped};
 use crate::{backup, chain, database, registration};
@@ -58,6 +61,7 @@ pub struct Config {
     /// Who may say for whom they ask.
     pub proxies: Proxies,
     pub boot: BootSettings,
+    pub metadata: MetadataSettings,
 }
 
 impl Config {
@@ -76,6 +80,7 @@ impl Config {
             jwks: None,
             proxies: Proxies::default(),
             boot: BootSettings::default(),
+            metadata: MetadataSettings::default(),
         }
     }
 }
@@ -93,6 +98,8 @@ pub enum ControllerError {
     Source(#[from] SourceError),
     #[error("the services that booting involves cannot be used")]
     Helper(#[from] HelperError),
+    #[error("tokens for nodes cannot be made")]
+    Key(#[from] KeyError),
     #[error("the server cannot start")]
     Start(#[from] StartError),
     #[error("the store cannot be brought to the schema of this version")]
@@ -160,12 +167,16 @@ impl Controller {
             Some(config) => Some(open_source(config, &registry, &states).await?),
             None => None,
         };
+        let key = metadata::key::open(data_dir.path())?;
+        let providers = Arc::new(Providers::new(&key, &config.metadata)?);
+        let unknown = config.metadata.unknown;
         let grounds = Grounds {
             registry: registry.clone(),
             states: states.clone(),
             backend,
             source: source.clone(),
             contacts: Contacts::new(&config.boot.helpers)?,
+            metadata: Arc::clone(&providers) as Arc<dyn MetadataProvider>,
             data_dir: data_dir.path().to_owned(),
         };
         let (hsm_registry, hsm_states) = (registry.clone(), states.clone());
@@ -184,7 +195,9 @@ impl Controller {
             })
             .context(move |chassis| {
                 let boot = Boot::new(chassis, grounds, config.boot);
-                let routes = boot::routes(&boot);
+                let metadata = Metadata::new(&boot, key, providers, unknown);
+                let mut routes = boot::routes(&boot);
+                routes.extend(metadata::routes(&metadata));
                 boot.start();
                 routes
             })

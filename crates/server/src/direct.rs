@@ -23,6 +23,9 @@ use crate::peer::{GatewayPrefix, Peer, RequestId};
 /// What is known of a request before its body: a GET, of the path of its route.
 #[derive(Debug, Clone, Copy)]
 pub struct Head<'a> {
+    /// Without the prefix of a gateway and a slash at the end. Nothing in it has to be decoded where
+    /// the route has parameters.
+    pub path: &'a str,
     /// Empty without one.
     pub query: &'a str,
     pub fields: Fields<'a>,
@@ -43,7 +46,12 @@ pub enum Fields<'a> {
 pub struct Ready {
     pub content_type: &'static str,
     pub body: Bytes,
+    /// As it stands in the header. Whoever has one keeps the answer and asks again with it.
+    pub etag: Option<Arc<str>>,
 }
+
+/// How answers with an `ETag` may be kept: by who asked, who then asks whether it is still the same.
+pub(crate) const KEPT: &str = "private, no-cache";
 
 /// Answers now or not at all.
 pub(crate) type Answering = dyn Fn(&Head<'_>) -> Option<Ready> + Send + Sync;
@@ -51,6 +59,8 @@ pub(crate) type Answering = dyn Fn(&Head<'_>) -> Option<Ready> + Send + Sync;
 /// One route's way past the router.
 pub(crate) struct Direct {
     path: &'static str,
+    /// The path has parameters in it.
+    pattern: bool,
     answer: Arc<Answering>,
     served: Counter,
     seconds: Histogram,
@@ -98,16 +108,29 @@ impl Direct {
     pub(crate) fn new(path: &'static str, answer: Arc<Answering>) -> Self {
         Self {
             path,
+            pattern: path.contains('{'),
             answer,
             served: observe::requests("GET", path, StatusCode::OK),
             seconds: observe::seconds(path),
         }
     }
 
-    /// The one for a path, and what a gateway put in front of it.
-    pub(crate) fn find<'w>(ways: &'w [Self], path: &str) -> Option<(&'w Self, GatewayPrefix)> {
+    /// Those without parameters first: that is the order in which they are tried.
+    pub(crate) fn sort(ways: &mut [Self]) {
+        ways.sort_by_key(|way| way.pattern);
+    }
+
+    /// The one for a path, the path as it is routed, and what a gateway put in front of it.
+    pub(crate) fn find<'w, 'p>(
+        ways: &'w [Self],
+        path: &'p str,
+    ) -> Option<(&'w Self, &'p str, GatewayPrefix)> {
         let (prefix, path) = path::routed(path);
-        Some((ways.iter().find(|way| way.path == path)?, prefix))
+        Some((ways.iter().find(|way| way.is_of(path))?, path, prefix))
+    }
+
+    fn is_of(&self, path: &str) -> bool {
+        if self.pattern { fits(self.path, path) } else { self.path == path }
     }
 
     pub(crate) fn answer(&self, head: &Head<'_>, asked: Instant) -> Option<Ready> {
@@ -118,6 +141,18 @@ impl Direct {
         self.seconds.record(asked.elapsed().as_secs_f64());
         Some(ready)
     }
+}
+
+/// Whether the path is one of the template's: a parameter is one segment, not an empty one. One that
+/// has to be decoded is left to the router.
+fn fits(template: &str, path: &str) -> bool {
+    let mut given = path.split('/');
+    let each = template.split('/').all(|part| {
+        let is_one = |segment: &str| !segment.is_empty() && !segment.contains('%');
+        let parameter = part.starts_with('{');
+        given.next().is_some_and(|s| if parameter { is_one(s) } else { s == part })
+    });
+    each && given.next().is_none()
 }
 
 impl Head<'_> {
@@ -136,14 +171,18 @@ pub(crate) fn answer<B: Body>(
     if ways.is_empty() || request.method() != Method::GET || !request.body().is_end_stream() {
         return None;
     }
-    let (way, prefix) = Direct::find(ways, request.uri().path())?;
+    let (way, path, prefix) = Direct::find(ways, request.uri().path())?;
     let query = request.uri().query().unwrap_or_default();
-    let head = Head { query, fields: request.headers().into(), peer, prefix };
-    let Ready { content_type, body } = way.answer(&head, Instant::now())?;
+    let head = Head { path, query, fields: request.headers().into(), peer, prefix };
+    let Ready { content_type, body, etag } = way.answer(&head, Instant::now())?;
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Some(etag) = etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
+        headers.insert(header::ETAG, etag);
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(KEPT));
+    }
     if let Some(id) = head.request_id().and_then(|id| HeaderValue::from_str(id).ok()) {
         headers.insert(REQUEST_ID, id);
     }
@@ -153,5 +192,28 @@ pub(crate) fn answer<B: Body>(
 impl fmt::Debug for Direct {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "GET {}", self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_fits_its_template_segment_by_segment() {
+        let template = "/meta/v1/seed/{node}/{token}/{doc}";
+        assert!(fits(template, "/meta/v1/seed/a/b/meta-data"));
+        for other in [
+            "/meta/v1/seed/a/b",
+            "/meta/v1/seed/a/b/c/d",
+            "/meta/v1/seed//b/c",
+            "/meta/v1/seed/a/b/",
+            "/meta/v1/seed/a/%2e%2e/c",
+            "/meta/v2/seed/a/b/c",
+            "meta/v1/seed/a/b/c",
+            "",
+        ] {
+            assert!(!fits(template, other), "{other}");
+        }
     }
 }

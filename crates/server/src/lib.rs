@@ -25,6 +25,7 @@ pub mod inventory;
 pub mod jwks;
 mod lanes;
 mod listen;
+pub mod metadata;
 mod observe;
 pub mod openapi;
 mod path;

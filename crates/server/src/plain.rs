@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
-use crate::direct::{Direct, Fields, Head, Ready};
+use crate::direct::{Direct, Fields, Head, KEPT, Ready};
 use crate::peer::Peer;
 
 /// Requests of firmware have some two hundred bytes.
@@ -196,8 +196,8 @@ fn reply(
     }
     let Some(close) = closes(parsed.headers) else { return Reply::Other };
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let Some((way, prefix)) = Direct::find(ways, path) else { return Reply::Other };
-    let head = Head { query, fields: Fields::Lines(parsed.headers), peer, prefix };
+    let Some((way, path, prefix)) = Direct::find(ways, path) else { return Reply::Other };
+    let head = Head { path, query, fields: Fields::Lines(parsed.headers), peer, prefix };
     let Some(ready) = way.answer(&head, now) else { return Reply::Other };
     out.clear();
     write(out, &ready, date.at(now), head.request_id(), close);
@@ -228,7 +228,7 @@ fn closes(fields: &[httparse::Header<'_>]) -> Option<bool> {
 }
 
 fn write(out: &mut Vec<u8>, ready: &Ready, date: &str, id: Option<&str>, close: bool) {
-    let Ready { content_type, body } = ready;
+    let Ready { content_type, body, etag } = ready;
     let length = body.len();
     let wrote = write!(
         out,
@@ -236,6 +236,10 @@ fn write(out: &mut Vec<u8>, ready: &Ready, date: &str, id: Option<&str>, close: 
          content-length: {length}\r\ndate: {date}\r\n"
     );
     wrote.expect("writing to memory");
+    if let Some(etag) = etag {
+        let wrote = write!(out, "etag: {etag}\r\ncache-control: {KEPT}\r\n");
+        wrote.expect("writing to memory");
+    }
     if let Some(id) = id {
         out.extend_from_slice(b"x-request-id: ");
         out.extend_from_slice(id.as_bytes());
@@ -272,7 +276,11 @@ mod tests {
 
     fn answered(request: &[u8]) -> (Reply, String) {
         let answer = |head: &Head<'_>| {
-            Some(Ready { content_type: "text/plain", body: head.query.to_owned().into() })
+            Some(Ready {
+                content_type: "text/plain",
+                body: head.query.to_owned().into(),
+                etag: None,
+            })
         };
         let ways = [Direct::new("/boot/v1/bootscript", Arc::new(answer))];
         let addr = "192.0.2.1:1".parse().expect("an address");

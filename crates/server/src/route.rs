@@ -250,8 +250,9 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
     /// task, no layer, no span. With `None` the request takes the usual way, so the handler has to
     /// give the same answers.
     ///
-    /// Only for open routes without parameters in their path; one that the site has locked always
-    /// takes the usual way.
+    /// Only for open routes; one that the site has locked always takes the usual way. Where the path
+    /// has parameters, `answer` reads them from [`Head::path`], and also sees paths that the router
+    /// would give to a route without them.
     #[must_use]
     pub fn direct<F>(mut self, answer: F) -> Self
     where
@@ -371,13 +372,13 @@ impl RouteTable {
 
     /// The ways past the router that are open under this policy.
     pub(crate) fn direct(&self, policy: &Policy) -> Vec<Direct> {
-        self.routes
-            .iter()
-            .filter(|route| route.spec.needs(policy).is_none())
-            .filter_map(|Route { spec, direct, .. }| {
-                direct.as_ref().map(|answer| Direct::new(spec.path, Arc::clone(answer)))
-            })
-            .collect()
+        let open = self.routes.iter().filter(|route| route.spec.needs(policy).is_none());
+        let ways = open.filter_map(|Route { spec, direct, .. }| {
+            direct.as_ref().map(|answer| Direct::new(spec.path, Arc::clone(answer)))
+        });
+        let mut ways: Vec<_> = ways.collect();
+        Direct::sort(&mut ways);
+        ways
     }
 
     pub(crate) fn into_router(self, gate: &Arc<Gate>) -> Router {
@@ -484,7 +485,7 @@ impl RouteSpec {
 
     fn may_be_direct(&self) -> bool {
         let open = matches!(self.plane, Plane::Open | Plane::Lockable { .. });
-        open && self.method == Method::GET && !self.path.contains('{')
+        open && self.method == Method::GET
     }
 }
 

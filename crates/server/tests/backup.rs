@@ -168,6 +168,7 @@ async fn artifacts_travel_only_when_asked_for() {
         "store/000000.jsonl",
         "ca/root.key",
         "ca/root.pem",
+        "ca/site.key",
         "contents.json",
         "SHA256SUMS",
     ];

@@ -5,10 +5,13 @@ use hoist_api::artifact::ArtifactObject;
 use hoist_api::boot::BootConfigObject;
 use hoist_api::client::Client;
 use hoist_api::inventory::{Group, NetworkObject, PartitionObject};
+use hoist_api::metadata::MetadataLayerObject;
 use hoist_model::document::DocumentName;
 use hoist_model::{ArtifactName, ArtifactSpec, Document, Exit, GroupKey, Kind, Name, Spec};
 
-use super::{Shell, artifact, boot, export, group, network, node, partition, schema, selector};
+use super::{
+    Shell, artifact, boot, export, group, metadata, network, node, partition, schema, selector,
+};
 use crate::failure::Failure;
 use crate::node_ref;
 use crate::printer::Output;
@@ -23,7 +26,7 @@ use crate::table::Table;
 #[command(after_help = "Examples:\n  hoist get nodes\n  hoist get node login1 -o yaml\n  \
     hoist get nodes -l 'compute & label:rack=7' -o name\n  hoist get group default/gpu -o json")]
 pub(crate) struct GetArgs {
-    /// Partition, Network, Group, Node, Artifact or `BootConfig`
+    /// Partition, Network, Group, Node, Artifact, `BootConfig` or `MetadataLayer`
     #[arg(value_name = "KIND")]
     kind: String,
 
@@ -52,6 +55,7 @@ impl GetArgs {
             Kind::Partition => partitions(&client, self.name).await?,
             Kind::Artifact => artifacts(&client, self.name).await?,
             Kind::BootConfig => configs(&client, self.name).await?,
+            Kind::MetadataLayer => layers(&client, self.name).await?,
         };
         print(shell, &table, &documents)?;
         Ok(Exit::Done)
@@ -145,6 +149,19 @@ async fn configs(client: &Client, name: Option<String>) -> Result<Found, Failure
     Ok((table, configs.into_iter().map(document).collect()))
 }
 
+async fn layers(client: &Client, name: Option<String>) -> Result<Found, Failure> {
+    let layers = match name {
+        Some(name) => vec![metadata::find(client, &name).await?],
+        None => client.metadata_layers().await?.items,
+    };
+    let table = metadata::table(&layers);
+    let document = |layer: MetadataLayerObject| Document {
+        name: DocumentName::Plain(layer.name),
+        spec: Spec::MetadataLayer(Box::new(layer.spec)),
+    };
+    Ok((table, layers.into_iter().map(document).collect()))
+}
+
 /// Names in one selector; the longest ones still fit its limit of 8 KiB.
 const NAMES_AT_ONCE: usize = 64;
 
@@ -197,7 +214,7 @@ pub(crate) fn target(kind: Kind, name: &str) -> Result<String, Failure> {
     let name = match kind {
         Kind::Group => name.parse::<GroupKey>().map_err(|error| wrong(&error))?.to_string(),
         Kind::Artifact => name.parse::<ArtifactName>().map_err(|error| wrong(&error))?.to_string(),
-        Kind::Node | Kind::Network | Kind::Partition | Kind::BootConfig => {
+        Kind::Node | Kind::Network | Kind::Partition | Kind::BootConfig | Kind::MetadataLayer => {
             name.parse::<Name>().map_err(|error| wrong(&error))?.to_string()
         }
     };

@@ -63,6 +63,7 @@ fn candidates(before: &Roster, plan: &Plan) -> BTreeSet<NodeId> {
             ResourceKey::Network(_)
             | ResourceKey::Artifact(_)
             | ResourceKey::BootConfig(_)
+            | ResourceKey::MetadataLayer(_)
             | ResourceKey::BootState(_)
             | ResourceKey::Bss(_)
             | ResourceKey::BssImage(..)

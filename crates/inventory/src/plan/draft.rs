@@ -6,8 +6,9 @@ use std::sync::Arc;
 use hoist_model::document::{Document, DocumentName, Spec};
 use hoist_model::{
     Artifact, ArtifactName, ArtifactSpec, BootConfig, BootConfigSpec, BootState, BssImage,
-    BssImageKey, BssKey, BssRecord, Fault, Group, GroupKey, GroupSpec, HandOut, Kind, Name,
-    Network, NetworkSpec, Node, NodeId, NodeSpec, Partition, PartitionSpec, Provenance,
+    BssImageKey, BssKey, BssRecord, Fault, Group, GroupKey, GroupSpec, HandOut, Kind,
+    MetadataLayer, MetadataLayerSpec, Name, Network, NetworkSpec, Node, NodeId, NodeSpec,
+    Partition, PartitionSpec, Provenance,
 };
 use jiff::Timestamp;
 
@@ -26,6 +27,7 @@ pub struct Draft<'a> {
     pub(super) networks: BTreeMap<Name, Option<Network>>,
     pub(super) artifacts: BTreeMap<ArtifactName, Option<Artifact>>,
     pub(super) configs: BTreeMap<Name, Option<BootConfig>>,
+    layers: BTreeMap<Name, Option<MetadataLayer>>,
     pub(super) states: BTreeMap<NodeId, Option<BootState>>,
     pub(super) bss: BTreeMap<BssKey, Option<BssRecord>>,
     pub(super) images: BTreeMap<BssImageKey, Option<BssImage>>,
@@ -50,6 +52,7 @@ impl<'a> Draft<'a> {
             networks: BTreeMap::new(),
             artifacts: BTreeMap::new(),
             configs: BTreeMap::new(),
+            layers: BTreeMap::new(),
             states: BTreeMap::new(),
             bss: BTreeMap::new(),
             images: BTreeMap::new(),
@@ -103,6 +106,9 @@ impl<'a> Draft<'a> {
                 }
                 (Spec::BootConfig(spec), DocumentName::Plain(name)) => {
                     self.put_boot_config(name, *spec);
+                }
+                (Spec::MetadataLayer(spec), DocumentName::Plain(name)) => {
+                    self.put_metadata_layer(name, *spec);
                 }
                 (spec, name) => unreachable!("a {} named {name}", spec.kind()),
             }
@@ -177,6 +183,11 @@ impl<'a> Draft<'a> {
     pub fn put_boot_config(&mut self, name: Name, spec: BootConfigSpec) {
         let config = BootConfig { name: name.clone(), spec, revision: 0 };
         self.configs.insert(name, Some(config));
+    }
+
+    pub fn put_metadata_layer(&mut self, name: Name, spec: MetadataLayerSpec) {
+        let layer = MetadataLayer { name: name.clone(), spec, revision: 0 };
+        self.layers.insert(name, Some(layer));
     }
 
     /// Changes what is decided about a node's booting. One that says nothing is removed.
@@ -366,6 +377,11 @@ impl<'a> Draft<'a> {
                 let Some(name) = found else { return false };
                 self.configs.insert(name, None);
             }
+            Kind::MetadataLayer => {
+                let found = self.roster.metadata_layer(name).map(|layer| layer.name.clone());
+                let Some(name) = found else { return false };
+                self.layers.insert(name, None);
+            }
             Kind::Network => {
                 let found = self.roster.network(name).map(|network| network.name.clone());
                 let Some(name) = found else { return false };
@@ -481,6 +497,7 @@ impl Draft<'_> {
         self.plan_rest(&mut plan);
         self.plan_nodes(&mut plan);
         self.plan_boot(&mut plan);
+        self.plan_layers(&mut plan);
         self.plan_records(&mut plan);
         self.plan_sets(&mut plan);
         affected::find(self.roster, &mut plan, self.now);
@@ -578,6 +595,19 @@ impl Draft<'_> {
                 .map(|c| Resource::BootConfig(Arc::new(BootConfig { revision, ..c })));
             let key = ResourceKey::BootConfig(name.clone());
             plan_one(plan, Kind::BootConfig, &name, before, after, put, key);
+        }
+    }
+
+    fn plan_layers(&mut self, plan: &mut Plan) {
+        let revision = plan.base + 1;
+        for (name, layer) in std::mem::take(&mut self.layers) {
+            let before = self.roster.metadata_layer(&name).map(|before| &before.spec);
+            let after = layer.as_ref().map(|after| &after.spec);
+            let put = layer
+                .clone()
+                .map(|l| Resource::MetadataLayer(Arc::new(MetadataLayer { revision, ..l })));
+            let key = ResourceKey::MetadataLayer(name.clone());
+            plan_one(plan, Kind::MetadataLayer, &name, before, after, put, key);
         }
     }
 

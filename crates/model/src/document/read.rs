@@ -200,6 +200,7 @@ fn one(piece: &Piece<'_>) -> Result<Document, Vec<Found>> {
         Kind::Node => Spec::Node(piece.spec(&subject)?),
         Kind::Artifact => Spec::Artifact(piece.needed_spec(&subject)?),
         Kind::BootConfig => Spec::BootConfig(piece.spec(&subject)?),
+        Kind::MetadataLayer => Spec::MetadataLayer(piece.spec(&subject)?),
     };
     let document = Document { name, spec };
     let faults = document.check();

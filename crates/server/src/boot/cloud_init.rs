@@ -1,47 +1,26 @@
-//! `/meta-data`, `/user-data` and `/phone-home`: cloud-init as BSS serves it, at the root.
+//! `/meta-data` and `/user-data`: cloud-init as BSS serves it, at the root.
 //!
 //! Who asks is known by address alone.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
-use hoist_boot::answer::mode;
 use hoist_boot::bss::host_name;
 use hoist_boot::cloud_init::{self, Document};
-use hoist_boot::{Standing, bss};
 use hoist_inventory::Roster;
-use hoist_inventory::plan::Draft;
-use hoist_inventory::registry::Terms;
-use hoist_model::{BootMode, BootParameters, CloudInit, Node, NodeId, PhoneHome};
+use hoist_model::Node;
 use http::{HeaderMap, HeaderValue, header};
 use serde::Deserialize;
-use serde_json::{Map, Value};
-use tokio::time::Instant;
 
-use super::once::Settled;
 use super::sightings::Endpoint;
 use super::{Boot, bss_json};
-use crate::auth::AuditContext;
-use crate::extract::{Query, read_body};
+use crate::extract::Query;
 use crate::failure::Failure;
 use crate::peer::Peer;
 
-/// Largest report of a node: a few public keys.
-pub(super) const MAX_REPORT: usize = 64 * 1024;
-
-/// Least time between two reports of one node that are written.
-const REPORT_EVERY: Duration = Duration::from_secs(5);
-
-/// Nodes whose last report is remembered; beyond that, the old ones are forgotten.
-const MAX_REPORTERS: usize = 10_000;
-
 const YAML: HeaderValue = HeaderValue::from_static("text/yaml");
-const FORM: &str = "application/x-www-form-urlencoded";
 
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Wanted {
@@ -89,7 +68,7 @@ pub(super) async fn user_data(
 }
 
 /// The only node with the address; a disabled one gets nothing.
-fn asking(roster: &Roster, address: IpAddr) -> Result<Option<&Node>, Failure> {
+pub(super) fn asking(roster: &Roster, address: IpAddr) -> Result<Option<&Node>, Failure> {
     let found = roster.by_ip(address);
     let [node] = found.as_slice() else { return Ok(None) };
     if !node.spec.enabled {
@@ -97,153 +76,4 @@ fn asking(roster: &Roster, address: IpAddr) -> Result<Option<&Node>, Failure> {
         return Err(Failure::new(Code::NotFound, detail));
     }
     Ok(Some(node))
-}
-
-/// Keeps what the node says in its record. A node that was being installed is done with it.
-pub(super) async fn phone_home(
-    State(boot): State<Boot>,
-    peer: Peer,
-    audit: AuditContext,
-    request: Request,
-) -> Result<Response, Failure> {
-    let address = boot.chassis.proxies.client(&peer, request.headers());
-    let form = is_form(request.headers());
-    let body = read_body(request).await?;
-    let report = read_report(&body, form)?;
-    let roster = boot.registry.roster();
-    let node = asking(&roster, address)?.ok_or_else(|| {
-        Failure::new(Code::NotFound, format!("Not Found: no node has the address {address}"))
-    })?;
-    let installed = boot.is_installing(&roster, node);
-    if !installed && bss::own_record(&roster, node, None).is_none() {
-        let detail = format!("Not Found: {} has no boot parameters", host_name(node));
-        return Err(Failure::new(Code::NotFound, detail));
-    }
-    if boot.reports.is_too_soon(node.id, Instant::now()) {
-        return Err(Failure::new(Code::TooManyRequests, "you report too often"));
-    }
-    let now = boot.chassis.clock.now();
-    let mut settled = Settled::new();
-    let draft = |draft: &mut Draft<'_>| {
-        keep_report(draft, node, &report);
-        if installed {
-            settled = boot.has_installed(draft, node.id, "phone-home", now);
-        }
-        Ok(())
-    };
-    let committer = boot.chassis.audit.committer(audit.draft());
-    // One node, and it cannot say how many it means.
-    let terms = Terms { no_brake: true, ..Terms::default() };
-    if let Err(error) = boot.registry.write(terms, &committer, draft).await {
-        boot.reports.forget(node.id);
-        return Err(error.into());
-    }
-    boot.one_boots.written(&settled);
-    let cloud_init = CloudInit { phone_home: report, ..CloudInit::default() };
-    let hosts = vec![host_name(node)];
-    Ok(bss_json(&BootParameters { hosts, cloud_init, ..BootParameters::default() }))
-}
-
-fn keep_report(draft: &mut Draft<'_>, node: &Node, report: &PhoneHome) {
-    let record = bss::own_record(draft.roster(), node, None).map(|record| (**record).clone());
-    if let Some(mut record) = record {
-        record.cloud_init.get_or_insert_default().phone_home = report.clone();
-        draft.put_bss(record);
-    }
-}
-
-/// cloud-init itself reports as a form; BSS knows only JSON.
-fn is_form(headers: &HeaderMap) -> bool {
-    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    given.is_some_and(|given| given.split(';').next().unwrap_or_default().trim() == FORM)
-}
-
-fn read_report(body: &[u8], form: bool) -> Result<PhoneHome, Failure> {
-    let unreadable =
-        |reason: String| Failure::new(Code::MalformedBody, format!("Bad Request: {reason}"));
-    let first = serde_json::Deserializer::from_slice(body).into_iter::<Value>().next();
-    let value = match first {
-        Some(Ok(value)) => value,
-        _ if form => Value::Object(form_members(body)),
-        Some(Err(error)) => return Err(unreadable(format!("the body is not JSON: {error}"))),
-        None => return Err(unreadable("the body is empty; send a JSON object".to_owned())),
-    };
-    PhoneHome::from_value(value).map_err(|error| unreadable(error.to_string()))
-}
-
-fn form_members(body: &[u8]) -> Map<String, Value> {
-    let pairs = form_urlencoded::parse(body);
-    pairs.map(|(name, value)| (name.into_owned(), Value::String(value.into_owned()))).collect()
-}
-
-impl Boot {
-    fn is_installing(&self, roster: &std::sync::Arc<Roster>, node: &Node) -> bool {
-        let state = self.one_boots.state(roster, node.id);
-        if state.as_ref().is_some_and(|state| state.installing.is_some()) {
-            return true;
-        }
-        let standing = Standing::new(state.as_deref());
-        let choice = self.booter.table(roster).best(roster, node, None, standing);
-        mode(node, standing, choice.as_ref()) == BootMode::Install
-    }
-}
-
-/// When each node last reported: nobody gives a token here, so nobody may write without end.
-#[derive(Debug, Default)]
-pub(super) struct Reports(Mutex<HashMap<NodeId, Instant>>);
-
-impl Reports {
-    fn is_too_soon(&self, node: NodeId, now: Instant) -> bool {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let recent = |at: &Instant| now.duration_since(*at) < REPORT_EVERY;
-        if last.get(&node).is_some_and(recent) {
-            return true;
-        }
-        if last.len() >= MAX_REPORTERS {
-            last.retain(|_, at| recent(at));
-        }
-        last.insert(node, now);
-        false
-    }
-
-    /// What was not written may be tried again at once.
-    fn forget(&self, node: NodeId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&node);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reports_are_read_as_json_and_as_cloud_init_sends_them() {
-        let json = br#"{"PUB_KEY_RSA": "ssh-rsa A", "fqdn": "n1.example.org", "other": 1}"#;
-        let form = b"pub_key_rsa=ssh-rsa+A&fqdn=n1.example.org&other=1";
-        let read = read_report(json, false).unwrap();
-        assert_eq!(read.pub_key_rsa, "ssh-rsa A");
-        assert_eq!(read_report(form, true).unwrap(), read);
-        for wrong in [&b""[..], b"{", b"[]", br#"{"fqdn": 1}"#, form] {
-            assert_eq!(read_report(wrong, false).unwrap_err().problem().status, 400);
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_node_reports_once_in_a_while_and_memory_is_bounded() {
-        let reports = Reports::default();
-        let node = |n: u128| NodeId::from_bits(n);
-        assert!(!reports.is_too_soon(node(1), Instant::now()));
-        assert!(reports.is_too_soon(node(1), Instant::now()));
-        assert!(!reports.is_too_soon(node(2), Instant::now()));
-        reports.forget(node(2));
-        assert!(!reports.is_too_soon(node(2), Instant::now()));
-        tokio::time::advance(REPORT_EVERY).await;
-        assert!(!reports.is_too_soon(node(1), Instant::now()));
-        tokio::time::advance(REPORT_EVERY).await;
-        for n in 0..2 * MAX_REPORTERS as u128 {
-            tokio::time::advance(Duration::from_millis(1)).await;
-            reports.is_too_soon(node(n), Instant::now());
-        }
-        assert!(reports.0.lock().unwrap().len() <= MAX_REPORTERS);
-    }
 }

@@ -19,7 +19,7 @@ pub enum HelperError {
 
 /// Trusts `authorities` besides nothing else, or the machine's if there are none. `plain` never
 /// meets a certificate, and works on a machine without authorities.
-pub(super) fn client(
+pub(crate) fn client(
     authorities: &[CertificateDer<'static>],
     plain: bool,
 ) -> Result<reqwest::Client, HelperError> {

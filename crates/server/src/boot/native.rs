@@ -67,7 +67,7 @@ pub(super) fn routes() -> Vec<Route<Boot>> {
 }
 
 /// A node as people name it in a path: by name, xname, MAC, nid or id.
-pub(super) fn find<'r>(
+pub(crate) fn find<'r>(
     roster: &'r Roster,
     sight: &Sight,
     text: &str,
@@ -159,9 +159,7 @@ async fn script(
             let roster = Arc::new(roster);
             let sight = sight(&principal, Verb::Read, &roster);
             let node = find(&roster, &sight, &node)?;
-            // One of its own: what is worked out for the current roster stays where it is.
-            let booter = Booter::new(boot.booter.settings().clone());
-            boot.script_of(&booter, &roster, node, place, false)?
+            boot.script_of(&boot.booter.another(), &roster, node, place, false)?
         }
     };
     Ok(([(header::CONTENT_TYPE, TEXT)], text).into_response())

@@ -30,7 +30,7 @@ pub(super) fn direct(boot: &Boot, head: &Head<'_>) -> Option<Ready> {
     let Answer::Script { text, served } = answer else { return None };
     let text = boot.served(head, &asked, text, &served, now);
     boot.tell(head.peer, head.fields);
-    Some(Ready { content_type: TEXT, body: text.into() })
+    Some(Ready { content_type: TEXT, body: text.into(), etag: None })
 }
 
 pub(super) async fn bootscript(
@@ -54,7 +54,8 @@ pub(super) async fn bootscript(
     };
     match answer {
         Answer::Script { text, served } => {
-            let head = Head { query, fields: (&headers).into(), peer: &peer, prefix };
+            let path = uri.path();
+            let head = Head { path, query, fields: (&headers).into(), peer: &peer, prefix };
             let text = boot.served(&head, &asked, text, &served, now);
             Ok(([(header::CONTENT_TYPE, TEXT)], text).into_response())
         }

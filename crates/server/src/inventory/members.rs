@@ -184,7 +184,11 @@ fn other_documents(roster: &Roster) -> impl Iterator<Item = Document> {
         name: DocumentName::Plain(config.name.clone()),
         spec: Spec::BootConfig(Box::new(config.spec.clone())),
     });
-    partitions.chain(networks).chain(groups).chain(artifacts).chain(configs)
+    let layers = roster.metadata_layers().map(|layer| Document {
+        name: DocumentName::Plain(layer.name.clone()),
+        spec: Spec::MetadataLayer(Box::new(layer.spec.clone())),
+    });
+    partitions.chain(networks).chain(groups).chain(artifacts).chain(configs).chain(layers)
 }
 
 fn lines(documents: impl Iterator<Item = Document>) -> Vec<u8> {

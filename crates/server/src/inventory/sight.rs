@@ -75,10 +75,13 @@ impl Commit for Scoped {
 
     fn review(&self, before: &Roster, plan: &Plan) -> Result<(), WriteError> {
         let forbidden = |subject: String| Err(WriteError::Forbidden { subject });
-        // What machines boot is another right than what machines there are.
-        if !matches!(self.principal.reach(Verb::Write, Context::Boot), Reach::All) {
+        // What machines boot and are told are other rights than what machines there are.
+        for context in [Context::Boot, Context::Metadata] {
+            if matches!(self.principal.reach(Verb::Write, context), Reach::All) {
+                continue;
+            }
             let touched = plan.puts.iter().map(Resource::key).chain(plan.deletes.iter().cloned());
-            if let Some(key) = touched.into_iter().find(is_boot) {
+            if let Some(key) = touched.into_iter().find(|key| context_of(key) == context) {
                 return forbidden(told(&key));
             }
         }
@@ -87,7 +90,7 @@ impl Commit for Scoped {
             return Ok(());
         }
         let known = |id| before.by_id(id).is_none_or(|node| sight.reaches(before, node));
-        for put in plan.puts.iter().filter(|put| !is_boot(&put.key())) {
+        for put in plan.puts.iter().filter(|put| is_inventory(&put.key())) {
             match put {
                 // Neither a node out of reach, nor one moved out of it.
                 Resource::Node(node) if known(node.id) && sight.reaches(before, node) => {}
@@ -97,7 +100,7 @@ impl Commit for Scoped {
                 other => return forbidden(told(&other.key())),
             }
         }
-        for key in plan.deletes.iter().filter(|key| !is_boot(key)) {
+        for key in plan.deletes.iter().filter(|key| is_inventory(key)) {
             match key {
                 ResourceKey::Node(id) | ResourceKey::BootState(id) if known(*id) => {}
                 // By its name: that is how whoever removes a node they cannot see called it.
@@ -112,15 +115,26 @@ impl Commit for Scoped {
     }
 }
 
-/// Declared in the context `boot`. A boot state goes with its node, and may.
-fn is_boot(key: &ResourceKey) -> bool {
-    matches!(
-        key,
+fn is_inventory(key: &ResourceKey) -> bool {
+    context_of(key) == Context::Inventory
+}
+
+/// Where it is declared. A boot state goes with its node, and may.
+fn context_of(key: &ResourceKey) -> Context {
+    match key {
         ResourceKey::Artifact(_)
-            | ResourceKey::BootConfig(_)
-            | ResourceKey::Bss(_)
-            | ResourceKey::BssImage(..)
-    )
+        | ResourceKey::BootConfig(_)
+        | ResourceKey::Bss(_)
+        | ResourceKey::BssImage(..) => Context::Boot,
+        ResourceKey::MetadataLayer(_) => Context::Metadata,
+        ResourceKey::Node(_)
+        | ResourceKey::Group(_)
+        | ResourceKey::Partition(_)
+        | ResourceKey::Network(_)
+        | ResourceKey::BootState(_)
+        | ResourceKey::Set(_)
+        | ResourceKey::Tombstone(..) => Context::Inventory,
+    }
 }
 
 fn told(key: &ResourceKey) -> String {
@@ -131,6 +145,7 @@ fn told(key: &ResourceKey) -> String {
         ResourceKey::Network(name) => format!("{} {name}", Kind::Network),
         ResourceKey::Artifact(name) => format!("{} {name}", Kind::Artifact),
         ResourceKey::BootConfig(name) => format!("{} {name}", Kind::BootConfig),
+        ResourceKey::MetadataLayer(name) => format!("{} {name}", Kind::MetadataLayer),
         ResourceKey::BootState(id) => format!("the boot state of {id}"),
         ResourceKey::Bss(key) => format!("the boot parameters of {key}"),
         ResourceKey::BssImage(..) => "the parameters of an image".to_owned(),

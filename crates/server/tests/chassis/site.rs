@@ -213,7 +213,7 @@ fn direct_test(head: &Head<'_>) -> Option<Ready> {
         "big" => "b".repeat(BIG),
         _ => format!("direct {}", head.prefix.as_str()),
     };
-    Some(Ready { content_type: "text/plain", body: body.into() })
+    Some(Ready { content_type: "text/plain", body: body.into(), etag: None })
 }
 
 fn test_routes(gates: &Arc<Gates>) -> Vec<Route> {

@@ -72,6 +72,9 @@ fn tag_of(roster: &Roster, kind: Kind, name: &str) -> Option<String> {
         Kind::BootConfig => roster
             .boot_config(name)
             .map(|config| etag::of_object(roster, kind, name, config.revision)),
+        Kind::MetadataLayer => roster
+            .metadata_layer(name)
+            .map(|layer| etag::of_object(roster, kind, name, layer.revision)),
         Kind::Node => {
             roster.by_name(name).map(|node| etag::of_node(roster, node.id, node.revision))
         }

@@ -12,7 +12,7 @@ use super::{TemplateError, told};
 const FILTERS: [&str; 10] =
     ["default", "d", "lower", "upper", "trim", "length", "first", "last", "int", "items"];
 
-pub(super) fn check(source: &str, syntax: SyntaxConfig) -> Result<(), TemplateError> {
+pub(crate) fn check(source: &str, syntax: SyntaxConfig) -> Result<(), TemplateError> {
     let template = parse(source, "template", syntax).map_err(|error| told(&error))?;
     statement(&template)
 }

@@ -1,0 +1,75 @@
+//! Bodies of `/meta/v1`: the layers, and what they come to for a node.
+
+use hoist_model::{MetadataLayer, MetadataLayerSpec, Name, NodeId};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A metadata layer. It is written as a document, with `POST /inventory/v1/apply`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MetadataLayerObject {
+    pub name: Name,
+    #[serde(flatten)]
+    pub spec: MetadataLayerSpec,
+    /// How many nodes it speaks of.
+    pub nodes: usize,
+    pub revision: u64,
+}
+
+impl MetadataLayerObject {
+    pub fn from_stored(layer: &MetadataLayer, nodes: usize) -> Self {
+        Self { name: layer.name.clone(), spec: layer.spec.clone(), nodes, revision: layer.revision }
+    }
+}
+
+/// `GET /meta/v1/nodes/{node}/render`: what a node would be told. Secrets are shown as `(secret)`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Rendering {
+    pub node: Name,
+    pub id: NodeId,
+    pub revision: u64,
+    /// The layers that speak of the node; later ones go over earlier ones.
+    pub layers: Vec<UsedLayer>,
+    pub documents: Vec<RenderedDocument>,
+    /// Where every key comes from, if that was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trace: Vec<TracedKey>,
+    /// Layers that are left out because something in them fails for this node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<FailedLayer>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UsedLayer {
+    pub name: Name,
+    /// `*`, `partition:p1`, `group:gpu` or `node:n1`.
+    pub selector: String,
+    pub priority: i32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RenderedDocument {
+    /// `meta-data`, `user-data`, `vendor-data` or `network-config`.
+    pub document: String,
+    /// Empty when there is nothing to say.
+    pub text: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TracedKey {
+    pub document: String,
+    /// Such as `ntp.servers[0]`.
+    pub key: String,
+    /// The layer it comes from: `layer:site`, or `network:mgmt` or `hoist` for what no layer says.
+    pub from: String,
+    /// Whose values it took the place of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub over: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FailedLayer {
+    pub layer: Name,
+    /// Where in the layer.
+    pub at: String,
+    pub reason: String,
+}

@@ -1,0 +1,89 @@
+//! The settings of nodes' documents: `[metadata]`.
+
+use hoist_model::GroupKey;
+use hoist_server::metadata::{MetadataSettings, Mode};
+
+use crate::settings::{SettingError, Settings};
+
+pub(super) fn settings(settings: &Settings) -> Result<MetadataSettings, SettingError> {
+    Ok(MetadataSettings {
+        mode: mode(settings)?,
+        groups: groups(settings)?,
+        unknown: settings.parse("metadata.unknown")?,
+        authorities: settings.authorities("metadata.ca")?,
+    })
+}
+
+fn mode(settings: &Settings) -> Result<Mode, SettingError> {
+    let (word, argument) = (settings.text("metadata.mode"), settings.text("metadata.argument"));
+    let mode = Mode::parse(word, settings.given("metadata.url"), argument);
+    mode.map_err(|error| settings.wrong("metadata.mode", error.to_string()))
+}
+
+/// `PARTITION/GROUP=MODE URL`, by commas; without a URL where the mode needs none.
+fn groups(settings: &Settings) -> Result<Vec<(GroupKey, Mode)>, SettingError> {
+    let one = |text: &str| {
+        let wrong = |reason: String| settings.wrong("metadata.groups", reason);
+        let form = || wrong(format!("`{text}` is not PARTITION/GROUP=MODE URL"));
+        let (group, rest) = text.split_once('=').ok_or_else(form)?;
+        let mut words = rest.split_whitespace();
+        let (Some(mode), url, None) = (words.next(), words.next(), words.next()) else {
+            return Err(form());
+        };
+        let group = group.trim().parse::<GroupKey>().map_err(|error| wrong(error.to_string()))?;
+        let mode = Mode::parse(mode, url, settings.text("metadata.argument"));
+        Ok((group, mode.map_err(|error| wrong(format!("`{text}`: {error}")))?))
+    };
+    settings.list("metadata.groups").map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(values: &[(&'static str, &str)]) -> Settings {
+        let mut settings = Settings::new();
+        for (key, value) in values {
+            settings.set_flag(key, "--flag", Some((*value).to_owned()));
+        }
+        settings
+    }
+
+    #[test]
+    fn a_site_has_a_mode_and_its_groups_may_have_others() {
+        let read = settings(&with(&[])).unwrap();
+        assert_eq!((read.mode, read.groups.len()), (Mode::Builtin, 0));
+        let groups = "p1/login=proxy http://ci:27777/cloud-init, gpu=none,x=builtin";
+        let read = settings(&with(&[
+            ("metadata.mode", "redirect"),
+            ("metadata.url", "http://other/{name}"),
+            ("metadata.groups", groups),
+        ]));
+        let read = read.unwrap();
+        let proxy = Mode::parse("proxy", Some("http://ci:27777/cloud-init"), "").unwrap();
+        let expected = [
+            ("p1/login".parse().unwrap(), proxy),
+            ("default/gpu".parse().unwrap(), Mode::None),
+            ("default/x".parse().unwrap(), Mode::Builtin),
+        ];
+        assert_eq!(read.groups, expected);
+        assert_eq!(read.mode.as_str(), "redirect");
+    }
+
+    #[test]
+    fn what_cannot_be_is_told_with_its_place() {
+        for (values, expected) in [
+            (&[("metadata.mode", "kettle")][..], "there are builtin, external"),
+            (&[("metadata.mode", "proxy")], "needs the URL"),
+            (&[("metadata.url", "http://h")], "takes no URL"),
+            (&[("metadata.unknown", "ignore")], "there are hold, default and deny"),
+            (&[("metadata.groups", "gpu")], "PARTITION/GROUP=MODE URL"),
+            (&[("metadata.groups", "gpu=proxy http://h more")], "PARTITION/GROUP=MODE URL"),
+            (&[("metadata.groups", "g p=none")], "g p"),
+            (&[("metadata.groups", "gpu=redirect")], "needs the URL"),
+        ] {
+            let error = settings(&with(values)).unwrap_err().to_string();
+            assert!(error.contains(expected), "{values:?}: {error}");
+        }
+    }
+}

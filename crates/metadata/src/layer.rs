@@ -1,0 +1,295 @@
+//! A layer ready to be rendered: its templates are compiled, its secrets found.
+
+use std::sync::Arc;
+
+use hoist_model::metadata_layer::{PartOf, PartType};
+use hoist_model::{MetadataLayer, Secret};
+use hoist_template::Templates;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::merge::Origin;
+use crate::secret::{Secrets, shown};
+
+/// Instructions one text may take.
+const FUEL: u64 = 10_000;
+/// Most texts of a layer that are templates.
+pub const MAX_TEMPLATES: usize = 128;
+/// Longest text that a template makes.
+pub const MAX_TEXT: usize = 256 * 1024;
+
+/// How templates begin. Comments (`{#`) alone make none: shells write `${#name}`.
+const MARKERS: [&str; 2] = ["{{", "{%"];
+
+/// What a text in a client's template must not contain unless it is meant.
+pub(crate) fn has_client_syntax(text: &str) -> bool {
+    text.contains("{{") || text.contains("{%") || text.contains("{#")
+}
+
+#[derive(Debug)]
+pub struct Layer {
+    pub source: Arc<MetadataLayer>,
+    pub origin: Origin,
+    hostname: Option<Piece>,
+    public_keys: Vec<Piece>,
+    meta_data: Vec<(String, Piece)>,
+    user_data: Vec<(String, Piece)>,
+    vendor_data: Vec<(String, Piece)>,
+    parts: Vec<(PartOf, PartType, Piece)>,
+    templates: Templates,
+    /// What is wrong with it for every node.
+    broken: Option<Failed>,
+}
+
+/// Why a layer says nothing about a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failed {
+    pub layer: hoist_model::Name,
+    /// Where in the layer, such as `user_data.runcmd[0]`.
+    pub at: String,
+    pub reason: String,
+}
+
+/// What a layer says about one node.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    pub(crate) hostname: Option<String>,
+    pub(crate) public_keys: Vec<String>,
+    pub(crate) meta_data: Map<String, Value>,
+    pub(crate) user_data: Map<String, Value>,
+    pub(crate) vendor_data: Map<String, Value>,
+    pub(crate) parts: Vec<(PartOf, PartType, String)>,
+    /// About how much it is.
+    pub(crate) size: usize,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Plain(Value),
+    /// By its place in the layer, which is also its name.
+    Template(String),
+    Secret(String, Secret),
+    List(Vec<Piece>),
+    Map(Vec<(String, Piece)>),
+}
+
+impl Layer {
+    pub fn new(source: &Arc<MetadataLayer>) -> Self {
+        let spec = &source.spec;
+        let mut maker = Maker {
+            templates: Templates::new(FUEL),
+            count: 0,
+            client: spec.client_templates,
+            wrong: None,
+        };
+        let text = |text: &String| Value::String(text.clone());
+        let hostname = spec.hostname.as_ref().map(|name| maker.piece("hostname", &text(name)));
+        let public_keys = spec.public_keys.iter().enumerate();
+        let public_keys = public_keys
+            .map(|(i, key)| maker.piece(&format!("public_keys[{i}]"), &text(key)))
+            .collect();
+        let mut map = |at: &str, map: &Map<String, Value>| maker.entries(at, map);
+        let meta_data = map("meta_data", &spec.meta_data);
+        let user_data = map("user_data", &spec.user_data);
+        let vendor_data = map("vendor_data", &spec.vendor_data);
+        let parts = spec.parts.iter().enumerate();
+        let parts = parts
+            .map(|(i, part)| {
+                let content = maker.piece(&format!("parts[{i}].content"), &part.content);
+                (part.document, part.r#type, content)
+            })
+            .collect();
+        let broken =
+            maker.wrong.map(|(at, reason)| Failed { layer: source.name.clone(), at, reason });
+        Self {
+            source: Arc::clone(source),
+            origin: Origin::from(format!("layer:{}", source.name)),
+            hostname,
+            public_keys,
+            meta_data,
+            user_data,
+            vendor_data,
+            parts,
+            templates: maker.templates,
+            broken,
+        }
+    }
+
+    /// What is wrong with it, whatever the node.
+    pub(crate) fn broken(&self) -> Option<&Failed> {
+        self.broken.as_ref()
+    }
+
+    /// Whether what it says depends on the node.
+    pub(crate) fn is_template(&self) -> bool {
+        self.broken.is_some() || !self.templates.is_empty()
+    }
+
+    /// What it says to a node, or why it cannot.
+    pub(crate) fn say(&self, view: &impl Serialize, secrets: Secrets<'_>) -> Result<Said, Failed> {
+        if let Some(broken) = &self.broken {
+            return Err(broken.clone());
+        }
+        let mut speaker = Speaker { layer: self, view, secrets, size: 0 };
+        let mut said = Said::default();
+        if let Some(hostname) = &self.hostname {
+            said.hostname = speaker.text(hostname)?;
+        }
+        for key in &self.public_keys {
+            said.public_keys.extend(speaker.text(key)?);
+        }
+        said.meta_data = speaker.map(&self.meta_data)?;
+        said.user_data = speaker.map(&self.user_data)?;
+        said.vendor_data = speaker.map(&self.vendor_data)?;
+        for (of, kind, content) in &self.parts {
+            said.parts.extend(speaker.text(content)?.map(|text| (*of, *kind, text)));
+        }
+        said.size = speaker.size;
+        Ok(said)
+    }
+
+    pub(crate) fn failed(&self, at: impl Into<String>, reason: impl Into<String>) -> Failed {
+        Failed { layer: self.source.name.clone(), at: at.into(), reason: reason.into() }
+    }
+}
+
+/// Makes the pieces of a layer.
+struct Maker {
+    templates: Templates,
+    count: usize,
+    client: bool,
+    wrong: Option<(String, String)>,
+}
+
+impl Maker {
+    fn entries(&mut self, at: &str, map: &Map<String, Value>) -> Vec<(String, Piece)> {
+        let piece = |(key, value): (&String, &Value)| {
+            (key.clone(), self.piece(&format!("{at}.{key}"), value))
+        };
+        map.iter().map(piece).collect()
+    }
+
+    fn piece(&mut self, at: &str, value: &Value) -> Piece {
+        if let Some(secret) = Secret::in_value(value) {
+            return match secret {
+                Ok(secret) => Piece::Secret(at.to_owned(), secret),
+                Err(reason) => self.wrong(at, reason),
+            };
+        }
+        match value {
+            Value::String(text) if self.is_template(text) => self.template(at, text),
+            Value::Object(map) => {
+                let entries = self.entries(at, map);
+                if entries.iter().all(|(_, piece)| piece.is_plain()) {
+                    return Piece::Plain(value.clone());
+                }
+                Piece::Map(entries)
+            }
+            Value::Array(list) => {
+                let items = list.iter().enumerate();
+                let items: Vec<_> =
+                    items.map(|(i, value)| self.piece(&format!("{at}[{i}]"), value)).collect();
+                if items.iter().all(Piece::is_plain) {
+                    return Piece::Plain(value.clone());
+                }
+                Piece::List(items)
+            }
+            plain => Piece::Plain(plain.clone()),
+        }
+    }
+
+    fn is_template(&self, text: &str) -> bool {
+        !self.client && MARKERS.iter().any(|marker| text.contains(marker))
+    }
+
+    fn template(&mut self, at: &str, text: &str) -> Piece {
+        self.count += 1;
+        if self.count > MAX_TEMPLATES {
+            return self.wrong(at, format!("more than {MAX_TEMPLATES} texts are templates"));
+        }
+        match self.templates.add(at.to_owned(), text.to_owned()) {
+            Ok(()) => Piece::Template(at.to_owned()),
+            Err(error) => self.wrong(at, error.to_string()),
+        }
+    }
+
+    fn wrong(&mut self, at: &str, reason: impl Into<String>) -> Piece {
+        self.wrong.get_or_insert_with(|| (at.to_owned(), reason.into()));
+        Piece::Plain(Value::Null)
+    }
+}
+
+impl Piece {
+    fn is_plain(&self) -> bool {
+        matches!(self, Self::Plain(_))
+    }
+}
+
+struct Speaker<'l, V> {
+    layer: &'l Layer,
+    view: &'l V,
+    secrets: Secrets<'l>,
+    size: usize,
+}
+
+impl<V: Serialize> Speaker<'_, V> {
+    fn map(&mut self, entries: &[(String, Piece)]) -> Result<Map<String, Value>, Failed> {
+        let mut map = Map::new();
+        for (key, piece) in entries {
+            if let Some(value) = self.value(piece)? {
+                self.size += key.len();
+                map.insert(key.clone(), value);
+            }
+        }
+        Ok(map)
+    }
+
+    /// `None` for a secret that is not for whoever asks.
+    fn value(&mut self, piece: &Piece) -> Result<Option<Value>, Failed> {
+        Ok(Some(match piece {
+            Piece::Plain(value) => {
+                self.size += size_of(value);
+                value.clone()
+            }
+            Piece::Map(entries) => Value::Object(self.map(entries)?),
+            Piece::List(items) => {
+                let mut list = Vec::with_capacity(items.len());
+                for item in items {
+                    list.extend(self.value(item)?);
+                }
+                Value::Array(list)
+            }
+            Piece::Template(at) => {
+                let rendered = self.layer.templates.render(at, self.view, MAX_TEXT);
+                let text = rendered.map_err(|error| self.layer.failed(at, error.to_string()))?;
+                self.size += text.len();
+                Value::String(text)
+            }
+            Piece::Secret(at, secret) => {
+                let shown = shown(self.secrets, secret);
+                let Some(text) = shown.map_err(|reason| self.layer.failed(at, reason))? else {
+                    return Ok(None);
+                };
+                self.size += text.len();
+                Value::String(text)
+            }
+        }))
+    }
+
+    fn text(&mut self, piece: &Piece) -> Result<Option<String>, Failed> {
+        Ok(self.value(piece)?.and_then(|value| match value {
+            Value::String(text) => Some(text),
+            _ => None,
+        }))
+    }
+}
+
+/// About as much as it is in a document.
+fn size_of(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(list) => list.iter().map(size_of).sum(),
+        Value::Object(map) => map.iter().map(|(key, value)| key.len() + size_of(value)).sum(),
+        _ => 8,
+    }
+}

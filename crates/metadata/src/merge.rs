@@ -1,0 +1,355 @@
+//! Layers laid over each other: maps recurse, lists append, of two scalars the later one wins, and
+//! nothing is forgotten of where a key comes from.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+/// Who says something: `layer:site`, `network:mgmt`, `hoist`.
+pub type Origin = Arc<str>;
+
+/// One map of everything that was laid over each other so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Merged(BTreeMap<String, Tree>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Tree {
+    Map(BTreeMap<String, Tree>, Told),
+    List(Vec<(Value, Origin)>, Told),
+    Scalar(Value, Told),
+}
+
+/// Where a value comes from, and whose it took the place of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Told {
+    from: Origin,
+    over: Vec<Origin>,
+}
+
+/// One key of the result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Traced {
+    /// Such as `ntp.servers[0]`.
+    pub key: String,
+    pub from: Origin,
+    /// Whose different values it took the place of.
+    pub over: Vec<Origin>,
+}
+
+impl Merged {
+    /// Lays a map over what is there. What stands under one of the dotted keys `replace` takes the
+    /// place of what was there before, whatever it is.
+    pub fn lay(&mut self, map: &Map<String, Value>, from: &Origin, replace: &[&str]) {
+        lay(&mut self.0, map, from, &Keys::of(replace));
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn to_map(&self) -> Map<String, Value> {
+        map_of(&self.0)
+    }
+
+    /// Every scalar and every entry of a list, in the order of the keys.
+    pub fn trace(&self) -> Vec<Traced> {
+        let mut traced = Vec::new();
+        for (key, tree) in &self.0 {
+            tree.trace(key.clone(), &mut traced);
+        }
+        traced
+    }
+
+    /// Takes entries of a list that were there before out of it.
+    pub(crate) fn without_repeats(&mut self, key: &str) {
+        if let Some(Tree::List(items, _)) = self.0.get_mut(key) {
+            let mut kept: Vec<(Value, Origin)> = Vec::with_capacity(items.len());
+            for item in items.drain(..) {
+                if !kept.iter().any(|(value, _)| *value == item.0) {
+                    kept.push(item);
+                }
+            }
+            *items = kept;
+        }
+    }
+}
+
+/// Keys that replace, as the way through the maps.
+#[derive(Debug, Default)]
+struct Keys<'k>(BTreeMap<&'k str, Keys<'k>>, bool);
+
+impl<'k> Keys<'k> {
+    fn of(dotted: &[&'k str]) -> Self {
+        let mut root = Self::default();
+        for key in dotted {
+            let mut at = &mut root;
+            for part in key.split('.') {
+                at = at.0.entry(part).or_default();
+            }
+            at.1 = true;
+        }
+        root
+    }
+}
+
+fn lay(
+    below: &mut BTreeMap<String, Tree>,
+    map: &Map<String, Value>,
+    from: &Origin,
+    replace: &Keys<'_>,
+) {
+    for (key, value) in map {
+        let nothing = Keys::default();
+        let inside = replace.0.get(key.as_str()).unwrap_or(&nothing);
+        let Some(before) = below.get_mut(key) else {
+            below.insert(key.clone(), Tree::new(value, from));
+            continue;
+        };
+        match (&mut *before, value) {
+            (Tree::Map(below, _), Value::Object(map)) if !inside.1 => lay(below, map, from, inside),
+            (Tree::List(items, _), Value::Array(more)) if !inside.1 => {
+                items.extend(more.iter().map(|value| (value.clone(), Arc::clone(from))));
+            }
+            _ => {
+                let over = if before.to_value() == *value { Vec::new() } else { before.origins() };
+                *before = Tree::new(value, from);
+                before.told().over = over;
+            }
+        }
+    }
+}
+
+impl Tree {
+    fn new(value: &Value, from: &Origin) -> Self {
+        let told = Told { from: Arc::clone(from), over: Vec::new() };
+        match value {
+            Value::Object(map) => {
+                let inside = map.iter().map(|(key, value)| (key.clone(), Self::new(value, from)));
+                Self::Map(inside.collect(), told)
+            }
+            Value::Array(list) => Self::List(
+                list.iter().map(|value| (value.clone(), Arc::clone(from))).collect(),
+                told,
+            ),
+            scalar => Self::Scalar(scalar.clone(), told),
+        }
+    }
+
+    fn told(&mut self) -> &mut Told {
+        match self {
+            Self::Map(_, told) | Self::List(_, told) | Self::Scalar(_, told) => told,
+        }
+    }
+
+    fn to_value(&self) -> Value {
+        match self {
+            Self::Map(map, _) => Value::Object(map_of(map)),
+            Self::List(items, _) => items.iter().map(|(value, _)| value.clone()).collect(),
+            Self::Scalar(value, _) => value.clone(),
+        }
+    }
+
+    /// Everybody who had a part in it, each once.
+    fn origins(&self) -> Vec<Origin> {
+        let mut all = Vec::new();
+        self.collect_origins(&mut all);
+        let mut kept: Vec<Origin> = Vec::new();
+        for origin in all {
+            if !kept.contains(&origin) {
+                kept.push(origin);
+            }
+        }
+        kept
+    }
+
+    fn collect_origins(&self, all: &mut Vec<Origin>) {
+        let (Self::Map(_, told) | Self::List(_, told) | Self::Scalar(_, told)) = self;
+        all.extend(told.over.iter().chain([&told.from]).cloned());
+        match self {
+            Self::Map(map, _) => map.values().for_each(|tree| tree.collect_origins(all)),
+            Self::List(items, _) => all.extend(items.iter().map(|(_, from)| Arc::clone(from))),
+            Self::Scalar(..) => {}
+        }
+    }
+
+    fn trace(&self, key: String, traced: &mut Vec<Traced>) {
+        match self {
+            Self::Map(map, told) if !map.is_empty() => {
+                let before = traced.len();
+                for (name, tree) in map {
+                    tree.trace(format!("{key}.{name}"), traced);
+                }
+                told.tell(&mut traced[before..]);
+            }
+            Self::List(items, told) if !items.is_empty() => {
+                let before = traced.len();
+                traced.extend(items.iter().enumerate().map(|(i, (_, from))| Traced {
+                    key: format!("{key}[{i}]"),
+                    from: Arc::clone(from),
+                    over: Vec::new(),
+                }));
+                told.tell(&mut traced[before..]);
+            }
+            Self::Map(_, told) | Self::List(_, told) | Self::Scalar(_, told) => {
+                let Told { from, over } = told.clone();
+                traced.push(Traced { key, from, over });
+            }
+        }
+    }
+}
+
+impl Told {
+    /// What took the place of something else says so at its first key.
+    fn tell(&self, inside: &mut [Traced]) {
+        if let Some(first) = inside.first_mut() {
+            let missing = self.over.iter().filter(|origin| !first.over.contains(origin));
+            let missing: Vec<_> = missing.cloned().collect();
+            first.over.extend(missing);
+        }
+    }
+}
+
+fn map_of(map: &BTreeMap<String, Tree>) -> Map<String, Value> {
+    map.iter().map(|(key, tree)| (key.clone(), tree.to_value())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn merged(layers: &[(&str, Value, &[&str])]) -> Merged {
+        let mut merged = Merged::default();
+        for (name, value, replace) in layers {
+            merged.lay(value.as_object().expect("a map"), &Origin::from(*name), replace);
+        }
+        merged
+    }
+
+    fn told(merged: &Merged) -> Vec<String> {
+        let line = |traced: Traced| {
+            let over: String = traced.over.iter().map(|over| format!(" over {over}")).collect();
+            format!("{} {}{over}", traced.key, traced.from)
+        };
+        merged.trace().into_iter().map(line).collect()
+    }
+
+    #[test]
+    fn maps_recurse_lists_append_and_the_later_scalar_wins() {
+        let merged = merged(&[
+            ("a", json!({ "ntp": { "servers": ["x"], "on": true }, "l": [1], "t": "a" }), &[]),
+            ("b", json!({ "ntp": { "servers": ["y"], "pool": "p" }, "l": [2], "t": "b" }), &[]),
+            ("c", json!({ "t": "b", "e": {}, "ntp": { "on": true } }), &[]),
+        ]);
+        let expected = json!({
+            "ntp": { "servers": ["x", "y"], "on": true, "pool": "p" }, "l": [1, 2], "t": "b",
+            "e": {},
+        });
+        assert_eq!(Value::Object(merged.to_map()), expected);
+        assert_eq!(
+            told(&merged),
+            [
+                "e c",
+                "l[0] a",
+                "l[1] b",
+                "ntp.on c",
+                "ntp.pool b",
+                "ntp.servers[0] a",
+                "ntp.servers[1] b",
+                "t c",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_replaces_says_whose_values_are_gone() {
+        let merged = merged(&[
+            ("a", json!({ "n": { "s": ["x"], "k": 1 }, "t": "a", "m": { "d": 1 } }), &[]),
+            ("b", json!({ "n": { "s": ["z"] }, "t": "b" }), &[]),
+            ("c", json!({ "n": { "s": ["y"] }, "t": "c", "m": 7 }), &["n.s"]),
+        ]);
+        let expected = json!({ "n": { "s": ["y"], "k": 1 }, "t": "c", "m": 7 });
+        assert_eq!(Value::Object(merged.to_map()), expected);
+        assert_eq!(
+            told(&merged),
+            ["m c over a", "n.k a", "n.s[0] c over a over b", "t c over a over b"]
+        );
+    }
+
+    fn any_map() -> impl Strategy<Value = Map<String, Value>> {
+        let scalar = prop_oneof![any::<i8>().prop_map(Value::from), Just(Value::Null)];
+        let value = scalar.prop_recursive(3, 12, 3, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+                proptest::collection::btree_map("[abc]", inner, 0..3)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        });
+        proptest::collection::btree_map("[abc]", value, 0..3).prop_map(|m| m.into_iter().collect())
+    }
+
+    /// The keys of a value, lists being values.
+    fn keys(value: &Value, at: &str, all: &mut Vec<String>) {
+        all.push(at.to_owned());
+        for (key, value) in value.as_object().into_iter().flatten() {
+            keys(value, &format!("{at}.{key}"), all);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_last_layer_is_all_there_and_the_first_one_is_whole_when_it_is_alone(
+            maps in proptest::collection::vec(any_map(), 1..4)
+        ) {
+            let mut merged = Merged::default();
+            for (i, map) in maps.iter().enumerate() {
+                merged.lay(map, &Origin::from(i.to_string()), &[]);
+                if i == 0 {
+                    prop_assert_eq!(&merged.to_map(), map);
+                }
+            }
+            let (mut last, mut all) = (Vec::new(), Vec::new());
+            keys(&Value::Object(maps[maps.len() - 1].clone()), "", &mut last);
+            keys(&Value::Object(merged.to_map()), "", &mut all);
+            prop_assert!(last.iter().all(|key| all.contains(key)));
+            // Every leaf is traced, and to a layer that there is.
+            prop_assert_eq!(merged.trace().is_empty(), merged.is_empty());
+            for traced in merged.trace() {
+                let layer: usize = traced.from.parse().expect("a number");
+                prop_assert!(layer < maps.len());
+            }
+        }
+
+        #[test]
+        fn laying_an_empty_map_changes_nothing(
+            map in any_map(), other in any_map()
+        ) {
+            let (a, b) = (Origin::from("a"), Origin::from("b"));
+            let mut merged = Merged::default();
+            merged.lay(&map, &a, &[]);
+            merged.lay(&other, &b, &[]);
+            let before = merged.to_map();
+            merged.lay(&Map::new(), &b, &[]);
+            prop_assert_eq!(&merged.to_map(), &before);
+        }
+
+        #[test]
+        fn a_replacing_key_has_exactly_the_value_of_its_layer(map in any_map(), over in any_map()) {
+            let keys: Vec<String> = over.keys().cloned().collect();
+            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            let mut merged = Merged::default();
+            merged.lay(&map, &Origin::from("a"), &[]);
+            merged.lay(&over, &Origin::from("b"), &keys);
+            let result = merged.to_map();
+            for (key, value) in &over {
+                prop_assert_eq!(&result[key], value);
+            }
+            for (key, value) in map.iter().filter(|(key, _)| !over.contains_key(*key)) {
+                prop_assert_eq!(&result[key], value);
+            }
+        }
+    }
+}

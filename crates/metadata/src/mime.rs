@@ -1,0 +1,56 @@
+//! Several parts as one MIME message, as cloud-init takes them apart.
+
+use std::fmt::Write as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+pub(crate) struct Part<'a> {
+    pub(crate) kind: &'a str,
+    pub(crate) name: String,
+    pub(crate) text: &'a str,
+}
+
+/// `layers` are told in a header.
+pub(crate) fn message(parts: &[Part<'_>], layers: &str) -> String {
+    let boundary = boundary(parts);
+    let mut message = format!(
+        "Content-Type: multipart/mixed; boundary=\"{boundary}\"\nMIME-Version: 1.0\n\
+         X-Hoist-Layers: {layers}\n\n"
+    );
+    for part in parts {
+        let (encoding, text) = encoded(part.text);
+        write!(
+            message,
+            "--{boundary}\nContent-Type: {}; charset=\"utf-8\"\nMIME-Version: 1.0\n\
+             Content-Transfer-Encoding: {encoding}\n\
+             Content-Disposition: attachment; filename=\"{}\"\n\n{text}\n",
+            part.kind, part.name,
+        )
+        .expect("writing to a string");
+    }
+    write!(message, "--{boundary}--\n").expect("writing to a string");
+    message
+}
+
+/// One that is in no part, and the same whenever the parts are the same.
+fn boundary(parts: &[Part<'_>]) -> String {
+    let mut number = 0_u32;
+    loop {
+        let boundary = format!("==hoist-{number}==");
+        if !parts.iter().any(|part| part.text.contains(&boundary)) {
+            return boundary;
+        }
+        number += 1;
+    }
+}
+
+/// Plain letters stay readable; the client's mail parser keeps nothing else as it is.
+fn encoded(text: &str) -> (&'static str, String) {
+    if text.bytes().all(|b| matches!(b, b'\n' | b'\t' | b' '..=b'~')) {
+        return ("7bit", text.to_owned());
+    }
+    let lines = STANDARD.encode(text).into_bytes();
+    let lines = lines.chunks(76).map(|line| String::from_utf8_lossy(line).into_owned());
+    ("base64", lines.collect::<Vec<_>>().join("\n"))
+}

@@ -1,0 +1,142 @@
+//! network-config (version 2) from the inventory: interfaces in the machine's own hands, matched by
+//! MAC, with the gateways and name servers of their networks.
+//!
+//! A client gives up when a MAC that is named is not in the machine, so only what has something to
+//! be told is named.
+
+use std::net::IpAddr;
+
+use hoist_inventory::Roster;
+use hoist_model::node::InterfaceKind;
+use hoist_model::{Interface, Mac, Network, Node};
+use serde_json::{Map, Value, json};
+
+/// The document, or `None` when there is nothing to say.
+pub fn config(roster: &Roster, node: &Node) -> Option<Map<String, Value>> {
+    let boot = roster.boot(node).map(|boot| boot.mac);
+    let (mut ethernets, mut vlans) = (Map::new(), Map::new());
+    let mut gateways = Gateways::default();
+    for interface in in_band(node, boot) {
+        let network = network_of(roster, interface);
+        let mut port = Map::new();
+        port.insert("match".to_owned(), json!({ "macaddress": interface.mac.to_string() }));
+        if let Some(mtu) = interface.mtu.or(network.and_then(|network| network.spec.mtu)) {
+            port.insert("mtu".to_owned(), mtu.into());
+        }
+        let place = addresses(interface, network, &mut gateways, boot);
+        match interface.vlan {
+            None => port.extend(place),
+            Some(id) => {
+                let mut tagged = Map::new();
+                tagged.insert("id".to_owned(), id.into());
+                tagged.insert("link".to_owned(), interface.name.as_str().into());
+                tagged.extend(place);
+                vlans.insert(format!("{}.{id}", interface.name), Value::Object(tagged));
+            }
+        }
+        ethernets.insert(interface.name.to_string(), Value::Object(port));
+    }
+    if ethernets.is_empty() {
+        return None;
+    }
+    let mut config = Map::new();
+    config.insert("version".to_owned(), 2.into());
+    config.insert("ethernets".to_owned(), Value::Object(ethernets));
+    if !vlans.is_empty() {
+        config.insert("vlans".to_owned(), Value::Object(vlans));
+    }
+    Some(config)
+}
+
+/// Time servers of the node's networks, each once, with the network they come from. network-config
+/// has no place for them; cloud-config has.
+pub(crate) fn time_servers<'r>(roster: &'r Roster, node: &Node) -> Vec<(&'r Network, &'r str)> {
+    let mut servers: Vec<(&Network, &str)> = Vec::new();
+    for interface in in_band(node, roster.boot(node).map(|boot| boot.mac)) {
+        let Some(network) = network_of(roster, interface) else { continue };
+        for server in &network.spec.ntp {
+            if !servers.iter().any(|(_, known)| known == server) {
+                servers.push((network, server));
+            }
+        }
+    }
+    servers
+}
+
+/// The one it boots from first: its gateway is the default route. Without an address there is
+/// something to say only to that one, which booted by DHCP.
+fn in_band(node: &Node, boot: Option<Mac>) -> Vec<&Interface> {
+    let boots = |interface: &Interface| Some(interface.mac) == boot;
+    let ours = |interface: &&Interface| {
+        interface.kind != InterfaceKind::Bmc
+            && (!interface.addresses.is_empty() || boots(interface))
+    };
+    let mut found: Vec<_> = node.spec.interfaces.iter().filter(ours).collect();
+    found.sort_by_key(|interface| !boots(interface));
+    found
+}
+
+fn network_of<'r>(roster: &'r Roster, interface: &Interface) -> Option<&'r Network> {
+    roster.network(interface.network.as_ref()?).map(AsRef::as_ref)
+}
+
+/// Whether the default routes are given away.
+#[derive(Default)]
+struct Gateways {
+    v4: bool,
+    v6: bool,
+}
+
+fn addresses(
+    interface: &Interface,
+    network: Option<&Network>,
+    gateways: &mut Gateways,
+    boot: Option<Mac>,
+) -> Map<String, Value> {
+    let mut place = Map::new();
+    if interface.addresses.is_empty() && Some(interface.mac) == boot {
+        place.insert("dhcp4".to_owned(), true.into());
+    }
+    if !interface.addresses.is_empty() {
+        let all = interface.addresses.iter().map(ToString::to_string);
+        place.insert("addresses".to_owned(), all.map(Value::from).collect());
+    }
+    let Some(network) = network else { return place };
+    let routes: Vec<Value> = interface
+        .addresses
+        .iter()
+        .filter_map(|address| gateways.route(network, address.addr()))
+        .collect();
+    if !routes.is_empty() {
+        place.insert("routes".to_owned(), routes.into());
+    }
+    let mut servers = Map::new();
+    if !network.spec.dns.is_empty() {
+        let all = network.spec.dns.iter().map(ToString::to_string);
+        servers.insert("addresses".to_owned(), all.map(Value::from).collect());
+    }
+    if let Some(domain) = &network.spec.domain {
+        servers.insert("search".to_owned(), json!([domain]));
+    }
+    if !servers.is_empty() {
+        place.insert("nameservers".to_owned(), Value::Object(servers));
+    }
+    place
+}
+
+impl Gateways {
+    /// The default route over the subnet of an address, unless there is one already. Written as a
+    /// network: older clients do not know the word `default`.
+    fn route(&mut self, network: &Network, address: IpAddr) -> Option<Value> {
+        let subnet = network.spec.subnets.iter().find(|subnet| subnet.cidr.contains(&address))?;
+        let gateway = subnet.gateway.filter(|gateway| *gateway != address)?;
+        let (given, to) = match gateway {
+            IpAddr::V4(_) => (&mut self.v4, "0.0.0.0/0"),
+            IpAddr::V6(_) => (&mut self.v6, "::/0"),
+        };
+        if std::mem::replace(given, true) {
+            return None;
+        }
+        Some(json!({ "to": to, "via": gateway.to_string() }))
+    }
+}

@@ -1,0 +1,175 @@
+//! Who may take a node's secrets: armed by a person, taken once by one key.
+//!
+//! A function of what is kept, the token and the key; who calls it keeps the outcome before anything
+//! is handed out.
+
+use std::fmt;
+
+use hoist_model::NodeId;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::token::{NONCE_BYTES, SiteKey, Token};
+
+/// Keys that are remembered as strangers; what comes after them is refused just the same.
+pub const MAX_QUARANTINED: usize = 16;
+
+/// The SHA-256 of an agent's ephemeral public key.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyPrint(pub [u8; 32]);
+
+/// A node that may be provisioned, from the moment somebody said so until that is over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Arming {
+    pub node: NodeId,
+    /// Of the node, when it was armed.
+    pub generation: u64,
+    nonce: [u8; NONCE_BYTES],
+    pub since: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redeemed: Option<Redeemed>,
+    /// Other keys that came with the right token.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quarantined: Vec<Redeemed>,
+}
+
+/// Which key came, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Redeemed {
+    pub by: KeyPrint,
+    pub at: Timestamp,
+}
+
+/// What a token comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The first key; it is the one from now on, once this is kept.
+    Redeemed(Arming),
+    /// The same key again.
+    Repeated,
+    /// Another key has it. To be kept too, and told: somebody else holds the node's token.
+    Quarantined(Arming),
+    /// The same stranger again, or one too many to remember.
+    StillQuarantined,
+    /// Not the token of this arming.
+    Refused,
+}
+
+impl Arming {
+    /// `nonce` is random: two armings of one generation have different tokens.
+    pub fn new(node: NodeId, generation: u64, nonce: [u8; NONCE_BYTES], since: Timestamp) -> Self {
+        Self { node, generation, nonce, since, redeemed: None, quarantined: Vec::new() }
+    }
+
+    pub fn token(&self, key: &SiteKey) -> Token {
+        key.provision(self.node, self.generation, &self.nonce)
+    }
+
+    /// `generation` is what the node is of now: an arming of before counts no more.
+    pub fn redeem(
+        &self,
+        site: &SiteKey,
+        generation: u64,
+        offered: &str,
+        by: KeyPrint,
+        at: Timestamp,
+    ) -> Verdict {
+        if generation != self.generation || !self.token(site).is(offered) {
+            return Verdict::Refused;
+        }
+        let come = Redeemed { by, at };
+        match &self.redeemed {
+            None => Verdict::Redeemed(Self { redeemed: Some(come), ..self.clone() }),
+            Some(first) if first.by == by => Verdict::Repeated,
+            Some(_) => {
+                let known = self.quarantined.iter().any(|stranger| stranger.by == by);
+                if known || self.quarantined.len() >= MAX_QUARANTINED {
+                    return Verdict::StillQuarantined;
+                }
+                let mut next = self.clone();
+                next.quarantined.push(come);
+                Verdict::Quarantined(next)
+            }
+        }
+    }
+}
+
+impl fmt::Debug for KeyPrint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..8].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::token::KEY_BYTES;
+
+    const NODE: NodeId = NodeId::from_bits(5);
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn key() -> SiteKey {
+        SiteKey::new(&[1; KEY_BYTES])
+    }
+
+    fn armed() -> Arming {
+        Arming::new(NODE, 2, [9; NONCE_BYTES], NOW)
+    }
+
+    fn print(n: u8) -> KeyPrint {
+        KeyPrint([n; 32])
+    }
+
+    fn redeem(arming: &Arming, by: KeyPrint) -> Verdict {
+        arming.redeem(&key(), 2, armed().token(&key()).as_str(), by, NOW)
+    }
+
+    #[test]
+    fn the_first_key_takes_it_and_may_repeat_and_another_one_is_quarantined() {
+        let Verdict::Redeemed(taken) = redeem(&armed(), print(1)) else { panic!("refused") };
+        assert_eq!(redeem(&taken, print(1)), Verdict::Repeated);
+        let Verdict::Quarantined(after) = redeem(&taken, print(2)) else { panic!("not told") };
+        assert_eq!(after.quarantined, [Redeemed { by: print(2), at: NOW }]);
+        assert_eq!(after.redeemed, taken.redeemed, "the first one keeps it");
+        assert_eq!(redeem(&after, print(2)), Verdict::StillQuarantined);
+        assert_eq!(redeem(&after, print(1)), Verdict::Repeated);
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let Verdict::Redeemed(mut arming) = redeem(&armed(), print(0)) else { panic!("refused") };
+        for n in 1..=u8::try_from(MAX_QUARANTINED).unwrap() {
+            match redeem(&arming, print(n)) {
+                Verdict::Quarantined(next) => arming = next,
+                other => panic!("{n}: {other:?}"),
+            }
+        }
+        assert_eq!(redeem(&arming, print(200)), Verdict::StillQuarantined);
+    }
+
+    #[test]
+    fn only_the_token_of_this_arming_in_this_generation_counts() {
+        let arming = armed();
+        let right = arming.token(&key());
+        let refused = |generation, offered: &str| {
+            arming.redeem(&key(), generation, offered, print(1), NOW) == Verdict::Refused
+        };
+        assert!(!refused(2, right.as_str()));
+        assert!(refused(3, right.as_str()), "the node was provisioned anew since");
+        assert!(refused(2, key().seed(NODE, 2).as_str()), "the one on the command line");
+        let earlier = Arming::new(NODE, 2, [8; NONCE_BYTES], NOW);
+        assert!(refused(2, earlier.token(&key()).as_str()), "of an arming before");
+        let other = Arming { node: NodeId::from_bits(6), ..armed() };
+        assert!(refused(2, other.token(&key()).as_str()), "of another node");
+    }
+
+    #[test]
+    fn an_arming_survives_being_kept() {
+        let Verdict::Redeemed(arming) = redeem(&armed(), print(3)) else { panic!("refused") };
+        let Verdict::Quarantined(arming) = redeem(&arming, print(4)) else { panic!("not told") };
+        let text = serde_json::to_string(&arming).unwrap();
+        assert_eq!(serde_json::from_str::<Arming>(&text).unwrap(), arming);
+    }
+}

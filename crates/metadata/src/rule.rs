@@ -1,0 +1,103 @@
+//! The metadata context's say about a change before it is made: what a layer says can be made for
+//! every node it speaks of.
+//!
+//! A change without a layer in it costs nothing here.
+
+use std::sync::Arc;
+
+use hoist_inventory::plan::{Plan, Reason, Refusal, Rule};
+use hoist_inventory::{Resource, Roster};
+use hoist_model::{Fault, Kind, MetadataLayer, Node};
+
+use crate::layer::{Failed, Layer};
+use crate::layers::{Layers, nodes_of};
+use crate::render::{With, render, try_out};
+use crate::secret::Secrets;
+
+/// Nodes named for one layer that fails; the rest is like them.
+const MAX_TOLD: usize = 10;
+
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LayerRule;
+
+impl Rule for LayerRule {
+    fn judge(&self, before: &Roster, plan: &mut Plan) -> Vec<Refusal> {
+        let put = |resource: &Resource| match resource {
+            Resource::MetadataLayer(layer) => Some(Arc::clone(layer)),
+            _ => None,
+        };
+        let written: Vec<Arc<MetadataLayer>> = plan.puts.iter().filter_map(put).collect();
+        if written.is_empty() {
+            return Vec::new();
+        }
+        let after = plan.outcome(before);
+        let sides = Sides {
+            layers_before: Layers::of(before),
+            before,
+            layers: Layers::of(&after),
+            after: &after,
+        };
+        written.iter().flat_map(|layer| sides.judge(layer)).collect()
+    }
+}
+
+struct Sides<'r> {
+    before: &'r Roster,
+    layers_before: Layers,
+    after: &'r Roster,
+    layers: Layers,
+}
+
+const WITH: With<'static> = With { token: "token", secrets: Secrets::LeaveOut, trace: false };
+
+impl Sides<'_> {
+    fn judge(&self, written: &Arc<MetadataLayer>) -> Vec<Refusal> {
+        let layer = Layer::new(written);
+        if let Some(broken) = layer.broken() {
+            return vec![refusal(broken, None)];
+        }
+        let mut nodes = nodes_of(self.after, written);
+        if nodes.is_empty() {
+            return self.judge_without_nodes(&layer).into_iter().collect();
+        }
+        // Without templates, one node shows what all of them would get.
+        if !layer.is_template() && !self.layers.has_client_templates() {
+            nodes.truncate(1);
+        }
+        let failing = nodes.into_iter().filter_map(|node| {
+            let failed = render(self.after, &self.layers, node, WITH).failed;
+            let failed = failed.into_iter().find(|failed| self.is_new(node, failed))?;
+            Some(refusal(&failed, Some(node)))
+        });
+        failing.take(MAX_TOLD).collect()
+    }
+
+    /// What failed before this change, and in another layer, is not this change's fault.
+    fn is_new(&self, node: &Node, failed: &Failed) -> bool {
+        let Some(before) = self.before.by_id(node.id) else { return true };
+        let earlier = render(self.before, &self.layers_before, before, WITH).failed;
+        let unchanged = self.before.metadata_layer(&failed.layer).is_some_and(|layer| {
+            self.after.metadata_layer(&failed.layer).is_some_and(|now| Arc::ptr_eq(now, layer))
+        });
+        !(unchanged && earlier.contains(failed))
+    }
+
+    fn judge_without_nodes(&self, layer: &Layer) -> Option<Refusal> {
+        let failed = try_out(self.after, layer, &hoist_template::sample(), WITH)?;
+        let text = serde_json::to_string(&layer.source.spec).unwrap_or_default();
+        // Which labels and data nodes will have is not known before there are any.
+        let depends = text.contains(".labels") || text.contains(".data");
+        let tolerated = failed.reason.contains("undefined") && depends;
+        (!tolerated).then(|| refusal(&failed, None))
+    }
+}
+
+fn refusal(failed: &Failed, node: Option<&Arc<Node>>) -> Refusal {
+    let reason = &failed.reason;
+    let (message, hint) = match node {
+        Some(node) => (format!("{reason} (for node `{}`)", node.name), "mend it, or the node"),
+        None => (reason.clone(), "mend it"),
+    };
+    let fault = Fault::new(failed.at.clone(), message).hint(hint);
+    Refusal::new(Reason::Invalid, format!("{} {}", Kind::MetadataLayer, failed.layer), fault)
+}

@@ -1,0 +1,558 @@
+//! What nodes are told, from layers on a real roster.
+
+use std::sync::Arc;
+
+use hoist_inventory::roster::{Delta, Incarnation, Roster};
+use hoist_inventory::{Resource, ResourceKey};
+use hoist_metadata::{Document, Layers, Made, Rendered, Renderer, Resolve, Secrets, With, render};
+use hoist_model::{Document as Declared, MetadataLayer, Node, NodeId, Secret, Spec};
+use jiff::Timestamp;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+const LEAVE_OUT: With<'static> = With { token: "t0k", secrets: Secrets::LeaveOut, trace: true };
+
+fn resource(kind: &str, name: &str, spec: Value) -> Resource {
+    let document = json!({ "api": "hoist/v1", "kind": kind, "name": name, "spec": spec });
+    let document =
+        hoist_model::document::from_json("test", &document.to_string()).expect("a document");
+    let Declared { name, spec } = document;
+    let plain = name.to_string();
+    let revision = 1;
+    match spec {
+        Spec::Node(spec) => node_of(&plain, *spec, 0),
+        Spec::MetadataLayer(spec) => {
+            let name = plain.parse().expect("a name");
+            Resource::MetadataLayer(Arc::new(MetadataLayer { name, spec: *spec, revision }))
+        }
+        Spec::Group(spec) => {
+            let key: hoist_model::GroupKey = plain.parse().expect("a group");
+            let (partition, name) = (key.partition, key.name);
+            Resource::Group(Arc::new(hoist_model::Group { partition, name, spec, revision }))
+        }
+        Spec::Network(spec) => {
+            let name = plain.parse().expect("a name");
+            Resource::Network(Arc::new(hoist_model::Network { name, spec, revision }))
+        }
+        other => panic!("no {} here", other.kind()),
+    }
+}
+
+fn node_of(name: &str, spec: hoist_model::NodeSpec, generation: u64) -> Resource {
+    let now = Timestamp::UNIX_EPOCH;
+    let number = name.bytes().fold(1, |n, byte| n * 31 + u128::from(byte));
+    Resource::Node(Arc::new(Node {
+        id: NodeId::from_bits(number),
+        name: name.parse().expect("a name"),
+        spec,
+        protection: None,
+        maintenance: None,
+        provenance: None,
+        generation,
+        revision: 1,
+        created: now,
+        updated: now,
+    }))
+}
+
+fn roster(resources: Vec<Resource>) -> Arc<Roster> {
+    Arc::new(Roster::build(Incarnation::new("test"), 1, 0, resources.into_iter()))
+}
+
+fn after(roster: &Roster, puts: Vec<Resource>, deletes: Vec<ResourceKey>) -> Arc<Roster> {
+    let revision = roster.revision() + 1;
+    Arc::new(roster.apply(Delta { revision, horizon: 0, puts, deletes }))
+}
+
+fn layer(name: &str, spec: Value) -> Resource {
+    resource("MetadataLayer", name, spec)
+}
+
+/// `n1` in the groups `gpu` (late) and `web` (early), with a rack.
+fn site(layers: Vec<Resource>) -> Arc<Roster> {
+    let mut all = vec![
+        resource("Group", "default/gpu", json!({ "priority": 20, "description": "with GPUs" })),
+        resource("Group", "default/web", json!({ "priority": 10 })),
+        resource(
+            "Node",
+            "n1",
+            json!({
+                "nid": 7, "groups": ["gpu", "web"], "labels": { "rack": "r1" },
+                "interfaces": [{ "name": "eth0", "mac": "02:00:00:00:00:01", "addresses": ["10.0.0.1/24"] }],
+            }),
+        ),
+        resource("Node", "n2", json!({})),
+    ];
+    all.extend(layers);
+    roster(all)
+}
+
+fn rendered(roster: &Roster, node: &str, with: With<'_>) -> Rendered {
+    let node = roster.by_name(node).expect("a node");
+    render(roster, &Layers::of(roster), node, with)
+}
+
+fn text(rendered: &Rendered, document: Document) -> String {
+    String::from_utf8(rendered.documents.get(document).to_vec()).expect("text")
+}
+
+fn yaml(rendered: &Rendered, document: Document) -> Value {
+    let text = text(rendered, document);
+    serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+#[test]
+fn a_node_without_layers_knows_itself_and_is_told_nothing_else() {
+    let roster = site(vec![]);
+    let found = rendered(&roster, "n1", LEAVE_OUT);
+    let id = roster.by_name("n1").expect("a node").id;
+    let meta = yaml(&found, Document::MetaData);
+    assert_eq!(meta["instance-id"], format!("{id}-g0"));
+    assert_eq!((&meta["hostname"], &meta["local-hostname"]), (&json!("n1"), &json!("n1")));
+    let facts = json!({
+        "id": id.to_string(), "name": "n1", "nid": 7, "partition": "default", "generation": 0,
+        "groups": ["web", "gpu"], "arch": "unknown", "labels": { "rack": "r1" },
+        "mac": "02:00:00:00:00:01", "ip": "10.0.0.1",
+    });
+    assert_eq!(meta["hoist"], facts);
+    for document in [Document::UserData, Document::VendorData, Document::NetworkConfig] {
+        assert!(found.documents.get(document).is_empty(), "{document}");
+    }
+}
+
+#[test]
+fn layers_go_over_each_other_from_the_site_to_the_node() {
+    let say = |selector: &str, priority: i32, who: &str| {
+        json!({
+            "selector": selector, "priority": priority,
+            "user_data": { "who": who, "runcmd": [who], "by": { who: 1 } },
+            "public_keys": [format!("key-{who}"), "key-shared"],
+        })
+    };
+    let roster = site(vec![
+        layer("a-node", say("node:n1", 0, "node")),
+        layer("b-gpu", say("group:gpu", 0, "gpu")),
+        layer("c-web", say("default/web", 100, "web")),
+        layer("d-other-web", say("other/web", 0, "elsewhere")),
+        layer("e-partition", say("partition:default", 0, "partition")),
+        layer("f-late", say("*", 5, "late")),
+        layer("g-early", say("*", -5, "early")),
+        layer("h-gone", say("group:gone", 0, "gone")),
+    ]);
+    let found = rendered(&roster, "n1", LEAVE_OUT);
+    let order = ["g-early", "f-late", "e-partition", "c-web", "b-gpu", "a-node"];
+    assert_eq!(found.layers.iter().map(|name| name.as_str()).collect::<Vec<_>>(), order);
+    let user = yaml(&found, Document::UserData);
+    assert_eq!(user["who"], "node");
+    assert_eq!(user["runcmd"], json!(["early", "late", "partition", "web", "gpu", "node"]));
+    assert_eq!(user["by"].as_object().map(serde_json::Map::len), Some(6));
+    let first = text(&found, Document::UserData);
+    let expected = "#cloud-config\n# layers: g-early (*), f-late (*), e-partition (partition:default), \
+                    c-web (default/web), b-gpu (group:gpu), a-node (node:n1)\n";
+    assert!(first.starts_with(expected), "{first}");
+    let keys = yaml(&found, Document::MetaData)["public-keys"].clone();
+    assert_eq!(keys[0], "key-early");
+    assert_eq!(keys.as_array().map(Vec::len), Some(7), "the shared one once: {keys}");
+    let who = found.trace.iter().find(|(_, traced)| traced.key == "who").expect("a trace");
+    assert_eq!((who.0, &*who.1.from), (Document::UserData, "layer:a-node"));
+    assert_eq!(who.1.over.len(), 5);
+    let alone = rendered(&roster, "n2", LEAVE_OUT);
+    assert_eq!(alone.layers.len(), 3, "the site and the partition");
+}
+
+#[test]
+fn a_later_layer_replaces_where_it_says_so() {
+    let roster = site(vec![
+        layer(
+            "site",
+            json!({
+                "selector": "*", "public_keys": ["old"],
+                "vendor_data": { "ntp": { "servers": ["a"], "enabled": true } },
+            }),
+        ),
+        layer(
+            "web",
+            json!({
+                "selector": "group:web", "public_keys": ["new"],
+                "vendor_data": { "ntp": { "servers": ["b"] } },
+                "replace": ["vendor_data.ntp.servers", "public_keys"],
+            }),
+        ),
+    ]);
+    let found = rendered(&roster, "n1", LEAVE_OUT);
+    let expected = json!({ "ntp": { "servers": ["b"], "enabled": true } });
+    assert_eq!(yaml(&found, Document::VendorData), expected);
+    assert_eq!(yaml(&found, Document::MetaData)["public-keys"], json!(["new"]));
+}
+
+#[test]
+fn texts_are_templates_that_know_the_node() {
+    let roster = site(vec![layer(
+        "site",
+        json!({
+            "selector": "*", "hostname": "{{ node.name }}.{{ node.labels.rack|default('r0') }}.site",
+            "user_data": {
+                "write_files": [{ "path": "/etc/me", "content": "{{ instance_id }} {{ node.nid|default(0) }}\n" }],
+                "runcmd": ["echo ${#a}"],
+                "phone_home": { "url": "http://h/{{ node.id }}/{{ token }}" },
+            },
+        }),
+    )]);
+    let node = roster.by_name("n1").expect("a node");
+    let found = rendered(&roster, "n1", LEAVE_OUT);
+    assert_eq!(found.failed, []);
+    assert_eq!(yaml(&found, Document::MetaData)["local-hostname"], "n1.r1.site");
+    let user = yaml(&found, Document::UserData);
+    let expected = format!("{}-g0 7\n", node.id);
+    assert_eq!(user["write_files"][0]["content"], expected);
+    assert_eq!(user["runcmd"][0], "echo ${#a}", "no template without braces or percent signs");
+    assert_eq!(user["phone_home"]["url"], format!("http://h/{}/t0k", node.id));
+}
+
+struct Vault;
+
+impl Resolve for Vault {
+    fn resolve(&self, secret: &Secret) -> Result<String, String> {
+        match secret {
+            Secret::File(path) if path == "db" => Ok("hunter2".to_owned()),
+            _ => Err("it is not there".to_owned()),
+        }
+    }
+}
+
+#[test]
+fn secrets_are_left_out_hidden_or_told_as_the_caller_may_know() {
+    let secret = |path: &str| json!({ "secret": { "file": path } });
+    let part = json!({
+        "document": "vendor-data", "type": "text/x-shellscript", "content": secret("db"),
+    });
+    let roster = site(vec![layer(
+        "site",
+        json!({
+            "selector": "*", "meta_data": { "db": secret("db") },
+            "user_data": { "users": [{ "name": "a", "passwd": secret("db") }], "l": [secret("db"), 1] },
+            "parts": [part],
+        }),
+    )]);
+    let with = |secrets| With { secrets, ..LEAVE_OUT };
+    let none = rendered(&roster, "n1", with(Secrets::LeaveOut));
+    assert_eq!(yaml(&none, Document::UserData), json!({ "users": [{ "name": "a" }], "l": [1] }));
+    assert!(none.documents.vendor_data.is_empty());
+    let hidden = rendered(&roster, "n1", with(Secrets::Redact));
+    assert_eq!(yaml(&hidden, Document::UserData)["users"][0]["passwd"], "(secret)");
+    for found in [&none, &hidden] {
+        assert!(!format!("{found:?}").contains("hunter2"));
+    }
+    let told = rendered(&roster, "n1", with(Secrets::Resolve(&Vault)));
+    assert_eq!(yaml(&told, Document::UserData)["users"][0]["passwd"], "hunter2");
+    assert_eq!(yaml(&told, Document::MetaData)["db"], "hunter2");
+    assert!(text(&told, Document::VendorData).contains("\nhunter2\n"));
+
+    let missing = site(vec![
+        layer("site", json!({ "selector": "*", "user_data": { "a": 1 } })),
+        layer("bad", json!({ "selector": "node:n1", "user_data": { "b": secret("other") } })),
+    ]);
+    let told = rendered(&missing, "n1", with(Secrets::Resolve(&Vault)));
+    assert_eq!(yaml(&told, Document::UserData), json!({ "a": 1 }));
+    assert_eq!((told.failed[0].layer.as_str(), told.failed[0].at.as_str()), ("bad", "user_data.b"));
+}
+
+#[test]
+fn what_is_no_cloud_config_goes_as_a_part_of_a_message() {
+    let part = |document: &str, content: &str| json!({ "document": document, "type": "text/x-shellscript", "content": content });
+    let roster = site(vec![
+        layer("site", json!({ "selector": "*", "user_data": { "a": 1 } })),
+        layer(
+            "web",
+            json!({
+                "selector": "group:web",
+                "parts": [
+                    part("user-data", "#!/bin/sh\necho {{ node.name }}\n"),
+                    part("user-data", "#!/bin/sh\necho \u{fc}ber ==hoist-0==\n"),
+                    part("vendor-data", "#!/bin/sh\n"),
+                ],
+            }),
+        ),
+    ]);
+    let found = rendered(&roster, "n1", LEAVE_OUT);
+    let message = text(&found, Document::UserData);
+    let head = "Content-Type: multipart/mixed; boundary=\"==hoist-1==\"\nMIME-Version: 1.0\n\
+                X-Hoist-Layers: site (*), web (group:web)\n\n--==hoist-1==\n\
+                Content-Type: text/cloud-config; charset=\"utf-8\"\n";
+    assert!(message.starts_with(head), "{message}");
+    assert_eq!(message.matches("\n--==hoist-1==").count(), 4);
+    assert!(message.contains("filename=\"web-0\"\n\n#!/bin/sh\necho n1\n\n"), "{message}");
+    assert!(message.contains("Content-Transfer-Encoding: base64\n"), "{message}");
+    assert!(message.ends_with("--==hoist-1==--\n"));
+    let vendor = text(&found, Document::VendorData);
+    assert!(!vendor.contains("cloud-config"), "{vendor}");
+    assert!(found.trace.iter().any(|(_, traced)| traced.key == "parts[1] text/x-shellscript"));
+}
+
+#[test]
+fn templates_of_the_client_pass_as_they_are_and_take_no_others_with_them() {
+    let jinja = "{{ ds.meta_data[\"hoist\"].name }} it's\n";
+    let roster = site(vec![
+        layer(
+            "site",
+            json!({ "selector": "*", "user_data": { "a": "plain" }, "vendor_data": { "v": "{{ node.name }}" } }),
+        ),
+        layer(
+            "bad",
+            json!({ "selector": "*", "priority": 1, "user_data": { "b": "{{ '{{' }}x" } }),
+        ),
+        layer(
+            "client",
+            json!({
+                "selector": "group:web", "client_templates": true, "user_data": { "c": jinja, "d": "{{ v1.region }}" },
+            }),
+        ),
+    ]);
+    let found = rendered(&roster, "n1", LEAVE_OUT);
+    let user = text(&found, Document::UserData);
+    assert!(user.starts_with("## template: jinja\n#cloud-config\n"), "{user}");
+    // Letter by letter: quotes inside of quotes would be another template.
+    assert!(user.contains("c: |\n  {{ ds.meta_data[\"hoist\"].name }} it's\n"), "{user}");
+    assert!(user.contains("d: |-\n  {{ v1.region }}\n"), "{user}");
+    assert_eq!(
+        yaml(&found, Document::UserData),
+        json!({ "a": "plain", "c": jinja, "d": "{{ v1.region }}" })
+    );
+    assert_eq!(found.failed.len(), 1);
+    assert_eq!(found.failed[0].at, "user_data.b");
+    assert!(text(&found, Document::VendorData).starts_with("#cloud-config\n"));
+}
+
+#[test]
+fn network_config_is_for_those_who_ask_and_never_for_a_bmc() {
+    let network = json!({
+        "subnets": [{ "cidr": "10.0.0.0/24", "gateway": "10.0.0.254" }, { "cidr": "fd00::/64", "gateway": "fd00::1" }],
+        "dns": ["10.0.0.53"], "domain": "site", "ntp": ["10.0.0.123"], "mtu": 9000,
+    });
+    let fast = json!({ "subnets": [{ "cidr": "10.1.0.0/24", "gateway": "10.1.0.254" }] });
+    let interface = |name: &str, n: u8, more: Value| {
+        let mut value = json!({ "name": name, "mac": format!("02:00:00:00:01:{n:02x}") });
+        value.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        value
+    };
+    let interfaces = json!([
+        interface(
+            "hsn0",
+            1,
+            json!({ "kind": "hsn", "addresses": ["10.1.0.1/24"], "network": "fast", "vlan": 7 })
+        ),
+        interface(
+            "bmc0",
+            2,
+            json!({ "kind": "bmc", "addresses": ["10.0.0.2/24"], "network": "mgmt" })
+        ),
+        interface(
+            "eth0",
+            3,
+            json!({ "kind": "boot", "addresses": ["10.0.0.3/24", "fd00::3/64"], "network": "mgmt" })
+        ),
+        interface("eth1", 4, json!({})),
+    ]);
+    let roster = roster(vec![
+        resource("Network", "mgmt", network),
+        resource("Network", "fast", fast),
+        resource(
+            "Node",
+            "n1",
+            json!({ "interfaces": interfaces, "boot": { "interface": "eth0" } }),
+        ),
+        resource("Node", "n2", json!({ "interfaces": [interface("eth0", 9, json!({}))] })),
+        layer(
+            "site",
+            json!({ "selector": "*", "network_config": true, "vendor_data": { "ntp": { "enabled": true } } }),
+        ),
+        layer("n2", json!({ "selector": "node:n3", "network_config": false })),
+        resource(
+            "Node",
+            "n3",
+            json!({ "interfaces": [interface("eth0", 10, json!({ "addresses": ["10.9.0.1/24"] }))] }),
+        ),
+    ]);
+    let found = rendered(&roster, "n1", LEAVE_OUT);
+    let expected = json!({
+        "version": 2,
+        "ethernets": {
+            "eth0": {
+                "match": { "macaddress": "02:00:00:00:01:03" }, "mtu": 9000,
+                "addresses": ["10.0.0.3/24", "fd00::3/64"],
+                "routes": [{ "to": "0.0.0.0/0", "via": "10.0.0.254" }, { "to": "::/0", "via": "fd00::1" }],
+                "nameservers": { "addresses": ["10.0.0.53"], "search": ["site"] },
+            },
+            "hsn0": { "match": { "macaddress": "02:00:00:00:01:01" } },
+        },
+        "vlans": { "hsn0.7": { "id": 7, "link": "hsn0", "addresses": ["10.1.0.1/24"] } },
+    });
+    assert_eq!(yaml(&found, Document::NetworkConfig), expected);
+    let ntp = json!({ "ntp": { "servers": ["10.0.0.123"], "enabled": true } });
+    assert_eq!(yaml(&found, Document::VendorData), ntp);
+    let from = found.trace.iter().find(|(_, traced)| traced.key == "ntp.servers[0]");
+    assert_eq!(from.map(|(_, traced)| &*traced.from), Some("network:mgmt"));
+    let dhcp = yaml(&rendered(&roster, "n2", LEAVE_OUT), Document::NetworkConfig);
+    assert_eq!(dhcp["ethernets"]["eth0"]["dhcp4"], true);
+    assert!(rendered(&roster, "n3", LEAVE_OUT).documents.network_config.is_empty());
+}
+
+#[test]
+fn the_tree_of_openchami_is_there_when_it_is_asked_for() {
+    let roster = site(vec![
+        layer(
+            "site",
+            json!({
+                "selector": "*", "openchami": true, "public_keys": ["k"],
+                "meta_data": { "cluster-name": "demo", "region": "r" },
+            }),
+        ),
+        layer(
+            "gpu",
+            json!({ "selector": "group:gpu", "meta_data": { "driver": "{{ node.name }}" } }),
+        ),
+    ]);
+    let meta = yaml(&rendered(&roster, "n1", LEAVE_OUT), Document::MetaData);
+    let v1 = &meta["instance_data"]["v1"];
+    assert_eq!(v1["instance_id"], meta["instance-id"]);
+    assert_eq!((&v1["region"], &v1["local_ipv4"]), (&json!("r"), &json!("10.0.0.1")));
+    assert_eq!(v1["public_keys"], json!(["k"]));
+    let groups = json!({ "gpu": { "Description": "with GPUs", "driver": "n1" }, "web": { "Description": "" } });
+    assert_eq!(v1["vendor_data"]["groups"], groups);
+    assert_eq!(v1["vendor_data"]["cluster_name"], "demo");
+}
+
+fn made(renderer: &Renderer, roster: &Arc<Roster>, node: &str) -> Made {
+    let node = roster.by_name(node).expect("a node");
+    renderer.documents(&renderer.picture(roster), node, "t0k")
+}
+
+#[test]
+fn a_template_that_fails_gives_the_last_good_documents_or_none_of_its_layer() {
+    let roster = site(vec![
+        layer("site", json!({ "selector": "*", "user_data": { "a": 1 } })),
+        layer(
+            "rack",
+            json!({ "selector": "group:web", "user_data": { "rack": "{{ node.labels.rack }}" } }),
+        ),
+    ]);
+    let renderer = Renderer::default();
+    let good = made(&renderer, &roster, "n1");
+    assert!(good.failed.is_empty() && !good.stale);
+    assert!(String::from_utf8_lossy(&good.documents.user_data).contains("rack: r1"));
+
+    let node = roster.by_name("n1").expect("a node").as_ref().clone();
+    let mut bare = node.clone();
+    bare.spec.labels = hoist_model::node::Labels::default();
+    let broken = after(&roster, vec![Resource::Node(Arc::new(bare.clone()))], vec![]);
+    let stale = made(&renderer, &broken, "n1");
+    assert!(stale.stale);
+    assert_eq!(stale.failed[0].layer.as_str(), "rack");
+    assert_eq!(stale.documents, good.documents);
+    assert_eq!(renderer.failures(), 1);
+    let others = made(&renderer, &broken, "n2");
+    assert!(others.failed.is_empty(), "{others:?}");
+
+    // Made anew, it is not what it was.
+    bare.generation += 1;
+    let anew = after(&broken, vec![Resource::Node(Arc::new(bare))], vec![]);
+    let fresh = made(&renderer, &anew, "n1");
+    assert!(!fresh.stale && !fresh.failed.is_empty());
+    let user = String::from_utf8_lossy(&fresh.documents.user_data).into_owned();
+    assert!(user.contains("a: 1") && !user.contains("rack:"), "{user}");
+    assert!(String::from_utf8_lossy(&fresh.documents.meta_data).contains("-g1"));
+
+    // The same after the layers are others: what a node was told in another role is not told again.
+    let other = layer("more", json!({ "selector": "*", "user_data": { "b": 2 } }));
+    let moved = after(&broken, vec![other], vec![]);
+    assert!(!made(&renderer, &moved, "n1").stale);
+}
+
+#[test]
+fn pictures_are_the_same_as_long_as_the_rules_are() {
+    let roster = site(vec![layer("site", json!({ "selector": "*", "user_data": { "a": 1 } }))]);
+    let renderer = Renderer::default();
+    let first = renderer.picture(&roster).number();
+    let state = hoist_model::BootState::new(
+        roster.by_name("n1").expect("a node").id,
+        "test",
+        Timestamp::UNIX_EPOCH,
+    );
+    let booted = after(&roster, vec![Resource::BootState(Arc::new(state))], vec![]);
+    assert_eq!(renderer.picture(&booted).number(), first);
+    let changed = after(&booted, vec![layer("site", json!({ "selector": "*" }))], vec![]);
+    assert_ne!(renderer.picture(&changed).number(), first);
+    assert!(made(&renderer, &changed, "n1").documents.user_data.is_empty());
+}
+
+#[test]
+fn bad_layers_are_told_where_and_why_and_leave_the_rest_alone() {
+    let many: Vec<String> = (0..200).map(|i| format!("{{{{ node.name }}}}{i}")).collect();
+    let work = "{% for a in node.name %}".repeat(9) + &"{% endfor %}".repeat(9);
+    let long = "x".repeat(200_000);
+    for (bad, at, reason) in [
+        (json!({ "user_data": { "b": "{{ node.nmae }}" } }), "user_data.b", "undefined"),
+        (json!({ "user_data": { "b": ["{% if %}"] } }), "user_data.b[0]", "syntax"),
+        (json!({ "user_data": { "b": "{{ 'a' * 1000000 }}" } }), "user_data.b", "cannot be used"),
+        (json!({ "user_data": { "b": many } }), "user_data.b[128]", "128 texts"),
+        (json!({ "hostname": "{{ node.name }} rm -rf" }), "hostname", "not a host name"),
+        (
+            json!({ "user_data": { "b": format!("{{% for c in node.id %}}{}{{% endfor %}}", long) } }),
+            "user_data.b",
+            "longer than",
+        ),
+        (
+            json!({ "user_data": { "b": work.replace("node.name", "node.id") } }),
+            "user_data.b",
+            "fuel",
+        ),
+    ] {
+        let mut bad = bad;
+        bad["selector"] = json!("*");
+        let roster = site(vec![
+            layer("ok", json!({ "selector": "*", "user_data": { "a": 1 } })),
+            layer("bad", bad),
+        ]);
+        let found = rendered(&roster, "n1", LEAVE_OUT);
+        assert_eq!(found.failed.len(), 1, "{reason}");
+        let failed = &found.failed[0];
+        assert_eq!((failed.layer.as_str(), failed.at.as_str()), ("bad", at), "{failed:?}");
+        assert!(failed.reason.contains(reason), "{failed:?}");
+        assert_eq!(yaml(&found, Document::UserData), json!({ "a": 1 }));
+    }
+}
+
+#[test]
+fn all_layers_of_a_node_together_are_bounded() {
+    let piece = "x".repeat(200 * 1024);
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let layers =
+        names.map(|name| layer(name, json!({ "selector": "*", "user_data": { name: piece } })));
+    let found = rendered(&site(layers.to_vec()), "n1", LEAVE_OUT);
+    assert_eq!(found.failed.len(), 1);
+    assert_eq!(found.failed[0].layer.as_str(), "f");
+    assert!(found.documents.user_data.len() <= hoist_metadata::render::MAX_SAID + 4096);
+}
+
+proptest! {
+    /// Whatever stands in a layer: documents that read back as what was said, and no panic.
+    #[test]
+    fn any_text_gives_documents_that_read_back(text in "\\PC{0,40}", key in "[a-z]\\PC{0,8}", raw in "[ -~\n\t{}%#]{0,40}") {
+        let roster = site(vec![
+            layer("one", json!({ "selector": "*", "vendor_data": { key.clone(): text, "raw": raw }, "client_templates": true })),
+            layer("two", json!({ "selector": "*", "user_data": { key.clone(): raw.clone(), "list": [text.clone(), { "x": raw }] } })),
+        ]);
+        let found = rendered(&roster, "n1", LEAVE_OUT);
+        let vendor = yaml(&found, Document::VendorData);
+        prop_assert_eq!(&vendor["raw"], &Value::from(raw.clone()));
+        if key != "raw" {
+            prop_assert_eq!(&vendor[&key], &Value::from(text.clone()));
+        }
+        if found.failed.is_empty() && !raw.contains("{{") && !raw.contains("{%") && key != "list"
+            && !text.contains("{{") && !text.contains("{%")
+        {
+            let expected = json!({ key: raw.clone(), "list": [text, { "x": raw }] });
+            prop_assert_eq!(yaml(&found, Document::UserData), expected);
+        }
+    }
+}

@@ -1,0 +1,506 @@
+//! Metadata layers: what a site, a partition, a group or a node says in the documents that
+//! cloud-init reads. The layers of a node are merged; each says one thing about one set of nodes.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::selector::Level;
+use crate::{Fault, Name, Selector};
+
+/// Largest layer, as JSON: it has to fit into one record of every store.
+pub const MAX_LAYER: usize = 256 * 1024;
+/// Most levels of maps and lists inside a layer.
+pub const MAX_LAYER_DEPTH: usize = 32;
+/// Most values inside a layer: a few aliases in YAML can stand for millions.
+pub const MAX_LAYER_VALUES: usize = 10_000;
+const MAX_PARTS: usize = 32;
+const MAX_PUBLIC_KEYS: usize = 256;
+const MAX_PUBLIC_KEY: usize = 16 * 1024;
+const MAX_REPLACE: usize = 64;
+const MAX_HOSTNAME: usize = 1024;
+const MAX_REFERENCE: usize = 512;
+const MAX_AGE: usize = 64 * 1024;
+
+/// How the names of variables begin that a layer may name: not everything in the server's
+/// environment is for nodes.
+pub const SECRET_VARIABLES: &str = "HOIST_SECRET_";
+
+/// Keys of meta-data that hoist sets.
+const RESERVED: [(&str, &str); 7] = [
+    ("instance-id", "it is made of the node's id and generation"),
+    ("hostname", "write `hostname` beside `meta_data`"),
+    ("local-hostname", "write `hostname` beside `meta_data`"),
+    ("public-keys", "write `public_keys` beside `meta_data`"),
+    ("hoist", "the facts about the node are there"),
+    ("instance_data", "`openchami: true` makes it"),
+    ("network-interfaces", "write `network_config: true` beside `meta_data`"),
+];
+
+/// What the nodes of a selector are told.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MetadataLayerSpec {
+    /// `*`, `partition:NAME`, `group:NAME`, `PARTITION/GROUP` or `node:NAME`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<Selector>,
+    /// Of layers for the same set the higher one comes later, and wins.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub priority: i32,
+    /// The node's host name; by default its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    /// For cloud-init's default user.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub public_keys: Vec<String>,
+    /// Further keys of meta-data.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub meta_data: Map<String, Value>,
+    /// A cloud-config, as the owner of a node writes it.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub user_data: Map<String, Value>,
+    /// A cloud-config, as the site writes it; user-data goes over it.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub vendor_data: Map<String, Value>,
+    /// What is not a cloud-config: scripts, boothooks, includes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
+    /// Whether the inventory's addresses are given as network-config.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_config: Option<bool>,
+    /// Keys of this layer that take the place of what layers before it say, such as
+    /// `user_data.ntp.servers`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replace: Vec<String>,
+    /// Templates in this layer are for the client, and pass as they are.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub client_templates: bool,
+    /// Whether meta-data also has the tree `instance_data.v1` that OpenCHAMI's cloud-init gives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub openchami: Option<bool>,
+}
+
+/// One part of a document that is not a cloud-config.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Part {
+    pub document: PartOf,
+    pub r#type: PartType,
+    /// A text, or a reference to a secret.
+    pub content: Value,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum PartOf {
+    UserData,
+    VendorData,
+}
+
+/// What cloud-init takes a part for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PartType {
+    #[serde(rename = "text/x-shellscript")]
+    Script,
+    #[serde(rename = "text/x-shellscript-per-boot")]
+    ScriptPerBoot,
+    #[serde(rename = "text/x-shellscript-per-instance")]
+    ScriptPerInstance,
+    #[serde(rename = "text/x-shellscript-per-once")]
+    ScriptOnce,
+    #[serde(rename = "text/cloud-boothook")]
+    Boothook,
+    #[serde(rename = "text/x-include-url")]
+    Include,
+    #[serde(rename = "text/jinja2")]
+    Jinja,
+    #[serde(rename = "text/part-handler")]
+    Handler,
+}
+
+impl PartType {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Script => "text/x-shellscript",
+            Self::ScriptPerBoot => "text/x-shellscript-per-boot",
+            Self::ScriptPerInstance => "text/x-shellscript-per-instance",
+            Self::ScriptOnce => "text/x-shellscript-per-once",
+            Self::Boothook => "text/cloud-boothook",
+            Self::Include => "text/x-include-url",
+            Self::Jinja => "text/jinja2",
+            Self::Handler => "text/part-handler",
+        }
+    }
+}
+
+/// A layer as the site keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MetadataLayer {
+    pub name: Name,
+    pub spec: MetadataLayerSpec,
+    pub revision: u64,
+}
+
+/// Where a secret is; what it is stands in no layer. Written as `{secret: {file: NAME}}` in place of
+/// a value.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Secret {
+    /// A file below the server's directory for secrets.
+    File(String),
+    /// A variable in the server's environment.
+    Env(String),
+    /// The value itself, encrypted with age for the server.
+    Age(String),
+}
+
+impl Secret {
+    /// The reference that a value is, if it is one; a fault when it is meant as one and is none.
+    pub fn in_value(value: &Value) -> Option<Result<Self, String>> {
+        let Value::Object(map) = value else { return None };
+        let inner = map.get("secret").filter(|inner| map.len() == 1 && inner.is_object())?;
+        let one_of = "it is one of `{file: NAME}`, `{env: NAME}` and `{age: TEXT}`";
+        let secret = Self::deserialize(inner).map_err(|_| one_of.to_owned());
+        Some(secret.and_then(|secret| secret.check().map(|()| secret)))
+    }
+
+    fn check(&self) -> Result<(), String> {
+        match self {
+            Self::File(path) => {
+                let plain = |part: &str| {
+                    !part.is_empty() && part != "." && part != ".." && !part.contains('\\')
+                };
+                let confined = path.split('/').all(plain) && !path.contains(char::is_control);
+                if !confined || path.len() > MAX_REFERENCE {
+                    return Err(
+                        "a file is named from the directory for secrets: `db/password`".to_owned()
+                    );
+                }
+            }
+            Self::Env(name) => {
+                let part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                let ours = name.starts_with(SECRET_VARIABLES) && name.chars().all(part);
+                if !ours || name.len() > MAX_REFERENCE {
+                    return Err(format!("a variable is called `{SECRET_VARIABLES}…`"));
+                }
+            }
+            Self::Age(text) => {
+                if !text.trim_start().starts_with("-----BEGIN AGE ENCRYPTED FILE-----") {
+                    return Err("write what `age --armor` gives".to_owned());
+                }
+                if text.len() > MAX_AGE {
+                    return Err(format!("it is longer than {MAX_AGE} bytes"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MetadataLayerSpec {
+    /// What it speaks of.
+    pub fn level(&self) -> Option<Level<'_>> {
+        self.selector.as_ref()?.level()
+    }
+
+    pub fn check(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        faults.extend(self.check_selector());
+        if let Some(fault) = self.check_size() {
+            // What is too large is not looked at any closer.
+            faults.push(fault);
+            return faults;
+        }
+        if let Some(hostname) = &self.hostname
+            && (hostname.is_empty() || hostname.len() > MAX_HOSTNAME)
+        {
+            let message = format!("a host name has 1 to {MAX_HOSTNAME} characters");
+            faults.push(Fault::new("hostname", message));
+        }
+        self.check_public_keys(&mut faults);
+        for (key, hint) in RESERVED {
+            if self.meta_data.contains_key(key) {
+                let fault = Fault::new(format!("meta_data.{key}"), "hoist sets this key itself");
+                faults.push(fault.hint(hint));
+            }
+        }
+        for (at, map) in self.maps() {
+            for (key, value) in map {
+                check_secrets(&format!("{at}.{key}"), value, &mut faults);
+            }
+        }
+        self.check_parts(&mut faults);
+        self.check_replace(&mut faults);
+        faults
+    }
+
+    /// Its maps, by the names of their fields.
+    pub fn maps(&self) -> [(&'static str, &Map<String, Value>); 3] {
+        [
+            ("meta_data", &self.meta_data),
+            ("user_data", &self.user_data),
+            ("vendor_data", &self.vendor_data),
+        ]
+    }
+
+    fn check_selector(&self) -> Option<Fault> {
+        let remedy = "write one of `*`, `partition:NAME`, `group:NAME`, `PARTITION/GROUP` and \
+                      `node:NAME`";
+        let Some(selector) = &self.selector else {
+            return Some(Fault::new("selector", "it is missing").hint(remedy));
+        };
+        if selector.level().is_some() {
+            return None;
+        }
+        let message =
+            format!("a layer speaks of the site, a partition, a group or a node, not `{selector}`");
+        let hint = format!("{remedy}; a group may have a selector of its own");
+        Some(Fault::new("selector", message).hint(hint))
+    }
+
+    fn check_size(&self) -> Option<Fault> {
+        let bounds = Bounds::of(self.maps().map(|(_, map)| map));
+        if bounds.depth > MAX_LAYER_DEPTH {
+            let message = format!("it is nested deeper than {MAX_LAYER_DEPTH} levels");
+            return Some(Fault::new("", message));
+        }
+        let too_many = bounds.values > MAX_LAYER_VALUES;
+        let too_large = || serde_json::to_vec(self).map_or(usize::MAX, |text| text.len());
+        if too_many || too_large() > MAX_LAYER {
+            let message =
+                format!("it has more than {MAX_LAYER_VALUES} values or {MAX_LAYER} bytes");
+            return Some(Fault::new("", message).hint("make several layers of it"));
+        }
+        None
+    }
+
+    fn check_public_keys(&self, faults: &mut Vec<Fault>) {
+        if self.public_keys.len() > MAX_PUBLIC_KEYS {
+            let message = format!("there are more than {MAX_PUBLIC_KEYS}");
+            faults.push(Fault::new("public_keys", message));
+        }
+        for (i, key) in self.public_keys.iter().enumerate() {
+            let at = format!("public_keys[{i}]");
+            if key.trim().is_empty() || key.len() > MAX_PUBLIC_KEY {
+                faults.push(Fault::new(at, format!("a key has 1 to {MAX_PUBLIC_KEY} characters")));
+            } else if key.contains(char::is_control) {
+                let hint = "write one key per entry";
+                faults.push(Fault::new(at, "a key is one line").hint(hint));
+            } else if key.contains("PRIVATE KEY") {
+                let hint = "write the public half, which ends in `.pub`";
+                faults.push(Fault::new(at, "this is a private key").hint(hint));
+            }
+        }
+    }
+
+    fn check_parts(&self, faults: &mut Vec<Fault>) {
+        if self.parts.len() > MAX_PARTS {
+            faults.push(Fault::new("parts", format!("there are more than {MAX_PARTS}")));
+        }
+        for (i, part) in self.parts.iter().enumerate() {
+            let at = format!("parts[{i}].content");
+            match &part.content {
+                Value::String(text) if text.trim().is_empty() => {
+                    faults.push(Fault::new(at, "it is empty").hint("leave the part out"));
+                }
+                Value::String(_) => {}
+                value if Secret::in_value(value).is_some() => check_secrets(&at, value, faults),
+                _ => faults.push(Fault::new(at, "it is a text, or a reference to a secret")),
+            }
+        }
+    }
+
+    fn check_replace(&self, faults: &mut Vec<Fault>) {
+        if self.replace.len() > MAX_REPLACE {
+            faults.push(Fault::new("replace", format!("there are more than {MAX_REPLACE}")));
+        }
+        for (i, key) in self.replace.iter().enumerate() {
+            if !self.has(key) {
+                let message = format!("the layer says nothing under `{key}`");
+                let hint = "name a key of this layer, such as `user_data.ntp.servers`";
+                faults.push(Fault::new(format!("replace[{i}]"), message).hint(hint));
+            }
+        }
+    }
+
+    /// Whether there is something under a dotted key.
+    fn has(&self, key: &str) -> bool {
+        let Some((map, keys)) = key.split_once('.') else {
+            return key == "public_keys" && !self.public_keys.is_empty();
+        };
+        let Some((_, map)) = self.maps().into_iter().find(|(at, _)| *at == map) else {
+            return false;
+        };
+        let mut keys = keys.split('.');
+        let first = keys.next().and_then(|key| map.get(key));
+        keys.try_fold(first, |value, key| value?.get(key).map(Some)).flatten().is_some()
+    }
+}
+
+/// Secrets that are written as such have to be readable as such.
+fn check_secrets(at: &str, value: &Value, faults: &mut Vec<Fault>) {
+    match Secret::in_value(value) {
+        Some(Ok(_)) => return,
+        Some(Err(remedy)) => {
+            faults.push(Fault::new(at, "this is not a reference to a secret").hint(remedy));
+            return;
+        }
+        None => {}
+    }
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                check_secrets(&format!("{at}.{key}"), value, faults);
+            }
+        }
+        Value::Array(list) => {
+            for (i, value) in list.iter().enumerate() {
+                check_secrets(&format!("{at}[{i}]"), value, faults);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// How much there is in some maps. Counting ends where it is too much anyway.
+#[derive(Default)]
+struct Bounds {
+    values: usize,
+    depth: usize,
+}
+
+impl Bounds {
+    fn of<'v>(maps: impl IntoIterator<Item = &'v Map<String, Value>>) -> Self {
+        let mut bounds = Self::default();
+        for map in maps {
+            map.values().for_each(|value| bounds.add(value, 1));
+        }
+        bounds
+    }
+
+    fn add(&mut self, value: &Value, depth: usize) {
+        self.values += 1;
+        self.depth = self.depth.max(depth);
+        if self.values > MAX_LAYER_VALUES || self.depth > MAX_LAYER_DEPTH {
+            return;
+        }
+        match value {
+            Value::Object(map) => map.values().for_each(|value| self.add(value, depth + 1)),
+            Value::Array(list) => list.iter().for_each(|value| self.add(value, depth + 1)),
+            _ => {}
+        }
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn spec(value: Value) -> MetadataLayerSpec {
+        serde_json::from_value(value).expect("a spec")
+    }
+
+    fn faults(value: Value) -> Vec<String> {
+        spec(value).check().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_layer_speaks_of_one_thing() {
+        for selector in ["*", "partition:p1", "group:gpu", "p1/gpu", "p1/*", "node:n1"] {
+            assert_eq!(faults(json!({ "selector": selector })), [""; 0], "{selector}");
+        }
+        for selector in
+            ["gpu", "node:n*", "group:g*", "*/g*", "!node:n1", "node:a,node:b", "role:compute"]
+        {
+            let faults = faults(json!({ "selector": selector }));
+            assert!(faults[0].contains("; write one of `*`"), "{selector}: {faults:?}");
+        }
+        assert!(faults(json!({}))[0].contains("it is missing"));
+    }
+
+    #[test]
+    fn secrets_are_references_that_stay_in_their_place() {
+        let secret = |secret: Value| json!({ "selector": "*", "user_data": { "users": [{ "passwd": { "secret": secret } }] } });
+        let age = "-----BEGIN AGE ENCRYPTED FILE-----\nx\n-----END AGE ENCRYPTED FILE-----\n";
+        for good in [
+            json!({ "file": "db/password" }),
+            json!({ "env": "HOIST_SECRET_DB" }),
+            json!({ "age": age }),
+        ] {
+            assert_eq!(faults(secret(good.clone())), [""; 0], "{good}");
+        }
+        for bad in [
+            json!({ "file": "/etc/shadow" }),
+            json!({ "file": "../ca/key.pem" }),
+            json!({ "file": "a/../../b" }),
+            json!({ "file": "" }),
+            json!({ "file": "x".repeat(MAX_REFERENCE + 1) }),
+            json!({ "env": "PATH" }),
+            json!({ "env": "HOIST_SECRET_A=B" }),
+            json!({ "age": "hunter2" }),
+            json!({ "vault": "x" }),
+            json!({}),
+            json!({ "file": "a", "env": "HOIST_SECRET_A" }),
+        ] {
+            let faults = faults(secret(bad.clone()));
+            assert_eq!(faults.len(), 1, "{bad}: {faults:?}");
+            assert!(faults[0].starts_with("user_data.users[0].passwd: "), "{faults:?}");
+            assert!(!faults[0].contains("hunter2"), "{faults:?}");
+        }
+        let text = json!({ "selector": "*", "user_data": { "x": { "secret": "a text" } } });
+        assert_eq!(faults(text), [""; 0]);
+    }
+
+    #[test]
+    fn what_hoist_sets_and_what_is_not_there_are_refused() {
+        for (value, expected) in [
+            (json!({ "meta_data": { "instance-id": "i" } }), "meta_data.instance-id"),
+            (json!({ "meta_data": { "hostname": "h" } }), "write `hostname` beside"),
+            (json!({ "replace": ["user_data.ntp"] }), "says nothing under `user_data.ntp`"),
+            (json!({ "replace": ["public_keys"] }), "says nothing"),
+            (json!({ "public_keys": ["a\nb"] }), "a key is one line"),
+            (json!({ "public_keys": ["-----BEGIN OPENSSH PRIVATE KEY-----"] }), "private"),
+            (json!({ "hostname": "" }), "hostname"),
+            (
+                json!({ "parts": [{ "document": "user-data", "type": "text/x-shellscript", "content": 7 }] }),
+                "parts[0].content",
+            ),
+            (
+                json!({ "parts": [{ "document": "user-data", "type": "text/x-shellscript", "content": " " }] }),
+                "it is empty",
+            ),
+        ] {
+            let mut value = value;
+            value["selector"] = json!("*");
+            let faults = faults(value);
+            assert_eq!(faults.len(), 1, "{faults:?}");
+            assert!(faults[0].contains(expected), "{faults:?}");
+        }
+        let replaced = json!({
+            "selector": "*", "public_keys": ["k"], "user_data": { "ntp": { "servers": ["a"] } },
+            "replace": ["user_data.ntp.servers", "user_data.ntp", "public_keys"],
+        });
+        assert_eq!(faults(replaced), [""; 0]);
+    }
+
+    #[test]
+    fn a_layer_is_bounded_in_size_depth_and_number() {
+        let layer = |value: Value| json!({ "selector": "*", "user_data": { "x": value } });
+        let nested = |levels: usize| (1..levels).fold(json!(1), |inner, _| json!([inner]));
+        assert_eq!(faults(layer(nested(MAX_LAYER_DEPTH))), [""; 0]);
+        assert!(faults(layer(nested(MAX_LAYER_DEPTH + 1)))[0].contains("deeper"));
+        let many = |count: usize| layer(Value::Array(vec![json!(1); count - 1]));
+        assert_eq!(faults(many(MAX_LAYER_VALUES)), [""; 0]);
+        assert!(faults(many(MAX_LAYER_VALUES + 1))[0].contains("values"));
+        let rest = serde_json::to_vec(&spec(layer(json!("")))).expect("plain").len();
+        assert_eq!(faults(layer(json!("x".repeat(MAX_LAYER - rest)))), [""; 0]);
+        assert!(faults(layer(json!("x".repeat(MAX_LAYER - rest + 1))))[0].contains("bytes"));
+    }
+}

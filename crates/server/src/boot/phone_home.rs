@@ -1,0 +1,207 @@
+//! A node says that it is up: with what it says, and what follows from that.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use hoist_api::Code;
+use hoist_boot::answer::mode;
+use hoist_boot::bss::host_name;
+use hoist_boot::{Standing, bss};
+use hoist_inventory::Roster;
+use hoist_inventory::plan::Draft;
+use hoist_inventory::registry::Terms;
+use hoist_model::{BootMode, BootParameters, CloudInit, Node, NodeId, PhoneHome};
+use http::{HeaderMap, header};
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use super::cloud_init::asking;
+use super::once::Settled;
+use super::{Boot, bss_json};
+use crate::auth::AuditContext;
+use crate::extract::read_body;
+use crate::failure::Failure;
+use crate::peer::Peer;
+
+/// Largest report of a node: a few public keys.
+pub(crate) const MAX_REPORT: usize = 64 * 1024;
+
+/// Least time between two reports of one node that are written.
+const REPORT_EVERY: Duration = Duration::from_secs(5);
+
+/// Nodes whose last report is remembered; beyond that, the old ones are forgotten.
+const MAX_REPORTERS: usize = 10_000;
+
+const FORM: &str = "application/x-www-form-urlencoded";
+
+/// As BSS has it: who says it is known by address alone.
+pub(super) async fn by_address(
+    State(boot): State<Boot>,
+    peer: Peer,
+    audit: AuditContext,
+    request: Request,
+) -> Result<Response, Failure> {
+    let address = boot.chassis.proxies.client(&peer, request.headers());
+    let report = read(request).await?;
+    let roster = boot.registry.roster();
+    let node = asking(&roster, address)?.ok_or_else(|| {
+        Failure::new(Code::NotFound, format!("Not Found: no node has the address {address}"))
+    })?;
+    if bss::own_record(&roster, node, None).is_none() && !boot.is_installing(&roster, node) {
+        let detail = format!("Not Found: {} has no boot parameters", host_name(node));
+        return Err(Failure::new(Code::NotFound, detail));
+    }
+    boot.phoned_home(node, &report, &audit).await?;
+    let cloud_init = CloudInit { phone_home: report, ..CloudInit::default() };
+    let hosts = vec![host_name(node)];
+    Ok(bss_json(&BootParameters { hosts, cloud_init, ..BootParameters::default() }))
+}
+
+/// Reads what a node says, as a form or as JSON.
+pub(crate) async fn read(request: Request) -> Result<PhoneHome, Failure> {
+    let form = is_form(request.headers());
+    read_report(&read_body(request).await?, form)
+}
+
+fn keep_report(draft: &mut Draft<'_>, node: &Node, report: &PhoneHome) {
+    let record = bss::own_record(draft.roster(), node, None).map(|record| (**record).clone());
+    if let Some(mut record) = record {
+        record.cloud_init.get_or_insert_default().phone_home = report.clone();
+        draft.put_bss(record);
+    }
+}
+
+/// cloud-init itself reports as a form; BSS knows only JSON.
+fn is_form(headers: &HeaderMap) -> bool {
+    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    given.is_some_and(|given| given.split(';').next().unwrap_or_default().trim() == FORM)
+}
+
+fn read_report(body: &[u8], form: bool) -> Result<PhoneHome, Failure> {
+    let unreadable =
+        |reason: String| Failure::new(Code::MalformedBody, format!("Bad Request: {reason}"));
+    let first = serde_json::Deserializer::from_slice(body).into_iter::<Value>().next();
+    let value = match first {
+        Some(Ok(value)) => value,
+        _ if form => Value::Object(form_members(body)),
+        Some(Err(error)) => return Err(unreadable(format!("the body is not JSON: {error}"))),
+        None => return Err(unreadable("the body is empty; send a JSON object".to_owned())),
+    };
+    PhoneHome::from_value(value).map_err(|error| unreadable(error.to_string()))
+}
+
+fn form_members(body: &[u8]) -> Map<String, Value> {
+    let pairs = form_urlencoded::parse(body);
+    pairs.map(|(name, value)| (name.into_owned(), Value::String(value.into_owned()))).collect()
+}
+
+impl Boot {
+    fn is_installing(&self, roster: &Arc<Roster>, node: &Node) -> bool {
+        let state = self.one_boots.state(roster, node.id);
+        if state.as_ref().is_some_and(|state| state.installing.is_some()) {
+            return true;
+        }
+        let standing = Standing::new(state.as_deref());
+        let choice = self.booter.table(roster).best(roster, node, None, standing);
+        mode(node, standing, choice.as_ref()) == BootMode::Install
+    }
+
+    /// Keeps what the node says in its record, if it has one. A node that was being installed is
+    /// done with it.
+    pub(crate) async fn phoned_home(
+        &self,
+        node: &Node,
+        report: &PhoneHome,
+        audit: &AuditContext,
+    ) -> Result<(), Failure> {
+        if self.reports.is_too_soon(node.id, Instant::now()) {
+            return Err(Failure::new(Code::TooManyRequests, "you report too often"));
+        }
+        let roster = self.registry.roster();
+        let installed = self.is_installing(&roster, node);
+        if !installed && bss::own_record(&roster, node, None).is_none() {
+            return Ok(());
+        }
+        let now = self.chassis.clock.now();
+        let mut settled = Settled::new();
+        let draft = |draft: &mut Draft<'_>| {
+            keep_report(draft, node, report);
+            if installed {
+                settled = self.has_installed(draft, node.id, "phone-home", now);
+            }
+            Ok(())
+        };
+        let committer = self.chassis.audit.committer(audit.draft());
+        // One node, and it cannot say how many it means.
+        let terms = Terms { no_brake: true, ..Terms::default() };
+        if let Err(error) = self.registry.write(terms, &committer, draft).await {
+            self.reports.forget(node.id);
+            return Err(error.into());
+        }
+        self.one_boots.written(&settled);
+        Ok(())
+    }
+}
+
+/// When each node last reported: nobody gives a token here, so nobody may write without end.
+#[derive(Debug, Default)]
+pub(super) struct Reports(Mutex<HashMap<NodeId, Instant>>);
+
+impl Reports {
+    fn is_too_soon(&self, node: NodeId, now: Instant) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = |at: &Instant| now.duration_since(*at) < REPORT_EVERY;
+        if last.get(&node).is_some_and(recent) {
+            return true;
+        }
+        if last.len() >= MAX_REPORTERS {
+            last.retain(|_, at| recent(at));
+        }
+        last.insert(node, now);
+        false
+    }
+
+    /// What was not written may be tried again at once.
+    fn forget(&self, node: NodeId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_are_read_as_json_and_as_cloud_init_sends_them() {
+        let json = br#"{"PUB_KEY_RSA": "ssh-rsa A", "fqdn": "n1.example.org", "other": 1}"#;
+        let form = b"pub_key_rsa=ssh-rsa+A&fqdn=n1.example.org&other=1";
+        let read = read_report(json, false).unwrap();
+        assert_eq!(read.pub_key_rsa, "ssh-rsa A");
+        assert_eq!(read_report(form, true).unwrap(), read);
+        for wrong in [&b""[..], b"{", b"[]", br#"{"fqdn": 1}"#, form] {
+            assert_eq!(read_report(wrong, false).unwrap_err().problem().status, 400);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_reports_once_in_a_while_and_memory_is_bounded() {
+        let reports = Reports::default();
+        let node = |n: u128| NodeId::from_bits(n);
+        assert!(!reports.is_too_soon(node(1), Instant::now()));
+        assert!(reports.is_too_soon(node(1), Instant::now()));
+        assert!(!reports.is_too_soon(node(2), Instant::now()));
+        reports.forget(node(2));
+        assert!(!reports.is_too_soon(node(2), Instant::now()));
+        tokio::time::advance(REPORT_EVERY).await;
+        assert!(!reports.is_too_soon(node(1), Instant::now()));
+        tokio::time::advance(REPORT_EVERY).await;
+        for n in 0..2 * MAX_REPORTERS as u128 {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            reports.is_too_soon(node(n), Instant::now());
+        }
+        assert!(reports.0.lock().unwrap().len() <= MAX_REPORTERS);
+    }
+}

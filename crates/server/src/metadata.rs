@@ -1,0 +1,79 @@
+//! What nodes are told about themselves, over HTTP: the seeds of cloud-init (`/meta/v1`), and the
+//! same as `OpenCHAMI`'s service has it (`/cloud-init`).
+//!
+//! Documents of hoist's own are answered from one roster, without waiting.
+
+mod builtin;
+mod elsewhere;
+mod kept;
+pub mod key;
+mod phone_home;
+mod providers;
+pub mod provision;
+mod proxy;
+mod render;
+mod seed;
+
+use std::sync::Arc;
+
+use hoist_api::admin::Context;
+use hoist_metadata::{LayerRule, MetadataProvider, Renderer, SiteKey};
+use hoist_model::GroupKey;
+use rustls_pki_types::CertificateDer;
+
+use crate::boot::Boot;
+use crate::route::{Plane, Route, with_state};
+
+pub use hoist_metadata::{Mode, Unknown};
+pub use providers::Providers;
+
+/// What a site decides about its nodes' documents.
+#[derive(Debug, Clone, Default)]
+pub struct MetadataSettings {
+    pub mode: Mode,
+    /// For the nodes of these groups instead.
+    pub groups: Vec<(GroupKey, Mode)>,
+    pub unknown: Unknown,
+    /// Trusted for the services that are asked, besides nothing else; empty means the machine's.
+    pub authorities: Vec<CertificateDer<'static>>,
+}
+
+/// What the handlers share.
+#[derive(Debug, Clone)]
+pub struct Metadata {
+    boot: Boot,
+    key: SiteKey,
+    provider: Arc<dyn MetadataProvider>,
+    unknown: Unknown,
+    counts: Arc<seed::Counts>,
+    /// For previews.
+    renderer: Arc<Renderer>,
+}
+
+/// Open to everybody, unless the site has locked it.
+const OPEN: Plane = Plane::Lockable { context: Context::Metadata };
+
+impl Metadata {
+    pub fn new(
+        boot: &Boot,
+        key: SiteKey,
+        provider: Arc<dyn MetadataProvider>,
+        unknown: Unknown,
+    ) -> Self {
+        boot.registry.add_rule(Arc::new(LayerRule));
+        Self {
+            boot: boot.clone(),
+            key,
+            provider,
+            unknown,
+            counts: Arc::default(),
+            renderer: Arc::default(),
+        }
+    }
+}
+
+/// All routes of the context.
+pub fn routes(metadata: &Metadata) -> Vec<Route> {
+    let all = [seed::routes(metadata), phone_home::routes(), render::routes()];
+    with_state(all.into_iter().flatten().collect(), metadata)
+}

@@ -1,0 +1,77 @@
+//! Which provider a node has: by its groups, else by the site.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use hoist_inventory::Roster;
+use hoist_metadata::provider::{Given, Missing};
+use hoist_metadata::{MetadataProvider, Mode, SeedRef, SiteKey};
+use hoist_model::{GroupKey, Node};
+
+use super::MetadataSettings;
+use super::builtin::Builtin;
+use super::elsewhere::{External, Nowhere, Redirect};
+use super::proxy::Proxy;
+use crate::boot::{HelperError, helper};
+
+/// All providers of a site, as one.
+#[derive(Debug)]
+pub struct Providers {
+    site: Arc<dyn MetadataProvider>,
+    groups: Vec<(GroupKey, Arc<dyn MetadataProvider>)>,
+}
+
+impl Providers {
+    /// Connects to nothing yet.
+    pub fn new(key: &SiteKey, settings: &MetadataSettings) -> Result<Self, HelperError> {
+        let builtin = Arc::new(Builtin::new(key.clone()));
+        let provider = |mode: &Mode| -> Result<Arc<dyn MetadataProvider>, HelperError> {
+            Ok(match mode {
+                Mode::Builtin => Arc::clone(&builtin) as Arc<dyn MetadataProvider>,
+                Mode::External { argument } => Arc::new(External { argument: argument.clone() }),
+                Mode::Redirect { url } => Arc::new(Redirect { key: key.clone(), url: url.clone() }),
+                Mode::Proxy { url } => {
+                    let client = helper::client(&settings.authorities, url.is_plain())?;
+                    Arc::new(Proxy::new(key.clone(), url.clone(), client))
+                }
+                Mode::None => Arc::new(Nowhere),
+            })
+        };
+        let one = |(group, mode): &(GroupKey, Mode)| Ok((group.clone(), provider(mode)?));
+        let groups = settings.groups.iter().map(one).collect::<Result<_, HelperError>>()?;
+        Ok(Self { site: provider(&settings.mode)?, groups })
+    }
+
+    /// Of several groups the one that is applied last.
+    fn of(&self, roster: &Roster, node: &Node) -> &dyn MetadataProvider {
+        if self.groups.is_empty() {
+            return self.site.as_ref();
+        }
+        let named = roster.groups_of(node).into_iter().rev().find_map(|name| {
+            let key = GroupKey { partition: node.spec.partition.clone(), name };
+            self.groups.iter().find(|(group, _)| *group == key)
+        });
+        named.map_or(self.site.as_ref(), |(_, provider)| provider.as_ref())
+    }
+}
+
+#[async_trait]
+impl MetadataProvider for Providers {
+    fn seed_ref(&self, roster: &Roster, node: &Node, base: &str) -> SeedRef {
+        self.of(roster, node).seed_ref(roster, node, base)
+    }
+
+    fn at_once(&self, roster: &Arc<Roster>, node: &Arc<Node>) -> Option<Given> {
+        self.of(roster, node).at_once(roster, node)
+    }
+
+    async fn documents(
+        &self,
+        roster: &Arc<Roster>,
+        node: &Arc<Node>,
+        from: IpAddr,
+    ) -> Result<Given, Missing> {
+        self.of(roster, node).documents(roster, node, from).await
+    }
+}

@@ -1,0 +1,218 @@
+//! Armings in the store: who may take a node's secrets, and who has.
+//!
+//! What is decided is kept before anything is handed out, so a token is redeemed by one key
+//! whatever fails in between, and whichever controller is asked.
+
+use std::sync::Arc;
+
+use hoist_metadata::SiteKey;
+use hoist_metadata::provision::{Arming, KeyPrint, Verdict};
+use hoist_metadata::token::{NONCE_BYTES, Token};
+use hoist_model::{Node, NodeId};
+use hoist_store::{Compare, Key, Op, Record, Store, StoreError, Txn};
+
+use crate::clock::Clock;
+use crate::events::EventBus;
+
+const PREFIX: &str = "provision/armed";
+
+/// How often somebody else may be faster.
+const TRIES: usize = 8;
+
+/// What a token is good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Redemption {
+    /// This key has it; now, or since before.
+    Taken,
+    /// Another key has it.
+    Quarantined,
+    /// The node is not armed, or the token is another one.
+    Refused,
+}
+
+/// Cheap to clone; all clones are the same.
+#[derive(Debug, Clone)]
+pub struct Armings {
+    store: Arc<dyn Store>,
+    key: SiteKey,
+    events: EventBus,
+    clock: Arc<dyn Clock>,
+}
+
+impl Armings {
+    pub fn new(
+        store: Arc<dyn Store>,
+        key: SiteKey,
+        events: EventBus,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self { store, key, events, clock }
+    }
+
+    /// Arms a node anew: what it was armed with before is good for nothing any more.
+    pub async fn arm(&self, node: &Node) -> Result<Token, StoreError> {
+        let mut nonce = [0; NONCE_BYTES];
+        aws_lc_rs::rand::fill(&mut nonce).expect("the operating system gives random bytes");
+        let arming = Arming::new(node.id, node.generation, nonce, self.clock.now());
+        let ops = vec![Op::Put(place(node.id), text(&arming))];
+        self.store.commit(Txn { compares: Vec::new(), ops }).await?;
+        Ok(arming.token(&self.key))
+    }
+
+    pub async fn disarm(&self, node: NodeId) -> Result<(), StoreError> {
+        let ops = vec![Op::Delete(place(node))];
+        self.store.commit(Txn { compares: Vec::new(), ops }).await.map(drop)
+    }
+
+    pub async fn redeem(
+        &self,
+        node: &Node,
+        offered: &str,
+        by: KeyPrint,
+    ) -> Result<Redemption, StoreError> {
+        let key = place(node.id);
+        for _ in 0..TRIES {
+            let Some(record) = self.store.get(&key).await? else { return Ok(Redemption::Refused) };
+            let arming = read(&record)?;
+            let verdict = arming.redeem(&self.key, node.generation, offered, by, self.clock.now());
+            let (next, redemption) = match verdict {
+                Verdict::Repeated => return Ok(Redemption::Taken),
+                Verdict::Refused => return Ok(Redemption::Refused),
+                Verdict::StillQuarantined => return Ok(Redemption::Quarantined),
+                Verdict::Redeemed(next) => (next, Redemption::Taken),
+                Verdict::Quarantined(next) => (next, Redemption::Quarantined),
+            };
+            let txn = Txn {
+                compares: vec![Compare::At(key.clone(), record.revision)],
+                ops: vec![Op::Put(key.clone(), text(&next))],
+            };
+            match self.store.commit(txn).await {
+                Ok(_) => {
+                    self.tell(node, by, redemption);
+                    return Ok(redemption);
+                }
+                Err(StoreError::Conflict { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(StoreError::Conflict { key })
+    }
+
+    fn tell(&self, node: &Node, by: KeyPrint, redemption: Redemption) {
+        let kind = match redemption {
+            Redemption::Quarantined => "provision.quarantined",
+            Redemption::Taken | Redemption::Refused => "provision.redeemed",
+        };
+        let told = serde_json::json!({"generation": node.generation, "key": format!("{by:?}")});
+        self.events.publish(kind, &format!("node/{}", node.name), told);
+    }
+}
+
+fn place(node: NodeId) -> Key {
+    PREFIX.parse::<Key>().expect("a key").child(&node.to_string())
+}
+
+fn text(arming: &Arming) -> Vec<u8> {
+    serde_json::to_vec(arming).expect("a plain value")
+}
+
+fn read(record: &Record) -> Result<Arming, StoreError> {
+    serde_json::from_slice(&record.value).map_err(|error| StoreError::Damaged {
+        detail: format!("`{}` is not an arming: {error}", record.key),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use hoist_metadata::token::KEY_BYTES;
+    use jiff::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::store::test_store;
+
+    fn node(generation: u64) -> Node {
+        Node {
+            id: NodeId::from_bits(7),
+            name: "n7".parse().unwrap(),
+            spec: serde_json::from_value(json!({})).unwrap(),
+            protection: None,
+            maintenance: None,
+            provenance: None,
+            generation,
+            revision: 1,
+            created: Timestamp::UNIX_EPOCH,
+            updated: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    fn armings(store: &Arc<dyn Store>) -> Armings {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let events = EventBus::new(Arc::clone(store), Arc::clone(&clock));
+        Armings::new(Arc::clone(store), SiteKey::new(&[3; KEY_BYTES]), events, clock)
+    }
+
+    fn seq(armings: &Armings) -> u64 {
+        let id = armings.events.last_id();
+        id.rsplit('.').next().unwrap().parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_token_is_taken_by_one_key_on_whichever_controller() {
+        let store: Arc<dyn Store> = test_store();
+        let (one, other) = (armings(&store), armings(&store));
+        let (first, second) = (KeyPrint([1; 32]), KeyPrint([2; 32]));
+        let offer = "0".repeat(32);
+        assert_eq!(one.redeem(&node(1), &offer, first).await.unwrap(), Redemption::Refused);
+        let token = one.arm(&node(1)).await.unwrap();
+        let token = token.as_str();
+        assert_eq!(other.redeem(&node(1), &offer, first).await.unwrap(), Redemption::Refused);
+        assert_eq!(seq(&other), 0, "guessing is no event");
+        assert_eq!(one.redeem(&node(1), token, first).await.unwrap(), Redemption::Taken);
+        assert_eq!(other.redeem(&node(1), token, first).await.unwrap(), Redemption::Taken);
+        for _ in 0..2 {
+            let late = other.redeem(&node(1), token, second).await.unwrap();
+            assert_eq!(late, Redemption::Quarantined);
+        }
+        assert_eq!((seq(&one), seq(&other)), (1, 1), "each is told once");
+        assert_eq!(one.redeem(&node(2), token, first).await.unwrap(), Redemption::Refused);
+    }
+
+    #[tokio::test]
+    async fn arming_again_and_disarming_end_what_was_before() {
+        let store: Arc<dyn Store> = test_store();
+        let armings = armings(&store);
+        let key = KeyPrint([1; 32]);
+        let before = armings.arm(&node(1)).await.unwrap();
+        let now = armings.arm(&node(1)).await.unwrap();
+        let redeem = async |token: &Token| armings.redeem(&node(1), token.as_str(), key).await;
+        assert_eq!(redeem(&before).await.unwrap(), Redemption::Refused);
+        assert_eq!(redeem(&now).await.unwrap(), Redemption::Taken);
+        armings.disarm(node(1).id).await.unwrap();
+        assert_eq!(redeem(&now).await.unwrap(), Redemption::Refused);
+    }
+
+    #[tokio::test]
+    async fn of_many_keys_at_once_one_takes_it() {
+        let store: Arc<dyn Store> = test_store();
+        let armings = armings(&store);
+        let token = armings.arm(&node(1)).await.unwrap();
+        let racing = (0..6_u8).map(|n| {
+            let (armings, token) = (armings.clone(), token.clone());
+            tokio::spawn(async move {
+                armings.redeem(&node(1), token.as_str(), KeyPrint([n; 32])).await
+            })
+        });
+        let racing: Vec<_> = racing.collect();
+        let mut taken = 0;
+        for one in racing {
+            match one.await.unwrap() {
+                Ok(Redemption::Taken) => taken += 1,
+                Ok(Redemption::Quarantined) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(taken, 1);
+    }
+}

@@ -1,0 +1,147 @@
+//! `/meta/v1/layers` and `/meta/v1/nodes/{node}/render`: the layers, and what they come to for a
+//! node, before any node asks.
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use hoist_api::Code;
+use hoist_api::admin::{Context, Verb};
+use hoist_api::inventory::Listing;
+use hoist_api::metadata::{
+    FailedLayer, MetadataLayerObject, RenderedDocument, Rendering, TracedKey, UsedLayer,
+};
+use hoist_inventory::Roster;
+use hoist_metadata::layers::nodes_of;
+use hoist_metadata::{Document, Failed, Rendered, Secrets, With};
+use hoist_model::{MetadataLayer, Name, Node};
+use serde::Deserialize;
+
+use super::Metadata;
+use crate::boot::find_node;
+use crate::extract::{Json, Path, Query};
+use crate::failure::Failure;
+use crate::inventory::{Flag, Sight, bad_parameter};
+use crate::principal::Principal;
+use crate::route::{Plane, Route};
+
+const READ: Plane = Plane::Admin { context: Context::Metadata, verb: Verb::Read };
+
+/// In the place of the node's token.
+const TOKEN: &str = "(token)";
+
+pub(super) fn routes() -> Vec<Route<Metadata>> {
+    vec![
+        Route::get("/meta/v1/layers", READ, list)
+            .summary("All metadata layers, with how many nodes each speaks of")
+            .gives::<Listing<MetadataLayerObject>>(200)
+            .selective(),
+        Route::get("/meta/v1/layers/{name}", READ, get)
+            .summary("One metadata layer")
+            .gives::<MetadataLayerObject>(200)
+            .selective(),
+        Route::get("/meta/v1/nodes/{node}/render", READ, render)
+            .summary("What a node would be told; secrets are not shown, and nothing is written")
+            .query("doc", "`meta-data`, `user-data`, `vendor-data` or `network-config`; else all")
+            .query("trace", "`1`: with the layer that every key comes from")
+            .gives::<Rendering>(200)
+            .selective(),
+    ]
+}
+
+fn sight(principal: &Principal, roster: &Roster) -> Sight {
+    Sight::within(principal, Verb::Read, Context::Metadata, roster)
+}
+
+fn object(roster: &Roster, sight: &Sight, layer: &MetadataLayer) -> MetadataLayerObject {
+    let nodes = nodes_of(roster, layer);
+    let seen = nodes.into_iter().filter(|node| sight.reaches(roster, node)).count();
+    MetadataLayerObject::from_stored(layer, seen)
+}
+
+async fn list(State(metadata): State<Metadata>, principal: Principal) -> Response {
+    let roster = metadata.boot.registry.roster();
+    let sight = sight(&principal, &roster);
+    let items = roster.metadata_layers().map(|layer| object(&roster, &sight, layer));
+    Json(Listing { revision: roster.revision(), items: items.collect() }).into_response()
+}
+
+async fn get(
+    State(metadata): State<Metadata>,
+    principal: Principal,
+    Path(name): Path<String>,
+) -> Result<Response, Failure> {
+    let roster = metadata.boot.registry.roster();
+    let layer = roster.metadata_layer(&name).ok_or_else(|| {
+        Failure::new(Code::NotFound, format!("there is no metadata layer `{name}`"))
+            .with_remedy("`hoist metadata list` shows all of them")
+    })?;
+    Ok(Json(object(&roster, &sight(&principal, &roster), layer)).into_response())
+}
+
+#[derive(Debug, Deserialize)]
+struct RenderQuery {
+    doc: Option<String>,
+    #[serde(default)]
+    trace: Flag,
+}
+
+async fn render(
+    State(metadata): State<Metadata>,
+    principal: Principal,
+    Path(node): Path<String>,
+    Query(query): Query<RenderQuery>,
+) -> Result<Json<Rendering>, Failure> {
+    let wanted = query.doc.as_deref().map(document).transpose()?;
+    let roster = metadata.boot.registry.roster();
+    let node = find_node(&roster, &sight(&principal, &roster), &node)?;
+    let with = With { token: TOKEN, secrets: Secrets::Redact, trace: query.trace.0 };
+    let rendered = metadata.renderer.render(&roster, node, with);
+    Ok(Json(rendering(&roster, node, rendered, wanted)))
+}
+
+fn document(word: &str) -> Result<Document, Failure> {
+    Document::from_word(word).ok_or_else(|| {
+        let known = Document::ALL.map(Document::as_str).join(", ");
+        bad_parameter(
+            "doc",
+            &format!("there is no document `{word}`"),
+            &format!("there are {known}"),
+        )
+    })
+}
+
+fn rendering(
+    roster: &Roster,
+    node: &Node,
+    rendered: Rendered,
+    wanted: Option<Document>,
+) -> Rendering {
+    let is_wanted = |document: Document| wanted.is_none_or(|wanted| wanted == document);
+    let documents = Document::ALL.into_iter().filter(|document| is_wanted(*document));
+    let documents = documents.map(|document| RenderedDocument {
+        document: document.to_string(),
+        text: String::from_utf8_lossy(rendered.documents.get(document)).into_owned(),
+    });
+    let trace = rendered.trace.iter().filter(|(document, _)| is_wanted(*document));
+    let trace = trace.map(|(document, traced)| TracedKey {
+        document: document.to_string(),
+        key: traced.key.clone(),
+        from: traced.from.to_string(),
+        over: traced.over.iter().map(ToString::to_string).collect(),
+    });
+    let failed = |Failed { layer, at, reason }: Failed| FailedLayer { layer, at, reason };
+    Rendering {
+        node: node.name.clone(),
+        id: node.id,
+        revision: roster.revision(),
+        layers: rendered.layers.iter().filter_map(|name| used(roster, name)).collect(),
+        documents: documents.collect(),
+        trace: trace.collect(),
+        failed: rendered.failed.into_iter().map(failed).collect(),
+    }
+}
+
+fn used(roster: &Roster, name: &Name) -> Option<UsedLayer> {
+    let spec = &roster.metadata_layer(name)?.spec;
+    let selector = spec.selector.as_ref().map(ToString::to_string).unwrap_or_default();
+    Some(UsedLayer { name: name.clone(), selector, priority: spec.priority })
+}

@@ -1,0 +1,321 @@
+//! `/meta/v1/seed/…`: the documents that cloud-init fetches on every boot.
+//!
+//! A client asks again ten times, a second apart, for whatever is not answered with 200, so every
+//! document of a known node is; older ones have no patience and no timeout, so nobody is kept
+//! waiting.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use hoist_api::Code;
+use hoist_inventory::Roster;
+use hoist_metadata::provider::{Given, Missing, Served};
+use hoist_metadata::{Document, Documents, SiteKey, Unknown};
+use hoist_model::{Node, NodeId};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use metrics::Counter;
+
+use super::{Metadata, OPEN};
+use crate::direct::{Head, KEPT, Ready};
+use crate::extract::Path;
+use crate::failure::Failure;
+use crate::peer::Peer;
+use crate::route::Route;
+use crate::secret;
+
+/// cloud-init does not look at it; browsers shall not guess.
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// When a machine that is held shall ask again.
+const HOLD_SECONDS: u64 = 10;
+
+/// Who asks.
+#[derive(Debug)]
+pub(super) enum Asking<'r> {
+    Node(&'r Arc<Node>),
+    /// In no node, or in one that is disabled.
+    Nobody,
+    /// Its token is another node's, or of before.
+    WrongToken(&'r Arc<Node>),
+    /// Several nodes have its address.
+    Several,
+}
+
+/// What became of requests.
+#[derive(Debug)]
+pub(super) struct Counts {
+    served: Counter,
+    redirected: Counter,
+    held: Counter,
+    generic: Counter,
+    denied: Counter,
+    refused: Counter,
+    later: Counter,
+    /// The second in which a refusal was last logged.
+    told: AtomicI64,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        let counter = |outcome| metrics::counter!("hoist_seeds_total", "outcome" => outcome);
+        Self {
+            served: counter("served"),
+            redirected: counter("redirected"),
+            held: counter("held"),
+            generic: counter("default"),
+            denied: counter("denied"),
+            refused: counter("refused"),
+            later: counter("later"),
+            told: AtomicI64::new(0),
+        }
+    }
+}
+
+pub(super) fn routes(metadata: &Metadata) -> Vec<Route<Metadata>> {
+    let (with_token, bare, openchami) = (metadata.clone(), metadata.clone(), metadata.clone());
+    vec![
+        Route::get("/meta/v1/seed/{node}/{token}/{doc}", OPEN, by_token)
+            .summary("A document of cloud-init, for the node that the token is of")
+            .gives_media(200, "text/plain")
+            .lenient()
+            .direct(move |head| direct(&with_token, head)),
+        Route::get("/meta/v1/seed/{doc}", OPEN, by_address)
+            .summary("A document of cloud-init, for the node with the address of who asks")
+            .gives_media(200, "text/plain")
+            .lenient()
+            .direct(move |head| direct(&bare, head)),
+        Route::get("/cloud-init/{doc}", OPEN, by_address)
+            .summary("The same, as OpenCHAMI's cloud-init service has it")
+            .gives_media(200, "text/plain")
+            .lenient()
+            .direct(move |head| direct(&openchami, head)),
+    ]
+}
+
+/// Without waiting; `None` when there is something to wait for, or to tell.
+fn direct(metadata: &Metadata, head: &Head<'_>) -> Option<Ready> {
+    if head.fields.get(&header::IF_NONE_MATCH).is_some() {
+        return None;
+    }
+    let roster = metadata.boot.registry.glance();
+    let (rest, doc) = head.path.rsplit_once('/')?;
+    let document = Document::from_word(doc)?;
+    let asking = match rest.strip_prefix("/meta/v1/seed/") {
+        Some(both) => {
+            let (node, token) = both.split_once('/')?;
+            with_token(&roster, &metadata.key, node, token)
+        }
+        None => with_address(&roster, metadata.client(head.peer, head.fields)),
+    };
+    let Asking::Node(node) = asking else { return None };
+    let Given::Here(served) = metadata.provider.at_once(&roster, node)? else { return None };
+    metadata.counts.served.increment(1);
+    let (body, etag) = (served.get(document).clone(), Some(Arc::clone(served.etag(document))));
+    Some(Ready { content_type: TEXT, body, etag })
+}
+
+async fn by_token(
+    State(metadata): State<Metadata>,
+    Path((node, token, doc)): Path<(String, String, String)>,
+    peer: Peer,
+    headers: HeaderMap,
+) -> Response {
+    let roster = metadata.boot.registry.roster();
+    let from = metadata.client(&peer, &headers);
+    let asking = with_token(&roster, &metadata.key, &node, &token);
+    metadata.answer(&roster, asking, &doc, from, &headers).await
+}
+
+async fn by_address(
+    State(metadata): State<Metadata>,
+    Path(doc): Path<String>,
+    peer: Peer,
+    headers: HeaderMap,
+) -> Response {
+    let roster = metadata.boot.registry.roster();
+    let from = metadata.client(&peer, &headers);
+    let asking = with_address(&roster, from);
+    metadata.answer(&roster, asking, &doc, from, &headers).await
+}
+
+/// The node of an id, if the token is its own and of its present generation.
+pub(super) fn with_token<'r>(
+    roster: &'r Roster,
+    key: &SiteKey,
+    node: &str,
+    token: &str,
+) -> Asking<'r> {
+    let node = node.parse::<NodeId>().ok().and_then(|id| roster.by_id(id));
+    match node.filter(|node| node.spec.enabled) {
+        None => Asking::Nobody,
+        Some(node) if key.is_seed(node, token) => Asking::Node(node),
+        Some(node) => Asking::WrongToken(node),
+    }
+}
+
+/// The only node with the address.
+pub(super) fn with_address(roster: &Roster, address: IpAddr) -> Asking<'_> {
+    match roster.by_ip(address).as_slice() {
+        [node] if node.spec.enabled => Asking::Node(node),
+        [] | [_] => Asking::Nobody,
+        _ => Asking::Several,
+    }
+}
+
+impl Metadata {
+    /// Who really asks, as far as proxies are believed.
+    pub(super) fn client<'a>(
+        &self,
+        peer: &Peer,
+        fields: impl Into<crate::direct::Fields<'a>>,
+    ) -> IpAddr {
+        self.boot.chassis.proxies.client(peer, fields)
+    }
+
+    async fn answer(
+        &self,
+        roster: &Arc<Roster>,
+        asking: Asking<'_>,
+        doc: &str,
+        from: IpAddr,
+        headers: &HeaderMap,
+    ) -> Response {
+        let Some(document) = Document::from_word(doc) else {
+            let known = Document::ALL.map(Document::as_str).join(", ");
+            let failure = Failure::new(Code::NotFound, "there is no such document");
+            return failure.with_remedy(format!("there are {known}")).into_response();
+        };
+        let node = match self.admit(&asking, from) {
+            Ok(Some(node)) => node,
+            Ok(None) => return respond(&generic(from), document, headers),
+            Err(failure) => return failure.into_response(),
+        };
+        match self.provider.documents(roster, node, from).await {
+            Ok(Given::Here(served)) => {
+                self.counts.served.increment(1);
+                respond(&served, document, headers)
+            }
+            Ok(Given::Elsewhere(url)) => {
+                self.counts.redirected.increment(1);
+                redirect(&format!("{url}/{document}"))
+            }
+            Err(Missing::Later { reason, after }) => {
+                self.counts.later.increment(1);
+                let failure = Failure::new(Code::Held, reason).with_remedy("ask again");
+                retry_after(failure.into_response(), after.as_secs())
+            }
+            Err(error) => {
+                self.counts.denied.increment(1);
+                Failure::new(Code::NotFound, error.to_string()).into_response()
+            }
+        }
+    }
+
+    /// The node that is answered; nobody, if strangers get documents too.
+    pub(super) fn admit<'r>(
+        &self,
+        asking: &Asking<'r>,
+        from: IpAddr,
+    ) -> Result<Option<&'r Arc<Node>>, Refusal> {
+        let policy = self.unknown;
+        match asking {
+            Asking::Node(node) => Ok(Some(node)),
+            Asking::Nobody => match policy {
+                Unknown::Hold => {
+                    self.counts.held.increment(1);
+                    let failure = Failure::new(Code::Held, "this machine is not known yet");
+                    Err(Refusal(failure.with_remedy("ask again")))
+                }
+                Unknown::Default => {
+                    self.counts.generic.increment(1);
+                    Ok(None)
+                }
+                Unknown::Deny => {
+                    self.counts.denied.increment(1);
+                    Err(Refusal(Failure::new(Code::NotFound, "this machine is not known")))
+                }
+            },
+            Asking::WrongToken(node) => {
+                self.counts.refused.increment(1);
+                if self.may_tell() {
+                    tracing::warn!(
+                        node = %node.name, %from,
+                        "a seed was asked for with a token that is not the node's, or an old one"
+                    );
+                }
+                let code = match policy {
+                    Unknown::Deny => Code::NotFound,
+                    Unknown::Hold | Unknown::Default => Code::Forbidden,
+                };
+                Err(Refusal(Failure::new(code, "this token is not the node's")))
+            }
+            Asking::Several => {
+                self.counts.refused.increment(1);
+                if self.may_tell() {
+                    tracing::warn!(%from, "a seed was asked for from an address of several nodes");
+                }
+                let failure = Failure::new(Code::Ambiguous, "several nodes have this address");
+                Err(Refusal(failure.with_remedy("ask with the node's token")))
+            }
+        }
+    }
+
+    /// One line a second: a guesser must not fill the log.
+    fn may_tell(&self) -> bool {
+        let now = self.boot.chassis.clock.now().as_second();
+        self.counts.told.swap(now, Ordering::Relaxed) != now
+    }
+}
+
+/// Why a machine gets nothing.
+#[derive(Debug)]
+pub(super) struct Refusal(Failure);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let held = self.0.problem().code == Code::Held;
+        let response = self.0.into_response();
+        if held { retry_after(response, HOLD_SECONDS) } else { response }
+    }
+}
+
+/// What every stranger is told: an instance id that is the same each time, and nothing else.
+fn generic(from: IpAddr) -> Served {
+    let hash = secret::hex(&secret::sha256(from.to_string().as_bytes())[..8]);
+    let meta_data = format!("instance-id: unknown-{hash}\n");
+    Served::new(Documents { meta_data: meta_data.into(), ..Documents::default() })
+}
+
+fn respond(served: &Served, document: Document, headers: &HeaderMap) -> Response {
+    let etag = served.etag(document);
+    let tag = HeaderValue::from_str(etag).expect("hexadecimal digits in quotes");
+    let kept = [(header::ETAG, tag), (header::CACHE_CONTROL, HeaderValue::from_static(KEPT))];
+    if has(headers, etag) {
+        return (StatusCode::NOT_MODIFIED, kept).into_response();
+    }
+    let body: Bytes = served.get(document).clone();
+    (kept, [(header::CONTENT_TYPE, HeaderValue::from_static(TEXT))], body).into_response()
+}
+
+/// Whether the client has just this one. Compressed on the way it comes back as a weak one.
+fn has(headers: &HeaderMap, etag: &str) -> bool {
+    let given = headers.get_all(header::IF_NONE_MATCH).iter();
+    let given = given.filter_map(|value| value.to_str().ok()).flat_map(|line| line.split(','));
+    given.map(str::trim).any(|tag| tag == "*" || tag.trim_start_matches("W/") == etag)
+}
+
+fn redirect(url: &str) -> Response {
+    match HeaderValue::from_str(url) {
+        Ok(url) => (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, url)]).into_response(),
+        Err(_) => Failure::new(Code::Internal, "the URL of the documents is none").into_response(),
+    }
+}
+
+fn retry_after(mut response: Response, seconds: u64) -> Response {
+    response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    response
+}

@@ -1,0 +1,92 @@
+//! Nodes that say they are up.
+
+use serde_json::{Value, json};
+
+use crate::site::{Site, document, mac};
+use crate::{ask, id, key, site};
+
+const FORM: &str = "application/x-www-form-urlencoded";
+
+async fn path(site: &Site, name: &str) -> String {
+    let node = id(site, name).await;
+    format!("/meta/v1/phone-home/{node}/{}", key(site).seed(node, 0).as_str())
+}
+
+/// What was told after `since`, until there are so many.
+async fn events(site: &Site, since: &str, count: usize) -> Vec<Value> {
+    let path = format!("/events/v1?kind=metadata.phone-home&since={since}");
+    let mut stream = site.ask("GET", &path).open().await;
+    let mut text = String::new();
+    loop {
+        let data = text.lines().filter_map(|line| line.strip_prefix("data:"));
+        let told: Vec<Value> = data.filter_map(|data| serde_json::from_str(data).ok()).collect();
+        if told.len() >= count {
+            return told;
+        }
+        let more = stream.chunk().await.expect("the stream goes on").expect("it has no end");
+        text.push_str(std::str::from_utf8(&more).expect("text"));
+    }
+}
+
+#[tokio::test]
+async fn a_report_is_a_form_or_json_and_becomes_an_event() {
+    let site = site(|_| {}).await;
+    let (n1, n2) = (path(&site, "n1").await, path(&site, "n2").await);
+    let before = site.controller.chassis().events.last_id();
+    let form = "pub_key_rsa=ssh-rsa+A&instance_id=i&hostname=n1&fqdn=n1.example.org";
+    let told = site.ask_as_nobody("POST", &n1).header("content-type", FORM).body(form).send().await;
+    told.expect(200);
+    let json = json!({"hostname": "n2", "instance_id": "i", "pub_key_rsa": "ssh-rsa B"});
+    site.ask_as_nobody("POST", &n2).json(&json).send().await.expect(200);
+    // Too soon for another one.
+    site.ask_as_nobody("POST", &n2).json(&json).send().await.expect(429);
+    let told = events(&site, &before, 2).await;
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!(told[0]["subject"], "node/n1");
+    let data = &told[0]["data"];
+    assert_eq!((&data["generation"], &data["known_by"]), (&json!(0), &json!("token")));
+    assert_eq!(data["report"]["pub_key_rsa"], "ssh-rsa A");
+    assert_eq!(told[1]["data"]["report"]["hostname"], "n2");
+    assert!(told[1]["at"].as_str().is_some(), "{told:?}");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn nobody_reports_without_the_nodes_own_token_and_reports_are_bounded() {
+    let site = site(|_| {}).await;
+    let (n1, n2) = (id(&site, "n1").await, id(&site, "n2").await);
+    let key = key(&site);
+    let post = |path: String, body: String| {
+        site.ask_as_nobody("POST", &path).header("content-type", FORM).body(body).send()
+    };
+    let other = key.seed(n2, 0);
+    for token in [other.as_str(), key.seed(n1, 1).as_str(), "kettle"] {
+        post(format!("/meta/v1/phone-home/{n1}/{token}"), "hostname=n1".to_owned())
+            .await
+            .expect(403);
+    }
+    let stranger = format!("/meta/v1/phone-home/01ARZ3NDEKTSV4RRFFQ69G5FAV/{}", other.as_str());
+    post(stranger, "hostname=n1".to_owned()).await.expect(503);
+    let own = path(&site, "n1").await;
+    post(own.clone(), format!("hostname={}", "x".repeat(64 * 1024)))
+        .await
+        .problem(413, "body-too-large");
+    post(own, format!("hostname={}", "x".repeat(60 * 1024))).await.expect(200);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_that_was_installing_boots_its_disk_once_it_has_reported() {
+    let site = site(|_| {}).await;
+    let spec = json!({"selector": "*", "kernel": "http://k/install", "mode": "install"});
+    site.apply(&[document("BootConfig", "live", &spec)]).await;
+    let script = format!("/boot/v1/bootscript?mac={}", mac(1));
+    assert!(ask(&site, &script).await.expect(200).text().contains("http://k/install"));
+    let own = path(&site, "n1").await;
+    site.ask_as_nobody("POST", &own).json(&json!({"hostname": "n1"})).send().await.expect(200);
+    let after = ask(&site, &script).await.expect(200).text();
+    assert!(!after.contains("http://k/install"), "{after}");
+    let state = site.get("/boot/v2/state/n1").await.expect(200).json();
+    assert_eq!(state["doing"], "disk", "{state}");
+    site.stop().await;
+}

@@ -1,0 +1,266 @@
+//! Documents of another service, fetched for the node that asks, whatever that service does.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::site::Site;
+use crate::{DOCUMENTS, ask, metric, mode, seed, site};
+
+/// Documents are asked for anew after this time, and a node never waits longer than its budget.
+const FRESH: Duration = Duration::from_secs(5);
+const BUDGET: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Manner {
+    Good,
+    /// Has no network-config, as `OpenCHAMI`'s.
+    Three,
+    /// Has nothing at all.
+    Empty,
+    Hangs,
+    /// Sends the beginning of a document and no more.
+    Drips,
+    /// Says that there is more than it sends.
+    LiesLonger,
+    /// Says nothing of how much there is, and sends 100 MB.
+    Endless,
+    /// Says that there are 100 MB.
+    Huge,
+    Fails,
+    Garbage,
+}
+
+/// Another service, which does as it is told.
+struct Other {
+    addr: SocketAddr,
+    state: Arc<Mutex<State>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+struct State {
+    manner: Manner,
+    /// Heads of requests, in lower case.
+    asked: Vec<String>,
+}
+
+impl Other {
+    async fn start(manner: Manner) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let addr = listener.local_addr().expect("an address");
+        let state = Arc::new(Mutex::new(State { manner, asked: Vec::new() }));
+        let shared = Arc::clone(&state);
+        let task = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.spawn(answer(stream, Arc::clone(&shared)));
+            }
+        });
+        Self { addr, state, task }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/of/{{name}}", self.addr)
+    }
+
+    fn turns(&self, manner: Manner) {
+        self.state.lock().expect("nobody panicked").manner = manner;
+    }
+
+    fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.lock().expect("nobody panicked").asked)
+    }
+}
+
+async fn answer(mut stream: TcpStream, state: Arc<Mutex<State>>) {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte).await {
+            Ok(1) => head.push(byte[0]),
+            _ => return,
+        }
+    }
+    let head = String::from_utf8(head).expect("text").to_lowercase();
+    let manner = {
+        let mut state = state.lock().expect("nobody panicked");
+        state.asked.push(head.clone());
+        state.manner
+    };
+    let path = head.split(' ').nth(1).expect("a path").to_owned();
+    let (node, name) = path.strip_prefix("/of/").expect("ours").split_once('/').expect("two");
+    let body = format!("{name} of {node}\n");
+    let whole = |body: &str| {
+        let (length, etag) = (body.len(), format!("\"{name}-1\""));
+        if head.contains(&format!("if-none-match: {etag}")) {
+            return "HTTP/1.1 304 Not Modified\r\nconnection: close\r\n\r\n".to_owned();
+        }
+        format!(
+            "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\netag: {etag}\r\n\
+             connection: close\r\n\r\n{body}"
+        )
+    };
+    let none = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    let text = match manner {
+        Manner::Good => whole(&body),
+        Manner::Three if name != "network-config" => whole(&body),
+        Manner::Three | Manner::Empty => none.to_owned(),
+        Manner::Fails => {
+            "HTTP/1.1 500 Oh\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_owned()
+        }
+        Manner::Garbage => "what?\r\n\r\n".to_owned(),
+        Manner::Huge => format!("HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n{body}"),
+        Manner::Drips | Manner::LiesLonger => {
+            format!("HTTP/1.1 200 OK\r\ncontent-length: 900\r\n\r\n{body}")
+        }
+        Manner::Hangs => String::new(),
+        Manner::Endless => "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n".to_owned(),
+    };
+    if stream.write_all(text.as_bytes()).await.is_err() {
+        return;
+    }
+    match manner {
+        Manner::Hangs | Manner::Drips => {
+            // Until the other side has had enough.
+            let _ = stream.read(&mut byte).await;
+        }
+        Manner::Endless => {
+            let chunk = vec![b'x'; 1_000_000];
+            for _ in 0..100 {
+                if stream.write_all(&chunk).await.is_err() {
+                    return;
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+async fn documents(site: &Site, path: &str) -> BTreeMap<&'static str, (u16, String)> {
+    let mut all = BTreeMap::new();
+    for name in DOCUMENTS {
+        let answer = ask(site, &format!("{path}{name}")).await;
+        all.insert(name, (answer.status, answer.text()));
+    }
+    all
+}
+
+/// Asks until the documents are asked for anew.
+async fn until_asked(site: &Site, other: &Other, path: &str) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    other.asked();
+    while other.asked().is_empty() {
+        assert!(Instant::now() < deadline, "the other service is not asked any more");
+        tokio::time::sleep(FRESH / 20).await;
+        ask(site, &format!("{path}meta-data")).await;
+    }
+}
+
+#[tokio::test]
+async fn documents_are_fetched_once_for_the_four_and_asked_for_with_their_tag() {
+    let other = Other::start(Manner::Good).await;
+    let site = site(mode("proxy", other.url())).await;
+    let path = seed(&site, 1).await;
+    assert!(path.starts_with("/meta/v1/seed/"), "{path}");
+    let first = documents(&site, &path).await;
+    assert_eq!(first["user-data"], (200, "user-data of n1\n".to_owned()));
+    let asked = other.asked();
+    assert_eq!(asked.len(), 4, "{asked:?}");
+    assert!(asked.iter().all(|head| head.contains("x-forwarded-for: 10.0.0.1\r\n")), "{asked:?}");
+    assert!(asked.iter().all(|head| !head.contains("if-none-match")), "{asked:?}");
+    // Later it is only asked whether they are the same.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let again = loop {
+        assert_eq!(documents(&site, &path).await, first);
+        let again = other.asked();
+        if !again.is_empty() {
+            break again;
+        }
+        assert!(Instant::now() < deadline, "the other service is not asked any more");
+        tokio::time::sleep(FRESH / 20).await;
+    };
+    assert!(again.iter().all(|head| head.contains("if-none-match: \"")), "{again:?}");
+    // Another node has its own.
+    let of_n2 = documents(&site, &seed(&site, 2).await).await;
+    assert_eq!(of_n2["meta-data"], (200, "meta-data of n2\n".to_owned()));
+    assert!(other.asked().iter().all(|head| head.contains("x-forwarded-for: 10.0.0.2\r\n")));
+    site.stop().await;
+    other.task.abort();
+}
+
+#[tokio::test]
+async fn what_the_other_service_does_not_have_is_empty_but_who_the_node_is_must_be_said() {
+    let other = Other::start(Manner::Three).await;
+    let site = site(mode("proxy", other.url())).await;
+    let path = seed(&site, 1).await;
+    let all = documents(&site, &path).await;
+    assert_eq!(all["network-config"], (200, String::new()));
+    assert_eq!(all["vendor-data"], (200, "vendor-data of n1\n".to_owned()));
+    other.turns(Manner::Empty);
+    let of_n2 = seed(&site, 2).await;
+    let answer = ask(&site, &format!("{of_n2}meta-data")).await;
+    answer.problem(503, "held");
+    assert_eq!(answer.header("retry-after"), "5");
+    site.stop().await;
+    other.task.abort();
+}
+
+#[tokio::test]
+async fn a_bad_service_costs_a_node_its_budget_and_nobody_anything_else() {
+    let other = Other::start(Manner::Good).await;
+    let site = site(mode("proxy", other.url())).await;
+    let path = seed(&site, 1).await;
+    for manner in [
+        Manner::Hangs,
+        Manner::Drips,
+        Manner::LiesLonger,
+        Manner::Huge,
+        Manner::Endless,
+        Manner::Fails,
+        Manner::Garbage,
+    ] {
+        other.turns(manner);
+        let started = Instant::now();
+        let answer = ask(&site, &format!("{path}user-data")).await;
+        let took = started.elapsed();
+        answer.problem(503, "held");
+        assert!(!answer.text().contains("user-data of"), "{manner:?}");
+        // On a machine that does other things too.
+        assert!(took < BUDGET + Duration::from_secs(3), "{manner:?}: {took:?}");
+        // Booting has nothing to do with it.
+        assert_eq!(seed(&site, 1).await, path);
+    }
+    site.stop().await;
+    other.task.abort();
+}
+
+#[tokio::test]
+async fn what_was_good_is_served_when_the_service_is_gone() {
+    let other = Other::start(Manner::Good).await;
+    let site = site(mode("proxy", other.url())).await;
+    let path = seed(&site, 1).await;
+    let good = documents(&site, &path).await;
+    let stale = "hoist_metadata_proxy_stale_total";
+    let before = metric(&site, stale).await;
+    other.turns(Manner::Hangs);
+    until_asked(&site, &other, &path).await;
+    assert_eq!(documents(&site, &path).await, good);
+    assert!(metric(&site, stale).await > before);
+    // Nobody listens there any more.
+    other.task.abort();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let before = metric(&site, stale).await;
+    while metric(&site, stale).await <= before {
+        assert!(Instant::now() < deadline, "what is kept is not checked any more");
+        assert_eq!(documents(&site, &path).await, good);
+        tokio::time::sleep(FRESH / 20).await;
+    }
+    assert_eq!(documents(&site, &path).await, good);
+    // One that was never there has nothing to fall back to.
+    let of_n2 = seed(&site, 2).await;
+    ask(&site, &format!("{of_n2}meta-data")).await.problem(503, "held");
+    site.stop().await;
+}

@@ -1,0 +1,202 @@
+//! Who gets documents, and who does not.
+
+use hoist_metadata::SiteKey;
+use hoist_server::metadata::Unknown;
+
+use crate::site::document;
+use crate::{DOCUMENTS, ask, ask_from, id, key, metric, policy, seed, site, spec};
+
+#[tokio::test]
+async fn a_node_finds_its_four_documents_where_its_boot_script_says() {
+    let site = site(|_| {}).await;
+    let path = seed(&site, 1).await;
+    let node = id(&site, "n1").await;
+    assert!(path.starts_with(&format!("/meta/v1/seed/{node}/")) && path.ends_with('/'), "{path}");
+    for name in DOCUMENTS {
+        let answer = ask(&site, &format!("{path}{name}")).await.expect(200);
+        assert_eq!(answer.header("content-length"), answer.body.len().to_string());
+        assert_eq!(answer.header("cache-control"), "private, no-cache");
+    }
+    let text = ask(&site, &format!("{path}meta-data")).await.text();
+    assert!(text.contains(&format!("{node}-g0")), "{text}");
+    let own = seed(&site, 2).await;
+    let other = ask(&site, &format!("{own}meta-data")).await.expect(200).text();
+    assert_ne!(other, text);
+    // And after a restart the same: the token too.
+    let site = site.restart().await;
+    assert_eq!(seed(&site, 1).await, path);
+    assert_eq!(ask(&site, &format!("{path}meta-data")).await.expect(200).text(), text);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_client_has_is_not_sent_again() {
+    let site = site(|_| {}).await;
+    let path = format!("{}meta-data", seed(&site, 1).await);
+    let first = ask(&site, &path).await.expect(200);
+    let again = |tag: String| site.ask_as_nobody("GET", &path).header("if-none-match", &tag);
+    let same = again(first.tag()).send().await.expect(304);
+    assert!(same.body.is_empty());
+    assert_eq!(same.tag(), first.tag());
+    again(format!("\"other\", W/{}", first.tag())).send().await.expect(304);
+    let other = again("\"other\"".to_owned()).send().await.expect(200);
+    // The way past the router and the one through it say the same.
+    assert_eq!(
+        (other.body, other.headers["etag"].clone()),
+        (first.body, first.headers["etag"].clone())
+    );
+    let head = site.ask_as_nobody("HEAD", &path).send().await.expect(200);
+    assert!(head.body.is_empty());
+    assert_eq!(head.tag(), first.headers["etag"].to_str().unwrap());
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn tokens_of_others_and_of_other_times_open_nothing() {
+    for (unknown, status) in [(Unknown::Hold, 403), (Unknown::Default, 403), (Unknown::Deny, 404)] {
+        let site = site(policy(unknown)).await;
+        let (n1, n2) = (id(&site, "n1").await, id(&site, "n2").await);
+        let key = key(&site);
+        let right = key.seed(n1, 0);
+        ask(&site, &format!("/meta/v1/seed/{n1}/{}/meta-data", right.as_str())).await.expect(200);
+        let before = metric(&site, r#"hoist_seeds_total{outcome="refused"}"#).await;
+        let wrong = [
+            key.seed(n2, 0),
+            key.seed(n1, 1),
+            key.provision(n1, 0, &[0; 16]),
+            SiteKey::new(&[0; 32]).seed(n1, 0),
+        ];
+        for token in &wrong {
+            for name in DOCUMENTS {
+                let path = format!("/meta/v1/seed/{n1}/{}/{name}", token.as_str());
+                let answer = ask(&site, &path).await.expect(status);
+                assert!(!answer.text().contains("instance-id"), "{}", answer.text());
+            }
+        }
+        // From the node's own address neither: the token says who is meant.
+        let path = format!("/meta/v1/seed/{n1}/{}/meta-data", wrong[0].as_str());
+        ask_from(&site, "10.0.0.1", &path).await.expect(status);
+        let after = metric(&site, r#"hoist_seeds_total{outcome="refused"}"#).await;
+        assert!(after >= before + 17.0, "{before} {after}");
+        site.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn without_a_token_the_address_counts_and_only_listed_proxies_name_another() {
+    let site = site(|_| {}).await;
+    let paths = |name: &str| [format!("/meta/v1/seed/{name}"), format!("/cloud-init/{name}")];
+    let n1 = id(&site, "n1").await.to_string();
+    for name in DOCUMENTS {
+        for path in paths(name) {
+            ask_from(&site, "10.0.0.1", &path).await.expect(200);
+            // The last hop that is no proxy of ours counts, whatever stands before it.
+            ask_from(&site, "10.0.0.1, 192.0.2.1", &path).await.expect(503);
+            // As IPv6 writes it.
+            ask_from(&site, "::ffff:10.0.0.1", &path).await.expect(200);
+        }
+    }
+    let text = ask_from(&site, "10.0.0.9, 10.0.0.1", "/cloud-init/meta-data").await.text();
+    assert!(text.contains(&n1), "{text}");
+    site.stop().await;
+
+    let site = crate::site(|config| config.proxies = std::iter::empty().collect()).await;
+    for path in paths("meta-data") {
+        let answer = ask_from(&site, "10.0.0.1", &path).await.expect(503);
+        assert!(!answer.text().contains("instance-id"));
+    }
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn an_address_of_several_nodes_is_nobodys() {
+    let site = site(|_| {}).await;
+    let network = |name: &str| {
+        let spec = serde_json::json!({"subnets": [{"cidr": "10.0.0.0/8"}]});
+        document("Network", name, &spec)
+    };
+    let on = |n: u32, network: &str| {
+        let mut spec = spec(n, "10.0.0.7/8");
+        spec["interfaces"][0]["network"] = network.into();
+        document("Node", &format!("n{n}"), &spec)
+    };
+    site.apply(&[network("a"), network("b"), on(3, "a"), on(4, "b")]).await;
+    for path in ["/meta/v1/seed/meta-data", "/cloud-init/meta-data"] {
+        ask_from(&site, "10.0.0.7", path).await.problem(409, "ambiguous");
+    }
+    // Their tokens are their own.
+    let own = seed(&site, 4).await;
+    let answer = ask_from(&site, "10.0.0.7", &format!("{own}meta-data")).await.expect(200);
+    assert!(answer.text().contains(&id(&site, "n4").await.to_string()));
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn strangers_and_disabled_nodes_are_treated_as_the_site_wants() {
+    const NOBODY: &str = "/meta/v1/seed/01ARZ3NDEKTSV4RRFFQ69G5FAV/0000/user-data";
+    for unknown in [Unknown::Hold, Unknown::Default, Unknown::Deny] {
+        let site = site(policy(unknown)).await;
+        let of_n2 = format!("{}meta-data", seed(&site, 2).await);
+        let mut off = spec(2, "10.0.0.2/8");
+        off["enabled"] = false.into();
+        site.apply(&[document("Node", "n2", &off)]).await;
+        for (address, path) in [
+            ("192.0.2.9", "/cloud-init/meta-data"),
+            ("192.0.2.9", "/meta/v1/seed/network-config"),
+            ("192.0.2.9", NOBODY),
+            ("192.0.2.9", "/meta/v1/seed/kettle/pot/vendor-data"),
+            ("10.0.0.2", "/cloud-init/meta-data"),
+            ("10.0.0.2", &of_n2),
+        ] {
+            let answer = ask_from(&site, address, path).await;
+            match unknown {
+                Unknown::Hold => {
+                    answer.problem(503, "held");
+                    assert_eq!(answer.header("retry-after"), "10");
+                }
+                Unknown::Deny => drop(answer.problem(404, "not-found")),
+                Unknown::Default => {
+                    let text = answer.expect(200).text();
+                    assert_eq!(text.contains("instance-id: unknown-"), path.ends_with("meta-data"));
+                    assert!(!text.contains("n2"), "{text}");
+                }
+            }
+        }
+        site.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_machine_that_is_held_is_answered_once_it_is_a_node() {
+    let site = site(|_| {}).await;
+    ask_from(&site, "10.0.0.3", "/cloud-init/meta-data").await.expect(503);
+    site.apply(&[document("Node", "n3", &spec(3, "10.0.0.3/8"))]).await;
+    let text = ask_from(&site, "10.0.0.3", "/cloud-init/meta-data").await.expect(200).text();
+    assert!(text.contains("n3"), "{text}");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn there_are_four_documents_and_nothing_is_reached_beside_them() {
+    let site = site(|_| {}).await;
+    let path = seed(&site, 1).await;
+    for name in [
+        "ca",
+        "site.key",
+        "..%2f..%2fca%2fsite.key",
+        "%2e%2e",
+        "meta-data%00",
+        "META-DATA",
+        "meta-data.yaml",
+        "meta%2ddata%2f..",
+        "%ff",
+        &"x".repeat(2000),
+    ] {
+        let answer = ask(&site, &format!("{path}{name}")).await;
+        assert!(matches!(answer.status, 400 | 404), "{name}: {}", answer.status);
+        assert!(!answer.text().contains("instance-id"), "{name}");
+    }
+    // What only needs decoding means the same.
+    ask(&site, &format!("{path}meta%2ddata")).await.expect(200);
+    site.stop().await;
+}

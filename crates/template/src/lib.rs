@@ -1,0 +1,126 @@
+//! Templates as people write them into documents: minijinja, reduced to what cannot grow, with the
+//! node as what they know.
+//!
+//! A template is bounded in work and size, and fails on anything undefined. Values are put in as
+//! single lines: one with a line break is an error, so no label can add a line to a text.
+
+mod language;
+mod node;
+
+use std::io::{self, Write};
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{Environment, UndefinedBehavior};
+use serde::Serialize;
+
+pub use node::{NodeValues, sample};
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TemplateError(String);
+
+impl TemplateError {
+    pub fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
+    }
+}
+
+/// Compiled templates by name.
+pub struct Templates {
+    /// Instructions one rendering may take.
+    fuel: u64,
+    /// Made with the first template: most sites have none.
+    environment: Option<Environment<'static>>,
+}
+
+impl Templates {
+    pub fn new(fuel: u64) -> Self {
+        Self { fuel, environment: None }
+    }
+
+    pub fn add(&mut self, name: String, source: String) -> Result<(), TemplateError> {
+        language::check(&source, syntax())?;
+        let environment = self.environment.get_or_insert_with(|| environment(self.fuel));
+        environment.add_template_owned(name, source).map_err(|error| told(&error))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.environment.is_none()
+    }
+
+    /// At most `max` bytes of text.
+    pub fn render(
+        &self,
+        name: &str,
+        view: &impl Serialize,
+        max: usize,
+    ) -> Result<String, TemplateError> {
+        let environment = self.environment.as_ref();
+        let environment = environment.ok_or_else(|| TemplateError::new("there is no template"))?;
+        let template = environment.get_template(name).map_err(|error| told(&error))?;
+        let mut page = Page { text: Vec::new(), max, is_full: false };
+        let rendered = template.render_captured_to(Serde(view), &mut page);
+        if page.is_full {
+            return Err(TemplateError(format!("what it makes is longer than {max} bytes")));
+        }
+        rendered.map_err(|error| told(&error))?;
+        String::from_utf8(page.text).map_err(|_| TemplateError::new("what it makes is not UTF-8"))
+    }
+}
+
+/// What a text is written to, as long as there is room.
+struct Page {
+    text: Vec<u8>,
+    max: usize,
+    is_full: bool,
+}
+
+impl Write for Page {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.text.len() + bytes.len() > self.max {
+            self.is_full = true;
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn syntax() -> SyntaxConfig {
+    SyntaxConfig::builder().keep_trailing_newline(true).build().expect("the standard syntax")
+}
+
+fn environment(fuel: u64) -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_syntax(syntax());
+    environment.set_fuel(Some(fuel));
+    environment.set_formatter(|out, state, value| {
+        if value.as_str().is_some_and(|text| text.contains(char::is_control)) {
+            return Err(minijinja::Error::new(
+                minijinja::ErrorKind::BadEscape,
+                "a value with a line break or control character cannot be put in",
+            ));
+        }
+        minijinja::escape_formatter(out, state, value)
+    });
+    environment
+}
+
+/// The error with its line; what minijinja adds below is for terminals.
+fn told(error: &minijinja::Error) -> TemplateError {
+    let line = error.line().map(|line| format!("line {line}: ")).unwrap_or_default();
+    let detail = error.detail().map(|detail| format!(": {detail}")).unwrap_or_default();
+    TemplateError(format!("{line}{}{detail}", error.kind()))
+}
+
+impl std::fmt::Debug for Templates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Templates").field("fuel", &self.fuel).finish_non_exhaustive()
+    }
+}
