@@ -12,6 +12,7 @@ mod providers;
 pub mod provision;
 mod proxy;
 mod render;
+pub mod secrets;
 mod seed;
 
 use std::sync::Arc;
