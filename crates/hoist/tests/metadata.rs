@@ -98,7 +98,7 @@ async fn what_a_node_is_told_is_printed_with_where_it_comes_from() {
     let again = site.file("again.yaml", &yaml);
     let (same, _) = site.ends(Exit::Done, &["diff", "-f", &again]).await;
     assert!(!same.contains("~ "), "{same}");
-    let (_, told) = site.ends(Exit::NotFound, &["metadata", "show", "none"]).await;
+    let (_, told) = site.ends(Exit::Failed, &["metadata", "show", "none"]).await;
     assert!(told.contains("hoist metadata list"), "{told}");
     site.ends(Exit::Usage, &["metadata", "render", "n1", "--doc", "x"]).await;
 }

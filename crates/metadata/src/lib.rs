@@ -5,6 +5,7 @@
 //! Rendering is a function of a roster and a node; it never waits or touches a disk. HTTP
 //! and bearer tokens do not belong here.
 
+pub mod config_drive;
 pub mod document;
 pub mod layer;
 pub mod layers;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hoist_inventory::Roster;
 use hoist_model::metadata_layer::PartOf;
-use hoist_model::{GroupKey, Name, Nid, Node};
+use hoist_model::{GroupKey, GroupName, Name, Nid, Node};
 use hoist_template::NodeValues;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -36,6 +36,10 @@ pub struct With<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rendered {
     pub documents: Documents,
+    /// What meta-data says, for those who write it in another form.
+    pub meta_data: Map<String, Value>,
+    /// The same of network-config.
+    pub network_config: Option<Map<String, Value>>,
     pub trace: Vec<(Document, Traced)>,
     /// The layers that speak of the node, also those that failed.
     pub layers: Vec<Name>,
@@ -81,13 +85,17 @@ pub fn render(roster: &Roster, layers: &Layers, node: &Node, with: With<'_>) -> 
     let (spoken, failed) = hear(&speaking, &view, with.secrets);
     let mut work = Work::new(roster, node, spoken, with.trace);
     work.lay();
+    let meta_data = work.meta_data(&view);
+    let (user_data, vendor_data) = (work.config(PartOf::UserData), work.config(PartOf::VendorData));
+    let network_config = work.network_config();
+    let network_text = network_config.as_ref().map(|map| yaml::document(map, |_| false));
     let documents = Documents {
-        meta_data: work.meta_data(&view),
-        user_data: work.config(PartOf::UserData),
-        vendor_data: work.config(PartOf::VendorData),
-        network_config: work.network_config(),
+        meta_data: yaml::document(&meta_data, |_| false).into(),
+        user_data,
+        vendor_data,
+        network_config: network_text.unwrap_or_default().into(),
     };
-    Rendered { documents, trace: work.trace, layers: names, failed }
+    Rendered { documents, meta_data, network_config, trace: work.trace, layers: names, failed }
 }
 
 /// Stable over restarts, controllers and stores; another one only when the node is made anew.
@@ -278,7 +286,7 @@ impl<'r> Work<'r> {
         fact("generation", node.generation.into());
         fact("partition", spec.partition.as_str().into());
         let groups = self.roster.groups_of(node);
-        fact("groups", groups.iter().map(|group| group.as_str()).collect::<Vec<_>>().into());
+        fact("groups", groups.iter().map(GroupName::as_str).collect::<Vec<_>>().into());
         fact("arch", spec.arch.as_str().into());
         let optional = [
             ("xname", spec.xname.map(|xname| xname.to_string().into())),
@@ -287,11 +295,15 @@ impl<'r> Work<'r> {
             ("subrole", spec.subrole.as_deref().map(Value::from)),
         ];
         for (key, value) in optional {
-            value.into_iter().for_each(|value| fact(key, value));
+            if let Some(value) = value {
+                fact(key, value);
+            }
         }
         if let Some(boot) = self.roster.boot(node) {
             fact("mac", boot.mac.to_string().into());
-            boot.ip.into_iter().for_each(|ip| fact("ip", ip.to_string().into()));
+            if let Some(ip) = boot.ip {
+                fact("ip", ip.to_string().into());
+            }
         }
         let labels = spec.labels.iter().map(|(key, value)| (key.to_string(), Value::from(value)));
         fact("labels", Value::Object(labels.collect()));
@@ -303,16 +315,16 @@ impl<'r> Work<'r> {
         self.meta.lay(&meta, &Origin::from("hoist"), &[]);
     }
 
-    fn meta_data(&mut self, view: &View<'_>) -> Bytes {
+    fn meta_data(&mut self, view: &View<'_>) -> Map<String, Value> {
         if self.wants(|spec| spec.openchami) {
             let tree = self.openchami(view);
             self.meta.lay(&tree, &Origin::from("hoist"), &[]);
         }
         self.note(Document::MetaData);
-        yaml::document(&self.meta.to_map(), |_| false).into()
+        self.meta.to_map()
     }
 
-    /// The tree that OpenCHAMI's cloud-init gives, from the keys that it is configured with.
+    /// The tree that `OpenCHAMI`'s cloud-init gives, from the keys that it is configured with.
     fn openchami(&self, view: &View<'_>) -> Map<String, Value> {
         let meta = self.meta.to_map();
         let said = |key: &str| meta.get(key).cloned().unwrap_or_else(|| "".into());
@@ -419,11 +431,11 @@ impl<'r> Work<'r> {
         told.collect::<Vec<_>>().join(", ")
     }
 
-    fn network_config(&mut self) -> Bytes {
+    fn network_config(&mut self) -> Option<Map<String, Value>> {
         if !self.wants(|spec| spec.network_config) {
-            return Bytes::new();
+            return None;
         }
-        let Some(config) = network::config(self.roster, self.node) else { return Bytes::new() };
+        let config = network::config(self.roster, self.node)?;
         for key in ["ethernets", "vlans"].into_iter().filter(|_| self.tracing) {
             for name in config.get(key).and_then(Value::as_object).into_iter().flat_map(Map::keys) {
                 let key = format!("{key}.{name}");
@@ -431,7 +443,7 @@ impl<'r> Work<'r> {
                 self.trace.push((Document::NetworkConfig, traced));
             }
         }
-        yaml::document(&config, |_| false).into()
+        Some(config)
     }
 
     fn note(&mut self, document: Document) {

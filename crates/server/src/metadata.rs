@@ -13,6 +13,7 @@ mod providers;
 pub mod provision;
 mod proxy;
 mod render;
+pub mod secrets;
 mod seed;
 
 use std::sync::Arc;
