@@ -37,15 +37,19 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     let single = ("one connection per request", Connections::OnePerRequest);
     let (split, shared) = (Cores::split()?, Cores::shared()?);
     let halves = Pair::start(&split, &site)?;
+    let mut saturated = Vec::new();
     for (what, connections) in [kept, single] {
         let what = format!("{what}, server and client on a half of the cores each");
-        rows.push(halves.throughput(&macs, connections, &what)?);
+        let (row, rates) = halves.throughput(&macs, connections, &what)?;
+        rows.push(row);
+        saturated.push(rates);
     }
-    rows.extend(halves.latency(&macs)?);
+    rows.extend(halves.latency(&macs, saturated[0])?);
     drop(halves);
     let all = Pair::start(&shared, &site)?;
     for (what, connections) in [kept, single] {
-        rows.push(all.throughput(&macs, connections, &format!("{what}, all on the same cores"))?);
+        let what = format!("{what}, all on the same cores");
+        rows.push(all.throughput(&macs, connections, &what)?.0);
     }
     Ok(rows)
 }
@@ -68,7 +72,13 @@ impl<'a> Pair<'a> {
         Ok(Self { cores, ours, theirs, size })
     }
 
-    fn throughput(&self, macs: &Path, connections: Connections, what: &str) -> Result<Row> {
+    /// With what each of the two came to.
+    fn throughput(
+        &self,
+        macs: &Path,
+        connections: Connections,
+        what: &str,
+    ) -> Result<(Row, [f64; 2])> {
         let ask = |address: &str| wrk::throughput(self.cores, address, macs, connections, SECONDS);
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
@@ -79,7 +89,7 @@ impl<'a> Pair<'a> {
         ratios.sort_by(f64::total_cmp);
         let (least, most) = (ratios[0], ratios[ratios.len() - 1]);
         let (size, ours, theirs) = (self.size, median(ours), median(theirs));
-        Ok(Row {
+        let row = Row {
             what: format!("scripts per second, {what}, beside nginx"),
             measured: median(ratios),
             unit: "x",
@@ -87,33 +97,25 @@ impl<'a> Pair<'a> {
             detail: format!(
                 "{ours:.0}/s and {theirs:.0}/s of {size} bytes; rounds {least:.2} to {most:.2}"
             ),
-        })
+        };
+        Ok((row, [ours, theirs]))
     }
 
     /// Of both, at the same part of what each can do.
-    fn latency(&self, macs: &Path) -> Result<[Row; 2]> {
-        let rate = |address: &str| {
-            let kept = Connections::KeptAlive;
-            let saturated = wrk::throughput(self.cores, address, macs, kept, SECONDS)?;
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "thousands"
-            )]
-            Ok::<_, anyhow::Error>((saturated * LOAD) as u32)
-        };
+    fn latency(&self, macs: &Path, saturated: [f64; 2]) -> Result<[Row; 2]> {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "thousands")]
+        let rates = saturated.map(|rate| (rate * LOAD) as u32);
         let (ours, theirs) = (&self.ours.address, &self.theirs.address);
-        let rates = (rate(ours)?, rate(theirs)?);
         let knock = |address, rate| knock::latency(&self.cores.client, address, rate, macs);
         let mut rounds = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            rounds.0.push(knock(ours, rates.0)?);
-            rounds.1.push(knock(theirs, rates.1)?);
+            rounds.0.push(knock(ours, rates[0])?);
+            rounds.1.push(knock(theirs, rates[1])?);
         }
-        let theirs = latency_row("nginx's constant", None, rates.1, rounds.1);
+        let theirs = latency_row("nginx's constant", None, rates[1], rounds.1);
         // A machine that takes the cores away for milliseconds shows that of whoever runs on them.
-        let limit = Limit::AtMost(P99.max(theirs.measured));
-        Ok([latency_row("a script", Some(limit), rates.0, rounds.0), theirs])
+        let limit = Limit::AtMost(P99.max(theirs.measured.round()));
+        Ok([latency_row("a script", Some(limit), rates[0], rounds.0), theirs])
     }
 }
 
