@@ -1,4 +1,4 @@
-//! The same documents on a disk: OpenStack's config drive, as a tree of files and as an ISO 9660
+//! The same documents on a disk: `OpenStack`'s config drive, as a tree of files and as an ISO 9660
 //! image of it, for nodes that cannot ask anybody.
 
 mod iso;
@@ -47,7 +47,7 @@ fn pretty(value: &Value) -> Bytes {
     text.into()
 }
 
-/// Under OpenStack's names where it has some; the rest stays where it was, so that templates of the
+/// Under `OpenStack`'s names where it has some; the rest stays where it was, so that templates of the
 /// client find it at the same place.
 fn meta_data(meta: &Map<String, Value>) -> Value {
     let mut out = Map::new();
@@ -66,7 +66,7 @@ fn meta_data(meta: &Map<String, Value>) -> Value {
     Value::Object(out)
 }
 
-/// OpenStack's words for a network-config of version 2.
+/// `OpenStack`'s words for a network-config of version 2.
 fn network_data(config: &Map<String, Value>) -> Value {
     let (mut links, mut networks, mut services) = (Vec::new(), Vec::new(), Vec::new());
     let section = |key: &str| config.get(key).and_then(Value::as_object).into_iter().flatten();

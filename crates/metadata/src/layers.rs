@@ -17,9 +17,12 @@ pub struct Layers {
     all: HashMap<hoist_model::Name, Arc<Layer>>,
     cluster: Vec<Arc<Layer>>,
     partitions: HashMap<String, Vec<Arc<Layer>>>,
-    groups: HashMap<String, Vec<(Option<String>, Arc<Layer>)>>,
+    /// With the partition, if they name one.
+    groups: HashMap<String, Vec<OfGroup>>,
     nodes: HashMap<String, Vec<Arc<Layer>>>,
 }
+
+type OfGroup = (Option<String>, Arc<Layer>);
 
 impl Layers {
     pub fn of(roster: &Roster) -> Self {

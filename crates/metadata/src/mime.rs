@@ -29,7 +29,7 @@ pub(crate) fn message(parts: &[Part<'_>], layers: &str) -> String {
         )
         .expect("writing to a string");
     }
-    write!(message, "--{boundary}--\n").expect("writing to a string");
+    writeln!(message, "--{boundary}--").expect("writing to a string");
     message
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hoist_inventory::Roster;
 use hoist_model::metadata_layer::PartOf;
-use hoist_model::{GroupKey, Name, Nid, Node};
+use hoist_model::{GroupKey, GroupName, Name, Nid, Node};
 use hoist_template::NodeValues;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -286,7 +286,7 @@ impl<'r> Work<'r> {
         fact("generation", node.generation.into());
         fact("partition", spec.partition.as_str().into());
         let groups = self.roster.groups_of(node);
-        fact("groups", groups.iter().map(|group| group.as_str()).collect::<Vec<_>>().into());
+        fact("groups", groups.iter().map(GroupName::as_str).collect::<Vec<_>>().into());
         fact("arch", spec.arch.as_str().into());
         let optional = [
             ("xname", spec.xname.map(|xname| xname.to_string().into())),
@@ -295,11 +295,15 @@ impl<'r> Work<'r> {
             ("subrole", spec.subrole.as_deref().map(Value::from)),
         ];
         for (key, value) in optional {
-            value.into_iter().for_each(|value| fact(key, value));
+            if let Some(value) = value {
+                fact(key, value);
+            }
         }
         if let Some(boot) = self.roster.boot(node) {
             fact("mac", boot.mac.to_string().into());
-            boot.ip.into_iter().for_each(|ip| fact("ip", ip.to_string().into()));
+            if let Some(ip) = boot.ip {
+                fact("ip", ip.to_string().into());
+            }
         }
         let labels = spec.labels.iter().map(|(key, value)| (key.to_string(), Value::from(value)));
         fact("labels", Value::Object(labels.collect()));
@@ -320,7 +324,7 @@ impl<'r> Work<'r> {
         self.meta.to_map()
     }
 
-    /// The tree that OpenCHAMI's cloud-init gives, from the keys that it is configured with.
+    /// The tree that `OpenCHAMI`'s cloud-init gives, from the keys that it is configured with.
     fn openchami(&self, view: &View<'_>) -> Map<String, Value> {
         let meta = self.meta.to_map();
         let said = |key: &str| meta.get(key).cloned().unwrap_or_else(|| "".into());

@@ -1,4 +1,4 @@
-//! The disk of a node: files as OpenStack has them, on a file system that a kernel can mount.
+//! The disk of a node: files as `OpenStack` has them, on a file system that a kernel can mount.
 
 use std::process::Command;
 use std::sync::Arc;

@@ -75,7 +75,7 @@ pub struct MetadataLayerSpec {
     /// Templates in this layer are for the client, and pass as they are.
     #[serde(default, skip_serializing_if = "is_default")]
     pub client_templates: bool,
-    /// Whether meta-data also has the tree `instance_data.v1` that OpenCHAMI's cloud-init gives.
+    /// Whether meta-data also has the tree `instance_data.v1` that `OpenCHAMI` gives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub openchami: Option<bool>,
 }

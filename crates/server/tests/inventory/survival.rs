@@ -113,7 +113,7 @@ async fn the_loss_of_etcd_is_survived() {
     let blocking = |work: fn(&EtcdServer)| tokio::task::block_in_place(|| work(&server));
     let (stop, resume) =
         (async || blocking(EtcdServer::stop), async || blocking(EtcdServer::resume));
-    outage(server.url("site"), stop, resume).await;
+    Box::pin(outage(server.url("site"), stop, resume)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -122,7 +122,7 @@ async fn the_loss_of_postgresql_is_survived() {
     let blocking = |work: fn(&PostgresServer)| tokio::task::block_in_place(|| work(&server));
     let (stop, resume) =
         (async || blocking(PostgresServer::stop), async || blocking(PostgresServer::resume));
-    outage(server.url("site"), stop, resume).await;
+    Box::pin(outage(server.url("site"), stop, resume)).await;
 }
 
 /// Connections stay, nobody answers: the worst kind of outage.
