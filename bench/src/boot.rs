@@ -20,7 +20,7 @@ use crate::wrk::{self, Connections};
 const ROUNDS: usize = 15;
 const SECONDS: u32 = 1;
 /// What a controller does after its start, it is not asked to do while it is measured.
-const SETTLE: Duration = Duration::from_secs(5);
+pub(crate) const SETTLE: Duration = Duration::from_secs(5);
 const THROUGHPUT: Limit = Limit::AtLeast(0.95);
 /// Or what nginx shows beside it.
 const P99: f64 = 5.0;
@@ -31,21 +31,25 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     let dir = tempfile::tempdir()?;
     let site = dir.path().join("site");
     inside::ask(&["site", &SITE.to_string(), inside::path(&site)?, "embedded"])?;
-    let macs = write_macs(dir.path())?;
+    let paths = write_scripts(dir.path())?;
     let mut rows = Vec::new();
     let kept = ("connections kept alive", Connections::KeptAlive);
     let single = ("one connection per request", Connections::OnePerRequest);
     let (split, shared) = (Cores::split()?, Cores::shared()?);
     let halves = Pair::start(&split, &site)?;
+    let mut saturated = Vec::new();
     for (what, connections) in [kept, single] {
         let what = format!("{what}, server and client on a half of the cores each");
-        rows.push(halves.throughput(&macs, connections, &what)?);
+        let (row, rates) = halves.throughput(&paths, connections, &what)?;
+        rows.push(row);
+        saturated.push(rates);
     }
-    rows.extend(halves.latency(&macs)?);
+    rows.extend(halves.latency(&paths, saturated[0])?);
     drop(halves);
     let all = Pair::start(&shared, &site)?;
     for (what, connections) in [kept, single] {
-        rows.push(all.throughput(&macs, connections, &format!("{what}, all on the same cores"))?);
+        let what = format!("{what}, all on the same cores");
+        rows.push(all.throughput(&paths, connections, &what)?.0);
     }
     Ok(rows)
 }
@@ -68,8 +72,14 @@ impl<'a> Pair<'a> {
         Ok(Self { cores, ours, theirs, size })
     }
 
-    fn throughput(&self, macs: &Path, connections: Connections, what: &str) -> Result<Row> {
-        let ask = |address: &str| wrk::throughput(self.cores, address, macs, connections, SECONDS);
+    /// With what each of the two came to.
+    fn throughput(
+        &self,
+        paths: &Path,
+        connections: Connections,
+        what: &str,
+    ) -> Result<(Row, [f64; 2])> {
+        let ask = |address: &str| wrk::throughput(self.cores, address, paths, connections, SECONDS);
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             ours.push(ask(&self.ours.address)?);
@@ -79,7 +89,7 @@ impl<'a> Pair<'a> {
         ratios.sort_by(f64::total_cmp);
         let (least, most) = (ratios[0], ratios[ratios.len() - 1]);
         let (size, ours, theirs) = (self.size, median(ours), median(theirs));
-        Ok(Row {
+        let row = Row {
             what: format!("scripts per second, {what}, beside nginx"),
             measured: median(ratios),
             unit: "x",
@@ -87,33 +97,25 @@ impl<'a> Pair<'a> {
             detail: format!(
                 "{ours:.0}/s and {theirs:.0}/s of {size} bytes; rounds {least:.2} to {most:.2}"
             ),
-        })
+        };
+        Ok((row, [ours, theirs]))
     }
 
     /// Of both, at the same part of what each can do.
-    fn latency(&self, macs: &Path) -> Result<[Row; 2]> {
-        let rate = |address: &str| {
-            let kept = Connections::KeptAlive;
-            let saturated = wrk::throughput(self.cores, address, macs, kept, SECONDS)?;
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "thousands"
-            )]
-            Ok::<_, anyhow::Error>((saturated * LOAD) as u32)
-        };
+    fn latency(&self, paths: &Path, saturated: [f64; 2]) -> Result<[Row; 2]> {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "thousands")]
+        let rates = saturated.map(|rate| (rate * LOAD) as u32);
         let (ours, theirs) = (&self.ours.address, &self.theirs.address);
-        let rates = (rate(ours)?, rate(theirs)?);
-        let knock = |address, rate| knock::latency(&self.cores.client, address, rate, macs);
+        let knock = |address, rate| knock::latency(&self.cores.client, address, rate, paths);
         let mut rounds = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            rounds.0.push(knock(ours, rates.0)?);
-            rounds.1.push(knock(theirs, rates.1)?);
+            rounds.0.push(knock(ours, rates[0])?);
+            rounds.1.push(knock(theirs, rates[1])?);
         }
-        let theirs = latency_row("nginx's constant", None, rates.1, rounds.1);
+        let theirs = latency_row("nginx's constant", None, rates[1], rounds.1);
         // A machine that takes the cores away for milliseconds shows that of whoever runs on them.
-        let limit = Limit::AtMost(P99.max(theirs.measured));
-        Ok([latency_row("a script", Some(limit), rates.0, rounds.0), theirs])
+        let limit = Limit::AtMost(P99.max(theirs.measured.round()));
+        Ok([latency_row("a script", Some(limit), rates[0], rounds.0), theirs])
     }
 }
 
@@ -143,12 +145,12 @@ fn latency_row(what: &str, limit: Option<Limit>, rate: u32, mut rounds: Vec<Late
     }
 }
 
-/// All boot MACs of the site, in no order.
-fn write_macs(dir: &Path) -> Result<PathBuf> {
+/// The paths of scripts of random nodes.
+pub(crate) fn write_scripts(dir: &Path) -> Result<PathBuf> {
     let mut random = Shuffle::new();
-    let macs = (0..SITE).map(|_| format!("{}\n", sample::mac(random.below(SITE), 0)));
-    let file = dir.join("macs");
-    fs_err::write(&file, macs.collect::<String>())?;
+    let mut path = || format!("/boot/v1/bootscript?mac={}\n", sample::mac(random.below(SITE), 0));
+    let file = dir.join("scripts");
+    fs_err::write(&file, (0..SITE).map(|_| path()).collect::<String>())?;
     Ok(file)
 }
 
@@ -159,7 +161,7 @@ fn check(address: &str) -> Result<usize> {
     for _ in 0..100 {
         let n = random.below(SITE);
         let mac = sample::mac(n, 0);
-        let script = script(address, &mac.to_string())?;
+        let script = fetch(address, &format!("/boot/v1/bootscript?mac={mac}"))?;
         let bootif = format!("BOOTIF=01-{}", mac.to_string().replace(':', "-"));
         ensure!(script.contains(&bootif), "{mac} got\n{script}");
         if !n.is_multiple_of(64) && n != 7 {
@@ -170,11 +172,9 @@ fn check(address: &str) -> Result<usize> {
     Ok(size)
 }
 
-fn script(address: &str, mac: &str) -> Result<String> {
+pub(crate) fn fetch(address: &str, path: &str) -> Result<String> {
     let mut stream = TcpStream::connect(address)?;
-    let request = format!(
-        "GET /boot/v1/bootscript?mac={mac} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
-    );
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;

@@ -60,6 +60,8 @@ pub(crate) fn run(count: u32) -> Result<()> {
             other => bail!("{query}: {other:?}"),
         }
     };
+    // As a controller does it in the background.
+    booter.prepare(&roster);
     answer(&queries[0])?;
     let (mut lines, mut out) = (std::io::stdin().lines(), std::io::stdout());
     writeln!(out, "ready")?;

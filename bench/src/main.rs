@@ -18,6 +18,7 @@ mod memory;
 mod nginx;
 mod resident;
 mod sample;
+mod seeds;
 mod stopwatch;
 mod storm;
 mod verdict;
@@ -35,7 +36,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Subject = fn() -> Result<Vec<Row>>;
 
-const SUBJECTS: [(&str, &str, Subject); 10] = [
+const SUBJECTS: [(&str, &str, Subject); 11] = [
     ("lookup", "by-MAC lookup at 100,000 nodes, as a multiple of a HashMap", || {
         Ok(lookup::measure())
     }),
@@ -46,6 +47,7 @@ const SUBJECTS: [(&str, &str, Subject); 10] = [
     }),
     ("bulk", "bulk apply of 100,000 nodes over HTTP, peak memory", bulk::measure),
     ("boot", "boot scripts of 100,000 nodes over HTTP", boot::measure),
+    ("seeds", "what cloud-init fetches, for 100,000 nodes", seeds::measure),
     ("instructions", "what a boot script costs, counted by callgrind", instructions::measure),
     ("bytes", "script, initrd and image for 100 clients at once", storm::bytes),
     (

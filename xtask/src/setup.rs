@@ -2,13 +2,14 @@
 //!
 //! Does nothing at all when everything is there. Services that come with the packages are neither
 //! started nor left enabled; the tests start their own servers. A service that ran before goes on.
-//! What only runs inside of virtual machines is unpacked under `target/guest`, never installed.
+//! What only runs inside of virtual machines is unpacked under `target/guest`, and the clients that are
+//! tried against us under `target/cloud-init`; neither is installed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
-use hoist_machine::guest;
+use hoist_machine::{cloud_init, guest};
 
 use crate::{run_command, say};
 
@@ -39,6 +40,16 @@ const MACHINES: [Need; 4] = [
     Need { file: "OVMF.fd", package: "ovmf", elsewhere: &["/usr/share/ovmf"] },
 ];
 
+/// Debian trees with the real cloud-init, and the namespaces it runs in.
+const CLIENTS: [Need; 3] = [
+    Need { file: "mmdebstrap", package: "mmdebstrap", elsewhere: &[] },
+    Need { file: "unshare", package: "util-linux", elsewhere: &[] },
+    Need { file: "ip", package: "iproute2", elsewhere: &["/usr/sbin", "/sbin"] },
+];
+
+/// Where the trees come from.
+const MIRROR: &str = "http://deb.debian.org/debian";
+
 /// What the benchmarks compare us with.
 const BENCH: [Need; 5] = [
     Need { file: "nginx", package: "nginx-light", elsewhere: &["/usr/sbin"] },
@@ -59,7 +70,14 @@ const SERVICES: [&str; 3] = ["etcd.service", "nginx.service", "postgresql.servic
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 pub(crate) fn test() -> Result<()> {
-    ensure("setup-test", TEST.iter().chain(&MACHINES), Guest::Needed)
+    let needs = TEST.iter().chain(&MACHINES).chain(&CLIENTS);
+    ensure("setup-test", needs, Guest::Needed)?;
+    // One after the other: each unpacks and configures some hundred packages.
+    for release in cloud_init::RELEASES.into_iter().filter(|name| !cloud_init::is_complete(name)) {
+        say(format!("setup-test: making a tree with the cloud-init of {release}"));
+        make_tree(release)?;
+    }
+    Ok(())
 }
 
 pub(crate) fn demo() -> Result<()> {
@@ -124,6 +142,24 @@ fn unpack_guest() -> Result<()> {
     }
     fs_err::rename(&partial, &place)?;
     ensure!(guest::is_complete(), "`{kernel}` and `{BUSYBOX}` do not hold what they used to");
+    Ok(())
+}
+
+/// Interrupted, it starts over.
+fn make_tree(release: &str) -> Result<()> {
+    let place = cloud_init::tree(release);
+    let partial = place.with_extension("partial");
+    for old in [&place, &partial] {
+        run_command(as_root("rm").args(["-rf", "--one-file-system"]).arg(old))?;
+    }
+    let above = place.parent().context("a tree is in a directory")?;
+    fs_err::create_dir_all(above)?;
+    let packages = format!("--include={}", cloud_init::PACKAGES.join(","));
+    let mut make = as_root("mmdebstrap");
+    make.args(["--quiet", "--variant=minbase", &packages, release]).arg(&partial).arg(MIRROR);
+    run_command(&mut make)?;
+    run_command(as_root("mv").arg(&partial).arg(&place))?;
+    ensure!(cloud_init::is_complete(release), "the tree of {release} has no cloud-init");
     Ok(())
 }
 

@@ -334,9 +334,10 @@ pub struct MacSwap {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImportRequest {
-    /// `smd+http://…`, `smd+https://…` or `file:PATH`, as the controller reaches it.
+    /// `smd+http://…`, `smd+https://…`, `file:PATH`, `store+etcd://…` or `store+postgres://…`, as the
+    /// controller reaches it.
     pub url: String,
-    /// Under which name the nodes are known to come from there; `smd` or `file` by default.
+    /// Under which name the nodes are known to come from there; `smd`, `file` or `store` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Name>,
     /// A file on the controller with a bearer token for the source.

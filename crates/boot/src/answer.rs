@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use compact_str::CompactString;
 use hoist_inventory::Roster;
 use hoist_metadata::MetadataProvider;
 use hoist_metadata::provider::nocloud_argument;
@@ -13,7 +14,7 @@ use jiff::Timestamp;
 
 use crate::asked::{Asked, Who};
 use crate::command_line::{self, Line, Surroundings, resolve, resolve_in};
-use crate::memo::Remembered;
+use crate::memo::{self, Memo};
 use crate::presign::{S3, is_s3};
 use crate::script::{self, BootScript, Chain};
 use crate::select::{Choice, Source, Standing, Table, Turn};
@@ -99,7 +100,7 @@ pub enum What {
     /// A kernel, from a configuration or a BSS record.
     Boot {
         /// As people call it.
-        name: String,
+        name: CompactString,
         revision: u64,
         installs: bool,
         /// To be remembered of the node.
@@ -206,6 +207,16 @@ impl Booter {
         table
     }
 
+    /// Works out ahead what the nodes of the roster boot. Not for the way of a question: it takes
+    /// a second for a million nodes.
+    pub fn prepare(&self, roster: &Arc<Roster>) {
+        let table = self.table(roster);
+        if !roster.has_bss_records() {
+            let seed = |node: &Node, config: &BootConfig| self.seed(roster, node, config);
+            table.memo.get_or_init(|| Memo::build(roster, &table, seed));
+        }
+    }
+
     /// `state` gives the boot state of a node, with what is not written yet.
     pub fn answer(
         &self,
@@ -225,7 +236,7 @@ impl Booter {
         };
         let standing = Standing::default();
         let case = Case { roster, table, asked, standing, place, now };
-        if let Some(answer) = self.remembered(&case, &state) {
+        if let Some(answer) = self.usual(&case, &state) {
             return answer;
         }
         let Some(node) = asked.who.node(roster) else { return self.unknown(&case) };
@@ -255,51 +266,34 @@ impl Booter {
             }
         }
         match choice.filter(Choice::boots) {
-            Some(choice) => {
-                self.remember(&case, node, &choice);
-                self.boot(&case, Some(node), &choice)
-            }
+            Some(choice) => self.boot(&case, Some(node), &choice),
             None => self.unconfigured(&case, Some(node)),
         }
     }
 
-    /// The answer to a node about which nothing has changed since it was answered before.
-    fn remembered(
+    /// The answer that was known ahead.
+    fn usual(
         &self,
         case: &Case<'_>,
         state: impl Fn(NodeId) -> Option<Arc<BootState>>,
     ) -> Option<Answer> {
-        let seat = seat(case)?;
-        let Remembered { node, config, seed } = case.table.memo.get(seat)?;
-        let (node, config) = (*node, *config);
+        let mac = memo::usual_asker(case.roster, case.asked)?;
+        let (node, config, seed) = case.table.memo.get()?.get(mac)?;
         if state(node).is_some() {
             return None;
         }
         let (place, skeletons) = (case.place, &case.table.skeletons);
         let text = skeletons.kept(config, self.own_place(place), place.prefix, |skeleton| {
-            self.fill(case, skeleton, seed.as_ref())
+            self.fill(case, skeleton, seed)
         })??;
         let config = case.table.config(config);
         let what = What::Boot {
-            name: config.name.to_string(),
+            name: config.name.as_str().into(),
             revision: config.revision,
             installs: false,
             hand_out: None,
         };
         Some(Answer::Script { text, served: Served { node: Some(node), what } })
-    }
-
-    /// Remembers a choice that will be the same, and leave nothing behind, until the table is
-    /// another.
-    fn remember(&self, case: &Case<'_>, node: &Node, choice: &Choice) {
-        let Source::Config(config) = &choice.source else { return };
-        if case.standing.state.is_some() || choice.is_for_one_boot() || choice.installs() {
-            return;
-        }
-        if let (Some(seat), Some(at)) = (seat(case), case.table.place_of(config)) {
-            let seed = self.seed(case.roster, node, config);
-            case.table.memo.remember(seat, Remembered { node: node.id, config: at, seed });
-        }
     }
 
     /// A machine the inventory does not know gets what was written for it, if anything was.
@@ -406,7 +400,7 @@ impl Booter {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
         let is_one = |host: &&str| (1..=MAX_HOST).contains(&host.len()) && host.chars().all(plain);
         match place.host.filter(is_one) {
-            Some(host) => format!("http{}://{host}", if place.secure { "s" } else { "" }),
+            Some(host) => [if place.secure { "https://" } else { "http://" }, host].concat(),
             // iPXE takes a path for one on the server it got the script from.
             None => String::new(),
         }
@@ -490,7 +484,7 @@ impl Booter {
         let served = Served {
             node: node.map(|node| node.id),
             what: What::Boot {
-                name: choice.name(),
+                name: choice.name().into(),
                 revision: choice.revision(),
                 installs: choice.installs(),
                 hand_out: case.standing.hand_out(choice, case.now).map(Box::new),
@@ -691,17 +685,6 @@ impl Booter {
             Err(Unmade::Sign { detail }) => Err(Untried::Image(detail)),
             Err(Unmade::Template { reason, .. }) => Err(Untried::Template(reason)),
         }
-    }
-}
-
-/// Where the answer to a question may be remembered: if nothing but the table and the boot state of
-/// the node decides it.
-fn seat(case: &Case<'_>) -> Option<usize> {
-    match case.asked.who {
-        Who::Mac(mac, _) if !case.asked.json && !case.roster.has_bss_records() => {
-            case.roster.seat(mac)
-        }
-        Who::Mac(..) | Who::Name(_) | Who::Nid(_) => None,
     }
 }
 

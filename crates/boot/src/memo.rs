@@ -1,46 +1,78 @@
-//! What the usual node boots, remembered where its MAC is found: whether a selector speaks of a node
-//! is read from all over its record, and in a storm every such read comes from main memory.
+//! What the usual node boots, worked out ahead. Whether a selector speaks of a node is read from all
+//! over its record, and when a whole site asks at once nothing of that is in a cache. This is.
 
-use std::sync::OnceLock;
+use std::sync::Arc;
 
-use hoist_model::NodeId;
+use hashbrown::HashMap;
+use hoist_inventory::Roster;
+use hoist_model::{BootConfig, Mac, Node, NodeId};
 
+use crate::asked::{Asked, Who};
+use crate::select::{Choice, Source, Standing, Table};
 use crate::skeleton::Seed;
 
-/// Seats in one piece. Pieces are made when a node in them asks: most tables of a site that is being
-/// changed answer a few questions only.
-const PIECE: usize = 256;
-
-/// By the seats of a roster. Every entry is made once.
+/// By the MACs that nodes boot with. Holds where nothing but the table decides: for nodes without a
+/// boot state, at sites without BSS records.
 #[derive(Debug)]
-pub(crate) struct Memo(Box<[OnceLock<Piece>]>);
+pub(crate) struct Memo(HashMap<Mac, Entry>);
 
-type Piece = Box<[OnceLock<Remembered>]>;
-
-/// A node that boots a configuration whenever it has no boot state and there is no BSS record.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Remembered {
-    pub(crate) node: NodeId,
+/// Numbers in bytes, so that entries are small.
+#[derive(Debug)]
+struct Entry {
+    node: [u8; 16],
     /// Its place in the table.
-    pub(crate) config: usize,
+    config: u32,
     /// Where the node finds its documents, if the configuration leaves that to the provider.
-    pub(crate) seed: Option<Seed>,
+    seed: Option<Seed>,
 }
 
 impl Memo {
-    pub(crate) fn new(seats: usize) -> Self {
-        Self(std::iter::repeat_with(OnceLock::new).take(seats.div_ceil(PIECE)).collect())
+    pub(crate) fn build(
+        roster: &Arc<Roster>,
+        table: &Table,
+        seed: impl Fn(&Node, &BootConfig) -> Option<Seed>,
+    ) -> Self {
+        let entry = |node: &Arc<Node>| {
+            let mac = roster.boot(node)?.mac;
+            let at = usual(roster, table, node, mac)?;
+            let seed = seed(node, table.config(at));
+            let config = u32::try_from(at).ok()?;
+            Some((mac, Entry { node: node.id.to_bits().to_ne_bytes(), config, seed }))
+        };
+        let mut entries = HashMap::with_capacity(roster.len());
+        entries.extend(roster.nodes().filter_map(entry));
+        Self(entries)
     }
 
-    pub(crate) fn get(&self, seat: usize) -> Option<&Remembered> {
-        self.0.get(seat / PIECE)?.get()?[seat % PIECE].get()
+    /// The node with this MAC, the place of the configuration it boots, and its seed.
+    pub(crate) fn get(&self, mac: Mac) -> Option<(NodeId, usize, Option<&Seed>)> {
+        let Entry { node, config, seed } = self.0.get(&mac)?;
+        let node = NodeId::from_bits(u128::from_ne_bytes(*node));
+        Some((node, usize::try_from(*config).ok()?, seed.as_ref()))
     }
+}
 
-    pub(crate) fn remember(&self, seat: usize, what: Remembered) {
-        let Some(piece) = self.0.get(seat / PIECE) else { return };
-        let piece =
-            piece.get_or_init(|| std::iter::repeat_with(OnceLock::new).take(PIECE).collect());
-        // Somebody else may have come to the same.
-        let _ = piece[seat % PIECE].set(what);
+/// The configuration that a node gets every time, without leaving anything to remember.
+fn usual(roster: &Roster, table: &Table, node: &Node, mac: Mac) -> Option<usize> {
+    if !node.spec.enabled {
+        return None;
+    }
+    let key = Who::Mac(mac, None).key();
+    let choice = table.best(roster, node, key.as_ref(), Standing::default())?;
+    match &choice.source {
+        Source::Config(config) if is_usual(&choice) => table.place_of(config),
+        Source::Config(_) | Source::Bss(_) => None,
+    }
+}
+
+fn is_usual(choice: &Choice) -> bool {
+    choice.boots() && !choice.is_for_one_boot() && !choice.installs()
+}
+
+/// Who asks, if the answer may be known ahead.
+pub(crate) fn usual_asker(roster: &Roster, asked: &Asked<'_>) -> Option<Mac> {
+    match asked.who {
+        Who::Mac(mac, _) if !asked.json && !roster.has_bss_records() => Some(mac),
+        Who::Mac(..) | Who::Name(_) | Who::Nid(_) => None,
     }
 }

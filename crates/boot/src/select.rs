@@ -16,7 +16,7 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use hoist_inventory::Roster;
 use hoist_model::selector::{Bound, Class, Identity, Specificity};
@@ -43,7 +43,8 @@ pub struct Table {
     pub templates: Templates,
     /// Of the one [`Booter`](crate::Booter) that made the table.
     pub(crate) skeletons: Skeletons,
-    pub(crate) memo: Memo,
+    /// Made when there was time for it.
+    pub(crate) memo: OnceLock<Memo>,
 }
 
 #[derive(Debug)]
@@ -149,7 +150,7 @@ impl Table {
         }
         let templates = Templates::of(roster.boot_configs());
         let skeletons = roster.boot_configs().collect();
-        let memo = Memo::new(roster.seats());
+        let memo = OnceLock::new();
         Self { roster: Arc::clone(roster), exact, tried, configs, templates, skeletons, memo }
     }
 

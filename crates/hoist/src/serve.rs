@@ -54,7 +54,7 @@ pub(crate) struct ServeArgs {
     /// `embedded`, `etcd://h1:2379,h2:2379/prefix` or `postgres://…`
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// Where nodes come from: `store`, `smd+http://…`, `smd+https://…` or `file:…`
+    /// Where nodes come from: `store`, `smd+http://…`, `smd+https://…`, `file:…` or `store+etcd://…`
     #[arg(long, value_name = "URL")]
     inventory: Option<String>,
     /// The URL under which nodes reach this controller, and, given again, those of the others

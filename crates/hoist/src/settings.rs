@@ -36,7 +36,11 @@ pub(crate) const SETTINGS: [Setting; 53] = [
     setting("listen", "0.0.0.0:27778", "plain HTTP, or `off`"),
     setting("tls_listen", "0.0.0.0:27443", "HTTPS, or `off`"),
     setting("store", "embedded", "`embedded`, `etcd://…` or `postgres://…`"),
-    setting("inventory", "store", "where nodes come from: `store`, `smd+http(s)://…`, `file:…`"),
+    setting(
+        "inventory",
+        "store",
+        "where nodes come from: `store`, `smd+http(s)://…`, `file:…`, `store+etcd://…`",
+    ),
     setting("advertise", "", "URLs under which nodes reach the controllers, by commas"),
     setting("names", "", "further host names and addresses for the certificate, by commas"),
     setting("import.every", "5m", "how often the inventory source is read"),

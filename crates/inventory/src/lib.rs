@@ -14,6 +14,7 @@ pub mod record;
 pub mod registry;
 pub mod roster;
 pub mod schema;
+pub mod smd_view;
 pub mod source;
 pub mod states;
 pub mod uses;

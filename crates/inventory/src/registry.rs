@@ -188,6 +188,20 @@ pub enum LoadError {
     Schema(#[source] SchemaError),
 }
 
+impl From<SchemaError> for LoadError {
+    fn from(error: SchemaError) -> Self {
+        match error {
+            SchemaError::Store(error) => Self::Store(error),
+            error => Self::Schema(error),
+        }
+    }
+}
+
+/// Everything a store holds, read once.
+pub(crate) async fn read_site(store: &dyn Store) -> Result<Roster, LoadError> {
+    follow::load(store).await.map(|(roster, _)| roster)
+}
+
 impl Registry {
     /// A registry on a store that is there: reads the whole site.
     pub async fn open(store: Arc<dyn Store>, brake: Brake) -> Result<Self, LoadError> {

@@ -263,17 +263,6 @@ impl Roster {
         self.lookup(self.base.by_mac(mac), || self.overlay.by_mac(mac))
     }
 
-    /// A number for the node with this MAC, below [`seats`](Self::seats) and the same in every roster
-    /// [with the same rules](Self::has_rules_of). Nodes that changed a moment ago have none.
-    pub fn seat(&self, mac: Mac) -> Option<usize> {
-        let at = self.base.by_mac(mac).filter(|at| !self.overlay.hides(*at))?;
-        usize::try_from(at).ok()
-    }
-
-    pub fn seats(&self) -> usize {
-        self.base.len()
-    }
-
     pub fn by_name(&self, name: &str) -> Option<&Arc<Node>> {
         self.lookup(self.base.by_name(name), || self.overlay.by_name(name))
     }

@@ -1,4 +1,5 @@
-//! Where nodes come from when people do not declare them in hoist itself: SMD and files.
+//! Where nodes come from when people do not declare them in hoist itself: SMD, files, and the stores
+//! of other sites.
 //!
 //! A source yields everything it knows or an error, never a part: half an answer that looked like
 //! a whole one would take nodes away. What is done with the set is decided in
@@ -7,6 +8,7 @@
 pub mod file;
 mod settle;
 pub mod smd;
+pub mod store;
 pub mod table;
 mod value;
 mod yaml;
@@ -26,6 +28,7 @@ use serde::{Deserialize, Serialize};
 
 pub use settle::settle;
 pub(crate) use settle::{Claims, declare_named};
+pub use store::SharedStore;
 
 /// Something that knows a site's machines.
 ///
@@ -37,7 +40,7 @@ pub(crate) use settle::{Claims, declare_named};
 /// * A source that failed recovers by itself: the next call starts from nothing.
 #[async_trait]
 pub trait InventorySource: Send + Sync + fmt::Debug {
-    /// What the nodes' provenance says: `smd`, `file`.
+    /// What the nodes' provenance says: `smd`, `file`, `store`.
     fn name(&self) -> &Name;
 
     async fn fetch(&self) -> Result<Fetched, SourceError>;
@@ -363,11 +366,14 @@ pub enum Location {
     /// The base URL of SMD's API, `http://host:27779/hsm/v2`.
     Smd(reqwest::Url),
     File(PathBuf),
+    /// The store of another site.
+    Shared(SharedStore),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no inventory; write `store`, `smd+http://HOST:PORT`, `smd+https://…` or `file:PATH`"
+    "`{0}` is no inventory; write `store`, `smd+http://HOST:PORT`, `smd+https://…`, `file:PATH` or \
+     `store+etcd://…`"
 )]
 pub struct ParseLocationError(String);
 
@@ -382,6 +388,9 @@ impl FromStr for Location {
         if let Some(path) = text.strip_prefix("file:") {
             let path = path.strip_prefix("//").unwrap_or(path);
             return if path.is_empty() { Err(wrong()) } else { Ok(Self::File(path.into())) };
+        }
+        if let Some(address) = text.strip_prefix("store+") {
+            return address.parse().map(Self::Shared).map_err(|_| wrong());
         }
         let url = text.strip_prefix("smd+").ok_or_else(wrong)?;
         let mut url: reqwest::Url = url.parse().map_err(|_| wrong())?;
@@ -447,6 +456,11 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(Location::Smd(url.parse().unwrap())), "{text}");
         }
+        for text in ["store+etcd://h1:2379/other", "store+postgres://hoist@db/hoist"] {
+            let Ok(Location::Shared(store)) = text.parse() else { panic!("{text}") };
+            assert!(text.contains(store.to_string().split("//").next().unwrap()), "{store}");
+        }
+        assert!("store+embedded".parse::<Location>().is_err());
         for text in ["", "smd", "smd+ftp://a", "http://smd", "file:", "smd+http://a?x=1"] {
             assert!(text.parse::<Location>().is_err(), "{text}");
         }

@@ -2,10 +2,13 @@
 //! makes a site revision.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use hoist_model::node::Power;
 use hoist_model::{NodeId, NodeState};
 use hoist_store::{Change, Key, Op, Prefix, Record, Revision, Store, StoreError, Txn};
 use tokio_util::sync::CancellationToken;
@@ -18,11 +21,24 @@ const RETRY: Duration = Duration::from_secs(2);
 pub struct States {
     store: Arc<dyn Store>,
     seen: Arc<RwLock<HashMap<NodeId, NodeState>>>,
+    version: Arc<AtomicU64>,
 }
 
 impl States {
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, seen: Arc::default() }
+        // Anywhere but where another process began: versions are not told apart by who counted.
+        let start = RandomState::new().build_hasher().finish();
+        Self { store, seen: Arc::default(), version: Arc::new(AtomicU64::new(start)) }
+    }
+
+    /// Changes with everything that is seen, and is never the same in two processes.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    pub fn power(&self, id: NodeId) -> Power {
+        let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
+        seen.get(&id).map_or(Power::Unknown, |state| state.power)
     }
 
     pub fn get(&self, id: NodeId) -> Option<NodeState> {
@@ -95,6 +111,7 @@ impl States {
 
     fn write(&self, change: impl FnOnce(&mut HashMap<NodeId, NodeState>)) {
         change(&mut self.seen.write().unwrap_or_else(PoisonError::into_inner));
+        self.version.fetch_add(1, Ordering::Release);
     }
 }
 

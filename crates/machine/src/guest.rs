@@ -67,9 +67,13 @@ poweroff -f
 
 /// Where what guests need is kept between runs.
 pub fn directory() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), PathBuf::from);
-    target.join("guest")
+    target().join("guest")
+}
+
+/// Where everything that is made goes.
+pub(crate) fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), PathBuf::from)
 }
 
 /// The unpacked packages, `linux-image-*-cloud-amd64` and `busybox-static`.

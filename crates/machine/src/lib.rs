@@ -1,8 +1,10 @@
 //! Virtual machines that boot from the network with real firmware, and what to boot in them. For
 //! tests and the demo; nothing that ships depends on this.
 //!
-//! Everything is emulated (`-accel tcg`): no `/dev/kvm`, no rights, the same on every machine.
+//! Virtual machines are emulated (`-accel tcg`): no `/dev/kvm`, no rights, the same on every machine.
+//! Where only cloud-init is wanted, [`cloud_init`] runs it without one.
 
+pub mod cloud_init;
 pub mod console;
 pub mod disk;
 pub mod guest;

@@ -4,6 +4,7 @@
 //! Scripts are answered from one roster, without waiting. What was served is remembered in memory
 //! and written behind.
 
+mod ahead;
 mod change;
 mod cloud_init;
 mod discovered;
@@ -158,6 +159,8 @@ impl Boot {
     pub fn start(&self) {
         let tasks = &self.chassis.tasks;
         let stop = tasks.stopping();
+        let ahead = ahead::work(self.registry.clone(), Arc::clone(&self.booter), stop.clone());
+        tasks.spawn("boot ahead", ahead);
         tasks.spawn("sightings", self.sightings.clone().flush(stop.clone()));
         tasks.spawn("sightings of others", self.sightings.clone().follow(stop.clone()));
         tasks.spawn("one boot", self.one_boots.clone().write(stop.clone()));

@@ -24,6 +24,7 @@ use crate::ca::ServerName;
 use crate::data_dir::{DataDir, DataDirError, Runtime};
 use crate::database::UpgradeError;
 use crate::health::Finding;
+use crate::hsm::{self, Hsm};
 use crate::inventory::{self, Background, Inventory, STALE_AFTER, Source, SourceConfig, committer};
 use crate::jwks::JwksConfig;
 use crate::listen::Limits;
@@ -162,8 +163,10 @@ impl Controller {
         }
         let (sender, receiver) = std::sync::mpsc::channel();
         let (shared_registry, shared_states) = (registry.clone(), states.clone());
-        let source =
-            config.source.as_ref().map(|c| open_source(c, &registry, &states)).transpose()?;
+        let source = match &config.source {
+            Some(config) => Some(open_source(config, &registry, &states).await?),
+            None => None,
+        };
         let key = metadata::key::open(data_dir.path())?;
         let providers = Arc::new(Providers::new(&key, &config.metadata)?);
         let unknown = config.metadata.unknown;
@@ -176,6 +179,7 @@ impl Controller {
             metadata: Arc::clone(&providers) as Arc<dyn MetadataProvider>,
             data_dir: data_dir.path().to_owned(),
         };
+        let (hsm_registry, hsm_states) = (registry.clone(), states.clone());
         let background = Background { started, backend, source: source.clone() };
         let dir = data_dir.path().to_owned();
         let (artifact_dir, artifact_registry) = (dir.clone(), registry.clone());
@@ -197,6 +201,7 @@ impl Controller {
                 boot.start();
                 routes
             })
+            .context(move |chassis| hsm::routes(&Hsm::new(chassis, hsm_registry, hsm_states)))
             .context(move |chassis| {
                 let artifacts = Artifacts::new(chassis, artifact_registry, &artifact_dir, siblings);
                 artifacts.start();
@@ -272,13 +277,13 @@ impl Controller {
     }
 }
 
-fn open_source(
+async fn open_source(
     config: &SourceConfig,
     registry: &Registry,
     states: &States,
 ) -> Result<Source, SourceError> {
     let (registry, states) = (registry.clone(), states.clone());
-    let (source, options) = (config.open()?, config.reconcile.clone());
+    let (source, options) = (config.open().await?, config.reconcile.clone());
     let importer = Importer::new(registry, states, source, options, config.every);
     Ok(Source { url: config.url(), importer })
 }

@@ -3,7 +3,7 @@
 //! Reads answer from one roster and never touch the store. Writes go through the registry, which
 //! makes them durable together with their audit entry before they are answered.
 
-mod etag;
+pub(crate) mod etag;
 mod flag;
 mod import;
 mod members;

@@ -20,6 +20,7 @@ pub mod events;
 pub mod extract;
 pub mod failure;
 pub mod health;
+pub mod hsm;
 pub mod inventory;
 pub mod jwks;
 mod lanes;
@@ -40,6 +41,7 @@ pub mod systemd;
 pub mod tasks;
 pub mod telemetry;
 pub mod token;
+mod whole_site;
 
 pub use failure::Failure;
 pub use listen::Limits;

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{LoadError, Position, Registry, WriteError};
 use crate::record::{RecordError, Resource, ResourceKey, SiteRevision, revision_key, site};
 use crate::roster::{Delta, Roster};
-use crate::schema::{self, SchemaError};
+use crate::schema;
 
 /// Records read at once; a page of nodes is a few megabytes.
 const PAGE: usize = 5_000;
@@ -30,10 +30,7 @@ const PROBE_EVERY: Duration = Duration::from_secs(2);
 /// Reads the whole site from one snapshot of the store. The next page is read while the ones before
 /// it are decoded: each takes about half of the time that a controller needs to start.
 pub(super) async fn load(store: &dyn Store) -> Result<(Roster, Position), LoadError> {
-    let incarnation = schema::open(store).await.map_err(|error| match error {
-        SchemaError::Store(error) => LoadError::Store(error),
-        error => LoadError::Schema(error),
-    })?;
+    let incarnation = schema::open(store).await?;
     let mut read = Read::default();
     let mut position = Position { loaded: true, ..Position::default() };
     let mut decoding = VecDeque::new();

@@ -5,4 +5,5 @@
 mod conformance;
 mod file;
 mod smd;
+mod store;
 mod tls;

@@ -62,7 +62,7 @@ pub(super) async fn user_data(
         let (name, revision) = record
             .map_or_else(Default::default, |(key, revision)| (format!("bss:{key}"), revision));
         let now = boot.chassis.clock.now();
-        boot.sightings.asked(node.id, Endpoint::UserData, &name, revision, address, now);
+        boot.sightings.asked(node.id, Endpoint::UserData, name, revision, address, now);
     }
     Ok(([(header::CONTENT_TYPE, YAML)], format!("#cloud-config\n{yaml}")).into_response())
 }

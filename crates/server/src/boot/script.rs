@@ -146,7 +146,7 @@ impl Boot {
         let from = self.chassis.proxies.client(head.peer, head.fields);
         match (served.node, &served.what) {
             (Some(node), What::Boot { name, revision, hand_out, .. }) => {
-                self.sightings.booted(node, name, *revision, from, now);
+                self.sightings.booted(node, name.clone(), *revision, from, now);
                 if let Some(out) = hand_out {
                     self.one_boots.hand_out(node, HandOut::clone(out));
                 }

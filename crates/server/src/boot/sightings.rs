@@ -3,9 +3,11 @@
 //! Kept in memory and written behind, every few seconds: a crash loses the last of it and nothing
 //! else. Other controllers' rows are followed, so every one of them shows the whole site.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +18,7 @@ use hoist_model::{Mac, NodeId};
 use hoist_store::{Change, Key, Op, Prefix, Record, Revision, Store, StoreError, Txn};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -42,6 +45,14 @@ const PER_SOURCE: Pace = Pace { burst: 100, each: Duration::from_millis(100) };
 /// 45 µs a row, 15 µs an answer). A million nodes are pieces of a thousand rows, some 150 KB.
 const PIECES: usize = 1024;
 
+/// Questions that a thread keeps before they are put into the rows, by somebody who has time: a row
+/// comes from main memory, and many for one piece come at the price of few.
+const LOT: usize = 16_384;
+/// Full lots that may wait. The thread that has one more puts it into the rows itself.
+const MAX_WAITING: usize = 8;
+/// Threads that need not share a lot.
+const LOTS: usize = 16;
+
 /// Cheap to clone; all clones are the same.
 #[derive(Debug, Clone)]
 pub struct Sightings(Arc<Inner>);
@@ -52,6 +63,10 @@ struct Inner {
     hasher: RandomState,
     /// For every endpoint.
     pieces: [Vec<Mutex<Piece>>; Endpoint::ALL.len()],
+    lots: [Mutex<Vec<Question>>; LOTS],
+    waiting: Mutex<Vec<Vec<Question>>>,
+    /// There is one more that waits.
+    full: Notify,
     strangers: Mutex<Strangers>,
 }
 
@@ -65,6 +80,17 @@ struct Piece {
     changed: bool,
     /// The hash of what we wrote last: that comes back through the watch.
     written: u64,
+}
+
+/// A node asked for something and got it.
+#[derive(Debug)]
+struct Question {
+    node: NodeId,
+    endpoint: Endpoint,
+    what: CompactString,
+    revision: u64,
+    from: IpAddr,
+    at: Timestamp,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -173,14 +199,19 @@ impl Endpoint {
 impl Sightings {
     pub fn new(store: Arc<dyn Store>) -> Self {
         let pieces = Endpoint::ALL.map(|_| (0..PIECES).map(|_| Mutex::default()).collect());
-        let hasher = RandomState::new();
-        Self(Arc::new(Inner { store, hasher, pieces, strangers: Mutex::default() }))
+        Self(Arc::new(Inner {
+            store,
+            hasher: RandomState::new(),
+            pieces,
+            lots: Default::default(),
+            waiting: Mutex::default(),
+            full: Notify::new(),
+            strangers: Mutex::default(),
+        }))
     }
 
-    /// The same on every controller: the end of an id is random.
     fn piece_of(&self, node: NodeId, endpoint: Endpoint) -> MutexGuard<'_, Piece> {
-        let at = usize::try_from(node.to_bits() % PIECES as u128).unwrap_or(0);
-        self.piece(at, endpoint)
+        self.piece(place_of(node), endpoint)
     }
 
     fn piece(&self, at: usize, endpoint: Endpoint) -> MutexGuard<'_, Piece> {
@@ -190,7 +221,7 @@ impl Sightings {
     pub(super) fn booted(
         &self,
         node: NodeId,
-        what: &str,
+        what: impl Into<CompactString>,
         revision: u64,
         from: IpAddr,
         now: Timestamp,
@@ -203,30 +234,60 @@ impl Sightings {
         &self,
         node: NodeId,
         endpoint: Endpoint,
-        what: &str,
+        what: impl Into<CompactString>,
         revision: u64,
         from: IpAddr,
-        now: Timestamp,
+        at: Timestamp,
     ) {
-        let mut piece = self.piece_of(node, endpoint);
-        piece.changed = true;
-        let fresh = || Seen { last: now, count: 0, what: CompactString::default(), revision, from };
-        let seen = piece.rows.entry(node).or_insert_with(fresh);
-        seen.last = now;
-        seen.count += 1;
-        seen.revision = revision;
-        seen.from = from;
-        if seen.what != what {
-            seen.what = what.into();
+        let question = Question { node, endpoint, what: what.into(), revision, from, at };
+        let mut lot = lock(&self.0.lots[own_lot()]);
+        lot.push(question);
+        if lot.len() < LOT {
+            return;
+        }
+        let full = std::mem::replace(&mut *lot, Vec::with_capacity(LOT));
+        drop(lot);
+        let mut waiting = lock(&self.0.waiting);
+        if waiting.len() < MAX_WAITING {
+            waiting.push(full);
+            self.0.full.notify_one();
+        } else {
+            drop(waiting);
+            self.put(full);
+        }
+    }
+
+    /// Puts all that was asked until now into the rows.
+    fn settle(&self) {
+        let mut all = std::mem::take(&mut *lock(&self.0.waiting));
+        all.extend(self.0.lots.iter().map(|lot| std::mem::take(&mut *lock(lot))));
+        for lot in all {
+            self.put(lot);
+        }
+    }
+
+    fn put(&self, mut lot: Vec<Question>) {
+        lot.sort_by_cached_key(|question| (question.endpoint, place_of(question.node)));
+        let mut lot = lot.into_iter().peekable();
+        while let Some(question) = lot.next() {
+            let (endpoint, at) = (question.endpoint, place_of(question.node));
+            let mut piece = self.piece(at, endpoint);
+            piece.put(question);
+            let same = |next: &Question| next.endpoint == endpoint && place_of(next.node) == at;
+            while let Some(question) = lot.next_if(same) {
+                piece.put(question);
+            }
         }
     }
 
     pub fn of(&self, node: NodeId, endpoint: Endpoint) -> Option<Seen> {
+        self.settle();
         self.piece_of(node, endpoint).rows.get(&node).cloned()
     }
 
     /// Every row, in no order.
     pub fn all(&self) -> Vec<(NodeId, Endpoint, Seen)> {
+        self.settle();
         let mut all = Vec::new();
         for endpoint in Endpoint::ALL {
             for piece in &self.0.pieces[endpoint.place()] {
@@ -336,11 +397,17 @@ impl Strangers {
 impl Sightings {
     /// Writes what changed, now and then, and once more when told to stop.
     pub async fn flush(self, stop: CancellationToken) {
+        let mut next = Instant::now() + FLUSH_EVERY;
         loop {
             let stopping = tokio::select! {
                 () = stop.cancelled() => true,
-                () = tokio::time::sleep(FLUSH_EVERY) => false,
+                () = tokio::time::sleep_until(next) => false,
+                () = self.0.full.notified() => {
+                    self.settle_aside().await;
+                    continue;
+                }
             };
+            next = Instant::now() + FLUSH_EVERY;
             if let Err(error) = self.flush_once().await {
                 tracing::debug!(%error, "boot history not written yet");
             }
@@ -350,7 +417,16 @@ impl Sightings {
         }
     }
 
+    /// Where it keeps nobody waiting.
+    async fn settle_aside(&self) {
+        let sightings = self.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || sightings.settle()).await {
+            tracing::error!(%error, "boot history is not taken in");
+        }
+    }
+
     pub(crate) async fn flush_once(&self) -> Result<(), StoreError> {
+        self.settle_aside().await;
         self.flush_rows().await?;
         self.flush_strangers().await
     }
@@ -520,6 +596,18 @@ impl Sightings {
 }
 
 impl Piece {
+    /// Threads hand in their lots one after the other: what was asked first may come last.
+    fn put(&mut self, question: Question) {
+        let Question { node, what, revision, from, at, .. } = question;
+        self.changed = true;
+        let fresh = || Seen { last: at, count: 0, what: CompactString::default(), revision, from };
+        let seen = self.rows.entry(node).or_insert_with(fresh);
+        seen.count += 1;
+        if at >= seen.last {
+            *seen = Seen { last: at, count: seen.count, what, revision, from };
+        }
+    }
+
     /// The newer of every two rows stays. Where that is ours, the store gets it with the next
     /// flush: two controllers that wrote at once come to the same that way.
     fn take_in(&mut self, others: Rows) {
@@ -536,6 +624,24 @@ impl Piece {
 enum RowKey {
     Piece(usize, Endpoint),
     Stranger(Mac),
+}
+
+/// The piece a node's rows are in, the same on every controller: the end of an id is random.
+fn place_of(node: NodeId) -> usize {
+    usize::try_from(node.to_bits() % PIECES as u128).unwrap_or(0)
+}
+
+/// The lot of the thread that asks for it.
+fn own_lot() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static OWN: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+    OWN.get().unwrap_or_else(|| {
+        let own = NEXT.fetch_add(1, Ordering::Relaxed) % LOTS;
+        OWN.set(Some(own));
+        own
+    })
 }
 
 fn prefix() -> Prefix {
@@ -614,6 +720,32 @@ mod tests {
         };
         assert_eq!(sorted(&again).len(), 3001);
         assert_eq!(sorted(&again), sorted(&sightings));
+    }
+
+    #[test]
+    fn every_question_counts_and_the_latest_is_told() {
+        let (_dir, store) = store();
+        let sightings = Sightings::new(store);
+        let ask = |thread: i64| {
+            for n in 0..3 * LOT {
+                let (what, second) = (format!("on-{thread}"), i64::try_from(n).unwrap());
+                sightings.booted(node(n as u128 % 5000), what, 7, FROM, at(10 * second + thread));
+            }
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                scope.spawn(move || ask(thread));
+            }
+        });
+        let all = sightings.all();
+        assert_eq!(all.len(), 5000);
+        assert_eq!(all.iter().map(|(_, _, seen)| seen.count).sum::<u64>(), 4 * 3 * LOT as u64);
+        assert!(all.iter().all(|(_, _, seen)| seen.what == "on-3"));
+        // Nobody takes lots away here; those who made too many did it themselves.
+        let last = i64::try_from(3 * LOT - 1).unwrap();
+        let of = node((3 * LOT - 1) as u128 % 5000);
+        let seen = sightings.of(of, Endpoint::Bootscript).unwrap();
+        assert_eq!(seen.last, at(10 * last + 3));
     }
 
     #[tokio::test]

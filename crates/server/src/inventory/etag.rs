@@ -22,7 +22,7 @@ pub(super) fn of_node(roster: &Roster, id: NodeId, revision: u64) -> String {
 }
 
 /// Whether the caller already has this version: then the body need not be built.
-pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> bool {
+pub(crate) fn is_known(headers: &HeaderMap, tag: &str) -> bool {
     listed(headers, header::IF_NONE_MATCH).any(|known| known == "*" || known == tag)
 }
 
@@ -84,19 +84,19 @@ fn listed(headers: &HeaderMap, name: header::HeaderName) -> impl Iterator<Item =
 }
 
 /// JSON with its tag; caches may keep it but must ask.
-pub(super) fn tagged(status: StatusCode, tag: &str, body: &impl Serialize) -> Response {
+pub(crate) fn tagged(status: StatusCode, tag: &str, body: &impl Serialize) -> Response {
     let mut response = (status, Json(body)).into_response();
     mark(&mut response, tag);
     response
 }
 
-pub(super) fn not_modified(tag: &str) -> Response {
+pub(crate) fn not_modified(tag: &str) -> Response {
     let mut response = StatusCode::NOT_MODIFIED.into_response();
     mark(&mut response, tag);
     response
 }
 
-pub(super) fn mark(response: &mut Response, tag: &str) {
+pub(crate) fn mark(response: &mut Response, tag: &str) {
     let value = HeaderValue::from_str(tag).expect("tags are plain characters");
     response.headers_mut().insert(header::ETAG, value);
     let private = HeaderValue::from_static("private, no-cache");

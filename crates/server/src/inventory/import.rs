@@ -13,6 +13,7 @@ use hoist_inventory::reconcile::Options;
 use hoist_inventory::registry::Commit;
 use hoist_inventory::source::file::FileSource;
 use hoist_inventory::source::smd::{SmdOptions, SmdSource};
+use hoist_inventory::source::store::StoreSource;
 use hoist_inventory::source::{InventorySource, Location, SourceError};
 use hoist_model::Name;
 
@@ -42,6 +43,7 @@ impl SourceConfig {
             Location::Store => return None,
             Location::Smd(_) => "smd",
             Location::File(_) => "file",
+            Location::Shared(_) => "store",
         };
         Some(Self {
             location,
@@ -52,12 +54,19 @@ impl SourceConfig {
         })
     }
 
-    pub fn open(&self) -> Result<Box<dyn InventorySource>, SourceError> {
+    pub async fn open(&self) -> Result<Box<dyn InventorySource>, SourceError> {
         Ok(match &self.location {
             Location::Smd(url) => {
                 Box::new(SmdSource::new(self.name.clone(), url.clone(), self.smd.clone())?)
             }
             Location::File(path) => Box::new(FileSource::new(self.name.clone(), path.clone())),
+            Location::Shared(address) => {
+                let store = address.open().await.map_err(|error| SourceError::Setup {
+                    what: address.to_string(),
+                    source: error.into(),
+                })?;
+                Box::new(StoreSource::new(self.name.clone(), address.to_string(), store))
+            }
             Location::Store => unreachable!("the store is not imported"),
         })
     }
@@ -68,6 +77,7 @@ impl SourceConfig {
             Location::Store => "store".to_owned(),
             Location::Smd(url) => format!("smd+{url}"),
             Location::File(path) => format!("file:{}", path.display()),
+            Location::Shared(address) => format!("store+{address}"),
         }
     }
 }
@@ -110,7 +120,8 @@ pub(super) async fn import(
     })?;
     // Otherwise whoever may write nodes could read the controller's files: by having one sent as a
     // token to a source of their own, or by looking at what is wrong with it as an inventory.
-    let reads_files = body.token_file.is_some() || matches!(config.location, Location::File(_));
+    let reads_files = body.token_file.is_some()
+        || matches!(config.location, Location::File(_) | Location::Shared(_));
     if reads_files && principal.reach(Verb::Write, Context::Admin) != Reach::All {
         let detail = "files of the controller are read for administrators only";
         return Err(Failure::new(Code::Forbidden, detail)
@@ -121,7 +132,7 @@ pub(super) async fn import(
     }
     config.smd.token_file = body.token_file;
     config.reconcile.adopt = body.adopt;
-    let source = config.open().map_err(ImportError::Source)?;
+    let source = config.open().await.map_err(ImportError::Source)?;
     let (registry, states) = (inventory.registry.clone(), inventory.states.clone());
     let importer = Importer::new(registry, states, source, config.reconcile.clone(), config.every);
     let committer = inventory.chassis.audit.committer(audit.draft());

@@ -1,0 +1,405 @@
+use std::collections::BTreeSet;
+
+use hoist_model::{GroupSpec, NodeId, NodeSpec, PartitionSpec};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::Resource;
+use crate::roster::Incarnation;
+use crate::source::smd::{JoinOptions, join, wire};
+
+fn node(id: u128, name: &str, spec: Value) -> Resource {
+    let spec: NodeSpec = serde_json::from_value(spec).unwrap();
+    Resource::Node(Arc::new(Node {
+        id: NodeId::from_bits(id),
+        name: name.parse().unwrap(),
+        spec,
+        protection: None,
+        maintenance: None,
+        provenance: None,
+        generation: 0,
+        revision: 1,
+        created: Timestamp::UNIX_EPOCH,
+        updated: Timestamp::UNIX_EPOCH,
+    }))
+}
+
+fn group(partition: &str, name: &str, spec: Value) -> Resource {
+    let spec: GroupSpec = serde_json::from_value(spec).unwrap();
+    let (partition, name) = (partition.parse().unwrap(), name.parse().unwrap());
+    Resource::Group(Arc::new(hoist_model::Group { partition, name, spec, revision: 1 }))
+}
+
+fn partition(name: &str, description: &str) -> Resource {
+    let spec = PartitionSpec { description: description.to_owned(), ..PartitionSpec::default() };
+    let name = name.parse().unwrap();
+    Resource::Partition(Arc::new(hoist_model::Partition { name, spec, revision: 1 }))
+}
+
+/// A full node, a disabled one, a virtual one, and one that has only a name.
+fn site() -> Roster {
+    let full = json!({
+        "xname": "x1000c0s0b0n0", "nid": 7, "partition": "p1", "groups": ["compute", "rack-a"],
+        "arch": "x86_64", "role": "compute", "subrole": "Worker",
+        "system": {"uuid": "66666666-0042-3510-8057-b4c04f4a5931"},
+        "interfaces": [
+            {"name": "eth0", "mac": "02:00:00:00:00:01", "addresses": ["10.1.0.7/32"], "network": "nmn"},
+            {"name": "eth1", "mac": "02:00:00:00:00:02", "addresses": ["10.2.0.7/32", "fd00::7/128"]},
+            {"name": "ipmi", "kind": "bmc", "mac": "02:00:00:00:00:03", "addresses": ["10.9.0.7/32"]},
+        ],
+    });
+    let disabled = json!({
+        "xname": "x1000c0s1b0n0", "nid": 8, "partition": "p1", "groups": ["compute"],
+        "enabled": false, "arch": "aarch64", "role": "Login",
+        "interfaces": [{"name": "eth0", "mac": "02:00:00:00:00:04"}],
+    });
+    let virtual_node = json!({
+        "xname": "x1000c0s0b0n0v1", "groups": ["compute"],
+        "interfaces": [{"name": "eth0", "mac": "02:00:00:00:00:06"}],
+    });
+    let unplaced = json!({
+        "interfaces": [{"name": "eth0", "mac": "02:00:00:00:00:05", "addresses": ["10.1.0.9/32"]}],
+    });
+    let resources = [
+        partition("default", "everything else"),
+        partition("p1", "production"),
+        group("p1", "compute", json!({"description": "works", "exclusive_set": "use"})),
+        group("default", "compute", json!({})),
+        group("p1", "rack-a", json!({})),
+        group("p1", "empty", json!({})),
+        group("p1", "odd", json!({"selector": "nid:7"})),
+        node(1, "n7", full),
+        node(2, "n8", disabled),
+        node(3, "v1", virtual_node),
+        node(4, "spare", unplaced),
+    ];
+    Roster::build(Incarnation::new("a"), 1, 0, resources.into_iter())
+}
+
+fn on_or_off(node: &Node) -> Power {
+    if node.spec.enabled { Power::On } else { Power::Off }
+}
+
+fn components(roster: &Roster, query: Query<'_>) -> Result<Value, FilterError> {
+    let filter = NodeFilter::parse(roster, query.iter().copied())?;
+    let nodes = roster.nodes();
+    let found: Vec<_> =
+        nodes.filter_map(|node| filter.component(roster, node, on_or_off(node))).collect();
+    Ok(serde_json::to_value(found).unwrap())
+}
+
+fn interfaces(roster: &Roster, query: Query<'_>) -> Result<Value, FilterError> {
+    let filter = InterfaceFilter::parse(query.iter().copied())?;
+    let all = roster.nodes().flat_map(|node| {
+        node.spec.interfaces.iter().map(|interface| ethernet_interface(node, interface))
+    });
+    let found: Vec<_> = all.filter(|interface| filter.matches(interface)).collect();
+    Ok(serde_json::to_value(found).unwrap())
+}
+
+type Query<'q> = &'q [(&'q str, &'q str)];
+
+fn ids(found: &Value) -> Vec<&str> {
+    found.as_array().unwrap().iter().map(|item| item["ID"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn components_have_what_there_is_and_leave_out_what_there_is_not() {
+    assert_eq!(
+        components(&site(), &[]).unwrap(),
+        json!([
+            {"ID": "x1000c0s0b0n0", "Type": "Node", "State": "On", "Flag": "OK", "Enabled": true,
+             "Role": "Compute", "SubRole": "Worker", "NID": 7, "Arch": "X86"},
+            {"ID": "x1000c0s1b0n0", "Type": "Node", "State": "Off", "Flag": "OK", "Enabled": false,
+             "Role": "Login", "NID": 8, "Arch": "ARM"},
+            {"ID": "x1000c0s0b0n0v1", "Type": "VirtualNode", "State": "On", "Flag": "OK",
+             "Enabled": true, "Arch": "UNKNOWN"},
+            {"ID": "spare", "Type": "Node", "State": "On", "Flag": "OK", "Enabled": true,
+             "Arch": "UNKNOWN"},
+        ])
+    );
+}
+
+#[test]
+fn interfaces_belong_to_their_node_or_to_its_bmc() {
+    let since = "1970-01-01T00:00:00Z";
+    assert_eq!(
+        interfaces(&site(), &[("ComponentID", "X1000c0s0b0n00"), ("ComponentID", "x1000c0s0b0")])
+            .unwrap(),
+        json!([
+            {"ID": "020000000001", "Description": "eth0", "MACAddress": "02:00:00:00:00:01",
+             "LastUpdate": since, "ComponentID": "x1000c0s0b0n0", "Type": "Node",
+             "IPAddresses": [{"IPAddress": "10.1.0.7", "Network": "nmn"}]},
+            {"ID": "020000000002", "Description": "eth1", "MACAddress": "02:00:00:00:00:02",
+             "LastUpdate": since, "ComponentID": "x1000c0s0b0n0", "Type": "Node",
+             "IPAddresses": [{"IPAddress": "10.2.0.7"}, {"IPAddress": "fd00::7"}]},
+            {"ID": "020000000003", "Description": "ipmi", "MACAddress": "02:00:00:00:00:03",
+             "LastUpdate": since, "ComponentID": "x1000c0s0b0", "Type": "NodeBMC",
+             "IPAddresses": [{"IPAddress": "10.9.0.7"}]},
+        ])
+    );
+    let bare = interfaces(&site(), &[("id", "020000000004")]).unwrap();
+    assert_eq!(bare[0]["IPAddresses"], json!([]));
+}
+
+#[test]
+fn endpoints_have_the_interfaces_of_the_system_and_not_those_of_its_bmc() {
+    let site = site();
+    let shown = component_endpoint(&site, find(&site, "x1000c0s0b0n0").unwrap());
+    assert_eq!(
+        serde_json::to_value(shown).unwrap(),
+        json!({
+            "ID": "x1000c0s0b0n0", "Type": "Node", "RedfishType": "ComputerSystem",
+            "RedfishSubtype": "Physical", "MACAddr": "02:00:00:00:00:01",
+            "UUID": "66666666-0042-3510-8057-b4c04f4a5931", "OdataID": "",
+            "RedfishEndpointID": "x1000c0s0b0", "Enabled": true, "RedfishEndpointFQDN": "",
+            "RedfishURL": "", "ComponentEndpointType": "ComponentEndpointComputerSystem",
+            "RedfishSystemInfo": {"EthernetNICInfo": [
+                {"RedfishId": "eth0", "@odata.id": "", "Description": "eth0",
+                 "MACAddress": "02:00:00:00:00:01", "PermanentMACAddress": "02:00:00:00:00:01"},
+                {"RedfishId": "eth1", "@odata.id": "", "Description": "eth1",
+                 "MACAddress": "02:00:00:00:00:02", "PermanentMACAddress": "02:00:00:00:00:02"},
+            ]},
+        })
+    );
+}
+
+#[test]
+fn a_bmc_is_shown_once_with_what_is_known_of_it() {
+    assert_eq!(
+        serde_json::to_value(redfish_endpoints(&site(), |_| true)).unwrap(),
+        json!([
+            {"ID": "x1000c0s0b0", "Type": "NodeBMC", "Hostname": "x1000c0s0b0", "Domain": "",
+             "FQDN": "x1000c0s0b0", "Enabled": true, "MACAddr": "02:00:00:00:00:03",
+             "IPAddress": "10.9.0.7"},
+            {"ID": "x1000c0s1b0", "Type": "NodeBMC", "Hostname": "x1000c0s1b0", "Domain": "",
+             "FQDN": "x1000c0s1b0", "Enabled": true},
+        ])
+    );
+}
+
+#[test]
+fn a_group_of_several_partitions_is_one_and_the_default_partition_is_none() {
+    let site = site();
+    let seen = |_: &Node| true;
+    assert_eq!(
+        serde_json::to_value(groups(&site, seen)).unwrap(),
+        json!([
+            {"label": "compute", "description": "works", "exclusiveGroup": "use",
+             "members": {"ids": ["x1000c0s0b0n0", "x1000c0s1b0n0", "x1000c0s0b0n0v1"]}},
+            {"label": "empty", "description": "", "members": {"ids": []}},
+            {"label": "odd", "description": "", "members": {"ids": ["x1000c0s0b0n0"]}},
+            {"label": "rack-a", "description": "", "members": {"ids": ["x1000c0s0b0n0"]}},
+        ])
+    );
+    assert_eq!(
+        serde_json::to_value(partitions(&site, seen)).unwrap(),
+        json!([{"name": "p1", "description": "production",
+                "members": {"ids": ["x1000c0s0b0n0", "x1000c0s1b0n0"]}}])
+    );
+    let memberships: Vec<_> = site.nodes().map(|node| membership(&site, node)).collect();
+    assert_eq!(
+        serde_json::to_value(memberships).unwrap(),
+        json!([
+            {"id": "x1000c0s0b0n0", "groupLabels": ["compute", "odd", "rack-a"],
+             "partitionName": "p1"},
+            {"id": "x1000c0s1b0n0", "groupLabels": ["compute"], "partitionName": "p1"},
+            {"id": "x1000c0s0b0n0v1", "groupLabels": ["compute"], "partitionName": ""},
+            {"id": "spare", "groupLabels": [], "partitionName": ""},
+        ])
+    );
+    let hidden = groups(&site, |_: &Node| false);
+    assert!(hidden.iter().all(|group| group.members.ids.is_empty()), "{hidden:?}");
+}
+
+#[test]
+fn a_node_is_found_by_the_id_it_is_shown_with_and_by_no_other_name() {
+    let site = site();
+    for node in site.nodes() {
+        assert_eq!(find(&site, &id_of(node)).unwrap().id, node.id);
+    }
+    assert!(find(&site, " X1000C0S0B0N00 ").is_some());
+    assert!(find(&site, "SPARE").is_some());
+    assert!(find(&site, "n7").is_none());
+    assert!(find(&site, &"x".repeat(100_000)).is_none());
+    let (node, interface) = find_interface(&site, "020000000003").unwrap();
+    assert_eq!((node.name.as_str(), interface.name.as_str()), ("n7", "ipmi"));
+    assert!(find_interface(&site, "0200000000").is_none());
+}
+
+#[test]
+fn components_are_filtered_by_every_word_that_smd_knows() {
+    let site = site();
+    let (a, b, v, s) = ("x1000c0s0b0n0", "x1000c0s1b0n0", "x1000c0s0b0n0v1", "spare");
+    let table: &[(Query<'_>, &[&str])] = &[
+        (&[("id", "X1000C0S0B0N0")], &[a]),
+        (&[("id", a), ("id", s)], &[a, s]),
+        (&[("id", "!spare")], &[a, b, v]),
+        (&[("nid", "7"), ("nid", "8")], &[a, b]),
+        (&[("nid", "!7")], &[b, v, s]),
+        (&[("nid_start", "8")], &[b]),
+        (&[("nid_start", "1"), ("nid_end", "7"), ("nid_start", "9"), ("nid_end", "9")], &[a]),
+        (&[("type", "node")], &[a, b, s]),
+        (&[("type", "Node"), ("type", "VirtualNode")], &[a, b, v, s]),
+        (&[("type", "!node")], &[v]),
+        (&[("type", "NodeBMC")], &[]),
+        (&[("state", "off")], &[b]),
+        (&[("state", "Ready")], &[]),
+        (&[("flag", "ok")], &[a, b, v, s]),
+        (&[("enabled", "false")], &[b]),
+        (&[("role", "COMPUTE")], &[a]),
+        (&[("role", "login")], &[b]),
+        (&[("role", "!compute")], &[b, v, s]),
+        (&[("subrole", "worker"), ("state", "On")], &[a]),
+        (&[("arch", "arm"), ("arch", "x86")], &[a, b]),
+        (&[("locked", "true")], &[]),
+        (&[("reservation_disabled", "false")], &[a, b, v, s]),
+        (&[("softwarestatus", "AdminStatus")], &[]),
+        (&[("class", "!river")], &[a, b, v, s]),
+        (&[("group", "odd")], &[a]),
+        (&[("group", "nowhere")], &[]),
+        (&[("group", "NULL")], &[s]),
+        (&[("partition", "p1"), ("group", "compute")], &[a, b]),
+        (&[("partition", "null")], &[v, s]),
+        (&[("kettle", "x"), ("ipaddr", "10.1.0.7")], &[a, b, v, s]),
+    ];
+    for (query, expected) in table {
+        let found = components(&site, query).unwrap();
+        assert_eq!(ids(&found), *expected, "{query:?}");
+    }
+    for (column, members) in [
+        ("stateonly", vec!["Flag", "ID", "State", "Type"]),
+        ("flagonly", vec!["Flag", "ID", "Type"]),
+        ("roleonly", vec!["ID", "Role", "SubRole", "Type"]),
+        ("nidonly", vec!["ID", "NID", "Type"]),
+    ] {
+        let found = components(&site, &[(column, "true"), ("nid", "7")]).unwrap();
+        let shown: BTreeSet<_> = found[0].as_object().unwrap().keys().cloned().collect();
+        assert_eq!(shown, members.into_iter().map(str::to_owned).collect(), "{column}");
+    }
+}
+
+#[test]
+fn interfaces_are_filtered_by_every_word_that_smd_knows() {
+    let site = site();
+    let table: &[(Query<'_>, usize)] = &[
+        (&[], 6),
+        (&[("MACAddress", "02:00:00:00:00:01"), ("macaddress", "02-00-00-00-00-04")], 2),
+        (&[("IPAddress", "fd00::7")], 1),
+        (&[("ipaddress", "10.1.0.7"), ("Network", "NMN")], 1),
+        (&[("IPAddress", "nonsense")], 0),
+        (&[("Network", "hsn")], 0),
+        (&[("ComponentID", "spare")], 1),
+        (&[("Type", "Node")], 4),
+        (&[("type", "nodebmc")], 1),
+        (&[("OlderThan", "1970-01-01T00:00:01Z")], 6),
+        (&[("NewerThan", "1970-01-01T00:00:00Z")], 0),
+        (&[("ipaddr", "10.1.0.7")], 6),
+    ];
+    for (query, expected) in table {
+        assert_eq!(ids(&interfaces(&site, query).unwrap()).len(), *expected, "{query:?}");
+    }
+}
+
+#[test]
+fn a_value_that_means_nothing_is_refused_with_what_would() {
+    let site = site();
+    for (name, value) in [
+        ("type", "kettle"),
+        ("state", "!boiling"),
+        ("flag", ""),
+        ("role", "Kettle"),
+        ("subrole", "Kettle"),
+        ("arch", "riscv64"),
+        ("class", "Valley"),
+        ("enabled", "maybe"),
+        ("locked", ""),
+        ("nid", "-1"),
+        ("nid_start", "x"),
+        ("group", "!compute"),
+        ("partition", "p 1"),
+        ("stateonly", "perhaps"),
+    ] {
+        let error = components(&site, &[(name, value)]).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("`{value}` is no value of `{name}`; ")), "{error}");
+    }
+    for name in ["group", "partition"] {
+        let error = components(&site, &[(name, "p1"), (name, "p2")]).unwrap_err();
+        assert_eq!(error, FilterError::Twice { name });
+    }
+    for (name, value) in [("type", "kettle"), ("OlderThan", "yesterday"), ("NewerThan", "")] {
+        assert!(interfaces(&site, &[(name, value)]).is_err(), "{name}");
+    }
+    let long = "x".repeat(10_000);
+    assert!(components(&site, &[("type", &long)]).unwrap_err().to_string().len() < 200);
+}
+
+#[test]
+fn every_word_that_is_shown_is_one_that_is_listed() {
+    let listed = |name: &str| LISTS.iter().find(|(list, _)| *list == name).unwrap().1;
+    for component in components(&site(), &[]).unwrap().as_array().unwrap() {
+        for name in ["Type", "State", "Flag", "Arch"] {
+            let word = component[name].as_str().unwrap();
+            assert!(listed(name).contains(&word), "{name} {word}");
+        }
+    }
+}
+
+/// Through the eyes of the source that reads an SMD.
+fn read_back(site: &Roster) -> crate::source::Imported {
+    fn through<T: serde::de::DeserializeOwned>(value: impl Serialize) -> T {
+        serde_json::from_value(serde_json::to_value(value).unwrap()).unwrap()
+    }
+    let components: Vec<wire::Component> =
+        site.nodes().map(|node| through(component(node, Power::On))).collect();
+    let interfaces = site.nodes().flat_map(|node| {
+        let nics = node.spec.interfaces.iter();
+        nics.map(|nic| through(ethernet_interface(node, nic))).collect::<Vec<_>>()
+    });
+    let memberships = site.nodes().map(|node| through(membership(site, node))).collect();
+    let groups = groups(site, |_| true).iter().map(through).collect();
+    let options = JoinOptions::default();
+    join(components, interfaces.collect(), memberships, groups, &options)
+}
+
+#[test]
+fn what_the_source_reads_is_what_the_view_was_made_from() {
+    let site = site();
+    let imported = read_back(&site);
+    assert!(imported.held.is_empty());
+    assert_eq!(imported.nodes.len(), site.len());
+    for back in &imported.nodes {
+        let node = find(&site, &back.external_id).unwrap();
+        let (spec, before) = (&back.spec, &node.spec);
+        assert_eq!((spec.xname, spec.nid, spec.arch), (before.xname, before.nid, before.arch));
+        assert_eq!((&spec.partition, spec.enabled), (&before.partition, before.enabled));
+        let groups: Vec<_> = spec.groups.iter().cloned().collect();
+        assert_eq!(groups, site.groups_of(node));
+        let same = |a: &Option<hoist_model::Role>, b: &Option<hoist_model::Role>| {
+            a.as_ref().map(|role| role.to_lowercase()) == b.as_ref().map(|role| role.to_lowercase())
+        };
+        assert!(same(&spec.role, &before.role) && same(&spec.subrole, &before.subrole));
+        let known = |spec: &NodeSpec| -> Vec<_> {
+            let nics = spec.interfaces.iter().filter(|nic| nic.kind != InterfaceKind::Bmc);
+            nics.map(|nic| (nic.mac, nic.addresses.clone(), nic.network.clone())).collect()
+        };
+        assert_eq!(known(spec), known(before));
+    }
+    let partitions: Vec<_> = imported.partitions.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(partitions, ["default", "p1"]);
+}
+
+proptest! {
+    #[test]
+    fn no_query_makes_a_filter_panic(name in "[a-zA-Z_]{0,20}", value in ".{0,40}") {
+        let site = site();
+        let _ = components(&site, &[(&name, &value)]);
+        let _ = interfaces(&site, &[(&name, &value)]);
+        for known in ["id", "nid", "group", "partition", "type", "OlderThan", "IPAddress"] {
+            let _ = components(&site, &[(known, &value)]);
+            let _ = interfaces(&site, &[(known, &value)]);
+        }
+        let _ = (find(&site, &value), find_interface(&site, &value));
+    }
+}

@@ -1,0 +1,183 @@
+//! The real cloud-init of Debian's releases, run without a machine: a cached tree of each, its
+//! stages in namespaces of their own.
+//!
+//! `make setup-test` makes the trees under `target/cloud-init`; nothing of it is installed. A
+//! client writes over its tree, not into it, and what it wrote is gone with it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use fs_err as fs;
+use rustix::thread::UnshareFlags;
+
+use crate::guest;
+
+/// Debian's releases whose clients are tried: one from before clients wait for 503, one from after.
+pub const RELEASES: [&str; 2] = ["bookworm", "trixie"];
+
+/// What a tree is made with.
+pub const PACKAGES: [&str; 3] = ["cloud-init", "iproute2", "procps"];
+
+/// Longest time for all stages of a boot, in seconds.
+const PATIENCE: &str = "120";
+
+/// Modules that touch neither disks nor users. The rest is what the release has.
+const CONFIGURATION: &str = "\
+cloud_init_modules: [write_files, set_hostname, update_hostname]
+cloud_config_modules: [runcmd]
+cloud_final_modules: [scripts_user]
+";
+
+/// In namespaces of its own, before the client's root is entered.
+const POWER_ON: &str = r#"
+set -e
+mount -t proc proc "$ROOT/proc"
+mount -t sysfs sysfs "$ROOT/sys"
+mount -t tmpfs run "$ROOT/run"
+mount -t tmpfs tmp "$ROOT/tmp"
+printf '%s\n' "$COMMAND_LINE" > "$ROOT/run/cmdline"
+hostname "$(cat "$ROOT/etc/hostname")"
+exec chroot "$ROOT" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 \
+    DEBUG_PROC_CMDLINE="$COMMAND_LINE" PATH_PROC_CMDLINE=/run/cmdline sh -c "$STAGES"
+"#;
+
+/// What systemd would run, in its order. The answers go to files.
+const STAGES: &str = r#"
+cd /var/lib/hoist-test
+{
+    /usr/lib/cloud-init/ds-identify --force
+    cloud-init init --local
+    cloud-init init
+    cloud-init modules --mode=config
+    cloud-init modules --mode=final
+} > stages 2>&1
+cloud-init status --long > status 2>&1
+echo $? > code
+hostname > hostname
+cloud-init query --all > instance 2>&1
+"#;
+
+/// Where a release's tree is kept between runs.
+pub fn tree(release: &str) -> PathBuf {
+    guest::target().join("cloud-init").join(release)
+}
+
+/// Whether setup has made it.
+pub fn is_complete(release: &str) -> bool {
+    tree(release).join("usr/bin/cloud-init").is_file()
+}
+
+/// Puts the calling thread, and whatever it starts from now on, on a network of its own, with
+/// nothing but a loopback interface, and makes its mounts its own.
+///
+/// A client is configured as its machine would be; nobody else shall notice. All of it ends with the
+/// thread and its children.
+pub fn enter_own_network() -> Result<()> {
+    #[expect(deprecated, reason = "only for `FILES`, with which it is unsound")]
+    rustix::thread::unshare(UnshareFlags::NEWNET | UnshareFlags::NEWNS)
+        .context("no namespaces of our own; run the tests as root")?;
+    run(Command::new("mount").args(["--make-rprivate", "/"]))?;
+    run(Command::new("ip").args(["link", "set", "lo", "up"]))
+}
+
+/// A machine with cloud-init on its disk. Needs [`enter_own_network`] first.
+#[derive(Debug)]
+pub struct Client {
+    /// Its root file system: the tree below, what it wrote above.
+    root: PathBuf,
+    dir: tempfile::TempDir,
+}
+
+/// How a boot went.
+#[derive(Debug, Clone)]
+pub struct Booted {
+    /// With which `cloud-init status` ended: 0 done, 1 failed, 2 done with complaints.
+    pub code: i32,
+    /// What it said.
+    pub status: String,
+    pub hostname: String,
+    /// What the client knows about itself, as JSON.
+    pub instance: String,
+    /// What all stages said.
+    pub stages: String,
+}
+
+impl Client {
+    pub fn new(release: &str) -> Result<Self> {
+        ensure!(
+            is_complete(release),
+            "no cloud-init of {release} in {}; run `make setup-test`",
+            tree(release).display()
+        );
+        let dir = tempfile::tempdir()?;
+        // In memory: what is below may be a file system that cannot be written over.
+        run(Command::new("mount").args(["-t", "tmpfs", "client"]).arg(dir.path()))?;
+        let client = Self { root: dir.path().join("root"), dir };
+        let place = |name: &str| client.dir.path().join(name);
+        for name in ["root", "above", "work"] {
+            fs::create_dir(place(name))?;
+        }
+        let (above, work) = (place("above"), place("work"));
+        let layers = format!(
+            "lowerdir={},upperdir={},workdir={}",
+            tree(release).display(),
+            above.display(),
+            work.display()
+        );
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "overlay", "client", "-o", &layers]).arg(&client.root);
+        run(&mut mount)?;
+        fs::write(client.at("/etc/hostname"), "unconfigured\n")?;
+        fs::write(client.at("/etc/cloud/cloud.cfg.d/99-hoist-test.cfg"), CONFIGURATION)?;
+        fs::create_dir(client.at("/var/lib/hoist-test"))?;
+        Ok(client)
+    }
+
+    /// Runs all stages with this kernel command line. What was written stays for the next boot.
+    pub fn boot(&self, command_line: &str) -> Result<Booted> {
+        let mut machine = Command::new("timeout");
+        machine
+            .args(["--kill-after=5", PATIENCE, "unshare"])
+            .args(["--mount", "--pid", "--fork", "--kill-child", "--uts", "sh", "-c", POWER_ON])
+            .env("ROOT", &self.root)
+            .env("COMMAND_LINE", command_line)
+            .env("STAGES", STAGES);
+        run(&mut machine)?;
+        let said = |name: &str| fs::read_to_string(self.at(&format!("/var/lib/hoist-test/{name}")));
+        Ok(Booted {
+            code: said("code")?.trim().parse().context("no exit code")?,
+            status: said("status")?,
+            hostname: said("hostname")?.trim().to_owned(),
+            instance: said("instance")?,
+            stages: said("stages")?,
+        })
+    }
+
+    /// A file of the client.
+    pub fn read(&self, path: &str) -> Result<String> {
+        Ok(fs::read_to_string(self.at(path))?)
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // The directory cannot be removed while something is mounted there.
+        let _ = run(Command::new("umount").args(["--recursive", "--lazy"]).arg(self.dir.path()));
+    }
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let program = Path::new(command.get_program()).display().to_string();
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("`{program}` does not start"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "`{program}` failed ({}): {}", output.status, said.trim());
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! `/hsm/v2`: the inventory as SMD shows it, for reading. Everything comes from one roster; what
+//! machines were last seen doing comes from memory too.
+
+mod list;
+mod one;
+mod service;
+mod sets;
+
+use std::sync::Arc;
+
+use axum::response::{IntoResponse, Response};
+use hoist_api::Code;
+use hoist_api::admin::{Context, Verb};
+use hoist_inventory::smd_view::FilterError;
+use hoist_inventory::{Registry, Roster, States};
+use http::Uri;
+
+use crate::failure::Failure;
+use crate::inventory::{Sight, etag};
+use crate::principal::Principal;
+use crate::route::{Plane, Route, with_state};
+use crate::server::Chassis;
+use crate::tasks::Tasks;
+use crate::whole_site::Turns;
+
+/// What the handlers share.
+#[derive(Debug, Clone)]
+pub struct Hsm {
+    tasks: Tasks,
+    registry: Registry,
+    states: States,
+    /// Turns for what everybody may read.
+    open: Turns,
+    /// Turns for those with a token, who do not wait for everybody.
+    closed: Turns,
+}
+
+/// What SMD gives everybody, unless the site has locked it.
+const OPEN: Plane = Plane::Lockable { context: Context::Inventory };
+const READ: Plane = Plane::Admin { context: Context::Inventory, verb: Verb::Read };
+
+const JSON: &str = "application/json";
+
+impl Hsm {
+    pub fn new(chassis: &Chassis, registry: Registry, states: States) -> Self {
+        let tasks = chassis.tasks.clone();
+        Self { tasks, registry, states, open: Turns::default(), closed: Turns::default() }
+    }
+
+    fn roster(&self) -> Arc<Roster> {
+        self.registry.roster()
+    }
+
+    /// What is seen of machines changes without a revision of the site.
+    fn tag(&self, roster: &Roster) -> String {
+        let (incarnation, revision) = (roster.incarnation().as_str(), roster.revision());
+        format!("\"{incarnation}.{revision}.{:x}\"", self.states.version())
+    }
+}
+
+/// All routes of the view.
+pub fn routes(hsm: &Hsm) -> Vec<Route> {
+    let all = [list_routes(), one_routes(), set_routes(), service_routes()];
+    let lenient = all.into_iter().flatten().map(Route::lenient).collect();
+    with_state(lenient, hsm)
+}
+
+fn list_routes() -> Vec<Route<Hsm>> {
+    let components = Route::get("/hsm/v2/State/Components", OPEN, list::components)
+        .summary("SMD: all nodes, or those that fit the filters")
+        .query("stateonly", "`true`: only state and flag")
+        .query("flagonly", "`true`: only the flag")
+        .query("roleonly", "`true`: only role and subrole")
+        .query("nidonly", "`true`: only the nid");
+    let memberships = Route::get("/hsm/v2/memberships", READ, list::memberships)
+        .summary("SMD: groups and partition of each node")
+        .selective();
+    let endpoints =
+        Route::get("/hsm/v2/Inventory/ComponentEndpoints", READ, list::component_endpoints)
+            .summary("SMD: nodes as Redfish would show them")
+            .selective();
+    let interfaces = Route::get("/hsm/v2/Inventory/EthernetInterfaces", OPEN, list::interfaces)
+        .summary("SMD: the interfaces of all nodes and their BMCs, or those that fit the filters")
+        .query("id", "the MAC without colons")
+        .query("MACAddress", "the MAC")
+        .query("IPAddress", "one of its addresses")
+        .query("Network", "the network of one of its addresses")
+        .query("ComponentID", "the node or BMC it belongs to")
+        .query("Type", "the type of that")
+        .query("OlderThan", "last changed before this time")
+        .query("NewerThan", "last changed after this time");
+    let filtered = [components, memberships, endpoints].map(with_node_filters);
+    let all = filtered.into_iter().chain([interfaces]);
+    all.map(|route| route.streaming().gives_media(200, JSON).gives_nothing(304)).collect()
+}
+
+fn with_node_filters(route: Route<Hsm>) -> Route<Hsm> {
+    route
+        .query("id", "an xname, or the name of a node without one; `!` before a value negates it")
+        .query("nid", "a nid")
+        .query("nid_start", "nids from here")
+        .query("nid_end", "nids up to here")
+        .query("type", "`Node` or `VirtualNode`")
+        .query("state", "such as `On`")
+        .query("flag", "such as `OK`")
+        .query("enabled", "`true` or `false`")
+        .query("role", "a role")
+        .query("subrole", "a subrole")
+        .query("arch", "such as `X86`")
+        .query("class", "no node has one")
+        .query("subtype", "no node has one")
+        .query("softwarestatus", "no node has one")
+        .query("group", "a group, or `NULL` for nodes in none")
+        .query("partition", "a partition, or `NULL` for nodes in none")
+        .query("locked", "`true`: protected nodes")
+        .query("reservation_disabled", "no node is")
+}
+
+fn one_routes() -> Vec<Route<Hsm>> {
+    let all = vec![
+        Route::get("/hsm/v2/State/Components/{xname}", READ, one::component)
+            .summary("SMD: one node"),
+        Route::get("/hsm/v2/State/Components/ByNID/{nid}", READ, one::by_nid)
+            .summary("SMD: the node with a nid"),
+        Route::get("/hsm/v2/Inventory/EthernetInterfaces/{id}", READ, one::interface)
+            .summary("SMD: one interface, by its MAC without colons"),
+        Route::get("/hsm/v2/Inventory/ComponentEndpoints/{xname}", READ, one::component_endpoint)
+            .summary("SMD: one node as Redfish would show it"),
+        Route::get("/hsm/v2/memberships/{xname}", READ, one::membership)
+            .summary("SMD: groups and partition of one node"),
+    ];
+    all.into_iter().map(selective).collect()
+}
+
+fn set_routes() -> Vec<Route<Hsm>> {
+    let all = vec![
+        Route::get("/hsm/v2/groups", READ, sets::groups)
+            .summary("SMD: all groups with their members")
+            .query("group", "only this one")
+            .query("tag", "no group has one"),
+        Route::get("/hsm/v2/groups/labels", READ, sets::labels)
+            .summary("SMD: the names of all groups"),
+        Route::get("/hsm/v2/groups/{label}", READ, sets::group)
+            .summary("SMD: one group with its members")
+            .query("partition", "only members in this partition, or `NULL`"),
+        Route::get("/hsm/v2/groups/{label}/members", READ, sets::group_members)
+            .summary("SMD: the members of a group")
+            .query("partition", "only members in this partition, or `NULL`"),
+        Route::get("/hsm/v2/partitions", READ, sets::partitions)
+            .summary("SMD: all partitions but the default one, with their members")
+            .query("partition", "only this one")
+            .query("tag", "no partition has one"),
+        Route::get("/hsm/v2/partitions/names", READ, sets::names)
+            .summary("SMD: the names of all partitions but the default one"),
+        Route::get("/hsm/v2/partitions/{name}", READ, sets::partition)
+            .summary("SMD: one partition with its members"),
+        Route::get("/hsm/v2/partitions/{name}/members", READ, sets::partition_members)
+            .summary("SMD: the members of a partition"),
+        Route::get("/hsm/v2/Inventory/RedfishEndpoints", READ, sets::redfish_endpoints)
+            .summary("SMD: the BMCs of the nodes, as far as they are known"),
+    ];
+    all.into_iter().map(selective).collect()
+}
+
+fn selective(route: Route<Hsm>) -> Route<Hsm> {
+    route.selective().gives_media(200, JSON).gives_nothing(304)
+}
+
+fn service_routes() -> Vec<Route<Hsm>> {
+    vec![
+        Route::get("/hsm/v2/service/ready", OPEN, service::ready)
+            .summary("SMD: whether it can be asked")
+            .gives_media(200, JSON),
+        Route::get("/hsm/v2/service/liveness", OPEN, service::liveness)
+            .summary("SMD: whether it runs")
+            .gives_nothing(204),
+        Route::get("/hsm/v2/service/values", OPEN, service::values)
+            .summary("SMD: the words of all enumerations")
+            .gives_media(200, JSON),
+        Route::get("/hsm/v2/service/values/{list}", OPEN, service::values_of)
+            .summary("SMD: the words of one enumeration")
+            .gives_media(200, JSON),
+    ]
+}
+
+/// The query string, decoded.
+fn pairs(uri: &Uri) -> impl Iterator<Item = (String, String)> {
+    let query = uri.query().unwrap_or_default();
+    form_urlencoded::parse(query.as_bytes()).into_owned()
+}
+
+fn sight(principal: &Principal, roster: &Roster) -> Sight {
+    Sight::within(principal, Verb::Read, Context::Inventory, roster)
+}
+
+fn not_there(what: &str) -> Failure {
+    Failure::new(Code::NotFound, format!("there is no such {what}"))
+}
+
+fn not_modified(tag: &str) -> Response {
+    etag::not_modified(tag).into_response()
+}
+
+impl From<FilterError> for Failure {
+    fn from(error: FilterError) -> Self {
+        Self::new(Code::BadParameter, error.to_string())
+    }
+}

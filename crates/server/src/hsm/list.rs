@@ -1,0 +1,168 @@
+//! Lists of everything: written as they are read, a few hundred nodes at a time, so that an answer
+//! of tens of megabytes is never in memory as a whole.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use hoist_inventory::Roster;
+use hoist_inventory::smd_view::{self, InterfaceFilter, NodeFilter};
+use hoist_model::{Node, NodeId};
+use http::{HeaderMap, HeaderValue, Uri, header};
+use serde::Serialize;
+
+use super::{Hsm, JSON, not_modified, pairs, sight};
+use crate::failure::Failure;
+use crate::inventory::etag;
+use crate::principal::Principal;
+use crate::whole_site::{PIECE, Turns, lend};
+
+/// Nodes looked at between two looks at how much has been written.
+const AT_ONCE: usize = 256;
+
+/// What stands before and behind the elements.
+type Brackets = (&'static str, &'static str);
+const ARRAY: Brackets = ("[", "]");
+
+pub(super) async fn components(
+    State(hsm): State<Hsm>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let roster = hsm.roster();
+    let filter = NodeFilter::parse(&roster, pairs(&uri))?;
+    let states = hsm.states.clone();
+    let write = move |roster: &Roster, node: &Node, list: &mut List| {
+        if let Some(component) = filter.component(roster, node, states.power(node.id)) {
+            list.push(&component);
+        }
+    };
+    hsm.answer(&hsm.open, roster, &headers, ("{\"Components\":[", "]}"), write).await
+}
+
+pub(super) async fn interfaces(
+    State(hsm): State<Hsm>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let roster = hsm.roster();
+    let filter = InterfaceFilter::parse(pairs(&uri))?;
+    let write = move |_: &Roster, node: &Node, list: &mut List| {
+        for interface in &node.spec.interfaces {
+            let shown = smd_view::ethernet_interface(node, interface);
+            if filter.matches(&shown) {
+                list.push(&shown);
+            }
+        }
+    };
+    hsm.answer(&hsm.open, roster, &headers, ARRAY, write).await
+}
+
+pub(super) async fn component_endpoints(
+    State(hsm): State<Hsm>,
+    principal: Principal,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let roster = hsm.roster();
+    let filter = NodeFilter::parse(&roster, pairs(&uri))?;
+    let (sight, states) = (sight(&principal, &roster), hsm.states.clone());
+    let write = move |roster: &Roster, node: &Node, list: &mut List| {
+        let seen = sight.reaches(roster, node);
+        if seen && filter.matches(roster, node, states.power(node.id)) {
+            list.push(&smd_view::component_endpoint(roster, node));
+        }
+    };
+    hsm.answer(&hsm.closed, roster, &headers, ("{\"ComponentEndpoints\":[", "]}"), write).await
+}
+
+pub(super) async fn memberships(
+    State(hsm): State<Hsm>,
+    principal: Principal,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let roster = hsm.roster();
+    let filter = NodeFilter::parse(&roster, pairs(&uri))?;
+    let (sight, states) = (sight(&principal, &roster), hsm.states.clone());
+    let write = move |roster: &Roster, node: &Node, list: &mut List| {
+        let seen = sight.reaches(roster, node);
+        if seen && filter.matches(roster, node, states.power(node.id)) {
+            list.push(&smd_view::membership(roster, node));
+        }
+    };
+    hsm.answer(&hsm.closed, roster, &headers, ARRAY, write).await
+}
+
+impl Hsm {
+    async fn answer<W>(
+        &self,
+        turns: &Turns,
+        roster: Arc<Roster>,
+        headers: &HeaderMap,
+        brackets: Brackets,
+        write: W,
+    ) -> Result<Response, Failure>
+    where
+        W: Fn(&Roster, &Node, &mut List) + Send + 'static,
+    {
+        // Before anything is looked at: what is newer than its tag is asked for again.
+        let tag = self.tag(&roster);
+        if etag::is_known(headers, &tag) {
+            return Ok(not_modified(&tag));
+        }
+        let turn = turns.take().await?;
+        let body = lend(&self.tasks, pieces(roster, brackets, write), turn);
+        let json = (header::CONTENT_TYPE, HeaderValue::from_static(JSON));
+        let mut response = ([json], body).into_response();
+        etag::mark(&mut response, &tag);
+        Ok(response)
+    }
+}
+
+/// The text of a list, made as it is asked for.
+fn pieces<W>(
+    roster: Arc<Roster>,
+    brackets: Brackets,
+    write: W,
+) -> impl Iterator<Item = Bytes> + Send
+where
+    W: Fn(&Roster, &Node, &mut List) + Send + 'static,
+{
+    let (open, close) = brackets;
+    let mut list = List { text: open.into(), first: true };
+    let mut after: Option<NodeId> = None;
+    let mut done = false;
+    std::iter::from_fn(move || {
+        while !done && list.text.len() < PIECE {
+            let mut looked_at = 0;
+            for node in roster.nodes_after(after).take(AT_ONCE) {
+                write(&roster, node, &mut list);
+                after = Some(node.id);
+                looked_at += 1;
+            }
+            if looked_at < AT_ONCE {
+                done = true;
+                list.text.extend_from_slice(close.as_bytes());
+            }
+        }
+        let text = std::mem::take(&mut list.text);
+        (!text.is_empty()).then(|| Bytes::from(text))
+    })
+}
+
+/// Elements with commas between them.
+struct List {
+    text: Vec<u8>,
+    first: bool,
+}
+
+impl List {
+    fn push(&mut self, element: &impl Serialize) {
+        if !std::mem::take(&mut self.first) {
+            self.text.push(b',');
+        }
+        serde_json::to_writer(&mut self.text, element).expect("a plain value");
+    }
+}
