@@ -7,6 +7,7 @@ mod builtin;
 mod elsewhere;
 mod kept;
 pub mod key;
+mod openchami;
 mod phone_home;
 mod providers;
 pub mod provision;
@@ -75,6 +76,6 @@ impl Metadata {
 
 /// All routes of the context.
 pub fn routes(metadata: &Metadata) -> Vec<Route> {
-    let all = [seed::routes(metadata), phone_home::routes(), render::routes()];
+    let all = [seed::routes(metadata), phone_home::routes(), render::routes(), openchami::routes()];
     with_state(all.into_iter().flatten().collect(), metadata)
 }

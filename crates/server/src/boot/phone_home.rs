@@ -109,6 +109,14 @@ impl Boot {
         mode(node, standing, choice.as_ref()) == BootMode::Install
     }
 
+    /// Nodes report once in a while.
+    pub(crate) fn may_report(&self, node: NodeId) -> Result<(), Failure> {
+        if self.reports.is_too_soon(node, Instant::now()) {
+            return Err(Failure::new(Code::TooManyRequests, "you report too often"));
+        }
+        Ok(())
+    }
+
     /// Keeps what the node says in its record, if it has one. A node that was being installed is
     /// done with it.
     pub(crate) async fn phoned_home(
@@ -117,9 +125,7 @@ impl Boot {
         report: &PhoneHome,
         audit: &AuditContext,
     ) -> Result<(), Failure> {
-        if self.reports.is_too_soon(node.id, Instant::now()) {
-            return Err(Failure::new(Code::TooManyRequests, "you report too often"));
-        }
+        self.may_report(node.id)?;
         let roster = self.registry.roster();
         let installed = self.is_installing(&roster, node);
         if !installed && bss::own_record(&roster, node, None).is_none() {

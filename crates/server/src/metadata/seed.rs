@@ -19,7 +19,7 @@ use hoist_model::{Node, NodeId};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use metrics::Counter;
 
-use super::{Metadata, OPEN};
+use super::{Metadata, OPEN, openchami};
 use crate::direct::{Head, KEPT, Ready};
 use crate::extract::Path;
 use crate::failure::Failure;
@@ -176,7 +176,7 @@ impl Metadata {
         self.boot.chassis.proxies.client(peer, fields)
     }
 
-    async fn answer(
+    pub(super) async fn answer(
         &self,
         roster: &Arc<Roster>,
         asking: Asking<'_>,
@@ -184,6 +184,9 @@ impl Metadata {
         from: IpAddr,
         headers: &HeaderMap,
     ) -> Response {
+        if let Some(text) = openchami::of_group(roster, &asking, doc) {
+            return ([(header::CONTENT_TYPE, TEXT)], text).into_response();
+        }
         let Some(document) = Document::from_word(doc) else {
             let known = Document::ALL.map(Document::as_str).join(", ");
             let failure = Failure::new(Code::NotFound, "there is no such document");

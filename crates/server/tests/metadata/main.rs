@@ -7,6 +7,7 @@ mod site;
 mod conformance;
 mod elsewhere;
 mod layers;
+mod openchami;
 mod phone_home;
 mod proxy;
 mod seeds;

@@ -1,0 +1,504 @@
+//! `/cloud-init/…` as `OpenCHAMI`'s service has it, for sites that come from there. What its admin
+//! writes becomes metadata layers, whose names begin with `ochami-`; what cannot be said in a layer
+//! is refused rather than taken and dropped.
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hoist_api::Code;
+use hoist_api::admin::{Context, Verb};
+use hoist_inventory::registry::Terms;
+use hoist_inventory::{Roster, plan::Draft};
+use hoist_model::metadata_layer::{Part, PartOf, PartType};
+use hoist_model::{Kind, MetadataLayer, MetadataLayerSpec, Name, Node, Selector};
+use http::{HeaderMap, StatusCode, header};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::seed::{Asking, with_address};
+use super::{Metadata, OPEN};
+use crate::auth::AuditContext;
+use crate::boot::phone_home::{MAX_REPORT, read};
+use crate::extract::{Json, Path};
+use crate::failure::Failure;
+use crate::inventory::no_such_node;
+use crate::peer::Peer;
+use crate::route::{Plane, Route};
+
+const READ: Plane = Plane::Admin { context: Context::Metadata, verb: Verb::Read };
+const WRITE: Plane = Plane::Admin { context: Context::Metadata, verb: Verb::Write };
+
+const DEFAULTS: &str = "ochami-cluster-defaults";
+const GROUP: &str = "ochami-group-";
+const NODE: &str = "ochami-node-";
+
+/// Keys of meta-data that cluster defaults and instances may set, as layers have them.
+const SAID: [&str; 6] = [
+    "cloud-provider",
+    "region",
+    "availability-zone",
+    "cluster-name",
+    "cloud-init-base-url",
+    "instance-type",
+];
+
+/// First lines that say what a text is, but for cloud-config.
+const KINDS: [(&str, PartType); 5] = [
+    ("## template: jinja", PartType::Jinja),
+    ("#!", PartType::Script),
+    ("#include", PartType::Include),
+    ("#cloud-boothook", PartType::Boothook),
+    ("#part-handler", PartType::Handler),
+];
+
+#[derive(Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+struct ClusterDefaults {
+    #[serde(rename = "cloud_provider", alias = "cloud-provider")]
+    cloud_provider: String,
+    region: String,
+    availability_zone: String,
+    cluster_name: String,
+    public_keys: Vec<String>,
+    base_url: String,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+struct OchamiGroup {
+    name: String,
+    description: String,
+    meta_data: Map<String, Value>,
+    file: File,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct File {
+    content: String,
+    filename: String,
+    /// `plain` or `base64`.
+    encoding: String,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+struct InstanceInfo {
+    id: String,
+    local_hostname: String,
+    cluster_name: String,
+    region: String,
+    availability_zone: String,
+    cloud_provider: String,
+    instance_type: String,
+    cloud_init_base_url: String,
+    public_keys: Vec<String>,
+}
+
+pub(super) fn routes() -> Vec<Route<Metadata>> {
+    vec![
+        Route::post("/cloud-init/phone-home/{id}", OPEN, phone_home)
+            .summary("OpenCHAMI: a node says that it is up; who it is, its address says")
+            .takes::<hoist_model::PhoneHome>()
+            .body_limit(MAX_REPORT)
+            .lenient()
+            .gives_nothing(200),
+        Route::get("/cloud-init/admin/cluster-defaults", READ, get_defaults)
+            .summary("OpenCHAMI: what all nodes are told")
+            .gives::<ClusterDefaults>(200),
+        Route::post("/cloud-init/admin/cluster-defaults", WRITE, post_defaults)
+            .summary("OpenCHAMI: change what all nodes are told; what is empty stays")
+            .takes::<ClusterDefaults>()
+            .gives_nothing(201),
+        Route::get("/cloud-init/admin/groups", READ, list_groups)
+            .summary("OpenCHAMI: what groups are told, by name")
+            .gives::<Map<String, Value>>(200),
+        Route::post("/cloud-init/admin/groups", WRITE, post_group)
+            .summary("OpenCHAMI: say what a group is told; 409 if something is said already")
+            .takes::<OchamiGroup>()
+            .gives_nothing(201),
+        Route::get("/cloud-init/admin/groups/{name}", READ, get_group)
+            .summary("OpenCHAMI: what a group is told")
+            .gives::<OchamiGroup>(200),
+        Route::put("/cloud-init/admin/groups/{name}", WRITE, put_group)
+            .summary("OpenCHAMI: say what a group is told")
+            .takes::<OchamiGroup>()
+            .gives_nothing(201),
+        Route::delete("/cloud-init/admin/groups/{name}", WRITE, delete_group)
+            .summary("OpenCHAMI: tell a group nothing any more")
+            .gives_nothing(200),
+        Route::put("/cloud-init/admin/instance-info/{id}", WRITE, put_instance)
+            .summary("OpenCHAMI: say what a node is told")
+            .takes::<InstanceInfo>()
+            .gives_nothing(201),
+        Route::get("/cloud-init/admin/impersonation/{id}/{doc}", READ, impersonate)
+            .summary("OpenCHAMI: a document as a node gets it")
+            .gives_media(200, "text/plain"),
+    ]
+}
+
+/// Told as an event, and nothing more: an address alone does not end an installation.
+async fn phone_home(
+    State(metadata): State<Metadata>,
+    peer: Peer,
+    request: axum::extract::Request,
+) -> Result<Response, Response> {
+    let from = metadata.client(&peer, request.headers());
+    let roster = metadata.boot.registry.roster();
+    let asking = with_address(&roster, from);
+    let admitted = metadata.admit(&asking, from).map_err(IntoResponse::into_response)?;
+    let report = read(request).await.map_err(IntoResponse::into_response)?;
+    if let Some(node) = admitted {
+        metadata.boot.may_report(node.id).map_err(IntoResponse::into_response)?;
+        metadata.tell(node, &report, from, "address");
+    }
+    Ok(StatusCode::OK.into_response())
+}
+
+async fn get_defaults(State(metadata): State<Metadata>) -> Json<ClusterDefaults> {
+    let roster = metadata.boot.registry.roster();
+    let spec = roster.metadata_layer(DEFAULTS).map(|layer| layer.spec.clone()).unwrap_or_default();
+    let said = |key: &str| spec.meta_data.get(key).and_then(Value::as_str).unwrap_or_default();
+    Json(ClusterDefaults {
+        cloud_provider: said("cloud-provider").to_owned(),
+        region: said("region").to_owned(),
+        availability_zone: said("availability-zone").to_owned(),
+        cluster_name: said("cluster-name").to_owned(),
+        base_url: said("cloud-init-base-url").to_owned(),
+        public_keys: spec.public_keys,
+    })
+}
+
+async fn post_defaults(
+    State(metadata): State<Metadata>,
+    audit: AuditContext,
+    Json(given): Json<ClusterDefaults>,
+) -> Result<Response, Failure> {
+    let roster = metadata.boot.registry.roster();
+    let before = roster.metadata_layer(DEFAULTS).map(|layer| layer.spec.clone());
+    let mut spec = before.unwrap_or_default();
+    spec.selector = Some(selector("*")?);
+    spec.openchami = Some(true);
+    let said = [
+        given.cloud_provider,
+        given.region,
+        given.availability_zone,
+        given.cluster_name,
+        given.base_url,
+    ];
+    say(&mut spec.meta_data, said);
+    if !given.public_keys.is_empty() {
+        spec.public_keys = given.public_keys;
+    }
+    metadata.put(&audit, name(DEFAULTS)?, spec).await?;
+    Ok(StatusCode::CREATED.into_response())
+}
+
+/// In the order of [`SAID`]; what is empty stays as it is.
+fn say(meta_data: &mut Map<String, Value>, said: impl IntoIterator<Item = String>) {
+    for (key, value) in SAID.iter().zip(said).filter(|(_, value)| !value.is_empty()) {
+        meta_data.insert((*key).to_owned(), value.into());
+    }
+}
+
+async fn list_groups(State(metadata): State<Metadata>) -> Json<Map<String, Value>> {
+    let roster = metadata.boot.registry.roster();
+    let groups = roster.metadata_layers().filter_map(|layer| {
+        let name = layer.name.as_str().strip_prefix(GROUP)?;
+        Some((name.to_owned(), json!(group_of(name, layer))))
+    });
+    Json(groups.collect())
+}
+
+async fn get_group(
+    State(metadata): State<Metadata>,
+    Path(name): Path<String>,
+) -> Result<Json<OchamiGroup>, Failure> {
+    let roster = metadata.boot.registry.roster();
+    let layer = group_layer(&roster, &name).ok_or_else(|| nothing_said(&name))?;
+    Ok(Json(group_of(&name, layer)))
+}
+
+async fn post_group(
+    State(metadata): State<Metadata>,
+    audit: AuditContext,
+    Json(group): Json<OchamiGroup>,
+) -> Result<Response, Failure> {
+    let roster = metadata.boot.registry.roster();
+    if group_layer(&roster, &group.name).is_some() {
+        let detail = format!("something is said about `{}` already", group.name);
+        return Err(Failure::new(Code::Conflict, detail).with_remedy("PUT changes it"));
+    }
+    metadata.put_group(&audit, group).await
+}
+
+async fn put_group(
+    State(metadata): State<Metadata>,
+    audit: AuditContext,
+    Path(name): Path<String>,
+    Json(mut group): Json<OchamiGroup>,
+) -> Result<Response, Failure> {
+    if group.name.is_empty() {
+        group.name.clone_from(&name);
+    }
+    if group.name != name {
+        let detail = format!("the body is about `{}`, the path about `{name}`", group.name);
+        return Err(Failure::new(Code::InvalidBody, detail));
+    }
+    metadata.put_group(&audit, group).await
+}
+
+async fn delete_group(
+    State(metadata): State<Metadata>,
+    audit: AuditContext,
+    Path(name): Path<String>,
+) -> Result<Response, Failure> {
+    let roster = metadata.boot.registry.roster();
+    let layer = group_layer(&roster, &name).ok_or_else(|| nothing_said(&name))?;
+    let remove = |draft: &mut Draft<'_>| {
+        draft.remove(Kind::MetadataLayer, layer.name.as_str());
+        Ok(())
+    };
+    metadata.write(&audit, remove).await?;
+    Ok(StatusCode::OK.into_response())
+}
+
+async fn put_instance(
+    State(metadata): State<Metadata>,
+    audit: AuditContext,
+    Path(id): Path<String>,
+    Json(given): Json<InstanceInfo>,
+) -> Result<Response, Failure> {
+    let roster = metadata.boot.registry.roster();
+    let node = find(&roster, &id)?;
+    if !given.id.is_empty() && given.id != id {
+        let detail = format!("the body is about `{}`, the path about `{id}`", given.id);
+        return Err(Failure::new(Code::InvalidBody, detail));
+    }
+    let mut spec = MetadataLayerSpec {
+        selector: Some(selector(&format!("node:{}", node.name))?),
+        hostname: Some(given.local_hostname).filter(|name| !name.is_empty()),
+        public_keys: given.public_keys,
+        ..MetadataLayerSpec::default()
+    };
+    let said = [
+        given.cloud_provider,
+        given.region,
+        given.availability_zone,
+        given.cluster_name,
+        given.cloud_init_base_url,
+        given.instance_type,
+    ];
+    say(&mut spec.meta_data, said);
+    metadata.put(&audit, name(&format!("{NODE}{}", node.name))?, spec).await?;
+    Ok(StatusCode::CREATED.into_response())
+}
+
+async fn impersonate(
+    State(metadata): State<Metadata>,
+    Path((id, doc)): Path<(String, String)>,
+    peer: Peer,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let roster = metadata.boot.registry.roster();
+    let node = roster.by_id(find(&roster, &id)?.id).ok_or_else(|| no_such_node(&id))?;
+    let from = peer.addr.ip().to_canonical();
+    Ok(metadata.answer(&roster, Asking::Node(node), &doc, from, &headers).await)
+}
+
+/// `NAME.yaml`: what was said about a group, for the nodes in it.
+pub(super) fn of_group(roster: &Roster, asking: &Asking<'_>, doc: &str) -> Option<String> {
+    let (name, Asking::Node(node)) = (doc.strip_suffix(".yaml")?, asking) else { return None };
+    let member = roster.groups_of(node).iter().any(|group| group.as_str() == name);
+    member.then(|| group_layer(roster, name).map(|layer| content(&layer.spec)).unwrap_or_default())
+}
+
+/// By xname, else by name, as BSS has it.
+fn find<'r>(roster: &'r Roster, id: &str) -> Result<&'r Node, Failure> {
+    let by_xname = id.parse().ok().and_then(|xname| roster.by_xname(xname));
+    let node = by_xname.or_else(|| roster.by_name(id));
+    node.map(AsRef::as_ref).ok_or_else(|| no_such_node(format!("`{id}`")))
+}
+
+fn group_layer<'r>(roster: &'r Roster, name: &str) -> Option<&'r MetadataLayer> {
+    roster.metadata_layer(&format!("{GROUP}{name}")).map(AsRef::as_ref)
+}
+
+fn nothing_said(name: &str) -> Failure {
+    Failure::new(Code::NotFound, format!("nothing is said about a group `{name}`"))
+        .with_remedy("`hoist metadata list` shows all layers")
+}
+
+fn name(text: &str) -> Result<Name, Failure> {
+    text.parse::<Name>().map_err(|error| {
+        Failure::new(Code::InvalidBody, error.to_string())
+            .with_remedy("write a MetadataLayer with a name of your own")
+    })
+}
+
+fn selector(text: &str) -> Result<Selector, Failure> {
+    text.parse::<Selector>()
+        .map_err(|error| Failure::new(Code::InvalidBody, format!("`{text}`: {error}")))
+}
+
+fn unsayable(reason: &str) -> Failure {
+    Failure::new(Code::InvalidBody, format!("file.content: {reason}"))
+        .with_remedy("write a MetadataLayer instead")
+}
+
+fn group_of(name: &str, layer: &MetadataLayer) -> OchamiGroup {
+    let mut meta_data = layer.spec.meta_data.clone();
+    let description = meta_data.remove("Description");
+    OchamiGroup {
+        name: name.to_owned(),
+        description: description.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned(),
+        meta_data,
+        file: File {
+            content: content(&layer.spec),
+            filename: String::new(),
+            encoding: "plain".to_owned(),
+        },
+    }
+}
+
+/// What a layer says in vendor-data, as one text; never a bare `#cloud-config`.
+fn content(spec: &MetadataLayerSpec) -> String {
+    let text = spec.parts.first().and_then(|part| part.content.as_str());
+    if let Some(text) = text {
+        return text.to_owned();
+    }
+    if spec.vendor_data.is_empty() {
+        return String::new();
+    }
+    let yaml = serde_saphyr::to_string(&spec.vendor_data).unwrap_or_default();
+    format!("#cloud-config\n{yaml}")
+}
+
+/// The layer that says what a group's file says.
+fn layer_of(group: &OchamiGroup) -> Result<MetadataLayerSpec, Failure> {
+    let mut spec = MetadataLayerSpec {
+        selector: Some(selector(&format!("group:{}", group.name))?),
+        meta_data: group.meta_data.clone(),
+        ..MetadataLayerSpec::default()
+    };
+    if !group.description.is_empty() {
+        spec.meta_data.insert("Description".to_owned(), group.description.as_str().into());
+    }
+    let text = match group.file.encoding.as_str() {
+        "" | "plain" => group.file.content.clone(),
+        "base64" => {
+            let bytes = STANDARD.decode(group.file.content.trim());
+            let text = bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok());
+            text.ok_or_else(|| unsayable("it is not text in base64"))?
+        }
+        _ => return Err(unsayable("its encoding is neither `plain` nor `base64`")),
+    };
+    if text.trim().is_empty() {
+        return Ok(spec);
+    }
+    if let Some((_, kind)) = KINDS.iter().find(|(start, _)| text.starts_with(start)) {
+        let content = text.into();
+        spec.parts = vec![Part { document: PartOf::VendorData, r#type: *kind, content }];
+        spec.client_templates = true;
+        return Ok(spec);
+    }
+    let Some(yaml) = text.strip_prefix("#cloud-config") else {
+        return Err(unsayable("its first line does not say what it is"));
+    };
+    if ["{{", "{%", "{#"].iter().any(|mark| yaml.contains(mark)) {
+        return Err(unsayable("it looks like a template, and its first line does not say so"));
+    }
+    let value: Option<Map<String, Value>> =
+        serde_saphyr::from_str(yaml).map_err(|error| unsayable(&error.to_string()))?;
+    spec.vendor_data = value.unwrap_or_default();
+    Ok(spec)
+}
+
+impl Metadata {
+    async fn put_group(
+        &self,
+        audit: &AuditContext,
+        group: OchamiGroup,
+    ) -> Result<Response, Failure> {
+        let layer = name(&format!("{GROUP}{}", group.name))?;
+        self.put(audit, layer, layer_of(&group)?).await?;
+        let location = format!("/cloud-init/admin/groups/{}", group.name);
+        Ok((StatusCode::CREATED, [(header::LOCATION, location)]).into_response())
+    }
+
+    async fn put(
+        &self,
+        audit: &AuditContext,
+        name: Name,
+        spec: MetadataLayerSpec,
+    ) -> Result<(), Failure> {
+        if let Some(fault) = spec.check().into_iter().next() {
+            let hint = fault.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+            let detail = format!("{}: {}{hint}", fault.at, fault.message);
+            return Err(Failure::new(Code::InvalidBody, detail));
+        }
+        let put = |draft: &mut Draft<'_>| {
+            draft.put_metadata_layer(name.clone(), spec.clone());
+            Ok(())
+        };
+        self.write(audit, put).await
+    }
+
+    async fn write(
+        &self,
+        audit: &AuditContext,
+        draft: impl FnMut(&mut Draft<'_>) -> Result<(), hoist_inventory::registry::WriteError> + Send,
+    ) -> Result<(), Failure> {
+        let committer = self.boot.chassis.audit.committer(audit.draft());
+        self.boot.registry.write(Terms::default(), &committer, draft).await?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(content: &str, encoding: &str) -> OchamiGroup {
+        let file =
+            File { content: content.to_owned(), encoding: encoding.to_owned(), ..File::default() };
+        OchamiGroup { name: "compute".to_owned(), file, ..OchamiGroup::default() }
+    }
+
+    #[test]
+    fn what_a_file_says_becomes_a_layer_and_comes_back() {
+        let plain = "#cloud-config\nruncmd:\n- echo hi\n";
+        let spec = layer_of(&group(plain, "plain")).unwrap();
+        assert_eq!(spec.vendor_data["runcmd"], json!(["echo hi"]));
+        assert!(content(&spec).starts_with("#cloud-config\n"), "{}", content(&spec));
+        let spec = layer_of(&group(&STANDARD.encode(plain), "base64")).unwrap();
+        assert_eq!(spec.vendor_data["runcmd"], json!(["echo hi"]));
+        let jinja = "## template: jinja\n#cloud-config\nfqdn: {{ ds.meta_data.x }}\n";
+        for text in [jinja, "#!/bin/sh\necho {{ x }}\n"] {
+            let spec = layer_of(&group(text, "")).unwrap();
+            assert!(spec.client_templates && spec.check().is_empty(), "{:?}", spec.check());
+            assert_eq!(content(&spec), text);
+        }
+        for nothing in ["", "#cloud-config", "#cloud-config\n"] {
+            let spec = layer_of(&group(nothing, "")).unwrap();
+            assert_eq!(content(&spec), "", "a bare one is called degraded by clients");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_said_is_refused() {
+        for (text, encoding) in [
+            ("packages: [a]", ""),
+            ("#cloud-config\nfqdn: {{ x }}\n", ""),
+            ("#cloud-config\n- a\n", ""),
+            ("#cloud-config\na: [", ""),
+            ("#template: jinja\n#cloud-config\n", ""),
+            ("%%%", "base64"),
+            ("#cloud-config", "gzip"),
+        ] {
+            let refused = layer_of(&group(text, encoding)).unwrap_err();
+            assert_eq!(refused.problem().status, 400, "{text}");
+        }
+    }
+}
