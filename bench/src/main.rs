@@ -20,6 +20,7 @@ mod resident;
 mod sample;
 mod stopwatch;
 mod storm;
+mod sync;
 mod verdict;
 mod wrk;
 
@@ -35,7 +36,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Subject = fn() -> Result<Vec<Row>>;
 
-const SUBJECTS: [(&str, &str, Subject); 10] = [
+const SUBJECTS: [(&str, &str, Subject); 11] = [
     ("lookup", "by-MAC lookup at 100,000 nodes, as a multiple of a HashMap", || {
         Ok(lookup::measure())
     }),
@@ -54,6 +55,7 @@ const SUBJECTS: [(&str, &str, Subject); 10] = [
         storm::scripts,
     ),
     ("import", "an SMD answer parsed, joined and reconciled", import::measure),
+    ("sync", "100,000 nodes imported from an SMD over HTTP", sync::measure),
 ];
 
 fn main() -> Result<()> {
