@@ -43,7 +43,7 @@ exec chroot "$ROOT" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 \
 "#;
 
 /// What systemd would run, in its order. The answers go to files.
-const STAGES: &str = r#"
+const STAGES: &str = r"
 cd /var/lib/hoist-test
 {
     /usr/lib/cloud-init/ds-identify --force
@@ -56,7 +56,7 @@ cloud-init status --long > status 2>&1
 echo $? > code
 hostname > hostname
 cloud-init query --all > instance 2>&1
-"#;
+";
 
 /// Where a release's tree is kept between runs.
 pub fn tree(release: &str) -> PathBuf {
