@@ -26,7 +26,7 @@ const PATIENCE: &str = "120";
 const CONFIGURATION: &str = "\
 cloud_init_modules: [write_files, set_hostname, update_hostname]
 cloud_config_modules: [runcmd]
-cloud_final_modules: [scripts_user]
+cloud_final_modules: [scripts_user, phone_home]
 ";
 
 /// In namespaces of its own, before the client's root is entered.
@@ -131,6 +131,12 @@ impl Client {
         fs::write(client.at("/etc/hostname"), "unconfigured\n")?;
         fs::write(client.at("/etc/cloud/cloud.cfg.d/99-hoist-test.cfg"), CONFIGURATION)?;
         fs::create_dir(client.at("/var/lib/hoist-test"))?;
+        // As an SSH server would have made them: reports of clients have them, or a complaint.
+        fs::create_dir_all(client.at("/etc/ssh"))?;
+        for kind in ["rsa", "dsa", "ecdsa", "ed25519"] {
+            let file = client.at(&format!("/etc/ssh/ssh_host_{kind}_key.pub"));
+            fs::write(file, format!("ssh-{kind} AAAA client\n"))?;
+        }
         Ok(client)
     }
 
