@@ -20,7 +20,7 @@ use crate::wrk::{self, Connections};
 const ROUNDS: usize = 15;
 const SECONDS: u32 = 1;
 /// What a controller does after its start, it is not asked to do while it is measured.
-const SETTLE: Duration = Duration::from_secs(5);
+pub(crate) const SETTLE: Duration = Duration::from_secs(5);
 const THROUGHPUT: Limit = Limit::AtLeast(0.95);
 /// Or what nginx shows beside it.
 const P99: f64 = 5.0;
@@ -31,7 +31,7 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     let dir = tempfile::tempdir()?;
     let site = dir.path().join("site");
     inside::ask(&["site", &SITE.to_string(), inside::path(&site)?, "embedded"])?;
-    let macs = write_macs(dir.path())?;
+    let paths = write_scripts(dir.path())?;
     let mut rows = Vec::new();
     let kept = ("connections kept alive", Connections::KeptAlive);
     let single = ("one connection per request", Connections::OnePerRequest);
@@ -40,16 +40,16 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     let mut saturated = Vec::new();
     for (what, connections) in [kept, single] {
         let what = format!("{what}, server and client on a half of the cores each");
-        let (row, rates) = halves.throughput(&macs, connections, &what)?;
+        let (row, rates) = halves.throughput(&paths, connections, &what)?;
         rows.push(row);
         saturated.push(rates);
     }
-    rows.extend(halves.latency(&macs, saturated[0])?);
+    rows.extend(halves.latency(&paths, saturated[0])?);
     drop(halves);
     let all = Pair::start(&shared, &site)?;
     for (what, connections) in [kept, single] {
         let what = format!("{what}, all on the same cores");
-        rows.push(all.throughput(&macs, connections, &what)?.0);
+        rows.push(all.throughput(&paths, connections, &what)?.0);
     }
     Ok(rows)
 }
@@ -75,11 +75,11 @@ impl<'a> Pair<'a> {
     /// With what each of the two came to.
     fn throughput(
         &self,
-        macs: &Path,
+        paths: &Path,
         connections: Connections,
         what: &str,
     ) -> Result<(Row, [f64; 2])> {
-        let ask = |address: &str| wrk::throughput(self.cores, address, macs, connections, SECONDS);
+        let ask = |address: &str| wrk::throughput(self.cores, address, paths, connections, SECONDS);
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             ours.push(ask(&self.ours.address)?);
@@ -102,11 +102,11 @@ impl<'a> Pair<'a> {
     }
 
     /// Of both, at the same part of what each can do.
-    fn latency(&self, macs: &Path, saturated: [f64; 2]) -> Result<[Row; 2]> {
+    fn latency(&self, paths: &Path, saturated: [f64; 2]) -> Result<[Row; 2]> {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "thousands")]
         let rates = saturated.map(|rate| (rate * LOAD) as u32);
         let (ours, theirs) = (&self.ours.address, &self.theirs.address);
-        let knock = |address, rate| knock::latency(&self.cores.client, address, rate, macs);
+        let knock = |address, rate| knock::latency(&self.cores.client, address, rate, paths);
         let mut rounds = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             rounds.0.push(knock(ours, rates[0])?);
@@ -145,12 +145,12 @@ fn latency_row(what: &str, limit: Option<Limit>, rate: u32, mut rounds: Vec<Late
     }
 }
 
-/// All boot MACs of the site, in no order.
-fn write_macs(dir: &Path) -> Result<PathBuf> {
+/// The paths of scripts of random nodes.
+pub(crate) fn write_scripts(dir: &Path) -> Result<PathBuf> {
     let mut random = Shuffle::new();
-    let macs = (0..SITE).map(|_| format!("{}\n", sample::mac(random.below(SITE), 0)));
-    let file = dir.join("macs");
-    fs_err::write(&file, macs.collect::<String>())?;
+    let mut path = || format!("/boot/v1/bootscript?mac={}\n", sample::mac(random.below(SITE), 0));
+    let file = dir.join("scripts");
+    fs_err::write(&file, (0..SITE).map(|_| path()).collect::<String>())?;
     Ok(file)
 }
 
@@ -161,7 +161,7 @@ fn check(address: &str) -> Result<usize> {
     for _ in 0..100 {
         let n = random.below(SITE);
         let mac = sample::mac(n, 0);
-        let script = script(address, &mac.to_string())?;
+        let script = fetch(address, &format!("/boot/v1/bootscript?mac={mac}"))?;
         let bootif = format!("BOOTIF=01-{}", mac.to_string().replace(':', "-"));
         ensure!(script.contains(&bootif), "{mac} got\n{script}");
         if !n.is_multiple_of(64) && n != 7 {
@@ -172,11 +172,9 @@ fn check(address: &str) -> Result<usize> {
     Ok(size)
 }
 
-fn script(address: &str, mac: &str) -> Result<String> {
+pub(crate) fn fetch(address: &str, path: &str) -> Result<String> {
     let mut stream = TcpStream::connect(address)?;
-    let request = format!(
-        "GET /boot/v1/bootscript?mac={mac} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
-    );
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;

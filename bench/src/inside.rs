@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         }
         ["fetch", address, paths @ ..] => storm::fetch(address, paths),
         ["scripts", count] => instructions::run(count.parse()?),
-        ["knock", address, rate, macs] => knock::run(address, rate.parse()?, Path::new(macs)),
+        ["knock", address, rate, paths] => knock::run(address, rate.parse()?, Path::new(paths)),
         _ => bail!("nothing to do for {arguments:?}"),
     }
 }
@@ -178,7 +178,8 @@ fn site(count: u32, dir: &Path, store: &str) -> Result<()> {
     let _made = DataDir::open(dir)?;
     tokio::runtime::Runtime::new()?.block_on(async {
         let store = hoist_store::url::open(store, dir).await?;
-        sample::fill(store.as_ref(), count, sample::boot_configs()).await
+        let others = sample::boot_configs().into_iter().chain(sample::layers());
+        sample::fill(store.as_ref(), count, others.collect()).await
     })?;
     tell(u64::from(count))
 }

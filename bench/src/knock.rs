@@ -30,8 +30,8 @@ pub(crate) struct Latency {
 }
 
 /// Asks `rate` times a second, from these cores.
-pub(crate) fn latency(cores: &str, address: &str, rate: u32, macs: &Path) -> Result<Latency> {
-    let arguments = ["knock", address, &rate.to_string(), inside::path(macs)?];
+pub(crate) fn latency(cores: &str, address: &str, rate: u32, paths: &Path) -> Result<Latency> {
+    let arguments = ["knock", address, &rate.to_string(), inside::path(paths)?];
     std::thread::sleep(REST);
     let output = inside::command_on(Some(cores), &arguments)?.stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "the client failed: {}", output.status);
@@ -51,12 +51,10 @@ struct Connection {
 }
 
 /// The client itself; prints nanoseconds.
-pub(crate) fn run(address: &str, rate: u32, macs: &Path) -> Result<()> {
-    let macs = fs_err::read_to_string(macs)?;
-    let request = |mac: &str| {
-        format!("GET /boot/v1/bootscript?mac={mac} HTTP/1.1\r\nHost: {address}\r\n\r\n")
-    };
-    let requests: Vec<String> = macs.lines().map(request).collect();
+pub(crate) fn run(address: &str, rate: u32, paths: &Path) -> Result<()> {
+    let paths = fs_err::read_to_string(paths)?;
+    let request = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    let requests: Vec<String> = paths.lines().map(request).collect();
     let mut connections = (0..CONNECTIONS).map(|_| Connection::open(address));
     let mut idle: Vec<Connection> = connections.by_ref().collect::<Result<_>>()?;
     let mut busy: Vec<Connection> = Vec::new();
@@ -71,7 +69,7 @@ pub(crate) fn run(address: &str, rate: u32, macs: &Path) -> Result<()> {
         while due <= now && due < end {
             // None is free: the request waits, and its time runs.
             let Some(mut connection) = idle.pop() else { break };
-            connection.stream.write_all(texts.next().expect("there are MACs").as_bytes())?;
+            connection.stream.write_all(texts.next().expect("there are paths").as_bytes())?;
             connection.due = Some(due);
             busy.push(connection);
             due += pause;

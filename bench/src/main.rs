@@ -18,6 +18,7 @@ mod memory;
 mod nginx;
 mod resident;
 mod sample;
+mod seeds;
 mod stopwatch;
 mod storm;
 mod sync;
@@ -47,6 +48,7 @@ const SUBJECTS: [(&str, &str, Subject); 11] = [
     }),
     ("bulk", "bulk apply of 100,000 nodes over HTTP, peak memory", bulk::measure),
     ("boot", "boot scripts of 100,000 nodes over HTTP", boot::measure),
+    ("seeds", "what cloud-init fetches, for 100,000 nodes", seeds::measure),
     ("instructions", "what a boot script costs, counted by callgrind", instructions::measure),
     ("bytes", "script, initrd and image for 100 clients at once", storm::bytes),
     (

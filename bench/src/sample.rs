@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hoist_inventory::roster::{Incarnation, Roster};
 use hoist_inventory::{Resource, ResourceKey};
 use hoist_model::document::Document;
-use hoist_model::{BootConfig, Mac, Node, NodeId, NodeSpec};
+use hoist_model::{BootConfig, Mac, MetadataLayer, Node, NodeId, NodeSpec};
 use hoist_store::{Op, Record, Revision, Store, Txn};
 use jiff::Timestamp;
 use serde_json::json;
@@ -127,6 +127,33 @@ pub(crate) fn boot_configs() -> Vec<Resource> {
         config("service", "role:Service", "http://10.0.0.1/images/service/vmlinuz"),
         config("trial", "node:nid000007", "http://10.0.0.1/images/testing/vmlinuz"),
     ]
+}
+
+/// What the nodes are told: something of the site, and something of a group.
+pub(crate) fn layers() -> Vec<Resource> {
+    let layer = |name: &str, spec: serde_json::Value| {
+        let spec = serde_json::from_value(spec).expect("it is written as specs are");
+        let name = name.parse().expect("a name");
+        Resource::MetadataLayer(Arc::new(MetadataLayer { name, spec, revision: 1 }))
+    };
+    let site = json!({
+        "selector": "*",
+        "hostname": "{{ node.name }}.example.org",
+        "public_keys": ["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEXAMPLE admin@example.org"],
+        "user_data": {
+            "timezone": "UTC",
+            "ntp": {"enabled": true, "servers": ["10.0.0.1", "10.0.0.2"]},
+            "write_files": [{"path": "/etc/site", "content": "{{ node.name }} of the site\n"}],
+        },
+    });
+    let compute = json!({
+        "selector": "group:compute",
+        "user_data": {
+            "write_files": [{"path": "/etc/role", "content": "compute\n"}],
+            "runcmd": [["systemctl", "start", "slurmd"]],
+        },
+    });
+    vec![layer("site", site), layer("compute", compute)]
 }
 
 /// Of the usual configuration.

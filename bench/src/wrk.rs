@@ -7,15 +7,15 @@ use anyhow::{Context, Result, ensure};
 use crate::cores::{self, Cores};
 use crate::inside;
 
-/// Asks for the machines of a file, one after the other and around again.
+/// Asks for the paths of a file, one after the other and around again.
 const SCRIPT: &str = r#"
 local requests, at = {}, 0
 init = function(args)
   local headers = {}
   for name, value in pairs(wrk.headers) do headers[name] = value end
   if args[2] == "close" then headers["Connection"] = "close" end
-  for mac in io.lines(args[1]) do
-    requests[#requests + 1] = wrk.format("GET", "/boot/v1/bootscript?mac=" .. mac, headers)
+  for path in io.lines(args[1]) do
+    requests[#requests + 1] = wrk.format("GET", path, headers)
   end
 end
 request = function()
@@ -34,7 +34,7 @@ pub(crate) enum Connections {
 pub(crate) fn throughput(
     cores: &Cores,
     address: &str,
-    macs: &Path,
+    paths: &Path,
     connections: Connections,
     seconds: u32,
 ) -> Result<f64> {
@@ -46,13 +46,13 @@ pub(crate) fn throughput(
         .args(["--duration", &format!("{seconds}s"), "--timeout", "10s", "--script"])
         .arg(&script)
         .args([&format!("http://{address}/"), "--"])
-        .arg(macs)
+        .arg(paths)
         .arg(if connections == Connections::OnePerRequest { "close" } else { "keep" })
         .output()
         .context("wrk does not start; `make setup-bench` installs it")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let faulty = text.contains("Non-2xx") || text.contains("Socket errors");
-    ensure!(output.status.success() && !faulty, "{}: {text}", inside::path(macs)?);
+    ensure!(output.status.success() && !faulty, "{}: {text}", inside::path(paths)?);
     let line = text.lines().find_map(|line| line.strip_prefix("Requests/sec:"));
     Ok(line.with_context(|| format!("no rate in `{text}`"))?.trim().parse()?)
 }
