@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 const LEAVE_OUT: With<'static> = With { token: "t0k", secrets: Secrets::LeaveOut, trace: true };
 
+#[expect(clippy::needless_pass_by_value, reason = "it reads better with `json!` in calls")]
 fn resource(kind: &str, name: &str, spec: Value) -> Resource {
     let document = json!({ "api": "hoist/v1", "kind": kind, "name": name, "spec": spec });
     let document =
@@ -141,7 +142,7 @@ fn layers_go_over_each_other_from_the_site_to_the_node() {
     ]);
     let found = rendered(&roster, "n1", LEAVE_OUT);
     let order = ["g-early", "f-late", "e-partition", "c-web", "b-gpu", "a-node"];
-    assert_eq!(found.layers.iter().map(|name| name.as_str()).collect::<Vec<_>>(), order);
+    assert_eq!(found.layers.iter().map(hoist_model::Name::as_str).collect::<Vec<_>>(), order);
     let user = yaml(&found, Document::UserData);
     assert_eq!(user["who"], "node");
     assert_eq!(user["runcmd"], json!(["early", "late", "partition", "web", "gpu", "node"]));
