@@ -37,7 +37,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Subject = fn() -> Result<Vec<Row>>;
 
-const SUBJECTS: [(&str, &str, Subject); 11] = [
+const SUBJECTS: [(&str, &str, Subject); 12] = [
     ("lookup", "by-MAC lookup at 100,000 nodes, as a multiple of a HashMap", || {
         Ok(lookup::measure())
     }),
