@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use hoist_inventory::registry::Brake;
@@ -11,6 +12,7 @@ use hoist_inventory::roster::{Incarnation, Roster};
 use hoist_inventory::{Registry, Resource};
 use hoist_server::controller::{Config, Controller};
 use hoist_server::data_dir::DataDir;
+use hoist_server::inventory::SourceConfig;
 use hoist_store::embedded::{EmbeddedStore, Retention};
 use hoist_store::{Record, Revision, Store};
 
@@ -19,7 +21,7 @@ use crate::{cores, instructions, knock, resident, sample, storm};
 const SELF: &str = "self";
 
 /// `roster N`, `records N FILE`, `opened N`, `fill N DIR`, `site N DIR STORE`,
-/// `controller DIR STORE`, and the clients of [`knock`].
+/// `controller DIR STORE`, `importer DIR SOURCE`, and the clients of [`knock`].
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
@@ -32,7 +34,14 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         ["records", count, file] => records(count.parse()?, Path::new(file)),
         ["fill", count, dir] => fill(count.parse()?, Path::new(dir)),
         ["site", count, dir, store] => site(count.parse()?, Path::new(dir), store),
-        ["controller", dir, store] => controller(Path::new(dir), store),
+        ["controller", dir, store] => controller(Path::new(dir), store, None),
+        ["importer", dir, source] => {
+            let source = SourceConfig::new(source.parse()?);
+            let source = source.context("a source, not the store")?;
+            // Only when asked.
+            let every = Duration::from_hours(24);
+            controller(Path::new(dir), "embedded", Some(SourceConfig { every, ..source }))
+        }
         ["fetch", address, paths @ ..] => storm::fetch(address, paths),
         ["scripts", count] => instructions::run(count.parse()?),
         ["knock", address, rate, paths] => knock::run(address, rate.parse()?, Path::new(paths)),
@@ -60,10 +69,16 @@ impl Running {
     }
 
     pub(crate) fn start_on(dir: &Path, store: &str, cores: Option<&str>) -> Result<Self> {
-        let mut child = command_on(cores, &["controller", path(dir)?, store])?
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        Self::spawn(command_on(cores, &["controller", path(dir)?, store])?)
+    }
+
+    /// One whose nodes come from elsewhere.
+    pub(crate) fn importing(dir: &Path, source: &str) -> Result<Self> {
+        Self::spawn(command(&["importer", path(dir)?, source])?)
+    }
+
+    fn spawn(mut command: Command) -> Result<Self> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let stdout = child.stdout.take().context("it is piped")?;
         let mut address = String::new();
         BufReader::new(stdout).read_line(&mut address)?;
@@ -181,11 +196,11 @@ fn opened(count: u32, dir: &Path) -> Result<()> {
 }
 
 /// Serves until standard input ends.
-fn controller(dir: &Path, store: &str) -> Result<()> {
+fn controller(dir: &Path, store: &str, source: Option<SourceConfig>) -> Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(async {
         let listen = Some("127.0.0.1:0".parse()?);
-        let config = Config { listen, store: store.to_owned(), ..Config::new(dir) };
+        let config = Config { listen, source, store: store.to_owned(), ..Config::new(dir) };
         let controller = Controller::start(config).await?;
         let address = controller.plain_addr().context("it listens")?;
         writeln!(std::io::stdout(), "{address}")?;

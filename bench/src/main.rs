@@ -21,6 +21,7 @@ mod sample;
 mod seeds;
 mod stopwatch;
 mod storm;
+mod sync;
 mod verdict;
 mod wrk;
 
@@ -56,6 +57,7 @@ const SUBJECTS: [(&str, &str, Subject); 11] = [
         storm::scripts,
     ),
     ("import", "an SMD answer parsed, joined and reconciled", import::measure),
+    ("sync", "100,000 nodes imported from an SMD over HTTP", sync::measure),
 ];
 
 fn main() -> Result<()> {

@@ -389,6 +389,7 @@ mod tests {
             ("read-only", 1, 1),
             ("store-unavailable", 1, 5),
             ("outcome-unknown", 1, 5),
+            ("held", 1, 1),
             ("timeout", 1, 5),
             ("stopping", 1, 1),
             ("store-full", 1, 1),

@@ -52,6 +52,19 @@ spec:
     - {path: /etc/hoist/vendor, content: hidden by user-data}
 "#;
 
+const REPORT: &str = r#"
+api: hoist/v1
+kind: MetadataLayer
+name: report
+spec:
+  selector: "*"
+  user_data:
+    phone_home:
+      url: "http://127.0.0.1:27778/meta/v1/phone-home/{{ node.id }}/{{ token }}"
+      post: [instance_id, hostname]
+      tries: 1
+"#;
+
 const GROUP_AND_BOOT: &str = r#"
 api: hoist/v1
 kind: Group
@@ -140,12 +153,16 @@ fn a_client_becomes_what_the_layers_say_and_stays_it_over_a_restart_of_the_serve
     with_every_release(|release| {
         let dir = tempfile::tempdir().expect("a directory");
         let controller = start(PORT, dir.path(), "", &[]);
-        apply(&controller, dir.path(), &[GROUP_AND_BOOT, NODE, LAYERS]);
+        apply(&controller, dir.path(), &[GROUP_AND_BOOT, NODE, LAYERS, REPORT]);
         let (line, instance) = (command_line(&controller), instance_id(&controller));
         let client = Client::new(release).expect("a client");
         let booted = client.boot(&line).expect("it boots");
         assert_configured(&client, &booted, &instance, &[0]);
         assert_eq!(client.read("/etc/hoist/ran").expect("it ran"), "ran\n", "{booted:#?}");
+
+        let log = client.read("/var/log/cloud-init.log").expect("a log");
+        let mut reports = log.lines().filter(|line| line.contains("/meta/v1/phone-home/"));
+        assert!(reports.any(|line| line.contains("(200, ")), "its report was taken: {booted:#?}");
 
         assert_eq!(controller.terminate(), Some(0));
         let controller = start(PORT, dir.path(), "", &[]);

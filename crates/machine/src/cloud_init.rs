@@ -26,7 +26,7 @@ const PATIENCE: &str = "120";
 const CONFIGURATION: &str = "\
 cloud_init_modules: [write_files, set_hostname, update_hostname]
 cloud_config_modules: [runcmd]
-cloud_final_modules: [scripts_user]
+cloud_final_modules: [scripts_user, phone_home]
 ";
 
 /// In namespaces of its own, before the client's root is entered.
@@ -43,7 +43,7 @@ exec chroot "$ROOT" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 \
 "#;
 
 /// What systemd would run, in its order. The answers go to files.
-const STAGES: &str = r#"
+const STAGES: &str = r"
 cd /var/lib/hoist-test
 {
     /usr/lib/cloud-init/ds-identify --force
@@ -56,7 +56,7 @@ cloud-init status --long > status 2>&1
 echo $? > code
 hostname > hostname
 cloud-init query --all > instance 2>&1
-"#;
+";
 
 /// Where a release's tree is kept between runs.
 pub fn tree(release: &str) -> PathBuf {
@@ -131,6 +131,12 @@ impl Client {
         fs::write(client.at("/etc/hostname"), "unconfigured\n")?;
         fs::write(client.at("/etc/cloud/cloud.cfg.d/99-hoist-test.cfg"), CONFIGURATION)?;
         fs::create_dir(client.at("/var/lib/hoist-test"))?;
+        // As an SSH server would have made them: reports of clients have them, or a complaint.
+        fs::create_dir_all(client.at("/etc/ssh"))?;
+        for kind in ["rsa", "dsa", "ecdsa", "ed25519"] {
+            let file = client.at(&format!("/etc/ssh/ssh_host_{kind}_key.pub"));
+            fs::write(file, format!("ssh-{kind} AAAA client\n"))?;
+        }
         Ok(client)
     }
 

@@ -138,9 +138,9 @@ impl Layer {
         for key in &self.public_keys {
             said.public_keys.extend(speaker.text(key)?);
         }
-        said.meta_data = speaker.map(&self.meta_data)?;
-        said.user_data = speaker.map(&self.user_data)?;
-        said.vendor_data = speaker.map(&self.vendor_data)?;
+        said.meta_data = speaker.keys(&self.meta_data)?;
+        said.user_data = speaker.keys(&self.user_data)?;
+        said.vendor_data = speaker.keys(&self.vendor_data)?;
         for (of, kind, content) in &self.parts {
             said.parts.extend(speaker.text(content)?.map(|text| (*of, *kind, text)));
         }
@@ -233,7 +233,9 @@ struct Speaker<'l, V> {
 }
 
 impl<V: Serialize> Speaker<'_, V> {
-    fn map(&mut self, entries: &[(String, Piece)]) -> Result<Map<String, Value>, Failed> {
+    /// The keys of a document, without those that hold a secret which is not for whoever asks: what
+    /// would be left of a command or a file without its secret is another command and another file.
+    fn keys(&mut self, entries: &[(String, Piece)]) -> Result<Map<String, Value>, Failed> {
         let mut map = Map::new();
         for (key, piece) in entries {
             if let Some(value) = self.value(piece)? {
@@ -244,18 +246,27 @@ impl<V: Serialize> Speaker<'_, V> {
         Ok(map)
     }
 
-    /// `None` for a secret that is not for whoever asks.
+    /// `None` for a secret that is not for whoever asks, and for whatever holds one.
     fn value(&mut self, piece: &Piece) -> Result<Option<Value>, Failed> {
         Ok(Some(match piece {
             Piece::Plain(value) => {
                 self.size += size_of(value);
                 value.clone()
             }
-            Piece::Map(entries) => Value::Object(self.map(entries)?),
+            Piece::Map(entries) => {
+                let mut map = Map::new();
+                for (key, piece) in entries {
+                    let Some(value) = self.value(piece)? else { return Ok(None) };
+                    self.size += key.len();
+                    map.insert(key.clone(), value);
+                }
+                Value::Object(map)
+            }
             Piece::List(items) => {
                 let mut list = Vec::with_capacity(items.len());
                 for item in items {
-                    list.extend(self.value(item)?);
+                    let Some(value) = self.value(item)? else { return Ok(None) };
+                    list.push(value);
                 }
                 Value::Array(list)
             }

@@ -231,8 +231,8 @@ mod tests {
 
     fn told(merged: &Merged) -> Vec<String> {
         let line = |traced: Traced| {
-            let over: String = traced.over.iter().map(|over| format!(" over {over}")).collect();
-            format!("{} {}{over}", traced.key, traced.from)
+            let told = [&*traced.from].into_iter().chain(traced.over.iter().map(AsRef::as_ref));
+            format!("{} {}", traced.key, told.collect::<Vec<_>>().join(" over "))
         };
         merged.trace().into_iter().map(line).collect()
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use aws_lc_rs::digest;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
@@ -33,16 +34,18 @@ pub(crate) fn message(parts: &[Part<'_>], layers: &str) -> String {
     message
 }
 
-/// One that is in no part, and the same whenever the parts are the same.
+/// Made of the parts: the same whenever they are the same, and in none of them, because a text
+/// cannot hold its own hash.
 fn boundary(parts: &[Part<'_>]) -> String {
-    let mut number = 0_u32;
-    loop {
-        let boundary = format!("==hoist-{number}==");
-        if !parts.iter().any(|part| part.text.contains(&boundary)) {
-            return boundary;
-        }
-        number += 1;
+    let mut hash = digest::Context::new(&digest::SHA256);
+    for part in parts {
+        hash.update(part.text.as_bytes());
     }
+    let hash = hash.finish();
+    hash.as_ref()[..16].iter().fold("==hoist-".to_owned(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("writing to a string");
+        text
+    })
 }
 
 /// Plain letters stay readable; the client's mail parser keeps nothing else as it is.

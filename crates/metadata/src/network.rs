@@ -20,6 +20,8 @@ pub fn config(roster: &Roster, node: &Node) -> Option<Map<String, Value>> {
         let network = network_of(roster, interface);
         let mut port = Map::new();
         port.insert("match".to_owned(), json!({ "macaddress": interface.mac.to_string() }));
+        // Otherwise it is only for an interface that happens to have this name.
+        port.insert("set-name".to_owned(), interface.name.as_str().into());
         if let Some(mtu) = interface.mtu.or(network.and_then(|network| network.spec.mtu)) {
             port.insert("mtu".to_owned(), mtu.into());
         }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 const LEAVE_OUT: With<'static> = With { token: "t0k", secrets: Secrets::LeaveOut, trace: true };
 
+#[expect(clippy::needless_pass_by_value, reason = "it reads better with `json!` in calls")]
 fn resource(kind: &str, name: &str, spec: Value) -> Resource {
     let document = json!({ "api": "hoist/v1", "kind": kind, "name": name, "spec": spec });
     let document =
@@ -141,7 +142,7 @@ fn layers_go_over_each_other_from_the_site_to_the_node() {
     ]);
     let found = rendered(&roster, "n1", LEAVE_OUT);
     let order = ["g-early", "f-late", "e-partition", "c-web", "b-gpu", "a-node"];
-    assert_eq!(found.layers.iter().map(|name| name.as_str()).collect::<Vec<_>>(), order);
+    assert_eq!(found.layers.iter().map(hoist_model::Name::as_str).collect::<Vec<_>>(), order);
     let user = yaml(&found, Document::UserData);
     assert_eq!(user["who"], "node");
     assert_eq!(user["runcmd"], json!(["early", "late", "partition", "web", "gpu", "node"]));
@@ -230,13 +231,17 @@ fn secrets_are_left_out_hidden_or_told_as_the_caller_may_know() {
         "site",
         json!({
             "selector": "*", "meta_data": { "db": secret("db") },
-            "user_data": { "users": [{ "name": "a", "passwd": secret("db") }], "l": [secret("db"), 1] },
+            "user_data": {
+                "users": [{ "name": "a", "passwd": secret("db") }],
+                "runcmd": [["curl", "-H", secret("db"), "http://x"]], "timezone": "UTC",
+            },
             "parts": [part],
         }),
     )]);
     let with = |secrets| With { secrets, ..LEAVE_OUT };
     let none = rendered(&roster, "n1", with(Secrets::LeaveOut));
-    assert_eq!(yaml(&none, Document::UserData), json!({ "users": [{ "name": "a" }], "l": [1] }));
+    // Not a user without a password, and no command that lacks a word.
+    assert_eq!(yaml(&none, Document::UserData), json!({ "timezone": "UTC" }));
     assert!(none.documents.vendor_data.is_empty());
     let hidden = rendered(&roster, "n1", with(Secrets::Redact));
     assert_eq!(yaml(&hidden, Document::UserData)["users"][0]["passwd"], "(secret)");
@@ -378,12 +383,12 @@ fn network_config_is_for_those_who_ask_and_never_for_a_bmc() {
         "version": 2,
         "ethernets": {
             "eth0": {
-                "match": { "macaddress": "02:00:00:00:01:03" }, "mtu": 9000,
+                "match": { "macaddress": "02:00:00:00:01:03" }, "set-name": "eth0", "mtu": 9000,
                 "addresses": ["10.0.0.3/24", "fd00::3/64"],
                 "routes": [{ "to": "0.0.0.0/0", "via": "10.0.0.254" }, { "to": "::/0", "via": "fd00::1" }],
                 "nameservers": { "addresses": ["10.0.0.53"], "search": ["site"] },
             },
-            "hsn0": { "match": { "macaddress": "02:00:00:00:01:01" } },
+            "hsn0": { "match": { "macaddress": "02:00:00:00:01:01" }, "set-name": "hsn0" },
         },
         "vlans": { "hsn0.7": { "id": 7, "link": "hsn0", "addresses": ["10.1.0.1/24"] } },
     });

@@ -14,6 +14,8 @@ pub const MAX_LAYER: usize = 256 * 1024;
 pub const MAX_LAYER_DEPTH: usize = 32;
 /// Most values inside a layer: a few aliases in YAML can stand for millions.
 pub const MAX_LAYER_VALUES: usize = 10_000;
+/// Longest key: readers of YAML take no longer one than 1,024 characters, however it is written.
+pub const MAX_KEY: usize = 256;
 const MAX_PARTS: usize = 32;
 const MAX_PUBLIC_KEYS: usize = 256;
 const MAX_PUBLIC_KEY: usize = 16 * 1024;
@@ -226,9 +228,7 @@ impl MetadataLayerSpec {
             }
         }
         for (at, map) in self.maps() {
-            for (key, value) in map {
-                check_secrets(&format!("{at}.{key}"), value, &mut faults);
-            }
+            check_map(at, map, &mut faults);
         }
         self.check_parts(&mut faults);
         self.check_replace(&mut faults);
@@ -305,7 +305,7 @@ impl MetadataLayerSpec {
                     faults.push(Fault::new(at, "it is empty").hint("leave the part out"));
                 }
                 Value::String(_) => {}
-                value if Secret::in_value(value).is_some() => check_secrets(&at, value, faults),
+                value if Secret::in_value(value).is_some() => check_value(&at, value, faults),
                 _ => faults.push(Fault::new(at, "it is a text, or a reference to a secret")),
             }
         }
@@ -338,8 +338,19 @@ impl MetadataLayerSpec {
     }
 }
 
+fn check_map(at: &str, map: &Map<String, Value>, faults: &mut Vec<Fault>) {
+    for (key, value) in map {
+        if key.len() > MAX_KEY || key.contains(char::is_control) {
+            let message = format!("a key has at most {MAX_KEY} bytes, and no control characters");
+            faults.push(Fault::new(at, message));
+            continue;
+        }
+        check_value(&format!("{at}.{key}"), value, faults);
+    }
+}
+
 /// Secrets that are written as such have to be readable as such.
-fn check_secrets(at: &str, value: &Value, faults: &mut Vec<Fault>) {
+fn check_value(at: &str, value: &Value, faults: &mut Vec<Fault>) {
     match Secret::in_value(value) {
         Some(Ok(_)) => return,
         Some(Err(remedy)) => {
@@ -349,14 +360,10 @@ fn check_secrets(at: &str, value: &Value, faults: &mut Vec<Fault>) {
         None => {}
     }
     match value {
-        Value::Object(map) => {
-            for (key, value) in map {
-                check_secrets(&format!("{at}.{key}"), value, faults);
-            }
-        }
+        Value::Object(map) => check_map(at, map, faults),
         Value::Array(list) => {
             for (i, value) in list.iter().enumerate() {
-                check_secrets(&format!("{at}[{i}]"), value, faults);
+                check_value(&format!("{at}[{i}]"), value, faults);
             }
         }
         _ => {}
@@ -496,6 +503,11 @@ mod tests {
         let nested = |levels: usize| (1..levels).fold(json!(1), |inner, _| json!([inner]));
         assert_eq!(faults(layer(nested(MAX_LAYER_DEPTH))), [""; 0]);
         assert!(faults(layer(nested(MAX_LAYER_DEPTH + 1)))[0].contains("deeper"));
+        let keyed = |key: String| layer(json!([{ key: 1 }]));
+        assert_eq!(faults(keyed("k".repeat(MAX_KEY))), [""; 0]);
+        for key in ["k".repeat(MAX_KEY + 1), "a\nb".to_owned()] {
+            assert!(faults(keyed(key))[0].starts_with("user_data.x[0]: a key has"));
+        }
         let many = |count: usize| layer(Value::Array(vec![json!(1); count - 1]));
         assert_eq!(faults(many(MAX_LAYER_VALUES)), [""; 0]);
         assert!(faults(many(MAX_LAYER_VALUES + 1))[0].contains("values"));

@@ -164,7 +164,7 @@ impl Controller {
         let (sender, receiver) = std::sync::mpsc::channel();
         let (shared_registry, shared_states) = (registry.clone(), states.clone());
         let source = match &config.source {
-            Some(config) => Some(open_source(config, &registry, &states).await?),
+            Some(config) => Some(Box::pin(open_source(config, &registry, &states)).await?),
             None => None,
         };
         let key = metadata::key::open(data_dir.path())?;

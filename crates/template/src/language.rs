@@ -3,7 +3,7 @@
 //! work is not counted as work.
 
 use minijinja::machinery::ast::{BinOpKind, CallArg, Expr, Spanned, Stmt};
-use minijinja::machinery::parse;
+use minijinja::machinery::{Token, Tokenizer, parse};
 use minijinja::syntax::SyntaxConfig;
 
 use super::{TemplateError, told};
@@ -12,9 +12,38 @@ use super::{TemplateError, told};
 const FILTERS: [&str; 10] =
     ["default", "d", "lower", "upper", "trim", "length", "first", "last", "int", "items"];
 
+/// Words and signs in one pair of braces. What is chained (`a-b-c`, `a.b.c`, `a|b|c`) nests as deep as
+/// it is long, and whoever reads it, here and in minijinja, calls itself once for every level.
+const MAX_CHAIN: usize = 200;
+
+/// Branches that nest in each other, likewise.
+const MAX_ELIFS: usize = 100;
+
 pub(crate) fn check(source: &str, syntax: SyntaxConfig) -> Result<(), TemplateError> {
+    chains(source, syntax.clone())?;
     let template = parse(source, "template", syntax).map_err(|error| told(&error))?;
     statement(&template)
+}
+
+/// Refuses what would nest too deep, before anything recurses into it.
+fn chains(source: &str, syntax: SyntaxConfig) -> Result<(), TemplateError> {
+    let mut tokenizer = Tokenizer::new(source, "template", false, syntax);
+    let (mut chain, mut elifs) = (0, 0);
+    while let Some((token, span)) = tokenizer.next_token().map_err(|error| told(&error))? {
+        match token {
+            Token::VariableStart | Token::BlockStart => chain = 0,
+            Token::Ident("elif") => elifs += 1,
+            _ => chain += 1,
+        }
+        if chain > MAX_CHAIN || elifs > MAX_ELIFS {
+            return Err(TemplateError(format!(
+                "line {}: there are more than {MAX_CHAIN} words and signs in one expression, or \
+                 {MAX_ELIFS} times `elif`; write several expressions",
+                span.start_line
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn statements(all: &[Stmt<'_>]) -> Result<(), TemplateError> {
@@ -122,4 +151,38 @@ fn refuse<T>(at: &Spanned<T>, what: &str) -> Result<(), TemplateError> {
         at.span().start_line,
         FILTERS.join(", "),
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nests_too_deep_is_refused_before_anything_recurses() {
+        for (first, more, last) in [
+            ("{{ 1", "-1", " }}"),
+            ("{{ a", ".b", " }}"),
+            ("{{ a", "[0]", " }}"),
+            ("{{ a", "|d", " }}"),
+            ("{{ ", "not ", "a }}"),
+            ("{{ ", "-", "1 }}"),
+            ("{{ ", "(", "1 }}"),
+            ("{{ a", " if a else a", " }}"),
+            ("{{ a", " and a", " }}"),
+            ("{{ a", " is defined and a", " }}"),
+            ("{% if a %}", "{% elif a %}", "{% endif %}"),
+        ] {
+            let syntax = crate::syntax();
+            let long = format!("{first}{}{last}", more.repeat(100_000));
+            assert!(check(&long, syntax.clone()).is_err(), "{first}{more}");
+            let short = format!("{first}{}{last}", more.repeat(3));
+            assert_eq!(check(&short, syntax).is_ok(), more != "(", "{short}");
+        }
+    }
+
+    #[test]
+    fn blocks_in_blocks_are_refused_too() {
+        let deep = format!("{}{}", "{% if a %}".repeat(10_000), "{% endif %}".repeat(10_000));
+        assert!(check(&deep, crate::syntax()).is_err());
+    }
 }

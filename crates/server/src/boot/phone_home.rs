@@ -54,7 +54,7 @@ pub(super) async fn by_address(
         let detail = format!("Not Found: {} has no boot parameters", host_name(node));
         return Err(Failure::new(Code::NotFound, detail));
     }
-    boot.phoned_home(node, &report, &audit).await?;
+    boot.phoned_home(node, &report, Word::Counts, &audit).await?;
     let cloud_init = CloudInit { phone_home: report, ..CloudInit::default() };
     let hosts = vec![host_name(node)];
     Ok(bss_json(&BootParameters { hosts, cloud_init, ..BootParameters::default() }))
@@ -98,6 +98,14 @@ fn form_members(body: &[u8]) -> Map<String, Value> {
     pairs.map(|(name, value)| (name.into_owned(), Value::String(value.into_owned()))).collect()
 }
 
+/// Whether what is said may change what the node boots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Word {
+    Counts,
+    /// It is kept, and that is all.
+    IsNoted,
+}
+
 impl Boot {
     fn is_installing(&self, roster: &Arc<Roster>, node: &Node) -> bool {
         let state = self.one_boots.state(roster, node.id);
@@ -123,11 +131,12 @@ impl Boot {
         &self,
         node: &Node,
         report: &PhoneHome,
+        word: Word,
         audit: &AuditContext,
     ) -> Result<(), Failure> {
         self.may_report(node.id)?;
         let roster = self.registry.roster();
-        let installed = self.is_installing(&roster, node);
+        let installed = word == Word::Counts && self.is_installing(&roster, node);
         if !installed && bss::own_record(&roster, node, None).is_none() {
             return Ok(());
         }

@@ -1,29 +1,35 @@
-//! A node says that it is up. With its token that counts: a node that was being installed boots its
-//! disk from then on.
+//! A node says that it is up. With its token and from its own address that counts: a node that was
+//! being installed boots its disk from then on. The token alone is not enough where the inventory
+//! knows the node's addresses: it stands in a script that everybody can ask for.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
+use hoist_inventory::Roster;
 use hoist_model::{Node, PhoneHome};
 use http::StatusCode;
 
 use super::Metadata;
 use super::seed::with_token;
 use crate::auth::AuditContext;
-use crate::boot::phone_home::{MAX_REPORT, read};
+use crate::boot::phone_home::{Word, read};
 use crate::extract::Path;
 use crate::failure::Failure;
 use crate::peer::Peer;
 use crate::route::{Plane, Route};
+
+/// A host name and some public keys; events carry it.
+const MAX_TOLD: usize = 16 * 1024;
 
 pub(super) fn routes() -> Vec<Route<Metadata>> {
     vec![
         Route::post("/meta/v1/phone-home/{node}/{token}", Plane::Proof, proven)
             .summary("A node says that it is up, as a form or as JSON")
             .takes::<PhoneHome>()
-            .body_limit(MAX_REPORT)
+            .body_limit(MAX_TOLD)
             .lenient()
             .gives_nothing(200),
     ]
@@ -41,11 +47,34 @@ async fn proven(
     let asking = with_token(&roster, &metadata.key, &node, &token);
     let node = metadata.admit(&asking, from).map_err(IntoResponse::into_response)?;
     let node = node.ok_or_else(|| stranger().into_response())?;
+    if is_of_another(&roster, node, from) {
+        let detail = "this address is another node's";
+        return Err(Failure::new(Code::Forbidden, detail).into_response());
+    }
     let report = read(request).await.map_err(IntoResponse::into_response)?;
+    let word = word_of(node, &report, from);
+    if word == Word::IsNoted {
+        tracing::warn!(
+            node = node.name.as_str(), %from,
+            "a report from elsewhere, or of another generation; what the node boots stays"
+        );
+    }
     let boot = &metadata.boot;
-    boot.phoned_home(node, &report, &audit).await.map_err(IntoResponse::into_response)?;
+    boot.phoned_home(node, &report, word, &audit).await.map_err(IntoResponse::into_response)?;
     metadata.tell(node, &report, from, "token");
     Ok(StatusCode::OK.into_response())
+}
+
+fn is_of_another(roster: &Roster, node: &Node, from: IpAddr) -> bool {
+    matches!(roster.by_ip(from).as_slice(), [other] if other.id != node.id)
+}
+
+fn word_of(node: &Node, report: &PhoneHome, from: IpAddr) -> Word {
+    let mut own = node.spec.interfaces.iter().flat_map(|interface| &interface.addresses).peekable();
+    let from_home = own.peek().is_none() || own.any(|net| net.addr() == from);
+    let instance = report.instance_id.as_str();
+    let is_present = instance.is_empty() || instance == hoist_metadata::instance_id(node);
+    if from_home && is_present { Word::Counts } else { Word::IsNoted }
 }
 
 fn stranger() -> Failure {
@@ -58,7 +87,7 @@ impl Metadata {
         &self,
         node: &Arc<Node>,
         report: &PhoneHome,
-        from: std::net::IpAddr,
+        from: IpAddr,
         known_by: &'static str,
     ) {
         let told = serde_json::json!({

@@ -123,7 +123,7 @@ async fn layers_that_would_fill_the_memory_are_refused_and_nobody_notices() {
     );
     for (letter, before) in ('b'..='i').zip('a'..) {
         let many = vec![format!("*{before}"); 9].join(", ");
-        bomb += &format!("    {letter}: &{letter} [{many}]\n");
+        bomb.extend(["    ", &letter.to_string(), ": &", &letter.to_string(), " [", &many, "]\n"]);
     }
     let deep = format!(
         "api: hoist/v1\nkind: MetadataLayer\nname: deep\nspec: {{selector: '*', user_data: {{a: {}{}}}}}\n",

@@ -68,10 +68,10 @@ async fn nobody_reports_without_the_nodes_own_token_and_reports_are_bounded() {
     let stranger = format!("/meta/v1/phone-home/01ARZ3NDEKTSV4RRFFQ69G5FAV/{}", other.as_str());
     post(stranger, "hostname=n1".to_owned()).await.expect(503);
     let own = path(&site, "n1").await;
-    post(own.clone(), format!("hostname={}", "x".repeat(64 * 1024)))
+    post(own.clone(), format!("hostname={}", "x".repeat(16 * 1024)))
         .await
         .problem(413, "body-too-large");
-    post(own, format!("hostname={}", "x".repeat(60 * 1024))).await.expect(200);
+    post(own, format!("hostname={}", "x".repeat(15 * 1024))).await.expect(200);
     site.stop().await;
 }
 
@@ -83,10 +83,38 @@ async fn a_node_that_was_installing_boots_its_disk_once_it_has_reported() {
     let script = format!("/boot/v1/bootscript?mac={}", mac(1));
     assert!(ask(&site, &script).await.expect(200).text().contains("http://k/install"));
     let own = path(&site, "n1").await;
-    site.ask_as_nobody("POST", &own).json(&json!({"hostname": "n1"})).send().await.expect(200);
+    let report = json!({"hostname": "n1"});
+    let from = |address: &str| {
+        site.ask_as_nobody("POST", &own).header("x-forwarded-for", address).json(&report).send()
+    };
+    from("10.0.0.1").await.expect(200);
     let after = ask(&site, &script).await.expect(200).text();
     assert!(!after.contains("http://k/install"), "{after}");
     let state = site.get("/boot/v2/state/n1").await.expect(200).json();
     assert_eq!(state["doing"], "disk", "{state}");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_report_from_elsewhere_or_of_before_changes_nothing() {
+    let site = site(|_| {}).await;
+    let spec = json!({"selector": "*", "kernel": "http://k/install", "mode": "install"});
+    site.apply(&[document("BootConfig", "live", &spec)]).await;
+    let n1 = path(&site, "n1").await;
+    let from = |address: &str, instance: &str| {
+        let report = json!({"hostname": "n1", "instance_id": instance});
+        site.ask_as_nobody("POST", &n1).header("x-forwarded-for", address).json(&report).send()
+    };
+    // The address of the node beside it.
+    from("10.0.0.2", "").await.problem(403, "forbidden");
+    from("192.0.2.7", "").await.expect(200);
+    let script = format!("/boot/v1/bootscript?mac={}", mac(1));
+    assert!(ask(&site, &script).await.expect(200).text().contains("http://k/install"));
+    let n2 = path(&site, "n2").await;
+    let report = json!({"hostname": "n2", "instance_id": "another"});
+    let told = site.ask_as_nobody("POST", &n2).header("x-forwarded-for", "10.0.0.2");
+    told.json(&report).send().await.expect(200);
+    let script = format!("/boot/v1/bootscript?mac={}", mac(2));
+    assert!(ask(&site, &script).await.expect(200).text().contains("http://k/install"));
     site.stop().await;
 }
