@@ -121,11 +121,17 @@ async fn what_a_node_boots_is_explained_shown_and_remembered() {
     for part in [
         "chosen: compute because `role:compute` names a role, at priority 0",
         "a role is closer than everything",
-        "console=ttyS0                params",
-        "BOOTIF=01-52-54-00-00-00-01  asked",
         "kernel  http://k/compute",
     ] {
         assert!(text.contains(part), "{part}: {text}");
+    }
+    for (word, from) in [
+        ("console=ttyS0", "params"),
+        ("BOOTIF=01-52-54-00-00-00-01", "asked"),
+        ("ds=nocloud;s=http://", "cloud-init"),
+    ] {
+        let tells = |line: &str| line.starts_with(word) && line.trim_end().ends_with(from);
+        assert!(text.lines().any(tells), "{word} {from}: {text}");
     }
     let json: Value =
         serde_json::from_str(&site.does(&["boot", "explain", "1", "-o", "json"]).await)
