@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwapOption;
 use hoist_inventory::Roster;
-use hoist_model::{Name, Node, NodeId};
+use hoist_model::{MetadataLayer, Node, NodeId};
 
 use crate::layer::Failed;
 use crate::layers::Layers;
@@ -63,8 +63,22 @@ struct Good {
 #[derive(Debug)]
 struct GoodOne {
     generation: u64,
-    layers: Vec<Name>,
+    layers: Vec<Arc<MetadataLayer>>,
     documents: Documents,
+}
+
+impl GoodOne {
+    /// Whether nothing has changed but what fails: a key that was taken out of another layer must
+    /// not come back because this one is broken.
+    fn stands_for(&self, node: &Node, now: &[Arc<MetadataLayer>], failed: &[Failed]) -> bool {
+        let fails = |layer: &MetadataLayer| failed.iter().any(|one| one.layer == layer.name);
+        let same = |(then, now): (&Arc<MetadataLayer>, &Arc<MetadataLayer>)| {
+            Arc::ptr_eq(then, now) || then.name == now.name && fails(now)
+        };
+        self.generation == node.generation
+            && self.layers.len() == now.len()
+            && self.layers.iter().zip(now).all(same)
+    }
 }
 
 impl Renderer {
@@ -91,12 +105,14 @@ impl Renderer {
     pub fn documents(&self, picture: &Picture, node: &Node, token: &str) -> Made {
         let Picture { roster, layers, .. } = picture;
         let with = With { token, secrets: Secrets::LeaveOut, trace: false };
-        let Rendered { documents, layers: names, failed, .. } = render(roster, layers, node, with);
+        let Rendered { documents, failed, .. } = render(roster, layers, node, with);
+        let speaking = layers.of_node(roster, node);
+        let sources = || speaking.iter().map(|layer| Arc::clone(&layer.source)).collect::<Vec<_>>();
         let mut good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
         if failed.is_empty() {
-            if layers.of_node(roster, node).iter().any(|layer| layer.is_template()) {
+            if speaking.iter().any(|layer| layer.is_template()) {
                 let (generation, documents) = (node.generation, documents.clone());
-                good.keep(node.id, GoodOne { generation, layers: names, documents });
+                good.keep(node.id, GoodOne { generation, layers: sources(), documents });
             }
             return Made { documents, failed, stale: false };
         }
@@ -106,7 +122,7 @@ impl Renderer {
         }
         // What was good for another generation or in other layers is not this node's any more.
         let kept = good.by_node.get(&node.id);
-        let kept = kept.filter(|one| one.generation == node.generation && one.layers == names);
+        let kept = kept.filter(|one| one.stands_for(node, &sources(), &failed));
         let stale = kept.is_some();
         let documents = kept.map_or(documents, |one| one.documents.clone());
         Made { documents, failed, stale }

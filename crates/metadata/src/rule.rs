@@ -3,11 +3,12 @@
 //!
 //! A change without a layer in it costs nothing here.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hoist_inventory::plan::{Plan, Reason, Refusal, Rule};
 use hoist_inventory::{Resource, Roster};
-use hoist_model::{Fault, Kind, MetadataLayer, Node};
+use hoist_model::{Fault, Kind, MetadataLayer, Node, NodeId};
 
 use crate::layer::{Failed, Layer};
 use crate::layers::{Layers, nodes_of};
@@ -37,7 +38,7 @@ impl Rule for LayerRule {
             layers: Layers::of(&after),
             after: &after,
         };
-        written.iter().flat_map(|layer| sides.judge(layer)).collect()
+        sides.judge(&written)
     }
 }
 
@@ -51,20 +52,30 @@ struct Sides<'r> {
 const WITH: With<'static> = With { token: "token", secrets: Secrets::LeaveOut, trace: false };
 
 impl Sides<'_> {
-    fn judge(&self, written: &Arc<MetadataLayer>) -> Vec<Refusal> {
-        let layer = Layer::new(written);
-        if let Some(broken) = layer.broken() {
-            return vec![refusal(broken, None)];
+    fn judge(&self, written: &[Arc<MetadataLayer>]) -> Vec<Refusal> {
+        let mut refusals = Vec::new();
+        // Each once, however many of the layers speak of it.
+        let mut concerned: BTreeMap<NodeId, &Arc<Node>> = BTreeMap::new();
+        for source in written {
+            let layer = Layer::new(source);
+            if let Some(broken) = layer.broken() {
+                refusals.push(refusal(broken, None));
+                continue;
+            }
+            let mut nodes = nodes_of(self.after, source);
+            if nodes.is_empty() {
+                refusals.extend(self.judge_without_nodes(&layer));
+            }
+            // Without templates, one node shows what all of them would get.
+            if !layer.is_template() && !self.layers.has_client_templates() {
+                nodes.truncate(1);
+            }
+            concerned.extend(nodes.into_iter().map(|node| (node.id, node)));
         }
-        let mut nodes = nodes_of(self.after, written);
-        if nodes.is_empty() {
-            return self.judge_without_nodes(&layer).into_iter().collect();
+        if !refusals.is_empty() {
+            return refusals;
         }
-        // Without templates, one node shows what all of them would get.
-        if !layer.is_template() && !self.layers.has_client_templates() {
-            nodes.truncate(1);
-        }
-        let failing = nodes.into_iter().filter_map(|node| {
+        let failing = concerned.into_values().filter_map(|node| {
             let failed = render(self.after, &self.layers, node, WITH).failed;
             let failed = failed.into_iter().find(|failed| self.is_new(node, failed))?;
             Some(refusal(&failed, Some(node)))

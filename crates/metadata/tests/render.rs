@@ -462,6 +462,13 @@ fn a_template_that_fails_gives_the_last_good_documents_or_none_of_its_layer() {
     let others = made(&renderer, &broken, "n2");
     assert!(others.failed.is_empty(), "{others:?}");
 
+    // What is taken out of another layer does not come back because this one fails.
+    let without = layer("site", json!({ "selector": "*", "user_data": { "b": 2 } }));
+    let fresh = made(&renderer, &after(&broken, vec![without], vec![]), "n1");
+    assert!(!fresh.stale);
+    let user = String::from_utf8_lossy(&fresh.documents.user_data).into_owned();
+    assert!(user.contains("b: 2") && !user.contains("a: 1") && !user.contains("rack:"), "{user}");
+
     // Made anew, it is not what it was.
     bare.generation += 1;
     let anew = after(&broken, vec![Resource::Node(Arc::new(bare))], vec![]);

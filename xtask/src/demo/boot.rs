@@ -12,6 +12,7 @@ use crate::say;
 const MAC: &str = "52:54:00:10:00:09";
 const NAME: &str = "nid000009";
 const CONFIG: &str = "examples/boot.yaml";
+const LAYERS: &str = "examples/metadata/site.yaml";
 
 /// An emulated machine takes seconds for each step, and longer on a busy host.
 const PATIENCE: Duration = Duration::from_mins(3);
@@ -62,7 +63,14 @@ pub(super) async fn show(site: &Site, place: &Path) -> Result<()> {
     screen.machine.wait_until_off(PATIENCE)?;
     say("\n# Why that, and where each word of its command line comes from:");
     site.run(&["boot", "explain", NAME])?;
-    site.run(&["boot", "history", NAME])
+    site.run(&["boot", "history", NAME])?;
+
+    say(
+        "\n# The command line also said where the machine's cloud-init finds its documents. They are",
+    );
+    say("# made of layers; each key is told with the layer it comes from:");
+    site.run(&["apply", "-f", LAYERS])?;
+    site.run(&["metadata", "render", NAME, "--trace"])
 }
 
 /// The machine's console, as far as it is worth showing.
