@@ -13,10 +13,11 @@ fn key(text: &str) -> Key {
 /// Four times the records must not take four times the memory: 150 MB more of them pass.
 ///
 /// Measured peaks are 151, 178, 192 and 202 MiB for 50, 100, 200 and 400 thousand records: page
-/// caches and allocator fill up, then it levels off. The bound leaves room for that and no more.
+/// caches and allocator fill up, then it levels off. Now and then it is some 64 MiB, on a busy machine;
+/// the bound leaves room for that, and none for keeping the records.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_does_not_grow_with_the_number_of_records() {
-    const FILLING_KIB: u64 = 64 * 1024;
+    const FILLING_KIB: u64 = 96 * 1024;
     copy_records(50_000).await;
     let before = peak_kib();
     copy_records(200_000).await;
