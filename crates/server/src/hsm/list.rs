@@ -65,16 +65,11 @@ pub(super) async fn component_endpoints(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let roster = hsm.roster();
-    let filter = NodeFilter::parse(&roster, pairs(&uri))?;
-    let (sight, states) = (sight(&principal, &roster), hsm.states.clone());
-    let write = move |roster: &Roster, node: &Node, list: &mut List| {
-        let seen = sight.reaches(roster, node);
-        if seen && filter.matches(roster, node, states.power(node.id)) {
-            list.push(&smd_view::component_endpoint(roster, node));
-        }
-    };
-    hsm.answer(&hsm.closed, roster, &headers, ("{\"ComponentEndpoints\":[", "]}"), write).await
+    let brackets = ("{\"ComponentEndpoints\":[", "]}");
+    hsm.reached(&principal, &uri, &headers, brackets, |roster, node, list| {
+        list.push(&smd_view::component_endpoint(roster, node));
+    })
+    .await
 }
 
 pub(super) async fn memberships(
@@ -83,19 +78,34 @@ pub(super) async fn memberships(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let roster = hsm.roster();
-    let filter = NodeFilter::parse(&roster, pairs(&uri))?;
-    let (sight, states) = (sight(&principal, &roster), hsm.states.clone());
-    let write = move |roster: &Roster, node: &Node, list: &mut List| {
-        let seen = sight.reaches(roster, node);
-        if seen && filter.matches(roster, node, states.power(node.id)) {
-            list.push(&smd_view::membership(roster, node));
-        }
-    };
-    hsm.answer(&hsm.closed, roster, &headers, ARRAY, write).await
+    hsm.reached(&principal, &uri, &headers, ARRAY, |roster, node, list| {
+        list.push(&smd_view::membership(roster, node));
+    })
+    .await
 }
 
 impl Hsm {
+    /// An element for every node that the token reaches and the query means.
+    async fn reached(
+        &self,
+        principal: &Principal,
+        uri: &Uri,
+        headers: &HeaderMap,
+        brackets: Brackets,
+        element: fn(&Roster, &Node, &mut List),
+    ) -> Result<Response, Failure> {
+        let roster = self.roster();
+        let filter = NodeFilter::parse(&roster, pairs(uri))?;
+        let (sight, states) = (sight(principal, &roster), self.states.clone());
+        let write = move |roster: &Roster, node: &Node, list: &mut List| {
+            let seen = sight.reaches(roster, node);
+            if seen && filter.matches(roster, node, states.power(node.id)) {
+                element(roster, node, list);
+            }
+        };
+        self.answer(&self.closed, roster, headers, brackets, write).await
+    }
+
     async fn answer<W>(
         &self,
         turns: &Turns,
