@@ -235,6 +235,12 @@ impl MetadataLayerSpec {
         faults
     }
 
+    /// Whether it refers to a secret anywhere.
+    pub fn has_secrets(&self) -> bool {
+        let in_maps = self.maps().into_iter().any(|(_, map)| map.values().any(has_secret));
+        in_maps || self.parts.iter().any(|part| has_secret(&part.content))
+    }
+
     /// Its maps, by the names of their fields.
     pub fn maps(&self) -> [(&'static str, &Map<String, Value>); 3] {
         [
@@ -346,6 +352,17 @@ fn check_map(at: &str, map: &Map<String, Value>, faults: &mut Vec<Fault>) {
             continue;
         }
         check_value(&format!("{at}.{key}"), value, faults);
+    }
+}
+
+fn has_secret(value: &Value) -> bool {
+    if Secret::in_value(value).is_some() {
+        return true;
+    }
+    match value {
+        Value::Object(map) => map.values().any(has_secret),
+        Value::Array(list) => list.iter().any(has_secret),
+        _ => false,
     }
 }
 

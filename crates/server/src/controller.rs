@@ -29,6 +29,7 @@ use crate::inventory::{self, Background, Inventory, STALE_AFTER, Source, SourceC
 use crate::jwks::JwksConfig;
 use crate::listen::Limits;
 use crate::metadata::key::KeyError;
+use crate::metadata::secrets::Vault;
 use crate::metadata::{self, Metadata, MetadataSettings, Providers};
 use crate::peer::Proxies;
 use crate::server::{Chassis, Retentions, Running, Server, StartError, Stopped};
@@ -170,6 +171,7 @@ impl Controller {
         let key = metadata::key::open(data_dir.path())?;
         let providers = Arc::new(Providers::new(&key, &config.metadata)?);
         let unknown = config.metadata.unknown;
+        let vault = Vault::new(data_dir.path(), config.metadata.variables);
         let grounds = Grounds {
             registry: registry.clone(),
             states: states.clone(),
@@ -195,7 +197,7 @@ impl Controller {
             })
             .context(move |chassis| {
                 let boot = Boot::new(chassis, grounds, config.boot);
-                let metadata = Metadata::new(&boot, key, providers, unknown);
+                let metadata = Metadata::new(&boot, key, providers, unknown, vault);
                 let mut routes = boot::routes(&boot);
                 routes.extend(metadata::routes(&metadata));
                 boot.start();

@@ -3,6 +3,8 @@
 //!
 //! Documents of hoist's own are answered from one roster, without waiting.
 
+mod agent;
+mod arming;
 mod builtin;
 mod elsewhere;
 mod kept;
@@ -16,15 +18,20 @@ mod render;
 pub mod secrets;
 mod seed;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hoist_api::admin::Context;
 use hoist_metadata::{LayerRule, MetadataProvider, Renderer, SiteKey};
 use hoist_model::GroupKey;
 use rustls_pki_types::CertificateDer;
+use secrecy::SecretString;
 
 use crate::boot::Boot;
 use crate::route::{Plane, Route, with_state};
+
+use agent::Unlock;
+use secrets::Vault;
 
 pub use hoist_metadata::{Mode, Unknown};
 pub use providers::Providers;
@@ -38,6 +45,8 @@ pub struct MetadataSettings {
     pub unknown: Unknown,
     /// Trusted for the services that are asked, besides nothing else; empty means the machine's.
     pub authorities: Vec<CertificateDer<'static>>,
+    /// Variables that layers may name, `HOIST_SECRET_…`, with what is in them.
+    pub variables: BTreeMap<String, SecretString>,
 }
 
 /// What the handlers share.
@@ -50,6 +59,7 @@ pub struct Metadata {
     counts: Arc<seed::Counts>,
     /// For previews.
     renderer: Arc<Renderer>,
+    unlock: Arc<Unlock>,
 }
 
 /// Open to everybody, unless the site has locked it.
@@ -61,9 +71,11 @@ impl Metadata {
         key: SiteKey,
         provider: Arc<dyn MetadataProvider>,
         unknown: Unknown,
+        vault: Vault,
     ) -> Self {
         boot.registry.add_rule(Arc::new(LayerRule));
         Self {
+            unlock: Arc::new(Unlock::new(&boot.chassis, key.clone(), vault)),
             boot: boot.clone(),
             key,
             provider,
@@ -76,6 +88,13 @@ impl Metadata {
 
 /// All routes of the context.
 pub fn routes(metadata: &Metadata) -> Vec<Route> {
-    let all = [seed::routes(metadata), phone_home::routes(), render::routes(), openchami::routes()];
+    let all = [
+        seed::routes(metadata),
+        phone_home::routes(),
+        render::routes(),
+        openchami::routes(),
+        arming::routes(),
+        agent::routes(),
+    ];
     with_state(all.into_iter().flatten().collect(), metadata)
 }

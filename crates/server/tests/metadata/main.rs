@@ -11,6 +11,7 @@ mod openchami;
 mod phone_home;
 mod proxy;
 mod seeds;
+mod unlock;
 
 use hoist_metadata::SiteKey;
 use hoist_model::NodeId;
