@@ -97,6 +97,15 @@ async fn a_node_is_armed_with_a_token_that_only_its_owner_reads() {
     assert!(!armed.to_string().contains(printed.trim()), "{armed}");
     site.ends(Exit::WouldChange, &["provision", "disarm", "n1", "--dry-run"]).await;
     assert_eq!(site.does(&["provision", "armed", "-o", "name"]).await, "n1\n");
+    let (text, _) = site.ends(Exit::WouldChange, &["node", "renew", "n1", "--dry-run"]).await;
+    assert_eq!(text, "~ Node n1\n    generation: 0 -> 1\n");
+    let renewed = site.does(&["node", "renew", "-l", "node:n1", "-o", "json"]).await;
+    let renewed: Value = serde_json::from_str(&renewed).expect("JSON");
+    assert_eq!((&renewed["changed"], &renewed["affected"]), (&1.into(), &1.into()));
+    let armed: Value =
+        serde_json::from_str(&site.does(&["provision", "armed", "-o", "json"]).await)
+            .expect("JSON");
+    assert_eq!(armed[0]["outdated"], true);
     site.does(&["provision", "disarm", "n1"]).await;
     assert_eq!(site.does(&["provision", "armed", "-o", "name"]).await, "");
 }

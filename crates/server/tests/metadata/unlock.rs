@@ -375,3 +375,42 @@ async fn without_the_store_nothing_is_handed_out() {
     assert_eq!(handed_out(&site).await.len(), 1);
     site.stop().await;
 }
+
+#[tokio::test]
+async fn what_was_made_for_an_earlier_generation_is_refused() {
+    let site = secret_site(|_| {}).await;
+    let (n1, before, token) = (id(&site, "n1").await, seed(&site, 1).await, arm(&site, "n1").await);
+    let others = seed(&site, 2).await;
+    let agent = Agent::new(1, "10.0.0.1");
+    agent.ask(&site, n1, &token).await.expect(200);
+    let body = json!({"nodes": [n1]});
+    let revision = site.revision();
+    let shown = site.post("/inventory/v1/renew?dry_run=1", &body).await.expect(200).json();
+    assert_eq!((&shown["affected"], site.revision()), (&json!(1), revision), "{shown}");
+    let renewed = site.post("/inventory/v1/renew", &body).await.expect(200).json();
+    let fields = json!([{"at": "generation", "from": 0, "to": 1}]);
+    assert_eq!(renewed["items"][0]["fields"], fields, "{renewed}");
+
+    ask(&site, &format!("{before}meta-data")).await.problem(403, "forbidden");
+    let now = seed(&site, 1).await;
+    let meta_data = ask(&site, &format!("{now}meta-data")).await.expect(200).text();
+    assert!(meta_data.contains(&format!("{n1}-g1")), "{meta_data}");
+    assert_eq!(seed(&site, 2).await, others);
+    agent.ask(&site, n1, &token).await.problem(403, "forbidden");
+    let listed = site.get("/provision/v1/armings").await.expect(200).json();
+    assert_eq!(listed["items"][0]["outdated"], true);
+    let entries = site.audit().await;
+    assert!(entries.iter().any(|entry| entry.route == "/inventory/v1/renew"), "{entries:?}");
+    let token = arm(&site, "n1").await;
+    agent.ask(&site, n1, &token).await.expect(200);
+
+    // Protected, it stays as it is, and so does who is named with it.
+    let (n2, protection) = (id(&site, "n2").await, format!("/inventory/v1/nodes/{n1}/protection"));
+    site.put(&protection, &json!({})).await.expect(200);
+    let both = json!({"nodes": [n1, n2]});
+    site.post("/inventory/v1/renew", &both).await.problem(409, "protected");
+    assert_eq!(seed(&site, 2).await, others);
+    let nobody = json!({"nodes": [NodeId::from_bits(9)]});
+    site.post("/inventory/v1/renew", &nobody).await.problem(404, "not-found");
+    site.stop().await;
+}
