@@ -21,6 +21,8 @@ const MAX_KEPT: usize = 64 * 1024 * 1024;
 #[derive(Debug, Default)]
 pub struct Renderer {
     picture: ArcSwapOption<Picture>,
+    /// Held while a picture is made: of several who need it, one makes it.
+    making: Mutex<()>,
     pictures: AtomicU64,
     good: Mutex<Good>,
     failures: AtomicU64,
@@ -82,7 +84,15 @@ impl GoodOne {
 }
 
 impl Renderer {
+    /// The number of the picture of a roster, if it is made already.
+    pub fn known(&self, roster: &Roster) -> Option<u64> {
+        let current = self.picture.load();
+        current.as_ref().filter(|one| one.roster.has_rules_of(roster)).map(|one| one.number)
+    }
+
+    /// Compiles layers that are new or changed, which takes its time.
     pub fn picture(&self, roster: &Arc<Roster>) -> Arc<Picture> {
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         let current = self.picture.load_full();
         if let Some(current) = current.as_ref().filter(|c| c.roster.has_rules_of(roster)) {
             return Arc::clone(current);
@@ -94,7 +104,11 @@ impl Renderer {
         let number = self.pictures.fetch_add(1, Ordering::Relaxed);
         let picture = Arc::new(Picture { number, roster: Arc::clone(roster), layers });
         // Whoever still looks at an older roster does not take the newer picture away.
-        if current.is_none_or(|current| current.roster.revision() <= roster.revision()) {
+        let is_newer = |current: &Picture| {
+            current.roster.revision() <= roster.revision()
+                || current.roster.incarnation() != roster.incarnation()
+        };
+        if current.is_none_or(|current| is_newer(&current)) {
             self.picture.store(Some(Arc::clone(&picture)));
         }
         picture
