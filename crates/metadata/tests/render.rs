@@ -550,6 +550,105 @@ fn all_layers_of_a_node_together_are_bounded() {
     assert!(found.documents.user_data.len() <= hoist_metadata::render::MAX_SAID + 4096);
 }
 
+/// A layer as large as one may be, of one text over and over, deep inside its maps.
+fn large(name: &str, field: &str, unit: &str, depth: usize, flags: [bool; 3]) -> Resource {
+    let [openchami, client_templates, parts] = flags;
+    let make = |text: &str| {
+        let nested = (0..depth).fold(json!(text), |inner, i| {
+            if i % 2 == 0 { json!([inner]) } else { json!({ "k": inner }) }
+        });
+        let mut spec = json!({
+            "selector": "group:gpu", "openchami": openchami, "client_templates": client_templates,
+        });
+        spec[field] = json!({ name: nested });
+        if parts {
+            let part = json!({ "document": "user-data", "type": "text/x-shellscript", "content": "\u{e9}" });
+            spec["parts"] = json!([part]);
+        }
+        spec
+    };
+    let room = hoist_model::metadata_layer::MAX_LAYER - make("").to_string().len() - 512;
+    let times = room / (json!(unit).to_string().len() - 2);
+    layer(name, make(&unit.repeat(times)))
+}
+
+fn total(found: &Rendered) -> usize {
+    Document::ALL.iter().map(|document| found.documents.get(*document).len()).sum()
+}
+
+/// More than hoist says by itself to the nodes of these tests.
+const OWN: usize = 16 * 1024;
+
+#[test]
+fn a_text_that_grows_when_it_is_written_counts_as_what_it_becomes() {
+    // Thirty times as much, by indentation and by escapes: more than the bound in one layer.
+    for unit in ["a\n", "\u{85}"] {
+        let deep = large("deep", "user_data", unit, 30, [false; 3]);
+        let roster =
+            site(vec![layer("ok", json!({ "selector": "*", "user_data": { "a": 1 } })), deep]);
+        let found = rendered(&roster, "n1", LEAVE_OUT);
+        assert!(found.failed[0].reason.contains("larger than 1048576 bytes"), "{:?}", found.failed);
+        assert_eq!(yaml(&found, Document::UserData), json!({ "a": 1 }));
+    }
+    // What stays as long as it is may be as long.
+    let plain = ["a", "b", "c"].map(|name| large(name, "user_data", "x", 30, [false; 3]));
+    let found = rendered(&site(plain.to_vec()), "n1", LEAVE_OUT);
+    assert_eq!(found.failed, []);
+    assert!(total(&found) > 3 * 255 * 1024);
+}
+
+#[test]
+fn templates_that_make_much_of_little_are_stopped_on_the_way() {
+    let much = format!("{{% for c in node.id %}}{}{{% endfor %}}", "x".repeat(8 * 1024));
+    let texts: Vec<_> = (0..20).map(|_| much.clone()).collect();
+    let roster = site(vec![layer("much", json!({ "selector": "*", "user_data": { "a": texts } }))]);
+    let found = rendered(&roster, "n1", LEAVE_OUT);
+    assert!(found.failed[0].reason.contains("it says more than"), "{:?}", found.failed);
+    assert!(total(&found) < OWN);
+}
+
+#[test]
+fn templates_are_as_long_as_a_layer_may_be_and_no_longer() {
+    use hoist_metadata::layer::MAX_SOURCE;
+    let spec = |length: usize| {
+        let text = "{{ node.name }}".to_owned() + &"x".repeat(length - 15);
+        serde_json::from_value(json!({ "selector": "*", "user_data": { "a": text } }))
+            .expect("a spec")
+    };
+    for (length, fits) in [(MAX_SOURCE, true), (MAX_SOURCE + 1, false)] {
+        // As no document may be, but as somebody may write into a store.
+        let name = "long".parse().expect("a name");
+        let long = MetadataLayer { name, spec: spec(length), revision: 1 };
+        let found = rendered(&site(vec![Resource::MetadataLayer(Arc::new(long))]), "n1", LEAVE_OUT);
+        let told =
+            found.failed.first().is_some_and(|one| one.reason.contains("templates are longer"));
+        assert_eq!(told, !fits, "{:?}", found.failed);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn no_layers_within_their_limits_make_more_than_the_bound(
+        all in proptest::collection::vec((
+            proptest::sample::select(vec!["meta_data", "user_data", "vendor_data"]),
+            proptest::sample::select(vec![
+                "x", "a\n", "\u{85}", "\u{7f}", "\"", "\u{e9}", "\n", " ", "y\n\n", "{{ node.id }}\n", "{# #}",
+            ]),
+            0..31_usize,
+            any::<[bool; 3]>(),
+        ), 1..6),
+    ) {
+        let layers = all.iter().zip("abcdef".chars()).map(|((field, unit, depth, flags), name)| {
+            large(&name.to_string(), field, unit, *depth, *flags)
+        });
+        let found = rendered(&site(layers.collect()), "n1", LEAVE_OUT);
+        let (total, max) = (total(&found), hoist_metadata::render::MAX_SAID);
+        prop_assert!(total <= max + OWN, "{total}");
+    }
+}
+
 proptest! {
     /// Whatever stands in a layer: documents that read back as what was said, and no panic.
     #[test]
