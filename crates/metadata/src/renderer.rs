@@ -52,6 +52,10 @@ impl Picture {
     pub fn number(&self) -> u64 {
         self.number
     }
+
+    pub fn layers(&self) -> &Layers {
+        &self.layers
+    }
 }
 
 /// The last documents of each node in which nothing failed, the oldest first to go.

@@ -550,6 +550,47 @@ fn all_layers_of_a_node_together_are_bounded() {
     assert!(found.documents.user_data.len() <= hoist_metadata::render::MAX_SAID + 4096);
 }
 
+/// Why a layer would be refused.
+fn refused(roster: &Roster, layer: Resource) -> Vec<String> {
+    use hoist_inventory::plan::{Plan, Rule};
+    let (base, puts) = (roster.revision(), vec![layer]);
+    let mut plan = Plan { base, puts, deletes: vec![], items: vec![], affected: vec![] };
+    let refusals = hoist_metadata::LayerRule.judge(roster, &mut plan);
+    refusals.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_layer_without_templates_is_tried_wherever_it_meets_other_layers() {
+    let big = |name: &str, selector: &str| {
+        let piece = "x".repeat(250 * 1024);
+        layer(name, json!({ "selector": selector, "user_data": { name: piece } }))
+    };
+    // `n1` alone has all of them; it is not the first node of the site.
+    let of_n1 = |names: &[&str]| {
+        let mut all = vec![resource("Node", "a", json!({}))];
+        all.extend(names.iter().map(|name| big(name, "group:gpu")));
+        site(all)
+    };
+    let roster = of_n1(&["b", "c", "d", "e"]);
+    assert_eq!(roster.nodes().next().map(|node| node.name.as_str()), Some("a"));
+    let told = refused(&roster, big("site", "*"));
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("larger than") && told[0].contains("`n1`"), "{told:?}");
+    assert_eq!(refused(&of_n1(&["b", "c", "d"]), big("site", "*")), [""; 0]);
+}
+
+#[test]
+fn of_nodes_that_are_alike_one_is_tried() {
+    // So many that trying each would take minutes.
+    let nodes = (0..20_000).map(|n| resource("Node", &format!("m{n}"), json!({})));
+    let roster = roster(nodes.collect());
+    let text = "x".repeat(200 * 1024);
+    let plain = layer("plain", json!({ "selector": "*", "user_data": { "a": text } }));
+    let before = std::time::Instant::now();
+    assert_eq!(refused(&roster, plain), [""; 0]);
+    assert!(before.elapsed() < std::time::Duration::from_secs(20), "{:?}", before.elapsed());
+}
+
 /// A layer as large as one may be, of one text over and over, deep inside its maps.
 fn large(name: &str, field: &str, unit: &str, depth: usize, flags: [bool; 3]) -> Resource {
     let [openchami, client_templates, parts] = flags;

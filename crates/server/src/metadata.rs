@@ -25,6 +25,7 @@ use rustls_pki_types::CertificateDer;
 
 use crate::boot::Boot;
 use crate::route::{Plane, Route, with_state};
+use crate::whole_site::Turns;
 
 pub use hoist_metadata::{Mode, Unknown};
 pub use providers::Providers;
@@ -50,6 +51,8 @@ pub struct Metadata {
     counts: Arc<seed::Counts>,
     /// For previews.
     renderer: Arc<Renderer>,
+    /// Of people who look at layers and previews.
+    turns: Turns,
 }
 
 /// Open to everybody, unless the site has locked it.
@@ -70,6 +73,7 @@ impl Metadata {
             unknown,
             counts: Arc::default(),
             renderer: Arc::default(),
+            turns: Turns::default(),
         }
     }
 }
