@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use hoist_inventory::roster::{Delta, Incarnation, Roster};
 use hoist_inventory::{Resource, ResourceKey};
-use hoist_metadata::{Document, Layers, Made, Rendered, Renderer, Resolve, Secrets, With, render};
+use hoist_metadata::{
+    Basis, Document, Layers, Made, Rendered, Renderer, Resolve, Secrets, With, render,
+};
 use hoist_model::{Document as Declared, MetadataLayer, Node, NodeId, Secret, Spec};
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -484,21 +486,132 @@ fn a_template_that_fails_gives_the_last_good_documents_or_none_of_its_layer() {
     assert!(!made(&renderer, &moved, "n1").stale);
 }
 
+/// Documents of nodes as somebody keeps them.
+#[derive(Default)]
+struct Keeper {
+    renderer: Renderer,
+    kept: std::collections::HashMap<NodeId, (Basis, hoist_metadata::Documents)>,
+}
+
+impl Keeper {
+    /// What is served to a node, and whether it had to be made.
+    fn serve(
+        &mut self,
+        roster: &Arc<Roster>,
+        node: &Arc<Node>,
+    ) -> (hoist_metadata::Documents, bool) {
+        let picture = self.renderer.picture(roster);
+        if let Some((basis, documents)) = self.kept.get(&node.id)
+            && self.renderer.bears(roster, basis, node)
+        {
+            return (documents.clone(), false);
+        }
+        let made = self.renderer.documents(&picture, node, "t0k");
+        self.kept.insert(node.id, (picture.basis(node), made.documents.clone()));
+        (made.documents, true)
+    }
+
+    /// The nodes that something was made for.
+    fn serve_all(&mut self, roster: &Arc<Roster>) -> Vec<String> {
+        let nodes = roster.nodes().filter(|node| self.serve(roster, node).1);
+        nodes.map(|node| node.name.to_string()).collect()
+    }
+}
+
 #[test]
-fn pictures_are_the_same_as_long_as_the_rules_are() {
+fn what_was_made_holds_until_something_that_it_depends_on_changes() {
     let roster = site(vec![layer("site", json!({ "selector": "*", "user_data": { "a": 1 } }))]);
-    let renderer = Renderer::default();
-    let first = renderer.picture(&roster).number();
-    let state = hoist_model::BootState::new(
-        roster.by_name("n1").expect("a node").id,
-        "test",
-        Timestamp::UNIX_EPOCH,
-    );
-    let booted = after(&roster, vec![Resource::BootState(Arc::new(state))], vec![]);
-    assert_eq!(renderer.picture(&booted).number(), first);
-    let changed = after(&booted, vec![layer("site", json!({ "selector": "*" }))], vec![]);
-    assert_ne!(renderer.picture(&changed).number(), first);
-    assert!(made(&renderer, &changed, "n1").documents.user_data.is_empty());
+    let mut keeper = Keeper::default();
+    assert_eq!(keeper.serve_all(&roster), ["n1", "n2"]);
+    let node = roster.by_name("n1").expect("a node");
+    let state = hoist_model::BootState::new(node.id, "test", Timestamp::UNIX_EPOCH);
+    let roster = after(&roster, vec![Resource::BootState(Arc::new(state))], vec![]);
+    assert_eq!(keeper.serve_all(&roster), [""; 0]);
+    let roster = after(&roster, vec![resource("Node", "n2", json!({ "nid": 9 }))], vec![]);
+    assert_eq!(keeper.serve_all(&roster), ["n2"]);
+    let roster = after(&roster, vec![resource("Node", "n3", json!({}))], vec![]);
+    assert_eq!(keeper.serve_all(&roster), ["n3"]);
+    let gone = ResourceKey::Node(roster.by_name("n3").expect("a node").id);
+    let roster = after(&roster, vec![], vec![gone]);
+    assert_eq!(keeper.serve_all(&roster), [""; 0]);
+    let roster = Arc::new(roster.folded());
+    assert_eq!(keeper.serve_all(&roster), [""; 0]);
+    // Who is in a group may change with any node; most do not.
+    let first = json!({ "selector": "first(*)" });
+    let roster = after(&roster, vec![resource("Group", "default/first", first)], vec![]);
+    assert_eq!(keeper.serve_all(&roster), ["n1", "n2"]);
+    let roster = after(&roster, vec![resource("Node", "n3", json!({ "nid": 1 }))], vec![]);
+    assert_eq!(keeper.serve_all(&roster), ["n1", "n3"]);
+    let roster = after(&roster, vec![layer("site", json!({ "selector": "*" }))], vec![]);
+    assert_eq!(keeper.serve_all(&roster), ["n1", "n2", "n3"]);
+}
+
+/// Something that may happen to a site of four nodes.
+fn any_change() -> impl Strategy<Value = (Vec<Resource>, Vec<ResourceKey>)> {
+    let name = || proptest::sample::select(vec!["n1", "n2", "n3", "n4"]);
+    let node = (name(), 0..3_u32, any::<[bool; 3]>()).prop_map(|(name, nid, [gpu, role, rack])| {
+        let groups: &[&str] = if gpu { &["gpu"] } else { &[] };
+        let mut spec = json!({
+            "groups": groups,
+            "interfaces": [{ "name": "eth0", "mac": format!("02:00:00:00:00:0{}", &name[1..]),
+                "addresses": [format!("10.0.{nid}.1/24")], "network": "mgmt" }],
+        });
+        if nid > 0 {
+            // As in a real site, no two have the same.
+            spec["nid"] = json!(nid * 10 + name[1..].parse::<u32>().expect("a number"));
+        }
+        if role {
+            spec["role"] = json!("compute");
+        }
+        if rack {
+            spec["labels"] = json!({ "rack": "r1" });
+        }
+        (vec![resource("Node", name, spec)], vec![])
+    });
+    let gone = name().prop_map(|name| {
+        let Resource::Node(node) = resource("Node", name, json!({})) else { unreachable!() };
+        (vec![], vec![ResourceKey::Node(node.id)])
+    });
+    let selectors = vec!["compute", "first(*)", "label:rack=r1", "first(role:compute)", "node:n1"];
+    let group = (proptest::sample::select(selectors), 0..3).prop_map(|(selector, priority)| {
+        let spec = json!({ "selector": selector, "priority": priority, "description": selector });
+        (vec![resource("Group", "default/some", spec)], vec![])
+    });
+    let selectors = vec!["*", "group:gpu", "group:some", "node:n2", "partition:default"];
+    let layers = (proptest::sample::select(selectors), any::<[bool; 3]>(), 0..3);
+    let layers = layers.prop_map(|(selector, [network, openchami, template], n)| {
+        let text = if template { "{{ node.groups | length }} {{ node.ip }}" } else { "text" };
+        let spec = json!({
+            "selector": selector, "network_config": network, "openchami": openchami,
+            "user_data": { format!("k{n}"): text },
+        });
+        (vec![layer(&format!("l{n}"), spec)], vec![])
+    });
+    let network = (0..3).prop_map(|n| {
+        let subnet = json!({ "cidr": "10.0.1.0/24", "gateway": format!("10.0.1.25{n}") });
+        let spec = json!({ "subnets": [subnet], "ntp": [format!("10.0.0.{n}")] });
+        (vec![resource("Network", "mgmt", spec)], vec![])
+    });
+    prop_oneof![3 => node, 1 => gone, 1 => group, 2 => layers, 1 => network]
+}
+
+proptest! {
+    #[test]
+    fn after_any_change_a_node_is_served_what_would_be_made_now(
+        changes in proptest::collection::vec(any_change(), 1..24)
+    ) {
+        let mut roster = site(vec![]);
+        let mut keeper = Keeper::default();
+        for (puts, deletes) in changes {
+            roster = after(&roster, puts, deletes);
+            for node in roster.nodes() {
+                let fresh = Renderer::default();
+                let fresh = fresh.documents(&fresh.picture(&roster), node, "t0k");
+                prop_assert!(fresh.failed.is_empty(), "{:?}", fresh.failed);
+                prop_assert_eq!(keeper.serve(&roster, node).0, fresh.documents);
+            }
+        }
+    }
 }
 
 #[test]

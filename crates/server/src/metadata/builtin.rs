@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use hoist_inventory::Roster;
 use hoist_metadata::provider::{Given, Missing, Served};
-use hoist_metadata::{MetadataProvider, Renderer, SeedRef, SiteKey};
+use hoist_metadata::{Basis, MetadataProvider, Renderer, SeedRef, SiteKey};
 use hoist_model::{Node, NodeId};
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 
@@ -36,15 +36,15 @@ pub(super) struct Builtin(Arc<Inner>);
 struct Inner {
     key: SiteKey,
     renderer: Renderer,
-    kept: Kept<Rendered>,
+    kept: Kept<Arc<Rendered>>,
     turns: Arc<Semaphore>,
     under_way: UnderWay,
 }
 
-/// The documents of one node on one picture of the layers.
-#[derive(Debug, Clone)]
+/// The documents of one node, and what they were made from.
+#[derive(Debug)]
 struct Rendered {
-    picture: u64,
+    basis: Basis,
     served: Arc<Served>,
 }
 
@@ -94,26 +94,26 @@ impl Builtin {
 }
 
 impl Inner {
-    fn kept(&self, roster: &Roster, node: &Node) -> Option<Arc<Served>> {
-        let picture = self.renderer.known(roster)?;
-        let kept = self.kept.get(node.id).filter(|kept| kept.picture == picture)?;
-        Some(kept.served)
+    fn kept(&self, roster: &Roster, node: &Arc<Node>) -> Option<Arc<Served>> {
+        let kept = self.kept.get(node.id)?;
+        let current = self.renderer.bears(roster, &kept.basis, node);
+        current.then(|| Arc::clone(&kept.served))
     }
 
-    fn render(&self, roster: &Arc<Roster>, node: &Node) -> Arc<Served> {
-        // Somebody else may have done it meanwhile.
+    fn render(&self, roster: &Arc<Roster>, node: &Arc<Node>) -> Arc<Served> {
+        let picture = self.renderer.picture(roster);
+        // Made by somebody else meanwhile, or for another roster and still good.
         if let Some(served) = self.kept(roster, node) {
             return served;
         }
-        let picture = self.renderer.picture(roster);
         let token = self.key.seed(node.id, node.generation);
         let made = self.renderer.documents(&picture, node, token.as_str());
         if !made.failed.is_empty() {
             metrics::counter!("hoist_metadata_failures_total").increment(1);
         }
         let served = Arc::new(Served::new(made.documents));
-        let rendered = Rendered { picture: picture.number(), served: Arc::clone(&served) };
-        self.kept.put(node.id, rendered, served.size());
+        let rendered = Rendered { basis: picture.basis(node), served: Arc::clone(&served) };
+        self.kept.put(node.id, Arc::new(rendered), served.size());
         served
     }
 }
@@ -158,7 +158,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use hoist_inventory::Resource;
-    use hoist_inventory::roster::Incarnation;
+    use hoist_inventory::roster::{Delta, Incarnation};
     use hoist_metadata::Document;
     use tokio::time::Instant;
 
@@ -203,6 +203,29 @@ mod tests {
         let served = here(builtin.documents(&roster, &node, FROM).await);
         assert!(!served.get(Document::MetaData).is_empty());
         assert_eq!(builtin.at_once(&roster, &node), Some(Given::Here(served)));
+    }
+
+    #[tokio::test]
+    async fn an_edit_of_another_node_leaves_what_is_kept() {
+        let (builtin, (roster, node)) = (builtin(), roster());
+        let served = here(builtin.documents(&roster, &node, FROM).await);
+        let other =
+            Node { id: NodeId::from_bits(2), name: "n2".parse().unwrap(), ..(*node).clone() };
+        let put = |node: &Node| {
+            let puts = vec![Resource::Node(Arc::new(node.clone()))];
+            let delta = Delta { revision: 2, horizon: 0, puts, deletes: Vec::new() };
+            Arc::new(roster.apply(delta))
+        };
+        let edited = put(&other);
+        // The lane cannot know it before somebody has looked.
+        assert_eq!(builtin.at_once(&edited, &node), None);
+        let again = here(builtin.documents(&edited, &node, FROM).await);
+        assert!(Arc::ptr_eq(&again, &served));
+        assert_eq!(builtin.at_once(&edited, &node), Some(Given::Here(served)));
+        let renamed = put(&Node { name: "n3".parse().unwrap(), ..(*node).clone() });
+        let node = Arc::clone(renamed.by_id(node.id).unwrap());
+        let told = here(builtin.documents(&renamed, &node, FROM).await);
+        assert!(String::from_utf8_lossy(told.get(Document::MetaData)).contains("hostname: n3"));
     }
 
     #[tokio::test]
