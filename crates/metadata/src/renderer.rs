@@ -199,17 +199,30 @@ impl Renderer {
         for Failed { layer, at, reason } in &failed {
             tracing::warn!(node = %node.name, %layer, %at, %reason, "a metadata layer fails");
         }
-        // What was good for another generation or in other layers is not this node's any more.
-        let kept = good.by_node.get(&node.id);
-        let kept = kept.filter(|one| one.stands_for(node, &sources(), &failed));
+        let kept = good.instead(node, &sources(), &failed);
         let stale = kept.is_some();
-        let documents = kept.map_or(documents, |one| one.documents.clone());
-        Made { documents, failed, stale }
+        Made { documents: kept.unwrap_or(documents), failed, stale }
+    }
+
+    /// What a node is served in place of a rendering in which layers failed.
+    pub fn last_good(
+        &self,
+        picture: &Picture,
+        node: &Node,
+        failed: &[Failed],
+    ) -> Option<Documents> {
+        if failed.is_empty() {
+            return None;
+        }
+        let speaking = picture.layers.of_node(&picture.roster, node);
+        let sources: Vec<_> = speaking.iter().map(|layer| Arc::clone(&layer.source)).collect();
+        let good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
+        good.instead(node, &sources, failed)
     }
 
     /// A rendering that is remembered nowhere: with secrets, or for a preview.
-    pub fn render(&self, roster: &Arc<Roster>, node: &Node, with: With<'_>) -> Rendered {
-        render(roster, &self.picture(roster).layers, node, with)
+    pub fn render(&self, picture: &Picture, node: &Node, with: With<'_>) -> Rendered {
+        render(&picture.roster, &picture.layers, node, with)
     }
 
     /// How many renderings failed in part, since the start.
@@ -219,6 +232,17 @@ impl Renderer {
 }
 
 impl Good {
+    /// What was good for another generation or in other layers is not this node's any more.
+    fn instead(
+        &self,
+        node: &Node,
+        now: &[Arc<MetadataLayer>],
+        failed: &[Failed],
+    ) -> Option<Documents> {
+        let kept = self.by_node.get(&node.id).filter(|one| one.stands_for(node, now, failed));
+        kept.map(|one| one.documents.clone())
+    }
+
     fn keep(&mut self, node: NodeId, one: GoodOne) {
         self.bytes += size_of(&one.documents);
         match self.by_node.insert(node, one) {

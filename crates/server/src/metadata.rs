@@ -19,7 +19,7 @@ mod seed;
 use std::sync::Arc;
 
 use hoist_api::admin::Context;
-use hoist_metadata::{LayerRule, MetadataProvider, Renderer, SiteKey};
+use hoist_metadata::{LayerRule, SiteKey};
 use hoist_model::GroupKey;
 use rustls_pki_types::CertificateDer;
 
@@ -46,11 +46,9 @@ pub struct MetadataSettings {
 pub struct Metadata {
     boot: Boot,
     key: SiteKey,
-    provider: Arc<dyn MetadataProvider>,
+    provider: Arc<Providers>,
     unknown: Unknown,
     counts: Arc<seed::Counts>,
-    /// For previews.
-    renderer: Arc<Renderer>,
     /// Of people who look at layers and previews.
     turns: Turns,
 }
@@ -59,12 +57,7 @@ pub struct Metadata {
 const OPEN: Plane = Plane::Lockable { context: Context::Metadata };
 
 impl Metadata {
-    pub fn new(
-        boot: &Boot,
-        key: SiteKey,
-        provider: Arc<dyn MetadataProvider>,
-        unknown: Unknown,
-    ) -> Self {
+    pub fn new(boot: &Boot, key: SiteKey, provider: Arc<Providers>, unknown: Unknown) -> Self {
         boot.registry.add_rule(Arc::new(LayerRule));
         Self {
             boot: boot.clone(),
@@ -72,7 +65,6 @@ impl Metadata {
             provider,
             unknown,
             counts: Arc::default(),
-            renderer: Arc::default(),
             turns: Turns::default(),
         }
     }

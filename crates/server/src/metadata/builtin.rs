@@ -35,7 +35,7 @@ pub(super) struct Builtin(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     key: SiteKey,
-    renderer: Renderer,
+    renderer: Arc<Renderer>,
     kept: Kept<Arc<Rendered>>,
     turns: Arc<Semaphore>,
     under_way: UnderWay,
@@ -69,10 +69,10 @@ impl UnderWay {
 }
 
 impl Builtin {
-    pub(super) fn new(key: SiteKey) -> Self {
+    pub(super) fn new(key: SiteKey, renderer: Arc<Renderer>) -> Self {
         Self(Arc::new(Inner {
             key,
-            renderer: Renderer::default(),
+            renderer,
             kept: Kept::new(ROOM),
             turns: Arc::new(Semaphore::new(AT_ONCE)),
             under_way: UnderWay::default(),
@@ -168,7 +168,7 @@ mod tests {
 
     fn builtin() -> Builtin {
         let dir = tempfile::tempdir().unwrap();
-        Builtin::new(super::super::key::open(dir.path()).unwrap())
+        Builtin::new(super::super::key::open(dir.path()).unwrap(), Arc::default())
     }
 
     fn roster() -> (Arc<Roster>, Arc<Node>) {

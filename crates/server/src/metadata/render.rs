@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
 use hoist_api::inventory::Listing;
@@ -14,7 +15,9 @@ use hoist_api::metadata::{
 };
 use hoist_inventory::Roster;
 use hoist_metadata::layers::nodes_of;
-use hoist_metadata::{Document, Failed, Layers, Rendered, Renderer, Secrets, With};
+use hoist_metadata::{
+    Document, Documents, Failed, Layers, Mode, Rendered, Renderer, Secrets, With,
+};
 use hoist_model::{Name, Node};
 use serde::Deserialize;
 
@@ -61,7 +64,8 @@ impl Metadata {
         work: impl FnOnce(&Renderer, &Arc<Roster>) -> T + Send + 'static,
     ) -> Result<T, Failure> {
         let turn = self.turns.take().await?;
-        let (renderer, roster) = (Arc::clone(&self.renderer), self.boot.registry.roster());
+        let renderer = Arc::clone(self.provider.renderer());
+        let roster = self.boot.registry.roster();
         let work = tokio::task::spawn_blocking(move || {
             let made = work(&renderer, &roster);
             drop(turn);
@@ -126,13 +130,35 @@ async fn render(
     Query(query): Query<RenderQuery>,
 ) -> Result<Json<Rendering>, Failure> {
     let wanted = query.doc.as_deref().map(document).transpose()?;
+    let (provider, key) = (Arc::clone(&metadata.provider), metadata.key.clone());
     let rendered = metadata.aside(move |renderer, roster| {
         let node = find_node(roster, &sight(&principal, roster), &node)?;
         let with = With { token: TOKEN, secrets: Secrets::Redact, trace: query.trace.0 };
-        let rendered = renderer.render(roster, node, with);
-        Ok(rendering(roster, node, rendered, wanted))
+        let picture = renderer.picture(roster);
+        let mut rendered = renderer.render(&picture, node, with);
+        let instead = renderer.last_good(&picture, node, &rendered.failed);
+        let stale = instead.is_some();
+        if let Some(documents) = instead {
+            let token = key.seed(node.id, node.generation);
+            rendered.documents = without(&documents, token.as_str());
+            rendered.trace.clear();
+        }
+        let shown = rendering(roster, node, rendered, wanted, provider.mode_of(roster, node));
+        Ok(Rendering { stale, ..shown })
     });
     rendered.await?.map(Json)
+}
+
+/// Documents as they are served, but for the token in them.
+fn without(documents: &Documents, token: &str) -> Documents {
+    let shown =
+        |document: &Bytes| Bytes::from(String::from_utf8_lossy(document).replace(token, TOKEN));
+    Documents {
+        meta_data: shown(&documents.meta_data),
+        user_data: shown(&documents.user_data),
+        vendor_data: shown(&documents.vendor_data),
+        network_config: shown(&documents.network_config),
+    }
 }
 
 fn document(word: &str) -> Result<Document, Failure> {
@@ -151,6 +177,7 @@ fn rendering(
     node: &Node,
     rendered: Rendered,
     wanted: Option<Document>,
+    mode: &Mode,
 ) -> Rendering {
     let is_wanted = |document: Document| wanted.is_none_or(|wanted| wanted == document);
     let documents = Document::ALL.into_iter().filter(|document| is_wanted(*document));
@@ -170,6 +197,9 @@ fn rendering(
         node: node.name.clone(),
         id: node.id,
         revision: roster.revision(),
+        mode: mode.to_string(),
+        elsewhere: mode.elsewhere(node),
+        stale: false,
         layers: rendered.layers.iter().filter_map(|name| used(roster, name)).collect(),
         documents: documents.collect(),
         trace: trace.collect(),
