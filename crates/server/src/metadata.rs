@@ -22,13 +22,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hoist_api::admin::Context;
-use hoist_metadata::{LayerRule, MetadataProvider, Renderer, SiteKey};
+use hoist_metadata::{LayerRule, SiteKey};
 use hoist_model::GroupKey;
 use rustls_pki_types::CertificateDer;
 use secrecy::SecretString;
 
 use crate::boot::Boot;
 use crate::route::{Plane, Route, with_state};
+use crate::whole_site::Turns;
 
 use agent::Unlock;
 use secrets::Vault;
@@ -54,11 +55,11 @@ pub struct MetadataSettings {
 pub struct Metadata {
     boot: Boot,
     key: SiteKey,
-    provider: Arc<dyn MetadataProvider>,
+    provider: Arc<Providers>,
     unknown: Unknown,
     counts: Arc<seed::Counts>,
-    /// For previews.
-    renderer: Arc<Renderer>,
+    /// Of people who look at layers and previews.
+    turns: Turns,
     unlock: Arc<Unlock>,
 }
 
@@ -69,7 +70,7 @@ impl Metadata {
     pub fn new(
         boot: &Boot,
         key: SiteKey,
-        provider: Arc<dyn MetadataProvider>,
+        provider: Arc<Providers>,
         unknown: Unknown,
         vault: Vault,
     ) -> Self {
@@ -81,7 +82,7 @@ impl Metadata {
             provider,
             unknown,
             counts: Arc::default(),
-            renderer: Arc::default(),
+            turns: Turns::default(),
         }
     }
 }

@@ -207,11 +207,13 @@ impl Metadata {
         node: &Arc<Node>,
     ) -> Result<Rendered, Failure> {
         let token = self.key.seed(node.id, node.generation);
-        let (renderer, vault) = (Arc::clone(&self.renderer), Arc::clone(&self.unlock.vault));
+        let (renderer, vault) =
+            (Arc::clone(self.provider.renderer()), Arc::clone(&self.unlock.vault));
         let (roster, node) = (Arc::clone(roster), Arc::clone(node));
         let rendering = tokio::task::spawn_blocking(move || {
             let secrets = Secrets::Resolve(vault.as_ref());
-            renderer.render(&roster, &node, With { token: token.as_str(), secrets, trace: false })
+            let picture = renderer.picture(&roster);
+            renderer.render(&picture, &node, With { token: token.as_str(), secrets, trace: false })
         });
         rendering.await.map_err(|_| Failure::new(Code::Internal, "the documents cannot be made"))
     }
