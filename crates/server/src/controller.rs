@@ -5,13 +5,14 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use hoist_inventory::import::Importer;
 use hoist_inventory::registry::{Brake, LoadError, LoadedFrom};
 use hoist_inventory::source::SourceError;
 use hoist_inventory::{Registry, States, controllers, last_good};
-use hoist_metadata::MetadataProvider;
+use hoist_metadata::{MetadataProvider, SiteKey};
 use hoist_store::url::Address;
 use hoist_store::{Store, StoreError};
 use jiff::Timestamp;
@@ -169,6 +170,13 @@ impl Controller {
             None => None,
         };
         let key = metadata::key::open(data_dir.path())?;
+        // Without the store it is compared as soon as that is back.
+        if registry.contact().loaded_from == LoadedFrom::Store {
+            let alone = backend == "embedded";
+            let store = registry.store().as_ref();
+            metadata::key::settle(store, &key, data_dir.path(), alone).await?;
+        }
+        let shared_key = key.clone();
         let providers = Arc::new(Providers::new(&key, &config.metadata)?);
         let unknown = config.metadata.unknown;
         let vault = Vault::new(data_dir.path(), config.metadata.variables);
@@ -213,12 +221,12 @@ impl Controller {
             .await?;
         let inventory = receiver.recv().expect("a started server has made its routes");
         let controller = Self { running, data_dir, registry, inventory };
-        controller.start_background(states, source);
+        controller.start_background(states, source, shared_key);
         controller.announce();
         Ok(controller)
     }
 
-    fn start_background(&self, states: States, source: Option<Source>) {
+    fn start_background(&self, states: States, source: Option<Source>, key: SiteKey) {
         let chassis = self.running.chassis();
         let (tasks, stop) = (&chassis.tasks, chassis.tasks.stopping());
         tasks.spawn("follow", self.registry.clone().follow(stop.clone()));
@@ -233,6 +241,10 @@ impl Controller {
         let (store, clock) = (Arc::clone(&chassis.store), Arc::clone(&chassis.clock));
         tasks.spawn("registration", registration::keep(store, clock, stop.clone()));
         check_freshness(chassis, &self.registry);
+        let differs = Arc::new(AtomicBool::new(false));
+        metadata::key::check(&chassis.readiness, Arc::clone(&differs));
+        let store = Arc::clone(&chassis.store);
+        tasks.spawn("site key", metadata::key::watch(store, key, differs, stop.clone()));
     }
 
     fn announce(&self) {

@@ -6,6 +6,7 @@ mod site;
 
 mod conformance;
 mod elsewhere;
+mod keys;
 mod layers;
 mod openchami;
 mod phone_home;
