@@ -169,13 +169,7 @@ impl Controller {
             Some(config) => Some(Box::pin(open_source(config, &registry, &states)).await?),
             None => None,
         };
-        let key = metadata::key::open(data_dir.path())?;
-        // Without the store it is compared as soon as that is back.
-        if registry.contact().loaded_from == LoadedFrom::Store {
-            let alone = backend == "embedded";
-            let store = registry.store().as_ref();
-            metadata::key::settle(store, &key, data_dir.path(), alone).await?;
-        }
+        let key = open_key(&data_dir, &registry, backend).await?;
         let shared_key = key.clone();
         let providers = Arc::new(Providers::new(&key, &config.metadata)?);
         let unknown = config.metadata.unknown;
@@ -300,6 +294,20 @@ async fn open_source(
     let (source, options) = (config.open().await?, config.reconcile.clone());
     let importer = Importer::new(registry, states, source, options, config.every);
     Ok(Source { url: config.url(), importer })
+}
+
+/// Without the store it is compared as soon as that is back.
+async fn open_key(
+    data_dir: &DataDir,
+    registry: &Registry,
+    backend: &str,
+) -> Result<SiteKey, KeyError> {
+    let key = metadata::key::open(data_dir.path())?;
+    if registry.contact().loaded_from == LoadedFrom::Store {
+        let (store, alone) = (registry.store().as_ref(), backend == "embedded");
+        metadata::key::settle(store, &key, data_dir.path(), alone).await?;
+    }
+    Ok(key)
 }
 
 /// From the store if it answers, else from the last-good copy.
