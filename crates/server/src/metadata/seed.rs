@@ -202,6 +202,12 @@ impl Metadata {
                 self.counts.served.increment(1);
                 respond(&served, document, headers)
             }
+            Ok(Given::Stale { served, age }) => {
+                self.counts.served.increment(1);
+                let mut response = respond(&served, document, headers);
+                response.headers_mut().insert(header::AGE, age.as_secs().into());
+                response
+            }
             Ok(Given::Elsewhere(url)) => {
                 self.counts.redirected.increment(1);
                 redirect(&format!("{url}/{document}"))
