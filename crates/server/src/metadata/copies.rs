@@ -185,7 +185,9 @@ fn look(dir: &Path) -> io::Result<Index> {
     }
     found.sort();
     let mut index = Index::default();
-    found.into_iter().for_each(|(_, node, bytes)| index.put(node, bytes));
+    for (_, node, bytes) in found {
+        index.put(node, bytes);
+    }
     Ok(index)
 }
 
