@@ -390,12 +390,11 @@ pub fn written_key(key: &str) -> String {
 fn steps(way: &str) -> Option<Vec<Step>> {
     let (mut steps, mut rest) = (Vec::new(), way);
     loop {
-        let (step, after) = match rest.strip_prefix('"') {
-            Some(inside) => quoted(inside)?,
-            None => {
-                let (key, after) = rest.split_at(rest.find('.').unwrap_or(rest.len()));
-                (Step { key: key.to_owned(), quoted: false }, after)
-            }
+        let (step, after) = if let Some(inside) = rest.strip_prefix('"') {
+            quoted(inside)?
+        } else {
+            let (key, after) = rest.split_at(rest.find('.').unwrap_or(rest.len()));
+            (Step { key: key.to_owned(), quoted: false }, after)
         };
         if step.key.is_empty() && !step.quoted {
             return None;
