@@ -39,8 +39,8 @@ pub(super) enum Asking<'r> {
     Node(&'r Arc<Node>),
     /// In no node, or in one that is disabled.
     Nobody,
-    /// Its token is another node's, or of before.
-    WrongToken(&'r Arc<Node>),
+    /// Its token is another node's, or of before. Nobody is told whether the id is one at all.
+    WrongToken(Option<&'r Arc<Node>>),
     /// Several nodes have its address.
     Several,
 }
@@ -149,11 +149,12 @@ pub(super) fn with_token<'r>(
     node: &str,
     token: &str,
 ) -> Asking<'r> {
-    let node = node.parse::<NodeId>().ok().and_then(|id| roster.by_id(id));
-    match node.filter(|node| node.spec.enabled) {
-        None => Asking::Nobody,
-        Some(node) if key.is_seed(node, token) => Asking::Node(node),
-        Some(node) => Asking::WrongToken(node),
+    match node.parse::<NodeId>().ok().and_then(|id| roster.by_id(id)) {
+        Some(node) if !key.is_seed(node, token) => Asking::WrongToken(Some(node)),
+        Some(node) if node.spec.enabled => Asking::Node(node),
+        Some(_) => Asking::Nobody,
+        // Ids are given once: whoever waited for a removed node would wait for ever.
+        None => Asking::WrongToken(None),
     }
 }
 
@@ -252,8 +253,8 @@ impl Metadata {
                 self.counts.refused.increment(1);
                 if self.may_tell() {
                     tracing::warn!(
-                        node = %node.name, %from,
-                        "a seed was asked for with a token that is not the node's, or an old one"
+                        node = node.map(|node| node.name.as_str()), %from,
+                        "a seed was asked for with a token of another node, or an old one"
                     );
                 }
                 let code = match policy {
