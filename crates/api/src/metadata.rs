@@ -27,13 +27,25 @@ pub struct Rendering {
     pub node: Name,
     pub id: NodeId,
     pub revision: u64,
+    /// Who gives the node its documents: `builtin`, `external`, `redirect`, `proxy` or `none`. With
+    /// another one than `builtin`, what is shown is what hoist would say, and not what it is told.
+    #[serde(default)]
+    pub mode: String,
+    /// Where they come from instead: a URL, or the argument on the kernel's command line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elsewhere: Option<String>,
+    /// Layers fail, and the documents are those that the node is served instead: the last ones in
+    /// which nothing failed. They have no trace.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stale: bool,
     /// The layers that speak of the node; later ones go over earlier ones.
     pub layers: Vec<UsedLayer>,
     pub documents: Vec<RenderedDocument>,
     /// Where every key comes from, if that was asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub trace: Vec<TracedKey>,
-    /// Layers that are left out because something in them fails for this node.
+    /// Layers in which something fails for this node. They are left out, unless the documents are
+    /// `stale`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<FailedLayer>,
 }

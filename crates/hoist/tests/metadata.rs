@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use hoist_model::Exit;
 use hoist_server::controller::{Config, Controller};
+use hoist_server::metadata::Mode;
 use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const SITE: &str = "\
 api: hoist/v1
@@ -29,19 +31,24 @@ spec:
 ";
 
 struct Site {
-    _controller: Controller,
+    controller: Controller,
     data_dir: PathBuf,
     dir: tempfile::TempDir,
 }
 
 impl Site {
     async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
         let dir = tempfile::tempdir().expect("a directory for temporary files");
         let data_dir = dir.path().join("data");
         let mut config = Config::new(&data_dir);
         config.listen = Some("127.0.0.1:0".parse().expect("an address"));
+        change(&mut config);
         let controller = Controller::start(config).await.expect("the controller starts");
-        let site = Self { _controller: controller, data_dir, dir };
+        let site = Self { controller, data_dir, dir };
         let file = site.file("site.yaml", SITE);
         site.ends(Exit::Done, &["apply", "-f", &file]).await;
         site
@@ -66,6 +73,19 @@ impl Site {
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(i32::from(exit.code())), "{words:?}: {text}{told}");
         (text, told)
+    }
+
+    /// What a node is told.
+    async fn fetch(&self, path: &str) -> String {
+        let addr = self.controller.plain_addr().expect("an address");
+        let mut stream = tokio::net::TcpStream::connect(addr).await.expect("it listens");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("it answers");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        body.to_owned()
     }
 
     async fn does(&self, words: &[&str]) -> String {
@@ -101,6 +121,50 @@ async fn what_a_node_is_told_is_printed_with_where_it_comes_from() {
     let (_, told) = site.ends(Exit::Failed, &["metadata", "show", "none"]).await;
     assert!(told.contains("hoist metadata list"), "{told}");
     site.ends(Exit::Usage, &["metadata", "render", "n1", "--doc", "x"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_node_is_served_instead_is_printed_and_said() {
+    let site = Site::start().await;
+    let node = |labels: &str| {
+        let text = format!(
+            "api: hoist/v1\nkind: Node\nname: n1\nspec:\n  labels: {labels}\n  \
+             interfaces: [{{name: eth0, mac: '52:54:00:00:00:01', addresses: [10.1.0.1/16]}}]\n"
+        );
+        site.file("node.yaml", &text)
+    };
+    let rack = site.file(
+        "rack.yaml",
+        "api: hoist/v1\nkind: MetadataLayer\nname: rack\nspec:\n  selector: node:n1\n  \
+         vendor_data: {motd: '{{ node.labels.rack }}'}\n",
+    );
+    site.does(&["apply", "-f", &node("{rack: r1}"), "-f", &rack]).await;
+    // The node asks for it once.
+    let roster = site.controller.registry().roster();
+    let id = roster.by_name("n1").expect("a node").id;
+    let key = hoist_server::metadata::key::open(&site.data_dir).expect("the site's key");
+    let path = format!("/meta/v1/seed/{id}/{}/vendor-data", key.seed(id, 0).as_str());
+    let told = site.fetch(&path).await;
+    assert!(told.contains("motd: r1"), "{told}");
+
+    site.does(&["apply", "-f", &node("{}")]).await;
+    let render = ["metadata", "render", "n1", "--doc", "vendor-data"];
+    let (text, warned) = site.ends(Exit::Done, &render).await;
+    assert_eq!(text, told);
+    assert!(warned.contains("layer `rack` fails: vendor_data.motd"), "{warned}");
+    assert!(warned.contains("is served these, the last documents"), "{warned}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn documents_from_elsewhere_are_said_to_be_that() {
+    let site = Site::start_with(|config| {
+        let mode = Mode::parse("proxy", Some("http://127.0.0.1:9/{name}"), "");
+        config.metadata.mode = mode.expect("a mode");
+    })
+    .await;
+    let (text, warned) = site.ends(Exit::Done, &["metadata", "render", "n1"]).await;
+    assert!(text.contains("#cloud-config"), "{text}");
+    assert!(warned.contains("elsewhere (proxy: http://127.0.0.1:9/n1)"), "{warned}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -296,7 +296,7 @@ impl Registry {
     ) -> Result<Written, WriteError> {
         if terms.dry_run {
             let roster = self.roster();
-            let plan = self.plan(&roster, terms, &mut draft)?;
+            let plan = self.plan(&roster, terms, &mut draft).await?;
             commit.review(&roster, &plan)?;
             return Ok(self.written(&roster, roster.revision(), plan));
         }
@@ -306,7 +306,7 @@ impl Registry {
         }
         for attempt in 0..ATTEMPTS {
             let roster = self.roster();
-            let plan = self.plan(&roster, terms, &mut draft)?;
+            let plan = self.plan(&roster, terms, &mut draft).await?;
             if plan.is_empty() {
                 return Ok(self.written(&roster, roster.revision(), plan));
             }
@@ -356,22 +356,22 @@ impl Registry {
         }
     }
 
-    /// Plans what `draft` says, and hears what other contexts say about it.
-    fn plan(
+    /// Plans what `draft` says, and hears what other contexts say about it. They may try it out on
+    /// every node, so they have a thread of their own for that.
+    async fn plan(
         &self,
-        roster: &Roster,
+        roster: &Arc<Roster>,
         terms: Terms,
         draft: &mut impl FnMut(&mut Draft<'_>) -> Result<(), WriteError>,
     ) -> Result<Plan, WriteError> {
-        let mut plan = plan(roster, terms, draft)?;
+        let plan = plan(roster, terms, draft)?;
         let rules = self.0.rules.read().unwrap_or_else(PoisonError::into_inner).clone();
-        for rule in rules {
-            let refusals = rule.judge(roster, &mut plan);
-            if !refusals.is_empty() {
-                return Err(WriteError::Refused(refusals));
-            }
+        if rules.is_empty() || plan.is_empty() {
+            return Ok(plan);
         }
-        Ok(plan)
+        let roster = Arc::clone(roster);
+        let judged = tokio::task::spawn_blocking(move || judge(&rules, &roster, plan)).await;
+        judged.unwrap_or_else(|died| std::panic::resume_unwind(died.into_panic()))
     }
 
     /// Takes a committed change into the roster.
@@ -387,6 +387,16 @@ impl Registry {
         self.0.contact.heard();
         self.0.published.send_replace(revision);
     }
+}
+
+fn judge(rules: &[Arc<dyn Rule>], roster: &Roster, mut plan: Plan) -> Result<Plan, WriteError> {
+    for rule in rules {
+        let refusals = rule.judge(roster, &mut plan);
+        if !refusals.is_empty() {
+            return Err(WriteError::Refused(refusals));
+        }
+    }
+    Ok(plan)
 }
 
 fn plan(

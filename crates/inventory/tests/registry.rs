@@ -1,12 +1,12 @@
 //! The registry on real stores: durable, one history, never empty by failure.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use hoist_inventory::plan::Reason;
+use hoist_inventory::plan::{Plan, Reason, Refusal, Rule};
 use hoist_inventory::record::revision_key;
 use hoist_inventory::registry::{Brake, LoadedFrom, Terms, WriteError, Written, mint_id};
-use hoist_inventory::{Registry, last_good, schema};
+use hoist_inventory::{Registry, Roster, last_good, schema};
 use hoist_model::document::{self, Document};
 use hoist_model::{Kind, Selector};
 use hoist_store::{Op, Store, StoreError, Txn};
@@ -94,6 +94,33 @@ async fn a_dry_run_writes_nothing() {
     assert_eq!(written.plan.puts.len(), 3);
     assert_eq!(registry.store().health().await.unwrap().revision, before);
     assert!(registry.roster().is_empty());
+}
+
+/// Has to think until it is told to stop.
+struct Slow(Mutex<mpsc::Receiver<()>>);
+
+impl Rule for Slow {
+    fn judge(&self, _: &Roster, _: &mut Plan) -> Vec<Refusal> {
+        let told = self.0.lock().unwrap().recv_timeout(Duration::from_secs(60));
+        told.expect("nobody else could do anything while a rule was thinking");
+        Vec::new()
+    }
+}
+
+/// There is one thread for everything that does not wait elsewhere.
+#[tokio::test(flavor = "current_thread")]
+async fn a_rule_that_takes_its_time_keeps_nobody_else_from_working() {
+    let registry = open(&Ground::new(Backend::Embedded)).await;
+    let (tell, told) = mpsc::channel();
+    registry.add_rule(Arc::new(Slow(Mutex::new(told))));
+    for dry_run in [true, false] {
+        let terms = Terms { dry_run, ..Terms::default() };
+        let writing = apply(&registry, terms, nodes(0..3, "compute"));
+        let other = async { tell.send(()).unwrap() };
+        let (written, ()) = tokio::join!(writing, other);
+        assert_eq!(written.unwrap().plan.puts.len(), 3);
+    }
+    assert_eq!(registry.roster().len(), 3);
 }
 
 #[tokio::test]

@@ -17,6 +17,11 @@ const FUEL: u64 = 10_000;
 pub const MAX_TEMPLATES: usize = 128;
 /// Longest text that a template makes.
 pub const MAX_TEXT: usize = 256 * 1024;
+/// Most that all templates of a layer are long, before anything is made of them: as much as a layer
+/// may have.
+pub const MAX_SOURCE: usize = hoist_model::metadata_layer::MAX_LAYER;
+/// Most that a layer says to one node, before it is written down.
+const MAX_SPOKEN: usize = crate::render::MAX_SAID;
 
 /// How templates begin. Comments (`{#`) alone make none: shells write `${#name}`.
 const MARKERS: [&str; 2] = ["{{", "{%"];
@@ -59,8 +64,6 @@ pub(crate) struct Said {
     pub(crate) user_data: Map<String, Value>,
     pub(crate) vendor_data: Map<String, Value>,
     pub(crate) parts: Vec<(PartOf, PartType, String)>,
-    /// About how much it is.
-    pub(crate) size: usize,
 }
 
 #[derive(Debug)]
@@ -79,6 +82,7 @@ impl Layer {
         let mut maker = Maker {
             templates: Templates::new(FUEL),
             count: 0,
+            source: 0,
             client: spec.client_templates,
             wrong: None,
         };
@@ -144,7 +148,6 @@ impl Layer {
         for (of, kind, content) in &self.parts {
             said.parts.extend(speaker.text(content)?.map(|text| (*of, *kind, text)));
         }
-        said.size = speaker.size;
         Ok(said)
     }
 
@@ -157,6 +160,8 @@ impl Layer {
 struct Maker {
     templates: Templates,
     count: usize,
+    /// Bytes of all templates so far.
+    source: usize,
     client: bool,
     wrong: Option<(String, String)>,
 }
@@ -207,6 +212,10 @@ impl Maker {
         if self.count > MAX_TEMPLATES {
             return self.wrong(at, format!("more than {MAX_TEMPLATES} texts are templates"));
         }
+        self.source += text.len();
+        if self.source > MAX_SOURCE {
+            return self.wrong(at, format!("its templates are longer than {MAX_SOURCE} bytes"));
+        }
         match self.templates.add(at.to_owned(), text.to_owned()) {
             Ok(()) => Piece::Template(at.to_owned()),
             Err(error) => self.wrong(at, error.to_string()),
@@ -239,7 +248,7 @@ impl<V: Serialize> Speaker<'_, V> {
         let mut map = Map::new();
         for (key, piece) in entries {
             if let Some(value) = self.value(piece)? {
-                self.size += key.len();
+                self.charge(key.len())?;
                 map.insert(key.clone(), value);
             }
         }
@@ -250,14 +259,14 @@ impl<V: Serialize> Speaker<'_, V> {
     fn value(&mut self, piece: &Piece) -> Result<Option<Value>, Failed> {
         Ok(Some(match piece {
             Piece::Plain(value) => {
-                self.size += size_of(value);
+                self.charge(size_of(value))?;
                 value.clone()
             }
             Piece::Map(entries) => {
                 let mut map = Map::new();
                 for (key, piece) in entries {
                     let Some(value) = self.value(piece)? else { return Ok(None) };
-                    self.size += key.len();
+                    self.charge(key.len())?;
                     map.insert(key.clone(), value);
                 }
                 Value::Object(map)
@@ -273,7 +282,7 @@ impl<V: Serialize> Speaker<'_, V> {
             Piece::Template(at) => {
                 let rendered = self.layer.templates.render(at, self.view, MAX_TEXT);
                 let text = rendered.map_err(|error| self.layer.failed(at, error.to_string()))?;
-                self.size += text.len();
+                self.charge(text.len())?;
                 Value::String(text)
             }
             Piece::Secret(at, secret) => {
@@ -281,10 +290,19 @@ impl<V: Serialize> Speaker<'_, V> {
                 let Some(text) = shown.map_err(|reason| self.layer.failed(at, reason))? else {
                     return Ok(None);
                 };
-                self.size += text.len();
+                self.charge(text.len())?;
                 Value::String(text)
             }
         }))
+    }
+
+    /// What is too much is not even put together.
+    fn charge(&mut self, bytes: usize) -> Result<(), Failed> {
+        self.size += bytes;
+        if self.size <= MAX_SPOKEN {
+            return Ok(());
+        }
+        Err(self.layer.failed("", format!("it says more than {MAX_SPOKEN} bytes")))
     }
 
     fn text(&mut self, piece: &Piece) -> Result<Option<String>, Failed> {

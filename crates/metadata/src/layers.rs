@@ -61,11 +61,6 @@ impl Layers {
         }
     }
 
-    /// Whether any document may go through the client's templates.
-    pub(crate) fn has_client_templates(&self) -> bool {
-        self.all.values().any(|layer| layer.source.spec.client_templates)
-    }
-
     /// In their order.
     pub fn of_node(&self, roster: &Roster, node: &Node) -> Vec<&Arc<Layer>> {
         let partition = node.spec.partition.as_str();

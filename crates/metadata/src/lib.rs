@@ -28,7 +28,7 @@ pub use layers::Layers;
 pub use mode::{Mode, Unknown};
 pub use provider::{MetadataProvider, SeedRef};
 pub use render::{Rendered, With, instance_id, render};
-pub use renderer::{Made, Renderer};
+pub use renderer::{Basis, Made, Renderer};
 pub use rule::LayerRule;
 pub use secret::{Resolve, Secrets};
 pub use token::SiteKey;

@@ -97,6 +97,16 @@ impl Mode {
         }
     }
 
+    /// Where the documents of a node are, if hoist does not make them: a URL, or an argument.
+    pub fn elsewhere(&self, node: &Node) -> Option<String> {
+        match self {
+            Self::External { argument: place }
+            | Self::Redirect { url: place }
+            | Self::Proxy { url: place } => Some(place.fill(node)),
+            Self::Builtin | Self::None => None,
+        }
+    }
+
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Builtin => "builtin",

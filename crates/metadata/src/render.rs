@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hoist_inventory::Roster;
 use hoist_model::metadata_layer::PartOf;
-use hoist_model::{GroupKey, GroupName, Name, Nid, Node};
+use hoist_model::{GroupKey, GroupName, MetadataLayerSpec, Name, Nid, Node};
 use hoist_template::NodeValues;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -16,8 +16,18 @@ use crate::merge::{Merged, Origin, Traced};
 use crate::secret::Secrets;
 use crate::{Document, Documents, mime, network, yaml};
 
-/// Most that all layers of a node may come to.
+/// Most that all layers of a node may come to in its documents, as they are written: indentation and
+/// quotes can make many times as much of a text.
 pub const MAX_SAID: usize = 1024 * 1024;
+
+/// How deep `OpenCHAMI`'s tree has what layers say in meta-data.
+const OPENCHAMI_INDENT: usize = 14;
+
+/// What is around a part in a message.
+const PART: usize = 512;
+
+/// Longest description of a group that is told.
+const MAX_DESCRIPTION: usize = 1024;
 
 /// Longest host name that a machine can have.
 const MAX_HOSTNAME: usize = 253;
@@ -110,19 +120,21 @@ fn hear<'l>(
     secrets: Secrets<'_>,
 ) -> (Vec<(&'l Layer, Said)>, Vec<Failed>) {
     let (mut spoken, mut failed): (Vec<(&Layer, Said)>, _) = (Vec::new(), Vec::new());
+    let scale = Scale::of(speaking);
     let mut size = 0;
     for layer in speaking {
         let said = layer.say(view, secrets).and_then(|said| {
             check_hostname(layer, &said)?;
-            if size + said.size > MAX_SAID {
+            let weight = scale.weigh(layer, &said);
+            if size + weight > MAX_SAID {
                 let reason = format!("with it the documents are larger than {MAX_SAID} bytes");
                 return Err(layer.failed("", reason));
             }
-            Ok(said)
+            Ok((said, weight))
         });
         match said {
-            Ok(said) => {
-                size += said.size;
+            Ok((said, weight)) => {
+                size += weight;
                 spoken.push((layer, said));
             }
             Err(why) => failed.push(why),
@@ -132,6 +144,81 @@ fn hear<'l>(
         without_foreign_syntax(of, &mut spoken, &mut failed);
     }
     (spoken, failed)
+}
+
+/// How much layers come to in documents. Merged they are no longer than one after the other.
+#[derive(Debug, Clone, Copy)]
+struct Scale {
+    /// Meta-data may have a second tree.
+    openchami: bool,
+    /// Documents may be messages, with everything in them encoded.
+    parts: bool,
+}
+
+impl Scale {
+    fn of(speaking: &[&Arc<Layer>]) -> Self {
+        let any = |fits: fn(&MetadataLayerSpec) -> bool| {
+            speaking.iter().any(|layer| fits(&layer.source.spec))
+        };
+        Self {
+            openchami: any(|spec| spec.openchami == Some(true)),
+            parts: any(|spec| !spec.parts.is_empty()),
+        }
+    }
+
+    /// Bytes that a layer adds, at most.
+    fn weigh(self, layer: &Layer, said: &Said) -> usize {
+        let verbatim = verbatim(layer.source.spec.client_templates);
+        let meta = meta_of(said);
+        let mut weight = yaml::length(&meta, |_| false, 0);
+        if self.openchami {
+            // Among those of its group, and as one of the keys that are there twice.
+            weight += 2 * yaml::length(&meta, |_| false, OPENCHAMI_INDENT);
+        }
+        for of in [PartOf::UserData, PartOf::VendorData] {
+            weight += self.encoded(yaml::length(map_of(said, of), verbatim, 0));
+            if contributes(said, of) {
+                // In the comment, and in the header of a message.
+                weight += 2 * self.encoded(credit(layer).len() + 2);
+            }
+        }
+        let parts = said.parts.iter().map(|(_, _, text)| PART + self.encoded(text.len()));
+        weight + parts.sum::<usize>()
+    }
+
+    /// Base64 makes four letters of three, in lines.
+    fn encoded(self, length: usize) -> usize {
+        if self.parts { length + length / 2 } else { length }
+    }
+}
+
+/// What a layer says in meta-data.
+fn meta_of(said: &Said) -> Map<String, Value> {
+    let mut meta = said.meta_data.clone();
+    if let Some(hostname) = &said.hostname {
+        meta.insert("hostname".to_owned(), hostname.as_str().into());
+        meta.insert("local-hostname".to_owned(), hostname.as_str().into());
+    }
+    if !said.public_keys.is_empty() {
+        meta.insert("public-keys".to_owned(), json!(said.public_keys));
+    }
+    meta
+}
+
+fn contributes(said: &Said, of: PartOf) -> bool {
+    !map_of(said, of).is_empty() || said.parts.iter().any(|part| part.0 == of)
+}
+
+/// A layer as documents name it.
+fn credit(layer: &Layer) -> String {
+    let selector = layer.source.spec.selector.as_ref();
+    let selector = selector.map(ToString::to_string).unwrap_or_default();
+    format!("{} ({selector})", layer.source.name)
+}
+
+/// Which texts stand in a document letter by letter: those for the client's templates.
+fn verbatim(client: bool) -> fn(&str) -> bool {
+    if client { has_client_syntax } else { |_| false }
 }
 
 fn check_hostname(layer: &Layer, said: &Said) -> Result<(), Failed> {
@@ -251,19 +338,11 @@ impl<'r> Work<'r> {
                 let keys = layer.source.spec.replace.iter();
                 keys.filter_map(|key| key.strip_prefix(field)?.strip_prefix('.')).collect()
             };
-            let mut meta = said.meta_data.clone();
             let mut replace = replaced("meta_data");
-            if let Some(hostname) = &said.hostname {
-                meta.insert("hostname".to_owned(), hostname.as_str().into());
-                meta.insert("local-hostname".to_owned(), hostname.as_str().into());
-            }
-            if !said.public_keys.is_empty() {
-                meta.insert("public-keys".to_owned(), json!(said.public_keys));
-            }
             if layer.source.spec.replace.iter().any(|key| key == "public_keys") {
                 replace.push("public-keys");
             }
-            self.meta.lay(&meta, &layer.origin, &replace);
+            self.meta.lay(&meta_of(said), &layer.origin, &replace);
             self.user.lay(&said.user_data, &layer.origin, &replaced("user_data"));
             self.vendor.lay(&said.vendor_data, &layer.origin, &replaced("vendor_data"));
         }
@@ -271,7 +350,7 @@ impl<'r> Work<'r> {
     }
 
     /// The last layer that says something about it decides.
-    fn wants(&self, field: impl Fn(&hoist_model::MetadataLayerSpec) -> Option<bool>) -> bool {
+    fn wants(&self, field: impl Fn(&MetadataLayerSpec) -> Option<bool>) -> bool {
         let said = self.spoken.iter().rev().find_map(|(layer, _)| field(&layer.source.spec));
         said.unwrap_or(false)
     }
@@ -357,6 +436,7 @@ impl<'r> Work<'r> {
             let key = GroupKey { partition: partition.clone(), name: name.clone() };
             let group = self.roster.group(&key);
             let description = group.map_or("", |group| group.spec.description.as_str());
+            let description: String = description.chars().take(MAX_DESCRIPTION).collect();
             let mut about = Map::new();
             about.insert("Description".to_owned(), description.into());
             for (layer, said) in &self.spoken {
@@ -419,16 +499,8 @@ impl<'r> Work<'r> {
 
     /// Who has a part in a document, in order.
     fn contributors(&self, of: PartOf) -> String {
-        let has = |said: &Said| {
-            !map_of(said, of).is_empty() || said.parts.iter().any(|part| part.0 == of)
-        };
-        let names = self.spoken.iter().filter(|(_, said)| has(said));
-        let told = names.map(|(layer, _)| {
-            let selector = layer.source.spec.selector.as_ref();
-            let selector = selector.map(ToString::to_string).unwrap_or_default();
-            format!("{} ({selector})", layer.source.name)
-        });
-        told.collect::<Vec<_>>().join(", ")
+        let names = self.spoken.iter().filter(|(_, said)| contributes(said, of));
+        names.map(|(layer, _)| credit(layer)).collect::<Vec<_>>().join(", ")
     }
 
     fn network_config(&mut self) -> Option<Map<String, Value>> {
@@ -462,7 +534,6 @@ impl<'r> Work<'r> {
 
 fn cloud_config(map: &Map<String, Value>, layers: &str, client: bool) -> String {
     let first = if client { "## template: jinja\n" } else { "" };
-    let verbatim: fn(&str) -> bool = if client { has_client_syntax } else { |_| false };
     let comment = if layers.is_empty() { String::new() } else { format!("# layers: {layers}\n") };
-    format!("{first}#cloud-config\n{comment}{}", yaml::document(map, verbatim))
+    format!("{first}#cloud-config\n{comment}{}", yaml::document(map, verbatim(client)))
 }

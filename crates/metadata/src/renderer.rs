@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwapOption;
 use hoist_inventory::Roster;
-use hoist_model::{MetadataLayer, Node, NodeId};
+use hoist_model::selector::Vocabulary as _;
+use hoist_model::{GroupName, MetadataLayer, Node, NodeId};
 
 use crate::layer::Failed;
 use crate::layers::Layers;
@@ -21,6 +22,8 @@ const MAX_KEPT: usize = 64 * 1024 * 1024;
 #[derive(Debug, Default)]
 pub struct Renderer {
     picture: ArcSwapOption<Picture>,
+    /// Held while a picture is made: of several who need it, one makes it.
+    making: Mutex<()>,
     pictures: AtomicU64,
     good: Mutex<Good>,
     failures: AtomicU64,
@@ -36,19 +39,85 @@ pub struct Made {
     pub stale: bool,
 }
 
-/// The layers of a site on one state of its rules. What was made for a node on one picture is what
-/// would be made again.
+/// The layers of a site on one state of its rules.
 #[derive(Debug)]
 pub struct Picture {
+    /// Another one when partitions, groups, networks or layers are others.
+    site: u64,
+    /// Another one when anything is.
     number: u64,
+    /// Whether groups have selectors: who is in them may change with any node.
+    computed: bool,
     roster: Arc<Roster>,
     layers: Layers,
 }
 
+/// What the documents of a node were made from.
+#[derive(Debug, Clone)]
+pub struct Basis {
+    site: u64,
+    number: u64,
+    node: Arc<Node>,
+    /// Where groups are computed.
+    groups: Vec<GroupName>,
+}
+
 impl Picture {
-    /// Another one for every picture of a renderer.
-    pub fn number(&self) -> u64 {
-        self.number
+    fn of(roster: &Arc<Roster>, number: u64, before: Option<&Self>) -> Self {
+        let computed = !roster.selector_groups().is_empty();
+        if let Some(node) = roster.nodes().next().filter(|_| computed) {
+            // Selectors are bound with the first question, here and not where somebody waits.
+            roster.groups_of(node);
+        }
+        let layers = before.map(|before| Layers::after(roster, &before.layers));
+        Self {
+            site: before
+                .filter(|one| same_site(&one.roster, roster))
+                .map_or(number, |one| one.site),
+            number,
+            computed,
+            roster: Arc::clone(roster),
+            layers: layers.unwrap_or_else(|| Layers::of(roster)),
+        }
+    }
+
+    pub fn layers(&self) -> &Layers {
+        &self.layers
+    }
+
+    pub fn basis(&self, node: &Arc<Node>) -> Basis {
+        let groups = if self.computed { self.roster.groups_of(node) } else { Vec::new() };
+        Basis { site: self.site, number: self.number, node: Arc::clone(node), groups }
+    }
+
+    /// Whether the same would be made again for a node of this picture.
+    fn bears(&self, basis: &Basis, node: &Arc<Node>) -> bool {
+        self.site == basis.site
+            && Arc::ptr_eq(&basis.node, node)
+            && (!self.computed
+                || self.number == basis.number
+                || self.roster.groups_of(node) == basis.groups)
+    }
+}
+
+/// Whether two rosters have the same partitions, groups, networks and layers.
+fn same_site(one: &Roster, other: &Roster) -> bool {
+    same(one.partitions(), other.partitions())
+        && same(one.groups(), other.groups())
+        && same(one.networks(), other.networks())
+        && same(one.metadata_layers(), other.metadata_layers())
+}
+
+fn same<'r, T: 'r>(
+    mut one: impl Iterator<Item = &'r Arc<T>>,
+    mut other: impl Iterator<Item = &'r Arc<T>>,
+) -> bool {
+    loop {
+        match (one.next(), other.next()) {
+            (Some(a), Some(b)) if Arc::ptr_eq(a, b) => {}
+            (None, None) => return true,
+            _ => return false,
+        }
     }
 }
 
@@ -82,19 +151,29 @@ impl GoodOne {
 }
 
 impl Renderer {
+    /// Whether what was made on `basis` for a node of this roster would be made again. Not if that
+    /// is not known without making a picture.
+    pub fn bears(&self, roster: &Roster, basis: &Basis, node: &Arc<Node>) -> bool {
+        let current = self.picture.load();
+        let current = current.as_ref().filter(|one| one.roster.has_rules_of(roster));
+        current.is_some_and(|picture| picture.bears(basis, node))
+    }
+
+    /// Compiles layers that are new or changed, which takes its time.
     pub fn picture(&self, roster: &Arc<Roster>) -> Arc<Picture> {
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         let current = self.picture.load_full();
         if let Some(current) = current.as_ref().filter(|c| c.roster.has_rules_of(roster)) {
             return Arc::clone(current);
         }
-        let layers = match &current {
-            Some(before) => Layers::after(roster, &before.layers),
-            None => Layers::of(roster),
-        };
         let number = self.pictures.fetch_add(1, Ordering::Relaxed);
-        let picture = Arc::new(Picture { number, roster: Arc::clone(roster), layers });
+        let picture = Arc::new(Picture::of(roster, number, current.as_deref()));
         // Whoever still looks at an older roster does not take the newer picture away.
-        if current.is_none_or(|current| current.roster.revision() <= roster.revision()) {
+        let is_newer = |current: &Picture| {
+            current.roster.revision() <= roster.revision()
+                || current.roster.incarnation() != roster.incarnation()
+        };
+        if current.is_none_or(|current| is_newer(&current)) {
             self.picture.store(Some(Arc::clone(&picture)));
         }
         picture
@@ -120,17 +199,30 @@ impl Renderer {
         for Failed { layer, at, reason } in &failed {
             tracing::warn!(node = %node.name, %layer, %at, %reason, "a metadata layer fails");
         }
-        // What was good for another generation or in other layers is not this node's any more.
-        let kept = good.by_node.get(&node.id);
-        let kept = kept.filter(|one| one.stands_for(node, &sources(), &failed));
+        let kept = good.instead(node, &sources(), &failed);
         let stale = kept.is_some();
-        let documents = kept.map_or(documents, |one| one.documents.clone());
-        Made { documents, failed, stale }
+        Made { documents: kept.unwrap_or(documents), failed, stale }
+    }
+
+    /// What a node is served in place of a rendering in which layers failed.
+    pub fn last_good(
+        &self,
+        picture: &Picture,
+        node: &Node,
+        failed: &[Failed],
+    ) -> Option<Documents> {
+        if failed.is_empty() {
+            return None;
+        }
+        let speaking = picture.layers.of_node(&picture.roster, node);
+        let sources: Vec<_> = speaking.iter().map(|layer| Arc::clone(&layer.source)).collect();
+        let good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
+        good.instead(node, &sources, failed)
     }
 
     /// A rendering that is remembered nowhere: with secrets, or for a preview.
-    pub fn render(&self, roster: &Arc<Roster>, node: &Node, with: With<'_>) -> Rendered {
-        render(roster, &self.picture(roster).layers, node, with)
+    pub fn render(&self, picture: &Picture, node: &Node, with: With<'_>) -> Rendered {
+        render(&picture.roster, &picture.layers, node, with)
     }
 
     /// How many renderings failed in part, since the start.
@@ -140,6 +232,17 @@ impl Renderer {
 }
 
 impl Good {
+    /// What was good for another generation or in other layers is not this node's any more.
+    fn instead(
+        &self,
+        node: &Node,
+        now: &[Arc<MetadataLayer>],
+        failed: &[Failed],
+    ) -> Option<Documents> {
+        let kept = self.by_node.get(&node.id).filter(|one| one.stands_for(node, now, failed));
+        kept.map(|one| one.documents.clone())
+    }
+
     fn keep(&mut self, node: NodeId, one: GoodOne) {
         self.bytes += size_of(&one.documents);
         match self.by_node.insert(node, one) {

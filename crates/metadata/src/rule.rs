@@ -3,7 +3,7 @@
 //!
 //! A change without a layer in it costs nothing here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use hoist_inventory::plan::{Plan, Reason, Refusal, Rule};
@@ -62,25 +62,35 @@ impl Sides<'_> {
                 refusals.push(refusal(broken, None));
                 continue;
             }
-            let mut nodes = nodes_of(self.after, source);
+            let nodes = nodes_of(self.after, source);
             if nodes.is_empty() {
                 refusals.extend(self.judge_without_nodes(&layer));
-            }
-            // Without templates, one node shows what all of them would get.
-            if !layer.is_template() && !self.layers.has_client_templates() {
-                nodes.truncate(1);
             }
             concerned.extend(nodes.into_iter().map(|node| (node.id, node)));
         }
         if !refusals.is_empty() {
             return refusals;
         }
-        let failing = concerned.into_values().filter_map(|node| {
+        let failing = self.unlike_each_other(concerned).filter_map(|node| {
             let failed = render(self.after, &self.layers, node, WITH).failed;
             let failed = failed.into_iter().find(|failed| self.is_new(node, failed))?;
             Some(refusal(&failed, Some(node)))
         });
         failing.take(MAX_TOLD).collect()
+    }
+
+    /// Of nodes with the same layers, and no template in them, one shows what all of them would get:
+    /// together layers may be too large, or disturb each other, for some nodes and not for others.
+    fn unlike_each_other<'n>(
+        &self,
+        nodes: BTreeMap<NodeId, &'n Arc<Node>>,
+    ) -> impl Iterator<Item = &'n Arc<Node>> {
+        let mut seen: HashSet<Vec<*const Layer>> = HashSet::new();
+        nodes.into_values().filter(move |node| {
+            let speaking = self.layers.of_node(self.after, node);
+            speaking.iter().any(|layer| layer.is_template())
+                || seen.insert(speaking.into_iter().map(Arc::as_ptr).collect())
+        })
     }
 
     /// What failed before this change, and in another layer, is not this change's fault.

@@ -1,7 +1,7 @@
 //! Values as YAML that every reader takes for the same: what could be read as something else by YAML
 //! 1.1 (cloud-init's) or 1.2 is quoted. Texts of several lines stay readable.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write};
 
 use serde_json::{Map, Value};
 
@@ -11,17 +11,34 @@ const WORDS: [&str; 14] =
 
 /// A document of a non-empty map. `verbatim` texts stand in it letter by letter.
 pub(crate) fn document(map: &Map<String, Value>, verbatim: fn(&str) -> bool) -> String {
-    let mut page = Page { text: String::new(), verbatim };
+    let mut page = Page { out: String::new(), verbatim };
     page.map(map, 0, false);
-    page.text
+    page.out
 }
 
-struct Page {
-    text: String,
+/// How long a map is in a document, as deep in it as `indent` letters.
+pub(crate) fn length(map: &Map<String, Value>, verbatim: fn(&str) -> bool, indent: usize) -> usize {
+    let mut page = Page { out: Length(0), verbatim };
+    page.map(map, indent, false);
+    page.out.0
+}
+
+/// Counts what would be written.
+struct Length(usize);
+
+impl Write for Length {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 += text.len();
+        Ok(())
+    }
+}
+
+struct Page<W> {
+    out: W,
     verbatim: fn(&str) -> bool,
 }
 
-impl Page {
+impl<W: Write> Page<W> {
     /// `begun`: the first line is indented already, by the dash of a list.
     fn map(&mut self, map: &Map<String, Value>, indent: usize, begun: bool) {
         for (i, (key, value)) in map.iter().enumerate() {
@@ -29,18 +46,18 @@ impl Page {
                 self.indent(indent);
             }
             self.key(key);
-            self.text.push(':');
+            self.put(":");
             match value {
                 Value::Object(map) if !map.is_empty() => {
-                    self.text.push('\n');
+                    self.put("\n");
                     self.map(map, indent + 2, false);
                 }
                 Value::Array(list) if !list.is_empty() => {
-                    self.text.push('\n');
+                    self.put("\n");
                     self.list(list, indent + 2, false);
                 }
                 scalar => {
-                    self.text.push(' ');
+                    self.put(" ");
                     self.scalar(scalar, indent + 2);
                 }
             }
@@ -52,7 +69,7 @@ impl Page {
             if i > 0 || !begun {
                 self.indent(indent);
             }
-            self.text.push_str("- ");
+            self.put("- ");
             match value {
                 Value::Object(map) if !map.is_empty() => self.map(map, indent + 2, true),
                 Value::Array(list) if !list.is_empty() => self.list(list, indent + 2, true),
@@ -65,20 +82,20 @@ impl Page {
     fn scalar(&mut self, value: &Value, indent: usize) {
         match value {
             Value::String(text) if self.is_block(text) => return self.block(text, indent),
-            Value::String(text) if is_plain(text) => self.text.push_str(text),
+            Value::String(text) if is_plain(text) => self.put(text),
             Value::String(text) => self.quoted(text),
-            Value::Null => self.text.push_str("null"),
-            Value::Bool(value) => self.text.push_str(if *value { "true" } else { "false" }),
-            Value::Number(number) => self.text.push_str(&plain_number(&number.to_string())),
-            Value::Array(_) => self.text.push_str("[]"),
-            Value::Object(_) => self.text.push_str("{}"),
+            Value::Null => self.put("null"),
+            Value::Bool(value) => self.put(if *value { "true" } else { "false" }),
+            Value::Number(number) => self.put(&plain_number(&number.to_string())),
+            Value::Array(_) => self.put("[]"),
+            Value::Object(_) => self.put("{}"),
         }
-        self.text.push('\n');
+        self.put("\n");
     }
 
     fn key(&mut self, key: &str) {
         if is_plain(key) {
-            self.text.push_str(key);
+            self.put(key);
         } else {
             self.quoted(key);
         }
@@ -89,35 +106,43 @@ impl Page {
     }
 
     fn block(&mut self, text: &str, indent: usize) {
-        self.text.push_str(if text.ends_with('\n') { "|\n" } else { "|-\n" });
+        self.put(if text.ends_with('\n') { "|\n" } else { "|-\n" });
         for line in text.lines() {
             if !line.is_empty() {
                 self.indent(indent);
-                self.text.push_str(line);
+                self.put(line);
             }
-            self.text.push('\n');
+            self.put("\n");
         }
     }
 
     fn quoted(&mut self, text: &str) {
-        self.text.push('"');
+        self.put("\"");
         for c in text.chars() {
             match c {
-                '"' => self.text.push_str("\\\""),
-                '\\' => self.text.push_str("\\\\"),
-                '\n' => self.text.push_str("\\n"),
-                '\t' => self.text.push_str("\\t"),
-                c if is_printable(c) => self.text.push(c),
-                c => write!(self.text, "\\U{:08X}", u32::from(c)).expect("writing to a string"),
+                '"' => self.put("\\\""),
+                '\\' => self.put("\\\\"),
+                '\n' => self.put("\\n"),
+                '\t' => self.put("\\t"),
+                c if is_printable(c) => self.out.write_char(c).expect(WRITTEN),
+                c => write!(self.out, "\\U{:08X}", u32::from(c)).expect(WRITTEN),
             }
         }
-        self.text.push('"');
+        self.put("\"");
     }
 
     fn indent(&mut self, indent: usize) {
-        self.text.extend(std::iter::repeat_n(' ', indent));
+        for _ in 0..indent {
+            self.put(" ");
+        }
+    }
+
+    fn put(&mut self, text: &str) {
+        self.out.write_str(text).expect(WRITTEN);
     }
 }
+
+const WRITTEN: &str = "writing to memory";
 
 /// Letters that stand in YAML as they are, and end no line.
 fn is_printable(c: char) -> bool {
@@ -195,6 +220,8 @@ mod tests {
             for verbatim in [never, |text: &str| text.contains('{')] {
                 let text = document(&map, verbatim);
                 prop_assert_eq!(&read(&text), &Value::Object(map.clone()), "{}", text);
+                prop_assert_eq!(length(&map, verbatim, 0), text.len());
+                prop_assert!(length(&map, verbatim, 2) > text.len());
             }
         }
     }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use hoist_inventory::roster::{Delta, Incarnation, Roster};
 use hoist_inventory::{Resource, ResourceKey};
-use hoist_metadata::{Document, Layers, Made, Rendered, Renderer, Resolve, Secrets, With, render};
+use hoist_metadata::{
+    Basis, Document, Layers, Made, Rendered, Renderer, Resolve, Secrets, With, render,
+};
 use hoist_model::{Document as Declared, MetadataLayer, Node, NodeId, Secret, Spec};
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -484,21 +486,132 @@ fn a_template_that_fails_gives_the_last_good_documents_or_none_of_its_layer() {
     assert!(!made(&renderer, &moved, "n1").stale);
 }
 
+/// Documents of nodes as somebody keeps them.
+#[derive(Default)]
+struct Keeper {
+    renderer: Renderer,
+    kept: std::collections::HashMap<NodeId, (Basis, hoist_metadata::Documents)>,
+}
+
+impl Keeper {
+    /// What is served to a node, and whether it had to be made.
+    fn serve(
+        &mut self,
+        roster: &Arc<Roster>,
+        node: &Arc<Node>,
+    ) -> (hoist_metadata::Documents, bool) {
+        let picture = self.renderer.picture(roster);
+        if let Some((basis, documents)) = self.kept.get(&node.id)
+            && self.renderer.bears(roster, basis, node)
+        {
+            return (documents.clone(), false);
+        }
+        let made = self.renderer.documents(&picture, node, "t0k");
+        self.kept.insert(node.id, (picture.basis(node), made.documents.clone()));
+        (made.documents, true)
+    }
+
+    /// The nodes that something was made for.
+    fn serve_all(&mut self, roster: &Arc<Roster>) -> Vec<String> {
+        let nodes = roster.nodes().filter(|node| self.serve(roster, node).1);
+        nodes.map(|node| node.name.to_string()).collect()
+    }
+}
+
 #[test]
-fn pictures_are_the_same_as_long_as_the_rules_are() {
+fn what_was_made_holds_until_something_that_it_depends_on_changes() {
     let roster = site(vec![layer("site", json!({ "selector": "*", "user_data": { "a": 1 } }))]);
-    let renderer = Renderer::default();
-    let first = renderer.picture(&roster).number();
-    let state = hoist_model::BootState::new(
-        roster.by_name("n1").expect("a node").id,
-        "test",
-        Timestamp::UNIX_EPOCH,
-    );
-    let booted = after(&roster, vec![Resource::BootState(Arc::new(state))], vec![]);
-    assert_eq!(renderer.picture(&booted).number(), first);
-    let changed = after(&booted, vec![layer("site", json!({ "selector": "*" }))], vec![]);
-    assert_ne!(renderer.picture(&changed).number(), first);
-    assert!(made(&renderer, &changed, "n1").documents.user_data.is_empty());
+    let mut keeper = Keeper::default();
+    assert_eq!(keeper.serve_all(&roster), ["n1", "n2"]);
+    let node = roster.by_name("n1").expect("a node");
+    let state = hoist_model::BootState::new(node.id, "test", Timestamp::UNIX_EPOCH);
+    let roster = after(&roster, vec![Resource::BootState(Arc::new(state))], vec![]);
+    assert_eq!(keeper.serve_all(&roster), [""; 0]);
+    let roster = after(&roster, vec![resource("Node", "n2", json!({ "nid": 9 }))], vec![]);
+    assert_eq!(keeper.serve_all(&roster), ["n2"]);
+    let roster = after(&roster, vec![resource("Node", "n3", json!({}))], vec![]);
+    assert_eq!(keeper.serve_all(&roster), ["n3"]);
+    let gone = ResourceKey::Node(roster.by_name("n3").expect("a node").id);
+    let roster = after(&roster, vec![], vec![gone]);
+    assert_eq!(keeper.serve_all(&roster), [""; 0]);
+    let roster = Arc::new(roster.folded());
+    assert_eq!(keeper.serve_all(&roster), [""; 0]);
+    // Who is in a group may change with any node; most do not.
+    let first = json!({ "selector": "first(*)" });
+    let roster = after(&roster, vec![resource("Group", "default/first", first)], vec![]);
+    assert_eq!(keeper.serve_all(&roster), ["n1", "n2"]);
+    let roster = after(&roster, vec![resource("Node", "n3", json!({ "nid": 1 }))], vec![]);
+    assert_eq!(keeper.serve_all(&roster), ["n1", "n3"]);
+    let roster = after(&roster, vec![layer("site", json!({ "selector": "*" }))], vec![]);
+    assert_eq!(keeper.serve_all(&roster), ["n1", "n2", "n3"]);
+}
+
+/// Something that may happen to a site of four nodes.
+fn any_change() -> impl Strategy<Value = (Vec<Resource>, Vec<ResourceKey>)> {
+    let name = || proptest::sample::select(vec!["n1", "n2", "n3", "n4"]);
+    let node = (name(), 0..3_u32, any::<[bool; 3]>()).prop_map(|(name, nid, [gpu, role, rack])| {
+        let groups: &[&str] = if gpu { &["gpu"] } else { &[] };
+        let mut spec = json!({
+            "groups": groups,
+            "interfaces": [{ "name": "eth0", "mac": format!("02:00:00:00:00:0{}", &name[1..]),
+                "addresses": [format!("10.0.{nid}.1/24")], "network": "mgmt" }],
+        });
+        if nid > 0 {
+            // As in a real site, no two have the same.
+            spec["nid"] = json!(nid * 10 + name[1..].parse::<u32>().expect("a number"));
+        }
+        if role {
+            spec["role"] = json!("compute");
+        }
+        if rack {
+            spec["labels"] = json!({ "rack": "r1" });
+        }
+        (vec![resource("Node", name, spec)], vec![])
+    });
+    let gone = name().prop_map(|name| {
+        let Resource::Node(node) = resource("Node", name, json!({})) else { unreachable!() };
+        (vec![], vec![ResourceKey::Node(node.id)])
+    });
+    let selectors = vec!["compute", "first(*)", "label:rack=r1", "first(role:compute)", "node:n1"];
+    let group = (proptest::sample::select(selectors), 0..3).prop_map(|(selector, priority)| {
+        let spec = json!({ "selector": selector, "priority": priority, "description": selector });
+        (vec![resource("Group", "default/some", spec)], vec![])
+    });
+    let selectors = vec!["*", "group:gpu", "group:some", "node:n2", "partition:default"];
+    let layers = (proptest::sample::select(selectors), any::<[bool; 3]>(), 0..3);
+    let layers = layers.prop_map(|(selector, [network, openchami, template], n)| {
+        let text = if template { "{{ node.groups | length }} {{ node.ip }}" } else { "text" };
+        let spec = json!({
+            "selector": selector, "network_config": network, "openchami": openchami,
+            "user_data": { format!("k{n}"): text },
+        });
+        (vec![layer(&format!("l{n}"), spec)], vec![])
+    });
+    let network = (0..3).prop_map(|n| {
+        let subnet = json!({ "cidr": "10.0.1.0/24", "gateway": format!("10.0.1.25{n}") });
+        let spec = json!({ "subnets": [subnet], "ntp": [format!("10.0.0.{n}")] });
+        (vec![resource("Network", "mgmt", spec)], vec![])
+    });
+    prop_oneof![3 => node, 1 => gone, 1 => group, 2 => layers, 1 => network]
+}
+
+proptest! {
+    #[test]
+    fn after_any_change_a_node_is_served_what_would_be_made_now(
+        changes in proptest::collection::vec(any_change(), 1..24)
+    ) {
+        let mut roster = site(vec![]);
+        let mut keeper = Keeper::default();
+        for (puts, deletes) in changes {
+            roster = after(&roster, puts, deletes);
+            for node in roster.nodes() {
+                let fresh = Renderer::default();
+                let fresh = fresh.documents(&fresh.picture(&roster), node, "t0k");
+                prop_assert!(fresh.failed.is_empty(), "{:?}", fresh.failed);
+                prop_assert_eq!(keeper.serve(&roster, node).0, fresh.documents);
+            }
+        }
+    }
 }
 
 #[test]
@@ -548,6 +661,146 @@ fn all_layers_of_a_node_together_are_bounded() {
     assert_eq!(found.failed.len(), 1);
     assert_eq!(found.failed[0].layer.as_str(), "f");
     assert!(found.documents.user_data.len() <= hoist_metadata::render::MAX_SAID + 4096);
+}
+
+/// Why a layer would be refused.
+fn refused(roster: &Roster, layer: Resource) -> Vec<String> {
+    use hoist_inventory::plan::{Plan, Rule};
+    let (base, puts) = (roster.revision(), vec![layer]);
+    let mut plan = Plan { base, puts, deletes: vec![], items: vec![], affected: vec![] };
+    let refusals = hoist_metadata::LayerRule.judge(roster, &mut plan);
+    refusals.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_layer_without_templates_is_tried_wherever_it_meets_other_layers() {
+    let big = |name: &str, selector: &str| {
+        let piece = "x".repeat(250 * 1024);
+        layer(name, json!({ "selector": selector, "user_data": { name: piece } }))
+    };
+    // `n1` alone has all of them; it is not the first node of the site.
+    let of_n1 = |names: &[&str]| {
+        let mut all = vec![resource("Node", "a", json!({}))];
+        all.extend(names.iter().map(|name| big(name, "group:gpu")));
+        site(all)
+    };
+    let roster = of_n1(&["b", "c", "d", "e"]);
+    assert_eq!(roster.nodes().next().map(|node| node.name.as_str()), Some("a"));
+    let told = refused(&roster, big("site", "*"));
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("larger than") && told[0].contains("`n1`"), "{told:?}");
+    assert_eq!(refused(&of_n1(&["b", "c", "d"]), big("site", "*")), [""; 0]);
+}
+
+#[test]
+fn of_nodes_that_are_alike_one_is_tried() {
+    // So many that trying each would take minutes.
+    let nodes = (0..20_000).map(|n| resource("Node", &format!("m{n}"), json!({})));
+    let roster = roster(nodes.collect());
+    let text = "x".repeat(200 * 1024);
+    let plain = layer("plain", json!({ "selector": "*", "user_data": { "a": text } }));
+    let before = std::time::Instant::now();
+    assert_eq!(refused(&roster, plain), [""; 0]);
+    assert!(before.elapsed() < std::time::Duration::from_secs(20), "{:?}", before.elapsed());
+}
+
+/// A layer as large as one may be, of one text over and over, deep inside its maps.
+fn large(name: &str, field: &str, unit: &str, depth: usize, flags: [bool; 3]) -> Resource {
+    let [openchami, client_templates, parts] = flags;
+    let make = |text: &str| {
+        let nested = (0..depth).fold(json!(text), |inner, i| {
+            if i % 2 == 0 { json!([inner]) } else { json!({ "k": inner }) }
+        });
+        let mut spec = json!({
+            "selector": "group:gpu", "openchami": openchami, "client_templates": client_templates,
+        });
+        spec[field] = json!({ name: nested });
+        if parts {
+            let part = json!({ "document": "user-data", "type": "text/x-shellscript", "content": "\u{e9}" });
+            spec["parts"] = json!([part]);
+        }
+        spec
+    };
+    let room = hoist_model::metadata_layer::MAX_LAYER - make("").to_string().len() - 512;
+    let times = room / (json!(unit).to_string().len() - 2);
+    layer(name, make(&unit.repeat(times)))
+}
+
+fn total(found: &Rendered) -> usize {
+    Document::ALL.iter().map(|document| found.documents.get(*document).len()).sum()
+}
+
+/// More than hoist says by itself to the nodes of these tests.
+const OWN: usize = 16 * 1024;
+
+#[test]
+fn a_text_that_grows_when_it_is_written_counts_as_what_it_becomes() {
+    // Thirty times as much, by indentation and by escapes: more than the bound in one layer.
+    for unit in ["a\n", "\u{85}"] {
+        let deep = large("deep", "user_data", unit, 30, [false; 3]);
+        let roster =
+            site(vec![layer("ok", json!({ "selector": "*", "user_data": { "a": 1 } })), deep]);
+        let found = rendered(&roster, "n1", LEAVE_OUT);
+        assert!(found.failed[0].reason.contains("larger than 1048576 bytes"), "{:?}", found.failed);
+        assert_eq!(yaml(&found, Document::UserData), json!({ "a": 1 }));
+    }
+    // What stays as long as it is may be as long.
+    let plain = ["a", "b", "c"].map(|name| large(name, "user_data", "x", 30, [false; 3]));
+    let found = rendered(&site(plain.to_vec()), "n1", LEAVE_OUT);
+    assert_eq!(found.failed, []);
+    assert!(total(&found) > 3 * 255 * 1024);
+}
+
+#[test]
+fn templates_that_make_much_of_little_are_stopped_on_the_way() {
+    let much = format!("{{% for c in node.id %}}{}{{% endfor %}}", "x".repeat(8 * 1024));
+    let texts: Vec<_> = (0..20).map(|_| much.clone()).collect();
+    let roster = site(vec![layer("much", json!({ "selector": "*", "user_data": { "a": texts } }))]);
+    let found = rendered(&roster, "n1", LEAVE_OUT);
+    assert!(found.failed[0].reason.contains("it says more than"), "{:?}", found.failed);
+    assert!(total(&found) < OWN);
+}
+
+#[test]
+fn templates_are_as_long_as_a_layer_may_be_and_no_longer() {
+    use hoist_metadata::layer::MAX_SOURCE;
+    let spec = |length: usize| {
+        let text = "{{ node.name }}".to_owned() + &"x".repeat(length - 15);
+        serde_json::from_value(json!({ "selector": "*", "user_data": { "a": text } }))
+            .expect("a spec")
+    };
+    for (length, fits) in [(MAX_SOURCE, true), (MAX_SOURCE + 1, false)] {
+        // As no document may be, but as somebody may write into a store.
+        let name = "long".parse().expect("a name");
+        let long = MetadataLayer { name, spec: spec(length), revision: 1 };
+        let found = rendered(&site(vec![Resource::MetadataLayer(Arc::new(long))]), "n1", LEAVE_OUT);
+        let told =
+            found.failed.first().is_some_and(|one| one.reason.contains("templates are longer"));
+        assert_eq!(told, !fits, "{:?}", found.failed);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn no_layers_within_their_limits_make_more_than_the_bound(
+        all in proptest::collection::vec((
+            proptest::sample::select(vec!["meta_data", "user_data", "vendor_data"]),
+            proptest::sample::select(vec![
+                "x", "a\n", "\u{85}", "\u{7f}", "\"", "\u{e9}", "\n", " ", "y\n\n", "{{ node.id }}\n", "{# #}",
+            ]),
+            0..31_usize,
+            any::<[bool; 3]>(),
+        ), 1..6),
+    ) {
+        let layers = all.iter().zip("abcdef".chars()).map(|((field, unit, depth, flags), name)| {
+            large(&name.to_string(), field, unit, *depth, *flags)
+        });
+        let found = rendered(&site(layers.collect()), "n1", LEAVE_OUT);
+        let (total, max) = (total(&found), hoist_metadata::render::MAX_SAID);
+        prop_assert!(total <= max + OWN, "{total}");
+    }
 }
 
 proptest! {

@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -22,8 +22,10 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use metrics::Gauge;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use rustix::net::SocketFlags;
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinError;
@@ -35,6 +37,7 @@ use tower::Service;
 
 use crate::direct::{self, Direct};
 use crate::peer::Peer;
+use crate::plain::Turn;
 use crate::{path, plain};
 
 /// Bounds on what clients may take. Each has a default that suits a site of ten thousand nodes.
@@ -97,8 +100,8 @@ type Outgoing = Either<Full<Bytes>, Body>;
 
 /// One bound socket. It is closed when the accepting ends, while connections still finish.
 pub(crate) struct Listener {
-    pub(crate) tcp: TcpListener,
-    pub(crate) host: Arc<Host>,
+    tcp: AsyncFd<TcpListener>,
+    host: Arc<Host>,
 }
 
 /// What every connection of a listener shares.
@@ -116,6 +119,13 @@ pub(crate) struct Host {
 }
 
 impl Listener {
+    /// On the runtime that shall accept.
+    #[expect(deprecated, reason = "a listener of std has one descriptor for as long as it lives")]
+    pub(crate) fn new(tcp: TcpListener, host: Arc<Host>) -> io::Result<Self> {
+        tcp.set_nonblocking(true)?;
+        Ok(Self { tcp: AsyncFd::with_interest(tcp, Interest::READABLE)?, host })
+    }
+
     /// Accepts until told to stop.
     pub(crate) async fn run(self) {
         let Self { tcp, host } = self;
@@ -126,7 +136,8 @@ impl Listener {
         loop {
             let next = async {
                 let slot = Arc::clone(&host.slots).acquire_owned().await;
-                (slot.expect("the semaphore is never closed"), tcp.accept().await)
+                let accepted = tcp.async_io(Interest::READABLE, accept).await;
+                (slot.expect("the semaphore is never closed"), accepted)
             };
             let (slot, (stream, addr)) = tokio::select! {
                 () = &mut stopping => return,
@@ -140,10 +151,18 @@ impl Listener {
                 },
             };
             accepted.increment(1);
+            let peer = Peer { addr, secure: host.tls.is_some(), certificates: Arc::default() };
+            let first = host.at_once(&stream, &peer);
+            if matches!(first, Some(Turn::End)) {
+                continue;
+            }
             let open = Open::new(open.clone(), slot);
             let serving = Arc::clone(&host);
             host.connections.spawn(async move {
-                serving.greet(stream, addr).await;
+                match TcpStream::from_std(stream) {
+                    Ok(stream) => serving.greet(stream, peer, first).await,
+                    Err(error) => tracing::warn!(%error, "a connection cannot be waited for"),
+                }
                 drop(open);
             });
         }
@@ -153,14 +172,25 @@ impl Listener {
 impl Host {
     /// What hyper and TLS keep for a connection is large; it is made, and moved, only where it is
     /// needed.
-    async fn greet(&self, stream: TcpStream, addr: SocketAddr) {
+    async fn greet(&self, stream: TcpStream, peer: Peer, first: Option<Turn>) {
         match &self.tls {
-            Some(tls) => Box::pin(self.greet_tls(tls, stream, addr)).await,
-            None => self.greet_plain(stream, addr).await,
+            Some(tls) => Box::pin(self.greet_tls(tls, stream, peer)).await,
+            None => self.greet_plain(stream, peer, first).await,
         }
     }
 
-    async fn greet_tls(&self, tls: &TlsAcceptor, stream: TcpStream, addr: SocketAddr) {
+    /// What a plain connection comes to before anybody waits for it.
+    fn at_once(&self, stream: &std::net::TcpStream, peer: &Peer) -> Option<Turn> {
+        if self.tls.is_some() || self.app.direct.is_empty() {
+            return None;
+        }
+        match plain::at_once(stream, peer, &self.app.direct) {
+            Poll::Ready(turn) => turn,
+            Poll::Pending => None,
+        }
+    }
+
+    async fn greet_tls(&self, tls: &TlsAcceptor, stream: TcpStream, peer: Peer) {
         if !is_without_delay(&stream) {
             return;
         }
@@ -170,7 +200,7 @@ impl Host {
             outcome = handshake => match outcome {
                 Ok(Ok(stream)) => stream,
                 Ok(Err(error)) => {
-                    tracing::debug!(peer = %addr, %error, "TLS handshake failed");
+                    tracing::debug!(peer = %peer.addr, %error, "TLS handshake failed");
                     return;
                 }
                 Err(_) => return,
@@ -184,7 +214,7 @@ impl Host {
             .iter()
             .map(|certificate| certificate.clone().into_owned())
             .collect();
-        let peer = Peer { addr, secure: true, certificates: certificates.into() };
+        let peer = Peer { certificates: certificates.into(), ..peer };
         if h2 {
             self.serve_http2(stream, peer).await;
         } else {
@@ -192,8 +222,7 @@ impl Host {
         }
     }
 
-    async fn greet_plain(&self, mut stream: TcpStream, addr: SocketAddr) {
-        let peer = Peer { addr, secure: false, certificates: Arc::default() };
+    async fn greet_plain(&self, mut stream: TcpStream, peer: Peer, first: Option<Turn>) {
         let mut read = Vec::new();
         if !self.app.direct.is_empty() {
             let bounds = plain::Bounds {
@@ -202,7 +231,7 @@ impl Host {
                 stopping: &self.stopping,
                 abort: &self.abort,
             };
-            match plain::serve(&mut stream, &peer, &self.app.direct, bounds).await {
+            match plain::serve(&mut stream, &peer, &self.app.direct, bounds, first).await {
                 Some(first) => read = first,
                 None => return,
             }
@@ -308,6 +337,14 @@ impl App {
         extensions.insert(peer.clone());
         AbortOnDropHandle::new(self.workers.spawn(self.router.clone().call(request)))
     }
+}
+
+/// A connection that waits for nothing by itself.
+fn accept(tcp: &TcpListener) -> io::Result<(std::net::TcpStream, SocketAddr)> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (socket, addr) = rustix::net::acceptfrom_with(tcp, flags)?;
+    let addr = addr.ok_or_else(|| io::Error::other("it has no address"))?;
+    Ok((socket.into(), addr.try_into()?))
 }
 
 /// Answers leave in as few pieces as they can; none waits for another. Not for a client that is gone

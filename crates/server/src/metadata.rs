@@ -20,12 +20,13 @@ mod seed;
 use std::sync::Arc;
 
 use hoist_api::admin::Context;
-use hoist_metadata::{LayerRule, MetadataProvider, Renderer, SiteKey};
+use hoist_metadata::{LayerRule, SiteKey};
 use hoist_model::GroupKey;
 use rustls_pki_types::CertificateDer;
 
 use crate::boot::Boot;
 use crate::route::{Plane, Route, with_state};
+use crate::whole_site::Turns;
 
 pub use hoist_metadata::{Mode, Unknown};
 pub use providers::Providers;
@@ -46,23 +47,18 @@ pub struct MetadataSettings {
 pub struct Metadata {
     boot: Boot,
     key: SiteKey,
-    provider: Arc<dyn MetadataProvider>,
+    provider: Arc<Providers>,
     unknown: Unknown,
     counts: Arc<seed::Counts>,
-    /// For previews.
-    renderer: Arc<Renderer>,
+    /// Of people who look at layers and previews.
+    turns: Turns,
 }
 
 /// Open to everybody, unless the site has locked it.
 const OPEN: Plane = Plane::Lockable { context: Context::Metadata };
 
 impl Metadata {
-    pub fn new(
-        boot: &Boot,
-        key: SiteKey,
-        provider: Arc<dyn MetadataProvider>,
-        unknown: Unknown,
-    ) -> Self {
+    pub fn new(boot: &Boot, key: SiteKey, provider: Arc<Providers>, unknown: Unknown) -> Self {
         boot.registry.add_rule(Arc::new(LayerRule));
         Self {
             boot: boot.clone(),
@@ -70,7 +66,7 @@ impl Metadata {
             provider,
             unknown,
             counts: Arc::default(),
-            renderer: Arc::default(),
+            turns: Turns::default(),
         }
     }
 }

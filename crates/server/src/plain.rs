@@ -7,7 +7,7 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ struct Date(Option<(Instant, String)>);
 
 /// How a connection goes on when it does not go on here.
 #[derive(Debug, PartialEq, Eq)]
-enum Turn {
+pub(crate) enum Turn {
     /// Closed by either side, or idle for too long.
     End,
     /// The client takes its answer slowly; this is left of it.
@@ -73,13 +73,25 @@ pub(crate) struct Bounds<'a> {
     pub(crate) abort: &'a CancellationToken,
 }
 
-/// Answers what it can. Returns what was read of the first request that it cannot answer, or
-/// nothing when the connection has come to its end.
+/// Answers the first request of a connection if it is there already, as it is when many come at
+/// once. Firmware asks once and closes, so that most connections end here, and nothing was ever set
+/// up to wait for them.
+pub(crate) fn at_once(
+    stream: &std::net::TcpStream,
+    peer: &Peer,
+    ways: &[Direct],
+) -> Poll<Option<Turn>> {
+    answer(&mut &*stream, peer, ways, &mut Instant::now())
+}
+
+/// Answers what it can, after what its first request came to. Returns what was read of the first
+/// one that it cannot answer, or nothing when the connection has come to its end.
 pub(crate) async fn serve(
     stream: &mut TcpStream,
     peer: &Peer,
     ways: &[Direct],
     bounds: Bounds<'_>,
+    mut first: Option<Turn>,
 ) -> Option<Vec<u8>> {
     let mut since = Instant::now();
     // Whether the two know whom to wake.
@@ -88,6 +100,9 @@ pub(crate) async fn serve(
     let mut stopping = std::pin::pin!(bounds.stopping.cancelled());
     loop {
         let turn = poll_fn(|context| {
+            if let Some(turn) = first.take() {
+                return Poll::Ready(turn);
+            }
             let before = since;
             let turn = answer_all(stream, peer, ways, &mut since, context);
             // They are not what woke us if there was a request.
@@ -142,35 +157,86 @@ fn answer_all(
     since: &mut Instant,
     context: &mut Context<'_>,
 ) -> Poll<Turn> {
-    SCRATCH.with_borrow_mut(|Scratch { request, answer, date }| {
-        loop {
-            let mut buffer = ReadBuf::new(request);
-            let read = ready!(Pin::new(&mut *stream).poll_read(context, &mut buffer));
-            let request = buffer.filled();
-            if read.is_err() || request.is_empty() {
-                return Poll::Ready(Turn::End);
-            }
-            let now = Instant::now();
-            let reply = reply(request, peer, ways, now, date, answer);
-            if reply == Reply::Other {
-                return Poll::Ready(Turn::Other(request.to_vec()));
-            }
-            *since = now;
-            let close = reply == Reply::Close;
-            let written = match Pin::new(&mut *stream).poll_write(context, answer) {
-                Poll::Ready(Ok(written)) => written,
-                Poll::Ready(Err(_)) => return Poll::Ready(Turn::End),
-                Poll::Pending => 0,
-            };
-            if written < answer.len() {
-                let rest = answer[written..].to_vec();
-                return Poll::Ready(Turn::Slow { rest, close });
-            }
-            if close {
-                return Poll::Ready(Turn::End);
-            }
+    loop {
+        let mut wire = Polled { stream, context };
+        if let Some(turn) = ready!(answer(&mut wire, peer, ways, since)) {
+            return Poll::Ready(turn);
         }
+    }
+}
+
+/// Answers one request; without a turn, the connection stays as it is.
+fn answer(
+    wire: &mut impl Wire,
+    peer: &Peer,
+    ways: &[Direct],
+    since: &mut Instant,
+) -> Poll<Option<Turn>> {
+    SCRATCH.with_borrow_mut(|Scratch { request, answer, date }| {
+        let request = match ready!(wire.read(request)) {
+            Ok(count @ 1..) => &request[..count],
+            Ok(0) | Err(_) => return Poll::Ready(Some(Turn::End)),
+        };
+        let now = Instant::now();
+        let reply = reply(request, peer, ways, now, date, answer);
+        if reply == Reply::Other {
+            return Poll::Ready(Some(Turn::Other(request.to_vec())));
+        }
+        *since = now;
+        let close = reply == Reply::Close;
+        let written = match wire.write(answer) {
+            Poll::Ready(Ok(written)) => written,
+            Poll::Ready(Err(_)) => return Poll::Ready(Some(Turn::End)),
+            Poll::Pending => 0,
+        };
+        if written < answer.len() {
+            let rest = answer[written..].to_vec();
+            return Poll::Ready(Some(Turn::Slow { rest, close }));
+        }
+        Poll::Ready(close.then_some(Turn::End))
     })
+}
+
+/// A connection that is never waited for in the middle of a request.
+trait Wire {
+    fn read(&mut self, into: &mut [u8]) -> Poll<io::Result<usize>>;
+    fn write(&mut self, bytes: &[u8]) -> Poll<io::Result<usize>>;
+}
+
+/// One that wakes its task.
+struct Polled<'a, 'c> {
+    stream: &'a mut TcpStream,
+    context: &'a mut Context<'c>,
+}
+
+impl Wire for Polled<'_, '_> {
+    fn read(&mut self, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        let mut buffer = ReadBuf::new(into);
+        let read = ready!(Pin::new(&mut *self.stream).poll_read(self.context, &mut buffer));
+        Poll::Ready(read.map(|()| buffer.filled().len()))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.stream).poll_write(self.context, bytes)
+    }
+}
+
+/// One that nobody waits for yet.
+impl Wire for &std::net::TcpStream {
+    fn read(&mut self, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        unless_waiting(io::Read::read(self, into))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        unless_waiting(io::Write::write(self, bytes))
+    }
+}
+
+fn unless_waiting(outcome: io::Result<usize>) -> Poll<io::Result<usize>> {
+    match outcome {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+        outcome => Poll::Ready(outcome),
+    }
 }
 
 /// Puts the answer to `request` into `out`, if it is one whole request that can be answered.
@@ -266,6 +332,7 @@ impl Date {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
     use std::sync::Arc;
 
     use proptest::prelude::*;
@@ -274,7 +341,7 @@ mod tests {
 
     const REQUEST: &str = "GET /boot/v1/bootscript?mac=1 HTTP/1.1\r\nhost: h\r\n\r\n";
 
-    fn answered(request: &[u8]) -> (Reply, String) {
+    fn ways() -> [Direct; 1] {
         let answer = |head: &Head<'_>| {
             Some(Ready {
                 content_type: "text/plain",
@@ -282,12 +349,45 @@ mod tests {
                 etag: None,
             })
         };
-        let ways = [Direct::new("/boot/v1/bootscript", Arc::new(answer))];
+        [Direct::new("/boot/v1/bootscript", Arc::new(answer))]
+    }
+
+    fn peer() -> Peer {
         let addr = "192.0.2.1:1".parse().expect("an address");
-        let peer = Peer { addr, secure: false, certificates: [].into() };
+        Peer { addr, secure: false, certificates: [].into() }
+    }
+
+    fn answered(request: &[u8]) -> (Reply, String) {
         let mut out = Vec::new();
-        let reply = reply(request, &peer, &ways, Instant::now(), &mut Date(None), &mut out);
+        let reply = reply(request, &peer(), &ways(), Instant::now(), &mut Date(None), &mut out);
         (reply, String::from_utf8(out).expect("text"))
+    }
+
+    #[test]
+    fn a_request_that_is_there_already_is_answered_at_once() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let closing = REQUEST.replace("host:", "Connection: close\r\nhost:");
+        let other = REQUEST.replace("GET", "HEAD");
+        for (request, turn, text) in [
+            (&closing, Some(Turn::End), "HTTP/1.1 200 OK"),
+            (&REQUEST.to_owned(), None, "HTTP/1.1 200 OK"),
+            (&other, Some(Turn::Other(other.clone().into_bytes())), ""),
+        ] {
+            let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (stream, _) = listener.accept().unwrap();
+            stream.set_nonblocking(true).unwrap();
+            assert_eq!(at_once(&stream, &peer(), &ways()), Poll::Pending, "nothing is asked yet");
+            client.write_all(request.as_bytes()).unwrap();
+            // It has come when there is something to look at.
+            stream.set_nonblocking(false).unwrap();
+            stream.peek(&mut [0]).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            assert_eq!(at_once(&stream, &peer(), &ways()), Poll::Ready(turn), "{request}");
+            drop(stream);
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).unwrap();
+            assert!(answer.starts_with(text) && answer.is_empty() == text.is_empty(), "{answer}");
+        }
     }
 
     #[test]

@@ -276,7 +276,8 @@ impl ServerBuilder {
             if in_lanes {
                 listen_in_lanes(&running.lanes, tasks, tcp, &host).map_err(StartError::Lanes)?;
             } else {
-                tasks.spawn("listener", Listener { tcp, host }.run());
+                let listener = tcp.into_std().and_then(|tcp| Listener::new(tcp, host));
+                tasks.spawn("listener", listener.map_err(StartError::Lanes)?.run());
             }
         }
         start_background(&running.chassis, jwks, self.retentions);
@@ -484,8 +485,8 @@ fn listen_in_lanes(
     for lane in lanes.handles() {
         let (socket, host) = (socket.try_clone()?, Arc::clone(host));
         let listening = lane.spawn(async move {
-            match TcpListener::from_std(socket) {
-                Ok(tcp) => Listener { tcp, host }.run().await,
+            match Listener::new(socket, host) {
+                Ok(listener) => listener.run().await,
                 Err(error) => tracing::error!(%error, "a thread cannot listen"),
             }
         });

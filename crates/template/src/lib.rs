@@ -16,6 +16,9 @@ use serde::Serialize;
 
 pub use node::{NodeValues, sample};
 
+/// Longest template. What is longer is not even read.
+pub const MAX_SOURCE: usize = 256 * 1024;
+
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TemplateError(String);
@@ -40,6 +43,9 @@ impl Templates {
     }
 
     pub fn add(&mut self, name: String, source: String) -> Result<(), TemplateError> {
+        if source.len() > MAX_SOURCE {
+            return Err(TemplateError(format!("it is longer than {MAX_SOURCE} bytes")));
+        }
         language::check(&source, syntax())?;
         let environment = self.environment.get_or_insert_with(|| environment(self.fuel));
         environment.add_template_owned(name, source).map_err(|error| told(&error))
@@ -122,5 +128,21 @@ fn told(error: &minijinja::Error) -> TemplateError {
 impl std::fmt::Debug for Templates {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Templates").field("fuel", &self.fuel).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_that_is_too_long_is_not_read() {
+        let long = "{{ ".to_owned() + &"x".repeat(MAX_SOURCE);
+        let add = |text: &str| Templates::new(1).add("one".to_owned(), text.to_owned());
+        let error = add(&long).unwrap_err().to_string();
+        assert!(error.contains("longer than"), "{error}");
+        let error = add(&long[..MAX_SOURCE]).unwrap_err().to_string();
+        assert!(error.contains("line 1"), "{error}");
+        add(&long[3..]).unwrap();
     }
 }

@@ -18,7 +18,7 @@ use hoist_model::{Mac, NodeId};
 use hoist_store::{Change, Key, Op, Prefix, Record, Revision, Store, StoreError, Txn};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -50,6 +50,8 @@ const PIECES: usize = 1024;
 const LOT: usize = 16_384;
 /// Full lots that may wait. The thread that has one more puts it into the rows itself.
 const MAX_WAITING: usize = 8;
+/// As `nice` takes it.
+const LAST: i32 = 19;
 /// Threads that need not share a lot.
 const LOTS: usize = 16;
 
@@ -65,6 +67,8 @@ struct Inner {
     pieces: [Vec<Mutex<Piece>>; Endpoint::ALL.len()],
     lots: [Mutex<Vec<Question>>; LOTS],
     waiting: Mutex<Vec<Vec<Question>>>,
+    /// Empty ones: memory that is used for the first time costs whoever writes to it.
+    spare: Mutex<Vec<Vec<Question>>>,
     /// There is one more that waits.
     full: Notify,
     strangers: Mutex<Strangers>,
@@ -205,6 +209,7 @@ impl Sightings {
             pieces,
             lots: Default::default(),
             waiting: Mutex::default(),
+            spare: Mutex::default(),
             full: Notify::new(),
             strangers: Mutex::default(),
         }))
@@ -245,7 +250,8 @@ impl Sightings {
         if lot.len() < LOT {
             return;
         }
-        let full = std::mem::replace(&mut *lot, Vec::with_capacity(LOT));
+        let spare = lock(&self.0.spare).pop().unwrap_or_else(|| Vec::with_capacity(LOT));
+        let full = std::mem::replace(&mut *lot, spare);
         drop(lot);
         let mut waiting = lock(&self.0.waiting);
         if waiting.len() < MAX_WAITING {
@@ -268,15 +274,20 @@ impl Sightings {
 
     fn put(&self, mut lot: Vec<Question>) {
         lot.sort_by_cached_key(|question| (question.endpoint, place_of(question.node)));
-        let mut lot = lot.into_iter().peekable();
-        while let Some(question) = lot.next() {
+        let mut questions = lot.drain(..).peekable();
+        while let Some(question) = questions.next() {
             let (endpoint, at) = (question.endpoint, place_of(question.node));
             let mut piece = self.piece(at, endpoint);
             piece.put(question);
             let same = |next: &Question| next.endpoint == endpoint && place_of(next.node) == at;
-            while let Some(question) = lot.next_if(same) {
+            while let Some(question) = questions.next_if(same) {
                 piece.put(question);
             }
+        }
+        drop(questions);
+        let mut spare = lock(&self.0.spare);
+        if lot.capacity() >= LOT && spare.len() < MAX_WAITING {
+            spare.push(lot);
         }
     }
 
@@ -417,10 +428,24 @@ impl Sightings {
         }
     }
 
-    /// Where it keeps nobody waiting.
+    /// Where it keeps nobody waiting: on a thread that every other one goes before. Sorting a lot
+    /// takes milliseconds, and machines that ask would wait as long for a core.
     async fn settle_aside(&self) {
         let sightings = self.clone();
-        if let Err(error) = tokio::task::spawn_blocking(move || sightings.settle()).await {
+        let (done, settled) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("history".to_owned()).spawn(move || {
+            // Of this thread only; without it, history is as urgent as everything else.
+            if let Err(error) = rustix::process::setpriority_process(None, LAST) {
+                tracing::debug!(%error, "boot history is not put behind everything else");
+            }
+            sightings.settle();
+            done.send(())
+        });
+        let outcome = match thread {
+            Ok(_) => settled.await.map_err(|_| "its thread ended early".to_owned()),
+            Err(error) => Err(error.to_string()),
+        };
+        if let Err(error) = outcome {
             tracing::error!(%error, "boot history is not taken in");
         }
     }

@@ -1,43 +1,110 @@
 //! Documents of hoist's own, and the seeds that lead to them.
+//!
+//! They are rendered on threads that nobody else waits for, a few at once, and kept. A node waits at
+//! most [`BUDGET`]; what its rendering comes to later is there when it asks again.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use hoist_inventory::Roster;
 use hoist_metadata::provider::{Given, Missing, Served};
-use hoist_metadata::{MetadataProvider, Renderer, SeedRef, SiteKey};
-use hoist_model::Node;
+use hoist_metadata::{Basis, MetadataProvider, Renderer, SeedRef, SiteKey};
+use hoist_model::{Node, NodeId};
+use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 
 use super::kept::Kept;
 
 /// Bytes of documents that are kept.
-const ROOM: usize = 128 * 1024 * 1024;
+const ROOM: usize = 256 * 1024 * 1024;
+
+/// How long a node waits for its documents.
+const BUDGET: Duration = Duration::from_secs(2);
+
+/// When it shall ask again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Nodes that are rendered for at once.
+const AT_ONCE: usize = 4;
 
 #[derive(Debug)]
-pub(super) struct Builtin {
+pub(super) struct Builtin(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
     key: SiteKey,
-    renderer: Renderer,
-    kept: Kept<Rendered>,
+    renderer: Arc<Renderer>,
+    kept: Kept<Arc<Rendered>>,
+    turns: Arc<Semaphore>,
+    under_way: UnderWay,
 }
 
-/// The documents of one node on one picture of the layers.
-#[derive(Debug, Clone)]
+/// The documents of one node, and what they were made from.
+#[derive(Debug)]
 struct Rendered {
-    picture: u64,
+    basis: Basis,
     served: Arc<Served>,
 }
 
+/// Nodes that are rendered for at present: of several who ask for one, one renders.
+#[derive(Debug, Default)]
+struct UnderWay(Mutex<HashMap<NodeId, Weak<AsyncMutex<()>>>>);
+
+impl UnderWay {
+    fn of(&self, node: NodeId) -> Arc<AsyncMutex<()>> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.get(&node).and_then(Weak::upgrade) {
+            return known;
+        }
+        // Looking through them is paid for by as many nodes as there are.
+        if all.len() == all.capacity() {
+            all.retain(|_, one| one.strong_count() > 0);
+        }
+        let one = Arc::default();
+        all.insert(node, Arc::downgrade(&one));
+        one
+    }
+}
+
 impl Builtin {
-    pub(super) fn new(key: SiteKey) -> Self {
-        Self { key, renderer: Renderer::default(), kept: Kept::new(ROOM) }
+    pub(super) fn new(key: SiteKey, renderer: Arc<Renderer>) -> Self {
+        Self(Arc::new(Inner {
+            key,
+            renderer,
+            kept: Kept::new(ROOM),
+            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            under_way: UnderWay::default(),
+        }))
     }
 
-    fn rendered(&self, roster: &Arc<Roster>, node: &Node) -> Arc<Served> {
+    /// Once it has begun, it ends and is kept, whether or not anybody waits for it.
+    async fn rendered(&self, roster: &Arc<Roster>, node: &Arc<Node>) -> Option<Arc<Served>> {
+        let alone = self.0.under_way.of(node.id).lock_owned().await;
+        let turn = Arc::clone(&self.0.turns).acquire_owned().await.expect("it is never closed");
+        let (inner, roster, node) = (Arc::clone(&self.0), Arc::clone(roster), Arc::clone(node));
+        let work = tokio::task::spawn_blocking(move || {
+            let served = inner.render(&roster, &node);
+            drop((turn, alone));
+            served
+        });
+        work.await.inspect_err(|error| tracing::error!(%error, "rendering documents failed")).ok()
+    }
+}
+
+impl Inner {
+    fn kept(&self, roster: &Roster, node: &Arc<Node>) -> Option<Arc<Served>> {
+        let kept = self.kept.get(node.id)?;
+        let current = self.renderer.bears(roster, &kept.basis, node);
+        current.then(|| Arc::clone(&kept.served))
+    }
+
+    fn render(&self, roster: &Arc<Roster>, node: &Arc<Node>) -> Arc<Served> {
         let picture = self.renderer.picture(roster);
-        let current = |kept: &Rendered| kept.picture == picture.number();
-        if let Some(kept) = self.kept.get(node.id).filter(current) {
-            return kept.served;
+        // Made by somebody else meanwhile, or for another roster and still good.
+        if let Some(served) = self.kept(roster, node) {
+            return served;
         }
         let token = self.key.seed(node.id, node.generation);
         let made = self.renderer.documents(&picture, node, token.as_str());
@@ -45,8 +112,8 @@ impl Builtin {
             metrics::counter!("hoist_metadata_failures_total").increment(1);
         }
         let served = Arc::new(Served::new(made.documents));
-        let rendered = Rendered { picture: picture.number(), served: Arc::clone(&served) };
-        self.kept.put(node.id, rendered, served.size());
+        let rendered = Rendered { basis: picture.basis(node), served: Arc::clone(&served) };
+        self.kept.put(node.id, Arc::new(rendered), served.size());
         served
     }
 }
@@ -54,11 +121,11 @@ impl Builtin {
 #[async_trait]
 impl MetadataProvider for Builtin {
     fn seed_ref(&self, _: &Roster, node: &Node, base: &str) -> SeedRef {
-        seed_here(&self.key, node, base)
+        seed_here(&self.0.key, node, base)
     }
 
     fn at_once(&self, roster: &Arc<Roster>, node: &Arc<Node>) -> Option<Given> {
-        Some(Given::Here(self.rendered(roster, node)))
+        self.0.kept(roster, node).map(Given::Here)
     }
 
     async fn documents(
@@ -67,7 +134,16 @@ impl MetadataProvider for Builtin {
         node: &Arc<Node>,
         _: IpAddr,
     ) -> Result<Given, Missing> {
-        Ok(Given::Here(self.rendered(roster, node)))
+        if let Some(served) = self.0.kept(roster, node) {
+            return Ok(Given::Here(served));
+        }
+        match tokio::time::timeout(BUDGET, self.rendered(roster, node)).await {
+            Ok(Some(served)) => Ok(Given::Here(served)),
+            Ok(None) | Err(_) => {
+                let reason = "they are being rendered".to_owned();
+                Err(Missing::Later { reason, after: RETRY })
+            }
+        }
     }
 }
 
@@ -75,4 +151,140 @@ impl MetadataProvider for Builtin {
 pub(super) fn seed_here(key: &SiteKey, node: &Node, base: &str) -> SeedRef {
     let token = key.seed(node.id, node.generation);
     SeedRef::nocloud(format!("{base}/meta/v1/seed/{}/{}/", node.id, token.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use hoist_inventory::Resource;
+    use hoist_inventory::roster::{Delta, Incarnation};
+    use hoist_metadata::Document;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const FROM: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    fn builtin() -> Builtin {
+        let dir = tempfile::tempdir().unwrap();
+        Builtin::new(super::super::key::open(dir.path()).unwrap(), Arc::default())
+    }
+
+    fn roster() -> (Arc<Roster>, Arc<Node>) {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let node = Arc::new(Node {
+            id: NodeId::from_bits(1),
+            name: "n1".parse().unwrap(),
+            spec: hoist_model::NodeSpec::default(),
+            protection: None,
+            maintenance: None,
+            provenance: None,
+            generation: 0,
+            revision: 1,
+            created: now,
+            updated: now,
+        });
+        let resources = [Resource::Node(Arc::clone(&node))].into_iter();
+        (Arc::new(Roster::build(Incarnation::new("test"), 1, 0, resources)), node)
+    }
+
+    fn here(given: Result<Given, Missing>) -> Arc<Served> {
+        match given {
+            Ok(Given::Here(served)) => served,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn who_asks_on_a_lane_gets_what_is_kept_and_renders_nothing() {
+        let (builtin, (roster, node)) = (builtin(), roster());
+        assert_eq!(builtin.at_once(&roster, &node), None);
+        let served = here(builtin.documents(&roster, &node, FROM).await);
+        assert!(!served.get(Document::MetaData).is_empty());
+        assert_eq!(builtin.at_once(&roster, &node), Some(Given::Here(served)));
+    }
+
+    #[tokio::test]
+    async fn an_edit_of_another_node_leaves_what_is_kept() {
+        let (builtin, (roster, node)) = (builtin(), roster());
+        let served = here(builtin.documents(&roster, &node, FROM).await);
+        let other =
+            Node { id: NodeId::from_bits(2), name: "n2".parse().unwrap(), ..(*node).clone() };
+        let put = |node: &Node| {
+            let puts = vec![Resource::Node(Arc::new(node.clone()))];
+            let delta = Delta { revision: 2, horizon: 0, puts, deletes: Vec::new() };
+            Arc::new(roster.apply(delta))
+        };
+        let edited = put(&other);
+        // The lane cannot know it before somebody has looked.
+        assert_eq!(builtin.at_once(&edited, &node), None);
+        let again = here(builtin.documents(&edited, &node, FROM).await);
+        assert!(Arc::ptr_eq(&again, &served));
+        assert_eq!(builtin.at_once(&edited, &node), Some(Given::Here(served)));
+        let renamed = put(&Node { name: "n3".parse().unwrap(), ..(*node).clone() });
+        let node = Arc::clone(renamed.by_id(node.id).unwrap());
+        let told = here(builtin.documents(&renamed, &node, FROM).await);
+        assert!(String::from_utf8_lossy(told.get(Document::MetaData)).contains("hostname: n3"));
+    }
+
+    #[tokio::test]
+    async fn of_several_who_ask_for_one_node_one_renders() {
+        let (builtin, (roster, node)) = (builtin(), roster());
+        let all = (0..50).map(|_| builtin.documents(&roster, &node, FROM));
+        let mut all = futures_util::future::join_all(all).await.into_iter().map(here);
+        let first = all.next().unwrap();
+        assert!(all.all(|served| Arc::ptr_eq(&served, &first)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_whose_rendering_takes_too_long_is_told_when_to_ask_again_and_has_it_then() {
+        let (builtin, (roster, node)) = (builtin(), roster());
+        // A rendering that does not end.
+        let alone = builtin.0.under_way.of(node.id).lock_owned().await;
+        let before = Instant::now();
+        let later = builtin.documents(&roster, &node, FROM).await;
+        assert!(matches!(later, Err(Missing::Later { after: RETRY, .. })), "{later:?}");
+        assert_eq!(before.elapsed(), BUDGET);
+        // It comes to something after all, for nobody in particular.
+        let served = builtin.0.render(&roster, &node);
+        drop(alone);
+        let given = here(builtin.documents(&roster, &node, FROM).await);
+        assert!(Arc::ptr_eq(&given, &served));
+    }
+
+    #[tokio::test]
+    async fn a_rendering_goes_on_when_nobody_waits_for_it_any_more() {
+        let (builtin, (roster, node)) = (builtin(), roster());
+        let mut asking = builtin.documents(&roster, &node, FROM);
+        // Polled once, it has begun.
+        assert!(futures_util::poll!(&mut asking).is_pending());
+        drop(asking);
+        while builtin.at_once(&roster, &node).is_none() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_than_a_few_are_rendered_for_at_once() {
+        let (builtin, (roster, node)) = (builtin(), roster());
+        let turns = Arc::clone(&builtin.0.turns);
+        let all = turns.acquire_many(u32::try_from(AT_ONCE).unwrap()).await.unwrap();
+        let later = builtin.documents(&roster, &node, FROM).await;
+        assert!(matches!(later, Err(Missing::Later { .. })), "{later:?}");
+        assert_eq!(builtin.at_once(&roster, &node), None);
+        drop(all);
+        here(builtin.documents(&roster, &node, FROM).await);
+    }
+
+    #[test]
+    fn nodes_that_nobody_renders_for_are_forgotten() {
+        let under_way = UnderWay::default();
+        let held = under_way.of(NodeId::from_bits(0));
+        for n in 1..10_000 {
+            under_way.of(NodeId::from_bits(n));
+        }
+        assert!(Arc::ptr_eq(&held, &under_way.of(NodeId::from_bits(0))));
+        assert!(under_way.0.lock().unwrap().len() < 100);
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use hoist_inventory::Roster;
 use hoist_metadata::provider::{Given, Missing};
-use hoist_metadata::{MetadataProvider, Mode, SeedRef, SiteKey};
+use hoist_metadata::{MetadataProvider, Mode, Renderer, SeedRef, SiteKey};
 use hoist_model::{GroupKey, Node};
 
 use super::MetadataSettings;
@@ -18,16 +18,25 @@ use crate::boot::{HelperError, helper};
 /// All providers of a site, as one.
 #[derive(Debug)]
 pub struct Providers {
-    site: Arc<dyn MetadataProvider>,
-    groups: Vec<(GroupKey, Arc<dyn MetadataProvider>)>,
+    site: Provider,
+    groups: Vec<(GroupKey, Provider)>,
+    /// Of hoist's own documents.
+    renderer: Arc<Renderer>,
+}
+
+#[derive(Debug)]
+struct Provider {
+    mode: Mode,
+    gives: Arc<dyn MetadataProvider>,
 }
 
 impl Providers {
     /// Connects to nothing yet.
     pub fn new(key: &SiteKey, settings: &MetadataSettings) -> Result<Self, HelperError> {
-        let builtin = Arc::new(Builtin::new(key.clone()));
-        let provider = |mode: &Mode| -> Result<Arc<dyn MetadataProvider>, HelperError> {
-            Ok(match mode {
+        let renderer = Arc::<Renderer>::default();
+        let builtin = Arc::new(Builtin::new(key.clone(), Arc::clone(&renderer)));
+        let provider = |mode: &Mode| -> Result<Provider, HelperError> {
+            let gives: Arc<dyn MetadataProvider> = match mode {
                 Mode::Builtin => Arc::clone(&builtin) as Arc<dyn MetadataProvider>,
                 Mode::External { argument } => Arc::new(External { argument: argument.clone() }),
                 Mode::Redirect { url } => Arc::new(Redirect { key: key.clone(), url: url.clone() }),
@@ -36,23 +45,36 @@ impl Providers {
                     Arc::new(Proxy::new(key.clone(), url.clone(), client))
                 }
                 Mode::None => Arc::new(Nowhere),
-            })
+            };
+            Ok(Provider { mode: mode.clone(), gives })
         };
         let one = |(group, mode): &(GroupKey, Mode)| Ok((group.clone(), provider(mode)?));
         let groups = settings.groups.iter().map(one).collect::<Result<_, HelperError>>()?;
-        Ok(Self { site: provider(&settings.mode)?, groups })
+        Ok(Self { site: provider(&settings.mode)?, groups, renderer })
+    }
+
+    pub(super) fn renderer(&self) -> &Arc<Renderer> {
+        &self.renderer
+    }
+
+    pub(super) fn mode_of(&self, roster: &Roster, node: &Node) -> &Mode {
+        &self.provider(roster, node).mode
+    }
+
+    fn of(&self, roster: &Roster, node: &Node) -> &dyn MetadataProvider {
+        self.provider(roster, node).gives.as_ref()
     }
 
     /// Of several groups the one that is applied last.
-    fn of(&self, roster: &Roster, node: &Node) -> &dyn MetadataProvider {
+    fn provider(&self, roster: &Roster, node: &Node) -> &Provider {
         if self.groups.is_empty() {
-            return self.site.as_ref();
+            return &self.site;
         }
         let named = roster.groups_of(node).into_iter().rev().find_map(|name| {
             let key = GroupKey { partition: node.spec.partition.clone(), name };
             self.groups.iter().find(|(group, _)| *group == key)
         });
-        named.map_or(self.site.as_ref(), |(_, provider)| provider.as_ref())
+        named.map_or(&self.site, |(_, provider)| provider)
     }
 }
 

@@ -1,8 +1,12 @@
 //! `/meta/v1/layers` and `/meta/v1/nodes/{node}/render`: the layers, and what they come to for a
 //! node, before any node asks.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
 use hoist_api::inventory::Listing;
@@ -11,8 +15,10 @@ use hoist_api::metadata::{
 };
 use hoist_inventory::Roster;
 use hoist_metadata::layers::nodes_of;
-use hoist_metadata::{Document, Failed, Rendered, Secrets, With};
-use hoist_model::{MetadataLayer, Name, Node};
+use hoist_metadata::{
+    Document, Documents, Failed, Layers, Mode, Rendered, Renderer, Secrets, With,
+};
+use hoist_model::{Name, Node};
 use serde::Deserialize;
 
 use super::Metadata;
@@ -51,17 +57,45 @@ fn sight(principal: &Principal, roster: &Roster) -> Sight {
     Sight::within(principal, Verb::Read, Context::Metadata, roster)
 }
 
-fn object(roster: &Roster, sight: &Sight, layer: &MetadataLayer) -> MetadataLayerObject {
-    let nodes = nodes_of(roster, layer);
-    let seen = nodes.into_iter().filter(|node| sight.reaches(roster, node)).count();
-    MetadataLayerObject::from_stored(layer, seen)
+impl Metadata {
+    /// Work that may look at every node, or render: a few at a time, on threads of their own.
+    async fn aside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Renderer, &Arc<Roster>) -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        let turn = self.turns.take().await?;
+        let renderer = Arc::clone(self.provider.renderer());
+        let roster = self.boot.registry.roster();
+        let work = tokio::task::spawn_blocking(move || {
+            let made = work(&renderer, &roster);
+            drop(turn);
+            made
+        });
+        work.await.map_err(|_| Failure::new(Code::Internal, "the answer could not be made"))
+    }
 }
 
-async fn list(State(metadata): State<Metadata>, principal: Principal) -> Response {
-    let roster = metadata.boot.registry.roster();
-    let sight = sight(&principal, &roster);
-    let items = roster.metadata_layers().map(|layer| object(&roster, &sight, layer));
-    Json(Listing { revision: roster.revision(), items: items.collect() }).into_response()
+async fn list(State(metadata): State<Metadata>, principal: Principal) -> Result<Response, Failure> {
+    let listing = metadata.aside(move |renderer, roster| {
+        let counts = counts(renderer.picture(roster).layers(), roster, &sight(&principal, roster));
+        let items = roster.metadata_layers().map(|layer| {
+            let nodes = counts.get(&layer.name).copied().unwrap_or_default();
+            MetadataLayerObject::from_stored(layer, nodes)
+        });
+        Listing { revision: roster.revision(), items: items.collect() }
+    });
+    Ok(Json(listing.await?).into_response())
+}
+
+/// How many nodes each layer speaks of, looking once at every node.
+fn counts(layers: &Layers, roster: &Roster, sight: &Sight) -> HashMap<Name, usize> {
+    let mut counts = HashMap::new();
+    for node in roster.nodes().filter(|node| sight.reaches(roster, node)) {
+        for layer in layers.of_node(roster, node) {
+            *counts.entry(layer.source.name.clone()).or_default() += 1;
+        }
+    }
+    counts
 }
 
 async fn get(
@@ -69,12 +103,17 @@ async fn get(
     principal: Principal,
     Path(name): Path<String>,
 ) -> Result<Response, Failure> {
-    let roster = metadata.boot.registry.roster();
-    let layer = roster.metadata_layer(&name).ok_or_else(|| {
-        Failure::new(Code::NotFound, format!("there is no metadata layer `{name}`"))
-            .with_remedy("`hoist metadata list` shows all of them")
-    })?;
-    Ok(Json(object(&roster, &sight(&principal, &roster), layer)).into_response())
+    let found = metadata.aside(move |_, roster| {
+        let layer = roster.metadata_layer(&name).ok_or_else(|| {
+            Failure::new(Code::NotFound, format!("there is no metadata layer `{name}`"))
+                .with_remedy("`hoist metadata list` shows all of them")
+        })?;
+        let sight = sight(&principal, roster);
+        let nodes = nodes_of(roster, layer);
+        let seen = nodes.into_iter().filter(|node| sight.reaches(roster, node)).count();
+        Ok(MetadataLayerObject::from_stored(layer, seen))
+    });
+    found.await?.map(|layer| Json(layer).into_response())
 }
 
 #[derive(Debug, Deserialize)]
@@ -91,11 +130,35 @@ async fn render(
     Query(query): Query<RenderQuery>,
 ) -> Result<Json<Rendering>, Failure> {
     let wanted = query.doc.as_deref().map(document).transpose()?;
-    let roster = metadata.boot.registry.roster();
-    let node = find_node(&roster, &sight(&principal, &roster), &node)?;
-    let with = With { token: TOKEN, secrets: Secrets::Redact, trace: query.trace.0 };
-    let rendered = metadata.renderer.render(&roster, node, with);
-    Ok(Json(rendering(&roster, node, rendered, wanted)))
+    let (provider, key) = (Arc::clone(&metadata.provider), metadata.key.clone());
+    let rendered = metadata.aside(move |renderer, roster| {
+        let node = find_node(roster, &sight(&principal, roster), &node)?;
+        let with = With { token: TOKEN, secrets: Secrets::Redact, trace: query.trace.0 };
+        let picture = renderer.picture(roster);
+        let mut rendered = renderer.render(&picture, node, with);
+        let instead = renderer.last_good(&picture, node, &rendered.failed);
+        let stale = instead.is_some();
+        if let Some(documents) = instead {
+            let token = key.seed(node.id, node.generation);
+            rendered.documents = without(&documents, token.as_str());
+            rendered.trace.clear();
+        }
+        let shown = rendering(roster, node, rendered, wanted, provider.mode_of(roster, node));
+        Ok(Rendering { stale, ..shown })
+    });
+    rendered.await?.map(Json)
+}
+
+/// Documents as they are served, but for the token in them.
+fn without(documents: &Documents, token: &str) -> Documents {
+    let shown =
+        |document: &Bytes| Bytes::from(String::from_utf8_lossy(document).replace(token, TOKEN));
+    Documents {
+        meta_data: shown(&documents.meta_data),
+        user_data: shown(&documents.user_data),
+        vendor_data: shown(&documents.vendor_data),
+        network_config: shown(&documents.network_config),
+    }
 }
 
 fn document(word: &str) -> Result<Document, Failure> {
@@ -114,6 +177,7 @@ fn rendering(
     node: &Node,
     rendered: Rendered,
     wanted: Option<Document>,
+    mode: &Mode,
 ) -> Rendering {
     let is_wanted = |document: Document| wanted.is_none_or(|wanted| wanted == document);
     let documents = Document::ALL.into_iter().filter(|document| is_wanted(*document));
@@ -133,6 +197,9 @@ fn rendering(
         node: node.name.clone(),
         id: node.id,
         revision: roster.revision(),
+        mode: mode.to_string(),
+        elsewhere: mode.elsewhere(node),
+        stale: false,
         layers: rendered.layers.iter().filter_map(|name| used(roster, name)).collect(),
         documents: documents.collect(),
         trace: trace.collect(),

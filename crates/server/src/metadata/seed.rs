@@ -14,7 +14,7 @@ use bytes::Bytes;
 use hoist_api::Code;
 use hoist_inventory::Roster;
 use hoist_metadata::provider::{Given, Missing, Served};
-use hoist_metadata::{Document, Documents, SiteKey, Unknown};
+use hoist_metadata::{Document, Documents, MetadataProvider as _, SiteKey, Unknown};
 use hoist_model::{Node, NodeId};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use metrics::Counter;

@@ -21,6 +21,10 @@ async fn external_is_an_argument_and_nothing_else() {
     let path = format!("/meta/v1/seed/{node}/{}/meta-data", token.as_str());
     ask(&site, &path).await.problem(404, "not-found");
     ask_from(&site, "10.0.0.1", "/cloud-init/meta-data").await.problem(404, "not-found");
+    // Whoever looks at hoist's own is told that they are not what the node gets.
+    let shown = site.get("/meta/v1/nodes/n1/render").await.expect(200).json();
+    let place = "ds=nocloud;s=http://ci:27777/n1/;dsmode=net";
+    assert_eq!((&shown["mode"], &shown["elsewhere"]), (&json!("external"), &json!(place)));
     site.stop().await;
 }
 

@@ -116,6 +116,40 @@ async fn a_layer_that_fails_for_a_node_is_refused_and_nothing_changes() {
 }
 
 #[tokio::test]
+async fn a_preview_shows_what_a_node_is_served_although_a_layer_fails() {
+    let site = site(|_| {}).await;
+    let mut node = spec(1, "10.0.0.1/8");
+    node["labels"] = json!({"rack": "r1"});
+    site.apply(&[
+        document("Node", "n1", &node),
+        layer(
+            "rack",
+            &json!({"selector": "node:n1",
+                "user_data": {"rack": "{{ node.labels.rack }}", "url": "http://h/{{ token }}"}}),
+        ),
+    ])
+    .await;
+    let good = user_data(&site, 1).await;
+    assert!(good.contains("rack: r1"), "{good}");
+    let shown = rendering(&site, "?doc=user-data&trace=1").await;
+    assert_eq!((shown.get("stale"), &shown["mode"]), (None, &json!("builtin")));
+    assert!(shown.get("elsewhere").is_none());
+
+    // The label goes; the node keeps what it had, and whoever looks sees that.
+    site.apply(&[document("Node", "n1", &spec(1, "10.0.0.1/8"))]).await;
+    assert_eq!(user_data(&site, 1).await, good);
+    let shown = rendering(&site, "?doc=user-data&trace=1").await;
+    assert_eq!((&shown["stale"], &shown["failed"][0]["layer"]), (&json!(true), &json!("rack")));
+    assert_eq!(shown["failed"][0]["at"], "user_data.rack");
+    assert!(shown.get("trace").is_none(), "{shown}");
+    let text = shown["documents"][0]["text"].as_str().expect("a text");
+    let token = key(&site).seed(crate::id(&site, "n1").await, 0);
+    assert_eq!(text, good.replace(token.as_str(), "(token)"));
+    assert_ne!(text, good);
+    site.stop().await;
+}
+
+#[tokio::test]
 async fn layers_that_would_fill_the_memory_are_refused_and_nobody_notices() {
     let site = site(|_| {}).await;
     let mut bomb = String::from(

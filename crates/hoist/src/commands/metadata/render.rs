@@ -12,7 +12,8 @@ use crate::table::Table;
 /// Print the documents that cloud-init would get for a node
 ///
 /// Made by the server from the layers that speak of the node, in their order; nothing is written.
-/// Secrets are shown as `(secret)`. With `--trace`, every key with the layer it comes from and those
+/// Secrets are shown as `(secret)`. Where a layer fails, what is shown is what the node is served
+/// instead; where another service gives the node its documents, that is said. With `--trace`, every key with the layer it comes from and those
 /// whose values it took the place of.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist metadata render n1\n  \
@@ -46,9 +47,8 @@ impl RenderArgs {
         let name = name.as_ref().map(clap::builder::PossibleValue::get_name);
         let found = shell.client()?.render_metadata(&self.node, name, self.trace).await?;
         let printer = &mut shell.printer;
-        for failed in &found.failed {
-            let (layer, at, reason) = (&failed.layer, &failed.at, &failed.reason);
-            printer.warn(&format!("layer `{layer}` is left out: {at}: {reason}"));
+        for warning in warnings(&found) {
+            printer.warn(&warning);
         }
         match printer.output() {
             Output::Json | Output::Yaml => printer.value(&found)?,
@@ -60,6 +60,34 @@ impl RenderArgs {
         }
         Ok(Exit::Done)
     }
+}
+
+/// What keeps the node from being told what is shown.
+fn warnings(found: &Rendering) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let node = &found.node;
+    match (found.mode.as_str(), &found.elsewhere) {
+        (_, Some(place)) => warnings.push(format!(
+            "node `{node}` gets its documents elsewhere ({}: {place}); these are what hoist would say",
+            found.mode
+        )),
+        ("none", None) => warnings.push(format!(
+            "node `{node}` gets no documents (mode none); these are what hoist would say"
+        )),
+        _ => {}
+    }
+    let becomes = if found.stale { "fails" } else { "is left out" };
+    warnings.extend(found.failed.iter().map(|failed| {
+        let (layer, at, reason) = (&failed.layer, &failed.at, &failed.reason);
+        format!("layer `{layer}` {becomes}: {at}: {reason}")
+    }));
+    if found.stale {
+        warnings.push(format!(
+            "node `{node}` is served these, the last documents in which nothing failed; mend the \
+             layers, or the node"
+        ));
+    }
+    warnings
 }
 
 /// One document as it is; several with their names between them.
