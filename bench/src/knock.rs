@@ -58,8 +58,11 @@ pub(crate) fn run(address: &str, rate: u32, paths: &Path) -> Result<()> {
     let mut connections = (0..CONNECTIONS).map(|_| Connection::open(address));
     let mut idle: Vec<Connection> = connections.by_ref().collect::<Result<_>>()?;
     let mut busy: Vec<Connection> = Vec::new();
-    let mut times: Vec<Duration> = Vec::new();
     let pause = Duration::from_secs(1) / rate;
+    // A list that grows, or whose memory is used for the first time, keeps us from asking.
+    let most = usize::try_from(MEASURED.as_nanos() / pause.as_nanos())? + CONNECTIONS;
+    let mut times = vec![Duration::MAX; most];
+    times.clear();
     let start = Instant::now();
     let (counted, end) = (start + WARM_UP, start + WARM_UP + MEASURED);
     let mut due = start;

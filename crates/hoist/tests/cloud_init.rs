@@ -52,6 +52,67 @@ spec:
     - {path: /etc/hoist/vendor, content: hidden by user-data}
 "#;
 
+/// A script beside the configurations, which makes user-data a message of several parts; a template
+/// that is left to the client; a secret, which is not for seeds.
+const PARTS: &str = r#"
+api: hoist/v1
+kind: MetadataLayer
+name: script
+spec:
+  selector: "*"
+  parts:
+  - document: user-data
+    type: text/x-shellscript
+    content: |
+      #!/bin/sh
+      echo "script of {{ node.name }}" >> /etc/hoist/script
+---
+api: hoist/v1
+kind: MetadataLayer
+name: client
+spec:
+  selector: "*"
+  client_templates: true
+  user_data:
+    write_files:
+    - path: /etc/hoist/client
+      content: "{{ v1.local_hostname }} in {{ ds.meta_data.hoist.partition }}"
+---
+api: hoist/v1
+kind: MetadataLayer
+name: secret
+spec:
+  selector: "*"
+  user_data:
+    chpasswd: {users: [{name: root, type: text, password: {secret: {file: root}}}]}
+"#;
+
+const SECRET: &str = "correct-horse-battery";
+
+/// Another node, on a network with a gateway and name servers.
+const NETWORK: &str = r#"
+api: hoist/v1
+kind: Network
+name: mgmt
+spec:
+  subnets: [{cidr: 10.9.0.0/24, gateway: 10.9.0.254}]
+  dns: [10.9.0.53]
+  domain: mgmt.example.org
+---
+api: hoist/v1
+kind: Node
+name: n2
+spec:
+  interfaces:
+  - {name: mgmt0, mac: "02:00:00:00:00:02", network: mgmt, addresses: [10.9.0.2/24]}
+  - {name: bmc, kind: bmc, mac: "02:00:00:00:00:03", network: mgmt, addresses: [10.9.0.3/24]}
+---
+api: hoist/v1
+kind: MetadataLayer
+name: network
+spec: {selector: "node:n2", network_config: true}
+"#;
+
 const REPORT: &str = r#"
 api: hoist/v1
 kind: MetadataLayer
@@ -103,10 +164,10 @@ fn with_every_release(scenario: impl Fn(&str) + Sync) {
     }
 }
 
-fn start(port: u16, dir: &Path, metadata: &str, more: &[&str]) -> Controller {
+fn start(port: u16, dir: &Path, settings: &str, more: &[&str]) -> Controller {
     std::fs::create_dir_all(dir).expect("a directory");
     let config = dir.join("hoist.toml");
-    std::fs::write(&config, format!("[metadata]\n{metadata}\n")).expect("a file");
+    std::fs::write(&config, settings).expect("a file");
     let (config, advertise) = (config.display().to_string(), format!("http://127.0.0.1:{port}"));
     let words = ["--config", &config, "--advertise", &advertise];
     Controller::start_on(port, &dir.join("data"), &[&words, more].concat())
@@ -119,8 +180,8 @@ fn apply(controller: &Controller, dir: &Path, documents: &[&str]) {
 }
 
 /// What the kernel would be started with, as the boot script says it.
-fn command_line(controller: &Controller) -> String {
-    let script = controller.get(&format!("/boot/v1/bootscript?mac={MAC}")).body;
+fn command_line(controller: &Controller, mac: &str) -> String {
+    let script = controller.get(&format!("/boot/v1/bootscript?mac={mac}")).body;
     let kernel = script.lines().find(|line| line.starts_with("kernel "));
     let line = kernel.unwrap_or_else(|| panic!("{script}")).to_owned();
     assert!(line.contains("ds=nocloud;s=http://127.0.0.1:"), "{line}");
@@ -134,9 +195,14 @@ fn instance_id(controller: &Controller) -> String {
     format!("{}-g0", node["id"].as_str().expect("an id"))
 }
 
+/// Everything that the layers say has come to pass, and the client has no complaint.
+fn assert_done(client: &Client, booted: &Booted, instance: &str) {
+    assert_eq!(booted.code, 0, "{booted:#?}");
+    assert_configured(client, booted, instance);
+}
+
 /// Everything that the layers say has come to pass.
-fn assert_configured(client: &Client, booted: &Booted, instance: &str, code: &[i32]) {
-    assert!(code.contains(&booted.code), "{booted:#?}");
+fn assert_configured(client: &Client, booted: &Booted, instance: &str) {
     assert!(booted.status.contains("status: done"), "{booted:#?}");
     assert_eq!(booted.hostname, "n1", "{booted:#?}");
     let known: Value = serde_json::from_str(&booted.instance).expect("JSON");
@@ -148,27 +214,80 @@ fn assert_configured(client: &Client, booted: &Booted, instance: &str, code: &[i
     assert!(client.read("/etc/hoist/vendor").is_err(), "lists of vendor-data are hidden");
 }
 
+/// A script, a template and a secret besides, each as it is meant.
+fn assert_parts(client: &Client, booted: &Booted, instance: &str) {
+    let said = format!("/var/lib/cloud/instances/{instance}/user-data.txt");
+    let said = client.read(&said).expect("user-data");
+    assert!(said.contains("multipart/mixed") && said.contains("{{ v1.local_hostname }}"), "{said}");
+    for (path, content) in
+        [("/etc/hoist/script", "script of n1\n"), ("/etc/hoist/client", "n1 in default")]
+    {
+        assert_eq!(client.read(path).expect("it was written"), content, "{booted:#?}");
+    }
+    assert!(!client.wrote("n1 in default").expect("a search").is_empty());
+    let secret = client.wrote(SECRET).expect("a search");
+    assert!(secret.is_empty() && !booted.instance.contains(SECRET), "{secret:?}");
+}
+
+/// The same in the manner of EC2.
+fn assert_ec2(client: &Client, instance: &str) {
+    let read = client.read_ec2(&format!("http://127.0.0.1:{PORT}")).expect("it is there");
+    let read: Value = serde_json::from_str(&read).expect("JSON");
+    let meta = &read["meta"];
+    assert_eq!((&meta["instance-id"], &meta["local-hostname"]), (&instance.into(), &"n1".into()));
+    assert_eq!(meta["public-keys"], serde_json::json!({"key-0": KEYS[0], "key-1": KEYS[1]}));
+    assert!(read["user"].as_str().expect("a text").contains("multipart/mixed"), "{read}");
+}
+
+/// The network of `n2` as the client understands it.
+fn assert_network(controller: &Controller, client: &Client) {
+    let line = command_line(controller, "02:00:00:00:00:02");
+    let seed = line.split(['=', ';']).find_map(|word| word.strip_prefix("http://127.0.0.1:27778"));
+    let config = controller.get(&format!("{}network-config", seed.expect("a seed")));
+    assert_eq!(config.status, 200, "{config:?}");
+    let files = client.network_of(&config.body).expect("the client takes it");
+    let names: Vec<_> = files.keys().map(String::as_str).collect();
+    assert_eq!(names, ["10-cloud-init-mgmt0.network"], "{files:#?}");
+    let lines: Vec<_> = files.values().flat_map(|file| file.lines()).collect();
+    for expected in [
+        "MACAddress=02:00:00:00:00:02",
+        "Address=10.9.0.2/24",
+        "Gateway=10.9.0.254",
+        "DNS=10.9.0.53",
+        "Domains=mgmt.example.org",
+    ] {
+        assert!(lines.contains(&expected), "{expected}: {files:#?}");
+    }
+}
+
 #[test]
 fn a_client_becomes_what_the_layers_say_and_stays_it_over_a_restart_of_the_server() {
     with_every_release(|release| {
         let dir = tempfile::tempdir().expect("a directory");
         let controller = start(PORT, dir.path(), "", &[]);
-        apply(&controller, dir.path(), &[GROUP_AND_BOOT, NODE, LAYERS, REPORT]);
-        let (line, instance) = (command_line(&controller), instance_id(&controller));
+        let secrets = dir.path().join("data/secrets");
+        std::fs::create_dir_all(&secrets).expect("a directory");
+        std::fs::write(secrets.join("root"), SECRET).expect("a file");
+        let site = [GROUP_AND_BOOT, NODE, LAYERS, PARTS, REPORT, NETWORK];
+        apply(&controller, dir.path(), &site);
+        let (line, instance) = (command_line(&controller, MAC), instance_id(&controller));
         let client = Client::new(release).expect("a client");
         let booted = client.boot(&line).expect("it boots");
-        assert_configured(&client, &booted, &instance, &[0]);
+        assert_done(&client, &booted, &instance);
         assert_eq!(client.read("/etc/hoist/ran").expect("it ran"), "ran\n", "{booted:#?}");
 
         let log = client.read("/var/log/cloud-init.log").expect("a log");
         let mut reports = log.lines().filter(|line| line.contains("/meta/v1/phone-home/"));
         assert!(reports.any(|line| line.contains("(200, ")), "its report was taken: {booted:#?}");
+        assert_parts(&client, &booted, &instance);
+        assert_network(&controller, &client);
+        assert_ec2(&client, &instance);
 
         assert_eq!(controller.terminate(), Some(0));
         let controller = start(PORT, dir.path(), "", &[]);
-        assert_eq!(command_line(&controller), line, "the seed of a node stays the same");
+        assert_eq!(command_line(&controller, MAC), line, "the seed of a node stays the same");
         let booted = client.boot(&line).expect("it boots again");
-        assert_configured(&client, &booted, &instance, &[0]);
+        assert_done(&client, &booted, &instance);
         let ran = client.read("/etc/hoist/ran").expect("it ran before");
         assert_eq!(ran, "ran\n", "the same instance: not again");
     });
@@ -184,8 +303,8 @@ fn a_client_is_told_although_the_store_is_stopped() {
         let instance = instance_id(&controller);
         etcd.stop();
         let client = Client::new(release).expect("a client");
-        let booted = client.boot(&command_line(&controller)).expect("it boots");
-        assert_configured(&client, &booted, &instance, &[0]);
+        let booted = client.boot(&command_line(&controller, MAC)).expect("it boots");
+        assert_done(&client, &booted, &instance);
     });
 }
 
@@ -193,27 +312,49 @@ fn a_client_is_told_although_the_store_is_stopped() {
 fn another_service_tells_it_in_redirect_and_in_proxy_mode() {
     with_every_release(|release| {
         let dir = tempfile::tempdir().expect("a directory");
-        let other = start(OTHER, &dir.path().join("other"), "", &[]);
-        apply(&other, dir.path(), &[GROUP_AND_BOOT, NODE, LAYERS]);
-        let instance = instance_id(&other);
-        for mode in ["redirect", "proxy"] {
+        let other = dir.path().join("other");
+        let other = start(OTHER, &other, "[http]\ntrusted_proxies = ['127.0.0.1']\n", &[]);
+        // The other service knows nodes by their addresses alone. Sent there, the node comes from
+        // loopback. What asks for it comes from there too, and has to say who it asks for: at that
+        // address is somebody else.
+        for (mode, address, elsewhere) in
+            [("redirect", "127.0.0.1/8", "10.9.0.7/8"), ("proxy", "10.9.0.7/8", "127.0.0.1/8")]
+        {
+            let node = NODE.replace("127.0.0.1/8", address);
+            let decoy = NODE.replace("n1", "decoy").replace("nid: 1", "nid: 2");
+            let decoy = decoy.replace(MAC, "02:00:00:00:00:02").replace("127.0.0.1/8", elsewhere);
+            apply(&other, dir.path(), &[GROUP_AND_BOOT, &node, &decoy, LAYERS]);
+            let instance = instance_id(&other);
             let url = format!("http://127.0.0.1:{OTHER}/meta/v1/seed");
-            let metadata = format!("mode = '{mode}'\nurl = '{url}'");
-            let here = start(PORT, &dir.path().join(mode), &metadata, &[]);
-            apply(&here, dir.path(), &[GROUP_AND_BOOT, NODE]);
+            let settings = format!("[metadata]\nmode = '{mode}'\nurl = '{url}'\n");
+            let here = start(PORT, &dir.path().join(mode), &settings, &[]);
+            apply(&here, dir.path(), &[GROUP_AND_BOOT, &node]);
             let client = Client::new(release).expect("a client");
-            let booted = client.boot(&command_line(&here)).expect("it boots");
-            assert_configured(&client, &booted, &instance, &[0]);
+            let booted = client.boot(&command_line(&here, MAC)).expect("it boots");
+            assert_done(&client, &booted, &instance);
             assert_eq!(here.terminate(), Some(0), "{mode}");
         }
     });
+}
+
+/// How long a client waited each time before it asked again, in seconds.
+fn pauses(log: &str) -> Vec<f64> {
+    // Lines begin with `2026-01-31 12:00:00,000`.
+    let time = |line: &str| -> f64 {
+        let time = line.split([' ', ',']).nth(1).expect("a time");
+        let parts = time.split(':').map(|part| part.parse::<f64>().expect("a number"));
+        parts.fold(0.0, |all, part| all * 60.0 + part)
+    };
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("url_helper.py[")).collect();
+    let waits = lines.windows(2).filter(|pair| pair[0].contains("Please wait "));
+    waits.map(|pair| (time(pair[1]) - time(pair[0])).rem_euclid(86_400.0)).collect()
 }
 
 #[test]
 fn a_client_that_is_not_known_yet_is_held_and_then_told() {
     with_every_release(|release| {
         let dir = tempfile::tempdir().expect("a directory");
-        let controller = start(PORT, dir.path(), "unknown = 'hold'", &[]);
+        let controller = start(PORT, dir.path(), "", &[]);
         // Nobody can speak of a node that is not there; the order stays the same.
         let layers = LAYERS.replace("\"node:n1\"", "\"*\"\n  priority: 9");
         apply(&controller, dir.path(), &[GROUP_AND_BOOT, &layers]);
@@ -232,7 +373,18 @@ fn a_client_that_is_not_known_yet_is_held_and_then_told() {
             });
             client.boot(&line).expect("it boots")
         });
-        // Those who know what 503 means complain about it.
-        assert_configured(&client, &booted, &instance_id(&controller), &[0, 2]);
+        assert_configured(&client, &booted, &instance_id(&controller));
+        let paused = pauses(&client.read("/var/log/cloud-init.log").expect("a log"));
+        assert!(!paused.is_empty(), "it was not held: {booted:#?}");
+        // One asks each second, gives up after ten, and has no complaint if it was told by then. The
+        // other waits as long as it is told to, for ever if need be, and complains.
+        let (code, pause) = match release {
+            "bookworm" => (0, 1.0..9.0),
+            "trixie" => (2, 10.0..f64::INFINITY),
+            other => panic!("what does the client of {other} do?"),
+        };
+        assert_eq!(booted.code, code, "{booted:#?}");
+        assert!(paused.iter().all(|seconds| pause.contains(seconds)), "{paused:?}");
+        assert_eq!(booted.status.contains("503"), code == 2, "{booted:#?}");
     });
 }

@@ -4,6 +4,7 @@
 //! `make setup-test` makes the trees under `target/cloud-init`; nothing of it is installed. A
 //! client writes over its tree, not into it, and what it wrote is gone with it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -163,6 +164,50 @@ impl Client {
     /// A file of the client.
     pub fn read(&self, path: &str) -> Result<String> {
         Ok(fs::read_to_string(self.at(path))?)
+    }
+
+    /// The files that the client wrote in which `text` stands.
+    pub fn wrote(&self, text: &str) -> Result<Vec<PathBuf>> {
+        let mut command = Command::new("grep");
+        command.args(["--recursive", "--text", "--files-with-matches", "--fixed-strings", "-e"]);
+        let output = command.arg(text).arg(self.dir.path().join("above")).output()?;
+        let complaints = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() < Some(2), "`grep` failed: {}", complaints.trim());
+        Ok(String::from_utf8(output.stdout)?.lines().map(PathBuf::from).collect())
+    }
+
+    /// What the client reads from a service that speaks as EC2 does, as JSON.
+    pub fn read_ec2(&self, url: &str) -> Result<String> {
+        const READ: &str = "import json, sys; from cloudinit.sources.helpers import ec2; \
+            of = dict(metadata_address=sys.argv[1], retries=0); \
+            print(json.dumps({'meta': ec2.get_instance_metadata(**of), \
+            'user': ec2.get_instance_userdata(**of).decode()}))";
+        let mut python = Command::new("chroot");
+        let output = python.arg(&self.root).args(["python3", "-c", READ, url]).output()?;
+        let complaints = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "EC2 cannot be read: {}", complaints.trim());
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// What the client makes of a network-config, as files of systemd-networkd by their names.
+    pub fn network_of(&self, config: &str) -> Result<BTreeMap<String, String>> {
+        let (given, made) = ("/var/lib/hoist-test/network", "/var/lib/hoist-test/networkd");
+        fs::write(self.at(given), config)?;
+        // They are made over to a user that a small tree does not have.
+        for (file, line) in [("/etc/passwd", "998::/:/bin/false"), ("/etc/group", "")] {
+            let all = self.read(file)? + "systemd-network:x:998:" + line + "\n";
+            fs::write(self.at(file), all)?;
+        }
+        let mut convert = Command::new("chroot");
+        convert.arg(&self.root).args(["cloud-init", "devel", "net-convert", "-k", "yaml"]);
+        run(convert.args(["-p", given, "-d", made, "-D", "debian", "-O", "networkd"]))?;
+        let files = fs::read_dir(self.at(made).join("etc/systemd/network"))?;
+        let file = |entry: std::io::Result<fs::DirEntry>| {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            Ok((name, fs::read_to_string(path)?))
+        };
+        files.map(file).collect()
     }
 
     fn at(&self, path: &str) -> PathBuf {

@@ -171,7 +171,7 @@ impl Controller {
         };
         let key = open_key(&data_dir, &registry, backend).await?;
         let shared_key = key.clone();
-        let providers = Arc::new(Providers::new(&key, &config.metadata)?);
+        let providers = Arc::new(Providers::new(&key, &config.metadata, data_dir.path())?);
         let unknown = config.metadata.unknown;
         let vault = Vault::new(data_dir.path(), config.metadata.variables);
         let grounds = Grounds {

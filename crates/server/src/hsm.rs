@@ -124,6 +124,8 @@ fn one_routes() -> Vec<Route<Hsm>> {
             .summary("SMD: the node with a nid"),
         Route::get("/hsm/v2/Inventory/EthernetInterfaces/{id}", READ, one::interface)
             .summary("SMD: one interface, by its MAC without colons"),
+        Route::get("/hsm/v2/Inventory/EthernetInterfaces/{id}/IPAddresses", READ, one::addresses)
+            .summary("SMD: the addresses of one interface"),
         Route::get("/hsm/v2/Inventory/ComponentEndpoints/{xname}", READ, one::component_endpoint)
             .summary("SMD: one node as Redfish would show it"),
         Route::get("/hsm/v2/memberships/{xname}", READ, one::membership)
@@ -157,7 +159,14 @@ fn set_routes() -> Vec<Route<Hsm>> {
         Route::get("/hsm/v2/partitions/{name}/members", READ, sets::partition_members)
             .summary("SMD: the members of a partition"),
         Route::get("/hsm/v2/Inventory/RedfishEndpoints", READ, sets::redfish_endpoints)
-            .summary("SMD: the BMCs of the nodes, as far as they are known"),
+            .summary("SMD: the BMCs of the nodes, as far as they are known")
+            .query("id", "an xname; `!` before a value negates it")
+            .query("type", "such as `NodeBMC`")
+            .query("fqdn", "the same as the xname")
+            .query("macaddr", "its MAC")
+            .query("ipaddress", "its address")
+            .query("uuid", "no BMC has one")
+            .query("lastdiscoverystatus", "no BMC has one"),
     ];
     all.into_iter().map(selective).collect()
 }

@@ -1,11 +1,13 @@
 //! What nodes are told about themselves, over HTTP: the seeds of cloud-init (`/meta/v1`), and the
-//! same as `OpenCHAMI`'s service has it (`/cloud-init`).
+//! same as `OpenCHAMI`'s service (`/cloud-init`) and EC2 (`/latest`) have it.
 //!
 //! Documents of hoist's own are answered from one roster, without waiting.
 
 mod agent;
 mod arming;
 mod builtin;
+mod copies;
+mod ec2;
 mod elsewhere;
 mod kept;
 pub mod key;
@@ -94,6 +96,7 @@ pub fn routes(metadata: &Metadata) -> Vec<Route> {
         phone_home::routes(),
         render::routes(),
         openchami::routes(),
+        ec2::routes(),
         arming::routes(),
         agent::routes(),
     ];

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use hoist_api::Code;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::Instant;
 
 use crate::failure::Failure;
 use crate::tasks::Tasks;
@@ -18,8 +19,11 @@ use crate::tasks::Tasks;
 const AT_ONCE: usize = 8;
 /// How long somebody waits for a turn. Gateways give up after 10 s.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// How long a reader may take. The rest is dropped then, and the connection cut.
-const TO_READ: Duration = Duration::from_mins(2);
+/// How long a reader may take nothing, in all. The rest is dropped then, and the connection cut.
+/// Less than [`PATIENCE`]: whoever waits behind readers that do not read gets a turn.
+const GRACE: Duration = Duration::from_secs(5);
+/// What a reader has to take in a second besides. Compressed it is a twentieth of that.
+const PACE: u32 = 512 * 1024;
 /// Handed to the connection at once.
 pub(crate) const PIECE: usize = 64 * 1024;
 
@@ -47,18 +51,23 @@ impl Turns {
     }
 }
 
-/// The body of an answer, which is dropped with its turn when it is read, or when that takes too
-/// long. The pieces are made as they are read.
+/// The body of an answer, which is dropped with its turn when it is read, or when its reader is too
+/// slow. The pieces are made as they are read.
 pub(crate) fn lend<P>(tasks: &Tasks, pieces: P, turn: Turn) -> Body
 where
     P: Iterator<Item = Bytes> + Send + 'static,
 {
-    let (reading, read) = oneshot::channel::<()>();
-    let held = Arc::new(Held(Mutex::new(Some((pieces, turn)))));
-    let forgotten = Arc::clone(&held);
+    let (reading, mut read) = oneshot::channel::<()>();
+    let lent = Lent { pieces, due: Instant::now() + GRACE, _turn: turn };
+    let held = Arc::new(Held(Mutex::new(Some(lent))));
+    let watched = Arc::clone(&held);
     tasks.spawn("whole site", async move {
-        let _ = tokio::time::timeout(TO_READ, read).await;
-        forgotten.lock().take();
+        while let Some(due) = watched.due() {
+            if tokio::time::timeout_at(due, &mut read).await.is_ok() {
+                break;
+            }
+        }
+        watched.lock().take();
     });
     // `reading` ends with the body.
     let pieces = std::iter::from_fn(move || {
@@ -76,19 +85,35 @@ pub(crate) fn cut(mut text: Bytes) -> impl Iterator<Item = Bytes> + Send {
     })
 }
 
-/// What is left of an answer, and its turn.
-struct Held<P>(Mutex<Option<(P, Turn)>>);
+/// What is left of an answer.
+struct Held<P>(Mutex<Option<Lent<P>>>);
+
+struct Lent<P> {
+    pieces: P,
+    /// When the next piece has to be taken.
+    due: Instant,
+    _turn: Turn,
+}
 
 impl<P: Iterator<Item = Bytes>> Held<P> {
-    fn lock(&self) -> MutexGuard<'_, Option<(P, Turn)>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Lent<P>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// When the reader is next looked at, if it is not too slow already.
+    fn due(&self) -> Option<Instant> {
+        self.lock().as_ref().map(|lent| lent.due).filter(|due| *due > Instant::now())
+    }
+
     fn next(&self) -> Option<io::Result<Bytes>> {
-        match self.lock().as_mut() {
-            Some((pieces, _)) => pieces.next().map(Ok),
-            None => Some(Err(io::ErrorKind::TimedOut.into())),
-        }
+        let mut held = self.lock();
+        let Some(lent) = held.as_mut() else {
+            return Some(Err(io::ErrorKind::TimedOut.into()));
+        };
+        let piece = lent.pieces.next()?;
+        let length = u32::try_from(piece.len()).unwrap_or(u32::MAX);
+        lent.due += Duration::from_secs(1) * length / PACE;
+        Some(Ok(piece))
     }
 }
 
@@ -124,17 +149,36 @@ mod tests {
         let turns = one();
         let mut body = lent(&turns, 3 * PIECE).await;
         assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap().len(), PIECE);
-        let before = tokio::time::Instant::now();
-        drop(turns.0.acquire().await.unwrap());
-        assert_eq!(before.elapsed(), TO_READ);
+        let before = Instant::now();
+        // Who waits for a turn gets it.
+        drop(turns.take().await.unwrap());
+        assert_eq!(before.elapsed(), GRACE + Duration::from_secs(1) / 8);
         assert!(body.frame().await.unwrap().is_err(), "a part is not taken for the whole");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_has_to_keep_pace() {
+        let pieces = 400;
+        for (pause, arrives) in [(120, true), (160, false)] {
+            let turns = one();
+            let mut body = lent(&turns, pieces * PIECE).await;
+            let mut read = 0;
+            while let Some(Ok(frame)) = body.frame().await {
+                read += frame.into_data().unwrap().len();
+                tokio::time::sleep(Duration::from_millis(pause)).await;
+            }
+            assert_eq!(read == pieces * PIECE, arrives, "{pause}: {read}");
+            // However slow it is, the turn comes back.
+            let longest = GRACE + Duration::from_secs(1) * 400 / 8;
+            drop(tokio::time::timeout(longest, turns.0.acquire()).await.unwrap().unwrap());
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_finds_no_turn_is_told_so_in_time() {
         let turns = one();
-        let _body = lent(&turns, PIECE).await;
-        let before = tokio::time::Instant::now();
+        let _turn = turns.take().await.unwrap();
+        let before = Instant::now();
         let refused = turns.take().await.unwrap_err();
         assert_eq!(refused.problem().code, Code::Timeout);
         assert_eq!(before.elapsed(), PATIENCE);

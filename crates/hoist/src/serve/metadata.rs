@@ -58,6 +58,8 @@ fn groups(settings: &Settings) -> Result<Vec<(GroupKey, Mode)>, SettingError> {
 
 #[cfg(test)]
 mod tests {
+    use hoist_server::metadata::Unknown;
+
     use super::*;
 
     fn with(values: &[(&'static str, &str)]) -> Settings {
@@ -72,6 +74,7 @@ mod tests {
     fn a_site_has_a_mode_and_its_groups_may_have_others() {
         let read = settings(&with(&[])).unwrap();
         assert_eq!((read.mode, read.groups.len()), (Mode::Builtin, 0));
+        assert_eq!(read.unknown, Unknown::Hold);
         let groups = "p1/login=proxy http://ci:27777/cloud-init, gpu=none,x=builtin";
         let read = settings(&with(&[
             ("metadata.mode", "redirect"),

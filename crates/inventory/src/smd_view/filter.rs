@@ -4,14 +4,15 @@ use std::collections::HashSet;
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use compact_str::CompactString;
 use hoist_model::node::Power;
 use hoist_model::selector::Vocabulary;
-use hoist_model::{GroupName, Mac, Name, Nid, Node};
+use hoist_model::{GroupName, Mac, Name, Nid, Node, Xname, XnameKind};
 use jiff::Timestamp;
 
-use super::{Component, EthernetInterface, component, partition_of, words};
+use super::{Component, EthernetInterface, RedfishEndpoint, component, partition_of, words};
 use crate::Roster;
 use crate::source::smd::key;
 
@@ -181,6 +182,21 @@ impl NodeFilter {
         self.allows(&component(node, power)) && self.is_in(roster, node)
     }
 
+    /// The only nodes that can match, where the filter names them; `None` where all have to be
+    /// looked at.
+    pub fn named<'r>(&self, roster: &'r Roster) -> Option<Vec<&'r Arc<Node>>> {
+        let nids = &self.nids.wanted;
+        let found = if !self.ids.wanted.is_empty() {
+            self.ids.wanted.iter().flat_map(|id| with_id(roster, id)).collect()
+        } else if !nids.is_empty() {
+            let nids = nids.iter().filter_map(|nid| Nid::new(*nid));
+            nids.filter_map(|nid| roster.by_nid(nid)).collect()
+        } else {
+            return None;
+        };
+        Some(in_order(found))
+    }
+
     fn allows(&self, component: &Component<'_>) -> bool {
         let lower = |text: Option<&str>| text.map(str::to_ascii_lowercase);
         let role = |choice: &Choice<String>, text| {
@@ -321,6 +337,28 @@ impl InterfaceFilter {
         Ok(())
     }
 
+    /// The only nodes with interfaces that can match, where the filter names them; `None` where all
+    /// have to be looked at.
+    pub fn named<'r>(&self, roster: &'r Roster) -> Option<Vec<&'r Arc<Node>>> {
+        let found = if let Some(macs) = &self.macs.0 {
+            macs.iter().filter_map(|mac| roster.by_mac(*mac)).collect()
+        } else if let Some(ips) = &self.ips.0 {
+            ips.iter().flat_map(|ip| roster.by_ip(*ip)).collect()
+        } else if let Some(components) = &self.components.0 {
+            // Which nodes are behind a BMC can only be told by looking at them.
+            let is_node = |id: &CompactString| {
+                id.parse::<Xname>().map_or(!id.is_empty(), |xname| is_node(xname.kind()))
+            };
+            if !components.iter().all(is_node) {
+                return None;
+            }
+            components.iter().flat_map(|id| with_id(roster, id)).collect()
+        } else {
+            return None;
+        };
+        Some(in_order(found))
+    }
+
     pub fn matches(&self, interface: &EthernetInterface<'_>) -> bool {
         let addresses = || interface.addresses.iter();
         self.macs.allows([&interface.mac].into_iter())
@@ -331,6 +369,85 @@ impl InterfaceFilter {
             && self.older_than.is_none_or(|time| interface.last_update < time)
             && self.newer_than.is_none_or(|time| interface.last_update > time)
     }
+}
+
+/// Which BMCs.
+#[derive(Debug, Clone, Default)]
+pub struct EndpointFilter {
+    ids: Choice<CompactString>,
+    types: Choice<&'static str>,
+    fqdns: Choice<CompactString>,
+    macs: Choice<String>,
+    ips: Choice<String>,
+    /// Of what no BMC has: a UUID, and how its discovery went.
+    absent: [Choice<String>; 2],
+}
+
+impl EndpointFilter {
+    pub fn parse<N, V>(query: impl IntoIterator<Item = (N, V)>) -> Result<Self, FilterError>
+    where
+        N: AsRef<str>,
+        V: AsRef<str>,
+    {
+        let mut filter = Self::default();
+        for (name, value) in query {
+            filter.add(name.as_ref(), value.as_ref())?;
+        }
+        Ok(filter)
+    }
+
+    fn add(&mut self, name: &str, given: &str) -> Result<(), FilterError> {
+        let (negated, value) = match given.strip_prefix('!') {
+            Some(value) => (true, value),
+            None => (false, given),
+        };
+        let text = || value.trim().to_ascii_lowercase();
+        match name.to_ascii_lowercase().as_str() {
+            "id" => self.ids.add(negated, key(value)),
+            "type" => {
+                let found = words::find(&words::TYPES, value);
+                let found = found.ok_or_else(|| bad(name, given, "see service/values"))?;
+                self.types.add(negated, found);
+            }
+            "fqdn" => self.fqdns.add(negated, text().into()),
+            "macaddr" => {
+                let mac = value.parse::<Mac>().map_or_else(|_| text(), |mac| mac.to_string());
+                self.macs.add(negated, mac);
+            }
+            "ipaddress" => self.ips.add(negated, text()),
+            "uuid" => self.absent[0].add(negated, text()),
+            "lastdiscoverystatus" => self.absent[1].add(negated, text()),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub fn matches(&self, endpoint: &RedfishEndpoint) -> bool {
+        let (mac, ip) = (endpoint.mac, endpoint.ip);
+        self.ids.allows(Some(&endpoint.id))
+            && self.types.allows(Some(&endpoint.r#type))
+            && self.fqdns.allows(Some(&endpoint.fqdn))
+            && self.macs.allows(mac.map(|mac| mac.to_string()).as_ref())
+            && self.ips.allows(ip.map(|ip| ip.to_string()).as_ref())
+            && self.absent.iter().all(|choice| choice.allows(None))
+    }
+}
+
+/// Nodes that are shown with this id: its xname, or its name where it has none.
+fn with_id<'r>(roster: &'r Roster, id: &str) -> impl Iterator<Item = &'r Arc<Node>> + use<'r> {
+    let by_xname = id.parse().ok().and_then(|xname| roster.by_xname(xname));
+    let by_name = roster.by_name(id).filter(|node| node.spec.xname.is_none());
+    by_xname.into_iter().chain(by_name)
+}
+
+fn in_order(mut nodes: Vec<&Arc<Node>>) -> Vec<&Arc<Node>> {
+    nodes.sort_by_key(|node| node.id);
+    nodes.dedup_by_key(|node| node.id);
+    nodes
+}
+
+fn is_node(kind: XnameKind) -> bool {
+    matches!(kind, XnameKind::Node | XnameKind::VirtualNode)
 }
 
 fn set_once<T: std::str::FromStr<Err: std::fmt::Display>>(

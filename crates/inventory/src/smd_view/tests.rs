@@ -83,19 +83,39 @@ fn on_or_off(node: &Node) -> Power {
 
 fn components(roster: &Roster, query: Query<'_>) -> Result<Value, FilterError> {
     let filter = NodeFilter::parse(roster, query.iter().copied())?;
-    let nodes = roster.nodes();
-    let found: Vec<_> =
-        nodes.filter_map(|node| filter.component(roster, node, on_or_off(node))).collect();
-    Ok(serde_json::to_value(found).unwrap())
+    let list = |nodes: Vec<&Arc<Node>>| {
+        let found: Vec<_> = nodes
+            .into_iter()
+            .filter_map(|node| filter.component(roster, node, on_or_off(node)))
+            .collect();
+        serde_json::to_value(found).unwrap()
+    };
+    Ok(looked_up_or_walked(roster, filter.named(roster), list))
+}
+
+/// What is looked up is what a walk over all nodes finds, in the same order.
+fn looked_up_or_walked(
+    roster: &Roster,
+    named: Option<Vec<&Arc<Node>>>,
+    list: impl Fn(Vec<&Arc<Node>>) -> Value,
+) -> Value {
+    let walked = list(roster.nodes().collect());
+    if let Some(named) = named {
+        assert_eq!(list(named), walked);
+    }
+    walked
 }
 
 fn interfaces(roster: &Roster, query: Query<'_>) -> Result<Value, FilterError> {
     let filter = InterfaceFilter::parse(query.iter().copied())?;
-    let all = roster.nodes().flat_map(|node| {
-        node.spec.interfaces.iter().map(|interface| ethernet_interface(node, interface))
-    });
-    let found: Vec<_> = all.filter(|interface| filter.matches(interface)).collect();
-    Ok(serde_json::to_value(found).unwrap())
+    let list = |nodes: Vec<&Arc<Node>>| {
+        let all = nodes.into_iter().flat_map(|node| {
+            node.spec.interfaces.iter().map(|interface| ethernet_interface(node, interface))
+        });
+        let found: Vec<_> = all.filter(|interface| filter.matches(interface)).collect();
+        serde_json::to_value(found).unwrap()
+    };
+    Ok(looked_up_or_walked(roster, filter.named(roster), list))
 }
 
 type Query<'q> = &'q [(&'q str, &'q str)];
@@ -290,7 +310,12 @@ fn interfaces_are_filtered_by_every_word_that_smd_knows() {
         (&[("ipaddress", "10.1.0.7"), ("Network", "NMN")], 1),
         (&[("IPAddress", "nonsense")], 0),
         (&[("Network", "hsn")], 0),
+        (&[("IPAddress", "10.9.0.7"), ("IPAddress", "10.1.0.7")], 2),
+        (&[("id", "020000000006"), ("id", "020000000001"), ("Type", "VirtualNode")], 1),
         (&[("ComponentID", "spare")], 1),
+        (&[("ComponentID", "X1000C0S00B0N0"), ("ComponentID", "spare")], 3),
+        (&[("ComponentID", "x1000c0s0b0")], 1),
+        (&[("ComponentID", "")], 0),
         (&[("Type", "Node")], 4),
         (&[("type", "nodebmc")], 1),
         (&[("OlderThan", "1970-01-01T00:00:01Z")], 6),
@@ -300,6 +325,55 @@ fn interfaces_are_filtered_by_every_word_that_smd_knows() {
     for (query, expected) in table {
         assert_eq!(ids(&interfaces(&site, query).unwrap()).len(), *expected, "{query:?}");
     }
+}
+
+#[test]
+fn what_a_filter_names_is_looked_up() {
+    let site = site();
+    let nodes = |query: Query<'_>| {
+        let filter = NodeFilter::parse(&site, query.iter().copied()).unwrap();
+        filter.named(&site).map(|found| found.len())
+    };
+    assert_eq!(nodes(&[("id", "x1000c0s0b0n0"), ("id", "spare"), ("role", "compute")]), Some(2));
+    assert_eq!(nodes(&[("nid", "8"), ("nid", "9"), ("nid", "0")]), Some(1));
+    assert_eq!(nodes(&[("id", "!x1000c0s0b0n0")]), None);
+    assert_eq!(nodes(&[("role", "compute")]), None);
+    let interfaces = |query: Query<'_>| {
+        let filter = InterfaceFilter::parse(query.iter().copied()).unwrap();
+        filter.named(&site).map(|found| found.len())
+    };
+    assert_eq!(interfaces(&[("MACAddress", "02:00:00:00:00:01"), ("Type", "Node")]), Some(1));
+    assert_eq!(interfaces(&[("IPAddress", "10.1.0.9"), ("IPAddress", "x")]), Some(1));
+    assert_eq!(interfaces(&[("ComponentID", "x1000c0s1b0n0")]), Some(1));
+    assert_eq!(interfaces(&[("ComponentID", "x1000c0s0b0")]), None);
+    assert_eq!(interfaces(&[("Network", "nmn")]), None);
+}
+
+#[test]
+fn bmcs_are_filtered_by_every_word_that_smd_knows() {
+    let (site, both) = (site(), ["x1000c0s0b0", "x1000c0s1b0"]);
+    let table: &[(Query<'_>, &[&str])] = &[
+        (&[], &both),
+        (&[("id", "X1000C0S0B0")], &both[..1]),
+        (&[("id", "!x1000c0s0b0")], &both[1..]),
+        (&[("type", "nodebmc")], &both),
+        (&[("type", "ChassisBMC")], &[]),
+        (&[("fqdn", "x1000c0s1b0"), ("fqdn", "other")], &both[1..]),
+        (&[("macaddr", "0200.0000.0003")], &both[..1]),
+        (&[("macaddr", "nonsense")], &[]),
+        (&[("ipaddress", "10.9.0.7")], &both[..1]),
+        (&[("uuid", "66666666-0042-3510-8057-b4c04f4a5931")], &[]),
+        (&[("lastdiscoverystatus", "DiscoverOK")], &[]),
+        (&[("kettle", "x")], &both),
+    ];
+    for (query, expected) in table {
+        let filter = EndpointFilter::parse(query.iter().copied()).unwrap();
+        let mut found = redfish_endpoints(&site, |_| true);
+        found.retain(|endpoint| filter.matches(endpoint));
+        let found: Vec<_> = found.iter().map(|endpoint| endpoint.id.as_str()).collect();
+        assert_eq!(found, *expected, "{query:?}");
+    }
+    assert!(EndpointFilter::parse([("type", "kettle")]).is_err());
 }
 
 #[test]

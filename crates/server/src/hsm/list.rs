@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -33,12 +34,14 @@ pub(super) async fn components(
     let roster = hsm.roster();
     let filter = NodeFilter::parse(&roster, pairs(&uri))?;
     let states = hsm.states.clone();
+    let named = owned(filter.named(&roster));
     let write = move |roster: &Roster, node: &Node, list: &mut List| {
         if let Some(component) = filter.component(roster, node, states.power(node.id)) {
             list.push(&component);
         }
     };
-    hsm.answer(&hsm.open, roster, &headers, ("{\"Components\":[", "]}"), write).await
+    let brackets = ("{\"Components\":[", "]}");
+    hsm.answer(&hsm.open, roster, &headers, named, brackets, write).await
 }
 
 pub(super) async fn interfaces(
@@ -48,6 +51,7 @@ pub(super) async fn interfaces(
 ) -> Result<Response, Failure> {
     let roster = hsm.roster();
     let filter = InterfaceFilter::parse(pairs(&uri))?;
+    let named = owned(filter.named(&roster));
     let write = move |_: &Roster, node: &Node, list: &mut List| {
         for interface in &node.spec.interfaces {
             let shown = smd_view::ethernet_interface(node, interface);
@@ -56,7 +60,7 @@ pub(super) async fn interfaces(
             }
         }
     };
-    hsm.answer(&hsm.open, roster, &headers, ARRAY, write).await
+    hsm.answer(&hsm.open, roster, &headers, named, ARRAY, write).await
 }
 
 pub(super) async fn component_endpoints(
@@ -97,20 +101,23 @@ impl Hsm {
         let roster = self.roster();
         let filter = NodeFilter::parse(&roster, pairs(uri))?;
         let (sight, states) = (sight(principal, &roster), self.states.clone());
+        let named = owned(filter.named(&roster));
         let write = move |roster: &Roster, node: &Node, list: &mut List| {
             let seen = sight.reaches(roster, node);
             if seen && filter.matches(roster, node, states.power(node.id)) {
                 element(roster, node, list);
             }
         };
-        self.answer(&self.closed, roster, headers, brackets, write).await
+        self.answer(&self.closed, roster, headers, named, brackets, write).await
     }
 
+    /// Where the nodes are named, they are looked up, and nobody waits for a turn.
     async fn answer<W>(
         &self,
         turns: &Turns,
         roster: Arc<Roster>,
         headers: &HeaderMap,
+        named: Option<Vec<Arc<Node>>>,
         brackets: Brackets,
         write: W,
     ) -> Result<Response, Failure>
@@ -122,13 +129,35 @@ impl Hsm {
         if etag::is_known(headers, &tag) {
             return Ok(not_modified(&tag));
         }
-        let turn = turns.take().await?;
-        let body = lend(&self.tasks, pieces(roster, brackets, write), turn);
+        let body = if let Some(named) = named {
+            few(&roster, &named, brackets, &write)
+        } else {
+            let turn = turns.take().await?;
+            lend(&self.tasks, pieces(roster, brackets, write), turn)
+        };
         let json = (header::CONTENT_TYPE, HeaderValue::from_static(JSON));
         let mut response = ([json], body).into_response();
         etag::mark(&mut response, &tag);
         Ok(response)
     }
+}
+
+fn owned(named: Option<Vec<&Arc<Node>>>) -> Option<Vec<Arc<Node>>> {
+    named.map(|nodes| nodes.into_iter().map(Arc::clone).collect())
+}
+
+/// A list of few nodes, made at once.
+fn few<W>(roster: &Roster, nodes: &[Arc<Node>], brackets: Brackets, write: &W) -> Body
+where
+    W: Fn(&Roster, &Node, &mut List),
+{
+    let (open, close) = brackets;
+    let mut list = List { text: open.into(), first: true };
+    for node in nodes {
+        write(roster, node, &mut list);
+    }
+    list.text.extend_from_slice(close.as_bytes());
+    Body::from(list.text)
 }
 
 /// The text of a list, made as it is asked for.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use hoist_api::Code;
-use hoist_inventory::{Roster, smd_view};
+use hoist_inventory::Roster;
+use hoist_inventory::smd_view::{self, EthernetInterface};
 use hoist_model::{Name, Nid, Node, Xname};
 use http::{HeaderMap, StatusCode};
 use serde::Serialize;
@@ -47,14 +48,31 @@ pub(super) async fn interface(
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    const WHAT: &str = "component ethernet interface";
     let roster = hsm.roster();
-    let (node, interface) =
-        smd_view::find_interface(&roster, &id).ok_or_else(|| not_there(WHAT))?;
-    if !sight(&principal, &roster).reaches(&roster, node) {
-        return Err(not_there(WHAT));
-    }
-    Ok(hsm.one(&roster, &headers, || smd_view::ethernet_interface(node, interface)))
+    let shown = found_interface(&roster, &principal, &id)?;
+    Ok(hsm.one(&roster, &headers, || shown))
+}
+
+pub(super) async fn addresses(
+    State(hsm): State<Hsm>,
+    principal: Principal,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let roster = hsm.roster();
+    let shown = found_interface(&roster, &principal, &id)?;
+    Ok(hsm.one(&roster, &headers, || shown.addresses))
+}
+
+fn found_interface<'r>(
+    roster: &'r Roster,
+    principal: &Principal,
+    id: &str,
+) -> Result<EthernetInterface<'r>, Failure> {
+    let found = smd_view::find_interface(roster, id);
+    let reached = found.filter(|(node, _)| sight(principal, roster).reaches(roster, node));
+    let (node, interface) = reached.ok_or_else(|| not_there("component ethernet interface"))?;
+    Ok(smd_view::ethernet_interface(node, interface))
 }
 
 pub(super) async fn component_endpoint(

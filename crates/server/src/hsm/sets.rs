@@ -6,7 +6,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use hoist_api::Code;
 use hoist_inventory::Roster;
-use hoist_inventory::smd_view::{self, Group, NodeFilter, Partition};
+use hoist_inventory::smd_view::{self, EndpointFilter, Group, Members, NodeFilter, Partition};
 use hoist_model::node::Power;
 use hoist_model::{GroupName, Name, Node};
 use http::{HeaderMap, HeaderValue, Uri, header};
@@ -16,7 +16,7 @@ use serde_json::json;
 use super::{Hsm, JSON, not_modified, not_there, pairs, sight};
 use crate::extract::Path;
 use crate::failure::Failure;
-use crate::inventory::etag;
+use crate::inventory::{Sight, etag};
 use crate::principal::Principal;
 use crate::whole_site::{cut, lend};
 
@@ -27,8 +27,8 @@ pub(super) async fn groups(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let named = Named::parse(&uri, "group");
-    let make = move |roster: &Roster, sees: &dyn Fn(&Node) -> bool| {
-        let mut found = smd_view::groups(roster, sees);
+    let make = move |seen: &Seen<'_>| {
+        let mut found = seen.groups();
         found.retain(|group| named.fits(&group.label));
         Some(found)
     };
@@ -37,15 +37,14 @@ pub(super) async fn groups(
 
 pub(super) async fn labels(
     State(hsm): State<Hsm>,
+    principal: Principal,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let roster = hsm.roster();
-    Ok(hsm.one(&roster, &headers, || {
-        let mut labels: Vec<_> = roster.groups().map(|group| &group.name).collect();
-        labels.sort();
-        labels.dedup();
-        labels.into_iter().cloned().collect::<Vec<_>>()
-    }))
+    let make = |seen: &Seen<'_>| {
+        let labels = seen.groups().into_iter().map(|group| group.label);
+        Some(labels.collect::<Vec<_>>())
+    };
+    hsm.whole(principal, headers, make).await
 }
 
 pub(super) async fn group(
@@ -56,7 +55,7 @@ pub(super) async fn group(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let one = One::new(&hsm, &label, &uri)?;
-    hsm.whole(principal, headers, move |roster, sees| one.find(roster, sees)).await
+    hsm.whole(principal, headers, move |seen| one.find(seen)).await
 }
 
 pub(super) async fn group_members(
@@ -67,9 +66,7 @@ pub(super) async fn group_members(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let one = One::new(&hsm, &label, &uri)?;
-    let make = move |roster: &Roster, sees: &dyn Fn(&Node) -> bool| {
-        one.find(roster, sees).map(|group| group.members)
-    };
+    let make = move |seen: &Seen<'_>| one.find(seen).map(|group| group.members);
     hsm.whole(principal, headers, make).await
 }
 
@@ -80,20 +77,24 @@ pub(super) async fn partitions(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let named = Named::parse(&uri, "partition");
-    let make = move |roster: &Roster, sees: &dyn Fn(&Node) -> bool| {
-        let mut found = smd_view::partitions(roster, sees);
+    let make = move |seen: &Seen<'_>| {
+        let mut found = seen.partitions();
         found.retain(|partition| named.fits(&partition.name));
         Some(found)
     };
     hsm.whole(principal, headers, make).await
 }
 
-pub(super) async fn names(State(hsm): State<Hsm>, headers: HeaderMap) -> Result<Response, Failure> {
-    let roster = hsm.roster();
-    Ok(hsm.one(&roster, &headers, || {
-        let shown = smd_view::partitions(&roster, |_| false);
-        shown.into_iter().map(|partition| partition.name).collect::<Vec<_>>()
-    }))
+pub(super) async fn names(
+    State(hsm): State<Hsm>,
+    principal: Principal,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let make = |seen: &Seen<'_>| {
+        let names = seen.partitions().into_iter().map(|partition| partition.name);
+        Some(names.collect::<Vec<_>>())
+    };
+    hsm.whole(principal, headers, make).await
 }
 
 pub(super) async fn partition(
@@ -103,7 +104,7 @@ pub(super) async fn partition(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let name = partition_name(&name)?;
-    hsm.whole(principal, headers, move |roster, sees| find_partition(roster, sees, &name)).await
+    hsm.whole(principal, headers, move |seen| seen.partition(&name)).await
 }
 
 pub(super) async fn partition_members(
@@ -113,9 +114,7 @@ pub(super) async fn partition_members(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let name = partition_name(&name)?;
-    let make = move |roster: &Roster, sees: &dyn Fn(&Node) -> bool| {
-        find_partition(roster, sees, &name).map(|partition| partition.members)
-    };
+    let make = move |seen: &Seen<'_>| seen.partition(&name).map(|partition| partition.members);
     hsm.whole(principal, headers, make).await
 }
 
@@ -123,10 +122,14 @@ pub(super) async fn partition_members(
 pub(super) async fn redfish_endpoints(
     State(hsm): State<Hsm>,
     principal: Principal,
+    uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let make = move |roster: &Roster, sees: &dyn Fn(&Node) -> bool| {
-        Some(json!({ "RedfishEndpoints": smd_view::redfish_endpoints(roster, sees) }))
+    let filter = EndpointFilter::parse(pairs(&uri))?;
+    let make = move |seen: &Seen<'_>| {
+        let mut found = smd_view::redfish_endpoints(seen.roster, |node| seen.reaches(node));
+        found.retain(|endpoint| filter.matches(endpoint));
+        Some(json!({ "RedfishEndpoints": found }))
     };
     hsm.whole(principal, headers, make).await
 }
@@ -135,10 +138,40 @@ fn partition_name(text: &str) -> Result<Name, Failure> {
     text.parse().map_err(|error| Failure::new(Code::BadParameter, format!("{error}")))
 }
 
-fn find_partition(roster: &Roster, sees: &dyn Fn(&Node) -> bool, name: &Name) -> Option<Partition> {
-    let mut all = smd_view::partitions(roster, |node| node.spec.partition == *name && sees(node));
-    let at = all.iter().position(|partition| partition.name == *name)?;
-    Some(all.swap_remove(at))
+/// The site as far as a token reaches. Of groups and partitions a limited one sees those with at
+/// least one of its nodes.
+struct Seen<'r> {
+    roster: &'r Roster,
+    sight: Sight,
+}
+
+impl Seen<'_> {
+    fn reaches(&self, node: &Node) -> bool {
+        self.sight.reaches(self.roster, node)
+    }
+
+    fn shows(&self, members: &Members) -> bool {
+        self.sight.is_all() || !members.ids.is_empty()
+    }
+
+    fn groups(&self) -> Vec<Group> {
+        let mut found = smd_view::groups(self.roster, |node| self.reaches(node));
+        found.retain(|group| self.shows(&group.members));
+        found
+    }
+
+    fn partitions(&self) -> Vec<Partition> {
+        let mut found = smd_view::partitions(self.roster, |node| self.reaches(node));
+        found.retain(|partition| self.shows(&partition.members));
+        found
+    }
+
+    fn partition(&self, name: &Name) -> Option<Partition> {
+        let inside = |node: &Node| node.spec.partition == *name && self.reaches(node);
+        let mut all = smd_view::partitions(self.roster, inside);
+        let at = all.iter().position(|partition| partition.name == *name)?;
+        Some(all.swap_remove(at)).filter(|partition| self.shows(&partition.members))
+    }
 }
 
 /// One group, with its members in some partition.
@@ -155,11 +188,14 @@ impl One {
         Ok(Self { label, filter: NodeFilter::parse(&hsm.roster(), partition)? })
     }
 
-    fn find(&self, roster: &Roster, sees: &dyn Fn(&Node) -> bool) -> Option<Group> {
-        let seen = |node: &Node| sees(node) && self.filter.matches(roster, node, Power::Unknown);
-        let mut all = smd_view::groups(roster, seen);
-        let at = all.iter().position(|group| group.label == self.label)?;
-        Some(all.swap_remove(at))
+    fn find(&self, seen: &Seen<'_>) -> Option<Group> {
+        self.among(seen.groups())?;
+        let wanted = |node: &Node| self.filter.matches(seen.roster, node, Power::Unknown);
+        self.among(smd_view::groups(seen.roster, |node| seen.reaches(node) && wanted(node)))
+    }
+
+    fn among(&self, groups: Vec<Group>) -> Option<Group> {
+        groups.into_iter().find(|group| group.label == self.label)
     }
 }
 
@@ -191,7 +227,7 @@ impl Hsm {
     ) -> Result<Response, Failure>
     where
         T: Serialize,
-        M: FnOnce(&Roster, &dyn Fn(&Node) -> bool) -> Option<T> + Send + 'static,
+        M: FnOnce(&Seen<'_>) -> Option<T> + Send + 'static,
     {
         let roster = self.roster();
         let tag = self.tag(&roster);
@@ -200,8 +236,8 @@ impl Hsm {
         }
         let turn = self.closed.take().await?;
         let work = tokio::task::spawn_blocking(move || {
-            let sight = sight(&principal, &roster);
-            let made = make(&roster, &|node| sight.reaches(&roster, node))?;
+            let seen = Seen { roster: &roster, sight: sight(&principal, &roster) };
+            let made = make(&seen)?;
             Some(Bytes::from(serde_json::to_vec(&made).expect("a plain value")))
         });
         let text = work

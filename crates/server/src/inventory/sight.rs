@@ -50,7 +50,7 @@ impl Sight {
         }
     }
 
-    pub(super) fn is_all(&self) -> bool {
+    pub(crate) fn is_all(&self) -> bool {
         matches!(self, Self::All)
     }
 }

@@ -33,6 +33,15 @@ const DEFAULTS: &str = "ochami-cluster-defaults";
 const GROUP: &str = "ochami-group-";
 const NODE: &str = "ochami-node-";
 
+/// Digits of a nid, where the cluster's defaults do not say how many.
+const NID_LENGTH: usize = 4;
+/// A nid has no more.
+const MAX_NID_LENGTH: usize = 10;
+
+/// Keys of meta-data under which the defaults keep what host names are made of.
+const SHORT_NAME: &str = "short-name";
+const LENGTH: &str = "nid-length";
+
 /// Keys of meta-data that cluster defaults and instances may set, as layers have them.
 const SAID: [&str; 6] = [
     "cloud-provider",
@@ -62,6 +71,10 @@ struct ClusterDefaults {
     cluster_name: String,
     public_keys: Vec<String>,
     base_url: String,
+    /// What host names begin with; else the first two letters of the cluster's name.
+    short_name: String,
+    /// Digits of the nid in them; 0 means 4.
+    nid_length: usize,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
@@ -76,7 +89,8 @@ struct OchamiGroup {
 #[derive(Debug, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct File {
-    content: String,
+    /// `null` where there is no file.
+    content: Option<String>,
     filename: String,
     /// `plain` or `base64`.
     encoding: String,
@@ -86,7 +100,10 @@ struct File {
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 struct InstanceInfo {
     id: String,
+    /// Clients send it always; it is hoist's own, so it has to be empty.
+    instance_id: String,
     local_hostname: String,
+    hostname: String,
     cluster_name: String,
     region: String,
     availability_zone: String,
@@ -104,6 +121,9 @@ pub(super) fn routes() -> Vec<Route<Metadata>> {
             .body_limit(MAX_REPORT)
             .lenient()
             .gives_nothing(200),
+        Route::get("/cloud-init/version", OPEN, version)
+            .summary("OpenCHAMI: what answers here")
+            .gives::<Value>(200),
         Route::get("/cloud-init/admin/cluster-defaults", READ, get_defaults)
             .summary("OpenCHAMI: what all nodes are told")
             .gives::<ClusterDefaults>(200),
@@ -156,6 +176,12 @@ async fn phone_home(
     Ok(StatusCode::OK.into_response())
 }
 
+/// Clients ask for it to see whether the service runs.
+async fn version() -> Json<Value> {
+    let version = env!("CARGO_PKG_VERSION");
+    Json(json!({ "process_name": "hoist", "build_info": format!("Version: {version}") }))
+}
+
 async fn get_defaults(State(metadata): State<Metadata>) -> Json<ClusterDefaults> {
     let roster = metadata.boot.registry.roster();
     let spec = roster.metadata_layer(DEFAULTS).map(|layer| layer.spec.clone()).unwrap_or_default();
@@ -166,6 +192,8 @@ async fn get_defaults(State(metadata): State<Metadata>) -> Json<ClusterDefaults>
         availability_zone: said("availability-zone").to_owned(),
         cluster_name: said("cluster-name").to_owned(),
         base_url: said("cloud-init-base-url").to_owned(),
+        short_name: said(SHORT_NAME).to_owned(),
+        nid_length: nid_length(&spec),
         public_keys: spec.public_keys,
     })
 }
@@ -188,11 +216,55 @@ async fn post_defaults(
         given.base_url,
     ];
     say(&mut spec.meta_data, said);
+    if !given.short_name.is_empty() {
+        spec.meta_data.insert(SHORT_NAME.to_owned(), given.short_name.into());
+    }
+    if given.nid_length != 0 {
+        spec.meta_data.insert(LENGTH.to_owned(), given.nid_length.into());
+    }
     if !given.public_keys.is_empty() {
         spec.public_keys = given.public_keys;
     }
+    spec.hostname = host_names(&spec)?;
     metadata.put(&audit, name(DEFAULTS)?, spec).await?;
     Ok(StatusCode::CREATED.into_response())
+}
+
+fn nid_length(spec: &MetadataLayerSpec) -> usize {
+    let length = spec.meta_data.get(LENGTH).and_then(Value::as_u64).unwrap_or_default();
+    usize::try_from(length).unwrap_or(usize::MAX)
+}
+
+/// The host names of all nodes as `OpenCHAMI` makes them: a beginning, and the nid with zeros before
+/// it. One without a nid has its own name.
+fn host_names(spec: &MetadataLayerSpec) -> Result<Option<String>, Failure> {
+    let said = |key: &str| spec.meta_data.get(key).and_then(Value::as_str).unwrap_or_default();
+    let beginning = match said(SHORT_NAME) {
+        "" => said("cluster-name").chars().take(2).collect(),
+        short => short.to_owned(),
+    };
+    if beginning.is_empty() {
+        return Ok(None);
+    }
+    if !beginning.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-') {
+        let detail = format!("host names cannot begin with `{}`", beginning.escape_debug());
+        let remedy = "send a `short-name` of letters, digits and `-`";
+        return Err(Failure::new(Code::InvalidBody, detail).with_remedy(remedy));
+    }
+    let length = match nid_length(spec) {
+        0 => NID_LENGTH,
+        length if length <= MAX_NID_LENGTH => length,
+        _ => {
+            let detail = format!("`{LENGTH}` is at most {MAX_NID_LENGTH}");
+            return Err(Failure::new(Code::InvalidBody, detail));
+        }
+    };
+    // Templates have no way to write a number with zeros: one for each power of ten above it.
+    let zero = |power| format!("{{% if node.nid < 1{} %}}0{{% endif %}}", "0".repeat(power));
+    let zeros: String = (1..length).map(zero).collect();
+    Ok(Some(format!(
+        "{{% if node.nid %}}{beginning}{zeros}{{{{ node.nid }}}}{{% else %}}{{{{ node.name }}}}{{% endif %}}"
+    )))
 }
 
 /// In the order of [`SAID`]; what is empty stays as it is.
@@ -276,9 +348,20 @@ async fn put_instance(
         let detail = format!("the body is about `{}`, the path about `{id}`", given.id);
         return Err(Failure::new(Code::InvalidBody, detail));
     }
+    if !given.instance_id.is_empty() {
+        let detail = "instance-id: it is made of the node's id and generation";
+        return Err(Failure::new(Code::InvalidBody, detail).with_remedy("leave it empty"));
+    }
+    let mut hostnames = vec![given.local_hostname, given.hostname];
+    hostnames.retain(|name| !name.is_empty());
+    hostnames.dedup();
+    if hostnames.len() > 1 {
+        let detail = "`hostname` and `local-hostname` are one name";
+        return Err(Failure::new(Code::InvalidBody, detail).with_remedy("send one of them"));
+    }
     let mut spec = MetadataLayerSpec {
         selector: Some(selector(&format!("node:{}", node.name))?),
-        hostname: Some(given.local_hostname).filter(|name| !name.is_empty()),
+        hostname: hostnames.pop(),
         public_keys: given.public_keys,
         ..MetadataLayerSpec::default()
     };
@@ -355,7 +438,7 @@ fn group_of(name: &str, layer: &MetadataLayer) -> OchamiGroup {
         description: description.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned(),
         meta_data,
         file: File {
-            content: content(&layer.spec),
+            content: Some(content(&layer.spec)),
             filename: String::new(),
             encoding: "plain".to_owned(),
         },
@@ -385,13 +468,16 @@ fn layer_of(group: &OchamiGroup) -> Result<MetadataLayerSpec, Failure> {
     if !group.description.is_empty() {
         spec.meta_data.insert("Description".to_owned(), group.description.as_str().into());
     }
+    let content = group.file.content.clone().unwrap_or_default();
+    let decoded = || {
+        let bytes = STANDARD.decode(content.trim());
+        bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok())
+    };
     let text = match group.file.encoding.as_str() {
-        "" | "plain" => group.file.content.clone(),
-        "base64" => {
-            let bytes = STANDARD.decode(group.file.content.trim());
-            let text = bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok());
-            text.ok_or_else(|| unsayable("it is not text in base64"))?
-        }
+        // ochami sends base64 whatever it says. What is plain begins with `#`, which base64 has not.
+        "" | "plain" if !content.starts_with('#') => decoded().unwrap_or(content),
+        "" | "plain" => content,
+        "base64" => decoded().ok_or_else(|| unsayable("it is not text in base64"))?,
         _ => return Err(unsayable("its encoding is neither `plain` nor `base64`")),
     };
     if text.trim().is_empty() {
@@ -461,8 +547,8 @@ mod tests {
     use super::*;
 
     fn group(content: &str, encoding: &str) -> OchamiGroup {
-        let file =
-            File { content: content.to_owned(), encoding: encoding.to_owned(), ..File::default() };
+        let content = Some(content.to_owned());
+        let file = File { content, encoding: encoding.to_owned(), ..File::default() };
         OchamiGroup { name: "compute".to_owned(), file, ..OchamiGroup::default() }
     }
 
@@ -472,8 +558,10 @@ mod tests {
         let spec = layer_of(&group(plain, "plain")).unwrap();
         assert_eq!(spec.vendor_data["runcmd"], json!(["echo hi"]));
         assert!(content(&spec).starts_with("#cloud-config\n"), "{}", content(&spec));
-        let spec = layer_of(&group(&STANDARD.encode(plain), "base64")).unwrap();
-        assert_eq!(spec.vendor_data["runcmd"], json!(["echo hi"]));
+        for encoding in ["base64", "plain"] {
+            let spec = layer_of(&group(&STANDARD.encode(plain), encoding)).unwrap();
+            assert_eq!(spec.vendor_data["runcmd"], json!(["echo hi"]));
+        }
         let jinja = "## template: jinja\n#cloud-config\nfqdn: {{ ds.meta_data.x }}\n";
         for text in [jinja, "#!/bin/sh\necho {{ x }}\n"] {
             let spec = layer_of(&group(text, "")).unwrap();

@@ -33,7 +33,7 @@ fn filled(path: &str) -> String {
 async fn the_lists_that_smd_gives_everybody_are_open_and_the_rest_needs_a_token() {
     let site = small().await;
     let paths = paths(&site).await;
-    assert_eq!(paths.len(), 22, "{paths:?}");
+    assert_eq!(paths.len(), 23, "{paths:?}");
     for (path, plane) in paths {
         let asked = filled(&path);
         let public = [COMPONENTS, INTERFACES].contains(&path.as_str())
@@ -103,6 +103,29 @@ async fn a_limited_token_sees_its_nodes_and_no_others() {
         seen += usize::from(text.contains(&xname(1)));
     }
     assert!(seen > 8, "{seen}");
+    // Nor sets in which it has no node.
+    for (path, expected) in [
+        ("/hsm/v2/groups/labels", json!(["compute", "rack-a"])),
+        ("/hsm/v2/partitions/names", json!(["p1"])),
+        ("/hsm/v2/groups/compute/members?partition=NULL", json!({"ids": []})),
+    ] {
+        let answer = site.ask_as(&token, "GET", path).send().await;
+        assert_eq!(answer.expect(200).json(), expected, "{path}");
+    }
+    let odd = site.limited_token("node:spare").await;
+    for (path, expected) in [
+        ("/hsm/v2/groups/labels", json!(["odd"])),
+        ("/hsm/v2/partitions/names", json!([])),
+        ("/hsm/v2/partitions", json!([])),
+    ] {
+        let answer = site.ask_as(&odd, "GET", path).send().await;
+        assert_eq!(answer.expect(200).json(), expected, "{path}");
+    }
+    for path in
+        ["/hsm/v2/groups/compute", "/hsm/v2/groups/compute/members", "/hsm/v2/partitions/p1"]
+    {
+        site.ask_as(&odd, "GET", path).send().await.problem(404, "not-found");
+    }
     for path in [
         format!("{COMPONENTS}/{}", xname(2)),
         format!("{COMPONENTS}/ByNID/2"),

@@ -1,5 +1,6 @@
 //! `/cloud-init` for those who come from `OpenCHAMI`'s service.
 
+use base64::Engine as _;
 use serde_json::{Value, json};
 
 use crate::site::{Site, document, mac, with};
@@ -82,10 +83,101 @@ async fn defaults_and_instances_are_told_and_what_is_empty_stays() {
 }
 
 #[tokio::test]
+async fn host_names_are_made_of_the_nid_as_the_defaults_say() {
+    let site = grouped().await;
+    let defaults = format!("{ADMIN}/cluster-defaults");
+    let with_nid = with(spec(2, "10.0.0.2/8"), &json!({"nid": 42}));
+    site.apply(&[document("Node", "n2", &with_nid)]).await;
+    let named = async |n: u32| {
+        let address = format!("10.0.0.{n}");
+        let text = ask_from(&site, &address, "/cloud-init/meta-data").await.expect(200).text();
+        let line = text.lines().find_map(|line| line.strip_prefix("local-hostname: "));
+        line.unwrap_or_else(|| panic!("{text}")).to_owned()
+    };
+    site.post(&defaults, &json!({"region": "here"})).await.expect(201);
+    assert_eq!(named(2).await, "n2");
+    for (said, expected) in [
+        (json!({"cluster-name": "demo"}), "de0042"),
+        (json!({"short-name": "nid"}), "nid0042"),
+        (json!({"nid-length": 6}), "nid000042"),
+        (json!({"nid-length": 1}), "nid42"),
+        (json!({"nid-length": 10, "short-name": "c-"}), "c-0000000042"),
+    ] {
+        site.post(&defaults, &said).await.expect(201);
+        assert_eq!(named(2).await, expected, "{said}");
+        assert_eq!(named(1).await, "n1", "it has no nid");
+    }
+    let kept = site.get(&defaults).await.expect(200).json();
+    assert_eq!((&kept["short-name"], &kept["nid-length"]), (&json!("c-"), &json!(10)));
+    for said in [
+        json!({"nid-length": 11}),
+        json!({"nid-length": -1}),
+        json!({"short-name": "a b"}),
+        json!({"short-name": "{{ token }}"}),
+        json!({"short-name": "-"}),
+    ] {
+        site.post(&defaults, &said).await.expect(400);
+    }
+    assert_eq!(site.get(&defaults).await.expect(200).json(), kept);
+    let info = json!({"id": "n2", "instance-id": "", "hostname": "gate"});
+    site.put(&format!("{ADMIN}/instance-info/n2"), &info).await.expect(201);
+    assert_eq!(named(2).await, "gate", "what is said of a node goes over it");
+    site.stop().await;
+}
+
+/// What `ochami cloud-init …` sends, member by member as its types write it, and what it reads.
+#[tokio::test]
+async fn ochami_speaks_as_it_does_to_its_own_service() {
+    let site = grouped().await;
+    // service status
+    let running = ask(&site, "/cloud-init/version").await.expect(200).json();
+    assert_eq!(running["process_name"], "hoist");
+    // group add, without a file, and set with one
+    let groups = format!("{ADMIN}/groups");
+    let bare = json!({"name": "compute", "file": {"content": null, "filename": ""}});
+    site.post(&groups, &bare).await.expect(201);
+    let text = "#cloud-config\nruncmd:\n- echo {}\n".replace("{}", "hi");
+    let content = base64::engine::general_purpose::STANDARD.encode(&text);
+    for encoding in ["plain", "base64"] {
+        let file = json!({"content": content, "filename": "", "encoding": encoding});
+        let group = json!({"name": "compute", "description": "d", "file": file});
+        site.put(&format!("{groups}/compute"), &group).await.expect(201);
+        // group get: the text, plain
+        let kept = site.get(&groups).await.expect(200).json()["compute"]["file"].take();
+        assert_eq!(kept["encoding"], "plain");
+        assert!(kept["content"].as_str().expect("a text").contains("echo hi"), "{kept}");
+    }
+    // node set
+    let info = json!({"id": "n2", "instance-id": "", "local-hostname": "gate"});
+    site.put(&format!("{ADMIN}/instance-info/n2"), &info).await.expect(201);
+    for wrong in [
+        json!({"id": "n2", "instance-id": "i-1"}),
+        json!({"id": "n2", "instance-id": "", "local-hostname": "a", "hostname": "a.b"}),
+    ] {
+        site.put(&format!("{ADMIN}/instance-info/n2"), &wrong).await.expect(400);
+    }
+    // node get, group render
+    let preview = async |doc: &str| {
+        let path = format!("{ADMIN}/impersonation/n2/{doc}");
+        site.ask_as_nobody("GET", &path).send().await.problem(401, "unauthenticated");
+        let limited = site.limited_token("node:n1").await;
+        assert_eq!(site.ask_as(&limited, "GET", &path).send().await.status, 403);
+        site.get(&path).await.expect(200).text()
+    };
+    assert!(preview("meta-data").await.contains("local-hostname: gate"));
+    assert!(preview("vendor-data").await.contains("echo hi"));
+    assert_eq!(preview("user-data").await, "");
+    assert!(preview("compute.yaml").await.contains("echo hi"));
+    site.get(&format!("{ADMIN}/impersonation/kettle/meta-data")).await.expect(404);
+    site.get(&format!("{ADMIN}/impersonation/n2/login.yaml")).await.expect(404);
+    site.stop().await;
+}
+
+#[tokio::test]
 async fn what_would_be_dropped_is_refused_and_nobody_administrates_without_a_token() {
     let site = grouped().await;
     let defaults = format!("{ADMIN}/cluster-defaults");
-    for body in [json!({"short-name": "nid"}), json!({"wg-subnet": "100.97.0.0/16"})] {
+    for body in [json!({"boot-subnet": "10.0.0.0/8"}), json!({"wg-subnet": "100.97.0.0/16"})] {
         site.post(&defaults, &body).await.expect(400);
     }
     let groups = format!("{ADMIN}/groups");

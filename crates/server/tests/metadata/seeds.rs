@@ -2,8 +2,9 @@
 
 use hoist_metadata::SiteKey;
 use hoist_server::metadata::Unknown;
+use serde_json::Value;
 
-use crate::site::document;
+use crate::site::{Answer, document, mac};
 use crate::{DOCUMENTS, ask, ask_from, id, key, metric, policy, seed, site, spec};
 
 #[tokio::test]
@@ -51,6 +52,13 @@ async fn what_a_client_has_is_not_sent_again() {
     site.stop().await;
 }
 
+/// All that a refusal tells, but for the number of the request.
+fn refusal(answer: &Answer) -> Value {
+    let mut problem = answer.json();
+    problem.as_object_mut().expect("a problem").remove("request_id").expect("a number");
+    problem
+}
+
 #[tokio::test]
 async fn tokens_of_others_and_of_other_times_open_nothing() {
     for (unknown, status) in [(Unknown::Hold, 403), (Unknown::Default, 403), (Unknown::Deny, 404)] {
@@ -71,6 +79,12 @@ async fn tokens_of_others_and_of_other_times_open_nothing() {
                 let path = format!("/meta/v1/seed/{n1}/{}/{name}", token.as_str());
                 let answer = ask(&site, &path).await.expect(status);
                 assert!(!answer.text().contains("instance-id"), "{}", answer.text());
+                // Whether there is such a node is nobody's business.
+                for nobody in ["01ARZ3NDEKTSV4RRFFQ69G5FAV", "kettle"] {
+                    let path = format!("/meta/v1/seed/{nobody}/{}/{name}", token.as_str());
+                    let same = ask(&site, &path).await.expect(status);
+                    assert_eq!(refusal(&same), refusal(&answer));
+                }
             }
         }
         // From the node's own address neither: the token says who is meant.
@@ -133,7 +147,6 @@ async fn an_address_of_several_nodes_is_nobodys() {
 
 #[tokio::test]
 async fn strangers_and_disabled_nodes_are_treated_as_the_site_wants() {
-    const NOBODY: &str = "/meta/v1/seed/01ARZ3NDEKTSV4RRFFQ69G5FAV/0000/user-data";
     for unknown in [Unknown::Hold, Unknown::Default, Unknown::Deny] {
         let site = site(policy(unknown)).await;
         let of_n2 = format!("{}meta-data", seed(&site, 2).await);
@@ -143,8 +156,6 @@ async fn strangers_and_disabled_nodes_are_treated_as_the_site_wants() {
         for (address, path) in [
             ("192.0.2.9", "/cloud-init/meta-data"),
             ("192.0.2.9", "/meta/v1/seed/network-config"),
-            ("192.0.2.9", NOBODY),
-            ("192.0.2.9", "/meta/v1/seed/kettle/pot/vendor-data"),
             ("10.0.0.2", "/cloud-init/meta-data"),
             ("10.0.0.2", &of_n2),
         ] {
@@ -164,6 +175,30 @@ async fn strangers_and_disabled_nodes_are_treated_as_the_site_wants() {
         }
         site.stop().await;
     }
+}
+
+#[tokio::test]
+async fn strangers_are_listed_so_without_a_word_of_the_site_they_are_held() {
+    let site = site(|_| {}).await;
+    let path = format!("/boot/v1/bootscript?mac={}", mac(9));
+    ask_from(&site, "192.0.2.9", &path).await.expect(200);
+    let listed = site.get("/boot/v2/discovered").await.expect(200).json();
+    assert_eq!(listed["items"][0]["mac"], mac(9));
+    ask_from(&site, "192.0.2.9", "/meta/v1/seed/meta-data").await.problem(503, "held");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn the_seed_of_a_removed_node_is_not_waited_for() {
+    let site = site(|_| {}).await;
+    let (path, node) = (format!("{}meta-data", seed(&site, 1).await), id(&site, "n1").await);
+    site.delete(&format!("/inventory/v1/nodes/{node}")).await;
+    ask(&site, &path).await.problem(403, "forbidden");
+    // Declared again it is another node, and its boot script says where its seed is now.
+    site.apply(&[document("Node", "n1", &spec(1, "10.0.0.1/8"))]).await;
+    ask(&site, &path).await.problem(403, "forbidden");
+    ask(&site, &format!("{}meta-data", seed(&site, 1).await)).await.expect(200);
+    site.stop().await;
 }
 
 #[tokio::test]
