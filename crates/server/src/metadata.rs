@@ -4,6 +4,7 @@
 //! Documents of hoist's own are answered from one roster, without waiting.
 
 mod builtin;
+mod copies;
 mod ec2;
 mod elsewhere;
 mod kept;

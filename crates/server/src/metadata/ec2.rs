@@ -66,7 +66,7 @@ async fn meta_data(
     let roster = metadata.boot.registry.roster();
     let from = metadata.client(&peer, &headers);
     let given = metadata.given(&roster, &with_address(&roster, from), from).await?;
-    let Given::Here(served) = given else {
+    let (Given::Here(served) | Given::Stale { served, .. }) = given else {
         let detail = "another service has this node's documents";
         return Err(Failure::new(Code::NotFound, detail).into_response());
     };

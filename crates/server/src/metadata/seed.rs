@@ -195,6 +195,11 @@ impl Metadata {
         };
         match self.given(roster, &asking, from).await {
             Ok(Given::Here(served)) => respond(&served, document, headers),
+            Ok(Given::Stale { served, age }) => {
+                let mut response = respond(&served, document, headers);
+                response.headers_mut().insert(header::AGE, age.as_secs().into());
+                response
+            }
             Ok(Given::Elsewhere(url)) => redirect(&format!("{url}/{document}")),
             Err(refused) => refused,
         }
@@ -212,7 +217,7 @@ impl Metadata {
         match self.provider.documents(roster, node, from).await {
             Ok(given) => {
                 let counter = match given {
-                    Given::Here(_) => &self.counts.served,
+                    Given::Here(_) | Given::Stale { .. } => &self.counts.served,
                     Given::Elsewhere(_) => &self.counts.redirected,
                 };
                 counter.increment(1);

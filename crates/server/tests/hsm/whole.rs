@@ -41,6 +41,7 @@ async fn readers_that_do_not_read_keep_nobody_waiting_for_long() {
     let site = Site::start().await;
     site.apply(&(1..=NODES).map(node_document).collect::<Vec<_>>()).await;
     let list = "/hsm/v2/Inventory/ComponentEndpoints";
+    let began = Instant::now();
     let mut stalled = Vec::new();
     for _ in 0..AT_ONCE {
         let answer = site.ask("GET", list).open().await;
@@ -55,7 +56,7 @@ async fn readers_that_do_not_read_keep_nobody_waiting_for_long() {
     // Nobody else gets less than the whole list, after a while.
     let all = site.get(list).await.expect(200).json();
     assert_eq!(all["ComponentEndpoints"].as_array().expect("a list").len(), NODES as usize);
-    assert!(started.elapsed() > Duration::from_secs(1), "they have been read after all");
+    assert!(began.elapsed() >= Duration::from_secs(5), "nobody had to wait");
     let first = stalled.swap_remove(0);
     assert!(first.bytes().await.is_err(), "a part is not taken for the whole");
     drop(stalled);
