@@ -305,7 +305,13 @@ async fn open_key(
     let key = metadata::key::open(data_dir.path())?;
     if registry.contact().loaded_from == LoadedFrom::Store {
         let (store, alone) = (registry.store().as_ref(), backend == "embedded");
-        metadata::key::settle(store, &key, data_dir.path(), alone).await?;
+        let settling = metadata::key::settle(store, &key, data_dir.path(), alone);
+        match tokio::time::timeout(STORE_PATIENCE, settling).await {
+            Ok(Err(KeyError::Store(StoreError::Unavailable { .. }))) | Err(_) => {
+                tracing::warn!("the store went away before the site's key was compared");
+            }
+            Ok(settled) => settled?,
+        }
     }
     Ok(key)
 }
