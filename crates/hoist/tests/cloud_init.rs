@@ -229,6 +229,16 @@ fn assert_parts(client: &Client, booted: &Booted, instance: &str) {
     assert!(secret.is_empty() && !booted.instance.contains(SECRET), "{secret:?}");
 }
 
+/// The same in the manner of EC2.
+fn assert_ec2(client: &Client, instance: &str) {
+    let read = client.read_ec2(&format!("http://127.0.0.1:{PORT}")).expect("it is there");
+    let read: Value = serde_json::from_str(&read).expect("JSON");
+    let meta = &read["meta"];
+    assert_eq!((&meta["instance-id"], &meta["local-hostname"]), (&instance.into(), &"n1".into()));
+    assert_eq!(meta["public-keys"], serde_json::json!({"key-0": KEYS[0], "key-1": KEYS[1]}));
+    assert!(read["user"].as_str().expect("a text").contains("multipart/mixed"), "{read}");
+}
+
 /// The network of `n2` as the client understands it.
 fn assert_network(controller: &Controller, client: &Client) {
     let line = command_line(controller, "02:00:00:00:00:02");
@@ -271,6 +281,7 @@ fn a_client_becomes_what_the_layers_say_and_stays_it_over_a_restart_of_the_serve
         assert!(reports.any(|line| line.contains("(200, ")), "its report was taken: {booted:#?}");
         assert_parts(&client, &booted, &instance);
         assert_network(&controller, &client);
+        assert_ec2(&client, &instance);
 
         assert_eq!(controller.terminate(), Some(0));
         let controller = start(PORT, dir.path(), "", &[]);

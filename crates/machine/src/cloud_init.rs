@@ -176,6 +176,19 @@ impl Client {
         Ok(String::from_utf8(output.stdout)?.lines().map(PathBuf::from).collect())
     }
 
+    /// What the client reads from a service that speaks as EC2 does, as JSON.
+    pub fn read_ec2(&self, url: &str) -> Result<String> {
+        const READ: &str = "import json, sys; from cloudinit.sources.helpers import ec2; \
+            of = dict(metadata_address=sys.argv[1], retries=0); \
+            print(json.dumps({'meta': ec2.get_instance_metadata(**of), \
+            'user': ec2.get_instance_userdata(**of).decode()}))";
+        let mut python = Command::new("chroot");
+        let output = python.arg(&self.root).args(["python3", "-c", READ, url]).output()?;
+        let complaints = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "EC2 cannot be read: {}", complaints.trim());
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
     /// What the client makes of a network-config, as files of systemd-networkd by their names.
     pub fn network_of(&self, config: &str) -> Result<BTreeMap<String, String>> {
         let (given, made) = ("/var/lib/hoist-test/network", "/var/lib/hoist-test/networkd");

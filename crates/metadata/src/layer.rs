@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hoist_model::metadata_layer::{PartOf, PartType};
+use hoist_model::metadata_layer::{PartOf, PartType, keys_on};
 use hoist_model::{MetadataLayer, Secret};
 use hoist_template::Templates;
 use serde::Serialize;
@@ -41,6 +41,8 @@ pub struct Layer {
     user_data: Vec<(String, Piece)>,
     vendor_data: Vec<(String, Piece)>,
     parts: Vec<(PartOf, PartType, Piece)>,
+    /// The ways to what it replaces, each from a field of the layer on.
+    replace: Vec<Vec<String>>,
     templates: Templates,
     /// What is wrong with it for every node.
     broken: Option<Failed>,
@@ -114,6 +116,7 @@ impl Layer {
             user_data,
             vendor_data,
             parts,
+            replace: spec.replace.iter().filter_map(|way| keys_on(way)).collect(),
             templates: maker.templates,
             broken,
         }
@@ -122,6 +125,12 @@ impl Layer {
     /// What is wrong with it, whatever the node.
     pub(crate) fn broken(&self) -> Option<&Failed> {
         self.broken.as_ref()
+    }
+
+    /// The ways to what it replaces inside a field.
+    pub(crate) fn replaced(&self, field: &str) -> Vec<&[String]> {
+        let inside = |way: &'_ Vec<String>| way.first().is_some_and(|first| first == field);
+        self.replace.iter().filter(|way| inside(way)).map(|way| &way[1..]).collect()
     }
 
     /// Whether what it says depends on the node.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use hoist_model::metadata_layer::written_key;
 use serde_json::{Map, Value};
 
 /// Who says something: `layer:site`, `network:mgmt`, `hoist`.
@@ -30,7 +31,7 @@ struct Told {
 /// One key of the result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Traced {
-    /// Such as `ntp.servers[0]`.
+    /// Such as `ntp.servers[0]`, or `sources."my.list"`.
     pub key: String,
     pub from: Origin,
     /// Whose different values it took the place of.
@@ -38,9 +39,9 @@ pub struct Traced {
 }
 
 impl Merged {
-    /// Lays a map over what is there. What stands under one of the dotted keys `replace` takes the
+    /// Lays a map over what is there. What stands at the end of one of the ways `replace` takes the
     /// place of what was there before, whatever it is.
-    pub fn lay(&mut self, map: &Map<String, Value>, from: &Origin, replace: &[&str]) {
+    pub fn lay(&mut self, map: &Map<String, Value>, from: &Origin, replace: &[&[String]]) {
         lay(&mut self.0, map, from, &Keys::of(replace));
     }
 
@@ -56,7 +57,7 @@ impl Merged {
     pub fn trace(&self) -> Vec<Traced> {
         let mut traced = Vec::new();
         for (key, tree) in &self.0 {
-            tree.trace(key.clone(), &mut traced);
+            tree.trace(written_key(key), &mut traced);
         }
         traced
     }
@@ -80,12 +81,12 @@ impl Merged {
 struct Keys<'k>(BTreeMap<&'k str, Keys<'k>>, bool);
 
 impl<'k> Keys<'k> {
-    fn of(dotted: &[&'k str]) -> Self {
+    fn of(ways: &[&'k [String]]) -> Self {
         let mut root = Self::default();
-        for key in dotted {
+        for way in ways {
             let mut at = &mut root;
-            for part in key.split('.') {
-                at = at.0.entry(part).or_default();
+            for key in *way {
+                at = at.0.entry(key.as_str()).or_default();
             }
             at.1 = true;
         }
@@ -178,7 +179,7 @@ impl Tree {
             Self::Map(map, told) if !map.is_empty() => {
                 let before = traced.len();
                 for (name, tree) in map {
-                    tree.trace(format!("{key}.{name}"), traced);
+                    tree.trace(format!("{key}.{}", written_key(name)), traced);
                 }
                 told.tell(&mut traced[before..]);
             }
@@ -224,7 +225,10 @@ mod tests {
     fn merged(layers: &[(&str, Value, &[&str])]) -> Merged {
         let mut merged = Merged::default();
         for (name, value, replace) in layers {
-            merged.lay(value.as_object().expect("a map"), &Origin::from(*name), replace);
+            let keys = |way: &&str| hoist_model::metadata_layer::keys_on(way).expect("a way");
+            let ways: Vec<_> = replace.iter().map(keys).collect();
+            let ways: Vec<_> = ways.iter().map(Vec::as_slice).collect();
+            merged.lay(value.as_object().expect("a map"), &Origin::from(*name), &ways);
         }
         merged
     }
@@ -277,6 +281,17 @@ mod tests {
             told(&merged),
             ["m c over a", "n.k a", "n.s[0] c over a over b", "t c over a over b"]
         );
+    }
+
+    #[test]
+    fn keys_with_dots_are_keys() {
+        let merged = merged(&[
+            ("a", json!({ "x.y": [1], "x": { "y": [1] } }), &[]),
+            ("b", json!({ "x.y": [2], "x": { "y": [2] } }), &["\"x.y\""]),
+        ]);
+        let expected = json!({ "x.y": [2], "x": { "y": [1, 2] } });
+        assert_eq!(Value::Object(merged.to_map()), expected);
+        assert_eq!(told(&merged), ["x.y[0] a", "x.y[1] b", "\"x.y\"[0] b over a"]);
     }
 
     fn any_map() -> impl Strategy<Value = Map<String, Value>> {
@@ -338,8 +353,8 @@ mod tests {
 
         #[test]
         fn a_replacing_key_has_exactly_the_value_of_its_layer(map in any_map(), over in any_map()) {
-            let keys: Vec<String> = over.keys().cloned().collect();
-            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            let keys: Vec<_> = over.keys().map(|key| [key.clone()]).collect();
+            let keys: Vec<_> = keys.iter().map(<[String; 1]>::as_slice).collect();
             let mut merged = Merged::default();
             merged.lay(&map, &Origin::from("a"), &[]);
             merged.lay(&over, &Origin::from("b"), &keys);

@@ -40,6 +40,11 @@ pub enum SeedKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Given {
     Here(Arc<Served>),
+    /// What was good so long ago: who has them does not say anything now.
+    Stale {
+        served: Arc<Served>,
+        age: Duration,
+    },
     /// The URL in front of the documents' names, without a slash at its end.
     Elsewhere(String),
 }

@@ -334,17 +334,14 @@ impl<'r> Work<'r> {
             }
         }
         for (layer, said) in &self.spoken {
-            let replaced = |field: &str| -> Vec<&str> {
-                let keys = layer.source.spec.replace.iter();
-                keys.filter_map(|key| key.strip_prefix(field)?.strip_prefix('.')).collect()
-            };
-            let mut replace = replaced("meta_data");
-            if layer.source.spec.replace.iter().any(|key| key == "public_keys") {
-                replace.push("public-keys");
+            let keys = ["public-keys".to_owned()];
+            let mut replace = layer.replaced("meta_data");
+            if !layer.replaced("public_keys").is_empty() {
+                replace.push(&keys);
             }
             self.meta.lay(&meta_of(said), &layer.origin, &replace);
-            self.user.lay(&said.user_data, &layer.origin, &replaced("user_data"));
-            self.vendor.lay(&said.vendor_data, &layer.origin, &replaced("vendor_data"));
+            self.user.lay(&said.user_data, &layer.origin, &layer.replaced("user_data"));
+            self.vendor.lay(&said.vendor_data, &layer.origin, &layer.replaced("vendor_data"));
         }
         self.meta.without_repeats("public-keys");
     }

@@ -20,6 +20,8 @@ const MAX_PARTS: usize = 32;
 const MAX_PUBLIC_KEYS: usize = 256;
 const MAX_PUBLIC_KEY: usize = 16 * 1024;
 const MAX_REPLACE: usize = 64;
+/// Longest way to a key that is replaced.
+const MAX_WAY: usize = 4096;
 const MAX_HOSTNAME: usize = 1024;
 const MAX_REFERENCE: usize = 512;
 const MAX_AGE: usize = 64 * 1024;
@@ -71,7 +73,8 @@ pub struct MetadataLayerSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_config: Option<bool>,
     /// Keys of this layer that take the place of what layers before it say, such as
-    /// `user_data.ntp.servers`.
+    /// `user_data.ntp.servers`. A key with a dot in it stands in quotes:
+    /// `user_data.apt.sources."my.list"`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replace: Vec<String>,
     /// Templates in this layer are for the client, and pass as they are.
@@ -315,26 +318,131 @@ impl MetadataLayerSpec {
         if self.replace.len() > MAX_REPLACE {
             faults.push(Fault::new("replace", format!("there are more than {MAX_REPLACE}")));
         }
-        for (i, key) in self.replace.iter().enumerate() {
-            if !self.has(key) {
-                let message = format!("the layer says nothing under `{key}`");
-                let hint = "name a key of this layer, such as `user_data.ntp.servers`";
-                faults.push(Fault::new(format!("replace[{i}]"), message).hint(hint));
+        for (i, way) in self.replace.iter().enumerate() {
+            if let Err(fault) = self.check_way(way) {
+                faults.push(Fault { at: format!("replace[{i}]"), ..fault });
             }
         }
     }
 
-    /// Whether there is something under a dotted key.
-    fn has(&self, key: &str) -> bool {
-        let Some((map, keys)) = key.split_once('.') else {
-            return key == "public_keys" && !self.public_keys.is_empty();
+    /// A way leads to one key of this layer and cannot be taken for a way to another.
+    fn check_way(&self, way: &str) -> Result<(), Fault> {
+        let fault = |message: String| Fault::new("", message);
+        if way.len() > MAX_WAY {
+            return Err(fault(format!("it is longer than {MAX_WAY} bytes")));
+        }
+        let steps = steps(way).ok_or_else(|| {
+            fault(format!("`{way}` leads to no key"))
+                .hint(r#"write keys with dots between them, those with dots in them as `"a.b"`"#)
+        })?;
+        let nothing = || {
+            fault(format!("the layer says nothing under `{way}`"))
+                .hint("name a key of this layer, such as `user_data.ntp.servers`")
         };
-        let Some((_, map)) = self.maps().into_iter().find(|(at, _)| *at == map) else {
-            return false;
+        let (field, inside) = steps.split_first().ok_or_else(nothing)?;
+        if inside.is_empty() {
+            let keys = field.key == "public_keys" && !self.public_keys.is_empty();
+            return if keys { Ok(()) } else { Err(nothing()) };
+        }
+        let map = self.maps().into_iter().find(|(at, _)| *at == field.key);
+        let (at, map) = map.ok_or_else(nothing)?;
+        let mut found = Vec::new();
+        find(map, inside, &mut vec![at.to_owned()], &mut found);
+        let meant = steps.iter().map(|step| step.key.as_str());
+        match found.as_slice() {
+            [] => Err(nothing()),
+            [one] if meant.eq(one.iter().map(String::as_str)) => Ok(()),
+            some => {
+                let ways: Vec<_> = some.iter().map(|keys| format!("`{}`", written(keys))).collect();
+                let message = format!("`{way}` may also be a key with dots in it");
+                Err(fault(message).hint(format!("write {}", ways.join(" or "))))
+            }
+        }
+    }
+}
+
+/// One key on a way through maps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Step {
+    key: String,
+    /// Its dots are its own.
+    quoted: bool,
+}
+
+/// The keys on a way: `user_data.apt.sources."my.list"` has four. `None` for what is no way.
+pub fn keys_on(way: &str) -> Option<Vec<String>> {
+    Some(steps(way)?.into_iter().map(|step| step.key).collect())
+}
+
+/// Keys as a way, from which they can be read again.
+pub fn written<K: AsRef<str>>(keys: &[K]) -> String {
+    keys.iter().map(|key| written_key(key.as_ref())).collect::<Vec<_>>().join(".")
+}
+
+/// One key as it stands on a way.
+pub fn written_key(key: &str) -> String {
+    if !key.is_empty() && !key.contains('.') && !key.starts_with('"') {
+        return key.to_owned();
+    }
+    format!("\"{}\"", key.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+fn steps(way: &str) -> Option<Vec<Step>> {
+    let (mut steps, mut rest) = (Vec::new(), way);
+    loop {
+        let (step, after) = if let Some(inside) = rest.strip_prefix('"') {
+            quoted(inside)?
+        } else {
+            let (key, after) = rest.split_at(rest.find('.').unwrap_or(rest.len()));
+            (Step { key: key.to_owned(), quoted: false }, after)
         };
-        let mut keys = keys.split('.');
-        let first = keys.next().and_then(|key| map.get(key));
-        keys.try_fold(first, |value, key| value?.get(key).map(Some)).flatten().is_some()
+        if step.key.is_empty() && !step.quoted {
+            return None;
+        }
+        steps.push(step);
+        match after.strip_prefix('.') {
+            Some(more) => rest = more,
+            None => return after.is_empty().then_some(steps),
+        }
+    }
+}
+
+/// A key up to its closing quote, and what is behind that.
+fn quoted(text: &str) -> Option<(Step, &str)> {
+    let (mut key, mut letters) = (String::new(), text.char_indices());
+    loop {
+        match letters.next()? {
+            (at, '"') => return Some((Step { key, quoted: true }, &text[at + 1..])),
+            (_, '\\') => key.push(letters.next().map(|(_, c)| c).filter(|c| r#""\"#.contains(*c))?),
+            (_, letter) => key.push(letter),
+        }
+    }
+}
+
+/// Every key that steps may lead to, if dots between them may be dots in keys.
+fn find(
+    map: &Map<String, Value>,
+    steps: &[Step],
+    way: &mut Vec<String>,
+    found: &mut Vec<Vec<String>>,
+) {
+    let mut key = String::new();
+    for (i, step) in steps.iter().enumerate() {
+        if i > 0 {
+            if step.quoted || steps[0].quoted || key.len() > MAX_KEY {
+                return;
+            }
+            key.push('.');
+        }
+        key.push_str(&step.key);
+        let Some(value) = map.get(&key) else { continue };
+        way.push(key.clone());
+        match (&steps[i + 1..], value) {
+            ([], _) => found.push(way.clone()),
+            (rest, Value::Object(map)) => find(map, rest, way, found),
+            _ => {}
+        }
+        way.pop();
     }
 }
 
@@ -495,6 +603,46 @@ mod tests {
             "replace": ["user_data.ntp.servers", "user_data.ntp", "public_keys"],
         });
         assert_eq!(faults(replaced), [""; 0]);
+    }
+
+    #[test]
+    fn a_way_leads_to_one_key_and_says_so() {
+        let faults_of = |way: &str, sources: Value| {
+            faults(json!({
+                "selector": "*", "user_data": { "apt": { "sources": sources } },
+                "replace": [format!("user_data.apt.sources{way}")],
+            }))
+        };
+        let list = || json!({ "my.list": { "source": "x" } });
+        for way in [r#"."my.list""#, r#"."my.list".source"#, ""] {
+            assert_eq!(faults_of(way, list()), [""; 0], "{way}");
+        }
+        // Not guessed.
+        let told = faults_of(".my.list", list());
+        assert!(told[0].starts_with("replace[0]: "), "{told:?}");
+        assert!(told[0].ends_with(r#"write `user_data.apt.sources."my.list"`"#), "{told:?}");
+        let both = json!({ "my.list": 1, "my": { "list": 2 } });
+        let told = faults_of(".my.list", both.clone());
+        let hint = r#"`user_data.apt.sources.my.list` or `user_data.apt.sources."my.list"`"#;
+        assert!(told[0].ends_with(hint), "{told:?}");
+        assert_eq!(faults_of(r#"."my.list""#, both.clone()), [""; 0]);
+        assert_eq!(faults_of(r#"."my"."list""#, both), [""; 0]);
+        for way in [".", r#".""#, r#"."my.list"x"#, r#"."a\n""#, r#"."my.list"#, ".."] {
+            assert!(faults_of(way, list())[0].contains("leads to no key"), "{way}");
+        }
+        let long = format!(".{}", "x".repeat(MAX_WAY));
+        assert!(faults_of(&long, list())[0].contains("longer than"));
+        let at_limit = &long[..MAX_WAY - "user_data.apt.sources".len()];
+        assert!(faults_of(at_limit, list())[0].contains("says nothing"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn every_key_can_be_written_and_read_again(
+            keys in proptest::collection::vec("[a.\"\\\\ \\[é]{0,5}", 1..4)
+        ) {
+            proptest::prop_assert_eq!(keys_on(&written(&keys)), Some(keys));
+        }
     }
 
     #[test]

@@ -168,7 +168,7 @@ impl Controller {
             None => None,
         };
         let key = metadata::key::open(data_dir.path())?;
-        let providers = Arc::new(Providers::new(&key, &config.metadata)?);
+        let providers = Arc::new(Providers::new(&key, &config.metadata, data_dir.path())?);
         let unknown = config.metadata.unknown;
         let grounds = Grounds {
             registry: registry.clone(),

@@ -1,9 +1,11 @@
 //! What nodes are told about themselves, over HTTP: the seeds of cloud-init (`/meta/v1`), and the
-//! same as `OpenCHAMI`'s service has it (`/cloud-init`).
+//! same as `OpenCHAMI`'s service (`/cloud-init`) and EC2 (`/latest`) have it.
 //!
 //! Documents of hoist's own are answered from one roster, without waiting.
 
 mod builtin;
+mod copies;
+mod ec2;
 mod elsewhere;
 mod kept;
 pub mod key;
@@ -72,6 +74,12 @@ impl Metadata {
 
 /// All routes of the context.
 pub fn routes(metadata: &Metadata) -> Vec<Route> {
-    let all = [seed::routes(metadata), phone_home::routes(), render::routes(), openchami::routes()];
+    let all = [
+        seed::routes(metadata),
+        phone_home::routes(),
+        render::routes(),
+        openchami::routes(),
+        ec2::routes(),
+    ];
     with_state(all.into_iter().flatten().collect(), metadata)
 }

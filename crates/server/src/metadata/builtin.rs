@@ -137,13 +137,11 @@ impl MetadataProvider for Builtin {
         if let Some(served) = self.0.kept(roster, node) {
             return Ok(Given::Here(served));
         }
-        match tokio::time::timeout(BUDGET, self.rendered(roster, node)).await {
-            Ok(Some(served)) => Ok(Given::Here(served)),
-            Ok(None) | Err(_) => {
-                let reason = "they are being rendered".to_owned();
-                Err(Missing::Later { reason, after: RETRY })
-            }
-        }
+        let rendered = tokio::time::timeout(BUDGET, self.rendered(roster, node)).await;
+        rendered.ok().flatten().map(Given::Here).ok_or_else(|| {
+            let reason = "they are being rendered".to_owned();
+            Missing::Later { reason, after: RETRY }
+        })
     }
 }
 

@@ -24,6 +24,13 @@ struct Shard<T> {
     bytes: usize,
 }
 
+impl<T> Kept<T> {
+    /// Whether an entry of so many bytes finds room.
+    pub(super) const fn fits(room: usize, bytes: usize) -> bool {
+        bytes + OVERHEAD <= room / SHARDS
+    }
+}
+
 impl<T: Clone> Kept<T> {
     pub(super) fn new(room: usize) -> Self {
         let shard = || Mutex::new(Shard { entries: HashMap::new(), bytes: 0 });
@@ -37,12 +44,12 @@ impl<T: Clone> Kept<T> {
 
     pub(super) fn put(&self, node: NodeId, value: T, bytes: usize) {
         let bytes = bytes + OVERHEAD;
-        if bytes > self.room {
-            return;
-        }
         let mut shard = self.shard(node);
         if let Some((_, before)) = shard.entries.remove(&node) {
             shard.bytes -= before;
+        }
+        if bytes > self.room {
+            return;
         }
         if shard.bytes + bytes > self.room {
             shard.entries.clear();
@@ -91,7 +98,9 @@ mod tests {
         }
         kept.put(NodeId::from_bits(SHARDS as u128), 7, OVERHEAD);
         assert_eq!(kept.get(node), Some(99));
+        // What it was before is not what it is now.
         kept.put(node, 100, 4 * OVERHEAD);
-        assert_eq!(kept.get(node), Some(99));
+        assert_eq!(kept.get(node), None);
+        assert_eq!(kept.get(NodeId::from_bits(SHARDS as u128)), Some(7));
     }
 }

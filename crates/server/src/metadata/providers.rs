@@ -1,6 +1,8 @@
 //! Which provider a node has: by its groups, else by the site.
 
+use std::cell::LazyCell;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -11,6 +13,7 @@ use hoist_model::{GroupKey, Node};
 
 use super::MetadataSettings;
 use super::builtin::Builtin;
+use super::copies::Copies;
 use super::elsewhere::{External, Nowhere, Redirect};
 use super::proxy::Proxy;
 use crate::boot::{HelperError, helper};
@@ -32,7 +35,12 @@ struct Provider {
 
 impl Providers {
     /// Connects to nothing yet.
-    pub fn new(key: &SiteKey, settings: &MetadataSettings) -> Result<Self, HelperError> {
+    pub fn new(
+        key: &SiteKey,
+        settings: &MetadataSettings,
+        data_dir: &Path,
+    ) -> Result<Self, HelperError> {
+        let copies = LazyCell::new(|| Arc::new(Copies::open(data_dir)));
         let renderer = Arc::<Renderer>::default();
         let builtin = Arc::new(Builtin::new(key.clone(), Arc::clone(&renderer)));
         let provider = |mode: &Mode| -> Result<Provider, HelperError> {
@@ -42,7 +50,8 @@ impl Providers {
                 Mode::Redirect { url } => Arc::new(Redirect { key: key.clone(), url: url.clone() }),
                 Mode::Proxy { url } => {
                     let client = helper::client(&settings.authorities, url.is_plain())?;
-                    Arc::new(Proxy::new(key.clone(), url.clone(), client))
+                    let copies = Arc::clone(&copies);
+                    Arc::new(Proxy::new(key.clone(), url.clone(), client, copies))
                 }
                 Mode::None => Arc::new(Nowhere),
             };

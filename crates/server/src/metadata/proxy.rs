@@ -1,11 +1,12 @@
 //! Documents of another service, fetched for the node that asks.
 //!
-//! A node waits at most [`BUDGET`]. What was fetched is kept, asked for again with its `ETag`, and
-//! served when the other service fails.
+//! A node waits at most [`BUDGET`]. What was fetched is kept, in memory and behind that on disk,
+//! asked for again with its `ETag`, and served when the other service fails.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
@@ -14,13 +15,14 @@ use hoist_inventory::Roster;
 use hoist_metadata::mode::Pattern;
 use hoist_metadata::provider::{Given, Missing, Served};
 use hoist_metadata::{Document, Documents, MetadataProvider, SeedRef, SiteKey};
-use hoist_model::Node;
+use hoist_model::{Node, NodeId};
 use http::{HeaderName, StatusCode, header};
-use metrics::Counter;
+use metrics::{Counter, Gauge};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::builtin::seed_here;
+use super::copies::{Copies, Copy, Identity};
 use super::kept::Kept;
 
 /// How long a node waits for all of its documents.
@@ -30,36 +32,97 @@ const BUDGET: Duration = Duration::from_secs(2);
 const AT_ONCE: usize = 256;
 
 /// Largest document.
-const MAX_DOCUMENT: usize = 1024 * 1024;
+pub(super) const MAX_DOCUMENT: usize = 1024 * 1024;
 
 /// Bytes of documents that are kept.
-const ROOM: usize = 128 * 1024 * 1024;
+const ROOM: usize = 272 * 1024 * 1024;
+
+/// Whatever is served can be kept.
+const _: () = assert!(Kept::<Fetched>::fits(ROOM, Document::ALL.len() * MAX_DOCUMENT));
 
 /// How long what is kept is served without asking: cloud-init fetches its four documents one after
 /// the other, and each answer has all of them.
 const FRESH: Duration = Duration::from_secs(5);
 
+/// Longest tag that is remembered.
+const MAX_ETAG: usize = 1024;
+
+/// How old a copy on disk may be before it is written anew, although nothing in it changed.
+const COPY_AGE: Duration = Duration::from_mins(10);
+
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 #[derive(Debug)]
-pub(super) struct Proxy {
+pub(super) struct Proxy(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
     key: SiteKey,
     url: Pattern,
     client: reqwest::Client,
     turns: Semaphore,
     kept: Kept<Fetched>,
+    copies: Arc<Copies>,
+    unwritten: Mutex<Unwritten>,
     failures: Counter,
     stale: Counter,
+    age: Gauge,
+}
+
+/// Nodes whose copies are to be written.
+#[derive(Debug, Default)]
+struct Unwritten {
+    nodes: VecDeque<NodeId>,
+    /// Somebody is at it.
+    writing: bool,
 }
 
 /// What the other service said last of a node.
 #[derive(Debug, Clone)]
 struct Fetched {
+    identity: Arc<Identity>,
     served: Arc<Served>,
     /// Of the other service, in the order of [`Document::ALL`].
     etags: Arc<[Option<String>; 4]>,
     /// When it was last asked, whatever came of it.
     asked: Instant,
+    /// When it last said so.
+    good: SystemTime,
+    /// It was asked again since, and said nothing.
+    is_stale: bool,
+    /// The time in the copy on disk, if there is one of just these.
+    copied: Option<SystemTime>,
+}
+
+impl Fetched {
+    fn is_fresh(&self) -> bool {
+        self.asked.elapsed() < FRESH
+    }
+
+    fn of_copy(copy: Copy) -> Self {
+        let good = SystemTime::UNIX_EPOCH + Duration::from_secs(copy.good);
+        Self {
+            identity: Arc::new(copy.identity),
+            served: Arc::new(Served::new(copy.documents)),
+            etags: Arc::default(),
+            asked: Instant::now(),
+            good,
+            is_stale: true,
+            copied: Some(good),
+        }
+    }
+
+    fn to_copy(&self) -> Copy {
+        let good = self.good.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let document = |document| self.served.get(document).clone();
+        let documents = Documents {
+            meta_data: document(Document::MetaData),
+            user_data: document(Document::UserData),
+            vendor_data: document(Document::VendorData),
+            network_config: document(Document::NetworkConfig),
+        };
+        Copy { identity: (*self.identity).clone(), good: good.as_secs(), documents }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -75,26 +138,106 @@ enum FetchError {
 }
 
 impl Proxy {
-    pub(super) fn new(key: SiteKey, url: Pattern, client: reqwest::Client) -> Self {
-        Self {
+    pub(super) fn new(
+        key: SiteKey,
+        url: Pattern,
+        client: reqwest::Client,
+        copies: Arc<Copies>,
+    ) -> Self {
+        Self(Arc::new(Inner {
             key,
             url,
             client,
             turns: Semaphore::new(AT_ONCE),
             kept: Kept::new(ROOM),
+            copies,
+            unwritten: Mutex::default(),
             failures: metrics::counter!("hoist_metadata_proxy_failures_total"),
             stale: metrics::counter!("hoist_metadata_proxy_stale_total"),
+            age: metrics::gauge!("hoist_metadata_proxy_stale_age_seconds"),
+        }))
+    }
+
+    /// Keeps what was fetched.
+    fn take(&self, node: NodeId, mut fetched: Fetched) -> Given {
+        let given = self.0.give(&fetched);
+        let old = |copied: SystemTime| copied.elapsed().is_ok_and(|age| age > COPY_AGE);
+        let unwritten = fetched.copied.is_none_or(old);
+        if unwritten {
+            fetched.copied = Some(fetched.good);
         }
+        self.0.keep(node, fetched);
+        if unwritten {
+            self.write_behind(node);
+        }
+        given
+    }
+
+    /// Has a copy written, by somebody that nobody waits for.
+    fn write_behind(&self, node: NodeId) {
+        let mut unwritten = self.0.unwritten();
+        unwritten.nodes.push_back(node);
+        if !std::mem::replace(&mut unwritten.writing, true) {
+            let proxy = Arc::downgrade(&self.0);
+            tokio::task::spawn_blocking(move || write_all(&proxy));
+        }
+    }
+}
+
+/// Writes until there is nothing left to write, or the controller has ended.
+fn write_all(proxy: &Weak<Inner>) {
+    while let Some(inner) = proxy.upgrade() {
+        let mut unwritten = inner.unwritten();
+        let Some(node) = unwritten.nodes.pop_front() else {
+            unwritten.writing = false;
+            return;
+        };
+        drop(unwritten);
+        let Some(kept) = inner.kept.get(node) else { continue };
+        if let Err(error) = inner.copies.write(node, &kept.to_copy()) {
+            tracing::warn!(%node, %error, "the node's documents are not kept on disk");
+        }
+    }
+}
+
+impl Inner {
+    fn unwritten(&self) -> MutexGuard<'_, Unwritten> {
+        self.unwritten.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn identity(&self, node: &Node, address: IpAddr) -> Identity {
+        Identity { generation: node.generation, url: self.url.fill(node), address }
+    }
+
+    /// What was said of a node that was asked for as this one.
+    fn kept(&self, node: &Node, identity: &Identity) -> Option<Fetched> {
+        self.kept.get(node.id).filter(|kept| *kept.identity == *identity)
+    }
+
+    fn keep(&self, node: NodeId, fetched: Fetched) {
+        let bytes = fetched.served.size();
+        self.kept.put(node, fetched, bytes);
+    }
+
+    fn give(&self, fetched: &Fetched) -> Given {
+        let served = Arc::clone(&fetched.served);
+        if !fetched.is_stale {
+            return Given::Here(served);
+        }
+        // A clock that was set back makes nothing younger than now.
+        let age = fetched.good.elapsed().unwrap_or_default();
+        self.stale.increment(1);
+        self.age.set(age.as_secs_f64());
+        Given::Stale { served, age }
     }
 
     async fn fetch(
         &self,
-        node: &Node,
-        address: IpAddr,
+        identity: &Identity,
         before: Option<&Fetched>,
     ) -> Result<Fetched, FetchError> {
         let _turn = self.turns.acquire().await.expect("it is never closed");
-        let url = self.url.fill(node);
+        let (url, address) = (&identity.url, identity.address);
         let one = |(at, document): (usize, Document)| {
             let known = before.and_then(|before| {
                 Some((before.etags[at].clone()?, before.served.get(document).clone()))
@@ -111,10 +254,16 @@ impl Proxy {
             vendor_data: vendor.0,
             network_config: network.0,
         };
+        let served = Arc::new(Served::new(documents));
+        let same = before.filter(|before| before.served == served);
         Ok(Fetched {
-            served: Arc::new(Served::new(documents)),
+            identity: Arc::new(identity.clone()),
             etags: Arc::new([meta.1, user.1, vendor.1, network.1]),
             asked: Instant::now(),
+            good: SystemTime::now(),
+            is_stale: false,
+            copied: same.and_then(|before| before.copied),
+            served,
         })
     }
 
@@ -145,7 +294,7 @@ impl Proxy {
             return Err(FetchError::TooLarge(document));
         }
         let etag = response.headers().get(header::ETAG).and_then(|etag| etag.to_str().ok());
-        let etag = etag.map(str::to_owned);
+        let etag = etag.filter(|etag| etag.len() <= MAX_ETAG).map(str::to_owned);
         let mut body = BytesMut::new();
         while let Some(chunk) = response.chunk().await? {
             if body.len() + chunk.len() > MAX_DOCUMENT {
@@ -155,22 +304,19 @@ impl Proxy {
         }
         Ok((body.freeze(), etag))
     }
-
-    fn keep(&self, node: &Node, fetched: Fetched) {
-        let bytes = fetched.served.size();
-        self.kept.put(node.id, fetched, bytes);
-    }
 }
 
 #[async_trait]
 impl MetadataProvider for Proxy {
     fn seed_ref(&self, _: &Roster, node: &Node, base: &str) -> SeedRef {
-        seed_here(&self.key, node, base)
+        seed_here(&self.0.key, node, base)
     }
 
-    fn at_once(&self, _: &Arc<Roster>, node: &Arc<Node>) -> Option<Given> {
-        let kept = self.kept.get(node.id).filter(|kept| kept.asked.elapsed() < FRESH)?;
-        Some(Given::Here(kept.served))
+    fn at_once(&self, roster: &Arc<Roster>, node: &Arc<Node>) -> Option<Given> {
+        let address = roster.boot(node)?.ip?;
+        let kept = self.0.kept(node, &self.0.identity(node, address))?;
+        // What is stale is not served without saying so, for which there is no room here.
+        (kept.is_fresh() && !kept.is_stale).then(|| Given::Here(kept.served))
     }
 
     async fn documents(
@@ -179,23 +325,34 @@ impl MetadataProvider for Proxy {
         node: &Arc<Node>,
         from: IpAddr,
     ) -> Result<Given, Missing> {
-        let before = self.kept.get(node.id);
-        if let Some(kept) = before.as_ref().filter(|kept| kept.asked.elapsed() < FRESH) {
-            return Ok(Given::Here(Arc::clone(&kept.served)));
-        }
         // As the inventory has it: between the node and us there may be somebody who translates.
         let address = roster.boot(node).and_then(|boot| boot.ip).unwrap_or(from);
-        let fetching = self.fetch(node, address, before.as_ref());
-        let error = match tokio::time::timeout(BUDGET, fetching).await {
-            Ok(Ok(fetched)) => {
-                let served = Arc::clone(&fetched.served);
-                self.keep(node, fetched);
-                return Ok(Given::Here(served));
-            }
+        let identity = self.0.identity(node, address);
+        let known = self.0.kept(node, &identity);
+        if let Some(kept) = known.as_ref().filter(|kept| kept.is_fresh()) {
+            return Ok(self.0.give(kept));
+        }
+        let deadline = Instant::now() + BUDGET;
+        // Meanwhile, so that it is there when it is needed.
+        let reading = (known.is_none() && self.0.copies.has(node.id)).then(|| {
+            let (copies, node) = (Arc::clone(&self.0.copies), node.id);
+            tokio::task::spawn_blocking(move || copies.read(node))
+        });
+        let fetching = self.0.fetch(&identity, known.as_ref());
+        let error = match tokio::time::timeout_at(deadline, fetching).await {
+            Ok(Ok(fetched)) => return Ok(self.take(node.id, fetched)),
             Ok(Err(error)) => error,
             Err(_) => FetchError::Slow,
         };
-        self.failures.increment(1);
+        self.0.failures.increment(1);
+        let before = match (known, reading) {
+            (None, Some(reading)) => {
+                let copy = tokio::time::timeout_at(deadline, reading).await;
+                let copy = copy.ok().and_then(Result::ok).flatten();
+                copy.filter(|copy| copy.identity == identity).map(Fetched::of_copy)
+            }
+            (known, _) => known,
+        };
         tracing::warn!(
             node = %node.name, error = %crate::chain(&error), stale = before.is_some(),
             "the service of the node's documents failed"
@@ -204,9 +361,85 @@ impl MetadataProvider for Proxy {
             let reason = "the service that has them failed".to_owned();
             return Err(Missing::Later { reason, after: FRESH });
         };
-        self.stale.increment(1);
-        let served = Arc::clone(&before.served);
-        self.keep(node, Fetched { asked: Instant::now(), ..before });
-        Ok(Given::Here(served))
+        let stale = Fetched { asked: Instant::now(), is_stale: true, ..before };
+        let given = self.0.give(&stale);
+        self.0.keep(node.id, stale);
+        Ok(given)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use hoist_inventory::Resource;
+    use hoist_inventory::roster::Incarnation;
+    use serde_json::json;
+
+    use super::*;
+    use crate::boot::helper;
+
+    const FROM: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    fn node(name: &str, generation: u64, address: &str) -> Node {
+        let interface = json!({"name": "eth0", "mac": "02:00:00:00:00:01", "addresses": [address]});
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        Node {
+            id: NodeId::from_bits(1),
+            name: name.parse().unwrap(),
+            spec: serde_json::from_value(json!({"interfaces": [interface]})).unwrap(),
+            protection: None,
+            maintenance: None,
+            provenance: None,
+            generation,
+            revision: 1,
+            created: now,
+            updated: now,
+        }
+    }
+
+    async fn ask(proxy: &Proxy, node: Node) -> Result<Given, Missing> {
+        let node = Arc::new(node);
+        let resources = [Resource::Node(Arc::clone(&node))].into_iter();
+        let roster = Arc::new(Roster::build(Incarnation::new("test"), 1, 0, resources));
+        assert_eq!(proxy.at_once(&roster, &node), None, "nothing is fresh here");
+        proxy.documents(&roster, &node, FROM).await
+    }
+
+    #[tokio::test]
+    async fn what_was_said_of_a_node_is_not_said_of_what_it_becomes() {
+        let dir = tempfile::tempdir().unwrap();
+        let copies = Arc::new(Copies::open(dir.path()));
+        let key = super::super::key::open(dir.path()).unwrap();
+        // Nobody listens there.
+        let url: Pattern = "http://127.0.0.1:1/{name}".parse().unwrap();
+        let proxy = || {
+            let client = helper::client(&[], true).unwrap();
+            Proxy::new(key.clone(), url.clone(), client, Arc::clone(&copies))
+        };
+        let before = node("n1", 0, "10.0.0.1/8");
+        let identity = proxy().0.identity(&before, "10.0.0.1".parse().unwrap());
+        let documents = Documents { meta_data: "instance-id: i\n".into(), ..Documents::default() };
+        let hour_ago = SystemTime::now() - Duration::from_hours(1);
+        let good = hour_ago.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        let copy = Copy { identity, good, documents };
+        copies.write(before.id, &copy).unwrap();
+
+        // From the disk, and from memory after that.
+        let started = proxy();
+        for _ in 0..2 {
+            let given = ask(&started, before.clone()).await;
+            let Ok(Given::Stale { served, age }) = given else { panic!("{given:?}") };
+            assert_eq!(served.get(Document::MetaData), &copy.documents.meta_data);
+            assert!((3600..3700).contains(&age.as_secs()), "{age:?}");
+        }
+        for other in
+            [node("n1", 1, "10.0.0.1/8"), node("n2", 0, "10.0.0.1/8"), node("n1", 0, "10.0.0.2/8")]
+        {
+            for proxy in [&started, &proxy()] {
+                let given = ask(proxy, other.clone()).await;
+                assert!(matches!(given, Err(Missing::Later { .. })), "{given:?}");
+            }
+        }
     }
 }

@@ -28,7 +28,7 @@ use crate::route::Route;
 use crate::secret;
 
 /// cloud-init does not look at it; browsers shall not guess.
-const TEXT: &str = "text/plain; charset=utf-8";
+pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 
 /// When a machine that is held shall ask again.
 const HOLD_SECONDS: u64 = 10;
@@ -193,28 +193,44 @@ impl Metadata {
             let failure = Failure::new(Code::NotFound, "there is no such document");
             return failure.with_remedy(format!("there are {known}")).into_response();
         };
-        let node = match self.admit(&asking, from) {
-            Ok(Some(node)) => node,
-            Ok(None) => return respond(&generic(from), document, headers),
-            Err(failure) => return failure.into_response(),
-        };
-        match self.provider.documents(roster, node, from).await {
-            Ok(Given::Here(served)) => {
-                self.counts.served.increment(1);
-                respond(&served, document, headers)
+        match self.given(roster, &asking, from).await {
+            Ok(Given::Here(served)) => respond(&served, document, headers),
+            Ok(Given::Stale { served, age }) => {
+                let mut response = respond(&served, document, headers);
+                response.headers_mut().insert(header::AGE, age.as_secs().into());
+                response
             }
-            Ok(Given::Elsewhere(url)) => {
-                self.counts.redirected.increment(1);
-                redirect(&format!("{url}/{document}"))
+            Ok(Given::Elsewhere(url)) => redirect(&format!("{url}/{document}")),
+            Err(refused) => refused,
+        }
+    }
+
+    /// The documents for who asks, or where they are; counted.
+    pub(super) async fn given(
+        &self,
+        roster: &Arc<Roster>,
+        asking: &Asking<'_>,
+        from: IpAddr,
+    ) -> Result<Given, Response> {
+        let node = self.admit(asking, from).map_err(IntoResponse::into_response)?;
+        let Some(node) = node else { return Ok(Given::Here(Arc::new(generic(from)))) };
+        match self.provider.documents(roster, node, from).await {
+            Ok(given) => {
+                let counter = match given {
+                    Given::Here(_) | Given::Stale { .. } => &self.counts.served,
+                    Given::Elsewhere(_) => &self.counts.redirected,
+                };
+                counter.increment(1);
+                Ok(given)
             }
             Err(Missing::Later { reason, after }) => {
                 self.counts.later.increment(1);
                 let failure = Failure::new(Code::Held, reason).with_remedy("ask again");
-                retry_after(failure.into_response(), after.as_secs())
+                Err(retry_after(failure.into_response(), after.as_secs()))
             }
             Err(error) => {
                 self.counts.denied.increment(1);
-                Failure::new(Code::NotFound, error.to_string()).into_response()
+                Err(Failure::new(Code::NotFound, error.to_string()).into_response())
             }
         }
     }

@@ -5,6 +5,7 @@
 mod site;
 
 mod conformance;
+mod ec2;
 mod elsewhere;
 mod layers;
 mod openchami;

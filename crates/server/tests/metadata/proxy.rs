@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::site::Site;
-use crate::{DOCUMENTS, ask, metric, mode, seed, site};
+use crate::site::{Site, document};
+use crate::{DOCUMENTS, ask, metric, mode, seed, site, spec};
 
 /// Documents are asked for anew after this time, and a node never waits longer than its budget.
 const FRESH: Duration = Duration::from_secs(5);
@@ -263,4 +264,63 @@ async fn what_was_good_is_served_when_the_service_is_gone() {
     let of_n2 = seed(&site, 2).await;
     ask(&site, &format!("{of_n2}meta-data")).await.problem(503, "held");
     site.stop().await;
+}
+
+/// The copies on disk, once there are so many.
+async fn copies(site: &Site, count: usize) -> Vec<PathBuf> {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let there = std::fs::read_dir(site.data_dir().join("proxied")).into_iter().flatten();
+        let there = there.map(|entry| entry.expect("an entry").path());
+        let whole = |path: &PathBuf| path.file_name().is_some_and(|name| name.len() == 26);
+        let there: Vec<_> = there.filter(whole).collect();
+        if there.len() == count {
+            return there;
+        }
+        assert!(Instant::now() < deadline, "{there:?}");
+        tokio::time::sleep(FRESH / 100).await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_good_is_served_with_its_age_by_a_controller_that_never_saw_the_service() {
+    let other = Other::start(Manner::Good).await;
+    let site = site(mode("proxy", other.url())).await;
+    let path = seed(&site, 1).await;
+    let good = documents(&site, &path).await;
+    let fresh = ask(&site, &format!("{path}meta-data")).await;
+    assert!(!fresh.headers.contains_key("age"));
+    let of_n2 = seed(&site, 2).await;
+    documents(&site, &of_n2).await;
+    copies(&site, 2).await;
+
+    other.turns(Manner::Fails);
+    let site = site.restart().await;
+    let answer = ask(&site, &format!("{path}meta-data")).await.expect(200);
+    let age: u64 = answer.header("age").parse().expect("seconds");
+    assert!(age < 3600, "{age}");
+    assert_eq!(documents(&site, &path).await, good);
+    let metrics = site.get("/metrics").await.expect(200).text();
+    assert!(metrics.contains("hoist_metadata_proxy_stale_age_seconds"), "{metrics}");
+
+    // At another address it is not what it was.
+    site.apply(&[document("Node", "n1", &spec(1, "10.0.0.9/8"))]).await;
+    ask(&site, &format!("{path}meta-data")).await.problem(503, "held");
+
+    // Nobody is told what is damaged.
+    let site = site.restart().await;
+    for copy in copies(&site, 2).await {
+        let mut text = std::fs::read(&copy).expect("a copy");
+        let middle = text.len() / 2;
+        text[middle] ^= 1;
+        std::fs::write(&copy, text).expect("a file can be written");
+    }
+    ask(&site, &format!("{of_n2}meta-data")).await.problem(503, "held");
+
+    // It is back, and so is what it says.
+    other.turns(Manner::Good);
+    let answer = ask(&site, &format!("{path}meta-data")).await.expect(200);
+    assert!(!answer.headers.contains_key("age"));
+    site.stop().await;
+    other.task.abort();
 }
