@@ -116,7 +116,9 @@ impl World<'_> {
         pending: &mut Vec<Event>,
     ) -> bool {
         if self.shell == Shell::ActsFirst {
-            effects.iter().for_each(|effect| self.act(*effect, pending));
+            for effect in effects {
+                self.act(*effect, pending);
+            }
         }
         for record in records {
             if *crash == Crash::At(self.journal.len()) {
@@ -128,7 +130,9 @@ impl World<'_> {
             return false;
         }
         if self.shell == Shell::Right {
-            effects.iter().for_each(|effect| self.act(*effect, pending));
+            for effect in effects {
+                self.act(*effect, pending);
+            }
         }
         true
     }
