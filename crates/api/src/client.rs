@@ -12,6 +12,7 @@ mod error;
 mod inventory;
 mod lines;
 mod metadata;
+mod provision;
 
 use std::fmt;
 use std::sync::Arc;

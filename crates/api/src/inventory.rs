@@ -3,6 +3,8 @@
 //! A flat object holds what people declare (the `spec` of a document) beside what the server sets.
 //! Sending a read object back is always allowed: what the server sets is ignored in a write.
 
+use std::collections::BTreeSet;
+
 use hoist_model::boot::SelectedBy;
 use hoist_model::node::{Bmc, Groups, Labels, System};
 use hoist_model::{
@@ -281,6 +283,14 @@ pub struct FieldChange {
 #[serde(deny_unknown_fields)]
 pub struct DeleteRequest {
     pub targets: Vec<String>,
+}
+
+/// What `POST /inventory/v1/renew` makes the next generation of itself; a node that is named twice
+/// is renewed once.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RenewRequest {
+    pub nodes: BTreeSet<NodeId>,
 }
 
 /// `PUT /inventory/v1/nodes/{id}/protection`.

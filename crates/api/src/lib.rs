@@ -14,5 +14,6 @@ pub mod event;
 pub mod inventory;
 pub mod metadata;
 pub mod problem;
+pub mod provision;
 
 pub use problem::{Code, Conflict, Fault, Problem};

@@ -122,6 +122,8 @@ codes! {
     Forbidden, "forbidden", 403, "Not allowed";
     /// Administration over plain HTTP from another machine.
     PlainAdmin, "plain-admin", 403, "Administration needs TLS";
+    /// Secrets over plain HTTP.
+    PlainSecret, "plain-secret", 403, "Secrets need TLS";
     NotFound, "not-found", 404, "No such object";
     UnknownRoute, "unknown-route", 404, "No such route";
     MethodNotAllowed, "method-not-allowed", 405, "This route does not take this method";

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
     apply, artifact, audit, bench, boot, completions, delete, diff, events, export, get, group,
-    man, metadata, network, node, partition, schema, status, token,
+    man, metadata, network, node, partition, provision, schema, status, token,
 };
 use crate::printer::Output;
 use crate::{backup, db, serve};
@@ -107,6 +107,7 @@ pub(crate) enum Command {
     Node(node::NodeArgs),
     Boot(boot::BootArgs),
     Metadata(metadata::MetadataArgs),
+    Provision(provision::ProvisionArgs),
     Group(group::GroupArgs),
     Network(network::NetworkArgs),
     Partition(partition::PartitionArgs),

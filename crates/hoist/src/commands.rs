@@ -18,6 +18,7 @@ pub(crate) mod metadata;
 pub(crate) mod network;
 pub(crate) mod node;
 pub(crate) mod partition;
+pub(crate) mod provision;
 pub(crate) mod schema;
 pub(crate) mod status;
 pub(crate) mod token;

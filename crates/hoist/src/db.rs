@@ -8,6 +8,7 @@ use hoist_model::Exit;
 use hoist_server::backup::{BackupError, Output as File};
 use hoist_server::data_dir::DataDir;
 use hoist_server::database;
+use hoist_server::metadata::key::{self, Standing};
 use hoist_store::url;
 use hoist_store::{Store, copy};
 use indicatif::ProgressBar;
@@ -16,6 +17,7 @@ use serde_json::json;
 use tokio::io::AsyncSeekExt;
 
 use crate::commands::Shell;
+use crate::edit;
 use crate::failure::Failure;
 use crate::offline::StoreArgs;
 use crate::printer::Output;
@@ -59,6 +61,14 @@ pub(crate) enum DbCommand {
     #[command(after_help = "Examples:\n  hoist db upgrade\n  \
         hoist db upgrade --store etcd://h1:2379/hoist --wait")]
     Upgrade(UpgradeArgs),
+    /// Let the tokens of nodes be made with the key in this data directory from now on
+    ///
+    /// All controllers of a store have the same `ca/site.key`. Where none has it any more, this
+    /// makes the one that is here the store's. Tokens in boot scripts that were made with the other
+    /// one are refused, until the nodes boot again. No server may run on the database.
+    #[command(after_help = "Examples:\n  hoist db adopt-key --dry-run\n  \
+        hoist db adopt-key --store etcd://h1:2379/hoist")]
+    AdoptKey(AdoptKeyArgs),
 }
 
 #[derive(Debug, Args)]
@@ -110,6 +120,15 @@ pub(crate) struct MigrateArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct AdoptKeyArgs {
+    /// Change nothing; exit with 20 if there is something to change
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct UpgradeArgs {
     /// Wait for controllers that could not read the new schema
     #[arg(long)]
@@ -135,6 +154,7 @@ pub(crate) fn run(args: &DbArgs, shell: &mut Shell) -> Result<Exit, Failure> {
             DbCommand::Import(args) => import(args, shell).await,
             DbCommand::Migrate(args) => migrate(args, shell).await,
             DbCommand::Upgrade(args) => upgrade(args, shell).await,
+            DbCommand::AdoptKey(args) => adopt_key(args, shell).await,
         }
     })
 }
@@ -384,6 +404,28 @@ async fn upgrade(args: &UpgradeArgs, shell: &mut Shell) -> Result<Exit, Failure>
             }
         }
     }
+}
+
+async fn adopt_key(args: &AdoptKeyArgs, shell: &mut Shell) -> Result<Exit, Failure> {
+    let places = args.store.places(shell)?;
+    let path = places.data_dir.join("ca").join("site.key");
+    if !path.exists() {
+        return Err(Failure::missing(format!("key `{}`", path.display()))
+            .with_hint("name another directory with `--data-dir`"));
+    }
+    let opened = args.store.open(shell).await?;
+    let key =
+        key::open(&opened.data_dir).map_err(|error| Failure::start(Exit::Failed, error.into()))?;
+    let store = opened.store.as_ref();
+    let differs = key::compare(store, &key).await.map_err(BackupError::from)? == Standing::Differs;
+    if differs && args.dry_run {
+        return edit::would(&mut shell.printer, "let this key be the one of the store");
+    }
+    if differs {
+        key::adopt(store, &key).await.map_err(BackupError::from)?;
+    }
+    let text = if differs { "this key is the one of the store now" } else { "it is already" };
+    tell(shell, &json!({"changed": differs}), text)
 }
 
 /// One result, for programs or for people.

@@ -6,7 +6,7 @@
 use clap::Args;
 use hoist_api::Code;
 use hoist_api::client::{ApplyQuery, Client, ClientError};
-use hoist_api::inventory::{Applied, ItemChange};
+use hoist_api::inventory::{Applied, ItemChange, RenewRequest};
 use hoist_model::{Exit, Kind};
 
 use crate::changes;
@@ -108,6 +108,23 @@ pub(crate) async fn delete(
     }
     let removed = client.delete(targets, false, write.affects).await?;
     report(&mut shell.printer, &removed)?;
+    Ok(Exit::Done)
+}
+
+/// Makes nodes the next generation of themselves.
+pub(crate) async fn renew(
+    shell: &mut Shell,
+    client: &Client,
+    nodes: &RenewRequest,
+    write: &WriteArgs,
+) -> Result<Exit, Failure> {
+    let plan = client.renew(nodes, true, None).await?;
+    let terms = Terms { write: write.clone(), ..Terms::default() };
+    if let Some(exit) = judge(&mut shell.printer, &plan, &terms)? {
+        return Ok(exit);
+    }
+    let renewed = client.renew(nodes, false, write.affects).await?;
+    report(&mut shell.printer, &renewed)?;
     Ok(Exit::Done)
 }
 

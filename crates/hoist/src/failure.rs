@@ -278,6 +278,7 @@ fn problem_exit(problem: &Problem) -> Exit {
         Code::Unauthenticated
         | Code::Forbidden
         | Code::PlainAdmin
+        | Code::PlainSecret
         | Code::Conflict
         | Code::Protected
         | Code::Managed
@@ -368,6 +369,7 @@ mod tests {
             ("unauthenticated", 3, 3),
             ("forbidden", 3, 3),
             ("plain-admin", 3, 3),
+            ("plain-secret", 3, 3),
             ("not-found", 1, 1),
             ("unknown-route", 1, 1),
             ("method-not-allowed", 1, 1),

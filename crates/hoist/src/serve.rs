@@ -74,7 +74,8 @@ pub(crate) fn run(args: &ServeArgs, shell: &mut Shell) -> Result<Exit, Failure> 
         shell.printer.text(&settings.print())?;
         return Ok(Exit::Done);
     }
-    let config = config(&settings)?;
+    let mut config = config(&settings)?;
+    config.metadata.variables = metadata::variables(std::env::vars_os());
     let terminal = std::io::stderr().is_terminal();
     let color = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let format = match settings.text("log.format") {

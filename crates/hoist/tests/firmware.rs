@@ -10,7 +10,7 @@ mod upstream;
 use std::path::Path;
 use std::time::Duration;
 
-use controller::Controller;
+use controller::{Controller, share_key};
 use hoist_testkit::etcd::EtcdServer;
 use hoist_testkit::machine::disk::Disk;
 use hoist_testkit::machine::{Firmware, HOST, Hardware, Machine, Turn, guest};
@@ -193,7 +193,10 @@ fn a_machine_boots_although_its_controller_dies_while_it_fetches_the_kernel() {
     let more = ["--store", &store, "--advertise", &first, "--advertise", &second];
     std::fs::create_dir(&one).unwrap();
     std::fs::create_dir(&two).unwrap();
-    let (one, two) = (start_on(ports[0], &one, &more), start_on(ports[1], &two, &more));
+    let key_of = one.join("data");
+    let one = start_on(ports[0], &one, &more);
+    share_key(&key_of, &two.join("data"));
+    let two = start_on(ports[1], &two, &more);
     declare_node(&one);
     Images::added_to(&one, dir.path()).configure(&one, dir.path(), "live", "quiet");
     // The same names and content: only the second copy is new.

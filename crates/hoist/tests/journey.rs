@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use controller::{Controller, eventually, hoist};
+use controller::{Controller, eventually, hoist, share_key};
 use hoist_testkit::etcd::EtcdServer;
 use hoist_testkit::stores::fresh_name;
 
@@ -78,8 +78,10 @@ fn directories_of_others_are_left_alone() {
 fn two_processes_on_one_etcd_see_each_other() {
     let scratch = tempfile::tempdir().unwrap();
     let url = EtcdServer::shared().url(&fresh_name());
-    let [one, two] = ["one", "two"]
-        .map(|name| Controller::start(&scratch.path().join(name), &["--store", &url]));
+    let dirs = ["one", "two"].map(|name| scratch.path().join(name));
+    let one = Controller::start(&dirs[0], &["--store", &url]);
+    share_key(&dirs[0], &dirs[1]);
+    let two = Controller::start(&dirs[1], &["--store", &url]);
     let file = write_nodes(&scratch.path().join("site.ndjson"), 0..300);
     one.does(&["apply", "-f", &file]);
     eventually("the other one has them", || two.nodes().len() == 300);
@@ -91,6 +93,30 @@ fn two_processes_on_one_etcd_see_each_other() {
     two.does(&["node", "remove", "n5", "--yes"]);
     let one = Controller::start(&scratch.path().join("one"), &["--store", &url]);
     assert_eq!(one.nodes().len(), 299);
+}
+
+#[test]
+fn a_controller_with_another_key_is_refused_until_its_key_is_adopted() {
+    let scratch = tempfile::tempdir().unwrap();
+    let url = EtcdServer::shared().url(&fresh_name());
+    let [one, two] = ["one", "two"].map(|name| scratch.path().join(name));
+    let first = Controller::start(&one, &["--store", &url]);
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--tls-listen", "off", "--store", &url];
+    let refused = hoist(&two, &serve);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("ca/site.key") && said.contains("hoist db adopt-key"), "{said}");
+    let adopt = |more: &[&str]| {
+        let words = [&["db", "adopt-key", "--store", &url], more].concat();
+        hoist(&two, &words).status.code()
+    };
+    assert_ne!(adopt(&[]), Some(0), "not while another one runs");
+    assert_eq!(first.terminate(), Some(0));
+    assert_eq!(
+        (adopt(&["--dry-run"]), adopt(&[]), adopt(&["--dry-run"])),
+        (Some(20), Some(0), Some(0))
+    );
+    Controller::start(&two, &["--store", &url]).kill();
 }
 
 #[test]

@@ -94,6 +94,43 @@ impl Site {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_armed_with_a_token_that_only_its_owner_reads() {
+    use std::os::unix::fs::PermissionsExt;
+    let site = Site::start().await;
+    let (text, _) = site.ends(Exit::WouldChange, &["provision", "arm", "n1", "--dry-run"]).await;
+    assert_eq!(text, "would arm node n1 (generation 0)\n");
+    assert_eq!(site.does(&["provision", "armed", "-o", "name"]).await, "");
+    let file = site.dir.path().join("n1.token");
+    let path = file.display().to_string();
+    let (text, told) = site.ends(Exit::Done, &["provision", "arm", "n1", "--out", &path]).await;
+    let token = fs_err::read_to_string(&file).expect("it was written");
+    assert_eq!((text.as_str(), token.trim().len()), ("", 32), "{told}");
+    assert!(!told.contains(token.trim()), "{told}");
+    assert_eq!(fs_err::metadata(&file).expect("a file").permissions().mode() & 0o777, 0o600);
+    site.ends(Exit::Refused, &["provision", "arm", "n1", "--out", &path]).await;
+    let printed = site.does(&["provision", "arm", "n1"]).await;
+    assert_ne!(printed, token, "each arming has its own");
+    let armed: Value =
+        serde_json::from_str(&site.does(&["provision", "armed", "-o", "json"]).await)
+            .expect("JSON");
+    assert_eq!((&armed[0]["node"], &armed[0]["outdated"]), (&"n1".into(), &false.into()));
+    assert!(!armed.to_string().contains(printed.trim()), "{armed}");
+    site.ends(Exit::WouldChange, &["provision", "disarm", "n1", "--dry-run"]).await;
+    assert_eq!(site.does(&["provision", "armed", "-o", "name"]).await, "n1\n");
+    let (text, _) = site.ends(Exit::WouldChange, &["node", "renew", "n1", "--dry-run"]).await;
+    assert_eq!(text, "~ Node n1\n    generation: 0 -> 1\n");
+    let renewed = site.does(&["node", "renew", "-l", "node:n1", "-o", "json"]).await;
+    let renewed: Value = serde_json::from_str(&renewed).expect("JSON");
+    assert_eq!((&renewed["changed"], &renewed["affected"]), (&1.into(), &1.into()));
+    let armed: Value =
+        serde_json::from_str(&site.does(&["provision", "armed", "-o", "json"]).await)
+            .expect("JSON");
+    assert_eq!(armed[0]["outdated"], true);
+    site.does(&["provision", "disarm", "n1"]).await;
+    assert_eq!(site.does(&["provision", "armed", "-o", "name"]).await, "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_node_is_told_is_printed_with_where_it_comes_from() {
     let site = Site::start().await;
     let text = site.does(&["metadata", "render", "n1", "--doc", "user-data"]).await;

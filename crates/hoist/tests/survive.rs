@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use controller::{Controller, eventually};
+use controller::{Controller, eventually, share_key};
 use hoist_inventory::last_good;
 use hoist_testkit::etcd::EtcdServer;
 use hoist_testkit::smd::{Mode, Smd, SmdSet};
@@ -250,7 +250,9 @@ fn a_killed_controller_loses_the_last_of_its_history_and_nothing_else() {
     const FLUSHED_WITHIN: Duration = Duration::from_secs(5 + 15);
     let site = Site::new();
     let one = site.start();
-    let two = Controller::start(&site.dir.path().join("two"), &["--store", &site.store]);
+    let dir = site.dir.path().join("two");
+    share_key(&site.data_dir(), &dir);
+    let two = Controller::start(&dir, &["--store", &site.store]);
     fill(&one, site.dir.path());
     let before = scripts(&one).texts;
     let (asked, all) = (Instant::now(), history(&one));

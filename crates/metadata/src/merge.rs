@@ -53,13 +53,14 @@ impl Merged {
         map_of(&self.0)
     }
 
-    /// Every scalar and every entry of a list, in the order of the keys.
-    pub fn trace(&self) -> Vec<Traced> {
-        let mut traced = Vec::new();
+    /// Every scalar and every entry of a list, in the order of the keys, as long as those come to no
+    /// more than `max` bytes: what is deep inside is said with everything around it.
+    pub fn trace(&self, max: usize) -> Vec<Traced> {
+        let mut trace = Trace { all: Vec::new(), room: max };
         for (key, tree) in &self.0 {
-            tree.trace(written_key(key), &mut traced);
+            tree.trace(written_key(key), &mut trace);
         }
-        traced
+        trace.all
     }
 
     /// Takes entries of a list that were there before out of it.
@@ -72,6 +73,23 @@ impl Merged {
                 }
             }
             *items = kept;
+        }
+    }
+}
+
+/// Keys of the result, as long as there is room.
+struct Trace {
+    all: Vec<Traced>,
+    room: usize,
+}
+
+impl Trace {
+    fn push(&mut self, traced: Traced) {
+        // What does not fit ends it: a gap would look as if there were nothing.
+        let left = self.room.checked_sub(traced.key.len());
+        self.room = left.unwrap_or(0);
+        if left.is_some() {
+            self.all.push(traced);
         }
     }
 }
@@ -174,27 +192,28 @@ impl Tree {
         }
     }
 
-    fn trace(&self, key: String, traced: &mut Vec<Traced>) {
+    fn trace(&self, key: String, trace: &mut Trace) {
+        if trace.room == 0 {
+            return;
+        }
+        let before = trace.all.len();
         match self {
             Self::Map(map, told) if !map.is_empty() => {
-                let before = traced.len();
                 for (name, tree) in map {
-                    tree.trace(format!("{key}.{}", written_key(name)), traced);
+                    tree.trace(format!("{key}.{}", written_key(name)), trace);
                 }
-                told.tell(&mut traced[before..]);
+                told.tell(&mut trace.all[before..]);
             }
             Self::List(items, told) if !items.is_empty() => {
-                let before = traced.len();
-                traced.extend(items.iter().enumerate().map(|(i, (_, from))| Traced {
-                    key: format!("{key}[{i}]"),
-                    from: Arc::clone(from),
-                    over: Vec::new(),
-                }));
-                told.tell(&mut traced[before..]);
+                for (i, (_, from)) in items.iter().enumerate() {
+                    let (key, from) = (format!("{key}[{i}]"), Arc::clone(from));
+                    trace.push(Traced { key, from, over: Vec::new() });
+                }
+                told.tell(&mut trace.all[before..]);
             }
             Self::Map(_, told) | Self::List(_, told) | Self::Scalar(_, told) => {
                 let Told { from, over } = told.clone();
-                traced.push(Traced { key, from, over });
+                trace.push(Traced { key, from, over });
             }
         }
     }
@@ -238,7 +257,7 @@ mod tests {
             let told = [&*traced.from].into_iter().chain(traced.over.iter().map(AsRef::as_ref));
             format!("{} {}", traced.key, told.collect::<Vec<_>>().join(" over "))
         };
-        merged.trace().into_iter().map(line).collect()
+        merged.trace(usize::MAX).into_iter().map(line).collect()
     }
 
     #[test]
@@ -331,8 +350,14 @@ mod tests {
             keys(&Value::Object(merged.to_map()), "", &mut all);
             prop_assert!(last.iter().all(|key| all.contains(key)));
             // Every leaf is traced, and to a layer that there is.
-            prop_assert_eq!(merged.trace().is_empty(), merged.is_empty());
-            for traced in merged.trace() {
+            let whole = merged.trace(usize::MAX);
+            prop_assert_eq!(whole.is_empty(), merged.is_empty());
+            for max in [0, 1, 5, 10] {
+                let some = merged.trace(max);
+                prop_assert!(some.iter().map(|traced| traced.key.len()).sum::<usize>() <= max);
+                prop_assert!(some.iter().zip(&whole).all(|(one, other)| one.key == other.key));
+            }
+            for traced in whole {
                 let layer: usize = traced.from.parse().expect("a number");
                 prop_assert!(layer < maps.len());
             }

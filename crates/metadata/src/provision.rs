@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use aws_lc_rs::{digest, signature};
 use hoist_model::NodeId;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,9 @@ use crate::token::{NONCE_BYTES, SiteKey, Token};
 
 /// Keys that are remembered as strangers; what comes after them is refused just the same.
 pub const MAX_QUARANTINED: usize = 16;
+
+/// What an agent's proof begins with: no signature of it for anything else can be one.
+const PROOF: &str = "hoist provision";
 
 /// The SHA-256 of an agent's ephemeral public key.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,9 +100,33 @@ impl Arming {
     }
 }
 
-impl fmt::Debug for KeyPrint {
+/// What an agent signs with the key that it shows. No time is in it: an agent knows none before it
+/// has spoken to a server. Whoever can repeat it has read it inside the TLS connection, or on the
+/// agent, where the private key is too.
+pub fn proof_text(node: NodeId, token: &str) -> String {
+    format!("{PROOF}\n{node}\n{token}\n")
+}
+
+impl KeyPrint {
+    /// The print of an Ed25519 public key whose private half signed [`proof_text`].
+    pub fn proven(key: &[u8], signature: &[u8], node: NodeId, token: &str) -> Option<Self> {
+        let public = signature::UnparsedPublicKey::new(&signature::ED25519, key);
+        public.verify(proof_text(node, token).as_bytes(), signature).ok()?;
+        let hash = digest::digest(&digest::SHA256, key);
+        Some(Self(hash.as_ref().try_into().expect("SHA-256 has 32 bytes")))
+    }
+}
+
+/// The beginning of it: enough for people to tell keys apart.
+impl fmt::Display for KeyPrint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0[..8].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for KeyPrint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -163,6 +191,28 @@ mod tests {
         assert!(refused(2, earlier.token(&key()).as_str()), "of an arming before");
         let other = Arming { node: NodeId::from_bits(6), ..armed() };
         assert!(refused(2, other.token(&key()).as_str()), "of another node");
+    }
+
+    #[test]
+    fn a_key_is_proven_for_one_node_and_one_token() {
+        use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+        let [own, other] = [[1; 32], [2; 32]]
+            .map(|seed| Ed25519KeyPair::from_seed_unchecked(&seed).expect("a seed"));
+        let public = own.public_key().as_ref();
+        let proof = own.sign(proof_text(NODE, "token").as_bytes());
+        let proof = proof.as_ref();
+        let print = KeyPrint::proven(public, proof, NODE, "token").expect("its own proof");
+        assert_eq!(print.0, *digest::digest(&digest::SHA256, public).as_ref());
+        let unproven = |key: &[u8], proof: &[u8], node, token: &str| {
+            KeyPrint::proven(key, proof, node, token).is_none()
+        };
+        assert!(unproven(other.public_key().as_ref(), proof, NODE, "token"), "another key");
+        assert!(unproven(public, proof, NodeId::from_bits(6), "token"), "another node");
+        assert!(unproven(public, proof, NODE, "another"));
+        for wrong in [&[][..], &proof[1..], &[0; 64]] {
+            assert!(unproven(public, wrong, NODE, "token"));
+        }
+        assert!(unproven(&public[1..], proof, NODE, "token"));
     }
 
     #[test]

@@ -20,6 +20,9 @@ use crate::{Document, Documents, mime, network, yaml};
 /// quotes can make many times as much of a text.
 pub const MAX_SAID: usize = 1024 * 1024;
 
+/// Most that the keys of a document come to when it is told where they come from.
+pub const MAX_TRACE: usize = 4 * 1024 * 1024;
+
 /// How deep `OpenCHAMI`'s tree has what layers say in meta-data.
 const OPENCHAMI_INDENT: usize = 14;
 
@@ -525,7 +528,7 @@ impl<'r> Work<'r> {
             Document::VendorData => &self.vendor,
             Document::NetworkConfig => return,
         };
-        self.trace.extend(merged.trace().into_iter().map(|traced| (document, traced)));
+        self.trace.extend(merged.trace(MAX_TRACE).into_iter().map(|traced| (document, traced)));
     }
 }
 

@@ -78,15 +78,12 @@ impl SiteKey {
         code.update(&node.to_bits().to_be_bytes());
         code.update(&generation.to_be_bytes());
         code.update(nonce);
-        let tag = code.sign();
-        let mut text = [0; TOKEN_LENGTH];
-        for (five, eight) in tag.as_ref()[..KEPT].chunks_exact(5).zip(text.chunks_exact_mut(8)) {
-            let bits = five.iter().fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
-            for (at, place) in eight.iter_mut().enumerate() {
-                *place = ALPHABET[usize::try_from(bits >> (35 - 5 * at) & 31).expect("5 bits")];
-            }
-        }
-        Token(text)
+        Token::of(&code.sign())
+    }
+
+    /// Tells keys apart, and is good for nothing else: no token is a code of these bytes.
+    pub fn fingerprint(&self) -> String {
+        Token::of(&hmac::sign(&self.0, b"fingerprint\0")).as_str().to_owned()
     }
 
     /// Whether it is the seed token of this very node in its present generation.
@@ -96,6 +93,17 @@ impl SiteKey {
 }
 
 impl Token {
+    fn of(code: &hmac::Tag) -> Self {
+        let mut text = [0; TOKEN_LENGTH];
+        for (five, eight) in code.as_ref()[..KEPT].chunks_exact(5).zip(text.chunks_exact_mut(8)) {
+            let bits = five.iter().fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
+            for (at, place) in eight.iter_mut().enumerate() {
+                *place = ALPHABET[usize::try_from(bits >> (35 - 5 * at) & 31).expect("5 bits")];
+            }
+        }
+        Self(text)
+    }
+
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("characters of the alphabet")
     }
@@ -143,6 +151,16 @@ mod tests {
         assert_eq!(token.as_str(), expected);
         assert!(token.is(&expected));
         assert_eq!(format!("{token:?} {key:?}"), "Token SiteKey", "neither is ever printed");
+    }
+
+    #[test]
+    fn a_fingerprint_is_the_keys_own_and_no_token() {
+        let key = SiteKey::new(&KEY);
+        let print = key.fingerprint();
+        assert_eq!(print, SiteKey::new(&KEY).fingerprint());
+        assert_ne!(print, SiteKey::new(&[8; KEY_BYTES]).fingerprint());
+        assert!(!key.seed(NodeId::from_bits(0), 0).is(&print));
+        assert!(!key.provision(NodeId::from_bits(0), 0, &[0; NONCE_BYTES]).is(&print));
     }
 
     #[test]

@@ -752,6 +752,19 @@ fn a_text_that_grows_when_it_is_written_counts_as_what_it_becomes() {
 }
 
 #[test]
+fn a_trace_of_what_is_deep_inside_is_bounded() {
+    let leaves: serde_json::Map<_, _> = (0..9_000).map(|n| (format!("k{n}"), json!(1))).collect();
+    let deep = (0..20).fold(Value::Object(leaves), |inner, _| json!({ "k".repeat(256): inner }));
+    let spec = json!({ "selector": "*", "user_data": { "a": deep } });
+    let found = rendered(&site(vec![layer("deep", spec)]), "n1", LEAVE_OUT);
+    assert_eq!(found.failed, []);
+    let keys = found.trace.iter().filter(|(document, _)| *document == Document::UserData);
+    let bytes: usize = keys.map(|(_, traced)| traced.key.len()).sum();
+    let max = hoist_metadata::render::MAX_TRACE;
+    assert!((max - 8 * 1024..=max).contains(&bytes), "{bytes}");
+}
+
+#[test]
 fn templates_that_make_much_of_little_are_stopped_on_the_way() {
     let much = format!("{{% for c in node.id %}}{}{{% endfor %}}", "x".repeat(8 * 1024));
     let texts: Vec<_> = (0..20).map(|_| much.clone()).collect();

@@ -238,6 +238,12 @@ impl MetadataLayerSpec {
         faults
     }
 
+    /// Whether it refers to a secret anywhere.
+    pub fn has_secrets(&self) -> bool {
+        let in_maps = self.maps().into_iter().any(|(_, map)| map.values().any(has_secret));
+        in_maps || self.parts.iter().any(|part| has_secret(&part.content))
+    }
+
     /// Its maps, by the names of their fields.
     pub fn maps(&self) -> [(&'static str, &Map<String, Value>); 3] {
         [
@@ -457,12 +463,37 @@ fn check_map(at: &str, map: &Map<String, Value>, faults: &mut Vec<Fault>) {
     }
 }
 
+/// `{secret: text}`: somebody meant a reference, and wrote the secret itself, or forgot `file`. With
+/// keys beside it, or with a number, a truth value or a list, it is somebody's own data.
+fn is_bare_secret(value: &Value) -> bool {
+    let Value::Object(map) = value else { return false };
+    map.len() == 1 && matches!(map.get("secret"), Some(Value::String(_) | Value::Null))
+}
+
+fn has_secret(value: &Value) -> bool {
+    if Secret::in_value(value).is_some() {
+        return true;
+    }
+    match value {
+        Value::Object(map) => map.values().any(has_secret),
+        Value::Array(list) => list.iter().any(has_secret),
+        _ => false,
+    }
+}
+
 /// Secrets that are written as such have to be readable as such.
 fn check_value(at: &str, value: &Value, faults: &mut Vec<Fault>) {
     match Secret::in_value(value) {
         Some(Ok(_)) => return,
         Some(Err(remedy)) => {
             faults.push(Fault::new(at, "this is not a reference to a secret").hint(remedy));
+            return;
+        }
+        None if is_bare_secret(value) => {
+            let message = "a layer says where a secret is, not what it is";
+            let hint = "write `{secret: {file: NAME}}`, with `env` or `age` as well; for a key of \
+                        your own, another word than `secret` alone in its map";
+            faults.push(Fault::new(at, message).hint(hint));
             return;
         }
         None => {}
@@ -569,8 +600,25 @@ mod tests {
             assert!(faults[0].starts_with("user_data.users[0].passwd: "), "{faults:?}");
             assert!(!faults[0].contains("hunter2"), "{faults:?}");
         }
-        let text = json!({ "selector": "*", "user_data": { "x": { "secret": "a text" } } });
-        assert_eq!(faults(text), [""; 0]);
+        for bare in [json!("hunter2"), json!("{{ node.name }}"), json!(""), Value::Null] {
+            let faults = faults(secret(bare.clone()));
+            assert_eq!(faults.len(), 1, "{bare}: {faults:?}");
+            let expected = "user_data.users[0].passwd: a layer says where a secret is";
+            assert!(faults[0].starts_with(expected), "{faults:?}");
+            assert!(faults[0].contains("{secret: {file: NAME}}"), "{faults:?}");
+            assert!(!faults[0].contains("hunter2"), "{faults:?}");
+        }
+        for data in [
+            json!({ "secret": "a text", "name": "db" }),
+            json!({ "secret": true }),
+            json!({ "secret": 7 }),
+            json!({ "secret": ["a"] }),
+            json!({ "secrets": "a text" }),
+            json!("secret"),
+        ] {
+            let layer = json!({ "selector": "*", "user_data": { "x": data } });
+            assert_eq!(faults(layer.clone()), [""; 0], "{layer}");
+        }
     }
 
     #[test]

@@ -5,13 +5,14 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use hoist_inventory::import::Importer;
 use hoist_inventory::registry::{Brake, LoadError, LoadedFrom};
 use hoist_inventory::source::SourceError;
 use hoist_inventory::{Registry, States, controllers, last_good};
-use hoist_metadata::MetadataProvider;
+use hoist_metadata::{MetadataProvider, SiteKey};
 use hoist_store::url::Address;
 use hoist_store::{Store, StoreError};
 use jiff::Timestamp;
@@ -29,6 +30,7 @@ use crate::inventory::{self, Background, Inventory, STALE_AFTER, Source, SourceC
 use crate::jwks::JwksConfig;
 use crate::listen::Limits;
 use crate::metadata::key::KeyError;
+use crate::metadata::secrets::Vault;
 use crate::metadata::{self, Metadata, MetadataSettings, Providers};
 use crate::peer::Proxies;
 use crate::server::{Chassis, Retentions, Running, Server, StartError, Stopped};
@@ -167,9 +169,11 @@ impl Controller {
             Some(config) => Some(Box::pin(open_source(config, &registry, &states)).await?),
             None => None,
         };
-        let key = metadata::key::open(data_dir.path())?;
+        let key = open_key(&data_dir, &registry, backend).await?;
+        let shared_key = key.clone();
         let providers = Arc::new(Providers::new(&key, &config.metadata, data_dir.path())?);
         let unknown = config.metadata.unknown;
+        let vault = Vault::new(data_dir.path(), config.metadata.variables);
         let grounds = Grounds {
             registry: registry.clone(),
             states: states.clone(),
@@ -195,7 +199,7 @@ impl Controller {
             })
             .context(move |chassis| {
                 let boot = Boot::new(chassis, grounds, config.boot);
-                let metadata = Metadata::new(&boot, key, providers, unknown);
+                let metadata = Metadata::new(&boot, key, providers, unknown, vault);
                 let mut routes = boot::routes(&boot);
                 routes.extend(metadata::routes(&metadata));
                 boot.start();
@@ -211,12 +215,12 @@ impl Controller {
             .await?;
         let inventory = receiver.recv().expect("a started server has made its routes");
         let controller = Self { running, data_dir, registry, inventory };
-        controller.start_background(states, source);
+        controller.start_background(states, source, shared_key);
         controller.announce();
         Ok(controller)
     }
 
-    fn start_background(&self, states: States, source: Option<Source>) {
+    fn start_background(&self, states: States, source: Option<Source>, key: SiteKey) {
         let chassis = self.running.chassis();
         let (tasks, stop) = (&chassis.tasks, chassis.tasks.stopping());
         tasks.spawn("follow", self.registry.clone().follow(stop.clone()));
@@ -231,6 +235,10 @@ impl Controller {
         let (store, clock) = (Arc::clone(&chassis.store), Arc::clone(&chassis.clock));
         tasks.spawn("registration", registration::keep(store, clock, stop.clone()));
         check_freshness(chassis, &self.registry);
+        let differs = Arc::new(AtomicBool::new(false));
+        metadata::key::check(&chassis.readiness, Arc::clone(&differs));
+        let store = Arc::clone(&chassis.store);
+        tasks.spawn("site key", metadata::key::watch(store, key, differs, stop.clone()));
     }
 
     fn announce(&self) {
@@ -286,6 +294,26 @@ async fn open_source(
     let (source, options) = (config.open().await?, config.reconcile.clone());
     let importer = Importer::new(registry, states, source, options, config.every);
     Ok(Source { url: config.url(), importer })
+}
+
+/// Without the store it is compared as soon as that is back.
+async fn open_key(
+    data_dir: &DataDir,
+    registry: &Registry,
+    backend: &str,
+) -> Result<SiteKey, KeyError> {
+    let key = metadata::key::open(data_dir.path())?;
+    if registry.contact().loaded_from == LoadedFrom::Store {
+        let (store, alone) = (registry.store().as_ref(), backend == "embedded");
+        let settling = metadata::key::settle(store, &key, data_dir.path(), alone);
+        match tokio::time::timeout(STORE_PATIENCE, settling).await {
+            Ok(Err(KeyError::Store(StoreError::Unavailable { .. }))) | Err(_) => {
+                tracing::warn!("the store went away before the site's key was compared");
+            }
+            Ok(settled) => settled?,
+        }
+    }
+    Ok(key)
 }
 
 /// From the store if it answers, else from the last-good copy.

@@ -20,8 +20,8 @@ use std::sync::Arc;
 use hoist_api::admin::{Context, Verb};
 use hoist_api::inventory::{
     Applied, DeleteRequest, Group, ImportReport, ImportRequest, Listing, MaintainRequest,
-    NetworkObject, Node, NodeList, PartitionObject, ProtectRequest, ReleaseRequest, Status,
-    SwapRequest,
+    NetworkObject, Node, NodeList, PartitionObject, ProtectRequest, ReleaseRequest, RenewRequest,
+    Status, SwapRequest,
 };
 use hoist_inventory::{Registry, Roster, States};
 use hoist_model::NodeState;
@@ -262,6 +262,13 @@ fn bulk_routes() -> Vec<Route<Inventory>> {
             .query("dry_run", "`1`: change nothing, say what would change")
             .query("affects", "how many nodes the change may affect")
             .takes::<DeleteRequest>()
+            .gives::<Applied>(200)
+            .selective(),
+        Route::post("/inventory/v1/renew", WRITE, write::renew)
+            .summary("Make nodes the next generation of themselves: their tokens end, and cloud-init sees a new instance")
+            .query("dry_run", "`1`: change nothing, say what would change")
+            .query("affects", "how many nodes the change may affect")
+            .takes::<RenewRequest>()
             .gives::<Applied>(200)
             .selective(),
         Route::get("/inventory/v1/export", READ, members::export)

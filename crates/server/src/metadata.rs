@@ -3,6 +3,8 @@
 //!
 //! Documents of hoist's own are answered from one roster, without waiting.
 
+mod agent;
+mod arming;
 mod builtin;
 mod copies;
 mod ec2;
@@ -18,16 +20,21 @@ mod render;
 pub mod secrets;
 mod seed;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hoist_api::admin::Context;
 use hoist_metadata::{LayerRule, SiteKey};
 use hoist_model::GroupKey;
 use rustls_pki_types::CertificateDer;
+use secrecy::SecretString;
 
 use crate::boot::Boot;
 use crate::route::{Plane, Route, with_state};
 use crate::whole_site::Turns;
+
+use agent::Unlock;
+use secrets::Vault;
 
 pub use hoist_metadata::{Mode, Unknown};
 pub use providers::Providers;
@@ -41,6 +48,8 @@ pub struct MetadataSettings {
     pub unknown: Unknown,
     /// Trusted for the services that are asked, besides nothing else; empty means the machine's.
     pub authorities: Vec<CertificateDer<'static>>,
+    /// Variables that layers may name, `HOIST_SECRET_…`, with what is in them.
+    pub variables: BTreeMap<String, SecretString>,
 }
 
 /// What the handlers share.
@@ -53,15 +62,23 @@ pub struct Metadata {
     counts: Arc<seed::Counts>,
     /// Of people who look at layers and previews.
     turns: Turns,
+    unlock: Arc<Unlock>,
 }
 
 /// Open to everybody, unless the site has locked it.
 const OPEN: Plane = Plane::Lockable { context: Context::Metadata };
 
 impl Metadata {
-    pub fn new(boot: &Boot, key: SiteKey, provider: Arc<Providers>, unknown: Unknown) -> Self {
+    pub fn new(
+        boot: &Boot,
+        key: SiteKey,
+        provider: Arc<Providers>,
+        unknown: Unknown,
+        vault: Vault,
+    ) -> Self {
         boot.registry.add_rule(Arc::new(LayerRule));
         Self {
+            unlock: Arc::new(Unlock::new(&boot.chassis, key.clone(), vault)),
             boot: boot.clone(),
             key,
             provider,
@@ -80,6 +97,8 @@ pub fn routes(metadata: &Metadata) -> Vec<Route> {
         render::routes(),
         openchami::routes(),
         ec2::routes(),
+        arming::routes(),
+        agent::routes(),
     ];
     with_state(all.into_iter().flatten().collect(), metadata)
 }

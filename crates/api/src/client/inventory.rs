@@ -8,8 +8,8 @@ use hoist_model::NodeId;
 use super::{Client, ClientError, Lines, TypedLines};
 use crate::inventory::{
     Applied, DeleteRequest, Group, ImportReport, ImportRequest, Listing, MaintainRequest,
-    NetworkObject, Node, NodeList, PartitionObject, ProtectRequest, ReleaseRequest, Status,
-    SwapRequest, WatchLine,
+    NetworkObject, Node, NodeList, PartitionObject, ProtectRequest, ReleaseRequest, RenewRequest,
+    Status, SwapRequest, WatchLine,
 };
 
 const ROOT: [&str; 2] = ["inventory", "v1"];
@@ -234,6 +234,22 @@ impl Client {
         call.flag("dry_run", dry_run)
             .query("affects", affects.map(|count| count.to_string()).as_deref())
             .json(&DeleteRequest { targets })
+            .value()
+            .await
+    }
+
+    /// Makes nodes the next generation of themselves.
+    pub async fn renew(
+        &self,
+        nodes: &RenewRequest,
+        dry_run: bool,
+        affects: Option<usize>,
+    ) -> Result<Applied, ClientError> {
+        let mut call = self.call(Method::POST, &path(&["renew"]));
+        call.write = !dry_run;
+        call.flag("dry_run", dry_run)
+            .query("affects", affects.map(|count| count.to_string()).as_deref())
+            .json(nodes)
             .value()
             .await
     }

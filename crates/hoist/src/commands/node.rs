@@ -9,6 +9,7 @@ mod maintenance;
 mod protect;
 mod release;
 mod remove;
+mod renew;
 mod set;
 mod show;
 mod spec;
@@ -35,6 +36,7 @@ enum NodeCommand {
     Show(show::ShowArgs),
     Set(set::SetArgs),
     Swap(swap::SwapArgs),
+    Renew(renew::RenewArgs),
     Protect(protect::ProtectArgs),
     Maintenance(maintenance::MaintenanceArgs),
     Release(release::ReleaseArgs),
@@ -52,6 +54,7 @@ impl NodeArgs {
             NodeCommand::Show(args) => args.run(shell).await,
             NodeCommand::Set(args) => args.run(shell).await,
             NodeCommand::Swap(args) => args.run(shell).await,
+            NodeCommand::Renew(args) => args.run(shell).await,
             NodeCommand::Protect(args) => args.run(shell).await,
             NodeCommand::Maintenance(args) => args.run(shell).await,
             NodeCommand::Release(args) => args.run(shell).await,

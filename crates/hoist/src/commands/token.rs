@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use hoist_api::admin::{Context, NewToken, Scope, Token, TokenRequest, Verb};
+use hoist_api::admin::{Context, Scope, Token, TokenRequest, Verb};
 use hoist_model::{Exit, Selector};
 use jiff::Timestamp;
 
@@ -88,9 +88,8 @@ impl CreateArgs {
             .expires
             .map(|text| when::parse(&text, Timestamp::now()).map_err(Failure::usage))
             .transpose()?;
-        if let Some(path) = self.out.as_ref().filter(|path| path.exists()) {
-            return Err(Failure::refused(format!("`{}` exists already", path.display()))
-                .with_hint("a secret is never written over something else"));
+        if let Some(path) = &self.out {
+            check_new(path)?;
         }
         if self.dry_run {
             let what =
@@ -102,7 +101,7 @@ impl CreateArgs {
         let made = shell.client()?.create_token(&request).await?;
         match &self.out {
             Some(path) => {
-                write_secret(path, &made)?;
+                write_secret(path, &made.secret)?;
                 shell.printer.note(&format!("token {} is in {}", made.token.id, path.display()));
             }
             None if matches!(shell.printer.output(), Output::Json | Output::Yaml) => {
@@ -121,11 +120,20 @@ impl CreateArgs {
     }
 }
 
-fn write_secret(path: &Path, made: &NewToken) -> Result<(), Failure> {
+/// Before anything is made that could not be kept.
+pub(super) fn check_new(path: &Path) -> Result<(), Failure> {
+    if !path.exists() {
+        return Ok(());
+    }
+    Err(Failure::refused(format!("`{}` exists already", path.display()))
+        .with_hint("a secret is never written over something else"))
+}
+
+pub(super) fn write_secret(path: &Path, secret: &str) -> Result<(), Failure> {
     let mut file = fs_err::OpenOptions::new();
     fs_err::os::unix::fs::OpenOptionsExt::mode(&mut file, 0o600);
     let mut file = file.write(true).create_new(true).open(path).map_err(Failure::File)?;
-    file.write_all(made.secret.as_bytes()).map_err(Failure::File)?;
+    file.write_all(secret.as_bytes()).map_err(Failure::File)?;
     file.write_all(b"\n").map_err(Failure::File)?;
     file.sync_all().map_err(Failure::File)
 }
@@ -232,17 +240,10 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
-        let token = Token {
-            id: "a".into(),
-            name: "ci".into(),
-            scopes: vec![],
-            created: String::new(),
-            expires: None,
-            revoked: None,
-        };
-        let made = NewToken { token, secret: "hoist_a_b".into() };
-        write_secret(&path, &made).unwrap();
+        check_new(&path).unwrap();
+        write_secret(&path, "hoist_a_b").unwrap();
         assert_eq!(fs_err::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(write_secret(&path, &made).is_err());
+        assert!(write_secret(&path, "hoist_a_b").is_err());
+        assert!(check_new(&path).is_err());
     }
 }

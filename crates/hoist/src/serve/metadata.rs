@@ -1,7 +1,13 @@
 //! The settings of nodes' documents: `[metadata]`.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
 use hoist_model::GroupKey;
+use hoist_model::metadata_layer::SECRET_VARIABLES;
 use hoist_server::metadata::{MetadataSettings, Mode};
+
+use secrecy::SecretString;
 
 use crate::settings::{SettingError, Settings};
 
@@ -11,7 +17,20 @@ pub(super) fn settings(settings: &Settings) -> Result<MetadataSettings, SettingE
         groups: groups(settings)?,
         unknown: settings.parse("metadata.unknown")?,
         authorities: settings.authorities("metadata.ca")?,
+        variables: BTreeMap::new(),
     })
+}
+
+/// Those that layers may name; as everywhere, an empty one counts as not set.
+pub(super) fn variables(
+    environment: impl Iterator<Item = (OsString, OsString)>,
+) -> BTreeMap<String, SecretString> {
+    let ours = |(name, value): (OsString, OsString)| {
+        let name = name.into_string().ok().filter(|name| name.starts_with(SECRET_VARIABLES))?;
+        let value = value.into_string().ok().filter(|value| !value.is_empty())?;
+        Some((name, SecretString::from(value)))
+    };
+    environment.filter_map(ours).collect()
 }
 
 fn mode(settings: &Settings) -> Result<Mode, SettingError> {
@@ -71,6 +90,20 @@ mod tests {
         ];
         assert_eq!(read.groups, expected);
         assert_eq!(read.mode.as_str(), "redirect");
+    }
+
+    #[test]
+    fn only_variables_for_secrets_are_taken_and_they_are_not_printed() {
+        let pair = |name: &str, value: &str| (OsString::from(name), OsString::from(value));
+        let environment = [
+            pair("PATH", "/bin"),
+            pair("HOIST_SECRET_DB", "hunter2"),
+            pair("HOIST_SECRET_EMPTY", ""),
+            pair("HOIST_S3_SECRET_KEY", "x"),
+        ];
+        let read = variables(environment.into_iter());
+        assert_eq!(read.keys().collect::<Vec<_>>(), ["HOIST_SECRET_DB"]);
+        assert!(!format!("{read:?}").contains("hunter2"));
     }
 
     #[test]

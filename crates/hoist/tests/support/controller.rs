@@ -117,6 +117,13 @@ impl Drop for Controller {
     }
 }
 
+/// What an operator does for a second controller on the same store.
+pub(crate) fn share_key(from: &Path, to: &Path) {
+    drop(hoist_server::data_dir::DataDir::open(to).expect("a data directory"));
+    std::fs::create_dir_all(to.join("ca")).expect("a directory");
+    std::fs::copy(from.join("ca/site.key"), to.join("ca/site.key")).expect("the site's key");
+}
+
 /// An answer that ended with its connection. Bodies of the tests are short and not chunked.
 #[derive(Debug)]
 pub(crate) struct Answer {

@@ -12,7 +12,9 @@ use hoist_model::{
 };
 use jiff::Timestamp;
 
-use super::{Change, Item, Plan, Reason, Refusal, affected, check, fields, returning, subject};
+use super::{
+    Change, FieldChange, Item, Plan, Reason, Refusal, affected, check, fields, returning, subject,
+};
 use crate::record::{AppliedSet, Resource, ResourceKey, Tombstone, member_name};
 use crate::roster::Roster;
 
@@ -273,6 +275,17 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// Makes the node the next generation of itself: what was made for this one (tokens, instance id)
+    /// is good for nothing any more.
+    pub fn renew_node(&mut self, id: NodeId) {
+        let Some(node) = self.node(id) else { return };
+        if node.is_protected() {
+            self.refuse(protected(node, "renewed"));
+            return;
+        }
+        self.amend_node(id, |node| node.generation += 1);
+    }
+
     fn new_node(&self, id: NodeId, name: Name) -> Node {
         Node {
             id,
@@ -394,10 +407,7 @@ impl<'a> Draft<'a> {
     pub fn remove_node(&mut self, id: NodeId) {
         let Some(node) = self.node(id) else { return };
         if node.is_protected() {
-            let fault = Fault::new("", "it is protected and cannot be removed")
-                .hint(format!("`hoist node protect --off {}` first", node.name));
-            let refusal = Refusal::new(Reason::Protected, subject(Kind::Node, &node.name), fault);
-            self.refuse(refusal);
+            self.refuse(protected(node, "removed"));
             return;
         }
         let machine = returning::machine(node);
@@ -515,6 +525,11 @@ impl Draft<'_> {
                     }
                     let mut change = item(Kind::Node, &node.name, Change::Changed);
                     change.fields = fields::changed(&before.spec, &node.spec);
+                    if before.generation != node.generation {
+                        let (from, to) = (before.generation.into(), node.generation.into());
+                        let at = "generation".to_owned();
+                        change.fields.push(FieldChange { at, from: Some(from), to: Some(to) });
+                    }
                     plan.items.push(change);
                     node.revision = plan.base + 1;
                     node.updated = self.now;
@@ -710,6 +725,12 @@ fn plan_record(
         Change::Created | Change::Changed => plan.puts.extend(put),
     }
     plan.items.push(Item { kind: kind.to_owned(), name, change, fields: Vec::new() });
+}
+
+fn protected(node: &Node, what: &str) -> Refusal {
+    let fault = Fault::new("", format!("it is protected and cannot be {what}"))
+        .hint(format!("`hoist node protect --off {}` first", node.name));
+    Refusal::new(Reason::Protected, subject(Kind::Node, &node.name), fault)
 }
 
 fn item(kind: Kind, name: &impl std::fmt::Display, change: Change) -> Item {

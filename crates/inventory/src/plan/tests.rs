@@ -165,6 +165,31 @@ fn what_is_in_use_or_protected_stays() {
 }
 
 #[test]
+fn a_renewed_node_is_affected_and_a_protected_one_is_not_renewed() {
+    let site = site();
+    let (a, b) = (site.by_name("a").unwrap().id, site.by_name("b").unwrap().id);
+    let mut draft = Draft::new(&site, Timestamp::UNIX_EPOCH);
+    draft.renew_node(a);
+    let plan = draft.finish().unwrap();
+    assert_eq!(plan.affected, [a]);
+    let FieldChange { at, from, to } = &plan.items[0].fields[0];
+    assert_eq!((at.as_str(), from, to), ("generation", &Some(0.into()), &Some(1.into())));
+    let renewed = commit(&site, &plan);
+    assert_eq!(renewed.by_id(a).unwrap().generation, 1);
+    assert_eq!(renewed.by_id(b).unwrap().generation, 0);
+    let mut draft = Draft::new(&renewed, Timestamp::UNIX_EPOCH);
+    draft.amend_node(b, |node| {
+        let since = Timestamp::UNIX_EPOCH;
+        node.protection = Some(Box::new(hoist_model::Protection { reason: None, since }));
+    });
+    draft.renew_node(a);
+    draft.renew_node(b);
+    let refused = draft.finish().unwrap_err();
+    assert_eq!((refused.len(), refused[0].reason), (1, Reason::Protected));
+    assert!(refused[0].fault.message.contains("renewed"), "{refused:?}");
+}
+
+#[test]
 fn a_removed_node_leaves_a_tombstone_and_its_keys_are_free() {
     let site = site();
     let mut draft = Draft::new(&site, Timestamp::UNIX_EPOCH);

@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::principal::Principal;
 
 pub(crate) use bulk::read_documents;
-pub(super) use bulk::{apply, delete};
+pub(super) use bulk::{apply, delete, renew};
 pub(super) use node::{
     create_node, delete_node, end_maintenance, maintain, protect, put_node, put_node_by, put_state,
     release, swap, unprotect,

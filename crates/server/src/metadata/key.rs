@@ -1,15 +1,32 @@
 //! The site's key, which the tokens of nodes are made with: `<data-dir>/ca/site.key`. Backups carry
 //! it with the rest of `ca/`.
+//!
+//! All controllers of a store need the same one, or they refuse each other's tokens. So the store
+//! keeps its fingerprint: the first controller writes it, the others compare.
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use fs_err as fs;
 use hoist_metadata::SiteKey;
 use hoist_metadata::token::KEY_BYTES;
+use hoist_store::{Compare, Key, Op, Store, StoreError, Txn};
+use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
+use crate::health::{Finding, Readiness};
 use crate::secret;
+
+/// How often the fingerprint is looked at; often, as long as it was not seen yet.
+const LOOK_EVERY: Duration = Duration::from_mins(1);
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// What to do about it, wherever it is told.
+pub(crate) const REMEDY: &str = "copy `ca/site.key` from another controller's data directory, or, if \
+     none has it any more, run `hoist db adopt-key` here";
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -19,6 +36,116 @@ pub enum KeyError {
     /// Never replaced silently: nodes hold tokens that were made with it.
     #[error("`{path}` does not have {KEY_BYTES} bytes; restore it from a backup, or remove it")]
     Damaged { path: PathBuf },
+    #[error("`{path}` is not the key that the other controllers of this store have; {REMEDY}")]
+    Differs { path: PathBuf },
+    #[error("the store does not say which key its controllers have")]
+    Store(#[from] StoreError),
+}
+
+/// How this key stands to the one of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It is the one, from now on if there was none.
+    Same,
+    Differs,
+}
+
+/// Compares the key with the one of the store's other controllers; the first one sets it.
+pub async fn compare(store: &dyn Store, key: &SiteKey) -> Result<Standing, StoreError> {
+    let ours = key.fingerprint().into_bytes();
+    loop {
+        if let Some(record) = store.get(&place()).await? {
+            let same = record.value.as_slice() == ours;
+            return Ok(if same { Standing::Same } else { Standing::Differs });
+        }
+        let txn = Txn {
+            compares: vec![Compare::Absent(place())],
+            ops: vec![Op::Put(place(), ours.clone())],
+        };
+        match store.commit(txn).await {
+            Ok(_) => return Ok(Standing::Same),
+            // Another controller started at the same moment.
+            Err(StoreError::Conflict { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Lets the key be the one of the store, whichever it had: tokens that were made with another one
+/// are good for nothing any more.
+pub async fn adopt(store: &dyn Store, key: &SiteKey) -> Result<(), StoreError> {
+    let ops = vec![Op::Put(place(), key.fingerprint().into_bytes())];
+    store.commit(Txn { compares: Vec::new(), ops }).await.map(drop)
+}
+
+/// Before anything is served. A store that only one controller can open has no others: a key that
+/// was replaced there is the one, and people are told.
+pub(crate) async fn settle(
+    store: &dyn Store,
+    key: &SiteKey,
+    data_dir: &Path,
+    alone: bool,
+) -> Result<(), KeyError> {
+    match compare(store, key).await? {
+        Standing::Same => Ok(()),
+        Standing::Differs if alone => {
+            tracing::warn!("`ca/site.key` is another one than before; earlier tokens are refused");
+            Ok(adopt(store, key).await?)
+        }
+        Standing::Differs => Err(KeyError::Differs { path: data_dir.join("ca").join("site.key") }),
+    }
+}
+
+/// For a start without the store, and for what is changed elsewhere while this controller runs.
+/// Documents go on being given for the tokens that it makes itself.
+pub(crate) async fn watch(
+    store: Arc<dyn Store>,
+    key: SiteKey,
+    differs: Arc<AtomicBool>,
+    stop: CancellationToken,
+) {
+    let gauge = metrics::gauge!("hoist_site_key_differs");
+    loop {
+        let wait = match compare(store.as_ref(), &key).await {
+            Ok(standing) => {
+                let now = standing == Standing::Differs;
+                if now != differs.swap(now, Ordering::Relaxed) && now {
+                    tracing::error!(
+                        "other controllers have another `ca/site.key`, and refuse the tokens that \
+                         are made here; {REMEDY}"
+                    );
+                }
+                gauge.set(f64::from(u8::from(now)));
+                LOOK_EVERY
+            }
+            // The readiness check of the store is what tells people that it is away.
+            Err(error) => {
+                tracing::debug!(error = %crate::chain(&error), "the site's key is not compared");
+                LOOK_AGAIN
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+pub(crate) fn check(readiness: &Readiness, differs: Arc<AtomicBool>) {
+    readiness.add("site key", move || {
+        let differs = differs.load(Ordering::Relaxed);
+        async move {
+            if differs {
+                Finding::degraded("not the one of the other controllers; they refuse its tokens")
+            } else {
+                Finding::ok("")
+            }
+        }
+    });
+}
+
+fn place() -> Key {
+    "meta/site-key".parse().expect("a valid key")
 }
 
 /// Reads the key, and makes one if there is none.
@@ -68,6 +195,23 @@ mod tests {
         assert_eq!(token(dir.path()), first);
         assert_eq!(mode(), 0o600);
         assert_ne!(token(tempfile::tempdir().unwrap().path()), first, "every site has its own");
+    }
+
+    #[tokio::test]
+    async fn the_first_key_of_a_store_is_the_one_until_another_is_adopted() {
+        let store: Arc<dyn Store> = crate::store::test_store();
+        let [one, other] = [1, 2].map(|byte| SiteKey::new(&[byte; KEY_BYTES]));
+        let compared = async |key: &SiteKey| compare(store.as_ref(), key).await.unwrap();
+        assert_eq!(compared(&one).await, Standing::Same);
+        assert_eq!(compared(&one).await, Standing::Same);
+        assert_eq!(compared(&other).await, Standing::Differs);
+        let dir = Path::new("data");
+        let error = settle(store.as_ref(), &other, dir, false).await.unwrap_err().to_string();
+        assert!(error.contains("`data/ca/site.key`") && error.contains("copy"), "{error}");
+        adopt(store.as_ref(), &other).await.unwrap();
+        assert_eq!(compared(&one).await, Standing::Differs);
+        settle(store.as_ref(), &one, dir, true).await.unwrap();
+        assert_eq!(compared(&one).await, Standing::Same);
     }
 
     #[test]

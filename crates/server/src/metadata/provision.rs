@@ -11,8 +11,10 @@ use hoist_metadata::token::{NONCE_BYTES, Token};
 use hoist_model::{Node, NodeId};
 use hoist_store::{Compare, Key, Op, Record, Store, StoreError, Txn};
 
+use crate::audit::{AuditError, AuditLog, Draft};
 use crate::clock::Clock;
 use crate::events::EventBus;
+use crate::scan::{Step, walk};
 
 const PREFIX: &str = "provision/armed";
 
@@ -35,6 +37,7 @@ pub enum Redemption {
 pub struct Armings {
     store: Arc<dyn Store>,
     key: SiteKey,
+    audit: AuditLog,
     events: EventBus,
     clock: Arc<dyn Clock>,
 }
@@ -43,25 +46,45 @@ impl Armings {
     pub fn new(
         store: Arc<dyn Store>,
         key: SiteKey,
+        audit: AuditLog,
         events: EventBus,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        Self { store, key, events, clock }
+        Self { store, key, audit, events, clock }
     }
 
     /// Arms a node anew: what it was armed with before is good for nothing any more.
-    pub async fn arm(&self, node: &Node) -> Result<Token, StoreError> {
+    pub async fn arm(&self, node: &Node, by: Draft) -> Result<Token, AuditError> {
         let mut nonce = [0; NONCE_BYTES];
         aws_lc_rs::rand::fill(&mut nonce).expect("the operating system gives random bytes");
         let arming = Arming::new(node.id, node.generation, nonce, self.clock.now());
-        let ops = vec![Op::Put(place(node.id), text(&arming))];
-        self.store.commit(Txn { compares: Vec::new(), ops }).await?;
+        self.decide(node, by, Op::Put(place(node.id), text(&arming)), "provision.armed").await?;
         Ok(arming.token(&self.key))
     }
 
-    pub async fn disarm(&self, node: NodeId) -> Result<(), StoreError> {
-        let ops = vec![Op::Delete(place(node))];
-        self.store.commit(Txn { compares: Vec::new(), ops }).await.map(drop)
+    /// What the node was armed with is good for nothing any more; it need not be armed.
+    pub async fn disarm(&self, node: &Node, by: Draft) -> Result<(), AuditError> {
+        self.decide(node, by, Op::Delete(place(node.id)), "provision.disarmed").await
+    }
+
+    async fn decide(&self, node: &Node, by: Draft, op: Op, kind: &str) -> Result<(), AuditError> {
+        let told = serde_json::json!({"generation": node.generation, "by": by.who});
+        let draft = Draft { object: format!("node/{}", node.name), ..by };
+        self.audit.commit(Txn { compares: Vec::new(), ops: vec![op] }, &draft).await?;
+        self.events.publish(kind, &format!("node/{}", node.name), told);
+        Ok(())
+    }
+
+    /// Those of all nodes, in the order of their ids.
+    pub async fn list(&self) -> Result<Vec<Arming>, StoreError> {
+        let mut found = Vec::new();
+        let top = PREFIX.parse().expect("a key");
+        walk(self.store.as_ref(), &top, None, |record| {
+            found.push(read(&record));
+            Step::Go
+        })
+        .await?;
+        found.into_iter().collect()
     }
 
     pub async fn redeem(
@@ -103,7 +126,7 @@ impl Armings {
             Redemption::Quarantined => "provision.quarantined",
             Redemption::Taken | Redemption::Refused => "provision.redeemed",
         };
-        let told = serde_json::json!({"generation": node.generation, "key": format!("{by:?}")});
+        let told = serde_json::json!({"generation": node.generation, "key": by.to_string()});
         self.events.publish(kind, &format!("node/{}", node.name), told);
     }
 }
@@ -150,7 +173,8 @@ mod tests {
     fn armings(store: &Arc<dyn Store>) -> Armings {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let events = EventBus::new(Arc::clone(store), Arc::clone(&clock));
-        Armings::new(Arc::clone(store), SiteKey::new(&[3; KEY_BYTES]), events, clock)
+        let audit = AuditLog::new(Arc::clone(store), Arc::clone(&clock));
+        Armings::new(Arc::clone(store), SiteKey::new(&[3; KEY_BYTES]), audit, events, clock)
     }
 
     fn seq(armings: &Armings) -> u64 {
@@ -165,7 +189,7 @@ mod tests {
         let (first, second) = (KeyPrint([1; 32]), KeyPrint([2; 32]));
         let offer = "0".repeat(32);
         assert_eq!(one.redeem(&node(1), &offer, first).await.unwrap(), Redemption::Refused);
-        let token = one.arm(&node(1)).await.unwrap();
+        let token = one.arm(&node(1), Draft::default()).await.unwrap();
         let token = token.as_str();
         assert_eq!(other.redeem(&node(1), &offer, first).await.unwrap(), Redemption::Refused);
         assert_eq!(seq(&other), 0, "guessing is no event");
@@ -175,7 +199,7 @@ mod tests {
             let late = other.redeem(&node(1), token, second).await.unwrap();
             assert_eq!(late, Redemption::Quarantined);
         }
-        assert_eq!((seq(&one), seq(&other)), (1, 1), "each is told once");
+        assert_eq!((seq(&one), seq(&other)), (2, 1), "arming and redeeming; a stranger once");
         assert_eq!(one.redeem(&node(2), token, first).await.unwrap(), Redemption::Refused);
     }
 
@@ -184,12 +208,12 @@ mod tests {
         let store: Arc<dyn Store> = test_store();
         let armings = armings(&store);
         let key = KeyPrint([1; 32]);
-        let before = armings.arm(&node(1)).await.unwrap();
-        let now = armings.arm(&node(1)).await.unwrap();
+        let before = armings.arm(&node(1), Draft::default()).await.unwrap();
+        let now = armings.arm(&node(1), Draft::default()).await.unwrap();
         let redeem = async |token: &Token| armings.redeem(&node(1), token.as_str(), key).await;
         assert_eq!(redeem(&before).await.unwrap(), Redemption::Refused);
         assert_eq!(redeem(&now).await.unwrap(), Redemption::Taken);
-        armings.disarm(node(1).id).await.unwrap();
+        armings.disarm(&node(1), Draft::default()).await.unwrap();
         assert_eq!(redeem(&now).await.unwrap(), Redemption::Refused);
     }
 
@@ -197,7 +221,7 @@ mod tests {
     async fn of_many_keys_at_once_one_takes_it() {
         let store: Arc<dyn Store> = test_store();
         let armings = armings(&store);
-        let token = armings.arm(&node(1)).await.unwrap();
+        let token = armings.arm(&node(1), Draft::default()).await.unwrap();
         let racing = (0..6_u8).map(|n| {
             let (armings, token) = (armings.clone(), token.clone());
             tokio::spawn(async move {

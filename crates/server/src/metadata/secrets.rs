@@ -7,9 +7,9 @@ use std::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use age::secrecy::{ExposeSecret, SecretString};
 use hoist_metadata::Resolve;
 use hoist_model::Secret;
+use secrecy::{ExposeSecret, SecretString};
 
 use crate::backup::seal::identities;
 
@@ -40,6 +40,10 @@ impl Vault {
         if !path.starts_with(&root) {
             return Err(format!("the secret `{name}` is outside of the directory for secrets"));
         }
+        // A pipe would be waited for without end.
+        if !fs_err::metadata(&path).map_err(|error| told(&error))?.is_file() {
+            return Err(format!("the secret `{name}` is not a file"));
+        }
         let file = fs_err::File::open(&path).map_err(|error| told(&error))?;
         text(file).map_err(|error| told(&error))
     }
@@ -68,8 +72,10 @@ impl Resolve for Vault {
         match secret {
             Secret::File(name) => self.file(name),
             Secret::Env(name) => {
-                let found = self.variables.get(name).map(|text| text.expose_secret().to_owned());
-                found.ok_or_else(|| format!("the server has no variable `{name}`"))
+                let found = self.variables.get(name);
+                let found = found.ok_or_else(|| format!("the server has no variable `{name}`"))?;
+                let told = |error| format!("the variable `{name}` cannot be used: {error}");
+                text(found.expose_secret().as_bytes()).map_err(told)
             }
             Secret::Age(text) => self.decrypted(text),
         }
@@ -104,7 +110,11 @@ mod tests {
     fn vault() -> (tempfile::TempDir, Vault) {
         let dir = tempfile::tempdir().unwrap();
         fs_err::create_dir_all(dir.path().join("secrets/db")).unwrap();
-        let variables = BTreeMap::from([("HOIST_SECRET_A".to_owned(), "from env".into())]);
+        let large = "x".repeat(usize::try_from(MAX_SECRET).unwrap() + 1);
+        let variables = BTreeMap::from([
+            ("HOIST_SECRET_A".to_owned(), "from env".into()),
+            ("HOIST_SECRET_LARGE".to_owned(), large.into()),
+        ]);
         let vault = Vault::new(dir.path(), variables);
         (dir, vault)
     }
@@ -139,6 +149,8 @@ mod tests {
         fs_err::write(dir.path().join("secrets/large"), "x".repeat(size + 1)).unwrap();
         assert!(vault.resolve(&file("fits")).is_ok());
         assert!(vault.resolve(&file("large")).unwrap_err().contains("longer than"));
+        let variable = vault.resolve(&Secret::Env("HOIST_SECRET_LARGE".to_owned()));
+        assert!(variable.unwrap_err().contains("longer than"));
     }
 
     #[test]

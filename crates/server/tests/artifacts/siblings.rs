@@ -327,11 +327,7 @@ async fn controllers_of_one_store_share_what_was_brought_to_one() {
     let one = Site::start_with(|config| config.store.clone_from(&store)).await;
     one.add_artifact("image", &image).await;
     let url = one.url("");
-    let two = Site::start_with(|config| {
-        config.store.clone_from(&store);
-        config.boot.scripts.advertise = vec![url];
-    })
-    .await;
+    let two = one.start_beside(|config| config.boot.scripts.advertise = vec![url]).await;
     assert!(two.fetch("/artifacts/by-name/image").await.expect(200).body == image);
     two.stop().await;
     one.stop().await;

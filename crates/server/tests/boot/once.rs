@@ -210,9 +210,8 @@ async fn a_configuration_that_is_gone_keeps_nothing_from_being_written() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn controllers_of_one_store_know_what_the_others_handed_out() {
     let store = EtcdServer::shared().url("one-boots");
-    let start = || Site::start_with(|config| config.store.clone_from(&store));
-    let one = start().await;
-    let two = start().await;
+    let one = Site::start_with(|config| config.store.clone_from(&store)).await;
+    let two = one.start_beside(|_| {}).await;
     one.apply(&[
         node_document(1),
         config("base", &json!({})),

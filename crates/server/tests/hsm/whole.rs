@@ -1,5 +1,7 @@
 //! Lists of whole sites: complete, tagged, compressed.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use crate::site::{NODES, Site, id, node_document};
@@ -27,6 +29,37 @@ async fn a_large_site_arrives_whole() {
     }
     let none = open(&site, &format!("{COMPONENTS}?nid=1&nid=1&state=On")).await.expect(200);
     assert_eq!(none.json(), json!({"Components": []}));
+    site.stop().await;
+}
+
+/// As many as are served at a time ask for everything and read nothing of it.
+#[tokio::test]
+async fn readers_that_do_not_read_keep_nobody_waiting_for_long() {
+    const AT_ONCE: usize = 8;
+    // More than the sockets between them hold.
+    const NODES: u32 = 12_000;
+    let site = Site::start().await;
+    site.apply(&(1..=NODES).map(node_document).collect::<Vec<_>>()).await;
+    let list = "/hsm/v2/Inventory/ComponentEndpoints";
+    let began = Instant::now();
+    let mut stalled = Vec::new();
+    for _ in 0..AT_ONCE {
+        let answer = site.ask("GET", list).open().await;
+        assert_eq!(answer.status(), 200);
+        stalled.push(answer);
+    }
+    let started = Instant::now();
+    // What is looked up needs no turn.
+    let one = site.get(&format!("{list}?nid=7")).await.expect(200).json();
+    assert_eq!(one["ComponentEndpoints"].as_array().expect("a list").len(), 1);
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    // Nobody else gets less than the whole list, after a while.
+    let all = site.get(list).await.expect(200).json();
+    assert_eq!(all["ComponentEndpoints"].as_array().expect("a list").len(), NODES as usize);
+    assert!(began.elapsed() >= Duration::from_secs(5), "nobody had to wait");
+    let first = stalled.swap_remove(0);
+    assert!(first.bytes().await.is_err(), "a part is not taken for the whole");
+    drop(stalled);
     site.stop().await;
 }
 

@@ -71,6 +71,7 @@ async fn the_openapi_document_has_every_route_and_resolves() {
                 "/verify",
                 "/gc",
                 "/installed/{node}",
+                "/arming",
                 "/boot/v1/hosts",
                 "/diff",
                 "/apply",

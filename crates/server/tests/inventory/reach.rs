@@ -420,6 +420,20 @@ fn tries(shared: &Shared) -> Vec<Try> {
             json!({"targets": ["Group/p1/gpu"]}),
             REFUSED,
         ),
+        (
+            "POST",
+            "/inventory/v1/renew",
+            "/inventory/v1/renew?dry_run=1".into(),
+            json!({"nodes": [shared.mine]}),
+            &[200],
+        ),
+        (
+            "POST",
+            "/inventory/v1/renew",
+            "/inventory/v1/renew".into(),
+            json!({"nodes": [shared.mine, shared.hidden]}),
+            REFUSED,
+        ),
         ("GET", "/inventory/v1/export", "/inventory/v1/export".into(), none.clone(), &[200]),
         ("POST", "/inventory/v1/refresh", "/inventory/v1/refresh".into(), none.clone(), &[403]),
         (
@@ -466,7 +480,7 @@ async fn a_limited_token_reaches_its_nodes_and_no_others_on_every_route() {
             }
             let said = format!("{path} {body}").contains("hidden");
             assert!(said || !answer.text().contains("hidden"), "{what}: {}", answer.text());
-            let given = path.contains(&shared.hidden);
+            let given = format!("{path} {body}").contains(&shared.hidden);
             assert!(given || !answer.text().contains(&shared.hidden), "{what}: {}", answer.text());
             assert_eq!(site.records().await, before, "{what} wrote something");
         }

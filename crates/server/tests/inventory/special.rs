@@ -212,6 +212,7 @@ async fn writes(site: &Site) -> Vec<(&'static str, String, Value)> {
         ("PUT", "/inventory/v1/networks/hsn".into(), json!({})),
         ("DELETE", "/inventory/v1/networks/nmn".into(), Value::Null),
         ("POST", "/inventory/v1/apply".into(), node_document(5)),
+        ("POST", "/inventory/v1/renew".into(), json!({"nodes": [n1.rsplit('/').next()]})),
         ("POST", "/inventory/v1/delete".into(), json!({"targets": ["Node/n1"]})),
         ("DELETE", n2, Value::Null),
         ("POST", format!("/boot/v2/discovered/{stranger}/adopt"), json!({"name": "adopted"})),

@@ -155,8 +155,8 @@ async fn a_store_that_hangs_does_not_hang_readers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_controllers_on_one_etcd_are_one_site() {
     let url = EtcdServer::shared().url("two");
-    let start = || Site::start_with(|config| config.store.clone_from(&url));
-    let (one, two) = (start().await, start().await);
+    let one = Site::start_with(|config| config.store.clone_from(&url)).await;
+    let two = one.start_beside(|_| {}).await;
     let (mut at_one, mut at_two) = (Stream::open(&one, "").await, Stream::open(&two, "").await);
     let made = one.add(&node(1)).await;
     for stream in [&mut at_one, &mut at_two] {
@@ -183,8 +183,8 @@ async fn two_controllers_on_one_etcd_are_one_site() {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_conflicting_writes_on_two_controllers_one_succeeds() {
     for url in [EtcdServer::shared().url("race"), PostgresServer::shared().url("race")] {
-        let start = || Site::start_with(|config| config.store.clone_from(&url));
-        let (one, two) = (start().await, start().await);
+        let one = Site::start_with(|config| config.store.clone_from(&url)).await;
+        let two = one.start_beside(|_| {}).await;
         let sites = [&one, &two];
         for n in 1..=15 {
             let named = |name: &str| json!({"name": format!("{name}{n}"), "interfaces": [{"name": "e", "mac": mac(n)}]});

@@ -1,9 +1,14 @@
 //! Layers, from the document to what a node is told.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use crate::site::{Site, document};
 use crate::{ask, key, metric, seed, site, spec};
+
+/// How long a node waits for its documents.
+const BUDGET: Duration = Duration::from_secs(2);
 
 fn layer(name: &str, spec: &Value) -> Value {
     document("MetadataLayer", name, spec)
@@ -171,6 +176,43 @@ async fn layers_that_would_fill_the_memory_are_refused_and_nobody_notices() {
     let large = json!({"selector": "*", "user_data": {"a": "x".repeat(300 * 1024)}});
     site.try_apply("", &[layer("large", &large)]).await.problem(400, "invalid-body");
     assert_eq!(user_data(&site, 1).await, "");
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn layers_that_take_their_time_keep_a_node_no_longer_than_two_seconds_and_nobody_else() {
+    let site = site(|_| {}).await;
+    let (of_n1, of_n2) = (seed(&site, 1).await, seed(&site, 2).await);
+    // About as much work as templates may make.
+    let work = "{% for a in node.id %}{% for b in node.id %}{% if a == b %}x{% endif %}\
+                {% endfor %}{% endfor %}";
+    let texts: Vec<_> = (0..128).map(|i| format!("{work} {i}")).collect();
+    let slow =
+        |name: &str| layer(name, &json!({"selector": "node:n1", "user_data": {name: texts}}));
+    let all: Vec<_> = (0..16).map(|n| slow(&format!("slow{n}"))).collect();
+    site.apply(&all).await;
+    ask(&site, &format!("{of_n2}user-data")).await.expect(200);
+    let begun = Instant::now();
+    loop {
+        let asked = Instant::now();
+        let path = format!("{of_n1}user-data");
+        let other = format!("{of_n2}meta-data");
+        let (answer, ()) = tokio::join!(ask(&site, &path), async {
+            let asked = Instant::now();
+            ask(&site, &other).await.expect(200);
+            assert!(asked.elapsed() < BUDGET, "{:?}", asked.elapsed());
+        });
+        // On a machine that does other things too.
+        assert!(asked.elapsed() < BUDGET + Duration::from_secs(3), "{:?}", asked.elapsed());
+        if answer.status == 200 {
+            let text = answer.text();
+            assert!(text.contains("slow15:") && text.contains("x 127"), "{text}");
+            break;
+        }
+        answer.problem(503, "held");
+        assert_eq!(answer.header("retry-after"), "1");
+        assert!(begun.elapsed() < Duration::from_mins(2), "it is never there");
+    }
     site.stop().await;
 }
 

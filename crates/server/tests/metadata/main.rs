@@ -7,11 +7,13 @@ mod site;
 mod conformance;
 mod ec2;
 mod elsewhere;
+mod keys;
 mod layers;
 mod openchami;
 mod phone_home;
 mod proxy;
 mod seeds;
+mod unlock;
 
 use hoist_metadata::SiteKey;
 use hoist_model::NodeId;

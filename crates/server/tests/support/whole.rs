@@ -58,6 +58,17 @@ impl Site {
         Self::start_on(dir, config).await.expect("the controller starts")
     }
 
+    /// Another controller, which has this one's key.
+    pub(crate) async fn start_beside(&self, change: impl FnOnce(&mut Config)) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        share_key(self.data_dir(), dir.path());
+        let mut config = Config { listen: self.config.listen, ..Config::new(dir.path()) };
+        config.store.clone_from(&self.config.store);
+        config.limits.grace = self.config.limits.grace;
+        change(&mut config);
+        Self::start_on(dir, config).await.expect("the other controller starts")
+    }
+
     pub(crate) async fn start_on(dir: TempDir, config: Config) -> Result<Self, ControllerError> {
         // Whichever test comes first installs it for all of them.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
@@ -209,6 +220,13 @@ impl Site {
     pub(crate) async fn start_again(dir: TempDir, config: Config) -> Self {
         Self::start_on(dir, config).await.expect("the controller starts again")
     }
+}
+
+/// What an operator does for a second controller.
+pub(crate) fn share_key(from: &Path, to: &Path) {
+    drop(hoist_server::data_dir::DataDir::open(to).expect("a data directory"));
+    fs_err::create_dir_all(to.join("ca")).expect("a directory");
+    fs_err::copy(from.join("ca/site.key"), to.join("ca/site.key")).expect("the site's key");
 }
 
 fn is_background(key: &str) -> bool {

@@ -4,13 +4,14 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use hoist_api::Code;
-use hoist_api::inventory::DeleteRequest;
+use hoist_api::inventory::{DeleteRequest, RenewRequest};
 use hoist_inventory::registry::{Terms, mint_id};
 use hoist_model::document::{self, Document};
 use hoist_model::{Kind, Name};
 use http::{HeaderMap, header};
 use serde::Deserialize;
 
+use super::node::there;
 use super::{WriteQuery, Writer, applied};
 use crate::auth::AuditContext;
 use crate::extract::{Json, Query, body_failure};
@@ -201,6 +202,31 @@ pub(in crate::inventory) async fn delete(
         .write(terms, |draft| {
             for (kind, name) in &targets {
                 draft.remove(*kind, name);
+            }
+            Ok(())
+        })
+        .await?;
+    Ok(Json(applied(&written, terms.dry_run)).into_response())
+}
+
+/// One node that cannot be renewed keeps all of them as they are.
+pub(in crate::inventory) async fn renew(
+    State(inventory): State<Inventory>,
+    principal: Principal,
+    audit: AuditContext,
+    Query(query): Query<WriteQuery>,
+    headers: HeaderMap,
+    Json(body): Json<RenewRequest>,
+) -> Result<Response, Failure> {
+    let expect = etag::expected_revision(&headers, &inventory.roster())?;
+    let terms = Terms { expect, ..query.terms() };
+    let writer = Writer { inventory, principal, audit };
+    body.nodes.iter().try_for_each(|id| writer.check_sight(*id))?;
+    let written = writer
+        .write(terms, |draft| {
+            for id in &body.nodes {
+                there(draft, *id)?;
+                draft.renew_node(*id);
             }
             Ok(())
         })

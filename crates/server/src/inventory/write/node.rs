@@ -228,7 +228,7 @@ pub(in crate::inventory) async fn delete_node(
     Ok(Json(applied(&written, query.terms().dry_run)).into_response())
 }
 
-fn there(draft: &Draft<'_>, id: NodeId) -> Result<(), WriteError> {
+pub(super) fn there(draft: &Draft<'_>, id: NodeId) -> Result<(), WriteError> {
     match draft.node(id) {
         Some(_) => Ok(()),
         None => Err(WriteError::NotFound { subject: format!("node `{id}`") }),

@@ -1,0 +1,50 @@
+//! `hoist node renew`.
+
+use clap::Args;
+use hoist_api::inventory::RenewRequest;
+use hoist_model::Exit;
+
+use super::Shell;
+use crate::commands::selector;
+use crate::edit::{self, WriteArgs};
+use crate::failure::Failure;
+use crate::node_ref;
+
+/// Make nodes the next generation of themselves
+///
+/// cloud-init sees a new instance the next time such a node boots, and runs again what it runs once
+/// per instance. All tokens that were made for the node so far are refused from now on: those in
+/// seed URLs, and those it was armed with. Nodes that are protected are not renewed.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist node renew n1\n  hoist node renew n1 n2 --dry-run\n  \
+    hoist node renew -l 'label:rack=7' --affects 64")]
+pub(super) struct RenewArgs {
+    /// Name, id, xname, MAC, nid or address
+    #[arg(value_name = "NODE", required_unless_present = "selector")]
+    nodes: Vec<String>,
+
+    /// All nodes of a selector
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "nodes")]
+    selector: Option<String>,
+
+    #[command(flatten)]
+    write: WriteArgs,
+}
+
+impl RenewArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let words: Vec<String> = self.selector.into_iter().collect();
+        let selector = selector(&words)?;
+        let client = shell.client()?;
+        let nodes = match selector {
+            Some(selector) => client.all_nodes(Some(&selector)).await?.1,
+            None => node_ref::find_all(&client, &self.nodes).await?,
+        };
+        if nodes.is_empty() {
+            shell.printer.note("no nodes");
+            return Ok(Exit::Done);
+        }
+        let nodes = nodes.iter().map(node_ref::id_of).collect::<Result<_, _>>()?;
+        edit::renew(shell, &client, &RenewRequest { nodes }, &self.write).await
+    }
+}
