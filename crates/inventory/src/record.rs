@@ -97,6 +97,11 @@ pub fn revision_key() -> Key {
     key("site/revision")
 }
 
+/// Who may take a node's secrets. Not declared, so not below `site/`; it goes with the node.
+pub fn arming_key(node: NodeId) -> Key {
+    key(&format!("provision/armed/{node}"))
+}
+
 fn key(text: &str) -> Key {
     text.parse().expect("keys are made of checked names")
 }

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use hoist_inventory::record::{self, ResourceKey};
 use hoist_metadata::SiteKey;
 use hoist_metadata::provision::{Arming, KeyPrint, Verdict};
 use hoist_metadata::token::{NONCE_BYTES, Token};
@@ -58,21 +59,39 @@ impl Armings {
         let mut nonce = [0; NONCE_BYTES];
         aws_lc_rs::rand::fill(&mut nonce).expect("the operating system gives random bytes");
         let arming = Arming::new(node.id, node.generation, nonce, self.clock.now());
-        self.decide(node, by, Op::Put(place(node.id), text(&arming)), "provision.armed").await?;
+        // A node that was removed elsewhere must not leave an arming behind.
+        let Some(unchanged) = self.unchanged(node).await? else {
+            let key = ResourceKey::Node(node.id).to_key();
+            return Err(StoreError::Conflict { key }.into());
+        };
+        let ops = vec![Op::Put(place(node.id), text(&arming))];
+        let txn = Txn { compares: vec![unchanged], ops };
+        self.decide(node, by, txn, "provision.armed").await?;
         Ok(arming.token(&self.key))
     }
 
     /// What the node was armed with is good for nothing any more; it need not be armed.
     pub async fn disarm(&self, node: &Node, by: Draft) -> Result<(), AuditError> {
-        self.decide(node, by, Op::Delete(place(node.id)), "provision.disarmed").await
+        let txn = Txn { compares: Vec::new(), ops: vec![Op::Delete(place(node.id))] };
+        self.decide(node, by, txn, "provision.disarmed").await
     }
 
-    async fn decide(&self, node: &Node, by: Draft, op: Op, kind: &str) -> Result<(), AuditError> {
+    async fn decide(&self, node: &Node, by: Draft, txn: Txn, kind: &str) -> Result<(), AuditError> {
         let told = serde_json::json!({"generation": node.generation, "by": by.who});
         let draft = Draft { object: format!("node/{}", node.name), ..by };
-        self.audit.commit(Txn { compares: Vec::new(), ops: vec![op] }, &draft).await?;
+        self.audit.commit(txn, &draft).await?;
         self.events.publish(kind, &format!("node/{}", node.name), told);
         Ok(())
+    }
+
+    /// That the store has the node as it is here, as far as tokens go. The roster of a controller
+    /// may be behind: a node that was renewed, disabled or removed elsewhere is told nothing more.
+    async fn unchanged(&self, node: &Node) -> Result<Option<Compare>, StoreError> {
+        let key = ResourceKey::Node(node.id).to_key();
+        let Some(record) = self.store.get(&key).await? else { return Ok(None) };
+        let stored: Node = parsed(&record, "a node")?;
+        let is_same = stored.generation == node.generation && stored.spec.enabled;
+        Ok(is_same.then_some(Compare::At(key, record.revision)))
     }
 
     /// Those of all nodes, in the order of their ids.
@@ -97,6 +116,9 @@ impl Armings {
         for _ in 0..TRIES {
             let Some(record) = self.store.get(&key).await? else { return Ok(Redemption::Refused) };
             let arming = read(&record)?;
+            let Some(unchanged) = self.unchanged(node).await? else {
+                return Ok(Redemption::Refused);
+            };
             let verdict = arming.redeem(&self.key, node.generation, offered, by, self.clock.now());
             let (next, redemption) = match verdict {
                 Verdict::Repeated => return Ok(Redemption::Taken),
@@ -106,7 +128,7 @@ impl Armings {
                 Verdict::Quarantined(next) => (next, Redemption::Quarantined),
             };
             let txn = Txn {
-                compares: vec![Compare::At(key.clone(), record.revision)],
+                compares: vec![Compare::At(key.clone(), record.revision), unchanged],
                 ops: vec![Op::Put(key.clone(), text(&next))],
             };
             match self.store.commit(txn).await {
@@ -132,7 +154,7 @@ impl Armings {
 }
 
 fn place(node: NodeId) -> Key {
-    PREFIX.parse::<Key>().expect("a key").child(&node.to_string())
+    record::arming_key(node)
 }
 
 fn text(arming: &Arming) -> Vec<u8> {
@@ -140,8 +162,12 @@ fn text(arming: &Arming) -> Vec<u8> {
 }
 
 fn read(record: &Record) -> Result<Arming, StoreError> {
+    parsed(record, "an arming")
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(record: &Record, what: &str) -> Result<T, StoreError> {
     serde_json::from_slice(&record.value).map_err(|error| StoreError::Damaged {
-        detail: format!("`{}` is not an arming: {error}", record.key),
+        detail: format!("`{}` is not {what}: {error}", record.key),
     })
 }
 
@@ -177,6 +203,16 @@ mod tests {
         Armings::new(Arc::clone(store), SiteKey::new(&[3; KEY_BYTES]), audit, events, clock)
     }
 
+    /// What the inventory says, on whichever controller.
+    async fn keep(store: &Arc<dyn Store>, node: Option<&Node>) {
+        let key = ResourceKey::Node(NodeId::from_bits(7)).to_key();
+        let op = match node {
+            Some(node) => Op::Put(key, serde_json::to_vec(node).unwrap()),
+            None => Op::Delete(key),
+        };
+        store.commit(Txn { compares: Vec::new(), ops: vec![op] }).await.unwrap();
+    }
+
     fn seq(armings: &Armings) -> u64 {
         let id = armings.events.last_id();
         id.rsplit('.').next().unwrap().parse().unwrap()
@@ -185,6 +221,7 @@ mod tests {
     #[tokio::test]
     async fn a_token_is_taken_by_one_key_on_whichever_controller() {
         let store: Arc<dyn Store> = test_store();
+        keep(&store, Some(&node(1))).await;
         let (one, other) = (armings(&store), armings(&store));
         let (first, second) = (KeyPrint([1; 32]), KeyPrint([2; 32]));
         let offer = "0".repeat(32);
@@ -206,6 +243,7 @@ mod tests {
     #[tokio::test]
     async fn arming_again_and_disarming_end_what_was_before() {
         let store: Arc<dyn Store> = test_store();
+        keep(&store, Some(&node(1))).await;
         let armings = armings(&store);
         let key = KeyPrint([1; 32]);
         let before = armings.arm(&node(1), Draft::default()).await.unwrap();
@@ -218,8 +256,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_was_renewed_disabled_or_removed_elsewhere_ends_a_token_here() {
+        let store: Arc<dyn Store> = test_store();
+        let armings = armings(&store);
+        let first = KeyPrint([1; 32]);
+        let mut disabled = node(1);
+        disabled.spec.enabled = false;
+        for is_redeemed in [false, true] {
+            for changed in [Some(node(2)), Some(disabled.clone()), None] {
+                keep(&store, Some(&node(1))).await;
+                let token = armings.arm(&node(1), Draft::default()).await.unwrap();
+                let redeem =
+                    async || armings.redeem(&node(1), token.as_str(), first).await.unwrap();
+                if is_redeemed {
+                    assert_eq!(redeem().await, Redemption::Taken);
+                }
+                keep(&store, changed.as_ref()).await;
+                assert_eq!(redeem().await, Redemption::Refused, "{changed:?}");
+                let late = armings.arm(&node(1), Draft::default()).await;
+                assert!(matches!(late, Err(AuditError::Store(StoreError::Conflict { .. }))));
+            }
+        }
+    }
+
+    #[tokio::test]
     async fn of_many_keys_at_once_one_takes_it() {
         let store: Arc<dyn Store> = test_store();
+        keep(&store, Some(&node(1))).await;
         let armings = armings(&store);
         let token = armings.arm(&node(1), Draft::default()).await.unwrap();
         let racing = (0..6_u8).map(|n| {

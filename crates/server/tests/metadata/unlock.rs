@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use hoist_metadata::provision::proof_text;
 use hoist_model::NodeId;
 use hoist_server::controller::Config;
+use hoist_store::Prefix;
 use hoist_testkit::etcd::EtcdServer;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -299,6 +300,20 @@ async fn nobody_else_gets_a_secret() {
     n2_agent.ask(&site, n2, &others).await.problem(403, "forbidden");
     site.ask("POST", &arming("n2")).send().await.problem(409, "conflict");
     assert_eq!(handed_out(&site).await.len(), 1);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn an_arming_goes_with_its_node() {
+    let site = secret_site(|_| {}).await;
+    let (n1, token) = (id(&site, "n1").await, arm(&site, "n1").await);
+    arm(&site, "n2").await;
+    site.delete(&format!("/inventory/v1/nodes/{n1}")).await.expect(200);
+    Agent::new(1, "10.0.0.1").ask(&site, n1, &token).await.problem(403, "forbidden");
+    let store = &site.controller.chassis().store;
+    let below = Prefix::Under("provision/armed".parse().expect("a key"));
+    let left = store.list(&below, None, 10).await.expect("the store").records;
+    assert_eq!(left.len(), 1, "{left:?}");
     site.stop().await;
 }
 
