@@ -97,9 +97,18 @@ pub fn revision_key() -> Key {
     key("site/revision")
 }
 
-/// Who may take a node's secrets. Not declared, so not below `site/`; it goes with the node.
+/// Who may take nodes' secrets. Not declared, so not below `site/`.
+pub fn armings() -> Key {
+    key("provision/armed")
+}
+
+/// It goes with the node.
 pub fn arming_key(node: NodeId) -> Key {
-    key(&format!("provision/armed/{node}"))
+    armings().child(&node.to_string())
+}
+
+pub fn is_arming(key: &Key) -> bool {
+    Prefix::Under(armings()).covers(key)
 }
 
 fn key(text: &str) -> Key {

@@ -145,6 +145,24 @@ async fn a_restored_site_answers_as_the_one_that_was_backed_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_armed_is_not_restored() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (one, two) = (scratch.path().join("one"), scratch.path().join("two"));
+    let site = Site::start(&one, "embedded").await;
+    site.fill().await;
+    site.send("POST", "/provision/v1/nodes/n2/arming", Value::Null).await;
+    let armings = async |site: &Site| site.get("/provision/v1/armings", &site.admin).await.1;
+    assert_eq!(armings(&site).await["items"][0]["node"], "n2");
+    let bytes = backed_up(&site).await;
+    site.stop().await;
+    restore(&bytes, &two, "embedded").await.unwrap();
+    let site = Site::start(&two, "embedded").await;
+    assert_eq!(armings(&site).await["items"], serde_json::json!([]));
+    assert_eq!(site.controller.registry().roster().len(), 20);
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn artifacts_travel_only_when_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let site = Site::start(dir.path(), "embedded").await;

@@ -17,8 +17,6 @@ use crate::clock::Clock;
 use crate::events::EventBus;
 use crate::scan::{Step, walk};
 
-const PREFIX: &str = "provision/armed";
-
 /// How often somebody else may be faster.
 const TRIES: usize = 8;
 
@@ -97,8 +95,7 @@ impl Armings {
     /// Those of all nodes, in the order of their ids.
     pub async fn list(&self) -> Result<Vec<Arming>, StoreError> {
         let mut found = Vec::new();
-        let top = PREFIX.parse().expect("a key");
-        walk(self.store.as_ref(), &top, None, |record| {
+        walk(self.store.as_ref(), &record::armings(), None, |record| {
             found.push(read(&record));
             Step::Go
         })
