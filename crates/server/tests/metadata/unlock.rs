@@ -347,6 +347,8 @@ async fn a_secret_that_is_missing_hands_nothing_out_and_can_be_put_right() {
     let told = told_until(&site, &since, "provision.failed").await;
     let reason = told.last().expect("an event")["data"]["reason"].to_string();
     assert!(reason.contains("the secret `root` cannot be read"), "{reason}");
+    fs_err::write(secret_file(&site), "\n").expect("an empty one");
+    agent.ask(&site, n1, &token).await.problem(503, "held");
     assert!(handed_out(&site).await.is_empty());
     fs_err::write(secret_file(&site), SECRETS[0]).expect("a secret");
     agent.ask(&site, n1, &token).await.expect(200);
