@@ -26,7 +26,7 @@ use metrics::Counter;
 use tokio::sync::Semaphore;
 
 use super::Metadata;
-use super::provision::{Armings, Redemption};
+use super::provision::{Armings, Offer, Redemption};
 use super::secrets::Vault;
 use crate::audit::Draft;
 use crate::auth::AuditContext;
@@ -147,13 +147,14 @@ impl Refused {
             Self::Proof => {
                 Failure::new(Code::Forbidden, "the signature is not of this key and this token")
             }
-            // Told alike, so that nobody learns which nodes there are.
-            Self::Node | Self::Token => {
-                Failure::new(Code::Forbidden, "this token is not good for this node")
-                    .with_remedy("`hoist provision arm NODE` makes another one")
+            // Told alike, so that nobody learns which nodes there are, and where.
+            Self::Node | Self::Token | Self::Address => {
+                Failure::new(Code::Forbidden, "this token is not good for this node, or not here")
+                    .with_remedy(
+                        "ask from an address that the node has in the inventory, or \
+                         `hoist provision arm NODE` for another token; the log has the reason",
+                    )
             }
-            Self::Address => Failure::new(Code::Forbidden, "this is not an address of the node")
-                .with_remedy("ask from the node, or correct its addresses in the inventory"),
             Self::Quarantined => {
                 Failure::new(Code::Forbidden, "another key has redeemed this token")
                     .with_remedy("`hoist provision arm NODE` makes another one")
@@ -188,16 +189,15 @@ impl Metadata {
         };
         let node = roster.by_id(asked.node).filter(|node| node.spec.enabled);
         let Some(node) = node else { return Err(self.refuse(Refused::Node, None, from)) };
-        if !may_be_at(roster, node, from) {
-            return Err(self.refuse(Refused::Address, Some(&node.name), from));
-        }
-        match self.unlock.armings.redeem(node, &asked.token, by).await? {
-            Redemption::Taken => Ok((Arc::clone(node), by)),
-            Redemption::Quarantined => {
-                Err(self.refuse(Refused::Quarantined, Some(&node.name), from))
-            }
-            Redemption::Refused => Err(self.refuse(Refused::Token, Some(&node.name), from)),
-        }
+        let is_here = may_be_at(roster, node, from);
+        let offer = Offer { token: &asked.token, by, is_here };
+        let refused = match self.unlock.armings.redeem(node, offer).await? {
+            Redemption::Taken => return Ok((Arc::clone(node), by)),
+            Redemption::Quarantined => Refused::Quarantined,
+            Redemption::Elsewhere => Refused::Address,
+            Redemption::Refused => Refused::Token,
+        };
+        Err(self.refuse(refused, Some(&node.name), from))
     }
 
     /// Away from the threads that answer: secrets are in files.

@@ -27,8 +27,19 @@ pub enum Redemption {
     Taken,
     /// Another key has it.
     Quarantined,
+    /// It is the right one, shown where the node is not.
+    Elsewhere,
     /// The node is not armed, or the token is another one.
     Refused,
+}
+
+/// What somebody shows who wants a node's secrets.
+#[derive(Debug, Clone, Copy)]
+pub struct Offer<'a> {
+    pub token: &'a str,
+    pub by: KeyPrint,
+    /// Whether the node may be at their address.
+    pub is_here: bool,
 }
 
 /// Cheap to clone; all clones are the same.
@@ -103,12 +114,8 @@ impl Armings {
         found.into_iter().collect()
     }
 
-    pub async fn redeem(
-        &self,
-        node: &Node,
-        offered: &str,
-        by: KeyPrint,
-    ) -> Result<Redemption, StoreError> {
+    pub async fn redeem(&self, node: &Node, offer: Offer<'_>) -> Result<Redemption, StoreError> {
+        let Offer { token, by, is_here } = offer;
         let key = place(node.id);
         for _ in 0..TRIES {
             let Some(record) = self.store.get(&key).await? else { return Ok(Redemption::Refused) };
@@ -116,7 +123,10 @@ impl Armings {
             let Some(unchanged) = self.unchanged(node).await? else {
                 return Ok(Redemption::Refused);
             };
-            let verdict = arming.redeem(&self.key, node.generation, offered, by, self.clock.now());
+            let verdict = arming.redeem(&self.key, node.generation, token, by, self.clock.now());
+            if !is_here && verdict != Verdict::Refused {
+                return Ok(Redemption::Elsewhere);
+            }
             let (next, redemption) = match verdict {
                 Verdict::Repeated => return Ok(Redemption::Taken),
                 Verdict::Refused => return Ok(Redemption::Refused),
@@ -143,7 +153,7 @@ impl Armings {
     fn tell(&self, node: &Node, by: KeyPrint, redemption: Redemption) {
         let kind = match redemption {
             Redemption::Quarantined => "provision.quarantined",
-            Redemption::Taken | Redemption::Refused => "provision.redeemed",
+            _ => "provision.redeemed",
         };
         let told = serde_json::json!({"generation": node.generation, "key": by.to_string()});
         self.events.publish(kind, &format!("node/{}", node.name), told);
@@ -210,6 +220,10 @@ mod tests {
         store.commit(Txn { compares: Vec::new(), ops: vec![op] }).await.unwrap();
     }
 
+    fn offer(token: &str, by: KeyPrint) -> Offer<'_> {
+        Offer { token, by, is_here: true }
+    }
+
     fn seq(armings: &Armings) -> u64 {
         let id = armings.events.last_id();
         id.rsplit('.').next().unwrap().parse().unwrap()
@@ -221,20 +235,29 @@ mod tests {
         keep(&store, Some(&node(1))).await;
         let (one, other) = (armings(&store), armings(&store));
         let (first, second) = (KeyPrint([1; 32]), KeyPrint([2; 32]));
-        let offer = "0".repeat(32);
-        assert_eq!(one.redeem(&node(1), &offer, first).await.unwrap(), Redemption::Refused);
+        let guess = "0".repeat(32);
+        assert_eq!(one.redeem(&node(1), offer(&guess, first)).await.unwrap(), Redemption::Refused);
         let token = one.arm(&node(1), Draft::default()).await.unwrap();
         let token = token.as_str();
-        assert_eq!(other.redeem(&node(1), &offer, first).await.unwrap(), Redemption::Refused);
+        assert_eq!(
+            other.redeem(&node(1), offer(&guess, first)).await.unwrap(),
+            Redemption::Refused
+        );
         assert_eq!(seq(&other), 0, "guessing is no event");
-        assert_eq!(one.redeem(&node(1), token, first).await.unwrap(), Redemption::Taken);
-        assert_eq!(other.redeem(&node(1), token, first).await.unwrap(), Redemption::Taken);
+        assert_eq!(one.redeem(&node(1), offer(token, first)).await.unwrap(), Redemption::Taken);
+        assert_eq!(other.redeem(&node(1), offer(token, first)).await.unwrap(), Redemption::Taken);
         for _ in 0..2 {
-            let late = other.redeem(&node(1), token, second).await.unwrap();
+            let late = other.redeem(&node(1), offer(token, second)).await.unwrap();
             assert_eq!(late, Redemption::Quarantined);
         }
+        for by in [first, second, KeyPrint([3; 32])] {
+            let shown = Offer { is_here: false, ..offer(token, by) };
+            assert_eq!(one.redeem(&node(1), shown).await.unwrap(), Redemption::Elsewhere);
+            let guessed = Offer { token: &guess, ..shown };
+            assert_eq!(one.redeem(&node(1), guessed).await.unwrap(), Redemption::Refused);
+        }
         assert_eq!((seq(&one), seq(&other)), (2, 1), "arming and redeeming; a stranger once");
-        assert_eq!(one.redeem(&node(2), token, first).await.unwrap(), Redemption::Refused);
+        assert_eq!(one.redeem(&node(2), offer(token, first)).await.unwrap(), Redemption::Refused);
     }
 
     #[tokio::test]
@@ -245,7 +268,8 @@ mod tests {
         let key = KeyPrint([1; 32]);
         let before = armings.arm(&node(1), Draft::default()).await.unwrap();
         let now = armings.arm(&node(1), Draft::default()).await.unwrap();
-        let redeem = async |token: &Token| armings.redeem(&node(1), token.as_str(), key).await;
+        let redeem =
+            async |token: &Token| armings.redeem(&node(1), offer(token.as_str(), key)).await;
         assert_eq!(redeem(&before).await.unwrap(), Redemption::Refused);
         assert_eq!(redeem(&now).await.unwrap(), Redemption::Taken);
         armings.disarm(&node(1), Draft::default()).await.unwrap();
@@ -264,7 +288,7 @@ mod tests {
                 keep(&store, Some(&node(1))).await;
                 let token = armings.arm(&node(1), Draft::default()).await.unwrap();
                 let redeem =
-                    async || armings.redeem(&node(1), token.as_str(), first).await.unwrap();
+                    async || armings.redeem(&node(1), offer(token.as_str(), first)).await.unwrap();
                 if is_redeemed {
                     assert_eq!(redeem().await, Redemption::Taken);
                 }
@@ -285,7 +309,7 @@ mod tests {
         let racing = (0..6_u8).map(|n| {
             let (armings, token) = (armings.clone(), token.clone());
             tokio::spawn(async move {
-                armings.redeem(&node(1), token.as_str(), KeyPrint([n; 32])).await
+                armings.redeem(&node(1), offer(token.as_str(), KeyPrint([n; 32]))).await
             })
         });
         let racing: Vec<_> = racing.collect();
