@@ -20,7 +20,7 @@ use hoist_api::provision::{DocumentsRequest, NodeDocuments};
 use hoist_inventory::Roster;
 use hoist_metadata::provision::KeyPrint;
 use hoist_metadata::{Document, Failed, Rendered, Secrets, SiteKey, With};
-use hoist_model::{Name, Node};
+use hoist_model::{Interface, InterfaceKind, Name, Node};
 use http::{HeaderValue, header};
 use metrics::Counter;
 use tokio::sync::Semaphore;
@@ -258,15 +258,20 @@ fn proven(asked: &DocumentsRequest) -> Option<KeyPrint> {
 }
 
 /// An address that only this node has tells it from others; behind user networking all have one.
+/// At that of its management controller, it is not the node who asks.
 fn may_be_at(roster: &Roster, node: &Node, from: IpAddr) -> bool {
-    let is_only =
-        |address: IpAddr| matches!(roster.by_ip(address).as_slice(), [only] if only.id == node.id);
-    let boots_at = roster.boot(node).and_then(|boot| boot.ip);
-    if boots_at.is_some_and(is_only) {
-        let mut own = node.spec.interfaces.iter().flat_map(|interface| &interface.addresses);
-        return own.any(|net| net.addr() == from);
+    let has = |interface: &Interface| interface.addresses.iter().any(|net| net.addr() == from);
+    let mut own = node.spec.interfaces.iter();
+    if own.any(|interface| interface.kind == InterfaceKind::Bmc && has(interface)) {
+        return false;
     }
-    !matches!(roster.by_ip(from).as_slice(), [other] if other.id != node.id)
+    let there = roster.by_ip(from);
+    let is_only = |found: &[&Arc<Node>]| matches!(found, [only] if only.id == node.id);
+    let boots_at = roster.boot(node).and_then(|boot| boot.ip);
+    if boots_at.is_some_and(|address| is_only(&roster.by_ip(address))) {
+        return is_only(&there);
+    }
+    there.is_empty() || there.iter().any(|found| found.id == node.id)
 }
 
 fn secret_layers(roster: &Roster, layers: &[Name]) -> Vec<Name> {

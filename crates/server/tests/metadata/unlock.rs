@@ -16,7 +16,7 @@ use rustls_pki_types::pem::PemObject;
 use serde_json::{Value, json};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::site::{Answer, Site, document};
+use crate::site::{Answer, Site, document, mac};
 use crate::{DOCUMENTS, ask, id, key, metric, seed, site, spec};
 
 const DOCUMENTS_PATH: &str = "/provision/v1/agent/documents";
@@ -337,6 +337,33 @@ async fn an_address_that_several_nodes_have_proves_nothing() {
     let refused = Agent::new(1, "10.0.0.1").ask(&site, n3, &token).await;
     refused.problem(403, "forbidden");
     Agent::new(1, "192.0.2.1").ask(&site, n3, &token).await.expect(200);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn only_an_address_that_is_the_nodes_alone_is_the_nodes() {
+    let site = secret_site(|_| {}).await;
+    let network =
+        |name: &str| document("Network", name, &json!({"subnets": [{"cidr": "10.9.0.0/24"}]}));
+    let with_more = |n: u32, network: &str| {
+        let mut spec = spec(n, &format!("10.0.0.{n}/8"));
+        let more = json!([
+            {"name": "bmc", "kind": "bmc", "mac": mac(n + 100), "addresses": [format!("172.16.0.{n}/16")]},
+            {"name": "nat", "mac": mac(n + 110), "network": network, "addresses": ["10.9.0.15/24"]},
+            {"name": "hsn", "kind": "hsn", "mac": mac(n + 120), "addresses": [format!("172.17.0.{n}/16")]},
+        ]);
+        let interfaces = spec["interfaces"].as_array_mut().expect("interfaces");
+        interfaces.extend(more.as_array().expect("a list").iter().cloned());
+        document("Node", &format!("n{n}"), &spec)
+    };
+    site.apply(&[network("a"), network("b"), with_more(1, "a"), with_more(2, "b")]).await;
+    let (n1, token) = (id(&site, "n1").await, arm(&site, "n1").await);
+    for address in ["172.16.0.1", "10.9.0.15", "172.17.0.2", "172.16.0.2"] {
+        Agent::new(1, address).ask(&site, n1, &token).await.problem(403, "forbidden");
+    }
+    for address in ["172.17.0.1", "10.0.0.1"] {
+        Agent::new(1, address).ask(&site, n1, &token).await.expect(200);
+    }
     site.stop().await;
 }
 
