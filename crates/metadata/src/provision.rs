@@ -58,6 +58,9 @@ pub struct Arming {
     /// Of the node, when it was armed.
     pub generation: u64,
     nonce: [u8; NONCE_BYTES],
+    /// The fingerprint of the site's key that its token was made with.
+    #[serde(default)]
+    site_key: String,
     pub since: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redeemed: Option<Redeemed>,
@@ -91,8 +94,20 @@ pub enum Verdict {
 
 impl Arming {
     /// `nonce` is random: two armings of one generation have different tokens.
-    pub fn new(node: NodeId, generation: u64, nonce: [u8; NONCE_BYTES], since: Timestamp) -> Self {
-        Self { node, generation, nonce, since, redeemed: None, quarantined: Vec::new() }
+    pub fn new(
+        site: &SiteKey,
+        node: NodeId,
+        generation: u64,
+        nonce: [u8; NONCE_BYTES],
+        since: Timestamp,
+    ) -> Self {
+        let site_key = site.fingerprint();
+        Self { node, generation, nonce, site_key, since, redeemed: None, quarantined: Vec::new() }
+    }
+
+    /// Whether its token is refused, because the node was renewed or the site has another key.
+    pub fn is_outdated(&self, site: &SiteKey, generation: u64) -> bool {
+        self.generation != generation || self.site_key != site.fingerprint()
     }
 
     pub fn token(&self, key: &SiteKey) -> Token {
@@ -174,7 +189,7 @@ mod tests {
     }
 
     fn armed() -> Arming {
-        Arming::new(NODE, 2, [9; NONCE_BYTES], NOW)
+        Arming::new(&key(), NODE, 2, [9; NONCE_BYTES], NOW)
     }
 
     fn print(n: u8) -> KeyPrint {
@@ -218,10 +233,20 @@ mod tests {
         assert!(!refused(2, right.as_str()));
         assert!(refused(3, right.as_str()), "the node was provisioned anew since");
         assert!(refused(2, key().seed(NODE, 2).as_str()), "the one on the command line");
-        let earlier = Arming::new(NODE, 2, [8; NONCE_BYTES], NOW);
+        let earlier = Arming::new(&key(), NODE, 2, [8; NONCE_BYTES], NOW);
         assert!(refused(2, earlier.token(&key()).as_str()), "of an arming before");
         let other = Arming { node: NodeId::from_bits(6), ..armed() };
         assert!(refused(2, other.token(&key()).as_str()), "of another node");
+    }
+
+    #[test]
+    fn an_arming_is_outdated_when_its_token_is_refused() {
+        let (arming, other) = (armed(), SiteKey::new(&[2; KEY_BYTES]));
+        let token = arming.token(&key());
+        for (site, generation) in [(key(), 2), (key(), 3), (other.clone(), 2), (other, 3)] {
+            let verdict = arming.redeem(&site, generation, token.as_str(), print(1), NOW);
+            assert_eq!(arming.is_outdated(&site, generation), verdict == Verdict::Refused);
+        }
     }
 
     #[test]

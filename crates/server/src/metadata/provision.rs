@@ -67,7 +67,7 @@ impl Armings {
     pub async fn arm(&self, node: &Node, by: Draft) -> Result<Token, AuditError> {
         let mut nonce = [0; NONCE_BYTES];
         aws_lc_rs::rand::fill(&mut nonce).expect("the operating system gives random bytes");
-        let arming = Arming::new(node.id, node.generation, nonce, self.clock.now());
+        let arming = Arming::new(&self.key, node.id, node.generation, nonce, self.clock.now());
         // A node that was removed elsewhere must not leave an arming behind.
         let Some(unchanged) = self.unchanged(node).await? else {
             let key = ResourceKey::Node(node.id).to_key();

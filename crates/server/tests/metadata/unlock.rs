@@ -426,6 +426,24 @@ async fn without_the_store_nothing_is_handed_out() {
 }
 
 #[tokio::test]
+async fn what_another_key_was_used_for_is_shown_as_outdated() {
+    let site = secret_site(|_| {}).await;
+    let (n1, token) = (id(&site, "n1").await, arm(&site, "n1").await);
+    let outdated = async |site: &Site| {
+        let listed = site.get("/provision/v1/armings").await.expect(200).json();
+        listed["items"][0]["outdated"].clone()
+    };
+    assert_eq!(outdated(&site).await, false);
+    fs_err::write(site.data_dir().join("ca/site.key"), [9; 32]).expect("another key");
+    let site = site.restart().await;
+    Agent::new(1, "10.0.0.1").ask(&site, n1, &token).await.problem(403, "forbidden");
+    assert_eq!(outdated(&site).await, true);
+    arm(&site, "n1").await;
+    assert_eq!(outdated(&site).await, false);
+    site.stop().await;
+}
+
+#[tokio::test]
 async fn what_was_made_for_an_earlier_generation_is_refused() {
     let site = secret_site(|_| {}).await;
     let (n1, before, token) = (id(&site, "n1").await, seed(&site, 1).await, arm(&site, "n1").await);
