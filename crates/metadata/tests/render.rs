@@ -218,6 +218,7 @@ impl Resolve for Vault {
     fn resolve(&self, secret: &Secret) -> Result<String, String> {
         match secret {
             Secret::File(path) if path == "db" => Ok("hunter2".to_owned()),
+            Secret::File(path) if path.contains('{') => Ok(format!("hunter2{path}")),
             _ => Err("it is not there".to_owned()),
         }
     }
@@ -262,6 +263,29 @@ fn secrets_are_left_out_hidden_or_told_as_the_caller_may_know() {
     let told = rendered(&missing, "n1", with(Secrets::Resolve(&Vault)));
     assert_eq!(yaml(&told, Document::UserData), json!({ "a": 1 }));
     assert_eq!((told.failed[0].layer.as_str(), told.failed[0].at.as_str()), ("bad", "user_data.b"));
+}
+
+#[test]
+fn a_secret_is_no_template_of_the_client() {
+    let told = |syntax: &str, of: &str| {
+        let spec = json!({
+            "selector": "*", "client_templates": true, "meta_data": { "m": "x" },
+            of: { "users": [{ "passwd": { "secret": { "file": syntax } } }] },
+        });
+        let roster = site(vec![layer("site", spec)]);
+        rendered(&roster, "n1", With { secrets: Secrets::Resolve(&Vault), ..LEAVE_OUT })
+    };
+    for of in ["user_data", "vendor_data"] {
+        for syntax in ["{{", "{%", "{#"] {
+            let found = told(syntax, of);
+            let failed = &found.failed[0];
+            assert_eq!(failed.at, format!("{of}.users[0].passwd"));
+            assert_eq!(failed.reason, "the secret has template syntax in it");
+            assert!(!format!("{found:?}").contains("hunter2"), "{found:?}");
+        }
+        assert_eq!(told("{", of).failed, []);
+    }
+    assert_eq!(told("{{", "meta_data").failed, [], "no client has templates there");
 }
 
 #[test]
