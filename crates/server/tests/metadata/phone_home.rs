@@ -118,3 +118,22 @@ async fn a_report_from_elsewhere_or_of_before_changes_nothing() {
     assert!(ask(&site, &script).await.expect(200).text().contains("http://k/install"));
     site.stop().await;
 }
+
+/// The token stands in a script that everybody can ask for.
+#[tokio::test]
+async fn reports_from_elsewhere_do_not_keep_a_node_from_ending_its_installation() {
+    let site = site(|_| {}).await;
+    let spec = json!({"selector": "*", "kernel": "http://k/install", "mode": "install"});
+    site.apply(&[document("BootConfig", "live", &spec)]).await;
+    let n1 = path(&site, "n1").await;
+    let from = |address: &str| {
+        let report = json!({"hostname": "n1"});
+        site.ask_as_nobody("POST", &n1).header("x-forwarded-for", address).json(&report).send()
+    };
+    from("192.0.2.7").await.expect(200);
+    from("192.0.2.7").await.expect(429);
+    from("10.0.0.1").await.expect(200);
+    let state = site.get("/boot/v2/state/n1").await.expect(200).json();
+    assert_eq!(state["doing"], "disk", "{state}");
+    site.stop().await;
+}
