@@ -263,10 +263,10 @@ fn may_be_at(roster: &Roster, node: &Node, from: IpAddr) -> bool {
         |address: IpAddr| matches!(roster.by_ip(address).as_slice(), [only] if only.id == node.id);
     let boots_at = roster.boot(node).and_then(|boot| boot.ip);
     if boots_at.is_some_and(is_only) {
-        let mut own = node.spec.interfaces.iter().flat_map(|interface| &interface.addresses);
-        return own.any(|net| net.addr() == from);
+        return node.spec.own_addresses().any(|address| address == from);
     }
-    !matches!(roster.by_ip(from).as_slice(), [other] if other.id != node.id)
+    !node.spec.has_bmc_at(from)
+        && !matches!(roster.by_ip(from).as_slice(), [other] if other.id != node.id)
 }
 
 fn secret_layers(roster: &Roster, layers: &[Name]) -> Vec<Name> {
