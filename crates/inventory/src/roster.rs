@@ -282,6 +282,13 @@ impl Roster {
         found
     }
 
+    /// Every node that speaks from the address itself.
+    pub fn speaking_from(&self, ip: IpAddr) -> Vec<&Arc<Node>> {
+        let mut found = self.by_ip(ip);
+        found.retain(|node| node.spec.own_addresses().any(|own| own == ip));
+        found
+    }
+
     /// The SMBIOS system UUID, without case.
     pub fn by_uuid(&self, uuid: &str) -> Option<&Arc<Node>> {
         self.lookup(self.base.by_uuid(uuid), || self.overlay.by_uuid(uuid))

@@ -337,6 +337,20 @@ impl NodeSpec {
         }
     }
 
+    /// Where the node itself speaks from: its management controller is another machine.
+    pub fn own_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses(|kind| kind != InterfaceKind::Bmc)
+    }
+
+    pub fn has_bmc_at(&self, address: IpAddr) -> bool {
+        self.addresses(|kind| kind == InterfaceKind::Bmc).any(|one| one == address)
+    }
+
+    fn addresses(&self, of: impl Fn(InterfaceKind) -> bool) -> impl Iterator<Item = IpAddr> {
+        let interfaces = self.interfaces.iter().filter(move |interface| of(interface.kind));
+        interfaces.flat_map(|interface| &interface.addresses).map(IpNet::addr)
+    }
+
     /// Everything wrong with this spec by itself. Clashes with other nodes are the roster's business.
     pub fn check(&self) -> Vec<Fault> {
         let mut faults = Vec::new();

@@ -67,9 +67,9 @@ pub(super) async fn user_data(
     Ok(([(header::CONTENT_TYPE, YAML)], format!("#cloud-config\n{yaml}")).into_response())
 }
 
-/// The only node with the address; a disabled one gets nothing.
+/// The only node that speaks from the address; a disabled one gets nothing.
 pub(super) fn asking(roster: &Roster, address: IpAddr) -> Result<Option<&Node>, Failure> {
-    let found = roster.by_ip(address);
+    let found = roster.speaking_from(address);
     let [node] = found.as_slice() else { return Ok(None) };
     if !node.spec.enabled {
         let detail = format!("{}: this host is disabled", host_name(node));

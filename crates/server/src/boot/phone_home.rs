@@ -99,7 +99,7 @@ fn form_members(body: &[u8]) -> Map<String, Value> {
 }
 
 /// Whether what is said may change what the node boots.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Word {
     Counts,
     /// It is kept, and that is all.
@@ -117,9 +117,15 @@ impl Boot {
         mode(node, standing, choice.as_ref()) == BootMode::Install
     }
 
-    /// Nodes report once in a while.
+    /// For a report that is told and nothing more.
     pub(crate) fn may_report(&self, node: NodeId) -> Result<(), Failure> {
-        if self.reports.is_too_soon(node, Instant::now()) {
+        self.may_say(node, Word::IsNoted)
+    }
+
+    /// Nodes report once in a while. What is only noted may come from anybody, and must not keep the
+    /// node from saying what counts.
+    fn may_say(&self, node: NodeId, word: Word) -> Result<(), Failure> {
+        if self.reports.is_too_soon((node, word), Instant::now()) {
             return Err(Failure::new(Code::TooManyRequests, "you report too often"));
         }
         Ok(())
@@ -134,7 +140,7 @@ impl Boot {
         word: Word,
         audit: &AuditContext,
     ) -> Result<(), Failure> {
-        self.may_report(node.id)?;
+        self.may_say(node.id, word)?;
         let roster = self.registry.roster();
         let installed = word == Word::Counts && self.is_installing(&roster, node);
         if !installed && bss::own_record(&roster, node, None).is_none() {
@@ -153,7 +159,7 @@ impl Boot {
         // One node, and it cannot say how many it means.
         let terms = Terms { no_brake: true, ..Terms::default() };
         if let Err(error) = self.registry.write(terms, &committer, draft).await {
-            self.reports.forget(node.id);
+            self.reports.forget((node.id, word));
             return Err(error.into());
         }
         self.one_boots.written(&settled);
@@ -163,25 +169,25 @@ impl Boot {
 
 /// When each node last reported: nobody gives a token here, so nobody may write without end.
 #[derive(Debug, Default)]
-pub(super) struct Reports(Mutex<HashMap<NodeId, Instant>>);
+pub(super) struct Reports(Mutex<HashMap<(NodeId, Word), Instant>>);
 
 impl Reports {
-    fn is_too_soon(&self, node: NodeId, now: Instant) -> bool {
+    fn is_too_soon(&self, report: (NodeId, Word), now: Instant) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let recent = |at: &Instant| now.duration_since(*at) < REPORT_EVERY;
-        if last.get(&node).is_some_and(recent) {
+        if last.get(&report).is_some_and(recent) {
             return true;
         }
         if last.len() >= MAX_REPORTERS {
             last.retain(|_, at| recent(at));
         }
-        last.insert(node, now);
+        last.insert(report, now);
         false
     }
 
     /// What was not written may be tried again at once.
-    fn forget(&self, node: NodeId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&node);
+    fn forget(&self, report: (NodeId, Word)) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&report);
     }
 }
 
@@ -204,7 +210,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_node_reports_once_in_a_while_and_memory_is_bounded() {
         let reports = Reports::default();
-        let node = |n: u128| NodeId::from_bits(n);
+        let node = |n: u128| (NodeId::from_bits(n), Word::Counts);
         assert!(!reports.is_too_soon(node(1), Instant::now()));
         assert!(reports.is_too_soon(node(1), Instant::now()));
         assert!(!reports.is_too_soon(node(2), Instant::now()));

@@ -20,7 +20,7 @@ use hoist_api::provision::{DocumentsRequest, NodeDocuments};
 use hoist_inventory::Roster;
 use hoist_metadata::provision::KeyPrint;
 use hoist_metadata::{Document, Failed, Rendered, Secrets, SiteKey, With};
-use hoist_model::{Interface, InterfaceKind, Name, Node};
+use hoist_model::{Name, Node};
 use http::{HeaderValue, header};
 use metrics::Counter;
 use tokio::sync::Semaphore;
@@ -260,9 +260,7 @@ fn proven(asked: &DocumentsRequest) -> Option<KeyPrint> {
 /// An address that only this node has tells it from others; behind user networking all have one.
 /// At that of its management controller, it is not the node who asks.
 fn may_be_at(roster: &Roster, node: &Node, from: IpAddr) -> bool {
-    let has = |interface: &Interface| interface.addresses.iter().any(|net| net.addr() == from);
-    let mut own = node.spec.interfaces.iter();
-    if own.any(|interface| interface.kind == InterfaceKind::Bmc && has(interface)) {
+    if node.spec.has_bmc_at(from) {
         return false;
     }
     let there = roster.by_ip(from);

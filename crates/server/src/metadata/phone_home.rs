@@ -70,8 +70,12 @@ fn is_of_another(roster: &Roster, node: &Node, from: IpAddr) -> bool {
 }
 
 fn word_of(node: &Node, report: &PhoneHome, from: IpAddr) -> Word {
-    let mut own = node.spec.interfaces.iter().flat_map(|interface| &interface.addresses).peekable();
-    let from_home = own.peek().is_none() || own.any(|net| net.addr() == from);
+    let mut own = node.spec.own_addresses().peekable();
+    let from_home = if own.peek().is_some() {
+        own.any(|address| address == from)
+    } else {
+        !node.spec.has_bmc_at(from)
+    };
     let instance = report.instance_id.as_str();
     let is_present = instance.is_empty() || instance == hoist_metadata::instance_id(node);
     if from_home && is_present { Word::Counts } else { Word::IsNoted }

@@ -158,9 +158,9 @@ pub(super) fn with_token<'r>(
     }
 }
 
-/// The only node with the address.
+/// The only node that speaks from the address.
 pub(super) fn with_address(roster: &Roster, address: IpAddr) -> Asking<'_> {
-    match roster.by_ip(address).as_slice() {
+    match roster.speaking_from(address).as_slice() {
         [node] if node.spec.enabled => Asking::Node(node),
         [] | [_] => Asking::Nobody,
         _ => Asking::Several,

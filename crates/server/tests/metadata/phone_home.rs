@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::site::{Site, document, mac};
-use crate::{ask, id, key, site};
+use crate::{ask, ask_from, id, key, site};
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
@@ -116,5 +116,58 @@ async fn a_report_from_elsewhere_or_of_before_changes_nothing() {
     told.json(&report).send().await.expect(200);
     let script = format!("/boot/v1/bootscript?mac={}", mac(2));
     assert!(ask(&site, &script).await.expect(200).text().contains("http://k/install"));
+    site.stop().await;
+}
+
+/// The token stands in a script that everybody can ask for.
+#[tokio::test]
+async fn reports_from_elsewhere_do_not_keep_a_node_from_ending_its_installation() {
+    let site = site(|_| {}).await;
+    let spec = json!({"selector": "*", "kernel": "http://k/install", "mode": "install"});
+    site.apply(&[document("BootConfig", "live", &spec)]).await;
+    let n1 = path(&site, "n1").await;
+    let from = |address: &str| {
+        let report = json!({"hostname": "n1"});
+        site.ask_as_nobody("POST", &n1).header("x-forwarded-for", address).json(&report).send()
+    };
+    from("192.0.2.7").await.expect(200);
+    from("192.0.2.7").await.expect(429);
+    from("10.0.0.1").await.expect(200);
+    let state = site.get("/boot/v2/state/n1").await.expect(200).json();
+    assert_eq!(state["doing"], "disk", "{state}");
+    site.stop().await;
+}
+
+/// It is a machine of its own, and often an old one.
+#[tokio::test]
+async fn a_management_controller_is_not_its_node() {
+    let site = site(|_| {}).await;
+    let install = json!({"selector": "*", "kernel": "http://k/install", "mode": "install"});
+    let bmc = |n: u32| {
+        let address = format!("10.1.0.{n}/8");
+        json!({"name": "bmc", "kind": "bmc", "mac": mac(n + 100), "addresses": [address]})
+    };
+    let eth = json!({"name": "eth0", "mac": mac(1), "addresses": ["10.0.0.1/8"]});
+    // Of the second one nothing else is known.
+    let bare = json!({"name": "eth0", "mac": mac(2)});
+    site.apply(&[
+        document("BootConfig", "live", &install),
+        document("Node", "n1", &json!({"interfaces": [eth, bmc(1)]})),
+        document("Node", "n2", &json!({"interfaces": [bare, bmc(2)]})),
+    ])
+    .await;
+    for n in [1, 2] {
+        let from = format!("10.1.0.{n}");
+        let held = ask_from(&site, &from, "/meta/v1/seed/meta-data").await;
+        held.problem(503, "held");
+        let own = path(&site, &format!("n{n}")).await;
+        let told = site.ask_as_nobody("POST", &own).header("x-forwarded-for", &from);
+        told.json(&json!({"hostname": "n"})).send().await.expect(200);
+        let told = site.ask_as_nobody("POST", "/phone-home").header("x-forwarded-for", &from);
+        told.json(&json!({"hostname": "n"})).send().await.expect(404);
+        let state = site.get(&format!("/boot/v2/state/n{n}")).await.expect(200).json();
+        assert_eq!(state["doing"], "install", "{state}");
+    }
+    ask_from(&site, "10.0.0.1", "/meta/v1/seed/meta-data").await.expect(200);
     site.stop().await;
 }
