@@ -431,6 +431,14 @@ fn the_tree_of_openchami_is_there_when_it_is_asked_for() {
     let groups = json!({ "gpu": { "Description": "with GPUs", "driver": "n1" }, "web": { "Description": "" } });
     assert_eq!(v1["vendor_data"]["groups"], groups);
     assert_eq!(v1["vendor_data"]["cluster_name"], "demo");
+
+    let interface =
+        json!({ "name": "eth0", "mac": "02:00:00:00:00:06", "addresses": ["fd00::5/64"] });
+    let six = resource("Node", "n6", json!({ "interfaces": [interface] }));
+    let roster = after(&roster, vec![six], vec![]);
+    let meta = yaml(&rendered(&roster, "n6", LEAVE_OUT), Document::MetaData);
+    assert_eq!(meta["hoist"]["ip"], "fd00::5");
+    assert_eq!(meta["instance_data"]["v1"]["local_ipv4"], Value::Null);
 }
 
 fn made(renderer: &Renderer, roster: &Arc<Roster>, node: &str) -> Made {
