@@ -103,7 +103,7 @@ fn a_layer_says_nothing_that_cloud_init_would_read_as_something_else() {
             "site.yaml:7:8: MetadataLayer a: `{value}` without quotes is not the same for all \
              readers of YAML; {remedy}"
         );
-        assert_eq!(errors(&layer(value)), [expected.clone()]);
+        assert_eq!(errors(&layer(value)), [expected]);
         let alone = cloud_config("site.yaml", &format!("#cloud-config\nx: {value}\n")).unwrap_err();
         assert!(alone[0].to_string().starts_with("site.yaml:2:4: `"), "{alone:?}");
         let node = format!("api: hoist/v1\nkind: Node\nname: n\nspec: {{data: {{x: {value}}}}}\n");
