@@ -31,8 +31,6 @@ pub struct SeedRef {
 pub enum SeedKind {
     /// Fetched over HTTP.
     NoCloud,
-    /// On a disk of the node.
-    ConfigDrive,
     /// It has none.
     None,
 }
