@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use crate::Roster;
 
-pub use filter::{Columns, EndpointFilter, FilterError, InterfaceFilter, NodeFilter};
+pub use filter::{Columns, EndpointFilter, FilterError, InterfaceFilter, NodeFilter, negation};
 pub use words::LISTS;
 
 /// Longest id looked at; nothing longer has one.

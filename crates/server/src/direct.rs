@@ -75,14 +75,15 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// All of that name that are text.
+    /// All of that name; what is not text is empty.
     pub fn all(self, name: &HeaderName) -> Vec<&'a str> {
         match self {
             Self::Map(map) => {
-                map.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect()
+                map.get_all(name).iter().map(|value| value.to_str().unwrap_or_default()).collect()
             }
             Self::Lines(lines) => {
-                lines.iter().filter(|line| is_named(line, name)).filter_map(text).collect()
+                let named = lines.iter().filter(|line| is_named(line, name));
+                named.map(|line| text(line).unwrap_or_default()).collect()
             }
         }
     }

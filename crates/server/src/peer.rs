@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
@@ -41,6 +41,9 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Proxies(Vec<IpNet>);
 
+/// In the place of an address that cannot be told.
+const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
 /// Longest request id we take from a client.
 const MAX_REQUEST_ID: usize = 64;
 
@@ -59,7 +62,8 @@ impl FromIterator<IpNet> for Proxies {
 
 impl Proxies {
     /// The address of who really asks: the last one in `X-Forwarded-For` that is not a proxy of
-    /// ours, as long as every one behind it is.
+    /// ours, as long as every one behind it is. One that is no address is nobody's: what is the
+    /// proxy's own must not be given to whoever asks through it.
     pub fn client<'a>(&self, peer: &Peer, fields: impl Into<Fields<'a>>) -> IpAddr {
         let mut client = peer.addr.ip().to_canonical();
         if self.0.is_empty() {
@@ -68,9 +72,8 @@ impl Proxies {
         let lines = fields.into().all(&FORWARDED_FOR);
         let mut named = lines.iter().rev().flat_map(|line| line.rsplit(','));
         while self.0.iter().any(|network| network.contains(&client)) {
-            let Some(Ok(before)) = named.next().map(|text| text.trim().parse::<IpAddr>()) else {
-                break;
-            };
+            let Some(before) = named.next() else { break };
+            let Ok(before) = before.trim().parse::<IpAddr>() else { return NOBODY };
             client = before.to_canonical();
         }
         client
@@ -160,7 +163,8 @@ mod tests {
         let client = |proxies: &Proxies, peer: &str, lines: &[&str]| {
             let addr = SocketAddr::new(peer.parse().unwrap(), 1);
             let peer = Peer { addr, secure: false, certificates: [].into() };
-            let lines = lines.iter().map(|line| (FORWARDED_FOR, line.parse().unwrap()));
+            let value = |line: &&str| HeaderValue::from_bytes(line.as_bytes()).unwrap();
+            let lines = lines.iter().map(|line| (FORWARDED_FOR, value(line)));
             proxies.client(&peer, &lines.collect::<http::HeaderMap>()).to_string()
         };
         for (peer, lines, expected) in [
@@ -172,7 +176,14 @@ mod tests {
             ("10.0.0.9", &["203.0.113.5", "192.0.2.1"], "192.0.2.1"),
             // Through two of ours.
             ("10.0.0.9", &["192.0.2.1, 10.0.0.8"], "192.0.2.1"),
-            ("10.0.0.9", &["who knows"], "10.0.0.9"),
+            ("10.0.0.9", &["who knows"], "0.0.0.0"),
+            ("10.0.0.9", &["192.0.2.1", "who knows"], "0.0.0.0"),
+            ("10.0.0.9", &["192.0.2.1, who knows, 10.0.0.8"], "0.0.0.0"),
+            ("10.0.0.9", &["192.0.2.1:80"], "0.0.0.0"),
+            ("10.0.0.9", &[""], "0.0.0.0"),
+            ("10.0.0.9", &["192.0.2.1", "\u{e9}"], "0.0.0.0"),
+            // What strangers say does not count, whatever it is.
+            ("192.0.2.77", &["who knows"], "192.0.2.77"),
             ("10.0.0.9", &[], "10.0.0.9"),
             ("192.0.2.77", &["192.0.2.1"], "192.0.2.77"),
         ] {

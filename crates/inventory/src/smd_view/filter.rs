@@ -25,6 +25,8 @@ pub enum FilterError {
     Value { name: String, value: String, wanted: String },
     #[error("`{name}` may be given once only; ask for one group or partition at a time")]
     Twice { name: &'static str },
+    #[error("`!` does not negate `{name}`; give the values that are wanted")]
+    Negated { name: String },
 }
 
 /// Which nodes: of components, memberships and component endpoints.
@@ -49,6 +51,10 @@ pub struct NodeFilter {
     partition: Option<Wanted<Name>>,
     columns: Columns,
 }
+
+/// Filters of nodes and of sets in which `!` means nothing.
+const NOT_NEGATED: [&str; 8] =
+    ["nid_start", "nid_end", "group", "partition", "stateonly", "flagonly", "roleonly", "nidonly"];
 
 /// Which members of a component are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -122,6 +128,9 @@ impl NodeFilter {
             Some(value) => (true, value),
             None => (false, given),
         };
+        if negated && NOT_NEGATED.contains(&name) {
+            return Err(negation(name));
+        }
         let word = |list: &[&'static str]| {
             words::find(list, value).ok_or_else(|| bad(name, given, &one_of(list)))
         };
@@ -308,6 +317,17 @@ impl<T: Hash + Eq> Lookup<T> {
 }
 
 impl InterfaceFilter {
+    const NAMES: [&str; 8] = [
+        "id",
+        "macaddress",
+        "ipaddress",
+        "network",
+        "componentid",
+        "type",
+        "olderthan",
+        "newerthan",
+    ];
+
     pub fn parse<N, V>(query: impl IntoIterator<Item = (N, V)>) -> Result<Self, FilterError>
     where
         N: AsRef<str>,
@@ -321,7 +341,12 @@ impl InterfaceFilter {
     }
 
     fn add(&mut self, name: &str, value: &str) -> Result<(), FilterError> {
-        match name.to_ascii_lowercase().as_str() {
+        let name = name.to_ascii_lowercase();
+        let name = name.as_str();
+        if value.starts_with('!') && Self::NAMES.contains(&name) {
+            return Err(negation(name));
+        }
+        match name {
             "id" | "macaddress" => self.macs.add(value.parse().ok()),
             "ipaddress" => self.ips.add(value.trim().parse().ok()),
             "network" => self.networks.add(value.trim().parse().ok()),
@@ -472,6 +497,11 @@ fn bad(name: &str, value: &str, wanted: &str) -> FilterError {
         value: value.chars().take(MAX_QUOTE).collect(),
         wanted: wanted.to_owned(),
     }
+}
+
+/// The answer to a `!` where it means nothing.
+pub fn negation(name: &str) -> FilterError {
+    FilterError::Negated { name: name.to_owned() }
 }
 
 fn one_of(list: &[&str]) -> String {

@@ -391,7 +391,7 @@ fn a_value_that_means_nothing_is_refused_with_what_would() {
         ("locked", ""),
         ("nid", "-1"),
         ("nid_start", "x"),
-        ("group", "!compute"),
+        ("group", "a compute"),
         ("partition", "p 1"),
         ("stateonly", "perhaps"),
     ] {
@@ -404,6 +404,14 @@ fn a_value_that_means_nothing_is_refused_with_what_would() {
     }
     for (name, value) in [("type", "kettle"), ("OlderThan", "yesterday"), ("NewerThan", "")] {
         assert!(interfaces(&site, &[(name, value)]).is_err(), "{name}");
+    }
+    for name in ["group", "partition", "nid_start", "nid_end", "StateOnly"] {
+        let error = components(&site, &[(name, "!1")]).unwrap_err().to_string();
+        assert!(error.starts_with("`!` does not negate"), "{error}");
+    }
+    for name in ["id", "MACAddress", "IPAddress", "Network", "ComponentID", "Type", "OlderThan"] {
+        let error = interfaces(&site, &[(name, "!spare")]).unwrap_err().to_string();
+        assert!(error.starts_with("`!` does not negate"), "{error}");
     }
     let long = "x".repeat(10_000);
     assert!(components(&site, &[("type", &long)]).unwrap_err().to_string().len() < 200);

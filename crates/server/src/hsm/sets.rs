@@ -26,7 +26,7 @@ pub(super) async fn groups(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let named = Named::parse(&uri, "group");
+    let named = Named::parse(&uri, "group")?;
     let make = move |seen: &Seen<'_>| {
         let mut found = seen.groups();
         found.retain(|group| named.fits(&group.label));
@@ -76,7 +76,7 @@ pub(super) async fn partitions(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let named = Named::parse(&uri, "partition");
+    let named = Named::parse(&uri, "partition")?;
     let make = move |seen: &Seen<'_>| {
         let mut found = seen.partitions();
         found.retain(|partition| named.fits(&partition.name));
@@ -206,10 +206,13 @@ struct Named {
 }
 
 impl Named {
-    fn parse(uri: &Uri, parameter: &str) -> Self {
+    fn parse(uri: &Uri, parameter: &str) -> Result<Self, Failure> {
         let named = pairs(uri).filter(|(name, _)| name == parameter);
-        let wanted = named.map(|(_, value)| value.to_ascii_lowercase()).collect();
-        Self { wanted, tagged: pairs(uri).any(|(name, _)| name == "tag") }
+        let wanted: Vec<_> = named.map(|(_, value)| value.to_ascii_lowercase()).collect();
+        if wanted.iter().any(|value| value.starts_with('!')) {
+            return Err(smd_view::negation(parameter).into());
+        }
+        Ok(Self { wanted, tagged: pairs(uri).any(|(name, _)| name == "tag") })
     }
 
     fn fits(&self, name: &str) -> bool {

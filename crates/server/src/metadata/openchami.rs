@@ -2,22 +2,27 @@
 //! writes becomes metadata layers, whose names begin with `ochami-`; what cannot be said in a layer
 //! is refused rather than taken and dropped.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
-use hoist_inventory::registry::Terms;
+use hoist_inventory::registry::{Terms, WriteError};
 use hoist_inventory::{Roster, plan::Draft};
+use hoist_metadata::{Document, Mode, Secrets, With};
 use hoist_model::document::cloud_config;
 use hoist_model::metadata_layer::{Part, PartOf, PartType};
-use hoist_model::{Kind, MetadataLayer, MetadataLayerSpec, Name, Node, Selector};
+use hoist_model::selector::Level;
+use hoist_model::{GroupName, Kind, MetadataLayerSpec, Name, Node, Secret, Selector};
 use http::{HeaderMap, StatusCode, header};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::seed::{Asking, with_address};
+use super::render::{TOKEN, without};
+use super::seed::{Asking, TEXT, with_address};
 use super::{Metadata, OPEN};
 use crate::auth::AuditContext;
 use crate::boot::phone_home::{MAX_REPORT, read};
@@ -26,6 +31,7 @@ use crate::failure::Failure;
 use crate::inventory::no_such_node;
 use crate::peer::Peer;
 use crate::route::{Plane, Route};
+use crate::secret;
 
 const READ: Plane = Plane::Admin { context: Context::Metadata, verb: Verb::Read };
 const WRITE: Plane = Plane::Admin { context: Context::Metadata, verb: Verb::Write };
@@ -204,31 +210,42 @@ async fn post_defaults(
     audit: AuditContext,
     Json(given): Json<ClusterDefaults>,
 ) -> Result<Response, Failure> {
-    let roster = metadata.boot.registry.roster();
-    let before = roster.metadata_layer(DEFAULTS).map(|layer| layer.spec.clone());
-    let mut spec = before.unwrap_or_default();
+    let layer = name(DEFAULTS)?;
+    let put = |draft: &mut Draft<'_>| {
+        let before = draft.roster().metadata_layer(DEFAULTS).map(|layer| layer.spec.clone());
+        let spec = with_defaults(before.unwrap_or_default(), &given)?;
+        put_layer(draft, &layer, spec)
+    };
+    metadata.write(&audit, put).await?;
+    Ok(StatusCode::CREATED.into_response())
+}
+
+/// What is empty stays as it is.
+fn with_defaults(
+    mut spec: MetadataLayerSpec,
+    given: &ClusterDefaults,
+) -> Result<MetadataLayerSpec, Failure> {
     spec.selector = Some(selector("*")?);
     spec.openchami = Some(true);
     let said = [
-        given.cloud_provider,
-        given.region,
-        given.availability_zone,
-        given.cluster_name,
-        given.base_url,
+        &given.cloud_provider,
+        &given.region,
+        &given.availability_zone,
+        &given.cluster_name,
+        &given.base_url,
     ];
     say(&mut spec.meta_data, said);
     if !given.short_name.is_empty() {
-        spec.meta_data.insert(SHORT_NAME.to_owned(), given.short_name.into());
+        spec.meta_data.insert(SHORT_NAME.to_owned(), given.short_name.as_str().into());
     }
     if given.nid_length != 0 {
         spec.meta_data.insert(LENGTH.to_owned(), given.nid_length.into());
     }
     if !given.public_keys.is_empty() {
-        spec.public_keys = given.public_keys;
+        spec.public_keys.clone_from(&given.public_keys);
     }
     spec.hostname = host_names(&spec)?;
-    metadata.put(&audit, name(DEFAULTS)?, spec).await?;
-    Ok(StatusCode::CREATED.into_response())
+    Ok(spec)
 }
 
 fn nid_length(spec: &MetadataLayerSpec) -> usize {
@@ -269,17 +286,18 @@ fn host_names(spec: &MetadataLayerSpec) -> Result<Option<String>, Failure> {
 }
 
 /// In the order of [`SAID`]; what is empty stays as it is.
-fn say(meta_data: &mut Map<String, Value>, said: impl IntoIterator<Item = String>) {
+fn say<'s>(meta_data: &mut Map<String, Value>, said: impl IntoIterator<Item = &'s String>) {
     for (key, value) in SAID.iter().zip(said).filter(|(_, value)| !value.is_empty()) {
-        meta_data.insert((*key).to_owned(), value.into());
+        meta_data.insert((*key).to_owned(), value.as_str().into());
     }
 }
 
 async fn list_groups(State(metadata): State<Metadata>) -> Json<Map<String, Value>> {
     let roster = metadata.boot.registry.roster();
     let groups = roster.metadata_layers().filter_map(|layer| {
-        let name = layer.name.as_str().strip_prefix(GROUP)?;
-        Some((name.to_owned(), json!(group_of(name, layer))))
+        let name = group_in(&layer.spec).filter(|name| layer_name(name) == layer.name)?;
+        let group = group_of(&name, &layer.spec);
+        Some((name.as_str().to_owned(), json!(group)))
     });
     Json(groups.collect())
 }
@@ -289,8 +307,9 @@ async fn get_group(
     Path(name): Path<String>,
 ) -> Result<Json<OchamiGroup>, Failure> {
     let roster = metadata.boot.registry.roster();
-    let layer = group_layer(&roster, &name).ok_or_else(|| nothing_said(&name))?;
-    Ok(Json(group_of(&name, layer)))
+    let group = name.parse().map_err(|_| nothing_said(&name))?;
+    let spec = said_of(&roster, &group).ok_or_else(|| nothing_said(&name))?;
+    Ok(Json(group_of(&group, spec)))
 }
 
 async fn post_group(
@@ -298,12 +317,7 @@ async fn post_group(
     audit: AuditContext,
     Json(group): Json<OchamiGroup>,
 ) -> Result<Response, Failure> {
-    let roster = metadata.boot.registry.roster();
-    if group_layer(&roster, &group.name).is_some() {
-        let detail = format!("something is said about `{}` already", group.name);
-        return Err(Failure::new(Code::Conflict, detail).with_remedy("PUT changes it"));
-    }
-    metadata.put_group(&audit, group).await
+    metadata.put_group(&audit, group, true).await
 }
 
 async fn put_group(
@@ -319,7 +333,7 @@ async fn put_group(
         let detail = format!("the body is about `{}`, the path about `{name}`", group.name);
         return Err(Failure::new(Code::InvalidBody, detail));
     }
-    metadata.put_group(&audit, group).await
+    metadata.put_group(&audit, group, false).await
 }
 
 async fn delete_group(
@@ -327,10 +341,11 @@ async fn delete_group(
     audit: AuditContext,
     Path(name): Path<String>,
 ) -> Result<Response, Failure> {
-    let roster = metadata.boot.registry.roster();
-    let layer = group_layer(&roster, &name).ok_or_else(|| nothing_said(&name))?;
+    let group = name.parse().map_err(|_| nothing_said(&name))?;
+    let layer = layer_name(&group);
     let remove = |draft: &mut Draft<'_>| {
-        draft.remove(Kind::MetadataLayer, layer.name.as_str());
+        said_of(draft.roster(), &group).ok_or_else(|| nothing_said(&name))?;
+        draft.remove(Kind::MetadataLayer, layer.as_str());
         Ok(())
     };
     metadata.write(&audit, remove).await?;
@@ -367,15 +382,16 @@ async fn put_instance(
         ..MetadataLayerSpec::default()
     };
     let said = [
-        given.cloud_provider,
-        given.region,
-        given.availability_zone,
-        given.cluster_name,
-        given.cloud_init_base_url,
-        given.instance_type,
+        &given.cloud_provider,
+        &given.region,
+        &given.availability_zone,
+        &given.cluster_name,
+        &given.cloud_init_base_url,
+        &given.instance_type,
     ];
     say(&mut spec.meta_data, said);
-    metadata.put(&audit, name(&format!("{NODE}{}", node.name))?, spec).await?;
+    let layer = name(&format!("{NODE}{}", node.name))?;
+    metadata.write(&audit, |draft| put_layer(draft, &layer, spec.clone())).await?;
     Ok(StatusCode::CREATED.into_response())
 }
 
@@ -386,16 +402,31 @@ async fn impersonate(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let roster = metadata.boot.registry.roster();
-    let node = roster.by_id(find(&roster, &id)?.id).ok_or_else(|| no_such_node(&id))?;
-    let from = peer.addr.ip().to_canonical();
-    Ok(metadata.answer(&roster, Asking::Node(node), &doc, from, &headers).await)
+    let node = Arc::clone(roster.by_id(find(&roster, &id)?.id).ok_or_else(|| no_such_node(&id))?);
+    let own = *metadata.provider.mode_of(&roster, &node) == Mode::Builtin;
+    let Some(document) = Document::from_word(&doc).filter(|_| own) else {
+        let from = peer.addr.ip().to_canonical();
+        return Ok(metadata.answer(&roster, Asking::Node(&node), &doc, from, &headers).await);
+    };
+    let key = metadata.key.clone();
+    let shown = metadata.aside(move |renderer, roster| {
+        let with = With { token: TOKEN, secrets: Secrets::LeaveOut, trace: false };
+        let picture = renderer.picture(roster);
+        let rendered = renderer.render(&picture, &node, with);
+        let token = key.seed(node.id, node.generation);
+        let instead = renderer.last_good(&picture, &node, &rendered.failed);
+        let instead = instead.map(|documents| without(&documents, token.as_str()));
+        instead.unwrap_or(rendered.documents).get(document).clone()
+    });
+    Ok(([(header::CONTENT_TYPE, TEXT)], shown.await?).into_response())
 }
 
 /// `NAME.yaml`: what was said about a group, for the nodes in it.
 pub(super) fn of_group(roster: &Roster, asking: &Asking<'_>, doc: &str) -> Option<String> {
     let (name, Asking::Node(node)) = (doc.strip_suffix(".yaml")?, asking) else { return None };
-    let member = roster.groups_of(node).iter().any(|group| group.as_str() == name);
-    member.then(|| group_layer(roster, name).map(|layer| content(&layer.spec)).unwrap_or_default())
+    let groups = roster.groups_of(node);
+    let group = groups.iter().find(|group| group.as_str() == name)?;
+    Some(said_of(roster, group).map(as_written).unwrap_or_default())
 }
 
 /// By xname, else by name, as BSS has it.
@@ -405,8 +436,27 @@ fn find<'r>(roster: &'r Roster, id: &str) -> Result<&'r Node, Failure> {
     node.map(AsRef::as_ref).ok_or_else(|| no_such_node(format!("`{id}`")))
 }
 
-fn group_layer<'r>(roster: &'r Roster, name: &str) -> Option<&'r MetadataLayer> {
-    roster.metadata_layer(&format!("{GROUP}{name}")).map(AsRef::as_ref)
+/// The group that a layer speaks of, and nothing else.
+fn group_in(spec: &MetadataLayerSpec) -> Option<GroupName> {
+    match spec.selector.as_ref()?.level()? {
+        Level::Group { partition: None, name } => name.parse().ok(),
+        _ => None,
+    }
+}
+
+/// The layer of what is said about a group. Groups may have names that layers cannot have.
+fn layer_name(group: &GroupName) -> Name {
+    let plain = format!("{GROUP}{group}");
+    plain.parse().unwrap_or_else(|_| {
+        let hash = secret::hex(&secret::sha256(group.as_bytes())[..16]);
+        format!("{GROUP}{hash}").parse().expect("letters, digits and dashes")
+    })
+}
+
+/// What is said about a group; a layer of that name may be somebody else's.
+fn said_of<'r>(roster: &'r Roster, group: &GroupName) -> Option<&'r MetadataLayerSpec> {
+    let layer = roster.metadata_layer(layer_name(group).as_str())?;
+    (group_in(&layer.spec).as_ref() == Some(group)).then_some(&layer.spec)
 }
 
 fn nothing_said(name: &str) -> Failure {
@@ -431,19 +481,44 @@ fn unsayable(reason: &str) -> Failure {
         .with_remedy("write a MetadataLayer instead")
 }
 
-fn group_of(name: &str, layer: &MetadataLayer) -> OchamiGroup {
-    let mut meta_data = layer.spec.meta_data.clone();
+fn group_of(name: &GroupName, spec: &MetadataLayerSpec) -> OchamiGroup {
+    let mut meta_data = spec.meta_data.clone();
     let description = meta_data.remove("Description");
     OchamiGroup {
-        name: name.to_owned(),
+        name: name.as_str().to_owned(),
         description: description.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned(),
         meta_data,
         file: File {
-            content: Some(content(&layer.spec)),
+            content: Some(content(spec)),
             filename: String::new(),
             encoding: "plain".to_owned(),
         },
     }
+}
+
+/// What members may have of it without its being rendered: neither what holds a secret nor what is a
+/// template of hoist's.
+fn as_written(spec: &MetadataLayerSpec) -> String {
+    let mut shown = spec.clone();
+    shown.vendor_data.retain(|_, value| is_plain(value));
+    shown.parts.retain(|part| part.document == PartOf::VendorData && spec.client_templates);
+    content(&shown)
+}
+
+fn is_plain(value: &Value) -> bool {
+    match value {
+        Value::String(text) => !is_template(text),
+        Value::Array(list) => list.iter().all(is_plain),
+        Value::Object(map) => {
+            let plain = |(key, value): (&String, &Value)| !is_template(key) && is_plain(value);
+            Secret::in_value(value).is_none() && map.iter().all(plain)
+        }
+        _ => true,
+    }
+}
+
+fn is_template(text: &str) -> bool {
+    ["{{", "{%", "{#"].iter().any(|mark| text.contains(mark))
 }
 
 /// What a layer says in vendor-data, as one text; never a bare `#cloud-config`.
@@ -493,7 +568,7 @@ fn layer_of(group: &OchamiGroup) -> Result<MetadataLayerSpec, Failure> {
     let Some(yaml) = text.strip_prefix("#cloud-config") else {
         return Err(unsayable("its first line does not say what it is"));
     };
-    if ["{{", "{%", "{#"].iter().any(|mark| yaml.contains(mark)) {
+    if is_template(yaml) {
         return Err(unsayable("it looks like a template, and its first line does not say so"));
     }
     spec.vendor_data = cloud_config("file.content", &text).map_err(|errors| {
@@ -504,44 +579,64 @@ fn layer_of(group: &OchamiGroup) -> Result<MetadataLayerSpec, Failure> {
 }
 
 impl Metadata {
+    /// `new`: only where nothing is said about it yet.
     async fn put_group(
         &self,
         audit: &AuditContext,
-        group: OchamiGroup,
+        given: OchamiGroup,
+        new: bool,
     ) -> Result<Response, Failure> {
-        let layer = name(&format!("{GROUP}{}", group.name))?;
-        self.put(audit, layer, layer_of(&group)?).await?;
-        let location = format!("/cloud-init/admin/groups/{}", group.name);
+        let group = given.name.parse::<GroupName>();
+        let group = group.map_err(|error| Failure::new(Code::InvalidBody, error.to_string()))?;
+        let (layer, spec) = (layer_name(&group), layer_of(&given)?);
+        let put = |draft: &mut Draft<'_>| {
+            let is_taken = draft.roster().metadata_layer(layer.as_str()).is_some();
+            let is_said = said_of(draft.roster(), &group).is_some();
+            if new && is_said {
+                let detail = format!("something is said about `{group}` already");
+                return Err(Failure::new(Code::Conflict, detail).with_remedy("PUT changes it"));
+            }
+            if is_taken && !is_said {
+                let detail = format!("the layer `{layer}` speaks of others than `{group}`");
+                let remedy = "give that layer another name";
+                return Err(Failure::new(Code::Conflict, detail).with_remedy(remedy));
+            }
+            put_layer(draft, &layer, spec.clone())
+        };
+        self.write(audit, put).await?;
+        let location = format!("/cloud-init/admin/groups/{group}");
         Ok((StatusCode::CREATED, [(header::LOCATION, location)]).into_response())
     }
 
-    async fn put(
-        &self,
-        audit: &AuditContext,
-        name: Name,
-        spec: MetadataLayerSpec,
-    ) -> Result<(), Failure> {
-        if let Some(fault) = spec.check().into_iter().next() {
-            let hint = fault.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-            let detail = format!("{}: {}{hint}", fault.at, fault.message);
-            return Err(Failure::new(Code::InvalidBody, detail));
-        }
-        let put = |draft: &mut Draft<'_>| {
-            draft.put_metadata_layer(name.clone(), spec.clone());
-            Ok(())
-        };
-        self.write(audit, put).await
-    }
-
+    /// What is drafted is decided on the site as it is then, as often as others are faster.
     async fn write(
         &self,
         audit: &AuditContext,
-        draft: impl FnMut(&mut Draft<'_>) -> Result<(), hoist_inventory::registry::WriteError> + Send,
+        mut draft: impl FnMut(&mut Draft<'_>) -> Result<(), Failure> + Send,
     ) -> Result<(), Failure> {
         let committer = self.boot.chassis.audit.committer(audit.draft());
-        self.boot.registry.write(Terms::default(), &committer, draft).await?;
-        Ok(())
+        let draft = |site: &mut Draft<'_>| {
+            draft(site).map_err(|failure| WriteError::Draft(Box::new(failure)))
+        };
+        match self.boot.registry.write(Terms::default(), &committer, draft).await {
+            Ok(_) => Ok(()),
+            Err(WriteError::Draft(reason)) => Err(match reason.downcast::<Failure>() {
+                Ok(failure) => *failure,
+                Err(reason) => WriteError::Draft(reason).into(),
+            }),
+            Err(error) => Err(error.into()),
+        }
     }
+}
+
+fn put_layer(draft: &mut Draft<'_>, name: &Name, spec: MetadataLayerSpec) -> Result<(), Failure> {
+    if let Some(fault) = spec.check().into_iter().next() {
+        let hint = fault.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+        let detail = format!("{}: {}{hint}", fault.at, fault.message);
+        return Err(Failure::new(Code::InvalidBody, detail));
+    }
+    draft.put_metadata_layer(name.clone(), spec);
+    Ok(())
 }
 
 #[cfg(test)]

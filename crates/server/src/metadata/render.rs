@@ -32,7 +32,7 @@ use crate::route::{Plane, Route};
 const READ: Plane = Plane::Admin { context: Context::Metadata, verb: Verb::Read };
 
 /// In the place of the node's token.
-const TOKEN: &str = "(token)";
+pub(super) const TOKEN: &str = "(token)";
 
 pub(super) fn routes() -> Vec<Route<Metadata>> {
     vec![
@@ -59,7 +59,7 @@ fn sight(principal: &Principal, roster: &Roster) -> Sight {
 
 impl Metadata {
     /// Work that may look at every node, or render: a few at a time, on threads of their own.
-    async fn aside<T: Send + 'static>(
+    pub(super) async fn aside<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Renderer, &Arc<Roster>) -> T + Send + 'static,
     ) -> Result<T, Failure> {
@@ -158,7 +158,7 @@ async fn render(
 }
 
 /// Documents as they are served, but for the token in them.
-fn without(documents: &Documents, token: &str) -> Documents {
+pub(super) fn without(documents: &Documents, token: &str) -> Documents {
     let shown =
         |document: &Bytes| Bytes::from(String::from_utf8_lossy(document).replace(token, TOKEN));
     Documents {

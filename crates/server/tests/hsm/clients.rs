@@ -388,6 +388,11 @@ async fn ochami_gets_what_its_flags_say() {
     let one: ComponentEndpoint = read(site.get(&format!("{path}/{}", xname(1))).await);
     assert_eq!(one.id, xname(1));
     // group get --name, group member get, group membership
+    for path in
+        ["groups?group=!compute", "partitions?partition=!p1", "groups/compute?partition=!p1"]
+    {
+        site.get(&format!("/hsm/v2/{path}")).await.problem(400, "bad-parameter");
+    }
     let groups: Vec<Group> = read(site.get("/hsm/v2/groups?group=compute&group=odd").await);
     let labels: Vec<_> = groups.iter().map(|group| group.label.as_str()).collect();
     assert_eq!(labels, ["compute", "odd"]);

@@ -221,3 +221,124 @@ async fn an_address_alone_does_not_end_an_installation() {
     assert!(ask(&site, &script).await.expect(200).text().contains("http://k/install"));
     site.stop().await;
 }
+
+#[tokio::test]
+async fn what_is_said_at_once_is_all_kept() {
+    let site = grouped().await;
+    let defaults = format!("{ADMIN}/cluster-defaults");
+    for round in 0..5 {
+        let said = [
+            json!({"cloud_provider": format!("c{round}")}),
+            json!({"region": format!("r{round}")}),
+            json!({"availability-zone": format!("z{round}")}),
+            json!({"cluster-name": format!("n{round}")}),
+            json!({"base-url": format!("http://h/{round}")}),
+            json!({"short-name": format!("s{round}")}),
+            json!({"nid-length": round + 1}),
+        ];
+        let posts = said.iter().map(|body| site.post(&defaults, body));
+        for answer in futures_util::future::join_all(posts).await {
+            answer.expect(201);
+        }
+        let kept = site.get(&defaults).await.expect(200).json();
+        for one in &said {
+            for (key, value) in one.as_object().expect("a map") {
+                assert_eq!(&kept[key], value, "{key}");
+            }
+        }
+    }
+    let groups = format!("{ADMIN}/groups");
+    for _ in 0..5 {
+        let texts = (0..8).map(|n| group(&format!("#cloud-config\nruncmd:\n- echo {n}\n")));
+        let texts: Vec<_> = texts.collect();
+        let posts = texts.iter().map(|body| site.post(&groups, body));
+        let answers = futures_util::future::join_all(posts).await;
+        let done = answers.iter().filter(|answer| answer.status == 201).count();
+        let refused = answers.iter().filter(|answer| answer.status == 409).count();
+        assert_eq!((done, refused), (1, 7));
+        site.delete(&format!("{groups}/compute")).await.expect(200);
+    }
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_layer_is_not_given_out_because_of_its_name() {
+    let site = grouped().await;
+    let own =
+        async || ask_from(&site, "10.0.0.2", "/cloud-init/compute.yaml").await.expect(200).text();
+    let runs = |selector: &str, command: &str| {
+        let layer = json!({"selector": selector, "vendor_data": {"runcmd": [command]}});
+        [document("MetadataLayer", "ochami-group-compute", &layer)]
+    };
+    for other in ["node:n1", "*", "partition:default"] {
+        site.apply(&runs(other, "echo hidden")).await;
+        assert_eq!(own().await, "", "{other}");
+        site.get(&format!("{ADMIN}/groups/compute")).await.expect(404);
+        assert_eq!(site.get(&format!("{ADMIN}/groups")).await.expect(200).json(), json!({}));
+        site.delete(&format!("{ADMIN}/groups/compute")).await.expect(404);
+        // Nor is it overwritten.
+        site.post(&format!("{ADMIN}/groups"), &group("")).await.problem(409, "conflict");
+        site.put(&format!("{ADMIN}/groups/compute"), &group("")).await.problem(409, "conflict");
+    }
+    site.apply(&runs("group:compute", "echo shown")).await;
+    assert!(own().await.contains("echo shown"));
+
+    let layer = json!({"selector": "group:compute", "vendor_data": {
+        "password": {"secret": {"file": "db/password"}},
+        "users": [{"name": "a", "passwd": {"secret": {"file": "db/password"}}}],
+        "fqdn": "{{ node.name }}.site",
+        "timezone": "UTC",
+    }});
+    site.apply(&[document("MetadataLayer", "ochami-group-compute", &layer)]).await;
+    assert_eq!(own().await, "#cloud-config\ntimezone: UTC\n");
+    let text = json!({"document": "vendor-data", "type": "text/x-shellscript", "content": "#!{{ token }}\n"});
+    let layer = json!({"selector": "group:compute", "parts": [text]});
+    site.apply(&[document("MetadataLayer", "ochami-group-compute", &layer)]).await;
+    assert_eq!(own().await, "");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn groups_of_any_name_can_be_written() {
+    let site = grouped().await;
+    let long = "g".repeat(63);
+    let groups = format!("{ADMIN}/groups");
+    for name in ["rack_1", "rack.1", "rack:1", "rack-1", "a-", &long] {
+        let member = with(spec(2, "10.0.0.2/8"), &json!({"groups": [name]}));
+        let declared = document("Group", &format!("default/{name}"), &json!({}));
+        site.apply(&[declared, document("Node", "n2", &member)]).await;
+        let text = format!("#cloud-config\nruncmd:\n- echo {}\n", name.len());
+        let file = json!({"content": text, "encoding": "plain"});
+        let body = json!({"name": name, "file": file});
+        site.post(&groups, &body).await.expect(201);
+        site.post(&groups, &body).await.problem(409, "conflict");
+        let one = format!("{groups}/{name}");
+        let kept = site.get(&one).await.expect(200).json();
+        assert_eq!(kept["name"], name);
+        let all = site.get(&groups).await.expect(200).json();
+        assert_eq!(all, json!({ name: kept }));
+        let path = format!("/cloud-init/{name}.yaml");
+        let own = ask_from(&site, "10.0.0.2", &path).await.expect(200).text();
+        assert!(own.contains("echo"), "{own}");
+        site.put(&one, &body).await.expect(201);
+        site.delete(&one).await.expect(200);
+        site.get(&one).await.expect(404);
+    }
+    for name in ["", "*", "a b", "a/b", "-a", &"g".repeat(64)] {
+        site.post(&groups, &json!({ "name": name })).await.expect(400);
+    }
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn whoever_may_look_does_not_learn_the_token() {
+    let site = grouped().await;
+    let layer = json!({"selector": "*", "user_data": {"final_message": "at {{ token }}!"}});
+    site.apply(&[document("MetadataLayer", "all", &layer)]).await;
+    let path = format!("{ADMIN}/impersonation/n2/user-data");
+    let shown = site.get(&path).await.expect(200).text();
+    assert!(shown.contains("at (token)!"), "{shown}");
+    let served = ask_from(&site, "10.0.0.2", "/cloud-init/user-data").await.expect(200).text();
+    assert!(!served.contains("(token)"), "{served}");
+    site.stop().await;
+}
