@@ -33,7 +33,7 @@ pub struct Arming {
     /// Other keys that came with the right token later: somebody else has it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quarantined: Vec<ShownKey>,
-    /// Whether the node was renewed since: then the token is good for nothing.
+    /// Whether the node was renewed or the site's key changed since: the token is good for nothing.
     pub outdated: bool,
 }
 

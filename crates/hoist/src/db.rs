@@ -417,15 +417,16 @@ async fn adopt_key(args: &AdoptKeyArgs, shell: &mut Shell) -> Result<Exit, Failu
     let key =
         key::open(&opened.data_dir).map_err(|error| Failure::start(Exit::Failed, error.into()))?;
     let store = opened.store.as_ref();
-    let differs = key::compare(store, &key).await.map_err(BackupError::from)? == Standing::Differs;
-    if differs && args.dry_run {
+    let standing = key::look(store, &key).await.map_err(BackupError::from)?;
+    let changes = standing != Some(Standing::Same);
+    if changes && args.dry_run {
         return edit::would(&mut shell.printer, "let this key be the one of the store");
     }
-    if differs {
+    if changes {
         key::adopt(store, &key).await.map_err(BackupError::from)?;
     }
-    let text = if differs { "this key is the one of the store now" } else { "it is already" };
-    tell(shell, &json!({"changed": differs}), text)
+    let text = if changes { "this key is the one of the store now" } else { "it is already" };
+    tell(shell, &json!({"changed": changes}), text)
 }
 
 /// One result, for programs or for people.

@@ -15,6 +15,7 @@ mod input;
 mod node_ref;
 mod offline;
 mod printer;
+mod secret_file;
 mod serve;
 mod settings;
 mod table;

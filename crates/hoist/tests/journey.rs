@@ -151,7 +151,23 @@ fn a_controller_with_another_key_is_refused_until_its_key_is_adopted() {
         (adopt(&["--dry-run"]), adopt(&[]), adopt(&["--dry-run"])),
         (Some(20), Some(0), Some(0))
     );
-    Controller::start(&two, &["--store", &url]).kill();
+    Controller::start(&two, &["--store", &url]).terminate();
+
+    // A store that has none yet: looking leaves it so.
+    let unused = EtcdServer::shared().url(&fresh_name());
+    let adopt = |more: &[&str]| {
+        let words = [&["db", "adopt-key", "--store", &unused, "-o", "json"], more].concat();
+        let done = hoist(&two, &words);
+        (done.status.code(), String::from_utf8(done.stdout).unwrap())
+    };
+    for _ in 0..2 {
+        assert_eq!(adopt(&["--dry-run"]).0, Some(20));
+    }
+    for changed in [true, false] {
+        let (code, text) = adopt(&[]);
+        let told: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((code, &told["changed"]), (Some(0), &changed.into()), "{text}");
+    }
 }
 
 #[test]

@@ -97,6 +97,20 @@ pub fn revision_key() -> Key {
     key("site/revision")
 }
 
+/// Who may take nodes' secrets. Not declared, so not below `site/`.
+pub fn armings() -> Key {
+    key("provision/armed")
+}
+
+/// It goes with the node.
+pub fn arming_key(node: NodeId) -> Key {
+    armings().child(&node.to_string())
+}
+
+pub fn is_arming(key: &Key) -> bool {
+    Prefix::Under(armings()).covers(key)
+}
+
 fn key(text: &str) -> Key {
     text.parse().expect("keys are made of checked names")
 }

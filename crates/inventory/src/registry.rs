@@ -26,7 +26,7 @@ use jiff::Timestamp;
 use tokio::sync::{Mutex, watch};
 
 use crate::plan::{Change, Draft, Plan, Refusal, Rule};
-use crate::record::{RecordError, Resource, SiteRevision, revision_key};
+use crate::record::{RecordError, Resource, ResourceKey, SiteRevision, arming_key, revision_key};
 use crate::roster::{Delta, Incarnation, Roster};
 use crate::schema::SchemaError;
 use trial::Trial;
@@ -453,11 +453,20 @@ async fn commit_plan(
     let mut deletes = plan.deletes.clone();
     deletes.extend(forgotten);
     ops.extend(deletes.iter().map(|key| Op::Delete(key.to_key())));
+    ops.extend(plan.deletes.iter().filter_map(ends_arming));
     ops.extend(plan.puts.iter().map(|put| Op::Put(put.key().to_key(), value(put))));
     let about = About { before: plan.base, after, summary: summary(plan) };
     let stored = commit.commit(Txn { compares: vec![compare], ops }, &about).await?;
     let puts = plan.puts.clone();
     Ok((stored, Delta { revision: after, horizon, puts, deletes }))
+}
+
+/// A node that is gone can neither be listed nor disarmed.
+fn ends_arming(deleted: &ResourceKey) -> Option<Op> {
+    match deleted {
+        ResourceKey::Node(id) => Some(Op::Delete(arming_key(*id))),
+        _ => None,
+    }
 }
 
 /// Without the room that writing left over: a whole site of values is held until it is stored.
@@ -466,7 +475,7 @@ fn value(put: &Resource) -> Vec<u8> {
 }
 
 /// Removals that need not be remembered any more, and the horizon that follows.
-fn forget(roster: &Roster, now: Timestamp) -> (Vec<crate::record::ResourceKey>, u64) {
+fn forget(roster: &Roster, now: Timestamp) -> (Vec<ResourceKey>, u64) {
     let oldest_kept = now - jiff::SignedDuration::try_from(KEEP_REMOVALS).expect("a day fits");
     let count = roster.tombstones().count();
     let surplus = count.saturating_sub(MAX_REMOVALS);

@@ -299,10 +299,19 @@ impl<V: Serialize> Speaker<'_, V> {
                 let Some(text) = shown.map_err(|reason| self.layer.failed(at, reason))? else {
                     return Ok(None);
                 };
+                if self.goes_to_client(at) && has_client_syntax(&text) {
+                    return Err(self.layer.failed(at, "the secret has template syntax in it"));
+                }
                 self.charge(text.len())?;
                 Value::String(text)
             }
         }))
+    }
+
+    /// Whether it goes through the client's templates.
+    fn goes_to_client(&self, at: &str) -> bool {
+        let is_config = at.starts_with("user_data.") || at.starts_with("vendor_data.");
+        self.layer.source.spec.client_templates && is_config
     }
 
     /// What is too much is not even put together.

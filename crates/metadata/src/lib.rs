@@ -7,6 +7,7 @@
 
 pub mod config_drive;
 pub mod document;
+pub mod facts;
 pub mod layer;
 pub mod layers;
 pub mod merge;
@@ -23,6 +24,7 @@ pub mod token;
 mod yaml;
 
 pub use document::{Document, Documents};
+pub use facts::Facts;
 pub use layer::Failed;
 pub use layers::Layers;
 pub use mode::{Mode, Unknown};

@@ -5,7 +5,7 @@
 
 use std::fmt::{self, Write as _};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,6 +14,7 @@ use bytes::Bytes;
 use hoist_inventory::Roster;
 use hoist_model::Node;
 
+use crate::facts::{Facts, FactsError};
 use crate::{Document, Documents};
 
 /// How a node finds its documents.
@@ -30,8 +31,6 @@ pub struct SeedRef {
 pub enum SeedKind {
     /// Fetched over HTTP.
     NoCloud,
-    /// On a disk of the node.
-    ConfigDrive,
     /// It has none.
     None,
 }
@@ -50,12 +49,22 @@ pub enum Given {
 }
 
 /// Documents and what tells them from others of the same name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Served {
     documents: Documents,
     /// In the order of [`Document::ALL`].
     etags: [Arc<str>; 4],
+    /// Once somebody has asked for them.
+    facts: OnceLock<Result<Facts, FactsError>>,
 }
+
+impl PartialEq for Served {
+    fn eq(&self, other: &Self) -> bool {
+        self.documents == other.documents
+    }
+}
+
+impl Eq for Served {}
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -89,7 +98,17 @@ pub trait MetadataProvider: fmt::Debug + Send + Sync {
 impl Served {
     pub fn new(documents: Documents) -> Self {
         let etags = Document::ALL.map(|document| etag(documents.get(document)));
-        Self { documents, etags }
+        Self { documents, etags, facts: OnceLock::new() }
+    }
+
+    /// What meta-data says, if it has been read.
+    pub fn known_facts(&self) -> Option<Result<&Facts, &FactsError>> {
+        self.facts.get().map(Result::as_ref)
+    }
+
+    /// What meta-data says. Reading it takes its time, the first time.
+    pub fn facts(&self) -> Result<&Facts, &FactsError> {
+        self.facts.get_or_init(|| Facts::read(self.get(Document::MetaData))).as_ref()
     }
 
     pub fn get(&self, document: Document) -> &Bytes {
@@ -102,9 +121,10 @@ impl Served {
         &self.etags[at.expect("one of them all")]
     }
 
-    /// Bytes of all of them.
+    /// Bytes of all of them, and of what has been read.
     pub fn size(&self) -> usize {
-        Document::ALL.iter().map(|document| self.get(*document).len()).sum()
+        let facts = self.known_facts().and_then(Result::ok).map_or(0, Facts::size);
+        facts + Document::ALL.iter().map(|document| self.get(*document).len()).sum::<usize>()
     }
 }
 

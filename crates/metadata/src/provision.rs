@@ -18,6 +18,34 @@ pub const MAX_QUARANTINED: usize = 16;
 /// What an agent's proof begins with: no signature of it for anything else can be one.
 const PROOF: &str = "hoist provision";
 
+/// The y-coordinates of all points of small order, in every encoding; the highest bit is the sign of
+/// x, and left out. Anybody can make signatures that are good for such a key.
+#[rustfmt::skip]
+const SMALL_ORDER: [[u8; 32]; 7] = [
+    encoded(0, 0, 0),
+    encoded(1, 0, 0),
+    [0x26, 0xe8, 0x95, 0x8f, 0xc2, 0xb2, 0x27, 0xb0, 0x45, 0xc3, 0xf4, 0x89, 0xf2, 0xef, 0x98, 0xf0,
+     0xd5, 0xdf, 0xac, 0x05, 0xd3, 0xc6, 0x33, 0x39, 0xb1, 0x38, 0x02, 0x88, 0x6d, 0x53, 0xfc, 0x05],
+    [0xc7, 0x17, 0x6a, 0x70, 0x3d, 0x4d, 0xd8, 0x4f, 0xba, 0x3c, 0x0b, 0x76, 0x0d, 0x10, 0x67, 0x0f,
+     0x2a, 0x20, 0x53, 0xfa, 0x2c, 0x39, 0xcc, 0xc6, 0x4e, 0xc7, 0xfd, 0x77, 0x92, 0xac, 0x03, 0x7a],
+    // p - 1, and p and p + 1 for 0 and 1.
+    encoded(0xec, 0xff, 0x7f),
+    encoded(0xed, 0xff, 0x7f),
+    encoded(0xee, 0xff, 0x7f),
+];
+
+const fn encoded(first: u8, middle: u8, last: u8) -> [u8; 32] {
+    let mut bytes = [middle; 32];
+    (bytes[0], bytes[31]) = (first, last);
+    bytes
+}
+
+fn is_small_order(key: &[u8]) -> bool {
+    SMALL_ORDER.iter().any(|small| {
+        key.len() == small.len() && key[..31] == small[..31] && key[31] & 0x7f == small[31]
+    })
+}
+
 /// The SHA-256 of an agent's ephemeral public key.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyPrint(pub [u8; 32]);
@@ -30,6 +58,9 @@ pub struct Arming {
     /// Of the node, when it was armed.
     pub generation: u64,
     nonce: [u8; NONCE_BYTES],
+    /// The fingerprint of the site's key that its token was made with.
+    #[serde(default)]
+    site_key: String,
     pub since: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redeemed: Option<Redeemed>,
@@ -63,8 +94,20 @@ pub enum Verdict {
 
 impl Arming {
     /// `nonce` is random: two armings of one generation have different tokens.
-    pub fn new(node: NodeId, generation: u64, nonce: [u8; NONCE_BYTES], since: Timestamp) -> Self {
-        Self { node, generation, nonce, since, redeemed: None, quarantined: Vec::new() }
+    pub fn new(
+        site: &SiteKey,
+        node: NodeId,
+        generation: u64,
+        nonce: [u8; NONCE_BYTES],
+        since: Timestamp,
+    ) -> Self {
+        let site_key = site.fingerprint();
+        Self { node, generation, nonce, site_key, since, redeemed: None, quarantined: Vec::new() }
+    }
+
+    /// Whether its token is refused, because the node was renewed or the site has another key.
+    pub fn is_outdated(&self, site: &SiteKey, generation: u64) -> bool {
+        self.generation != generation || self.site_key != site.fingerprint()
     }
 
     pub fn token(&self, key: &SiteKey) -> Token {
@@ -110,6 +153,9 @@ pub fn proof_text(node: NodeId, token: &str) -> String {
 impl KeyPrint {
     /// The print of an Ed25519 public key whose private half signed [`proof_text`].
     pub fn proven(key: &[u8], signature: &[u8], node: NodeId, token: &str) -> Option<Self> {
+        if is_small_order(key) {
+            return None;
+        }
         let public = signature::UnparsedPublicKey::new(&signature::ED25519, key);
         public.verify(proof_text(node, token).as_bytes(), signature).ok()?;
         let hash = digest::digest(&digest::SHA256, key);
@@ -143,7 +189,7 @@ mod tests {
     }
 
     fn armed() -> Arming {
-        Arming::new(NODE, 2, [9; NONCE_BYTES], NOW)
+        Arming::new(&key(), NODE, 2, [9; NONCE_BYTES], NOW)
     }
 
     fn print(n: u8) -> KeyPrint {
@@ -187,10 +233,20 @@ mod tests {
         assert!(!refused(2, right.as_str()));
         assert!(refused(3, right.as_str()), "the node was provisioned anew since");
         assert!(refused(2, key().seed(NODE, 2).as_str()), "the one on the command line");
-        let earlier = Arming::new(NODE, 2, [8; NONCE_BYTES], NOW);
+        let earlier = Arming::new(&key(), NODE, 2, [8; NONCE_BYTES], NOW);
         assert!(refused(2, earlier.token(&key()).as_str()), "of an arming before");
         let other = Arming { node: NodeId::from_bits(6), ..armed() };
         assert!(refused(2, other.token(&key()).as_str()), "of another node");
+    }
+
+    #[test]
+    fn an_arming_is_outdated_when_its_token_is_refused() {
+        let (arming, other) = (armed(), SiteKey::new(&[2; KEY_BYTES]));
+        let token = arming.token(&key());
+        for (site, generation) in [(key(), 2), (key(), 3), (other.clone(), 2), (other, 3)] {
+            let verdict = arming.redeem(&site, generation, token.as_str(), print(1), NOW);
+            assert_eq!(arming.is_outdated(&site, generation), verdict == Verdict::Refused);
+        }
     }
 
     #[test]
@@ -213,6 +269,30 @@ mod tests {
             assert!(unproven(public, wrong, NODE, "token"));
         }
         assert!(unproven(&public[1..], proof, NODE, "token"));
+    }
+
+    /// With R the neutral point and S zero, a signature is good for every text whose hash is a
+    /// multiple of the key's order.
+    #[test]
+    fn a_key_that_everybody_can_sign_for_proves_nothing() {
+        let mut signature = [0; 64];
+        signature[0] = 1;
+        let mut would_be_taken = 0;
+        for small in SMALL_ORDER {
+            for sign in [0, 0x80] {
+                let mut key = small;
+                key[31] |= sign;
+                let public = signature::UnparsedPublicKey::new(&signature::ED25519, key);
+                for token in 0..64 {
+                    let token = token.to_string();
+                    let text = proof_text(NODE, &token);
+                    would_be_taken +=
+                        usize::from(public.verify(text.as_bytes(), &signature).is_ok());
+                    assert_eq!(KeyPrint::proven(&key, &signature, NODE, &token), None, "{key:?}");
+                }
+            }
+        }
+        assert!(would_be_taken > 64, "{would_be_taken}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The four documents of a node, as a function of the roster.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -408,12 +409,14 @@ impl<'r> Work<'r> {
         let meta = self.meta.to_map();
         let said = |key: &str| meta.get(key).cloned().unwrap_or_else(|| "".into());
         let keys = meta.get("public-keys").cloned().unwrap_or_else(|| json!([]));
+        let ip = self.roster.boot(self.node).and_then(|boot| boot.ip);
+        let ipv4 = ip.filter(IpAddr::is_ipv4).map(|ip| ip.to_string());
         let tree = json!({ "instance_data": { "v1": {
             "instance_id": view.instance_id,
             "instance_type": said("instance-type"),
             "region": said("region"),
             "availability_zone": said("availability-zone"),
-            "local_ipv4": view.node.ip,
+            "local_ipv4": ipv4,
             "cloud_provider": said("cloud-provider"),
             "public_keys": keys,
             "vendor_data": {

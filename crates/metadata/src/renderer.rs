@@ -9,12 +9,13 @@ use arc_swap::ArcSwapOption;
 use hoist_inventory::Roster;
 use hoist_model::selector::Vocabulary as _;
 use hoist_model::{GroupName, MetadataLayer, Node, NodeId};
+use serde_json::json;
 
 use crate::layer::Failed;
 use crate::layers::Layers;
 use crate::render::{Rendered, With, render};
 use crate::secret::Secrets;
-use crate::{Document, Documents};
+use crate::{Document, Documents, network};
 
 /// Most that is kept of documents that were good.
 const MAX_KEPT: usize = 64 * 1024 * 1024;
@@ -26,7 +27,6 @@ pub struct Renderer {
     making: Mutex<()>,
     pictures: AtomicU64,
     good: Mutex<Good>,
-    failures: AtomicU64,
 }
 
 /// What was made for a node: without secrets.
@@ -121,6 +121,18 @@ fn same<'r, T: 'r>(
     }
 }
 
+/// What is a node's own in its documents, and may be another node's tomorrow: documents in which any
+/// of it is another are never served again.
+fn own(roster: &Roster, node: &Node) -> String {
+    let spec = &node.spec;
+    let boot = roster.boot(node).map(|boot| (boot.mac, boot.ip));
+    let named = (node.generation, &node.name, spec.xname, spec.nid, &spec.partition);
+    let addresses = (&spec.interfaces, boot, network::config(roster, node));
+    let servers: Vec<_> =
+        network::time_servers(roster, node).into_iter().map(|(_, server)| server).collect();
+    json!([named, roster.groups_of(node), addresses, servers]).to_string()
+}
+
 /// The last documents of each node in which nothing failed, the oldest first to go.
 #[derive(Debug, Default)]
 struct Good {
@@ -131,7 +143,7 @@ struct Good {
 
 #[derive(Debug)]
 struct GoodOne {
-    generation: u64,
+    own: String,
     layers: Vec<Arc<MetadataLayer>>,
     documents: Documents,
 }
@@ -139,14 +151,18 @@ struct GoodOne {
 impl GoodOne {
     /// Whether nothing has changed but what fails: a key that was taken out of another layer must
     /// not come back because this one is broken.
-    fn stands_for(&self, node: &Node, now: &[Arc<MetadataLayer>], failed: &[Failed]) -> bool {
+    fn stands_for(&self, own: &str, now: &[Arc<MetadataLayer>], failed: &[Failed]) -> bool {
         let fails = |layer: &MetadataLayer| failed.iter().any(|one| one.layer == layer.name);
         let same = |(then, now): (&Arc<MetadataLayer>, &Arc<MetadataLayer>)| {
             Arc::ptr_eq(then, now) || then.name == now.name && fails(now)
         };
-        self.generation == node.generation
-            && self.layers.len() == now.len()
-            && self.layers.iter().zip(now).all(same)
+        self.own == own && self.layers.len() == now.len() && self.layers.iter().zip(now).all(same)
+    }
+
+    /// With what it costs to keep anything at all.
+    fn size(&self) -> usize {
+        let documents = Document::ALL.iter().map(|document| self.documents.get(*document).len());
+        256 + self.own.len() + documents.sum::<usize>()
     }
 }
 
@@ -190,16 +206,15 @@ impl Renderer {
         let mut good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
         if failed.is_empty() {
             if speaking.iter().any(|layer| layer.is_template()) {
-                let (generation, documents) = (node.generation, documents.clone());
-                good.keep(node.id, GoodOne { generation, layers: sources(), documents });
+                let (own, documents) = (own(roster, node), documents.clone());
+                good.keep(node.id, GoodOne { own, layers: sources(), documents });
             }
             return Made { documents, failed, stale: false };
         }
-        self.failures.fetch_add(1, Ordering::Relaxed);
         for Failed { layer, at, reason } in &failed {
             tracing::warn!(node = %node.name, %layer, %at, %reason, "a metadata layer fails");
         }
-        let kept = good.instead(node, &sources(), &failed);
+        let kept = good.instead(node.id, &own(roster, node), &sources(), &failed);
         let stale = kept.is_some();
         Made { documents: kept.unwrap_or(documents), failed, stale }
     }
@@ -217,47 +232,39 @@ impl Renderer {
         let speaking = picture.layers.of_node(&picture.roster, node);
         let sources: Vec<_> = speaking.iter().map(|layer| Arc::clone(&layer.source)).collect();
         let good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
-        good.instead(node, &sources, failed)
+        good.instead(node.id, &own(&picture.roster, node), &sources, failed)
     }
 
     /// A rendering that is remembered nowhere: with secrets, or for a preview.
     pub fn render(&self, picture: &Picture, node: &Node, with: With<'_>) -> Rendered {
         render(&picture.roster, &picture.layers, node, with)
     }
-
-    /// How many renderings failed in part, since the start.
-    pub fn failures(&self) -> u64 {
-        self.failures.load(Ordering::Relaxed)
-    }
 }
 
 impl Good {
-    /// What was good for another generation or in other layers is not this node's any more.
+    /// What was good for another generation, with other addresses or in other layers is not this
+    /// node's any more.
     fn instead(
         &self,
-        node: &Node,
+        node: NodeId,
+        own: &str,
         now: &[Arc<MetadataLayer>],
         failed: &[Failed],
     ) -> Option<Documents> {
-        let kept = self.by_node.get(&node.id).filter(|one| one.stands_for(node, now, failed));
+        let kept = self.by_node.get(&node).filter(|one| one.stands_for(own, now, failed));
         kept.map(|one| one.documents.clone())
     }
 
     fn keep(&mut self, node: NodeId, one: GoodOne) {
-        self.bytes += size_of(&one.documents);
+        self.bytes += one.size();
         match self.by_node.insert(node, one) {
-            Some(before) => self.bytes -= size_of(&before.documents),
+            Some(before) => self.bytes -= before.size(),
             None => self.order.push_back(node),
         }
         while self.bytes > MAX_KEPT {
             let Some(oldest) = self.order.pop_front() else { break };
             let gone = self.by_node.remove(&oldest);
-            self.bytes -= gone.map_or(0, |gone| size_of(&gone.documents));
+            self.bytes -= gone.map_or(0, |gone| gone.size());
         }
     }
-}
-
-/// With what it costs to keep anything at all.
-fn size_of(documents: &Documents) -> usize {
-    256 + Document::ALL.iter().map(|document| documents.get(*document).len()).sum::<usize>()
 }

@@ -218,6 +218,7 @@ impl Resolve for Vault {
     fn resolve(&self, secret: &Secret) -> Result<String, String> {
         match secret {
             Secret::File(path) if path == "db" => Ok("hunter2".to_owned()),
+            Secret::File(path) if path.contains('{') => Ok(format!("hunter2{path}")),
             _ => Err("it is not there".to_owned()),
         }
     }
@@ -262,6 +263,29 @@ fn secrets_are_left_out_hidden_or_told_as_the_caller_may_know() {
     let told = rendered(&missing, "n1", with(Secrets::Resolve(&Vault)));
     assert_eq!(yaml(&told, Document::UserData), json!({ "a": 1 }));
     assert_eq!((told.failed[0].layer.as_str(), told.failed[0].at.as_str()), ("bad", "user_data.b"));
+}
+
+#[test]
+fn a_secret_is_no_template_of_the_client() {
+    let told = |syntax: &str, of: &str| {
+        let spec = json!({
+            "selector": "*", "client_templates": true, "meta_data": { "m": "x" },
+            of: { "users": [{ "passwd": { "secret": { "file": syntax } } }] },
+        });
+        let roster = site(vec![layer("site", spec)]);
+        rendered(&roster, "n1", With { secrets: Secrets::Resolve(&Vault), ..LEAVE_OUT })
+    };
+    for of in ["user_data", "vendor_data"] {
+        for syntax in ["{{", "{%", "{#"] {
+            let found = told(syntax, of);
+            let failed = &found.failed[0];
+            assert_eq!(failed.at, format!("{of}.users[0].passwd"));
+            assert_eq!(failed.reason, "the secret has template syntax in it");
+            assert!(!format!("{found:?}").contains("hunter2"), "{found:?}");
+        }
+        assert_eq!(told("{", of).failed, []);
+    }
+    assert_eq!(told("{{", "meta_data").failed, [], "no client has templates there");
 }
 
 #[test]
@@ -431,6 +455,14 @@ fn the_tree_of_openchami_is_there_when_it_is_asked_for() {
     let groups = json!({ "gpu": { "Description": "with GPUs", "driver": "n1" }, "web": { "Description": "" } });
     assert_eq!(v1["vendor_data"]["groups"], groups);
     assert_eq!(v1["vendor_data"]["cluster_name"], "demo");
+
+    let interface =
+        json!({ "name": "eth0", "mac": "02:00:00:00:00:06", "addresses": ["fd00::5/64"] });
+    let six = resource("Node", "n6", json!({ "interfaces": [interface] }));
+    let roster = after(&roster, vec![six], vec![]);
+    let meta = yaml(&rendered(&roster, "n6", LEAVE_OUT), Document::MetaData);
+    assert_eq!(meta["hoist"]["ip"], "fd00::5");
+    assert_eq!(meta["instance_data"]["v1"]["local_ipv4"], Value::Null);
 }
 
 fn made(renderer: &Renderer, roster: &Arc<Roster>, node: &str) -> Made {
@@ -460,7 +492,6 @@ fn a_template_that_fails_gives_the_last_good_documents_or_none_of_its_layer() {
     assert!(stale.stale);
     assert_eq!(stale.failed[0].layer.as_str(), "rack");
     assert_eq!(stale.documents, good.documents);
-    assert_eq!(renderer.failures(), 1);
     let others = made(&renderer, &broken, "n2");
     assert!(others.failed.is_empty(), "{others:?}");
 
@@ -484,6 +515,72 @@ fn a_template_that_fails_gives_the_last_good_documents_or_none_of_its_layer() {
     let other = layer("more", json!({ "selector": "*", "user_data": { "b": 2 } }));
     let moved = after(&broken, vec![other], vec![]);
     assert!(!made(&renderer, &moved, "n1").stale);
+}
+
+#[test]
+fn a_failing_layer_does_not_give_a_node_what_is_another_nodes_by_now() {
+    let roster = site(vec![
+        resource("Network", "net", json!({ "subnets": [{ "cidr": "10.0.0.0/24" }] })),
+        layer("site", json!({ "selector": "*", "network_config": true, "openchami": true })),
+        layer(
+            "rack",
+            json!({ "selector": "group:web",
+                "user_data": { "rack": "{{ node.labels.rack }} {{ node.ip }}" } }),
+        ),
+    ]);
+    let node = roster.by_name("n1").expect("a node").as_ref().clone();
+    let mut bare = node.clone();
+    bare.spec.labels = hoist_model::node::Labels::default();
+    let spec = |value: Value| serde_json::from_value::<hoist_model::NodeSpec>(value).expect("spec");
+    let interface = |mac: &str, ip: &str| json!({ "interfaces": [{ "name": "eth0", "mac": mac, "addresses": [ip] }] });
+
+    let mut moved = bare.clone();
+    moved.spec.interfaces = spec(interface("02:00:00:00:00:01", "10.0.0.9/24")).interfaces;
+    let heir = spec(interface("02:00:00:00:00:03", "10.0.0.1/24"));
+    let renderer = Renderer::default();
+    assert!(made(&renderer, &roster, "n1").failed.is_empty());
+    let puts = vec![Resource::Node(Arc::new(moved)), node_of("n3", heir, 0)];
+    let told = made(&renderer, &after(&roster, puts, vec![]), "n1");
+    assert!(!told.stale && !told.failed.is_empty(), "{told:?}");
+    for document in Document::ALL {
+        let text = String::from_utf8_lossy(told.documents.get(document)).into_owned();
+        assert!(!text.contains("10.0.0.1"), "{document}: {text}");
+    }
+    for document in [Document::MetaData, Document::NetworkConfig] {
+        let text = String::from_utf8_lossy(told.documents.get(document)).into_owned();
+        assert!(text.contains("10.0.0.9"), "{document}: {text}");
+    }
+
+    // The same of everything else that is the node's own.
+    let changes: [fn(&mut Node); 4] = [
+        |node| node.name = "n9".parse().expect("a name"),
+        |node| node.spec.nid = Some("9".parse().expect("a nid")),
+        |node| node.spec.xname = Some("x0c0s0b0n0".parse().expect("an xname")),
+        |node| node.spec.groups = ["web".parse().expect("a group")].into_iter().collect(),
+    ];
+    for change in changes {
+        let renderer = Renderer::default();
+        assert!(made(&renderer, &roster, "n1").failed.is_empty());
+        let mut other = bare.clone();
+        change(&mut other);
+        let name = other.name.to_string();
+        let told =
+            made(&renderer, &after(&roster, vec![Resource::Node(Arc::new(other))], vec![]), &name);
+        assert!(!told.stale && !told.failed.is_empty(), "{told:?}");
+    }
+    let mut joined = interface("02:00:00:00:00:01", "10.0.0.1/24");
+    joined["interfaces"][0]["network"] = json!("net");
+    let (mut settled, mut bare) = (node, bare);
+    settled.spec.interfaces = spec(joined).interfaces;
+    bare.spec.interfaces.clone_from(&settled.spec.interfaces);
+    let roster = after(&roster, vec![Resource::Node(Arc::new(settled))], vec![]);
+    let renderer = Renderer::default();
+    assert!(made(&renderer, &roster, "n1").failed.is_empty());
+    let roster = after(&roster, vec![Resource::Node(Arc::new(bare))], vec![]);
+    assert!(made(&renderer, &roster, "n1").stale);
+    let gateway = json!({ "subnets": [{ "cidr": "10.0.0.0/24", "gateway": "10.0.0.254" }] });
+    let roster = after(&roster, vec![resource("Network", "net", gateway)], vec![]);
+    assert!(!made(&renderer, &roster, "n1").stale);
 }
 
 /// Documents of nodes as somebody keeps them.

@@ -4,12 +4,13 @@
 //! Reading never stops at the first fault: every document of a file is looked at, and each error
 //! says file, line and column, and what to do.
 
+mod plain;
 mod read;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-pub use read::{DocumentError, from_json, read};
+pub use read::{DocumentError, cloud_config, from_json, read};
 
 use crate::fault::Fault;
 use crate::{

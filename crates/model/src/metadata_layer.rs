@@ -463,6 +463,13 @@ fn check_map(at: &str, map: &Map<String, Value>, faults: &mut Vec<Fault>) {
     }
 }
 
+/// `{secret: {file: NAME}, other: …}`: meant as a reference, and read as none.
+fn is_crowded_secret(value: &Value) -> bool {
+    let Value::Object(map) = value else { return false };
+    let Some(Value::Object(inner)) = map.get("secret") else { return false };
+    map.len() > 1 && ["file", "env", "age"].iter().any(|place| inner.contains_key(*place))
+}
+
 /// `{secret: text}`: somebody meant a reference, and wrote the secret itself, or forgot `file`. With
 /// keys beside it, or with a number, a truth value or a list, it is somebody's own data.
 fn is_bare_secret(value: &Value) -> bool {
@@ -493,6 +500,12 @@ fn check_value(at: &str, value: &Value, faults: &mut Vec<Fault>) {
             let message = "a layer says where a secret is, not what it is";
             let hint = "write `{secret: {file: NAME}}`, with `env` or `age` as well; for a key of \
                         your own, another word than `secret` alone in its map";
+            faults.push(Fault::new(at, message).hint(hint));
+            return;
+        }
+        None if is_crowded_secret(value) => {
+            let message = "a reference to a secret has no other keys beside it";
+            let hint = "write `{secret: {file: NAME}}` in place of the whole value";
             faults.push(Fault::new(at, message).hint(hint));
             return;
         }
@@ -608,8 +621,17 @@ mod tests {
             assert!(faults[0].contains("{secret: {file: NAME}}"), "{faults:?}");
             assert!(!faults[0].contains("hunter2"), "{faults:?}");
         }
+        for place in ["file", "env", "age"] {
+            let crowded = json!({ "secret": { place: "x" }, "b": 1 });
+            for value in [json!({ "x": crowded }), json!({ "x": [crowded] })] {
+                let faults = faults(json!({ "selector": "*", "user_data": value }));
+                assert_eq!(faults.len(), 1, "{faults:?}");
+                assert!(faults[0].contains("no other keys beside it; write"), "{faults:?}");
+            }
+        }
         for data in [
             json!({ "secret": "a text", "name": "db" }),
+            json!({ "secret": { "path": "x" }, "name": "db" }),
             json!({ "secret": true }),
             json!({ "secret": 7 }),
             json!({ "secret": ["a"] }),

@@ -7,8 +7,10 @@
 //! | `manifest.json` | [`Manifest`] |
 //! | `store/000000.jsonl`, … | the export of the store (`hoist_store::copy`), cut into pieces |
 //! | `ca/…` | the site's root; server certificates are made anew |
+//! | `secrets/…` | what layers refer to |
 //! | `journal/…` | what runs have done |
 //! | `artifacts/…` | the contents of artifacts, only when asked for |
+//! | `secrets.key` | what the secrets in layers are encrypted for |
 //! | `contents.json` | [`Contents`] |
 //! | `SHA256SUMS` | of all entries before it |
 //!

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hoist_api::admin::{ControllerSeen, Database, DatabaseSchema};
-use hoist_inventory::controllers;
 use hoist_inventory::schema::{self, MigrateError, Migrated, Schema, SchemaError};
+use hoist_inventory::{controllers, record};
 use hoist_store::{Cursor, Key, Prefix, Store, copy};
 use jiff::Timestamp;
 use tokio::io::AsyncRead;
@@ -108,7 +108,9 @@ pub async fn fill(
             incarnation = Some(schema.incarnation.as_str().to_owned());
             return Some(schema.to_bytes());
         }
-        (!controllers::is_registration(key)).then_some(value)
+        // A token that was redeemed or ended since must not come to life again.
+        let is_past = controllers::is_registration(key) || record::is_arming(key);
+        (!is_past).then_some(value)
     };
     copy::import_checked(store.as_ref(), copy, overwrite, edit).await?;
     let audit = AuditLog::new(store, Arc::new(SystemClock));

@@ -19,6 +19,7 @@ mod proxy;
 mod render;
 pub mod secrets;
 mod seed;
+mod under_way;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,6 +63,8 @@ pub struct Metadata {
     counts: Arc<seed::Counts>,
     /// Of people who look at layers and previews.
     turns: Turns,
+    /// Of meta-data that is taken apart.
+    readings: Turns,
     unlock: Arc<Unlock>,
 }
 
@@ -85,6 +88,7 @@ impl Metadata {
             unknown,
             counts: Arc::default(),
             turns: Turns::default(),
+            readings: Turns::default(),
         }
     }
 }

@@ -145,6 +145,72 @@ async fn a_restored_site_answers_as_the_one_that_was_backed_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn secrets_travel_and_stay_private() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let scratch = tempfile::tempdir().unwrap();
+    let (one, two) = (scratch.path().join("one"), scratch.path().join("two"));
+    let site = Site::start(&one, "embedded").await;
+    std::fs::create_dir_all(one.join("secrets/tls")).unwrap();
+    std::fs::write(one.join("secrets.key"), "AGE-SECRET-KEY").unwrap();
+    std::fs::write(one.join("secrets/tls/key.pem"), "hunter2").unwrap();
+    symlink("tls/key.pem", one.join("secrets/link")).unwrap();
+    symlink(one.join("admin.token"), one.join("secrets/outside")).unwrap();
+    let bytes = backed_up(&site).await;
+    let large = one.join("secrets/large");
+    std::fs::write(&large, vec![0; 1024 * 1024 + 1]).unwrap();
+    let source = |dir: &Path| backup::Source {
+        data_dir: dir.to_owned(),
+        store: Arc::clone(&site.controller.chassis().store),
+        with_artifacts: false,
+        now: Timestamp::now(),
+    };
+    let error = backup::write(source(&one), Vec::new()).await.unwrap_err();
+    assert!(error.to_string().contains("secrets/large"), "{error}");
+    assert!(error.to_string().contains("too large"), "{error}");
+    site.stop().await;
+
+    restore(&bytes, &two, "embedded").await.unwrap();
+    for (name, content) in [("secrets.key", "AGE-SECRET-KEY"), ("secrets/tls/key.pem", "hunter2")] {
+        assert_eq!(std::fs::read_to_string(two.join(name)).unwrap(), content);
+    }
+    assert_eq!(std::fs::read_to_string(two.join("secrets/link")).unwrap(), "hunter2");
+    assert!(!two.join("secrets/outside").exists(), "layers are not told it either");
+    let mode = |name: &str| two.join(name).metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(["secrets", "secrets/tls"].map(mode), [0o700; 2]);
+    assert_eq!(["secrets.key", "secrets/tls/key.pem", "secrets/link"].map(mode), [0o600; 3]);
+
+    // A backup without any takes none away, and one with others keeps what was there.
+    let forced = |bytes: Vec<u8>, at: i64| {
+        let now = Timestamp::from_second(at).unwrap();
+        let target = Restore { force: true, now, ..target(&two, "embedded") };
+        backup::restore(Cursor::new(bytes), target)
+    };
+    forced(sample().await, 1).await.unwrap();
+    assert!(two.join("secrets.key").exists() && two.join("secrets/link").exists());
+    std::fs::write(two.join("secrets/newer"), "kettle").unwrap();
+    let moved_to = forced(bytes, 2).await.unwrap().moved_to.unwrap();
+    assert!(moved_to.join("secrets/newer").exists() && !two.join("secrets/newer").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_armed_is_not_restored() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (one, two) = (scratch.path().join("one"), scratch.path().join("two"));
+    let site = Site::start(&one, "embedded").await;
+    site.fill().await;
+    site.send("POST", "/provision/v1/nodes/n2/arming", Value::Null).await;
+    let armings = async |site: &Site| site.get("/provision/v1/armings", &site.admin).await.1;
+    assert_eq!(armings(&site).await["items"][0]["node"], "n2");
+    let bytes = backed_up(&site).await;
+    site.stop().await;
+    restore(&bytes, &two, "embedded").await.unwrap();
+    let site = Site::start(&two, "embedded").await;
+    assert_eq!(armings(&site).await["items"], serde_json::json!([]));
+    assert_eq!(site.controller.registry().roster().len(), 20);
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn artifacts_travel_only_when_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let site = Site::start(dir.path(), "embedded").await;

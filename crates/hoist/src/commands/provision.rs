@@ -3,14 +3,16 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use hoist_api::provision::{Arming, ShownKey};
+use hoist_api::provision::{Armed, Arming, ShownKey};
 use hoist_model::Exit;
+use serde_json::json;
 
-use super::{Shell, token};
+use super::Shell;
 use crate::edit;
 use crate::failure::Failure;
 use crate::node_ref;
 use crate::printer::Output;
+use crate::secret_file::{SecretFile, check_new};
 use crate::table::Table;
 
 /// Which nodes may take their secrets
@@ -73,21 +75,26 @@ impl ProvisionArgs {
 
 impl ArmArgs {
     async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        if let Some(path) = &self.out {
-            token::check_new(path)?;
-        }
         let client = shell.client()?;
         let node = node_ref::find(&client, &self.node).await?;
         let (id, name) = (node_ref::id_of(&node)?, node_ref::name_of(&node)?);
         if self.dry_run {
+            self.out.as_deref().map(check_new).transpose()?;
             let what = format!("arm node {name} (generation {})", node.generation);
             return edit::would(&mut shell.printer, &what);
         }
+        // Arming ends the token of before, so the place of the new one is made sure of first.
+        let file = self.out.as_deref().map(SecretFile::create).transpose()?;
         let armed = client.arm(&id.to_string()).await?;
         let printer = &mut shell.printer;
-        match &self.out {
-            Some(path) => {
-                token::write_secret(path, &armed.token)?;
+        match file {
+            Some(file) => {
+                let path = self.out.unwrap_or_default();
+                file.keep(&armed.token)?;
+                if matches!(printer.output(), Output::Json | Output::Yaml) {
+                    let Armed { node, id, generation, .. } = &armed;
+                    printer.value(&json!({"node": node, "id": id, "generation": generation}))?;
+                }
                 printer.note(&format!("the token of node {name} is in {}", path.display()));
             }
             None if matches!(printer.output(), Output::Json | Output::Yaml) => {

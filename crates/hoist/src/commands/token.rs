@@ -1,7 +1,6 @@
 //! `hoist token`.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use hoist_api::admin::{Context, Scope, Token, TokenRequest, Verb};
@@ -13,6 +12,7 @@ use super::network::joined;
 use crate::edit;
 use crate::failure::Failure;
 use crate::printer::Output;
+use crate::secret_file::{SecretFile, check_new};
 use crate::table::Table;
 use crate::when;
 
@@ -88,20 +88,23 @@ impl CreateArgs {
             .expires
             .map(|text| when::parse(&text, Timestamp::now()).map_err(Failure::usage))
             .transpose()?;
-        if let Some(path) = &self.out {
-            check_new(path)?;
-        }
         if self.dry_run {
+            self.out.as_deref().map(check_new).transpose()?;
             let what =
                 format!("make a token for {}: {}", self.name, joined(scopes.iter().map(brief)));
             return edit::would(&mut shell.printer, &what);
         }
         let expires = expires.map(|expires| expires.to_string());
         let request = TokenRequest { name: self.name, scopes, expires };
+        let file = self.out.as_deref().map(SecretFile::create).transpose()?;
         let made = shell.client()?.create_token(&request).await?;
-        match &self.out {
-            Some(path) => {
-                write_secret(path, &made.secret)?;
+        match file {
+            Some(file) => {
+                let path = self.out.unwrap_or_default();
+                file.keep(&made.secret)?;
+                if matches!(shell.printer.output(), Output::Json | Output::Yaml) {
+                    shell.printer.value(&made.token)?;
+                }
                 shell.printer.note(&format!("token {} is in {}", made.token.id, path.display()));
             }
             None if matches!(shell.printer.output(), Output::Json | Output::Yaml) => {
@@ -118,24 +121,6 @@ impl CreateArgs {
         }
         Ok(Exit::Done)
     }
-}
-
-/// Before anything is made that could not be kept.
-pub(super) fn check_new(path: &Path) -> Result<(), Failure> {
-    if !path.exists() {
-        return Ok(());
-    }
-    Err(Failure::refused(format!("`{}` exists already", path.display()))
-        .with_hint("a secret is never written over something else"))
-}
-
-pub(super) fn write_secret(path: &Path, secret: &str) -> Result<(), Failure> {
-    let mut file = fs_err::OpenOptions::new();
-    fs_err::os::unix::fs::OpenOptionsExt::mode(&mut file, 0o600);
-    let mut file = file.write(true).create_new(true).open(path).map_err(Failure::File)?;
-    file.write_all(secret.as_bytes()).map_err(Failure::File)?;
-    file.write_all(b"\n").map_err(Failure::File)?;
-    file.sync_all().map_err(Failure::File)
 }
 
 /// `read,write:inventory,boot:partition:p1`; what follows the second colon is a selector.
@@ -233,17 +218,5 @@ mod tests {
             assert!(matches!(scope(text), Err(Failure::Usage { .. })), "{text}");
         }
         assert!(matches!(scope("read:boot:("), Err(Failure::Selector(_))));
-    }
-
-    #[test]
-    fn a_secret_is_written_for_its_owner_only() {
-        use std::os::unix::fs::PermissionsExt;
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("t");
-        check_new(&path).unwrap();
-        write_secret(&path, "hoist_a_b").unwrap();
-        assert_eq!(fs_err::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(write_secret(&path, "hoist_a_b").is_err());
-        assert!(check_new(&path).is_err());
     }
 }

@@ -3,7 +3,9 @@
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::{Map, Value};
 
+use super::plain::{self, Unclear};
 use super::{API, Document, DocumentName, Kind, Spec};
 use crate::fault::nearest;
 
@@ -94,6 +96,16 @@ pub fn read(source: &str, text: &[u8]) -> Result<Vec<Document>, Vec<DocumentErro
 pub fn from_json(source: &str, text: &str) -> Result<Document, Vec<DocumentError>> {
     one(&Piece { text, start: 0, json: true })
         .map_err(|errors| errors.into_iter().map(|e| e.located(source, text, 0)).collect())
+}
+
+/// A cloud-config by itself, read as in a layer; a text without anything in it is empty.
+pub fn cloud_config(source: &str, text: &str) -> Result<Map<String, Value>, Vec<DocumentError>> {
+    let piece = Piece { text, start: 0, json: false };
+    let read = piece.parse::<Option<Map<String, Value>>>().and_then(|map| {
+        piece.check_plain()?;
+        Ok(map.unwrap_or_default())
+    });
+    read.map_err(|errors| errors.into_iter().map(|e| e.located(source, text, 0)).collect())
 }
 
 /// A brace alone may also begin YAML's flow style, whose keys need no quotes.
@@ -200,7 +212,11 @@ fn one(piece: &Piece<'_>) -> Result<Document, Vec<Found>> {
         Kind::Node => Spec::Node(piece.spec(&subject)?),
         Kind::Artifact => Spec::Artifact(piece.needed_spec(&subject)?),
         Kind::BootConfig => Spec::BootConfig(piece.spec(&subject)?),
-        Kind::MetadataLayer => Spec::MetadataLayer(piece.spec(&subject)?),
+        Kind::MetadataLayer => {
+            let spec = piece.spec(&subject)?;
+            piece.check_plain().map_err(|found| about(found, &subject))?;
+            Spec::MetadataLayer(spec)
+        }
     };
     let document = Document { name, spec };
     let faults = document.check();
@@ -213,6 +229,10 @@ fn one(piece: &Piece<'_>) -> Result<Document, Vec<Found>> {
         Found { hint: fault.hint, ..found }
     };
     Err(faults.into_iter().map(of_fault).collect())
+}
+
+fn about(found: Vec<Found>, subject: &str) -> Vec<Found> {
+    found.into_iter().map(|found| found.about(subject)).collect()
 }
 
 fn unknown_kind(kind: &str) -> Found {
@@ -236,10 +256,17 @@ impl Piece<'_> {
     }
 
     fn spec_if_any<S: DeserializeOwned>(&self, subject: &str) -> Result<Option<S>, Vec<Found>> {
-        let envelope: Envelope<S> = self
-            .parse()
-            .map_err(|errors| errors.into_iter().map(|e| e.about(subject)).collect::<Vec<_>>())?;
+        let envelope: Envelope<S> = self.parse().map_err(|found| about(found, subject))?;
         Ok(envelope.spec)
+    }
+
+    /// Cloud-configs are passed on to another reader of YAML, for which they have to be the same.
+    fn check_plain(&self) -> Result<(), Vec<Found>> {
+        if self.json {
+            return Ok(());
+        }
+        let found: Vec<_> = plain::unclear(self.text).into_iter().map(Found::unclear).collect();
+        if found.is_empty() { Ok(()) } else { Err(found) }
     }
 
     fn parse<T: DeserializeOwned>(&self) -> Result<T, Vec<Found>> {
@@ -307,6 +334,11 @@ impl Found {
             ..Self::new(message)
         };
         found.suggest()
+    }
+
+    fn unclear(unclear: Unclear) -> Self {
+        let Unclear { line, column, message, hint } = unclear;
+        Self { line, column, ..Self::new(message).hint(hint) }
     }
 
     /// For an unknown field: the one that was probably meant. Both parsers say "unknown field `x`,

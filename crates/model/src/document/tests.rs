@@ -85,6 +85,83 @@ fn documents_survive_being_written_and_read() {
 }
 
 #[test]
+fn a_layer_says_nothing_that_cloud_init_would_read_as_something_else() {
+    let layer = |value: &str| {
+        format!(
+            "api: hoist/v1\nkind: MetadataLayer\nname: a\nspec:\n  selector: '*'\n  user_data:\n    x: {value}\n"
+        )
+    };
+    for (value, remedy) in [
+        ("0644", "put it in quotes, or write `420`"),
+        ("no", "put it in quotes, or write `false`"),
+        ("On", "put it in quotes, or write `true`"),
+        ("1:30", "put it in quotes"),
+        ("12345678901234567890123", "put it in quotes"),
+        ("1e5", "put it in quotes"),
+    ] {
+        let expected = format!(
+            "site.yaml:7:8: MetadataLayer a: `{value}` without quotes is not the same for all \
+             readers of YAML; {remedy}"
+        );
+        assert_eq!(errors(&layer(value)), [expected]);
+        let alone = cloud_config("site.yaml", &format!("#cloud-config\nx: {value}\n")).unwrap_err();
+        assert!(alone[0].to_string().starts_with("site.yaml:2:4: `"), "{alone:?}");
+        let node = format!("api: hoist/v1\nkind: Node\nname: n\nspec: {{data: {{x: {value}}}}}\n");
+        assert!(read("a", node.as_bytes()).is_ok(), "nobody else reads it");
+    }
+    let document = |x: serde_json::Value| {
+        let spec = serde_json::json!({ "selector": "*", "user_data": { "x": x } });
+        let layer =
+            serde_json::json!({ "api": API, "kind": "MetadataLayer", "name": "a", "spec": spec });
+        read("a", layer.to_string().as_bytes()).unwrap().remove(0)
+    };
+    for (value, is) in [
+        ("'0644'", serde_json::json!("0644")),
+        ("\"no\"", serde_json::json!("no")),
+        ("420", serde_json::json!(420)),
+        ("+7", serde_json::json!(7)),
+        ("0x1F", serde_json::json!(31)),
+        ("18446744073709551615", serde_json::json!(u64::MAX)),
+        ("-9223372036854775808", serde_json::json!(i64::MIN)),
+        ("1.5", serde_json::json!(1.5)),
+        (".5", serde_json::json!(0.5)),
+        ("1.", serde_json::json!(1.0)),
+        ("1.0e+20", serde_json::json!(1e20)),
+        ("False", serde_json::json!(false)),
+        ("Null", serde_json::Value::Null),
+        ("~", serde_json::Value::Null),
+        ("10.0.0.1", serde_json::json!("10.0.0.1")),
+        ("02:00:00:00:00:01", serde_json::json!("02:00:00:00:00:01")),
+    ] {
+        assert_eq!(read("a", layer(value).as_bytes()).unwrap(), [document(is)], "{value}");
+    }
+    // What hoist writes it reads again.
+    for text in [
+        "0644",
+        "no",
+        "y",
+        "1:30",
+        "1e5",
+        "2026-11-15",
+        ".inf",
+        "0x1F",
+        "1_000",
+        "12345678901234567890123",
+    ] {
+        for x in [serde_json::json!(text), serde_json::json!({ text: 1 })] {
+            let written = document(x);
+            let yaml = written.to_yaml();
+            assert_eq!(read("a", yaml.as_bytes()), Ok(vec![written]), "{yaml}");
+        }
+    }
+    for number in [1e20, 1e-7, 0.1 + 0.2, 1.0, f64::MAX, f64::MIN_POSITIVE] {
+        let written = document(number.into());
+        let yaml = written.to_yaml();
+        assert_eq!(read("a", yaml.as_bytes()), Ok(vec![written]), "{yaml}");
+    }
+}
+
+#[test]
 fn every_kind_has_a_schema_that_knows_its_fields() {
     for kind in Kind::ALL {
         let schema = kind.schema();

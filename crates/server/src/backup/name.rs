@@ -12,6 +12,8 @@ pub(super) enum Name {
     Chunk(u32),
     /// A file of the data directory.
     File(Place, String),
+    /// What the secrets in layers are encrypted for.
+    SecretsKey,
     Contents,
     Sums,
 }
@@ -20,6 +22,8 @@ pub(super) enum Name {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
     Ca,
+    /// What layers refer to.
+    Secrets,
     Journal,
     Artifacts,
 }
@@ -28,21 +32,25 @@ pub(super) enum Place {
 const MAX_NAME: usize = 200;
 const MAX_DEPTH: usize = 8;
 
+/// Keys and certificates are read into memory.
+const MAX_KEY: u64 = 1024 * 1024;
+
 impl Place {
-    pub(super) const ALL: [Self; 3] = [Self::Ca, Self::Journal, Self::Artifacts];
+    pub(super) const ALL: [Self; 4] = [Self::Ca, Self::Secrets, Self::Journal, Self::Artifacts];
 
     pub(super) fn dir(self) -> &'static str {
         match self {
             Self::Ca => "ca",
+            Self::Secrets => "secrets",
             Self::Journal => "journal",
             Self::Artifacts => "artifacts",
         }
     }
 
-    /// Largest file. Keys and certificates are read into memory.
+    /// Largest file.
     fn max_bytes(self) -> u64 {
         match self {
-            Self::Ca => 1024 * 1024,
+            Self::Ca | Self::Secrets => MAX_KEY,
             Self::Journal | Self::Artifacts => 1 << 40,
         }
     }
@@ -54,6 +62,7 @@ impl Name {
             "manifest.json" => return Some(Self::Manifest),
             "contents.json" => return Some(Self::Contents),
             "SHA256SUMS" => return Some(Self::Sums),
+            "secrets.key" => return Some(Self::SecretsKey),
             _ => {}
         }
         let (top, rest) = text.split_once('/')?;
@@ -72,6 +81,7 @@ impl Name {
             Self::Manifest | Self::Contents => 64 * 1024,
             Self::Chunk(_) => super::CHUNK_BYTES as u64,
             Self::File(place, _) => place.max_bytes(),
+            Self::SecretsKey => MAX_KEY,
             Self::Sums => ((MAX_NAME + 70) * super::MAX_ENTRIES) as u64,
         }
     }
@@ -88,6 +98,7 @@ impl fmt::Display for Name {
             Self::Manifest => f.write_str("manifest.json"),
             Self::Chunk(number) => write!(f, "store/{number:06}.jsonl"),
             Self::File(place, rest) => write!(f, "{}/{rest}", place.dir()),
+            Self::SecretsKey => f.write_str("secrets.key"),
             Self::Contents => f.write_str("contents.json"),
             Self::Sums => f.write_str("SHA256SUMS"),
         }
@@ -116,6 +127,8 @@ mod tests {
             "store/000000.jsonl",
             "store/199999.jsonl",
             "ca/root.key",
+            "secrets.key",
+            "secrets/db/password",
             "journal/run-1/0001.log",
             "artifacts/sha256/ab/abcdef",
         ] {
@@ -134,6 +147,9 @@ mod tests {
             "ca/r\u{e9}",
             "journal/a/../../hoist.json",
             "./ca/root.key",
+            "secrets",
+            "secrets/../admin.token",
+            "secrets.key/x",
             "hoist.redb",
             "hoist.json",
             "admin.token",

@@ -162,7 +162,8 @@ impl State {
             return Err("is not where it belongs");
         }
         if let Name::Chunk(number) = name {
-            let files = self.seen.iter().any(|seen| matches!(seen, Name::File(..)));
+            let is_file = |seen: &Name| matches!(seen, Name::File(..) | Name::SecretsKey);
+            let files = self.seen.iter().any(is_file);
             if *number != self.chunks || files {
                 return Err("is not where it belongs");
             }

@@ -30,6 +30,9 @@ const STAGED_STORE: &str = "store.jsonl";
 /// records. Artifacts are content-addressed and stay.
 const REPLACED: [&str; 4] = ["hoist.redb", "ca", "journal", "roster.snapshot"];
 
+/// Replaced only by others: a backup without secrets takes none away.
+const SECRETS: [&str; 2] = ["secrets", "secrets.key"];
+
 /// Where to restore to.
 #[derive(Debug)]
 pub struct Restore {
@@ -145,25 +148,30 @@ fn place(dir: &DataDir) -> Result<(), BackupError> {
         for place in Place::ALL {
             let from = staged.join(place.dir());
             if from.is_dir() {
-                merge(&from, &dir.path().join(place.dir()))?;
+                merge(place, &from, &dir.path().join(place.dir()))?;
             }
+        }
+        let key = Name::SecretsKey.path();
+        if staged.join(&key).is_file() {
+            fs::rename(staged.join(&key), dir.path().join(&key))?;
         }
         Ok(())
     })();
     moved.map_err(BackupError::File)
 }
 
-fn merge(from: &Path, to: &Path) -> io::Result<()> {
+fn merge(place: Place, from: &Path, to: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     secret::ensure_private_dir(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let (path, target) = (entry.path(), to.join(entry.file_name()));
         if entry.file_type()?.is_dir() {
-            merge(&path, &target)?;
+            merge(place, &path, &target)?;
             continue;
         }
-        if target.extension().is_some_and(|extension| extension == "pem") {
+        let is_public = place == Place::Ca && target.extension().is_some_and(|it| it == "pem");
+        if is_public {
             fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644))?;
         }
         fs::rename(path, target)?;
@@ -174,7 +182,10 @@ fn merge(from: &Path, to: &Path) -> io::Result<()> {
 /// Nothing is thrown away: what a restore replaces stays in a directory of its own.
 fn move_aside(dir: &DataDir, now: Timestamp) -> Result<Option<PathBuf>, BackupError> {
     let aside = dir.path().join(format!("replaced-{}", now.strftime("%Y%m%dT%H%M%SZ")));
-    let there = || REPLACED.iter().map(|name| dir.path().join(name)).filter(|path| path.exists());
+    let staged = dir.path().join(STAGED);
+    let brought = SECRETS.iter().filter(|name| staged.join(name).exists());
+    let names: Vec<_> = REPLACED.iter().chain(brought).collect();
+    let there = || names.iter().map(|name| dir.path().join(name)).filter(|path| path.exists());
     if there().next().is_none() || dir.is_restoring() {
         return Ok(None);
     }

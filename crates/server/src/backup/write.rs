@@ -136,13 +136,13 @@ impl<W: Write> Pack<W> {
         };
         for place in Place::ALL {
             let dir = data_dir.join(place.dir());
-            for path in files_below(&dir)? {
+            for path in files_of(place, data_dir)? {
                 let unfit = |detail| BackupError::Unfit { path: path.clone(), detail };
                 let inside = path.strip_prefix(data_dir).ok().and_then(Path::to_str);
                 let name = inside.and_then(Name::parse).ok_or_else(|| unfit("its name is odd"))?;
                 match place {
                     Place::Ca if is_remade(&path) => continue,
-                    Place::Ca => {}
+                    Place::Ca | Place::Secrets => {}
                     Place::Journal => contents.journal_files += 1,
                     Place::Artifacts if !path.starts_with(dir.join("blobs")) => continue,
                     Place::Artifacts if with_artifacts => contents.artifacts += 1,
@@ -151,19 +151,28 @@ impl<W: Write> Pack<W> {
                         continue;
                     }
                 }
-                if self.entries + 2 >= MAX_ENTRIES {
-                    return Err(unfit("there are too many files"));
-                }
-                let file = fs::File::open(&path).map_err(BackupError::File)?;
-                // A journal may grow meanwhile: what is there now is taken, and no more.
-                let size = file.metadata().map_err(BackupError::File)?.len();
-                if size > name.max_bytes() {
-                    return Err(unfit("it is too large"));
-                }
-                self.entry(&name, size, file.take(size)).map_err(BackupError::File)?;
+                self.file(&name, &path)?;
             }
         }
+        let key = data_dir.join(Name::SecretsKey.path());
+        if key.is_file() {
+            self.file(&Name::SecretsKey, &key)?;
+        }
         Ok(contents)
+    }
+
+    fn file(&mut self, name: &Name, path: &Path) -> Result<(), BackupError> {
+        let unfit = |detail| BackupError::Unfit { path: path.to_owned(), detail };
+        if self.entries + 2 >= MAX_ENTRIES {
+            return Err(unfit("there are too many files"));
+        }
+        let file = fs::File::open(path).map_err(BackupError::File)?;
+        // A journal may grow meanwhile: what is there now is taken, and no more.
+        let size = file.metadata().map_err(BackupError::File)?.len();
+        if size > name.max_bytes() {
+            return Err(unfit("it is too large"));
+        }
+        self.entry(name, size, file.take(size)).map_err(BackupError::File)
     }
 
     fn entry(&mut self, name: &Name, size: u64, content: impl Read) -> io::Result<()> {
@@ -224,10 +233,11 @@ fn is_remade(path: &Path) -> bool {
     path.file_stem().is_some_and(|stem| stem == "server")
 }
 
-/// All files below `dir`, in order; none if it is not there. Hidden ones are files in the making.
-fn files_below(dir: &Path) -> Result<Vec<PathBuf>, BackupError> {
+/// All files of a place, in order; none if it is not there. Hidden ones are files in the making.
+fn files_of(place: Place, data_dir: &Path) -> Result<Vec<PathBuf>, BackupError> {
+    let top = data_dir.join(place.dir());
     let mut found = Vec::new();
-    let mut open = vec![dir.to_owned()];
+    let mut open = vec![top.clone()];
     while let Some(dir) = open.pop() {
         let entries = match fs::read_dir(&dir) {
             Ok(entries) => entries,
@@ -244,6 +254,8 @@ fn files_below(dir: &Path) -> Result<Vec<PathBuf>, BackupError> {
                 open.push(entry.path());
             } else if kind.is_file() {
                 found.push(entry.path());
+            } else if place == Place::Secrets && kind.is_symlink() {
+                found.extend(told_through(&entry.path(), &top).then(|| entry.path()));
             } else {
                 let detail = "it is neither a file nor a directory";
                 return Err(BackupError::Unfit { path: entry.path(), detail });
@@ -252,4 +264,10 @@ fn files_below(dir: &Path) -> Result<Vec<PathBuf>, BackupError> {
     }
     found.sort();
     Ok(found)
+}
+
+/// Whether layers are told what is behind a link: a file inside, and nothing else.
+fn told_through(link: &Path, top: &Path) -> bool {
+    let inside = || Ok::<_, io::Error>(link.canonicalize()?.starts_with(top.canonicalize()?));
+    link.is_file() && inside().unwrap_or(false)
 }

@@ -439,6 +439,8 @@ impl Sightings {
                 tracing::debug!(%error, "boot history is not put behind everything else");
             }
             sightings.settle();
+            // Whoever waits for us may close the store.
+            drop(sightings);
             done.send(())
         });
         let outcome = match thread {

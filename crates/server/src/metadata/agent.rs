@@ -26,7 +26,7 @@ use metrics::Counter;
 use tokio::sync::Semaphore;
 
 use super::Metadata;
-use super::provision::{Armings, Redemption};
+use super::provision::{Armings, Offer, Redemption};
 use super::secrets::Vault;
 use crate::audit::Draft;
 use crate::auth::AuditContext;
@@ -147,13 +147,14 @@ impl Refused {
             Self::Proof => {
                 Failure::new(Code::Forbidden, "the signature is not of this key and this token")
             }
-            // Told alike, so that nobody learns which nodes there are.
-            Self::Node | Self::Token => {
-                Failure::new(Code::Forbidden, "this token is not good for this node")
-                    .with_remedy("`hoist provision arm NODE` makes another one")
+            // Told alike, so that nobody learns which nodes there are, and where.
+            Self::Node | Self::Token | Self::Address => {
+                Failure::new(Code::Forbidden, "this token is not good for this node, or not here")
+                    .with_remedy(
+                        "ask from an address that the node has in the inventory, or \
+                         `hoist provision arm NODE` for another token; the log has the reason",
+                    )
             }
-            Self::Address => Failure::new(Code::Forbidden, "this is not an address of the node")
-                .with_remedy("ask from the node, or correct its addresses in the inventory"),
             Self::Quarantined => {
                 Failure::new(Code::Forbidden, "another key has redeemed this token")
                     .with_remedy("`hoist provision arm NODE` makes another one")
@@ -188,16 +189,15 @@ impl Metadata {
         };
         let node = roster.by_id(asked.node).filter(|node| node.spec.enabled);
         let Some(node) = node else { return Err(self.refuse(Refused::Node, None, from)) };
-        if !may_be_at(roster, node, from) {
-            return Err(self.refuse(Refused::Address, Some(&node.name), from));
-        }
-        match self.unlock.armings.redeem(node, &asked.token, by).await? {
-            Redemption::Taken => Ok((Arc::clone(node), by)),
-            Redemption::Quarantined => {
-                Err(self.refuse(Refused::Quarantined, Some(&node.name), from))
-            }
-            Redemption::Refused => Err(self.refuse(Refused::Token, Some(&node.name), from)),
-        }
+        let is_here = may_be_at(roster, node, from);
+        let offer = Offer { token: &asked.token, by, is_here };
+        let refused = match self.unlock.armings.redeem(node, offer).await? {
+            Redemption::Taken => return Ok((Arc::clone(node), by)),
+            Redemption::Quarantined => Refused::Quarantined,
+            Redemption::Elsewhere => Refused::Address,
+            Redemption::Refused => Refused::Token,
+        };
+        Err(self.refuse(refused, Some(&node.name), from))
     }
 
     /// Away from the threads that answer: secrets are in files.
@@ -258,15 +258,18 @@ fn proven(asked: &DocumentsRequest) -> Option<KeyPrint> {
 }
 
 /// An address that only this node has tells it from others; behind user networking all have one.
+/// At that of its management controller, it is not the node who asks.
 fn may_be_at(roster: &Roster, node: &Node, from: IpAddr) -> bool {
-    let is_only =
-        |address: IpAddr| matches!(roster.by_ip(address).as_slice(), [only] if only.id == node.id);
-    let boots_at = roster.boot(node).and_then(|boot| boot.ip);
-    if boots_at.is_some_and(is_only) {
-        return node.spec.own_addresses().any(|address| address == from);
+    if node.spec.has_bmc_at(from) {
+        return false;
     }
-    !node.spec.has_bmc_at(from)
-        && !matches!(roster.by_ip(from).as_slice(), [other] if other.id != node.id)
+    let there = roster.by_ip(from);
+    let is_only = |found: &[&Arc<Node>]| matches!(found, [only] if only.id == node.id);
+    let boots_at = roster.boot(node).and_then(|boot| boot.ip);
+    if boots_at.is_some_and(|address| is_only(&roster.by_ip(address))) {
+        return is_only(&there);
+    }
+    there.is_empty() || there.iter().any(|found| found.id == node.id)
 }
 
 fn secret_layers(roster: &Roster, layers: &[Name]) -> Vec<Name> {

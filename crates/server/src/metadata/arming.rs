@@ -60,7 +60,7 @@ async fn list(
             since: *since,
             redeemed: redeemed.as_ref().map(shown),
             quarantined: quarantined.iter().map(shown).collect(),
-            outdated: arming.generation != node.generation,
+            outdated: arming.is_outdated(&metadata.key, node.generation),
         })
     });
     Ok(Json(Listing { revision: roster.revision(), items: items.collect() }))

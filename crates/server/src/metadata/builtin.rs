@@ -3,19 +3,19 @@
 //! They are rendered on threads that nobody else waits for, a few at once, and kept. A node waits at
 //! most [`BUDGET`]; what its rendering comes to later is there when it asks again.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use hoist_inventory::Roster;
 use hoist_metadata::provider::{Given, Missing, Served};
 use hoist_metadata::{Basis, MetadataProvider, Renderer, SeedRef, SiteKey};
-use hoist_model::{Node, NodeId};
-use tokio::sync::{Mutex as AsyncMutex, Semaphore};
+use hoist_model::Node;
+use tokio::sync::Semaphore;
 
 use super::kept::Kept;
+use super::under_way::UnderWay;
 
 /// Bytes of documents that are kept.
 const ROOM: usize = 256 * 1024 * 1024;
@@ -38,7 +38,8 @@ struct Inner {
     renderer: Arc<Renderer>,
     kept: Kept<Arc<Rendered>>,
     turns: Arc<Semaphore>,
-    under_way: UnderWay,
+    /// Of several who ask for one node, one renders.
+    under_way: UnderWay<()>,
 }
 
 /// The documents of one node, and what they were made from.
@@ -46,26 +47,6 @@ struct Inner {
 struct Rendered {
     basis: Basis,
     served: Arc<Served>,
-}
-
-/// Nodes that are rendered for at present: of several who ask for one, one renders.
-#[derive(Debug, Default)]
-struct UnderWay(Mutex<HashMap<NodeId, Weak<AsyncMutex<()>>>>);
-
-impl UnderWay {
-    fn of(&self, node: NodeId) -> Arc<AsyncMutex<()>> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = all.get(&node).and_then(Weak::upgrade) {
-            return known;
-        }
-        // Looking through them is paid for by as many nodes as there are.
-        if all.len() == all.capacity() {
-            all.retain(|_, one| one.strong_count() > 0);
-        }
-        let one = Arc::default();
-        all.insert(node, Arc::downgrade(&one));
-        one
-    }
 }
 
 impl Builtin {
@@ -158,6 +139,7 @@ mod tests {
     use hoist_inventory::Resource;
     use hoist_inventory::roster::{Delta, Incarnation};
     use hoist_metadata::Document;
+    use hoist_model::NodeId;
     use tokio::time::Instant;
 
     use super::*;
@@ -273,16 +255,5 @@ mod tests {
         assert_eq!(builtin.at_once(&roster, &node), None);
         drop(all);
         here(builtin.documents(&roster, &node, FROM).await);
-    }
-
-    #[test]
-    fn nodes_that_nobody_renders_for_are_forgotten() {
-        let under_way = UnderWay::default();
-        let held = under_way.of(NodeId::from_bits(0));
-        for n in 1..10_000 {
-            under_way.of(NodeId::from_bits(n));
-        }
-        assert!(Arc::ptr_eq(&held, &under_way.of(NodeId::from_bits(0))));
-        assert!(under_way.0.lock().unwrap().len() < 100);
     }
 }

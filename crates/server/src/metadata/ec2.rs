@@ -1,13 +1,14 @@
 //! `/latest/…`: the documents as EC2 has them, for programs that know nothing else. Who asks is known
 //! by its address.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
-use hoist_metadata::Document;
-use hoist_metadata::provider::Given;
+use hoist_metadata::provider::{Given, Served};
+use hoist_metadata::{Document, Facts};
 use http::{HeaderMap, Uri, header};
-use serde_json::{Map, Value};
 
 use super::seed::{TEXT, with_address};
 use super::{Metadata, OPEN};
@@ -16,20 +17,6 @@ use crate::peer::Peer;
 use crate::route::Route;
 
 const META_DATA: &str = "/latest/meta-data";
-
-/// Largest meta-data that is taken apart for every key. Only another service's can be larger.
-const MAX_META_DATA: usize = 64 * 1024;
-
-/// Names of EC2, and where meta-data has them.
-const KEYS: [(&str, &[&str]); 7] = [
-    ("hostname", &["hostname"]),
-    ("instance-id", &["instance-id"]),
-    ("instance-type", &["instance-type"]),
-    ("local-hostname", &["local-hostname"]),
-    ("local-ipv4", &["hoist", "ip"]),
-    ("mac", &["hoist", "mac"]),
-    ("region", &["region"]),
-];
 
 pub(super) fn routes() -> Vec<Route<Metadata>> {
     let all = vec![
@@ -70,13 +57,31 @@ async fn meta_data(
         let detail = "another service has this node's documents";
         return Err(Failure::new(Code::NotFound, detail).into_response());
     };
-    let whole = served.get(Document::MetaData);
-    let read = std::str::from_utf8(whole).ok().filter(|text| text.len() <= MAX_META_DATA);
-    let read = read.and_then(|text| serde_saphyr::from_str::<Map<String, Value>>(text).ok());
+    metadata.read(&served).await.map_err(IntoResponse::into_response)?;
+    let facts = served.facts().map_err(|error| {
+        let detail = format!("the node's meta-data cannot be taken apart: {error}");
+        Failure::new(Code::NotFound, detail).into_response()
+    })?;
     let path = uri.path().strip_prefix(META_DATA).unwrap_or_default();
-    let found = look(&read.unwrap_or_default(), path.trim_matches('/'));
+    let found = look(facts, path.trim_matches('/'));
     let found = found.ok_or_else(|| Failure::new(Code::NotFound, "there is no such key"));
     found.map(text).map_err(IntoResponse::into_response)
+}
+
+impl Metadata {
+    /// Reads meta-data once for all who ask, on threads that nobody else waits for.
+    async fn read(&self, served: &Arc<Served>) -> Result<(), Failure> {
+        if served.known_facts().is_some() {
+            return Ok(());
+        }
+        let turn = self.readings.take().await?;
+        let served = Arc::clone(served);
+        let work = tokio::task::spawn_blocking(move || {
+            let _ = served.facts();
+            drop(turn);
+        });
+        work.await.map_err(|_| Failure::new(Code::Internal, "the answer could not be made"))
+    }
 }
 
 fn text(body: String) -> Response {
@@ -84,15 +89,11 @@ fn text(body: String) -> Response {
 }
 
 /// What stands under a path below meta-data: a list of names, or a value.
-fn look(meta: &Map<String, Value>, path: &str) -> Option<String> {
-    let keys: Vec<_> = match meta.get("public-keys") {
-        Some(Value::Array(keys)) => keys.iter().filter_map(Value::as_str).collect(),
-        _ => Vec::new(),
-    };
+fn look(facts: &Facts, path: &str) -> Option<String> {
+    let keys = &facts.public_keys;
     match path.split('/').collect::<Vec<_>>().as_slice() {
         [""] => {
-            let names = KEYS.iter().filter(|(_, place)| value(meta, place).is_some());
-            let mut names: Vec<_> = names.map(|(name, _)| *name).collect();
+            let mut names: Vec<_> = facts.values.keys().copied().collect();
             names.extend((!keys.is_empty()).then_some("public-keys/"));
             Some(names.join("\n"))
         }
@@ -104,37 +105,25 @@ fn look(meta: &Map<String, Value>, path: &str) -> Option<String> {
             let key = keys.get(index.parse::<usize>().ok()?)?;
             match rest {
                 [] => Some("openssh-key".to_owned()),
-                ["openssh-key"] => Some((*key).to_owned()),
+                ["openssh-key"] => Some(key.clone()),
                 _ => None,
             }
         }
-        [name] => {
-            let (_, place) = KEYS.iter().find(|(known, _)| known == name)?;
-            value(meta, place).map(str::to_owned)
-        }
+        [name] => facts.values.get(name).cloned(),
         _ => None,
     }
 }
 
-fn value<'m>(meta: &'m Map<String, Value>, place: &[&str]) -> Option<&'m str> {
-    let (first, rest) = place.split_first()?;
-    let inner = |value: Option<&'m Value>, key: &&str| value.and_then(|value| value.get(*key));
-    rest.iter().fold(meta.get(*first), inner).and_then(Value::as_str)
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
     fn meta_data_is_a_tree_of_names() {
-        let Value::Object(meta) = json!({
-            "instance-id": "i-g0", "hostname": "n1", "hoist": {"ip": "10.0.0.1"},
-            "public-keys": ["ssh-ed25519 A a", "ssh-ed25519 B b"],
-        }) else {
-            unreachable!()
+        let values = [("instance-id", "i-g0"), ("hostname", "n1"), ("local-ipv4", "10.0.0.1")];
+        let facts = Facts {
+            values: values.map(|(name, value)| (name, value.to_owned())).into(),
+            public_keys: vec!["ssh-ed25519 A a".to_owned(), "ssh-ed25519 B b".to_owned()],
         };
         for (path, expected) in [
             ("", Some("hostname\ninstance-id\nlocal-ipv4\npublic-keys/")),
@@ -150,9 +139,9 @@ mod tests {
             ("public-keys/1/x", None),
             ("instance-id/x", None),
         ] {
-            assert_eq!(look(&meta, path).as_deref(), expected, "{path}");
+            assert_eq!(look(&facts, path).as_deref(), expected, "{path}");
         }
-        assert_eq!(look(&Map::new(), "").as_deref(), Some(""));
-        assert_eq!(look(&Map::new(), "public-keys"), None);
+        assert_eq!(look(&Facts::default(), "").as_deref(), Some(""));
+        assert_eq!(look(&Facts::default(), "public-keys"), None);
     }
 }

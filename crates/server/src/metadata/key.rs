@@ -50,17 +50,22 @@ pub enum Standing {
     Differs,
 }
 
+/// Compares the key with the one of the store, and writes nothing; `None` where it has none.
+pub async fn look(store: &dyn Store, key: &SiteKey) -> Result<Option<Standing>, StoreError> {
+    let Some(record) = store.get(&place()).await? else { return Ok(None) };
+    let same = record.value.as_slice() == key.fingerprint().as_bytes();
+    Ok(Some(if same { Standing::Same } else { Standing::Differs }))
+}
+
 /// Compares the key with the one of the store's other controllers; the first one sets it.
-pub async fn compare(store: &dyn Store, key: &SiteKey) -> Result<Standing, StoreError> {
-    let ours = key.fingerprint().into_bytes();
+async fn compare(store: &dyn Store, key: &SiteKey) -> Result<Standing, StoreError> {
     loop {
-        if let Some(record) = store.get(&place()).await? {
-            let same = record.value.as_slice() == ours;
-            return Ok(if same { Standing::Same } else { Standing::Differs });
+        if let Some(standing) = look(store, key).await? {
+            return Ok(standing);
         }
         let txn = Txn {
             compares: vec![Compare::Absent(place())],
-            ops: vec![Op::Put(place(), ours.clone())],
+            ops: vec![Op::Put(place(), key.fingerprint().into_bytes())],
         };
         match store.commit(txn).await {
             Ok(_) => return Ok(Standing::Same),
@@ -202,6 +207,9 @@ mod tests {
         let store: Arc<dyn Store> = crate::store::test_store();
         let [one, other] = [1, 2].map(|byte| SiteKey::new(&[byte; KEY_BYTES]));
         let compared = async |key: &SiteKey| compare(store.as_ref(), key).await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(look(store.as_ref(), &one).await.unwrap(), None, "looking sets nothing");
+        }
         assert_eq!(compared(&one).await, Standing::Same);
         assert_eq!(compared(&one).await, Standing::Same);
         assert_eq!(compared(&other).await, Standing::Differs);

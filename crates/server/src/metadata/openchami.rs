@@ -10,6 +10,7 @@ use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
 use hoist_inventory::registry::Terms;
 use hoist_inventory::{Roster, plan::Draft};
+use hoist_model::document::cloud_config;
 use hoist_model::metadata_layer::{Part, PartOf, PartType};
 use hoist_model::{Kind, MetadataLayer, MetadataLayerSpec, Name, Node, Selector};
 use http::{HeaderMap, StatusCode, header};
@@ -495,9 +496,10 @@ fn layer_of(group: &OchamiGroup) -> Result<MetadataLayerSpec, Failure> {
     if ["{{", "{%", "{#"].iter().any(|mark| yaml.contains(mark)) {
         return Err(unsayable("it looks like a template, and its first line does not say so"));
     }
-    let value: Option<Map<String, Value>> =
-        serde_saphyr::from_str(yaml).map_err(|error| unsayable(&error.to_string()))?;
-    spec.vendor_data = value.unwrap_or_default();
+    spec.vendor_data = cloud_config("file.content", &text).map_err(|errors| {
+        let detail = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        Failure::new(Code::InvalidBody, detail).with_remedy("or write a MetadataLayer instead")
+    })?;
     Ok(spec)
 }
 
@@ -575,12 +577,26 @@ mod tests {
     }
 
     #[test]
+    fn a_file_with_two_meanings_is_refused_with_its_place() {
+        let refused = layer_of(&group("#cloud-config\nssh_pwauth: no\n", "")).unwrap_err();
+        let detail = refused.problem().detail.clone();
+        assert!(detail.contains("file.content:2:13: `no` without quotes"), "{detail}");
+        assert!(detail.contains("put it in quotes, or write `false`"), "{detail}");
+        let quoted = "#cloud-config\nx: \"no\"\nmode: '0644'\n";
+        let spec = layer_of(&group(quoted, "")).unwrap();
+        assert_eq!(json!(spec.vendor_data), json!({ "x": "no", "mode": "0644" }));
+        assert_eq!(layer_of(&group(&content(&spec), "")).unwrap(), spec);
+    }
+
+    #[test]
     fn what_cannot_be_said_is_refused() {
         for (text, encoding) in [
             ("packages: [a]", ""),
             ("#cloud-config\nfqdn: {{ x }}\n", ""),
             ("#cloud-config\n- a\n", ""),
             ("#cloud-config\na: [", ""),
+            ("#cloud-config\nwrite_files: [{path: /etc/x, permissions: 0644}]\n", ""),
+            ("#cloud-config\nusers: [{name: a, lock_passwd: no}]\n", ""),
             ("#template: jinja\n#cloud-config\n", ""),
             ("%%%", "base64"),
             ("#cloud-config", "gzip"),

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use hoist_inventory::record::{self, ResourceKey};
 use hoist_metadata::SiteKey;
 use hoist_metadata::provision::{Arming, KeyPrint, Verdict};
 use hoist_metadata::token::{NONCE_BYTES, Token};
@@ -16,8 +17,6 @@ use crate::clock::Clock;
 use crate::events::EventBus;
 use crate::scan::{Step, walk};
 
-const PREFIX: &str = "provision/armed";
-
 /// How often somebody else may be faster.
 const TRIES: usize = 8;
 
@@ -28,8 +27,19 @@ pub enum Redemption {
     Taken,
     /// Another key has it.
     Quarantined,
+    /// It is the right one, shown where the node is not.
+    Elsewhere,
     /// The node is not armed, or the token is another one.
     Refused,
+}
+
+/// What somebody shows who wants a node's secrets.
+#[derive(Debug, Clone, Copy)]
+pub struct Offer<'a> {
+    pub token: &'a str,
+    pub by: KeyPrint,
+    /// Whether the node may be at their address.
+    pub is_here: bool,
 }
 
 /// Cheap to clone; all clones are the same.
@@ -57,29 +67,46 @@ impl Armings {
     pub async fn arm(&self, node: &Node, by: Draft) -> Result<Token, AuditError> {
         let mut nonce = [0; NONCE_BYTES];
         aws_lc_rs::rand::fill(&mut nonce).expect("the operating system gives random bytes");
-        let arming = Arming::new(node.id, node.generation, nonce, self.clock.now());
-        self.decide(node, by, Op::Put(place(node.id), text(&arming)), "provision.armed").await?;
+        let arming = Arming::new(&self.key, node.id, node.generation, nonce, self.clock.now());
+        // A node that was removed elsewhere must not leave an arming behind.
+        let Some(unchanged) = self.unchanged(node).await? else {
+            let key = ResourceKey::Node(node.id).to_key();
+            return Err(StoreError::Conflict { key }.into());
+        };
+        let ops = vec![Op::Put(place(node.id), text(&arming))];
+        let txn = Txn { compares: vec![unchanged], ops };
+        self.decide(node, by, txn, "provision.armed").await?;
         Ok(arming.token(&self.key))
     }
 
     /// What the node was armed with is good for nothing any more; it need not be armed.
     pub async fn disarm(&self, node: &Node, by: Draft) -> Result<(), AuditError> {
-        self.decide(node, by, Op::Delete(place(node.id)), "provision.disarmed").await
+        let txn = Txn { compares: Vec::new(), ops: vec![Op::Delete(place(node.id))] };
+        self.decide(node, by, txn, "provision.disarmed").await
     }
 
-    async fn decide(&self, node: &Node, by: Draft, op: Op, kind: &str) -> Result<(), AuditError> {
+    async fn decide(&self, node: &Node, by: Draft, txn: Txn, kind: &str) -> Result<(), AuditError> {
         let told = serde_json::json!({"generation": node.generation, "by": by.who});
         let draft = Draft { object: format!("node/{}", node.name), ..by };
-        self.audit.commit(Txn { compares: Vec::new(), ops: vec![op] }, &draft).await?;
+        self.audit.commit(txn, &draft).await?;
         self.events.publish(kind, &format!("node/{}", node.name), told);
         Ok(())
+    }
+
+    /// That the store has the node as it is here, as far as tokens go. The roster of a controller
+    /// may be behind: a node that was renewed, disabled or removed elsewhere is told nothing more.
+    async fn unchanged(&self, node: &Node) -> Result<Option<Compare>, StoreError> {
+        let key = ResourceKey::Node(node.id).to_key();
+        let Some(record) = self.store.get(&key).await? else { return Ok(None) };
+        let stored: Node = parsed(&record, "a node")?;
+        let is_same = stored.generation == node.generation && stored.spec.enabled;
+        Ok(is_same.then_some(Compare::At(key, record.revision)))
     }
 
     /// Those of all nodes, in the order of their ids.
     pub async fn list(&self) -> Result<Vec<Arming>, StoreError> {
         let mut found = Vec::new();
-        let top = PREFIX.parse().expect("a key");
-        walk(self.store.as_ref(), &top, None, |record| {
+        walk(self.store.as_ref(), &record::armings(), None, |record| {
             found.push(read(&record));
             Step::Go
         })
@@ -87,17 +114,19 @@ impl Armings {
         found.into_iter().collect()
     }
 
-    pub async fn redeem(
-        &self,
-        node: &Node,
-        offered: &str,
-        by: KeyPrint,
-    ) -> Result<Redemption, StoreError> {
+    pub async fn redeem(&self, node: &Node, offer: Offer<'_>) -> Result<Redemption, StoreError> {
+        let Offer { token, by, is_here } = offer;
         let key = place(node.id);
         for _ in 0..TRIES {
             let Some(record) = self.store.get(&key).await? else { return Ok(Redemption::Refused) };
             let arming = read(&record)?;
-            let verdict = arming.redeem(&self.key, node.generation, offered, by, self.clock.now());
+            let Some(unchanged) = self.unchanged(node).await? else {
+                return Ok(Redemption::Refused);
+            };
+            let verdict = arming.redeem(&self.key, node.generation, token, by, self.clock.now());
+            if !is_here && verdict != Verdict::Refused {
+                return Ok(Redemption::Elsewhere);
+            }
             let (next, redemption) = match verdict {
                 Verdict::Repeated => return Ok(Redemption::Taken),
                 Verdict::Refused => return Ok(Redemption::Refused),
@@ -106,7 +135,7 @@ impl Armings {
                 Verdict::Quarantined(next) => (next, Redemption::Quarantined),
             };
             let txn = Txn {
-                compares: vec![Compare::At(key.clone(), record.revision)],
+                compares: vec![Compare::At(key.clone(), record.revision), unchanged],
                 ops: vec![Op::Put(key.clone(), text(&next))],
             };
             match self.store.commit(txn).await {
@@ -124,7 +153,7 @@ impl Armings {
     fn tell(&self, node: &Node, by: KeyPrint, redemption: Redemption) {
         let kind = match redemption {
             Redemption::Quarantined => "provision.quarantined",
-            Redemption::Taken | Redemption::Refused => "provision.redeemed",
+            _ => "provision.redeemed",
         };
         let told = serde_json::json!({"generation": node.generation, "key": by.to_string()});
         self.events.publish(kind, &format!("node/{}", node.name), told);
@@ -132,7 +161,7 @@ impl Armings {
 }
 
 fn place(node: NodeId) -> Key {
-    PREFIX.parse::<Key>().expect("a key").child(&node.to_string())
+    record::arming_key(node)
 }
 
 fn text(arming: &Arming) -> Vec<u8> {
@@ -140,8 +169,12 @@ fn text(arming: &Arming) -> Vec<u8> {
 }
 
 fn read(record: &Record) -> Result<Arming, StoreError> {
+    parsed(record, "an arming")
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(record: &Record, what: &str) -> Result<T, StoreError> {
     serde_json::from_slice(&record.value).map_err(|error| StoreError::Damaged {
-        detail: format!("`{}` is not an arming: {error}", record.key),
+        detail: format!("`{}` is not {what}: {error}", record.key),
     })
 }
 
@@ -177,6 +210,20 @@ mod tests {
         Armings::new(Arc::clone(store), SiteKey::new(&[3; KEY_BYTES]), audit, events, clock)
     }
 
+    /// What the inventory says, on whichever controller.
+    async fn keep(store: &Arc<dyn Store>, node: Option<&Node>) {
+        let key = ResourceKey::Node(NodeId::from_bits(7)).to_key();
+        let op = match node {
+            Some(node) => Op::Put(key, serde_json::to_vec(node).unwrap()),
+            None => Op::Delete(key),
+        };
+        store.commit(Txn { compares: Vec::new(), ops: vec![op] }).await.unwrap();
+    }
+
+    fn offer(token: &str, by: KeyPrint) -> Offer<'_> {
+        Offer { token, by, is_here: true }
+    }
+
     fn seq(armings: &Armings) -> u64 {
         let id = armings.events.last_id();
         id.rsplit('.').next().unwrap().parse().unwrap()
@@ -185,32 +232,44 @@ mod tests {
     #[tokio::test]
     async fn a_token_is_taken_by_one_key_on_whichever_controller() {
         let store: Arc<dyn Store> = test_store();
+        keep(&store, Some(&node(1))).await;
         let (one, other) = (armings(&store), armings(&store));
         let (first, second) = (KeyPrint([1; 32]), KeyPrint([2; 32]));
-        let offer = "0".repeat(32);
-        assert_eq!(one.redeem(&node(1), &offer, first).await.unwrap(), Redemption::Refused);
+        let guess = "0".repeat(32);
+        assert_eq!(one.redeem(&node(1), offer(&guess, first)).await.unwrap(), Redemption::Refused);
         let token = one.arm(&node(1), Draft::default()).await.unwrap();
         let token = token.as_str();
-        assert_eq!(other.redeem(&node(1), &offer, first).await.unwrap(), Redemption::Refused);
+        assert_eq!(
+            other.redeem(&node(1), offer(&guess, first)).await.unwrap(),
+            Redemption::Refused
+        );
         assert_eq!(seq(&other), 0, "guessing is no event");
-        assert_eq!(one.redeem(&node(1), token, first).await.unwrap(), Redemption::Taken);
-        assert_eq!(other.redeem(&node(1), token, first).await.unwrap(), Redemption::Taken);
+        assert_eq!(one.redeem(&node(1), offer(token, first)).await.unwrap(), Redemption::Taken);
+        assert_eq!(other.redeem(&node(1), offer(token, first)).await.unwrap(), Redemption::Taken);
         for _ in 0..2 {
-            let late = other.redeem(&node(1), token, second).await.unwrap();
+            let late = other.redeem(&node(1), offer(token, second)).await.unwrap();
             assert_eq!(late, Redemption::Quarantined);
         }
+        for by in [first, second, KeyPrint([3; 32])] {
+            let shown = Offer { is_here: false, ..offer(token, by) };
+            assert_eq!(one.redeem(&node(1), shown).await.unwrap(), Redemption::Elsewhere);
+            let guessed = Offer { token: &guess, ..shown };
+            assert_eq!(one.redeem(&node(1), guessed).await.unwrap(), Redemption::Refused);
+        }
         assert_eq!((seq(&one), seq(&other)), (2, 1), "arming and redeeming; a stranger once");
-        assert_eq!(one.redeem(&node(2), token, first).await.unwrap(), Redemption::Refused);
+        assert_eq!(one.redeem(&node(2), offer(token, first)).await.unwrap(), Redemption::Refused);
     }
 
     #[tokio::test]
     async fn arming_again_and_disarming_end_what_was_before() {
         let store: Arc<dyn Store> = test_store();
+        keep(&store, Some(&node(1))).await;
         let armings = armings(&store);
         let key = KeyPrint([1; 32]);
         let before = armings.arm(&node(1), Draft::default()).await.unwrap();
         let now = armings.arm(&node(1), Draft::default()).await.unwrap();
-        let redeem = async |token: &Token| armings.redeem(&node(1), token.as_str(), key).await;
+        let redeem =
+            async |token: &Token| armings.redeem(&node(1), offer(token.as_str(), key)).await;
         assert_eq!(redeem(&before).await.unwrap(), Redemption::Refused);
         assert_eq!(redeem(&now).await.unwrap(), Redemption::Taken);
         armings.disarm(&node(1), Draft::default()).await.unwrap();
@@ -218,14 +277,39 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_was_renewed_disabled_or_removed_elsewhere_ends_a_token_here() {
+        let store: Arc<dyn Store> = test_store();
+        let armings = armings(&store);
+        let first = KeyPrint([1; 32]);
+        let mut disabled = node(1);
+        disabled.spec.enabled = false;
+        for is_redeemed in [false, true] {
+            for changed in [Some(node(2)), Some(disabled.clone()), None] {
+                keep(&store, Some(&node(1))).await;
+                let token = armings.arm(&node(1), Draft::default()).await.unwrap();
+                let redeem =
+                    async || armings.redeem(&node(1), offer(token.as_str(), first)).await.unwrap();
+                if is_redeemed {
+                    assert_eq!(redeem().await, Redemption::Taken);
+                }
+                keep(&store, changed.as_ref()).await;
+                assert_eq!(redeem().await, Redemption::Refused, "{changed:?}");
+                let late = armings.arm(&node(1), Draft::default()).await;
+                assert!(matches!(late, Err(AuditError::Store(StoreError::Conflict { .. }))));
+            }
+        }
+    }
+
+    #[tokio::test]
     async fn of_many_keys_at_once_one_takes_it() {
         let store: Arc<dyn Store> = test_store();
+        keep(&store, Some(&node(1))).await;
         let armings = armings(&store);
         let token = armings.arm(&node(1), Draft::default()).await.unwrap();
         let racing = (0..6_u8).map(|n| {
             let (armings, token) = (armings.clone(), token.clone());
             tokio::spawn(async move {
-                armings.redeem(&node(1), token.as_str(), KeyPrint([n; 32])).await
+                armings.redeem(&node(1), offer(token.as_str(), KeyPrint([n; 32]))).await
             })
         });
         let racing: Vec<_> = racing.collect();

@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
 use hoist_inventory::Roster;
+use hoist_metadata::facts::{FactsError, MAX_FACTS};
 use hoist_metadata::mode::Pattern;
 use hoist_metadata::provider::{Given, Missing, Served};
 use hoist_metadata::{Document, Documents, MetadataProvider, SeedRef, SiteKey};
@@ -24,12 +25,19 @@ use tokio::time::Instant;
 use super::builtin::seed_here;
 use super::copies::{Copies, Copy, Identity};
 use super::kept::Kept;
+use super::under_way::UnderWay;
 
 /// How long a node waits for all of its documents.
 const BUDGET: Duration = Duration::from_secs(2);
 
+/// What is left of it for those who wait for what somebody else fetches.
+const REST: Duration = Duration::from_millis(200);
+
 /// Nodes that are fetched for at once.
 const AT_ONCE: usize = 256;
+
+/// Nodes whose meta-data is looked into at once.
+const READ_AT_ONCE: usize = 4;
 
 /// Largest document.
 pub(super) const MAX_DOCUMENT: usize = 1024 * 1024;
@@ -38,7 +46,7 @@ pub(super) const MAX_DOCUMENT: usize = 1024 * 1024;
 const ROOM: usize = 272 * 1024 * 1024;
 
 /// Whatever is served can be kept.
-const _: () = assert!(Kept::<Fetched>::fits(ROOM, Document::ALL.len() * MAX_DOCUMENT));
+const _: () = assert!(Kept::<Fetched>::fits(ROOM, Document::ALL.len() * MAX_DOCUMENT + MAX_FACTS));
 
 /// How long what is kept is served without asking: cloud-init fetches its four documents one after
 /// the other, and each answer has all of them.
@@ -61,6 +69,9 @@ struct Inner {
     url: Pattern,
     client: reqwest::Client,
     turns: Semaphore,
+    readings: Arc<Semaphore>,
+    /// Of several who ask for one node, one fetches; the others learn when that failed.
+    under_way: UnderWay<Option<Instant>>,
     kept: Kept<Fetched>,
     copies: Arc<Copies>,
     unwritten: Mutex<Unwritten>,
@@ -99,6 +110,11 @@ impl Fetched {
         self.asked.elapsed() < FRESH
     }
 
+    /// It was asked again just now, in vain.
+    fn stale(self) -> Self {
+        Self { asked: Instant::now(), is_stale: true, ..self }
+    }
+
     fn of_copy(copy: Copy) -> Self {
         let good = SystemTime::UNIX_EPOCH + Duration::from_secs(copy.good);
         Self {
@@ -127,7 +143,7 @@ impl Fetched {
 
 #[derive(Debug, thiserror::Error)]
 enum FetchError {
-    #[error("the service took longer than {BUDGET:?}")]
+    #[error("the service took longer than {:?}", BUDGET - REST)]
     Slow,
     #[error("the service failed")]
     Http(#[from] reqwest::Error),
@@ -135,6 +151,10 @@ enum FetchError {
     Status(StatusCode, Document),
     #[error("{0} is larger than {MAX_DOCUMENT} bytes")]
     TooLarge(Document),
+    #[error("what it says is not meta-data")]
+    NotMetaData(#[source] FactsError),
+    #[error("its meta-data has no instance-id")]
+    NoInstanceId,
 }
 
 impl Proxy {
@@ -149,6 +169,8 @@ impl Proxy {
             url,
             client,
             turns: Semaphore::new(AT_ONCE),
+            readings: Arc::new(Semaphore::new(READ_AT_ONCE)),
+            under_way: UnderWay::default(),
             kept: Kept::new(ROOM),
             copies,
             unwritten: Mutex::default(),
@@ -256,6 +278,10 @@ impl Inner {
         };
         let served = Arc::new(Served::new(documents));
         let same = before.filter(|before| before.served == served);
+        let served = match same {
+            Some(before) => Arc::clone(&before.served),
+            None => self.check(served).await?,
+        };
         Ok(Fetched {
             identity: Arc::new(identity.clone()),
             etags: Arc::new([meta.1, user.1, vendor.1, network.1]),
@@ -265,6 +291,20 @@ impl Inner {
             copied: same.and_then(|before| before.copied),
             served,
         })
+    }
+
+    /// A service that answers anything says little: who the node is has to be in it, or the client
+    /// makes something up.
+    async fn check(&self, served: Arc<Served>) -> Result<Arc<Served>, FetchError> {
+        let readings = Arc::clone(&self.readings);
+        let turn = readings.acquire_owned().await.expect("it is never closed");
+        let reading = tokio::task::spawn_blocking(move || {
+            let instance = served.facts().map(|facts| facts.instance_id().is_some());
+            let instance = instance.map_err(|error| FetchError::NotMetaData(error.clone()));
+            drop(turn);
+            if instance? { Ok(served) } else { Err(FetchError::NoInstanceId) }
+        });
+        reading.await.unwrap_or_else(|died| std::panic::resume_unwind(died.into_panic()))
     }
 
     /// A document and its `ETag`. One that there is not is empty, but for the one that says who the
@@ -332,14 +372,27 @@ impl MetadataProvider for Proxy {
         if let Some(kept) = known.as_ref().filter(|kept| kept.is_fresh()) {
             return Ok(self.0.give(kept));
         }
-        let deadline = Instant::now() + BUDGET;
+        let started = Instant::now();
+        let deadline = started + BUDGET;
+        let alone = self.0.under_way.of(node.id).lock_owned();
+        let Ok(mut failed) = tokio::time::timeout_at(deadline, alone).await else {
+            return known.map_or_else(|| Err(later()), |known| Ok(self.0.give(&known.stale())));
+        };
+        // Fetched by somebody else meanwhile.
+        let known = self.0.kept(node, &identity);
+        if let Some(kept) = known.as_ref().filter(|kept| kept.is_fresh()) {
+            return Ok(self.0.give(kept));
+        }
+        if failed.is_some_and(|failed| failed >= started) {
+            return Err(later());
+        }
         // Meanwhile, so that it is there when it is needed.
         let reading = (known.is_none() && self.0.copies.has(node.id)).then(|| {
             let (copies, node) = (Arc::clone(&self.0.copies), node.id);
             tokio::task::spawn_blocking(move || copies.read(node))
         });
         let fetching = self.0.fetch(&identity, known.as_ref());
-        let error = match tokio::time::timeout_at(deadline, fetching).await {
+        let error = match tokio::time::timeout_at(deadline - REST, fetching).await {
             Ok(Ok(fetched)) => return Ok(self.take(node.id, fetched)),
             Ok(Err(error)) => error,
             Err(_) => FetchError::Slow,
@@ -358,14 +411,18 @@ impl MetadataProvider for Proxy {
             "the service of the node's documents failed"
         );
         let Some(before) = before else {
-            let reason = "the service that has them failed".to_owned();
-            return Err(Missing::Later { reason, after: FRESH });
+            *failed = Some(Instant::now());
+            return Err(later());
         };
-        let stale = Fetched { asked: Instant::now(), is_stale: true, ..before };
+        let stale = before.stale();
         let given = self.0.give(&stale);
         self.0.keep(node.id, stale);
         Ok(given)
     }
+}
+
+fn later() -> Missing {
+    Missing::Later { reason: "the service that has them failed".to_owned(), after: FRESH }
 }
 
 #[cfg(test)]

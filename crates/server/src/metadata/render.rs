@@ -77,14 +77,20 @@ impl Metadata {
 
 async fn list(State(metadata): State<Metadata>, principal: Principal) -> Result<Response, Failure> {
     let listing = metadata.aside(move |renderer, roster| {
-        let counts = counts(renderer.picture(roster).layers(), roster, &sight(&principal, roster));
-        let items = roster.metadata_layers().map(|layer| {
+        let sight = sight(&principal, roster);
+        let counts = counts(renderer.picture(roster).layers(), roster, &sight);
+        let items = roster.metadata_layers().filter_map(|layer| {
             let nodes = counts.get(&layer.name).copied().unwrap_or_default();
-            MetadataLayerObject::from_stored(layer, nodes)
+            is_seen(&sight, nodes).then(|| MetadataLayerObject::from_stored(layer, nodes))
         });
         Listing { revision: roster.revision(), items: items.collect() }
     });
     Ok(Json(listing.await?).into_response())
+}
+
+/// A limited token sees the layers of its nodes: what is said to others is not for it.
+fn is_seen(sight: &Sight, nodes: usize) -> bool {
+    sight.is_all() || nodes > 0
 }
 
 /// How many nodes each layer speaks of, looking once at every node.
@@ -104,14 +110,16 @@ async fn get(
     Path(name): Path<String>,
 ) -> Result<Response, Failure> {
     let found = metadata.aside(move |_, roster| {
-        let layer = roster.metadata_layer(&name).ok_or_else(|| {
+        let sight = sight(&principal, roster);
+        let seen = roster.metadata_layer(&name).and_then(|layer| {
+            let nodes = nodes_of(roster, layer);
+            let nodes = nodes.into_iter().filter(|node| sight.reaches(roster, node)).count();
+            is_seen(&sight, nodes).then(|| MetadataLayerObject::from_stored(layer, nodes))
+        });
+        seen.ok_or_else(|| {
             Failure::new(Code::NotFound, format!("there is no metadata layer `{name}`"))
                 .with_remedy("`hoist metadata list` shows all of them")
-        })?;
-        let sight = sight(&principal, roster);
-        let nodes = nodes_of(roster, layer);
-        let seen = nodes.into_iter().filter(|node| sight.reaches(roster, node)).count();
-        Ok(MetadataLayerObject::from_stored(layer, seen))
+        })
     });
     found.await?.map(|layer| Json(layer).into_response())
 }

@@ -92,6 +92,10 @@ fn text(from: impl Read) -> io::Result<String> {
     if text.ends_with('\n') {
         text.pop();
     }
+    // No password at all is worse than no answer.
+    if text.trim().is_empty() {
+        return Err(io::Error::other("it is empty"));
+    }
     Ok(text)
 }
 
@@ -151,6 +155,19 @@ mod tests {
         assert!(vault.resolve(&file("large")).unwrap_err().contains("longer than"));
         let variable = vault.resolve(&Secret::Env("HOIST_SECRET_LARGE".to_owned()));
         assert!(variable.unwrap_err().contains("longer than"));
+    }
+
+    #[test]
+    fn an_empty_secret_is_none() {
+        let (dir, mut vault) = vault();
+        for (name, content) in [("nothing", ""), ("line", "\n"), ("blank", " \r\n")] {
+            fs_err::write(dir.path().join("secrets").join(name), content).unwrap();
+            let error = vault.resolve(&file(name)).unwrap_err();
+            assert!(error.contains("it is empty"), "{name}: {error}");
+        }
+        vault.variables.insert("HOIST_SECRET_NONE".to_owned(), "".into());
+        let error = vault.resolve(&Secret::Env("HOIST_SECRET_NONE".to_owned())).unwrap_err();
+        assert!(error.contains("it is empty"), "{error}");
     }
 
     #[test]

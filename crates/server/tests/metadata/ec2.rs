@@ -41,3 +41,17 @@ async fn a_node_reads_the_same_in_the_manner_of_ec2() {
     ask_from(&site, "10.0.0.1", "/latest/meta-data").await.problem(404, "not-found");
     site.stop().await;
 }
+
+#[tokio::test]
+async fn meta_data_of_any_size_is_read_in_the_manner_of_ec2() {
+    let site = site(|_| {}).await;
+    let long = "x".repeat(100_000);
+    let layer = json!({"selector": "*", "meta_data": {"long": long, "region": "here"}});
+    site.apply(&[document("MetadataLayer", "all", &layer)]).await;
+    let get = async |path: &str| ask_from(&site, "10.0.0.1", path).await.expect(200).text();
+    assert!(get("/cloud-init/meta-data").await.len() > long.len());
+    let keys = "hostname\ninstance-id\nlocal-hostname\nlocal-ipv4\nmac\nregion";
+    assert_eq!(get("/latest/meta-data").await, keys);
+    assert_eq!(get("/latest/meta-data/region").await, "here");
+    site.stop().await;
+}

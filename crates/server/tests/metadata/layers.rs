@@ -264,8 +264,19 @@ async fn layers_are_another_right_than_the_inventory() {
     let get = async |path: &str| site.ask_as(&some, "GET", path).send().await;
     get("/meta/v1/nodes/n1/render").await.expect(200);
     get("/meta/v1/nodes/n2/render").await.problem(404, "not-found");
+    site.apply(&[
+        layer("mine", &json!({"selector": "node:n1", "user_data": {"b": 1}})),
+        layer("theirs", &json!({"selector": "node:n2", "user_data": {"c": "not for n1"}})),
+    ])
+    .await;
     let listed = get("/meta/v1/layers").await.expect(200).json();
-    assert_eq!(listed["items"][0]["nodes"], 1);
+    let items = listed["items"].as_array().expect("a list");
+    let seen: Vec<_> = items.iter().map(|item| (&item["name"], &item["nodes"])).collect();
+    assert_eq!(seen, [(&json!("mine"), &json!(1)), (&json!("site"), &json!(1))]);
+    get("/meta/v1/layers/mine").await.expect(200);
+    get("/meta/v1/layers/site").await.expect(200);
+    get("/meta/v1/layers/theirs").await.problem(404, "not-found");
+    site.get("/meta/v1/layers/theirs").await.expect(200);
     ask(&site, "/meta/v1/nodes/n1/render").await.expect(401);
     site.stop().await;
 }

@@ -1,6 +1,7 @@
 //! Documents of another service, fetched for the node that asks, whatever that service does.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -10,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::site::{Site, document};
-use crate::{DOCUMENTS, ask, metric, mode, seed, site, spec};
+use crate::{DOCUMENTS, ask, ask_from, metric, mode, seed, site, spec};
 
 /// Documents are asked for anew after this time, and a node never waits longer than its budget.
 const FRESH: Duration = Duration::from_secs(5);
@@ -34,6 +35,15 @@ enum Manner {
     Huge,
     Fails,
     Garbage,
+    /// Has an answer for everything, and nothing in it.
+    NoContent,
+    NoBytes,
+    /// Wants somebody to log in.
+    Html,
+    /// Meta-data that is a million times as much as it is long.
+    Bomb,
+    /// Meta-data that does not say who the node is.
+    Nameless,
 }
 
 /// Another service, which does as it is told.
@@ -93,7 +103,7 @@ async fn answer(mut stream: TcpStream, state: Arc<Mutex<State>>) {
     };
     let path = head.split(' ').nth(1).expect("a path").to_owned();
     let (node, name) = path.strip_prefix("/of/").expect("ours").split_once('/').expect("two");
-    let body = format!("{name} of {node}\n");
+    let body = said(node, name);
     let whole = |body: &str| {
         let (length, etag) = (body.len(), format!("\"{name}-1\""));
         if head.contains(&format!("if-none-match: {etag}")) {
@@ -104,6 +114,10 @@ async fn answer(mut stream: TcpStream, state: Arc<Mutex<State>>) {
              connection: close\r\n\r\n{body}"
         )
     };
+    let fresh = |body: &str| {
+        let length = body.len();
+        format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}")
+    };
     let none = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
     let text = match manner {
         Manner::Good => whole(&body),
@@ -112,6 +126,11 @@ async fn answer(mut stream: TcpStream, state: Arc<Mutex<State>>) {
         Manner::Fails => {
             "HTTP/1.1 500 Oh\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_owned()
         }
+        Manner::NoContent => "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n".to_owned(),
+        Manner::NoBytes => fresh(""),
+        Manner::Html => fresh("<html>login</html>"),
+        Manner::Bomb => fresh(&bomb()),
+        Manner::Nameless => fresh("hostname: n1\n"),
         Manner::Garbage => "what?\r\n\r\n".to_owned(),
         Manner::Huge => format!("HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n{body}"),
         Manner::Drips | Manner::LiesLonger => {
@@ -138,6 +157,23 @@ async fn answer(mut stream: TcpStream, state: Arc<Mutex<State>>) {
         }
         _ => {}
     }
+}
+
+/// What a document says when the service does its work.
+fn said(node: &str, name: &str) -> String {
+    match name {
+        "meta-data" => format!("instance-id: i-{node}\n"),
+        _ => format!("{name} of {node}\n"),
+    }
+}
+
+fn bomb() -> String {
+    let mut text = "instance-id: i\na0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..6 {
+        let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
+        writeln!(text, "a{level}: &a{level} [{aliases}]").expect("writing to a string");
+    }
+    text
 }
 
 async fn documents(site: &Site, path: &str) -> BTreeMap<&'static str, (u16, String)> {
@@ -186,7 +222,7 @@ async fn documents_are_fetched_once_for_the_four_and_asked_for_with_their_tag() 
     assert!(again.iter().all(|head| head.contains("if-none-match: \"")), "{again:?}");
     // Another node has its own.
     let of_n2 = documents(&site, &seed(&site, 2).await).await;
-    assert_eq!(of_n2["meta-data"], (200, "meta-data of n2\n".to_owned()));
+    assert_eq!(of_n2["meta-data"], (200, "instance-id: i-n2\n".to_owned()));
     assert!(other.asked().iter().all(|head| head.contains("x-forwarded-for: 10.0.0.2\r\n")));
     site.stop().await;
     other.task.abort();
@@ -264,6 +300,73 @@ async fn what_was_good_is_served_when_the_service_is_gone() {
     let of_n2 = seed(&site, 2).await;
     ask(&site, &format!("{of_n2}meta-data")).await.problem(503, "held");
     site.stop().await;
+}
+
+#[tokio::test]
+async fn what_does_not_say_who_the_node_is_does_not_take_the_place_of_what_did() {
+    let wrong = [Manner::NoContent, Manner::NoBytes, Manner::Html, Manner::Bomb, Manner::Nameless];
+    let other = Other::start(Manner::Good).await;
+    let site = site(mode("proxy", other.url())).await;
+    let path = seed(&site, 1).await;
+    let good = documents(&site, &path).await;
+    assert_eq!(good["meta-data"], (200, "instance-id: i-n1\n".to_owned()));
+    let of_n2 = seed(&site, 2).await;
+    for manner in wrong {
+        other.turns(manner);
+        until_asked(&site, &other, &path).await;
+        assert_eq!(documents(&site, &path).await, good, "{manner:?}");
+        ask(&site, &format!("{of_n2}meta-data")).await.problem(503, "held");
+    }
+    site.stop().await;
+    other.task.abort();
+}
+
+#[tokio::test]
+async fn of_several_who_ask_for_one_node_one_fetches() {
+    let other = Other::start(Manner::Good).await;
+    let site = site(mode("proxy", other.url())).await;
+    let path = format!("{}meta-data", seed(&site, 1).await);
+    let all = (0..200).map(|_| ask(&site, &path));
+    for answer in futures_util::future::join_all(all).await {
+        assert_eq!(answer.expect(200).text(), "instance-id: i-n1\n");
+    }
+    let asked = other.asked();
+    assert_eq!(asked.len(), 4, "{asked:?}");
+    // Nor does each of them learn by itself that it fails.
+    other.turns(Manner::Fails);
+    let path = format!("{}meta-data", seed(&site, 2).await);
+    let all = (0..100).map(|_| ask(&site, &path));
+    for answer in futures_util::future::join_all(all).await {
+        answer.problem(503, "held");
+    }
+    let asked = other.asked();
+    assert!(asked.len() < 40, "{}", asked.len());
+    site.stop().await;
+    other.task.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn meta_data_that_is_a_bomb_keeps_nobody_waiting() {
+    let other = Other::start(Manner::Bomb).await;
+    let site = Arc::new(site(mode("proxy", other.url())).await);
+    let asking = (0..8).map(|_| {
+        let site = Arc::clone(&site);
+        tokio::spawn(async move { ask_from(&site, "10.0.0.1", "/latest/meta-data").await })
+    });
+    let asking: Vec<_> = asking.collect();
+    while other.asked().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let started = Instant::now();
+    while asking.iter().any(|one| !one.is_finished()) {
+        ask(&site, "/healthz").await.expect(200);
+    }
+    assert!(started.elapsed() < BUDGET, "{:?}", started.elapsed());
+    for one in asking {
+        one.await.expect("an answer").problem(503, "held");
+    }
+    Arc::into_inner(site).expect("nobody else has it").stop().await;
+    other.task.abort();
 }
 
 /// The copies on disk, once there are so many.

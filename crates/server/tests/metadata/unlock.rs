@@ -9,13 +9,14 @@ use base64::engine::general_purpose::STANDARD;
 use hoist_metadata::provision::proof_text;
 use hoist_model::NodeId;
 use hoist_server::controller::Config;
+use hoist_store::Prefix;
 use hoist_testkit::etcd::EtcdServer;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::{Value, json};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::site::{Answer, Site, document};
+use crate::site::{Answer, Site, document, mac};
 use crate::{DOCUMENTS, ask, id, key, metric, seed, site, spec};
 
 const DOCUMENTS_PATH: &str = "/provision/v1/agent/documents";
@@ -264,12 +265,17 @@ async fn nobody_else_gets_a_secret() {
     for wrong in [others.as_str(), &seed_token, "", &own[1..], &own.to_uppercase()] {
         agent.ask(&site, n1, wrong).await.problem(403, "forbidden");
     }
+    // Of a node that is not there, from elsewhere, from another node's address: told alike.
     let nobody = NodeId::from_bits(9);
-    agent.ask(&site, nobody, &own).await.problem(403, "forbidden");
-    // From elsewhere, and from another node's address.
-    for address in ["192.0.2.1", "10.0.0.2"] {
-        let refused = Agent::new(1, address).ask(&site, n1, &own).await;
-        assert!(refused.problem(403, "forbidden").detail.contains("address"), "{refused:?}");
+    let refused = agent.ask(&site, n1, &others).await.problem(403, "forbidden");
+    for (address, node, token) in [
+        ("10.0.0.1", nobody, &own),
+        ("192.0.2.1", n1, &others),
+        ("192.0.2.1", n1, &own),
+        ("10.0.0.2", n1, &own),
+    ] {
+        let again = Agent::new(1, address).ask(&site, node, token).await.problem(403, "forbidden");
+        assert_eq!((&again.detail, &again.remedy), (&refused.detail, &refused.remedy), "{address}");
     }
     // The key of one with the signature of another.
     let mut mixed = agent.request(n1, &own);
@@ -303,6 +309,20 @@ async fn nobody_else_gets_a_secret() {
 }
 
 #[tokio::test]
+async fn an_arming_goes_with_its_node() {
+    let site = secret_site(|_| {}).await;
+    let (n1, token) = (id(&site, "n1").await, arm(&site, "n1").await);
+    arm(&site, "n2").await;
+    site.delete(&format!("/inventory/v1/nodes/{n1}")).await.expect(200);
+    Agent::new(1, "10.0.0.1").ask(&site, n1, &token).await.problem(403, "forbidden");
+    let store = &site.controller.chassis().store;
+    let below = Prefix::Under("provision/armed".parse().expect("a key"));
+    let left = store.list(&below, None, 10).await.expect("the store").records;
+    assert_eq!(left.len(), 1, "{left:?}");
+    site.stop().await;
+}
+
+#[tokio::test]
 async fn an_address_that_several_nodes_have_proves_nothing() {
     let site = secret_site(|_| {}).await;
     let network =
@@ -321,6 +341,33 @@ async fn an_address_that_several_nodes_have_proves_nothing() {
 }
 
 #[tokio::test]
+async fn only_an_address_that_is_the_nodes_alone_is_the_nodes() {
+    let site = secret_site(|_| {}).await;
+    let network =
+        |name: &str| document("Network", name, &json!({"subnets": [{"cidr": "10.9.0.0/24"}]}));
+    let with_more = |n: u32, network: &str| {
+        let mut spec = spec(n, &format!("10.0.0.{n}/8"));
+        let more = json!([
+            {"name": "bmc", "kind": "bmc", "mac": mac(n + 100), "addresses": [format!("172.16.0.{n}/16")]},
+            {"name": "nat", "mac": mac(n + 110), "network": network, "addresses": ["10.9.0.15/24"]},
+            {"name": "hsn", "kind": "hsn", "mac": mac(n + 120), "addresses": [format!("172.17.0.{n}/16")]},
+        ]);
+        let interfaces = spec["interfaces"].as_array_mut().expect("interfaces");
+        interfaces.extend(more.as_array().expect("a list").iter().cloned());
+        document("Node", &format!("n{n}"), &spec)
+    };
+    site.apply(&[network("a"), network("b"), with_more(1, "a"), with_more(2, "b")]).await;
+    let (n1, token) = (id(&site, "n1").await, arm(&site, "n1").await);
+    for address in ["172.16.0.1", "10.9.0.15", "172.17.0.2", "172.16.0.2"] {
+        Agent::new(1, address).ask(&site, n1, &token).await.problem(403, "forbidden");
+    }
+    for address in ["172.17.0.1", "10.0.0.1"] {
+        Agent::new(1, address).ask(&site, n1, &token).await.expect(200);
+    }
+    site.stop().await;
+}
+
+#[tokio::test]
 async fn a_secret_that_is_missing_hands_nothing_out_and_can_be_put_right() {
     let site = secret_site(|_| {}).await;
     let (n1, since) = (id(&site, "n1").await, site.controller.chassis().events.last_id());
@@ -332,6 +379,8 @@ async fn a_secret_that_is_missing_hands_nothing_out_and_can_be_put_right() {
     let told = told_until(&site, &since, "provision.failed").await;
     let reason = told.last().expect("an event")["data"]["reason"].to_string();
     assert!(reason.contains("the secret `root` cannot be read"), "{reason}");
+    fs_err::write(secret_file(&site), "\n").expect("an empty one");
+    agent.ask(&site, n1, &token).await.problem(503, "held");
     assert!(handed_out(&site).await.is_empty());
     fs_err::write(secret_file(&site), SECRETS[0]).expect("a secret");
     agent.ask(&site, n1, &token).await.expect(200);
@@ -373,6 +422,24 @@ async fn without_the_store_nothing_is_handed_out() {
     }
     assert_eq!(texts(&answer.expect(200)).len(), 4);
     assert_eq!(handed_out(&site).await.len(), 1);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_another_key_was_used_for_is_shown_as_outdated() {
+    let site = secret_site(|_| {}).await;
+    let (n1, token) = (id(&site, "n1").await, arm(&site, "n1").await);
+    let outdated = async |site: &Site| {
+        let listed = site.get("/provision/v1/armings").await.expect(200).json();
+        listed["items"][0]["outdated"].clone()
+    };
+    assert_eq!(outdated(&site).await, false);
+    fs_err::write(site.data_dir().join("ca/site.key"), [9; 32]).expect("another key");
+    let site = site.restart().await;
+    Agent::new(1, "10.0.0.1").ask(&site, n1, &token).await.problem(403, "forbidden");
+    assert_eq!(outdated(&site).await, true);
+    arm(&site, "n1").await;
+    assert_eq!(outdated(&site).await, false);
     site.stop().await;
 }
 

@@ -1,0 +1,196 @@
+//! The shell around a run: keeps records, then acts, then listens.
+//!
+//! All that happened since the last look is answered together, and made durable in one go.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use crate::journal::{FileJournal, JournalError};
+use crate::plan::Plan;
+use crate::record::{Outcome, Record};
+use crate::run::{Effect, Event, Run};
+
+/// Events that are answered together at most: operators shall see that something happens.
+const TOGETHER: usize = 4096;
+
+/// Where records are kept.
+pub trait Journal {
+    /// They are durable when this returns.
+    fn append(&mut self, records: &[Record]) -> Result<(), JournalError>;
+}
+
+impl Journal for FileJournal {
+    fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        Self::append(self, records)
+    }
+}
+
+/// For runs that are gone with the process: simulations.
+impl Journal for Vec<Record> {
+    fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        self.extend_from_slice(records);
+        Ok(())
+    }
+}
+
+/// Carries out effects. It does not wait for them: what comes of each is an event, some time later.
+pub trait Executor {
+    fn act(&mut self, plan: &Plan, effect: Effect);
+}
+
+/// How far a run came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Halt {
+    Finished(Outcome),
+    /// Nothing runs and nothing will, until a person says something.
+    NeedsPerson,
+    /// Nobody is left who could say what happens.
+    Deserted,
+}
+
+/// Begins a run: what is run is durable before anything is done.
+pub fn begin(plan: &Plan, journal: &mut impl Journal, now: u64) -> Result<(), JournalError> {
+    journal.append(&[Record::Plan { hash: plan.hash().to_owned(), at: now }])
+}
+
+/// Runs until the end, or until a person is needed. `clock` is in milliseconds since 1970.
+///
+/// A run that was read back goes on where it was. When this fails, what is durable is not known,
+/// so the run is to be read back before it goes on.
+pub fn drive(
+    run: &mut Run,
+    journal: &mut impl Journal,
+    executor: &mut impl Executor,
+    events: &Receiver<Event>,
+    clock: impl Fn() -> u64,
+) -> Result<Halt, JournalError> {
+    let mut decision = run.recover(clock());
+    loop {
+        journal.append(&decision.records)?;
+        for effect in &decision.effects {
+            executor.act(run.plan(), *effect);
+        }
+        if let Some(outcome) = run.outcome() {
+            return Ok(Halt::Finished(outcome));
+        }
+        let next = match next(run, events, clock()) {
+            Some(Ok(event)) => event,
+            Some(Err(())) => return Ok(Halt::Deserted),
+            None => return Ok(Halt::NeedsPerson),
+        };
+        decision = run.on(next, clock());
+        for event in events.try_iter().take(TOGETHER) {
+            let more = run.on(event, clock());
+            decision.records.extend(more.records);
+            decision.effects.extend(more.effects);
+        }
+    }
+}
+
+/// What happens next; nothing, if nothing can.
+fn next(run: &Run, events: &Receiver<Event>, now: u64) -> Option<Result<Event, ()>> {
+    if let Ok(event) = events.try_recv() {
+        return Some(Ok(event));
+    }
+    let Some(wakes) = run.wakes_at() else {
+        if !run.is_busy() {
+            return None;
+        }
+        return Some(events.recv().map_err(|_| ()));
+    };
+    match events.recv_timeout(Duration::from_millis(wakes.saturating_sub(now))) {
+        Ok(event) => Some(Ok(event)),
+        Err(RecvTimeoutError::Timeout) => Some(Ok(Event::Tick)),
+        Err(RecvTimeoutError::Disconnected) => Some(Err(())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+    use crate::plan::{Draft, Kind, Pool, Repeat, Step, StepId, Vertex};
+    use crate::record::{End, FailureKind};
+    use crate::run::Found;
+
+    /// Everything is done on a thread of its own, and the first attempt of a step fails.
+    struct Threads {
+        events: Sender<Event>,
+        forgetful: bool,
+    }
+
+    impl Executor for Threads {
+        fn act(&mut self, _: &Plan, effect: Effect) {
+            let event = match effect {
+                Effect::Start { step, attempt } => {
+                    let end = match attempt {
+                        1 => End::Failed { kind: FailureKind::Exit, reason: "first".to_owned() },
+                        _ => End::Done { changed: false },
+                    };
+                    Event::Ran { step, attempt, end }
+                }
+                Effect::Ask { step, attempt } => {
+                    let found = if self.forgetful { Found::Gone } else { Found::Never };
+                    Event::Found { step, attempt, found }
+                }
+                other => panic!("{other:?} was not planned"),
+            };
+            let events = self.events.clone();
+            std::thread::spawn(move || events.send(event));
+        }
+    }
+
+    fn plan(repeat: Repeat) -> Arc<Plan> {
+        let vertex = |at: u32| {
+            let step = Step { retries: 1, delay_ms: 1, pools: vec![0], repeat, ..Step::default() };
+            let after = at.checked_sub(3).map(StepId).into_iter().collect();
+            Vertex { name: format!("s{at}"), after, kind: Kind::Step(Box::new(step)) }
+        };
+        let pools = vec![Pool { name: "few".to_owned(), places: 2 }];
+        let vertices = (0..9).map(vertex).collect();
+        Arc::new(Plan::new(Draft { vertices, pools, ..Draft::default() }).expect("a plan"))
+    }
+
+    fn clock() -> u64 {
+        let since = std::time::UNIX_EPOCH.elapsed().expect("after 1970");
+        u64::try_from(since.as_millis()).expect("before the year 500 million")
+    }
+
+    #[test]
+    fn a_run_comes_to_its_end_and_is_in_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run");
+        let plan = plan(Repeat::Safe);
+        let (send, events) = channel();
+        let mut journal = FileJournal::create(&path).unwrap();
+        begin(&plan, &mut journal, clock()).unwrap();
+        let mut run = Run::new(Arc::clone(&plan));
+        let mut executor = Threads { events: send, forgetful: false };
+        let halt = drive(&mut run, &mut journal, &mut executor, &events, clock).unwrap();
+        assert_eq!(halt, Halt::Finished(Outcome::Succeeded));
+        let (_, records) = FileJournal::open(&path).unwrap();
+        let again = Run::replay(&plan, &records).unwrap();
+        assert_eq!(again.outcome(), Some(Outcome::Succeeded));
+        assert!(plan.ids().all(|id| again.attempt(id) == 2), "each failed once");
+    }
+
+    #[test]
+    fn a_person_is_asked_when_nobody_knows_how_a_step_ended() {
+        let plan = plan(Repeat::Never);
+        let mut journal = Vec::new();
+        begin(&plan, &mut journal, 0).unwrap();
+        journal.push(Record::Intent { step: StepId(0), attempt: 1, at: 0 });
+        let mut run = Run::replay(&plan, &journal).unwrap();
+        let (send, events) = channel();
+        let mut executor = Threads { events: send.clone(), forgetful: true };
+        let halt = drive(&mut run, &mut journal, &mut executor, &events, clock).unwrap();
+        assert_eq!(halt, Halt::NeedsPerson);
+        assert_eq!(run.undecided().collect::<Vec<_>>(), [StepId(0)]);
+        send.send(Event::Mark { step: StepId(0), good: true, by: "me".to_owned() }).unwrap();
+        let halt = drive(&mut run, &mut journal, &mut executor, &events, clock).unwrap();
+        assert_eq!(halt, Halt::Finished(Outcome::Succeeded));
+        assert_eq!(run.attempt(StepId(0)), 1, "it was not done again");
+    }
+}

@@ -1,0 +1,93 @@
+//! What a journal holds. The state of a run is what its records come to, one after the other, and
+//! nothing else.
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::StepId;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "record", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Record {
+    /// The first one: what is run.
+    Plan { hash: String, at: u64 },
+    /// A step shall be started; durable before anybody is told to.
+    Intent { step: StepId, attempt: u32, at: u64 },
+    /// What was looked at before the step said no; the step was not started.
+    Refused { step: StepId, attempt: u32, reason: String, at: u64 },
+    /// An attempt came to its end.
+    Ran { step: StepId, attempt: u32, end: End, at: u64 },
+    /// What was looked at after it.
+    Verified { step: StepId, attempt: u32, holds: bool, reason: String, at: u64 },
+    /// Nobody can tell how an attempt ended, and nobody ever will.
+    Lost { step: StepId, attempt: u32, at: u64 },
+    /// A person decided how a step ended.
+    Marked { step: StepId, good: bool, by: String, at: u64 },
+    /// Nothing new starts; with `now`, what runs is ended too.
+    Stop { now: bool, by: String, at: u64 },
+    /// What did not come to a good end is tried again.
+    Resume { by: String, at: u64 },
+    /// Nothing new starts on the subject, or at all, until the opposite is said.
+    Pause { subject: Option<u32>, paused: bool, by: String, at: u64 },
+    /// Everything that could end has.
+    Finished { outcome: Outcome, at: u64 },
+}
+
+impl Record {
+    /// In milliseconds since 1970, as the one who wrote it saw it.
+    pub fn at(&self) -> u64 {
+        match self {
+            Self::Plan { at, .. }
+            | Self::Intent { at, .. }
+            | Self::Refused { at, .. }
+            | Self::Ran { at, .. }
+            | Self::Verified { at, .. }
+            | Self::Lost { at, .. }
+            | Self::Marked { at, .. }
+            | Self::Stop { at, .. }
+            | Self::Resume { at, .. }
+            | Self::Pause { at, .. }
+            | Self::Finished { at, .. } => *at,
+        }
+    }
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "end", rename_all = "snake_case", deny_unknown_fields)]
+pub enum End {
+    Done {
+        /// Whether there was anything to do.
+        changed: bool,
+    },
+    Failed {
+        kind: FailureKind,
+        reason: String,
+    },
+    /// Ended because the run was stopped.
+    Interrupted,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    /// It did not start: what was looked at before said no.
+    Precheck,
+    /// It said so itself.
+    Exit,
+    Timeout,
+    /// It said that it is done, and it is not.
+    Verify,
+    /// The engine or the executor broke.
+    Internal,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Succeeded,
+    /// Some subjects were left out, as many as may be.
+    Degraded,
+    Failed,
+    Stopped,
+}

@@ -1,0 +1,363 @@
+//! A run that crashes at any of its journal's writes ends as if it had not, and nothing with a
+//! durable result runs twice.
+//!
+//! The executor here has no memory of its own world but what an executor has: it knows of the
+//! attempts that it was told of, or has forgotten them with the crash.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use hoist_engine::plan::{Call, Cohort, Draft, Kind, OnFailure, Pool, Repeat, Rule, Step, Vertex};
+use hoist_engine::record::{End, FailureKind, Outcome};
+use hoist_engine::run::{Ended, Found, State};
+use hoist_engine::{Effect, Event, Plan, Record, Run, StepId};
+use proptest::prelude::*;
+
+/// What the world does with steps, always the same.
+#[derive(Debug, Clone, Default)]
+struct Nature {
+    /// So many attempts fail at first.
+    failing: BTreeMap<StepId, u32>,
+    /// Whether an executor that starts again knows what it was told before.
+    remembers: bool,
+}
+
+/// Where the shell breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Crash {
+    Never,
+    /// When so many records are durable.
+    At(usize),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shell {
+    /// Records first, then effects.
+    Right,
+    /// The fault that the model must find.
+    ActsFirst,
+}
+
+struct World<'a> {
+    plan: &'a Arc<Plan>,
+    nature: &'a Nature,
+    shell: Shell,
+    /// Picks what comes to its end next.
+    seed: u64,
+    journal: Vec<Record>,
+    /// Attempts that are executed, and whether they have ended.
+    told: BTreeMap<(StepId, u32), Option<End>>,
+    /// How often each step was really begun.
+    begun: BTreeMap<StepId, u32>,
+    faults: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Final {
+    outcome: Option<Outcome>,
+    good: Vec<bool>,
+}
+
+impl World<'_> {
+    fn new<'a>(plan: &'a Arc<Plan>, nature: &'a Nature, shell: Shell, seed: u64) -> World<'a> {
+        World {
+            plan,
+            nature,
+            shell,
+            seed,
+            journal: vec![Record::Plan { hash: plan.hash().to_owned(), at: 0 }],
+            told: BTreeMap::new(),
+            begun: BTreeMap::new(),
+            faults: Vec::new(),
+        }
+    }
+
+    fn run(&mut self, mut crash: Crash) -> Final {
+        let mut run = Run::new(Arc::clone(self.plan));
+        let mut now = 1;
+        let mut pending: Vec<Event> = vec![Event::Tick];
+        loop {
+            let event = if pending.is_empty() {
+                let Some(wakes) = run.wakes_at() else { break };
+                now = now.max(wakes);
+                Event::Tick
+            } else {
+                pending.swap_remove(self.pick(pending.len()))
+            };
+            now += 1;
+            let decision = run.on(event, now);
+            if self.perform(decision.records, &decision.effects, &mut crash, &mut pending) {
+                continue;
+            }
+            // The process is gone; what it did not keep never was.
+            crash = Crash::Never;
+            if !self.nature.remembers {
+                self.told.values_mut().for_each(|end| *end = None);
+            }
+            run = Run::replay(self.plan, &self.journal).expect("our own records");
+            pending.clear();
+            let decision = run.recover(now);
+            assert!(self.perform(decision.records, &decision.effects, &mut crash, &mut pending));
+        }
+        let is_good = |id| matches!(run.state(id), State::Ended(ended) if ended.is_good());
+        let again = Run::replay(self.plan, &self.journal).expect("our own records");
+        for id in self.plan.ids() {
+            assert_eq!(again.state(id), run.state(id), "what is read back is what was");
+        }
+        Final { outcome: run.outcome(), good: self.plan.ids().map(is_good).collect() }
+    }
+
+    /// Whether there was no crash.
+    fn perform(
+        &mut self,
+        records: Vec<Record>,
+        effects: &[Effect],
+        crash: &mut Crash,
+        pending: &mut Vec<Event>,
+    ) -> bool {
+        if self.shell == Shell::ActsFirst {
+            for effect in effects {
+                self.act(*effect, pending);
+            }
+        }
+        for record in records {
+            if *crash == Crash::At(self.journal.len()) {
+                return false;
+            }
+            self.journal.push(record);
+        }
+        if *crash == Crash::At(self.journal.len()) {
+            return false;
+        }
+        if self.shell == Shell::Right {
+            for effect in effects {
+                self.act(*effect, pending);
+            }
+        }
+        true
+    }
+
+    fn act(&mut self, effect: Effect, pending: &mut Vec<Event>) {
+        match effect {
+            Effect::Check { step, attempt } => {
+                pending.push(Event::Checked { step, attempt, refused: None });
+            }
+            Effect::Start { step, attempt } => {
+                let intent = |record: &Record| matches!(record, Record::Intent { step: s, attempt: a, .. } if (*s, *a) == (step, attempt));
+                if !self.journal.iter().any(intent) {
+                    self.faults.push(format!("{step} was started before that was durable"));
+                }
+                let before = &self.plan.vertex(step).after;
+                let now = Run::replay(self.plan, &self.journal).expect("our own records");
+                if !before.iter().all(|id| matches!(now.state(*id), State::Ended(e) if e.is_good()))
+                {
+                    self.faults.push(format!("{step} was started before what it waits for"));
+                }
+                if self.is_done(step) {
+                    self.faults.push(format!("{step} was started though it is done"));
+                }
+                if self.told.contains_key(&(step, attempt)) {
+                    self.faults.push(format!("attempt {attempt} of {step} was started twice"));
+                }
+                *self.begun.entry(step).or_default() += 1;
+                let end = self.end(step, attempt);
+                self.told.insert((step, attempt), Some(end.clone()));
+                pending.push(Event::Ran { step, attempt, end });
+            }
+            Effect::Verify { step, attempt } => {
+                // It is done if it was ever really begun and is not one that fails.
+                let holds = self.begun.contains_key(&step)
+                    && matches!(self.end(step, attempt), End::Done { .. });
+                let reason = String::new();
+                pending.push(Event::Verified { step, attempt, holds, reason });
+            }
+            Effect::Ask { step, attempt } => {
+                let found = match self.told.get(&(step, attempt)) {
+                    None => Found::Never,
+                    Some(None) => Found::Gone,
+                    Some(Some(end)) => Found::Ended(end.clone()),
+                };
+                pending.push(Event::Found { step, attempt, found });
+            }
+            Effect::Kill { .. } => unreachable!("nobody stops it"),
+        }
+    }
+
+    /// Whether the journal says so.
+    fn is_done(&self, step: StepId) -> bool {
+        let last = self.journal.iter().rev().find_map(|record| match record {
+            Record::Ran { step: of, end, .. } if *of == step => {
+                Some(matches!(end, End::Done { .. }))
+            }
+            Record::Verified { step: of, holds, .. } if *of == step => Some(*holds),
+            _ => None,
+        });
+        last == Some(true)
+    }
+
+    fn end(&self, step: StepId, attempt: u32) -> End {
+        let fails = self.nature.failing.get(&step).is_some_and(|count| attempt <= *count);
+        if fails {
+            End::Failed { kind: FailureKind::Exit, reason: "no".to_owned() }
+        } else {
+            End::Done { changed: true }
+        }
+    }
+
+    fn pick(&mut self, count: usize) -> usize {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.seed >> 33) as usize % count
+    }
+}
+
+fn call() -> Call {
+    Call { action: "test".to_owned(), input: serde_json::Value::Null }
+}
+
+fn vertices() -> impl Strategy<Value = Vec<Vertex>> {
+    let one = (
+        proptest::collection::vec(any::<proptest::sample::Index>(), 0..4),
+        0..8_u8,
+        prop_oneof![Just(Repeat::Safe), Just(Repeat::Check)],
+        (0..3_u32, any::<bool>(), any::<bool>()),
+        proptest::collection::btree_set(0..2_u32, 0..3),
+    );
+    proptest::collection::vec(one, 1..12).prop_map(|all| {
+        let vertex = |(at, (after, kind, repeat, (retries, before, looks), pools)): (usize, _)| {
+            let after: Vec<proptest::sample::Index> = after;
+            let pools: BTreeSet<u32> = pools;
+            let before_it: BTreeSet<usize> =
+                after.iter().filter(|_| at > 0).map(|index| index.index(at)).collect();
+            let kind = match kind {
+                0 => Kind::Join(Rule::All),
+                1 => Kind::Join(Rule::AnyEnd),
+                _ => Kind::Step(Box::new(Step {
+                    call: call(),
+                    before: if before { vec![call()] } else { Vec::new() },
+                    after: if looks || repeat == Repeat::Check { vec![call()] } else { Vec::new() },
+                    repeat,
+                    retries,
+                    delay_ms: 5,
+                    pools: pools.into_iter().collect(),
+                    on_failure: if kind == 2 { OnFailure::Ignore } else { OnFailure::Continue },
+                    skip: (kind == 3).then(|| "because".to_owned()),
+                    ..Step::default()
+                })),
+            };
+            let after = before_it.into_iter().map(|at| StepId(u32::try_from(at).expect("few")));
+            Vertex { name: format!("v{at}"), after: after.collect(), kind }
+        };
+        all.into_iter().enumerate().map(vertex).collect()
+    })
+}
+
+fn plans() -> impl Strategy<Value = Arc<Plan>> {
+    (vertices(), 1..3_u32).prop_map(|(vertices, places)| {
+        let pool = |name: &str, places| Pool { name: name.to_owned(), places };
+        let pools = vec![pool("one", 1), pool("few", places)];
+        let draft = Draft { vertices, pools, ..Draft::default() };
+        Arc::new(Plan::new(draft).expect("edges only go back"))
+    })
+}
+
+fn natures() -> impl Strategy<Value = Nature> {
+    let failing = proptest::collection::btree_map((0..12_u32).prop_map(StepId), 1..4_u32, 0..4);
+    (failing, any::<bool>()).prop_map(|(failing, remembers)| Nature { failing, remembers })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_crash_at_any_write_changes_nothing(plan in plans(), nature in natures(), seed: u64) {
+        // Lost attempts do not count as failures, so with an executor that forgets, a step that
+        // fails at first may have failed less often when it is tried again.
+        let nature = if nature.remembers { nature } else { Nature { failing: BTreeMap::new(), ..nature } };
+        let mut calm = World::new(&plan, &nature, Shell::Right, seed);
+        let expected = calm.run(Crash::Never);
+        prop_assert!(expected.outcome.is_some(), "it comes to an end");
+        prop_assert_eq!(&calm.faults, &Vec::<String>::new());
+        for at in 1..=calm.journal.len() {
+            let mut world = World::new(&plan, &nature, Shell::Right, seed);
+            let found = world.run(Crash::At(at));
+            prop_assert_eq!(&found, &expected, "crashed at {}", at);
+            prop_assert_eq!(&world.faults, &Vec::<String>::new(), "crashed at {}", at);
+            for (step, begun) in &world.begun {
+                // One more than without the crash, and only if its end was lost with it.
+                let calm = calm.begun.get(step).copied().unwrap_or(0);
+                let lost = u32::from(!nature.remembers);
+                prop_assert!(*begun <= calm + lost, "{} ran {} times, crashed at {}", step, begun, at);
+            }
+        }
+    }
+}
+
+fn line(count: u32) -> Arc<Plan> {
+    let vertices = (0..count).map(|at| Vertex {
+        name: format!("v{at}"),
+        after: at.checked_sub(1).map(StepId).into_iter().collect(),
+        kind: Kind::Step(Box::new(Step { call: call(), repeat: Repeat::Safe, ..Step::default() })),
+    });
+    let draft = Draft { vertices: vertices.collect(), ..Draft::default() };
+    Arc::new(Plan::new(draft).expect("a line"))
+}
+
+#[test]
+fn a_shell_that_acts_before_the_intent_is_durable_is_found_out() {
+    let plan = line(3);
+    let nature = Nature { remembers: true, ..Nature::default() };
+    let faults = |shell| {
+        let faults = (1..10).flat_map(|at| {
+            let mut world = World::new(&plan, &nature, shell, 1);
+            world.run(Crash::At(at));
+            world.faults
+        });
+        faults.collect::<Vec<String>>()
+    };
+    assert_eq!(faults(Shell::Right), Vec::<String>::new());
+    let found = faults(Shell::ActsFirst);
+    assert!(found.iter().any(|fault| fault.contains("was started twice")), "{found:?}");
+}
+
+/// Three machines of one role, each with two steps, and a join over the first that one more waits
+/// for.
+fn role(tolerate: u32) -> Arc<Plan> {
+    let step = |subject| {
+        let (cohort, subject) = (Some(0), Some(subject));
+        Kind::Step(Box::new(Step { call: call(), subject, cohort, ..Step::default() }))
+    };
+    let vertex = |name: String, after: Vec<u32>, kind| Vertex {
+        name,
+        after: after.into_iter().map(StepId).collect(),
+        kind,
+    };
+    let mut vertices: Vec<Vertex> =
+        (0..3).map(|at| vertex(format!("first@{at}"), vec![], step(at))).collect();
+    vertices.extend((0..3).map(|at| vertex(format!("second@{at}"), vec![at], step(at))));
+    vertices.push(vertex("all first".to_owned(), vec![0, 1, 2], Kind::Join(Rule::All)));
+    let last = Kind::Step(Box::new(Step { call: call(), ..Step::default() }));
+    vertices.push(vertex("last".to_owned(), vec![6], last));
+    let cohorts = vec![Cohort { name: "role".to_owned(), tolerate }];
+    let subjects = (0..3).map(|at| format!("n{at}")).collect();
+    let draft = Draft { vertices, subjects, cohorts, ..Draft::default() };
+    Arc::new(Plan::new(draft).expect("a plan"))
+}
+
+#[test]
+fn a_tolerated_failure_stays_where_it_is() {
+    let failing = BTreeMap::from([(StepId(1), 1)]);
+    let nature = Nature { failing, remembers: true };
+    let (one, none) = (role(1), role(0));
+    let mut world = World::new(&one, &nature, Shell::Right, 3);
+    let found = world.run(Crash::Never);
+    assert_eq!(found.outcome, Some(Outcome::Degraded));
+    assert_eq!(found.good, [true, false, true, true, false, true, true, true]);
+    let run = Run::replay(&one, &world.journal).unwrap();
+    assert_eq!(run.state(StepId(1)), State::Ended(Ended::Failed(FailureKind::Exit)));
+    assert_eq!(run.state(StepId(4)), State::Ended(Ended::LeftOut));
+
+    let mut world = World::new(&none, &nature, Shell::Right, 3);
+    let found = world.run(Crash::Never);
+    assert_eq!(found.outcome, Some(Outcome::Failed));
+    assert!(!found.good[7], "more failed than may, so nothing new starts");
+}
