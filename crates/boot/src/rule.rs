@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use hoist_inventory::plan::{Plan, Reason, Refusal, Rule};
+use hoist_inventory::plan::{Patience, Plan, Reason, Refusal, Rule};
 use hoist_inventory::{Resource, ResourceKey, Roster};
 use hoist_model::boot_config::ARTIFACT_SCHEME;
 use hoist_model::selector::{Bound, Class, Identity, Specificity, Vocabulary};
@@ -32,38 +32,63 @@ impl BootRule {
 }
 
 impl Rule for BootRule {
-    fn judge(&self, before: &Roster, plan: &mut Plan) -> Vec<Refusal> {
-        let keys: Vec<_> = plan
-            .puts
-            .iter()
-            .map(Resource::key)
-            .chain(plan.deletes.iter().cloned())
-            .filter(is_boot)
-            .collect();
+    fn judge(&self, before: &Roster, plan: &mut Plan, patience: &Patience) -> Vec<Refusal> {
+        let keys: Vec<_> = boot_keys(plan).collect();
         if keys.is_empty() {
             return Vec::new();
         }
         let sides = Sides::new(&self.0, Arc::new(before.clone()), plan.outcome(before));
         let concern = Concern::of(&sides, &keys);
         let refusals: Vec<_> =
-            concern.configs.iter().flat_map(|name| self.try_out(&sides, name)).collect();
+            concern.configs.iter().flat_map(|name| self.try_out(&sides, name, patience)).collect();
         if !refusals.is_empty() {
             return refusals;
         }
         let existing = |id: &NodeId| before.by_id(*id).is_some();
         let differing = concern.nodes(&sides).into_iter().filter(existing);
-        let differing = differing.filter(|id| sides.of(*id).is_some());
-        let mut affected: BTreeSet<NodeId> = plan.affected.drain(..).collect();
-        affected.extend(differing);
+        let mut affected: BTreeSet<NodeId> = plan.affected.iter().copied().collect();
+        for id in differing {
+            if patience.is_over() {
+                return vec![uncounted(&keys)];
+            }
+            if sides.of(id).is_some() {
+                affected.insert(id);
+            }
+        }
         plan.affected = affected.into_iter().collect();
         Vec::new()
     }
+
+    fn holds(&self, _: (&Roster, &Plan), (_, plan): (&Roster, &Plan)) -> bool {
+        boot_keys(plan).next().is_none()
+    }
+}
+
+fn boot_keys(plan: &Plan) -> impl Iterator<Item = ResourceKey> {
+    plan.puts.iter().map(Resource::key).chain(plan.deletes.iter().cloned()).filter(is_boot)
+}
+
+/// Which nodes boot something else was not found out in time.
+fn uncounted(keys: &[ResourceKey]) -> Refusal {
+    let config = keys.iter().find_map(|key| match key {
+        ResourceKey::BootConfig(name) => Some(name.as_str()),
+        _ => None,
+    });
+    if let Some(name) = config {
+        return Patience::refusal(Kind::BootConfig, &name, "");
+    }
+    let message = "finding out which nodes boot something else takes too long";
+    Refusal::new(
+        Reason::Invalid,
+        "the change",
+        Fault::new("", message).hint("change fewer at once"),
+    )
 }
 
 impl BootRule {
     /// Makes the script of a configuration for the nodes it selects. Without a template, one node
     /// shows what all of them would get.
-    fn try_out(&self, sides: &Sides<'_>, name: &Name) -> Vec<Refusal> {
+    fn try_out(&self, sides: &Sides<'_>, name: &Name, patience: &Patience) -> Vec<Refusal> {
         let after = sides.after();
         let Some(config) = after.boot_config(name) else { return Vec::new() };
         let mut nodes = selected(after, config);
@@ -76,6 +101,9 @@ impl BootRule {
             return failed.map(|why| refusal(config, None, why)).into_iter().collect();
         }
         let failing = nodes.into_iter().filter_map(|node| {
+            if patience.is_over() {
+                return Some(Patience::refusal(Kind::BootConfig, &config.name, "template"));
+            }
             let failed = self.make(sides, config, node).err()?;
             Some(refusal(config, Some(node), failed))
         });

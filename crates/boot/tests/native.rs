@@ -9,7 +9,7 @@ use hoist_boot::explain::explain;
 use hoist_boot::rule::BootRule;
 use hoist_boot::{Answer, Booter, Place, Settings, Standing};
 use hoist_inventory::Roster;
-use hoist_inventory::plan::{Draft, Plan, Refusal, Rule};
+use hoist_inventory::plan::{Draft, Patience, Plan, Refusal, Rule};
 use hoist_inventory::registry::mint_id;
 use hoist_inventory::roster::Incarnation;
 use hoist_model::document::Document;
@@ -68,11 +68,19 @@ impl Site {
     }
 
     fn draft(&self, change: impl FnOnce(&mut Draft<'_>)) -> Result<Plan, Vec<Refusal>> {
+        self.draft_within(&Patience::default(), change)
+    }
+
+    fn draft_within(
+        &self,
+        patience: &Patience,
+        change: impl FnOnce(&mut Draft<'_>),
+    ) -> Result<Plan, Vec<Refusal>> {
         let mut draft = Draft::new(&self.roster, Timestamp::UNIX_EPOCH);
         change(&mut draft);
         let mut plan = draft.finish()?;
         let rule = BootRule::new(Arc::clone(&self.booter));
-        let refusals = rule.judge(&self.roster, &mut plan);
+        let refusals = rule.judge(&self.roster, &mut plan, patience);
         if refusals.is_empty() { Ok(plan) } else { Err(refusals) }
     }
 
@@ -395,4 +403,21 @@ fn a_template_that_fails_for_a_node_is_refused_with_the_node_and_the_line() {
     let nodes: Vec<String> = (10..40).map(node).collect();
     site.apply(&nodes.concat());
     assert_eq!(told(&site, "{{ nothing }}", "*").len(), 10);
+}
+
+#[test]
+fn what_cannot_be_tried_out_in_time_is_refused() {
+    let site = Site::new();
+    let refused = |text: &str| {
+        let none = Patience::within(std::time::Duration::ZERO);
+        let change = |draft: &mut Draft<'_>| draft.apply(documents(text), &mut mint_id);
+        let refusals = site.draft_within(&none, change).expect_err("there is no time");
+        refusals[0].to_string()
+    };
+    let made = config("slow", "selector: '*', template: \"#!ipxe\\necho {{ node.name }}\\n\"");
+    site.plan(&made).expect("a valid change");
+    let told = refused(&made);
+    assert!(told.starts_with("BootConfig slow: template: trying it out"), "{told}");
+    let told = refused(&config("plain", "selector: '*'"));
+    assert!(told.starts_with("BootConfig plain: "), "{told}");
 }

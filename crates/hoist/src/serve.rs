@@ -34,6 +34,9 @@ use crate::settings::{SettingError, Settings, Takeover};
 /// Looked for in the data directory and here, when `--config` does not name another.
 const SYSTEM_CONFIG: &str = "/etc/hoist/hoist.toml";
 
+/// How long threads are waited for that nothing waits for any more.
+const LAST_THREADS: Duration = Duration::from_secs(2);
+
 /// Run the controller
 #[derive(Debug, Args)]
 #[command(
@@ -91,7 +94,10 @@ pub(crate) fn run(args: &ServeArgs, shell: &mut Shell) -> Result<Exit, Failure> 
         .enable_all()
         .build()
         .map_err(Failure::Runtime)?;
-    runtime.block_on(serve(config, shell))
+    let done = runtime.block_on(serve(config, shell));
+    // Threads that still work on something nobody waits for must not keep the process from ending.
+    runtime.shutdown_timeout(LAST_THREADS);
+    done
 }
 
 async fn serve(config: Config, shell: &mut Shell) -> Result<Exit, Failure> {

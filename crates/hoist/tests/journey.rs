@@ -6,6 +6,7 @@ mod controller;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use controller::{Controller, eventually, hoist, share_key};
 use hoist_testkit::etcd::EtcdServer;
@@ -44,6 +45,40 @@ fn killed_and_started_again_it_has_lost_nothing() {
     assert_eq!(controller.nodes().len(), 50);
     assert_eq!(controller.terminate(), Some(0), "told to stop, it ends well");
     assert!(!data_dir.join("server.json").exists());
+}
+
+/// A layer of templates that work hard, for many nodes: whoever tries it out is busy for long.
+#[test]
+fn told_to_stop_it_ends_although_a_layer_is_being_tried_out() {
+    let scratch = tempfile::tempdir().unwrap();
+    let data_dir = scratch.path().join("data");
+    let controller = Controller::start(&data_dir, &[]);
+    let file = write_nodes(&scratch.path().join("site.ndjson"), 0..1000);
+    controller.does(&["apply", "-f", &file]);
+    let work = "{% for a in node.id %}{% for b in node.id %}{% if a == b %}x{% endif %}\
+                {% endfor %}{% endfor %}";
+    let texts: Vec<_> = (0..100).map(|i| format!("'{work} {i}'")).collect();
+    let layer = scratch.path().join("slow.yaml");
+    let text = format!(
+        "api: hoist/v1\nkind: MetadataLayer\nname: slow\nspec: {{selector: '*', user_data: {{a: [{}]}}}}\n",
+        texts.join(", ")
+    );
+    fs::write(&layer, text).unwrap();
+    let path = layer.display().to_string();
+    let applying = std::thread::spawn({
+        let data_dir = data_dir.clone();
+        move || hoist(&data_dir, &["apply", "-f", &path])
+    });
+    for node in ["n1", "n2", "n3", "n4", "n5", "n6", "n7"] {
+        controller.does(&["node", "protect", node, "--reason", "precious"]);
+    }
+    assert!(!applying.is_finished(), "that was not slow");
+    let told = Instant::now();
+    assert_eq!(controller.terminate(), Some(0));
+    assert!(told.elapsed() < Duration::from_secs(10), "{:?}", told.elapsed());
+    let given_up = applying.join().unwrap();
+    let said = String::from_utf8(given_up.stderr).unwrap();
+    assert!(said.contains("given up before it was made"), "{said}");
 }
 
 #[test]

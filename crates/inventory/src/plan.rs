@@ -11,10 +11,12 @@ mod fields;
 mod returning;
 
 use std::fmt;
+use std::time::{Duration, Instant};
 
 use hoist_model::{Fault, Kind, NodeId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 
 use crate::record::{Resource, ResourceKey};
 use crate::roster::Roster;
@@ -107,8 +109,61 @@ impl fmt::Display for Refusal {
 
 /// What another context has to say about a plan: it knows what its documents come to.
 pub trait Rule: Send + Sync {
-    /// Why the plan cannot be done; empty when it can. May add to the affected nodes.
-    fn judge(&self, before: &Roster, plan: &mut Plan) -> Vec<Refusal>;
+    /// Why the plan cannot be done; empty when it can. May add to the affected nodes. Whatever is
+    /// done for every node ends when patience does, with [`Patience::refusal`].
+    fn judge(&self, before: &Roster, plan: &mut Plan, patience: &Patience) -> Vec<Refusal>;
+
+    /// Whether it would say nothing more about a plan, and add nothing to it, after it has let pass
+    /// another one on another roster.
+    fn holds(&self, _passed: (&Roster, &Plan), _now: (&Roster, &Plan)) -> bool {
+        false
+    }
+}
+
+/// What trying out one change may take in all; less than a request may.
+pub const MAX_TRIAL: Duration = Duration::from_secs(20);
+
+/// What is tried out within this time is tried out although nobody waits for it: a machine that
+/// hangs up early has reported all the same.
+const AT_LEAST: Duration = Duration::from_secs(1);
+
+/// How long somebody waits for a judgement.
+#[derive(Debug, Clone)]
+pub struct Patience {
+    begun: Instant,
+    limit: Duration,
+    unwanted: CancellationToken,
+}
+
+impl Patience {
+    /// For so long, and until nobody wants to know any more.
+    pub fn new(limit: Duration, unwanted: CancellationToken) -> Self {
+        Self { begun: Instant::now(), limit, unwanted }
+    }
+
+    pub fn within(limit: Duration) -> Self {
+        Self::new(limit, CancellationToken::new())
+    }
+
+    pub fn is_over(&self) -> bool {
+        let spent = self.begun.elapsed();
+        spent >= self.limit || spent >= AT_LEAST && self.unwanted.is_cancelled()
+    }
+
+    /// That it was not tried out to the end.
+    pub fn refusal(kind: Kind, name: &impl fmt::Display, at: &str) -> Refusal {
+        let message =
+            format!("trying it out on its nodes takes longer than {} s", MAX_TRIAL.as_secs());
+        let fault = Fault::new(at, message)
+            .hint("make its templates simpler, or let it speak of fewer nodes");
+        Refusal::new(Reason::Invalid, subject(kind, name), fault)
+    }
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self::within(MAX_TRIAL)
+    }
 }
 
 impl Plan {

@@ -1,7 +1,8 @@
 //! The one way to change the site, and the keeper of the current roster.
 //!
 //! A write is planned against the roster of exactly one revision and committed only if the store
-//! still is at that revision; if not, it is planned again. The next roster is published after the
+//! still is at that revision; if not, it is planned again. What takes long about it, trying it out
+//! on every node, is done while others may write. The next roster is published after the
 //! store has made the change durable, so what a reader sees is never taken back.
 //!
 //! [`Registry::follow`] keeps the roster in step with what other controllers write, and goes on
@@ -10,6 +11,7 @@
 mod contact;
 mod follow;
 mod past;
+mod trial;
 
 use std::fmt;
 use std::ops::Deref;
@@ -27,8 +29,10 @@ use crate::plan::{Change, Draft, Plan, Refusal, Rule};
 use crate::record::{RecordError, Resource, ResourceKey, SiteRevision, arming_key, revision_key};
 use crate::roster::{Delta, Incarnation, Roster};
 use crate::schema::SchemaError;
+use trial::Trial;
 
 pub use contact::{Contact, LoadedFrom};
+pub use trial::while_wanted;
 
 /// How often a write is planned again because another controller was faster.
 const ATTEMPTS: u64 = 32;
@@ -160,6 +164,12 @@ pub enum WriteError {
     /// Nothing was changed.
     #[error("others were faster {ATTEMPTS} times in a row")]
     Busy,
+    /// Nothing was changed.
+    #[error("others changed what this is tried out on again and again")]
+    Overtaken,
+    /// Nothing was changed: whoever asked is gone, or the controller stops.
+    #[error("the change was given up before it was made")]
+    Unwanted,
     /// The roster is the last-good copy: nothing can be validated against the truth.
     #[error("the store has not been reached since the start")]
     NotLoaded,
@@ -294,19 +304,30 @@ impl Registry {
         commit: &dyn Commit,
         mut draft: impl FnMut(&mut Draft<'_>) -> Result<(), WriteError> + Send,
     ) -> Result<Written, WriteError> {
+        if !terms.dry_run && !self.0.position.lock().await.loaded {
+            return Err(WriteError::NotLoaded);
+        }
+        let mut trial = Trial::new(self.rules());
+        let roster = self.roster();
+        trial.judge(&roster, plan(&roster, terms, &mut draft)?).await?;
         if terms.dry_run {
-            let roster = self.roster();
-            let plan = self.plan(&roster, terms, &mut draft).await?;
+            let plan = trial.judged(&roster).expect("it was judged on this roster");
             commit.review(&roster, &plan)?;
             return Ok(self.written(&roster, roster.revision(), plan));
         }
         let mut position = self.0.position.lock().await;
-        if !position.loaded {
-            return Err(WriteError::NotLoaded);
-        }
         for attempt in 0..ATTEMPTS {
+            if !position.loaded {
+                return Err(WriteError::NotLoaded);
+            }
             let roster = self.roster();
-            let plan = self.plan(&roster, terms, &mut draft).await?;
+            let Some(plan) = self.judged(&mut trial, &roster, terms, &mut draft).await? else {
+                trial.overtaken()?;
+                drop(position);
+                trial.judge(&roster, plan(&roster, terms, &mut draft)?).await?;
+                position = self.0.position.lock().await;
+                continue;
+            };
             if plan.is_empty() {
                 return Ok(self.written(&roster, roster.revision(), plan));
             }
@@ -356,22 +377,31 @@ impl Registry {
         }
     }
 
-    /// Plans what `draft` says, and hears what other contexts say about it. They may try it out on
-    /// every node, so they have a thread of their own for that.
-    async fn plan(
+    fn rules(&self) -> Vec<Arc<dyn Rule>> {
+        self.0.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A plan on this roster that other contexts have let pass; none while they would need time for
+    /// it, since nobody else can write meanwhile.
+    async fn judged(
         &self,
+        trial: &mut Trial,
         roster: &Arc<Roster>,
         terms: Terms,
         draft: &mut impl FnMut(&mut Draft<'_>) -> Result<(), WriteError>,
-    ) -> Result<Plan, WriteError> {
-        let plan = plan(roster, terms, draft)?;
-        let rules = self.0.rules.read().unwrap_or_else(PoisonError::into_inner).clone();
-        if rules.is_empty() || plan.is_empty() {
-            return Ok(plan);
+    ) -> Result<Option<Plan>, WriteError> {
+        if let Some(plan) = trial.judged(roster) {
+            return Ok(Some(plan));
         }
-        let roster = Arc::clone(roster);
-        let judged = tokio::task::spawn_blocking(move || judge(&rules, &roster, plan)).await;
-        judged.unwrap_or_else(|died| std::panic::resume_unwind(died.into_panic()))
+        let plan = plan(roster, terms, draft)?;
+        if trial.covers(roster, &plan) {
+            return Ok(Some(plan));
+        }
+        if trial.is_slow() {
+            return Ok(None);
+        }
+        trial.judge(roster, plan).await?;
+        Ok(trial.judged(roster))
     }
 
     /// Takes a committed change into the roster.
@@ -387,16 +417,6 @@ impl Registry {
         self.0.contact.heard();
         self.0.published.send_replace(revision);
     }
-}
-
-fn judge(rules: &[Arc<dyn Rule>], roster: &Roster, mut plan: Plan) -> Result<Plan, WriteError> {
-    for rule in rules {
-        let refusals = rule.judge(roster, &mut plan);
-        if !refusals.is_empty() {
-            return Err(WriteError::Refused(refusals));
-        }
-    }
-    Ok(plan)
 }
 
 fn plan(

@@ -3,9 +3,11 @@
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use hoist_inventory::plan::{Plan, Reason, Refusal, Rule};
+use hoist_inventory::plan::{Patience, Plan, Reason, Refusal, Rule};
 use hoist_inventory::record::revision_key;
-use hoist_inventory::registry::{Brake, LoadedFrom, Terms, WriteError, Written, mint_id};
+use hoist_inventory::registry::{
+    Brake, LoadedFrom, Terms, WriteError, Written, mint_id, while_wanted,
+};
 use hoist_inventory::{Registry, Roster, last_good, schema};
 use hoist_model::document::{self, Document};
 use hoist_model::{Kind, Selector};
@@ -100,7 +102,7 @@ async fn a_dry_run_writes_nothing() {
 struct Slow(Mutex<mpsc::Receiver<()>>);
 
 impl Rule for Slow {
-    fn judge(&self, _: &Roster, _: &mut Plan) -> Vec<Refusal> {
+    fn judge(&self, _: &Roster, _: &mut Plan, _: &Patience) -> Vec<Refusal> {
         let told = self.0.lock().expect("nobody panicked").recv_timeout(Duration::from_mins(1));
         told.expect("nobody else could do anything while a rule was thinking");
         Vec::new()
@@ -121,6 +123,127 @@ async fn a_rule_that_takes_its_time_keeps_nobody_else_from_working() {
         assert_eq!(written.unwrap().plan.puts.len(), 3);
     }
     assert_eq!(registry.roster().len(), 3);
+}
+
+/// Thinks about changes of three nodes until it is told to stop, or nobody waits any more. It says
+/// when it begins, with how many nodes there are, and when nobody waits.
+struct Thinker {
+    says: tokio::sync::mpsc::UnboundedSender<Thought>,
+    go_on: Mutex<mpsc::Receiver<()>>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Thought {
+    About(usize),
+    Unwanted,
+}
+
+impl Rule for Thinker {
+    fn judge(&self, before: &Roster, plan: &mut Plan, patience: &Patience) -> Vec<Refusal> {
+        if plan.puts.len() != 3 {
+            return Vec::new();
+        }
+        let say = |thought| self.says.send(thought).expect("somebody listens");
+        say(Thought::About(before.len()));
+        let go_on = self.go_on.lock().expect("nobody panicked");
+        // Long enough that others are not made to wait for it.
+        while go_on.recv_timeout(Duration::from_millis(100)).is_err() {
+            if patience.is_over() {
+                say(Thought::Unwanted);
+                return vec![Patience::refusal(Kind::MetadataLayer, &"slow", "")];
+            }
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        Vec::new()
+    }
+}
+
+struct Thinking {
+    registry: Registry,
+    thoughts: tokio::sync::mpsc::UnboundedReceiver<Thought>,
+    go_on: mpsc::Sender<()>,
+}
+
+impl Thinking {
+    async fn new() -> Self {
+        let registry = open(&Ground::new(Backend::Embedded)).await;
+        let (says, thoughts) = tokio::sync::mpsc::unbounded_channel();
+        let (go_on, told) = mpsc::channel();
+        registry.add_rule(Arc::new(Thinker { says, go_on: Mutex::new(told) }));
+        Self { registry, thoughts, go_on }
+    }
+
+    fn write_slowly(&self) -> tokio::task::JoinHandle<Result<Written, WriteError>> {
+        let registry = self.registry.clone();
+        tokio::spawn(async move { apply(&registry, Terms::default(), nodes(0..3, "slow")).await })
+    }
+
+    async fn thought(&mut self) -> Thought {
+        let thought = tokio::time::timeout(Duration::from_secs(30), self.thoughts.recv()).await;
+        thought.expect("it thinks").expect("the rule is there")
+    }
+
+    async fn write_quickly(&self, n: u32) {
+        let writing = apply(&self.registry, Terms::default(), nodes(n..n + 1, "quick"));
+        let written = tokio::time::timeout(Duration::from_secs(30), writing).await;
+        written.expect("nobody waits for a rule that is thinking").expect("a valid change");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn others_write_while_a_rule_is_thinking_and_it_thinks_again_about_what_they_wrote() {
+    let mut thinking = Thinking::new().await;
+    let slow = thinking.write_slowly();
+    assert_eq!(thinking.thought().await, Thought::About(0));
+    thinking.write_quickly(10).await;
+    thinking.go_on.send(()).unwrap();
+    assert_eq!(thinking.thought().await, Thought::About(1));
+    thinking.go_on.send(()).unwrap();
+    assert_eq!(slow.await.unwrap().unwrap().revision, 2);
+    assert_eq!(thinking.registry.roster().len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_is_overtaken_again_and_again_is_refused() {
+    let mut thinking = Thinking::new().await;
+    let slow = thinking.write_slowly();
+    let mut others = 0;
+    while !slow.is_finished() {
+        let Ok(thought) =
+            tokio::time::timeout(Duration::from_millis(500), thinking.thoughts.recv()).await
+        else {
+            continue;
+        };
+        assert_eq!(thought, Some(Thought::About(others)));
+        thinking.write_quickly(10 + u32::try_from(others).unwrap()).await;
+        others += 1;
+        thinking.go_on.send(()).unwrap();
+    }
+    let refused = slow.await.unwrap().unwrap_err();
+    assert!(matches!(refused, WriteError::Overtaken), "{refused}");
+    assert_eq!(thinking.registry.roster().len(), others, "nothing of it was written");
+    assert!(others > 1, "it was tried again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_thought_about_that_nobody_waits_for() {
+    let mut thinking = Thinking::new().await;
+    let slow = thinking.write_slowly();
+    assert_eq!(thinking.thought().await, Thought::About(0));
+    slow.abort();
+    assert_eq!(thinking.thought().await, Thought::Unwanted);
+
+    let stop = CancellationToken::new();
+    let registry = thinking.registry.clone();
+    let slow = tokio::spawn(while_wanted(stop.clone(), async move {
+        apply(&registry, Terms::default(), nodes(0..3, "slow")).await
+    }));
+    assert_eq!(thinking.thought().await, Thought::About(0));
+    stop.cancel();
+    assert_eq!(thinking.thought().await, Thought::Unwanted);
+    let refused = slow.await.unwrap().unwrap_err();
+    assert!(matches!(refused, WriteError::Unwanted), "{refused}");
+    assert!(thinking.registry.roster().is_empty());
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use hoist_inventory::plan::{Plan, Reason, Refusal, Rule};
+use hoist_inventory::plan::{Patience, Plan, Reason, Refusal, Rule};
 use hoist_inventory::{Resource, Roster};
 use hoist_model::{Fault, Kind, MetadataLayer, Node, NodeId};
 
@@ -22,12 +22,8 @@ const MAX_TOLD: usize = 10;
 pub struct LayerRule;
 
 impl Rule for LayerRule {
-    fn judge(&self, before: &Roster, plan: &mut Plan) -> Vec<Refusal> {
-        let put = |resource: &Resource| match resource {
-            Resource::MetadataLayer(layer) => Some(Arc::clone(layer)),
-            _ => None,
-        };
-        let written: Vec<Arc<MetadataLayer>> = plan.puts.iter().filter_map(put).collect();
+    fn judge(&self, before: &Roster, plan: &mut Plan, patience: &Patience) -> Vec<Refusal> {
+        let written: Vec<Arc<MetadataLayer>> = written(plan).cloned().collect();
         if written.is_empty() {
             return Vec::new();
         }
@@ -38,7 +34,33 @@ impl Rule for LayerRule {
             layers: Layers::of(&after),
             after: &after,
         };
-        sides.judge(&written)
+        sides.judge(&written, patience)
+    }
+
+    /// Boot parameters and boot states, which change all the time, are nothing to a layer.
+    fn holds(&self, (before, passed): (&Roster, &Plan), (now, plan): (&Roster, &Plan)) -> bool {
+        written(plan).next().is_none()
+            || now.has_rules_of(before)
+                && passed.deletes == plan.deletes
+                && passed.puts.len() == plan.puts.len()
+                && passed.puts.iter().zip(&plan.puts).all(|(then, now)| says_the_same(then, now))
+    }
+}
+
+fn written(plan: &Plan) -> impl Iterator<Item = &Arc<MetadataLayer>> {
+    plan.puts.iter().filter_map(|put| match put {
+        Resource::MetadataLayer(layer) => Some(layer),
+        _ => None,
+    })
+}
+
+/// Whatever the revision is that it is written with.
+fn says_the_same(then: &Resource, now: &Resource) -> bool {
+    match (then, now) {
+        (Resource::MetadataLayer(then), Resource::MetadataLayer(now)) => {
+            then.name == now.name && then.spec == now.spec
+        }
+        (then, now) => then == now,
     }
 }
 
@@ -52,11 +74,14 @@ struct Sides<'r> {
 const WITH: With<'static> = With { token: "token", secrets: Secrets::LeaveOut, trace: false };
 
 impl Sides<'_> {
-    fn judge(&self, written: &[Arc<MetadataLayer>]) -> Vec<Refusal> {
+    fn judge(&self, written: &[Arc<MetadataLayer>], patience: &Patience) -> Vec<Refusal> {
         let mut refusals = Vec::new();
         // Each once, however many of the layers speak of it.
         let mut concerned: BTreeMap<NodeId, &Arc<Node>> = BTreeMap::new();
         for source in written {
+            if patience.is_over() {
+                return vec![unfinished(source)];
+            }
             let layer = Layer::new(source);
             if let Some(broken) = layer.broken() {
                 refusals.push(refusal(broken, None));
@@ -71,12 +96,28 @@ impl Sides<'_> {
         if !refusals.is_empty() {
             return refusals;
         }
-        let failing = self.unlike_each_other(concerned).filter_map(|node| {
+        let (mut refusals, mut nodes) = (Vec::new(), self.unlike_each_other(concerned));
+        while refusals.len() < MAX_TOLD
+            && let Some(node) = nodes.next()
+        {
+            if patience.is_over() {
+                return self.untried(written, node);
+            }
             let failed = render(self.after, &self.layers, node, WITH).failed;
-            let failed = failed.into_iter().find(|failed| self.is_new(node, failed))?;
-            Some(refusal(&failed, Some(node)))
+            let failed = failed.into_iter().find(|failed| self.is_new(node, failed));
+            refusals.extend(failed.map(|failed| refusal(&failed, Some(node))));
+        }
+        refusals
+    }
+
+    /// The layers that were being tried out on a node when time was over.
+    fn untried(&self, written: &[Arc<MetadataLayer>], node: &Node) -> Vec<Refusal> {
+        let speaking = self.layers.of_node(self.after, node);
+        let named = speaking.iter().filter(|layer| {
+            layer.is_template() && written.iter().any(|one| one.name == layer.source.name)
         });
-        failing.take(MAX_TOLD).collect()
+        let told: Vec<_> = named.take(MAX_TOLD).map(|layer| unfinished(&layer.source)).collect();
+        if told.is_empty() { written.iter().take(1).map(unfinished).collect() } else { told }
     }
 
     /// Of nodes with the same layers, and no template in them, one shows what all of them would get:
@@ -111,6 +152,10 @@ impl Sides<'_> {
         let tolerated = failed.reason.contains("undefined") && depends;
         (!tolerated).then(|| refusal(&failed, None))
     }
+}
+
+fn unfinished(layer: &Arc<MetadataLayer>) -> Refusal {
+    Patience::refusal(Kind::MetadataLayer, &layer.name, "")
 }
 
 fn refusal(failed: &Failed, node: Option<&Arc<Node>>) -> Refusal {

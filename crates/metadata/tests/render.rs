@@ -762,10 +762,10 @@ fn all_layers_of_a_node_together_are_bounded() {
 
 /// Why a layer would be refused.
 fn refused(roster: &Roster, layer: Resource) -> Vec<String> {
-    use hoist_inventory::plan::{Plan, Rule};
+    use hoist_inventory::plan::{Patience, Plan, Rule};
     let (base, puts) = (roster.revision(), vec![layer]);
     let mut plan = Plan { base, puts, deletes: vec![], items: vec![], affected: vec![] };
-    let refusals = hoist_metadata::LayerRule.judge(roster, &mut plan);
+    let refusals = hoist_metadata::LayerRule.judge(roster, &mut plan, &Patience::default());
     refusals.iter().map(ToString::to_string).collect()
 }
 
@@ -934,4 +934,46 @@ proptest! {
             prop_assert_eq!(yaml(&found, Document::UserData), expected);
         }
     }
+}
+
+fn planned(roster: &Roster, layer: Resource) -> hoist_inventory::plan::Plan {
+    let (base, puts) = (roster.revision(), vec![layer]);
+    hoist_inventory::plan::Plan { base, puts, deletes: vec![], items: vec![], affected: vec![] }
+}
+
+#[test]
+fn what_cannot_be_tried_out_in_time_is_refused_with_the_layer() {
+    use hoist_inventory::plan::{Patience, Rule};
+    let slow = layer("slow", json!({ "selector": "*", "user_data": { "a": "{{ node.name }}" } }));
+    let roster = site(vec![]);
+    let judge = |patience: &Patience| {
+        hoist_metadata::LayerRule.judge(&roster, &mut planned(&roster, slow.clone()), patience)
+    };
+    assert!(judge(&Patience::default()).is_empty());
+    let refusals = judge(&Patience::within(std::time::Duration::ZERO));
+    let told: Vec<_> = refusals.iter().map(ToString::to_string).collect();
+    let expected = "MetadataLayer slow: trying it out on its nodes takes longer than 20 s; make \
+                    its templates simpler, or let it speak of fewer nodes";
+    assert_eq!(told, [expected]);
+}
+
+#[test]
+fn what_machines_do_while_a_layer_is_tried_out_is_nothing_to_it() {
+    use hoist_inventory::plan::Rule;
+    let said = |value: &str| layer("a", json!({ "selector": "*", "user_data": { "a": value } }));
+    let before = site(vec![]);
+    let passed = planned(&before, said("{{ node.name }}"));
+    let holds = |now: &Roster, value: &str| {
+        let Resource::MetadataLayer(layer) = said(value) else { panic!("a layer") };
+        let later = MetadataLayer { revision: now.revision() + 1, ..(*layer).clone() };
+        let plan = planned(now, Resource::MetadataLayer(Arc::new(later)));
+        hoist_metadata::LayerRule.holds((&before, &passed), (now, &plan))
+    };
+    let id = before.nodes().next().expect("a node").id;
+    let state = hoist_model::BootState::new(id, "n1", Timestamp::UNIX_EPOCH);
+    let booted = after(&before, vec![Resource::BootState(Arc::new(state))], vec![]);
+    assert!(holds(&booted, "{{ node.name }}"));
+    assert!(!holds(&booted, "{{ node.xname }}"), "it says something else");
+    let more = after(&before, vec![resource("Node", "n9", json!({}))], vec![]);
+    assert!(!holds(&more, "{{ node.name }}"), "there is another node");
 }

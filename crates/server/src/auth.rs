@@ -13,6 +13,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hoist_api::admin::{Context, Verb};
 use hoist_api::{Code, Fault, Problem};
+use hoist_inventory::registry::while_wanted;
 use http::request::Parts;
 use http::{HeaderMap, header};
 use http_body_util::{BodyExt, Limited};
@@ -197,7 +198,10 @@ impl Gate {
             }
             let _ = sender.send(response);
         };
-        self.tasks.spawn("write", write.in_current_span());
+        // Trying a change out is no part of it: that ends with its caller, or with the server.
+        let unwanted = self.tasks.stopping().child_token();
+        let _hung_up = unwanted.clone().drop_guard();
+        self.tasks.spawn("write", while_wanted(unwanted, write).in_current_span());
         let answer = self.within_time(spec, receiver).await?;
         answer.map_err(|_| Failure::new(Code::Internal, "the handler panicked; the log has more"))
     }

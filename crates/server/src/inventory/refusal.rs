@@ -25,7 +25,10 @@ impl From<WriteError> for Failure {
             WriteError::Forbidden { .. } => Self::new(Code::Forbidden, detail)
                 .with_remedy("your token is limited to other nodes"),
             WriteError::NotFound { .. } => Self::new(Code::NotFound, detail),
-            WriteError::Busy => Self::new(Code::Busy, detail).with_remedy("try again"),
+            WriteError::Busy | WriteError::Overtaken => {
+                Self::new(Code::Busy, detail).with_remedy("try again")
+            }
+            WriteError::Unwanted => Self::new(Code::Stopping, detail).with_remedy("try again"),
             WriteError::NotLoaded => Self::new(Code::ReadOnly, detail)
                 .with_remedy("reads go on from the last-good copy; try again when `/readyz` is ok"),
             WriteError::Draft(reason) => match reason.downcast::<Refused>() {

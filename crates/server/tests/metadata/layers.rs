@@ -216,6 +216,35 @@ async fn layers_that_take_their_time_keep_a_node_no_longer_than_two_seconds_and_
     site.stop().await;
 }
 
+/// Much longer than anybody waits, on many nodes together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn others_write_while_a_layer_is_tried_out_and_a_stop_ends_that() {
+    let site = site(|_| {}).await;
+    let nodes: Vec<_> = (10..410)
+        .map(|n| document("Node", &format!("n{n}"), &json!({"labels": {"a": "b"}})))
+        .collect();
+    site.apply(&nodes).await;
+    let work = "{% for a in node.id %}{% for b in node.id %}{% if a == b %}x{% endif %}\
+                {% endfor %}{% endfor %}";
+    let texts: Vec<_> = (0..100).map(|i| format!("{work} {i}")).collect();
+    let slow = [layer("slow", &json!({"selector": "*", "user_data": {"a": texts}}))];
+    let before = site.revision();
+    let others = async {
+        for n in 0..10 {
+            let spec = json!({"kernel": format!("http://k/{n}"), "selector": "node:n1"});
+            site.apply(&[document("BootConfig", "other", &spec)]).await;
+        }
+    };
+    tokio::select! {
+        answer = site.try_apply("", &slow) => panic!("that was not slow: {answer:?}"),
+        () = others => {}
+    }
+    assert_eq!(site.revision(), before + 10, "the layer is not there");
+    let begun = Instant::now();
+    site.stop().await;
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
 #[tokio::test]
 async fn layers_are_another_right_than_the_inventory() {
     let site = site(|_| {}).await;
