@@ -37,6 +37,7 @@ use crate::whole_site::Turns;
 use agent::Unlock;
 use secrets::Vault;
 
+pub use hoist_metadata::mode::ParseModeError;
 pub use hoist_metadata::{Mode, Unknown};
 pub use providers::Providers;
 

@@ -5,8 +5,7 @@ use std::ffi::OsString;
 
 use hoist_model::GroupKey;
 use hoist_model::metadata_layer::SECRET_VARIABLES;
-use hoist_server::metadata::{MetadataSettings, Mode};
-
+use hoist_server::metadata::{MetadataSettings, Mode, ParseModeError};
 use secrecy::SecretString;
 
 use crate::settings::{SettingError, Settings};
@@ -51,7 +50,16 @@ fn groups(settings: &Settings) -> Result<Vec<(GroupKey, Mode)>, SettingError> {
         };
         let group = group.trim().parse::<GroupKey>().map_err(|error| wrong(error.to_string()))?;
         let mode = Mode::parse(mode, url, settings.text("metadata.argument"));
-        Ok((group, mode.map_err(|error| wrong(format!("`{text}`: {error}")))?))
+        let mode = mode.map_err(|error| {
+            let remedy = match error {
+                ParseModeError::NoUrl(_) => {
+                    "; write PARTITION/GROUP=MODE URL, since `metadata.url` is the site's alone"
+                }
+                _ => "",
+            };
+            wrong(format!("`{text}`: {error}{remedy}"))
+        })?;
+        Ok((group, mode))
     };
     settings.list("metadata.groups").map(one).collect()
 }
@@ -117,6 +125,14 @@ mod tests {
             (&[("metadata.groups", "gpu=proxy http://h more")], "PARTITION/GROUP=MODE URL"),
             (&[("metadata.groups", "g p=none")], "g p"),
             (&[("metadata.groups", "gpu=redirect")], "needs the URL"),
+            (
+                &[
+                    ("metadata.mode", "redirect"),
+                    ("metadata.url", "http://h"),
+                    ("metadata.groups", "default/red=redirect"),
+                ],
+                "write PARTITION/GROUP=MODE URL",
+            ),
         ] {
             let error = settings(&with(values)).unwrap_err().to_string();
             assert!(error.contains(expected), "{values:?}: {error}");

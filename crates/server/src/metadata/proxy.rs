@@ -30,8 +30,8 @@ use super::under_way::UnderWay;
 /// How long a node waits for all of its documents.
 const BUDGET: Duration = Duration::from_secs(2);
 
-/// What is left of it for those who wait for what somebody else fetches.
-const REST: Duration = Duration::from_millis(200);
+/// How long it is fetched for: the rest is for those who wait for what somebody else fetches.
+const FETCHING: Duration = Duration::from_millis(1800);
 
 /// Nodes that are fetched for at once.
 const AT_ONCE: usize = 256;
@@ -143,7 +143,7 @@ impl Fetched {
 
 #[derive(Debug, thiserror::Error)]
 enum FetchError {
-    #[error("the service took longer than {:?}", BUDGET - REST)]
+    #[error("the service took longer than {FETCHING:?}")]
     Slow,
     #[error("the service failed")]
     Http(#[from] reqwest::Error),
@@ -392,7 +392,7 @@ impl MetadataProvider for Proxy {
             tokio::task::spawn_blocking(move || copies.read(node))
         });
         let fetching = self.0.fetch(&identity, known.as_ref());
-        let error = match tokio::time::timeout_at(deadline - REST, fetching).await {
+        let error = match tokio::time::timeout_at(started + FETCHING, fetching).await {
             Ok(Ok(fetched)) => return Ok(self.take(node.id, fetched)),
             Ok(Err(error)) => error,
             Err(_) => FetchError::Slow,
