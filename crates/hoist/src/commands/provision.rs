@@ -149,7 +149,12 @@ fn table(armings: &[Arming]) -> Table {
             arming.since.to_string(),
             arming.redeemed.as_ref().map(shown).unwrap_or_default(),
             arming.quarantined.iter().map(shown).collect::<Vec<_>>().join(", "),
-            if arming.outdated { "no, the node was renewed" } else { "yes" }.to_owned(),
+            if arming.outdated {
+                "no, the node was renewed, or the site's key changed"
+            } else {
+                "yes"
+            }
+            .to_owned(),
         ]);
     }
     table

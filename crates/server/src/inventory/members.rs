@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use hoist_api::Code;
-use hoist_api::admin::Verb;
+use hoist_api::admin::{Context, Verb};
 use hoist_api::inventory::{Group, Listing, NetworkObject, PartitionObject};
 use hoist_inventory::Roster;
 use hoist_model::document::{Document, DocumentName, Spec};
@@ -21,7 +21,7 @@ use super::sight::Sight;
 use super::{Inventory, NDJSON, etag};
 use crate::extract::{Path, Query};
 use crate::failure::Failure;
-use crate::principal::Principal;
+use crate::principal::{Principal, Reach};
 
 /// Documents turned into text at once.
 const CHUNK: usize = 512;
@@ -142,7 +142,10 @@ pub(super) async fn export(
 ) -> Result<Response, Failure> {
     let roster = inventory.roster();
     let chosen = Chosen::new(&roster, &principal, query.selector.as_deref())?;
-    let rest = if query.selector.is_none() { lines(other_documents(&roster)) } else { Vec::new() };
+    let rest = match query.selector {
+        None => lines(other_documents(&roster, &principal)),
+        Some(_) => Vec::new(),
+    };
     let state = (roster, chosen, None, false);
     let nodes = futures_util::stream::unfold(state, |(roster, chosen, after, done)| async move {
         if done {
@@ -163,7 +166,7 @@ pub(super) async fn export(
     Ok(([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(text.fuse())).into_response())
 }
 
-fn other_documents(roster: &Roster) -> impl Iterator<Item = Document> {
+fn other_documents(roster: &Roster, principal: &Principal) -> impl Iterator<Item = Document> {
     let partitions = roster.partitions().map(|partition| Document {
         name: DocumentName::Plain(partition.name.clone()),
         spec: Spec::Partition(partition.spec.clone()),
@@ -184,7 +187,9 @@ fn other_documents(roster: &Roster) -> impl Iterator<Item = Document> {
         name: DocumentName::Plain(config.name.clone()),
         spec: Spec::BootConfig(Box::new(config.spec.clone())),
     });
-    let layers = roster.metadata_layers().map(|layer| Document {
+    // What nodes are told is another right than what nodes there are.
+    let tells_all = principal.reach(Verb::Read, Context::Metadata) == Reach::All;
+    let layers = roster.metadata_layers().filter(move |_| tells_all).map(|layer| Document {
         name: DocumentName::Plain(layer.name.clone()),
         spec: Spec::MetadataLayer(Box::new(layer.spec.clone())),
     });

@@ -277,6 +277,9 @@ async fn layers_are_another_right_than_the_inventory() {
     get("/meta/v1/layers/site").await.expect(200);
     get("/meta/v1/layers/theirs").await.problem(404, "not-found");
     site.get("/meta/v1/layers/theirs").await.expect(200);
+    let export = site.ask_as(&inventory, "GET", "/inventory/v1/export").send().await.expect(200);
+    let export = String::from_utf8_lossy(&export.body).into_owned();
+    assert!(export.contains("\"n2\"") && !export.contains("not for n1"), "{export}");
     ask(&site, "/meta/v1/nodes/n1/render").await.expect(401);
     site.stop().await;
 }
