@@ -361,3 +361,25 @@ fn a_tolerated_failure_stays_where_it_is() {
     assert_eq!(found.outcome, Some(Outcome::Failed));
     assert!(!found.good[7], "more failed than may, so nothing new starts");
 }
+
+#[test]
+fn a_run_that_failures_stopped_has_failed_whoever_stops_it_again() {
+    let plan = role(0);
+    let mut run = Run::new(Arc::clone(&plan));
+    run.on(Event::Tick, 1);
+    let end = End::Failed { kind: FailureKind::Exit, reason: "no".to_owned() };
+    run.on(Event::Ran { step: StepId(0), attempt: 1, end }, 2);
+    run.on(Event::Stop { now: false, by: "me".to_owned() }, 3);
+    for step in [StepId(1), StepId(2)] {
+        assert_eq!(run.outcome(), None, "they still run");
+        run.on(Event::Ran { step, attempt: 1, end: End::Done { changed: true } }, 4);
+    }
+    assert_eq!(run.outcome(), Some(Outcome::Failed));
+    run.on(Event::Resume { by: "me".to_owned() }, 5);
+    assert_eq!(run.state(StepId(0)), State::Running, "it is tried again");
+    assert_eq!(
+        (run.attempt(StepId(0)), run.attempt(StepId(1))),
+        (2, 1),
+        "and nothing that is done"
+    );
+}

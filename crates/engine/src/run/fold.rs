@@ -64,7 +64,8 @@ impl Run {
             Record::Verified { step, holds, at, .. } => self.verified(*step, *holds, *at),
             Record::Lost { step, .. } => self.lost(*step),
             Record::Marked { step, good, .. } => self.marked(*step, *good),
-            Record::Stop { .. } => self.stop = Some(Stop::Asked),
+            // What was stopped by failures has failed, whoever stops it once more.
+            Record::Stop { .. } => _ = self.stop.get_or_insert(Stop::Asked),
             Record::Resume { .. } => self.resume(),
             Record::Pause { subject, paused, .. } => self.pause(*subject, *paused),
             Record::Finished { outcome, .. } => {
