@@ -235,11 +235,13 @@ async fn nobody_gets_all_of_what_is_damaged_elsewhere() {
     let path = format!("/artifacts/{}", digest(&image));
     let ranged = lacking(&image, vec![bad.url("")]).await;
     let ask = ranged.ask_as_nobody("GET", &path).header("range", "bytes=1048570-1048590");
-    let broken = ask.open().await;
-    // What may be wrong is not for caches, and has no name.
-    assert_eq!(broken.headers()["cache-control"], "no-store");
-    assert!(broken.headers().get("etag").is_none(), "{broken:?}");
-    assert!(broken.bytes().await.is_err(), "the last byte of a range is held back too");
+    // The connection is cut; of so short a range, perhaps before its head has left.
+    if let Ok(broken) = ask.try_open().await {
+        // What may be wrong is not for caches, and has no name.
+        assert_eq!(broken.headers()["cache-control"], "no-store");
+        assert!(broken.headers().get("etag").is_none(), "{broken:?}");
+        assert!(broken.bytes().await.is_err(), "the last byte of a range is held back too");
+    }
     ranged.stop().await;
 
     let site = lacking(&image, vec![bad.url(""), good.url("")]).await;

@@ -258,8 +258,13 @@ impl Ask<'_> {
 
     /// Sends it, and leaves the body to the caller.
     pub(crate) async fn open(self) -> reqwest::Response {
+        self.try_open().await.expect("an answer")
+    }
+
+    /// The same, of a server that may cut the connection.
+    pub(crate) async fn try_open(self) -> reqwest::Result<reqwest::Response> {
         let _ = self.site;
-        self.request.send().await.expect("an answer")
+        self.request.send().await
     }
 }
 
