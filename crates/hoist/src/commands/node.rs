@@ -2,6 +2,7 @@
 
 mod add;
 mod adopt;
+mod chosen;
 mod discovered;
 mod import;
 pub(crate) mod list;

@@ -1,14 +1,6 @@
 //! What machines fetch.
 
-use std::net::Ipv4Addr;
-use std::sync::Arc;
-
 use hoist_api::admin::Context;
-use http_body_util::{BodyExt, Empty};
-use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::content::{MIB, artifact, content, digest};
@@ -152,79 +144,5 @@ async fn a_locked_context_asks_for_a_token() {
     site.add_artifact("kernel", &kernel).await;
     site.fetch("/artifacts/by-name/kernel").await.problem(401, "unauthenticated");
     assert!(site.get("/artifacts/by-name/kernel").await.expect(200).body == kernel);
-    site.stop().await;
-}
-
-/// Resident memory of this process: of the controller, since it runs in it.
-fn memory() -> usize {
-    let status = fs_err::read_to_string("/proc/self/status").expect("Linux");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has one");
-    let kib = line.trim().strip_suffix(" kB").expect("a unit");
-    kib.parse::<usize>().expect("a number") * 1024
-}
-
-/// In a process of its own: what is measured is memory, and the other tests use some too.
-#[test]
-fn http2_streams_that_take_nothing_hold_little() {
-    let program = std::env::current_exe().expect("this program");
-    let alone = ["--exact", "serve::streams_that_take_nothing", "--ignored"];
-    let output = std::process::Command::new(program).args(alone).output().expect("it starts");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "run by the test above"]
-async fn streams_that_take_nothing() {
-    const STREAMS: usize = 100;
-    const CONNECTIONS: usize = 10;
-    let site = Site::start_with(|config| {
-        config.tls_listen = Some((Ipv4Addr::LOCALHOST, 0).into());
-    })
-    .await;
-    let image = content(2 * MIB, 6);
-    site.add_artifact("image", &image).await;
-    let addr = site.controller.tls_addr().expect("it listens");
-    let mut roots = rustls::RootCertStore::empty();
-    let root = fs_err::read(site.data_dir().join("ca/root.pem")).expect("the site's root");
-    roots.add(CertificateDer::from_pem_slice(&root).expect("a certificate")).expect("a root");
-    let mut tls =
-        rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-    tls.alpn_protocols = vec![b"h2".to_vec()];
-    let tls = tokio_rustls::TlsConnector::from(Arc::new(tls));
-    let connect = async |window: u32| {
-        let stream = tokio::net::TcpStream::connect(addr).await.expect("a connection");
-        let name = "localhost".try_into().expect("a name");
-        let stream = tls.connect(name, stream).await.expect("it speaks TLS");
-        let mut builder = http2::Builder::new(TokioExecutor::new());
-        let builder = builder.initial_stream_window_size(window);
-        let (sender, connection) =
-            builder.handshake(TokioIo::new(stream)).await.expect("it speaks HTTP/2");
-        (sender, tokio::spawn(connection))
-    };
-    let uri = "https://localhost/artifacts/by-name/image";
-    let ask = || http::Request::get(uri).body(Empty::<bytes::Bytes>::new()).expect("a request");
-
-    let before = memory();
-    let mut held = Vec::new();
-    for _ in 0..CONNECTIONS {
-        let (mut sender, connection) = connect(1).await;
-        for _ in 0..STREAMS {
-            let mut answer = sender.send_request(ask()).await.expect("an answer");
-            assert_eq!(answer.version(), http::Version::HTTP_2);
-            // The one byte that its window has room for: the rest of the chunk waits.
-            answer.frame().await.expect("a frame").expect("one byte");
-            held.push(answer);
-        }
-        drop((sender, connection));
-    }
-    let grown = memory().saturating_sub(before);
-    assert!(grown < 150 * MIB, "{grown} bytes for {} streams", held.len());
-    // Others get all of it meanwhile, over both.
-    let (mut sender, _connection) = connect(65_535).await;
-    let whole = sender.send_request(ask()).await.expect("an answer").into_body().collect().await;
-    assert!(whole.expect("all of it").to_bytes() == image);
-    assert!(site.fetch_content(&image).await.body == image);
-    drop((held, sender));
     site.stop().await;
 }
