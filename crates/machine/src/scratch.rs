@@ -1,7 +1,9 @@
 //! A directory for servers of a test, removed together with them however the test ends.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A temporary directory and a small shell that outlives us.
 ///
@@ -85,11 +87,28 @@ impl Drop for Scratch {
     }
 }
 
-/// A loopback port that was free a moment ago.
+/// A loopback port that was free a moment ago, and that nobody is given by chance: it lies below
+/// those the kernel hands out by itself, or a connection of another test could take it before the
+/// server it is meant for has come up, or while that is stopped.
 pub fn free_port() -> u16 {
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a loopback port");
-    socket.local_addr().expect("bound").port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let start = std::process::id().wrapping_mul(PORTS_A_PROCESS);
+    for _ in 0..PORTS.len() {
+        let turn = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let place = turn % u32::from(PORTS.end - PORTS.start);
+        let port = PORTS.start + u16::try_from(place).expect("less than there are ports");
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no port of {PORTS:?} is free on loopback")
 }
+
+/// Below Linux's own range, which begins at 32768.
+const PORTS: Range<u16> = 20_000..32_000;
+
+/// Programs that run at the same time and have neighbouring ids take theirs far from each other.
+const PORTS_A_PROCESS: u32 = 61;
 
 /// The program on `PATH` or in one of `elsewhere`. A missing one fails the test, naming the package:
 /// a test that passes because it did not run is worse than none.
