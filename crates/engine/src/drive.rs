@@ -110,8 +110,10 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc::{Sender, channel};
 
+    use serde_json::Value;
+
     use super::*;
-    use crate::plan::{Draft, Kind, Pool, Repeat, Step, StepId, Vertex};
+    use crate::plan::{Draft, Holder, Kind, Pool, Repeat, Step, StepId, Vertex};
     use crate::record::{End, FailureKind};
     use crate::run::Found;
 
@@ -127,7 +129,7 @@ mod tests {
                 Effect::Start { step, attempt } => {
                     let end = match attempt {
                         1 => End::Failed { kind: FailureKind::Exit, reason: "first".to_owned() },
-                        _ => End::Done { changed: false },
+                        _ => End::Done { changed: false, receipt: Value::Null },
                     };
                     Event::Ran { step, attempt, end }
                 }
@@ -148,7 +150,7 @@ mod tests {
             let after = at.checked_sub(3).map(StepId).into_iter().collect();
             Vertex { name: format!("s{at}"), after, kind: Kind::Step(Box::new(step)) }
         };
-        let pools = vec![Pool { name: "few".to_owned(), places: 2 }];
+        let pools = vec![Pool { name: "few".to_owned(), places: 2, held_by: Holder::Step }];
         let vertices = (0..9).map(vertex).collect();
         Arc::new(Plan::new(Draft { vertices, pools, ..Draft::default() }).expect("a plan"))
     }

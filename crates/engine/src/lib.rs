@@ -6,6 +6,7 @@
 //! nodes, disks, tasks or etcd: whoever uses the engine brings its own actions. Clocks, threads and
 //! files stay in the shell around it.
 
+pub mod action;
 pub mod drive;
 pub mod journal;
 pub mod plan;

@@ -42,6 +42,13 @@ pub struct Draft {
     pub cohorts: Vec<Cohort>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<Pool>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<Window>,
+    /// So many subjects that fail in the same step for the same reason pause the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub breaker: Option<u32>,
+    #[serde(default)]
+    pub on_crash: OnCrash,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -110,6 +117,23 @@ pub struct Step {
     /// Why it is not done at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skip: Option<String>,
+    /// What takes it back, where that is not the action's own business.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undo: Option<Call>,
+    #[serde(default)]
+    pub reversibility: Reversibility,
+    /// What is looked at after it is looked at first, and if all holds nothing is done.
+    #[serde(default)]
+    pub skip_when_done: bool,
+    /// When it may start, in [`Draft::windows`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<u32>,
+    /// Steps of the same number do the same on other subjects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kin: Option<u32>,
+    /// How long it will take, in milliseconds, as far as anybody can tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_ms: Option<u64>,
 }
 
 /// An action and what it is given.
@@ -119,6 +143,41 @@ pub struct Call {
     pub action: String,
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub input: Value,
+    /// With it the call takes back what this receipt was given for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undoes: Option<Value>,
+}
+
+/// Whether a change can be taken back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reversibility {
+    #[default]
+    Reversible,
+    /// Something else can be done that makes up for it.
+    Compensable,
+    /// No way back from here on.
+    CommitPoint,
+}
+
+/// What becomes of a run whose controller died.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnCrash {
+    #[default]
+    Resume,
+    Undo,
+    Ask,
+}
+
+/// The part of each week in which something may start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Window {
+    pub name: String,
+    /// From and until, in minutes since Monday 00:00 UTC; one that ends before it begins goes over
+    /// the end of the week.
+    pub spans: Vec<(u32, u32)>,
 }
 
 /// What to do with an attempt of which nobody knows how it ended.
@@ -161,6 +220,21 @@ pub struct Cohort {
 pub struct Pool {
     pub name: String,
     pub places: u32,
+    #[serde(default)]
+    pub held_by: Holder,
+}
+
+/// Who has a place in a pool, and until when.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holder {
+    /// Each step, while it runs.
+    #[default]
+    Step,
+    /// A subject, from its first step in the pool until all of them have ended.
+    Subject,
+    /// As `Subject`; one whose step failed keeps its place.
+    Healthy,
 }
 
 /// Why a draft is no plan. Nothing has run.

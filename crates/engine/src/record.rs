@@ -2,6 +2,7 @@
 //! nothing else.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::plan::StepId;
 
@@ -58,6 +59,9 @@ pub enum End {
     Done {
         /// Whether there was anything to do.
         changed: bool,
+        /// What taking it back needs to know.
+        #[serde(default, skip_serializing_if = "Value::is_null")]
+        receipt: Value,
     },
     Failed {
         kind: FailureKind,

@@ -4,10 +4,13 @@
 //! The executor here has no memory of its own world but what an executor has: it knows of the
 //! attempts that it was told of, or has forgotten them with the crash.
 
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use hoist_engine::plan::{Call, Cohort, Draft, Kind, OnFailure, Pool, Repeat, Rule, Step, Vertex};
+use hoist_engine::plan::{
+    Call, Cohort, Draft, Holder, Kind, OnFailure, Pool, Repeat, Rule, Step, Vertex,
+};
 use hoist_engine::record::{End, FailureKind, Outcome};
 use hoist_engine::run::{Ended, Found, State};
 use hoist_engine::{Effect, Event, Plan, Record, Run, StepId};
@@ -200,7 +203,7 @@ impl World<'_> {
         if fails {
             End::Failed { kind: FailureKind::Exit, reason: "no".to_owned() }
         } else {
-            End::Done { changed: true }
+            End::Done { changed: true, receipt: Value::Null }
         }
     }
 
@@ -211,7 +214,7 @@ impl World<'_> {
 }
 
 fn call() -> Call {
-    Call { action: "test".to_owned(), input: serde_json::Value::Null }
+    Call { action: "test".to_owned(), ..Call::default() }
 }
 
 fn vertices() -> impl Strategy<Value = Vec<Vertex>> {
@@ -253,7 +256,8 @@ fn vertices() -> impl Strategy<Value = Vec<Vertex>> {
 
 fn plans() -> impl Strategy<Value = Arc<Plan>> {
     (vertices(), 1..3_u32).prop_map(|(vertices, places)| {
-        let pool = |name: &str, places| Pool { name: name.to_owned(), places };
+        let pool =
+            |name: &str, places| Pool { name: name.to_owned(), places, held_by: Holder::Step };
         let pools = vec![pool("one", 1), pool("few", places)];
         let draft = Draft { vertices, pools, ..Draft::default() };
         Arc::new(Plan::new(draft).expect("edges only go back"))
@@ -372,7 +376,10 @@ fn a_run_that_failures_stopped_has_failed_whoever_stops_it_again() {
     run.on(Event::Stop { now: false, by: "me".to_owned() }, 3);
     for step in [StepId(1), StepId(2)] {
         assert_eq!(run.outcome(), None, "they still run");
-        run.on(Event::Ran { step, attempt: 1, end: End::Done { changed: true } }, 4);
+        run.on(
+            Event::Ran { step, attempt: 1, end: End::Done { changed: true, receipt: Value::Null } },
+            4,
+        );
     }
     assert_eq!(run.outcome(), Some(Outcome::Failed));
     run.on(Event::Resume { by: "me".to_owned() }, 5);

@@ -85,7 +85,7 @@ impl Run {
 
     fn ran(&mut self, step: StepId, end: &End, at: u64) {
         match end {
-            End::Done { changed } => {
+            End::Done { changed, .. } => {
                 self.tries[step.at()].changed = *changed;
                 if self.step(step).after.is_empty() {
                     self.done(step);

@@ -1,0 +1,1 @@
+//! What tasks can do on a machine.

@@ -1,0 +1,7 @@
+//! Deployment: task files over roles, compiled to plans of the engine.
+//!
+//! Reading, merging, expanding over nodes, binding and selecting are functions of values: the same
+//! files and nodes give the same plan, byte for byte. No clock, no network, no store in here; what
+//! tasks do on a machine is in [`actions`], which runs where the machine is.
+
+pub mod actions;

@@ -1,0 +1,222 @@
+//! Actions: the smallest changes, and what whoever runs them has to offer.
+//!
+//! An action works in a thread of its own and may block. What it needs of the world beyond the
+//! [`Ctx`] (a disk, an etcd) is part of its own value, so that nothing here knows of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::plan::Step;
+use crate::record::FailureKind;
+
+/// What a person or another program may know of an action before it is used.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    pub name: String,
+    pub version: String,
+    /// One line.
+    #[serde(default)]
+    pub about: String,
+    /// Sections of the shared document that it is shown.
+    #[serde(default)]
+    pub reads: Vec<String>,
+    /// Sections that it fills.
+    #[serde(default)]
+    pub writes: Vec<String>,
+    /// Kinds of things that it may ask for, see [`Contribution`].
+    #[serde(default)]
+    pub contributes: Vec<String>,
+    /// Programs that it calls.
+    #[serde(default)]
+    pub tools: Vec<String>,
+    #[serde(default)]
+    pub can: BTreeSet<Ability>,
+    /// It is not run when its step is verified already.
+    #[serde(default)]
+    pub skip_when_verified: bool,
+    /// It may reach the network.
+    #[serde(default)]
+    pub network: bool,
+}
+
+/// What not every action can.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ability {
+    /// Tell whether its own step is done.
+    Verify,
+    /// Be a check: tell whether something holds, and change nothing.
+    Check,
+    /// Take back what it did.
+    Undo,
+}
+
+/// The document that actions share: sections by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Document(pub BTreeMap<String, Value>);
+
+/// Something an action needs that is another action's to make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contribution {
+    /// The section that it goes into.
+    pub section: String,
+    /// The same from two actions is a conflict, unless the values are equal.
+    pub id: String,
+    pub value: Value,
+}
+
+/// What is wrong with an input, where, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Diagnostic {
+    /// Path in the input; empty for all of it.
+    #[serde(default)]
+    pub at: String,
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+/// What came of an action that is done.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Done {
+    pub changed: bool,
+    /// What [`Action::undo`] needs to know.
+    pub receipt: Value,
+}
+
+/// Whether something holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    Holds,
+    DoesNot { reason: String },
+}
+
+/// How taking back ended, if it did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Undone {
+    Undone,
+    NotPossible,
+}
+
+/// Why an action did not do what it should.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Failure {
+    pub kind: FailureKind,
+    /// In its first line, what a person needs; the breaker compares it.
+    pub reason: String,
+}
+
+/// A change, with everything that belongs to it. `step.call` names the action.
+pub trait Action: Send + Sync {
+    fn describe(&self) -> Description;
+
+    /// What it needs of others. Pure.
+    fn contribute(&self, _: &Document, _facts: &Value) -> Result<Vec<Contribution>, Failure> {
+        Ok(Vec::new())
+    }
+
+    /// All that is wrong with an input. Pure.
+    fn validate(&self, input: &Value) -> Vec<Diagnostic>;
+
+    /// The steps that make the world as the document says. Pure.
+    fn plan(&self, _: &Document, _observed: &Value) -> Result<Vec<Step>, Failure> {
+        Ok(Vec::new())
+    }
+
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure>;
+
+    /// Whether the step is done, or, for an action that checks, whether what its input says holds.
+    fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure>;
+
+    fn undo(&self, step: &Step, receipt: &Value, ctx: &mut Ctx<'_>) -> Result<Undone, Failure>;
+}
+
+/// What an action is given beside its step.
+#[allow(missing_debug_implementations)]
+pub struct Ctx<'a> {
+    /// One attempt of one step of one run; the same again means the same attempt.
+    pub attempt: &'a str,
+    /// What the step acts on; empty if on nothing in particular.
+    pub subject: &'a str,
+    /// Where paths that are not absolute begin.
+    pub directory: &'a std::path::Path,
+    pub deadline: Option<Instant>,
+    pub cancel: &'a Cancel,
+    pub secrets: &'a dyn Secrets,
+    /// Takes what the action says, as it comes.
+    pub output: &'a mut dyn Output,
+}
+
+impl Ctx<'_> {
+    /// `None` without a deadline; zero when it has passed.
+    pub fn time_left(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// Says that a step shall end before it is done.
+#[derive(Debug, Clone, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Secrets by reference. They are asked for where they are used, and nowhere else.
+pub trait Secrets: Send + Sync {
+    fn get(&self, reference: &str) -> Result<String, Failure>;
+}
+
+/// Where what actions print goes.
+pub trait Output: Send {
+    fn line(&mut self, stream: Stream, bytes: &[u8]);
+    fn progress(&mut self, done: u64, total: Option<u64>);
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    Out,
+    Err,
+    /// What hoist itself says of the step.
+    Note,
+}
+
+/// Actions by name.
+#[derive(Clone, Default)]
+pub struct Catalog(BTreeMap<String, Arc<dyn Action>>);
+
+impl Catalog {
+    /// A later one of the same name takes the place of the former, which is returned.
+    pub fn add(&mut self, action: Arc<dyn Action>) -> Option<Arc<dyn Action>> {
+        self.0.insert(action.describe().name, action)
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Arc<dyn Action>> {
+        self.0.get(name)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Arc<dyn Action>)> {
+        self.0.iter().map(|(name, action)| (name.as_str(), action))
+    }
+}
+
+impl std::fmt::Debug for Catalog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.0.keys()).finish()
+    }
+}
