@@ -1,0 +1,3 @@
+//! Fuel's real tasks: what they expand to by Fuel's own rules, and what hoist makes of them.
+
+mod expansion;
