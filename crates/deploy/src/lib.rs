@@ -5,3 +5,4 @@
 //! tasks do on a machine is in [`actions`], which runs where the machine is.
 
 pub mod actions;
+pub mod spec;
