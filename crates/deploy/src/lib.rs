@@ -5,4 +5,9 @@
 //! tasks do on a machine is in [`actions`], which runs where the machine is.
 
 pub mod actions;
+pub mod bind;
+pub mod diagnostic;
+pub mod fuel;
+pub mod layer;
 pub mod spec;
+pub mod target;
