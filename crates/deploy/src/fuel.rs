@@ -18,7 +18,7 @@ mod yaql;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use hoist_model::fault::nearest;
+use hoist_model::nearest;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -89,7 +89,7 @@ pub struct Import {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    #[error("there is no graph `{graph}`; {}", known(.known, .suggestion.as_deref()))]
+    #[error("there is no graph `{graph}`; {}", or_one_of(.known, .suggestion.as_deref()))]
     NoGraph { graph: String, known: Vec<String>, suggestion: Option<String> },
     #[error("`{task}` is to run on the nodes of the group `{group}`, but there is no such task")]
     NoSubtask { task: String, group: String },
@@ -97,7 +97,7 @@ pub enum ImportError {
     Strict { found: Vec<String> },
 }
 
-fn known(known: &[String], suggestion: Option<&str>) -> String {
+fn or_one_of(known: &[String], suggestion: Option<&str>) -> String {
     match suggestion {
         Some(close) => format!("did you mean `{close}`?"),
         None => format!("there are {}", known.join(", ")),

@@ -25,7 +25,9 @@ impl Computer<'_> {
     pub(super) fn dependencies(&self, expr: &Expr) -> Computed<Guarded<Dependency>> {
         let mut entries = Vec::new();
         self.cases(expr, Who::Everyone, &mut |item, guard| {
-            let Expr::Map(pairs) = item else { return Err("it lists something that is no map".to_owned()) };
+            let Expr::Map(pairs) = item else {
+                return Err("it lists something that is no map".to_owned());
+            };
             for (only, entry) in self.entries(pairs)? {
                 entries.push((Who::all(vec![guard.clone(), only]), entry));
             }

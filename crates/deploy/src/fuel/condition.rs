@@ -52,9 +52,7 @@ impl Parts {
                 (!inputs.is_empty()).then_some(Self { when: None, inputs, is_wider })
             }
             // The node is new, or the role is new on it: it never ran there.
-            Expr::Binary(Operator::In, left, right)
-                if !looks_back(left) && is_added(right) =>
-            {
+            Expr::Binary(Operator::In, left, right) if !looks_back(left) && is_added(right) => {
                 let inputs = BTreeSet::from(["node.name".to_owned()]);
                 Some(Self { when: None, inputs, is_wider: false })
             }
@@ -173,7 +171,7 @@ fn paths(expr: &Expr, found: &mut BTreeSet<String>) {
         return;
     }
     if let Some(path) = path(expr) {
-        found.insert(input(&path));
+        insert(&path, found);
         return;
     }
     match expr {
@@ -226,40 +224,57 @@ fn each_role(condition: &Expr, roles: &mut BTreeSet<String>) -> Option<()> {
     }
 }
 
-/// As `inputs` and conditions say it.
-fn input(path: &[String]) -> String {
+/// As `inputs` say it.
+fn insert(path: &[String], found: &mut BTreeSet<String>) {
     match path {
-        [roles] if roles == "roles" => "node.roles".to_owned(),
-        [uid] if uid == "uid" => "node.name".to_owned(),
+        [roles] if roles == "roles" => {
+            found.extend(["node.role".to_owned(), "node.groups".to_owned()]);
+        }
+        [uid] if uid == "uid" => drop(found.insert("node.name".to_owned())),
         path => {
-            let mut text = "settings".to_owned();
-            for part in path {
-                text.push('.');
-                text.push_str(part);
-            }
-            text
+            let parts = std::iter::once("settings").chain(path.iter().map(String::as_str));
+            found.insert(parts.collect::<Vec<_>>().join("."));
         }
     }
 }
 
 /// In the language of `when`, with how tightly it binds.
 fn pure(expr: &Expr) -> Option<(String, u8)> {
-    if let Some(path) = path(expr).filter(|path| !path.is_empty()) {
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        if !path.iter().all(|part| part.chars().all(plain)) {
-            return None;
-        }
-        return Some((input(&path), TIGHT));
-    }
     Some(match expr {
         Expr::Null => ("none".to_owned(), TIGHT),
         Expr::Bool(value) => (value.to_string(), TIGHT),
         Expr::Number(number) => (number.clone(), TIGHT),
         Expr::Text(text) if !text.contains(['\'', '\\']) => (format!("'{text}'"), TIGHT),
         Expr::List(items) => {
-            let items: Option<Vec<String>> = items.iter().map(|item| pure(item).map(|p| p.0)).collect();
+            let items: Option<Vec<String>> =
+                items.iter().map(|item| pure(item).map(|p| p.0)).collect();
             (format!("[{}]", items?.join(", ")), TIGHT)
         }
+        Expr::Field(of, name) if **of == Expr::Root && name == "uid" => {
+            ("node.name".to_owned(), TIGHT)
+        }
+        // Roles of a node are sets; only its own words can be looked at from here.
+        Expr::Field(of, name) if **of == Expr::Root && name == "roles" => return None,
+        Expr::Field(of, name) if is_plain(name) => {
+            let of =
+                if **of == Expr::Root { "settings".to_owned() } else { closed(pure(of)?, TIGHT) };
+            (format!("{of}.{name}"), TIGHT)
+        }
+        Expr::Call { of: Some(of), name, arguments } if name == "get" => {
+            let Some(Expr::Text(key)) = arguments.first().filter(|_| arguments.len() <= 2) else {
+                return None;
+            };
+            if !is_plain(key) {
+                return None;
+            }
+            let of =
+                if **of == Expr::Root { "settings".to_owned() } else { closed(pure(of)?, TIGHT) };
+            let default = arguments
+                .get(1)
+                .map_or(Some("none".to_owned()), |default| Some(pure(default)?.0))?;
+            (format!("({of}.{key} | default({default}))"), TIGHT)
+        }
+        Expr::Map(pairs) if pairs.is_empty() => ("{}".to_owned(), TIGHT),
         Expr::Not(inner) => (format!("not {}", closed(pure(inner)?, NOT)), NOT),
         Expr::Binary(Operator::And, one, two) => both(one, "and", two, AND)?,
         Expr::Binary(Operator::Or, one, two) => both(one, "or", two, OR)?,
@@ -283,6 +298,10 @@ fn pure(expr: &Expr) -> Option<(String, u8)> {
         },
         _ => return None,
     })
+}
+
+fn is_plain(name: &str) -> bool {
+    name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 fn both(one: &Expr, word: &str, two: &Expr, binding: u8) -> Option<(String, u8)> {

@@ -64,7 +64,8 @@ impl Converter<'_> {
             roles.insert(name.clone(), role.into());
             let first = format!("primary-{name}");
             if self.names.has_primary(name) && self.group(&first).is_some() {
-                let mut role = Map::from_iter([("nodes".to_owned(), format!("first({name})").into())]);
+                let mut role =
+                    Map::from_iter([("nodes".to_owned(), format!("first({name})").into())]);
                 self.tolerance(&first, &mut role, findings);
                 roles.insert(first, role.into());
             }
@@ -100,7 +101,8 @@ impl Converter<'_> {
         let tolerate = match &group.fault_tolerance {
             None => json!("100%"),
             Some(value) => tolerate(value).unwrap_or_else(|| {
-                let message = format!("`fault_tolerance: {value}` is no number, so that Fuel never stopped");
+                let message =
+                    format!("`fault_tolerance: {value}` is no number, so that Fuel never stopped");
                 findings.push(Finding::new("W-TOLERANCE", group, message, None));
                 json!("100%")
             }),
@@ -140,9 +142,10 @@ impl Converter<'_> {
     /// Everywhere it says, and everywhere a group says it.
     fn on(&self, task: &Task, findings: &mut Vec<Finding>) -> String {
         let mut parts = Vec::new();
-        let groups = self.tasks.iter().filter(|group| {
-            group.kind == Type::Group && group.tasks.contains(&task.id)
-        });
+        let groups = self
+            .tasks
+            .iter()
+            .filter(|group| group.kind == Type::Group && group.tasks.contains(&task.id));
         for of in std::iter::once(task).chain(groups) {
             match of.on.as_ref() {
                 Some(List::Given(words)) => match self.names.who(words) {
@@ -162,7 +165,12 @@ impl Converter<'_> {
         Who::any(parts).to_string()
     }
 
-    fn needs(&self, resolved: &Resolved, is_before: bool, remarks: &mut Vec<String>) -> Option<Value> {
+    fn needs(
+        &self,
+        resolved: &Resolved,
+        is_before: bool,
+        remarks: &mut Vec<String>,
+    ) -> Option<Value> {
         let (word, list) = if is_before {
             ("cross-depends", &resolved.cross_depends)
         } else {
@@ -265,7 +273,9 @@ impl Converter<'_> {
             Strategy::Computed(text) => {
                 let amount = least_amount(text);
                 let message = match amount {
-                    Some(amount) => format!("how many at once is computed; the least of it is taken: {amount}"),
+                    Some(amount) => {
+                        format!("how many at once is computed; the least of it is taken: {amount}")
+                    }
                     None => format!("how many at once is computed, one is taken: {text}"),
                 };
                 findings.push(Finding::new("W-COMPUTED", task, message, None));
@@ -298,7 +308,8 @@ impl Converter<'_> {
 
     /// `{KEY}` in texts; what nobody gave a value stays, as with Fuel.
     fn substituted(&self, task: &Task, findings: &mut Vec<Finding>) -> Map<String, Value> {
-        const KEYS: [&str; 5] = ["CLUSTER_ID", "OPENSTACK_VERSION", "MASTER_IP", "CN_HOSTNAME", "SETTINGS"];
+        const KEYS: [&str; 5] =
+            ["CLUSTER_ID", "OPENSTACK_VERSION", "MASTER_IP", "CN_HOSTNAME", "SETTINGS"];
         let mut open = BTreeSet::new();
         let mut parameters = Value::Object(task.parameters.clone());
         each_text(&mut parameters, &mut |text| {
@@ -331,13 +342,15 @@ impl Converter<'_> {
         remarks: &mut Vec<String>,
     ) -> Option<Value> {
         let mut checks = Map::new();
-        let tests = [("before", "test_pre", &task.test_pre), ("after", "test_post", &task.test_post)];
+        let tests =
+            [("before", "test_pre", &task.test_pre), ("after", "test_post", &task.test_post)];
         for (key, word, command) in tests {
             let Some(command) = command else { continue };
             if self.has_script(command) {
                 checks.insert(key.to_owned(), json!([{"shell": command}]));
             } else {
-                let message = format!("`{word}: {command}` is left out: its script is not among the files");
+                let message =
+                    format!("`{word}: {command}` is left out: its script is not among the files");
                 findings.push(Finding::new("W-TEST", task, message, None));
                 remarks.push(format!("not checked {key}: {command}"));
             }
@@ -440,12 +453,15 @@ fn tolerate(value: &Value) -> Option<Value> {
 
 /// The least number in an expression such as `switch(… => 1, true => 6)`.
 fn least_amount(text: &str) -> Option<u32> {
-    let super::yaql::Expr::Call { of: None, name, arguments } = parse(text, Dialect::Yaql).ok()? else {
+    let super::yaql::Expr::Call { of: None, name, arguments } = parse(text, Dialect::Yaql).ok()?
+    else {
         return None;
     };
     let amount = |case: &super::yaql::Expr| match case {
         super::yaql::Expr::Pair(_, value) => match &**value {
-            super::yaql::Expr::Number(number) => number.parse::<u32>().ok().filter(|number| *number > 0),
+            super::yaql::Expr::Number(number) => {
+                number.parse::<u32>().ok().filter(|number| *number > 0)
+            }
             _ => None,
         },
         _ => None,
@@ -509,7 +525,8 @@ fn each_text(value: &mut Value, each: &mut dyn FnMut(&mut String)) {
 }
 
 fn puppet(parameters: &Map<String, Value>) -> Option<Value> {
-    let mut input = Map::from_iter([("manifest".to_owned(), parameters.get("puppet_manifest")?.clone())]);
+    let mut input =
+        Map::from_iter([("manifest".to_owned(), parameters.get("puppet_manifest")?.clone())]);
     if let Some(modules) = parameters.get("puppet_modules") {
         input.insert("modules".to_owned(), modules.clone());
     }

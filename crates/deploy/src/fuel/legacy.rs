@@ -30,8 +30,7 @@ pub(super) fn adapt(tasks: &mut Vec<Task>) {
             continue;
         }
         for group in members.get(&task.id).into_iter().flatten() {
-            let start =
-                Dependency { name: start(group), role: Where::Own, is_any: false };
+            let start = Dependency { name: start(group), role: Where::Own, is_any: false };
             push(&mut task.cross_depends, start);
             add(&mut task.required_for, end(group));
         }
@@ -137,11 +136,8 @@ fn phases(tasks: &[Task]) -> BTreeMap<String, &'static str> {
 
 /// Tasks of a plug-in's stage, one after another on all nodes, after the stage and before the next.
 fn chain(tasks: &mut [Task], ids: &BTreeSet<String>) {
-    let mut staged: Vec<(Stage, usize)> = tasks
-        .iter()
-        .enumerate()
-        .filter_map(|(at, task)| Some((task.stage.clone()?, at)))
-        .collect();
+    let mut staged: Vec<(Stage, usize)> =
+        tasks.iter().enumerate().filter_map(|(at, task)| Some((task.stage.clone()?, at))).collect();
     staged.sort();
     let mut before: Option<(String, String)> = None;
     for (stage, at) in staged {

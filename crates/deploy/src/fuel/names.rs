@@ -114,7 +114,8 @@ pub(super) struct Names {
 impl Names {
     pub(super) fn new(corpus: &Corpus, tasks: &[Task]) -> Self {
         let Vocabulary { roles, primaries } = &corpus.vocabulary;
-        let mut plain: BTreeSet<String> = roles.keys().chain(roles.values().flatten()).cloned().collect();
+        let mut plain: BTreeSet<String> =
+            roles.keys().chain(roles.values().flatten()).cloned().collect();
         plain.extend(primaries.iter().cloned());
         let mut primaries = primaries.clone();
         let mut has_master = false;

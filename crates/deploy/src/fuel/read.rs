@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use hoist_model::fault::nearest;
+use hoist_model::nearest;
 use serde_json::{Map, Value};
 
 use super::Finding;
@@ -41,15 +41,51 @@ pub struct ReadError {
 type Read<T> = Result<T, String>;
 
 const TASK_KEYS: &[&str] = &[
-    "id", "type", "version", "role", "roles", "groups", "tags", "stage", "requires",
-    "required_for", "cross-depends", "cross-depended-by", "cross_depends", "cross_depended_by",
-    "condition", "parameters", "tasks", "fault_tolerance", "test_pre", "test_post", "refresh_on",
-    "reexecute_on", "fail_on_error",
+    "id",
+    "type",
+    "version",
+    "role",
+    "roles",
+    "groups",
+    "tags",
+    "stage",
+    "requires",
+    "required_for",
+    "cross-depends",
+    "cross-depended-by",
+    "cross_depends",
+    "cross_depended_by",
+    "condition",
+    "parameters",
+    "tasks",
+    "fault_tolerance",
+    "test_pre",
+    "test_post",
+    "refresh_on",
+    "reexecute_on",
+    "fail_on_error",
 ];
 const NORMALISED_KEYS: &[&str] = &[
-    "id", "type", "version", "on", "requires", "required_for", "cross_depends",
-    "cross_depended_by", "condition", "strategy", "parameters", "check_before", "check_after",
-    "refresh_on", "reexecute_on", "fault_tolerance", "tasks", "fail_on_error", "file", "index",
+    "id",
+    "type",
+    "version",
+    "on",
+    "requires",
+    "required_for",
+    "cross_depends",
+    "cross_depended_by",
+    "condition",
+    "strategy",
+    "parameters",
+    "check_before",
+    "check_after",
+    "refresh_on",
+    "reexecute_on",
+    "fault_tolerance",
+    "tasks",
+    "fail_on_error",
+    "file",
+    "index",
 ];
 const DEPENDENCY_KEYS: &[&str] = &["name", "role", "roles", "policy"];
 
@@ -166,7 +202,11 @@ fn graph_of(path: &str) -> String {
 /// Plug-ins say about themselves what they are in a file beside their tasks.
 fn plugin_of(path: &str, corpus: &Corpus) -> Option<String> {
     let parent = parent(path);
-    let about = if parent.is_empty() { "metadata.yaml".to_owned() } else { format!("{parent}/metadata.yaml") };
+    let about = if parent.is_empty() {
+        "metadata.yaml".to_owned()
+    } else {
+        format!("{parent}/metadata.yaml")
+    };
     let is_plugin = base(path) == "deployment_tasks.yaml" || corpus.files.contains(&about);
     is_plugin.then(|| if parent.is_empty() { ".".to_owned() } else { parent.to_owned() })
 }
@@ -353,7 +393,8 @@ fn tell_unknown(
     findings: &mut Vec<Finding>,
 ) {
     for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
-        let hint = nearest(key, known.iter().copied()).map(|close| format!("did you mean `{close}`?"));
+        let hint =
+            nearest(key, known.iter().copied()).map(|close| format!("did you mean `{close}`?"));
         findings.push(Finding::new("W-KEY", task, format!("Fuel does not look at `{key}`"), hint));
     }
     let entries = ["cross-depends", "cross-depended-by", "cross_depends", "cross_depended_by"]
@@ -418,7 +459,8 @@ fn dependencies(key: &str, value: &Value) -> Read<Vec<Dependency>> {
 
 /// Also of lists that were computed.
 pub(super) fn dependency(key: &str, item: &Value) -> Read<Dependency> {
-    let written = item["name"].as_str().ok_or_else(|| format!("`{key}` has an entry without a `name`"))?;
+    let written =
+        item["name"].as_str().ok_or_else(|| format!("`{key}` has an entry without a `name`"))?;
     let role = item.get("role").or_else(|| item.get("roles"));
     let role = match role {
         None => Where::All,
@@ -454,9 +496,8 @@ fn computable<T>(
 }
 
 fn condition(value: &Value) -> Read<Condition> {
-    let limited = |text: &str| {
-        bounded("bytes", text.len(), MAX_EXPRESSION).map(|()| text.to_owned())
-    };
+    let limited =
+        |text: &str| bounded("bytes", text.len(), MAX_EXPRESSION).map(|()| text.to_owned());
     match value {
         Value::Null => Ok(Condition::None),
         Value::Bool(constant) => Ok(Condition::Constant(*constant)),
@@ -484,9 +525,9 @@ fn strategy(value: &Value) -> Read<Option<Strategy>> {
             let number = u32::try_from(number).unwrap_or(u32::MAX);
             Ok(Some(Strategy::Parallel((number > 0).then_some(number))))
         }
-        Some(other) => Err(format!(
-            "`strategy.type` is `{other}`; there are `one_by_one` and `parallel`"
-        )),
+        Some(other) => {
+            Err(format!("`strategy.type` is `{other}`; there are `one_by_one` and `parallel`"))
+        }
     }
 }
 
@@ -498,7 +539,9 @@ fn stage(text: &str) -> Read<Stage> {
         .filter(|number: &f64| number.abs() < 1e12)
         .ok_or_else(|| format!("`stage` has the priority `{priority}`, which is no number"))?;
     if !matches!(name, "pre_deployment" | "post_deployment" | "hotpluggable") {
-        return Err(format!("`stage` is `{name}`; there are `pre_deployment` and `post_deployment`"));
+        return Err(format!(
+            "`stage` is `{name}`; there are `pre_deployment` and `post_deployment`"
+        ));
     }
     #[expect(clippy::cast_possible_truncation, reason = "it is far below what fits")]
     Ok(Stage { name: name.to_owned(), priority: (number * 1000.0).round() as i64 })

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use hoist_model::fault::nearest;
+use hoist_model::nearest;
 use regex::Regex;
 use serde_json::Value;
 
@@ -64,7 +64,10 @@ impl Resolver<'_> {
             }
             let computer = Computer { names: self.names, settings: self.settings };
             let unknown = &mut resolved.unknown;
-            let words = |list: &List<String>, key: &str, unknown: &mut Vec<String>, findings: &mut Vec<Finding>| {
+            let words = |list: &List<String>,
+                         key: &str,
+                         unknown: &mut Vec<String>,
+                         findings: &mut Vec<Finding>| {
                 computed(list, task, key, unknown, findings, |expr| computer.words(expr))
             };
             let requires = words(&task.requires, "requires", unknown, findings);
@@ -74,7 +77,8 @@ impl Resolver<'_> {
             };
             let depends = cross(&task.cross_depends, "cross-depends");
             let depended_by = cross(&task.cross_depended_by, "cross-depended-by");
-            let mut mark = Marker { resolver: self, places: &places, at, findings, patterns: &mut patterns };
+            let mut mark =
+                Marker { resolver: self, places: &places, at, findings, patterns: &mut patterns };
             resolved.requires = mark.words(requires, "requires");
             resolved.required_for = mark.words(required_for, "required_for");
             resolved.cross_depends = mark.cross(depends, "cross-depends");
@@ -147,8 +151,11 @@ impl Places {
         for name in names.plain.iter().map(String::as_str) {
             let is_here = is_meant(name);
             self.further |= is_here;
-            self.first |=
-                if names.has_primary(name) { is_meant(&format!("primary-{name}")) } else { is_here };
+            self.first |= if names.has_primary(name) {
+                is_meant(&format!("primary-{name}"))
+            } else {
+                is_here
+            };
         }
     }
 
@@ -166,12 +173,16 @@ fn computed<T: Clone>(
     compute: impl Fn(&super::yaql::Expr) -> Result<Guarded<T>, String>,
 ) -> Guarded<T> {
     let text = match list {
-        List::Given(items) => return items.iter().map(|item| (Who::Everyone, item.clone())).collect(),
+        List::Given(items) => {
+            return items.iter().map(|item| (Who::Everyone, item.clone())).collect();
+        }
         List::Computed(text) => text,
     };
     match parse(text, Dialect::Yaql).and_then(|expr| compute(&expr)) {
         Ok(entries) => {
-            let message = format!("`{key}` was computed for each node; it is written down as the settings given are");
+            let message = format!(
+                "`{key}` was computed for each node; it is written down as the settings given are"
+            );
             findings.push(Finding::new("W-COMPUTED", task, message, None));
             entries
         }
@@ -203,7 +214,7 @@ impl Marker<'_, '_> {
             .patterns
             .entry(name.to_owned())
             .or_insert_with(|| prefix_regex(name).ok().flatten());
-        let is_named = |id: &str| match regex {
+        let is_named = |id: &str| match &*regex {
             Some(regex) => regex.is_match(id),
             None => id == name,
         };
@@ -225,9 +236,9 @@ impl Marker<'_, '_> {
         for (only, to) in list {
             let own = self.places[self.at];
             let dead = match &to.role {
-                Where::Own => {
-                    self.dead(&to.name, &format!("{key} self"), |other| !other.is_stage && own.meets(other))
-                }
+                Where::Own => self.dead(&to.name, &format!("{key} self"), |other| {
+                    !other.is_stage && own.meets(other)
+                }),
                 Where::All => self.dead(&to.name, key, |other| other.first || other.further),
                 Where::Null => self.dead(&to.name, key, |other| other.is_stage),
                 Where::Names(names) => {
@@ -274,11 +285,15 @@ impl Marker<'_, '_> {
             ("W-NEVER", Dead::Group, message, None)
         } else if key.ends_with("self") && others.iter().all(|at| self.places[*at].is_stage) {
             let word = key.strip_suffix(" self").unwrap_or(key);
-            let message = format!("`{word}: {name}` with `role: self` looks for a stage on a node, where none is");
-            let hint = if word == "cross-depends" { "write `requires`" } else { "write `required_for`" };
+            let message = format!(
+                "`{word}: {name}` with `role: self` looks for a stage on a node, where none is"
+            );
+            let hint =
+                if word == "cross-depends" { "write `requires`" } else { "write `required_for`" };
             ("W-NEVER", Dead::StageOnNode, message, Some(hint.to_owned()))
         } else {
-            let message = format!("`{key}: {name}` can never bind: no node has both, whatever its roles");
+            let message =
+                format!("`{key}: {name}` can never bind: no node has both, whatever its roles");
             let hint = "the node with `primary-x` does not have `x`; name the nodes in `needs`";
             ("W-NEVER", Dead::Apart, message, Some(hint.to_owned()))
         };
@@ -297,10 +312,16 @@ impl Marker<'_, '_> {
             let finding = Finding::new("W-REGEX", self.task(), message, None);
             self.findings.push(finding);
         } else if !(inner.starts_with('^') && inner.ends_with('$')) {
-            let taken: BTreeSet<&str> =
-                self.named(name).into_iter().map(|at| self.resolver.tasks[at].id.as_str()).collect();
+            let taken: BTreeSet<&str> = self
+                .named(name)
+                .into_iter()
+                .map(|at| self.resolver.tasks[at].id.as_str())
+                .collect();
             let taken: Vec<&str> = taken.into_iter().take(8).collect();
-            let message = format!("`{key}: {name}` is not anchored at both ends; it takes {}", taken.join(", "));
+            let message = format!(
+                "`{key}: {name}` is not anchored at both ends; it takes {}",
+                taken.join(", ")
+            );
             let finding = Finding::new("W-REGEX", self.task(), message, None);
             self.findings.push(finding);
         }

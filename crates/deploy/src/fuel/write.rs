@@ -31,7 +31,8 @@ pub(super) fn write(native: &Native, title: &str) -> String {
         text.push_str(&scalar(&task.id));
         text.push_str(":\n");
         for remark in &task.remarks {
-            let remark: String = remark.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+            let remark: String =
+                remark.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
             text.push_str("    # ");
             text.push_str(&remark);
             text.push('\n');
@@ -50,7 +51,9 @@ fn entry(text: &mut String, indent: usize, key: &str, value: &Value) {
     let line = flow(value);
     let fits = pad.len() + key.len() + 2 + line.len() <= WIDTH;
     match value {
-        Value::Array(items) if !items.is_empty() && (!fits || items.iter().any(Value::is_object)) => {
+        Value::Array(items)
+            if !items.is_empty() && (!fits || items.iter().any(Value::is_object)) =>
+        {
             text.push_str(&format!("{pad}{key}:\n"));
             for item in items {
                 block_item(text, indent + 2, item);
@@ -90,7 +93,8 @@ fn flow(value: &Value) -> String {
             format!("[{}]", items.iter().map(flow).collect::<Vec<_>>().join(", "))
         }
         Value::Object(map) => {
-            let pair = |(key, value): (&String, &Value)| format!("{}: {}", scalar(key), flow(value));
+            let pair =
+                |(key, value): (&String, &Value)| format!("{}: {}", scalar(key), flow(value));
             format!("{{{}}}", map.iter().map(pair).collect::<Vec<_>>().join(", "))
         }
         plain => plain.to_string(),
@@ -101,9 +105,7 @@ fn flow(value: &Value) -> String {
 fn scalar(text: &str) -> String {
     const WORDS: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let starts = |c: char| c.is_ascii_alphabetic() || matches!(c, '/' | '_');
-    let inside = |c: char| {
-        c.is_ascii_alphanumeric() || "_-./() +=$^|;<>@%*".contains(c)
-    };
+    let inside = |c: char| c.is_ascii_alphanumeric() || "_-./() +=$^|;<>@%*".contains(c);
     let is_plain = text.starts_with(starts)
         && text.chars().all(inside)
         && !text.ends_with(' ')

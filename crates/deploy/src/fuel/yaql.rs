@@ -15,7 +15,11 @@ pub(super) enum Expr {
     /// `$node`, or a word of its own.
     Name(String),
     Field(Box<Expr>, String),
-    Call { of: Option<Box<Expr>>, name: String, arguments: Vec<Expr> },
+    Call {
+        of: Option<Box<Expr>>,
+        name: String,
+        arguments: Vec<Expr>,
+    },
     List(Vec<Expr>),
     Map(Vec<(Expr, Expr)>),
     /// `a => b` as an argument.
@@ -56,9 +60,8 @@ enum Token {
 }
 
 /// Longer ones first.
-const MARKS: [&str; 18] = [
-    "=>", "==", "!=", "<=", ">=", "(", ")", "[", "]", "{", "}", ",", ".", "=", "<", ">", "+", "-",
-];
+const MARKS: [&str; 18] =
+    ["=>", "==", "!=", "<=", ">=", "(", ")", "[", "]", "{", "}", ",", ".", "=", "<", ">", "+", "-"];
 
 pub(super) fn parse(text: &str, dialect: Dialect) -> Result<Expr, String> {
     let tokens = tokens(text, dialect)?;
@@ -84,8 +87,7 @@ fn tokens(text: &str, dialect: Dialect) -> Result<Vec<Token>, String> {
             let (number, after) = run(rest, |c| c.is_ascii_digit() || c == '.');
             (Token::Number(number.to_owned()), after)
         } else if is_word(first) {
-            let in_word =
-                |c| is_word(c) || dialect == Dialect::Old && matches!(c, ':' | '.' | '-');
+            let in_word = |c| is_word(c) || dialect == Dialect::Old && matches!(c, ':' | '.' | '-');
             let (word, after) = run(rest, in_word);
             (Token::Word(word.to_owned()), after)
         } else if let Some(mark) = MARKS.iter().find(|mark| rest.starts_with(**mark)) {
@@ -155,11 +157,8 @@ impl Parser<'_> {
             return Err(format!("it is nested deeper than {MAX_NESTING} times"));
         }
         let left = self.or()?;
-        let pair = if self.eat("=>") {
-            Expr::Pair(Box::new(left), Box::new(self.or()?))
-        } else {
-            left
-        };
+        let pair =
+            if self.eat("=>") { Expr::Pair(Box::new(left), Box::new(self.or()?)) } else { left };
         self.depth -= 1;
         Ok(pair)
     }
