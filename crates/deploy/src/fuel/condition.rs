@@ -255,24 +255,16 @@ fn pure(expr: &Expr) -> Option<(String, u8)> {
         }
         // Roles of a node are sets; only its own words can be looked at from here.
         Expr::Field(of, name) if **of == Expr::Root && name == "roles" => return None,
-        Expr::Field(of, name) if is_plain(name) => {
-            let of =
-                if **of == Expr::Root { "settings".to_owned() } else { closed(pure(of)?, TIGHT) };
-            (format!("{of}.{name}"), TIGHT)
-        }
+        Expr::Field(of, name) => (inside(of, name)?, TIGHT),
         Expr::Call { of: Some(of), name, arguments } if name == "get" => {
             let Some(Expr::Text(key)) = arguments.first().filter(|_| arguments.len() <= 2) else {
                 return None;
             };
-            if !is_plain(key) {
-                return None;
-            }
-            let of =
-                if **of == Expr::Root { "settings".to_owned() } else { closed(pure(of)?, TIGHT) };
-            let default = arguments
-                .get(1)
-                .map_or(Some("none".to_owned()), |default| Some(pure(default)?.0))?;
-            (format!("({of}.{key} | default({default}))"), TIGHT)
+            let default = match arguments.get(1) {
+                Some(default) => pure(default)?.0,
+                None => "none".to_owned(),
+            };
+            (format!("({} | default({default}))", inside(of, key)?), TIGHT)
         }
         Expr::Map(pairs) if pairs.is_empty() => ("{}".to_owned(), TIGHT),
         Expr::Not(inner) => (format!("not {}", closed(pure(inner)?, NOT)), NOT),
@@ -300,8 +292,27 @@ fn pure(expr: &Expr) -> Option<(String, u8)> {
     })
 }
 
-fn is_plain(name: &str) -> bool {
-    name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+/// A field of something.
+fn inside(of: &Expr, name: &str) -> Option<String> {
+    let of = if *of == Expr::Root { "settings".to_owned() } else { closed(pure(of)?, TIGHT) };
+    if name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        return Some(format!("{of}.{name}"));
+    }
+    (!name.contains(['\'', '\\'])).then(|| format!("{of}['{name}']"))
+}
+
+/// A number that depends on settings: `switch(CONDITION => 1, true => 6)`.
+pub(super) fn number(expr: &Expr) -> Option<String> {
+    let Expr::Call { of: None, name, arguments } = expr else { return None };
+    let [Expr::Pair(condition, one), Expr::Pair(otherwise, other)] = arguments.as_slice() else {
+        return None;
+    };
+    match (&**one, &**otherwise, &**other) {
+        (Expr::Number(one), Expr::Bool(true), Expr::Number(other)) if name == "switch" => {
+            Some(format!("{one} if {} else {other}", pure(condition)?.0))
+        }
+        _ => None,
+    }
 }
 
 fn both(one: &Expr, word: &str, two: &Expr, binding: u8) -> Option<(String, u8)> {

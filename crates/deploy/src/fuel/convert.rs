@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::condition::{Translated, translate};
+use super::condition::{Translated, number, translate};
 use super::names::{MASTER, Names, Who, is_pattern};
 use super::read::expression;
 use super::resolve::{Entry, Resolved};
@@ -127,7 +127,7 @@ impl Converter<'_> {
         put("when", when);
         put("inputs", inputs);
         put("events", (!task.reexecute_on.is_empty()).then(|| json!(task.reexecute_on)));
-        put("at_once", self.at_once(task, findings));
+        put("at_once", Self::at_once(task, findings));
         put("run", Some(self.run(task, findings)));
         for (key, value) in limits(task) {
             put(key, Some(value));
@@ -266,20 +266,17 @@ impl Converter<'_> {
         when
     }
 
-    fn at_once(&self, task: &Task, findings: &mut Vec<Finding>) -> Option<Value> {
+    fn at_once(task: &Task, findings: &mut Vec<Finding>) -> Option<Value> {
         match task.strategy.as_ref()? {
             Strategy::OneByOne => Some(1.into()),
             Strategy::Parallel(amount) => amount.map(Value::from),
             Strategy::Computed(text) => {
-                let amount = least_amount(text);
-                let message = match amount {
-                    Some(amount) => {
-                        format!("how many at once is computed; the least of it is taken: {amount}")
-                    }
-                    None => format!("how many at once is computed, one is taken: {text}"),
-                };
-                findings.push(Finding::new("W-COMPUTED", task, message, None));
-                Some(amount.unwrap_or(1).into())
+                let amount = parse(text, Dialect::Yaql).ok().as_ref().and_then(number);
+                if amount.is_none() {
+                    let message = format!("how many at once is computed, one is taken: {text}");
+                    findings.push(Finding::new("W-COMPUTED", task, message, None));
+                }
+                Some(amount.map_or(1.into(), Value::String))
             }
         }
     }
@@ -434,12 +431,12 @@ fn pattern(name: &str) -> String {
 
 /// As Fuel counted: a negative number is of those that have to be left.
 fn tolerate(value: &Value) -> Option<Value> {
-    let number = |text: &str| text.trim().parse::<i64>().ok();
+    let parsed = |text: &str| text.trim().parse::<i64>().ok();
     let (amount, is_percent) = match value {
         Value::Number(number) => (number.as_i64()?, false),
         Value::String(text) => match text.trim().strip_suffix('%') {
-            Some(percent) => (number(percent)?, true),
-            None => (number(text)?, false),
+            Some(percent) => (parsed(percent)?, true),
+            None => (parsed(text)?, false),
         },
         _ => return None,
     };
@@ -449,25 +446,6 @@ fn tolerate(value: &Value) -> Option<Value> {
         (amount, false) => json!(format!("all but {}", amount.unsigned_abs())),
         (amount, true) => json!(format!("{}%", (100 + amount).max(0))),
     })
-}
-
-/// The least number in an expression such as `switch(… => 1, true => 6)`.
-fn least_amount(text: &str) -> Option<u32> {
-    let super::yaql::Expr::Call { of: None, name, arguments } = parse(text, Dialect::Yaql).ok()?
-    else {
-        return None;
-    };
-    let amount = |case: &super::yaql::Expr| match case {
-        super::yaql::Expr::Pair(_, value) => match &**value {
-            super::yaql::Expr::Number(number) => {
-                number.parse::<u32>().ok().filter(|number| *number > 0)
-            }
-            _ => None,
-        },
-        _ => None,
-    };
-    let amounts: Option<Vec<u32>> = arguments.iter().map(amount).collect();
-    amounts.filter(|_| name == "switch")?.into_iter().min()
 }
 
 /// Time and attempts, with what Fuel took where a task does not say.

@@ -103,12 +103,16 @@ fn flow(value: &Value) -> String {
 
 /// Plain where it means the same to every reader, else quoted as in JSON.
 fn scalar(text: &str) -> String {
-    const WORDS: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+    const WORDS: [&str; 8] = ["true", "false", "null", "yes", "no", "off", "y", "n"];
     let starts = |c: char| c.is_ascii_alphabetic() || matches!(c, '/' | '_');
-    let inside = |c: char| c.is_ascii_alphanumeric() || "_-./() +=$^|;<>@%*".contains(c);
+    let inside = |c: char| c.is_ascii_alphanumeric() || "_-./() +=$^|?;<>@%*".contains(c);
     let is_plain = text.starts_with(starts)
         && text.chars().all(inside)
         && !text.ends_with(' ')
         && !WORDS.contains(&text.to_ascii_lowercase().as_str());
-    if is_plain { text.to_owned() } else { Value::from(text).to_string() }
+    // `30m` and `2%`.
+    let is_amount = text.strip_suffix(['s', 'm', '%']).is_some_and(|number| {
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    if is_plain || is_amount { text.to_owned() } else { Value::from(text).to_string() }
 }
