@@ -74,7 +74,9 @@ pub(crate) fn components(after: &[Vec<u32>]) -> Vec<Vec<u32>> {
             if low[at] == index[at] {
                 let start = open.iter().rposition(|other| *other == vertex).unwrap_or(0);
                 let mut component = open.split_off(start);
-                component.iter().for_each(|one| is_open[*one as usize] = false);
+                for one in &component {
+                    is_open[*one as usize] = false;
+                }
                 if component.len() > 1 || after[at].contains(&vertex) {
                     component.sort_unstable();
                     circles.push(component);
@@ -129,13 +131,7 @@ fn told(book: &Book, targets: &Targets, graph: &Graph, path: &[u32]) -> Diagnost
     for pair in path.windows(2) {
         let Some(reason) = graph.reasons(pair[1], pair[0]).next() else { continue };
         diagnostic.place.get_or_insert(reason.place);
-        let text = format!(
-            "{} → {} ({} {})",
-            name(pair[0]),
-            name(pair[1]),
-            reason.word,
-            reason.to
-        );
+        let text = format!("{} → {} ({} {})", name(pair[0]), name(pair[1]), reason.word, reason.to);
         diagnostic = diagnostic.note(reason.place, text);
     }
     diagnostic.remedy("take one of these declarations away")
@@ -147,8 +143,7 @@ pub(crate) fn name(book: &Book, targets: &Targets, graph: &Graph, vertex: u32) -
         Is::Barrier(at) => book.barriers[at as usize].id.value.clone(),
         Is::Instance(instance) => format!(
             "{}@{}",
-            book.tasks[instance.task as usize].id.value,
-            targets.nodes[instance.node as usize].name
+            book.tasks[instance.task as usize].id.value, targets.nodes[instance.node as usize].name
         ),
         Is::Join(at) => {
             let tasks = graph.joins[at as usize].tasks.iter();
