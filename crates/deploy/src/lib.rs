@@ -6,8 +6,11 @@
 
 pub mod actions;
 pub mod bind;
+pub mod compile;
+pub mod condition;
 pub mod diagnostic;
 pub mod fuel;
 pub mod layer;
+pub mod select;
 pub mod spec;
 pub mod target;
