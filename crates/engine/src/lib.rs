@@ -7,11 +7,13 @@
 //! files stay in the shell around it.
 
 pub mod action;
+pub mod carry;
 pub mod drive;
 pub mod journal;
 pub mod plan;
 pub mod record;
 pub mod run;
+pub mod undo;
 
 pub use plan::{Plan, PlanError, StepId};
 pub use record::Record;
