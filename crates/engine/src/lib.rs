@@ -9,6 +9,7 @@
 pub mod action;
 pub mod carry;
 pub mod drive;
+pub mod execute;
 pub mod journal;
 pub mod plan;
 pub mod record;
