@@ -7,9 +7,11 @@
 //! files stay in the shell around it.
 
 pub mod action;
+pub mod contribute;
 pub mod drive;
 pub mod journal;
 pub mod plan;
+pub mod plugin;
 pub mod record;
 pub mod run;
 

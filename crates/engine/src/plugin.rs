@@ -1,0 +1,1 @@
+//! Executables of others that are actions.
