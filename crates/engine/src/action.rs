@@ -56,6 +56,16 @@ pub enum Ability {
     Undo,
 }
 
+impl Ability {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Verify => "verify",
+            Self::Check => "check",
+            Self::Undo => "undo",
+        }
+    }
+}
+
 /// The document that actions share: sections by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
