@@ -72,7 +72,9 @@ impl Deploy {
         let summaries = Summaries::new(chassis);
         let root = data_dir.join("journal");
         let runs = Runs::new(root, grip, chassis.events.clone(), summaries);
-        chassis.tasks.spawn("runs", prune::keep(runs.clone(), retention, chassis.tasks.stopping().clone()));
+        chassis
+            .tasks
+            .spawn("runs", prune::keep(runs.clone(), retention, chassis.tasks.stopping().clone()));
         Self { chassis: chassis.clone(), registry, runs }
     }
 

@@ -95,8 +95,9 @@ fn compile(request: PlanRequest) -> Result<(PlanAnswer, Option<Arc<Plan>>), Fail
         Failure::new(Code::InvalidBody, format!("this is no plan: {error}"))
             .with_remedy("send one that `POST /deploy/v1/plans` gave")
     })?;
-    let plan = Plan::new(draft)
-        .map_err(|error| Failure::new(Code::InvalidBody, format!("this plan cannot be run: {error}")))?;
+    let plan = Plan::new(draft).map_err(|error| {
+        Failure::new(Code::InvalidBody, format!("this plan cannot be run: {error}"))
+    })?;
     Ok((answer(&plan), Some(Arc::new(plan))))
 }
 
@@ -123,7 +124,8 @@ fn refused(answer: &PlanAnswer) -> Failure {
     use hoist_api::deploy::Severity;
     use hoist_api::{Fault, Problem};
     let errors = answer.diagnostics.iter().filter(|found| found.severity == Severity::Error);
-    let mut problem = Problem::new(Code::InvalidBody, "the task files have errors; nothing was run");
+    let mut problem =
+        Problem::new(Code::InvalidBody, "the task files have errors; nothing was run");
     for found in errors {
         let mut fault = Fault::new(found.at.clone(), format!("{} [{}]", found.message, found.code));
         fault.hint.clone_from(&found.hint);

@@ -196,7 +196,8 @@ async fn instances(
         let mut found = view.steps().map(|(id, _)| id).filter(fits);
         let page: Vec<StepId> = found.by_ref().take(limit).collect();
         let next = found.next().and(page.last().map(|last| last.0));
-        let items = page.into_iter().map(|id| view.instance(id, of.remove(&id).unwrap_or_default()));
+        let items =
+            page.into_iter().map(|id| view.instance(id, of.remove(&id).unwrap_or_default()));
         Ok(InstanceList { items: items.collect(), next })
     });
     list.await.map(Json)

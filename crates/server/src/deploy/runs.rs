@@ -251,9 +251,8 @@ impl Runs {
                 entry.leave();
             }
         }
-        let threads = std::mem::take(
-            &mut *self.0.threads.lock().unwrap_or_else(PoisonError::into_inner),
-        );
+        let threads =
+            std::mem::take(&mut *self.0.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             if thread.join().is_err() {
                 tracing::error!("the thread of a run panicked");
@@ -390,8 +389,7 @@ impl Driver {
         let inner = Arc::clone(&self.runs.0);
         let mut hands = Hands::new(&inner.grip, &self.entry, &self.folder.outputs());
         let known = loop {
-            let halt =
-                drive(&mut self.run, &mut self.shown, &mut hands, &self.told, now_ms);
+            let halt = drive(&mut self.run, &mut self.shown, &mut hands, &self.told, now_ms);
             match halt {
                 Ok(Halt::Finished(_)) => break self.ended(),
                 Ok(Halt::NeedsPerson) => {

@@ -31,7 +31,10 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
         Route::get("/deploy/v1/runs/{run}/events", READ, events)
             .summary("What happens in a run: its records, as server-sent events or in batches")
             .query("after", "number of the last event seen; `Last-Event-ID` wins")
-            .query("wait", "without server-sent events: answer when there is one, or after this long")
+            .query(
+                "wait",
+                "without server-sent events: answer when there is one, or after this long",
+            )
             .streaming()
             .gives::<RunEvents>(200)
             .gives_media(200, "text/event-stream"),

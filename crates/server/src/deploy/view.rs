@@ -36,7 +36,8 @@ impl View {
             *counts.entry(word(self.run.state(id)).to_owned()).or_default() += 1;
         }
         let outcome = self.run.outcome().map(outcome);
-        let ended = self.records.last().filter(|_| outcome.is_some()).map(|last| rfc3339(last.at()));
+        let ended =
+            self.records.last().filter(|_| outcome.is_some()).map(|last| rfc3339(last.at()));
         RunSummary {
             id: self.file.id.clone(),
             title: self.file.title.clone(),
