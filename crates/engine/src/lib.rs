@@ -8,6 +8,7 @@
 
 pub mod action;
 pub mod drive;
+pub mod execute;
 pub mod journal;
 pub mod plan;
 pub mod record;
