@@ -176,6 +176,7 @@ impl Controller {
         let shared_key = key.clone();
         let providers = Arc::new(Providers::new(&key, &config.metadata, data_dir.path())?);
         let unknown = config.metadata.unknown;
+        let deploy_vault = Vault::new(data_dir.path(), config.metadata.variables.clone());
         let vault = Vault::new(data_dir.path(), config.metadata.variables);
         let grounds = Grounds {
             registry: registry.clone(),
@@ -216,7 +217,8 @@ impl Controller {
                 artifacts::routes(&artifacts)
             })
             .context(move |chassis| {
-                let deploy = Deploy::new(chassis, deploy_registry, config.deploy, &deploy_dir);
+                let deploy =
+                    Deploy::new(chassis, deploy_registry, config.deploy, deploy_vault, &deploy_dir);
                 deploy::routes(&deploy)
             })
             .start()

@@ -20,6 +20,7 @@ use std::path::PathBuf;
 
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
+use hoist_engine::action::Catalog;
 use hoist_inventory::Registry;
 use hoist_model::Selector;
 
@@ -27,6 +28,7 @@ use crate::audit::Draft;
 use crate::auth::AuditContext;
 use crate::chain;
 use crate::failure::Failure;
+use crate::metadata::secrets::Vault;
 use crate::route::{Plane, Route, with_state};
 use crate::server::Chassis;
 
@@ -65,10 +67,11 @@ impl Deploy {
         chassis: &Chassis,
         registry: Registry,
         settings: DeploySettings,
+        vault: Vault,
         data_dir: &std::path::Path,
     ) -> Self {
         let retention = settings.retention;
-        let grip = Grip::new(settings, registry.clone(), data_dir);
+        let grip = Grip::new(settings, registry.clone(), catalog(), vault, data_dir);
         let summaries = Summaries::new(chassis);
         let root = data_dir.join("journal");
         let runs = Runs::new(root, grip, chassis.events.clone(), summaries);
@@ -102,6 +105,11 @@ impl Deploy {
         let done = done.map_err(|_| Failure::new(Code::Internal, "the log has the reason"))?;
         Ok(done?)
     }
+}
+
+/// What tasks can do.
+fn catalog() -> Catalog {
+    Catalog::default()
 }
 
 /// All routes of the context.

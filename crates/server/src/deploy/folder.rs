@@ -3,12 +3,13 @@
 //! A directory gets its name when everything in it is whole, so one that is there can be read. It
 //! belongs to whoever holds the lock in it.
 
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fs_err as fs;
 use hoist_api::deploy::{PlanRequest, RunSummary};
+use hoist_engine::execute::Outputs;
 use hoist_engine::journal::{FileJournal, JournalError};
 use hoist_engine::plan::Draft;
 use hoist_engine::run::ReplayError;
@@ -24,6 +25,7 @@ const PLAN: &str = "plan.json";
 const RUN: &str = "run.json";
 const RECORDS: &str = "records";
 const OUTPUT: &str = "output";
+const LEDGER: &str = "ledger";
 /// There when a run has ended: what is listed of it, without its journal being read.
 const SUMMARY: &str = "summary.json";
 const LOCK: &str = "lock";
@@ -32,9 +34,6 @@ const LEFT: &str = "left";
 
 /// Largest `run.json`: the files that it was made of are in it.
 const MAX_RUN_FILE: u64 = 64 * 1024 * 1024;
-
-/// Most that is shown of one output; it is kept as large as the executor lets it become.
-pub(super) const MAX_SHOWN: u64 = 1024 * 1024;
 
 /// What is known of a run beside its plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -205,40 +204,24 @@ pub(super) fn size(root: &Path, id: &str) -> u64 {
     below(&root.join(id))
 }
 
-/// Where the output of an attempt is.
-pub(super) fn output_path(root: &Path, id: &str, step: StepId, attempt: u32) -> PathBuf {
-    root.join(id).join(OUTPUT).join(format!("{}.{attempt}", step.0))
-}
-
-/// The last part of an output; `None` if there is none.
+/// What an attempt printed; `None` if that was nothing.
 pub(super) fn read_output(
     root: &Path,
     id: &str,
     step: StepId,
     attempt: u32,
 ) -> io::Result<Option<Vec<u8>>> {
-    use std::io::Seek;
-    let path = output_path(root, id, step, attempt);
-    let compressed = path.with_extension(format!("{attempt}.zst"));
-    let mut bytes = Vec::new();
-    if compressed.exists() {
-        let reader = zstd::Decoder::new(fs::File::open(compressed)?)?;
-        reader.take(MAX_SHOWN).read_to_end(&mut bytes)?;
-        return Ok(Some(bytes));
-    }
-    if !path.exists() {
-        return Ok(None);
-    }
-    let mut file = fs::File::open(path)?;
-    let length = file.metadata()?.len();
-    file.seek(io::SeekFrom::Start(length.saturating_sub(MAX_SHOWN)))?;
-    file.take(MAX_SHOWN).read_to_end(&mut bytes)?;
-    Ok(Some(bytes))
+    Outputs::in_dir(root.join(id).join(OUTPUT)).read(step, attempt)
 }
 
 impl Folder {
     pub(super) fn outputs(&self) -> PathBuf {
         self.path.join(OUTPUT)
+    }
+
+    /// What this machine was told to do, and how it ended.
+    pub(super) fn ledger(&self) -> PathBuf {
+        self.path.join(LEDGER)
     }
 
     /// Keeps what is listed of a run that has ended.

@@ -387,7 +387,7 @@ struct Driver {
 impl Driver {
     fn run(mut self) {
         let inner = Arc::clone(&self.runs.0);
-        let mut hands = Hands::new(&inner.grip, &self.entry, &self.folder.outputs());
+        let mut hands = Hands::new(&inner.grip, &self.entry, &self.folder);
         let known = loop {
             let halt = drive(&mut self.run, &mut self.shown, &mut hands, &self.told, now_ms);
             match halt {
