@@ -5,3 +5,8 @@
 //! tasks do on a machine is in [`actions`], which runs where the machine is.
 
 pub mod actions;
+pub mod bind;
+pub mod diagnostic;
+pub mod layer;
+pub mod spec;
+pub mod target;

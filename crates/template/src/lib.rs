@@ -4,7 +4,9 @@
 //! A template is bounded in work and size, and fails on anything undefined. Values are put in as
 //! single lines: one with a line break is an error, so no label can add a line to a text.
 
+mod expression;
 mod language;
+#[cfg(feature = "roster")]
 mod node;
 
 use std::io::{self, Write};
@@ -14,6 +16,8 @@ use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
+pub use expression::{Expression, Expressions, Known};
+#[cfg(feature = "roster")]
 pub use node::{NodeValues, sample};
 
 /// Longest template. What is longer is not even read.
