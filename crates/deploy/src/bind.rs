@@ -670,9 +670,11 @@ impl Binder<'_> {
             let graph = &mut self.graph;
             let mut members = Vec::new();
             for (task, nodes) in &bundle.members {
-                members.extend(nodes.iter().filter_map(|node| {
-                    graph.vertex(Instance { task: *task, node: *node })
-                }));
+                members.extend(
+                    nodes
+                        .iter()
+                        .filter_map(|node| graph.vertex(Instance { task: *task, node: *node })),
+                );
             }
             let before = match members.as_slice() {
                 // What is needed of one node is needed: it is not left out with its node.

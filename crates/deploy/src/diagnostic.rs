@@ -246,7 +246,8 @@ impl Diagnostic {
             value["remedy"] = remedy.as_str().into();
         }
         if !self.notes.is_empty() {
-            let note = |(at, text): &(Place, String)| json!({"place": sources.show(*at), "text": text});
+            let note =
+                |(at, text): &(Place, String)| json!({"place": sources.show(*at), "text": text});
             value["notes"] = self.notes.iter().map(note).collect();
         }
         value

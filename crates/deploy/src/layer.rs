@@ -77,15 +77,43 @@ macro_rules! named {
     };
 }
 
-named!(Task, "task", id, [
-    on, requires, required_for, needs, needed_by, run, check_before, check_after, undo, locks,
-    timeout, retries, delay, at_once, repeat, on_failure, reversibility, skip_when_done, when,
-    inputs, events, window, about,
-]);
+named!(
+    Task,
+    "task",
+    id,
+    [
+        on,
+        requires,
+        required_for,
+        needs,
+        needed_by,
+        run,
+        check_before,
+        check_after,
+        undo,
+        locks,
+        timeout,
+        retries,
+        delay,
+        at_once,
+        repeat,
+        on_failure,
+        reversibility,
+        skip_when_done,
+        when,
+        inputs,
+        events,
+        window,
+        about,
+    ]
+);
 named!(Barrier, "barrier", id, [requires, required_for, passes_with]);
-named!(Role, "role", name, [
-    nodes, first, tolerate, at_once, canary, pause_after_canary, max_unavailable, per, window,
-]);
+named!(
+    Role,
+    "role",
+    name,
+    [nodes, first, tolerate, at_once, canary, pause_after_canary, max_unavailable, per, window,]
+);
 
 /// One book of many files, the lowest first within its layer. What is wrong is told, and left out.
 pub fn merge(files: Vec<(Layer, TaskFile)>) -> (Book, Vec<Diagnostic>) {

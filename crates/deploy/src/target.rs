@@ -172,9 +172,9 @@ impl Targets {
         let found = Diagnostic::new(Code::BadTarget, selector.place, message);
         match nearest(word, words.iter().map(String::as_str)) {
             Some(close) => found.suggest(Some(close)),
-            None => found.remedy(format!(
-                "declare it under `roles:`, or name a node as `node:{word}`"
-            )),
+            None => {
+                found.remedy(format!("declare it under `roles:`, or name a node as `node:{word}`"))
+            }
         }
     }
 }

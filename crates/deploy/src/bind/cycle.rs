@@ -129,13 +129,7 @@ fn told(book: &Book, targets: &Targets, graph: &Graph, path: &[u32]) -> Diagnost
     for pair in path.windows(2) {
         let Some(reason) = graph.reasons(pair[1], pair[0]).next() else { continue };
         diagnostic.place.get_or_insert(reason.place);
-        let text = format!(
-            "{} → {} ({} {})",
-            name(pair[0]),
-            name(pair[1]),
-            reason.word,
-            reason.to
-        );
+        let text = format!("{} → {} ({} {})", name(pair[0]), name(pair[1]), reason.word, reason.to);
         diagnostic = diagnostic.note(reason.place, text);
     }
     diagnostic.remedy("take one of these declarations away")
@@ -147,8 +141,7 @@ pub(crate) fn name(book: &Book, targets: &Targets, graph: &Graph, vertex: u32) -
         Is::Barrier(at) => book.barriers[at as usize].id.value.clone(),
         Is::Instance(instance) => format!(
             "{}@{}",
-            book.tasks[instance.task as usize].id.value,
-            targets.nodes[instance.node as usize].name
+            book.tasks[instance.task as usize].id.value, targets.nodes[instance.node as usize].name
         ),
         Is::Join(at) => {
             let tasks = graph.joins[at as usize].tasks.iter();

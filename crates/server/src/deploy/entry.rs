@@ -27,22 +27,24 @@ pub(super) struct Entry {
 #[derive(Debug)]
 struct State {
     records: Arc<Vec<Record>>,
-    /// The run after so many of them.
-    mirror: Option<(usize, Arc<Run>)>,
+    /// What they come to.
+    run: Arc<Run>,
     /// Nothing goes on until somebody says something.
     waiting: bool,
 }
 
 impl Entry {
+    /// `run` is what the records come to.
     pub(super) fn new(
         file: RunFile,
-        plan: Arc<Plan>,
+        run: &Run,
         records: Vec<Record>,
         events: Sender<Event>,
     ) -> Self {
+        let plan = Arc::clone(run.plan());
         let count = watch::Sender::new(records.len() as u64);
-        let state = State { records: Arc::new(records), mirror: None, waiting: false };
-        let state = Mutex::new(state);
+        let (records, run) = (Arc::new(records), Arc::new(run.clone()));
+        let state = Mutex::new(State { records, run, waiting: false });
         Self { file, plan, state, count, events, leaving: AtomicBool::new(false) }
     }
 
@@ -76,20 +78,9 @@ impl Entry {
 
     /// Everything there is to see of it now.
     pub(super) fn view(&self) -> View {
-        let (records, mirror, waiting) = {
-            let state = self.lock();
-            (Arc::clone(&state.records), state.mirror.clone(), state.waiting)
-        };
-        let run = match mirror {
-            Some((count, run)) if count == records.len() => run,
-            _ => {
-                let run = Run::replay(&self.plan, records.iter());
-                let run = Arc::new(run.expect("its own thread has just made these records"));
-                self.lock().mirror = Some((records.len(), Arc::clone(&run)));
-                run
-            }
-        };
-        let (file, plan) = (self.file.clone(), Arc::clone(&self.plan));
+        let state = self.lock();
+        let (records, run) = (Arc::clone(&state.records), Arc::clone(&state.run));
+        let (file, plan, waiting) = (self.file.clone(), Arc::clone(&self.plan), state.waiting);
         View { file, plan, records, run, waiting }
     }
 
@@ -98,9 +89,15 @@ impl Entry {
             return;
         }
         let mut state = self.lock();
-        // Copied only while somebody looks at them.
-        Arc::make_mut(&mut state.records).extend_from_slice(records);
-        let count = state.records.len() as u64;
+        let State { records: all, run, .. } = &mut *state;
+        // Both are copied only while somebody looks at them.
+        let (all, run) = (Arc::make_mut(all), Arc::make_mut(run));
+        for record in records {
+            let followed = run.follow(all.len(), record);
+            followed.expect("its own thread has just decided so");
+            all.push(record.clone());
+        }
+        let count = all.len() as u64;
         drop(state);
         self.count.send_replace(count);
     }

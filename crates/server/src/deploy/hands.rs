@@ -12,7 +12,6 @@ use hoist_engine::record::{End, FailureKind};
 use hoist_engine::run::Found;
 use hoist_engine::{Effect, Event};
 use hoist_inventory::Registry;
-use hoist_inventory::Roster;
 use hoist_metadata::Resolve;
 use hoist_model::selector::Bound;
 use hoist_model::{Secret, Selector};

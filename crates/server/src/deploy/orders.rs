@@ -44,6 +44,9 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
         "resume": "Let a run go on that was stopped, paused or did not come to a good end",
         "pause": "Start nothing new, in all of the run or on one node, until it is unpaused",
         "unpause": "Take a pause back",
+        "hold": "Let instances not start, though they could, until they are released",
+        "release": "Take a hold back",
+        "retry": "Try instances again that failed or of which nobody knows how they ended",
         "mark": "Say how an instance ended, where it failed or nobody knows",
     }
 }
@@ -77,11 +80,7 @@ async fn order(
     };
     let before = view.records.len();
     if !dry_run {
-        let (id, events) = (id.clone(), told.events);
-        let tell = move |runs: &super::runs::Runs| {
-            events.into_iter().try_for_each(|event| runs.tell(&id, event))
-        };
-        deploy.blocking(tell).await?;
+        deploy.blocking(move |runs| runs.tell(&id, told.events)).await?;
         deploy.note(&audit, format!("run/{}: {word}", view.file.id)).await;
         heard(&deploy, &view.file.id, before).await;
     }
@@ -138,10 +137,37 @@ fn events(view: &View, word: &str, order: &Order, by: &str) -> Result<Told, Fail
             Ok(Told::run(Event::Pause { subject: None, paused: false, by }))
         }
         "resume" => refuse("the run is under way", "`hoist deploy watch` shows it"),
-        _ if state == RunState::Ended && word != "mark" => {
+        _ if state == RunState::Ended && !matches!(word, "mark" | "retry") => {
             refuse("the run has ended", "`hoist deploy resume` makes it go on")
         }
-        "stop" => Ok(Told::run(Event::Stop { now: order.now, by })),
+        "stop" => {
+            let Some(after) = &order.after else {
+                return Ok(Told::run(Event::Stop { now: order.now, by }));
+            };
+            let about = view.find(after);
+            if about.is_empty() {
+                return Err(no_instance(view, after));
+            }
+            let stop = |id: &StepId| Event::StopAfter { vertex: *id, by: by.clone() };
+            Ok(Told { events: about.iter().map(stop).collect(), about })
+        }
+        "hold" | "release" => {
+            let (about, held) = (about(view, order)?, word == "hold");
+            let hold = |id: &StepId| Event::Hold { step: *id, held, by: by.clone() };
+            Ok(Told { events: about.iter().map(hold).collect(), about })
+        }
+        "retry" => {
+            let about = about(view, order)?;
+            let ended_badly = |state| {
+                matches!(
+                    state,
+                    StepState::Unknown | StepState::Ended(Ended::Failed(_) | Ended::Interrupted)
+                )
+            };
+            expect(view, &about, ended_badly, "only what failed or is unknown can be tried again")?;
+            let retry = |id: &StepId| Event::Retry { step: *id, by: by.clone() };
+            Ok(Told { events: about.iter().map(retry).collect(), about })
+        }
         "pause" | "unpause" => {
             let paused = word == "pause";
             let subject = match &order.node {
@@ -155,19 +181,27 @@ fn events(view: &View, word: &str, order: &Order, by: &str) -> Result<Told, Fail
                 return Err(Failure::new(Code::InvalidBody, "`good` says how the instance ended"));
             };
             let about = about(view, order)?;
-            for id in &about {
-                let state = view.run.state(*id);
-                if !matches!(state, StepState::Unknown | StepState::Ended(Ended::Failed(_))) {
-                    let detail = format!("{} is {}", view.name(*id), self::word(state));
-                    return refuse(&detail, "only what failed or is unknown can be marked");
-                }
-            }
+            let open =
+                |state| matches!(state, StepState::Unknown | StepState::Ended(Ended::Failed(_)));
+            expect(view, &about, open, "only what failed or is unknown can be marked")?;
             let mark = |id: &StepId| Event::Mark { step: *id, good, by: by.clone() };
             Ok(Told { events: about.iter().map(mark).collect(), about })
         }
         _ => Err(Failure::new(Code::UnknownRoute, format!("a run cannot be told to `{word}`"))
             .with_remedy("`/openapi.json` lists what it can be told")),
     }
+}
+
+/// All of them are in a state that the order is for.
+fn expect(
+    view: &View,
+    about: &[StepId],
+    fits: impl Fn(StepState) -> bool,
+    remedy: &str,
+) -> Result<(), Failure> {
+    let Some(id) = about.iter().find(|id| !fits(view.run.state(**id))) else { return Ok(()) };
+    let detail = format!("{} is {}", view.name(*id), word(view.run.state(*id)));
+    Err(Failure::new(Code::Conflict, detail).with_remedy(remedy.to_owned()))
 }
 
 fn subject(view: &View, node: &str) -> Result<u32, Failure> {

@@ -156,7 +156,7 @@ fn detail(view: &View, root: &std::path::Path) -> RunDetail {
         running,
         held: held.into_iter().map(&mut instance).collect(),
         critical: critical.into_iter().take(SHOWN).map(|id| view.name(id).to_owned()).collect(),
-        holds: Vec::new(),
+        holds: view.run.held().map(|id| view.name(id).to_owned()).collect(),
     }
 }
 

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hoist_api::deploy::{PlanRequest, RunState, RunSummary};
 use hoist_engine::drive::{Halt, drive};
 use hoist_engine::plan::OnCrash;
-use hoist_engine::{Event, Plan, Run};
+use hoist_engine::{Event, Plan, Record, Run};
 use serde_json::json;
 use tokio::sync::watch;
 use ulid::Ulid;
@@ -120,7 +120,7 @@ impl Runs {
     fn recover_one(&self, id: &str) {
         let known = match folder::read_summary(&self.0.root, id) {
             Ok(Some(summary)) => Known::Ended(summary),
-            Ok(None) => match self.take_up(id, None) {
+            Ok(None) => match self.take_up(id, &[]) {
                 Ok(()) => {
                     tracing::info!(run = id, "goes on");
                     return;
@@ -169,9 +169,9 @@ impl Runs {
             request: begin.request,
         };
         let made = folder::create(&self.0.root, &file, &plan, now)?;
-        let run = Run::new(Arc::clone(&plan));
+        let run = Run::new(plan);
         let (events, told) = channel();
-        let entry = Arc::new(Entry::new(file, plan, made.records, events));
+        let entry = Arc::new(Entry::new(file, &run, made.records, events));
         let summary = entry.view().summary();
         let driver = Driver {
             runs: self.clone(),
@@ -193,39 +193,34 @@ impl Runs {
         if live >= MAX_LIVE { Err(RunsError::TooMany) } else { Ok(()) }
     }
 
-    /// Reads a run back and lets it go on; the first thing it hears is `event`. Blocks.
-    fn take_up(&self, id: &str, event: Option<Event>) -> Result<(), FolderError> {
+    /// Reads a run back and lets it go on, after what was said to it since. Blocks.
+    fn take_up(&self, id: &str, said: &[Record]) -> Result<(), FolderError> {
         let file = folder::read_run(&self.0.root, id)?;
-        let back = folder::open(&self.0.root, id)?;
-        let run = Run::replay(&back.plan, &back.records)?;
-        let (events, told) = channel();
-        let on_crash = back.plan.draft().on_crash;
-        let crashed = back.crashed && event.is_none() && run.outcome().is_none();
-        let entry = Arc::new(Entry::new(file, back.plan, back.records, events));
-        if let Some(event) = event {
+        let mut back = folder::open(&self.0.root, id)?;
+        let mut run = Run::replay(&back.plan, &back.records)?;
+        if !said.is_empty() {
             back.folder.go_on()?;
-            entry.tell(event);
-        }
-        match on_crash {
-            _ if !crashed => {}
-            OnCrash::Resume => {}
-            OnCrash::Ask => {
-                let by = "the controller ended".to_owned();
-                entry.tell(Event::Pause { subject: None, paused: true, by });
+            for record in said {
+                run.follow(back.records.len(), record)?;
+                back.records.push(record.clone());
             }
-            OnCrash::Undo => {
-                let by = "the controller ended".to_owned();
-                entry.tell(Event::Stop { now: true, by });
-            }
+            back.journal.append(said)?;
         }
-        let driver = Driver {
-            runs: self.clone(),
-            shown: Shown { journal: back.journal, entry: Arc::clone(&entry) },
-            entry,
-            folder: back.folder,
-            run,
-            told,
-        };
+        let (events, told) = channel();
+        let crashed = back.crashed && said.is_empty() && run.outcome().is_none();
+        let entry = Arc::new(Entry::new(file, &run, back.records, events));
+        let by = || "the controller ended".to_owned();
+        match back.plan.draft().on_crash {
+            OnCrash::Ask if crashed => {
+                entry.tell(Event::Pause { subject: None, paused: true, by: by() });
+            }
+            OnCrash::Undo if crashed => {
+                entry.tell(Event::Stop { now: true, by: by() });
+            }
+            OnCrash::Resume | OnCrash::Ask | OnCrash::Undo => {}
+        }
+        let shown = Shown { journal: back.journal, entry: Arc::clone(&entry) };
+        let driver = Driver { runs: self.clone(), shown, entry, folder: back.folder, run, told };
         self.spawn(driver, "deploy.run.resumed");
         Ok(())
     }
@@ -331,17 +326,20 @@ impl Runs {
     }
 
     /// Tells a run something. One that has ended hears only what makes it go on. Blocks.
-    pub(super) fn tell(&self, id: &str, event: Event) -> Result<(), RunsError> {
-        let wakes = wakes(&event);
-        let deadline = std::time::Instant::now() + SETTLE;
+    pub(super) fn tell(&self, id: &str, events: Vec<Event>) -> Result<(), RunsError> {
+        let said: Vec<Record> = events.iter().filter_map(to_the_ended).collect();
+        let wakes = said.len() == events.len();
+        let deadline = Instant::now() + SETTLE;
         loop {
-            match self.lock().get(id).cloned() {
+            let known = self.lock().get(id).cloned();
+            match known {
                 None => return Err(RunsError::Unknown(id.to_owned())),
                 Some(Known::Live(entry)) if entry.view().run.outcome().is_none() => {
-                    return if entry.tell(event) { Ok(()) } else { Err(RunsError::Ended) };
+                    let heard = events.into_iter().all(|event| entry.tell(event));
+                    return if heard { Ok(()) } else { Err(RunsError::Ended) };
                 }
                 // Its thread is about to end.
-                Some(Known::Live(_)) if wakes && std::time::Instant::now() < deadline => {
+                Some(Known::Live(_)) if wakes && Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 Some(Known::Ended(_) | Known::Broken(_)) if wakes => break,
@@ -349,7 +347,7 @@ impl Runs {
             }
         }
         self.room()?;
-        let taken = self.take_up(id, Some(event));
+        let taken = self.take_up(id, &said);
         taken.map_err(|error| RunsError::Broken(id.to_owned(), error))
     }
 
@@ -369,9 +367,15 @@ impl Runs {
     }
 }
 
-/// Whether a run that has ended goes on because of it.
-fn wakes(event: &Event) -> bool {
-    matches!(event, Event::Resume { .. })
+/// What is written into the journal of a run that has ended; nothing if it cannot hear that.
+fn to_the_ended(event: &Event) -> Option<Record> {
+    let at = now_ms();
+    Some(match event.clone() {
+        Event::Resume { by } => Record::Resume { by, at },
+        Event::Retry { step, by } => Record::Retry { step, by, at },
+        Event::Mark { step, good, by } => Record::Marked { step, good, by, at },
+        _ => return None,
+    })
 }
 
 /// The thread of one run.

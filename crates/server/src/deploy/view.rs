@@ -6,17 +6,14 @@ use std::sync::Arc;
 use hoist_api::deploy::{
     Attempt, Explanation, Instance, RunEvent, RunOutcome, RunState, RunSummary,
 };
-use hoist_engine::plan::{Kind, Step};
+use hoist_engine::plan::Step;
 use hoist_engine::record::{End, FailureKind, Outcome};
-use hoist_engine::run::{Ended, State};
+use hoist_engine::run::{Ended, Reason, State};
 use hoist_engine::{Plan, Record, Run, StepId};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::folder::RunFile;
-
-/// Causes that are followed back from one instance at most.
-const MAX_CAUSES: usize = 64;
 
 /// A run at one moment.
 #[derive(Debug, Clone)]
@@ -60,12 +57,14 @@ impl View {
         if self.run.outcome().is_some() {
             return RunState::Ended;
         }
-        let said = Said::of(&self.records);
-        match (said.paused, said.stopped, self.waiting) {
-            (_, true, _) => RunState::Stopping,
-            (true, ..) => RunState::Paused,
-            (.., true) => RunState::Waiting,
-            _ => RunState::Running,
+        if self.run.is_stopping() {
+            RunState::Stopping
+        } else if self.run.paused_by().is_some() {
+            RunState::Paused
+        } else if self.waiting {
+            RunState::Waiting
+        } else {
+            RunState::Running
         }
     }
 
@@ -105,23 +104,14 @@ impl View {
     }
 
     pub(super) fn instance(&self, id: StepId, attempts: Vec<Attempt>) -> Instance {
-        let state = self.run.state(id);
         let last = attempts.last();
-        let reason = match (&self.plan.vertex(id).kind, state) {
-            (Kind::Step(step), State::Ended(Ended::Skipped)) => step.skip.clone(),
-            (_, State::Ended(Ended::Blocked)) => {
-                let causes = self.causes(id);
-                let names: Vec<&str> = causes.iter().map(|id| self.name(*id)).collect();
-                Some(format!("because of {}", names.join(", ")))
-            }
-            _ => last.map(|last| last.reason.clone()).filter(|reason| !reason.is_empty()),
-        };
+        let reason = last.map(|last| last.reason.clone()).filter(|reason| !reason.is_empty());
         Instance {
             step: id.0,
             name: self.name(id).to_owned(),
             node: self.node(id).map(str::to_owned),
             action: self.plan.step(id).map(|step| step.call.action.clone()).unwrap_or_default(),
-            state: word(state).to_owned(),
+            state: word(self.run.state(id)).to_owned(),
             attempt: self.run.attempt(id),
             reason,
             held_by: self.held_by(id),
@@ -131,58 +121,12 @@ impl View {
         }
     }
 
-    /// What keeps a step that is ready from starting.
+    /// What keeps a step from going on, if something does.
     fn held_by(&self, id: StepId) -> Option<String> {
-        if self.run.state(id) != State::Ready {
-            return None;
+        match self.run.why(id) {
+            Reason::Nothing => None,
+            reason => Some(self.run.explain(&reason)),
         }
-        let said = Said::of(&self.records);
-        if said.stopped {
-            return Some("the run is being stopped".to_owned());
-        }
-        if said.paused {
-            return Some("the run is paused".to_owned());
-        }
-        let step = self.plan.step(id)?;
-        if step.subject.is_some_and(|at| said.paused_subjects.contains(&at)) {
-            return Some(format!("{} is paused", self.node(id).unwrap_or_default()));
-        }
-        let draft = self.plan.draft();
-        let full = step.pools.iter().find(|pool| {
-            let used = self.steps().filter(|(other, step)| {
-                step.pools.contains(pool)
-                    && matches!(
-                        self.run.state(*other),
-                        State::Running | State::Verifying | State::VerifyingLost
-                    )
-            });
-            used.count() >= draft.pools[**pool as usize].places as usize
-        });
-        full.map(|pool| {
-            let pool = &draft.pools[*pool as usize];
-            format!("{}: {} at once", pool.name, pool.places)
-        })
-    }
-
-    /// Where a blocked vertex is blocked from: what failed itself.
-    pub(super) fn causes(&self, id: StepId) -> Vec<StepId> {
-        let (mut open, mut seen) = (vec![id], BTreeSet::from([id]));
-        let mut causes = Vec::new();
-        while let Some(id) = open.pop() {
-            for before in &self.plan.vertex(id).after {
-                if !seen.insert(*before) || causes.len() >= MAX_CAUSES {
-                    continue;
-                }
-                match self.run.state(*before) {
-                    State::Ended(Ended::Blocked | Ended::LeftOut) => open.push(*before),
-                    State::Ended(ended) if !ended.is_good() => causes.push(*before),
-                    State::Unknown => causes.push(*before),
-                    _ => {}
-                }
-            }
-        }
-        causes.sort();
-        causes
     }
 
     /// Everything that is blocked because of this one.
@@ -241,38 +185,21 @@ impl View {
         let of = attempts_of(&self.records);
         let attempts = of.get(&id).cloned().unwrap_or_default();
         let instance = self.instance(id, attempts);
-        let mut because = vec![self.sentence(&instance)];
-        let state = self.run.state(id);
-        if state == State::Waiting {
-            let open = |before: &&StepId| !matches!(self.run.state(**before), State::Ended(_));
-            for before in self.plan.vertex(id).after.iter().filter(open).take(MAX_CAUSES) {
-                let state = word(self.run.state(*before));
-                because.push(format!("it waits for {}, which is {state}", self.name(*before)));
-            }
-        }
-        if state == State::Ended(Ended::Blocked) {
-            for cause in self.causes(id) {
-                let attempts = of.get(&cause).cloned().unwrap_or_default();
-                because.push(self.sentence(&self.instance(cause, attempts)));
-            }
+        let mut because = vec![sentence(&instance)];
+        let roots = match self.run.why(id) {
+            Reason::Blocked { roots, .. } | Reason::LeftOut { roots } => roots,
+            Reason::Waits { steps, .. } | Reason::Undecided { steps } => steps,
+            Reason::Pool { steps, .. } => steps,
+            _ => Vec::new(),
+        };
+        for root in roots.into_iter().filter(|root| *root != id) {
+            let attempts = of.get(&root).cloned().unwrap_or_default();
+            because.push(sentence(&self.instance(root, attempts)));
         }
         let names = |ids: &[StepId]| ids.iter().map(|id| self.name(*id).to_owned()).collect();
         let needs = names(&self.plan.vertex(id).after);
         let needed_by = names(self.plan.successors(id));
         Explanation { instance, because, needs, needed_by }
-    }
-
-    fn sentence(&self, instance: &Instance) -> String {
-        let Instance { name, state, attempt, reason, held_by, .. } = instance;
-        let mut text = format!("{name} is {state}");
-        if *attempt > 0 {
-            text.push_str(&format!(" after attempt {attempt}"));
-        }
-        for more in [held_by, reason].into_iter().flatten() {
-            text.push_str(": ");
-            text.push_str(more);
-        }
-        text
     }
 
     /// What happened after some record, with names for what has one.
@@ -312,33 +239,17 @@ impl View {
     }
 }
 
-/// What operators said last.
-#[derive(Debug, Default)]
-struct Said {
-    paused: bool,
-    stopped: bool,
-    paused_subjects: BTreeSet<u32>,
-}
-
-impl Said {
-    fn of(records: &[Record]) -> Self {
-        let mut said = Self::default();
-        for record in records {
-            match record {
-                Record::Stop { .. } => said.stopped = true,
-                Record::Resume { .. } => said.stopped = false,
-                Record::Pause { subject: None, paused, .. } => said.paused = *paused,
-                Record::Pause { subject: Some(at), paused: true, .. } => {
-                    said.paused_subjects.insert(*at);
-                }
-                Record::Pause { subject: Some(at), paused: false, .. } => {
-                    said.paused_subjects.remove(at);
-                }
-                _ => {}
-            }
-        }
-        said
+fn sentence(instance: &Instance) -> String {
+    use std::fmt::Write as _;
+    let Instance { name, state, attempt, reason, held_by, .. } = instance;
+    let mut text = format!("{name} is {}", state.replace('_', " "));
+    if *attempt > 0 {
+        write!(text, " after attempt {attempt}").expect("writing to a string");
     }
+    for more in [held_by, reason].into_iter().flatten() {
+        write!(text, ": {more}").expect("writing to a string");
+    }
+    text
 }
 
 /// All attempts of all steps.
@@ -403,6 +314,7 @@ fn failure(kind: FailureKind) -> &'static str {
         FailureKind::Exit => "exit",
         FailureKind::Timeout => "timeout",
         FailureKind::Verify => "the check after it",
+        FailureKind::Lost => "lost",
         FailureKind::Internal => "internal",
     }
 }
