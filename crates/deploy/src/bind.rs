@@ -17,6 +17,7 @@ use crate::layer::Book;
 use crate::spec::{At, Need, PassesWith, Pattern, Place, Reference, Want, Whose};
 use crate::target::{NodeSet, Targets, common};
 
+pub(crate) use cycle::{components, name};
 pub(crate) use pattern::Matcher;
 
 /// What a declaration has at its ends.
@@ -273,22 +274,19 @@ fn expand(book: &Book, targets: &Targets, found: &mut Vec<Diagnostic>) -> Graph 
     graph.bases.push(0);
     for task in &book.tasks {
         let At { value: id, place } = &task.id;
-        let nodes = match &task.on {
-            Some(on) => {
-                let nodes = targets.resolve(on, found).unwrap_or_default();
-                if nodes.is_empty() {
-                    let message = format!("task `{id}` matches no node");
-                    let remedy = format!("`{}` selects none of the nodes of this run", on.value);
-                    found.push(Diagnostic::new(Code::NoNode, on.place, message).remedy(remedy));
-                }
-                nodes
+        let nodes = if let Some(on) = &task.on {
+            let nodes = targets.resolve(on, found).unwrap_or_default();
+            if nodes.is_empty() {
+                let message = format!("task `{id}` matches no node");
+                let remedy = format!("`{}` selects none of the nodes of this run", on.value);
+                found.push(Diagnostic::new(Code::NoNode, on.place, message).remedy(remedy));
             }
-            None => {
-                let message = format!("task `{id}` does not say where it runs");
-                let remedy = "write `on: ROLE`, or `on: \"*\"` for every node";
-                found.push(Diagnostic::new(Code::Missing, *place, message).remedy(remedy));
-                NodeSet::default()
-            }
+            nodes
+        } else {
+            let message = format!("task `{id}` does not say where it runs");
+            let remedy = "write `on: ROLE`, or `on: \"*\"` for every node";
+            found.push(Diagnostic::new(Code::Missing, *place, message).remedy(remedy));
+            NodeSet::default()
         };
         base += number(nodes.len());
         graph.bases.push(base);
@@ -653,15 +651,11 @@ impl Binder<'_> {
             want => want,
         };
         let key = (members, want);
-        let at = match self.by_members.get(&key) {
-            Some(at) => *at,
-            None => {
-                let members = key.0.clone();
-                self.bundles.push(Bundle { members, want, waiting: Members::new() });
-                self.by_members.insert(key, self.bundles.len() - 1);
-                self.bundles.len() - 1
-            }
-        };
+        let next = self.bundles.len();
+        let at = *self.by_members.entry(key.clone()).or_insert(next);
+        if at == next {
+            self.bundles.push(Bundle { members: key.0, want, waiting: Members::new() });
+        }
         self.bundles[at].waiting.push((task, nodes));
     }
 
@@ -676,15 +670,14 @@ impl Binder<'_> {
                         .filter_map(|node| graph.vertex(Instance { task: *task, node: *node })),
                 );
             }
-            let before = match members.as_slice() {
-                // What is needed of one node is needed: it is not left out with its node.
-                [one] => *one,
-                _ => {
-                    let tasks = bundle.members.iter().map(|(task, _)| *task).collect();
-                    graph.joins.push(Join { want: bundle.want, tasks });
-                    graph.after.push(members);
-                    number(graph.after.len() - 1)
-                }
+            // What is needed of one node is needed: it is not left out with its node.
+            let before = if let [one] = members.as_slice() {
+                *one
+            } else {
+                let tasks = bundle.members.iter().map(|(task, _)| *task).collect();
+                graph.joins.push(Join { want: bundle.want, tasks });
+                graph.after.push(members);
+                number(graph.after.len() - 1)
             };
             for (task, nodes) in &bundle.waiting {
                 for node in nodes.iter() {

@@ -1,6 +1,6 @@
 //! What is wrong with task files, in words a person can act on: a code, the place, what to do.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 use serde_json::{Value, json};
@@ -199,7 +199,7 @@ impl Diagnostic {
         let remedy = self.remedy.as_ref().map(|text| format!("; {text}")).unwrap_or_default();
         let mut line = format!("{place}{} {}{remedy}", self.code, self.message);
         for (place, text) in &self.notes {
-            line.push_str(&format!(" ({text}: {})", sources.show(*place)));
+            write!(line, " ({text}: {})", sources.show(*place)).expect("writing to memory");
         }
         line
     }

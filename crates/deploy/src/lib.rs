@@ -6,7 +6,10 @@
 
 pub mod actions;
 pub mod bind;
+pub mod compile;
+pub mod condition;
 pub mod diagnostic;
 pub mod layer;
+pub mod select;
 pub mod spec;
 pub mod target;

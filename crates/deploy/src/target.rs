@@ -45,7 +45,6 @@ pub(crate) struct Targets {
     /// Roles and the names of their first members.
     pub(crate) roles: HashMap<String, RoleSet>,
     pub(crate) elections: BTreeMap<String, String>,
-    at: HashMap<NodeId, u32>,
     everyone: NodeSet,
 }
 
@@ -61,13 +60,11 @@ impl Targets {
         let mut nodes = site.nodes.clone();
         nodes.sort_by(|a, b| order(a).cmp(&order(b)));
         let count = u32::try_from(nodes.len()).expect("sites are bounded");
-        let at = nodes.iter().zip(0..).map(|(node, at)| (node.id, at)).collect();
         let mut targets = Self {
             nodes,
             computed: site.computed_groups.clone(),
             roles: HashMap::new(),
             elections: BTreeMap::new(),
-            at,
             everyone: (0..count).collect(),
         };
         let mut open: Vec<&Role> = book.roles.iter().collect();

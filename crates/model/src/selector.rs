@@ -162,7 +162,9 @@ impl Expr {
     fn words<'a>(&'a self, words: &mut Vec<&'a str>) {
         match self {
             Self::Any(parts) | Self::All(parts) => {
-                parts.iter().for_each(|part| part.words(words));
+                for part in parts {
+                    part.words(words);
+                }
             }
             Self::First(inner) => inner.words(words),
             Self::Atom(Atom::Bare(word)) => words.push(word),

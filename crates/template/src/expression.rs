@@ -67,13 +67,16 @@ impl Expression<'_> {
     }
 
     fn value(&self, known: &[(&str, &Known)]) -> Result<Value, TemplateError> {
-        let context = known.iter().map(|(name, known)| (*name, known.0.clone()));
-        let value = self.0.eval(Value::from_pairs(context)).map_err(|error| told(&error))?;
+        let value = self.0.eval(together(known)).map_err(|error| told(&error))?;
         if value.is_undefined() {
             return Err(TemplateError::new("undefined value"));
         }
         Ok(value)
     }
+}
+
+pub(crate) fn together(known: &[(&str, &Known)]) -> Value {
+    Value::from_pairs(known.iter().map(|(name, known)| (*name, known.0.clone())))
 }
 
 #[cfg(test)]

@@ -66,11 +66,30 @@ impl Templates {
         view: &impl Serialize,
         max: usize,
     ) -> Result<String, TemplateError> {
+        self.render_value(name, minijinja::Value::from(Serde(view)), max)
+    }
+
+    /// As [`Self::render`], of values that are shared by many renderings.
+    pub fn render_known(
+        &self,
+        name: &str,
+        known: &[(&str, &Known)],
+        max: usize,
+    ) -> Result<String, TemplateError> {
+        self.render_value(name, expression::together(known), max)
+    }
+
+    fn render_value(
+        &self,
+        name: &str,
+        view: minijinja::Value,
+        max: usize,
+    ) -> Result<String, TemplateError> {
         let environment = self.environment.as_ref();
         let environment = environment.ok_or_else(|| TemplateError::new("there is no template"))?;
         let template = environment.get_template(name).map_err(|error| told(&error))?;
         let mut page = Page { text: Vec::new(), max, is_full: false };
-        let rendered = template.render_captured_to(Serde(view), &mut page);
+        let rendered = template.render_captured_to(view, &mut page);
         if page.is_full {
             return Err(TemplateError(format!("what it makes is longer than {max} bytes")));
         }

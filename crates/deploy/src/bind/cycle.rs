@@ -74,7 +74,9 @@ pub(crate) fn components(after: &[Vec<u32>]) -> Vec<Vec<u32>> {
             if low[at] == index[at] {
                 let start = open.iter().rposition(|other| *other == vertex).unwrap_or(0);
                 let mut component = open.split_off(start);
-                component.iter().for_each(|one| is_open[*one as usize] = false);
+                for one in &component {
+                    is_open[*one as usize] = false;
+                }
                 if component.len() > 1 || after[at].contains(&vertex) {
                     component.sort_unstable();
                     circles.push(component);
