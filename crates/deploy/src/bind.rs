@@ -389,13 +389,7 @@ impl Binder<'_> {
     }
 
     /// How many pairs it made; on these nodes only, if any are named.
-    fn link(
-        &mut self,
-        before: End,
-        after: End,
-        declaration: u32,
-        only: Option<&NodeSet>,
-    ) -> usize {
+    fn link(&mut self, before: End, after: End, declaration: u32, only: Option<&NodeSet>) -> usize {
         let is_same_node = matches!((before, after), (End::Task(_), End::Task(_)));
         self.graph.links.push(Link { before, after, declaration, is_same_node });
         let graph = &mut self.graph;
