@@ -293,22 +293,23 @@ impl Run {
     }
 
     fn comes_to(&self) -> Outcome {
-        let (mut bad, mut stopped) = (false, false);
+        let (mut bad, mut stopped, mut interrupted) = (false, false, false);
         for id in self.plan.ids() {
             match self.state(id) {
                 State::Ended(Ended::Failed(_) | Ended::Blocked) => {
                     let subject = self.plan.step(id).and_then(|step| step.subject);
                     bad |= !subject.is_some_and(|at| self.left_out[at as usize]);
                 }
-                State::Ended(Ended::Interrupted) | State::Unknown => bad = true,
+                State::Ended(Ended::Interrupted) => interrupted = true,
+                State::Unknown => bad = true,
                 State::Ended(Ended::Stopped) => stopped = true,
                 _ => {}
             }
         }
         match self.stop {
             Some(Stop::Tripped) => Outcome::Failed,
-            Some(Stop::Asked) if self.open > 0 => Outcome::Stopped,
-            _ if bad => Outcome::Failed,
+            Some(Stop::Asked) if self.open > 0 || interrupted => Outcome::Stopped,
+            _ if bad || interrupted => Outcome::Failed,
             _ if stopped => Outcome::Stopped,
             _ if self.left_out.contains(&true) => Outcome::Degraded,
             _ => Outcome::Succeeded,
