@@ -10,6 +10,7 @@ pub mod compile;
 pub mod condition;
 pub mod diagnostic;
 pub mod layer;
+pub mod parse;
 pub mod select;
 pub mod spec;
 pub mod target;
