@@ -8,9 +8,12 @@
 
 pub mod action;
 pub mod carry;
+pub mod contribute;
 pub mod drive;
+pub mod execute;
 pub mod journal;
 pub mod plan;
+pub mod plugin;
 pub mod record;
 pub mod run;
 pub mod undo;

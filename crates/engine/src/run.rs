@@ -272,6 +272,16 @@ impl Run {
         self.paused.as_deref()
     }
 
+    /// Whether nothing new starts because somebody stopped it, or because too much failed.
+    pub fn is_stopping(&self) -> bool {
+        self.stop.is_some()
+    }
+
+    /// Steps that somebody wants to wait.
+    pub fn held(&self) -> impl Iterator<Item = StepId> {
+        self.held.iter().copied()
+    }
+
     /// Steps whose end a person must tell.
     pub fn undecided(&self) -> impl Iterator<Item = StepId> {
         self.plan.ids().filter(|id| self.state(*id) == State::Unknown)
