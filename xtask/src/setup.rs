@@ -23,13 +23,16 @@ struct Need {
 
 const POSTGRES: &[&str] = &["/usr/lib/postgresql/*/bin"];
 
-const TEST: [Need; 5] = [
+const TEST: [Need; 7] = [
     Need { file: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
     Need { file: "postgres", package: "postgresql", elsewhere: POSTGRES },
     Need { file: "initdb", package: "postgresql", elsewhere: POSTGRES },
     Need { file: "pg_isready", package: "postgresql", elsewhere: POSTGRES },
     // Runs PostgreSQL as somebody else when the tests run as root.
     Need { file: "setpriv", package: "util-linux", elsewhere: &[] },
+    // Deployment to machines without an agent, and the differences that it shows.
+    Need { file: "sshd", package: "openssh-server", elsewhere: &["/usr/sbin"] },
+    Need { file: "patch", package: "patch", elsewhere: &[] },
 ];
 
 /// Virtual machines that boot from the network.
@@ -66,7 +69,7 @@ const KERNEL: &str = "linux-image-cloud-amd64";
 const BUSYBOX: &str = "busybox-static";
 
 /// Units that those packages would start and enable.
-const SERVICES: [&str; 3] = ["etcd.service", "nginx.service", "postgresql.service"];
+const SERVICES: [&str; 4] = ["etcd.service", "nginx.service", "postgresql.service", "ssh.service"];
 
 /// Asked by every package before it starts its service; 101 means no.
 const POLICY: &str = "/usr/sbin/policy-rc.d";

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
-use hoist_engine::action::Catalog;
+use hoist_deploy::actions;
 use hoist_inventory::Registry;
 use hoist_model::Selector;
 
@@ -71,7 +71,7 @@ impl Deploy {
         data_dir: &std::path::Path,
     ) -> Self {
         let retention = settings.retention;
-        let grip = Grip::new(settings, registry.clone(), catalog(), vault, data_dir);
+        let grip = Grip::new(settings, registry.clone(), actions::catalog(), vault, data_dir);
         let summaries = Summaries::new(chassis);
         let root = data_dir.join("journal");
         let runs = Runs::new(root, grip, chassis.events.clone(), summaries);
@@ -105,11 +105,6 @@ impl Deploy {
         let done = done.map_err(|_| Failure::new(Code::Internal, "the log has the reason"))?;
         Ok(done?)
     }
-}
-
-/// What tasks can do.
-fn catalog() -> Catalog {
-    Catalog::default()
 }
 
 /// All routes of the context.

@@ -58,5 +58,8 @@ fn belongs(pid: Pid, attempt: &str) -> bool {
     let path = format!("/proc/{}/environ", pid.as_raw_nonzero());
     let wanted = format!("{ATTEMPT_VARIABLE}={attempt}");
     let Ok(environment) = fs_err::read(path) else { return false };
-    environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+    // A part of an attempt has a name of its own, after a dot.
+    let is_ours = |rest: &[u8]| rest.first().is_none_or(|byte| *byte == b'.');
+    let mut variables = environment.split(|byte| *byte == 0);
+    variables.any(|variable| variable.strip_prefix(wanted.as_bytes()).is_some_and(is_ours))
 }
