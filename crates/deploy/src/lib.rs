@@ -5,3 +5,12 @@
 //! tasks do on a machine is in [`actions`], which runs where the machine is.
 
 pub mod actions;
+pub mod bind;
+pub mod compile;
+pub mod condition;
+pub mod diagnostic;
+pub mod fuel;
+pub mod layer;
+pub mod select;
+pub mod spec;
+pub mod target;

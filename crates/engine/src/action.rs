@@ -28,7 +28,7 @@ pub struct Description {
     /// Sections that it fills.
     #[serde(default)]
     pub writes: Vec<String>,
-    /// Kinds of things that it may ask for, see [`Contribution`].
+    /// Sections that it may ask for entries in, see [`Contribution`].
     #[serde(default)]
     pub contributes: Vec<String>,
     /// Programs that it calls.
@@ -56,18 +56,38 @@ pub enum Ability {
     Undo,
 }
 
+impl Ability {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Verify => "verify",
+            Self::Check => "check",
+            Self::Undo => "undo",
+        }
+    }
+}
+
 /// The document that actions share: sections by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Document(pub BTreeMap<String, Value>);
 
+impl Document {
+    /// The sections that this action has to do with, and no others.
+    #[must_use]
+    pub fn shown_to(&self, description: &Description) -> Self {
+        let declared = description.reads.iter().chain(&description.writes);
+        let section = |name: &String| Some((name.clone(), self.0.get(name)?.clone()));
+        Self(declared.filter_map(section).collect())
+    }
+}
+
 /// Something an action needs that is another action's to make.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Contribution {
-    /// The section that it goes into.
+    /// The section that it becomes an entry of.
     pub section: String,
-    /// The same from two actions is a conflict, unless the values are equal.
+    /// The entry. The same from two actions is a conflict, unless the values are equal.
     pub id: String,
     pub value: Value,
 }

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
     apply, artifact, audit, bench, boot, completions, delete, diff, events, export, get, group,
-    man, metadata, network, node, partition, provision, schema, status, token,
+    man, metadata, network, node, partition, plugin, provision, schema, status, token,
 };
 use crate::printer::Output;
 use crate::{backup, db, serve};
@@ -112,6 +112,7 @@ pub(crate) enum Command {
     Network(network::NetworkArgs),
     Partition(partition::PartitionArgs),
     Artifact(artifact::ArtifactArgs),
+    Plugin(plugin::PluginArgs),
     Token(token::TokenArgs),
     Audit(audit::AuditArgs),
     Db(db::DbArgs),

@@ -18,6 +18,7 @@ pub(crate) mod metadata;
 pub(crate) mod network;
 pub(crate) mod node;
 pub(crate) mod partition;
+pub(crate) mod plugin;
 pub(crate) mod provision;
 pub(crate) mod schema;
 pub(crate) mod status;

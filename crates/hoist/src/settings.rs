@@ -31,7 +31,7 @@ const fn setting(key: &'static str, default: &'static str, about: &'static str) 
     Setting { key, default, about }
 }
 
-pub(crate) const SETTINGS: [Setting; 53] = [
+pub(crate) const SETTINGS: [Setting; 54] = [
     setting("data_dir", "", "where state is kept; /var/lib/hoist for root"),
     setting("listen", "0.0.0.0:27778", "plain HTTP, or `off`"),
     setting("tls_listen", "0.0.0.0:27443", "HTTPS, or `off`"),
@@ -79,6 +79,7 @@ pub(crate) const SETTINGS: [Setting; 53] = [
     setting("s3.bucket", "", "the bucket of names without one"),
     setting("s3.access_key_file", "", "file with the access key; else HOIST_S3_ACCESS_KEY"),
     setting("s3.secret_key_file", "", "file with the secret key; else HOIST_S3_SECRET_KEY"),
+    setting("plugins.directory", "/usr/lib/hoist/plugins", "where actions of others are"),
     setting("limits.connections", "16384", "open connections per listener"),
     setting("limits.body_bytes", "8388608", "largest request body"),
     setting("limits.request_seconds", "30", "longest time for one request"),

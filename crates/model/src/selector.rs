@@ -4,8 +4,11 @@
 //! expr = and {("," | "or") and}      and = not {("&" | "and") not}
 //! not  = ["!" | "not"] (atom | "(" expr ")")
 //! atom = * | NAME | PARTITION/GROUP | node: role: subrole: group: partition: arch: label:K=V
-//!        | K=V | xname: nid: mac: state: | first(expr)
+//!        | K=V | xname: nid: mac: state: | first(expr) | /REGEX/
 //! ```
+//!
+//! A `/REGEX/` is for names of roles; only a site that knows how to match it ([`Vocabulary`]) takes
+//! it.
 //!
 //! [`Selector`] is what was written. What a bare name means depends on the site, so a selector is
 //! first bound to a [`Vocabulary`]; the [`Bound`] selector then answers for one node at a time.
@@ -44,6 +47,8 @@ pub(crate) enum Atom {
     Everything,
     /// A role, or else a group, of that name.
     Bare(String),
+    /// Roles whose whole name matches the regular expression.
+    Matching(String),
     Group {
         partition: Glob,
         group: Glob,
@@ -108,6 +113,13 @@ impl Selector {
         }
     }
 
+    /// Bare names in it, but for those that are only ruled out: the roles it speaks of.
+    pub fn words(&self) -> Vec<&str> {
+        let mut words = Vec::new();
+        self.0.words(&mut words);
+        words
+    }
+
     /// What it means at this site.
     pub fn bind(&self, site: &dyn Vocabulary) -> Result<Bound, BindError> {
         bound::bind(&self.0, site)
@@ -147,6 +159,19 @@ impl fmt::Display for Expr {
 }
 
 impl Expr {
+    fn words<'a>(&'a self, words: &mut Vec<&'a str>) {
+        match self {
+            Self::Any(parts) | Self::All(parts) => {
+                for part in parts {
+                    part.words(words);
+                }
+            }
+            Self::First(inner) => inner.words(words),
+            Self::Atom(Atom::Bare(word)) => words.push(word),
+            Self::Not(_) | Self::Atom(_) => {}
+        }
+    }
+
     /// What is printed never has more parentheses than what was written: it would be nested too
     /// deeply to be read again.
     fn inside(&self, f: &mut fmt::Formatter<'_>, part: &Self) -> fmt::Result {
@@ -187,6 +212,7 @@ impl fmt::Display for Atom {
                 write!(f, "\"{word}\"")
             }
             Self::Bare(word) => f.write_str(word),
+            Self::Matching(regex) => write!(f, "/{regex}/"),
             Self::Group { partition, group } if partition.is_any() => write!(f, "group:{group}"),
             Self::Group { partition, group } => write!(f, "{partition}/{group}"),
             Self::Node(glob) => write!(f, "node:{glob}"),

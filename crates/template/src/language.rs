@@ -3,7 +3,7 @@
 //! work is not counted as work.
 
 use minijinja::machinery::ast::{BinOpKind, CallArg, Expr, Spanned, Stmt};
-use minijinja::machinery::{Token, Tokenizer, parse};
+use minijinja::machinery::{Token, Tokenizer, parse, parse_expr};
 use minijinja::syntax::SyntaxConfig;
 
 use super::{TemplateError, told};
@@ -23,6 +23,20 @@ pub(crate) fn check(source: &str, syntax: SyntaxConfig) -> Result<(), TemplateEr
     chains(source, syntax.clone())?;
     let template = parse(source, "template", syntax).map_err(|error| told(&error))?;
     statement(&template)
+}
+
+/// As [`check`], for a single expression without braces.
+pub(crate) fn check_expression(source: &str, syntax: SyntaxConfig) -> Result<(), TemplateError> {
+    let mut tokenizer = Tokenizer::new(source, "expression", true, syntax);
+    let mut chain = 0;
+    while tokenizer.next_token().map_err(|error| told(&error))?.is_some() {
+        chain += 1;
+        if chain > MAX_CHAIN {
+            let message = format!("there are more than {MAX_CHAIN} words and signs");
+            return Err(TemplateError(message));
+        }
+    }
+    expression(&parse_expr(source).map_err(|error| told(&error))?)
 }
 
 /// Refuses what would nest too deep, before anything recurses into it.

@@ -4,7 +4,9 @@
 //! A template is bounded in work and size, and fails on anything undefined. Values are put in as
 //! single lines: one with a line break is an error, so no label can add a line to a text.
 
+mod expression;
 mod language;
+#[cfg(feature = "roster")]
 mod node;
 
 use std::io::{self, Write};
@@ -14,6 +16,8 @@ use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
+pub use expression::{Expression, Expressions, Known};
+#[cfg(feature = "roster")]
 pub use node::{NodeValues, sample};
 
 /// Longest template. What is longer is not even read.
@@ -62,11 +66,30 @@ impl Templates {
         view: &impl Serialize,
         max: usize,
     ) -> Result<String, TemplateError> {
+        self.render_value(name, minijinja::Value::from(Serde(view)), max)
+    }
+
+    /// As [`Self::render`], of values that are shared by many renderings.
+    pub fn render_known(
+        &self,
+        name: &str,
+        known: &[(&str, &Known)],
+        max: usize,
+    ) -> Result<String, TemplateError> {
+        self.render_value(name, expression::together(known), max)
+    }
+
+    fn render_value(
+        &self,
+        name: &str,
+        view: minijinja::Value,
+        max: usize,
+    ) -> Result<String, TemplateError> {
         let environment = self.environment.as_ref();
         let environment = environment.ok_or_else(|| TemplateError::new("there is no template"))?;
         let template = environment.get_template(name).map_err(|error| told(&error))?;
         let mut page = Page { text: Vec::new(), max, is_full: false };
-        let rendered = template.render_captured_to(Serde(view), &mut page);
+        let rendered = template.render_captured_to(view, &mut page);
         if page.is_full {
             return Err(TemplateError(format!("what it makes is longer than {max} bytes")));
         }

@@ -1,5 +1,8 @@
 //! A selector whose names have been looked up, ready to be asked about nodes.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use crate::fault::nearest;
 use crate::node::{Lifecycle, NodeSpec};
 use crate::selector::glob::in_ranges;
@@ -18,6 +21,18 @@ pub trait Vocabulary {
     fn selector_groups(&self) -> Vec<(GroupKey, Selector)>;
     /// The first node of the set, by nid, then name.
     fn first(&self, set: &Bound) -> Option<NodeId>;
+    /// The nodes that a bare name stands for before it is looked for among roles and groups.
+    fn set(&self, _word: &str) -> Option<Arc<BTreeSet<NodeId>>> {
+        None
+    }
+    /// The node that was chosen to be the first of such a set.
+    fn elected(&self, _word: &str) -> Option<NodeId> {
+        None
+    }
+    /// The bare names that a regular expression matches; or why it cannot be used.
+    fn matching(&self, _regex: &str) -> Result<Vec<String>, String> {
+        Err("regular expressions are for task files only".to_owned())
+    }
 }
 
 /// One node, as a selector sees it.
@@ -41,6 +56,8 @@ enum Rule {
     Not(Box<Rule>),
     /// A `first(…)` that has been answered.
     Is(NodeId),
+    /// A set that has been looked up.
+    Among(Arc<BTreeSet<NodeId>>),
     /// The members of groups, however they come to be in them.
     Group(Box<Rule>),
     Atom(Atom),
@@ -90,6 +107,8 @@ pub enum BindError {
     BothRoleAndGroup { word: String },
     #[error("the groups {} select each other", path.join(" -> "))]
     Cycle { path: Vec<String> },
+    #[error("`/{regex}/` cannot be used: {reason}")]
+    Regex { regex: String, reason: String },
 }
 
 fn did_you_mean(word: &str, suggestion: Option<&str>) -> String {
@@ -141,6 +160,7 @@ impl Rule {
             Self::All(rules) => rules.iter().all(|rule| rule.matches(node)),
             Self::Not(rule) => !rule.matches(node),
             Self::Is(id) => *id == node.id,
+            Self::Among(ids) => ids.contains(&node.id),
             Self::Group(rule) => rule.matches(node),
             Self::Atom(atom) => atom.matches(node),
         }
@@ -160,6 +180,7 @@ impl Rule {
             }
             Self::Not(rule) => (!rule.matches(node)).then(|| one(Class::Everything)),
             Self::Is(id) => (*id == node.id).then(|| one(Class::Node)),
+            Self::Among(ids) => ids.contains(&node.id).then(|| one(Class::Group)),
             Self::Group(rule) => rule.matches(node).then(|| one(Class::Group)),
             Self::Atom(atom) => atom.matches(node).then(|| one(atom.class(node))),
         }
@@ -185,7 +206,7 @@ impl Atom {
     fn class(&self, node: &Subject<'_>) -> Class {
         let pattern = |exact: bool| if exact { Class::Node } else { Class::Pattern };
         match self {
-            Self::Everything | Self::Bare(_) => Class::Everything,
+            Self::Everything | Self::Bare(_) | Self::Matching(_) => Class::Everything,
             Self::State(_) => Class::State,
             Self::Arch(_) => Class::Arch,
             Self::Partition(_) => Class::Partition,
@@ -209,7 +230,7 @@ impl Atom {
             |role: &Option<Role>, glob: &Glob| role.as_ref().is_some_and(|role| glob.matches(role));
         match self {
             Self::Everything => true,
-            Self::Bare(_) => unreachable!("bare names are looked up when bound"),
+            Self::Bare(_) | Self::Matching(_) => unreachable!("names are looked up when bound"),
             Self::Group { partition, group } => {
                 spec.groups.iter().any(|name| group.matches(name))
                     && partition.matches(&spec.partition)
@@ -251,10 +272,16 @@ impl Binder<'_> {
             Expr::All(parts) => Rule::All(self.bind_each(parts)?),
             Expr::Not(inner) => Rule::Not(Box::new(self.bind(inner)?)),
             Expr::First(inner) => {
+                if let Expr::Atom(Atom::Bare(word)) = &**inner
+                    && let Some(id) = self.site.elected(word)
+                {
+                    return Ok(Rule::Is(id));
+                }
                 let set = Bound(self.bind(inner)?);
                 self.site.first(&set).map_or(Rule::Never, Rule::Is)
             }
             Expr::Atom(Atom::Bare(word)) => self.bare(word)?,
+            Expr::Atom(Atom::Matching(regex)) => self.matching(regex)?,
             Expr::Atom(Atom::Group { partition, group }) => self.group(partition, group)?,
             Expr::Atom(atom) => Rule::Atom(atom.clone()),
         })
@@ -264,7 +291,18 @@ impl Binder<'_> {
         parts.iter().map(|part| self.bind(part)).collect()
     }
 
+    fn matching(&mut self, regex: &str) -> Result<Rule, BindError> {
+        let words = self.site.matching(regex).map_err(|reason| {
+            let regex = regex.to_owned();
+            BindError::Regex { regex, reason }
+        })?;
+        words.iter().map(|word| self.bare(word)).collect::<Result<_, _>>().map(Rule::Any)
+    }
+
     fn bare(&mut self, word: &str) -> Result<Rule, BindError> {
+        if let Some(ids) = self.site.set(word) {
+            return Ok(Rule::Among(ids));
+        }
         match (self.site.is_role(word), self.site.is_group(word)) {
             (true, true) => Err(BindError::BothRoleAndGroup { word: word.to_owned() }),
             (true, false) => Ok(Rule::Any(vec![

@@ -123,6 +123,9 @@ impl<'a> Parser<'a> {
     fn atom(&mut self) -> Parsed<Expr> {
         self.skip_spaces();
         let start = self.at;
+        if let Some(regex) = self.regex() {
+            return Ok(Expr::Atom(Atom::Matching(regex)));
+        }
         let word = self.word()?;
         if word.text == "first" && self.rest().starts_with('(') {
             self.at += 1;
@@ -137,6 +140,14 @@ impl<'a> Parser<'a> {
         }
         let atom = atom(&word).map_err(|(offset, message)| self.error_at(start + offset, message));
         atom.map(Expr::Atom)
+    }
+
+    /// What stands between two slashes, if that is what comes next.
+    fn regex(&mut self) -> Option<String> {
+        let inside = self.rest().strip_prefix('/')?;
+        let end = inside.find('/').filter(|end| *end > 0)?;
+        self.at += end + 2;
+        Some(inside[..end].to_owned())
     }
 
     /// Everything up to a space or an operator; quotes and brackets keep those inside.

@@ -1,3 +1,6 @@
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -45,10 +48,10 @@ impl Site {
     fn select(&self, text: &str) -> Result<Vec<&str>, String> {
         let selector: Selector = text.parse().map_err(|e: ParseSelectorError| e.to_string())?;
         let bound = selector.bind(self).map_err(|e| e.to_string())?;
-        Ok(self.matching(&bound).map(|(_, name, _)| name.as_str()).collect())
+        Ok(self.among(&bound).map(|(_, name, _)| name.as_str()).collect())
     }
 
-    fn matching(&self, bound: &Bound) -> impl Iterator<Item = &(NodeId, Name, NodeSpec)> {
+    fn among(&self, bound: &Bound) -> impl Iterator<Item = &(NodeId, Name, NodeSpec)> {
         self.nodes.iter().filter(|(id, name, spec)| {
             bound.matches(&Subject { id: *id, name, spec, lifecycle: Lifecycle::Declared })
         })
@@ -71,8 +74,18 @@ impl Vocabulary for Site {
     fn selector_groups(&self) -> Vec<(GroupKey, Selector)> {
         self.computed.clone()
     }
+    fn set(&self, word: &str) -> Option<Arc<BTreeSet<NodeId>>> {
+        (word == "odd").then(|| Arc::new([0, 2].map(NodeId::from_bits).into()))
+    }
+    fn elected(&self, word: &str) -> Option<NodeId> {
+        (word == "odd").then(|| NodeId::from_bits(2))
+    }
+    fn matching(&self, regex: &str) -> Result<Vec<String>, String> {
+        let known = |word: &String| regex.contains(word.as_str());
+        Ok(self.words().into_iter().filter(known).collect())
+    }
     fn first(&self, set: &Bound) -> Option<NodeId> {
-        self.matching(set).min_by_key(|(_, name, spec)| (spec.nid, name)).map(|(id, _, _)| *id)
+        self.among(set).min_by_key(|(_, name, spec)| (spec.nid, name)).map(|(id, _, _)| *id)
     }
 }
 
@@ -111,6 +124,11 @@ fn every_atom_selects_what_it_says() {
         ("!(gpu, login) & p1/*", one.clone()),
         ("p1/fast", both.clone()),
         ("first(node:nothing)", vec![]),
+        ("odd & nid:1-9", one.clone()),
+        ("first(odd)", vec!["login1"]),
+        ("odd and not first(odd)", one.clone()),
+        ("/gpu|(login, x)/ & p1/*", two.clone()),
+        ("/nothing/", vec![]),
     ] {
         assert_eq!(site.select(text).as_deref(), Ok(wanted.as_slice()), "{text}");
     }
@@ -182,6 +200,12 @@ fn what_is_accepted_can_be_read_again() {
     assert_eq!(printed("(a&b),c"), "a & b , c");
     assert_eq!(printed("(a,b)&!!(c&d)"), "(a , b) & !!(c & d)");
     assert!(quarter("a=b").parse::<Selector>().is_err(), "it prints too long");
+}
+
+#[test]
+fn the_words_of_a_selector_are_those_it_does_not_rule_out() {
+    let words = |text: &str| text.parse::<Selector>().unwrap().words().join(" ");
+    assert_eq!(words("a and not first(b) or first(c), role:d"), "a c");
 }
 
 proptest! {

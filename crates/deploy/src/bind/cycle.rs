@@ -1,0 +1,166 @@
+//! Things that wait for each other: whether there are any, and the shortest way round.
+
+use std::collections::VecDeque;
+
+use super::{End, Graph, Is, number};
+use crate::diagnostic::{Code, Diagnostic};
+use crate::layer::Book;
+use crate::target::Targets;
+
+/// Circles that are told at once.
+const MAX_TOLD: usize = 10;
+/// Vertices of a circle that the shortest way round is looked for from.
+const MAX_STARTS: usize = 256;
+
+/// Instances can wait for each other only if their tasks do, so those are looked at first: there
+/// are fewer of them.
+pub(super) fn find(book: &Book, targets: &Targets, graph: &Graph, found: &mut Vec<Diagnostic>) {
+    if !tasks_wait_for_each_other(book, graph) {
+        return;
+    }
+    for component in components(&graph.after).into_iter().take(MAX_TOLD) {
+        let path = shortest(graph, &component);
+        found.push(told(book, targets, graph, &path));
+    }
+}
+
+fn tasks_wait_for_each_other(book: &Book, graph: &Graph) -> bool {
+    let tasks = book.tasks.len();
+    let at = |end: End| match end {
+        End::Task(at) => at as usize,
+        End::Barrier(at) => tasks + at as usize,
+    };
+    let mut after = vec![Vec::new(); tasks + book.barriers.len()];
+    for link in &graph.links {
+        after[at(link.after)].push(number(at(link.before)));
+    }
+    !components(&after).is_empty()
+}
+
+/// The strongly connected components that are circles (Tarjan), without recursion.
+pub(crate) fn components(after: &[Vec<u32>]) -> Vec<Vec<u32>> {
+    const NEW: u32 = u32::MAX;
+    let mut index = vec![NEW; after.len()];
+    let mut low = vec![0; after.len()];
+    let mut is_open = vec![false; after.len()];
+    let (mut open, mut next, mut circles) = (Vec::new(), 0, Vec::new());
+    for root in 0..number(after.len()) {
+        if index[root as usize] != NEW {
+            continue;
+        }
+        let mut path: Vec<(u32, usize)> = vec![(root, 0)];
+        while let Some((vertex, edge)) = path.last_mut() {
+            let at = *vertex as usize;
+            if *edge == 0 && index[at] == NEW {
+                (index[at], low[at], is_open[at]) = (next, next, true);
+                next += 1;
+                open.push(*vertex);
+            }
+            if let Some(before) = after[at].get(*edge) {
+                *edge += 1;
+                let to = *before as usize;
+                if index[to] == NEW {
+                    path.push((*before, 0));
+                } else if is_open[to] {
+                    low[at] = low[at].min(index[to]);
+                }
+                continue;
+            }
+            let vertex = *vertex;
+            path.pop();
+            if let Some((parent, _)) = path.last() {
+                low[*parent as usize] = low[*parent as usize].min(low[at]);
+            }
+            if low[at] == index[at] {
+                let start = open.iter().rposition(|other| *other == vertex).unwrap_or(0);
+                let mut component = open.split_off(start);
+                for one in &component {
+                    is_open[*one as usize] = false;
+                }
+                if component.len() > 1 || after[at].contains(&vertex) {
+                    component.sort_unstable();
+                    circles.push(component);
+                }
+            }
+        }
+    }
+    circles.sort();
+    circles
+}
+
+/// Along what each waits for, the first one again at the end; joins are left out.
+fn shortest(graph: &Graph, component: &[u32]) -> Vec<u32> {
+    let is_inside = |vertex: u32| component.binary_search(&vertex).is_ok();
+    let joins = graph.instances().end;
+    let mut best: Option<Vec<u32>> = None;
+    for start in component.iter().copied().filter(|at| *at < joins).take(MAX_STARTS) {
+        let mut came_from = std::collections::HashMap::from([(start, start)]);
+        let mut queue = VecDeque::from([start]);
+        'search: while let Some(at) = queue.pop_front() {
+            for before in graph.after[at as usize].iter().copied().filter(|at| is_inside(*at)) {
+                if before == start {
+                    let mut path = vec![start];
+                    let mut back = at;
+                    while back != start {
+                        path.push(back);
+                        back = came_from[&back];
+                    }
+                    path.push(start);
+                    path.reverse();
+                    path.retain(|vertex| *vertex < joins);
+                    if best.as_ref().is_none_or(|best| path.len() < best.len()) {
+                        best = Some(path);
+                    }
+                    break 'search;
+                }
+                came_from.entry(before).or_insert_with(|| {
+                    queue.push_back(before);
+                    at
+                });
+            }
+        }
+    }
+    best.unwrap_or_default()
+}
+
+fn told(book: &Book, targets: &Targets, graph: &Graph, path: &[u32]) -> Diagnostic {
+    let name = |vertex: u32| name(book, targets, graph, vertex);
+    let round: Vec<String> = path.iter().map(|vertex| name(*vertex)).collect();
+    let message = format!("they wait for each other: {}", round.join(" → "));
+    let mut diagnostic = Diagnostic::without_place(Code::Cycle, message);
+    for pair in path.windows(2) {
+        let Some(reason) = graph.reasons(pair[1], pair[0]).next() else { continue };
+        diagnostic.place.get_or_insert(reason.place);
+        let text = format!("{} → {} ({} {})", name(pair[0]), name(pair[1]), reason.word, reason.to);
+        diagnostic = diagnostic.note(reason.place, text);
+    }
+    diagnostic.remedy("take one of these declarations away")
+}
+
+/// `db-join@node3`, or the barrier.
+pub(crate) fn name(book: &Book, targets: &Targets, graph: &Graph, vertex: u32) -> String {
+    match graph.is(vertex) {
+        Is::Barrier(at) => book.barriers[at as usize].id.value.clone(),
+        Is::Instance(instance) => format!(
+            "{}@{}",
+            book.tasks[instance.task as usize].id.value, targets.nodes[instance.node as usize].name
+        ),
+        Is::Join(at) => {
+            let tasks = graph.joins[at as usize].tasks.iter();
+            let tasks: Vec<&str> =
+                tasks.map(|task| book.tasks[*task as usize].id.value.as_str()).take(4).collect();
+            format!("{} of {}", wish(graph.joins[at as usize].want), tasks.join(", "))
+        }
+    }
+}
+
+fn wish(want: crate::spec::Want) -> String {
+    use crate::spec::Want;
+    match want {
+        Want::All => "all".to_owned(),
+        Want::Any => "any".to_owned(),
+        Want::Most => "most".to_owned(),
+        Want::Count(count) => count.to_string(),
+        Want::Percent(percent) => format!("{percent}%"),
+    }
+}

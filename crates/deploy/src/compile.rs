@@ -1,0 +1,187 @@
+//! From a book of tasks and a set of nodes to a plan of the engine: expanded, bound, limited,
+//! decided and selected, or everything that is wrong with it.
+
+mod report;
+mod rollout;
+mod steps;
+mod warn;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hoist_engine::action::Catalog;
+use hoist_engine::plan::{Draft, Kind, MAX_VERTICES, StepId, Vertex};
+use serde_json::Value;
+
+use crate::bind::{self, Counts, Declaration, Graph, Instance, Is};
+use crate::condition::{Facts, Untranslated};
+use crate::diagnostic::{self, Code, Diagnostic};
+use crate::layer::{Book, lay_over};
+use crate::select::{Chooser, Past, Selection};
+use crate::target::{Site, Targets};
+
+pub use report::MAX_LISTED_EDGES;
+pub use steps::templates;
+
+/// Instances that may run on one node at once, unless a file says otherwise.
+const PER_NODE: u32 = 4;
+/// Nodes with the same failure that pause a run, unless a file says otherwise.
+const BREAKER: u32 = 3;
+
+/// What a plan is made with, besides tasks and nodes.
+#[derive(Debug, Clone, Default)]
+pub struct Options<'a> {
+    /// Over those of the files.
+    pub settings: Value,
+    /// Texts of the templates that tasks name.
+    pub templates: BTreeMap<String, String>,
+    /// The actions that there are; without them, what tasks do is not looked at.
+    pub actions: Option<&'a Catalog>,
+    pub untranslated: Untranslated,
+    /// References of imported files that bind to nothing are errors too.
+    pub is_strict: bool,
+    pub selection: Selection,
+    pub past: Past,
+    /// How long a task takes on a node, in milliseconds, by its name.
+    pub expected_ms: BTreeMap<String, u64>,
+}
+
+/// A draft, and what it came from.
+#[derive(Debug)]
+pub struct Compiled {
+    pub draft: Draft,
+    /// Tasks by the numbers in instances.
+    pub tasks: Vec<String>,
+    pub barriers: Vec<String>,
+    /// Nodes by the numbers in instances.
+    pub nodes: Vec<String>,
+    /// What is worth knowing, though there is a plan.
+    pub diagnostics: Vec<Diagnostic>,
+    /// Who is the first of each role; to be stored, so that it stays so.
+    pub elections: BTreeMap<String, String>,
+    /// Of each instance, in the order of [`Self::instances`].
+    pub fingerprints: Vec<String>,
+    /// Instances that selected ones wait for, that are not selected and were not done before.
+    pub prerequisites: Vec<StepId>,
+    graph: Graph,
+}
+
+/// Everything from files to a plan; or what is wrong, errors first.
+pub fn compile(
+    book: &Book,
+    site: &Site,
+    options: &Options<'_>,
+) -> Result<Compiled, Vec<Diagnostic>> {
+    let mut found = Vec::new();
+    let targets = Targets::new(book, site, &mut found);
+    let graph = bind::bind(book, &targets, options.is_strict, &mut found);
+    if graph.after.len() > MAX_VERTICES {
+        let message = format!(
+            "{} instances, barriers and joins are more than the {MAX_VERTICES} that fit in a plan",
+            graph.after.len()
+        );
+        found.push(Diagnostic::without_place(Code::TooLarge, message));
+    }
+    if found.iter().any(Diagnostic::is_error) {
+        // What comes now is told as well, unless it takes a graph that is one.
+        warn::look(book, &targets, &graph, options, &mut found);
+        diagnostic::sort(&mut found);
+        return Err(found);
+    }
+    let mut settings = book.settings.clone();
+    if !options.settings.is_null() {
+        lay_over(&mut settings, options.settings.clone());
+    }
+    let facts = Facts::new(settings, &targets, &options.templates, &mut found);
+    let mut maker = steps::Maker::new(book, &targets, &graph, &facts, options);
+    maker.make(&mut found);
+    let steps::Maker { mut draft, fingerprints, .. } = maker;
+    warn::look(book, &targets, &graph, options, &mut found);
+    let past = &options.past;
+    let chooser = Chooser { book, targets: &targets, graph: &graph, past };
+    let chosen = chooser.choose(&options.selection, &mut found);
+    let mut prerequisites = Vec::new();
+    if let Some(chosen) = chosen {
+        for at in graph.instances().filter(|at| !chosen.is_chosen[*at as usize]) {
+            if let Kind::Step(step) = &mut draft.vertices[at as usize].kind {
+                step.skip = Some("selection".to_owned());
+            }
+        }
+        prerequisites = chosen.prerequisites.into_iter().map(StepId).collect();
+        found.extend(missing(&draft, &prerequisites));
+    }
+    diagnostic::sort(&mut found);
+    if found.iter().any(Diagnostic::is_error) {
+        return Err(found);
+    }
+    draft.subjects.shrink_to_fit();
+    let name = |node: &crate::target::Node| node.name.to_string();
+    Ok(Compiled {
+        draft,
+        tasks: book.tasks.iter().map(|task| task.id.value.clone()).collect(),
+        barriers: book.barriers.iter().map(|barrier| barrier.id.value.clone()).collect(),
+        nodes: targets.nodes.iter().map(name).collect(),
+        diagnostics: found,
+        elections: targets.elections,
+        fingerprints,
+        prerequisites,
+        graph,
+    })
+}
+
+/// What selected instances wait for in vain.
+fn missing(draft: &Draft, prerequisites: &[StepId]) -> Option<Diagnostic> {
+    const MAX_NAMED: usize = 5;
+    let names = prerequisites.iter().take(MAX_NAMED);
+    let names: Vec<&str> = names.map(|id| draft.vertices[id.0 as usize].name.as_str()).collect();
+    if names.is_empty() {
+        return None;
+    }
+    let more = match prerequisites.len() - names.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let message = format!("not selected, and not known to be done: {}{more}", names.join(", "));
+    let remedy = "write `+TASK` to do what it needs as well, or say `--without-prerequisites`";
+    Some(Diagnostic::without_place(Code::Prerequisites, message).remedy(remedy))
+}
+
+impl Compiled {
+    /// Every instance with its place in the draft.
+    pub fn instances(&self) -> impl Iterator<Item = (StepId, Instance)> {
+        self.graph.instances().filter_map(|at| match self.graph.is(at) {
+            Is::Instance(instance) => Some((StepId(at), instance)),
+            Is::Barrier(_) | Is::Join(_) => None,
+        })
+    }
+
+    /// The place of a task on a node.
+    pub fn find(&self, task: &str, node: &str) -> Option<StepId> {
+        let task = self.tasks.iter().position(|other| other == task).map(bind::number)?;
+        let node = self.nodes.iter().position(|other| other == node).map(bind::number)?;
+        self.graph.vertex(Instance { task, node }).map(StepId)
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.graph.counts()
+    }
+
+    /// What an instance or a barrier waits for, joins taken apart, each once.
+    pub fn before(&self, vertex: StepId) -> Vec<StepId> {
+        let mut all = BTreeSet::new();
+        if self.graph.end(vertex.0).is_some() {
+            self.graph.for_each_before(vertex.0, |before| {
+                all.insert(StepId(before));
+            });
+        }
+        all.into_iter().collect()
+    }
+
+    /// Who said that one comes before the other.
+    pub fn reasons(&self, before: StepId, after: StepId) -> Vec<&Declaration> {
+        self.graph.reasons(before.0, after.0).collect()
+    }
+
+    pub fn vertex(&self, id: StepId) -> &Vertex {
+        &self.draft.vertices[id.0 as usize]
+    }
+}

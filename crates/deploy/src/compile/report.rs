@@ -1,0 +1,124 @@
+//! A compiled plan as a document for other programs: every instance, every edge, every skip.
+
+use hoist_engine::plan::{Kind, Rule, StepId};
+use serde_json::{Value, json};
+
+use super::Compiled;
+use crate::bind::Is;
+use crate::spec::Sources;
+
+/// Edges that are listed one by one; beyond it joins stand for what they stand for.
+pub const MAX_LISTED_EDGES: usize = 100_000;
+
+impl Compiled {
+    /// Everything that was bound. Where there are more than `max_edges` pairs, edges are those of
+    /// the plan, with its joins.
+    pub fn to_json(&self, sources: &Sources, max_edges: usize) -> Value {
+        let counts = self.counts();
+        let are_expanded = counts.edges <= max_edges;
+        let edges = if are_expanded { self.pairs(sources) } else { self.edges() };
+        let diagnostics = self.diagnostics.iter().map(|one| one.to_json(sources));
+        let mut value = json!({
+            "counts": counts,
+            "nodes": self.nodes,
+            "elections": self.elections,
+            "instances": self.listed_instances(),
+            "barriers": self.listed_barriers(),
+            "edges_are": if are_expanded { "pairs" } else { "joined" },
+            "edges": edges,
+            "limits": self.draft.pools,
+            "cohorts": self.draft.cohorts,
+            "windows": self.draft.windows,
+            "diagnostics": diagnostics.collect::<Vec<_>>(),
+        });
+        if !are_expanded {
+            value["joins"] = self.listed_joins();
+        }
+        if !self.prerequisites.is_empty() {
+            let names = self.prerequisites.iter().map(|id| self.vertex(*id).name.as_str());
+            value["prerequisites"] = names.collect();
+        }
+        value
+    }
+
+    fn listed_instances(&self) -> Value {
+        let listed = self.instances().zip(&self.fingerprints).map(|((id, instance), print)| {
+            let vertex = self.vertex(id);
+            let mut value = json!({
+                "id": id.0,
+                "name": vertex.name,
+                "task": self.tasks[instance.task as usize],
+                "node": self.nodes[instance.node as usize],
+                "fingerprint": print,
+            });
+            if let Kind::Step(step) = &vertex.kind {
+                value["action"] = step.call.action.as_str().into();
+                value["checks"] = json!({"before": step.before.len(), "after": step.after.len()});
+                value["has_undo"] = step.undo.is_some().into();
+                value["repeat"] = json!(step.repeat);
+                if let Some(reason) = &step.skip {
+                    value["skip"] = reason.as_str().into();
+                }
+            }
+            value
+        });
+        listed.collect()
+    }
+
+    fn listed_barriers(&self) -> Value {
+        let listed =
+            (0_u32..).zip(&self.barriers).map(|(id, name)| json!({"id": id, "name": name}));
+        listed.collect()
+    }
+
+    fn listed_joins(&self) -> Value {
+        let start = self.graph.instances().end;
+        let joins = (start..).zip(&self.draft.vertices[start as usize..]);
+        let listed = joins.filter_map(|(id, vertex)| match vertex.kind {
+            Kind::Join(rule) => Some(json!({"id": id, "name": vertex.name, "rule": shown(rule)})),
+            Kind::Step(_) => None,
+        });
+        listed.collect()
+    }
+
+    /// Pairs of instances and barriers, with who said so.
+    fn pairs(&self, sources: &Sources) -> Value {
+        let mut pairs = Vec::new();
+        for after in (0..self.graph.instances().end).map(StepId) {
+            for before in self.before(after) {
+                let by: Vec<Value> = self
+                    .graph
+                    .reasons(before.0, after.0)
+                    .map(|one| json!({"key": one.word, "to": one.to, "place": sources.show(one.place)}))
+                    .collect();
+                pairs.push(json!({
+                    "before": self.vertex(before).name,
+                    "after": self.vertex(after).name,
+                    "kind": self.kind(before, after),
+                    "by": by,
+                }));
+            }
+        }
+        pairs.into()
+    }
+
+    fn kind(&self, before: StepId, after: StepId) -> &'static str {
+        match (self.graph.is(before.0), self.graph.is(after.0)) {
+            (Is::Instance(a), Is::Instance(b)) if a.node == b.node => "same",
+            (Is::Instance(_), Is::Instance(_)) => "cross",
+            _ => "barrier",
+        }
+    }
+
+    /// Edges as the plan has them, by number.
+    fn edges(&self) -> Value {
+        let vertices = (0_u32..).zip(&self.draft.vertices);
+        let edges = vertices
+            .flat_map(|(at, vertex)| vertex.after.iter().map(move |before| json!([before.0, at])));
+        edges.collect()
+    }
+}
+
+fn shown(rule: Rule) -> Value {
+    serde_json::to_value(rule).expect("a plain value")
+}

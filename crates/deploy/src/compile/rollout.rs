@@ -1,0 +1,298 @@
+//! Roles that are worked on a few nodes at a time: canaries first, so many at once, so many of one
+//! rack. A node has its place from its first step of the role to its last, so nodes that wait for
+//! each other in between would never finish; that is found here, before anything runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hoist_engine::plan::{Cohort, Holder, Kind, Pool, StepId};
+
+use super::steps::Maker;
+use crate::bind::{components, number};
+use crate::diagnostic::{Code, Diagnostic};
+use crate::spec::{At, Place, Role};
+
+/// The steps of a role by node.
+type Steps = BTreeMap<u32, Vec<u32>>;
+
+impl Maker<'_> {
+    pub(super) fn rollouts(&mut self, found: &mut Vec<Diagnostic>) {
+        let book = self.book;
+        for (at, role) in book.roles.iter().enumerate() {
+            let limits = [&role.at_once, &role.canary, &role.max_unavailable];
+            if limits.iter().all(|limit| limit.is_none()) && role.per.is_none() {
+                continue;
+            }
+            let steps = self.vertices_of(at);
+            self.canary(role, &steps, found);
+            for (amount, what, held_by) in [
+                (&role.at_once, "", Holder::Subject),
+                (&role.max_unavailable, " unavailable", Holder::Healthy),
+            ] {
+                let Some(amount) = amount else { continue };
+                let members = self.role_set(role).nodes.len();
+                let Some(places) = self.at_once(amount, members, found) else { continue };
+                let name = format!("role {}{what}", role.name.value);
+                self.limit(role, &steps, Pool { name, places, held_by }, amount.place, found);
+            }
+            self.per_label(role, &steps, found);
+        }
+    }
+
+    fn per_label(&mut self, role: &Role, steps: &Steps, found: &mut Vec<Diagnostic>) {
+        let Some(At { value: per, place }) = &role.per else { return };
+        for (label, places) in per {
+            if *places == 0 {
+                let message = format!("at most 0 at once with the same `{label}` means never");
+                let diagnostic = Diagnostic::new(Code::Contradiction, *place, message);
+                found.push(diagnostic.remedy("write at least 1"));
+                continue;
+            }
+            let mut parts: BTreeMap<String, Steps> = BTreeMap::new();
+            for (node, vertices) in steps {
+                let labels = &self.targets.nodes[*node as usize].spec.labels;
+                let value = labels.iter().find(|(key, _)| key.as_str() == label);
+                if let Some((_, value)) = value {
+                    parts.entry(value.to_owned()).or_default().insert(*node, vertices.clone());
+                }
+            }
+            for (value, part) in parts {
+                let name = format!("role {} {label}={value}", role.name.value);
+                let pool = Pool { name, places: *places, held_by: Holder::Subject };
+                self.limit(role, &part, pool, *place, found);
+            }
+        }
+    }
+
+    /// The other nodes begin when all of the canaries' steps of the role have come to a good end.
+    fn canary(&mut self, role: &Role, steps: &Steps, found: &mut Vec<Diagnostic>) {
+        let Some(amount) = &role.canary else { return };
+        let set = self.role_set(role);
+        let members = set.nodes.len();
+        let Some(count) = self.at_once(amount, members, found) else { return };
+        if members <= 1 {
+            return;
+        }
+        let name = &role.name.value;
+        if count as usize >= members {
+            let message = format!("role `{name}` has {count} canaries of {members} nodes");
+            let diagnostic = Diagnostic::new(Code::Contradiction, amount.place, message);
+            found.push(diagnostic.remedy("canaries go before others; ask for fewer"));
+            return;
+        }
+        // The first member is what the others mostly wait for.
+        let others = set.nodes.iter().copied().filter(|node| Some(*node) != set.first);
+        let canaries: BTreeSet<u32> =
+            set.first.into_iter().chain(others).take(count as usize).collect();
+        self.draft.cohorts.push(Cohort { name: format!("{name} canaries"), tolerate: 0 });
+        let cohort = number(self.draft.cohorts.len() - 1);
+        let mut ends = Vec::new();
+        for (_, vertices) in steps.iter().filter(|(node, _)| canaries.contains(node)) {
+            for vertex in vertices {
+                ends.push(StepId(*vertex));
+                if let Kind::Step(step) = &mut self.draft.vertices[*vertex as usize].kind {
+                    step.cohort = Some(cohort);
+                }
+            }
+        }
+        let mut gate = self.add_join(format!("canaries of {name}"), ends);
+        if let Some(pause) = role.pause_after_canary {
+            gate = self.add_pause(format!("pause after canaries of {name}"), pause.value, gate);
+        }
+        let later = steps.iter().filter(|(node, _)| !canaries.contains(node));
+        let begins: Vec<u32> = later.flat_map(|(_, vertices)| self.begins(vertices)).collect();
+        for vertex in begins {
+            self.draft.vertices[vertex as usize].after.push(gate);
+        }
+        self.refuse_cycle(role, amount.place, "its canaries wait for its other nodes", found);
+    }
+
+    /// Steps of a role on one node that wait for no other of them.
+    fn begins(&self, vertices: &[u32]) -> Vec<u32> {
+        let inside: BTreeSet<u32> = vertices.iter().copied().collect();
+        let waits = |vertex: &u32| {
+            let after = &self.draft.vertices[*vertex as usize].after;
+            after.iter().any(|before| inside.contains(&before.0))
+        };
+        vertices.iter().copied().filter(|vertex| !waits(vertex)).collect()
+    }
+
+    fn refuse_cycle(&self, role: &Role, place: Place, why: &str, found: &mut Vec<Diagnostic>) {
+        if components(&self.after()).is_empty() {
+            return;
+        }
+        let message = format!("role `{}` would never finish: {why}", role.name.value);
+        let diagnostic = Diagnostic::new(Code::Contradiction, place, message);
+        found.push(diagnostic.remedy("take the limit away, or let them not wait for each other"));
+    }
+
+    fn after(&self) -> Vec<Vec<u32>> {
+        let vertices = self.draft.vertices.iter();
+        vertices.map(|vertex| vertex.after.iter().map(|before| before.0).collect()).collect()
+    }
+
+    /// At most so many of these nodes at once.
+    fn limit(
+        &mut self,
+        role: &Role,
+        steps: &Steps,
+        pool: Pool,
+        place: Place,
+        found: &mut Vec<Diagnostic>,
+    ) {
+        if pool.places as usize >= steps.len() {
+            return;
+        }
+        let places = pool.places;
+        let after = self.after();
+        if !components(&after).is_empty() {
+            return;
+        }
+        let owners = owners(steps, after.len());
+        if let Some((one, other)) = wait_for_each_other(&after, &owners) {
+            let [one, other] = [one, other].map(|node| &self.draft.subjects[node as usize]);
+            let message = format!(
+                "role `{}` would never finish: {places} of its {} nodes are worked on at once, but \
+                 {one} and {other} wait for each other before they are done",
+                role.name.value,
+                steps.len(),
+            );
+            let remedy = "raise the limit to all nodes, or use `at_once` of the single task";
+            found.push(Diagnostic::new(Code::Contradiction, place, message).remedy(remedy));
+            return;
+        }
+        self.admit_in_order(steps, &after, &owners);
+        let at = self.pool(pool);
+        for vertex in steps.values().flatten() {
+            if let Kind::Step(step) = &mut self.draft.vertices[*vertex as usize].kind {
+                step.pools.push(at);
+            }
+        }
+    }
+
+    /// A node that waits for another of them begins after it has what it waits for: it would hold
+    /// a place that the other needs.
+    fn admit_in_order(&mut self, steps: &Steps, after: &[Vec<u32>], owners: &[Option<u32>]) {
+        let known = behind(after, owners);
+        let mut former = Vec::new();
+        for (node, vertices) in steps {
+            let mut waits = BTreeSet::new();
+            for before in vertices.iter().flat_map(|vertex| &after[*vertex as usize]) {
+                let at = *before as usize;
+                let is_own = owners[at] == Some(*node);
+                let is_other = owners[at].is_some_and(|owner| owner != *node);
+                if !is_own && (is_other || known[at].is_other_than(*node)) && !known[at].has(*node)
+                {
+                    waits.insert(StepId(*before));
+                }
+            }
+            for begin in self.begins(vertices) {
+                let after = &mut self.draft.vertices[begin as usize].after;
+                former.push((begin, after.clone()));
+                after.extend(waits.iter().copied());
+                after.sort_unstable();
+                after.dedup();
+            }
+        }
+        // Not all that is before a vertex is remembered, so it may have been too much.
+        if !components(&self.after()).is_empty() {
+            for (begin, after) in former {
+                self.draft.vertices[begin as usize].after = after;
+            }
+        }
+    }
+}
+
+fn owners(steps: &Steps, vertices: usize) -> Vec<Option<u32>> {
+    let mut owners = vec![None; vertices];
+    for (node, mine) in steps {
+        for vertex in mine {
+            owners[*vertex as usize] = Some(*node);
+        }
+    }
+    owners
+}
+
+/// Two nodes of which each has a step that comes after one of the other.
+fn wait_for_each_other(after: &[Vec<u32>], owners: &[Option<u32>]) -> Option<(u32, u32)> {
+    // All steps of a node as one vertex: a circle through two nodes is what is looked for.
+    let mut firsts: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut as_one: Vec<u32> = (0..number(after.len())).collect();
+    for (vertex, owner) in (0..).zip(owners) {
+        if let Some(owner) = owner {
+            as_one[vertex as usize] = *firsts.entry(*owner).or_insert(vertex);
+        }
+    }
+    let mut folded = vec![Vec::new(); after.len()];
+    for (vertex, after) in after.iter().enumerate() {
+        let at = as_one[vertex];
+        folded[at as usize].extend(
+            after.iter().map(|before| as_one[*before as usize]).filter(|before| *before != at),
+        );
+    }
+    components(&folded).into_iter().find_map(|circle| {
+        let mut nodes = circle.iter().filter_map(|vertex| owners[*vertex as usize]);
+        Some((nodes.next()?, nodes.next()?))
+    })
+}
+
+/// Whose steps are before a vertex: nobody's, or those of at most two that are remembered.
+#[derive(Debug, Clone, Copy, Default)]
+struct Behind([Option<u32>; 2], bool);
+
+impl Behind {
+    fn add(&mut self, node: u32) {
+        if self.0.contains(&Some(node)) {
+            return;
+        }
+        match self.0.iter_mut().find(|slot| slot.is_none()) {
+            Some(slot) => *slot = Some(node),
+            None => self.1 = true,
+        }
+    }
+
+    fn is_other_than(self, node: u32) -> bool {
+        self.1 || self.0.iter().flatten().any(|other| *other != node)
+    }
+
+    fn has(self, node: u32) -> bool {
+        self.0.contains(&Some(node))
+    }
+}
+
+fn behind(after: &[Vec<u32>], owners: &[Option<u32>]) -> Vec<Behind> {
+    let mut known = vec![Behind::default(); after.len()];
+    for vertex in order(after) {
+        let mut mine = Behind::default();
+        for before in &after[vertex as usize] {
+            let Behind(nodes, is_more) = known[*before as usize];
+            nodes.into_iter().flatten().chain(owners[*before as usize]).for_each(|n| mine.add(n));
+            mine.1 |= is_more;
+        }
+        known[vertex as usize] = mine;
+    }
+    known
+}
+
+/// Each after what it waits for.
+fn order(after: &[Vec<u32>]) -> Vec<u32> {
+    let mut open: Vec<usize> = after.iter().map(Vec::len).collect();
+    let mut next = vec![Vec::new(); after.len()];
+    for (vertex, after) in (0..).zip(after) {
+        for before in after {
+            next[*before as usize].push(vertex);
+        }
+    }
+    let mut order: Vec<u32> =
+        (0..number(after.len())).filter(|vertex| open[*vertex as usize] == 0).collect();
+    let mut at = 0;
+    while let Some(vertex) = order.get(at).copied() {
+        at += 1;
+        for later in &next[vertex as usize] {
+            open[*later as usize] -= 1;
+            if open[*later as usize] == 0 {
+                order.push(*later);
+            }
+        }
+    }
+    order
+}

@@ -1,0 +1,573 @@
+//! The steps of a plan: what is done in each instance, within which limits, and whether at all.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use hoist_engine::action::{Ability, Description};
+use hoist_engine::plan::{
+    Call, Cohort, Draft, Holder, Kind, Pool, Repeat, Rule, Step, StepId, Vertex, Window,
+};
+use hoist_model::nearest;
+use serde_json::{Value, json};
+
+use super::{BREAKER, Options, PER_NODE};
+use crate::bind::{self, Graph, Instance, barrier_rule, number, rule};
+use crate::condition::{Decision, Facts};
+use crate::diagnostic::{Code, Diagnostic};
+use crate::layer::Book;
+use crate::select::Outcome;
+use crate::spec::{Amount, At, Check, Place, Role, Run, Task, Use, Week};
+use crate::target::{RoleSet, Targets};
+
+/// Actions that may be done again without harm.
+const SAFE: [&str; 7] = ["file", "copy", "sync", "puppet", "http", "wait", "none"];
+
+pub(super) struct Maker<'a> {
+    pub(super) book: &'a Book,
+    pub(super) targets: &'a Targets,
+    pub(super) graph: &'a Graph,
+    pub(super) facts: &'a Facts<'a>,
+    pub(super) options: &'a Options<'a>,
+    pub(super) draft: Draft,
+    pub(super) fingerprints: Vec<String>,
+    /// Of each node, the roles it has, by their place in the book.
+    roles_of: Vec<Vec<usize>>,
+    /// Of each role, how many may fail.
+    tolerances: Vec<u32>,
+    locks: HashMap<(u32, String), u32>,
+    windows: HashMap<String, u32>,
+    descriptions: HashMap<String, Option<Description>>,
+}
+
+impl<'a> Maker<'a> {
+    pub(super) fn new(
+        book: &'a Book,
+        targets: &'a Targets,
+        graph: &'a Graph,
+        facts: &'a Facts<'a>,
+        options: &'a Options<'a>,
+    ) -> Self {
+        Self {
+            book,
+            targets,
+            graph,
+            facts,
+            options,
+            draft: Draft::default(),
+            fingerprints: Vec::new(),
+            roles_of: vec![Vec::new(); targets.nodes.len()],
+            tolerances: Vec::new(),
+            locks: HashMap::new(),
+            windows: HashMap::new(),
+            descriptions: HashMap::new(),
+        }
+    }
+
+    pub(super) fn make(&mut self, found: &mut Vec<Diagnostic>) {
+        self.draft.subjects = self.targets.nodes.iter().map(|node| node.name.to_string()).collect();
+        let limits = &self.book.limits;
+        let breaker = limits.breaker.map_or(BREAKER, |breaker| breaker.value);
+        self.draft.breaker = Some(breaker).filter(|breaker| *breaker > 0);
+        self.draft.on_crash = limits.on_crash.map(|on_crash| on_crash.value).unwrap_or_default();
+        self.draft.vertices.reserve(self.graph.after.len());
+        self.cohorts(found);
+        self.barriers();
+        let common = self.common_pools(found);
+        for (task, at) in self.book.tasks.iter().zip(0..) {
+            self.task(task, at, &common, found);
+        }
+        self.joins();
+        self.rollouts(found);
+    }
+
+    pub(super) fn role_set(&self, role: &Role) -> &'a RoleSet {
+        &self.targets.roles[&role.name.value]
+    }
+
+    fn cohorts(&mut self, found: &mut Vec<Diagnostic>) {
+        for (at, role) in self.book.roles.iter().enumerate() {
+            let set = self.role_set(role);
+            for node in set.nodes.iter() {
+                self.roles_of[*node as usize].push(at);
+            }
+            let members = set.nodes.len();
+            let tolerate = role.tolerate.as_ref().map_or(0, |tolerate| {
+                self.facts.amount(tolerate, members).unwrap_or_else(|error| {
+                    found.push(error);
+                    0
+                })
+            });
+            if let Some(written) = &role.tolerate
+                && members > 0
+                && tolerate as usize > members
+            {
+                let name = &role.name.value;
+                let message =
+                    format!("role `{name}` tolerates {tolerate} failed nodes, but has {members}");
+                let diagnostic = Diagnostic::new(Code::Contradiction, written.place, message);
+                found.push(diagnostic.remedy("tolerate fewer, or a part such as `50%`"));
+            }
+            self.tolerances.push(tolerate);
+            self.draft.cohorts.push(Cohort { name: role.name.value.clone(), tolerate });
+        }
+    }
+
+    fn barriers(&mut self) {
+        for (barrier, at) in self.book.barriers.iter().zip(0_u32..) {
+            let after = &self.graph.after[at as usize];
+            let passes_with = barrier.passes_with.map(|passes| passes.value).unwrap_or_default();
+            self.draft.vertices.push(Vertex {
+                name: barrier.id.value.clone(),
+                after: after.iter().copied().map(StepId).collect(),
+                kind: Kind::Join(barrier_rule(passes_with, after.len())),
+            });
+        }
+    }
+
+    fn joins(&mut self) {
+        let start = self.graph.instances().end;
+        for (join, at) in self.graph.joins.iter().zip(start..) {
+            let after = self.graph.after[at as usize].iter().copied().map(StepId).collect();
+            let name = bind::name(self.book, self.targets, self.graph, at);
+            self.draft.vertices.push(Vertex { name, after, kind: Kind::Join(rule(join.want)) });
+        }
+    }
+
+    pub(super) fn pool(&mut self, pool: Pool) -> u32 {
+        self.draft.pools.push(pool);
+        number(self.draft.pools.len() - 1)
+    }
+
+    /// The pools of all instances: that of the run, and those of the nodes, which come last.
+    fn common_pools(&mut self, found: &mut Vec<Diagnostic>) -> Common {
+        let limits = &self.book.limits;
+        for at_once in [limits.at_once, limits.per_node].into_iter().flatten() {
+            if at_once.value == 0 {
+                found.push(never(at_once.place));
+            }
+        }
+        let run = limits.at_once.map(|at_once| {
+            let name = "run".to_owned();
+            self.pool(Pool { name, places: at_once.value, held_by: Holder::Step })
+        });
+        let places = limits.per_node.map_or(PER_NODE, |limit| limit.value);
+        let first_node = number(self.draft.pools.len());
+        let nodes = self.targets.nodes.iter();
+        let pools: Vec<Pool> =
+            nodes.map(|node| pool(format!("node {}", node.name), places)).collect();
+        self.draft.pools.extend(pools);
+        Common { run, first_node }
+    }
+
+    fn task(&mut self, task: &'a Task, at: u32, common: &Common, found: &mut Vec<Diagnostic>) {
+        let instances = self.graph.of_task(at);
+        let nodes = &self.graph.nodes_of[at as usize];
+        let any_node = nodes.first().copied();
+        let made = self.step(task, at, any_node, found);
+        let pool = self.task_pool(task, instances.len(), found);
+        let untranslated = self.options.untranslated;
+        let decision = match Decision::of(self.facts, task, untranslated, any_node) {
+            Ok(decision) => decision,
+            Err(error) => {
+                found.push(error);
+                Decision::Same(false)
+            }
+        };
+        let is_lenient = self.book.is_lenient(task.id.place);
+        let inputs = self.facts.inputs(task, is_lenient, found);
+        let mentioned = self.mentioned(task);
+        let window = self.window(task, &mentioned);
+        let templates = templates(task);
+        for (node, vertex) in nodes.iter().copied().zip(instances) {
+            let mut step = made.clone();
+            step.subject = Some(node);
+            step.cohort = self.cohort(&mentioned, node);
+            step.window = window;
+            step.pools.extend(common.run);
+            step.pools.push(common.first_node + node);
+            step.pools.extend(pool);
+            for lock in task.locks.iter().flat_map(|locks| &locks.value) {
+                step.pools.push(self.lock(node, lock));
+            }
+            step.pools.sort_unstable();
+            step.pools.dedup();
+            if !templates.is_empty() {
+                self.render(&mut step, task, node, found);
+            }
+            let holds = match &decision {
+                Decision::Same(holds) => Ok(*holds),
+                Decision::PerNode(source, compiled) => self.facts.holds(source, compiled, node),
+            };
+            match holds {
+                Ok(true) => {}
+                Ok(false) => step.skip = Some("condition".to_owned()),
+                Err(error) => {
+                    // Once is enough: the others have the same condition.
+                    found.push(error);
+                    return self.fill(task, at, vertex);
+                }
+            }
+            let fingerprint = self.facts.fingerprint(task, &step, &inputs, node, found);
+            if step.skip.is_none() && self.is_unchanged(task, node, &fingerprint) {
+                step.skip = Some("unchanged inputs".to_owned());
+            }
+            self.fingerprints.push(fingerprint);
+            let after = self.graph.after[vertex as usize].iter().copied().map(StepId).collect();
+            let name = format!("{}@{}", task.id.value, self.draft.subjects[node as usize]);
+            self.draft.vertices.push(Vertex { name, after, kind: Kind::Step(Box::new(step)) });
+        }
+    }
+
+    /// The places of a task whose condition cannot be told: there is no plan, but the rest is looked
+    /// at.
+    fn fill(&mut self, task: &Task, at: u32, from: u32) {
+        for _ in from..self.graph.of_task(at).end {
+            let kind = Kind::Step(Box::default());
+            let name = task.id.value.clone();
+            self.draft.vertices.push(Vertex { name, after: Vec::new(), kind });
+        }
+    }
+
+    fn is_unchanged(&self, task: &Task, node: u32, fingerprint: &str) -> bool {
+        if task.inputs.is_none() || self.options.selection.repeat || self.options.past.is_empty() {
+            return false;
+        }
+        let name = format!("{}@{}", task.id.value, self.draft.subjects[node as usize]);
+        self.options.past.get(&name).is_some_and(|was| {
+            was.state == Outcome::Good && was.fingerprint.as_deref() == Some(fingerprint)
+        })
+    }
+
+    /// The roles that a task is for, by their place in the book.
+    pub(super) fn mentioned(&self, task: &Task) -> Vec<usize> {
+        let words = task.on.as_ref().map(|on| on.value.words()).unwrap_or_default();
+        let is_meant = |role: &Role| {
+            words.iter().any(|word| {
+                *word == role.name.value
+                    || role.first.as_ref().is_some_and(|first| first.value == *word)
+            })
+        };
+        let roles = self.book.roles.iter().enumerate();
+        roles.filter(|(_, role)| is_meant(role)).map(|(at, _)| at).collect()
+    }
+
+    /// Of the roles that the task is for, or else of all that the node has, the one that can do
+    /// without the fewest.
+    fn cohort(&self, mentioned: &[usize], node: u32) -> Option<u32> {
+        let all = &self.roles_of[node as usize];
+        let meant = all.iter().filter(|role| mentioned.contains(role));
+        let strictest = |roles: &mut dyn Iterator<Item = &usize>| {
+            roles.copied().min_by_key(|role| (self.tolerances[*role], *role))
+        };
+        let mut meant = meant.into_iter();
+        strictest(&mut meant).or_else(|| strictest(&mut all.iter())).map(number)
+    }
+
+    fn window(&mut self, task: &Task, mentioned: &[usize]) -> Option<u32> {
+        let of_role = || mentioned.iter().find_map(|role| self.book.roles[*role].window.as_ref());
+        let At { value: Week { text, spans }, .. } = task.window.as_ref().or_else(of_role)?;
+        let next = number(self.draft.windows.len());
+        let at = *self.windows.entry(text.clone()).or_insert(next);
+        if at == next {
+            self.draft.windows.push(Window { name: text.clone(), spans: spans.clone() });
+        }
+        Some(at)
+    }
+
+    fn lock(&mut self, node: u32, lock: &str) -> u32 {
+        if let Some(at) = self.locks.get(&(node, lock.to_owned())) {
+            return *at;
+        }
+        let name = format!("lock {lock} of {}", self.draft.subjects[node as usize]);
+        let at = self.pool(pool(name, 1));
+        self.locks.insert((node, lock.to_owned()), at);
+        at
+    }
+
+    fn task_pool(
+        &mut self,
+        task: &Task,
+        instances: usize,
+        found: &mut Vec<Diagnostic>,
+    ) -> Option<u32> {
+        let places = self.at_once(task.at_once.as_ref()?, instances, found)?;
+        let name = format!("task {}", task.id.value);
+        ((places as usize) < instances).then(|| self.pool(pool(name, places)))
+    }
+
+    /// Limits are rounded to at least one; only one that says nothing is a mistake.
+    pub(super) fn at_once(
+        &self,
+        amount: &At<Amount>,
+        whole: usize,
+        found: &mut Vec<Diagnostic>,
+    ) -> Option<u32> {
+        match self.facts.amount(amount, whole) {
+            Ok(0) if matches!(amount.value, Amount::Count(_) | Amount::Expression(_)) => {
+                found.push(never(amount.place));
+                None
+            }
+            Ok(places) => Some(places.max(1)),
+            Err(error) => {
+                found.push(error);
+                None
+            }
+        }
+    }
+
+    /// What all instances of a task have in common.
+    fn step(
+        &mut self,
+        task: &Task,
+        at: u32,
+        node: Option<u32>,
+        found: &mut Vec<Diagnostic>,
+    ) -> Step {
+        let id = &task.id.value;
+        let Some(run) = &task.run else {
+            let message = format!("task `{id}` does not say what to do");
+            let remedy = "write `run: {shell: …}`, or `run: none` if it only keeps an order";
+            found.push(Diagnostic::new(Code::Missing, task.id.place, message).remedy(remedy));
+            return Step::default();
+        };
+        self.look_at(run, node, found);
+        let call = self::call(&run.value);
+        let checks = |checks: &Option<At<Vec<Check>>>| -> Vec<Call> {
+            checks.iter().flat_map(|checks| &checks.value).map(check).collect()
+        };
+        for check in [&task.check_before, &task.check_after].into_iter().flatten() {
+            for one in &check.value {
+                self.look_at_check(&one.by, found);
+            }
+        }
+        let mut after = checks(&task.check_after);
+        if after.is_empty() && self.can(&call.action, Ability::Verify) {
+            after.push(call.clone());
+        }
+        let repeat = task.repeat.map_or_else(|| default_repeat(&run.value, &after), |at| at.value);
+        if repeat == Repeat::Check && after.is_empty() {
+            let place = task.repeat.map_or(task.id.place, |repeat| repeat.place);
+            let message = format!("task `{id}` says `repeat: check`, but has no check");
+            let diagnostic = Diagnostic::new(Code::Contradiction, place, message);
+            found.push(diagnostic.remedy("add `check: {after: […]}`, or say `safe` or `never`"));
+        }
+        if let Some(undo) = &task.undo {
+            self.look_at(undo, node, found);
+        }
+        Step {
+            call,
+            before: checks(&task.check_before),
+            after,
+            repeat,
+            retries: task.retries.map_or(0, |retries| retries.value),
+            delay_ms: task.delay.map_or(0, |delay| millis(delay.value)),
+            timeout_ms: task.timeout.map(|timeout| millis(timeout.value)),
+            on_failure: task.on_failure.map(|on_failure| on_failure.value).unwrap_or_default(),
+            undo: task.undo.as_ref().map(|undo| self::call(&undo.value)),
+            reversibility: task.reversibility.map(|way| way.value).unwrap_or_default(),
+            skip_when_done: task.skip_when_done.is_some_and(|skip| skip.value),
+            kin: Some(at),
+            expected_ms: self.options.expected_ms.get(id).copied(),
+            ..Step::default()
+        }
+    }
+
+    fn describe(&mut self, action: &str) -> Option<&Description> {
+        let actions = self.options.actions?;
+        let described = self.descriptions.entry(action.to_owned());
+        described.or_insert_with(|| actions.get(action).map(|one| one.describe())).as_ref()
+    }
+
+    fn can(&mut self, action: &str, ability: Ability) -> bool {
+        self.describe(action).is_some_and(|action| action.can.contains(&ability))
+    }
+
+    /// Whether there are such actions and whether they take what they are given.
+    fn look_at(&mut self, run: &At<Run>, node: Option<u32>, found: &mut Vec<Diagnostic>) {
+        for one in &run.value.uses {
+            let mut input = one.input.clone();
+            if let (Some(template), Some(node)) = (template(one), node) {
+                match self.facts.render(template, node) {
+                    Ok(text) => fill_in(&mut input, text),
+                    // It is told with the node.
+                    Err(_) => continue,
+                }
+            }
+            self.validate(one, &input, found);
+        }
+    }
+
+    fn look_at_check(&mut self, one: &Use, found: &mut Vec<Diagnostic>) {
+        self.validate(one, &one.input.clone(), found);
+        if self.describe(&one.action).is_some() && !self.can(&one.action, Ability::Check) {
+            let message = format!("the action `{}` cannot be a check", one.action);
+            let diagnostic = Diagnostic::new(Code::Action, one.place, message);
+            found.push(diagnostic.remedy("`hoist plugin list` says which can"));
+        }
+    }
+
+    fn validate(&mut self, one: &Use, input: &Value, found: &mut Vec<Diagnostic>) {
+        let Some(actions) = self.options.actions else { return };
+        let Some(action) = actions.get(&one.action) else {
+            let message = format!("there is no action `{}`", one.action);
+            let close = nearest(&one.action, actions.iter().map(|(name, _)| name));
+            let diagnostic = Diagnostic::new(Code::Action, one.place, message);
+            found.push(match close {
+                Some(close) => diagnostic.suggest(Some(close)),
+                None => diagnostic.remedy("`hoist plugin list` lists them"),
+            });
+            return;
+        };
+        for fault in action.validate(input) {
+            let at = if fault.at.is_empty() { String::new() } else { format!("{}: ", fault.at) };
+            let message = format!("`{}`: {at}{}", one.action, fault.message);
+            let diagnostic = Diagnostic::new(Code::Action, one.place, message);
+            found.push(Diagnostic { remedy: fault.hint, ..diagnostic });
+        }
+    }
+
+    /// Puts the texts of templates, as they are for this node, where the templates were named.
+    fn render(&self, step: &mut Step, task: &Task, node: u32, found: &mut Vec<Diagnostic>) {
+        let mut fill = |run: &Run, call: &mut Call| {
+            for (at, one) in run.uses.iter().enumerate() {
+                let Some(template) = template(one) else { continue };
+                let text = match self.facts.render(template, node) {
+                    Ok(text) => text,
+                    Err(error) => {
+                        let name = &self.draft.subjects[node as usize];
+                        let message = format!("the template `{template}` for {name}: {error}");
+                        found.push(Diagnostic::new(Code::Template, one.place, message));
+                        continue;
+                    }
+                };
+                match run.uses.len() {
+                    1 => fill_in(&mut call.input, text),
+                    _ => fill_in(&mut call.input["steps"][at]["input"], text),
+                }
+            }
+        };
+        if let Some(run) = &task.run {
+            fill(&run.value, &mut step.call);
+        }
+        if let (Some(undo), Some(call)) = (&task.undo, &mut step.undo) {
+            fill(&undo.value, call);
+        }
+    }
+
+    pub(super) fn vertices_of(&self, role: usize) -> BTreeMap<u32, Vec<u32>> {
+        let set = self.role_set(&self.book.roles[role]);
+        let mut vertices: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (task, at) in self.book.tasks.iter().zip(0_u32..) {
+            if !self.mentioned(task).contains(&role) {
+                continue;
+            }
+            for node in crate::target::common(&self.graph.nodes_of[at as usize], &set.nodes) {
+                let vertex = self.graph.vertex(Instance { task: at, node });
+                vertices.entry(node).or_default().extend(vertex);
+            }
+        }
+        vertices
+    }
+
+    pub(super) fn add_join(&mut self, name: String, after: Vec<StepId>) -> StepId {
+        self.draft.vertices.push(Vertex { name, after, kind: Kind::Join(Rule::All) });
+        StepId(number(self.draft.vertices.len() - 1))
+    }
+
+    pub(super) fn add_pause(&mut self, name: String, pause: Duration, after: StepId) -> StepId {
+        let input = json!({ "for": { "ms": millis(pause) } });
+        let call = Call { action: "wait".to_owned(), input, undoes: None };
+        let step = Step { call, repeat: Repeat::Safe, ..Step::default() };
+        let kind = Kind::Step(Box::new(step));
+        self.draft.vertices.push(Vertex { name, after: vec![after], kind });
+        StepId(number(self.draft.vertices.len() - 1))
+    }
+}
+
+struct Common {
+    run: Option<u32>,
+    /// The pool of the first node; the others follow.
+    first_node: u32,
+}
+
+fn pool(name: String, places: u32) -> Pool {
+    Pool { name, places, held_by: Holder::Step }
+}
+
+fn never(place: Place) -> Diagnostic {
+    let message = "at most 0 at once means never";
+    let diagnostic = Diagnostic::new(Code::Contradiction, place, message);
+    diagnostic.remedy("write at least 1, or leave it out for no limit")
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn template(one: &Use) -> Option<&str> {
+    (one.action == "file").then(|| one.input.get("template")?.as_str())?
+}
+
+/// Templates that a task names.
+pub fn templates(task: &Task) -> Vec<(&str, Place)> {
+    let runs = [&task.run, &task.undo].into_iter().flatten();
+    let uses = runs.flat_map(|run| &run.value.uses);
+    uses.filter_map(|one| Some((template(one)?, one.place))).collect()
+}
+
+fn fill_in(input: &mut Value, text: String) {
+    if let Value::Object(input) = input {
+        input.shift_remove("template");
+        input.insert("text".to_owned(), text.into());
+    }
+}
+
+/// Several uses are one call: one attempt.
+fn call(run: &Run) -> Call {
+    match run.uses.as_slice() {
+        [one] => Call { action: one.action.clone(), input: one.input.clone(), undoes: None },
+        uses => {
+            let step = |one: &Use| {
+                let mut step = json!({ "action": one.action, "input": one.input });
+                if let Some(name) = &one.name {
+                    step["name"] = name.as_str().into();
+                }
+                step
+            };
+            let steps: Vec<Value> = uses.iter().map(step).collect();
+            let input = json!({ "steps": steps });
+            Call { action: "steps".to_owned(), input, undoes: None }
+        }
+    }
+}
+
+fn check(check: &Check) -> Call {
+    let mut input = check.by.input.clone();
+    if let Value::Object(input) = &mut input {
+        if check.within.is_some() || check.every.is_some() {
+            let mut poll = serde_json::Map::new();
+            let mut put = |name: &str, value: Option<Duration>| {
+                if let Some(value) = value {
+                    poll.insert(name.to_owned(), millis(value).into());
+                }
+            };
+            put("for_ms", check.within);
+            put("every_ms", check.every);
+            input.insert("poll".to_owned(), poll.into());
+        }
+        if let Some(says) = &check.says {
+            input.insert("says".to_owned(), says.as_str().into());
+        }
+    }
+    Call { action: check.by.action.clone(), input, undoes: None }
+}
+
+fn default_repeat(run: &Run, after: &[Call]) -> Repeat {
+    if !after.is_empty() {
+        Repeat::Check
+    } else if run.uses.iter().all(|one| SAFE.contains(&one.action.as_str())) {
+        Repeat::Safe
+    } else {
+        Repeat::Never
+    }
+}

@@ -1,0 +1,281 @@
+//! What is wrong with task files, in words a person can act on: a code, the place, what to do.
+
+use std::fmt::{self, Write as _};
+
+use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
+use serde_json::{Value, json};
+
+use crate::spec::{Place, Sources};
+
+/// Kinds of findings, one for each thing that a person does about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Code {
+    NotYaml,
+    WrongValue,
+    UnknownKey,
+    TooLarge,
+    Missing,
+    Twice,
+    TwoPlugins,
+    PatchesNothing,
+    BadTarget,
+    NoNode,
+    NothingSelected,
+    Contradiction,
+    Prerequisites,
+    NoSuchTask,
+    NeverSameNode,
+    BarrierOnNode,
+    NotInRun,
+    Cycle,
+    ToleranceDefeated,
+    UndoGap,
+    NeverRepeated,
+    NeedlessSetting,
+    Condition,
+    Undecided,
+    Template,
+    Action,
+}
+
+impl Code {
+    pub const ALL: [Self; 26] = [
+        Self::NotYaml,
+        Self::WrongValue,
+        Self::UnknownKey,
+        Self::TooLarge,
+        Self::Missing,
+        Self::Twice,
+        Self::TwoPlugins,
+        Self::PatchesNothing,
+        Self::BadTarget,
+        Self::NoNode,
+        Self::NothingSelected,
+        Self::Contradiction,
+        Self::Prerequisites,
+        Self::NoSuchTask,
+        Self::NeverSameNode,
+        Self::BarrierOnNode,
+        Self::NotInRun,
+        Self::Cycle,
+        Self::ToleranceDefeated,
+        Self::UndoGap,
+        Self::NeverRepeated,
+        Self::NeedlessSetting,
+        Self::Condition,
+        Self::Undecided,
+        Self::Template,
+        Self::Action,
+    ];
+
+    /// Its first letter is how serious it usually is.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotYaml => "E100",
+            Self::WrongValue => "E101",
+            Self::UnknownKey => "E102",
+            Self::TooLarge => "E103",
+            Self::Missing => "E104",
+            Self::Twice => "E105",
+            Self::TwoPlugins => "E110",
+            Self::PatchesNothing => "E111",
+            Self::BadTarget => "E200",
+            Self::NoNode => "W201",
+            Self::NothingSelected => "E202",
+            Self::Contradiction => "E203",
+            Self::Prerequisites => "W204",
+            Self::NoSuchTask => "E301",
+            Self::NeverSameNode => "E302",
+            Self::BarrierOnNode => "E303",
+            Self::NotInRun => "I304",
+            Self::Cycle => "E401",
+            Self::ToleranceDefeated => "W501",
+            Self::UndoGap => "W502",
+            Self::NeverRepeated => "W503",
+            Self::NeedlessSetting => "W504",
+            Self::Condition => "E601",
+            Self::Undecided => "E602",
+            Self::Template => "E603",
+            Self::Action => "E604",
+        }
+    }
+
+    fn severity(self) -> Severity {
+        match self.as_str().as_bytes()[0] {
+            b'E' => Severity::Error,
+            b'W' => Severity::Warning,
+            _ => Severity::Info,
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    Info,
+    Warning,
+    /// There is no plan.
+    Error,
+}
+
+impl Severity {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// One finding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnostic {
+    pub code: Code,
+    pub severity: Severity,
+    pub place: Option<Place>,
+    pub message: String,
+    /// What to do about it.
+    pub remedy: Option<String>,
+    /// Other places that belong to it, and what is there.
+    pub notes: Vec<(Place, String)>,
+}
+
+impl Diagnostic {
+    pub fn new(code: Code, place: Place, message: impl Into<String>) -> Self {
+        Self { place: Some(place), ..Self::without_place(code, message) }
+    }
+
+    pub fn without_place(code: Code, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            severity: code.severity(),
+            place: None,
+            message: message.into(),
+            remedy: None,
+            notes: Vec::new(),
+        }
+    }
+
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    #[must_use]
+    pub fn suggest(self, close: Option<&str>) -> Self {
+        match close {
+            Some(close) => self.remedy(format!("did you mean `{close}`?")),
+            None => self,
+        }
+    }
+
+    #[must_use]
+    pub fn note(mut self, place: Place, text: impl Into<String>) -> Self {
+        self.notes.push((place, text.into()));
+        self
+    }
+
+    /// No error any more, if it was one.
+    #[must_use]
+    pub fn mild(mut self) -> Self {
+        self.severity = self.severity.min(Severity::Warning);
+        self
+    }
+
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+
+    /// In one line: `tasks.yaml:14:3: E102 unknown key …; did you mean …?`.
+    pub fn show(&self, sources: &Sources) -> String {
+        let place = self.place.map(|place| sources.show(place) + ": ").unwrap_or_default();
+        let remedy = self.remedy.as_ref().map(|text| format!("; {text}")).unwrap_or_default();
+        let mut line = format!("{place}{} {}{remedy}", self.code, self.message);
+        for (place, text) in &self.notes {
+            write!(line, " ({text}: {})", sources.show(*place)).expect("writing to memory");
+        }
+        line
+    }
+
+    /// With the lines it speaks of, for a terminal.
+    pub fn draw(&self, sources: &Sources, with_colour: bool) -> String {
+        let level = match self.severity {
+            Severity::Error => Level::ERROR,
+            Severity::Warning => Level::WARNING,
+            Severity::Info => Level::INFO,
+        };
+        let title = level.primary_title(self.message.as_str()).id(self.code.as_str());
+        let mut group = annotate_snippets::Group::with_title(title);
+        let places = self.place.map(|place| (place, AnnotationKind::Primary, "")).into_iter();
+        let notes = self.notes.iter();
+        let notes = notes.map(|(at, text)| (*at, AnnotationKind::Context, text.as_str()));
+        let mut unseen = Vec::new();
+        for (place, kind, label) in places.chain(notes) {
+            match excerpt(sources, place, kind, label) {
+                Some(snippet) => group = group.element(snippet),
+                None => unseen.push(format!("{} {label}", sources.show(place))),
+            }
+        }
+        for line in &unseen {
+            group = group.element(Level::NOTE.message(line.trim_end()));
+        }
+        if let Some(remedy) = &self.remedy {
+            group = group.element(Level::HELP.message(remedy.as_str()));
+        }
+        let renderer = if with_colour { Renderer::styled() } else { Renderer::plain() };
+        renderer.render(&[group])
+    }
+
+    pub fn to_json(&self, sources: &Sources) -> Value {
+        let mut value = json!({
+            "code": self.code.as_str(),
+            "severity": self.severity.as_str(),
+            "message": self.message,
+        });
+        if let Some(place) = self.place {
+            value["place"] = sources.show(place).into();
+        }
+        if let Some(remedy) = &self.remedy {
+            value["remedy"] = remedy.as_str().into();
+        }
+        if !self.notes.is_empty() {
+            let note =
+                |(at, text): &(Place, String)| json!({"place": sources.show(*at), "text": text});
+            value["notes"] = self.notes.iter().map(note).collect();
+        }
+        value
+    }
+}
+
+/// The word at the place, in its line. Only the lines around it are given to the renderer: a file
+/// may be large.
+fn excerpt<'a>(
+    sources: &'a Sources,
+    place: Place,
+    kind: AnnotationKind,
+    label: &'a str,
+) -> Option<Snippet<'a, annotate_snippets::Annotation<'a>>> {
+    let source = sources.get(place.file)?;
+    let number = (place.line as usize).checked_sub(1)?;
+    let line = source.text.lines().nth(number)?;
+    let skipped = (place.column as usize).saturating_sub(1);
+    let start = line.char_indices().nth(skipped).map_or(line.len(), |(at, _)| at);
+    let word = line[start..].find([' ', ',', ']', '}', ':']).filter(|length| *length > 0);
+    let end = word.map_or(line.len(), |length| start + length);
+    let mark = kind.span(start..end);
+    let mark = if label.is_empty() { mark } else { mark.label(label) };
+    let snippet = Snippet::source(line).line_start(number + 1).path(source.name.as_str());
+    Some(snippet.annotation(mark))
+}
+
+/// Errors first, then by place.
+pub(crate) fn sort(found: &mut [Diagnostic]) {
+    found.sort_by_key(|one| (std::cmp::Reverse(one.severity), one.place, one.code));
+}

@@ -1,0 +1,316 @@
+//! Which part of a plan is done: what an operator names, and what follows from it.
+
+use std::collections::BTreeMap;
+
+use hoist_model::nearest;
+use hoist_model::selector::Selector;
+
+use crate::bind::{End, Graph, Instance, Is, Matcher, number};
+use crate::diagnostic::{Code, Diagnostic};
+use crate::layer::Book;
+use crate::spec::{At, Pattern, Place};
+use crate::target::Targets;
+
+/// What an operator asks for. Nothing at all is everything.
+#[derive(Debug, Clone, Default)]
+pub struct Selection {
+    /// `id`, glob, `/regex/`, `id@node`, `@barrier` (what it waits for), `failed`, `blocked`; `+t`
+    /// with everything before it, `t+` with everything after it, `a..b` with what is between.
+    pub tasks: Vec<String>,
+    pub on: Option<Selector>,
+    pub from: Vec<String>,
+    pub to: Vec<String>,
+    pub skip: Vec<String>,
+    pub only_failed: bool,
+    /// What is unchanged is done again.
+    pub repeat: bool,
+}
+
+impl Selection {
+    fn is_everything(&self) -> bool {
+        self.tasks.is_empty()
+            && self.on.is_none()
+            && self.from.is_empty()
+            && self.to.is_empty()
+            && self.skip.is_empty()
+            && !self.only_failed
+    }
+}
+
+/// What became of instances in the last run, by `task@node`.
+pub type Past = BTreeMap<String, Was>;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Was {
+    pub state: Outcome,
+    pub fingerprint: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Good,
+    Failed,
+    Blocked,
+    /// Stopped, unknown, or never started.
+    Open,
+}
+
+/// What was chosen.
+pub(crate) struct Chosen {
+    /// For each vertex; barriers and joins are never left out.
+    pub(crate) is_chosen: Vec<bool>,
+    /// Instances that chosen ones wait for, that are not chosen and were not done before.
+    pub(crate) prerequisites: Vec<u32>,
+}
+
+pub(crate) struct Chooser<'a> {
+    pub(crate) book: &'a Book,
+    pub(crate) targets: &'a Targets,
+    pub(crate) graph: &'a Graph,
+    pub(crate) past: &'a Past,
+}
+
+impl Chooser<'_> {
+    /// `None` if everything is.
+    pub(crate) fn choose(
+        &self,
+        selection: &Selection,
+        found: &mut Vec<Diagnostic>,
+    ) -> Option<Chosen> {
+        if selection.is_everything() {
+            return None;
+        }
+        let before = found.len();
+        let mut chosen = self.everything();
+        let matcher = Matcher::new(self.book);
+        if !selection.tasks.is_empty() {
+            let mut named = self.nothing();
+            for term in &selection.tasks {
+                union(&mut named, &self.term(&matcher, term, found));
+            }
+            intersect(&mut chosen, &named);
+        }
+        for (terms, is_after) in [(&selection.from, true), (&selection.to, false)] {
+            if terms.is_empty() {
+                continue;
+            }
+            let mut ends = self.nothing();
+            for term in terms {
+                union(&mut ends, &self.named(&matcher, term, found));
+            }
+            intersect(&mut chosen, &self.reach(&ends, is_after));
+        }
+        for term in &selection.skip {
+            let skipped = self.term(&matcher, term, found);
+            for (chosen, skipped) in chosen.iter_mut().zip(skipped) {
+                *chosen &= !skipped;
+            }
+        }
+        if selection.only_failed {
+            let unfinished = self.was(|was| was != Outcome::Good);
+            intersect(&mut chosen, &unfinished);
+        }
+        if let Some(on) = &selection.on {
+            self.keep_nodes(&mut chosen, on, found);
+        }
+        let instances = self.graph.instances();
+        if found.len() == before && !instances.clone().any(|at| chosen[at as usize]) {
+            let message = "nothing is selected, so nothing would be done";
+            let remedy = "`hoist deploy plan` lists every task and its nodes";
+            let diagnostic = Diagnostic::without_place(Code::NothingSelected, message);
+            found.push(diagnostic.remedy(remedy));
+        }
+        let prerequisites = self.prerequisites(&chosen);
+        for at in (0..number(chosen.len())).filter(|at| !instances.contains(at)) {
+            chosen[at as usize] = true;
+        }
+        Some(Chosen { is_chosen: chosen, prerequisites })
+    }
+
+    fn nothing(&self) -> Vec<bool> {
+        vec![false; self.graph.after.len()]
+    }
+
+    fn everything(&self) -> Vec<bool> {
+        vec![true; self.graph.after.len()]
+    }
+
+    fn keep_nodes(&self, chosen: &mut [bool], on: &Selector, found: &mut Vec<Diagnostic>) {
+        let mut unknown = Vec::new();
+        let nodes = self.targets.resolve(&At::new(on.clone(), Place::default()), &mut unknown);
+        // It was typed, not written into a file.
+        found.extend(unknown.into_iter().map(|one| Diagnostic { place: None, ..one }));
+        let nodes = nodes.unwrap_or_default();
+        for at in self.graph.instances() {
+            if let Is::Instance(instance) = self.graph.is(at) {
+                chosen[at as usize] &= nodes.binary_search(&instance.node).is_ok();
+            }
+        }
+    }
+
+    /// `+t`, `t+`, `a..b`, or a name.
+    fn term(&self, matcher: &Matcher<'_>, term: &str, found: &mut Vec<Diagnostic>) -> Vec<bool> {
+        let is_regex = term.trim_matches('+').starts_with('/');
+        if let (Some((from, to)), false) = (term.split_once(".."), is_regex) {
+            let mut between = self.reach(&self.named(matcher, from, found), true);
+            intersect(&mut between, &self.reach(&self.named(matcher, to, found), false));
+            return between;
+        }
+        let (with_before, rest) = match term.strip_prefix('+') {
+            Some(rest) => (true, rest),
+            None => (false, term),
+        };
+        let (with_after, name) = match rest.strip_suffix('+') {
+            Some(name) => (true, name),
+            None => (false, rest),
+        };
+        let named = self.named(matcher, name, found);
+        let mut chosen = named.clone();
+        if with_before {
+            union(&mut chosen, &self.reach(&named, false));
+        }
+        if with_after {
+            union(&mut chosen, &self.reach(&named, true));
+        }
+        chosen
+    }
+
+    fn named(&self, matcher: &Matcher<'_>, name: &str, found: &mut Vec<Diagnostic>) -> Vec<bool> {
+        match name {
+            "failed" => return self.was(|was| was == Outcome::Failed),
+            "blocked" => return self.was(|was| was == Outcome::Blocked),
+            _ => {}
+        }
+        let mut chosen = self.nothing();
+        if let Some(barrier) = name.strip_prefix('@') {
+            match matcher.get(barrier) {
+                Some(End::Barrier(at)) => {
+                    self.graph.for_each_before(at, |before| chosen[before as usize] = true);
+                    chosen[at as usize] = true;
+                }
+                _ => found.push(unknown(matcher, barrier, "barrier")),
+            }
+            return chosen;
+        }
+        let (task, node) = match name.split_once('@').filter(|_| !name.starts_with('/')) {
+            Some((task, node)) => (task, Some(node)),
+            None => (name, None),
+        };
+        let ends = match matcher.ends(&pattern(task)) {
+            Ok(ends) => ends,
+            Err(reason) => {
+                let message = format!("`{name}` cannot be used: {reason}");
+                found.push(Diagnostic::without_place(Code::WrongValue, message));
+                return chosen;
+            }
+        };
+        if ends.is_empty() {
+            found.push(unknown(matcher, task, "task"));
+        }
+        let node_at = node.map(|node| {
+            self.targets.nodes.iter().position(|other| other.name.as_str() == node).map(number)
+        });
+        if let (Some(None), Some(node)) = (node_at, node) {
+            let message = format!("there is no node `{node}` in this run");
+            found.push(Diagnostic::without_place(Code::NothingSelected, message));
+        }
+        for end in ends {
+            match (end, node_at.flatten()) {
+                (End::Barrier(at), _) => chosen[at as usize] = true,
+                (End::Task(task), Some(node)) => {
+                    if let Some(at) = self.graph.vertex(Instance { task, node }) {
+                        chosen[at as usize] = true;
+                    }
+                }
+                (End::Task(task), None) if node.is_none() => {
+                    self.graph.of_task(task).for_each(|at| chosen[at as usize] = true);
+                }
+                (End::Task(_), None) => {}
+            }
+        }
+        chosen
+    }
+
+    fn was(&self, is: impl Fn(Outcome) -> bool) -> Vec<bool> {
+        let mut chosen = self.nothing();
+        for at in self.graph.instances() {
+            let was = self.past.get(&self.name(at)).map_or(Outcome::Open, |was| was.state);
+            chosen[at as usize] = is(was);
+        }
+        chosen
+    }
+
+    fn name(&self, vertex: u32) -> String {
+        crate::bind::name(self.book, self.targets, self.graph, vertex)
+    }
+
+    /// With everything after (or before) them.
+    fn reach(&self, from: &[bool], is_after: bool) -> Vec<bool> {
+        let mut reached = from.to_vec();
+        let mut open: Vec<u32> = (0..).zip(from).filter(|(_, is)| **is).map(|(at, _)| at).collect();
+        let forward;
+        let edges = if is_after {
+            forward = turned(&self.graph.after);
+            &forward
+        } else {
+            &self.graph.after
+        };
+        while let Some(at) = open.pop() {
+            for next in &edges[at as usize] {
+                if !std::mem::replace(&mut reached[*next as usize], true) {
+                    open.push(*next);
+                }
+            }
+        }
+        reached
+    }
+
+    fn prerequisites(&self, chosen: &[bool]) -> Vec<u32> {
+        let instances = self.graph.instances();
+        let mut missing = self.nothing();
+        for at in instances.clone().filter(|at| chosen[*at as usize]) {
+            self.graph.for_each_before(at, |before| {
+                missing[before as usize] |= !chosen[before as usize];
+            });
+        }
+        let is_good =
+            |at: u32| self.past.get(&self.name(at)).is_some_and(|was| was.state == Outcome::Good);
+        instances.filter(|at| missing[*at as usize] && !is_good(*at)).collect()
+    }
+}
+
+fn turned(after: &[Vec<u32>]) -> Vec<Vec<u32>> {
+    let mut turned = vec![Vec::new(); after.len()];
+    for (at, after) in (0..).zip(after) {
+        for before in after {
+            turned[*before as usize].push(at);
+        }
+    }
+    turned
+}
+
+/// A name as it is typed: `/regex/`, with `*`, or as it is.
+pub(crate) fn pattern(text: &str) -> Pattern {
+    if let Some(regex) = text.strip_prefix('/').and_then(|rest| rest.strip_suffix('/')) {
+        return Pattern::Regex { text: regex.to_owned(), is_prefix: false };
+    }
+    if text.contains('*') {
+        Pattern::Glob(text.to_owned())
+    } else {
+        Pattern::Exact(text.to_owned())
+    }
+}
+
+fn unknown(matcher: &Matcher<'_>, name: &str, what: &str) -> Diagnostic {
+    let message = format!("there is no {what} `{name}`, so nothing would be done");
+    let close = nearest(name, matcher.names());
+    Diagnostic::without_place(Code::NothingSelected, message).suggest(close)
+}
+
+fn union(all: &mut [bool], more: &[bool]) {
+    all.iter_mut().zip(more).for_each(|(all, more)| *all |= more);
+}
+
+fn intersect(all: &mut [bool], only: &[bool]) {
+    all.iter_mut().zip(only).for_each(|(all, only)| *all &= only);
+}

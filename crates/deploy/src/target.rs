@@ -1,0 +1,244 @@
+//! Which nodes things are done on: the node set is frozen, roles are sets of it, and each role has
+//! a first member that stays the first for as long as it is a member.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use hoist_model::nearest;
+use hoist_model::node::Lifecycle;
+use hoist_model::selector::{BindError, Bound, Selector, Subject, Vocabulary};
+use hoist_model::{GroupKey, Name, NodeId, NodeSpec};
+use regex::Regex;
+
+use crate::diagnostic::{Code, Diagnostic};
+use crate::layer::Book;
+use crate::spec::{At, Role};
+
+/// A node as a plan sees it.
+#[derive(Debug, Clone)]
+pub struct Node {
+    pub id: NodeId,
+    pub name: Name,
+    pub spec: NodeSpec,
+    pub lifecycle: Lifecycle,
+}
+
+/// What a plan is made for.
+#[derive(Debug, Clone, Default)]
+pub struct Site {
+    pub nodes: Vec<Node>,
+    /// Groups whose members are computed.
+    pub computed_groups: Vec<(GroupKey, Selector)>,
+    /// The first member of each role as it was chosen before, by name.
+    pub elections: BTreeMap<String, String>,
+}
+
+/// Nodes by their place in the frozen order, ascending.
+pub(crate) type NodeSet = Arc<[u32]>;
+
+/// The frozen nodes and what the names in selectors mean among them.
+#[derive(Debug)]
+pub(crate) struct Targets {
+    /// By nid, then name.
+    pub(crate) nodes: Vec<Node>,
+    computed: Vec<(GroupKey, Selector)>,
+    /// Roles and the names of their first members.
+    pub(crate) roles: HashMap<String, RoleSet>,
+    pub(crate) elections: BTreeMap<String, String>,
+    everyone: NodeSet,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct RoleSet {
+    pub(crate) nodes: NodeSet,
+    ids: Arc<BTreeSet<NodeId>>,
+    pub(crate) first: Option<u32>,
+}
+
+impl Targets {
+    pub(crate) fn new(book: &Book, site: &Site, found: &mut Vec<Diagnostic>) -> Self {
+        let mut nodes = site.nodes.clone();
+        nodes.sort_by(|a, b| order(a).cmp(&order(b)));
+        let count = u32::try_from(nodes.len()).expect("sites are bounded");
+        let mut targets = Self {
+            nodes,
+            computed: site.computed_groups.clone(),
+            roles: HashMap::new(),
+            elections: BTreeMap::new(),
+            everyone: (0..count).collect(),
+        };
+        let mut open: Vec<&Role> = book.roles.iter().collect();
+        // Roles may be made of other roles; those that wait for each other are left at the end.
+        while !open.is_empty() {
+            let names: BTreeSet<&str> = open.iter().map(|role| role.name.value.as_str()).collect();
+            let waits = |role: &&Role| {
+                let words = role.nodes.as_ref().map(|nodes| nodes.value.words());
+                words.unwrap_or_default().iter().any(|word| names.contains(word))
+            };
+            let (waiting, free): (Vec<&Role>, Vec<&Role>) = open.iter().copied().partition(waits);
+            if free.is_empty() {
+                for role in waiting {
+                    let At { value, place } = &role.name;
+                    let message = format!("the nodes of role `{value}` are those of itself");
+                    let remedy = "say which they are in other words";
+                    found.push(Diagnostic::new(Code::BadTarget, *place, message).remedy(remedy));
+                }
+                break;
+            }
+            for role in free {
+                targets.add(role, site, found);
+            }
+            open = waiting;
+        }
+        targets
+    }
+
+    fn add(&mut self, role: &Role, site: &Site, found: &mut Vec<Diagnostic>) {
+        let name = &role.name.value;
+        let nodes = match &role.nodes {
+            Some(nodes) => self.resolve(nodes, found).unwrap_or_default(),
+            None => self.called(name),
+        };
+        let ids: BTreeSet<NodeId> = nodes.iter().map(|at| self.nodes[*at as usize].id).collect();
+        let kept = site.elections.get(name);
+        let kept = kept.and_then(|kept| {
+            nodes.iter().copied().find(|at| self.nodes[*at as usize].name.as_str() == kept)
+        });
+        let first = kept.or(nodes.first().copied());
+        if let Some(first) = first {
+            let elected = self.nodes[first as usize].name.to_string();
+            self.elections.insert(name.clone(), elected);
+        }
+        if let Some(alias) = &role.first {
+            let nodes: NodeSet = first.into_iter().collect();
+            let ids = first.map(|at| self.nodes[at as usize].id).into_iter().collect();
+            let set = RoleSet { nodes, ids: Arc::new(ids), first };
+            if self.roles.insert(alias.value.clone(), set).is_some() {
+                let message = format!("`{}` is a role already", alias.value);
+                found.push(Diagnostic::new(Code::Twice, alias.place, message));
+            }
+        }
+        let set = RoleSet { nodes, ids: Arc::new(ids), first };
+        if self.roles.insert(name.clone(), set).is_some() {
+            let message = format!("`{name}` is the first member of another role already");
+            found.push(Diagnostic::new(Code::Twice, role.name.place, message));
+        }
+    }
+
+    /// Nodes whose role, subrole or group has the name.
+    fn called(&self, name: &str) -> NodeSet {
+        let grouped = name.parse::<Name>().ok().and_then(|_| {
+            let selector: Selector = format!("group:{name}").parse().ok()?;
+            selector.bind(self).ok()
+        });
+        self.filter(|subject| {
+            let roles = [&subject.spec.role, &subject.spec.subrole];
+            roles.into_iter().flatten().any(|role| role.is(name))
+                || grouped.as_ref().is_some_and(|group| group.matches(subject))
+        })
+    }
+
+    fn filter(&self, keep: impl Fn(&Subject<'_>) -> bool) -> NodeSet {
+        (0..).zip(&self.nodes).filter(|(_, node)| keep(&subject(node))).map(|(at, _)| at).collect()
+    }
+
+    /// The nodes of a selector; `None` if it means nothing, which is told.
+    pub(crate) fn resolve(
+        &self,
+        selector: &At<Selector>,
+        found: &mut Vec<Diagnostic>,
+    ) -> Option<NodeSet> {
+        if selector.value.is_everything() {
+            return Some(Arc::clone(&self.everyone));
+        }
+        match selector.value.bind(self) {
+            Ok(bound) => Some(self.filter(|subject| bound.matches(subject))),
+            Err(error) => {
+                found.push(self.unbound(selector, &error));
+                None
+            }
+        }
+    }
+
+    fn unbound(&self, selector: &At<Selector>, error: &BindError) -> Diagnostic {
+        let BindError::UnknownWord { word, .. } = error else {
+            return Diagnostic::new(Code::BadTarget, selector.place, error.to_string());
+        };
+        let message = format!("no role or group is called `{word}`");
+        let words = self.words();
+        let found = Diagnostic::new(Code::BadTarget, selector.place, message);
+        match nearest(word, words.iter().map(String::as_str)) {
+            Some(close) => found.suggest(Some(close)),
+            None => {
+                found.remedy(format!("declare it under `roles:`, or name a node as `node:{word}`"))
+            }
+        }
+    }
+}
+
+/// By nid, those without one last; then by name.
+fn order(node: &Node) -> (u64, &str) {
+    (node.spec.nid.map_or(u64::MAX, |nid| u64::from(nid.get())), node.name.as_str())
+}
+
+fn subject(node: &Node) -> Subject<'_> {
+    Subject { id: node.id, name: &node.name, spec: &node.spec, lifecycle: node.lifecycle }
+}
+
+impl Vocabulary for Targets {
+    fn is_role(&self, word: &str) -> bool {
+        self.nodes.iter().any(|node| {
+            [&node.spec.role, &node.spec.subrole].into_iter().flatten().any(|role| role.is(word))
+        })
+    }
+
+    fn is_group(&self, word: &str) -> bool {
+        self.computed.iter().any(|(key, _)| key.name.as_str() == word)
+            || self.nodes.iter().any(|node| node.spec.groups.iter().any(|g| g.as_str() == word))
+    }
+
+    fn words(&self) -> Vec<String> {
+        let mut words: BTreeSet<String> = self.roles.keys().cloned().collect();
+        for node in &self.nodes {
+            let roles = [&node.spec.role, &node.spec.subrole].into_iter().flatten();
+            words.extend(roles.map(ToString::to_string));
+            words.extend(node.spec.groups.iter().map(ToString::to_string));
+        }
+        words.into_iter().collect()
+    }
+
+    fn selector_groups(&self) -> Vec<(GroupKey, Selector)> {
+        self.computed.clone()
+    }
+
+    fn first(&self, set: &Bound) -> Option<NodeId> {
+        self.nodes.iter().find(|node| set.matches(&subject(node))).map(|node| node.id)
+    }
+
+    fn set(&self, word: &str) -> Option<Arc<BTreeSet<NodeId>>> {
+        self.roles.get(word).map(|role| Arc::clone(&role.ids))
+    }
+
+    fn elected(&self, word: &str) -> Option<NodeId> {
+        let first = self.roles.get(word)?.first?;
+        Some(self.nodes[first as usize].id)
+    }
+
+    fn matching(&self, regex: &str) -> Result<Vec<String>, String> {
+        let regex = whole(regex)?;
+        // A role of the deployment hides a role or group of the site that has the same name.
+        Ok(self.words().into_iter().filter(|word| regex.is_match(word)).collect())
+    }
+}
+
+/// A regular expression of the whole text.
+pub(crate) fn whole(regex: &str) -> Result<Regex, String> {
+    let error = |error: regex::Error| error.to_string().lines().last().unwrap_or("").to_owned();
+    Regex::new(&format!("^(?:{regex})$")).map_err(error)
+}
+
+/// Two sets of nodes, both ascending: those in both.
+pub(crate) fn common(a: &[u32], b: &[u32]) -> Vec<u32> {
+    let (short, long) = if a.len() < b.len() { (a, b) } else { (b, a) };
+    short.iter().copied().filter(|at| long.binary_search(at).is_ok()).collect()
+}
