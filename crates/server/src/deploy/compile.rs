@@ -36,11 +36,7 @@ pub fn site_of(roster: &Roster) -> Site {
     });
     let computed =
         roster.groups().filter_map(|group| Some((group.key(), group.spec.selector.clone()?)));
-    Site {
-        nodes: nodes.collect(),
-        computed_groups: computed.collect(),
-        elections: BTreeMap::new(),
-    }
+    Site { nodes: nodes.collect(), computed_groups: computed.collect(), elections: BTreeMap::new() }
 }
 
 /// Compiles the files of a request; without a plan, the answer says what is wrong.

@@ -55,11 +55,13 @@ impl Before {
             let state = if view.file.undoes.is_some() { Outcome::Open } else { state };
             let was = Was { state, fingerprint: step.fingerprint.clone() };
             let name = view.name(id);
-            let name = name.strip_prefix("undo ").filter(|_| view.file.undoes.is_some()).unwrap_or(name);
+            let name =
+                name.strip_prefix("undo ").filter(|_| view.file.undoes.is_some()).unwrap_or(name);
             self.past.entry(name.to_owned()).or_insert(was);
-            let took = attempts.get(&id).and_then(|of| of.last()).and_then(|last| {
-                Some(last.ended?.saturating_sub(last.started?))
-            });
+            let took = attempts
+                .get(&id)
+                .and_then(|of| of.last())
+                .and_then(|last| Some(last.ended?.saturating_sub(last.started?)));
             if let Some(took) = took.filter(|_| state == Outcome::Good) {
                 self.expected_ms.entry(view.task(id).to_owned()).or_insert(took);
             }

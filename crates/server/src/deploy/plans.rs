@@ -239,8 +239,9 @@ impl Deploy {
     /// The subjects of a run that a selector chooses.
     fn subjects(&self, view: &View, selector: &str) -> Result<BTreeSet<u32>, Failure> {
         let wrong = |error: String| Failure::new(Code::BadParameter, format!("`on`: {error}"));
-        let selector: hoist_model::Selector =
-            selector.parse().map_err(|error: hoist_model::selector::ParseSelectorError| wrong(error.to_string()))?;
+        let selector: hoist_model::Selector = selector
+            .parse()
+            .map_err(|error: hoist_model::selector::ParseSelectorError| wrong(error.to_string()))?;
         let roster = self.registry.roster();
         let nodes = roster.select(&selector).map_err(|error| wrong(error.to_string()))?;
         let names: BTreeSet<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
