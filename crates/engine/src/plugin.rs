@@ -48,6 +48,9 @@ pub const ASK_TIME: Duration = Duration::from_secs(10);
 /// For a step that has no deadline of its own.
 pub const RUN_TIME: Duration = Duration::from_hours(1);
 
+/// Plug-ins that are asked at the same time what they are.
+const LOADED_AT_ONCE: usize = 8;
+
 /// Secrets of one step: each takes a descriptor.
 pub const MAX_SECRETS: usize = (isolation::LAST_FD - isolation::FIRST_FD + 1) as usize;
 
@@ -476,36 +479,37 @@ impl Action for Plugin {
     }
 }
 
-/// The plug-ins of a directory, and why others in it are none.
-pub fn load(directory: &Path, isolation: &Arc<Isolation>) -> (Vec<Plugin>, Vec<PluginError>) {
+/// The plug-ins of a directory, and why others in it are none. None takes the place of an action
+/// that there is already.
+pub fn load(
+    directory: &Path,
+    isolation: &Arc<Isolation>,
+    there: &Catalog,
+) -> (Vec<Plugin>, Vec<PluginError>) {
     let paths = match look(directory) {
         Ok(paths) => paths,
         Err(error) => return (Vec::new(), vec![error]),
     };
     let (mut plugins, mut refused) = (Vec::new(), Vec::new());
-    for path in paths {
-        match Plugin::open(&path, isolation) {
-            Ok(plugin) => plugins.push(plugin),
-            Err(error) => refused.push(error),
+    for some in paths.chunks(LOADED_AT_ONCE) {
+        let opened: Vec<_> = std::thread::scope(|scope| {
+            let open = |path: &PathBuf| {
+                let path = path.clone();
+                scope.spawn(move || Plugin::open(&path, isolation))
+            };
+            let threads: Vec<_> = some.iter().map(open).collect();
+            threads.into_iter().map(|thread| thread.join().expect("nothing panics")).collect()
+        });
+        for opened in opened {
+            match opened {
+                Ok(plugin) if there.get(&plugin.about.name).is_some() => {
+                    let (path, name) = (plugin.program.path, plugin.about.name);
+                    refused.push(PluginError::Taken { path, name });
+                }
+                Ok(plugin) => plugins.push(plugin),
+                Err(error) => refused.push(error),
+            }
         }
     }
     (plugins, refused)
-}
-
-/// Puts the plug-ins of a directory beside the actions that there are, never in their place.
-pub fn add_all(
-    catalog: &mut Catalog,
-    directory: &Path,
-    isolation: &Arc<Isolation>,
-) -> Vec<PluginError> {
-    let (plugins, mut refused) = load(directory, isolation);
-    for plugin in plugins {
-        if catalog.get(&plugin.about.name).is_some() {
-            let (path, name) = (plugin.program.path, plugin.about.name);
-            refused.push(PluginError::Taken { path, name });
-        } else {
-            catalog.add(Arc::new(plugin));
-        }
-    }
-    refused
 }
