@@ -4,10 +4,12 @@
 //! Each run has a directory of its own with its journal, and a thread that drives it; both outlive
 //! nothing but themselves: a controller that starts again reads every journal and goes on.
 
+mod compile;
 mod entry;
 mod folder;
 mod hands;
 mod orders;
+mod past;
 mod plans;
 mod prune;
 mod read;
@@ -36,6 +38,7 @@ use hands::Grip;
 use runs::{Runs, RunsError};
 use summaries::Summaries;
 
+pub use compile::{Grounds, compile, site_of};
 pub use prune::RunRetention;
 
 /// How the nodes of runs are reached, and how long runs are kept.

@@ -31,7 +31,7 @@ use hoist_model::metadata_layer::SECRET_VARIABLES;
 pub(super) struct Grip {
     settings: DeploySettings,
     registry: Registry,
-    catalog: Catalog,
+    pub(super) catalog: Catalog,
     secrets: Arc<Keeper>,
     /// Below it, each local node has its directory.
     local_root: PathBuf,
