@@ -9,6 +9,7 @@ mod build;
 mod bulk;
 mod change;
 mod cores;
+mod engine;
 mod import;
 mod inside;
 mod instructions;
@@ -37,7 +38,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Subject = fn() -> Result<Vec<Row>>;
 
-const SUBJECTS: [(&str, &str, Subject); 12] = [
+const SUBJECTS: [(&str, &str, Subject); 13] = [
     ("lookup", "by-MAC lookup at 100,000 nodes, as a multiple of a HashMap", || {
         Ok(lookup::measure())
     }),
@@ -58,6 +59,7 @@ const SUBJECTS: [(&str, &str, Subject); 12] = [
     ),
     ("import", "an SMD answer parsed, joined and reconciled", import::measure),
     ("sync", "100,000 nodes imported from an SMD over HTTP", sync::measure),
+    ("engine", "what ordering, keeping and starting steps costs", engine::measure),
 ];
 
 fn main() -> Result<()> {

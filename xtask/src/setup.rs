@@ -23,13 +23,16 @@ struct Need {
 
 const POSTGRES: &[&str] = &["/usr/lib/postgresql/*/bin"];
 
-const TEST: [Need; 5] = [
+const TEST: [Need; 7] = [
     Need { file: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
     Need { file: "postgres", package: "postgresql", elsewhere: POSTGRES },
     Need { file: "initdb", package: "postgresql", elsewhere: POSTGRES },
     Need { file: "pg_isready", package: "postgresql", elsewhere: POSTGRES },
     // Runs PostgreSQL as somebody else when the tests run as root.
     Need { file: "setpriv", package: "util-linux", elsewhere: &[] },
+    // Deployment to machines without an agent, and the differences that it shows.
+    Need { file: "sshd", package: "openssh-server", elsewhere: &["/usr/sbin"] },
+    Need { file: "patch", package: "patch", elsewhere: &[] },
 ];
 
 /// Virtual machines that boot from the network.
@@ -51,12 +54,14 @@ const CLIENTS: [Need; 3] = [
 const MIRROR: &str = "http://deb.debian.org/debian";
 
 /// What the benchmarks compare us with.
-const BENCH: [Need; 5] = [
+const BENCH: [Need; 6] = [
     Need { file: "nginx", package: "nginx-light", elsewhere: &["/usr/sbin"] },
     Need { file: "wrk", package: "wrk", elsewhere: &[] },
     Need { file: "taskset", package: "util-linux", elsewhere: &[] },
     Need { file: "valgrind", package: "valgrind", elsewhere: &[] },
     Need { file: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
+    // What `python3 -m venv` needs.
+    Need { file: "ensurepip/__main__.py", package: "python3-venv", elsewhere: &["/usr/lib/*/"] },
 ];
 
 /// Depends on the newest kernel for virtual machines.
@@ -64,7 +69,7 @@ const KERNEL: &str = "linux-image-cloud-amd64";
 const BUSYBOX: &str = "busybox-static";
 
 /// Units that those packages would start and enable.
-const SERVICES: [&str; 3] = ["etcd.service", "nginx.service", "postgresql.service"];
+const SERVICES: [&str; 4] = ["etcd.service", "nginx.service", "postgresql.service", "ssh.service"];
 
 /// Asked by every package before it starts its service; 101 means no.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
@@ -85,7 +90,28 @@ pub(crate) fn demo() -> Result<()> {
 }
 
 pub(crate) fn bench() -> Result<()> {
-    ensure("setup-bench", &BENCH, Guest::NotNeeded)
+    ensure("setup-bench", &BENCH, Guest::NotNeeded)?;
+    let peers = Path::new("target").join("peers");
+    fs_err::create_dir_all(&peers)?;
+    say("setup-bench: building steno");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args([
+        "build",
+        "--quiet",
+        "--release",
+        "--manifest-path",
+        "bench/peers/steno/Cargo.toml",
+    ]);
+    run_command(cargo.arg("--target-dir").arg(peers.join("steno")))?;
+    let python = peers.join("python");
+    if !python.join("bin/ansible-playbook").exists() {
+        say("setup-bench: installing TaskFlow and Ansible for Python");
+        run_command(Command::new("python3").args(["-m", "venv"]).arg(&python))?;
+        let mut pip = Command::new(python.join("bin/pip"));
+        pip.args(["install", "--quiet", "--requirement", "bench/peers/python/requirements.txt"]);
+        run_command(&mut pip)?;
+    }
+    Ok(())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

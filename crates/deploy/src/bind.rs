@@ -381,15 +381,15 @@ impl Binder<'_> {
         for other in &ends {
             let (before, after) =
                 if word == "requires" { (*other, owner) } else { (owner, *other) };
-            bound += self.link(before, after, declaration);
+            bound += self.link(before, after, declaration, None);
         }
         if bound == 0 && !is_optional {
             self.unbound(owner, word, one, &ends);
         }
     }
 
-    /// How many pairs it made.
-    fn link(&mut self, before: End, after: End, declaration: u32) -> usize {
+    /// How many pairs it made; on these nodes only, if any are named.
+    fn link(&mut self, before: End, after: End, declaration: u32, only: Option<&NodeSet>) -> usize {
         let is_same_node = matches!((before, after), (End::Task(_), End::Task(_)));
         self.graph.links.push(Link { before, after, declaration, is_same_node });
         let graph = &mut self.graph;
@@ -399,19 +399,20 @@ impl Binder<'_> {
                 1
             }
             (End::Barrier(before), End::Task(after)) => {
-                let instances = graph.of_task(after);
-                for at in instances.clone() {
-                    graph.after[at as usize].push(before);
+                let instances = graph.on(after, only);
+                for at in &instances {
+                    graph.after[*at as usize].push(before);
                 }
                 instances.len().max(1)
             }
             (End::Task(before), End::Barrier(after)) => {
-                let instances = graph.of_task(before);
-                graph.after[after as usize].extend(instances.clone());
+                let instances = graph.on(before, only);
                 // A barrier that waits for a task without nodes is passed, and that was told.
-                instances.len().max(1)
+                let count = instances.len().max(1);
+                graph.after[after as usize].extend(instances);
+                count
             }
-            (End::Task(before), End::Task(after)) => graph.same_node(before, after),
+            (End::Task(before), End::Task(after)) => graph.same_node(before, after, only),
         }
     }
 
@@ -454,8 +455,15 @@ impl Binder<'_> {
     fn need(&mut self, task: u32, word: &'static str, one: &Need) {
         let Need { to, on, is_optional, place, .. } = one;
         let owner = End::Task(task);
+        let only = match &one.only {
+            None => None,
+            Some(only) => match self.targets.resolve(only, self.found) {
+                Some(nodes) => Some(nodes),
+                None => return,
+            },
+        };
         if *on == Whose::Own {
-            return self.own(owner, word, one);
+            return self.own(owner, word, one, only.as_ref());
         }
         let Some(ends) = self.ends(owner, to, *place) else { return };
         if ends.is_empty() {
@@ -479,7 +487,7 @@ impl Binder<'_> {
                 (End::Barrier(_), None) if matches!(to, Pattern::Exact(_)) => {
                     let (before, after) =
                         if word == "needs" { (*end, owner) } else { (owner, *end) };
-                    bound += self.link(before, after, declaration);
+                    bound += self.link(before, after, declaration, only.as_ref());
                 }
                 (End::Barrier(_), _) => {}
                 (End::Task(other), nodes) => {
@@ -502,12 +510,12 @@ impl Binder<'_> {
             return;
         }
         if !members.is_empty() {
-            self.bundle(task, word, one, members, declaration);
+            self.bundle((task, only.as_ref()), word, one, members, declaration);
         }
     }
 
     /// A need on the same node: like `requires`, but barriers have no node.
-    fn own(&mut self, owner: End, word: &'static str, one: &Need) {
+    fn own(&mut self, owner: End, word: &'static str, one: &Need, only: Option<&NodeSet>) {
         let Need { to, is_optional, place, .. } = one;
         let Some(ends) = self.ends(owner, to, *place) else { return };
         let tasks: Vec<End> =
@@ -524,9 +532,9 @@ impl Binder<'_> {
         let mut bound = 0;
         for other in &tasks {
             let (before, after) = if word == "needs" { (*other, owner) } else { (owner, *other) };
-            bound += self.link(before, after, declaration);
+            bound += self.link(before, after, declaration, only);
         }
-        if bound == 0 && !is_optional {
+        if bound == 0 && !is_optional && only.is_none() {
             let word = if word == "needs" { "requires" } else { "required_for" };
             let (to, place) = (to.clone(), *place);
             self.unbound(owner, word, &Reference { to, is_optional: false, place }, &tasks);
@@ -578,13 +586,16 @@ impl Binder<'_> {
 
     fn bundle(
         &mut self,
-        task: u32,
+        (task, only): (u32, Option<&NodeSet>),
         word: &'static str,
         one: &Need,
         members: Members,
         declaration: u32,
     ) {
-        let all = NodeSet::clone(&self.graph.nodes_of[task as usize]);
+        let mut all = NodeSet::clone(&self.graph.nodes_of[task as usize]);
+        if let Some(only) = only {
+            all = common(&all, only).into();
+        }
         for (other, _) in &members {
             let (before, after) = if word == "needs" { (*other, task) } else { (task, *other) };
             self.graph.links.push(Link {
@@ -692,9 +703,19 @@ impl Binder<'_> {
 }
 
 impl Graph {
+    /// The instances of a task on these nodes, or on all of its own.
+    fn on(&self, task: u32, only: Option<&NodeSet>) -> Vec<u32> {
+        let Some(only) = only else { return self.of_task(task).collect() };
+        let nodes = common(&self.nodes_of[task as usize], only);
+        nodes.into_iter().filter_map(|node| self.vertex(Instance { task, node })).collect()
+    }
+
     /// Binds two tasks wherever both are on one node.
-    fn same_node(&mut self, before: u32, after: u32) -> usize {
-        let nodes = common(&self.nodes_of[before as usize], &self.nodes_of[after as usize]);
+    fn same_node(&mut self, before: u32, after: u32, only: Option<&NodeSet>) -> usize {
+        let mut nodes = common(&self.nodes_of[before as usize], &self.nodes_of[after as usize]);
+        if let Some(only) = only {
+            nodes = common(&nodes, only);
+        }
         for node in &nodes {
             let pair = [before, after].map(|task| self.vertex(Instance { task, node: *node }));
             if let [Some(before), Some(after)] = pair {

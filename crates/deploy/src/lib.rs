@@ -9,6 +9,7 @@ pub mod bind;
 pub mod compile;
 pub mod condition;
 pub mod diagnostic;
+pub mod fuel;
 pub mod layer;
 pub mod parse;
 pub mod select;

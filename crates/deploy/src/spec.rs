@@ -213,6 +213,8 @@ pub struct Reference {
 pub struct Need {
     pub to: Pattern,
     pub on: Whose,
+    /// The nodes of the task itself that have this need; by default all of them.
+    pub only: Option<At<Selector>>,
     pub want: Want,
     pub is_optional: bool,
     pub place: Place,

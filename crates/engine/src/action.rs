@@ -28,7 +28,7 @@ pub struct Description {
     /// Sections that it fills.
     #[serde(default)]
     pub writes: Vec<String>,
-    /// Kinds of things that it may ask for, see [`Contribution`].
+    /// Sections that it may ask for entries in, see [`Contribution`].
     #[serde(default)]
     pub contributes: Vec<String>,
     /// Programs that it calls.
@@ -56,18 +56,38 @@ pub enum Ability {
     Undo,
 }
 
+impl Ability {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Verify => "verify",
+            Self::Check => "check",
+            Self::Undo => "undo",
+        }
+    }
+}
+
 /// The document that actions share: sections by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Document(pub BTreeMap<String, Value>);
 
+impl Document {
+    /// The sections that this action has to do with, and no others.
+    #[must_use]
+    pub fn shown_to(&self, description: &Description) -> Self {
+        let declared = description.reads.iter().chain(&description.writes);
+        let section = |name: &String| Some((name.clone(), self.0.get(name)?.clone()));
+        Self(declared.filter_map(section).collect())
+    }
+}
+
 /// Something an action needs that is another action's to make.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Contribution {
-    /// The section that it goes into.
+    /// The section that it becomes an entry of.
     pub section: String,
-    /// The same from two actions is a conflict, unless the values are equal.
+    /// The entry. The same from two actions is a conflict, unless the values are equal.
     pub id: String,
     pub value: Value,
 }
@@ -137,6 +157,57 @@ pub trait Action: Send + Sync {
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure>;
 
     fn undo(&self, step: &Step, receipt: &Value, ctx: &mut Ctx<'_>) -> Result<Undone, Failure>;
+
+    /// What applying would change, found out without changing anything.
+    fn predict(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Prediction, Failure> {
+        Ok(Prediction::CannotPredict)
+    }
+
+    /// The same for a machine that has a POSIX shell and nothing of ours; `None` if there is no such
+    /// thing.
+    fn script(&self, _: &Value, _: Purpose) -> Option<Script> {
+        None
+    }
+}
+
+/// What a step would change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Prediction {
+    /// Lines as `diff -u` has them.
+    Diff(String),
+    NoChange,
+    CannotPredict,
+}
+
+/// What a script is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    Apply,
+    /// Exit code 0 means that it holds.
+    Verify,
+}
+
+/// A program for `/bin/sh`. Its text is fixed, unless it is what a person wrote; values come in its
+/// environment and in files.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Script {
+    pub text: String,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Secrets by reference; each is a file, whose path is in the variable of this name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, String>,
+    /// Text whose path is in the variable of this name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub files: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// Exit codes that mean: done, and there was nothing to do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unchanged: Vec<i32>,
 }
 
 /// What an action is given beside its step.
@@ -144,6 +215,8 @@ pub trait Action: Send + Sync {
 pub struct Ctx<'a> {
     /// One attempt of one step of one run; the same again means the same attempt.
     pub attempt: &'a str,
+    /// What the plan calls the step.
+    pub task: &'a str,
     /// What the step acts on; empty if on nothing in particular.
     pub subject: &'a str,
     /// Where paths that are not absolute begin.
@@ -183,7 +256,12 @@ pub trait Secrets: Send + Sync {
 
 /// Where what actions print goes.
 pub trait Output: Send {
+    /// A line, without its end.
     fn line(&mut self, stream: Stream, bytes: &[u8]);
+    /// A part of a line that is too long to be kept together; the rest follows.
+    fn part(&mut self, stream: Stream, bytes: &[u8]) {
+        self.line(stream, bytes);
+    }
     fn progress(&mut self, done: u64, total: Option<u64>);
 }
 

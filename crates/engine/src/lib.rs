@@ -7,11 +7,16 @@
 //! files stay in the shell around it.
 
 pub mod action;
+pub mod carry;
+pub mod contribute;
 pub mod drive;
+pub mod execute;
 pub mod journal;
 pub mod plan;
+pub mod plugin;
 pub mod record;
 pub mod run;
+pub mod undo;
 
 pub use plan::{Plan, PlanError, StepId};
 pub use record::Record;

@@ -3,10 +3,12 @@
 //! Steps wait for the vertices before them. Where many wait for many, a join stands between them,
 //! so that a plan has as many edges as things and not as many as pairs of things.
 
+mod window;
+
 use std::cmp::Reverse;
 use std::fmt::{self, Write as _};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -134,6 +136,14 @@ pub struct Step {
     /// How long it will take, in milliseconds, as far as anybody can tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_ms: Option<u64>,
+    /// Of everything that makes it what it is: one that was done in an older run, with the same
+    /// fingerprint, need not be done again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
+    /// The fingerprint covers all that it is made from, so what is done anew before it does not
+    /// make it stale.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub knows_inputs: bool,
 }
 
 /// An action and what it is given.
@@ -144,8 +154,13 @@ pub struct Call {
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub input: Value,
     /// With it the call takes back what this receipt was given for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub undoes: Option<Value>,
+}
+
+/// A receipt that says nothing is one all the same: without it the call would do, not undo.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
 }
 
 /// Whether a change can be taken back.
@@ -188,6 +203,8 @@ pub enum Repeat {
     Safe,
     /// See whether it is done, and do it again if not.
     Check,
+    /// It has failed.
+    Fail,
     /// A person decides.
     #[default]
     Never,
@@ -247,6 +264,8 @@ pub enum PlanError {
     Unknown { vertex: String, what: &'static str, at: u32 },
     #[error("the pool `{pool}` has no place, so `{vertex}` could never start")]
     NoPlace { vertex: String, pool: String },
+    #[error("the window `{window}` never opens, or is not within a week")]
+    NeverOpens { window: String },
     #[error("`{vertex}` says that it is checked when nobody knows how it ended, but has no check")]
     NoCheck { vertex: String },
     #[error("they wait for each other: {}", .path.join(" -> "))]
@@ -264,6 +283,8 @@ pub struct Plan {
     /// The place of each vertex among those that could start together.
     ranks: Vec<u32>,
     by_rank: Vec<StepId>,
+    /// Each vertex after those that it waits for.
+    order: Vec<StepId>,
     hash: String,
 }
 
@@ -282,7 +303,7 @@ impl Plan {
         for byte in Sha256::digest(bytes) {
             write!(hash, "{byte:02x}").expect("writing to memory");
         }
-        Ok(Self { draft, successors, starts, ranks, by_rank, hash })
+        Ok(Self { draft, successors, starts, ranks, by_rank, order, hash })
     }
 
     /// Of everything in it.
@@ -321,6 +342,11 @@ impl Plan {
         &self.successors[self.starts[id.at()] as usize..self.starts[id.at() + 1] as usize]
     }
 
+    /// Each vertex after those that it waits for.
+    pub fn order(&self) -> &[StepId] {
+        &self.order
+    }
+
     /// Among vertices that could start, the one with the least goes first.
     pub(crate) fn rank(&self, id: StepId) -> u32 {
         self.ranks[id.at()]
@@ -340,6 +366,9 @@ fn check(draft: &Draft) -> Result<(), PlanError> {
     if count > MAX_VERTICES {
         return Err(PlanError::TooLarge { count });
     }
+    if let Some(window) = draft.windows.iter().find(|window| !window.is_sound()) {
+        return Err(PlanError::NeverOpens { window: window.name.clone() });
+    }
     for vertex in &draft.vertices {
         let unknown = |what, at| Err(PlanError::Unknown { vertex: vertex.name.clone(), what, at });
         if let Some(missing) = vertex.after.iter().find(|before| before.at() >= count) {
@@ -351,6 +380,9 @@ fn check(draft: &Draft) -> Result<(), PlanError> {
         }
         if let Some(at) = step.cohort.filter(|at| *at as usize >= draft.cohorts.len()) {
             return unknown("cohort", at);
+        }
+        if let Some(at) = step.window.filter(|at| *at as usize >= draft.windows.len()) {
+            return unknown("window", at);
         }
         for at in &step.pools {
             let Some(pool) = draft.pools.get(*at as usize) else { return unknown("pool", *at) };
@@ -447,14 +479,20 @@ fn cycle(draft: &Draft, open: &[usize]) -> Vec<String> {
 /// Vertices that a cycle is looked for from; each look costs as much as the whole graph.
 const CYCLE_STARTS: usize = 256;
 
+/// What a step takes of which nobody knows how long it takes.
+const USUAL_MS: u64 = 1000;
+
 /// The longest way to the end goes first, then the order of the draft.
 fn ranks(draft: &Draft, successors: &[StepId], starts: &[u32], order: &[StepId]) -> Vec<u32> {
-    let mut heights = vec![0_u32; draft.vertices.len()];
+    let mut heights = vec![0_u64; draft.vertices.len()];
     for at in order.iter().rev().map(|id| id.at()) {
         let after = &successors[starts[at] as usize..starts[at + 1] as usize];
         let above = after.iter().map(|after| heights[after.at()]).max().unwrap_or(0);
-        let own = u32::from(matches!(draft.vertices[at].kind, Kind::Step(_)));
-        heights[at] = above + own;
+        let own = match &draft.vertices[at].kind {
+            Kind::Step(step) => step.expected_ms.unwrap_or(USUAL_MS),
+            Kind::Join(_) => 0,
+        };
+        heights[at] = above.saturating_add(own);
     }
     let mut ids: Vec<StepId> = (0..heights.len()).map(id).collect();
     ids.sort_by_key(|id| (Reverse(heights[id.at()]), *id));
@@ -463,4 +501,57 @@ fn ranks(draft: &Draft, successors: &[StepId], starts: &[u32], order: &[StepId])
         ranks[id.at()] = u32::try_from(rank).expect("plans are bounded");
     }
     ranks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(name: &str, after: &[u32], expected_ms: Option<u64>) -> Vertex {
+        Vertex {
+            name: name.to_owned(),
+            after: after.iter().copied().map(StepId).collect(),
+            kind: Kind::Step(Box::new(Step { expected_ms, ..Step::default() })),
+        }
+    }
+
+    #[test]
+    fn the_longest_way_to_the_end_goes_first() {
+        let vertices = vec![
+            step("short, and two more", &[], Some(10)),
+            step("second", &[0], Some(10)),
+            step("third", &[1], Some(10)),
+            step("long", &[], Some(5000)),
+            step("nobody knows", &[], None),
+        ];
+        let plan = Plan::new(Draft { vertices, ..Draft::default() }).unwrap();
+        let first: Vec<u32> = (0..5).map(|rank| plan.ranked(rank).0).collect();
+        assert_eq!(first, [3, 4, 0, 1, 2]);
+    }
+
+    #[test]
+    fn a_call_that_takes_back_still_does_after_it_was_kept() {
+        let call = Call { undoes: Some(Value::Null), ..Call::default() };
+        let text = serde_json::to_string(&call).unwrap();
+        assert_eq!(serde_json::from_str::<Call>(&text).unwrap(), call, "{text}");
+        let plain = serde_json::to_string(&Call::default()).unwrap();
+        assert_eq!(serde_json::from_str::<Call>(&plain).unwrap().undoes, None);
+    }
+
+    #[test]
+    fn windows_that_never_open_and_unknown_ones_are_refused() {
+        let window = |spans| Window { name: "w".to_owned(), spans };
+        let draft = |spans| Draft { windows: vec![window(spans)], ..Draft::default() };
+        for spans in [vec![], vec![(5, 5)], vec![(0, 10_081)], vec![(10_080, 1)]] {
+            let error = Plan::new(draft(spans)).unwrap_err();
+            assert_eq!(error, PlanError::NeverOpens { window: "w".to_owned() });
+        }
+        let mut vertex = step("s", &[], None);
+        if let Kind::Step(step) = &mut vertex.kind {
+            step.window = Some(1);
+        }
+        let draft = Draft { vertices: vec![vertex], ..draft(vec![(0, 10_080)]) };
+        let error = Plan::new(draft).unwrap_err();
+        assert_eq!(error, PlanError::Unknown { vertex: "s".to_owned(), what: "window", at: 1 });
+    }
 }

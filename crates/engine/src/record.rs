@@ -21,14 +21,31 @@ pub enum Record {
     Verified { step: StepId, attempt: u32, holds: bool, reason: String, at: u64 },
     /// Nobody can tell how an attempt ended, and nobody ever will.
     Lost { step: StepId, attempt: u32, at: u64 },
+    /// A step that came to a good end in an older run, and is not done again.
+    Carried {
+        step: StepId,
+        changed: bool,
+        #[serde(default, skip_serializing_if = "Value::is_null")]
+        receipt: Value,
+        at: u64,
+    },
     /// A person decided how a step ended.
     Marked { step: StepId, good: bool, by: String, at: u64 },
     /// Nothing new starts; with `now`, what runs is ended too.
     Stop { now: bool, by: String, at: u64 },
+    /// As `Stop`, as soon as the vertex has come to a good end.
+    StopAfter { vertex: StepId, by: String, at: u64 },
     /// What did not come to a good end is tried again.
     Resume { by: String, at: u64 },
+    /// One step is tried again, with everything that it blocked.
+    Retry { step: StepId, by: String, at: u64 },
     /// Nothing new starts on the subject, or at all, until the opposite is said.
     Pause { subject: Option<u32>, paused: bool, by: String, at: u64 },
+    /// So many subjects failed in the same step for the same reason that a person shall look at it:
+    /// nothing new starts until the pause is ended.
+    Breaker { kin: u32, subjects: u32, reason: String, at: u64 },
+    /// The step does not start, though it could, until the opposite is said.
+    Hold { step: StepId, held: bool, by: String, at: u64 },
     /// Everything that could end has.
     Finished { outcome: Outcome, at: u64 },
 }
@@ -43,10 +60,15 @@ impl Record {
             | Self::Ran { at, .. }
             | Self::Verified { at, .. }
             | Self::Lost { at, .. }
+            | Self::Carried { at, .. }
             | Self::Marked { at, .. }
             | Self::Stop { at, .. }
+            | Self::StopAfter { at, .. }
             | Self::Resume { at, .. }
+            | Self::Retry { at, .. }
             | Self::Pause { at, .. }
+            | Self::Breaker { at, .. }
+            | Self::Hold { at, .. }
             | Self::Finished { at, .. } => *at,
         }
     }
@@ -81,6 +103,8 @@ pub enum FailureKind {
     Timeout,
     /// It said that it is done, and it is not.
     Verify,
+    /// Nobody knows how it ended, and it cannot be done twice.
+    Lost,
     /// The engine or the executor broke.
     Internal,
 }

@@ -5,17 +5,33 @@
 //! and effects. Whoever calls it keeps all of the records before it acts on any effect: an intent is
 //! then durable before the act, and a result before anything that follows from it.
 
+mod breaker;
+mod decide;
 mod ends;
+mod event;
 mod fold;
+mod places;
+mod queues;
+mod reopen;
 mod tally;
+mod why;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::plan::{Plan, Step, StepId};
-use crate::record::{End, FailureKind, Outcome, Record};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use tally::Tally;
+use crate::plan::{OnFailure, Plan, Step, StepId};
+use crate::record::{FailureKind, Outcome, Record};
+
+use breaker::Breaker;
+use places::Places;
+use queues::Queues;
+use tally::{Class, Tally};
+
+pub use event::{Decision, Effect, Event, Found};
+pub use why::Reason;
 
 /// Where a vertex stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,100 +77,6 @@ impl Ended {
     }
 }
 
-/// What happens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// Time went by, or the run begins.
-    Tick,
-    /// What was looked at before a step: `None` if all of it holds.
-    Checked {
-        step: StepId,
-        attempt: u32,
-        refused: Option<String>,
-    },
-    Ran {
-        step: StepId,
-        attempt: u32,
-        end: End,
-    },
-    /// What was looked at after a step.
-    Verified {
-        step: StepId,
-        attempt: u32,
-        holds: bool,
-        reason: String,
-    },
-    /// What became of an attempt that was asked after.
-    Found {
-        step: StepId,
-        attempt: u32,
-        found: Found,
-    },
-    Stop {
-        now: bool,
-        by: String,
-    },
-    Resume {
-        by: String,
-    },
-    Pause {
-        subject: Option<u32>,
-        paused: bool,
-        by: String,
-    },
-    Mark {
-        step: StepId,
-        good: bool,
-        by: String,
-    },
-}
-
-/// What whoever executes knows of an attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
-    /// It was never told of it.
-    Never,
-    Running,
-    Ended(End),
-    /// It was told, and does not know any more.
-    Gone,
-}
-
-/// What is to be done now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
-    /// Look whether the step may start.
-    Check {
-        step: StepId,
-        attempt: u32,
-    },
-    Start {
-        step: StepId,
-        attempt: u32,
-    },
-    /// Look whether the step is done.
-    Verify {
-        step: StepId,
-        attempt: u32,
-    },
-    /// Ask what became of an attempt.
-    Ask {
-        step: StepId,
-        attempt: u32,
-    },
-    Kill {
-        step: StepId,
-        attempt: u32,
-    },
-}
-
-/// Records to keep, and then what to do.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Decision {
-    pub records: Vec<Record>,
-    pub effects: Vec<Effect>,
-}
-
 /// Why records are not those of a plan.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
@@ -167,15 +89,20 @@ pub enum ReplayError {
     Impossible { at: usize, record: String },
 }
 
+/// What is known of the attempts of a step.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tries {
     /// The last attempt; 0 if there was none.
     attempt: u32,
     /// Since the run was last resumed.
     failures: u32,
+    /// When it is tried again, if it is delayed.
+    due: u64,
     /// Whether the last attempt changed anything.
     changed: bool,
-    /// Whether it has its places in the pools.
+    /// Whether it was ever really begun, here or in the run that it was carried over from.
+    begun: bool,
+    /// Whether it is under way and has its places in the pools.
     holds: bool,
 }
 
@@ -183,31 +110,39 @@ struct Tries {
 pub struct Run {
     plan: Arc<Plan>,
     states: Vec<State>,
+    /// What the end of a vertex means to those after it, if it has one.
+    classes: Vec<Class>,
     tries: Vec<Tries>,
     tallies: Vec<Tally>,
-    /// Ranks of what could start.
-    ready: BTreeSet<u32>,
-    /// For each pool, ranks of what waits for a place in it.
-    parked: Vec<BTreeSet<u32>>,
-    /// Ranks of what waits for its subject.
-    held: BTreeSet<u32>,
-    /// When, and the rank of what is tried again then.
-    delayed: BTreeSet<(u64, u32)>,
-    used: Vec<u32>,
+    receipts: BTreeMap<StepId, Value>,
+    queues: Queues,
+    places: Places,
     in_flight: usize,
     /// Vertices that have not come to an end.
     open: usize,
     of_subject: Vec<Vec<StepId>>,
     left_out: Vec<bool>,
     /// Subjects that failed, for each cohort.
-    failed: Vec<u32>,
-    paused: bool,
+    failed: Vec<BTreeSet<u32>>,
+    /// Who said that nothing new starts.
+    paused: Option<String>,
     paused_subjects: Vec<bool>,
+    /// For each subject, steps of which nobody knows how they ended.
+    undecided: Vec<u32>,
+    /// Steps that somebody wants to wait.
+    held: BTreeSet<StepId>,
+    stop_after: BTreeSet<StepId>,
     stop: Option<Stop>,
+    /// What runs is ended too.
+    kills: bool,
+    breaker: Breaker,
     outcome: Option<Outcome>,
+    /// When it was last looked at.
+    seen: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 enum Stop {
     /// Somebody said so.
     Asked,
@@ -226,25 +161,30 @@ impl Run {
         }
         let mut run = Self {
             states: vec![State::Waiting; plan.len()],
+            classes: vec![Class::Good; plan.len()],
             tries: vec![Tries::default(); plan.len()],
-            tallies: plan.ids().map(|id| Tally::of(plan.vertex(id))).collect(),
-            ready: BTreeSet::new(),
-            parked: vec![BTreeSet::new(); draft.pools.len()],
-            held: BTreeSet::new(),
-            delayed: BTreeSet::new(),
-            used: vec![0; draft.pools.len()],
+            tallies: Vec::new(),
+            receipts: BTreeMap::new(),
+            queues: Queues::new(draft),
+            places: Places::new(draft),
             in_flight: 0,
-            open: plan.len(),
+            open: 0,
             of_subject,
             left_out: vec![false; draft.subjects.len()],
-            failed: vec![0; draft.cohorts.len()],
-            paused: false,
+            failed: vec![BTreeSet::new(); draft.cohorts.len()],
+            paused: None,
             paused_subjects: vec![false; draft.subjects.len()],
+            undecided: vec![0; draft.subjects.len()],
+            held: BTreeSet::new(),
+            stop_after: BTreeSet::new(),
             stop: None,
+            kills: false,
+            breaker: Breaker::default(),
             outcome: None,
+            seen: 0,
             plan,
         };
-        run.begin();
+        run.count_anew();
         run
     }
 
@@ -263,14 +203,21 @@ impl Run {
             }
             Some(_) | None => return Err(ReplayError::NoPlan),
         }
-        for (at, record) in records.enumerate() {
-            if !run.could_follow(record) {
-                let record = format!("{record:?}");
-                return Err(ReplayError::Impossible { at: at + 1, record });
-            }
-            run.apply(record);
+        for (at, record) in (1..).zip(records) {
+            run.follow(at, record)?;
         }
         Ok(run)
+    }
+
+    /// Takes the record of that number of the run's journal into account. It is durable already.
+    pub fn follow(&mut self, number: usize, record: &Record) -> Result<(), ReplayError> {
+        if !self.could_follow(record) {
+            let record = format!("{record:?}");
+            return Err(ReplayError::Impossible { at: number, record });
+        }
+        self.look(record.at());
+        self.apply(record);
+        Ok(())
     }
 
     pub fn plan(&self) -> &Arc<Plan> {
@@ -286,13 +233,29 @@ impl Run {
         self.tries[id.at()].attempt
     }
 
+    /// Whether a step was ever begun, here or in the run that it was carried over from.
+    pub fn was_begun(&self, id: StepId) -> bool {
+        self.tries[id.at()].begun
+    }
+
+    /// What taking a step back needs to know.
+    pub fn receipt(&self, id: StepId) -> Option<&Value> {
+        self.receipts.get(&id)
+    }
+
     pub fn outcome(&self) -> Option<Outcome> {
         self.outcome
     }
 
-    /// When something is to be tried again, if nothing happens before.
+    /// When something could start, if nothing happens before: it is tried again, or its window
+    /// opens.
     pub fn wakes_at(&self) -> Option<u64> {
-        self.delayed.first().map(|(at, _)| *at)
+        let again = self.queues.delayed.first().map(|(at, _)| *at);
+        let shut = self.queues.shut.iter().zip(&self.plan.draft().windows);
+        let opens = shut
+            .filter(|(waiting, _)| !waiting.is_empty())
+            .map(|(_, window)| window.opens_at(self.seen));
+        opens.chain(again).min()
     }
 
     /// Whether something is under way that will come to an end by itself.
@@ -300,177 +263,28 @@ impl Run {
         self.in_flight > 0
     }
 
+    /// Who or what said that nothing new starts, if it is so.
+    pub fn paused_by(&self) -> Option<&str> {
+        self.paused.as_deref()
+    }
+
+    /// Whether nothing new starts because somebody stopped it, or because too much failed.
+    pub fn is_stopping(&self) -> bool {
+        self.stop.is_some()
+    }
+
+    /// Steps that somebody wants to wait.
+    pub fn held(&self) -> impl Iterator<Item = StepId> {
+        self.held.iter().copied()
+    }
+
     /// Steps whose end a person must tell.
     pub fn undecided(&self) -> impl Iterator<Item = StepId> {
         self.plan.ids().filter(|id| self.state(*id) == State::Unknown)
     }
 
-    /// What to do after the records were read back: ask after what ran, and look again at what was
-    /// being looked at.
-    pub fn recover(&mut self, now: u64) -> Decision {
-        let mut decision = Decision::default();
-        for step in self.plan.ids() {
-            let attempt = self.attempt(step);
-            match self.state(step) {
-                State::Running => decision.effects.push(Effect::Ask { step, attempt }),
-                State::Verifying | State::VerifyingLost => {
-                    decision.effects.push(Effect::Verify { step, attempt });
-                }
-                _ => {}
-            }
-        }
-        self.go_on(now, &mut decision);
-        decision
-    }
-
-    /// What follows from what happens. What does not fit, because it is told twice or late, has no
-    /// consequence.
-    pub fn on(&mut self, event: Event, now: u64) -> Decision {
-        let mut decision = Decision::default();
-        match event {
-            Event::Tick => {}
-            Event::Checked { step, attempt, refused } => {
-                self.on_checked(step, attempt, refused, now, &mut decision);
-            }
-            Event::Ran { step, attempt, end } => {
-                self.keep(Record::Ran { step, attempt, end, at: now }, &mut decision);
-                self.look_at(step, &mut decision);
-            }
-            Event::Verified { step, attempt, holds, reason } => {
-                let record = Record::Verified { step, attempt, holds, reason, at: now };
-                self.keep(record, &mut decision);
-            }
-            Event::Found { step, attempt, found } => {
-                self.on_found(step, attempt, found, now, &mut decision);
-            }
-            Event::Stop { now: at_once, by } => {
-                self.keep(Record::Stop { now: at_once, by, at: now }, &mut decision);
-                if at_once {
-                    let running = self.plan.ids().filter(|id| self.state(*id) == State::Running);
-                    let kill = |step| Effect::Kill { step, attempt: self.attempt(step) };
-                    decision.effects.extend(running.map(kill));
-                }
-            }
-            Event::Resume { by } => self.keep(Record::Resume { by, at: now }, &mut decision),
-            Event::Pause { subject, paused, by } => {
-                self.keep(Record::Pause { subject, paused, by, at: now }, &mut decision);
-            }
-            Event::Mark { step, good, by } => {
-                self.keep(Record::Marked { step, good, by, at: now }, &mut decision);
-            }
-        }
-        self.go_on(now, &mut decision);
-        decision
-    }
-
-    fn on_checked(
-        &mut self,
-        step: StepId,
-        attempt: u32,
-        refused: Option<String>,
-        now: u64,
-        decision: &mut Decision,
-    ) {
-        if self.state(step) != State::Checking || attempt != self.attempt(step) + 1 {
-            return;
-        }
-        match refused {
-            Some(reason) => {
-                self.keep(Record::Refused { step, attempt, reason, at: now }, decision);
-            }
-            // Meanwhile nothing shall start any more.
-            None if !self.may_start() => {
-                self.release(step);
-                self.make_ready(step);
-            }
-            None => self.start(step, now, decision),
-        }
-    }
-
-    fn on_found(
-        &mut self,
-        step: StepId,
-        attempt: u32,
-        found: Found,
-        now: u64,
-        decision: &mut Decision,
-    ) {
-        if self.state(step) != State::Running || attempt != self.attempt(step) {
-            return;
-        }
-        match found {
-            Found::Running => {}
-            // The intent is durable; the attempt is the same one.
-            Found::Never => decision.effects.push(Effect::Start { step, attempt }),
-            Found::Ended(end) => {
-                self.keep(Record::Ran { step, attempt, end, at: now }, decision);
-                self.look_at(step, decision);
-            }
-            Found::Gone => {
-                self.keep(Record::Lost { step, attempt, at: now }, decision);
-                self.look_at(step, decision);
-            }
-        }
-    }
-
-    /// Starts what can start, and ends the run when nothing is left.
-    fn go_on(&mut self, now: u64, decision: &mut Decision) {
-        while let Some((at, rank)) = self.delayed.first().copied().filter(|(at, _)| *at <= now) {
-            self.delayed.remove(&(at, rank));
-            self.make_ready(self.plan.ranked(rank));
-        }
-        while self.may_start() {
-            let Some(rank) = self.ready.pop_first() else { break };
-            let step = self.plan.ranked(rank);
-            if self.step(step).subject.is_some_and(|at| self.paused_subjects[at as usize]) {
-                self.held.insert(rank);
-            } else if let Some(pool) = self.full_pool(step) {
-                self.parked[pool].insert(rank);
-                self.pass_on(step);
-            } else {
-                self.take(step);
-                if self.step(step).before.is_empty() {
-                    self.start(step, now, decision);
-                } else {
-                    self.states[step.at()] = State::Checking;
-                    let attempt = self.attempt(step) + 1;
-                    decision.effects.push(Effect::Check { step, attempt });
-                }
-            }
-        }
-        if self.outcome.is_none() && self.is_over() {
-            let outcome = self.comes_to();
-            self.keep(Record::Finished { outcome, at: now }, decision);
-        }
-    }
-
-    fn start(&mut self, step: StepId, now: u64, decision: &mut Decision) {
-        let attempt = self.attempt(step) + 1;
-        self.keep(Record::Intent { step, attempt, at: now }, decision);
-        decision.effects.push(Effect::Start { step, attempt });
-    }
-
-    /// What an attempt's end asks for.
-    fn look_at(&self, step: StepId, decision: &mut Decision) {
-        if matches!(self.state(step), State::Verifying | State::VerifyingLost) {
-            let attempt = self.attempt(step);
-            let verify = Effect::Verify { step, attempt };
-            if !decision.effects.contains(&verify) {
-                decision.effects.push(verify);
-            }
-        }
-    }
-
-    /// Applies a record that fits, and gives it out to be kept.
-    fn keep(&mut self, record: Record, decision: &mut Decision) {
-        if self.could_follow(&record) {
-            self.apply(&record);
-            decision.records.push(record);
-        }
-    }
-
     fn may_start(&self) -> bool {
-        self.stop.is_none() && !self.paused && self.outcome.is_none()
+        self.stop.is_none() && self.paused.is_none() && self.outcome.is_none()
     }
 
     /// Nothing runs, and nothing will.
@@ -479,24 +293,36 @@ impl Run {
     }
 
     fn comes_to(&self) -> Outcome {
-        let mut bad = false;
+        let (mut bad, mut stopped, mut interrupted) = (false, false, false);
         for id in self.plan.ids() {
-            bad |= match self.state(id) {
+            match self.state(id) {
                 State::Ended(Ended::Failed(_) | Ended::Blocked) => {
                     let subject = self.plan.step(id).and_then(|step| step.subject);
-                    !subject.is_some_and(|at| self.left_out[at as usize])
+                    bad |= !subject.is_some_and(|at| self.left_out[at as usize]);
                 }
-                State::Ended(Ended::Interrupted) | State::Unknown => true,
-                _ => false,
-            };
+                State::Ended(Ended::Interrupted) => interrupted = true,
+                State::Unknown => bad = true,
+                State::Ended(Ended::Stopped) => stopped = true,
+                _ => {}
+            }
         }
         match self.stop {
             Some(Stop::Tripped) => Outcome::Failed,
-            Some(Stop::Asked) if self.open > 0 => Outcome::Stopped,
-            _ if bad => Outcome::Failed,
+            Some(Stop::Asked) if self.open > 0 || interrupted => Outcome::Stopped,
+            _ if bad || interrupted => Outcome::Failed,
+            _ if stopped => Outcome::Stopped,
             _ if self.left_out.contains(&true) => Outcome::Degraded,
             _ => Outcome::Succeeded,
         }
+    }
+
+    /// Whether what failed so far stops the run.
+    fn is_tripped(&self) -> bool {
+        self.plan.ids().any(|id| {
+            matches!(self.state(id), State::Ended(Ended::Failed(_)))
+                && self.classes[id.at()] == Class::Bad
+                && self.step(id).on_failure == OnFailure::Stop
+        })
     }
 
     fn step(&self, id: StepId) -> &Step {

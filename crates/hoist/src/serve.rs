@@ -1,6 +1,7 @@
 //! `hoist serve`: settings in, a running controller out, until a signal says stop.
 
 mod boot;
+mod deploy;
 mod metadata;
 
 use std::collections::BTreeMap;
@@ -163,6 +164,17 @@ pub(crate) fn places(
     store: Option<String>,
     connection: &Connection,
 ) -> Result<(PathBuf, String), Failure> {
+    let settings = settings(store, connection)?;
+    Ok((settings.text("data_dir").into(), settings.text("store").to_owned()))
+}
+
+/// Where `hoist serve` would look for plug-ins.
+pub(crate) fn plugin_directory(connection: &Connection) -> Result<PathBuf, Failure> {
+    Ok(settings(None, connection)?.text("plugins.directory").into())
+}
+
+/// The settings that `hoist serve` would use, without its flags.
+fn settings(store: Option<String>, connection: &Connection) -> Result<Settings, Failure> {
     let config = std::env::var_os("HOIST_CONFIG").filter(|path| !path.is_empty());
     let args = ServeArgs {
         listen: None,
@@ -173,8 +185,7 @@ pub(crate) fn places(
         config: config.map(PathBuf::from),
         print_config: false,
     };
-    let (settings, _) = gather(&args, connection)?;
-    Ok((settings.text("data_dir").into(), settings.text("store").to_owned()))
+    Ok(gather(&args, connection)?.0)
 }
 
 /// BSS's environment, file, environment, flags.
@@ -228,6 +239,7 @@ fn config(settings: &Settings) -> Result<Config, SettingError> {
     config.proxies = proxies(settings)?;
     config.boot = boot::settings(settings)?;
     config.metadata = metadata::settings(settings)?;
+    config.deploy = deploy::settings(settings)?;
     config.brake = Brake {
         nodes: settings.parse("brake.nodes")?,
         percent: settings.parse("brake.percent")?,

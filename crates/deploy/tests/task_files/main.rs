@@ -146,6 +146,7 @@ fn done(compiled: &Compiled) -> Vec<String> {
 }
 
 fn with_template() -> Options<'static> {
-    let templates = [("api.conf".to_owned(), "port={{ settings.mysql.port }} on {{ node.name }}\n".to_owned())];
+    let templates =
+        [("api.conf".to_owned(), "port={{ settings.mysql.port }} on {{ node.name }}\n".to_owned())];
     Options { templates: templates.into(), ..Options::default() }
 }

@@ -3,30 +3,35 @@
 use std::sync::Arc;
 
 use super::tally::Class;
-use super::{Ended, Run, State};
+use super::{Ended, Run, State, Stop};
 use crate::plan::{Kind, StepId};
 
 impl Run {
-    /// From what has ended, to what could start.
-    pub(super) fn begin(&mut self) {
-        let has_ended = |id: &StepId| matches!(self.states[id.at()], State::Ended(_));
-        let ended: Vec<StepId> = self.plan.ids().filter(has_ended).collect();
-        for id in ended {
-            self.spread(id, Class::Good);
-        }
-        let plan = Arc::clone(&self.plan);
-        for id in plan.ids().filter(|id| plan.vertex(*id).after.is_empty()) {
-            if let Some(class) = self.judge(id) {
-                self.spread(id, class);
-            }
-        }
-    }
-
     pub(super) fn end(&mut self, id: StepId, ended: Ended, class: Class) {
         self.release(id);
-        self.states[id.at()] = State::Ended(ended);
-        self.open -= 1;
+        self.set_ended(id, ended, class);
         self.spread(id, class);
+    }
+
+    /// A state, and everything that is counted of it.
+    pub(super) fn set(&mut self, id: StepId, state: State) {
+        let was = std::mem::replace(&mut self.states[id.at()], state);
+        let has_ended = |state| usize::from(matches!(state, State::Ended(_)));
+        self.open = self.open + has_ended(was) - has_ended(state);
+        if let Some(subject) = self.plan.step(id).and_then(|step| step.subject) {
+            let undecided = &mut self.undecided[subject as usize];
+            *undecided += u32::from(state == State::Unknown);
+            *undecided -= u32::from(was == State::Unknown);
+        }
+        self.count_in_places(id, Some(was), state);
+    }
+
+    fn set_ended(&mut self, id: StepId, ended: Ended, class: Class) {
+        self.set(id, State::Ended(ended));
+        self.classes[id.at()] = class;
+        if ended.is_good() && self.stop_after.contains(&id) {
+            self.stop.get_or_insert(Stop::Asked);
+        }
     }
 
     /// Tells everything after a vertex, and everything that ends because of it. With a list, not by
@@ -41,6 +46,13 @@ impl Run {
                     told.push((*after, class));
                 }
             }
+        }
+    }
+
+    /// Looks whether a vertex still waits.
+    pub(super) fn look_after(&mut self, id: StepId) {
+        if let Some(class) = self.judge(id) {
+            self.spread(id, class);
         }
     }
 
@@ -59,8 +71,7 @@ impl Run {
                 }
             }
             Kind::Step(step) => {
-                let left_out = step.subject.is_some_and(|at| self.left_out[at as usize]);
-                if left_out && tally.has_lost() {
+                if step.subject.is_some_and(|at| self.left_out[at as usize]) {
                     (Ended::LeftOut, Class::LeftOut)
                 } else if tally.has_lost() {
                     (Ended::Blocked, Class::Bad)
@@ -74,74 +85,20 @@ impl Run {
                 }
             }
         };
-        self.states[id.at()] = State::Ended(ended);
-        self.open -= 1;
+        self.set_ended(id, ended, class);
         Some(class)
     }
 
     pub(super) fn make_ready(&mut self, id: StepId) {
-        self.states[id.at()] = State::Ready;
-        self.ready.insert(self.plan.rank(id));
+        self.set(id, State::Ready);
+        self.queues.ready.insert(self.plan.rank(id));
     }
 
     /// Takes a step out of everything that it waits in.
-    pub(super) fn forget(&mut self, step: StepId) {
-        let rank = self.plan.rank(step);
-        if self.ready.remove(&rank) || self.held.remove(&rank) {
-            return;
-        }
-        match self.state(step) {
-            State::Delayed => self.delayed.retain(|(_, other)| *other != rank),
-            State::Ready => {
-                self.parked.iter_mut().for_each(|parked| {
-                    parked.remove(&rank);
-                });
-            }
-            _ => {}
-        }
-    }
-
-    pub(super) fn full_pool(&self, step: StepId) -> Option<usize> {
-        let mut pools = self.step(step).pools.iter().map(|pool| *pool as usize);
-        pools.find(|pool| self.used[*pool] >= self.plan.draft().pools[*pool].places)
-    }
-
-    /// Places that were kept for a step that cannot use them yet are for who comes next.
-    pub(super) fn pass_on(&mut self, step: StepId) {
-        let plan = Arc::clone(&self.plan);
-        for pool in plan.step(step).into_iter().flat_map(|step| &step.pools) {
-            let pool = *pool as usize;
-            if self.used[pool] < plan.draft().pools[pool].places
-                && let Some(rank) = self.parked[pool].pop_first()
-            {
-                self.ready.insert(rank);
-            }
-        }
-    }
-
-    pub(super) fn take(&mut self, step: StepId) {
-        if std::mem::replace(&mut self.tries[step.at()].holds, true) {
-            return;
-        }
-        self.in_flight += 1;
-        let plan = Arc::clone(&self.plan);
-        for pool in &plan.step(step).expect("only steps hold places").pools {
-            self.used[*pool as usize] += 1;
-        }
-    }
-
-    pub(super) fn release(&mut self, step: StepId) {
-        if !std::mem::replace(&mut self.tries[step.at()].holds, false) {
-            return;
-        }
-        self.in_flight -= 1;
-        let plan = Arc::clone(&self.plan);
-        for pool in &plan.step(step).expect("only steps hold places").pools {
-            self.used[*pool as usize] -= 1;
-            // One place, one that gets it; what it waits for besides, it is told when it is its turn.
-            if let Some(rank) = self.parked[*pool as usize].pop_first() {
-                self.ready.insert(rank);
-            }
+    pub(super) fn forget(&mut self, id: StepId) {
+        let Self { plan, queues, tries, .. } = self;
+        if let Some(step) = plan.step(id) {
+            queues.forget(plan.rank(id), step, tries[id.at()].due);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! What a record makes of a run.
 
-use std::collections::BTreeSet;
+use serde_json::Value;
 
-use super::tally::{Class, Tally};
+use super::tally::Class;
 use super::{Ended, Run, State, Stop};
 use crate::plan::{OnFailure, Repeat, Step, StepId};
 use crate::record::{End, FailureKind, Record};
@@ -36,7 +36,26 @@ impl Run {
             Record::Marked { step, .. } => {
                 is(step) && matches!(at(step), State::Unknown | State::Ended(Ended::Failed(_)))
             }
+            Record::Carried { step, .. } => {
+                is(step) && matches!(at(step), State::Waiting | State::Ready) && last(step, 0)
+            }
             Record::Stop { .. } => self.outcome.is_none(),
+            Record::StopAfter { vertex, .. } => {
+                vertex.at() < self.plan.len() && self.outcome.is_none()
+            }
+            Record::Retry { step, .. } => {
+                let ended_badly = |state| {
+                    matches!(
+                        state,
+                        State::Unknown | State::Ended(Ended::Failed(_) | Ended::Interrupted)
+                    )
+                };
+                is(step) && ended_badly(at(step)) && (self.outcome.is_some() || self.stop.is_none())
+            }
+            Record::Hold { step, .. } => is(step),
+            Record::Breaker { kin, .. } => {
+                self.breaker.asks().is_some_and(|alike| alike.kin == *kin)
+            }
             Record::Resume { .. } => self.outcome.is_some() || self.stop.is_some(),
             Record::Pause { subject, .. } => {
                 subject.is_none_or(|at| (at as usize) < self.left_out.len())
@@ -50,55 +69,96 @@ impl Run {
         match record {
             Record::Plan { .. } => {}
             Record::Intent { step, attempt, .. } => {
-                self.forget(*step);
-                self.take(*step);
-                self.states[step.at()] = State::Running;
-                self.tries[step.at()].attempt = *attempt;
+                self.begin(*step, *attempt, State::Running);
+                self.tries[step.at()].begun = true;
             }
-            Record::Refused { step, attempt, .. } => {
-                self.forget(*step);
-                self.tries[step.at()].attempt = *attempt;
-                self.fail(*step, FailureKind::Precheck);
+            Record::Refused { step, attempt, reason, .. } => {
+                self.begin(*step, *attempt, State::Checking);
+                self.fail(*step, FailureKind::Precheck, reason);
             }
             Record::Ran { step, end, at, .. } => self.ran(*step, end, *at),
-            Record::Verified { step, holds, at, .. } => self.verified(*step, *holds, *at),
+            Record::Verified { step, holds, reason, at, .. } => {
+                self.verified(*step, *holds, reason, *at);
+            }
             Record::Lost { step, .. } => self.lost(*step),
+            Record::Carried { step, changed, receipt, .. } => {
+                self.forget(*step);
+                self.tries[step.at()].begun = true;
+                self.tries[step.at()].changed = *changed;
+                self.file(*step, receipt);
+                self.done(*step);
+            }
             Record::Marked { step, good, .. } => self.marked(*step, *good),
-            // What was stopped by failures has failed, whoever stops it once more.
-            Record::Stop { .. } => _ = self.stop.get_or_insert(Stop::Asked),
+            Record::Stop { now, .. } => {
+                // What was stopped by failures has failed, whoever stops it once more.
+                self.stop.get_or_insert(Stop::Asked);
+                self.kills |= *now;
+            }
+            Record::StopAfter { vertex, .. } => {
+                self.stop_after.insert(*vertex);
+                if matches!(self.state(*vertex), State::Ended(ended) if ended.is_good()) {
+                    self.stop.get_or_insert(Stop::Asked);
+                }
+            }
             Record::Resume { .. } => self.resume(),
-            Record::Pause { subject, paused, .. } => self.pause(*subject, *paused),
+            Record::Retry { step, .. } => self.retry(*step),
+            Record::Pause { subject, paused, by, .. } => self.pause(*subject, *paused, by),
+            Record::Breaker { .. } => {
+                self.breaker.has_asked();
+                self.pause(None, true, "the breaker");
+            }
+            Record::Hold { step, held, .. } => {
+                if *held {
+                    self.held.insert(*step);
+                } else if self.held.remove(step) {
+                    self.queues.let_go();
+                }
+            }
             Record::Finished { outcome, .. } => {
                 self.outcome = Some(*outcome);
-                for state in &mut self.states {
+                // Subjects that are in the middle of something keep their places: they go on when
+                // the run is resumed.
+                for (state, class) in self.states.iter_mut().zip(&mut self.classes) {
                     if matches!(state, State::Waiting | State::Ready | State::Delayed) {
                         *state = State::Ended(Ended::Stopped);
+                        *class = Class::Bad;
                     }
                 }
-                self.ready.clear();
-                self.held.clear();
-                self.delayed.clear();
-                self.parked.iter_mut().for_each(BTreeSet::clear);
+                self.queues.clear();
             }
+        }
+    }
+
+    fn begin(&mut self, step: StepId, attempt: u32, state: State) {
+        self.forget(step);
+        self.take(step, true);
+        self.set(step, state);
+        self.tries[step.at()].attempt = attempt;
+    }
+
+    fn file(&mut self, step: StepId, receipt: &Value) {
+        if !receipt.is_null() {
+            self.receipts.insert(step, receipt.clone());
         }
     }
 
     fn ran(&mut self, step: StepId, end: &End, at: u64) {
         match end {
-            End::Done { changed, .. } => {
+            End::Done { changed, receipt } => {
                 self.tries[step.at()].changed = *changed;
+                self.file(step, receipt);
                 if self.step(step).after.is_empty() {
                     self.done(step);
                 } else {
-                    self.states[step.at()] = State::Verifying;
+                    self.set(step, State::Verifying);
                 }
             }
-            End::Failed { kind, .. } => self.failed_at(step, *kind, at),
+            End::Failed { kind, reason } => self.failed_at(step, *kind, reason, at),
             End::Interrupted => self.end(step, Ended::Interrupted, Class::Bad),
         }
     }
 
-    fn verified(&mut self, step: StepId, holds: bool, at: u64) {
+    fn verified(&mut self, step: StepId, holds: bool, reason: &str, at: u64) {
         let was_lost = self.state(step) == State::VerifyingLost;
         if holds {
             self.tries[step.at()].changed |= was_lost;
@@ -107,7 +167,7 @@ impl Run {
             self.release(step);
             self.make_ready(step);
         } else {
-            self.failed_at(step, FailureKind::Verify, at);
+            self.failed_at(step, FailureKind::Verify, reason, at);
         }
     }
 
@@ -117,28 +177,25 @@ impl Run {
                 self.release(step);
                 self.make_ready(step);
             }
-            Repeat::Check => self.states[step.at()] = State::VerifyingLost,
+            Repeat::Check => self.set(step, State::VerifyingLost),
+            Repeat::Fail => self.fail(step, FailureKind::Lost, "nobody knows how it ended"),
             Repeat::Never => {
                 self.release(step);
-                self.states[step.at()] = State::Unknown;
-                self.pause_subject_of(step, true);
+                self.set(step, State::Unknown);
             }
         }
     }
 
     fn marked(&mut self, step: StepId, good: bool) {
-        if self.state(step) == State::Unknown {
-            self.pause_subject_of(step, false);
-            if good {
-                self.end(step, Ended::Ok, Class::Good);
-            } else {
-                self.fail(step, FailureKind::Internal);
+        match (self.state(step), good) {
+            (State::Unknown, true) => self.end(step, Ended::Ok, Class::Good),
+            (State::Unknown, false) => {
+                self.fail(step, FailureKind::Internal, "somebody said that it failed");
             }
-        } else {
-            // What it blocked is looked at again when the run is resumed.
-            let ended = if good { Ended::Ok } else { Ended::Failed(FailureKind::Internal) };
-            self.states[step.at()] = State::Ended(ended);
+            (_, true) => self.accept(step),
+            (_, false) => self.set(step, State::Ended(Ended::Failed(FailureKind::Internal))),
         }
+        self.queues.let_go();
     }
 
     fn done(&mut self, step: StepId) {
@@ -147,39 +204,43 @@ impl Run {
         self.end(step, ended, Class::Good);
     }
 
-    fn failed_at(&mut self, step: StepId, kind: FailureKind, at: u64) {
+    fn failed_at(&mut self, step: StepId, kind: FailureKind, reason: &str, at: u64) {
         let Step { retries, delay_ms, .. } = *self.step(step);
         let tries = &mut self.tries[step.at()];
         tries.failures += 1;
         if tries.failures > retries {
-            return self.fail(step, kind);
+            return self.fail(step, kind, reason);
         }
+        tries.due = at.saturating_add(delay_ms);
+        self.queues.delayed.insert((tries.due, self.plan.rank(step)));
         self.release(step);
-        self.states[step.at()] = State::Delayed;
-        self.delayed.insert((at.saturating_add(delay_ms), self.plan.rank(step)));
+        self.set(step, State::Delayed);
     }
 
     /// For good.
-    fn fail(&mut self, step: StepId, kind: FailureKind) {
-        let Step { on_failure, subject, cohort, .. } = *self.step(step);
+    fn fail(&mut self, id: StepId, kind: FailureKind, reason: &str) {
+        let Self { plan, breaker, .. } = self;
+        let step = plan.step(id).expect("only steps fail");
+        let Step { on_failure, subject, cohort, .. } = *step;
+        if on_failure != OnFailure::Ignore {
+            breaker.count(step, reason, plan.draft().breaker);
+        }
         match on_failure {
-            OnFailure::Ignore => self.end(step, Ended::Ignored, Class::Good),
-            OnFailure::Continue => self.end(step, Ended::Failed(kind), Class::Bad),
+            OnFailure::Ignore => self.end(id, Ended::Ignored, Class::Good),
+            OnFailure::Continue => self.end(id, Ended::Failed(kind), Class::Bad),
             OnFailure::Stop => {
-                let tolerated = match (subject, cohort) {
-                    (Some(subject), Some(cohort)) => {
-                        let new = !self.left_out[subject as usize];
-                        self.failed[cohort as usize] += u32::from(new);
-                        let most = self.plan.draft().cohorts[cohort as usize].tolerate;
-                        (self.failed[cohort as usize] <= most).then_some(subject)
+                let tolerated = subject.zip(cohort).filter(|(subject, cohort)| {
+                    let failed = &mut self.failed[*cohort as usize];
+                    if !self.left_out[*subject as usize] {
+                        failed.insert(*subject);
                     }
-                    _ => None,
-                };
-                if let Some(subject) = tolerated {
+                    failed.len() <= self.plan.draft().cohorts[*cohort as usize].tolerate as usize
+                });
+                if let Some((subject, _)) = tolerated {
                     self.leave_out(subject);
-                    self.end(step, Ended::Failed(kind), Class::LeftOut);
+                    self.end(id, Ended::Failed(kind), Class::LeftOut);
                 } else {
-                    self.end(step, Ended::Failed(kind), Class::Bad);
+                    self.end(id, Ended::Failed(kind), Class::Bad);
                     self.stop = Some(Stop::Tripped);
                 }
             }
@@ -201,46 +262,13 @@ impl Run {
         }
     }
 
-    fn pause_subject_of(&mut self, step: StepId, paused: bool) {
-        if let Some(subject) = self.step(step).subject {
-            self.pause(Some(subject), paused);
-        }
-    }
-
-    fn pause(&mut self, subject: Option<u32>, paused: bool) {
+    fn pause(&mut self, subject: Option<u32>, paused: bool, by: &str) {
         match subject {
-            None => self.paused = paused,
+            None => self.paused = paused.then(|| by.to_owned()),
             Some(subject) => self.paused_subjects[subject as usize] = paused,
         }
         if !paused {
-            self.ready.append(&mut self.held);
+            self.queues.let_go();
         }
-    }
-
-    fn resume(&mut self) {
-        self.stop = None;
-        self.outcome = None;
-        self.left_out.fill(false);
-        self.failed.fill(0);
-        self.ready.clear();
-        self.held.clear();
-        self.delayed.clear();
-        self.parked.iter_mut().for_each(BTreeSet::clear);
-        for id in self.plan.ids() {
-            let is_join = self.plan.step(id).is_none();
-            let again = match self.states[id.at()] {
-                State::Ended(ended) => is_join || !ended.is_good() || ended == Ended::Skipped,
-                State::Waiting | State::Ready | State::Delayed => true,
-                _ => false,
-            };
-            if again {
-                self.states[id.at()] = State::Waiting;
-                self.tries[id.at()].failures = 0;
-            }
-            self.tallies[id.at()] = Tally::of(self.plan.vertex(id));
-        }
-        let ended = |state: &&State| matches!(state, State::Ended(_));
-        self.open = self.plan.len() - self.states.iter().filter(ended).count();
-        self.begin();
     }
 }

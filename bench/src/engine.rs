@@ -1,0 +1,278 @@
+//! What the engine costs beside the work that it orders: steps that do nothing, processes that do
+//! nothing, records that are kept.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use hoist_engine::drive::{Executor, Halt, Journal, begin, drive};
+use hoist_engine::journal::{FileJournal, JournalError};
+use hoist_engine::plan::{Draft, Holder, Kind, Pool, Repeat, Rule, Step, Vertex};
+use hoist_engine::record::{End, Outcome};
+use hoist_engine::{Effect, Event, Plan, Record, Run, StepId};
+use serde_json::Value;
+
+use crate::stopwatch::{ratio, time};
+use crate::verdict::{Limit, Row};
+
+const ROUNDS: usize = 7;
+
+pub(crate) fn measure() -> Result<Vec<Row>> {
+    let mut rows = no_ops()?;
+    rows.extend(layered());
+    rows.push(kept()?);
+    rows.extend(python()?);
+    Ok(rows)
+}
+
+/// In memory, beside steno's store in memory.
+fn no_ops() -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for width in [1_000, 10_000] {
+        let ours = best(|| run_in_memory(&layers(1, width)));
+        let theirs = steno(1, width, 3)?;
+        rows.push(Row {
+            what: format!("{width} no-ops side by side in memory, beside steno"),
+            measured: ratio(theirs, ours),
+            unit: " x",
+            limit: Some(Limit::AtLeast(20.0)),
+            detail: format!("{}, {}", rate(width, ours), rate(width, theirs)),
+        });
+    }
+    let ours = best(|| run_in_memory(&layers(1_000, 1)));
+    let theirs = steno(1_000, 1, 3)?;
+    rows.push(Row {
+        what: "1000 no-ops in a line, beside steno".to_owned(),
+        measured: ratio(theirs, ours),
+        unit: " x",
+        limit: None,
+        detail: format!("{}, {}", rate(1_000, ours), rate(1_000, theirs)),
+    });
+    Ok(rows)
+}
+
+/// Twice the layers shall take twice the time: where every layer waits for all of the one before,
+/// others take five times as long for each layer more.
+fn layered() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (layers_, width) in [(100, 10), (1_000, 2)] {
+        let half = best(|| run_in_memory(&layers(layers_, width)));
+        let whole = best(|| run_in_memory(&layers(layers_ * 2, width)));
+        rows.push(Row {
+            what: format!("{} layers of {width} beside {layers_}", layers_ * 2),
+            measured: ratio(whole, half),
+            unit: " x",
+            limit: Some(Limit::AtMost(2.5)),
+            detail: format!(
+                "{} for {} steps, {} for {}",
+                ms(whole),
+                layers_ * 2 * width,
+                ms(half),
+                layers_ * width
+            ),
+        });
+    }
+    rows
+}
+
+/// What is kept of a run, beside the same bytes written and synced in the same lots by nobody in
+/// particular. Both depend on the disk more than on anything else, so neighbours are compared.
+fn kept() -> Result<Row> {
+    let plan = Arc::new(layers_in_pool(1, 20_000, 256));
+    let dir = tempfile::tempdir_in(".").context("a place for journals")?;
+    let mut turns = Vec::new();
+    for round in 0..ROUNDS {
+        let path = dir.path().join(format!("run{round}"));
+        let inner = FileJournal::create(&path)?;
+        let mut journal = Counted { inner, lots: Vec::new(), path: path.clone() };
+        let ours = time(|| run(&plan, &mut journal));
+        let bytes = fs_err::read(&path)?;
+        let theirs = raw(&dir.path().join(format!("raw{round}")), &bytes, &journal.lots)?;
+        turns.push((ratio(theirs, ours), ours, theirs, journal.lots.len()));
+    }
+    turns.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let (measured, ours, theirs, lots) = turns[turns.len() / 2];
+    let records = plan.len() * 2;
+    Ok(Row {
+        what: "transitions that are kept in a file, beside appending and syncing the same"
+            .to_owned(),
+        measured,
+        unit: " x",
+        limit: Some(Limit::AtLeast(0.5)),
+        detail: format!("{}, {}, in {lots} lots", rate(records, ours), rate(records, theirs)),
+    })
+}
+
+/// A journal that remembers how long it was after each lot.
+struct Counted {
+    inner: FileJournal,
+    path: PathBuf,
+    lots: Vec<u64>,
+}
+
+impl Journal for Counted {
+    fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        self.inner.append(records)?;
+        let length = std::fs::metadata(&self.path).map_or(0, |meta| meta.len());
+        self.lots.push(length);
+        Ok(())
+    }
+}
+
+fn raw(path: &Path, bytes: &[u8], lots: &[u64]) -> Result<Duration> {
+    let mut file = std::fs::File::create(path)?;
+    let start = Instant::now();
+    let mut from = 0;
+    for until in lots {
+        let until = usize::try_from(*until)?;
+        if until > from {
+            file.write_all(&bytes[from..until])?;
+            file.sync_data()?;
+            from = until;
+        }
+    }
+    Ok(start.elapsed())
+}
+
+/// Beside the two that people know, each a Python program of its own.
+fn python() -> Result<Vec<Row>> {
+    const COUNT: usize = 1_000;
+    let venv = peers().join("python/bin");
+    ensure!(venv.exists(), "TaskFlow and Ansible are not there; `make setup-bench` installs them");
+    let ours = best(|| run_in_memory(&layers(1, COUNT)));
+    let in_a_line = best(|| run_in_memory(&layers(COUNT, 1)));
+    let mut rows = Vec::new();
+    for (shape, ours) in [("unordered", ours), ("linear", in_a_line)] {
+        let out = Command::new(venv.join("python"))
+            .arg("bench/peers/python/taskflow_noops.py")
+            .arg(shape)
+            .output()?;
+        ensure!(out.status.success(), "TaskFlow: {}", String::from_utf8_lossy(&out.stderr));
+        let theirs = Duration::from_secs_f64(String::from_utf8(out.stdout)?.trim().parse()?);
+        rows.push(Row {
+            what: format!("1000 no-ops, {shape}, beside TaskFlow's serial engine"),
+            measured: ratio(theirs, ours),
+            unit: " x",
+            limit: Some(Limit::AtLeast(20.0)),
+            detail: format!("{}, {}", rate(COUNT, ours), rate(COUNT, theirs)),
+        });
+    }
+    let theirs = ansible(&venv, COUNT)?.saturating_sub(ansible(&venv, 0)?);
+    rows.push(Row {
+        what: "1000 no-ops in a line, beside ansible-core's `debug`".to_owned(),
+        measured: ratio(theirs, in_a_line),
+        unit: " x",
+        limit: Some(Limit::AtLeast(100.0)),
+        detail: format!("{}, {}", rate(COUNT, in_a_line), rate(COUNT, theirs)),
+    });
+    Ok(rows)
+}
+
+/// How long a play of so many tasks takes, all of it.
+fn ansible(venv: &Path, count: usize) -> Result<Duration> {
+    let dir = tempfile::tempdir()?;
+    let book = dir.path().join("book.yaml");
+    let mut text =
+        "- hosts: localhost\n  gather_facts: false\n  tasks:\n    - meta: noop\n".to_owned();
+    for _ in 0..count {
+        text.push_str("    - debug: {msg: x}\n");
+    }
+    fs_err::write(&book, text)?;
+    let start = Instant::now();
+    let out = Command::new(venv.join("ansible-playbook"))
+        .args(["-i", "localhost,", "-c", "local"])
+        .arg(&book)
+        .env("ANSIBLE_STDOUT_CALLBACK", "minimal")
+        .env("ANSIBLE_LOCAL_TEMP", dir.path())
+        .output()?;
+    ensure!(out.status.success(), "Ansible: {}", String::from_utf8_lossy(&out.stderr));
+    Ok(start.elapsed())
+}
+
+/// The best turn of steno on a saga of so many layers.
+fn steno(layers: usize, width: usize, turns: usize) -> Result<Duration> {
+    let program = peers().join("steno/release/steno-peer");
+    if !program.exists() {
+        bail!("steno is not there; `make setup-bench` builds it");
+    }
+    let out = Command::new(program)
+        .args([layers, width, turns].map(|number| number.to_string()))
+        .output()?;
+    ensure!(out.status.success(), "steno: {}", String::from_utf8_lossy(&out.stderr));
+    let text = String::from_utf8(out.stdout)?;
+    let nanos = text.lines().map(str::parse::<u64>).collect::<Result<Vec<_>, _>>()?;
+    Ok(Duration::from_nanos(nanos.into_iter().min().context("steno said nothing")?))
+}
+
+/// Where `setup bench` puts them.
+fn peers() -> PathBuf {
+    Path::new("target").join("peers")
+}
+
+fn best(mut measure: impl FnMut() -> Duration) -> Duration {
+    (0..ROUNDS).map(|_| measure()).min().expect("at least one")
+}
+
+fn run_in_memory(plan: &Arc<Plan>) -> Duration {
+    time(|| run(plan, &mut Vec::new()))
+}
+
+fn run(plan: &Arc<Plan>, journal: &mut impl Journal) {
+    let (send, events) = channel();
+    begin(plan, journal, 0).expect("it can be kept");
+    let mut run = Run::new(Arc::clone(plan));
+    let halt = drive(&mut run, journal, &mut AtOnce { events: send }, &events, || 0);
+    assert_eq!(halt.expect("it can be kept"), Halt::Finished(Outcome::Succeeded));
+}
+
+/// Every step is done as it is started.
+struct AtOnce {
+    events: Sender<Event>,
+}
+
+impl Executor for AtOnce {
+    fn act(&mut self, _: &Plan, effect: Effect) {
+        let Effect::Start { step, attempt } = effect else { panic!("{effect:?} was not planned") };
+        let end = End::Done { changed: true, receipt: Value::Null };
+        self.events.send(Event::Ran { step, attempt, end }).expect("the run listens");
+    }
+}
+
+fn layers(count: usize, width: usize) -> Arc<Plan> {
+    Arc::new(layers_in_pool(count, width, u32::MAX))
+}
+
+/// Layers that each wait for all of the one before.
+fn layers_in_pool(count: usize, width: usize, places: u32) -> Plan {
+    let mut vertices: Vec<Vertex> = Vec::new();
+    let id = |at: usize| StepId(u32::try_from(at).expect("few vertices"));
+    for layer in 0..count {
+        let before = vertices.len().checked_sub(1).map(id);
+        for at in 0..width {
+            let pools = if places == u32::MAX { Vec::new() } else { vec![0] };
+            let step = Step { pools, repeat: Repeat::Safe, ..Step::default() };
+            vertices.push(Vertex {
+                name: format!("n{layer}.{at}"),
+                after: before.into_iter().collect(),
+                kind: Kind::Step(Box::new(step)),
+            });
+        }
+        let after = (vertices.len() - width..vertices.len()).map(id).collect();
+        vertices.push(Vertex { name: format!("l{layer}"), after, kind: Kind::Join(Rule::All) });
+    }
+    let pools = vec![Pool { name: "some".to_owned(), places, held_by: Holder::Step }];
+    Plan::new(Draft { vertices, pools, ..Draft::default() }).expect("layers have no cycle")
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a few thousand")]
+fn rate(count: usize, took: Duration) -> String {
+    format!("{:.0}/s", count as f64 / took.as_secs_f64())
+}
+
+fn ms(took: Duration) -> String {
+    format!("{:.2} ms", took.as_secs_f64() * 1e3)
+}

@@ -1,0 +1,94 @@
+//! `copy`: a file like another one on the same machine.
+
+use hoist_engine::action::{
+    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Prediction, Undone, Verdict,
+};
+use hoist_engine::plan::Step;
+use serde_json::Value;
+
+use super::backup::{self, Backup};
+use super::input::parse;
+use super::put::{Content, Wanted};
+use super::{described, exit, invalid, io_error, line_diff, place};
+
+pub(super) struct Copy;
+
+struct Input {
+    from: String,
+    to: String,
+    mode: Option<u32>,
+}
+
+fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
+    parse(input, |input| {
+        let from = input.wanted("from").map(str::to_owned);
+        let to = input.wanted("to").map(str::to_owned);
+        let mode = input.mode("mode");
+        Some(Input { from: from?, to: to?, mode })
+    })
+}
+
+impl Input {
+    /// Calls `then` with what is wanted and where.
+    fn with<T>(
+        &self,
+        ctx: &Ctx<'_>,
+        then: impl FnOnce(&Wanted<'_>, &std::path::Path) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let from = place::to_read(&self.from, ctx);
+        if !from.is_file() {
+            return Err(exit(format!("there is no file `{}`", from.display())));
+        }
+        let to = place::to_write(&self.to, ctx)?;
+        let wanted =
+            Wanted { content: Content::Of(&from), mode: self.mode, owner: None, group: None };
+        then(&wanted, &to)
+    }
+}
+
+impl Action for Copy {
+    fn describe(&self) -> Description {
+        let can = [Ability::Verify, Ability::Check, Ability::Undo];
+        described("copy", "copies a file; as a check, it holds if both are the same", &can)
+    }
+
+    fn validate(&self, input: &Value) -> Vec<Diagnostic> {
+        read(input).err().unwrap_or_default()
+    }
+
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+        let input = read(&step.call.input).map_err(invalid)?;
+        let mut backup = Backup::new(ctx);
+        let changed = input.with(ctx, |wanted, to| wanted.put(to, &mut backup))?;
+        Ok(Done { changed, receipt: backup.receipt() })
+    }
+
+    fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
+        let input = read(&step.call.input).map_err(invalid)?;
+        input.with(ctx, |wanted, to| wanted.verdict(to))
+    }
+
+    fn undo(&self, _: &Step, receipt: &Value, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
+        backup::restore(receipt, ctx)
+    }
+
+    fn predict(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Prediction, Failure> {
+        let input = read(&step.call.input).map_err(invalid)?;
+        let from = place::to_read(&input.from, ctx);
+        input.with(ctx, |wanted, to| {
+            let Some(differs) = wanted.differs(to)? else { return Ok(Prediction::NoChange) };
+            let text = |path: &std::path::Path| match path.metadata() {
+                Err(_) => Ok(Some(String::new())),
+                Ok(meta) if meta.len() > line_diff::MAX_SHOWN as u64 => Ok(None),
+                Ok(_) => fs_err::read(path).map(|bytes| String::from_utf8(bytes).ok()),
+            };
+            let both = text(to)
+                .and_then(|old| Ok((old, text(&from)?)))
+                .map_err(|error| io_error(&error))?;
+            Ok(Prediction::Diff(match both {
+                (Some(old), Some(new)) if old != new => line_diff::unified(&input.to, &old, &new),
+                _ => format!("{differs}\n"),
+            }))
+        })
+    }
+}

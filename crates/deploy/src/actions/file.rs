@@ -1,0 +1,137 @@
+//! `file`: a file with this text.
+
+use hoist_engine::action::{
+    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Prediction, Purpose, Script,
+    Undone, Verdict,
+};
+use hoist_engine::plan::Step;
+use serde_json::Value;
+
+use super::backup::{self, Backup};
+use super::input::parse;
+use super::put::{Content, Wanted, owners};
+use super::{described, invalid, io_error, line_diff, place};
+
+pub(super) struct File;
+
+struct Input {
+    path: String,
+    text: String,
+    mode: Option<u32>,
+    owner: Option<String>,
+    group: Option<String>,
+}
+
+fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
+    parse(input, |input| {
+        let path = input.wanted("path").map(str::to_owned);
+        let text = input.text("text").map(str::to_owned);
+        if text.is_none() && input.get("text").is_none() {
+            input.fault("text", "it is missing");
+        }
+        let mode = input.mode("mode");
+        let owner = input.text("owner").map(str::to_owned);
+        let group = input.text("group").map(str::to_owned);
+        Some(Input { path: path?, text: text?, mode, owner, group })
+    })
+}
+
+impl Input {
+    fn wanted(&self) -> Result<Wanted<'_>, Failure> {
+        let (owner, group) = owners(self.owner.as_deref(), self.group.as_deref())?;
+        Ok(Wanted { content: Content::Text(&self.text), mode: self.mode, owner, group })
+    }
+}
+
+/// Where there is nothing of ours, the same in few words.
+const APPLY: &str = r#"set -eu
+umask 077
+new=$(dirname -- "$HOIST_PATH")/.hoist-$$
+trap 'rm -f -- "$new"' EXIT
+mkdir -p -- "$(dirname -- "$HOIST_PATH")"
+cp -- "$HOIST_TEXT" "$new"
+chmod -- "${HOIST_MODE:-0644}" "$new"
+[ -z "${HOIST_OWNER:-}" ] || chown -- "$HOIST_OWNER" "$new"
+[ -z "${HOIST_GROUP:-}" ] || chgrp -- "$HOIST_GROUP" "$new"
+if cmp -s -- "$HOIST_TEXT" "$HOIST_PATH" &&
+    [ "$(stat -c '%a %U %G' -- "$new")" = "$(stat -c '%a %U %G' -- "$HOIST_PATH")" ]; then
+    exit 3
+fi
+mv -f -- "$new" "$HOIST_PATH"
+"#;
+
+const VERIFY: &str = r#"cmp -- "$HOIST_TEXT" "$HOIST_PATH" || exit 1
+[ -z "${HOIST_MODE:-}" ] || [ "$(stat -c %a -- "$HOIST_PATH")" = "$HOIST_MODE" ] || { echo "another mode" >&2; exit 1; }
+[ -z "${HOIST_OWNER:-}" ] || [ "$(stat -c %U -- "$HOIST_PATH")" = "$HOIST_OWNER" ] || { echo "another owner" >&2; exit 1; }
+[ -z "${HOIST_GROUP:-}" ] || [ "$(stat -c %G -- "$HOIST_PATH")" = "$HOIST_GROUP" ] || { echo "another group" >&2; exit 1; }
+"#;
+
+const UNCHANGED: i32 = 3;
+
+impl Action for File {
+    fn describe(&self) -> Description {
+        let can = [Ability::Verify, Ability::Check, Ability::Undo];
+        described("file", "writes a file; as a check, it holds if the file is like that", &can)
+    }
+
+    fn validate(&self, input: &Value) -> Vec<Diagnostic> {
+        read(input).err().unwrap_or_default()
+    }
+
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+        let input = read(&step.call.input).map_err(invalid)?;
+        let mut backup = Backup::new(ctx);
+        let changed = input.wanted()?.put(&place::to_write(&input.path, ctx)?, &mut backup)?;
+        Ok(Done { changed, receipt: backup.receipt() })
+    }
+
+    fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
+        let input = read(&step.call.input).map_err(invalid)?;
+        input.wanted()?.verdict(&place::to_write(&input.path, ctx)?)
+    }
+
+    fn undo(&self, _: &Step, receipt: &Value, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
+        backup::restore(receipt, ctx)
+    }
+
+    fn predict(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Prediction, Failure> {
+        let input = read(&step.call.input).map_err(invalid)?;
+        let path = place::to_write(&input.path, ctx)?;
+        let Some(differs) = input.wanted()?.differs(&path)? else {
+            return Ok(Prediction::NoChange);
+        };
+        let old = match fs_err::read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            old => old.map_err(|error| io_error(&error))?,
+        };
+        let old = String::from_utf8_lossy(&old);
+        if old == input.text.as_str() {
+            return Ok(Prediction::Diff(format!("{differs}\n")));
+        }
+        Ok(Prediction::Diff(line_diff::unified(&input.path, &old, &input.text)))
+    }
+
+    fn script(&self, input: &Value, purpose: Purpose) -> Option<Script> {
+        let input = read(input).ok()?;
+        let mode = input.mode.map(|mode| format!("{mode:o}"));
+        let values = [
+            ("PATH", Some(input.path)),
+            ("MODE", mode),
+            ("OWNER", input.owner),
+            ("GROUP", input.group),
+        ];
+        let env =
+            values.into_iter().filter_map(|(name, value)| Some((format!("HOIST_{name}"), value?)));
+        let text = match purpose {
+            Purpose::Apply => APPLY,
+            Purpose::Verify => VERIFY,
+        };
+        Some(Script {
+            text: text.to_owned(),
+            env: env.collect(),
+            files: [("HOIST_TEXT".to_owned(), input.text)].into(),
+            unchanged: vec![UNCHANGED],
+            ..Script::default()
+        })
+    }
+}

@@ -1,0 +1,196 @@
+//! Reading the input of an action: everything that is wrong with it, not only the first thing.
+
+use std::collections::BTreeMap;
+
+use hoist_engine::action::Diagnostic;
+use hoist_model::nearest;
+use serde_json::{Map, Value};
+
+/// Largest text in an input: plans are kept in memory, and in journals.
+pub(super) const MAX_TEXT: usize = 1024 * 1024;
+
+pub(super) struct Input<'a> {
+    at: String,
+    fields: Option<&'a Map<String, Value>>,
+    known: Vec<&'static str>,
+    faults: Vec<Diagnostic>,
+}
+
+/// Reads an input with `read`, which asks for every field that there may be.
+pub(super) fn parse<'a, T>(
+    value: &'a Value,
+    read: impl FnOnce(&mut Input<'a>) -> Option<T>,
+) -> Result<T, Vec<Diagnostic>> {
+    parse_at(value, String::new(), read)
+}
+
+pub(super) fn parse_at<'a, T>(
+    value: &'a Value,
+    at: String,
+    read: impl FnOnce(&mut Input<'a>) -> Option<T>,
+) -> Result<T, Vec<Diagnostic>> {
+    let fields = value.as_object();
+    let mut input = Input { at, fields, known: Vec::new(), faults: Vec::new() };
+    if fields.is_none() && !value.is_null() {
+        input.fault("", "a mapping is wanted here");
+    }
+    let parsed = read(&mut input);
+    input.refuse_unknown();
+    match parsed {
+        Some(parsed) if input.faults.is_empty() => Ok(parsed),
+        _ => Err(input.faults),
+    }
+}
+
+impl<'a> Input<'a> {
+    pub(super) fn fault(&mut self, field: &str, message: impl Into<String>) {
+        let at = match (self.at.is_empty(), field.is_empty()) {
+            (true, _) => field.to_owned(),
+            (_, true) => self.at.clone(),
+            _ => format!("{}.{field}", self.at),
+        };
+        self.faults.push(Diagnostic { at, message: message.into(), hint: None });
+    }
+
+    pub(super) fn extend(&mut self, faults: Vec<Diagnostic>) {
+        self.faults.extend(faults);
+    }
+
+    pub(super) fn get(&mut self, field: &'static str) -> Option<&'a Value> {
+        self.known.push(field);
+        self.fields?.get(field).filter(|value| !value.is_null())
+    }
+
+    pub(super) fn text(&mut self, field: &'static str) -> Option<&'a str> {
+        let value = self.get(field)?;
+        match value.as_str() {
+            Some(text) if text.len() > MAX_TEXT => {
+                self.fault(field, format!("it has {} bytes; at most {MAX_TEXT} fit", text.len()));
+                None
+            }
+            Some(text) if text.contains('\0') => {
+                self.fault(field, "it has a zero byte");
+                None
+            }
+            Some(text) => Some(text),
+            None => {
+                self.fault(field, format!("a text is wanted, not `{value}`"));
+                None
+            }
+        }
+    }
+
+    /// A text that has to be there and says something.
+    pub(super) fn wanted(&mut self, field: &'static str) -> Option<&'a str> {
+        let faults = self.faults.len();
+        match self.text(field) {
+            Some("") => {
+                self.fault(field, "it is empty");
+                None
+            }
+            None if self.faults.len() == faults => {
+                self.fault(field, "it is missing");
+                None
+            }
+            found => found,
+        }
+    }
+
+    pub(super) fn flag(&mut self, field: &'static str) -> bool {
+        match self.get(field) {
+            None => false,
+            Some(Value::Bool(flag)) => *flag,
+            Some(other) => {
+                self.fault(field, format!("true or false is wanted, not `{other}`"));
+                false
+            }
+        }
+    }
+
+    pub(super) fn number(&mut self, field: &'static str) -> Option<u64> {
+        let value = self.get(field)?;
+        let number = value.as_u64();
+        if number.is_none() {
+            self.fault(field, format!("a whole number is wanted, not `{value}`"));
+        }
+        number
+    }
+
+    pub(super) fn list(&mut self, field: &'static str) -> Option<&'a Vec<Value>> {
+        let value = self.get(field)?;
+        let list = value.as_array();
+        if list.is_none() {
+            self.fault(field, format!("a list is wanted, not `{value}`"));
+        }
+        list
+    }
+
+    pub(super) fn texts(&mut self, field: &'static str) -> Vec<String> {
+        let mut texts = Vec::new();
+        for value in self.list(field).into_iter().flatten() {
+            match scalar(value) {
+                Some(text) => texts.push(text),
+                None => self.fault(field, format!("a text is wanted, not `{value}`")),
+            }
+        }
+        texts
+    }
+
+    /// Names of variables with what they are; numbers are texts there.
+    pub(super) fn variables(&mut self, field: &'static str) -> BTreeMap<String, String> {
+        let mut variables = BTreeMap::new();
+        let Some(value) = self.get(field) else { return variables };
+        let Some(given) = value.as_object() else {
+            self.fault(field, format!("a mapping is wanted, not `{value}`"));
+            return variables;
+        };
+        for (name, value) in given {
+            let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+                && !name.starts_with(|c: char| c.is_ascii_digit())
+                && !name.is_empty();
+            let value = scalar(value).filter(|value| !value.contains('\0'));
+            if !is_name {
+                self.fault(field, format!("`{name}` cannot be the name of a variable"));
+            } else if name.starts_with("HOIST_") {
+                self.fault(field, format!("`{name}` is set by hoist; choose another name"));
+            } else if let Some(value) = value {
+                variables.insert(name.clone(), value);
+            } else {
+                self.fault(field, format!("`{name}` wants a text"));
+            }
+        }
+        variables
+    }
+
+    /// Octal digits, as a text: numbers that begin with zero mean something else in some files.
+    pub(super) fn mode(&mut self, field: &'static str) -> Option<u32> {
+        let text = self.text(field)?;
+        let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777);
+        if mode.is_none() {
+            self.fault(field, format!("`{text}` is no file mode; write it like \"0644\""));
+        }
+        mode
+    }
+
+    fn refuse_unknown(&mut self) {
+        for field in self.fields.into_iter().flat_map(Map::keys) {
+            if !self.known.contains(&field.as_str()) {
+                self.fault(field, "there is no such field");
+                let hint = match nearest(field, self.known.iter().copied()) {
+                    Some(close) => format!("did you mean `{close}`?"),
+                    None if self.known.is_empty() => "it takes none".to_owned(),
+                    None => format!("there are {}", self.known.join(", ")),
+                };
+                self.faults.last_mut().expect("just added").hint = Some(hint);
+            }
+        }
+    }
+}
+
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
+        _ => None,
+    }
+}

@@ -1,0 +1,141 @@
+//! `script`: a text, or a file, for an interpreter.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use hoist_engine::action::{
+    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Purpose, Script, Undone, Verdict,
+};
+use hoist_engine::execute::process::Ran;
+use hoist_engine::plan::Step;
+use serde_json::Value;
+
+use super::input::parse;
+use super::program::{self, Options, Private};
+use super::{described, exit, invalid, io_error, place};
+
+pub(super) struct ScriptFile;
+
+struct Input {
+    source: Source,
+    interpreter: Option<String>,
+    args: Vec<String>,
+    options: Options,
+}
+
+enum Source {
+    Text(String),
+    Path(String),
+}
+
+fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
+    parse(input, |input| {
+        let text = input.text("text").filter(|text| !text.is_empty());
+        let path = input.text("path").filter(|path| !path.is_empty());
+        let source = match (text, path) {
+            (Some(text), None) => Some(Source::Text(text.to_owned())),
+            (None, Some(path)) => Some(Source::Path(path.to_owned())),
+            _ => {
+                input.fault("", "one of `text` and `path` is wanted");
+                None
+            }
+        };
+        let interpreter = input.text("interpreter").map(str::to_owned);
+        if interpreter.as_deref() == Some("") {
+            input.fault("interpreter", "it is empty");
+        }
+        let args = input.texts("args");
+        let options = Options::read(input);
+        Some(Input { source: source?, interpreter, args, options })
+    })
+}
+
+/// Who reads a script: who the task says, who its first line says, or the shell.
+fn interpreter(given: Option<&str>, text: &str) -> Vec<OsString> {
+    if let Some(given) = given {
+        return vec![given.into()];
+    }
+    let first =
+        text.strip_prefix("#!").and_then(|rest| rest.lines().next()).unwrap_or_default().trim();
+    if first.is_empty() {
+        return vec!["/bin/sh".into()];
+    }
+    // As the kernel does: the program, and all of the rest as one argument.
+    let (program, argument) = first.split_once(char::is_whitespace).unwrap_or((first, ""));
+    let argument = Some(argument.trim()).filter(|argument| !argument.is_empty());
+    std::iter::once(program).chain(argument).map(OsString::from).collect()
+}
+
+fn run(step: &Step, ctx: &mut Ctx<'_>) -> Result<Ran, Failure> {
+    let Input { source, interpreter: given, args, options } =
+        read(&step.call.input).map_err(invalid)?;
+    let private = Private::new(options.user.as_deref())?;
+    let (path, text): (PathBuf, String) = match source {
+        Source::Text(text) => (private.write("script", &text)?, text),
+        Source::Path(path) => {
+            let path = place::to_read(&path, ctx);
+            let text = fs_err::read(&path).map_err(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => {
+                    exit(format!("there is no script `{}`", path.display()))
+                }
+                _ => io_error(&error),
+            })?;
+            let head = &text[..text.len().min(256)];
+            (path, String::from_utf8_lossy(head).into_owned())
+        }
+    };
+    let mut argv = interpreter(given.as_deref(), &text);
+    argv.push(path.into());
+    argv.extend(args.into_iter().map(OsString::from));
+    program::run(&argv, &options, ctx)
+}
+
+impl Action for ScriptFile {
+    fn describe(&self) -> Description {
+        described(
+            "script",
+            "runs a script; as a check, it holds if the exit code is 0",
+            &[Ability::Check],
+        )
+    }
+
+    fn validate(&self, input: &Value) -> Vec<Diagnostic> {
+        read(input).err().unwrap_or_default()
+    }
+
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+        program::well(&run(step, ctx)?)?;
+        Ok(Done { changed: true, receipt: Value::Null })
+    }
+
+    fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
+        Ok(match run(step, ctx)?.fault() {
+            None => Verdict::Holds,
+            Some(reason) => Verdict::DoesNot { reason },
+        })
+    }
+
+    fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
+        Ok(Undone::NotPossible)
+    }
+
+    fn script(&self, input: &Value, _: Purpose) -> Option<Script> {
+        let Input { source, interpreter: given, args, options } = read(input).ok()?;
+        let Options { cwd, mut env, secrets, user } = options;
+        // Another user could not read the text.
+        let (Source::Text(text), None) = (source, user) else { return None };
+        let mut program = String::from("exec");
+        for (at, word) in interpreter(given.as_deref(), &text).into_iter().enumerate() {
+            env.insert(format!("HOIST_WORD_{at}"), word.into_string().ok()?);
+            write!(program, r#" "$HOIST_WORD_{at}""#).ok()?;
+        }
+        program.push_str(r#" "$HOIST_SCRIPT""#);
+        for (at, arg) in args.into_iter().enumerate() {
+            env.insert(format!("HOIST_ARGUMENT_{at}"), arg);
+            write!(program, r#" "$HOIST_ARGUMENT_{at}""#).ok()?;
+        }
+        let files = [("HOIST_SCRIPT".to_owned(), text)].into();
+        Some(Script { text: program, env, secrets, files, cwd, ..Script::default() })
+    }
+}

@@ -1,0 +1,88 @@
+//! `shell`: a command line for `/bin/sh`.
+
+use std::ffi::OsString;
+
+use hoist_engine::action::{
+    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Purpose, Script, Undone, Verdict,
+};
+use hoist_engine::plan::Step;
+use serde_json::Value;
+
+use super::input::parse;
+use super::program::{self, Options, words};
+use super::{described, invalid};
+
+pub(super) struct Shell;
+
+struct Input {
+    command: String,
+    options: Options,
+}
+
+fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
+    parse(input, |input| {
+        let command = input.wanted("command").map(str::to_owned);
+        let options = Options::read(input);
+        Some(Input { command: command?, options })
+    })
+}
+
+/// A program with its whole path and plain words needs no shell, which takes as long to start as the
+/// program does.
+fn argv(command: &str) -> Vec<OsString> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || " /._-+,:@%=".contains(c);
+    if command.starts_with('/') && command.chars().all(is_plain) {
+        return command.split(' ').filter(|word| !word.is_empty()).map(OsString::from).collect();
+    }
+    words(["/bin/sh", "-c", command])
+}
+
+impl Action for Shell {
+    fn describe(&self) -> Description {
+        described(
+            "shell",
+            "runs a command line; as a check, it holds if the exit code is 0",
+            &[Ability::Check],
+        )
+    }
+
+    fn validate(&self, input: &Value) -> Vec<Diagnostic> {
+        read(input).err().unwrap_or_default()
+    }
+
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+        let Input { command, options } = read(&step.call.input).map_err(invalid)?;
+        let ran = program::run(&argv(&command), &options, ctx)?;
+        program::well(&ran)?;
+        Ok(Done { changed: true, receipt: Value::Null })
+    }
+
+    fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
+        let Input { command, options } = read(&step.call.input).map_err(invalid)?;
+        let ran = program::run(&argv(&command), &options, ctx)?;
+        Ok(match ran.fault() {
+            None => Verdict::Holds,
+            Some(reason) => Verdict::DoesNot { reason },
+        })
+    }
+
+    fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
+        Ok(Undone::NotPossible)
+    }
+
+    fn script(&self, input: &Value, _: Purpose) -> Option<Script> {
+        let Input { command, options } = read(input).ok()?;
+        let Options { cwd, mut env, secrets, user } = options;
+        let text = match user {
+            None => command,
+            Some(user) => {
+                env.extend([
+                    ("HOIST_USER".to_owned(), user),
+                    ("HOIST_COMMAND".to_owned(), command),
+                ]);
+                r#"exec runuser -u "$HOIST_USER" -- /bin/sh -c "$HOIST_COMMAND""#.to_owned()
+            }
+        };
+        Some(Script { text, env, secrets, cwd, ..Script::default() })
+    }
+}

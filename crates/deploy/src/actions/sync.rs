@@ -1,0 +1,260 @@
+//! `sync`: a directory with the same files as another one on the same machine.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use hoist_engine::action::{
+    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Prediction, Undone, Verdict,
+};
+use hoist_engine::plan::Step;
+use serde_json::Value;
+
+use super::backup::{self, Backup};
+use super::input::parse;
+use super::put::{Content, Wanted};
+use super::{described, exit, invalid, io_error, place, timeout};
+
+/// Files and directories of one step.
+pub(super) const MAX_ENTRIES: usize = 100_000;
+const MAX_DEPTH: usize = 64;
+
+pub(super) struct Sync;
+
+struct Input {
+    from: String,
+    to: String,
+    delete: bool,
+}
+
+fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
+    parse(input, |input| {
+        let from = input.wanted("from").map(str::to_owned);
+        let to = input.wanted("to").map(str::to_owned);
+        let delete = input.flag("delete");
+        Some(Input { from: from?, to: to?, delete })
+    })
+}
+
+#[derive(PartialEq, Eq)]
+enum Entry {
+    Directory,
+    File,
+    Link(PathBuf),
+    /// A socket, a device.
+    Other,
+}
+
+/// Everything below a directory, by its path from there. Links are not followed.
+fn entries(dir: &Path) -> Result<BTreeMap<PathBuf, Entry>, Failure> {
+    let mut found = BTreeMap::new();
+    let mut open = vec![(PathBuf::new(), 0)];
+    while let Some((below, depth)) = open.pop() {
+        if depth > MAX_DEPTH {
+            return Err(exit(format!(
+                "`{}` is deeper than {MAX_DEPTH} directories",
+                dir.display()
+            )));
+        }
+        for entry in fs_err::read_dir(dir.join(&below)).map_err(|error| io_error(&error))? {
+            let entry = entry.map_err(|error| io_error(&error))?;
+            let path = below.join(entry.file_name());
+            let kind = entry.file_type().map_err(|error| io_error(&error))?;
+            let entry = if kind.is_dir() {
+                open.push((path.clone(), depth + 1));
+                Entry::Directory
+            } else if kind.is_file() {
+                Entry::File
+            } else if kind.is_symlink() {
+                Entry::Link(fs_err::read_link(entry.path()).map_err(|error| io_error(&error))?)
+            } else {
+                Entry::Other
+            };
+            found.insert(path, entry);
+            if found.len() > MAX_ENTRIES {
+                return Err(exit(format!(
+                    "`{}` has more than {MAX_ENTRIES} entries",
+                    dir.display()
+                )));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// What has to be done for one path, in the order in which it can be.
+enum Change<'a> {
+    Remove(&'a Path),
+    Make(&'a Path, &'a Entry),
+}
+
+struct Work {
+    from: PathBuf,
+    to: PathBuf,
+    source: BTreeMap<PathBuf, Entry>,
+    target: BTreeMap<PathBuf, Entry>,
+}
+
+impl Work {
+    fn new(input: &Input, ctx: &Ctx<'_>) -> Result<Self, Failure> {
+        let (from, to) = (place::to_read(&input.from, ctx), place::to_write(&input.to, ctx)?);
+        if !from.is_dir() {
+            return Err(exit(format!("there is no directory `{}`", from.display())));
+        }
+        let target = match to.symlink_metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+            Err(error) => return Err(io_error(&error)),
+            Ok(meta) if meta.is_dir() => entries(&to)?,
+            Ok(_) => return Err(exit(format!("`{}` is no directory", to.display()))),
+        };
+        let source = entries(&from)?;
+        let odd = source.iter().find(|(_, entry)| **entry == Entry::Other);
+        if let Some((path, _)) = odd {
+            return Err(exit(format!(
+                "`{}` is no file, directory or link",
+                from.join(path).display()
+            )));
+        }
+        Ok(Self { from, to, source, target })
+    }
+
+    fn changes(&self, delete: bool) -> Result<Vec<Change<'_>>, Failure> {
+        let mut changes = Vec::new();
+        // What is inside comes before what it is in.
+        for (path, entry) in self.target.iter().rev() {
+            let clashes = match self.source.get(path) {
+                None => delete || self.is_below_a_clash(path),
+                Some(wanted) => {
+                    (*wanted == Entry::Directory) != (*entry == Entry::Directory)
+                        && *wanted != *entry
+                }
+            };
+            if clashes {
+                changes.push(Change::Remove(path));
+            }
+        }
+        for (path, entry) in &self.source {
+            let is_there = match (entry, self.target.get(path)) {
+                (Entry::File, Some(Entry::File)) => {
+                    self.wanted(&self.from.join(path)).differs(&self.to.join(path))?.is_none()
+                }
+                (entry, there) => Some(entry) == there,
+            };
+            if !is_there {
+                changes.push(Change::Make(path, entry));
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Whether something above it has to become something that is no directory.
+    fn is_below_a_clash(&self, path: &Path) -> bool {
+        let above = path.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty());
+        above.filter_map(|dir| self.source.get(dir)).any(|entry| *entry != Entry::Directory)
+    }
+
+    fn wanted<'a>(&self, from: &'a Path) -> Wanted<'a> {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = from.metadata().ok().map(|meta| meta.permissions().mode() & 0o7777);
+        Wanted { content: Content::Of(from), mode, owner: None, group: None }
+    }
+
+    fn make(&self, path: &Path, entry: &Entry, backup: &mut Backup) -> Result<(), Failure> {
+        let (from, to) = (self.from.join(path), self.to.join(path));
+        match entry {
+            Entry::File => _ = self.wanted(&from).put(&to, backup)?,
+            Entry::Directory => {
+                let made = backup.keep(&to).and_then(|()| fs_err::create_dir(&to));
+                made.map_err(|error| io_error(&error))?;
+            }
+            Entry::Link(target) => {
+                let made = backup
+                    .keep(&to)
+                    .and_then(|()| backup::remove(&to))
+                    .and_then(|()| fs_err::os::unix::fs::symlink(target, &to));
+                made.map_err(|error| io_error(&error))?;
+            }
+            Entry::Other => {}
+        }
+        Ok(())
+    }
+}
+
+impl Action for Sync {
+    fn describe(&self) -> Description {
+        let can = [Ability::Verify, Ability::Check, Ability::Undo];
+        described("sync", "makes a directory like another; as a check, it holds if it is", &can)
+    }
+
+    fn validate(&self, input: &Value) -> Vec<Diagnostic> {
+        read(input).err().unwrap_or_default()
+    }
+
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+        let input = read(&step.call.input).map_err(invalid)?;
+        let work = Work::new(&input, ctx)?;
+        let changes = work.changes(input.delete)?;
+        let mut backup = Backup::new(ctx);
+        if !work.to.is_dir() {
+            let root = backup.make_parents(&work.to.join("content"));
+            root.map_err(|error| io_error(&error))?;
+        }
+        for change in &changes {
+            if ctx.cancel.is_cancelled() {
+                return Err(exit("was stopped"));
+            }
+            if ctx.time_left().is_some_and(|left| left.is_zero()) {
+                return Err(timeout("was ended because its time was over"));
+            }
+            match change {
+                Change::Make(path, entry) => work.make(path, entry, &mut backup)?,
+                Change::Remove(path) => {
+                    let path = work.to.join(path);
+                    let removed = backup.keep(&path).and_then(|()| backup::remove(&path));
+                    removed.map_err(|error| io_error(&error))?;
+                }
+            }
+        }
+        let receipt = backup.receipt();
+        Ok(Done { changed: !receipt.is_null(), receipt })
+    }
+
+    fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
+        let input = read(&step.call.input).map_err(invalid)?;
+        let work = Work::new(&input, ctx)?;
+        let changes = work.changes(input.delete)?;
+        Ok(match changes.first() {
+            None if !work.to.is_dir() => {
+                Verdict::DoesNot { reason: format!("`{}` does not exist", work.to.display()) }
+            }
+            None => Verdict::Holds,
+            Some(Change::Remove(path)) => {
+                Verdict::DoesNot { reason: format!("`{}` is there", work.to.join(path).display()) }
+            }
+            Some(Change::Make(path, _)) => Verdict::DoesNot {
+                reason: format!("`{}` is not as it shall be", work.to.join(path).display()),
+            },
+        })
+    }
+
+    fn undo(&self, _: &Step, receipt: &Value, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
+        backup::restore(receipt, ctx)
+    }
+
+    fn predict(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Prediction, Failure> {
+        let input = read(&step.call.input).map_err(invalid)?;
+        let work = Work::new(&input, ctx)?;
+        let changes = work.changes(input.delete)?;
+        if changes.is_empty() && work.to.is_dir() {
+            return Ok(Prediction::NoChange);
+        }
+        let lines = changes.iter().map(|change| match change {
+            Change::Remove(path) => format!("- {}/{}\n", input.to, path.display()),
+            Change::Make(path, _) if work.target.contains_key(*path) => {
+                format!("~ {}/{}\n", input.to, path.display())
+            }
+            Change::Make(path, _) => format!("+ {}/{}\n", input.to, path.display()),
+        });
+        Ok(Prediction::Diff(lines.collect()))
+    }
+}

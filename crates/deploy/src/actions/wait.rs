@@ -1,0 +1,161 @@
+//! `wait`: until something is there, or for some time.
+
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use hoist_engine::action::{
+    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Purpose, Script, Undone, Verdict,
+};
+use hoist_engine::plan::Step;
+use serde_json::Value;
+
+use super::input::parse;
+use super::{described, exit, invalid, place, timeout};
+
+/// Where the task does not say how long it may take.
+const LONGEST: Duration = Duration::from_secs(3600);
+const EVERY: Duration = Duration::from_millis(250);
+const CONNECT: Duration = Duration::from_secs(2);
+const NAP: Duration = Duration::from_millis(20);
+
+pub(super) struct Wait;
+
+enum For {
+    Tcp(String),
+    Path(String),
+    Time(Duration),
+}
+
+fn read(input: &Value) -> Result<For, Vec<Diagnostic>> {
+    parse(input, |input| {
+        let Some(given) = input.get("for") else {
+            input.fault("for", "it is missing");
+            return None;
+        };
+        let mut all = super::input::parse_at(given, "for".to_owned(), |input| {
+            let tcp = input.text("tcp").map(|address| For::Tcp(address.to_owned()));
+            let path = input.text("path").map(|path| For::Path(path.to_owned()));
+            let time = input.number("ms").map(|ms| For::Time(Duration::from_millis(ms)));
+            let all: Vec<For> = [tcp, path, time].into_iter().flatten().collect();
+            if all.len() != 1 {
+                input.fault("", "one of `tcp`, `path` and `ms` is wanted");
+            }
+            if let Some(For::Tcp(address)) = all.first() {
+                let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+                if port.is_none() {
+                    input.fault(
+                        "tcp",
+                        format!("`{address}` is no address; write it like `host:5432`"),
+                    );
+                }
+            }
+            Some(all)
+        });
+        match &mut all {
+            Ok(all) => all.pop(),
+            Err(faults) => {
+                input.extend(std::mem::take(faults));
+                None
+            }
+        }
+    })
+}
+
+/// Why it is not there yet.
+fn look(wanted: &For, ctx: &Ctx<'_>) -> Result<(), String> {
+    match wanted {
+        For::Time(_) => Ok(()),
+        For::Path(path) => {
+            let path = place::to_read(path, ctx);
+            let is_there = path.symlink_metadata().is_ok();
+            is_there.then_some(()).ok_or_else(|| format!("`{}` does not exist", path.display()))
+        }
+        For::Tcp(address) => {
+            let addresses =
+                address.to_socket_addrs().map_err(|error| format!("`{address}`: {error}"))?;
+            let mut reason = format!("`{address}` has no address");
+            for found in addresses {
+                match TcpStream::connect_timeout(&found, CONNECT) {
+                    Ok(_) => return Ok(()),
+                    Err(error) => reason = format!("`{address}`: {error}"),
+                }
+            }
+            Err(reason)
+        }
+    }
+}
+
+/// Sleeps, and wakes up early if the step shall end.
+fn sleep(time: Duration, ctx: &Ctx<'_>) -> Result<(), Failure> {
+    let until = Instant::now() + time;
+    loop {
+        if ctx.cancel.is_cancelled() {
+            return Err(exit("was stopped"));
+        }
+        if ctx.time_left().is_some_and(|left| left.is_zero()) {
+            return Err(timeout("was ended because its time was over"));
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        std::thread::sleep(left.min(NAP));
+    }
+}
+
+impl Action for Wait {
+    fn describe(&self) -> Description {
+        let can = [Ability::Verify, Ability::Check, Ability::Undo];
+        let about = "waits for a port, a path, or some time; as a check, it looks once";
+        Description { network: true, ..described("wait", about, &can) }
+    }
+
+    fn validate(&self, input: &Value) -> Vec<Diagnostic> {
+        read(input).err().unwrap_or_default()
+    }
+
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+        let wanted = read(&step.call.input).map_err(invalid)?;
+        if let For::Time(time) = wanted {
+            sleep(time, ctx)?;
+            return Ok(Done::default());
+        }
+        let until = Instant::now() + LONGEST;
+        while let Err(reason) = look(&wanted, ctx) {
+            if Instant::now() > until {
+                return Err(timeout(reason));
+            }
+            sleep(EVERY, ctx).map_err(|failure| Failure { reason: reason.clone(), ..failure })?;
+        }
+        Ok(Done::default())
+    }
+
+    fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
+        let wanted = read(&step.call.input).map_err(invalid)?;
+        Ok(match look(&wanted, ctx) {
+            Ok(()) => Verdict::Holds,
+            Err(reason) => Verdict::DoesNot { reason },
+        })
+    }
+
+    fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
+        Ok(Undone::Undone)
+    }
+
+    fn script(&self, input: &Value, purpose: Purpose) -> Option<Script> {
+        let (text, value) = match (read(input).ok()?, purpose) {
+            // From there, and nothing of ours is there.
+            (For::Tcp(_), _) => return None,
+            (For::Path(path), Purpose::Verify) => (r#"[ -e "$HOIST_WAIT" ]"#, path),
+            (For::Path(path), Purpose::Apply) => {
+                (r#"until [ -e "$HOIST_WAIT" ]; do sleep 1; done"#, path)
+            }
+            (For::Time(_), Purpose::Verify) => (":", String::new()),
+            (For::Time(time), Purpose::Apply) => {
+                (r#"sleep "$HOIST_WAIT""#, time.as_millis().div_ceil(1000).to_string())
+            }
+        };
+        let env = [("HOIST_WAIT".to_owned(), value)].into();
+        Some(Script { text: text.to_owned(), env, unchanged: vec![0], ..Script::default() })
+    }
+}

@@ -1,0 +1,558 @@
+//! From Fuel's tasks to a task file of our own, entry by entry as the table in the documentation
+//! has it.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::condition::{Translated, number, translate};
+use super::names::{MASTER, Names, Who, is_pattern};
+use super::read::expression;
+use super::resolve::{Entry, Resolved};
+use super::task::{Condition, Corpus, Dependency, List, Strategy, Task, Type, Where};
+use super::yaql::{Dialect, parse};
+use super::{Conditions, Finding, Options};
+
+/// What is written: values in the order in which they are read, with remarks.
+#[derive(Debug, Default)]
+pub(super) struct Native {
+    pub(super) roles: Map<String, Value>,
+    pub(super) tasks: Vec<NativeTask>,
+    pub(super) barriers: Map<String, Value>,
+}
+
+#[derive(Debug)]
+pub(super) struct NativeTask {
+    pub(super) id: String,
+    pub(super) fields: Map<String, Value>,
+    /// For the person who reads the file.
+    pub(super) remarks: Vec<String>,
+}
+
+pub(super) struct Converter<'a> {
+    pub(super) corpus: &'a Corpus,
+    pub(super) tasks: &'a [Task],
+    pub(super) resolved: &'a [Resolved],
+    pub(super) names: &'a Names,
+    pub(super) options: &'a Options,
+}
+
+impl Converter<'_> {
+    pub(super) fn convert(&self, findings: &mut Vec<Finding>) -> Native {
+        let mut native = Native { roles: self.roles(findings), ..Native::default() };
+        for (task, resolved) in self.tasks.iter().zip(self.resolved) {
+            match task.kind {
+                Type::Group => {}
+                Type::Stage => drop(native.barriers.insert(task.id.clone(), barrier(resolved))),
+                _ => native.tasks.push(self.task(task, resolved, findings)),
+            }
+        }
+        native
+    }
+
+    fn roles(&self, findings: &mut Vec<Finding>) -> Map<String, Value> {
+        let mut roles = Map::new();
+        if self.names.has_master {
+            roles.insert(MASTER.to_owned(), json!({}));
+        }
+        for name in &self.names.plain {
+            let mut role = Map::new();
+            if let Some(nodes) = self.carriers(name) {
+                role.insert("nodes".to_owned(), nodes.into());
+            }
+            self.tolerance(name, &mut role, findings);
+            roles.insert(name.clone(), role.into());
+            let first = format!("primary-{name}");
+            if self.names.has_primary(name) && self.group(&first).is_some() {
+                let mut role =
+                    Map::from_iter([("nodes".to_owned(), format!("first({name})").into())]);
+                self.tolerance(&first, &mut role, findings);
+                roles.insert(first, role.into());
+            }
+        }
+        roles
+    }
+
+    /// The nodes of a tag: those of the roles that have it.
+    fn carriers(&self, name: &str) -> Option<String> {
+        let roles = &self.corpus.vocabulary.roles;
+        let others: Vec<&str> = roles
+            .iter()
+            .filter(|(role, tags)| *role != name && tags.iter().any(|tag| tag == name))
+            .map(|(role, _)| role.as_str())
+            .collect();
+        if others.is_empty() {
+            return None;
+        }
+        let own = if roles.contains_key(name) { format!("role:{name} or ") } else { String::new() };
+        Some(format!("{own}{} or group:{name}", others.join(" or ")))
+    }
+
+    fn group(&self, name: &str) -> Option<&Task> {
+        let is_it = |task: &&Task| {
+            let names = task.on.as_ref().map_or(&[][..], List::given);
+            task.kind == Type::Group && names == [name.to_owned()]
+        };
+        self.tasks.iter().find(is_it)
+    }
+
+    fn tolerance(&self, name: &str, role: &mut Map<String, Value>, findings: &mut Vec<Finding>) {
+        let Some(group) = self.group(name) else { return };
+        let tolerate = match &group.fault_tolerance {
+            None => json!("100%"),
+            Some(value) => tolerate(value).unwrap_or_else(|| {
+                let message =
+                    format!("`fault_tolerance: {value}` is no number, so that Fuel never stopped");
+                findings.push(Finding::new("W-TOLERANCE", group, message, None));
+                json!("100%")
+            }),
+        };
+        role.insert("tolerate".to_owned(), tolerate);
+    }
+
+    fn task(&self, task: &Task, resolved: &Resolved, findings: &mut Vec<Finding>) -> NativeTask {
+        let mut fields = Map::new();
+        let mut remarks = Vec::new();
+        let mut put = |key: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                fields.insert(key.to_owned(), value);
+            }
+        };
+        put("on", Some(self.on(task, findings).into()));
+        put("requires", references(&resolved.requires, &mut remarks, "requires"));
+        put("required_for", references(&resolved.required_for, &mut remarks, "required_for"));
+        put("needs", self.needs(resolved, true, &mut remarks));
+        put("needed_by", self.needs(resolved, false, &mut remarks));
+        let (when, inputs) = self.condition(task, resolved, findings);
+        put("when", when);
+        put("inputs", inputs);
+        put("events", (!task.reexecute_on.is_empty()).then(|| json!(task.reexecute_on)));
+        put("at_once", Self::at_once(task, findings));
+        put("run", Some(self.run(task, findings)));
+        for (key, value) in limits(task) {
+            put(key, Some(value));
+        }
+        if !task.fail_on_error {
+            put("on_failure", Some("ignore".into()));
+        }
+        put("check", self.checks(task, findings, &mut remarks));
+        NativeTask { id: task.id.clone(), fields, remarks }
+    }
+
+    /// Everywhere it says, and everywhere a group says it.
+    fn on(&self, task: &Task, findings: &mut Vec<Finding>) -> String {
+        let mut parts = Vec::new();
+        let groups = self
+            .tasks
+            .iter()
+            .filter(|group| group.kind == Type::Group && group.tasks.contains(&task.id));
+        for of in std::iter::once(task).chain(groups) {
+            match of.on.as_ref() {
+                Some(List::Given(words)) => match self.names.who(words) {
+                    Ok(who) => parts.push(who),
+                    Err(error) => {
+                        findings.push(Finding::new("W-REGEX", of, error.to_string(), None));
+                    }
+                },
+                Some(List::Computed(text)) => {
+                    let message = format!("where it runs is computed: {text}");
+                    let hint = "write `on` by hand";
+                    findings.push(Finding::new("W-COMPUTED", of, message, Some(hint.to_owned())));
+                }
+                None => {}
+            }
+        }
+        Who::any(parts).to_string()
+    }
+
+    fn needs(
+        &self,
+        resolved: &Resolved,
+        is_before: bool,
+        remarks: &mut Vec<String>,
+    ) -> Option<Value> {
+        let (word, list) = if is_before {
+            ("cross-depends", &resolved.cross_depends)
+        } else {
+            ("cross-depended-by", &resolved.cross_depended_by)
+        };
+        let mut needs = Vec::new();
+        for Entry { to, only, dead } in list {
+            if dead.is_some() {
+                remarks.push(format!("never bound: {word} {} on {}", to.name, place(&to.role)));
+                continue;
+            }
+            let mut need = Map::from_iter([("task".to_owned(), pattern(&to.name).into())]);
+            if let Some(on) = self.need_on(to) {
+                need.insert("on".to_owned(), on.into());
+            }
+            if *only != Who::Everyone {
+                need.insert("only".to_owned(), only.to_string().into());
+            }
+            if to.is_any {
+                need.insert("want".to_owned(), "any".into());
+            }
+            needs.push(Value::Object(need));
+        }
+        (!needs.is_empty()).then(|| needs.into())
+    }
+
+    fn need_on(&self, to: &Dependency) -> Option<String> {
+        match &to.role {
+            Where::Own => Some("self".to_owned()),
+            Where::Null => None,
+            Where::All => match self.names.everyone_else() {
+                Who::Everyone => None,
+                who => Some(who.to_string()),
+            },
+            // A pattern that is none was told when tasks were looked at.
+            Where::Names(names) => self.names.who(names).ok().map(|who| who.to_string()),
+        }
+    }
+
+    fn condition(
+        &self,
+        task: &Task,
+        resolved: &Resolved,
+        findings: &mut Vec<Finding>,
+    ) -> (Option<Value>, Option<Value>) {
+        let mut inputs: BTreeSet<String> = BTreeSet::new();
+        let mut when = None;
+        let (text, dialect) = match &task.condition {
+            Condition::None => (None, Dialect::Yaql),
+            Condition::Constant(constant) => {
+                when = (!constant).then_some(Value::Bool(false));
+                (None, Dialect::Yaql)
+            }
+            Condition::Old(text) => (Some(text), Dialect::Old),
+            Condition::Yaql(text) => (Some(text), Dialect::Yaql),
+        };
+        if let Some(text) = text {
+            match parse(text, dialect).ok().as_ref().and_then(translate) {
+                Some(Translated { when: pure, inputs: changed, is_wider }) => {
+                    when = pure.map(Value::String);
+                    inputs.extend(changed);
+                    if is_wider {
+                        let message = "its condition is kept in a wider form; it may run more often than with Fuel";
+                        findings.push(Finding::new("W-WIDER", task, message.to_owned(), None));
+                    }
+                }
+                None => when = self.undecided(task, text, findings),
+            }
+        }
+        if let Some(unknown) = resolved.unknown.first() {
+            when = Some(json!({"unknown": unknown}));
+        }
+        for resource in &task.refresh_on {
+            inputs.insert(match resource.as_str() {
+                "*" => "settings.configuration".to_owned(),
+                resource => format!("settings.configuration.{resource}"),
+            });
+        }
+        (when, (!inputs.is_empty()).then(|| json!(inputs)))
+    }
+
+    fn undecided(&self, task: &Task, text: &str, findings: &mut Vec<Finding>) -> Option<Value> {
+        let (when, hint) = match self.options.conditions {
+            Conditions::Ask => (
+                Some(json!({"unknown": text})),
+                "write `when` by hand, or decide with `--conditions true` or `false`",
+            ),
+            Conditions::True => (None, "taken as true, as was asked for"),
+            Conditions::False => (Some(Value::Bool(false)), "taken as false, as was asked for"),
+        };
+        let message = format!("its condition cannot be said in other words: {text}");
+        findings.push(Finding::new("W-CONDITION", task, message, Some(hint.to_owned())));
+        when
+    }
+
+    fn at_once(task: &Task, findings: &mut Vec<Finding>) -> Option<Value> {
+        match task.strategy.as_ref()? {
+            Strategy::OneByOne => Some(1.into()),
+            Strategy::Parallel(amount) => amount.map(Value::from),
+            Strategy::Computed(text) => {
+                let amount = parse(text, Dialect::Yaql).ok().as_ref().and_then(number);
+                if amount.is_none() {
+                    let message = format!("how many at once is computed, one is taken: {text}");
+                    findings.push(Finding::new("W-COMPUTED", task, message, None));
+                }
+                Some(amount.map_or(1.into(), Value::String))
+            }
+        }
+    }
+
+    fn run(&self, task: &Task, findings: &mut Vec<Finding>) -> Value {
+        let parameters = self.substituted(task, findings);
+        let native = match &task.kind {
+            _ if has_expression(&parameters) => None,
+            Type::Puppet => puppet(&parameters),
+            Type::Shell => shell(&parameters),
+            Type::UploadFile => upload(&parameters),
+            Type::CopyFiles => copies(&parameters),
+            Type::Sync => sync(&parameters),
+            Type::Reboot => Some(json!({"reboot": {}})),
+            Type::Skipped => return "none".into(),
+            Type::Other(_) | Type::Stage | Type::Group => None,
+        };
+        native.unwrap_or_else(|| {
+            let action = format!("fuel-{}", kind(&task.kind));
+            let message = format!("what it does is left to a plug-in called `{action}`");
+            let hint = "its parameters are computed or only Fuel knows them; write `run` by hand, or bring the plug-in";
+            findings.push(Finding::new("W-TYPE", task, message, Some(hint.to_owned())));
+            json!({action: parameters})
+        })
+    }
+
+    /// `{KEY}` in texts; what nobody gave a value stays, as with Fuel.
+    fn substituted(&self, task: &Task, findings: &mut Vec<Finding>) -> Map<String, Value> {
+        const KEYS: [&str; 5] =
+            ["CLUSTER_ID", "OPENSTACK_VERSION", "MASTER_IP", "CN_HOSTNAME", "SETTINGS"];
+        let mut open = BTreeSet::new();
+        let mut parameters = Value::Object(task.parameters.clone());
+        each_text(&mut parameters, &mut |text| {
+            for key in KEYS {
+                let written = format!("{{{key}}}");
+                if !text.contains(&written) {
+                    continue;
+                }
+                match self.options.values.get(key) {
+                    Some(value) => *text = text.replace(&written, value),
+                    None => drop(open.insert(key)),
+                }
+            }
+        });
+        for key in open {
+            let message = format!("`{{{key}}}` has no value");
+            let hint = format!("give it with `--set {key}=VALUE`");
+            findings.push(Finding::new("W-VALUE", task, message, Some(hint)));
+        }
+        match parameters {
+            Value::Object(map) => map,
+            _ => Map::new(),
+        }
+    }
+
+    fn checks(
+        &self,
+        task: &Task,
+        findings: &mut Vec<Finding>,
+        remarks: &mut Vec<String>,
+    ) -> Option<Value> {
+        let mut checks = Map::new();
+        let tests =
+            [("before", "test_pre", &task.test_pre), ("after", "test_post", &task.test_post)];
+        for (key, word, command) in tests {
+            let Some(command) = command else { continue };
+            if self.has_script(command) {
+                checks.insert(key.to_owned(), json!([{"shell": command}]));
+            } else {
+                let message =
+                    format!("`{word}: {command}` is left out: its script is not among the files");
+                findings.push(Finding::new("W-TEST", task, message, None));
+                remarks.push(format!("not checked {key}: {command}"));
+            }
+        }
+        (!checks.is_empty()).then(|| checks.into())
+    }
+
+    /// Modules are in `/etc/puppet/modules` on the nodes, and somewhere in the tree.
+    fn has_script(&self, command: &str) -> bool {
+        let mut scripts = command.split_whitespace().filter(|word| word.starts_with('/'));
+        scripts.next().is_some_and(|script| {
+            let inside = script.strip_prefix("/etc/puppet/modules/").unwrap_or(&script[1..]);
+            let is_it = |file: &String| {
+                file.strip_suffix(inside).is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))
+            };
+            self.corpus.files.iter().any(is_it)
+        })
+    }
+}
+
+fn kind(kind: &Type) -> &str {
+    match kind {
+        Type::Puppet => "puppet",
+        Type::Shell => "shell",
+        Type::UploadFile => "upload_file",
+        Type::CopyFiles => "copy_files",
+        Type::Sync => "sync",
+        Type::Reboot => "reboot",
+        Type::Stage => "stage",
+        Type::Skipped => "skipped",
+        Type::Group => "group",
+        Type::Other(name) => name,
+    }
+}
+
+fn barrier(resolved: &Resolved) -> Value {
+    let mut fields = Map::new();
+    let lists = [("requires", &resolved.requires), ("required_for", &resolved.required_for)];
+    for (key, list) in lists {
+        if let Some(names) = references(list, &mut Vec::new(), key) {
+            fields.insert(key.to_owned(), names);
+        }
+    }
+    fields.insert("passes_with".to_owned(), "any_result".into());
+    fields.into()
+}
+
+fn references(list: &[Entry<String>], remarks: &mut Vec<String>, word: &str) -> Option<Value> {
+    let mut names: Vec<String> = Vec::new();
+    for Entry { to, dead, .. } in list {
+        if dead.is_some() {
+            remarks.push(format!("never bound: {word} {to}"));
+        } else {
+            names.push(pattern(to));
+        }
+    }
+    (!names.is_empty()).then(|| json!(names))
+}
+
+fn place(role: &Where) -> String {
+    match role {
+        Where::All => "all nodes".to_owned(),
+        Where::Own => "the same node".to_owned(),
+        Where::Null => "no node".to_owned(),
+        Where::Names(names) => names.join(", "),
+    }
+}
+
+/// Our patterns are of whole names, Fuel's of their beginning.
+fn pattern(name: &str) -> String {
+    if !is_pattern(name) {
+        return name.to_owned();
+    }
+    let inner = &name[1..name.len() - 1];
+    let has_choice = inner.contains('|') && !(inner.starts_with("^(") && inner.ends_with(")$"));
+    if inner.ends_with('$') && !inner.ends_with("\\$") && !has_choice {
+        return name.to_owned();
+    }
+    format!("/(?:{inner}).*/")
+}
+
+/// As Fuel counted: a negative number is of those that have to be left.
+fn tolerate(value: &Value) -> Option<Value> {
+    let parsed = |text: &str| text.trim().parse::<i64>().ok();
+    let (amount, is_percent) = match value {
+        Value::Number(number) => (number.as_i64()?, false),
+        Value::String(text) => match text.trim().strip_suffix('%') {
+            Some(percent) => (parsed(percent)?, true),
+            None => (parsed(text)?, false),
+        },
+        _ => return None,
+    };
+    Some(match (amount, is_percent) {
+        (amount, false) if amount >= 0 => json!(amount),
+        (amount, true) if amount >= 0 => json!(format!("{}%", amount.min(100))),
+        (amount, false) => json!(format!("all but {}", amount.unsigned_abs())),
+        (amount, true) => json!(format!("{}%", (100 + amount).max(0))),
+    })
+}
+
+/// Time and attempts, with what Fuel took where a task does not say.
+fn limits(task: &Task) -> Vec<(&'static str, Value)> {
+    let (timeout, retries, delay) = match task.kind {
+        Type::Puppet => (Some(5400), 2, None),
+        Type::Shell => (Some(300), 2, Some(2)),
+        Type::UploadFile => (Some(60), 3, None),
+        Type::Sync => (Some(300), 10, None),
+        Type::Reboot => (Some(900), 0, None),
+        Type::Skipped => return Vec::new(),
+        Type::CopyFiles | Type::Stage | Type::Group | Type::Other(_) => (None, 0, None),
+    };
+    let given = |key: &str| task.parameters.get(key).and_then(Value::as_u64);
+    let mut limits = Vec::new();
+    if let Some(seconds) = given("timeout").or(timeout) {
+        limits.push(("timeout", duration(seconds).into()));
+    }
+    let retries = given("retries").unwrap_or(retries);
+    if retries > 0 {
+        limits.push(("retries", retries.into()));
+        if let Some(seconds) = given("interval").or(delay) {
+            limits.push(("delay", duration(seconds).into()));
+        }
+    }
+    limits
+}
+
+fn duration(seconds: u64) -> String {
+    match seconds {
+        seconds if seconds >= 60 && seconds % 60 == 0 => format!("{}m", seconds / 60),
+        seconds => format!("{seconds}s"),
+    }
+}
+
+fn has_expression(parameters: &Map<String, Value>) -> bool {
+    fn inside(value: &Value) -> bool {
+        expression(value).is_some()
+            || match value {
+                Value::Object(map) => map.values().any(inside),
+                Value::Array(items) => items.iter().any(inside),
+                _ => false,
+            }
+    }
+    parameters.values().any(inside)
+}
+
+fn each_text(value: &mut Value, each: &mut dyn FnMut(&mut String)) {
+    match value {
+        Value::String(text) => each(text),
+        Value::Array(items) => items.iter_mut().for_each(|item| each_text(item, each)),
+        Value::Object(map) => map.values_mut().for_each(|value| each_text(value, each)),
+        _ => {}
+    }
+}
+
+fn puppet(parameters: &Map<String, Value>) -> Option<Value> {
+    let mut input =
+        Map::from_iter([("manifest".to_owned(), parameters.get("puppet_manifest")?.clone())]);
+    if let Some(modules) = parameters.get("puppet_modules") {
+        input.insert("modules".to_owned(), modules.clone());
+    }
+    Some(json!({"puppet": input}))
+}
+
+fn shell(parameters: &Map<String, Value>) -> Option<Value> {
+    let command = parameters.get("cmd")?;
+    let cwd = parameters.get("cwd").cloned().unwrap_or_else(|| "/".into());
+    Some(json!({"shell": {"command": command, "cwd": cwd}}))
+}
+
+fn upload(parameters: &Map<String, Value>) -> Option<Value> {
+    let mode = mode(parameters.get("permissions")).unwrap_or_else(|| "0644".to_owned());
+    let (path, text) = (parameters.get("path")?, parameters.get("data")?.as_str()?);
+    Some(json!({"file": {"path": path, "text": text, "mode": mode}}))
+}
+
+fn copies(parameters: &Map<String, Value>) -> Option<Value> {
+    let common = mode(parameters.get("permissions"));
+    let copy = |file: &Value| {
+        let mut input = Map::from_iter([
+            ("from".to_owned(), file.get("src")?.clone()),
+            ("to".to_owned(), file.get("dst")?.clone()),
+        ]);
+        if let Some(mode) = mode(file.get("permissions")).or_else(|| common.clone()) {
+            input.insert("mode".to_owned(), mode.into());
+        }
+        Some(json!({"copy": input}))
+    };
+    let all: Option<Vec<Value>> = parameters.get("files")?.as_array()?.iter().map(copy).collect();
+    match all?.as_slice() {
+        [] => None,
+        [one] => Some(one.clone()),
+        many => Some(json!(many)),
+    }
+}
+
+fn sync(parameters: &Map<String, Value>) -> Option<Value> {
+    let (from, to) = (parameters.get("src")?, parameters.get("dst")?);
+    Some(json!({"sync": {"from": from, "to": to, "delete": true}}))
+}
+
+/// As text, in octal; YAML makes numbers of them.
+fn mode(value: Option<&Value>) -> Option<String> {
+    match value? {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => number.as_u64().map(|number| format!("{number:04o}")),
+        _ => None,
+    }
+}

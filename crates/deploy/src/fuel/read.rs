@@ -1,0 +1,548 @@
+//! Fuel's files, read into Fuel's types. Limits are kept strictly; keys that Fuel would not have
+//! looked at are told, since each is most likely a slip.
+
+use std::collections::BTreeMap;
+
+use hoist_model::nearest;
+use serde_json::{Map, Value};
+
+use super::Finding;
+use super::task::{Condition, Corpus, Dependency, List, Stage, Strategy, Task, Type, Where};
+
+/// Bytes of one file; the largest of Fuel's is a tenth of it.
+pub const MAX_FILE: usize = 10 * 1024 * 1024;
+/// Files of one tree.
+pub const MAX_FILES: usize = 10_000;
+/// Tasks of one graph; Fuel's last release has 204.
+pub const MAX_TASKS: usize = 10_000;
+/// Entries of one list.
+pub const MAX_ENTRIES: usize = 1_000;
+/// Bytes of a name.
+pub const MAX_NAME: usize = 256;
+/// Bytes of an expression.
+pub const MAX_EXPRESSION: usize = 64 * 1024;
+/// Maps and lists inside of each other.
+const MAX_DEPTH: usize = 64;
+
+/// The mark of tasks that were read and written down again as plain data.
+const NORMALISED: &str = "fuel-tasks-normalised/1";
+
+/// The graph of files that do not name another one.
+const DEFAULT: &str = "default";
+
+/// Why Fuel's files cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{file}: {message}")]
+pub struct ReadError {
+    pub file: String,
+    pub message: String,
+}
+
+type Read<T> = Result<T, String>;
+
+const TASK_KEYS: &[&str] = &[
+    "id",
+    "type",
+    "version",
+    "role",
+    "roles",
+    "groups",
+    "tags",
+    "stage",
+    "requires",
+    "required_for",
+    "cross-depends",
+    "cross-depended-by",
+    "cross_depends",
+    "cross_depended_by",
+    "condition",
+    "parameters",
+    "tasks",
+    "fault_tolerance",
+    "test_pre",
+    "test_post",
+    "refresh_on",
+    "reexecute_on",
+    "fail_on_error",
+];
+const NORMALISED_KEYS: &[&str] = &[
+    "id",
+    "type",
+    "version",
+    "on",
+    "requires",
+    "required_for",
+    "cross_depends",
+    "cross_depended_by",
+    "condition",
+    "strategy",
+    "parameters",
+    "check_before",
+    "check_after",
+    "refresh_on",
+    "reexecute_on",
+    "fault_tolerance",
+    "tasks",
+    "fail_on_error",
+    "file",
+    "index",
+];
+const DEPENDENCY_KEYS: &[&str] = &["name", "role", "roles", "policy"];
+
+/// One file that holds everything.
+pub fn normalised(file: &str, text: &str) -> Result<Corpus, ReadError> {
+    let fail = |message: String| ReadError { file: file.to_owned(), message };
+    if text.len() > MAX_FILE {
+        return Err(fail(too_much("bytes", text.len(), MAX_FILE)));
+    }
+    let root: Value = serde_json::from_str(text).map_err(|error| fail(error.to_string()))?;
+    if root["format"] != NORMALISED {
+        return Err(fail(format!("`format` is not `{NORMALISED}`")));
+    }
+    let mut corpus = Corpus::default();
+    read_roles(&root["roles"], &mut corpus).map_err(fail)?;
+    read_tags(&root["tags"], &mut corpus);
+    let empty = Map::new();
+    for (graph, value) in root["graphs"].as_object().unwrap_or(&empty) {
+        let tasks = value["tasks"].as_array().map_or(&[][..], Vec::as_slice);
+        bounded("tasks", tasks.len(), MAX_TASKS).map_err(fail)?;
+        let mut read = Vec::with_capacity(tasks.len());
+        for value in tasks {
+            let task = normalised_task(value, &mut corpus.findings)
+                .map_err(|message| fail(format!("graph {graph}, {}: {message}", called(value))))?;
+            read.push(task);
+        }
+        corpus.graphs.insert(graph.clone(), unique(read).map_err(fail)?);
+    }
+    Ok(corpus)
+}
+
+/// A tree of files by path; those that are no task files are only known to be there.
+pub fn tree<'a>(
+    files: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
+) -> Result<Corpus, ReadError> {
+    let mut corpus = Corpus::default();
+    // Graph, then layer: the release first, then each plug-in; whole tasks take the place of others.
+    let mut layers: BTreeMap<(String, Option<String>), Vec<Task>> = BTreeMap::new();
+    let files: Vec<_> = files.into_iter().collect();
+    if files.len() > MAX_FILES {
+        let message = too_much("files", files.len(), MAX_FILES);
+        return Err(ReadError { file: ".".to_owned(), message });
+    }
+    corpus.files = files.iter().map(|(path, _)| (*path).to_owned()).collect();
+    for (path, text) in &files {
+        let Some(text) = text else { continue };
+        let fail = |message: String| ReadError { file: (*path).to_owned(), message };
+        if text.len() > MAX_FILE {
+            return Err(fail(too_much("bytes", text.len(), MAX_FILE)));
+        }
+        let value: Value = serde_saphyr::from_str_with_options(text, options())
+            .map_err(|error| fail(error.to_string()))?;
+        if is_task_file(path) {
+            let graph = graph_of(path);
+            let layer = layers.entry((graph, plugin_of(path, &corpus))).or_default();
+            for (at, value) in value.as_array().map_or(&[][..], Vec::as_slice).iter().enumerate() {
+                let task = yaml_task(value, path, at, &mut corpus.findings)
+                    .map_err(|message| fail(format!("{}: {message}", called(value))))?;
+                layer.push(task);
+                bounded("tasks", layer.len(), MAX_TASKS).map_err(fail)?;
+            }
+        } else {
+            metadata(path, &value, &mut corpus).map_err(fail)?;
+        }
+    }
+    // Who brought each task of a graph.
+    let mut owners: BTreeMap<(String, String), Option<String>> = BTreeMap::new();
+    for ((graph, layer), tasks) in layers {
+        let fail = |message| ReadError { file: layer.clone().unwrap_or_default(), message };
+        let merged = corpus.graphs.entry(graph.clone()).or_default();
+        for task in unique(tasks).map_err(fail)? {
+            let owner = owners.insert((graph.clone(), task.id.clone()), layer.clone());
+            if let Some(Some(other)) = owner {
+                let id = &task.id;
+                return Err(fail(format!("the plug-in in {other} has a task `{id}` too")));
+            }
+            match merged.iter_mut().find(|there| there.id == task.id) {
+                Some(there) => *there = task,
+                None => merged.push(task),
+            }
+        }
+    }
+    Ok(corpus)
+}
+
+/// Whether [`tree`] wants to see what is in it.
+pub fn is_read(path: &str) -> bool {
+    is_task_file(path) || METADATA.contains(&base(path))
+}
+
+const METADATA: [&str; 3] = ["openstack.yaml", "node_roles.yaml", "node_tags.yaml"];
+
+fn is_task_file(path: &str) -> bool {
+    matches!(base(path), "tasks.yaml" | "deployment_tasks.yaml")
+}
+
+fn base(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+/// `graphs/provision/tasks.yaml` is of the graph `provision`.
+fn graph_of(path: &str) -> String {
+    let mut parts = path.rsplit('/').skip(1);
+    match (parts.next(), parts.next()) {
+        (Some(graph), Some("graphs")) => graph.to_owned(),
+        _ => DEFAULT.to_owned(),
+    }
+}
+
+/// Plug-ins say about themselves what they are in a file beside their tasks.
+fn plugin_of(path: &str, corpus: &Corpus) -> Option<String> {
+    let parent = parent(path);
+    let about = if parent.is_empty() {
+        "metadata.yaml".to_owned()
+    } else {
+        format!("{parent}/metadata.yaml")
+    };
+    let is_plugin = base(path) == "deployment_tasks.yaml" || corpus.files.contains(&about);
+    is_plugin.then(|| if parent.is_empty() { ".".to_owned() } else { parent.to_owned() })
+}
+
+fn options() -> serde_saphyr::Options {
+    serde_saphyr::options! {
+        // As Fuel's own reader did.
+        duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins,
+        budget: serde_saphyr::budget! {
+            max_depth: MAX_DEPTH,
+            max_documents: 1,
+        },
+    }
+}
+
+fn too_much(what: &str, count: usize, limit: usize) -> String {
+    format!("{count} {what} are more than the limit of {limit}")
+}
+
+fn bounded(what: &str, count: usize, limit: usize) -> Read<()> {
+    if count > limit { Err(too_much(what, count, limit)) } else { Ok(()) }
+}
+
+fn called(value: &Value) -> String {
+    match value["id"].as_str() {
+        Some(id) => format!("task `{}`", id.chars().take(MAX_NAME).collect::<String>()),
+        None => "a task without an id".to_owned(),
+    }
+}
+
+fn unique(tasks: Vec<Task>) -> Read<Vec<Task>> {
+    let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
+    for task in &tasks {
+        if let Some(first) = seen.insert(&task.id, &task.file) {
+            let (id, file) = (&task.id, &task.file);
+            return Err(format!("the task `{id}` is in {first} and again in {file}"));
+        }
+    }
+    Ok(tasks)
+}
+
+fn metadata(path: &str, value: &Value, corpus: &mut Corpus) -> Read<()> {
+    match base(path) {
+        "node_roles.yaml" => read_roles(value, corpus),
+        "node_tags.yaml" => {
+            read_tags(value, corpus);
+            Ok(())
+        }
+        _ => {
+            if let Some(roles) = find(value, "roles_metadata") {
+                read_roles(roles, corpus)?;
+            }
+            if let Some(tags) = find(value, "tags_metadata") {
+                read_tags(tags, corpus);
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The first value with that key, wherever it is.
+fn find<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
+    match value {
+        Value::Object(map) => {
+            map.get(key).or_else(|| map.values().find_map(|inner| find(inner, key)))
+        }
+        Value::Array(items) => items.iter().find_map(|inner| find(inner, key)),
+        _ => None,
+    }
+}
+
+fn read_roles(value: &Value, corpus: &mut Corpus) -> Read<()> {
+    let empty = Map::new();
+    let roles = value.as_object().unwrap_or(&empty);
+    bounded("roles", roles.len(), MAX_ENTRIES)?;
+    for (role, about) in roles {
+        // Before there were tags each role was its own.
+        let tags = match &about["tags"] {
+            Value::Null => vec![role.clone()],
+            tags => words("tags", tags)?,
+        };
+        corpus.vocabulary.roles.insert(role.clone(), tags);
+        if about["has_primary"] == true {
+            corpus.vocabulary.primaries.insert(role.clone());
+        }
+    }
+    Ok(())
+}
+
+fn read_tags(value: &Value, corpus: &mut Corpus) {
+    let empty = Map::new();
+    for (tag, about) in value.as_object().unwrap_or(&empty) {
+        if about["has_primary"] == true {
+            corpus.vocabulary.primaries.insert(tag.clone());
+        }
+    }
+}
+
+fn normalised_task(value: &Value, findings: &mut Vec<Finding>) -> Read<Task> {
+    let map = value.as_object().ok_or("it is no map")?;
+    let file = value["file"].as_str().unwrap_or_default().to_owned();
+    let mut task = common(value, file)?;
+    tell_unknown(map, NORMALISED_KEYS, &task, findings);
+    task.on = match &value["on"] {
+        Value::Null => None,
+        on => Some(computable("on", &on["match"], words)?),
+    };
+    task.strategy = strategy(&value["strategy"])?;
+    task.test_pre = text("check_before", &value["check_before"])?;
+    task.test_post = text("check_after", &value["check_after"])?;
+    Ok(task)
+}
+
+fn yaml_task(value: &Value, file: &str, at: usize, findings: &mut Vec<Finding>) -> Read<Task> {
+    let map = value.as_object().ok_or("it is no map")?;
+    let mut value = value.clone();
+    if value["id"].is_null() {
+        // Plug-ins of the first generation did not name their tasks.
+        let plugin = parent(file).rsplit('/').next().filter(|name| !name.is_empty());
+        value["id"] = format!("{}-{}", plugin.unwrap_or("task"), at + 1).into();
+    }
+    let mut task = common(&value, file.to_owned())?;
+    tell_unknown(map, TASK_KEYS, &task, findings);
+    let places = ["tags", "roles", "role", "groups"].map(|key| (key, &value[key]));
+    let place = places.into_iter().find(|(_, value)| !value.is_null());
+    task.on = match place {
+        _ if task.kind == Type::Stage => None,
+        Some((key, value)) => Some(computable(key, value, words)?),
+        // The group is the role of its name.
+        None if task.kind == Type::Group => Some(List::Given(vec![task.id.clone()])),
+        None => Some(List::default()),
+    };
+    task.strategy = strategy(&value["parameters"]["strategy"])?;
+    task.parameters.shift_remove("strategy");
+    task.test_pre = text("test_pre.cmd", &value["test_pre"]["cmd"])?;
+    task.test_post = text("test_post.cmd", &value["test_post"]["cmd"])?;
+    task.stage = value["stage"].as_str().map(stage).transpose()?;
+    Ok(task)
+}
+
+fn common(value: &Value, file: String) -> Read<Task> {
+    let id = text("id", &value["id"])?.ok_or("it has no `id`")?;
+    let cross = |one: &str, other: &str| {
+        let value = if value[one].is_null() { &value[other] } else { &value[one] };
+        computable(one, value, dependencies)
+    };
+    let parameters = match &value["parameters"] {
+        Value::Null => Map::new(),
+        Value::Object(map) => map.clone(),
+        _ => return Err("`parameters` is no map".to_owned()),
+    };
+    Ok(Task {
+        kind: Type::parse(value["type"].as_str().ok_or("it has no `type`")?),
+        version: match &value["version"] {
+            Value::Null => None,
+            Value::String(version) => Some(version.clone()),
+            other => Some(other.to_string()),
+        },
+        on: None,
+        requires: computable("requires", &value["requires"], words)?,
+        required_for: computable("required_for", &value["required_for"], words)?,
+        cross_depends: cross("cross-depends", "cross_depends")?,
+        cross_depended_by: cross("cross-depended-by", "cross_depended_by")?,
+        condition: condition(&value["condition"])?,
+        strategy: None,
+        parameters,
+        test_pre: None,
+        test_post: None,
+        refresh_on: words("refresh_on", &value["refresh_on"])?,
+        reexecute_on: words("reexecute_on", &value["reexecute_on"])?,
+        fault_tolerance: Some(value["fault_tolerance"].clone()).filter(|value| !value.is_null()),
+        tasks: words("tasks", &value["tasks"])?,
+        fail_on_error: value["fail_on_error"] != false,
+        stage: None,
+        file,
+        id,
+    })
+}
+
+fn tell_unknown(
+    map: &Map<String, Value>,
+    known: &[&str],
+    task: &Task,
+    findings: &mut Vec<Finding>,
+) {
+    for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
+        let hint =
+            nearest(key, known.iter().copied()).map(|close| format!("did you mean `{close}`?"));
+        findings.push(Finding::new("W-KEY", task, format!("Fuel does not look at `{key}`"), hint));
+    }
+    let entries = ["cross-depends", "cross-depended-by", "cross_depends", "cross_depended_by"]
+        .into_iter()
+        .filter_map(|key| map.get(key)?.as_array())
+        .flatten()
+        .filter_map(Value::as_object);
+    for key in entries.flat_map(Map::keys).filter(|key| !DEPENDENCY_KEYS.contains(&key.as_str())) {
+        let hint = nearest(key, DEPENDENCY_KEYS.iter().copied());
+        let hint = hint.map(|close| format!("did you mean `{close}`?"));
+        let message = format!("Fuel does not look at `{key}` of a dependency");
+        findings.push(Finding::new("W-KEY", task, message, hint));
+    }
+}
+
+fn text(key: &str, value: &Value) -> Read<Option<String>> {
+    match value {
+        Value::Null => Ok(None),
+        Value::String(text) if key == "id" => name(key, text).map(Some),
+        Value::String(text) => {
+            bounded("bytes", text.len(), MAX_EXPRESSION).map(|()| Some(text.clone()))
+        }
+        Value::Number(number) => Ok(Some(number.to_string())),
+        _ => Err(format!("`{key}` is no text")),
+    }
+}
+
+fn name(key: &str, text: &str) -> Read<String> {
+    if text.is_empty() || text.len() > MAX_NAME || text.contains(char::is_control) {
+        return Err(format!(
+            "a name in `{key}` is empty, longer than {MAX_NAME} bytes or not printable"
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+/// One word or a list of them.
+fn words(key: &str, value: &Value) -> Read<Vec<String>> {
+    match value {
+        Value::Null => Ok(Vec::new()),
+        Value::String(one) => Ok(vec![name(key, one)?]),
+        Value::Array(items) => {
+            bounded("entries", items.len(), MAX_ENTRIES)?;
+            let word = |item: &Value| match item {
+                Value::String(word) => name(key, word),
+                Value::Number(number) => Ok(number.to_string()),
+                _ => Err(format!("`{key}` has an entry that is no name")),
+            };
+            items.iter().map(word).collect()
+        }
+        _ => Err(format!("`{key}` is neither a name nor a list of names")),
+    }
+}
+
+fn dependencies(key: &str, value: &Value) -> Read<Vec<Dependency>> {
+    let Value::Array(items) = value else {
+        return if value.is_null() { Ok(Vec::new()) } else { Err(format!("`{key}` is no list")) };
+    };
+    bounded("entries", items.len(), MAX_ENTRIES)?;
+    items.iter().map(|item| dependency(key, item)).collect()
+}
+
+/// Also of lists that were computed.
+pub(super) fn dependency(key: &str, item: &Value) -> Read<Dependency> {
+    let written =
+        item["name"].as_str().ok_or_else(|| format!("`{key}` has an entry without a `name`"))?;
+    let role = item.get("role").or_else(|| item.get("roles"));
+    let role = match role {
+        None => Where::All,
+        Some(Value::Null) => Where::Null,
+        Some(value) => match words("role", value)?.as_slice() {
+            [one] if one == "*" => Where::All,
+            [one] if one == "self" => Where::Own,
+            [one] if one == "null" => Where::Null,
+            names => Where::Names(names.to_vec()),
+        },
+    };
+    Ok(Dependency { name: name(key, written)?, role, is_any: item["policy"] == "any" })
+}
+
+/// The text of `{yaql_exp: …}`, however it is spelt.
+pub(super) fn expression(value: &Value) -> Option<&str> {
+    let map = value.as_object()?;
+    ["yaql_exp", "yaql"].iter().find_map(|key| map.get(*key)?.as_str())
+}
+
+fn computable<T>(
+    key: &str,
+    value: &Value,
+    read: impl Fn(&str, &Value) -> Read<Vec<T>>,
+) -> Read<List<T>> {
+    match expression(value) {
+        Some(text) => {
+            bounded("bytes", text.len(), MAX_EXPRESSION)?;
+            Ok(List::Computed(text.to_owned()))
+        }
+        None => read(key, value).map(List::Given),
+    }
+}
+
+fn condition(value: &Value) -> Read<Condition> {
+    let limited =
+        |text: &str| bounded("bytes", text.len(), MAX_EXPRESSION).map(|()| text.to_owned());
+    match value {
+        Value::Null => Ok(Condition::None),
+        Value::Bool(constant) => Ok(Condition::Constant(*constant)),
+        Value::String(text) => limited(text).map(Condition::Old),
+        value => match expression(value) {
+            Some(text) => limited(text).map(Condition::Yaql),
+            None => Err("`condition` is neither true, false nor an expression".to_owned()),
+        },
+    }
+}
+
+fn strategy(value: &Value) -> Read<Option<Strategy>> {
+    let amount = &value["amount"];
+    match value["type"].as_str() {
+        None => Ok(None),
+        Some("one_by_one") => Ok(Some(Strategy::OneByOne)),
+        Some("parallel") => {
+            if let Some(text) = expression(amount) {
+                return Ok(Some(Strategy::Computed(text.to_owned())));
+            }
+            let number = match amount {
+                Value::Null => 0,
+                amount => amount.as_u64().ok_or("`strategy.amount` is no positive number")?,
+            };
+            let number = u32::try_from(number).unwrap_or(u32::MAX);
+            Ok(Some(Strategy::Parallel((number > 0).then_some(number))))
+        }
+        Some(other) => {
+            Err(format!("`strategy.type` is `{other}`; there are `one_by_one` and `parallel`"))
+        }
+    }
+}
+
+fn stage(text: &str) -> Read<Stage> {
+    let (name, priority) = text.split_once('/').unwrap_or((text, "0"));
+    let number: f64 = priority
+        .parse()
+        .ok()
+        .filter(|number: &f64| number.abs() < 1e12)
+        .ok_or_else(|| format!("`stage` has the priority `{priority}`, which is no number"))?;
+    if !matches!(name, "pre_deployment" | "post_deployment" | "hotpluggable") {
+        return Err(format!(
+            "`stage` is `{name}`; there are `pre_deployment` and `post_deployment`"
+        ));
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "it is far below what fits")]
+    Ok(Stage { name: name.to_owned(), priority: (number * 1000.0).round() as i64 })
+}

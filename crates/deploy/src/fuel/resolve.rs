@@ -1,0 +1,329 @@
+//! The tasks of one graph with everything that Fuel computed written down, and what cannot ever
+//! bind among what they say.
+
+use std::collections::{BTreeSet, HashMap};
+
+use hoist_model::nearest;
+use regex::Regex;
+use serde_json::Value;
+
+use super::Finding;
+use super::compute::{Computer, Guarded};
+use super::names::{MASTER, Names, Who, is_pattern, prefix_regex};
+use super::task::{Dependency, List, Task, Type, Where};
+use super::yaql::{Dialect, parse};
+
+/// What a task waits for and what waits for it, each entry with the nodes that it is for.
+#[derive(Debug, Default)]
+pub(super) struct Resolved {
+    pub(super) requires: Vec<Entry<String>>,
+    pub(super) required_for: Vec<Entry<String>>,
+    pub(super) cross_depends: Vec<Entry<Dependency>>,
+    pub(super) cross_depended_by: Vec<Entry<Dependency>>,
+    /// Lists that nobody could compute.
+    pub(super) unknown: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry<T> {
+    pub(super) to: T,
+    pub(super) only: Who,
+    /// Why it cannot bind, whatever roles the nodes have.
+    pub(super) dead: Option<Dead>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dead {
+    /// There is no such task.
+    Undefined,
+    /// They are never on the same node.
+    Apart,
+    /// A stage is not on a node.
+    StageOnNode,
+    /// It names a group, which does nothing itself.
+    Group,
+}
+
+pub(super) struct Resolver<'a> {
+    pub(super) tasks: &'a [Task],
+    pub(super) names: &'a Names,
+    pub(super) settings: &'a Value,
+}
+
+impl Resolver<'_> {
+    pub(super) fn resolve(&self, findings: &mut Vec<Finding>) -> Vec<Resolved> {
+        let places: Vec<Places> = self.tasks.iter().map(|task| self.places(task)).collect();
+        let mut patterns = HashMap::new();
+        let mut all = Vec::new();
+        for (at, task) in self.tasks.iter().enumerate() {
+            let mut resolved = Resolved::default();
+            if task.kind == Type::Group {
+                self.tell_group(task, findings);
+                all.push(resolved);
+                continue;
+            }
+            let computer = Computer { names: self.names, settings: self.settings };
+            let unknown = &mut resolved.unknown;
+            let words = |list: &List<String>,
+                         key: &str,
+                         unknown: &mut Vec<String>,
+                         findings: &mut Vec<Finding>| {
+                computed(list, task, key, unknown, findings, |expr| computer.words(expr))
+            };
+            let requires = words(&task.requires, "requires", unknown, findings);
+            let required_for = words(&task.required_for, "required_for", unknown, findings);
+            let mut cross = |list: &List<Dependency>, key: &str| {
+                computed(list, task, key, unknown, findings, |expr| computer.dependencies(expr))
+            };
+            let depends = cross(&task.cross_depends, "cross-depends");
+            let depended_by = cross(&task.cross_depended_by, "cross-depended-by");
+            let mut mark =
+                Marker { resolver: self, places: &places, at, findings, patterns: &mut patterns };
+            resolved.requires = mark.words(requires, "requires");
+            resolved.required_for = mark.words(required_for, "required_for");
+            resolved.cross_depends = mark.cross(depends, "cross-depends");
+            resolved.cross_depended_by = mark.cross(depended_by, "cross-depended-by");
+            all.push(resolved);
+        }
+        all
+    }
+
+    fn tell_group(&self, group: &Task, findings: &mut Vec<Finding>) {
+        // The groups of the first generation have got tasks that stand for them.
+        if self.tasks.iter().any(|task| task.id == format!("{}_start", group.id)) {
+            return;
+        }
+        let lists = [("requires", &group.requires), ("required_for", &group.required_for)];
+        for (key, list) in lists {
+            for name in list.given() {
+                let message = format!("`{key}: {name}` of a group does nothing since Fuel 8");
+                findings.push(Finding::new("W-GROUP", group, message, None));
+            }
+        }
+    }
+
+    /// Where a task is if one node has every role: as the first of them all, as a further one, on
+    /// the deployment server, or on no node.
+    fn places(&self, task: &Task) -> Places {
+        if task.kind == Type::Stage {
+            return Places { is_stage: true, ..Places::default() };
+        }
+        let mut places = Places::default();
+        places.add(task, self.names);
+        for group in self.tasks.iter().filter(|group| group.kind == Type::Group) {
+            if group.tasks.contains(&task.id) {
+                places.add(group, self.names);
+            }
+        }
+        places
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Places {
+    is_stage: bool,
+    first: bool,
+    further: bool,
+    master: bool,
+}
+
+impl Places {
+    fn add(&mut self, task: &Task, names: &Names) {
+        match &task.on {
+            Some(List::Given(words)) => self.add_words(words, names),
+            // It may be anywhere.
+            Some(List::Computed(_)) => {
+                (self.first, self.further, self.master) = (true, true, true);
+            }
+            None => {}
+        }
+    }
+
+    fn add_words(&mut self, words: &[String], names: &Names) {
+        self.master |= words.iter().any(|word| word == MASTER);
+        let is_meant = |name: &str| {
+            words.iter().any(|word| match prefix_regex(word) {
+                Ok(Some(regex)) => regex.is_match(name),
+                Ok(None) => word == "*" || word == name,
+                Err(_) => true,
+            })
+        };
+        for name in names.plain.iter().map(String::as_str) {
+            let is_here = is_meant(name);
+            self.further |= is_here;
+            self.first |= if names.has_primary(name) {
+                is_meant(&format!("primary-{name}"))
+            } else {
+                is_here
+            };
+        }
+    }
+
+    fn meets(self, other: Self) -> bool {
+        self.first && other.first || self.further && other.further || self.master && other.master
+    }
+}
+
+fn computed<T: Clone>(
+    list: &List<T>,
+    task: &Task,
+    key: &str,
+    unknown: &mut Vec<String>,
+    findings: &mut Vec<Finding>,
+    compute: impl Fn(&super::yaql::Expr) -> Result<Guarded<T>, String>,
+) -> Guarded<T> {
+    let text = match list {
+        List::Given(items) => {
+            return items.iter().map(|item| (Who::Everyone, item.clone())).collect();
+        }
+        List::Computed(text) => text,
+    };
+    match parse(text, Dialect::Yaql).and_then(|expr| compute(&expr)) {
+        Ok(entries) => {
+            let message = format!(
+                "`{key}` was computed for each node; it is written down as the settings given are"
+            );
+            findings.push(Finding::new("W-COMPUTED", task, message, None));
+            entries
+        }
+        Err(reason) => {
+            let message = format!("`{key}` is computed, and hoist cannot: {reason}");
+            let hint = "write it by hand; until then the task cannot be planned";
+            findings.push(Finding::new("W-COMPUTED", task, message, Some(hint.to_owned())));
+            unknown.push(format!("{key}: {text}"));
+            Vec::new()
+        }
+    }
+}
+
+struct Marker<'a, 'b> {
+    resolver: &'a Resolver<'a>,
+    places: &'a [Places],
+    at: usize,
+    findings: &'b mut Vec<Finding>,
+    patterns: &'b mut HashMap<String, Option<Regex>>,
+}
+
+impl Marker<'_, '_> {
+    fn task(&self) -> &Task {
+        &self.resolver.tasks[self.at]
+    }
+
+    fn named(&mut self, name: &str) -> Vec<usize> {
+        let regex = self
+            .patterns
+            .entry(name.to_owned())
+            .or_insert_with(|| prefix_regex(name).ok().flatten());
+        let is_named = |id: &str| match &*regex {
+            Some(regex) => regex.is_match(id),
+            None => id == name,
+        };
+        let tasks = self.resolver.tasks.iter().enumerate();
+        tasks.filter(|(_, task)| is_named(&task.id)).map(|(at, _)| at).collect()
+    }
+
+    fn words(&mut self, list: Guarded<String>, key: &str) -> Vec<Entry<String>> {
+        let entry = |(only, name): (Who, String)| {
+            let own = self.places[self.at];
+            let dead = self.dead(&name, key, |other| other.is_stage || own.meets(other));
+            Entry { to: name, only, dead }
+        };
+        list.into_iter().map(entry).collect()
+    }
+
+    fn cross(&mut self, list: Guarded<Dependency>, key: &str) -> Vec<Entry<Dependency>> {
+        let mut entries = Vec::new();
+        for (only, to) in list {
+            let own = self.places[self.at];
+            let dead = match &to.role {
+                Where::Own => self.dead(&to.name, &format!("{key} self"), |other| {
+                    !other.is_stage && own.meets(other)
+                }),
+                Where::All => self.dead(&to.name, key, |other| other.first || other.further),
+                Where::Null => self.dead(&to.name, key, |other| other.is_stage),
+                Where::Names(names) => {
+                    let mut there = Places::default();
+                    there.add_words(names, self.resolver.names);
+                    self.dead(&to.name, key, |other| there.meets(other))
+                }
+            };
+            self.tell_any(&to);
+            entries.push(Entry { to, only, dead });
+        }
+        entries
+    }
+
+    fn tell_any(&mut self, to: &Dependency) {
+        if to.is_any {
+            let message = format!(
+                "`policy: any` on `{}` meant one node that Fuel picked; here any of them will do",
+                to.name
+            );
+            let finding = Finding::new("W-ANY", self.task(), message, None);
+            self.findings.push(finding);
+        }
+    }
+
+    fn dead(&mut self, name: &str, key: &str, binds: impl Fn(Places) -> bool) -> Option<Dead> {
+        self.tell_pattern(name, key);
+        let named = self.named(name);
+        let tasks = self.resolver.tasks;
+        let others: Vec<usize> = named
+            .iter()
+            .copied()
+            .filter(|at| *at != self.at && tasks[*at].kind != Type::Group)
+            .collect();
+        if others.iter().any(|at| binds(self.places[*at])) {
+            return None;
+        }
+        let (code, dead, message, hint) = if named.is_empty() {
+            let close = nearest(name, tasks.iter().map(|task| task.id.as_str()));
+            let hint = close.map(|close| format!("did you mean `{close}`?"));
+            ("W-REF", Dead::Undefined, format!("`{key}: {name}`, but there is no such task"), hint)
+        } else if others.is_empty() {
+            let message = format!("`{key}: {name}` names no task that runs");
+            ("W-NEVER", Dead::Group, message, None)
+        } else if key.ends_with("self") && others.iter().all(|at| self.places[*at].is_stage) {
+            let word = key.strip_suffix(" self").unwrap_or(key);
+            let message = format!(
+                "`{word}: {name}` with `role: self` looks for a stage on a node, where none is"
+            );
+            let hint =
+                if word == "cross-depends" { "write `requires`" } else { "write `required_for`" };
+            ("W-NEVER", Dead::StageOnNode, message, Some(hint.to_owned()))
+        } else {
+            let message =
+                format!("`{key}: {name}` can never bind: no node has both, whatever its roles");
+            let hint = "the node with `primary-x` does not have `x`; name the nodes in `needs`";
+            ("W-NEVER", Dead::Apart, message, Some(hint.to_owned()))
+        };
+        let finding = Finding::new(code, self.task(), message, hint);
+        self.findings.push(finding);
+        Some(dead)
+    }
+
+    fn tell_pattern(&mut self, name: &str, key: &str) {
+        if !is_pattern(name) {
+            return;
+        }
+        let inner = &name[1..name.len() - 1];
+        if let Err(error) = Regex::new(inner) {
+            let message = format!("`{key}: {name}` is no regular expression: {error}");
+            let finding = Finding::new("W-REGEX", self.task(), message, None);
+            self.findings.push(finding);
+        } else if !(inner.starts_with('^') && inner.ends_with('$')) {
+            let taken: BTreeSet<&str> = self
+                .named(name)
+                .into_iter()
+                .map(|at| self.resolver.tasks[at].id.as_str())
+                .collect();
+            let taken: Vec<&str> = taken.into_iter().take(8).collect();
+            let message = format!(
+                "`{key}: {name}` is not anchored at both ends; it takes {}",
+                taken.join(", ")
+            );
+            let finding = Finding::new("W-REGEX", self.task(), message, None);
+            self.findings.push(finding);
+        }
+    }
+}

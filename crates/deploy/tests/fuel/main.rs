@@ -1,0 +1,4 @@
+//! Fuel's real tasks: what they expand to by Fuel's own rules, and what hoist makes of them.
+
+mod expansion;
+mod import;

@@ -1,0 +1,61 @@
+//! What an older run has done already, and a new one need not do again.
+
+use std::collections::HashMap;
+
+use crate::plan::{Kind, Plan, StepId};
+use crate::record::Record;
+use crate::run::{Ended, Run, State};
+
+/// Records for the beginning of a run of `new`: a step is carried over if it has the same name and
+/// fingerprint as one that came to a good end in `old`, and nothing before it is done anew, or its
+/// fingerprint covers what that could change.
+pub fn carry_over(old: &Run, new: &Plan, at: u64) -> Vec<Record> {
+    let done = done(old);
+    let mut carried = Vec::new();
+    // Whether something is done anew in a vertex, or behind it through vertices that do nothing.
+    let mut is_anew = vec![false; new.len()];
+    for id in new.order() {
+        let vertex = new.vertex(*id);
+        let stale = vertex.after.iter().any(|before| is_anew[before.at()]);
+        is_anew[id.at()] = match &vertex.kind {
+            Kind::Step(step) if step.skip.is_none() => {
+                let same = step.fingerprint.as_deref().and_then(|fingerprint| {
+                    done.get(vertex.name.as_str()).filter(|done| done.fingerprint == fingerprint)
+                });
+                match same.filter(|_| !stale || step.knows_inputs) {
+                    Some(done) => {
+                        carried.push((*id, done.step));
+                        false
+                    }
+                    None => true,
+                }
+            }
+            Kind::Step(_) | Kind::Join(_) => stale,
+        };
+    }
+    carried.sort_unstable();
+    let record = |(step, from): (StepId, StepId)| {
+        let receipt = old.receipt(from).cloned().unwrap_or_default();
+        let changed = old.state(from) == State::Ended(Ended::Ok);
+        Record::Carried { step, changed, receipt, at }
+    };
+    carried.into_iter().map(record).collect()
+}
+
+struct Done<'a> {
+    step: StepId,
+    fingerprint: &'a str,
+}
+
+/// Steps of a run that came to a good end, by name. What failed and did not matter is not done.
+fn done(run: &Run) -> HashMap<&str, Done<'_>> {
+    let mut done = HashMap::new();
+    for step in run.plan().ids() {
+        let fingerprint = run.plan().step(step).and_then(|step| step.fingerprint.as_deref());
+        let is_done = matches!(run.state(step), State::Ended(Ended::Ok | Ended::Unchanged));
+        if let Some(fingerprint) = fingerprint.filter(|_| is_done) {
+            done.insert(run.plan().vertex(step).name.as_str(), Done { step, fingerprint });
+        }
+    }
+    done
+}

@@ -1,0 +1,565 @@
+//! Carrying out what a run decides, on this machine.
+//!
+//! A [`Job`] is all that has to be known for it, so that another machine can carry it out as well
+//! ([`crate::pull`]). [`LocalExecutor`] does it here, in a bounded number of threads.
+
+mod crew;
+mod ledger;
+mod leftover;
+mod output;
+pub mod process;
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::action::{Action, Cancel, Catalog, Ctx, Failure, Secrets, Undone, Verdict};
+use crate::drive::Executor;
+use crate::plan::{Call, Plan, Step, StepId};
+use crate::record::{End, FailureKind};
+use crate::run::{Effect, Event, Found};
+
+use output::{Redactions, Sink, Watched};
+
+pub(crate) use crew::Crew;
+pub use ledger::{Durable, Known, Ledger, MAX_LEDGER};
+pub use output::{KEPT_HEAD, KEPT_TAIL, Outputs};
+
+/// Programs find the attempt that they belong to in this variable.
+pub const ATTEMPT_VARIABLE: &str = "HOIST_ATTEMPT";
+
+/// Threads of one executor. More than that at once wait for their turn.
+pub const MAX_THREADS: usize = 256;
+
+/// Largest reason that is kept.
+pub const MAX_REASON: usize = 16 * 1024;
+
+/// Largest receipt that is kept; it has to fit into a record.
+pub const MAX_RECEIPT: usize = 256 * 1024;
+
+/// For one look, where the step does not say how long it may take.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Between looks, where the check does not say.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How often somebody who waits looks whether he shall go on waiting.
+const NAP: Duration = Duration::from_millis(20);
+
+/// Something to be done for one attempt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    pub run: String,
+    pub number: StepId,
+    pub attempt: u32,
+    pub what: What,
+    /// What the plan calls the step.
+    pub task: String,
+    /// What it acts on; empty if on nothing in particular.
+    pub subject: String,
+    pub step: Step,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// Look whether it may start.
+    Check,
+    Start,
+    /// Look whether it is done.
+    Verify,
+}
+
+impl Job {
+    /// The job that an effect asks for, if it asks for one.
+    pub fn of(run: &str, plan: &Plan, effect: Effect) -> Option<Self> {
+        let (what, number, attempt) = match effect {
+            Effect::Check { step, attempt } => (What::Check, step, attempt),
+            Effect::Start { step, attempt } => (What::Start, step, attempt),
+            Effect::Verify { step, attempt } => (What::Verify, step, attempt),
+            Effect::Ask { .. } | Effect::Kill { .. } => return None,
+        };
+        let step = plan.step(number)?.clone();
+        let subject = subject(plan, number).to_owned();
+        let task = plan.vertex(number).name.clone();
+        Some(Self { run: run.to_owned(), number, attempt, what, task, subject, step })
+    }
+
+    pub fn attempt_id(&self) -> String {
+        attempt_id(&self.run, self.number, self.attempt)
+    }
+}
+
+/// The name of an attempt everywhere outside of its run.
+pub fn attempt_id(run: &str, step: StepId, attempt: u32) -> String {
+    format!("{run}/{}/{attempt}", step.0)
+}
+
+/// What a step acts on; empty if on nothing in particular.
+pub fn subject(plan: &Plan, step: StepId) -> &str {
+    let subject = plan.step(step).and_then(|step| step.subject);
+    subject.map_or("", |at| plan.draft().subjects[at as usize].as_str())
+}
+
+/// What came of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Came {
+    Checked { refused: Option<String> },
+    Ran { end: End },
+    Verified { holds: bool, reason: String },
+}
+
+impl Came {
+    pub fn event(self, step: StepId, attempt: u32) -> Event {
+        match self {
+            Self::Checked { refused } => Event::Checked { step, attempt, refused },
+            Self::Ran { end } => Event::Ran { step, attempt, end },
+            Self::Verified { holds, reason } => Event::Verified { step, attempt, holds, reason },
+        }
+    }
+
+    /// What is told of a job that broke, or that cannot be carried out here.
+    pub(crate) fn broken(what: What, reason: String) -> Self {
+        match what {
+            What::Check => Self::Checked { refused: Some(reason) },
+            What::Start => Self::Ran { end: End::Failed { kind: FailureKind::Internal, reason } },
+            What::Verify => Self::Verified { holds: false, reason },
+        }
+    }
+}
+
+/// Where jobs are carried out, and with what.
+pub struct Site {
+    pub catalog: Catalog,
+    pub secrets: Arc<dyn Secrets>,
+    pub outputs: Outputs,
+    pub place: Place,
+}
+
+/// Where paths begin that are not absolute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// This machine is the subject.
+    Machine,
+    /// Each subject is a directory below this one.
+    Below(PathBuf),
+}
+
+impl std::fmt::Debug for Site {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Site").field("catalog", &self.catalog).finish_non_exhaustive()
+    }
+}
+
+/// No secret is known here.
+#[derive(Debug, Clone, Copy)]
+pub struct NoSecrets;
+
+impl Secrets for NoSecrets {
+    fn get(&self, reference: &str) -> Result<String, Failure> {
+        let reason = format!("there is no secret `{reference}` here");
+        Err(Failure { kind: FailureKind::Internal, reason })
+    }
+}
+
+impl Site {
+    /// Carries out a job to its end, whatever that is.
+    pub fn carry_out(&self, job: &Job, cancel: &Cancel) -> Came {
+        let redactions = Arc::new(Redactions::default());
+        let mut sink = self.outputs.sink(job.number, job.attempt, &redactions);
+        let attempt = job.attempt_id();
+        let worked = catch_unwind(AssertUnwindSafe(|| {
+            let place = self.directory(&job.subject)?;
+            let watched = Watched { secrets: &*self.secrets, redactions: &redactions };
+            let mut work = Work {
+                site: self,
+                job,
+                attempt: &attempt,
+                place: &place,
+                secrets: &watched,
+                cancel,
+                sink: &mut sink,
+            };
+            Ok(work.all())
+        }));
+        let came = match worked {
+            Ok(Ok(came)) => came,
+            Ok(Err(failure)) => {
+                let failure: Failure = failure;
+                Came::broken(job.what, failure.reason)
+            }
+            Err(panic) => Came::broken(job.what, format!("the action broke: {}", said(&*panic))),
+        };
+        let came = redacted(came, &redactions);
+        sink.finish();
+        came
+    }
+
+    /// Prepares the directory of a subject and says where it is.
+    fn directory(&self, subject: &str) -> Result<PathBuf, Failure> {
+        let Place::Below(base) = &self.place else { return Ok(PathBuf::from("/")) };
+        let internal = |reason| Failure { kind: FailureKind::Internal, reason };
+        let path = Path::new(subject);
+        let mut parts = path.components();
+        let is_plain = matches!(parts.next(), None | Some(std::path::Component::Normal(_)));
+        if !is_plain || parts.next().is_some() {
+            return Err(internal(format!("`{subject}` cannot be the name of a directory")));
+        }
+        let directory = base.join(path);
+        let made = fs_err::create_dir_all(&directory);
+        made.and_then(|()| fs_err::canonicalize(&directory))
+            .map_err(|error| internal(format!("cannot use the directory of `{subject}`: {error}")))
+    }
+}
+
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
+}
+
+fn redacted(came: Came, redactions: &Redactions) -> Came {
+    let text = |text: String| {
+        let mut text = redactions.text(&text);
+        text.truncate(text.floor_char_boundary(MAX_REASON));
+        text
+    };
+    match came {
+        Came::Checked { refused } => Came::Checked { refused: refused.map(text) },
+        Came::Verified { holds, reason } => Came::Verified { holds, reason: text(reason) },
+        Came::Ran { end: End::Failed { kind, reason } } => {
+            Came::Ran { end: End::Failed { kind, reason: text(reason) } }
+        }
+        Came::Ran { end } => Came::Ran { end },
+    }
+}
+
+/// One job under way.
+struct Work<'a> {
+    site: &'a Site,
+    job: &'a Job,
+    attempt: &'a str,
+    place: &'a Path,
+    secrets: &'a dyn Secrets,
+    cancel: &'a Cancel,
+    sink: &'a mut Sink,
+}
+
+impl Work<'_> {
+    fn all(&mut self) -> Came {
+        let step = &self.job.step;
+        match self.job.what {
+            What::Check => Came::Checked { refused: self.look(&step.before, false).err() },
+            What::Start => Came::Ran { end: self.start() },
+            What::Verify => match self.look(&step.after, true) {
+                Ok(()) => Came::Verified { holds: true, reason: String::new() },
+                Err(reason) => Came::Verified { holds: false, reason },
+            },
+        }
+    }
+
+    fn start(&mut self) -> End {
+        let step = &self.job.step;
+        if self.cancel.is_cancelled() {
+            return End::Interrupted;
+        }
+        if step.skip_when_done && !step.after.is_empty() && self.look(&step.after, false).is_ok() {
+            self.sink.note("it was done already");
+            return End::Done { changed: false, receipt: Value::Null };
+        }
+        match self.apply() {
+            Ok(end) => end,
+            Err(_) if self.cancel.is_cancelled() => End::Interrupted,
+            Err(Failure { kind, reason }) => End::Failed { kind, reason },
+        }
+    }
+
+    fn apply(&mut self) -> Result<End, Failure> {
+        let step = &self.job.step;
+        let action = self.action(&step.call.action)?;
+        let timeout = step.timeout_ms.map(Duration::from_millis);
+        let mut ctx = self.ctx(timeout);
+        if let Some(receipt) = &step.call.undoes {
+            return match action.undo(step, receipt, &mut ctx)? {
+                Undone::Undone => Ok(End::Done { changed: true, receipt: Value::Null }),
+                Undone::NotPossible => {
+                    let reason = "it cannot be taken back".to_owned();
+                    Err(Failure { kind: FailureKind::Exit, reason })
+                }
+            };
+        }
+        let done = action.apply(step, &mut ctx)?;
+        let size = serde_json::to_vec(&done.receipt).map_or(0, |bytes| bytes.len());
+        let receipt = if size <= MAX_RECEIPT {
+            done.receipt
+        } else {
+            let said =
+                format!("its receipt of {size} bytes is not kept; at most {MAX_RECEIPT} are");
+            self.sink.note(&said);
+            Value::Null
+        };
+        Ok(End::Done { changed: done.changed, receipt })
+    }
+
+    /// Whether all of the checks hold; if not, why not.
+    fn look(&mut self, checks: &[Call], may_wait: bool) -> Result<(), String> {
+        for call in checks {
+            let Check { call, says, poll } = Check::of(call)?;
+            let until =
+                poll.filter(|_| may_wait).map(|poll| (Instant::now() + poll.last, poll.every));
+            while let Err(reason) = self.look_once(&call) {
+                let reason =
+                    says.as_ref().map_or(reason.clone(), |says| format!("{says}: {reason}"));
+                match until {
+                    Some((until, every)) if Instant::now() + every <= until => {
+                        if !nap(every, self.cancel) {
+                            return Err(format!("stopped while it was waited for: {reason}"));
+                        }
+                    }
+                    _ => return Err(reason),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn look_once(&mut self, call: &Call) -> Result<(), String> {
+        let timeout = self.job.step.timeout_ms.map_or(LOOK_TIMEOUT, Duration::from_millis);
+        let step = Step { call: call.clone(), ..self.job.step.clone() };
+        let action = self.action(&call.action).map_err(|failure| failure.reason)?;
+        match action.verify(&step, &mut self.ctx(Some(timeout))) {
+            Ok(Verdict::Holds) => Ok(()),
+            Ok(Verdict::DoesNot { reason }) => Err(reason),
+            Err(failure) => Err(failure.reason),
+        }
+    }
+
+    fn action(&self, name: &str) -> Result<Arc<dyn Action>, Failure> {
+        self.site.catalog.get(name).cloned().ok_or_else(|| Failure {
+            kind: FailureKind::Internal,
+            reason: format!("there is no action `{name}` here"),
+        })
+    }
+
+    fn ctx(&mut self, timeout: Option<Duration>) -> Ctx<'_> {
+        Ctx {
+            attempt: self.attempt,
+            task: &self.job.task,
+            subject: &self.job.subject,
+            directory: self.place,
+            deadline: timeout.map(|timeout| Instant::now() + timeout),
+            cancel: self.cancel,
+            secrets: self.secrets,
+            output: &mut *self.sink,
+        }
+    }
+}
+
+/// A check with what its options say.
+pub(crate) struct Check {
+    pub(crate) call: Call,
+    pub(crate) says: Option<String>,
+    pub(crate) poll: Option<Poll>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Poll {
+    pub(crate) last: Duration,
+    pub(crate) every: Duration,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PollInput {
+    for_ms: u64,
+    #[serde(default)]
+    every_ms: Option<u64>,
+}
+
+impl Check {
+    /// `poll` and `says` are for who looks, not for the action.
+    pub(crate) fn of(call: &Call) -> Result<Self, String> {
+        let mut call = call.clone();
+        let (mut says, mut poll) = (None, None);
+        if let Value::Object(input) = &mut call.input {
+            says = input.shift_remove("says").and_then(|says| says.as_str().map(str::to_owned));
+            if let Some(given) = input.shift_remove("poll") {
+                let given: PollInput = serde_json::from_value(given)
+                    .map_err(|error| format!("`poll` of the check `{}`: {error}", call.action))?;
+                let every = given.every_ms.map_or(LOOK_EVERY, Duration::from_millis).max(NAP);
+                poll = Some(Poll { last: Duration::from_millis(given.for_ms), every });
+            }
+        }
+        Ok(Self { call, says, poll })
+    }
+}
+
+/// `false` if it was ended before its time.
+pub(crate) fn nap(time: Duration, cancel: &Cancel) -> bool {
+    let until = Instant::now() + time;
+    loop {
+        if cancel.is_cancelled() {
+            return false;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        std::thread::sleep(left.min(NAP));
+    }
+}
+
+/// Carries out the steps of one run on this machine.
+#[derive(Debug)]
+pub struct LocalExecutor {
+    run: String,
+    site: Arc<Site>,
+    crew: Crew,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    events: Sender<Event>,
+    book: Mutex<Book>,
+}
+
+#[derive(Debug)]
+struct Book {
+    ledger: Ledger<End>,
+    /// What was told to this executor and has not ended.
+    running: HashMap<(StepId, u32), Cancel>,
+}
+
+impl Shared {
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, event: Event) {
+        // Without a run nobody needs to know.
+        let _ = self.events.send(event);
+    }
+}
+
+impl LocalExecutor {
+    /// `ledger` is a file of this run, which says after a restart what was told before.
+    pub fn new(
+        run: impl Into<String>,
+        site: Site,
+        ledger: &Path,
+        events: Sender<Event>,
+    ) -> io::Result<Self> {
+        let ledger = Ledger::open(ledger, Durable::Process)?;
+        let book = Mutex::new(Book { ledger, running: HashMap::new() });
+        Ok(Self {
+            run: run.into(),
+            site: Arc::new(site),
+            crew: Crew::new(MAX_THREADS),
+            shared: Arc::new(Shared { events, book }),
+        })
+    }
+
+    fn start(&self, job: Job) {
+        let key = (job.number, job.attempt);
+        let cancel = Cancel::default();
+        let mut book = self.shared.book();
+        if book.running.contains_key(&key) {
+            return;
+        }
+        match book.ledger.begin(&short_id(key)) {
+            Ok(true) => {}
+            // It was told before, and shall not be told again.
+            Ok(false) => {
+                drop(book);
+                return self.ask(key);
+            }
+            Err(error) => {
+                drop(book);
+                let reason = format!("what is begun cannot be kept: {error}");
+                return self.shared.tell(Came::broken(What::Start, reason).event(key.0, key.1));
+            }
+        }
+        book.running.insert(key, cancel.clone());
+        drop(book);
+        let (site, shared) = (Arc::clone(&self.site), Arc::clone(&self.shared));
+        self.crew.send(move || {
+            let Came::Ran { end } = site.carry_out(&job, &cancel) else { return };
+            let mut book = shared.book();
+            book.running.remove(&key);
+            // If that cannot be written it is still told, and the run keeps it.
+            let _ = book.ledger.end(&short_id(key), end.clone());
+            drop(book);
+            shared.tell(Event::Ran { step: key.0, attempt: key.1, end });
+        });
+    }
+
+    fn ask(&self, key: (StepId, u32)) {
+        let book = self.shared.book();
+        let found = if book.running.contains_key(&key) {
+            Some(Found::Running)
+        } else {
+            match book.ledger.get(&short_id(key)) {
+                Some(Known::Ended(end)) => Some(Found::Ended(end.clone())),
+                None if book.ledger.is_complete() => Some(Found::Never),
+                Some(Known::Begun | Known::Acknowledged) | None => None,
+            }
+        };
+        drop(book);
+        let tell = move |shared: &Shared, found| {
+            shared.tell(Event::Found { step: key.0, attempt: key.1, found });
+        };
+        if let Some(found) = found {
+            return tell(&self.shared, found);
+        }
+        let (id, shared) = (attempt_id(&self.run, key.0, key.1), Arc::clone(&self.shared));
+        self.crew.send(move || {
+            leftover::end(&id);
+            tell(&shared, Found::Gone);
+        });
+    }
+
+    fn look(&self, job: Job) {
+        let (site, shared) = (Arc::clone(&self.site), Arc::clone(&self.shared));
+        self.crew.send(move || {
+            let came = site.carry_out(&job, &Cancel::default());
+            shared.tell(came.event(job.number, job.attempt));
+        });
+    }
+}
+
+fn short_id((step, attempt): (StepId, u32)) -> String {
+    format!("{}/{attempt}", step.0)
+}
+
+impl Executor for LocalExecutor {
+    fn act(&mut self, plan: &Plan, effect: Effect) {
+        match effect {
+            Effect::Ask { step, attempt } => self.ask((step, attempt)),
+            Effect::Kill { step, attempt } => {
+                if let Some(cancel) = self.shared.book().running.get(&(step, attempt)) {
+                    cancel.cancel();
+                }
+            }
+            Effect::Start { .. } | Effect::Check { .. } | Effect::Verify { .. } => {
+                let Some(job) = Job::of(&self.run, plan, effect) else { return };
+                match job.what {
+                    What::Start => self.start(job),
+                    What::Check | What::Verify => self.look(job),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

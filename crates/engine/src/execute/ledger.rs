@@ -1,0 +1,302 @@
+//! What was begun and how it ended, by attempt, in a file: what is in it is not begun again.
+//!
+//! A line each: that something begins, before it does; how it ended, before anybody is told; that
+//! somebody else keeps that. What is behind the last whole line was never written.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use fs_err::os::unix::fs::OpenOptionsExt as _;
+use fs_err::{File, OpenOptions};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Largest ledger that is read.
+pub const MAX_LEDGER: u64 = 1024 * 1024 * 1024;
+
+/// So many attempts that somebody else keeps are remembered, so that a message which was long under
+/// way does not begin one again.
+const REMEMBERED: usize = 100_000;
+
+/// How much has to be at hand after a crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durable {
+    /// All, when the process dies.
+    Process,
+    /// All, when the machine does.
+    Machine,
+}
+
+/// What a ledger knows of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Known<T> {
+    Begun,
+    Ended(T),
+    Acknowledged,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line<T> {
+    Ledger { boot: String },
+    Begin(String),
+    End(String, T),
+    Acknowledged(String),
+}
+
+#[derive(Debug)]
+pub struct Ledger<T> {
+    path: PathBuf,
+    file: File,
+    durable: Durable,
+    known: HashMap<String, Known<T>>,
+    /// In the order in which they were acknowledged.
+    acknowledged: Vec<String>,
+    is_complete: bool,
+}
+
+impl<T: Serialize + DeserializeOwned + Clone> Ledger<T> {
+    /// The ledger of this name; a new one if there is none.
+    pub fn open(path: &Path, durable: Durable) -> io::Result<Self> {
+        let open =
+            OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
+        let mut ledger = Self {
+            path: path.to_owned(),
+            file: open,
+            durable,
+            known: HashMap::new(),
+            acknowledged: Vec::new(),
+            is_complete: true,
+        };
+        let boot = boot_id();
+        match ledger.read()? {
+            None => {
+                ledger.write(&Line::Ledger { boot })?;
+                if durable == Durable::Machine
+                    && let Some(dir) = path.parent()
+                {
+                    File::open(dir)?.sync_all()?;
+                }
+            }
+            Some(theirs) => {
+                ledger.is_complete = durable == Durable::Machine || theirs == boot;
+                if ledger.acknowledged.len() > REMEMBERED {
+                    ledger.shorten(theirs)?;
+                }
+            }
+        }
+        Ok(ledger)
+    }
+
+    /// The boot in which it was begun, if it was.
+    fn read(&mut self) -> io::Result<Option<String>> {
+        if self.file.metadata()?.len() > MAX_LEDGER {
+            return Err(io::Error::other(format!("a ledger has at most {MAX_LEDGER} bytes")));
+        }
+        self.file.seek(SeekFrom::Start(0))?;
+        let mut reader = BufReader::new(&self.file);
+        let (mut boot, mut length, mut line) = (None, 0_u64, Vec::new());
+        loop {
+            line.clear();
+            let read = reader.read_until(b'\n', &mut line)?;
+            if read == 0 || line.pop() != Some(b'\n') {
+                break;
+            }
+            let found: Line<T> = serde_json::from_slice(&line).map_err(|error| {
+                let path = self.path.display();
+                let said = format!("{path} is damaged at byte {length}: {error}");
+                io::Error::new(io::ErrorKind::InvalidData, said)
+            })?;
+            length += read as u64;
+            match found {
+                Line::Ledger { boot: theirs } => boot = Some(theirs),
+                Line::Begin(id) => _ = self.known.insert(id, Known::Begun),
+                Line::End(id, came) => _ = self.known.insert(id, Known::Ended(came)),
+                Line::Acknowledged(id) => {
+                    self.known.insert(id.clone(), Known::Acknowledged);
+                    self.acknowledged.push(id);
+                }
+            }
+        }
+        self.file.set_len(length)?;
+        Ok(boot)
+    }
+
+    /// Writes it anew without what was acknowledged long ago.
+    fn shorten(&mut self, boot: String) -> io::Result<()> {
+        let old = self.acknowledged.len() - REMEMBERED / 2;
+        for id in self.acknowledged.drain(..old) {
+            self.known.remove(&id);
+        }
+        let mut path = self.path.clone().into_os_string();
+        path.push(".new");
+        let mut bytes = Vec::new();
+        let mut add = |line: Line<T>| {
+            serde_json::to_writer(&mut bytes, &line).expect("a plain value, written to memory");
+            bytes.push(b'\n');
+        };
+        add(Line::Ledger { boot });
+        for id in &self.acknowledged {
+            add(Line::Acknowledged(id.clone()));
+        }
+        for (id, known) in &self.known {
+            match known {
+                Known::Begun => add(Line::Begin(id.clone())),
+                Known::Ended(came) => add(Line::End(id.clone(), came.clone())),
+                Known::Acknowledged => {}
+            }
+        }
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        fs_err::rename(&path, &self.path)?;
+        if let Some(dir) = self.path.parent() {
+            File::open(dir)?.sync_all()?;
+        }
+        self.file = OpenOptions::new().read(true).append(true).open(&self.path)?;
+        Ok(())
+    }
+
+    /// Whether what is not in it was never begun. It is not if the machine went down without having
+    /// kept all.
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    pub fn get(&self, id: &str) -> Option<&Known<T>> {
+        self.known.get(id)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Known<T>)> {
+        self.known.iter().map(|(id, known)| (id.as_str(), known))
+    }
+
+    /// `false` if it is known already, and must not be begun.
+    pub fn begin(&mut self, id: &str) -> io::Result<bool> {
+        if self.known.contains_key(id) {
+            return Ok(false);
+        }
+        self.write(&Line::Begin(id.to_owned()))?;
+        self.known.insert(id.to_owned(), Known::Begun);
+        Ok(true)
+    }
+
+    /// It is known how it ended even if that cannot be written.
+    pub fn end(&mut self, id: &str, came: T) -> io::Result<()> {
+        self.known.insert(id.to_owned(), Known::Ended(came.clone()));
+        self.write(&Line::End(id.to_owned(), came))
+    }
+
+    pub fn acknowledge(&mut self, id: &str) -> io::Result<()> {
+        let known = self.known.insert(id.to_owned(), Known::Acknowledged);
+        if matches!(known, Some(Known::Acknowledged)) {
+            return Ok(());
+        }
+        self.acknowledged.push(id.to_owned());
+        self.write(&Line::Acknowledged(id.to_owned()))
+    }
+
+    fn write(&mut self, line: &Line<T>) -> io::Result<()> {
+        let mut bytes = serde_json::to_vec(line).expect("a plain value");
+        bytes.push(b'\n');
+        let before = self.file.metadata()?.len();
+        let mut written = self.file.write_all(&bytes);
+        if written.is_ok() && self.durable == Durable::Machine {
+            written = self.file.sync_data();
+        }
+        if written.is_err() {
+            // Half a line would swallow the next one.
+            self.file.set_len(before)?;
+        }
+        written
+    }
+}
+
+/// Different after each boot; empty where that cannot be told, so that boots do not look the same.
+fn boot_id() -> String {
+    let id = fs_err::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(path: &Path) -> Ledger<u32> {
+        Ledger::open(path, Durable::Machine).expect("a ledger")
+    }
+
+    #[test]
+    fn what_was_begun_is_not_begun_again_also_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ledger");
+        let mut ledger = open(&path);
+        assert!(
+            ledger.begin("a").unwrap() && ledger.begin("b").unwrap() && ledger.begin("c").unwrap()
+        );
+        assert!(!ledger.begin("a").unwrap());
+        ledger.end("b", 7).unwrap();
+        ledger.end("c", 8).unwrap();
+        ledger.acknowledge("c").unwrap();
+        let mut again = open(&path);
+        assert!(!again.begin("a").unwrap() && !again.begin("b").unwrap());
+        assert!(!again.begin("c").unwrap(), "also what is kept elsewhere");
+        assert_eq!(again.get("a"), Some(&Known::Begun));
+        assert_eq!(again.get("b"), Some(&Known::Ended(7)));
+        assert_eq!(again.get("d"), None);
+    }
+
+    #[test]
+    fn a_line_that_was_cut_short_was_never_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ledger");
+        let mut ledger = open(&path);
+        ledger.begin("a").unwrap();
+        ledger.begin("b").unwrap();
+        let bytes = fs_err::read(&path).unwrap();
+        fs_err::write(&path, &bytes[..bytes.len() - 2]).unwrap();
+        let mut again = open(&path);
+        assert!(again.begin("b").unwrap());
+        assert_eq!(open(&path).iter().count(), 2);
+    }
+
+    #[test]
+    fn one_that_is_damaged_is_not_guessed_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ledger");
+        open(&path).begin("a").unwrap();
+        let mut bytes = fs_err::read(&path).unwrap();
+        bytes[3] = b'!';
+        fs_err::write(&path, &bytes).unwrap();
+        let error = Ledger::<u32>::open(&path, Durable::Machine).unwrap_err();
+        assert!(error.to_string().contains("damaged at byte 0"), "{error}");
+    }
+
+    #[test]
+    fn one_of_another_boot_that_was_not_made_durable_may_lack_something() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ledger");
+        fs_err::write(&path, "{\"ledger\":{\"boot\":\"another\"}}\n").unwrap();
+        assert!(!Ledger::<u32>::open(&path, Durable::Process).unwrap().is_complete());
+        assert!(Ledger::<u32>::open(&path, Durable::Machine).unwrap().is_complete());
+    }
+
+    #[test]
+    fn what_was_acknowledged_long_ago_is_forgotten_when_it_is_too_much() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ledger");
+        let mut text = "{\"ledger\":{\"boot\":\"x\"}}\n{\"begin\":\"runs\"}\n".to_owned();
+        for at in 0..=REMEMBERED {
+            use std::fmt::Write as _;
+            writeln!(text, "{{\"acknowledged\":\"{at}\"}}").unwrap();
+        }
+        fs_err::write(&path, text).unwrap();
+        drop(open(&path));
+        let short = open(&path);
+        assert_eq!(short.iter().count(), REMEMBERED / 2 + 1);
+        assert!(short.get("0").is_none() && short.get("100000").is_some());
+        assert_eq!(short.get("runs"), Some(&Known::Begun));
+    }
+}

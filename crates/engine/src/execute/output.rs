@@ -1,0 +1,451 @@
+//! What steps print: bounded, without secrets, in a file for each attempt that prints anything.
+//!
+//! A file grows while the step runs, so that it can be watched. When the step has ended and there
+//! is enough of it, it is compressed. No trouble with these files is trouble of the step.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use fs_err::os::unix::fs::OpenOptionsExt as _;
+use fs_err::{File, OpenOptions};
+
+use crate::action::{Failure, Output, Secrets, Stream};
+use crate::plan::StepId;
+
+/// Of what an attempt prints, so much is kept from its beginning,
+pub const KEPT_HEAD: usize = 7 * 1024 * 1024;
+/// and so much from its end.
+pub const KEPT_TAIL: usize = 1024 * 1024;
+
+/// Less than this is left as it is: a file takes a block anyway.
+const WORTH_COMPRESSING: u64 = 4096;
+/// Written at once when much is printed.
+const BUFFER: usize = 16 * 1024;
+/// What comes so long after the last write is written at once, so that it is seen.
+const SEEN_WITHIN: Duration = Duration::from_millis(20);
+
+/// What stands where a secret stood.
+const REDACTED: &[u8] = b"[secret]";
+
+/// The outputs of one run.
+#[derive(Debug, Clone, Default)]
+pub struct Outputs {
+    dir: Option<PathBuf>,
+    trouble: Arc<Mutex<Option<String>>>,
+}
+
+impl Outputs {
+    /// Nothing is kept.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// In this directory, which is made when there is something to keep.
+    pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: Some(dir.into()), ..Self::default() }
+    }
+
+    /// Why something that was printed could not be kept, if that ever happened.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What an attempt has printed so far; `None` if nothing.
+    pub fn read(&self, step: StepId, attempt: u32) -> io::Result<Option<Vec<u8>>> {
+        let Some(dir) = &self.dir else { return Ok(None) };
+        let (plain, compressed) = (plain_path(dir, step, attempt), zst_path(dir, step, attempt));
+        let mut all = Vec::new();
+        let packed = if_there(File::open(compressed))?;
+        let open = if_there(File::open(plain))?;
+        let is_there = packed.is_some() || open.is_some();
+        // What was looked at before a step, the step, and what was looked at after it.
+        let most = 3 * (KEPT_HEAD + KEPT_TAIL + BUFFER) as u64;
+        if let Some(packed) = packed {
+            zstd::Decoder::new(packed)?.take(most).read_to_end(&mut all)?;
+        }
+        if let Some(open) = open {
+            open.take(most).read_to_end(&mut all)?;
+        }
+        Ok(is_there.then_some(all))
+    }
+
+    /// Takes over what an attempt printed elsewhere, compressed as [`Outputs`] does it.
+    pub(crate) fn adopt(&self, step: StepId, attempt: u32, compressed: &[u8]) {
+        let Some(dir) = &self.dir else { return };
+        let kept = opened(dir, &zst_path(dir, step, attempt))
+            .and_then(|mut file| file.write_all(compressed));
+        if let Err(error) = kept {
+            self.complain(&error);
+        }
+    }
+
+    pub(crate) fn sink(&self, step: StepId, attempt: u32, redactions: &Arc<Redactions>) -> Sink {
+        Sink {
+            outputs: self.clone(),
+            step,
+            attempt,
+            redactions: Arc::clone(redactions),
+            file: None,
+            buffer: Vec::new(),
+            last_write: None,
+            held: Default::default(),
+            head: 0,
+            tail: VecDeque::new(),
+            left_out: 0,
+            is_lost: false,
+        }
+    }
+
+    fn complain(&self, error: &io::Error) {
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        trouble.get_or_insert_with(|| format!("what steps print cannot be kept: {error}"));
+    }
+}
+
+fn plain_path(dir: &Path, step: StepId, attempt: u32) -> PathBuf {
+    dir.join(format!("{}.{attempt}", step.0))
+}
+
+fn zst_path(dir: &Path, step: StepId, attempt: u32) -> PathBuf {
+    dir.join(format!("{}.{attempt}.zst", step.0))
+}
+
+fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+fn opened(dir: &Path, path: &Path) -> io::Result<File> {
+    let open = || OpenOptions::new().append(true).create(true).mode(0o600).open(path);
+    match open() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs_err::create_dir_all(dir)?;
+            open()
+        }
+        file => file,
+    }
+}
+
+/// Values that must not be printed.
+#[derive(Debug, Default)]
+pub(crate) struct Redactions(Mutex<Vec<Vec<u8>>>);
+
+impl Redactions {
+    /// A text of many lines is also known by each of them.
+    pub(crate) fn add(&self, value: &str) {
+        let mut values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for part in std::iter::once(value).chain(value.lines()) {
+            if !part.is_empty() && !values.iter().any(|known| known == part.as_bytes()) {
+                values.push(part.as_bytes().to_vec());
+            }
+        }
+        // Of two that begin in the same place, the longer one is meant.
+        values.sort_by_key(|value| std::cmp::Reverse(value.len()));
+    }
+
+    pub(crate) fn text(&self, text: &str) -> String {
+        let mut bytes = text.as_bytes().to_vec();
+        let mut out = Vec::new();
+        self.take(&mut bytes, true, &mut out);
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
+    /// Moves what can be shown from `held` to `out`. Unless all of it is there, the end is held back
+    /// if it could be the beginning of a secret.
+    fn take(&self, held: &mut Vec<u8>, all: bool, out: &mut Vec<u8>) {
+        let values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if values.is_empty() {
+            out.append(held);
+            return;
+        }
+        let mut at = 0;
+        while at < held.len() {
+            let rest = &held[at..];
+            let begins = |value: &&Vec<u8>| value.len() > rest.len() && value.starts_with(rest);
+            if !all && values.iter().any(|value| begins(&value)) {
+                break;
+            } else if let Some(value) = values.iter().find(|value| rest.starts_with(value)) {
+                out.extend_from_slice(REDACTED);
+                at += value.len();
+            } else {
+                out.push(held[at]);
+                at += 1;
+            }
+        }
+        held.drain(..at);
+    }
+}
+
+/// Secrets whose values are not printed from the moment they are asked for.
+pub(crate) struct Watched<'a> {
+    pub(crate) secrets: &'a dyn Secrets,
+    pub(crate) redactions: &'a Redactions,
+}
+
+impl Secrets for Watched<'_> {
+    fn get(&self, reference: &str) -> Result<String, Failure> {
+        let value = self.secrets.get(reference)?;
+        self.redactions.add(&value);
+        Ok(value)
+    }
+}
+
+/// Takes what one part of an attempt prints.
+pub(crate) struct Sink {
+    outputs: Outputs,
+    step: StepId,
+    attempt: u32,
+    redactions: Arc<Redactions>,
+    file: Option<File>,
+    buffer: Vec<u8>,
+    last_write: Option<Instant>,
+    /// Of each stream, what could be the beginning of a secret.
+    held: [Vec<u8>; 3],
+    head: usize,
+    tail: VecDeque<u8>,
+    left_out: u64,
+    is_lost: bool,
+}
+
+impl Output for Sink {
+    fn line(&mut self, stream: Stream, bytes: &[u8]) {
+        self.take(stream, bytes, true);
+    }
+
+    fn part(&mut self, stream: Stream, bytes: &[u8]) {
+        self.take(stream, bytes, false);
+    }
+
+    fn progress(&mut self, done: u64, total: Option<u64>) {
+        let said = match total {
+            Some(total) => format!("{done} of {total}"),
+            None => done.to_string(),
+        };
+        self.line(Stream::Note, said.as_bytes());
+    }
+}
+
+impl Sink {
+    pub(crate) fn note(&mut self, text: &str) {
+        self.line(Stream::Note, text.as_bytes());
+    }
+
+    fn take(&mut self, stream: Stream, bytes: &[u8], ends_line: bool) {
+        if self.outputs.dir.is_none() {
+            return;
+        }
+        let mut out = Vec::with_capacity(bytes.len() + 1);
+        let held = &mut self.held[stream as usize];
+        if stream == Stream::Note && held.is_empty() {
+            out.extend_from_slice(b"hoist: ");
+        }
+        held.extend_from_slice(bytes);
+        self.redactions.take(held, ends_line, &mut out);
+        if ends_line {
+            out.push(b'\n');
+        }
+        self.keep(&out);
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        let (head, rest) = bytes.split_at(bytes.len().min(KEPT_HEAD - self.head));
+        self.head += head.len();
+        self.buffer.extend_from_slice(head);
+        if !rest.is_empty() {
+            self.tail.extend(&rest[rest.len().saturating_sub(KEPT_TAIL)..]);
+            let too_many = self.tail.len().saturating_sub(KEPT_TAIL);
+            self.tail.drain(..too_many);
+            let unseen = rest.len().saturating_sub(KEPT_TAIL);
+            self.left_out += (too_many + unseen) as u64;
+        }
+        let is_quiet = self.last_write.is_none_or(|last| last.elapsed() >= SEEN_WITHIN);
+        if self.buffer.len() >= BUFFER || is_quiet {
+            self.write();
+        }
+    }
+
+    fn write(&mut self) {
+        let buffer = std::mem::take(&mut self.buffer);
+        if buffer.is_empty() || self.is_lost {
+            return;
+        }
+        if let Err(error) = self.try_write(&buffer) {
+            // Full disks are freed again, but a file with a hole in it would tell a wrong story.
+            self.is_lost = true;
+            self.outputs.complain(&error);
+        }
+        self.last_write = Some(Instant::now());
+        self.buffer = buffer;
+        self.buffer.clear();
+    }
+
+    fn try_write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(dir) = &self.outputs.dir else { return Ok(()) };
+        if self.file.is_none() {
+            self.file = Some(opened(dir, &plain_path(dir, self.step, self.attempt))?);
+        }
+        self.file.as_mut().expect("just opened").write_all(bytes)
+    }
+
+    /// Nothing more comes.
+    pub(crate) fn finish(mut self) {
+        for stream in [Stream::Out, Stream::Err, Stream::Note] {
+            if !self.held[stream as usize].is_empty() {
+                self.line(stream, b"");
+            }
+        }
+        self.write();
+        if self.left_out > 0 {
+            let said = format!("\nhoist: {} bytes were left out here\n", self.left_out);
+            self.buffer = said.into_bytes();
+            self.write();
+        }
+        self.buffer = std::mem::take(&mut self.tail).into();
+        self.write();
+        if let (Some(dir), Some(file)) = (&self.outputs.dir, self.file.take())
+            && let Err(error) = compress(dir, self.step, self.attempt, &file)
+        {
+            self.outputs.complain(&error);
+        }
+    }
+}
+
+/// A file that was compressed before gets another frame, which readers take for one text.
+fn compress(dir: &Path, step: StepId, attempt: u32, file: &File) -> io::Result<()> {
+    if file.metadata()?.len() < WORTH_COMPRESSING {
+        return Ok(());
+    }
+    let (plain, zst) = (plain_path(dir, step, attempt), zst_path(dir, step, attempt));
+    let mut packed = zstd::Encoder::new(Vec::new(), 3)?;
+    io::copy(&mut File::open(&plain)?, &mut packed)?;
+    let packed = packed.finish()?;
+    let mut file = opened(dir, &zst)?;
+    let before = file.metadata()?.len();
+    if let Err(error) = file.write_all(&packed) {
+        file.set_len(before)?;
+        return Err(error);
+    }
+    fs_err::remove_file(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sink(outputs: &Outputs, secrets: &[&str]) -> Sink {
+        let redactions = Arc::new(Redactions::default());
+        for secret in secrets {
+            redactions.add(secret);
+        }
+        outputs.sink(StepId(3), 1, &redactions)
+    }
+
+    fn outputs() -> (tempfile::TempDir, Outputs) {
+        let dir = tempfile::tempdir().unwrap();
+        let outputs = Outputs::in_dir(dir.path().join("output"));
+        (dir, outputs)
+    }
+
+    #[test]
+    fn an_attempt_that_prints_nothing_has_no_file() {
+        let (dir, outputs) = outputs();
+        sink(&outputs, &[]).finish();
+        assert_eq!(outputs.read(StepId(3), 1).unwrap(), None);
+        assert_eq!(fs_err::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_is_printed_can_be_read_at_once_and_after_the_end() {
+        let (_dir, outputs) = outputs();
+        let mut one = sink(&outputs, &[]);
+        one.line(Stream::Out, b"begins \xff");
+        assert_eq!(outputs.read(StepId(3), 1).unwrap().unwrap(), b"begins \xff\n");
+        one.line(Stream::Err, b"warns");
+        one.note("took long");
+        one.finish();
+        let mut two = sink(&outputs, &[]);
+        two.line(Stream::Out, b"looked at");
+        two.finish();
+        let all = outputs.read(StepId(3), 1).unwrap().unwrap();
+        assert_eq!(all, b"begins \xff\nwarns\nhoist: took long\nlooked at\n");
+    }
+
+    #[test]
+    fn a_flood_keeps_its_head_and_its_tail_and_says_what_is_missing() {
+        let (dir, outputs) = outputs();
+        let mut sink = sink(&outputs, &[]);
+        let line = [b'x'; 1023];
+        sink.line(Stream::Out, b"first");
+        for _ in 0..(KEPT_HEAD + KEPT_TAIL) / 1024 + 100 {
+            sink.line(Stream::Out, &line);
+        }
+        sink.line(Stream::Out, b"last");
+        sink.finish();
+        let all = outputs.read(StepId(3), 1).unwrap().unwrap();
+        assert!(all.starts_with(b"first\nxxx") && all.ends_with(b"xxx\nlast\n"));
+        let said = format!("hoist: {} bytes were left out here", 100 * 1024 + 6 + 5);
+        assert!(String::from_utf8(all.clone()).unwrap().contains(&said), "{said}");
+        assert!(all.len() < KEPT_HEAD + KEPT_TAIL + 100);
+        let packed = fs_err::metadata(dir.path().join("output/3.1.zst")).unwrap().len();
+        assert!(packed < 100_000, "compressed: {packed}");
+        assert!(!dir.path().join("output/3.1").exists());
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_no_trouble_for_the_step() {
+        let outputs = Outputs::in_dir("/dev/full/output");
+        let mut sink = sink(&outputs, &[]);
+        sink.line(Stream::Out, b"something");
+        sink.finish();
+        assert!(outputs.trouble().unwrap().starts_with("what steps print cannot be kept"));
+    }
+
+    #[test]
+    fn a_full_disk_is_noted_and_the_step_goes_on() {
+        let (dir, outputs) = outputs();
+        fs_err::create_dir_all(dir.path().join("output")).unwrap();
+        // Writing there fails as on a full disk.
+        std::os::unix::fs::symlink("/dev/full", dir.path().join("output/3.1")).unwrap();
+        let mut sink = sink(&outputs, &[]);
+        for _ in 0..10 {
+            sink.line(Stream::Out, &[b'x'; BUFFER]);
+        }
+        sink.finish();
+        let trouble = outputs.trouble().unwrap();
+        assert!(trouble.contains("No space left"), "{trouble}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_secret_is_ever_printed_however_it_is_cut(
+            secret in "[ab]{1,6}", other in "[abc]{2,9}(\n[cd]{3,5})?",
+            text in "[abcd]{0,60}", cuts in proptest::collection::vec(0..60_usize, 0..6),
+        ) {
+            let (_dir, outputs) = outputs();
+            let mut sink = sink(&outputs, &[&secret, &other]);
+            let mut cuts: Vec<usize> = cuts.into_iter().filter(|cut| *cut < text.len()).collect();
+            cuts.sort_unstable();
+            let mut from = 0;
+            for cut in cuts {
+                sink.part(Stream::Out, &text.as_bytes()[from..cut]);
+                from = cut;
+            }
+            sink.line(Stream::Out, &text.as_bytes()[from..]);
+            sink.finish();
+            let shown = String::from_utf8(outputs.read(StepId(3), 1).unwrap().unwrap()).unwrap();
+            let bare = shown.replace("[secret]", "|");
+            prop_assert!(!bare.contains(&secret), "{shown}");
+            prop_assert!(other.lines().all(|line| !bare.contains(line)), "{shown}");
+            if !text.contains(&secret) && other.lines().all(|line| !text.contains(line)) {
+                prop_assert_eq!(shown.trim_end(), text);
+            }
+        }
+    }
+}

@@ -1,0 +1,337 @@
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::mpsc::{Receiver, channel};
+
+use serde_json::json;
+
+use super::*;
+use crate::action::{Description, Diagnostic, Done, Stream};
+use crate::drive::{self, Halt};
+use crate::plan::{Draft, Kind, Vertex};
+use crate::record::Outcome;
+use crate::run::Run;
+
+/// Does what its input says.
+#[derive(Default)]
+struct Odd {
+    looks: Mutex<BTreeMap<String, u32>>,
+}
+
+impl Action for Odd {
+    fn describe(&self) -> Description {
+        Description { name: "odd".to_owned(), ..Description::default() }
+    }
+
+    fn validate(&self, _: &Value) -> Vec<Diagnostic> {
+        Vec::new()
+    }
+
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+        let input = &step.call.input;
+        if let Some(reference) = input["secret"].as_str() {
+            let value = ctx.secrets.get(reference)?;
+            ctx.output.line(Stream::Out, format!("the password is {value}").as_bytes());
+            return Err(Failure {
+                kind: FailureKind::Exit,
+                reason: format!("no such user: {value}"),
+            });
+        }
+        match input["do"].as_str() {
+            Some("panic") => panic!("upside down"),
+            Some("wait") => {
+                let time = ctx.time_left().unwrap_or(Duration::from_secs(60));
+                nap(time, ctx.cancel);
+                Err(Failure { kind: FailureKind::Timeout, reason: "too long".to_owned() })
+            }
+            Some("boast") => Ok(Done { changed: true, receipt: "x".repeat(MAX_RECEIPT).into() }),
+            _ => Ok(Done {
+                changed: true,
+                receipt: json!({"was": ctx.directory, "of": ctx.attempt}),
+            }),
+        }
+    }
+
+    fn verify(&self, step: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
+        let input = &step.call.input;
+        assert!(input.get("poll").is_none() && input.get("says").is_none());
+        let holds_at = input["holds_at"].as_u64().unwrap_or(0);
+        let mut looks = self.looks.lock().unwrap();
+        let look = looks.entry(input["name"].as_str().unwrap_or_default().to_owned()).or_default();
+        *look += 1;
+        if u64::from(*look) >= holds_at {
+            return Ok(Verdict::Holds);
+        }
+        Ok(Verdict::DoesNot { reason: format!("look {look} of {holds_at}") })
+    }
+
+    fn undo(&self, _: &Step, receipt: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
+        Ok(if receipt.is_null() { Undone::NotPossible } else { Undone::Undone })
+    }
+}
+
+struct One;
+
+impl Secrets for One {
+    fn get(&self, _: &str) -> Result<String, Failure> {
+        Ok("hunter2".to_owned())
+    }
+}
+
+struct Bench {
+    dir: tempfile::TempDir,
+    executor: LocalExecutor,
+    events: Receiver<Event>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::again(tempfile::tempdir().unwrap())
+    }
+
+    fn again(dir: tempfile::TempDir) -> Self {
+        let mut catalog = Catalog::default();
+        catalog.add(Arc::new(Odd::default()));
+        let site = Site {
+            catalog,
+            secrets: Arc::new(One),
+            outputs: Outputs::in_dir(dir.path().join("output")),
+            place: Place::Below(dir.path().join("local")),
+        };
+        let (send, events) = channel();
+        let executor =
+            LocalExecutor::new("r1", site, &dir.path().join("told"), send).expect("a ledger");
+        Self { dir, executor, events }
+    }
+
+    /// The event that an effect leads to.
+    fn act(&mut self, plan: &Plan, effect: Effect) -> Event {
+        self.executor.act(plan, effect);
+        self.next()
+    }
+
+    fn next(&self) -> Event {
+        self.events.recv_timeout(Duration::from_secs(60)).expect("an event")
+    }
+}
+
+const STEP: StepId = StepId(0);
+const START: Effect = Effect::Start { step: STEP, attempt: 1 };
+const ASK: Effect = Effect::Ask { step: STEP, attempt: 1 };
+
+fn call(input: Value) -> Call {
+    Call { action: "odd".to_owned(), input, undoes: None }
+}
+
+fn plan(step: Step) -> Plan {
+    let step = Step { subject: Some(0), ..step };
+    let vertex =
+        Vertex { name: "t@n".to_owned(), after: Vec::new(), kind: Kind::Step(Box::new(step)) };
+    let draft =
+        Draft { vertices: vec![vertex], subjects: vec!["n".to_owned()], ..Draft::default() };
+    Plan::new(draft).expect("a plan")
+}
+
+fn of(input: Value) -> Plan {
+    plan(Step { call: call(input), ..Step::default() })
+}
+
+fn failure(event: Event) -> (FailureKind, String) {
+    match event {
+        Event::Ran { end: End::Failed { kind, reason }, .. } => (kind, reason),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_step_is_done_in_the_directory_of_its_subject_once() {
+    let mut bench = Bench::new();
+    let plan = of(json!({}));
+    let Event::Ran { end: End::Done { changed: true, receipt }, .. } = bench.act(&plan, START)
+    else {
+        panic!("it is done")
+    };
+    let place = fs_err::canonicalize(bench.dir.path().join("local/n")).unwrap();
+    assert_eq!(receipt, json!({"was": place, "of": "r1/0/1"}));
+    // The same attempt again is answered with what came of it.
+    let again = bench.act(&plan, START);
+    assert!(
+        matches!(again, Event::Found { found: Found::Ended(End::Done { .. }), .. }),
+        "{again:?}"
+    );
+}
+
+#[test]
+fn what_is_known_of_an_attempt_is_known_after_a_restart() {
+    let mut bench = Bench::new();
+    let plan = of(json!({}));
+    let never = bench.act(&plan, ASK);
+    assert!(matches!(never, Event::Found { found: Found::Never, .. }), "{never:?}");
+    bench.act(&plan, START);
+    let mut again = Bench::again(bench.dir);
+    let found = again.act(&plan, ASK);
+    assert!(
+        matches!(found, Event::Found { found: Found::Ended(End::Done { .. }), .. }),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn an_attempt_that_ran_when_the_controller_died_is_gone_and_its_programs_too() {
+    let mut bench = Bench::new();
+    let plan = of(json!({"do": "wait"}));
+    bench.executor.act(&plan, START);
+    let running = bench.act(&plan, ASK);
+    assert!(matches!(running, Event::Found { found: Found::Running, .. }), "{running:?}");
+    let mut left =
+        Command::new("sleep").arg("300").env(ATTEMPT_VARIABLE, "r1/0/1").spawn().unwrap();
+    let mut other =
+        Command::new("sleep").arg("300").env(ATTEMPT_VARIABLE, "r1/0/10").spawn().unwrap();
+    let Bench { dir, executor: _executor, events: _events } = bench;
+    let mut again = Bench::again(dir);
+    let found = again.act(&plan, ASK);
+    assert!(matches!(found, Event::Found { found: Found::Gone, .. }), "{found:?}");
+    assert!(!left.wait().unwrap().success(), "it was ended");
+    assert_eq!(other.try_wait().unwrap(), None, "another attempt's was not");
+    other.kill().unwrap();
+    other.wait().unwrap();
+}
+
+#[test]
+fn an_action_that_breaks_is_a_failure_and_nothing_more() {
+    let mut bench = Bench::new();
+    let (kind, reason) = failure(bench.act(&of(json!({"do": "panic"})), START));
+    assert_eq!((kind, reason.as_str()), (FailureKind::Internal, "the action broke: upside down"));
+    let unknown =
+        plan(Step { call: Call { action: "od".to_owned(), ..Call::default() }, ..Step::default() });
+    let (kind, reason) = failure(bench.act(&unknown, Effect::Start { step: STEP, attempt: 2 }));
+    assert_eq!((kind, reason.as_str()), (FailureKind::Internal, "there is no action `od` here"));
+}
+
+#[test]
+fn a_subject_whose_name_leads_elsewhere_has_no_directory() {
+    let mut bench = Bench::new();
+    for name in ["..", "/etc", "a/../../b", "a/b"] {
+        let step = Step { subject: Some(0), call: call(json!({})), ..Step::default() };
+        let vertex =
+            Vertex { name: "t".to_owned(), after: Vec::new(), kind: Kind::Step(Box::new(step)) };
+        let draft =
+            Draft { vertices: vec![vertex], subjects: vec![name.to_owned()], ..Draft::default() };
+        let attempt = u32::try_from(name.len()).unwrap();
+        let event = bench.act(&Plan::new(draft).unwrap(), Effect::Start { step: STEP, attempt });
+        let (kind, reason) = failure(event);
+        assert_eq!(kind, FailureKind::Internal);
+        assert_eq!(reason, format!("`{name}` cannot be the name of a directory"));
+    }
+}
+
+#[test]
+fn time_runs_out_and_a_stop_interrupts() {
+    let mut bench = Bench::new();
+    let waits = call(json!({"do": "wait"}));
+    let short = plan(Step { call: waits.clone(), timeout_ms: Some(30), ..Step::default() });
+    assert_eq!(failure(bench.act(&short, START)).0, FailureKind::Timeout);
+    let long = plan(Step { call: waits, ..Step::default() });
+    bench.executor.act(&long, Effect::Start { step: STEP, attempt: 2 });
+    let event = bench.act(&long, Effect::Kill { step: STEP, attempt: 2 });
+    assert!(matches!(event, Event::Ran { end: End::Interrupted, .. }), "{event:?}");
+}
+
+#[test]
+fn a_secret_is_in_no_output_and_in_no_reason() {
+    let mut bench = Bench::new();
+    let (_, reason) = failure(bench.act(&of(json!({"secret": "db"})), START));
+    assert_eq!(reason, "no such user: [secret]");
+    let outputs = Outputs::in_dir(bench.dir.path().join("output"));
+    let output = outputs.read(STEP, 1).unwrap().unwrap();
+    assert_eq!(String::from_utf8(output).unwrap(), "the password is [secret]\n");
+}
+
+#[test]
+fn a_receipt_that_does_not_fit_a_record_is_left_out() {
+    let mut bench = Bench::new();
+    let event = bench.act(&of(json!({"do": "boast"})), START);
+    let Event::Ran { end, .. } = event else { panic!("{event:?}") };
+    assert_eq!(end, End::Done { changed: true, receipt: Value::Null });
+    let outputs = Outputs::in_dir(bench.dir.path().join("output"));
+    let said = String::from_utf8(outputs.read(STEP, 1).unwrap().unwrap()).unwrap();
+    assert!(said.starts_with("hoist: its receipt of 262146 bytes is not kept"), "{said}");
+}
+
+#[test]
+fn checks_say_no_at_once_before_a_step_and_are_waited_for_after_it() {
+    let mut bench = Bench::new();
+    let check = |name: &str| {
+        call(
+            json!({"name": name, "holds_at": 3, "says": "it is up", "poll": {"for_ms": 60_000, "every_ms": 20}}),
+        )
+    };
+    let before = plan(Step { before: vec![check("b")], ..Step::default() });
+    let event = bench.act(&before, Effect::Check { step: STEP, attempt: 1 });
+    let Event::Checked { refused, .. } = event else { panic!("{event:?}") };
+    assert_eq!(refused.as_deref(), Some("it is up: look 1 of 3"));
+    let after = plan(Step { after: vec![check("a")], ..Step::default() });
+    let event = bench.act(&after, Effect::Verify { step: STEP, attempt: 1 });
+    assert!(matches!(event, Event::Verified { holds: true, .. }), "{event:?}");
+    let never =
+        call(json!({"name": "n", "holds_at": 1_000_000, "poll": {"for_ms": 50, "every_ms": 20}}));
+    let event = bench.act(
+        &plan(Step { after: vec![never], ..Step::default() }),
+        Effect::Verify { step: STEP, attempt: 1 },
+    );
+    assert!(matches!(event, Event::Verified { holds: false, .. }), "{event:?}");
+}
+
+#[test]
+fn what_is_done_already_is_not_done_again_if_the_step_says_so() {
+    let mut bench = Bench::new();
+    let step = Step {
+        call: call(json!({"do": "panic"})),
+        after: vec![call(json!({}))],
+        skip_when_done: true,
+        ..Step::default()
+    };
+    let event = bench.act(&plan(step), START);
+    assert!(matches!(event, Event::Ran { end: End::Done { changed: false, .. }, .. }), "{event:?}");
+}
+
+#[test]
+fn a_call_that_undoes_is_given_the_receipt() {
+    let mut bench = Bench::new();
+    let undo = |receipt| {
+        plan(Step { call: Call { undoes: Some(receipt), ..call(json!({})) }, ..Step::default() })
+    };
+    let event = bench.act(&undo(json!(1)), START);
+    assert!(matches!(event, Event::Ran { end: End::Done { changed: true, .. }, .. }), "{event:?}");
+    let event = bench.act(&undo(Value::Null), Effect::Start { step: STEP, attempt: 2 });
+    assert_eq!(failure(event), (FailureKind::Exit, "it cannot be taken back".to_owned()));
+}
+
+#[test]
+fn a_run_of_many_steps_comes_to_its_end() {
+    let vertex = |at: u32| {
+        let step = Step {
+            call: call(json!({})),
+            before: vec![call(json!({}))],
+            subject: Some(at % 7),
+            ..Step::default()
+        };
+        let after = at.checked_sub(50).map(StepId).into_iter().collect();
+        Vertex { name: format!("t{at}"), after, kind: Kind::Step(Box::new(step)) }
+    };
+    let subjects = (0..7).map(|at| format!("n{at}")).collect();
+    let plan = Arc::new(
+        Plan::new(Draft {
+            vertices: (0..2000).map(vertex).collect(),
+            subjects,
+            ..Draft::default()
+        })
+        .unwrap(),
+    );
+    let mut bench = Bench::new();
+    let mut journal = Vec::new();
+    drive::begin(&plan, &mut journal, 0).unwrap();
+    let mut run = Run::new(Arc::clone(&plan));
+    let halt =
+        drive::drive(&mut run, &mut journal, &mut bench.executor, &bench.events, || 0).unwrap();
+    assert_eq!(halt, Halt::Finished(Outcome::Succeeded));
+}

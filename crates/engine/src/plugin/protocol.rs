@@ -1,0 +1,231 @@
+//! What is said between hoist and a plug-in, and what is no answer.
+//!
+//! One request goes in, lines of JSON come out, and the last of them is the result. [`Talk`] takes
+//! what comes as it comes and knows nothing of processes, clocks or pipes.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::lines::{Line, Lines};
+use super::redact::Redact;
+use crate::action::{Output, Stream};
+
+/// The version of the protocol that is spoken here.
+pub const PROTO: u32 = 1;
+
+/// One line on standard output: the longest is a result with its receipt.
+pub const MAX_LINE: usize = 256 * 1024;
+
+/// Lines on standard output: ten times a second for some hours.
+pub const MAX_LINES: usize = 100_000;
+
+/// Bytes on each of standard output and standard error.
+pub const MAX_BYTES: usize = 16 * 1024 * 1024;
+
+/// What is kept of one line on standard error; the rest of it is left out.
+pub const MAX_ERROR_LINE: usize = 8 * 1024;
+
+/// Characters that are shown of a line.
+const EXCERPT: usize = 200;
+
+/// What a plug-in is asked to do: the methods of [`Action`](crate::action::Action).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    Describe,
+    Contribute,
+    Validate,
+    Plan,
+    Run,
+    Verify,
+    Undo,
+}
+
+impl Verb {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Describe => "describe",
+            Self::Contribute => "contribute",
+            Self::Validate => "validate",
+            Self::Plan => "plan",
+            Self::Run => "run",
+            Self::Verify => "verify",
+            Self::Undo => "undo",
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "t", rename_all = "snake_case")]
+enum Message {
+    Progress {
+        done: u64,
+        #[serde(default)]
+        total: Option<u64>,
+    },
+    Log {
+        #[serde(default)]
+        level: Option<String>,
+        msg: String,
+    },
+    Result(Answer),
+}
+
+/// The result, as it was said.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct Answer {
+    pub(super) ok: bool,
+    #[serde(default)]
+    pub(super) error: Option<String>,
+    /// What belongs to the verb.
+    #[serde(flatten)]
+    pub(super) rest: Map<String, Value>,
+}
+
+/// What is wrong with what a plug-in said.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    #[error(
+        "line {line} of its output is not a message of the protocol ({why}): `{excerpt}`; print one JSON object a line with `t` `progress`, `log` or `result`, and everything else to standard error"
+    )]
+    NoMessage { line: usize, why: String, excerpt: String },
+    #[error(
+        "line {line} of its output comes after the result; print the result once, as the last line"
+    )]
+    AfterResult { line: usize },
+    #[error(
+        "line {line} of its output is longer than {MAX_LINE} bytes; keep large things in files and name them in the receipt"
+    )]
+    LongLine { line: usize },
+    #[error("it printed more than {MAX_LINES} lines; report progress less often")]
+    Lines,
+    #[error("it printed more than {MAX_BYTES} bytes on {stream}; print less")]
+    Flood { stream: &'static str },
+}
+
+/// What was said so far.
+pub(super) struct Talk<'a> {
+    out: Lines,
+    err: Lines,
+    lines: usize,
+    out_bytes: usize,
+    err_bytes: usize,
+    answer: Option<Answer>,
+    /// The last line on standard error that says something.
+    last_words: String,
+    redact: Redact,
+    output: Option<&'a mut dyn Output>,
+}
+
+impl<'a> Talk<'a> {
+    pub(super) fn new(redact: Redact, output: Option<&'a mut dyn Output>) -> Self {
+        Self {
+            out: Lines::new(MAX_LINE),
+            err: Lines::new(MAX_ERROR_LINE),
+            lines: 0,
+            out_bytes: 0,
+            err_bytes: 0,
+            answer: None,
+            last_words: String::new(),
+            redact,
+            output,
+        }
+    }
+
+    pub(super) fn has_answer(&self) -> bool {
+        self.answer.is_some()
+    }
+
+    /// The answer, and the last words on standard error.
+    pub(super) fn into_parts(self) -> (Option<Answer>, String) {
+        (self.answer, self.last_words)
+    }
+
+    /// Standard output. An empty chunk is its end.
+    pub(super) fn on_out(&mut self, chunk: &[u8]) -> Result<(), Fault> {
+        self.out_bytes += chunk.len();
+        if self.out_bytes > MAX_BYTES {
+            return Err(Fault::Flood { stream: "standard output" });
+        }
+        let lines = self.out.push(chunk);
+        let last = if chunk.is_empty() { self.out.finish() } else { None };
+        lines.into_iter().chain(last).try_for_each(|line| self.on_line(&line))
+    }
+
+    /// Standard error. An empty chunk is its end.
+    pub(super) fn on_err(&mut self, chunk: &[u8]) -> Result<(), Fault> {
+        self.err_bytes += chunk.len();
+        if self.err_bytes > MAX_BYTES {
+            return Err(Fault::Flood { stream: "standard error" });
+        }
+        let lines = self.err.push(chunk);
+        let last = if chunk.is_empty() { self.err.finish() } else { None };
+        for line in lines.into_iter().chain(last) {
+            let bytes = if line.is_cut {
+                self.redact.cut_bytes(&line.bytes)
+            } else {
+                self.redact.bytes(&line.bytes)
+            };
+            let words = excerpt(&bytes);
+            if !words.is_empty() {
+                self.last_words = words;
+            }
+            if let Some(output) = &mut self.output {
+                output.line(Stream::Err, &bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn on_line(&mut self, line: &Line) -> Result<(), Fault> {
+        self.lines += 1;
+        let at = self.lines;
+        if at > MAX_LINES {
+            return Err(Fault::Lines);
+        }
+        if line.is_cut {
+            return Err(Fault::LongLine { line: at });
+        }
+        if self.answer.is_some() {
+            return Err(Fault::AfterResult { line: at });
+        }
+        let message = serde_json::from_slice(&line.bytes).map_err(|error| Fault::NoMessage {
+            line: at,
+            why: self.redact.text(&error.to_string()),
+            excerpt: excerpt(&self.redact.bytes(&line.bytes)),
+        })?;
+        match message {
+            Message::Progress { done, total } => {
+                if let Some(output) = &mut self.output {
+                    output.progress(done, total);
+                }
+            }
+            Message::Log { level, msg } => {
+                let level = level.map(|level| level + ": ").unwrap_or_default();
+                let text = self.redact.text(&(level + &msg));
+                if let Some(output) = &mut self.output {
+                    text.lines().for_each(|line| output.line(Stream::Out, line.as_bytes()));
+                }
+            }
+            Message::Result(answer) => {
+                let Value::Object(rest) = self.redact.value(Value::Object(answer.rest)) else {
+                    unreachable!("an object stays one")
+                };
+                let error = answer.error.map(|error| self.redact.text(&error));
+                self.answer = Some(Answer { ok: answer.ok, error, rest });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The beginning of a line, as it can be shown anywhere.
+fn excerpt(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let mut shown: String =
+        text.trim().chars().take(EXCERPT).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.trim().chars().nth(EXCERPT).is_some() {
+        shown.push('…');
+    }
+    shown
+}

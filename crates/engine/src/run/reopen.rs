@@ -1,0 +1,129 @@
+//! Trying again: what is taken back of what has ended, and what follows from the rest.
+
+use std::collections::BTreeSet;
+
+use super::tally::{Class, Tally};
+use super::{Breaker, Ended, Run, State, Stop};
+use crate::plan::StepId;
+
+impl Run {
+    /// What did not come to a good end is tried again.
+    pub(super) fn resume(&mut self) {
+        self.stop = None;
+        self.kills = false;
+        self.stop_after.clear();
+        self.outcome = None;
+        self.breaker = Breaker::default();
+        self.left_out.fill(false);
+        self.failed.iter_mut().for_each(BTreeSet::clear);
+        for id in self.plan.ids() {
+            let is_join = self.plan.step(id).is_none();
+            let again = match self.states[id.at()] {
+                State::Ended(ended) => is_join || !ended.is_good() || ended == Ended::Skipped,
+                State::Waiting | State::Ready | State::Delayed => true,
+                _ => false,
+            };
+            if again {
+                self.reset(id);
+            }
+        }
+        self.count_anew();
+    }
+
+    /// One step is tried again, and what it blocked waits again.
+    pub(super) fn retry(&mut self, step: StepId) {
+        self.open_again_after(step);
+        self.reset(step);
+        if self.outcome.take().is_some() {
+            self.stop = None;
+            self.kills = false;
+        }
+        self.count_anew();
+    }
+
+    /// A step that failed is as good as done.
+    pub(super) fn accept(&mut self, step: StepId) {
+        self.states[step.at()] = State::Ended(Ended::Ok);
+        self.classes[step.at()] = Class::Good;
+        // Otherwise what it blocked is looked at again when the run is resumed.
+        if self.outcome.is_none() {
+            self.open_again_after(step);
+            self.count_anew();
+            if self.stop == Some(Stop::Tripped) && !self.is_tripped() {
+                self.stop = None;
+            }
+        }
+    }
+
+    /// Sets back what a step's failure ended, and nothing else: what something else ended too will
+    /// end again.
+    fn open_again_after(&mut self, step: StepId) {
+        let mut from = vec![step];
+        if let Some(subject) = self.step(step).subject {
+            for failed in &mut self.failed {
+                failed.remove(&subject);
+            }
+            if std::mem::replace(&mut self.left_out[subject as usize], false) {
+                let of_subject = self.of_subject[subject as usize].iter().copied();
+                from.extend(
+                    of_subject.filter(|id| self.state(*id) == State::Ended(Ended::LeftOut)),
+                );
+            }
+        }
+        let mut again: Vec<bool> = vec![false; self.plan.len()];
+        while let Some(id) = from.pop() {
+            if std::mem::replace(&mut again[id.at()], true) {
+                continue;
+            }
+            let blocked = |id: &&StepId| self.state(**id) == State::Ended(Ended::Blocked);
+            from.extend(self.plan.successors(id).iter().filter(blocked));
+        }
+        for id in self.plan.ids().filter(|id| again[id.at()] && *id != step) {
+            self.reset(id);
+        }
+    }
+
+    fn reset(&mut self, id: StepId) {
+        self.states[id.at()] = State::Waiting;
+        self.tries[id.at()].failures = 0;
+    }
+
+    /// Everything that follows from the states, made anew.
+    pub(super) fn count_anew(&mut self) {
+        self.queues.clear();
+        self.open = 0;
+        self.undecided.fill(0);
+        self.places.forget_counts();
+        self.tallies = self.plan.ids().map(|id| Tally::of(self.plan.vertex(id))).collect();
+        for id in self.plan.ids() {
+            let state = self.states[id.at()];
+            self.count_in_places(id, None, state);
+            let rank = self.plan.rank(id);
+            match state {
+                State::Ended(_) => {
+                    for after in self.plan.successors(id) {
+                        self.tallies[after.at()].count(self.classes[id.at()]);
+                    }
+                    continue;
+                }
+                State::Ready => _ = self.queues.ready.insert(rank),
+                State::Delayed => {
+                    self.queues.delayed.insert((self.tries[id.at()].due, rank));
+                }
+                State::Unknown => {
+                    if let Some(subject) = self.step(id).subject {
+                        self.undecided[subject as usize] += 1;
+                    }
+                }
+                _ => {}
+            }
+            self.open += 1;
+        }
+        for id in self.plan.ids() {
+            self.look_after(id);
+        }
+        for at in 0..self.places.of_subjects.len() {
+            self.settle(at);
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Why a step does not run: what is asked when nobody looked on.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use super::decide::Bar;
+use super::{Ended, Run, State};
+use crate::plan::{Kind, StepId};
+
+/// Steps or subjects that a reason names; more of them are a number.
+const NAMED: usize = 16;
+
+/// What holds a vertex back, or why it was never done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "why", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Reason {
+    /// It is under way, has come to an end of its own, or is about to start.
+    Nothing,
+    /// These come first.
+    Waits {
+        steps: Vec<StepId>,
+        more: usize,
+    },
+    /// All places of the pool are taken.
+    Pool {
+        pool: u32,
+        steps: Vec<StepId>,
+        subjects: Vec<u32>,
+    },
+    Window {
+        window: u32,
+        opens_at: u64,
+    },
+    /// Somebody wants it to wait.
+    Held,
+    Paused {
+        by: String,
+    },
+    SubjectPaused {
+        subject: u32,
+    },
+    /// Nobody knows how these of its subject ended.
+    Undecided {
+        steps: Vec<StepId>,
+    },
+    Delayed {
+        until: u64,
+    },
+    /// The run stops, or was stopped before it started.
+    Stopped,
+    /// These did not come to a good end.
+    Blocked {
+        roots: Vec<StepId>,
+        more: usize,
+    },
+    /// Its subject is left out, because of these.
+    LeftOut {
+        roots: Vec<StepId>,
+    },
+    Skipped {
+        reason: String,
+    },
+}
+
+impl Run {
+    /// What holds a vertex back right now, or why it was not done.
+    pub fn why(&self, id: StepId) -> Reason {
+        match self.state(id) {
+            State::Waiting if self.stop.is_some() => Reason::Stopped,
+            State::Waiting => self.waits(id),
+            State::Ready => self.why_not_now(id),
+            State::Delayed => Reason::Delayed { until: self.tries[id.at()].due },
+            State::Unknown => Reason::Undecided { steps: vec![id] },
+            State::Ended(Ended::Blocked) => {
+                let (roots, more) = first(self.roots(id));
+                Reason::Blocked { roots, more }
+            }
+            State::Ended(Ended::LeftOut) => {
+                let subject = self.plan.step(id).and_then(|step| step.subject);
+                let roots = subject.map(|at| self.failed_on(at)).unwrap_or_default();
+                Reason::LeftOut { roots: first(roots).0 }
+            }
+            State::Ended(Ended::Skipped) => {
+                let reason = self.plan.step(id).and_then(|step| step.skip.clone());
+                Reason::Skipped { reason: reason.unwrap_or_default() }
+            }
+            State::Ended(Ended::Stopped) => Reason::Stopped,
+            State::Checking
+            | State::Running
+            | State::Verifying
+            | State::VerifyingLost
+            | State::Ended(_) => Reason::Nothing,
+        }
+    }
+
+    /// What a person has to look at, if nothing goes on by itself: each step that could start or
+    /// that nobody knows the end of, and why it does not go on.
+    pub fn stuck(&self) -> Vec<(StepId, Reason)> {
+        if self.outcome.is_some() || self.is_busy() || self.wakes_at().is_some() {
+            return Vec::new();
+        }
+        let stands = |id: &StepId| matches!(self.state(*id), State::Ready | State::Unknown);
+        self.plan.ids().filter(stands).map(|id| (id, self.why(id))).collect()
+    }
+
+    /// A reason as a sentence.
+    pub fn explain(&self, reason: &Reason) -> String {
+        let steps = |steps: &[StepId], more: usize| {
+            let names = steps.iter().map(|id| self.plan.vertex(*id).name.as_str());
+            list(names, more)
+        };
+        let draft = self.plan.draft();
+        match reason {
+            Reason::Nothing => "nothing holds it back".to_owned(),
+            Reason::Waits { steps: before, more } => format!("waits for {}", steps(before, *more)),
+            Reason::Pool { pool, steps: by, subjects } => {
+                let pool = &draft.pools[*pool as usize];
+                let subjects = subjects.iter().map(|at| draft.subjects[*at as usize].as_str());
+                let steps = by.iter().map(|id| self.plan.vertex(*id).name.as_str());
+                let by = list(subjects.chain(steps), 0);
+                format!("all {} places of `{}` are taken: {by}", pool.places, pool.name)
+            }
+            Reason::Window { window, .. } => {
+                format!("its window `{}` is shut", draft.windows[*window as usize].name)
+            }
+            Reason::Held => "somebody holds it; release it to go on".to_owned(),
+            Reason::Paused { by } => format!("the run was paused by {by}"),
+            Reason::SubjectPaused { subject } => {
+                format!("`{}` is paused", draft.subjects[*subject as usize])
+            }
+            Reason::Undecided { steps: unknown } => {
+                format!("nobody knows how {} ended; mark or retry it", steps(unknown, 0))
+            }
+            Reason::Delayed { .. } => "it failed and will be tried again".to_owned(),
+            Reason::Stopped => "the run was stopped before it started".to_owned(),
+            Reason::Blocked { roots, more } => format!("blocked by {}", steps(roots, *more)),
+            Reason::LeftOut { roots } => {
+                format!("its subject is left out because of {}", steps(roots, 0))
+            }
+            Reason::Skipped { reason } => format!("skipped: {reason}"),
+        }
+    }
+
+    fn why_not_now(&self, id: StepId) -> Reason {
+        if self.stop.is_some() {
+            return Reason::Stopped;
+        }
+        if let Some(by) = &self.paused {
+            return Reason::Paused { by: by.clone() };
+        }
+        let step = self.step(id);
+        match self.bar(id) {
+            Some(Bar::Held) => Reason::Held,
+            Some(Bar::Subject) => {
+                let subject = step.subject.unwrap_or_default();
+                let of_subject = self.of_subject[subject as usize].iter().copied();
+                let unknown = of_subject.filter(|id| self.state(*id) == State::Unknown);
+                let steps = first(unknown.collect()).0;
+                if steps.is_empty() {
+                    Reason::SubjectPaused { subject }
+                } else {
+                    Reason::Undecided { steps }
+                }
+            }
+            Some(Bar::Window(window)) => {
+                let opens_at = self.plan.draft().windows[window as usize].opens_at(self.seen);
+                Reason::Window { window, opens_at }
+            }
+            None => self.full_pool(step).map_or(Reason::Nothing, |pool| self.full(pool)),
+        }
+    }
+
+    fn full(&self, pool: u32) -> Reason {
+        let mut steps = Vec::new();
+        for id in self.plan.ids().filter(|id| self.tries[id.at()].holds) {
+            let step = self.step(id);
+            if step.pools.contains(&pool) && self.places.at(pool, step).is_none() {
+                steps.push(id);
+            }
+        }
+        let places = self.places.of_subjects.iter();
+        let subjects =
+            places.filter(|place| place.pool == pool && place.held).map(|place| place.subject);
+        Reason::Pool { pool, steps: first(steps).0, subjects: subjects.take(NAMED).collect() }
+    }
+
+    /// The open steps before a vertex, looking through joins.
+    fn waits(&self, id: StepId) -> Reason {
+        let is_open = |id: &StepId| !matches!(self.state(*id), State::Ended(_));
+        let mut steps = Vec::new();
+        self.walk_back(id, |before| {
+            let is_join = matches!(self.plan.vertex(before).kind, Kind::Join(_));
+            if is_open(&before) && !is_join {
+                steps.push(before);
+            }
+            is_open(&before) && is_join
+        });
+        steps.sort_unstable();
+        let (steps, more) = first(steps);
+        Reason::Waits { steps, more }
+    }
+
+    /// What ended badly by itself before a vertex that is blocked.
+    fn roots(&self, id: StepId) -> Vec<StepId> {
+        let mut roots = Vec::new();
+        self.walk_back(id, |before| match self.state(before) {
+            State::Ended(Ended::Blocked) => true,
+            State::Ended(Ended::LeftOut) => {
+                let subject = self.plan.step(before).and_then(|step| step.subject);
+                roots.extend(subject.map(|at| self.failed_on(at)).unwrap_or_default());
+                false
+            }
+            State::Ended(ended) if !ended.is_good() => {
+                roots.push(before);
+                false
+            }
+            _ => false,
+        });
+        roots.sort_unstable();
+        roots.dedup();
+        roots
+    }
+
+    /// Looks at what is before a vertex, each once, going on behind those that `goes_on` says yes
+    /// to.
+    fn walk_back(&self, id: StepId, mut goes_on: impl FnMut(StepId) -> bool) {
+        let mut seen = std::collections::HashSet::new();
+        let mut left = vec![id];
+        while let Some(id) = left.pop() {
+            for before in &self.plan.vertex(id).after {
+                if seen.insert(*before) && goes_on(*before) {
+                    left.push(*before);
+                }
+            }
+        }
+    }
+
+    fn failed_on(&self, subject: u32) -> Vec<StepId> {
+        let failed = |id: &StepId| matches!(self.state(*id), State::Ended(Ended::Failed(_)));
+        self.of_subject[subject as usize].iter().copied().filter(failed).collect()
+    }
+}
+
+fn first(mut steps: Vec<StepId>) -> (Vec<StepId>, usize) {
+    let more = steps.len().saturating_sub(NAMED);
+    steps.truncate(NAMED);
+    (steps, more)
+}
+
+fn list<'a>(names: impl Iterator<Item = &'a str>, more: usize) -> String {
+    let mut text = String::new();
+    for name in names {
+        let comma = if text.is_empty() { "" } else { ", " };
+        write!(text, "{comma}`{name}`").expect("writing to memory");
+    }
+    if more > 0 {
+        write!(text, " and {more} more").expect("writing to memory");
+    }
+    text
+}

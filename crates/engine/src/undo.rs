@@ -1,0 +1,181 @@
+//! Taking a run back: a plan of its own, with what was done last first.
+//!
+//! Between steps that are taken back, whatever stood there stands there again as a join, so the
+//! order among them is kept without an edge for each pair.
+
+use std::collections::BTreeSet;
+
+use crate::plan::{
+    Call, Cohort, Draft, Holder, Kind, OnCrash, OnFailure, Plan, Pool, Repeat, Reversibility, Rule,
+    Step, StepId, Vertex,
+};
+use crate::run::Run;
+
+/// What is to be taken back, and what cannot be.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct UndoDraft {
+    pub draft: Draft,
+    /// For each vertex of the draft, the step that it takes back.
+    pub of: Vec<Option<StepId>>,
+    pub gaps: Vec<Gap>,
+}
+
+/// A step that was begun and cannot be taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gap {
+    pub step: StepId,
+    pub kind: GapKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GapKind {
+    /// Nobody said how.
+    NoUndo,
+    /// There is no way back from it.
+    CommitPoint,
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UndoError {
+    #[error("the run has not ended; stop it first")]
+    Unfinished,
+    #[error("nothing was begun that could be taken back")]
+    Nothing,
+}
+
+/// The way back over all steps of a run that were begun, or those of some subjects only.
+///
+/// `can_undo` says of an action whether it takes back its own work.
+pub fn undo_plan(
+    run: &Run,
+    subjects: Option<&BTreeSet<u32>>,
+    can_undo: impl Fn(&str) -> bool,
+) -> Result<UndoDraft, UndoError> {
+    let plan = run.plan();
+    if run.outcome().is_none() {
+        return Err(UndoError::Unfinished);
+    }
+    let mut gaps = Vec::new();
+    let mut calls: Vec<Option<(Call, Repeat)>> = vec![None; plan.len()];
+    for id in plan.ids().filter(|id| run.was_begun(*id)) {
+        let Some(step) = plan.step(id) else { continue };
+        if subjects.is_some_and(|only| step.subject.is_none_or(|at| !only.contains(&at))) {
+            continue;
+        }
+        match way_back(run, id, step, &can_undo) {
+            Ok(call) => calls[id.at()] = Some(call),
+            Err(kind) => gaps.push(Gap { step: id, kind }),
+        }
+    }
+    if gaps.is_empty() && calls.iter().all(Option::is_none) {
+        return Err(UndoError::Nothing);
+    }
+    let (vertices, of) = turn_around(plan, calls);
+    let old = plan.draft();
+    let count = u32::try_from(old.subjects.len()).unwrap_or(u32::MAX);
+    let draft = Draft {
+        vertices,
+        subjects: old.subjects.clone(),
+        // A subject that cannot be taken back stays as it is; the others go on without it.
+        cohorts: vec![Cohort { name: "undo".to_owned(), tolerate: count }],
+        pools: old.pools.iter().map(back_pool).collect(),
+        windows: old.windows.clone(),
+        breaker: old.breaker,
+        on_crash: OnCrash::Resume,
+    };
+    Ok(UndoDraft { draft, of, gaps })
+}
+
+fn way_back(
+    run: &Run,
+    id: StepId,
+    step: &Step,
+    can_undo: impl Fn(&str) -> bool,
+) -> Result<(Call, Repeat), GapKind> {
+    if step.reversibility == Reversibility::CommitPoint {
+        return Err(GapKind::CommitPoint);
+    }
+    if let Some(call) = &step.undo {
+        // What can be done twice can mostly be taken back twice; of the rest nobody can tell.
+        let repeat = if step.repeat == Repeat::Safe { Repeat::Safe } else { Repeat::Fail };
+        return Ok((call.clone(), repeat));
+    }
+    if !can_undo(&step.call.action) {
+        return Err(GapKind::NoUndo);
+    }
+    let undoes = Some(run.receipt(id).cloned().unwrap_or_default());
+    Ok((Call { undoes, ..step.call.clone() }, Repeat::Safe))
+}
+
+/// A subject whose undo failed has no place to keep: it is left as it is.
+fn back_pool(pool: &Pool) -> Pool {
+    let held_by = match pool.held_by {
+        Holder::Healthy => Holder::Subject,
+        other => other,
+    };
+    Pool { held_by, ..pool.clone() }
+}
+
+/// The vertices of the way back, and what each takes back.
+fn turn_around(
+    plan: &Plan,
+    mut calls: Vec<Option<(Call, Repeat)>>,
+) -> (Vec<Vertex>, Vec<Option<StepId>>) {
+    let is_step: Vec<bool> = calls.iter().map(Option::is_some).collect();
+    // What has nothing to take back before it orders nothing.
+    let mut leads = vec![false; plan.len()];
+    for id in plan.order() {
+        let before = &plan.vertex(*id).after;
+        leads[id.at()] = before.iter().any(|at| leads[at.at()] || is_step[at.at()]);
+    }
+    let (mut vertices, mut of): (Vec<Vertex>, Vec<Option<StepId>>) = (Vec::new(), Vec::new());
+    // For each vertex, what those before it wait for on the way back.
+    let mut ends: Vec<Vec<StepId>> = vec![Vec::new(); plan.len()];
+    for id in plan.order().iter().rev() {
+        let mut after: Vec<StepId> = Vec::new();
+        for next in plan.successors(*id) {
+            after.extend_from_slice(&ends[next.at()]);
+        }
+        after.sort_unstable();
+        after.dedup();
+        let call = calls[id.at()].take();
+        if call.is_none() && (!leads[id.at()] || after.len() <= 1) {
+            ends[id.at()] = if leads[id.at()] { after } else { Vec::new() };
+            continue;
+        }
+        let (kind, takes_back) = match (call, plan.step(*id)) {
+            (Some((call, repeat)), Some(step)) => (back_step(step, call, repeat), Some(*id)),
+            _ => (Kind::Join(Rule::All), None),
+        };
+        let name = match takes_back {
+            Some(_) => format!("undo {}", plan.vertex(*id).name),
+            None => plan.vertex(*id).name.clone(),
+        };
+        ends[id.at()] = vec![StepId(u32::try_from(vertices.len()).expect("plans are bounded"))];
+        vertices.push(Vertex { name, after, kind });
+        of.push(takes_back);
+    }
+    (vertices, of)
+}
+
+fn back_step(step: &Step, call: Call, repeat: Repeat) -> Kind {
+    let on_failure = match step.subject {
+        Some(_) => OnFailure::Stop,
+        None => OnFailure::Continue,
+    };
+    Kind::Step(Box::new(Step {
+        call,
+        repeat,
+        subject: step.subject,
+        cohort: step.subject.map(|_| 0),
+        pools: step.pools.clone(),
+        retries: step.retries,
+        delay_ms: step.delay_ms,
+        timeout_ms: step.timeout_ms,
+        on_failure,
+        window: step.window,
+        kin: step.kin,
+        ..Step::default()
+    }))
+}

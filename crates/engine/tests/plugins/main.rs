@@ -1,0 +1,5 @@
+//! Plug-ins: the examples, and those that do what they should not.
+
+mod examples;
+mod hostile;
+mod stage;

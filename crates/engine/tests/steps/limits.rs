@@ -1,0 +1,230 @@
+//! Limits: places, windows, the breaker.
+
+use hoist_engine::plan::{Draft, Holder, OnFailure, Step, Window};
+use hoist_engine::record::Outcome;
+use hoist_engine::run::{Ended, Reason, State};
+use hoist_engine::{Event, Record, StepId};
+
+use crate::site::{Site, draft, me, on, pool, step};
+
+/// So many subjects with two steps each, the second after the first.
+fn pairs(count: u32, like: &Step) -> Draft {
+    let of = |subject| Step { subject: Some(subject), ..like.clone() };
+    let firsts = (0..count).map(|at| step(&[], of(at)));
+    let seconds = (0..count).map(|at| step(&[at], of(at)));
+    draft(firsts.chain(seconds).collect())
+}
+
+fn limited(held_by: Holder, on_failure: OnFailure) -> Site {
+    let like = Step { pools: vec![0], on_failure, ..Step::default() };
+    Site::new(Draft { pools: vec![pool(1, held_by)], ..pairs(3, &like) })
+}
+
+#[test]
+fn a_subject_keeps_its_place_until_all_of_its_steps_have_ended() {
+    let mut site = limited(Holder::Subject, OnFailure::Continue);
+    assert_eq!(site.running(), [0]);
+    assert_eq!(site.why(1), "all 1 places of `few` are taken: `n0`");
+    site.end(0);
+    assert_eq!(site.running(), [3], "its own next step, though others wait");
+    site.restart();
+    site.on(Event::Tick);
+    assert_eq!(site.running(), [3], "also when it is read back");
+    site.fail(3, "no");
+    assert_eq!(site.running(), [1], "a failure is an end");
+    site.fail(1, "no");
+    assert_eq!(site.running(), [2], "what it blocked has ended too");
+    site.end(2);
+    site.end(5);
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed));
+}
+
+#[test]
+fn steps_that_hold_places_themselves_do_not_keep_them() {
+    let mut site = limited(Holder::Step, OnFailure::Continue);
+    site.end(0);
+    assert_eq!(site.running(), [1], "first come, by the way that is left");
+}
+
+#[test]
+fn a_subject_that_failed_is_not_well_and_keeps_its_place() {
+    let mut site = limited(Holder::Healthy, OnFailure::Continue);
+    site.end(0);
+    site.end(3);
+    assert_eq!(site.running(), [1], "one that is well gives it back");
+    site.fail(1, "no");
+    assert_eq!(site.running(), [] as [u32; 0]);
+    assert!(!site.run.is_busy() && site.run.wakes_at().is_none(), "a person is needed");
+    let stuck = site.run.stuck();
+    let reason = Reason::Pool { pool: 0, steps: vec![], subjects: vec![1] };
+    assert_eq!(stuck, [(StepId(2), reason)]);
+    site.on(Event::Mark { step: StepId(1), good: true, by: me() });
+    assert_eq!(site.running(), [4], "what it blocked goes on, with the place that it has");
+    site.end(4);
+    assert_eq!(site.running(), [2]);
+}
+
+#[test]
+fn a_subject_of_which_nobody_knows_keeps_its_place() {
+    let like = Step { pools: vec![0], ..Step::default() };
+    let pools = vec![pool(1, Holder::Healthy)];
+    let mut site = Site::new(Draft { pools, ..pairs(2, &like) });
+    site.restart();
+    let found = hoist_engine::run::Found::Gone;
+    site.on(Event::Found { step: StepId(0), attempt: 1, found });
+    assert_eq!(site.in_state(State::Unknown), [0]);
+    assert_eq!(site.run.stuck().len(), 2);
+    assert_eq!(site.why(1), "all 1 places of `few` are taken: `n0`");
+    site.on(Event::Retry { step: StepId(0), by: me() });
+    assert_eq!((site.running(), site.run.attempt(StepId(0))), (vec![0], 2));
+}
+
+#[test]
+fn places_that_wait_for_each_other_need_a_person() {
+    // The second step of the first subject waits for the other one, which never gets a place.
+    let like = |subject| Step { pools: vec![0], ..on(subject) };
+    let vertices = vec![step(&[], like(0)), step(&[], like(1)), step(&[0, 1], like(0))];
+    let mut site = Site::new(Draft { pools: vec![pool(1, Holder::Subject)], ..draft(vertices) });
+    site.end(0);
+    assert!(!site.run.is_busy() && site.run.wakes_at().is_none());
+    let reason = Reason::Pool { pool: 0, steps: vec![], subjects: vec![0] };
+    assert_eq!(site.run.stuck(), [(StepId(1), reason)]);
+    assert_eq!(site.why(2), "waits for `s1`");
+}
+
+#[test]
+fn a_place_that_the_next_one_cannot_use_is_not_lost() {
+    let in_pool = |subject| Step { pools: vec![0], ..on(subject) };
+    let vertices = (0..3).map(|at| step(&[], in_pool(at))).collect();
+    let mut site = Site::new(Draft { pools: vec![pool(1, Holder::Step)], ..draft(vertices) });
+    site.on(Event::Pause { subject: Some(1), paused: true, by: me() });
+    site.end(0);
+    assert_eq!(site.running(), [2], "not the one whose subject is paused");
+    assert_eq!(site.why(1), "`n1` is paused");
+    site.end(2);
+    site.on(Event::Pause { subject: Some(1), paused: false, by: me() });
+    assert_eq!(site.running(), [1]);
+}
+
+const DAY: u64 = 24 * 3_600_000;
+
+#[test]
+fn a_step_waits_for_its_window_and_the_run_wakes_when_it_opens() {
+    // Fridays; the first day there was is a Thursday.
+    let windows = vec![Window { name: "friday".to_owned(), spans: vec![(4 * 1440, 5 * 1440)] }];
+    let late = Step { window: Some(0), ..Step::default() };
+    let vertices = vec![step(&[], late.clone()), step(&[], Step::default()), step(&[0], late)];
+    let mut site = Site::new(Draft { windows, ..draft(vertices) });
+    assert_eq!(site.running(), [1], "what has no window does not wait");
+    assert_eq!(site.run.wakes_at(), Some(DAY));
+    assert_eq!(site.why(0), "its window `friday` is shut");
+    site.end(1);
+    site.restart();
+    site.on(Event::Tick);
+    assert_eq!(site.run.wakes_at(), Some(DAY), "also when it is read back");
+    site.tick(DAY - 1);
+    assert_eq!(site.running(), [] as [u32; 0]);
+    site.tick(DAY);
+    assert_eq!(site.running(), [0]);
+    site.now = 2 * DAY;
+    site.end(0);
+    assert_eq!(site.run.wakes_at(), Some(8 * DAY), "what became ready too late waits for the next");
+    assert_eq!(site.run.stuck(), [], "nobody is needed");
+    site.tick(8 * DAY);
+    site.end(2);
+    assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
+}
+
+#[test]
+fn a_window_that_shuts_while_it_is_looked_whether_a_step_may_start_holds_it_back() {
+    let windows = vec![Window { name: "friday".to_owned(), spans: vec![(4 * 1440, 5 * 1440)] }];
+    let before = vec![hoist_engine::plan::Call::default()];
+    let late = Step { window: Some(0), before, ..Step::default() };
+    let mut site = Site::new(Draft { windows, ..draft(vec![step(&[], late)]) });
+    site.tick(DAY);
+    assert_eq!(site.in_state(State::Checking), [0]);
+    site.now = 2 * DAY;
+    site.on(Event::Checked { step: StepId(0), attempt: 1, refused: None });
+    assert_eq!(site.in_state(State::Ready), [0]);
+    assert_eq!(site.run.wakes_at(), Some(8 * DAY));
+}
+
+fn alike() -> Step {
+    Step { kin: Some(7), on_failure: OnFailure::Continue, ..Step::default() }
+}
+
+fn with_breaker(count: u32) -> Site {
+    let like = Step { pools: vec![0], ..alike() };
+    let vertices = (0..count).map(|at| step(&[], Step { subject: Some(at), ..like.clone() }));
+    let pools = vec![pool(1, Holder::Step)];
+    Site::new(Draft { pools, breaker: Some(3), ..draft(vertices.collect()) })
+}
+
+#[test]
+fn subjects_that_fail_alike_pause_the_run_before_all_of_them_have() {
+    let mut site = with_breaker(9);
+    site.fail(0, "no route to host\nattempt 1");
+    site.fail(1, "something else");
+    site.fail(2, "no route to host\nattempt 7");
+    assert_eq!(site.running(), [3]);
+    site.fail(3, "no route to host");
+    assert_eq!(site.running(), [] as [u32; 0]);
+    let reason = "no route to host".to_owned();
+    let asked = Record::Breaker { kin: 7, subjects: 3, reason, at: site.now };
+    assert_eq!(site.journal.last(), Some(&asked));
+    assert_eq!(site.why(4), "the run was paused by the breaker");
+    site.restart();
+    site.on(Event::Tick);
+    assert_eq!(site.running(), [] as [u32; 0], "also when it is read back");
+    site.on(Event::Pause { subject: None, paused: false, by: me() });
+    site.fail(4, "no route to host");
+    assert_eq!(site.running(), [5], "a person looked at it, so it counts anew");
+}
+
+#[test]
+fn a_breaker_whose_record_was_lost_asks_when_the_run_is_read_back() {
+    let mut site = with_breaker(5);
+    for at in 0..3 {
+        site.fail(at, "the same");
+    }
+    assert!(matches!(site.journal.pop(), Some(Record::Breaker { .. })));
+    site.restart();
+    assert!(matches!(site.journal.last(), Some(Record::Breaker { subjects: 3, .. })));
+    assert_eq!(site.running(), [] as [u32; 0]);
+}
+
+#[test]
+fn failures_of_other_kin_and_attempts_that_are_repeated_do_not_count() {
+    let other = |kin, subject| Step { kin, subject: Some(subject), ..alike() };
+    let tries = Step { retries: 1, delay_ms: 0, ..other(Some(1), 0) };
+    let vertices = vec![
+        step(&[], tries),
+        step(&[], other(Some(2), 1)),
+        step(&[], other(None, 2)),
+        step(&[], on(3)),
+    ];
+    let mut site = Site::new(Draft { breaker: Some(2), ..draft(vertices) });
+    for at in [0, 0, 1, 2] {
+        site.fail(at, "the same");
+    }
+    assert_eq!(site.running(), [3]);
+    site.end(3);
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed));
+    assert_eq!(site.ended(Ended::Ok), [3]);
+}
+
+#[test]
+fn a_clock_that_goes_back_makes_nothing_wait_longer() {
+    let like = Step { retries: 1, delay_ms: 500, ..Step::default() };
+    let mut site = Site::new(draft(vec![step(&[], like)]));
+    site.now = 90 * DAY;
+    site.fail(0, "no");
+    assert_eq!(site.run.wakes_at(), Some(90 * DAY + 500));
+    site.tick(3 * DAY);
+    assert_eq!(site.run.wakes_at(), Some(3 * DAY + 500));
+    site.now = DAY;
+    site.restart();
+    assert_eq!(site.run.wakes_at(), Some(DAY + 500), "also when it is read back");
+    site.tick(50 * DAY);
+    assert_eq!(site.running(), [0], "and one that jumps ahead ends the waiting");
+}

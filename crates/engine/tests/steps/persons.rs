@@ -1,0 +1,243 @@
+//! What a person says: hold, release, stop, retry, mark; and what is answered to `why`.
+
+use hoist_engine::plan::{Cohort, Draft, OnFailure, Rule, Step};
+use hoist_engine::record::{End, FailureKind, Outcome};
+use hoist_engine::run::{Ended, Found, Reason, State};
+use hoist_engine::{Effect, Event, StepId};
+
+use crate::site::{Site, draft, join, me, on, step};
+
+const FAILED: Ended = Ended::Failed(FailureKind::Exit);
+
+fn plain() -> Step {
+    Step { on_failure: OnFailure::Continue, ..Step::default() }
+}
+
+fn line(count: u32) -> Draft {
+    let after = |at: u32| at.checked_sub(1).into_iter().collect::<Vec<u32>>();
+    draft((0..count).map(|at| step(&after(at), plain())).collect())
+}
+
+fn hold(step: u32, held: bool) -> Event {
+    Event::Hold { step: StepId(step), held, by: me() }
+}
+
+#[test]
+fn a_step_that_is_held_becomes_ready_and_waits() {
+    let mut site = Site::new(line(3));
+    site.on(hold(1, true));
+    site.end(0);
+    assert_eq!(site.in_state(State::Ready), [1]);
+    assert_eq!(site.why(1), "somebody holds it; release it to go on");
+    assert_eq!(site.run.stuck(), [(StepId(1), Reason::Held)]);
+    site.restart();
+    assert_eq!(site.running(), [] as [u32; 0], "also when it is read back");
+    site.on(hold(1, false));
+    assert_eq!(site.running(), [1]);
+}
+
+#[test]
+fn a_step_that_is_held_while_it_is_looked_at_does_not_start() {
+    let before = vec![hoist_engine::plan::Call::default()];
+    let mut site = Site::new(draft(vec![step(&[], Step { before, ..plain() })]));
+    site.on(hold(0, true));
+    site.on(Event::Checked { step: StepId(0), attempt: 1, refused: None });
+    assert_eq!(site.in_state(State::Ready), [0]);
+    site.on(hold(0, false));
+    assert_eq!(site.in_state(State::Checking), [0], "it is looked at once more");
+}
+
+#[test]
+fn a_run_stops_after_a_vertex_that_came_to_a_good_end() {
+    let vertices = vec![
+        step(&[], plain()),
+        step(&[], plain()),
+        join(&[0, 1], Rule::All),
+        step(&[2], plain()),
+        step(&[1], plain()),
+    ];
+    let mut site = Site::new(draft(vertices));
+    site.on(Event::StopAfter { vertex: StepId(2), by: me() });
+    site.end(1);
+    assert_eq!(site.running(), [0, 4], "not yet");
+    site.end(0);
+    assert_eq!(site.running(), [4], "what runs comes to its end");
+    assert_eq!(site.why(3), "the run was stopped before it started");
+    site.end(4);
+    assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
+    site.on(Event::Resume { by: me() });
+    assert_eq!(site.running(), [3]);
+    site.end(3);
+    assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
+}
+
+#[test]
+fn stopping_after_what_has_ended_stops_at_once() {
+    let mut site = Site::new(line(3));
+    site.end(0);
+    site.on(Event::StopAfter { vertex: StepId(0), by: me() });
+    site.end(1);
+    assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
+    assert_eq!(site.ended(Ended::Stopped), [2]);
+}
+
+#[test]
+fn one_step_is_tried_again_with_what_it_blocked_and_nothing_else() {
+    let vertices = vec![
+        step(&[], plain()),
+        step(&[0], plain()),
+        join(&[1], Rule::All),
+        step(&[2], plain()),
+        step(&[], plain()),
+        step(&[4], plain()),
+        // Blocked by both.
+        step(&[3, 5], plain()),
+    ];
+    let mut site = Site::new(draft(vertices));
+    site.fail(0, "no");
+    site.fail(4, "no");
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed));
+    assert_eq!(site.ended(Ended::Blocked), [1, 2, 3, 5, 6]);
+    let roots = |steps: &[u32]| Reason::Blocked {
+        roots: steps.iter().copied().map(StepId).collect(),
+        more: 0,
+    };
+    assert_eq!(site.run.why(StepId(3)), roots(&[0]));
+    assert_eq!(site.run.why(StepId(6)), roots(&[0, 4]));
+    site.on(Event::Retry { step: StepId(0), by: me() });
+    assert_eq!(site.run.outcome(), None);
+    assert_eq!(site.running(), [0]);
+    assert_eq!(site.ended(Ended::Blocked), [5, 6]);
+    assert_eq!(site.ended(FAILED), [4]);
+    for at in [0, 1, 3] {
+        site.end(at);
+    }
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed), "the other one still has");
+    assert_eq!(site.run.why(StepId(6)), roots(&[4]));
+    site.on(Event::Retry { step: StepId(1), by: me() });
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed), "what is done is not tried again");
+}
+
+/// Two steps on each of three subjects, one of which may fail.
+fn cohort() -> Draft {
+    let of = |subject| Step { cohort: Some(0), ..on(subject) };
+    let firsts = (0..3).map(|at| step(&[], of(at)));
+    let seconds = (0..3).map(|at| step(&[at], of(at)));
+    let cohorts = vec![Cohort { name: "role".to_owned(), tolerate: 1 }];
+    Draft { cohorts, ..draft(firsts.chain(seconds).collect()) }
+}
+
+#[test]
+fn a_subject_that_was_left_out_is_taken_back_when_its_step_is_tried_again() {
+    let mut site = Site::new(cohort());
+    site.fail(1, "no");
+    assert_eq!(site.ended(Ended::LeftOut), [4]);
+    assert_eq!(site.why(4), "its subject is left out because of `s1`");
+    site.on(Event::Retry { step: StepId(1), by: me() });
+    assert_eq!(site.running(), [0, 1, 2]);
+    site.fail(0, "no");
+    assert_eq!(site.ended(Ended::LeftOut), [3], "it does not count any more");
+    for at in [1, 2, 4, 5] {
+        site.end(at);
+    }
+    assert_eq!(site.run.outcome(), Some(Outcome::Degraded));
+}
+
+#[test]
+fn a_run_that_failures_stopped_goes_on_when_they_are_accepted() {
+    let mut site = Site::new(cohort());
+    site.fail(0, "no");
+    site.fail(1, "no");
+    assert_eq!(site.run.outcome(), None, "the third still runs");
+    site.on(Event::Mark { step: StepId(1), good: true, by: me() });
+    assert_eq!(site.running(), [2, 4]);
+    for at in [2, 4, 5] {
+        site.end(at);
+    }
+    assert_eq!(site.run.outcome(), Some(Outcome::Degraded));
+}
+
+#[test]
+fn what_was_stopped_stays_so_when_one_step_is_tried_again() {
+    let mut site = Site::new(cohort());
+    site.fail(0, "no");
+    site.fail(1, "no");
+    site.end(2);
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed));
+    assert_eq!(site.ended(Ended::Stopped), [5]);
+    site.on(Event::Retry { step: StepId(1), by: me() });
+    site.end(1);
+    site.end(4);
+    assert_eq!(site.run.outcome(), Some(Outcome::Stopped), "never a success");
+}
+
+#[test]
+fn a_subject_waits_for_every_step_of_which_nobody_knows_how_it_ended() {
+    let vertices = vec![step(&[], on(0)), step(&[], on(0)), step(&[], plain()), step(&[2], on(0))];
+    let mut site = Site::new(draft(vertices));
+    site.restart();
+    for at in [0, 1] {
+        site.on(Event::Found { step: StepId(at), attempt: 1, found: Found::Gone });
+    }
+    site.end(2);
+    assert_eq!(site.why(3), "nobody knows how `s0`, `s1` ended; mark or retry it");
+    site.on(Event::Mark { step: StepId(0), good: true, by: me() });
+    assert_eq!(site.in_state(State::Ready), [3], "one of two is not enough");
+    site.on(Event::Mark { step: StepId(1), good: true, by: me() });
+    assert_eq!(site.running(), [3]);
+}
+
+#[test]
+fn a_stop_at_once_is_carried_out_by_who_reads_the_journal() {
+    let mut site = Site::new(draft(vec![step(&[], plain()), step(&[], plain())]));
+    site.on(Event::Stop { now: true, by: me() });
+    site.restart();
+    site.on(Event::Found { step: StepId(0), attempt: 1, found: Found::Running });
+    assert!(site.effects.contains(&Effect::Kill { step: StepId(0), attempt: 1 }));
+    site.on(Event::Found { step: StepId(1), attempt: 1, found: Found::Never });
+    assert_eq!(site.ended(Ended::Interrupted), [1], "it is not started to be killed");
+    site.ran(0, End::Interrupted);
+    assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
+    site.on(Event::Resume { by: me() });
+    assert_eq!(site.running(), [0, 1]);
+}
+
+#[test]
+fn what_waits_says_for_which_steps_also_behind_joins() {
+    let vertices = vec![
+        step(&[], plain()),
+        step(&[], plain()),
+        join(&[0, 1], Rule::All),
+        step(&[2], plain()),
+        step(&[3], Step { skip: Some("not here".to_owned()), ..plain() }),
+    ];
+    let mut site = Site::new(draft(vertices));
+    assert_eq!(site.why(3), "waits for `s0`, `s1`");
+    site.end(0);
+    assert_eq!(site.why(3), "waits for `s1`");
+    assert_eq!(site.why(0), "nothing holds it back");
+    site.end(1);
+    site.end(3);
+    assert_eq!(site.why(4), "skipped: not here");
+}
+
+/// Two layers of many, each of the second after all of the first, again and again.
+#[test]
+fn root_causes_are_found_in_one_walk() {
+    let (width, layers) = (20_u32, 200_u32);
+    let mut vertices = Vec::new();
+    for layer in 0..layers {
+        let before: Vec<u32> = match layer.checked_sub(1) {
+            Some(last) => (last * width..layer * width).collect(),
+            None => Vec::new(),
+        };
+        vertices.extend((0..width).map(|_| step(&before, plain())));
+    }
+    let mut site = Site::new(draft(vertices));
+    site.fail(7, "no");
+    for at in (0..width).filter(|at| *at != 7) {
+        site.end(at);
+    }
+    let last = StepId(width * layers - 1);
+    assert_eq!(site.run.why(last), Reason::Blocked { roots: vec![StepId(7)], more: 0 });
+}

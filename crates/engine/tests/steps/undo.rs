@@ -1,0 +1,215 @@
+//! The way back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hoist_engine::plan::{
+    Call, Draft, Holder, Kind, OnFailure, Repeat, Reversibility, Rule, Step, Vertex,
+};
+use hoist_engine::record::{End, FailureKind, Outcome};
+use hoist_engine::run::{Ended, Found};
+use hoist_engine::undo::{Gap, GapKind, UndoDraft, UndoError, undo_plan};
+use hoist_engine::{Event, Plan, StepId};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::site::{Site, draft, join, on, pool, step};
+
+/// Everything that is started ends at once; steps in `failing` fail.
+fn run_through(site: &mut Site, failing: &BTreeSet<u32>) {
+    while let Some(next) = site.running().first().copied() {
+        let end = if failing.contains(&next) {
+            End::Failed { kind: FailureKind::Exit, reason: "no".to_owned() }
+        } else {
+            End::Done { changed: true, receipt: json!({ "was": next }) }
+        };
+        site.ran(next, end);
+    }
+}
+
+fn back(site: &Site) -> UndoDraft {
+    undo_plan(&site.run, None, |_| true).expect("something was done")
+}
+
+/// Which vertices come before which, over any number of others.
+fn before(vertices: &[Vertex]) -> Vec<BTreeSet<usize>> {
+    let mut all: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); vertices.len()];
+    // As often as there are vertices, and it is settled whatever their order.
+    for _ in 0..vertices.len() {
+        for (at, vertex) in vertices.iter().enumerate() {
+            for id in vertex.after.iter().map(|id| id.0 as usize) {
+                let further = all[id].clone();
+                all[at].insert(id);
+                all[at].extend(further);
+            }
+        }
+    }
+    all
+}
+
+fn vertices() -> impl Strategy<Value = Vec<Vertex>> {
+    let one = (proptest::collection::vec(any::<proptest::sample::Index>(), 0..4), 0..6_u8);
+    proptest::collection::vec(one, 1..14).prop_map(|all| {
+        let vertex = |(at, (after, kind)): (usize, (Vec<proptest::sample::Index>, u8))| {
+            let after: BTreeSet<usize> =
+                after.iter().filter(|_| at > 0).map(|index| index.index(at)).collect();
+            let after: Vec<u32> =
+                after.into_iter().map(|at| u32::try_from(at).expect("few")).collect();
+            let like = Step { on_failure: OnFailure::Continue, ..Step::default() };
+            match kind {
+                0 => join(&after, Rule::All),
+                1 => join(&after, Rule::AnyEnd),
+                2 => step(&after, Step { skip: Some("no".to_owned()), ..like }),
+                _ => step(&after, like),
+            }
+        };
+        all.into_iter().enumerate().map(vertex).collect()
+    })
+}
+
+proptest! {
+    #[test]
+    fn the_way_back_is_the_way_turned_around(
+        vertices in vertices(), failing in proptest::collection::btree_set(0..14_u32, 0..3),
+    ) {
+        let mut site = Site::new(draft(vertices));
+        run_through(&mut site, &failing);
+        let begun: Vec<StepId> =
+            site.run.plan().ids().filter(|id| site.run.was_begun(*id)).collect();
+        let found = match undo_plan(&site.run, None, |_| true) {
+            Ok(found) => found,
+            Err(error) => {
+                prop_assert_eq!(error, UndoError::Nothing);
+                prop_assert!(begun.is_empty());
+                return Ok(());
+            }
+        };
+        prop_assert_eq!(&found.gaps, &Vec::<Gap>::new());
+        let at: BTreeMap<StepId, usize> =
+            found.of.iter().enumerate().filter_map(|(at, of)| Some(((*of)?, at))).collect();
+        prop_assert_eq!(at.keys().copied().collect::<Vec<_>>(), begun, "each once");
+        let (there, back) = (before(&site.run.plan().draft().vertices), before(&found.draft.vertices));
+        for (first, first_back) in &at {
+            for (second, second_back) in &at {
+                prop_assert_eq!(
+                    there[second.0 as usize].contains(&(first.0 as usize)),
+                    back[*first_back].contains(second_back),
+                    "{} and {}", first, second
+                );
+            }
+        }
+        let edges = |vertices: &[Vertex]| vertices.iter().map(|one| one.after.len()).sum::<usize>();
+        prop_assert!(edges(&found.draft.vertices) <= edges(&site.run.plan().draft().vertices));
+        let mut way_back = Site::new(found.draft);
+        run_through(&mut way_back, &BTreeSet::new());
+        prop_assert_eq!(way_back.run.outcome(), Some(Outcome::Succeeded));
+    }
+}
+
+fn named(found: &UndoDraft) -> Vec<&str> {
+    found.draft.vertices.iter().map(|vertex| vertex.name.as_str()).collect()
+}
+
+#[test]
+fn a_step_is_taken_back_by_its_own_call_or_with_its_receipt() {
+    let call = |action: &str| Call { action: action.to_owned(), ..Call::default() };
+    let own = Step { undo: Some(call("remove")), repeat: Repeat::Safe, ..Step::default() };
+    let vertices = vec![step(&[], own), step(&[0], Step::default())];
+    let mut site = Site::new(draft(vertices));
+    run_through(&mut site, &BTreeSet::new());
+    let found = back(&site);
+    assert_eq!(named(&found), ["undo s1", "undo s0"]);
+    let steps: Vec<&Step> = found
+        .draft
+        .vertices
+        .iter()
+        .map(|vertex| match &vertex.kind {
+            Kind::Step(step) => &**step,
+            Kind::Join(_) => panic!("no join is needed"),
+        })
+        .collect();
+    assert_eq!(steps[0].call.undoes, Some(json!({ "was": 1 })));
+    assert_eq!(steps[0].repeat, Repeat::Safe);
+    assert_eq!((&steps[1].call, steps[1].repeat), (&call("remove"), Repeat::Safe));
+}
+
+#[test]
+fn what_failed_half_way_is_taken_back_without_a_receipt() {
+    let mut site = Site::new(draft(vec![step(&[], Step::default())]));
+    run_through(&mut site, &BTreeSet::from([0]));
+    let text = serde_json::to_string(&back(&site).draft).unwrap();
+    let draft: Draft = serde_json::from_str(&text).unwrap();
+    let plan = Plan::new(draft).unwrap();
+    assert_eq!(plan.step(StepId(0)).unwrap().call.undoes, Some(Value::Null), "and never done");
+}
+
+#[test]
+fn gaps_and_commit_points_are_named_before_anything_starts() {
+    let commit = Step { reversibility: Reversibility::CommitPoint, ..Step::default() };
+    let vertices =
+        vec![step(&[], Step::default()), step(&[0], commit), step(&[1], Step::default())];
+    let mut site = Site::new(draft(vertices));
+    assert_eq!(undo_plan(&site.run, None, |_| true), Err(UndoError::Unfinished));
+    run_through(&mut site, &BTreeSet::new());
+    let found = back(&site);
+    assert_eq!(found.gaps, [Gap { step: StepId(1), kind: GapKind::CommitPoint }]);
+    assert_eq!(named(&found), ["undo s2", "undo s0"]);
+    assert_eq!(found.draft.vertices[1].after, [StepId(0)], "the order goes through the gap");
+    let found = undo_plan(&site.run, None, |_| false).unwrap();
+    let kinds: Vec<GapKind> = found.gaps.iter().map(|gap| gap.kind).collect();
+    assert_eq!(kinds, [GapKind::NoUndo, GapKind::CommitPoint, GapKind::NoUndo]);
+    assert!(found.draft.vertices.is_empty());
+}
+
+/// On each of two subjects a step, then a barrier, then a step.
+fn two_subjects() -> Site {
+    let vertices = vec![
+        step(&[], on(0)),
+        step(&[], on(1)),
+        join(&[0, 1], Rule::All),
+        step(&[2], Step { pools: vec![0], ..on(0) }),
+        step(&[2], Step { pools: vec![0], ..on(1) }),
+    ];
+    let mut site = Site::new(Draft { pools: vec![pool(1, Holder::Healthy)], ..draft(vertices) });
+    run_through(&mut site, &BTreeSet::new());
+    site
+}
+
+#[test]
+fn an_undo_that_fails_stops_the_way_back_on_its_subject_only() {
+    let found = back(&two_subjects());
+    let at = |name: &str| {
+        let at = found.draft.vertices.iter().position(|vertex| vertex.name == name).unwrap();
+        u32::try_from(at).unwrap()
+    };
+    let (first, second) = (at("undo s3"), at("undo s4"));
+    let (last, other) = (at("undo s0"), at("undo s1"));
+    let mut site = Site::new(found.draft.clone());
+    run_through(&mut site, &BTreeSet::from([first]));
+    assert_eq!(site.ended(Ended::LeftOut), [last]);
+    let mut good = site.ended(Ended::Ok);
+    good.retain(|at| found.of[*at as usize].is_some());
+    good.sort_unstable();
+    let mut expected = vec![second, other];
+    expected.sort_unstable();
+    assert_eq!(good, expected);
+    assert_eq!(site.run.outcome(), Some(Outcome::Degraded), "and that is no success");
+}
+
+#[test]
+fn only_some_subjects_are_taken_back() {
+    let site = two_subjects();
+    let found = undo_plan(&site.run, Some(&BTreeSet::from([1])), |_| true).unwrap();
+    assert_eq!(named(&found), ["undo s4", "undo s1"]);
+    assert_eq!(found.draft.vertices[1].after, [StepId(0)]);
+}
+
+#[test]
+fn an_undo_of_which_nobody_knows_how_it_ended_has_failed() {
+    let undo = Some(Call { action: "remove".to_owned(), ..Call::default() });
+    let mut site = Site::new(draft(vec![step(&[], Step { undo, ..on(0) })]));
+    run_through(&mut site, &BTreeSet::new());
+    let mut site = Site::new(back(&site).draft);
+    site.restart();
+    site.on(Event::Found { step: StepId(0), attempt: 1, found: Found::Gone });
+    assert_eq!(site.ended(Ended::Failed(FailureKind::Lost)), [0]);
+}

@@ -1,0 +1,118 @@
+//! `hoist plugin`, from the outside.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use hoist_model::Exit;
+use serde_json::Value;
+
+fn hoist(words: &[&str]) -> Output {
+    let nowhere = tempfile::tempdir().expect("a directory for temporary files");
+    Command::new(env!("CARGO_BIN_EXE_hoist"))
+        .args(words)
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("HOIST_DATA_DIR", nowhere.path())
+        .output()
+        .expect("the binary was built for this test")
+}
+
+#[track_caller]
+fn ends(output: &Output, exit: Exit) -> String {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(exit.code().into()), "{text}{errors}");
+    text
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("paths of tests are UTF-8")
+}
+
+#[test]
+fn what_new_writes_keeps_all_rules_in_every_language() {
+    for language in ["sh", "python"] {
+        let dir = tempfile::tempdir().unwrap();
+        let into = text(dir.path());
+        let words = ["plugin", "new", "fresh", "--language", language, "--into", into];
+        let dry = hoist(&[&words[..], &["--dry-run"]].concat());
+        assert!(ends(&dry, Exit::WouldChange).starts_with("#!"));
+        let path = dir.path().join("hoist-action-fresh");
+        assert!(!path.exists(), "a dry run writes nothing");
+        ends(&hoist(&words), Exit::Done);
+        let report = ends(&hoist(&["plugin", "check", text(&path), "-o", "json"]), Exit::Done);
+        let report: Value = serde_json::from_str(&report).unwrap();
+        let findings = report["findings"].as_array().unwrap();
+        assert!(findings.iter().all(|found| found["verdict"] == "kept"), "{report:#}");
+        assert!(findings.iter().any(|found| found["rule"] == "undo"), "{report:#}");
+        ends(&hoist(&words), Exit::Failed);
+    }
+}
+
+#[test]
+fn names_that_cannot_be_are_refused() {
+    for name in ["Big", "../x", "", "a b"] {
+        ends(&hoist(&["plugin", "new", name]), Exit::Usage);
+    }
+}
+
+#[test]
+fn plug_ins_are_listed_and_those_that_cannot_be_used_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    ends(&hoist(&["plugin", "new", "fresh", "--into", text(dir.path())]), Exit::Done);
+    let words = ["plugin", "list", "--plugins", text(dir.path())];
+    let listed = ends(&hoist(&words), Exit::Done);
+    let row = listed.lines().find(|line| line.starts_with("fresh ")).expect("it is listed");
+    assert!(row.contains("verify,check,undo"), "{listed}");
+    fs_err::write(dir.path().join("hoist-action-data"), "no program").unwrap();
+    let output = hoist(&[&words[..], &["-o", "json"]].concat());
+    let listing: Value = serde_json::from_str(&ends(&output, Exit::Degraded)).unwrap();
+    assert!(listing["refused"][0].as_str().unwrap().contains("not executable"), "{listing:#}");
+    assert!(listing["isolation"].is_string());
+    let fresh = listing["actions"].as_array().unwrap().iter().find(|one| one["name"] == "fresh");
+    assert_eq!(fresh.unwrap()["path"], text(&dir.path().join("hoist-action-fresh")));
+}
+
+#[test]
+fn a_plug_in_that_violates_a_rule_ends_with_1_and_a_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    ends(&hoist(&["plugin", "new", "fresh", "--into", text(dir.path())]), Exit::Done);
+    let path = dir.path().join("hoist-action-fresh");
+    let good = fs_err::read_to_string(&path).unwrap();
+    let spoilt = [
+        ("no unsupported", "ok", "verbs"),
+        ("\"changed\":false", "\"changed\":true", "run.again"),
+        ("rm -f \"$path\"", ":", "undo"),
+        ("[ \"$path\" ] && ok", "ok", "validate"),
+        ("\"version\":\"0.1\"", "\"version\":\"'$(date +%N)'\"", "describe.stable"),
+        ("[ -e \"$path\" ] && ok ',\"holds\":true'", "", "verify"),
+        ("IFS= read -r request", "IFS= read -r request; echo hello", "describe"),
+        ("#!/bin/sh", "#!/bin/false", "describe"),
+    ];
+    for (from, to, rule) in spoilt {
+        assert!(good.contains(from), "the template has `{from}`");
+        fs_err::write(&path, good.replace(from, to)).unwrap();
+        let report = ends(&hoist(&["plugin", "check", text(&path)]), Exit::Failed);
+        let mut lines = report.lines();
+        let violated = lines.find(|line| line.starts_with("violated")).expect("a violation");
+        assert_eq!(violated.split_whitespace().nth(1), Some(rule), "{report}");
+        assert!(lines.next().is_some_and(|remedy| remedy.starts_with("       ")), "{report}");
+    }
+}
+
+#[test]
+fn without_an_example_what_changes_something_is_not_tried_unless_an_input_is_given() {
+    let dir = tempfile::tempdir().unwrap();
+    ends(&hoist(&["plugin", "new", "fresh", "--into", text(dir.path())]), Exit::Done);
+    let path = dir.path().join("hoist-action-fresh");
+    let plain = fs_err::read_to_string(&path).unwrap();
+    fs_err::write(&path, plain.replace(",\"example\":{\"path\":\"example\"}", "")).unwrap();
+    let report = ends(&hoist(&["plugin", "check", text(&path)]), Exit::Done);
+    assert!(report.contains("untried   run"), "{report}");
+    let input = dir.path().join("input.json");
+    fs_err::write(&input, "{\"path\": \"other\"}").unwrap();
+    let words = ["plugin", "check", text(&path), "--input", text(&input)];
+    assert!(ends(&hoist(&words), Exit::Done).contains("kept      undo"));
+    fs_err::write(&input, "{").unwrap();
+    ends(&hoist(&words), Exit::Usage);
+}
