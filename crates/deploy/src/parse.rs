@@ -605,8 +605,14 @@ impl Reader {
 
     fn need(&mut self, tree: &Tree) -> Option<Need> {
         let place = tree.place;
-        let mut need =
-            Need { to: pattern(""), on: Whose::All, want: Want::All, is_optional: false, place };
+        let mut need = Need {
+            to: pattern(""),
+            on: Whose::All,
+            want: Want::All,
+            only: None,
+            is_optional: false,
+            place,
+        };
         if let Some(text) = tree.text() {
             need.to = pattern(text);
             return Some(need);
