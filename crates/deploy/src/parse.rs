@@ -608,8 +608,8 @@ impl Reader {
         let mut need = Need {
             to: pattern(""),
             on: Whose::All,
-            want: Want::All,
             only: None,
+            want: Want::All,
             is_optional: false,
             place,
         };

@@ -114,7 +114,7 @@ result() {{ echo '{{"t":"result","ok":true}}'; }}
         let mut paper = self.paper.clone();
         let mut ctx = Ctx {
             attempt: "r/1/1",
-            task: "task",
+            task: "x@n1",
             subject: "n1",
             directory: &self.work(),
             deadline: Some(Instant::now() + self.time),
