@@ -145,7 +145,8 @@ fn raw(path: &Path, bytes: &[u8], lots: &[u64]) -> Result<Duration> {
 fn processes() -> Result<Row> {
     const COUNT: usize = 2_000;
     let cores = std::thread::available_parallelism()?.get();
-    let plan = Arc::new(program_plan(COUNT, u32::try_from(cores)?));
+    // More than cores: while some are waited for to be durable, others run.
+    let plan = Arc::new(program_plan(COUNT, u32::try_from(4 * cores)?));
     let mut turns = Vec::new();
     for _ in 0..ROUNDS {
         let ours = time(|| run_programs(&plan));
