@@ -31,7 +31,7 @@ const fn setting(key: &'static str, default: &'static str, about: &'static str) 
     Setting { key, default, about }
 }
 
-pub(crate) const SETTINGS: [Setting; 65] = [
+pub(crate) const SETTINGS: [Setting; 61] = [
     setting("data_dir", "", "where state is kept; /var/lib/hoist for root"),
     setting("listen", "0.0.0.0:27778", "plain HTTP, or `off`"),
     setting("tls_listen", "0.0.0.0:27443", "HTTPS, or `off`"),
@@ -79,10 +79,6 @@ pub(crate) const SETTINGS: [Setting; 65] = [
     setting("s3.bucket", "", "the bucket of names without one"),
     setting("s3.access_key_file", "", "file with the access key; else HOIST_S3_ACCESS_KEY"),
     setting("s3.secret_key_file", "", "file with the secret key; else HOIST_S3_SECRET_KEY"),
-    setting("deploy.local", "", "selector of nodes that are directories on this machine"),
-    setting("deploy.ssh", "", "selector of nodes that are reached by ssh"),
-    setting("deploy.ssh_user", "root", "who logs in there"),
-    setting("deploy.ssh_key", "", "file with the key for that; else what ssh finds by itself"),
     setting("plugins.directory", "/usr/lib/hoist/plugins", "where actions of others are"),
     setting("deploy.local", "", "selector of nodes that are directories on this machine"),
     setting("deploy.ssh", "", "selector of nodes that are reached by ssh"),
