@@ -11,6 +11,7 @@ pub mod condition;
 pub mod diagnostic;
 pub mod fuel;
 pub mod layer;
+pub mod lint;
 pub mod parse;
 pub mod select;
 pub mod spec;
