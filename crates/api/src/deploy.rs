@@ -15,6 +15,12 @@ pub struct PlanRequest {
     pub title: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<TaskFile>,
+    /// Texts of the templates that tasks name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub templates: BTreeMap<String, String>,
+    /// Over the settings of the files.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub settings: Value,
     #[serde(default)]
     pub selection: Selection,
     /// A plan as `POST /deploy/v1/plans` gives it, instead of files.
@@ -71,6 +77,12 @@ pub struct PlanAnswer {
     pub nodes: usize,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skips: Vec<Skip>,
+    /// What selected instances wait for, that is not selected and not known to be done.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prerequisites: Vec<String>,
+    /// Every instance, every bound edge and every limit, where the plan was made from files.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub listing: Value,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub diagnostics: Vec<Diagnostic>,
 }

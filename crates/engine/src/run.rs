@@ -13,6 +13,7 @@ mod fold;
 mod places;
 mod queues;
 mod reopen;
+mod snapshot;
 mod tally;
 mod why;
 
@@ -31,6 +32,7 @@ use queues::Queues;
 use tally::{Class, Tally};
 
 pub use event::{Decision, Effect, Event, Found};
+pub use snapshot::Snapshot;
 pub use why::Reason;
 
 /// Where a vertex stands.
@@ -87,6 +89,8 @@ pub enum ReplayError {
     NoPlan,
     #[error("record {at} does not follow from those before it: {record}")]
     Impossible { at: usize, record: String },
+    #[error("the snapshot is not of this plan")]
+    BadSnapshot,
 }
 
 /// What is known of the attempts of a step.

@@ -37,6 +37,26 @@ impl Client {
         self.call(Method::POST, &RUNS).json(request).value().await
     }
 
+    /// A run of a changed plan, without what this one has done.
+    pub async fn continue_run(
+        &self,
+        run: &str,
+        request: &PlanRequest,
+    ) -> Result<RunSummary, ClientError> {
+        self.call(Method::POST, &below(run, &["continue"])).json(request).value().await
+    }
+
+    /// What that would do.
+    pub async fn try_continue_run(
+        &self,
+        run: &str,
+        request: &PlanRequest,
+    ) -> Result<PlanAnswer, ClientError> {
+        let mut call = self.call(Method::POST, &below(run, &["continue"]));
+        call.write = false;
+        call.flag("dry_run", true).json(request).value().await
+    }
+
     pub async fn runs(&self, limit: Option<usize>) -> Result<RunList, ClientError> {
         let limit = limit.map(|limit| limit.to_string());
         self.get(&RUNS).query("limit", limit.as_deref()).ordinary().value().await

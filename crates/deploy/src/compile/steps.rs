@@ -446,7 +446,12 @@ impl<'a> Maker<'a> {
             }
         };
         if let Some(run) = &task.run {
+            // An action that tells by itself whether it is done looks for what it was given.
+            let looks_itself = step.after == [step.call.clone()];
             fill(&run.value, &mut step.call);
+            if looks_itself {
+                step.after = vec![step.call.clone()];
+            }
         }
         if let (Some(undo), Some(call)) = (&task.undo, &mut step.undo) {
             fill(&undo.value, call);

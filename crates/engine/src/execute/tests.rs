@@ -240,10 +240,10 @@ fn time_runs_out_and_a_stop_interrupts() {
 fn a_secret_is_in_no_output_and_in_no_reason() {
     let mut bench = Bench::new();
     let (_, reason) = failure(bench.act(&of(json!({"secret": "db"})), START));
-    assert_eq!(reason, "no such user: [secret]");
+    assert_eq!(reason, "no such user: [hidden]");
     let outputs = Outputs::in_dir(bench.dir.path().join("output"));
     let output = outputs.read(STEP, 1).unwrap().unwrap();
-    assert_eq!(String::from_utf8(output).unwrap(), "the password is [secret]\n");
+    assert_eq!(String::from_utf8(output).unwrap(), "the password is [hidden]\n");
 }
 
 #[test]

@@ -31,6 +31,7 @@ pub(crate) struct DeployArgs {
 enum DeployCommand {
     Plan(files::PlanArgs),
     Run(files::RunArgs),
+    Continue(files::ContinueArgs),
     List(show::ListArgs),
     Show(show::ShowArgs),
     Explain(show::ExplainArgs),
@@ -39,7 +40,11 @@ enum DeployCommand {
     Resume(orders::ResumeArgs),
     Pause(orders::PauseArgs),
     Unpause(orders::UnpauseArgs),
+    Hold(orders::HoldArgs),
+    Release(orders::ReleaseArgs),
+    Retry(orders::RetryArgs),
     Mark(orders::MarkArgs),
+    Undo(orders::UndoArgs),
 }
 
 impl DeployArgs {
@@ -47,6 +52,7 @@ impl DeployArgs {
         match self.command {
             DeployCommand::Plan(args) => args.run(shell).await,
             DeployCommand::Run(args) => args.run(shell).await,
+            DeployCommand::Continue(args) => args.run(shell).await,
             DeployCommand::List(args) => args.run(shell).await,
             DeployCommand::Show(args) => args.run(shell).await,
             DeployCommand::Explain(args) => args.run(shell).await,
@@ -55,7 +61,11 @@ impl DeployArgs {
             DeployCommand::Resume(args) => args.run(shell).await,
             DeployCommand::Pause(args) => args.run(shell).await,
             DeployCommand::Unpause(args) => args.run(shell).await,
+            DeployCommand::Hold(args) => args.run(shell).await,
+            DeployCommand::Release(args) => args.run(shell).await,
+            DeployCommand::Retry(args) => args.run(shell).await,
             DeployCommand::Mark(args) => args.run(shell).await,
+            DeployCommand::Undo(args) => args.run(shell).await,
         }
     }
 }

@@ -88,13 +88,14 @@ pub(super) struct ReadBack {
     pub(super) crashed: bool,
 }
 
-/// Makes the directory of a new run, with the first record in its journal.
+/// Makes the directory of a new run, with the first records in its journal.
 pub(super) fn create(
     root: &Path,
     file: &RunFile,
     plan: &Plan,
+    carried: &[Record],
     now: u64,
-) -> Result<ReadBackNew, FolderError> {
+) -> Result<Made, FolderError> {
     secret::ensure_private_dir(root)?;
     let path = root.join(format!("{UNFINISHED}{}", file.id));
     secret::ensure_private_dir(&path)?;
@@ -103,17 +104,19 @@ pub(super) fn create(
     secret::write_atomic(&path.join(RUN), &json(file), 0o600)?;
     let mut journal = FileJournal::create(&path.join(RECORDS))?;
     drive::begin(plan, &mut journal, now)?;
+    journal.append(carried)?;
     let lock = lock(&path)?;
     let whole = root.join(&file.id);
     fs::rename(&path, &whole)?;
     fs::File::open(root)?.sync_all()?;
-    let records = vec![Record::Plan { hash: plan.hash().to_owned(), at: now }];
-    Ok(ReadBackNew { folder: Folder { path: whole, _lock: lock }, journal, records })
+    let mut records = vec![Record::Plan { hash: plan.hash().to_owned(), at: now }];
+    records.extend_from_slice(carried);
+    Ok(Made { folder: Folder { path: whole, _lock: lock }, journal, records })
 }
 
 /// A run that was just made.
 #[derive(Debug)]
-pub(super) struct ReadBackNew {
+pub(super) struct Made {
     pub(super) folder: Folder,
     pub(super) journal: FileJournal,
     pub(super) records: Vec<Record>,

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hoist_api::deploy::{PlanRequest, RunState, RunSummary};
+use hoist_engine::action::Catalog;
 use hoist_engine::drive::{Halt, drive};
 use hoist_engine::plan::OnCrash;
 use hoist_engine::{Event, Plan, Record, Run};
@@ -62,6 +63,8 @@ pub(super) struct Begin {
     pub(super) by: String,
     pub(super) undoes: Option<String>,
     pub(super) request: Option<PlanRequest>,
+    /// What another run has done already.
+    pub(super) carried: Vec<Record>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -100,6 +103,11 @@ impl Runs {
 
     pub(super) fn root(&self) -> &Path {
         &self.0.root
+    }
+
+    /// What tasks can do. The first time, it waits for plug-ins.
+    pub(super) fn actions(&self) -> &Catalog {
+        self.0.grip.catalog()
     }
 
     /// Waits until everything that was there at the start is known.
@@ -168,19 +176,14 @@ impl Runs {
             undoes: begin.undoes,
             request: begin.request,
         };
-        let made = folder::create(&self.0.root, &file, &plan, now)?;
-        let run = Run::new(plan);
+        let made = folder::create(&self.0.root, &file, &plan, &begin.carried, now)?;
+        let folder::Made { folder, journal, records } = made;
+        let run = Run::replay(&plan, &records).map_err(FolderError::from)?;
         let (events, told) = channel();
-        let entry = Arc::new(Entry::new(file, &run, made.records, events));
+        let entry = Arc::new(Entry::new(file, &run, records, events));
         let summary = entry.view().summary();
-        let driver = Driver {
-            runs: self.clone(),
-            shown: Shown { journal: made.journal, entry: Arc::clone(&entry) },
-            entry,
-            folder: made.folder,
-            run,
-            told,
-        };
+        let shown = Shown { journal, entry: Arc::clone(&entry) };
+        let driver = Driver { runs: self.clone(), shown, entry, folder, run, told };
         self.spawn(driver, "deploy.run.started");
         Ok(summary)
     }

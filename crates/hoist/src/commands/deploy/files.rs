@@ -1,10 +1,18 @@
 //! `hoist deploy plan` and `hoist deploy run`: from files to a plan, and on to a run.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use hoist_api::deploy::{Diagnostic, PlanAnswer, PlanRequest, Selection, Severity, TaskFile};
+use hoist_api::client::Client;
+use hoist_api::deploy::{
+    Diagnostic, PlanAnswer, PlanRequest, RunSummary, Selection, Severity, TaskFile,
+};
+use hoist_deploy::compile;
+use hoist_deploy::parse::parse;
+use hoist_deploy::spec::Sources;
 use hoist_model::Exit;
+use serde_json::Value;
 
 use super::watch;
 use crate::commands::Shell;
@@ -18,6 +26,10 @@ pub(super) struct FileArgs {
     /// Task files, the later over the earlier; `-` is standard input
     #[arg(value_name = "FILE", required_unless_present = "plan")]
     files: Vec<PathBuf>,
+
+    /// Settings over those of the files: `api.port=8080`, or a YAML file
+    #[arg(long = "set", value_name = "KEY=VALUE|FILE")]
+    settings: Vec<String>,
 
     /// A plan that was made before, as `hoist deploy plan -o json` prints it
     #[arg(long, value_name = "FILE", conflicts_with = "files")]
@@ -93,7 +105,69 @@ impl FileArgs {
         let named = files.first().map(|file| file.name.clone());
         let planned = self.plan.as_ref().map(|path| path.display().to_string());
         let title = title.map(str::to_owned).or(named).or(planned).unwrap_or_default();
-        Ok(PlanRequest { title, files, selection: self.selection.selection()?, plan })
+        Ok(PlanRequest {
+            title,
+            templates: templates(&files)?,
+            settings: settings(&self.settings)?,
+            selection: self.selection.selection()?,
+            files,
+            plan,
+        })
+    }
+}
+
+/// The templates that tasks name, read from beside their files.
+fn templates(files: &[TaskFile]) -> Result<BTreeMap<String, String>, Failure> {
+    let mut sources = Sources::default();
+    let mut found = BTreeMap::new();
+    for file in files {
+        let beside = Path::new(&file.name).parent().unwrap_or(Path::new(""));
+        // What is wrong with the file itself is told by whoever compiles it.
+        let (read, _) = parse(&mut sources, &file.name, file.text.as_bytes());
+        for (name, _) in read.tasks.iter().flat_map(compile::templates) {
+            let path = beside.join(name);
+            if path.is_file() {
+                let text = fs_err::read_to_string(path).map_err(Failure::File)?;
+                found.insert(name.to_owned(), text);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// `a.b=1` becomes `{a: {b: 1}}`; a file is what is in it.
+fn settings(given: &[String]) -> Result<Value, Failure> {
+    let mut all = Value::Null;
+    for one in given {
+        let (path, value) = match one.split_once('=') {
+            Some((path, text)) => {
+                (path.split('.').collect(), serde_saphyr::from_str(text).map_err(Failure::yaml)?)
+            }
+            None => {
+                let bytes = input::read_whole(Path::new(one))?;
+                (Vec::new(), serde_saphyr::from_slice(&bytes).map_err(Failure::yaml)?)
+            }
+        };
+        put(&mut all, &path, value);
+    }
+    Ok(all)
+}
+
+fn put(into: &mut Value, path: &[&str], value: Value) {
+    match (path, into) {
+        ([], Value::Object(held)) if value.is_object() => {
+            let Value::Object(given) = value else { return };
+            for (key, value) in given {
+                put(held.entry(key).or_insert(Value::Null), &[], value);
+            }
+        }
+        ([], into) => *into = value,
+        ([first, rest @ ..], into) => {
+            if !into.is_object() {
+                *into = Value::Object(serde_json::Map::new());
+            }
+            put(&mut into[*first], rest, value);
+        }
     }
 }
 
@@ -107,9 +181,9 @@ fn read(path: &Path) -> Result<TaskFile, Failure> {
 }
 
 /// A plan alone, or as `hoist deploy plan -o json` prints it.
-fn read_plan(path: &Path) -> Result<serde_json::Value, Failure> {
+fn read_plan(path: &Path) -> Result<Value, Failure> {
     let bytes = input::read_whole(path)?;
-    let mut value: serde_json::Value = serde_json::from_slice(&bytes)
+    let mut value: Value = serde_json::from_slice(&bytes)
         .map_err(|error| Failure::usage(format!("`{}` is no plan: {error}", path.display())))?;
     Ok(match value.get_mut("plan") {
         Some(plan) => plan.take(),
@@ -168,20 +242,84 @@ impl RunArgs {
         let request = self.files.request(self.title.as_deref())?;
         if self.dry_run {
             let answer = client.plan_deploy(&request).await?;
-            let ended = print_plan(shell, &answer)?;
-            let anything = ended == Exit::Done && answer.steps > answer.skips.len();
-            return Ok(if anything { Exit::WouldChange } else { ended });
+            return would(shell, &answer);
+        }
+        let mut request = request;
+        if shell.printer.interactive() && !request.selection.without_prerequisites {
+            let planned = client.plan_deploy(&request).await?;
+            if !planned.prerequisites.is_empty() {
+                let names = planned.prerequisites.join(", ");
+                let question = format!("not known to be done: {names}; go on without them?");
+                if !shell.printer.ask(&question)? {
+                    return Err(Failure::Declined);
+                }
+                request.selection.without_prerequisites = true;
+            }
         }
         let run = client.start_run(&request).await?;
-        if self.detach {
-            match shell.printer.output() {
-                Output::Json | Output::Yaml => shell.printer.value(&run)?,
-                _ => shell.printer.line(&run.id)?,
-            }
-            return Ok(Exit::Done);
-        }
-        watch::follow(shell, &client, &run.id, 0).await
+        begun(shell, &client, &run, self.detach).await
     }
+}
+
+/// Run a changed plan without what a run has done with the same inputs
+///
+/// An instance is kept if its task, its inputs and its node are what they were and it came to a good
+/// end; everything else is done, and so is what depends on that.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist deploy continue last --replan site.yaml\n  \
+    hoist deploy continue last --replan site.yaml --dry-run")]
+pub(super) struct ContinueArgs {
+    /// Id of a run, the end of one, or `last`
+    #[arg(value_name = "RUN")]
+    run: String,
+    /// Make the plan anew from the files
+    #[arg(long, required = true)]
+    replan: bool,
+    #[command(flatten)]
+    files: FileArgs,
+    /// Show the plan, run nothing; ends with 20 if there is something to do
+    #[arg(long)]
+    dry_run: bool,
+    /// Print the id of the run and do not wait for its end
+    #[arg(long)]
+    detach: bool,
+}
+
+impl ContinueArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let client = shell.client()?;
+        let request = self.files.request(None)?;
+        if self.dry_run {
+            let answer = client.try_continue_run(&self.run, &request).await?;
+            return would(shell, &answer);
+        }
+        let run = client.continue_run(&self.run, &request).await?;
+        begun(shell, &client, &run, self.detach).await
+    }
+}
+
+/// What a dry run shows, and how it ends.
+fn would(shell: &mut Shell, answer: &PlanAnswer) -> Result<Exit, Failure> {
+    let ended = print_plan(shell, answer)?;
+    let anything = ended == Exit::Done && answer.steps > answer.skips.len();
+    Ok(if anything { Exit::WouldChange } else { ended })
+}
+
+/// Shows a run that was just begun, or only says which.
+async fn begun(
+    shell: &mut Shell,
+    client: &Client,
+    run: &RunSummary,
+    detach: bool,
+) -> Result<Exit, Failure> {
+    if !detach {
+        return watch::follow(shell, client, &run.id, 0).await;
+    }
+    match shell.printer.output() {
+        Output::Json | Output::Yaml => shell.printer.value(run)?,
+        _ => shell.printer.line(&run.id)?,
+    }
+    Ok(Exit::Done)
 }
 
 /// A plan, for people or programs.

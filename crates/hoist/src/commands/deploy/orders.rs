@@ -50,18 +50,21 @@ impl OrderArgs {
 /// does not. `hoist deploy resume` does what is left.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist deploy stop last\n  hoist deploy stop last --now\n  \
-    hoist deploy stop last --dry-run")]
+    hoist deploy stop last --after deployed\n  hoist deploy stop last --dry-run")]
 pub(super) struct StopArgs {
     #[command(flatten)]
     order: OrderArgs,
     /// End also what runs
     #[arg(long)]
     now: bool,
+    /// Only after this barrier or task has come to a good end
+    #[arg(long, value_name = "BARRIER", conflicts_with = "now")]
+    after: Option<String>,
 }
 
 impl StopArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        let order = Order { now: self.now, ..Order::default() };
+        let order = Order { now: self.now, after: self.after, ..Order::default() };
         self.order.say(shell, &order, "stop").await
     }
 }
@@ -156,5 +159,110 @@ impl MarkArgs {
         let good = Some(matches!(self.mark, Mark::Ok));
         let order = Order { good, instances: self.instances, ..Order::default() };
         self.order.say(shell, &order, "mark").await
+    }
+}
+
+/// What names instances.
+#[derive(Debug, Clone, Args)]
+pub(super) struct InstanceArgs {
+    #[command(flatten)]
+    order: OrderArgs,
+    /// A task on a node, such as `db-init@n1`, or a task on all of its nodes
+    #[arg(value_name = "INSTANCE", required = true)]
+    instances: Vec<String>,
+}
+
+impl InstanceArgs {
+    async fn say(self, shell: &mut Shell, said: &str) -> Result<Exit, Failure> {
+        let order = Order { instances: self.instances, ..Order::default() };
+        self.order.say(shell, &order, said).await
+    }
+}
+
+/// Let instances wait, though they could start, until they are released
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist deploy hold last db-upgrade\n  \
+    hoist deploy hold last db-upgrade@n3")]
+pub(super) struct HoldArgs {
+    #[command(flatten)]
+    instances: InstanceArgs,
+}
+
+impl HoldArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        self.instances.say(shell, "hold").await
+    }
+}
+
+/// Take a hold back
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist deploy release last db-upgrade@n3")]
+pub(super) struct ReleaseArgs {
+    #[command(flatten)]
+    instances: InstanceArgs,
+}
+
+impl ReleaseArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        self.instances.say(shell, "release").await
+    }
+}
+
+/// Try instances again that failed, or of which nobody knows how they ended
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist deploy retry last db-init@n1")]
+pub(super) struct RetryArgs {
+    #[command(flatten)]
+    instances: InstanceArgs,
+}
+
+impl RetryArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        self.instances.say(shell, "retry").await
+    }
+}
+
+/// Take back what a run has done, the last thing first
+///
+/// That is a run of its own, and is shown like one. What cannot be taken back is listed before
+/// anything is done, and refused without `--leave-gaps`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist deploy undo last --dry-run\n  \
+    hoist deploy undo last\n  hoist deploy undo last --on rack=r3 --leave-gaps")]
+pub(super) struct UndoArgs {
+    #[command(flatten)]
+    order: OrderArgs,
+    /// Only on these nodes
+    #[arg(long, value_name = "SELECTOR")]
+    on: Option<String>,
+    /// Leave what cannot be taken back as it is
+    #[arg(long)]
+    leave_gaps: bool,
+    /// Do not wait for its end
+    #[arg(long)]
+    detach: bool,
+}
+
+impl UndoArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let order = Order { on: self.on, leave_gaps: self.leave_gaps, ..Order::default() };
+        let client = shell.client()?;
+        let told = client.order_run(&self.order.run, "undo", &order, self.order.dry_run).await?;
+        for gap in &told.gaps {
+            shell.printer.warn(&format!("cannot be taken back: {gap}"));
+        }
+        if !told.dry_run && !self.detach {
+            return watch::follow(shell, &client, &told.run.id, 0).await;
+        }
+        let printer = &mut shell.printer;
+        match printer.output() {
+            Output::Json | Output::Yaml => printer.value(&told)?,
+            Output::Name => printer.line(&told.run.id)?,
+            Output::Table | Output::Wide => {
+                told.instances.iter().try_for_each(|name| printer.line(format!("  {name}")))?;
+                printer.line(format!("run {}", told.run.id))?;
+            }
+        }
+        Ok(if told.dry_run { Exit::WouldChange } else { Exit::Done })
     }
 }
