@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use hoist_engine::drive::{Executor, Halt, Journal, begin, drive};
+use hoist_engine::execute::{LocalExecutor, NoSecrets, Outputs, Place, Site};
 use hoist_engine::journal::{FileJournal, JournalError};
-use hoist_engine::plan::{Draft, Holder, Kind, Pool, Repeat, Rule, Step, Vertex};
+use hoist_engine::plan::{Call, Draft, Holder, Kind, Pool, Repeat, Rule, Step, Vertex};
 use hoist_engine::record::{End, Outcome};
 use hoist_engine::{Effect, Event, Plan, Record, Run, StepId};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::stopwatch::{ratio, time};
 use crate::verdict::{Limit, Row};
@@ -25,6 +26,7 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     let mut rows = no_ops()?;
     rows.extend(layered());
     rows.push(kept()?);
+    rows.push(processes()?);
     rows.extend(python()?);
     Ok(rows)
 }
@@ -136,6 +138,78 @@ fn raw(path: &Path, bytes: &[u8], lots: &[u64]) -> Result<Duration> {
         }
     }
     Ok(start.elapsed())
+}
+
+/// Tasks that run `/bin/true`, kept in a file, beside starting it and waiting for it, on as many
+/// threads as there are cores.
+fn processes() -> Result<Row> {
+    const COUNT: usize = 2_000;
+    let cores = std::thread::available_parallelism()?.get();
+    // More than cores: while some are waited for to be durable, others run.
+    let plan = Arc::new(program_plan(COUNT, u32::try_from(4 * cores)?));
+    let mut turns = Vec::new();
+    for _ in 0..ROUNDS {
+        let ours = time(|| run_programs(&plan));
+        let theirs = time(|| start_programs(COUNT, cores));
+        turns.push((ratio(theirs, ours), ours, theirs));
+    }
+    turns.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let (measured, ours, theirs) = turns[turns.len() / 2];
+    Ok(Row {
+        what: "tasks `shell: /bin/true`, beside starting `/bin/true` and waiting for it".to_owned(),
+        measured,
+        unit: " x",
+        limit: Some(Limit::AtLeast(0.8)),
+        detail: format!("{}, {}", rate(COUNT, ours), rate(COUNT, theirs)),
+    })
+}
+
+fn program_plan(count: usize, places: u32) -> Plan {
+    let call = Call {
+        action: "shell".to_owned(),
+        input: json!({"command": "/bin/true"}),
+        ..Call::default()
+    };
+    let step = Step { call, pools: vec![0], ..Step::default() };
+    let vertex = |at| Vertex {
+        name: format!("n{at}"),
+        after: Vec::new(),
+        kind: Kind::Step(Box::new(step.clone())),
+    };
+    let pools = vec![Pool { name: "cores".to_owned(), places, held_by: Holder::Step }];
+    let vertices = (0..count).map(vertex).collect();
+    Plan::new(Draft { vertices, pools, ..Draft::default() }).expect("steps by themselves")
+}
+
+fn run_programs(plan: &Arc<Plan>) {
+    let dir = tempfile::tempdir().expect("a place for a run");
+    let mut journal = FileJournal::create(&dir.path().join("records")).expect("a journal");
+    let (send, events) = channel();
+    let site = Site {
+        catalog: hoist_deploy::actions::catalog(),
+        secrets: Arc::new(NoSecrets),
+        outputs: Outputs::in_dir(dir.path().join("output")),
+        place: Place::Machine,
+    };
+    let mut executor =
+        LocalExecutor::new("bench", site, &dir.path().join("ledger"), send).expect("an executor");
+    begin(plan, &mut journal, 0).expect("it can be kept");
+    let mut run = Run::new(Arc::clone(plan));
+    let halt = drive(&mut run, &mut journal, &mut executor, &events, || 0);
+    assert_eq!(halt.expect("it can be kept"), Halt::Finished(Outcome::Succeeded));
+}
+
+fn start_programs(count: usize, threads: usize) {
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(move || {
+                for _ in 0..count / threads {
+                    let ended = Command::new("/bin/true").status().expect("it is there");
+                    assert!(ended.success());
+                }
+            });
+        }
+    });
 }
 
 /// Beside the two that people know, each a Python program of its own.

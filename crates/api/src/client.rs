@@ -8,6 +8,7 @@ mod artifact;
 mod boot;
 mod bootscript;
 mod bss;
+mod deploy;
 mod error;
 mod inventory;
 mod lines;
@@ -33,6 +34,7 @@ use crate::event::Health;
 use crate::problem::{self, Problem};
 
 pub use admin::AuditQuery;
+pub use deploy::InstanceQuery;
 pub use error::ClientError;
 pub use inventory::{ApplyQuery, Collection, NodeKey, NodeQuery};
 pub use lines::{Chunks, Events, Lines, TypedLines};

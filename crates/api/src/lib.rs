@@ -10,6 +10,7 @@ pub mod boot;
 pub mod bss;
 #[cfg(feature = "client")]
 pub mod client;
+pub mod deploy;
 pub mod event;
 pub mod inventory;
 pub mod metadata;

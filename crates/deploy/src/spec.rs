@@ -68,6 +68,8 @@ impl Sources {
 /// One task file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TaskFile {
+    /// Of the document it is the spec of.
+    pub name: Option<At<String>>,
     pub roles: Vec<Role>,
     pub tasks: Vec<Task>,
     pub barriers: Vec<Barrier>,

@@ -13,15 +13,26 @@ use crate::run::{Effect, Event, Run};
 /// Events that are answered together at most: operators shall see that something happens.
 const TOGETHER: usize = 4096;
 
+/// A clock that is set while nothing happens is noticed after so long.
+const LONGEST_SLEEP: Duration = Duration::from_secs(30);
+
 /// Where records are kept.
 pub trait Journal {
-    /// They are durable when this returns.
+    /// They are durable when this returns. [`JournalError::Fenced`] says that somebody else has
+    /// taken the run over: nothing was kept.
     fn append(&mut self, records: &[Record]) -> Result<(), JournalError>;
+
+    /// What all records so far come to, if that is to be kept beside them.
+    fn snapshot(&mut self, _: &Run) {}
 }
 
 impl Journal for FileJournal {
     fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
         Self::append(self, records)
+    }
+
+    fn snapshot(&mut self, run: &Run) {
+        Self::snapshot(self, run);
     }
 }
 
@@ -30,6 +41,36 @@ impl Journal for Vec<Record> {
     fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
         self.extend_from_slice(records);
         Ok(())
+    }
+}
+
+/// A journal that shows each record when it is durable, with its number: what is shown has happened.
+#[derive(Debug)]
+pub struct Observed<J, F> {
+    journal: J,
+    next: u32,
+    show: F,
+}
+
+impl<J, F: FnMut(u32, &Record)> Observed<J, F> {
+    /// `next` is the number of the next record: as many as the journal holds.
+    pub fn new(journal: J, next: u32, show: F) -> Self {
+        Self { journal, next, show }
+    }
+}
+
+impl<J: Journal, F: FnMut(u32, &Record)> Journal for Observed<J, F> {
+    fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        self.journal.append(records)?;
+        for record in records {
+            (self.show)(self.next, record);
+            self.next += 1;
+        }
+        Ok(())
+    }
+
+    fn snapshot(&mut self, run: &Run) {
+        self.journal.snapshot(run);
     }
 }
 
@@ -53,7 +94,8 @@ pub fn begin(plan: &Plan, journal: &mut impl Journal, now: u64) -> Result<(), Jo
     journal.append(&[Record::Plan { hash: plan.hash().to_owned(), at: now }])
 }
 
-/// Runs until the end, or until a person is needed. `clock` is in milliseconds since 1970.
+/// Runs until the end, or until a person is needed: [`Run::stuck`] says why. `clock` is in
+/// milliseconds since 1970, and may be set at any time.
 ///
 /// A run that was read back goes on where it was. When this fails, what is durable is not known,
 /// so the run is to be read back before it goes on.
@@ -67,6 +109,7 @@ pub fn drive(
     let mut decision = run.recover(clock());
     loop {
         journal.append(&decision.records)?;
+        journal.snapshot(run);
         for effect in &decision.effects {
             executor.act(run.plan(), *effect);
         }
@@ -98,7 +141,8 @@ fn next(run: &Run, events: &Receiver<Event>, now: u64) -> Option<Result<Event, (
         }
         return Some(events.recv().map_err(|_| ()));
     };
-    match events.recv_timeout(Duration::from_millis(wakes.saturating_sub(now))) {
+    let sleep = Duration::from_millis(wakes.saturating_sub(now)).min(LONGEST_SLEEP);
+    match events.recv_timeout(sleep) {
         Ok(event) => Some(Ok(event)),
         Err(RecvTimeoutError::Timeout) => Some(Ok(Event::Tick)),
         Err(RecvTimeoutError::Disconnected) => Some(Err(())),
@@ -172,6 +216,7 @@ mod tests {
         let mut executor = Threads { events: send, forgetful: false };
         let halt = drive(&mut run, &mut journal, &mut executor, &events, clock).unwrap();
         assert_eq!(halt, Halt::Finished(Outcome::Succeeded));
+        drop(journal);
         let (_, records) = FileJournal::open(&path).unwrap();
         let again = Run::replay(&plan, &records).unwrap();
         assert_eq!(again.outcome(), Some(Outcome::Succeeded));
@@ -194,5 +239,49 @@ mod tests {
         let halt = drive(&mut run, &mut journal, &mut executor, &events, clock).unwrap();
         assert_eq!(halt, Halt::Finished(Outcome::Succeeded));
         assert_eq!(run.attempt(StepId(0)), 1, "it was not done again");
+    }
+
+    #[test]
+    fn records_are_shown_with_their_numbers_once_they_are_durable() {
+        let plan = plan(Repeat::Safe);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run");
+        let mut file = FileJournal::create(&path).unwrap();
+        begin(&plan, &mut file, 0).unwrap();
+        let mut shown = Vec::new();
+        let next = file.count();
+        let mut journal = Observed::new(file, next, |number, record: &Record| {
+            let durable = FileJournal::peek(&path).unwrap();
+            assert_eq!(&durable[number as usize], record);
+            shown.push(number);
+        });
+        let mut run = Run::new(Arc::clone(&plan));
+        let (events_in, events) = channel();
+        let mut executor = Threads { events: events_in, forgetful: false };
+        drive(&mut run, &mut journal, &mut executor, &events, clock).unwrap();
+        drop(journal);
+        let count = u32::try_from(FileJournal::peek(&path).unwrap().len()).unwrap();
+        assert_eq!(shown, (1..count).collect::<Vec<u32>>());
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_and_ahead_does_not_keep_a_run_from_its_end() {
+        const YEAR: u64 = 365 * 24 * 3_600_000;
+        let plan = plan(Repeat::Safe);
+        let looks = std::cell::Cell::new(0);
+        let jumping = || {
+            looks.set(looks.get() + 1);
+            let jump = [3 * YEAR, 0, 2 * YEAR, YEAR][looks.get() / 5 % 4];
+            clock() - 3 * YEAR + jump
+        };
+        let mut journal = Vec::new();
+        begin(&plan, &mut journal, jumping()).unwrap();
+        let mut run = Run::new(Arc::clone(&plan));
+        let (events_in, events) = channel();
+        let mut executor = Threads { events: events_in, forgetful: false };
+        let halt = drive(&mut run, &mut journal, &mut executor, &events, jumping).unwrap();
+        assert_eq!(halt, Halt::Finished(Outcome::Succeeded));
+        let again = Run::replay(&plan, &journal).unwrap();
+        assert_eq!(again.outcome(), Some(Outcome::Succeeded));
     }
 }

@@ -1,21 +1,23 @@
 //! Records on a medium: each in a frame of its own, so that a write that was cut short is known for
 //! what it is.
 //!
-//! A frame is the length of its payload, its number and a checksum of all three, in twelve bytes,
-//! and then the payload: a record as JSON. Whatever is behind the last good frame is a torn tail and
-//! is cut off, unless another good frame follows: then the middle is damaged, and nobody guesses
-//! what stood there.
+//! A frame is the length of its payload, its number, the number of the first record that was written
+//! together with it, and a CRC-32C of all of it, in sixteen bytes, and then the payload: a record as
+//! JSON. Records that were written together may reach the disk in any order, so the last lot counts
+//! up to its first gap, and the rest of it is a torn tail that is cut off. A gap before a later lot
+//! is damage, and nobody guesses what stood there.
 
 mod file;
+mod snapshot;
 
 use crate::record::Record;
 
-pub use file::FileJournal;
+pub use file::{FileJournal, RecoverError};
 
 /// What a journal begins with; the last byte is the version of the format.
 const MAGIC: [u8; 8] = *b"hoistjl\x01";
 
-const HEAD: usize = 12;
+const HEAD: usize = 16;
 
 /// Largest record: outputs are kept elsewhere.
 pub const MAX_RECORD: usize = 1024 * 1024;
@@ -27,7 +29,13 @@ pub const MAX_JOURNAL: u64 = 2 * 1024 * 1024 * 1024;
 #[non_exhaustive]
 pub enum JournalError {
     #[error("cannot use the journal")]
-    File(#[from] std::io::Error),
+    File(#[source] std::io::Error),
+    #[error("there is no room for the journal; make some, and resume the run")]
+    Full(#[source] std::io::Error),
+    #[error("another controller has this run; wait for it or stop it there")]
+    InUse,
+    #[error("another controller has taken this run over; follow it there")]
+    Fenced,
     #[error("this is no journal of a run")]
     NoJournal,
     #[error("the journal is of version {0}, which this program does not know; use a newer one")]
@@ -45,6 +53,16 @@ pub enum JournalError {
     TooLong(u64),
 }
 
+impl From<std::io::Error> for JournalError {
+    fn from(error: std::io::Error) -> Self {
+        use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        match error.kind() {
+            StorageFull | QuotaExceeded | FileTooLarge => Self::Full(error),
+            _ => Self::File(error),
+        }
+    }
+}
+
 /// What was read of a journal.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Contents {
@@ -53,74 +71,101 @@ pub struct Contents {
     pub length: usize,
 }
 
-/// Puts a record into a frame, at the end of `out`.
-pub fn frame(record: &Record, number: u32, out: &mut Vec<u8>) -> Result<(), JournalError> {
+/// Puts records that are written together into frames, at the end of `out`. The first one has the
+/// number `lot`.
+pub fn frames(records: &[Record], lot: u32, out: &mut Vec<u8>) -> Result<(), JournalError> {
+    let start = out.len();
+    for (number, record) in (lot..).zip(records) {
+        if let Err(error) = frame(record, number, lot, out) {
+            out.truncate(start);
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+fn frame(record: &Record, number: u32, lot: u32, out: &mut Vec<u8>) -> Result<(), JournalError> {
     let start = out.len();
     out.extend_from_slice(&[0; HEAD]);
     serde_json::to_writer(&mut *out, record).expect("a plain value, written to memory");
     let length = out.len() - start - HEAD;
     if length > MAX_RECORD {
-        out.truncate(start);
         return Err(JournalError::TooLarge(length));
     }
     let bounded = u32::try_from(length).expect("it is bounded");
-    let checksum = checksum(bounded, number, &out[start + HEAD..]);
-    let head = [bounded, number, checksum].map(u32::to_le_bytes).concat();
+    let checksum = checksum([bounded, number, lot], &out[start + HEAD..]);
+    let head = [bounded, number, lot, checksum].map(u32::to_le_bytes).concat();
     out[start..start + HEAD].copy_from_slice(&head);
     Ok(())
 }
 
 /// Reads all records of a journal.
 pub fn read(bytes: &[u8]) -> Result<Contents, JournalError> {
+    let nothing = Contents { records: Vec::new(), length: 0 };
     let Some(after_magic) = bytes.strip_prefix(&MAGIC[..7]) else {
         // Nothing of it was ever durable.
-        if MAGIC.starts_with(bytes) {
-            return Ok(Contents { records: Vec::new(), length: 0 });
-        }
-        return Err(JournalError::NoJournal);
+        return if MAGIC.starts_with(bytes) { Ok(nothing) } else { Err(JournalError::NoJournal) };
     };
     match after_magic.first() {
-        None => return Ok(Contents { records: Vec::new(), length: 0 }),
+        None => return Ok(nothing),
         Some(version) if *version == MAGIC[7] => {}
         Some(version) => return Err(JournalError::Newer(*version)),
     }
-    let (mut at, mut records) = (MAGIC.len(), Vec::new());
-    loop {
-        let number = u32::try_from(records.len()).expect("journals are bounded");
-        let Some(payload) = payload(&bytes[at..]).filter(|found| found.number == number) else {
-            // A frame behind this place was written after this one was.
-            if (at + 1..bytes.len()).any(|place| payload(&bytes[place..]).is_some()) {
-                return Err(JournalError::Damaged { at, after: number });
-            }
-            return Ok(Contents { records, length: at });
-        };
-        let record = serde_json::from_slice(payload.bytes)
+    read_on(bytes, MAGIC.len(), 0)
+}
+
+/// Reads the records from a place on, at which the record of that number is expected.
+fn read_on(bytes: &[u8], mut at: usize, mut number: u32) -> Result<Contents, JournalError> {
+    let mut records = Vec::new();
+    while let Some(frame) = frame_at(&bytes[at..]).filter(|frame| frame.number == number) {
+        let record = serde_json::from_slice(frame.payload)
             .map_err(|source| JournalError::UnknownRecord { at, number, source })?;
         records.push(record);
-        at += HEAD + payload.bytes.len();
+        at += HEAD + frame.payload.len();
+        number += 1;
     }
+    if was_durable(&bytes[at..], number) {
+        return Err(JournalError::Damaged { at, after: number });
+    }
+    Ok(Contents { records, length: at })
 }
 
-struct Payload<'a> {
+/// Whether a record was durable that is not in the first place of these bytes: something was
+/// written after it.
+fn was_durable(bytes: &[u8], number: u32) -> bool {
+    let mut place = 0;
+    while place < bytes.len() {
+        match frame_at(&bytes[place..]) {
+            Some(frame) if frame.lot > number || frame.number < number => return true,
+            Some(frame) => place += HEAD + frame.payload.len(),
+            None => place += 1,
+        }
+    }
+    false
+}
+
+struct Frame<'a> {
     number: u32,
-    bytes: &'a [u8],
+    lot: u32,
+    payload: &'a [u8],
 }
 
-/// The payload of the frame that begins here, if one does.
-fn payload(bytes: &[u8]) -> Option<Payload<'_>> {
+/// The frame that begins here, if one does.
+fn frame_at(bytes: &[u8]) -> Option<Frame<'_>> {
     let (head, rest) = bytes.split_at_checked(HEAD)?;
     let word = |at: usize| head[at..at + 4].try_into().map(u32::from_le_bytes).ok();
-    let (length, number, sum) = (word(0)?, word(4)?, word(8)?);
-    let bytes = rest.get(..usize::try_from(length).ok().filter(|length| *length <= MAX_RECORD)?)?;
-    (checksum(length, number, bytes) == sum).then_some(Payload { number, bytes })
+    let (length, number, lot, sum) = (word(0)?, word(4)?, word(8)?, word(12)?);
+    let payload =
+        rest.get(..usize::try_from(length).ok().filter(|length| *length <= MAX_RECORD)?)?;
+    (lot <= number && checksum([length, number, lot], payload) == sum).then_some(Frame {
+        number,
+        lot,
+        payload,
+    })
 }
 
-fn checksum(length: u32, number: u32, payload: &[u8]) -> u32 {
-    let mut sum = crc32fast::Hasher::new();
-    sum.update(&length.to_le_bytes());
-    sum.update(&number.to_le_bytes());
-    sum.update(payload);
-    sum.finalize()
+fn checksum(head: [u32; 3], payload: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(head.map(u32::to_le_bytes).as_flattened()), payload)
 }
 
 #[cfg(test)]
@@ -135,10 +180,11 @@ mod tests {
         (0..count).map(intent).collect()
     }
 
+    /// Each in a lot of its own.
     fn written(count: u32) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        for (number, record) in (0..).zip(&records(count)) {
-            frame(record, number, &mut bytes).expect("it is small");
+        for (number, record) in (0..).zip(records(count)) {
+            frames(&[record], number, &mut bytes).expect("it is small");
         }
         bytes
     }
@@ -172,6 +218,17 @@ mod tests {
         }
 
         #[test]
+        fn a_lot_of_which_not_all_reached_the_disk_counts_up_to_the_gap(
+            at in written(3).len()..written(8).len(), bit in 0..8_u32,
+        ) {
+            let mut bytes = written(3);
+            frames(&records(8)[3..], 3, &mut bytes).unwrap();
+            bytes[at] ^= 1 << bit;
+            let found = read(&bytes).unwrap();
+            prop_assert_eq!(found.records, records(whole(at)));
+        }
+
+        #[test]
         fn anything_is_read_without_panic(bytes: Vec<u8>) {
             let _ = read(&bytes);
             let _ = read(&[&MAGIC[..], &bytes].concat());
@@ -185,10 +242,19 @@ mod tests {
         let mut bytes = MAGIC.to_vec();
         let payload = br#"{"record":"from_the_future","at":1}"#;
         let length = u32::try_from(payload.len()).unwrap();
-        let head = [length, 0, checksum(length, 0, payload)].map(u32::to_le_bytes).concat();
+        let sum = checksum([length, 0, 0], payload);
+        let head = [length, 0, 0, sum].map(u32::to_le_bytes).concat();
         bytes.extend([&head[..], payload].concat());
         let error = read(&bytes).unwrap_err();
         assert!(matches!(error, JournalError::UnknownRecord { number: 0, .. }), "{error}");
+    }
+
+    #[test]
+    fn the_checksum_is_the_one_that_others_have() {
+        // RFC 3720, B.4: the numbers from 0 to 31.
+        let bytes: Vec<u8> = (0..32).collect();
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        assert_eq!(checksum([word(0), word(4), word(8)], &bytes[12..]), 0x46dd_794e);
     }
 
     #[test]
@@ -196,7 +262,8 @@ mod tests {
         let reason = "x".repeat(MAX_RECORD);
         let record = Record::Refused { step: StepId(0), attempt: 1, reason, at: 0 };
         let mut out = Vec::new();
-        assert!(matches!(frame(&record, 0, &mut out), Err(JournalError::TooLarge(_))));
+        let lot = [records(1), vec![record]].concat();
+        assert!(matches!(frames(&lot, 0, &mut out), Err(JournalError::TooLarge(_))));
         assert!(out.is_empty(), "nothing half is left");
     }
 }

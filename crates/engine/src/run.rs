@@ -13,6 +13,7 @@ mod fold;
 mod places;
 mod queues;
 mod reopen;
+mod snapshot;
 mod tally;
 mod why;
 
@@ -31,6 +32,7 @@ use queues::Queues;
 use tally::{Class, Tally};
 
 pub use event::{Decision, Effect, Event, Found};
+pub use snapshot::Snapshot;
 pub use why::Reason;
 
 /// Where a vertex stands.
@@ -87,6 +89,8 @@ pub enum ReplayError {
     NoPlan,
     #[error("record {at} does not follow from those before it: {record}")]
     Impossible { at: usize, record: String },
+    #[error("the snapshot is not of this plan")]
+    BadSnapshot,
 }
 
 /// What is known of the attempts of a step.
@@ -266,6 +270,16 @@ impl Run {
     /// Who or what said that nothing new starts, if it is so.
     pub fn paused_by(&self) -> Option<&str> {
         self.paused.as_deref()
+    }
+
+    /// Whether nothing new starts because somebody stopped it, or because too much failed.
+    pub fn is_stopping(&self) -> bool {
+        self.stop.is_some()
+    }
+
+    /// Steps that somebody wants to wait.
+    pub fn held(&self) -> impl Iterator<Item = StepId> {
+        self.held.iter().copied()
     }
 
     /// Steps whose end a person must tell.

@@ -6,8 +6,8 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    apply, artifact, audit, bench, boot, completions, delete, diff, events, export, get, group,
-    man, metadata, network, node, partition, plugin, provision, schema, status, token,
+    apply, artifact, audit, bench, boot, completions, delete, deploy, diff, events, export, get,
+    group, man, metadata, network, node, partition, plugin, provision, schema, status, token,
 };
 use crate::printer::Output;
 use crate::{backup, db, serve};
@@ -108,6 +108,7 @@ pub(crate) enum Command {
     Boot(boot::BootArgs),
     Metadata(metadata::MetadataArgs),
     Provision(provision::ProvisionArgs),
+    Deploy(deploy::DeployArgs),
     Group(group::GroupArgs),
     Network(network::NetworkArgs),
     Partition(partition::PartitionArgs),

@@ -8,6 +8,7 @@ pub(crate) mod bench;
 pub(crate) mod boot;
 pub(crate) mod completions;
 pub(crate) mod delete;
+pub(crate) mod deploy;
 pub(crate) mod diff;
 pub(crate) mod events;
 pub(crate) mod export;

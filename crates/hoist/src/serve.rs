@@ -1,6 +1,7 @@
 //! `hoist serve`: settings in, a running controller out, until a signal says stop.
 
 mod boot;
+mod deploy;
 mod metadata;
 
 use std::collections::BTreeMap;
@@ -238,6 +239,7 @@ fn config(settings: &Settings) -> Result<Config, SettingError> {
     config.proxies = proxies(settings)?;
     config.boot = boot::settings(settings)?;
     config.metadata = metadata::settings(settings)?;
+    config.deploy = deploy::settings(settings)?;
     config.brake = Brake {
         nodes: settings.parse("brake.nodes")?,
         percent: settings.parse("brake.percent")?,

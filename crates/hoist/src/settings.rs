@@ -31,7 +31,7 @@ const fn setting(key: &'static str, default: &'static str, about: &'static str) 
     Setting { key, default, about }
 }
 
-pub(crate) const SETTINGS: [Setting; 54] = [
+pub(crate) const SETTINGS: [Setting; 61] = [
     setting("data_dir", "", "where state is kept; /var/lib/hoist for root"),
     setting("listen", "0.0.0.0:27778", "plain HTTP, or `off`"),
     setting("tls_listen", "0.0.0.0:27443", "HTTPS, or `off`"),
@@ -80,6 +80,10 @@ pub(crate) const SETTINGS: [Setting; 54] = [
     setting("s3.access_key_file", "", "file with the access key; else HOIST_S3_ACCESS_KEY"),
     setting("s3.secret_key_file", "", "file with the secret key; else HOIST_S3_SECRET_KEY"),
     setting("plugins.directory", "/usr/lib/hoist/plugins", "where actions of others are"),
+    setting("deploy.local", "", "selector of nodes that are directories on this machine"),
+    setting("deploy.ssh", "", "selector of nodes that are reached by ssh"),
+    setting("deploy.ssh_user", "root", "who logs in there"),
+    setting("deploy.ssh_key", "", "file with the key for that; else what ssh finds by itself"),
     setting("limits.connections", "16384", "open connections per listener"),
     setting("limits.body_bytes", "8388608", "largest request body"),
     setting("limits.request_seconds", "30", "longest time for one request"),
@@ -88,6 +92,9 @@ pub(crate) const SETTINGS: [Setting; 54] = [
     setting("retention.events_bytes", "134217728", "how much of them"),
     setting("retention.audit_age", "400d", "how long the audit log is kept"),
     setting("retention.audit_bytes", "536870912", "how much of it"),
+    setting("retention.runs_age", "90d", "how long runs that have ended are kept"),
+    setting("retention.runs_bytes", "4294967296", "how much of them"),
+    setting("retention.runs", "1000", "how many of them"),
     setting("log.level", "info", "`error`, `warn`, `info`, `debug`, `trace`, or a filter"),
     setting("log.format", "auto", "`human`, `json`, or `auto`: human on a terminal"),
 ];

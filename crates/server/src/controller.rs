@@ -24,6 +24,7 @@ use crate::boot::{self, Boot, BootSettings, Contacts, Grounds, HelperError};
 use crate::ca::ServerName;
 use crate::data_dir::{DataDir, DataDirError, Runtime};
 use crate::database::UpgradeError;
+use crate::deploy::{self, Deploy, DeploySettings};
 use crate::health::Finding;
 use crate::hsm::{self, Hsm};
 use crate::inventory::{self, Background, Inventory, STALE_AFTER, Source, SourceConfig, committer};
@@ -64,6 +65,7 @@ pub struct Config {
     pub proxies: Proxies,
     pub boot: BootSettings,
     pub metadata: MetadataSettings,
+    pub deploy: DeploySettings,
 }
 
 impl Config {
@@ -83,6 +85,7 @@ impl Config {
             proxies: Proxies::default(),
             boot: BootSettings::default(),
             metadata: MetadataSettings::default(),
+            deploy: DeploySettings::default(),
         }
     }
 }
@@ -173,6 +176,7 @@ impl Controller {
         let shared_key = key.clone();
         let providers = Arc::new(Providers::new(&key, &config.metadata, data_dir.path())?);
         let unknown = config.metadata.unknown;
+        let deploy_vault = Vault::new(data_dir.path(), config.metadata.variables.clone());
         let vault = Vault::new(data_dir.path(), config.metadata.variables);
         let grounds = Grounds {
             registry: registry.clone(),
@@ -187,6 +191,7 @@ impl Controller {
         let background = Background { started, backend, source: source.clone() };
         let dir = data_dir.path().to_owned();
         let (artifact_dir, artifact_registry) = (dir.clone(), registry.clone());
+        let (deploy_dir, deploy_registry) = (dir.clone(), registry.clone());
         let siblings = config.boot.scripts.advertise.clone();
         let running = builder
             .context(move |chassis| backup::route::routes(chassis, dir))
@@ -210,6 +215,11 @@ impl Controller {
                 let artifacts = Artifacts::new(chassis, artifact_registry, &artifact_dir, siblings);
                 artifacts.start();
                 artifacts::routes(&artifacts)
+            })
+            .context(move |chassis| {
+                let deploy =
+                    Deploy::new(chassis, deploy_registry, config.deploy, deploy_vault, &deploy_dir);
+                deploy::routes(&deploy)
             })
             .start()
             .await?;

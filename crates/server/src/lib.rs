@@ -15,6 +15,7 @@ pub mod clock;
 pub mod controller;
 pub mod data_dir;
 pub mod database;
+pub mod deploy;
 pub mod direct;
 pub mod events;
 pub mod extract;

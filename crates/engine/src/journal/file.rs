@@ -1,22 +1,44 @@
 //! A journal in a file of its own.
 
+use std::fs::TryLockError;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use fs_err::{File, OpenOptions};
 
-use super::{Contents, JournalError, MAGIC, MAX_JOURNAL, frame, read};
+use super::snapshot::{self, Kept};
+use super::{Contents, JournalError, MAGIC, MAX_JOURNAL, frames, read, read_on};
+use crate::plan::Plan;
 use crate::record::Record;
+use crate::run::{ReplayError, Run};
 
-/// Records are durable when [`FileJournal::append`] has returned.
+/// Records between two snapshots: few enough that the rest is read back at once.
+const SNAPSHOT_EVERY: u32 = 16_384;
+
+/// Records are durable when [`FileJournal::append`] has returned. Only one has the file at a time.
 #[derive(Debug)]
 pub struct FileJournal {
-    file: File,
+    path: PathBuf,
+    file: Locked,
     next: u32,
+    length: u64,
+    /// Records that the snapshot is made of.
+    in_snapshot: u32,
     /// What is written at once.
     buffer: Vec<u8>,
     /// A write failed: what the file holds is not known any more.
     is_broken: bool,
+}
+
+/// Why a run cannot go on from its file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecoverError {
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
 }
 
 impl FileJournal {
@@ -24,7 +46,8 @@ impl FileJournal {
     pub fn create(path: &Path) -> Result<Self, JournalError> {
         use fs_err::os::unix::fs::OpenOptionsExt;
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        let mut journal = Self { file, next: 0, buffer: MAGIC.to_vec(), is_broken: false };
+        let mut journal = Self::at(path, Locked::new(file)?, 0, 0);
+        journal.buffer.extend_from_slice(&MAGIC);
         journal.write()?;
         // The name is as durable as what it names.
         if let Some(dir) = path.parent() {
@@ -35,26 +58,37 @@ impl FileJournal {
 
     /// One that is there, with its records; a torn tail is cut off.
     pub fn open(path: &Path) -> Result<(Self, Vec<Record>), JournalError> {
-        let mut file = OpenOptions::new().read(true).write(true).open(path)?;
-        let size = file.metadata()?.len();
-        if size > MAX_JOURNAL {
-            return Err(JournalError::TooLong(size));
+        let (file, bytes) = open_locked(path)?;
+        let contents = read(&bytes)?;
+        Self::go_on(path, file, 0, bytes.len(), contents)
+    }
+
+    /// The run that a journal is of, as far as it came: from the snapshot, if there is one, and what
+    /// was kept since.
+    pub fn recover(path: &Path, plan: &Arc<Plan>) -> Result<(Self, Run), RecoverError> {
+        let (file, bytes) = open_locked(path)?;
+        if let Some((kept, mut run, contents)) = from_snapshot(path, plan, &bytes) {
+            for (number, record) in (kept.records as usize..).zip(&contents.records) {
+                run.follow(number, record)?;
+            }
+            let (mut journal, _) = Self::go_on(path, file, kept.records, bytes.len(), contents)?;
+            journal.in_snapshot = kept.records;
+            return Ok((journal, run));
         }
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
-        let Contents { records, length } = read(&bytes)?;
-        if length < bytes.len() {
-            file.set_len(length as u64)?;
-            file.sync_data()?;
-        }
-        file.seek(SeekFrom::Start(length as u64))?;
-        let next = u32::try_from(records.len()).expect("journals are bounded");
-        let mut journal = Self { file, next, buffer: Vec::new(), is_broken: false };
-        if length == 0 {
-            journal.buffer.extend_from_slice(&MAGIC);
-            journal.write()?;
-        }
-        Ok((journal, records))
+        let contents = read(&bytes)?;
+        let run = Run::replay(plan, &contents.records)?;
+        let (journal, _) = Self::go_on(path, file, 0, bytes.len(), contents)?;
+        Ok((journal, run))
+    }
+
+    /// The records of a journal that somebody else may be writing.
+    pub fn peek(path: &Path) -> Result<Vec<Record>, JournalError> {
+        Ok(read(&load(&mut File::open(path)?)?)?.records)
+    }
+
+    /// Records that it holds: the number of the next one.
+    pub fn count(&self) -> u32 {
+        self.next
     }
 
     /// Makes all of the records durable, in one go.
@@ -63,12 +97,49 @@ impl FileJournal {
             return Ok(());
         }
         self.buffer.clear();
-        for (number, record) in (self.next..).zip(records) {
-            frame(record, number, &mut self.buffer)?;
-        }
+        frames(records, self.next, &mut self.buffer)?;
         self.write()?;
         self.next += u32::try_from(records.len()).expect("journals are bounded");
         Ok(())
+    }
+
+    /// Keeps a snapshot of the run, all of whose records are in the journal, if it is time to.
+    pub fn snapshot(&mut self, run: &Run) {
+        if self.next - self.in_snapshot < SNAPSHOT_EVERY {
+            return;
+        }
+        self.in_snapshot = self.next;
+        let kept = Kept { records: self.next, length: self.length, run: run.snapshot() };
+        // Without it more is read back, and nothing else is lost.
+        let _ = snapshot::save(&self.path, &kept);
+    }
+
+    fn at(path: &Path, file: Locked, next: u32, length: u64) -> Self {
+        let (path, buffer) = (path.to_owned(), Vec::new());
+        Self { path, file, next, length, in_snapshot: 0, buffer, is_broken: false }
+    }
+
+    /// Goes on behind what was read, the first record of which has the number `first`.
+    fn go_on(
+        path: &Path,
+        mut file: Locked,
+        first: u32,
+        size: usize,
+        contents: Contents,
+    ) -> Result<(Self, Vec<Record>), JournalError> {
+        let Contents { records, length } = contents;
+        if length < size {
+            file.0.set_len(length as u64)?;
+            file.0.sync_data()?;
+        }
+        file.0.seek(SeekFrom::Start(length as u64))?;
+        let next = first + u32::try_from(records.len()).expect("journals are bounded");
+        let mut journal = Self::at(path, file, next, length as u64);
+        if length == 0 {
+            journal.buffer.extend_from_slice(&MAGIC);
+            journal.write()?;
+        }
+        Ok((journal, records))
     }
 
     fn write(&mut self) -> Result<(), JournalError> {
@@ -77,11 +148,59 @@ impl FileJournal {
             return Err(std::io::Error::other(reason).into());
         }
         self.is_broken = true;
-        self.file.write_all(&self.buffer)?;
-        self.file.sync_data()?;
+        self.file.0.write_all(&self.buffer)?;
+        self.file.0.sync_data()?;
+        self.length += self.buffer.len() as u64;
         self.is_broken = false;
         Ok(())
     }
+}
+
+/// A file that nobody else has, until it is closed or the process ends.
+#[derive(Debug)]
+struct Locked(File);
+
+impl Locked {
+    fn new(file: File) -> Result<Self, JournalError> {
+        match file.file().try_lock() {
+            Ok(()) => Ok(Self(file)),
+            Err(TryLockError::WouldBlock) => Err(JournalError::InUse),
+            Err(TryLockError::Error(error)) => Err(error.into()),
+        }
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // Closing is not enough: a process that is just being started has the file too.
+        let _ = self.0.file().unlock();
+    }
+}
+
+fn open_locked(path: &Path) -> Result<(Locked, Vec<u8>), JournalError> {
+    let mut file = Locked::new(OpenOptions::new().read(true).write(true).open(path)?)?;
+    let bytes = load(&mut file.0)?;
+    Ok((file, bytes))
+}
+
+fn load(file: &mut File) -> Result<Vec<u8>, JournalError> {
+    let size = file.metadata()?.len();
+    if size > MAX_JOURNAL {
+        return Err(JournalError::TooLong(size));
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A snapshot that fits the journal, and the records that came after it.
+fn from_snapshot(path: &Path, plan: &Arc<Plan>, bytes: &[u8]) -> Option<(Kept, Run, Contents)> {
+    let kept = snapshot::load(path)?;
+    let length = usize::try_from(kept.length).ok().filter(|length| *length <= bytes.len())?;
+    // Whatever is wrong behind it is found again, and told, when all of the journal is read.
+    let contents = read_on(bytes, length, kept.records).ok()?;
+    let run = Run::restore(plan, kept.run.clone()).ok()?;
+    Some((kept, run, contents))
 }
 
 #[cfg(test)]
@@ -121,7 +240,94 @@ mod tests {
             let (mut journal, records) = FileJournal::open(&path).unwrap();
             assert!(records.is_empty());
             journal.append(&[record(1)]).unwrap();
+            drop(journal);
             assert_eq!(FileJournal::open(&path).unwrap().1, [record(1)]);
         }
+    }
+
+    #[test]
+    fn two_cannot_have_a_journal_at_the_same_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run");
+        let mut journal = FileJournal::create(&path).unwrap();
+        journal.append(&[record(0)]).unwrap();
+        assert!(matches!(FileJournal::open(&path), Err(JournalError::InUse)));
+        assert_eq!(FileJournal::peek(&path).unwrap(), [record(0)], "looking is allowed");
+        drop(journal);
+        FileJournal::open(&path).unwrap();
+    }
+
+    #[test]
+    fn a_journal_that_is_too_long_is_refused_before_it_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run");
+        drop(FileJournal::create(&path).unwrap());
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(MAX_JOURNAL + 1).unwrap();
+        assert!(matches!(FileJournal::open(&path), Err(JournalError::TooLong(_))));
+    }
+
+    /// Steps side by side, all of which have ended but the last.
+    fn long(count: u32) -> (Arc<Plan>, Vec<Record>) {
+        use crate::plan::{Draft, Kind, Step, Vertex};
+        use crate::record::End;
+        let kind = || Kind::Step(Box::new(Step::default()));
+        let vertex = |at: u32| Vertex { name: format!("s{at}"), after: Vec::new(), kind: kind() };
+        let vertices = (0..count).map(vertex).collect();
+        let plan = Plan::new(Draft { vertices, ..Draft::default() }).unwrap();
+        let mut records = vec![Record::Plan { hash: plan.hash().to_owned(), at: 0 }];
+        for step in plan.ids() {
+            records.push(Record::Intent { step, attempt: 1, at: 1 });
+            if step.0 + 1 < count {
+                let end = End::Done { changed: true, receipt: serde_json::json!({ "was": step }) };
+                records.push(Record::Ran { step, attempt: 1, end, at: 2 });
+            }
+        }
+        (Arc::new(plan), records)
+    }
+
+    #[test]
+    fn a_snapshot_and_what_came_after_it_are_the_run_and_a_bad_snapshot_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run");
+        let (plan, records) = long(SNAPSHOT_EVERY / 2 + 100);
+        let (first, rest) = records.split_at(SNAPSHOT_EVERY as usize + 7);
+        let mut journal = FileJournal::create(&path).unwrap();
+        journal.append(first).unwrap();
+        journal.snapshot(&Run::replay(&plan, first).unwrap());
+        journal.append(rest).unwrap();
+        drop(journal);
+        let beside = snapshot::path_beside(&path);
+        let good = fs_err::read(&beside).unwrap();
+        let whole = Run::replay(&plan, &records).unwrap().snapshot();
+
+        let (mut journal, run) = FileJournal::recover(&path, &plan).unwrap();
+        assert_eq!(run.snapshot(), whole);
+        let last = Record::Lost { step: StepId(SNAPSHOT_EVERY / 2 + 99), attempt: 1, at: 3 };
+        journal.append(std::slice::from_ref(&last)).unwrap();
+        drop(journal);
+        assert_eq!(FileJournal::peek(&path).unwrap(), [records.clone(), vec![last]].concat());
+
+        // It is the snapshot that was read: the journal before it need not even be whole.
+        let sound = fs_err::read(&path).unwrap();
+        let mut damaged = sound.clone();
+        damaged[100] ^= 1;
+        fs_err::write(&path, &damaged).unwrap();
+        assert!(FileJournal::recover(&path, &plan).is_ok());
+        let mut bad = good.clone();
+        bad[good.len() / 2] ^= 1;
+        fs_err::write(&beside, &bad).unwrap();
+        let error = FileJournal::recover(&path, &plan).unwrap_err();
+        let damaged = matches!(error, RecoverError::Journal(JournalError::Damaged { .. }));
+        assert!(damaged, "{error}");
+        fs_err::write(&path, &sound).unwrap();
+        FileJournal::recover(&path, &plan).unwrap();
+
+        // A journal that is older than its snapshot says what was.
+        fs_err::write(&beside, &good).unwrap();
+        fs_err::write(&path, &sound[..sound.len() / 2]).unwrap();
+        let (journal, run) = FileJournal::recover(&path, &plan).unwrap();
+        assert!(journal.count() < SNAPSHOT_EVERY);
+        assert_eq!(run.attempt(StepId(SNAPSHOT_EVERY / 2 + 99)), 0);
     }
 }

@@ -121,6 +121,15 @@ impl Run {
         }
     }
 
+    /// A subject has its place in a pool; nothing, if there is no such place.
+    pub(super) fn occupy(&mut self, pool: u32, subject: u32) -> Option<()> {
+        let at = *self.places.index.get(&(pool, subject))?;
+        let place = &mut self.places.of_subjects[at];
+        (place.held, place.is_sure) = (true, true);
+        self.places.used[pool as usize] += 1;
+        Some(())
+    }
+
     /// Steps of a subject that has got its place in the pool need not wait for one.
     fn call_fellows(&mut self, pool: u32, step: &Step) {
         let Some(subject) = step.subject else { return };

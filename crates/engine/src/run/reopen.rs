@@ -20,10 +20,11 @@ impl Run {
             let is_join = self.plan.step(id).is_none();
             let again = match self.states[id.at()] {
                 State::Ended(ended) => is_join || !ended.is_good() || ended == Ended::Skipped,
-                State::Waiting | State::Ready | State::Delayed => true,
+                State::Waiting | State::Ready | State::Checking | State::Delayed => true,
                 _ => false,
             };
             if again {
+                self.release(id);
                 self.reset(id);
             }
         }
@@ -122,8 +123,11 @@ impl Run {
         for id in self.plan.ids() {
             self.look_after(id);
         }
-        for at in 0..self.places.of_subjects.len() {
-            self.settle(at);
+        // Subjects that a stop caught in the middle of something keep their places.
+        if self.outcome.is_none() {
+            for at in 0..self.places.of_subjects.len() {
+                self.settle(at);
+            }
         }
     }
 }

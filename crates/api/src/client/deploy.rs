@@ -1,0 +1,131 @@
+//! Calls of `/deploy/v1`.
+
+use bytes::Bytes;
+use reqwest::Method;
+use serde_json::Value;
+
+use super::{Client, ClientError, whole};
+use crate::deploy::{
+    Explanation, InstanceList, Order, Ordered, PlanAnswer, PlanRequest, RunDetail, RunEvents,
+    RunList, RunSummary,
+};
+
+const RUNS: [&str; 3] = ["deploy", "v1", "runs"];
+
+/// Which instances of a run.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct InstanceQuery<'a> {
+    /// States by commas.
+    pub state: Option<&'a str>,
+    pub node: Option<&'a str>,
+    pub after: Option<u32>,
+}
+
+fn below<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    RUNS.iter().copied().chain([run]).chain(more.iter().copied()).collect()
+}
+
+impl Client {
+    /// Compiles; keeps nothing.
+    pub async fn plan_deploy(&self, request: &PlanRequest) -> Result<PlanAnswer, ClientError> {
+        let mut call = self.call(Method::POST, &["deploy", "v1", "plans"]);
+        call.write = false;
+        call.json(request).value().await
+    }
+
+    pub async fn start_run(&self, request: &PlanRequest) -> Result<RunSummary, ClientError> {
+        self.call(Method::POST, &RUNS).json(request).value().await
+    }
+
+    /// A run of a changed plan, without what this one has done.
+    pub async fn continue_run(
+        &self,
+        run: &str,
+        request: &PlanRequest,
+    ) -> Result<RunSummary, ClientError> {
+        self.call(Method::POST, &below(run, &["continue"])).json(request).value().await
+    }
+
+    /// What that would do.
+    pub async fn try_continue_run(
+        &self,
+        run: &str,
+        request: &PlanRequest,
+    ) -> Result<PlanAnswer, ClientError> {
+        let mut call = self.call(Method::POST, &below(run, &["continue"]));
+        call.write = false;
+        call.flag("dry_run", true).json(request).value().await
+    }
+
+    pub async fn runs(&self, limit: Option<usize>) -> Result<RunList, ClientError> {
+        let limit = limit.map(|limit| limit.to_string());
+        self.get(&RUNS).query("limit", limit.as_deref()).ordinary().value().await
+    }
+
+    pub async fn run(&self, run: &str) -> Result<RunDetail, ClientError> {
+        self.get(&below(run, &[])).ordinary().value().await
+    }
+
+    pub async fn run_instances(
+        &self,
+        run: &str,
+        query: InstanceQuery<'_>,
+    ) -> Result<InstanceList, ClientError> {
+        let after = query.after.map(|after| after.to_string());
+        self.get(&below(run, &["instances"]))
+            .query("state", query.state)
+            .query("node", query.node)
+            .query("after", after.as_deref())
+            .ordinary()
+            .value()
+            .await
+    }
+
+    /// What an attempt printed.
+    pub async fn run_output(
+        &self,
+        run: &str,
+        instance: &str,
+        attempt: u32,
+    ) -> Result<Bytes, ClientError> {
+        let attempt = attempt.to_string();
+        let call = self.get(&below(run, &["output", instance, &attempt])).ordinary();
+        whole(call.send().await?, false).await
+    }
+
+    pub async fn run_plan(&self, run: &str) -> Result<Value, ClientError> {
+        self.get(&below(run, &["plan"])).value().await
+    }
+
+    pub async fn explain_instance(
+        &self,
+        run: &str,
+        instance: &str,
+    ) -> Result<Explanation, ClientError> {
+        self.get(&below(run, &["explain", instance])).ordinary().value().await
+    }
+
+    /// What happened after `after`; waits up to `wait` (`20s`) for the first of it.
+    pub async fn run_events(
+        &self,
+        run: &str,
+        after: u64,
+        wait: &str,
+    ) -> Result<RunEvents, ClientError> {
+        let call = self.get(&below(run, &["events"]));
+        call.query("after", Some(&after.to_string())).query("wait", Some(wait)).value().await
+    }
+
+    /// Tells a run something: `stop`, `resume`, `pause` and so on.
+    pub async fn order_run(
+        &self,
+        run: &str,
+        word: &str,
+        order: &Order,
+        dry_run: bool,
+    ) -> Result<Ordered, ClientError> {
+        let mut call = self.call(Method::POST, &below(run, &[word]));
+        call.write = !dry_run;
+        call.flag("dry_run", dry_run).json(order).value().await
+    }
+}

@@ -1,0 +1,158 @@
+//! Times, amounts and weeks as people write them.
+
+use std::time::Duration;
+
+use crate::spec::{Amount, Want, Week};
+
+/// Longest time that can be written.
+const MAX_TIME: Duration = Duration::from_hours(366 * 24);
+/// Minutes of a day and of a week.
+const DAY: u32 = 24 * 60;
+const WEEK: u32 = 7 * DAY;
+const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
+
+/// `30m`, `1h30m`, `500ms`; a number alone is seconds.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is no time; write it like `30s`, `5m` or `1h30m`");
+    let mut rest = text;
+    let mut total = Duration::ZERO;
+    if rest.is_empty() {
+        return Err(wrong());
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let number: u64 = rest[..digits].parse().map_err(|_| wrong())?;
+        rest = &rest[digits..];
+        let letters = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        let millis: u64 = match &rest[..letters] {
+            "ms" => 1,
+            "s" => 1000,
+            "" if digits == text.len() => 1000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return Err(wrong()),
+        };
+        rest = &rest[letters..];
+        total = total.saturating_add(Duration::from_millis(number.saturating_mul(millis)));
+    }
+    if total > MAX_TIME {
+        return Err(format!("`{text}` is longer than a year"));
+    }
+    Ok(total)
+}
+
+/// `3`, `2%` or `all but 3`.
+pub(super) fn amount(text: &str) -> Option<Amount> {
+    let text = text.trim();
+    if let Some(percent) = text.strip_suffix('%') {
+        return percent.trim().parse().ok().filter(|p| *p <= 100).map(Amount::Percent);
+    }
+    if let Some(count) = text.strip_prefix("all but ") {
+        return count.trim().parse().ok().map(Amount::AllBut);
+    }
+    text.parse().ok().map(Amount::Count)
+}
+
+/// `all`, `any`, `most`, `2` or `50%`.
+pub(super) fn want(text: &str) -> Option<Want> {
+    match text {
+        "all" => Some(Want::All),
+        "any" => Some(Want::Any),
+        "most" => Some(Want::Most),
+        _ => match text.strip_suffix('%') {
+            Some(percent) => {
+                percent.parse().ok().filter(|p| (1..=100).contains(p)).map(Want::Percent)
+            }
+            None => text.parse().ok().filter(|count| *count > 0).map(Want::Count),
+        },
+    }
+}
+
+/// `Sat 22:00-04:00`, `Mon-Fri 01:00-05:00`, `22:00-04:00` for every day; several with `,` or `;`
+/// between them.
+pub(super) fn week(text: &str) -> Result<Week, String> {
+    let mut spans = Vec::new();
+    for part in text.split([',', ';']).map(str::trim).filter(|part| !part.is_empty()) {
+        let wrong = || format!("`{part}` is no part of a week; write it like `Sat 22:00-04:00`");
+        let (days, hours) = part.rsplit_once(' ').unwrap_or(("", part));
+        let (from, until) = hours.split_once('-').ok_or_else(wrong)?;
+        let (from, until) = (minute(from).ok_or_else(wrong)?, minute(until).ok_or_else(wrong)?);
+        if from == until {
+            return Err(format!("`{part}` is no time at all"));
+        }
+        let length = if until > from { until - from } else { until + DAY - from };
+        for day in days_of(days.trim()).ok_or_else(wrong)? {
+            let start = day * DAY + from;
+            spans.push((start, (start + length) % WEEK));
+        }
+    }
+    if spans.is_empty() {
+        return Err("there is no time in it; write it like `Sat 22:00-04:00`".to_owned());
+    }
+    Ok(Week { text: text.to_owned(), spans })
+}
+
+fn minute(text: &str) -> Option<u32> {
+    let (hours, minutes) = text.split_once(':')?;
+    let (hours, minutes): (u32, u32) = (hours.parse().ok()?, minutes.parse().ok()?);
+    (minutes < 60 && hours * 60 + minutes <= DAY).then_some(hours * 60 + minutes)
+}
+
+fn days_of(text: &str) -> Option<Vec<u32>> {
+    let day = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        let at = DAYS.iter().position(|day| *day == name)?;
+        u32::try_from(at).ok()
+    };
+    if text.is_empty() {
+        return Some((0..7).collect());
+    }
+    let Some((from, until)) = text.split_once('-') else { return Some(vec![day(text)?]) };
+    let (from, until) = (day(from)?, day(until)?);
+    let length = (until + 7 - from) % 7;
+    Some((from..=from + length).map(|day| day % 7).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        let millis = |text| duration(text).map(|time| time.as_millis());
+        assert_eq!(millis("30m"), Ok(1_800_000));
+        assert_eq!(millis("1h30m"), Ok(5_400_000));
+        assert_eq!(millis("500ms"), Ok(500));
+        assert_eq!(millis("90"), Ok(90_000));
+        for wrong in ["", "m", "5 m", "1y", "-5s", "5s3", "99999999999999999999s"] {
+            assert!(millis(wrong).unwrap_err().contains("is no time"), "{wrong}");
+        }
+        assert!(millis("366d").is_ok());
+        assert!(millis("367d").unwrap_err().contains("longer than a year"));
+        assert!(millis("18446744073709551615h").is_err());
+    }
+
+    #[test]
+    fn weeks_are_minutes_since_monday() {
+        let spans = |text: &str| week(text).map(|week| week.spans);
+        assert_eq!(spans("Tue 01:00-02:30"), Ok(vec![(DAY + 60, DAY + 150)]));
+        assert_eq!(spans("Sat 22:00-04:00"), Ok(vec![(5 * DAY + 1320, 6 * DAY + 240)]));
+        assert_eq!(spans("Sun 22:00-04:00"), Ok(vec![(6 * DAY + 1320, 240)]), "over the end");
+        assert_eq!(spans("Fri-Mon 01:00-02:00").unwrap().len(), 4);
+        assert_eq!(spans("00:00-24:00").unwrap().len(), 7);
+        for wrong in ["", "Sat", "Sat 22:00", "Sam 22:00-23:00", "Sat 25:00-26:00", "03:00-03:00"] {
+            assert!(spans(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn amounts_and_wishes() {
+        assert_eq!(amount("2%"), Some(Amount::Percent(2)));
+        assert_eq!(amount("all but 3"), Some(Amount::AllBut(3)));
+        assert_eq!(amount("101%"), None);
+        assert_eq!(want("50%"), Some(Want::Percent(50)));
+        assert_eq!(want("0"), None);
+        assert_eq!(want("some"), None);
+    }
+}

@@ -1,0 +1,97 @@
+//! `hoist deploy`: task files become plans, plans become runs.
+
+mod files;
+mod orders;
+mod show;
+mod watch;
+
+use clap::{Args, Subcommand};
+use hoist_api::deploy::{RunOutcome, RunState, RunSummary};
+use hoist_model::Exit;
+
+use super::Shell;
+use crate::failure::Failure;
+
+/// Deploy with graphs of small checked tasks
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Deploy with graphs of small checked tasks.\n\n\
+        A run goes on whether or not anybody looks, also when the controller was killed and starts \
+        again. RUN is the id of a run, the end of one, or `last`; INSTANCE is a task on a node, such \
+        as `db-init@n1`, or a task on all of its nodes.",
+    after_help = "Ends with 0 if the run succeeded, 7 if nodes were left out, 1 if it failed, 8 if \
+        it was stopped, 4 if a person has to decide something."
+)]
+pub(crate) struct DeployArgs {
+    #[command(subcommand)]
+    command: DeployCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum DeployCommand {
+    Plan(files::PlanArgs),
+    Run(files::RunArgs),
+    Continue(files::ContinueArgs),
+    List(show::ListArgs),
+    Show(show::ShowArgs),
+    Explain(show::ExplainArgs),
+    Watch(watch::WatchArgs),
+    Stop(orders::StopArgs),
+    Resume(orders::ResumeArgs),
+    Pause(orders::PauseArgs),
+    Unpause(orders::UnpauseArgs),
+    Hold(orders::HoldArgs),
+    Release(orders::ReleaseArgs),
+    Retry(orders::RetryArgs),
+    Mark(orders::MarkArgs),
+    Undo(orders::UndoArgs),
+}
+
+impl DeployArgs {
+    pub(crate) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        match self.command {
+            DeployCommand::Plan(args) => args.run(shell).await,
+            DeployCommand::Run(args) => args.run(shell).await,
+            DeployCommand::Continue(args) => args.run(shell).await,
+            DeployCommand::List(args) => args.run(shell).await,
+            DeployCommand::Show(args) => args.run(shell).await,
+            DeployCommand::Explain(args) => args.run(shell).await,
+            DeployCommand::Watch(args) => args.run(shell).await,
+            DeployCommand::Stop(args) => args.run(shell).await,
+            DeployCommand::Resume(args) => args.run(shell).await,
+            DeployCommand::Pause(args) => args.run(shell).await,
+            DeployCommand::Unpause(args) => args.run(shell).await,
+            DeployCommand::Hold(args) => args.run(shell).await,
+            DeployCommand::Release(args) => args.run(shell).await,
+            DeployCommand::Retry(args) => args.run(shell).await,
+            DeployCommand::Mark(args) => args.run(shell).await,
+            DeployCommand::Undo(args) => args.run(shell).await,
+        }
+    }
+}
+
+/// How a command ends that has seen a run come to rest.
+fn exit(run: &RunSummary) -> Exit {
+    match (run.state, run.outcome) {
+        (RunState::Ended, Some(RunOutcome::Succeeded)) => Exit::Done,
+        (RunState::Ended, Some(RunOutcome::Degraded)) => Exit::Degraded,
+        (RunState::Ended, Some(RunOutcome::Stopped)) => Exit::Stopped,
+        (RunState::Ended, _) | (RunState::Broken, _) => Exit::Failed,
+        _ => Exit::Waiting,
+    }
+}
+
+/// What a run came to, in a word.
+fn word(run: &RunSummary) -> &'static str {
+    run.outcome.map_or(run.state.as_str(), RunOutcome::as_str)
+}
+
+/// `12 ok, 3 blocked`.
+fn counts(run: &RunSummary) -> String {
+    let parts: Vec<String> = run
+        .counts
+        .iter()
+        .map(|(state, count)| format!("{count} {}", state.replace('_', " ")))
+        .collect();
+    parts.join(", ")
+}

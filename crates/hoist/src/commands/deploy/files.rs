@@ -1,0 +1,382 @@
+//! `hoist deploy plan` and `hoist deploy run`: from files to a plan, and on to a run.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use hoist_api::client::Client;
+use hoist_api::deploy::{
+    Diagnostic, PlanAnswer, PlanRequest, RunSummary, Selection, Severity, TaskFile,
+};
+use hoist_deploy::compile;
+use hoist_deploy::parse::parse;
+use hoist_deploy::spec::Sources;
+use hoist_model::Exit;
+use serde_json::Value;
+
+use super::watch;
+use crate::commands::Shell;
+use crate::failure::Failure;
+use crate::input;
+use crate::printer::{Output, Tone};
+
+/// What is to be done.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct FileArgs {
+    /// Task files, the later over the earlier; `-` is standard input
+    #[arg(value_name = "FILE", required_unless_present = "plan")]
+    files: Vec<PathBuf>,
+
+    /// Settings over those of the files: `api.port=8080`, or a YAML file
+    #[arg(long = "set", value_name = "KEY=VALUE|FILE")]
+    settings: Vec<String>,
+
+    /// A plan that was made before, as `hoist deploy plan -o json` prints it
+    #[arg(long, value_name = "FILE", conflicts_with = "files")]
+    plan: Option<PathBuf>,
+
+    #[command(flatten)]
+    selection: SelectionArgs,
+}
+
+/// Which part of it.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Selection")]
+pub(super) struct SelectionArgs {
+    /// Only these tasks: ids, globs, `/regex/`, `+task` with what it needs, `task+`, `a..b`
+    #[arg(long, value_name = "TASKS", value_delimiter = ',')]
+    tasks: Vec<String>,
+
+    /// Only on these nodes
+    #[arg(long, value_name = "SELECTOR")]
+    on: Option<String>,
+
+    /// Leave these tasks out
+    #[arg(long, value_name = "TASKS", value_delimiter = ',')]
+    skip: Vec<String>,
+
+    /// From this task or barrier on
+    #[arg(long, value_name = "TASK")]
+    from: Option<String>,
+
+    /// Up to this task or barrier
+    #[arg(long, value_name = "TASK")]
+    to: Option<String>,
+
+    /// Only what `failed` or was `blocked` in the last run of the same files
+    #[arg(long, value_name = "STATE", value_parser = ["failed", "blocked"])]
+    only: Option<String>,
+
+    /// Do also what was done before with the same inputs
+    #[arg(long)]
+    repeat: bool,
+
+    /// Do not ask whether what the tasks need was done
+    #[arg(long)]
+    without_prerequisites: bool,
+}
+
+impl SelectionArgs {
+    pub(super) fn selection(&self) -> Result<Selection, Failure> {
+        if let Some(on) = &self.on {
+            let _: hoist_model::Selector = on.parse()?;
+        }
+        Ok(Selection {
+            tasks: self.tasks.clone(),
+            on: self.on.clone(),
+            skip: self.skip.clone(),
+            from: self.from.clone(),
+            to: self.to.clone(),
+            only: self.only.clone(),
+            repeat: self.repeat,
+            without_prerequisites: self.without_prerequisites,
+        })
+    }
+}
+
+impl FileArgs {
+    /// What the controller is asked.
+    pub(super) fn request(&self, title: Option<&str>) -> Result<PlanRequest, Failure> {
+        let files = self.files.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
+        let plan = match &self.plan {
+            None => None,
+            Some(path) => Some(read_plan(path)?),
+        };
+        let named = files.first().map(|file| file.name.clone());
+        let planned = self.plan.as_ref().map(|path| path.display().to_string());
+        let title = title.map(str::to_owned).or(named).or(planned).unwrap_or_default();
+        Ok(PlanRequest {
+            title,
+            templates: templates(&files)?,
+            settings: settings(&self.settings)?,
+            selection: self.selection.selection()?,
+            files,
+            plan,
+        })
+    }
+}
+
+/// The templates that tasks name, read from beside their files.
+fn templates(files: &[TaskFile]) -> Result<BTreeMap<String, String>, Failure> {
+    let mut sources = Sources::default();
+    let mut found = BTreeMap::new();
+    for file in files {
+        let beside = Path::new(&file.name).parent().unwrap_or(Path::new(""));
+        // What is wrong with the file itself is told by whoever compiles it.
+        let (read, _) = parse(&mut sources, &file.name, file.text.as_bytes());
+        for (name, _) in read.tasks.iter().flat_map(compile::templates) {
+            let path = beside.join(name);
+            if path.is_file() {
+                let text = fs_err::read_to_string(path).map_err(Failure::File)?;
+                found.insert(name.to_owned(), text);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// `a.b=1` becomes `{a: {b: 1}}`; a file is what is in it.
+fn settings(given: &[String]) -> Result<Value, Failure> {
+    let mut all = Value::Null;
+    for one in given {
+        let (path, value) = match one.split_once('=') {
+            Some((path, text)) => {
+                (path.split('.').collect(), serde_saphyr::from_str(text).map_err(Failure::yaml)?)
+            }
+            None => {
+                let bytes = input::read_whole(Path::new(one))?;
+                (Vec::new(), serde_saphyr::from_slice(&bytes).map_err(Failure::yaml)?)
+            }
+        };
+        put(&mut all, &path, value);
+    }
+    Ok(all)
+}
+
+fn put(into: &mut Value, path: &[&str], value: Value) {
+    match (path, into) {
+        ([], Value::Object(held)) if value.is_object() => {
+            let Value::Object(given) = value else { return };
+            for (key, value) in given {
+                put(held.entry(key).or_insert(Value::Null), &[], value);
+            }
+        }
+        ([], into) => *into = value,
+        ([first, rest @ ..], into) => {
+            if !into.is_object() {
+                *into = Value::Object(serde_json::Map::new());
+            }
+            put(&mut into[*first], rest, value);
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<TaskFile, Failure> {
+    let bytes = input::read_whole(path)?;
+    let name =
+        if path.as_os_str() == "-" { "standard input".into() } else { path.to_string_lossy() };
+    let text =
+        String::from_utf8(bytes).map_err(|_| Failure::usage(format!("`{name}` is not UTF-8")))?;
+    Ok(TaskFile { name: name.into_owned(), text })
+}
+
+/// A plan alone, or as `hoist deploy plan -o json` prints it.
+fn read_plan(path: &Path) -> Result<Value, Failure> {
+    let bytes = input::read_whole(path)?;
+    let mut value: Value = serde_json::from_slice(&bytes)
+        .map_err(|error| Failure::usage(format!("`{}` is no plan: {error}", path.display())))?;
+    Ok(match value.get_mut("plan") {
+        Some(plan) => plan.take(),
+        None => value,
+    })
+}
+
+/// Show what a run would do, and do nothing
+///
+/// `-o json` lists every instance, every edge and every skip; that output can be given to
+/// `hoist deploy run --plan`, which then does exactly this.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist deploy plan site.yaml\n  \
+    hoist deploy plan site.yaml --tasks '+db-join' --on rack=r3\n  \
+    hoist deploy plan site.yaml -o json > plan.json")]
+pub(super) struct PlanArgs {
+    #[command(flatten)]
+    files: FileArgs,
+}
+
+impl PlanArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let answer = shell.client()?.plan_deploy(&self.files.request(None)?).await?;
+        print_plan(shell, &answer)
+    }
+}
+
+/// Run task files
+///
+/// Shows the run until it comes to its end. Ctrl-C leaves it going. Ends with the outcome: 0
+/// succeeded, 7 degraded, 1 failed, 8 stopped, 4 a person has to decide something.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist deploy run site.yaml\n  \
+    hoist deploy run site.yaml --tasks '+db-join' --on rack=r3\n  \
+    hoist deploy run --plan plan.json --detach\n  hoist deploy run site.yaml --dry-run")]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    files: FileArgs,
+
+    /// What the run is for; the first file's name if left out
+    #[arg(long)]
+    title: Option<String>,
+
+    /// Show the plan, run nothing; ends with 20 if there is something to do
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Print the id of the run and do not wait for its end
+    #[arg(long)]
+    detach: bool,
+}
+
+impl RunArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let client = shell.client()?;
+        let request = self.files.request(self.title.as_deref())?;
+        if self.dry_run {
+            let answer = client.plan_deploy(&request).await?;
+            return would(shell, &answer);
+        }
+        let mut request = request;
+        if shell.printer.interactive() && !request.selection.without_prerequisites {
+            let planned = client.plan_deploy(&request).await?;
+            if !planned.prerequisites.is_empty() {
+                let names = planned.prerequisites.join(", ");
+                let question = format!("not known to be done: {names}; go on without them?");
+                if !shell.printer.ask(&question)? {
+                    return Err(Failure::Declined);
+                }
+                request.selection.without_prerequisites = true;
+            }
+        }
+        let run = client.start_run(&request).await?;
+        begun(shell, &client, &run, self.detach).await
+    }
+}
+
+/// Run a changed plan without what a run has done with the same inputs
+///
+/// An instance is kept if its task, its inputs and its node are what they were and it came to a good
+/// end; everything else is done, and so is what depends on that.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist deploy continue last --replan site.yaml\n  \
+    hoist deploy continue last --replan site.yaml --dry-run")]
+pub(super) struct ContinueArgs {
+    /// Id of a run, the end of one, or `last`
+    #[arg(value_name = "RUN")]
+    run: String,
+    /// Make the plan anew from the files
+    #[arg(long, required = true)]
+    replan: bool,
+    #[command(flatten)]
+    files: FileArgs,
+    /// Show the plan, run nothing; ends with 20 if there is something to do
+    #[arg(long)]
+    dry_run: bool,
+    /// Print the id of the run and do not wait for its end
+    #[arg(long)]
+    detach: bool,
+}
+
+impl ContinueArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let client = shell.client()?;
+        let request = self.files.request(None)?;
+        if self.dry_run {
+            let answer = client.try_continue_run(&self.run, &request).await?;
+            return would(shell, &answer);
+        }
+        let run = client.continue_run(&self.run, &request).await?;
+        begun(shell, &client, &run, self.detach).await
+    }
+}
+
+/// What a dry run shows, and how it ends.
+fn would(shell: &mut Shell, answer: &PlanAnswer) -> Result<Exit, Failure> {
+    let ended = print_plan(shell, answer)?;
+    let anything = ended == Exit::Done && answer.steps > answer.skips.len();
+    Ok(if anything { Exit::WouldChange } else { ended })
+}
+
+/// Shows a run that was just begun, or only says which.
+async fn begun(
+    shell: &mut Shell,
+    client: &Client,
+    run: &RunSummary,
+    detach: bool,
+) -> Result<Exit, Failure> {
+    if !detach {
+        return watch::follow(shell, client, &run.id, 0).await;
+    }
+    match shell.printer.output() {
+        Output::Json | Output::Yaml => shell.printer.value(run)?,
+        _ => shell.printer.line(&run.id)?,
+    }
+    Ok(Exit::Done)
+}
+
+/// A plan, for people or programs.
+pub(super) fn print_plan(shell: &mut Shell, answer: &PlanAnswer) -> Result<Exit, Failure> {
+    diagnostics(shell, &answer.diagnostics);
+    let printer = &mut shell.printer;
+    let wrong = answer.plan.is_none();
+    match printer.output() {
+        Output::Json | Output::Yaml => printer.value(answer)?,
+        Output::Name => {
+            for name in step_names(answer) {
+                printer.line(name)?;
+            }
+        }
+        Output::Table | Output::Wide if wrong => {}
+        Output::Table | Output::Wide => {
+            for skip in &answer.skips {
+                printer
+                    .toned(Tone::Faint, &format!("skipped  {}: {}", skip.instance, skip.reason))?;
+            }
+            if printer.output() == Output::Wide {
+                for name in step_names(answer) {
+                    printer.line(name)?;
+                }
+            }
+            let (steps, skips) = (answer.steps, answer.skips.len());
+            printer.line(format!(
+                "{steps} instances on {} nodes, {} edges; {skips} are skipped",
+                answer.nodes, answer.edges
+            ))?;
+        }
+    }
+    Ok(if wrong { Exit::Usage } else { Exit::Done })
+}
+
+fn step_names(answer: &PlanAnswer) -> Vec<String> {
+    let vertices = answer.plan.as_ref().and_then(|plan| plan["vertices"].as_array());
+    let steps = vertices.into_iter().flatten().filter(|vertex| !vertex["kind"]["step"].is_null());
+    steps.filter_map(|vertex| Some(vertex["name"].as_str()?.to_owned())).collect()
+}
+
+/// What is wrong or odd, drawn where it stands.
+pub(super) fn diagnostics(shell: &mut Shell, found: &[Diagnostic]) {
+    for one in found {
+        if !one.drawing.is_empty() {
+            shell.printer.note(one.drawing.trim_end());
+            continue;
+        }
+        let word = match one.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+            Severity::Note => "note",
+        };
+        let at = if one.at.is_empty() { String::new() } else { format!("{}: ", one.at) };
+        shell.printer.note(&format!("{word}: {at}{} [{}]", one.message, one.code));
+        if let Some(hint) = &one.hint {
+            shell.printer.note(&format!("  hint: {hint}"));
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! What operators say to a run.
+
+use clap::{Args, ValueEnum};
+use hoist_api::deploy::{Order, Ordered};
+use hoist_model::Exit;
+
+use super::{watch, word};
+use crate::commands::Shell;
+use crate::failure::Failure;
+use crate::printer::Output;
+
+/// What all of them take.
+#[derive(Debug, Clone, Args)]
+pub(super) struct OrderArgs {
+    /// Id of a run, the end of one, or `last`
+    #[arg(value_name = "RUN")]
+    run: String,
+    /// Show what it is about, change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl OrderArgs {
+    async fn tell(&self, shell: &mut Shell, order: &Order, said: &str) -> Result<Ordered, Failure> {
+        let told = shell.client()?.order_run(&self.run, said, order, self.dry_run).await?;
+        let printer = &mut shell.printer;
+        match printer.output() {
+            Output::Json | Output::Yaml => printer.value(&told)?,
+            Output::Name => told.instances.iter().try_for_each(|name| printer.line(name))?,
+            Output::Table | Output::Wide => {
+                for name in &told.instances {
+                    printer.line(format!("  {name}"))?;
+                }
+                let would = if told.dry_run { "would " } else { "" };
+                printer.line(format!("{would}{said} run {} ({})", told.run.id, word(&told.run)))?;
+            }
+        }
+        Ok(told)
+    }
+
+    async fn say(self, shell: &mut Shell, order: &Order, said: &str) -> Result<Exit, Failure> {
+        let told = self.tell(shell, order, said).await?;
+        Ok(if told.dry_run { Exit::WouldChange } else { Exit::Done })
+    }
+}
+
+/// Start nothing new in a run; what runs comes to its end
+///
+/// Nothing on the nodes is touched. With `--now`, what runs is told to end (TERM), and killed if it
+/// does not. `hoist deploy resume` does what is left.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist deploy stop last\n  hoist deploy stop last --now\n  \
+    hoist deploy stop last --after deployed\n  hoist deploy stop last --dry-run")]
+pub(super) struct StopArgs {
+    #[command(flatten)]
+    order: OrderArgs,
+    /// End also what runs
+    #[arg(long)]
+    now: bool,
+    /// Only after this barrier or task has come to a good end
+    #[arg(long, value_name = "BARRIER", conflicts_with = "now")]
+    after: Option<String>,
+}
+
+impl StopArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let order = Order { now: self.now, after: self.after, ..Order::default() };
+        self.order.say(shell, &order, "stop").await
+    }
+}
+
+/// Let a run go on that was stopped, paused, or did not come to a good end
+///
+/// What came to a good end is not done again; what failed, was interrupted or blocked is.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist deploy resume last\n  \
+    hoist deploy resume last --dry-run\n  hoist deploy resume last --detach")]
+pub(super) struct ResumeArgs {
+    #[command(flatten)]
+    order: OrderArgs,
+    /// Do not wait for its end
+    #[arg(long)]
+    detach: bool,
+}
+
+impl ResumeArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let client = shell.client()?;
+        let before = client.run(&self.order.run).await?.summary.records;
+        let detach = self.detach || self.order.dry_run;
+        let told = self.order.tell(shell, &Order::default(), "resume").await?;
+        if detach {
+            return Ok(if told.dry_run { Exit::WouldChange } else { Exit::Done });
+        }
+        watch::follow(shell, &client, &told.run.id, before).await
+    }
+}
+
+/// Start nothing new, in all of a run or on one node, until it is unpaused
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist deploy pause last\n  hoist deploy pause last --node n7")]
+pub(super) struct PauseArgs {
+    #[command(flatten)]
+    order: OrderArgs,
+    /// Only on this node
+    #[arg(long, value_name = "NODE")]
+    node: Option<String>,
+}
+
+impl PauseArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let order = Order { node: self.node, ..Order::default() };
+        self.order.say(shell, &order, "pause").await
+    }
+}
+
+/// Take a pause back
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  hoist deploy unpause last\n  hoist deploy unpause last --node n7"
+)]
+pub(super) struct UnpauseArgs {
+    #[command(flatten)]
+    order: OrderArgs,
+    /// Only on this node
+    #[arg(long, value_name = "NODE")]
+    node: Option<String>,
+}
+
+impl UnpauseArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let order = Order { node: self.node, ..Order::default() };
+        self.order.say(shell, &order, "unpause").await
+    }
+}
+
+/// How an instance ended.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Mark {
+    Ok,
+    Failed,
+}
+
+/// Say how an instance ended, where it failed or nobody knows
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist deploy mark last ok reboot@n3\n  \
+    hoist deploy mark last failed reboot@n3")]
+pub(super) struct MarkArgs {
+    #[command(flatten)]
+    order: OrderArgs,
+    #[arg(value_name = "OK|FAILED", value_enum)]
+    mark: Mark,
+    #[arg(value_name = "INSTANCE", required = true)]
+    instances: Vec<String>,
+}
+
+impl MarkArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let good = Some(matches!(self.mark, Mark::Ok));
+        let order = Order { good, instances: self.instances, ..Order::default() };
+        self.order.say(shell, &order, "mark").await
+    }
+}
+
+/// What names instances.
+#[derive(Debug, Clone, Args)]
+pub(super) struct InstanceArgs {
+    #[command(flatten)]
+    order: OrderArgs,
+    /// A task on a node, such as `db-init@n1`, or a task on all of its nodes
+    #[arg(value_name = "INSTANCE", required = true)]
+    instances: Vec<String>,
+}
+
+impl InstanceArgs {
+    async fn say(self, shell: &mut Shell, said: &str) -> Result<Exit, Failure> {
+        let order = Order { instances: self.instances, ..Order::default() };
+        self.order.say(shell, &order, said).await
+    }
+}
+
+/// Let instances wait, though they could start, until they are released
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist deploy hold last db-upgrade\n  \
+    hoist deploy hold last db-upgrade@n3")]
+pub(super) struct HoldArgs {
+    #[command(flatten)]
+    instances: InstanceArgs,
+}
+
+impl HoldArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        self.instances.say(shell, "hold").await
+    }
+}
+
+/// Take a hold back
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist deploy release last db-upgrade@n3")]
+pub(super) struct ReleaseArgs {
+    #[command(flatten)]
+    instances: InstanceArgs,
+}
+
+impl ReleaseArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        self.instances.say(shell, "release").await
+    }
+}
+
+/// Try instances again that failed, or of which nobody knows how they ended
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist deploy retry last db-init@n1")]
+pub(super) struct RetryArgs {
+    #[command(flatten)]
+    instances: InstanceArgs,
+}
+
+impl RetryArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        self.instances.say(shell, "retry").await
+    }
+}
+
+/// Take back what a run has done, the last thing first
+///
+/// That is a run of its own, and is shown like one. What cannot be taken back is listed before
+/// anything is done, and refused without `--leave-gaps`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist deploy undo last --dry-run\n  \
+    hoist deploy undo last\n  hoist deploy undo last --on rack=r3 --leave-gaps")]
+pub(super) struct UndoArgs {
+    #[command(flatten)]
+    order: OrderArgs,
+    /// Only on these nodes
+    #[arg(long, value_name = "SELECTOR")]
+    on: Option<String>,
+    /// Leave what cannot be taken back as it is
+    #[arg(long)]
+    leave_gaps: bool,
+    /// Do not wait for its end
+    #[arg(long)]
+    detach: bool,
+}
+
+impl UndoArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let order = Order { on: self.on, leave_gaps: self.leave_gaps, ..Order::default() };
+        let client = shell.client()?;
+        let told = client.order_run(&self.order.run, "undo", &order, self.order.dry_run).await?;
+        for gap in &told.gaps {
+            shell.printer.warn(&format!("cannot be taken back: {gap}"));
+        }
+        if !told.dry_run && !self.detach {
+            return watch::follow(shell, &client, &told.run.id, 0).await;
+        }
+        let printer = &mut shell.printer;
+        match printer.output() {
+            Output::Json | Output::Yaml => printer.value(&told)?,
+            Output::Name => printer.line(&told.run.id)?,
+            Output::Table | Output::Wide => {
+                told.instances.iter().try_for_each(|name| printer.line(format!("  {name}")))?;
+                printer.line(format!("run {}", told.run.id))?;
+            }
+        }
+        Ok(if told.dry_run { Exit::WouldChange } else { Exit::Done })
+    }
+}

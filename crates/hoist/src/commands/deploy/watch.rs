@@ -1,0 +1,255 @@
+//! `hoist deploy watch`: a run while it goes on.
+//!
+//! On a terminal, a bar with what is under way stands below the lines of what happened; elsewhere
+//! there are only the lines. A controller that is away for a while is waited for: the run goes on
+//! where it was, and so do we.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use hoist_api::client::{Client, ClientError};
+use hoist_api::deploy::{RunDetail, RunEvent, RunEvents, RunState};
+use hoist_model::Exit;
+use indicatif::{ProgressBar, ProgressStyle};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use serde_json::Value;
+
+use super::{counts, exit, show, word};
+use crate::commands::Shell;
+use crate::failure::{Failure, chain};
+use crate::printer::{Output, Tone};
+
+/// How long one question waits for something to happen.
+const WAIT: &str = "20s";
+const PAUSE_FIRST: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// The bar is brought up to date at most this often: each time costs the controller a look.
+const REFRESH: Duration = Duration::from_millis(500);
+/// Lines below the bar.
+const UNDER_WAY: usize = 6;
+
+/// Show a run until it comes to its end
+///
+/// `-o json` prints one event per line, each with its number; `--after` goes on behind one of them.
+/// Ctrl-C leaves the run going.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist deploy watch last\n  \
+    hoist deploy watch last --after 120 -o json")]
+pub(super) struct WatchArgs {
+    #[arg(value_name = "RUN", default_value = "last")]
+    run: String,
+    /// Number of the last event seen
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    after: u64,
+}
+
+impl WatchArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let client = shell.client()?;
+        let id = client.run(&self.run).await?.summary.id;
+        follow(shell, &client, &id, self.after).await
+    }
+}
+
+/// Shows what happens after some event until the run rests; the exit code is its outcome.
+pub(super) async fn follow(
+    shell: &mut Shell,
+    client: &Client,
+    run: &str,
+    after: u64,
+) -> Result<Exit, Failure> {
+    let people = matches!(shell.printer.output(), Output::Table | Output::Wide);
+    let bar = if people { Bar::new() } else { Bar::hidden() };
+    if people {
+        bar.0.suspend(|| shell.printer.line(format!("run {run}")))?;
+        shell.printer.flush()?;
+    }
+    let ended = tokio::select! {
+        ended = until_rest(shell, client, run, after, &bar) => ended,
+        _ = tokio::signal::ctrl_c() => {
+            bar.0.finish_and_clear();
+            shell.printer.note(&format!(
+                "the run goes on; `hoist deploy stop {run}` stops it, `hoist deploy watch {run}` shows it"
+            ));
+            return Ok(Exit::Unknown);
+        }
+    };
+    bar.0.finish_and_clear();
+    let detail = ended?;
+    if people {
+        rest(shell, &detail)?;
+    }
+    Ok(exit(&detail.summary))
+}
+
+async fn until_rest(
+    shell: &mut Shell,
+    client: &Client,
+    run: &str,
+    mut after: u64,
+    bar: &Bar,
+) -> Result<RunDetail, Failure> {
+    let mut pause = PAUSE_FIRST;
+    let mut shown: Option<Instant> = None;
+    loop {
+        let asked: Result<RunEvents, ClientError> = client.run_events(run, after, WAIT).await;
+        let found = match asked {
+            Ok(found) => found,
+            Err(error @ (ClientError::Connect { .. } | ClientError::Lost { .. })) => {
+                if pause == PAUSE_FIRST {
+                    let text = format!("{}; waiting for the controller", chain(&error));
+                    bar.0.suspend(|| shell.printer.warn(&text));
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        pause = PAUSE_FIRST;
+        for event in &found.items {
+            after = event.seq;
+            bar.0.suspend(|| print(shell, event))?;
+        }
+        shell.printer.flush()?;
+        let rests = matches!(found.state, RunState::Ended | RunState::Broken | RunState::Waiting);
+        if rests && after >= found.last {
+            return Ok(client.run(run).await?);
+        }
+        if bar.is_shown() && shown.is_none_or(|at| at.elapsed() >= REFRESH) {
+            bar.show(&client.run(run).await?);
+            shown = Some(Instant::now());
+        }
+    }
+}
+
+/// What is under way, below everything else.
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new() -> Self {
+        let style = ProgressStyle::with_template("{bar:32} {pos}/{len} {msg}");
+        let bar = ProgressBar::new(0).with_style(style.expect("a literal template"));
+        Self(bar)
+    }
+
+    fn hidden() -> Self {
+        Self(ProgressBar::hidden())
+    }
+
+    fn is_shown(&self) -> bool {
+        !self.0.is_hidden()
+    }
+
+    fn show(&self, detail: &RunDetail) {
+        let run = &detail.summary;
+        let open = ["waiting", "ready", "checking", "running", "verifying", "delayed", "unknown"];
+        let left: usize = open.iter().filter_map(|state| run.counts.get(*state)).sum();
+        self.0.set_length(run.steps as u64);
+        self.0.set_position(run.steps.saturating_sub(left) as u64);
+        let mut text = counts(run);
+        let running = detail.running.iter().map(|one| format!("\n  {} {}", one.state, one.name));
+        let held = detail.held.iter().map(|one| {
+            let why = one.held_by.as_deref().unwrap_or("its turn");
+            format!("\n  ready {}, held back by {why}", one.name)
+        });
+        text.extend(running.chain(held).take(UNDER_WAY));
+        if let [first, .., last] = &detail.critical[..] {
+            text.push_str(&format!(
+                "\n  longest way left: {} instances, {first} to {last}",
+                detail.critical.len()
+            ));
+        }
+        self.0.set_message(text);
+        self.0.tick();
+    }
+}
+
+fn print(shell: &mut Shell, event: &RunEvent) -> Result<(), Failure> {
+    let printer = &mut shell.printer;
+    if !matches!(printer.output(), Output::Table | Output::Wide) {
+        return printer.json_line(event);
+    }
+    let Some((tone, text)) = line(event) else { return Ok(()) };
+    let at = i64::try_from(event.at).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    let time = at.unwrap_or_default().to_zoned(TimeZone::UTC).strftime("%H:%M:%S").to_string();
+    printer.toned(tone, &format!("{time}  {text}"))?;
+    printer.flush()
+}
+
+/// One event in words; nothing for those that say nothing new.
+fn line(event: &RunEvent) -> Option<(Tone, String)> {
+    let text = |key: &str| event.more.get(key).and_then(Value::as_str).unwrap_or_default();
+    let flag = |key: &str| event.more.get(key).and_then(Value::as_bool).unwrap_or_default();
+    let attempt = event.more.get("attempt").and_then(Value::as_u64).unwrap_or_default();
+    let name = text("name");
+    let again = if attempt > 1 { format!(" (attempt {attempt})") } else { String::new() };
+    let (tone, text) = match event.record.as_str() {
+        "plan" => return None,
+        "intent" => (Tone::Faint, format!("started      {name}{again}")),
+        "ran" => match text("end") {
+            "done" if flag("changed") => (Tone::Added, format!("done         {name}")),
+            "done" => (Tone::Plain, format!("unchanged    {name}")),
+            "interrupted" => (Tone::Changed, format!("interrupted  {name}")),
+            _ => (Tone::Removed, format!("failed       {name}{again}: {}", text("reason"))),
+        },
+        "refused" => {
+            let reason = text("reason");
+            (Tone::Removed, format!("refused      {name}: the check before it: {reason}"))
+        }
+        "verified" if flag("holds") => (Tone::Added, format!("checked      {name}")),
+        "verified" => {
+            let reason = text("reason");
+            (Tone::Removed, format!("failed       {name}{again}: the check after it: {reason}"))
+        }
+        "lost" => (Tone::Changed, format!("lost         {name}{again}: nobody knows how it ended")),
+        "carried" => (Tone::Plain, format!("kept         {name}: done in an older run")),
+        "marked" => {
+            let end = if flag("good") { "ok" } else { "failed" };
+            (Tone::Changed, format!("marked {end}    {name} by {}", text("by")))
+        }
+        "stop" if flag("now") => (Tone::Changed, format!("stop --now   by {}", text("by"))),
+        "stop" => (Tone::Changed, format!("stop         by {}", text("by"))),
+        "resume" => (Tone::Changed, format!("resume       by {}", text("by"))),
+        "pause" => {
+            let word = if flag("paused") { "pause" } else { "unpause" };
+            (Tone::Changed, format!("{word:12} {} by {}", text("node"), text("by")))
+        }
+        "finished" => (Tone::Strong, format!("ended        {}", text("outcome"))),
+        other => {
+            let more = [name, text("node"), text("reason"), text("by")];
+            let more: Vec<&str> = more.into_iter().filter(|part| !part.is_empty()).collect();
+            (Tone::Changed, format!("{:12} {}", other.replace('_', " "), more.join(", ")))
+        }
+    };
+    Some((tone, text))
+}
+
+/// What there is to say about a run that rests.
+fn rest(shell: &mut Shell, detail: &RunDetail) -> Result<(), Failure> {
+    let run = &detail.summary;
+    let printer = &mut shell.printer;
+    show::failures(printer, &detail.failures)?;
+    let parse = |at: &str| at.parse::<Timestamp>().ok();
+    let took = run.ended.as_deref().and_then(parse).zip(parse(&run.created));
+    let took = took.map(|(ended, created)| ended.duration_since(created).as_millis());
+    let took = took.and_then(|ms| u64::try_from(ms).ok()).map(show::duration);
+    let took = took.map(|took| format!(" after {took}")).unwrap_or_default();
+    let tone = match exit(run) {
+        Exit::Done => Tone::Added,
+        Exit::Failed => Tone::Removed,
+        _ => Tone::Changed,
+    };
+    printer.toned(tone, &format!("{}{took}: {}", word(run), counts(run)))?;
+    printer.flush()?;
+    match exit(run) {
+        Exit::Done => {}
+        Exit::Waiting => printer.note(&format!(
+            "a person has to decide: `hoist deploy mark {} ok|failed INSTANCE`, or unpause it",
+            run.id
+        )),
+        _ => printer.note(&format!("`hoist deploy resume {}` does only what is left", run.id)),
+    }
+    Ok(())
+}

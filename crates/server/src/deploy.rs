@@ -1,0 +1,140 @@
+//! Deployment, over HTTP: task files become plans, plans become runs, and runs are watched and told
+//! what to do (`/deploy/v1`).
+//!
+//! Each run has a directory of its own with its journal, and a thread that drives it; both outlive
+//! nothing but themselves: a controller that starts again reads every journal and goes on.
+
+mod compile;
+mod entry;
+mod folder;
+mod hands;
+mod orders;
+mod past;
+mod plans;
+mod prune;
+mod read;
+mod runs;
+mod stream;
+mod summaries;
+mod view;
+
+use std::path::PathBuf;
+
+use hoist_api::Code;
+use hoist_api::admin::{Context, Verb};
+use hoist_inventory::Registry;
+use hoist_model::Selector;
+
+use crate::audit::Draft;
+use crate::auth::AuditContext;
+use crate::chain;
+use crate::failure::Failure;
+use crate::metadata::secrets::Vault;
+use crate::route::{Plane, Route, with_state};
+use crate::server::Chassis;
+
+use hands::Grip;
+use runs::{Runs, RunsError};
+use summaries::Summaries;
+
+pub use compile::{Grounds, compile, site_of};
+pub use prune::RunRetention;
+
+/// How the nodes of runs are reached, and how long runs are kept.
+#[derive(Debug, Clone, Default)]
+pub struct DeploySettings {
+    /// Nodes that are directories on this machine; none by default.
+    pub local: Option<Selector>,
+    /// Nodes that are reached by ssh.
+    pub ssh: Option<Selector>,
+    pub ssh_user: Option<String>,
+    pub ssh_key: Option<PathBuf>,
+    /// Where plug-ins are; without it there are none.
+    pub plugins: Option<PathBuf>,
+    pub retention: RunRetention,
+}
+
+/// What the handlers share.
+#[derive(Debug, Clone)]
+pub struct Deploy {
+    chassis: Chassis,
+    registry: Registry,
+    runs: Runs,
+}
+
+const READ: Plane = Plane::Admin { context: Context::Deploy, verb: Verb::Read };
+const WRITE: Plane = Plane::Admin { context: Context::Deploy, verb: Verb::Write };
+
+impl Deploy {
+    /// In a runtime.
+    pub fn new(
+        chassis: &Chassis,
+        registry: Registry,
+        settings: DeploySettings,
+        vault: Vault,
+        data_dir: &std::path::Path,
+    ) -> Self {
+        let retention = settings.retention;
+        let grip = Grip::new(settings, registry.clone(), vault, data_dir);
+        let summaries = Summaries::new(chassis);
+        let root = data_dir.join("journal");
+        let runs = Runs::new(root, grip, chassis.events.clone(), summaries);
+        chassis
+            .tasks
+            .spawn("runs", prune::keep(runs.clone(), retention, chassis.tasks.stopping().clone()));
+        Self { chassis: chassis.clone(), registry, runs }
+    }
+
+    /// What was done, for the audit log. It is done: a store that is away does not undo it.
+    async fn note(&self, audit: &AuditContext, object: String) {
+        let draft = Draft { object, ..audit.draft() };
+        if let Err(error) = self.chassis.audit.append(&draft).await {
+            tracing::error!(error = %chain(&error), object = draft.object, "not in the audit log");
+        }
+    }
+
+    /// Full id of the run that was named, once all of them are known.
+    async fn resolve(&self, given: &str) -> Result<String, Failure> {
+        self.runs.recovered().await;
+        Ok(self.runs.resolve(given)?)
+    }
+
+    /// What reads or writes files, away from those who answer.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Runs) -> Result<T, RunsError> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let runs = self.runs.clone();
+        let done = tokio::task::spawn_blocking(move || work(&runs)).await;
+        let done = done.map_err(|_| Failure::new(Code::Internal, "the log has the reason"))?;
+        Ok(done?)
+    }
+}
+
+/// All routes of the context.
+pub fn routes(deploy: &Deploy) -> Vec<Route> {
+    let all = [plans::routes(), read::routes(), orders::routes(), stream::routes()];
+    with_state(all.into_iter().flatten().collect(), deploy)
+}
+
+impl From<RunsError> for Failure {
+    fn from(error: RunsError) -> Self {
+        let code = match &error {
+            RunsError::Unknown(_) => Code::NotFound,
+            RunsError::Ambiguous(_) => Code::Ambiguous,
+            RunsError::Ended | RunsError::UnderWay => Code::Conflict,
+            RunsError::TooMany => Code::TooManyRequests,
+            RunsError::Stopping => Code::Stopping,
+            RunsError::Broken(..) => Code::Conflict,
+            RunsError::Folder(_) => Code::Internal,
+        };
+        let failure = Self::new(code, chain(&error));
+        match error {
+            RunsError::Unknown(_) => failure.with_remedy("`hoist deploy list` shows all of them"),
+            RunsError::Broken(..) => failure.with_remedy(
+                "look at the place it names; a journal that is damaged is restored from a backup",
+            ),
+            _ => failure,
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Task files to a plan, as this site has it: its nodes, its actions, and what was done before.
+
+use std::collections::BTreeMap;
+
+use hoist_api::deploy::{Diagnostic, PlanAnswer, PlanRequest, Selection, Severity, Skip};
+use hoist_deploy::compile::{self, Compiled, MAX_LISTED_EDGES, Options};
+use hoist_deploy::diagnostic;
+use hoist_deploy::layer::{Layer, merge};
+use hoist_deploy::parse::parse;
+use hoist_deploy::select::{self, Past};
+use hoist_deploy::spec::Sources;
+use hoist_deploy::target::{Node, Site};
+use hoist_engine::Plan;
+use hoist_engine::action::Catalog;
+use hoist_inventory::Roster;
+use hoist_model::node::Lifecycle;
+
+/// What a plan is made for and with.
+#[derive(Debug)]
+pub struct Grounds<'a> {
+    pub site: &'a Site,
+    pub actions: &'a Catalog,
+    /// What became of instances before.
+    pub past: Past,
+    /// How long tasks took, in milliseconds.
+    pub expected_ms: BTreeMap<String, u64>,
+}
+
+/// The nodes and groups that plans are made for.
+pub fn site_of(roster: &Roster) -> Site {
+    let nodes = roster.nodes().filter(|node| node.spec.enabled).map(|node| Node {
+        id: node.id,
+        name: node.name.clone(),
+        spec: node.spec.clone(),
+        lifecycle: Lifecycle::Declared,
+    });
+    let computed =
+        roster.groups().filter_map(|group| Some((group.key(), group.spec.selector.clone()?)));
+    Site { nodes: nodes.collect(), computed_groups: computed.collect(), elections: BTreeMap::new() }
+}
+
+/// Compiles the files of a request; without a plan, the answer says what is wrong.
+pub fn compile(request: &PlanRequest, grounds: Grounds<'_>) -> (PlanAnswer, Option<Compiled>) {
+    let mut sources = Sources::default();
+    let mut found = Vec::new();
+    let mut files = Vec::new();
+    // Later files lie over earlier ones.
+    let layers = [Layer::Product, Layer::Cluster].into_iter().chain(std::iter::repeat(Layer::Run));
+    for (layer, file) in layers.zip(&request.files) {
+        let (read, wrong) = parse(&mut sources, &file.name, file.text.as_bytes());
+        found.extend(wrong);
+        files.push((layer, read));
+    }
+    let (book, wrong) = merge(files);
+    found.extend(wrong);
+    let selection = match chosen(&request.selection) {
+        Ok(selection) => selection,
+        Err(wrong) => {
+            found.push(wrong);
+            select::Selection::default()
+        }
+    };
+    if found.iter().any(diagnostic::Diagnostic::is_error) {
+        return (refused(&found, &sources), None);
+    }
+    let options = Options {
+        settings: request.settings.clone(),
+        templates: request.templates.clone(),
+        actions: Some(grounds.actions),
+        selection,
+        past: grounds.past,
+        expected_ms: grounds.expected_ms,
+        ..Options::default()
+    };
+    match compile::compile(&book, grounds.site, &options) {
+        Ok(compiled) => {
+            found.extend(compiled.diagnostics.iter().cloned());
+            let mut answer = match Plan::new(compiled.draft.clone()) {
+                Ok(plan) => answer(&plan),
+                Err(error) => {
+                    let code = diagnostic::Code::Cycle;
+                    found.push(diagnostic::Diagnostic::without_place(code, error.to_string()));
+                    return (refused(&found, &sources), None);
+                }
+            };
+            answer.diagnostics = told(&found, &sources);
+            answer.listing = compiled.to_json(&sources, MAX_LISTED_EDGES);
+            let name = |id: &hoist_engine::StepId| compiled.vertex(*id).name.clone();
+            answer.prerequisites = compiled.prerequisites.iter().map(name).collect();
+            (answer, Some(compiled))
+        }
+        Err(wrong) => {
+            found.extend(wrong);
+            (refused(&found, &sources), None)
+        }
+    }
+}
+
+fn chosen(asked: &Selection) -> Result<select::Selection, diagnostic::Diagnostic> {
+    let on = match &asked.on {
+        None => None,
+        Some(text) => Some(text.parse().map_err(|error| {
+            let message = format!("`{text}` is not a selector: {error}");
+            diagnostic::Diagnostic::without_place(diagnostic::Code::BadTarget, message)
+        })?),
+    };
+    Ok(select::Selection {
+        tasks: asked.tasks.clone(),
+        on,
+        from: asked.from.clone().into_iter().collect(),
+        to: asked.to.clone().into_iter().collect(),
+        skip: asked.skip.clone(),
+        only_failed: asked.only.as_deref() == Some("failed"),
+        repeat: asked.repeat,
+    })
+}
+
+fn refused(found: &[diagnostic::Diagnostic], sources: &Sources) -> PlanAnswer {
+    PlanAnswer { diagnostics: told(found, sources), ..PlanAnswer::default() }
+}
+
+fn told(found: &[diagnostic::Diagnostic], sources: &Sources) -> Vec<Diagnostic> {
+    let tell = |one: &diagnostic::Diagnostic| Diagnostic {
+        severity: match one.severity {
+            diagnostic::Severity::Error => Severity::Error,
+            diagnostic::Severity::Warning => Severity::Warning,
+            diagnostic::Severity::Info => Severity::Note,
+        },
+        code: one.code.as_str().to_owned(),
+        message: one.message.clone(),
+        at: one.place.map(|place| sources.show(place)).unwrap_or_default(),
+        hint: one.remedy.clone(),
+        drawing: one.draw(sources, false),
+    };
+    found.iter().map(tell).collect()
+}
+
+/// What there is to say about a plan.
+pub fn answer(plan: &Plan) -> PlanAnswer {
+    let steps = || plan.ids().filter_map(|id| Some((id, plan.step(id)?)));
+    let skips = steps().filter_map(|(id, step)| {
+        let reason = step.skip.clone()?;
+        Some(Skip { instance: plan.vertex(id).name.clone(), reason })
+    });
+    PlanAnswer {
+        plan: serde_json::to_value(plan.draft()).ok(),
+        hash: plan.hash().to_owned(),
+        steps: steps().count(),
+        edges: plan.ids().map(|id| plan.vertex(id).after.len()).sum(),
+        nodes: plan.draft().subjects.len(),
+        skips: skips.collect(),
+        ..PlanAnswer::default()
+    }
+}

@@ -1,0 +1,126 @@
+//! A run that is under way, as everybody but its own thread sees it: its records so far, and a way
+//! to tell it something.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hoist_engine::drive::Journal;
+use hoist_engine::journal::{FileJournal, JournalError};
+use hoist_engine::{Event, Plan, Record, Run};
+use tokio::sync::watch;
+
+use super::folder::RunFile;
+use super::view::View;
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) file: RunFile,
+    pub(super) plan: Arc<Plan>,
+    state: Mutex<State>,
+    /// How many records there are.
+    count: watch::Sender<u64>,
+    events: Sender<Event>,
+    leaving: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    records: Arc<Vec<Record>>,
+    /// What they come to.
+    run: Arc<Run>,
+    /// Nothing goes on until somebody says something.
+    waiting: bool,
+}
+
+impl Entry {
+    /// `run` is what the records come to.
+    pub(super) fn new(
+        file: RunFile,
+        run: &Run,
+        records: Vec<Record>,
+        events: Sender<Event>,
+    ) -> Self {
+        let plan = Arc::clone(run.plan());
+        let count = watch::Sender::new(records.len() as u64);
+        let (records, run) = (Arc::new(records), Arc::new(run.clone()));
+        let state = Mutex::new(State { records, run, waiting: false });
+        Self { file, plan, state, count, events, leaving: AtomicBool::new(false) }
+    }
+
+    /// False when its thread has ended.
+    pub(super) fn tell(&self, event: Event) -> bool {
+        self.events.send(event).is_ok()
+    }
+
+    pub(super) fn sender(&self) -> Sender<Event> {
+        self.events.clone()
+    }
+
+    pub(super) fn count(&self) -> watch::Receiver<u64> {
+        self.count.subscribe()
+    }
+
+    /// From here on nothing is kept and nothing is begun.
+    pub(super) fn leave(&self) {
+        self.leaving.store(true, Ordering::SeqCst);
+        self.tell(Event::Tick);
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn set_waiting(&self, waiting: bool) {
+        self.lock().waiting = waiting;
+        self.count.send_modify(|_| {});
+    }
+
+    /// Everything there is to see of it now.
+    pub(super) fn view(&self) -> View {
+        let state = self.lock();
+        let (records, run) = (Arc::clone(&state.records), Arc::clone(&state.run));
+        let (file, plan, waiting) = (self.file.clone(), Arc::clone(&self.plan), state.waiting);
+        View { file, plan, records, run, waiting }
+    }
+
+    fn told(&self, records: &[Record]) {
+        if records.is_empty() {
+            return;
+        }
+        let mut state = self.lock();
+        let State { records: all, run, .. } = &mut *state;
+        // Both are copied only while somebody looks at them.
+        let (all, run) = (Arc::make_mut(all), Arc::make_mut(run));
+        for record in records {
+            let followed = run.follow(all.len(), record);
+            followed.expect("its own thread has just decided so");
+            all.push(record.clone());
+        }
+        let count = all.len() as u64;
+        drop(state);
+        self.count.send_replace(count);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A journal whose records are shown as soon as they are durable.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) journal: FileJournal,
+    pub(super) entry: Arc<Entry>,
+}
+
+impl Journal for Shown {
+    fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        if self.entry.is_leaving() {
+            return Err(std::io::Error::other("the controller ends").into());
+        }
+        self.journal.append(records)?;
+        self.entry.told(records);
+        Ok(())
+    }
+}

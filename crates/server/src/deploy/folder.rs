@@ -1,0 +1,272 @@
+//! What is on disk of a run: `<data-dir>/journal/<run>/`.
+//!
+//! A directory gets its name when everything in it is whole, so one that is there can be read. It
+//! belongs to whoever holds the lock in it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fs_err as fs;
+use hoist_api::deploy::{PlanRequest, RunSummary};
+use hoist_engine::execute::Outputs;
+use hoist_engine::journal::{FileJournal, JournalError};
+use hoist_engine::plan::Draft;
+use hoist_engine::run::ReplayError;
+use hoist_engine::{Plan, PlanError, Record, StepId, drive};
+use serde::{Deserialize, Serialize};
+
+use crate::secret;
+
+/// A directory that is not whole yet.
+const UNFINISHED: &str = "new-";
+
+const PLAN: &str = "plan.json";
+const RUN: &str = "run.json";
+const RECORDS: &str = "records";
+const OUTPUT: &str = "output";
+const LEDGER: &str = "ledger";
+/// There when a run has ended: what is listed of it, without its journal being read.
+const SUMMARY: &str = "summary.json";
+const LOCK: &str = "lock";
+/// The controller ended in good order while the run was under way.
+const LEFT: &str = "left";
+
+/// Largest `run.json`: the files that it was made of are in it.
+const MAX_RUN_FILE: u64 = 64 * 1024 * 1024;
+
+/// What is known of a run beside its plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RunFile {
+    pub(super) id: String,
+    pub(super) title: String,
+    /// Who started it.
+    pub(super) by: String,
+    /// RFC 3339.
+    pub(super) created: String,
+    /// The run that this one takes back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) undoes: Option<String>,
+    /// What it was made of, for those who make it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) request: Option<PlanRequest>,
+}
+
+/// Why a run cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FolderError {
+    #[error("cannot use the directory of the run")]
+    Io(#[from] io::Error),
+    #[error("`{file}` cannot be read: {reason}")]
+    Unreadable { file: &'static str, reason: String },
+    #[error("the plan is none any more")]
+    Plan(#[from] PlanError),
+    #[error("`{RECORDS}`")]
+    Journal(#[from] JournalError),
+    #[error("`{RECORDS}`")]
+    Replay(#[from] ReplayError),
+    #[error("another process has this run")]
+    InUse,
+}
+
+/// A run that is ours as long as this lives.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    _lock: std::fs::File,
+}
+
+/// All that was read back.
+#[derive(Debug)]
+pub(super) struct ReadBack {
+    pub(super) folder: Folder,
+    pub(super) plan: Arc<Plan>,
+    pub(super) journal: FileJournal,
+    pub(super) records: Vec<Record>,
+    /// Nobody ended in good order.
+    pub(super) crashed: bool,
+}
+
+/// Makes the directory of a new run, with the first records in its journal.
+pub(super) fn create(
+    root: &Path,
+    file: &RunFile,
+    plan: &Plan,
+    carried: &[Record],
+    now: u64,
+) -> Result<Made, FolderError> {
+    secret::ensure_private_dir(root)?;
+    let path = root.join(format!("{UNFINISHED}{}", file.id));
+    secret::ensure_private_dir(&path)?;
+    secret::ensure_private_dir(&path.join(OUTPUT))?;
+    secret::write_atomic(&path.join(PLAN), &json(plan.draft()), 0o600)?;
+    secret::write_atomic(&path.join(RUN), &json(file), 0o600)?;
+    let mut journal = FileJournal::create(&path.join(RECORDS))?;
+    drive::begin(plan, &mut journal, now)?;
+    journal.append(carried)?;
+    let lock = lock(&path)?;
+    let whole = root.join(&file.id);
+    fs::rename(&path, &whole)?;
+    fs::File::open(root)?.sync_all()?;
+    let mut records = vec![Record::Plan { hash: plan.hash().to_owned(), at: now }];
+    records.extend_from_slice(carried);
+    Ok(Made { folder: Folder { path: whole, _lock: lock }, journal, records })
+}
+
+/// A run that was just made.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) folder: Folder,
+    pub(super) journal: FileJournal,
+    pub(super) records: Vec<Record>,
+}
+
+/// The names of all runs, the oldest first; what was never whole is removed.
+pub(super) fn list(root: &Path) -> io::Result<Vec<String>> {
+    if !root.exists() {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root)? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        if name.starts_with(UNFINISHED) {
+            fs::remove_dir_all(entry.path())?;
+        } else if is_id(&name) {
+            found.push(name);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// A ULID in lower case.
+pub(super) fn is_id(text: &str) -> bool {
+    text.len() == 26 && text.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
+}
+
+pub(super) fn read_run(root: &Path, id: &str) -> Result<RunFile, FolderError> {
+    read_json(&root.join(id).join(RUN), RUN)
+}
+
+/// What was kept of a run that has ended.
+pub(super) fn read_summary(root: &Path, id: &str) -> Result<Option<RunSummary>, FolderError> {
+    let path = root.join(id).join(SUMMARY);
+    if path.exists() { read_json(&path, SUMMARY).map(Some) } else { Ok(None) }
+}
+
+pub(super) fn read_plan(root: &Path, id: &str) -> Result<Arc<Plan>, FolderError> {
+    let path = root.join(id).join(PLAN);
+    let draft: Draft = serde_json::from_reader(io::BufReader::new(fs::File::open(path)?))
+        .map_err(|error| FolderError::Unreadable { file: PLAN, reason: error.to_string() })?;
+    Ok(Arc::new(Plan::new(draft)?))
+}
+
+/// Only to look at: nothing is locked, nothing is cut.
+pub(super) fn read_records(root: &Path, id: &str) -> Result<Vec<Record>, FolderError> {
+    let bytes = fs::read(root.join(id).join(RECORDS))?;
+    Ok(hoist_engine::journal::read(&bytes)?.records)
+}
+
+/// Takes a run that is there.
+pub(super) fn open(root: &Path, id: &str) -> Result<ReadBack, FolderError> {
+    let path = root.join(id);
+    let lock = lock(&path)?;
+    let plan = read_plan(root, id)?;
+    let (journal, records) = FileJournal::open(&path.join(RECORDS))?;
+    let left = path.join(LEFT);
+    let crashed = !left.exists();
+    if !crashed {
+        fs::remove_file(left)?;
+    }
+    Ok(ReadBack { folder: Folder { path, _lock: lock }, plan, journal, records, crashed })
+}
+
+/// Removes a run for good.
+pub(super) fn remove(root: &Path, id: &str) -> io::Result<()> {
+    // Under another name first: a directory that is half gone is nobody's run.
+    let doomed = root.join(format!("{UNFINISHED}{id}"));
+    fs::rename(root.join(id), &doomed)?;
+    fs::remove_dir_all(doomed)
+}
+
+/// How much a run takes on disk.
+pub(super) fn size(root: &Path, id: &str) -> u64 {
+    fn below(path: &Path) -> u64 {
+        let Ok(entries) = fs::read_dir(path) else { return 0 };
+        entries
+            .flatten()
+            .map(|entry| match entry.metadata() {
+                Ok(about) if about.is_dir() => below(&entry.path()),
+                Ok(about) => about.len(),
+                Err(_) => 0,
+            })
+            .sum()
+    }
+    below(&root.join(id))
+}
+
+/// What an attempt printed; `None` if that was nothing.
+pub(super) fn read_output(
+    root: &Path,
+    id: &str,
+    step: StepId,
+    attempt: u32,
+) -> io::Result<Option<Vec<u8>>> {
+    Outputs::in_dir(root.join(id).join(OUTPUT)).read(step, attempt)
+}
+
+impl Folder {
+    pub(super) fn outputs(&self) -> PathBuf {
+        self.path.join(OUTPUT)
+    }
+
+    /// What this machine was told to do, and how it ended.
+    pub(super) fn ledger(&self) -> PathBuf {
+        self.path.join(LEDGER)
+    }
+
+    /// Keeps what is listed of a run that has ended.
+    pub(super) fn end(&self, summary: &RunSummary) -> io::Result<()> {
+        secret::write_atomic(&self.path.join(SUMMARY), &json(summary), 0o600)
+    }
+
+    /// It goes on: what was kept at its end is no longer so.
+    pub(super) fn go_on(&self) -> io::Result<()> {
+        let path = self.path.join(SUMMARY);
+        if path.exists() { fs::remove_file(path) } else { Ok(()) }
+    }
+
+    /// The controller ends in good order.
+    pub(super) fn leave(&self) -> io::Result<()> {
+        secret::write_atomic(&self.path.join(LEFT), b"", 0o600)
+    }
+}
+
+fn lock(path: &Path) -> Result<std::fs::File, FolderError> {
+    use fs_err::os::unix::fs::OpenOptionsExt;
+    let options = fs::File::options().create(true).truncate(false).write(true).mode(0o600).clone();
+    let lock = options.open(path.join(LOCK))?.into_parts().0;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(std::fs::TryLockError::WouldBlock) => Err(FolderError::InUse),
+        Err(std::fs::TryLockError::Error(error)) => Err(error.into()),
+    }
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(
+    path: &Path,
+    file: &'static str,
+) -> Result<T, FolderError> {
+    let unreadable = |reason: String| FolderError::Unreadable { file, reason };
+    let length = fs::metadata(path)?.len();
+    if length > MAX_RUN_FILE {
+        return Err(unreadable(format!("it has {length} bytes; at most {MAX_RUN_FILE} are read")));
+    }
+    serde_json::from_slice(&fs::read(path)?).map_err(|error| unreadable(error.to_string()))
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("a plain value")
+}

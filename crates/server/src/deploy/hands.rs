@@ -1,0 +1,187 @@
+//! How a run reaches its nodes: each by the way that the site has said.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, OnceLock};
+
+use hoist_deploy::actions;
+use hoist_engine::action::{self, Catalog};
+use hoist_engine::drive::Executor;
+use hoist_engine::execute::{LocalExecutor, Outputs, Place, Site};
+use hoist_engine::plan::Plan;
+use hoist_engine::plugin::{self, Isolation};
+use hoist_engine::record::{End, FailureKind};
+use hoist_engine::run::Found;
+use hoist_engine::{Effect, Event};
+use hoist_inventory::Registry;
+use hoist_metadata::Resolve;
+use hoist_model::selector::Bound;
+use hoist_model::{Secret, Selector};
+
+use super::DeploySettings;
+use super::entry::Entry;
+use super::folder::Folder;
+use crate::chain;
+use crate::metadata::secrets::Vault;
+use crate::secret;
+
+/// What variables with secrets begin with; every other reference is a file.
+use hoist_model::metadata_layer::SECRET_VARIABLES;
+
+/// What all runs share.
+#[derive(Debug)]
+pub(super) struct Grip {
+    settings: DeploySettings,
+    registry: Registry,
+    /// With the plug-ins, which are asked what they are when it is first needed.
+    catalog: OnceLock<Catalog>,
+    secrets: Arc<Keeper>,
+    /// Below it, each local node has its directory.
+    local_root: PathBuf,
+}
+
+/// The site's secrets, by a variable's name or that of a file.
+#[derive(Debug)]
+struct Keeper(Vault);
+
+impl action::Secrets for Keeper {
+    fn get(&self, reference: &str) -> Result<String, action::Failure> {
+        let secret = if reference.starts_with(SECRET_VARIABLES) {
+            Secret::Env(reference.to_owned())
+        } else {
+            Secret::File(reference.to_owned())
+        };
+        let told = |reason| action::Failure { kind: FailureKind::Internal, reason };
+        self.0.resolve(&secret).map_err(told)
+    }
+}
+
+impl Grip {
+    pub(super) fn new(
+        settings: DeploySettings,
+        registry: Registry,
+        vault: Vault,
+        data_dir: &Path,
+    ) -> Self {
+        let local_root = data_dir.join("deploy").join("local");
+        let (secrets, catalog) = (Arc::new(Keeper(vault)), OnceLock::new());
+        Self { settings, registry, catalog, secrets, local_root }
+    }
+
+    /// What tasks can do. The first time, it waits for plug-ins.
+    pub(super) fn catalog(&self) -> &Catalog {
+        self.catalog.get_or_init(|| {
+            let Some(directory) = &self.settings.plugins else { return actions::catalog() };
+            let isolation = Arc::new(Isolation::find());
+            let (plugins, refused) = plugin::load(directory, &isolation, &actions::catalog());
+            for error in refused {
+                tracing::warn!(error = %chain(&error), "a plug-in cannot be used");
+            }
+            let action = |plugin| Arc::new(plugin) as Arc<dyn action::Action>;
+            actions::catalog_with(plugins.into_iter().map(action))
+        })
+    }
+
+    /// How each subject of a plan is reached.
+    fn ways(&self, plan: &Plan) -> Vec<Way> {
+        let roster = self.registry.roster();
+        let bind = |selector: &Option<Selector>| selector.as_ref().map(|it| it.bind(&*roster));
+        let local = bind(&self.settings.local);
+        let way = |name: &String| {
+            let Some(node) = roster.by_name(name) else {
+                return Way::None(format!("there is no node `{name}`"));
+            };
+            let is = |bound: &Option<Result<Bound, _>>| match bound {
+                Some(Ok(bound)) => bound.matches(&roster.subject(node)),
+                _ => false,
+            };
+            if is(&local) {
+                return Way::Local;
+            }
+            Way::None(unreached(name))
+        };
+        plan.draft().subjects.iter().map(way).collect()
+    }
+}
+
+fn unreached(name: &str) -> String {
+    format!(
+        "nobody says how `{name}` is reached; set `deploy.local` or `deploy.ssh`, or start its agent"
+    )
+}
+
+/// How a node is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Way {
+    /// It is a directory on this machine.
+    Local,
+    /// Not at all, and why.
+    None(String),
+}
+
+/// What carries out the steps of one run.
+#[derive(Debug)]
+pub(super) struct Hands {
+    events: Sender<Event>,
+    /// For each subject of the plan.
+    ways: Vec<Way>,
+    local: Result<LocalExecutor, String>,
+}
+
+impl Hands {
+    pub(super) fn new(grip: &Grip, entry: &Arc<Entry>, folder: &Folder) -> Self {
+        let events = entry.sender();
+        let site = Site {
+            catalog: grip.catalog().clone(),
+            secrets: Arc::clone(&grip.secrets) as Arc<dyn action::Secrets>,
+            outputs: Outputs::in_dir(folder.outputs()),
+            place: Place::Below(grip.local_root.clone()),
+        };
+        let local = secret::ensure_private_dir(&grip.local_root).and_then(|()| {
+            LocalExecutor::new(&entry.file.id, site, &folder.ledger(), events.clone())
+        });
+        let local = local.map_err(|error| chain(&error));
+        Self { ways: grip.ways(&entry.plan), local, events }
+    }
+
+    /// Answers for a node that cannot be reached.
+    fn refuse(&self, effect: Effect, reason: String) {
+        let event = match effect {
+            Effect::Check { step, attempt } => {
+                Event::Checked { step, attempt, refused: Some(reason) }
+            }
+            Effect::Start { step, attempt } => {
+                let end = End::Failed { kind: FailureKind::Internal, reason };
+                Event::Ran { step, attempt, end }
+            }
+            Effect::Verify { step, attempt } => {
+                Event::Verified { step, attempt, holds: false, reason }
+            }
+            Effect::Ask { step, attempt } => Event::Found { step, attempt, found: Found::Gone },
+            Effect::Kill { .. } => return,
+        };
+        // The run has ended, if nobody listens.
+        let _ = self.events.send(event);
+    }
+}
+
+impl Executor for Hands {
+    fn act(&mut self, plan: &Plan, effect: Effect) {
+        let (Effect::Check { step, .. }
+        | Effect::Start { step, .. }
+        | Effect::Verify { step, .. }
+        | Effect::Ask { step, .. }
+        | Effect::Kill { step, .. }) = effect;
+        let subject = plan.step(step).and_then(|step| step.subject);
+        let way = subject.map(|at| &self.ways[at as usize]);
+        match (way, &mut self.local) {
+            (Some(Way::Local), Ok(local)) => local.act(plan, effect),
+            (Some(Way::Local), Err(error)) => {
+                let reason = format!("nothing can be done on this machine: {error}");
+                self.refuse(effect, reason);
+            }
+            (Some(Way::None(reason)), _) => self.refuse(effect, reason.clone()),
+            (None, _) => self.refuse(effect, "the step is on no node".to_owned()),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! What operators say to a run.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use hoist_api::Code;
+use hoist_api::deploy::{Order, Ordered, RunState};
+use hoist_engine::run::{Ended, State as StepState};
+use hoist_engine::{Event, StepId};
+use serde::Deserialize;
+
+use super::read::no_instance;
+use super::view::{View, word};
+use super::{Deploy, WRITE};
+use crate::auth::AuditContext;
+use crate::extract::{Json, Path, Query};
+use crate::failure::Failure;
+use crate::route::Route;
+
+const MAX_ORDER: usize = 1024 * 1024;
+
+/// How long an answer waits until what was said is in the journal.
+const HEARD: Duration = Duration::from_secs(5);
+
+pub(super) fn routes() -> Vec<Route<Deploy>> {
+    macro_rules! orders {
+        ($($word:literal: $summary:literal,)*) => {
+            vec![$(
+                Route::post(
+                    concat!("/deploy/v1/runs/{run}/", $word),
+                    WRITE,
+                    |deploy, run, query, audit, body| order($word, deploy, run, query, audit, body),
+                )
+                .summary($summary)
+                .query("dry_run", "`1`: change nothing, say what it is about")
+                .body_limit(MAX_ORDER)
+                .takes::<Order>()
+                .gives::<Ordered>(200),
+            )*]
+        };
+    }
+    orders! {
+        "stop": "Start nothing new; with `now`, end also what runs; with `after`, only after a barrier",
+        "resume": "Let a run go on that was stopped, paused or did not come to a good end",
+        "pause": "Start nothing new, in all of the run or on one node, until it is unpaused",
+        "unpause": "Take a pause back",
+        "hold": "Let instances not start, though they could, until they are released",
+        "release": "Take a hold back",
+        "retry": "Try instances again that failed or of which nobody knows how they ended",
+        "mark": "Say how an instance ended, where it failed or nobody knows",
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct OrderQuery {
+    dry_run: Option<u8>,
+}
+
+async fn order(
+    word: &'static str,
+    State(deploy): State<Deploy>,
+    Path(run): Path<String>,
+    Query(query): Query<OrderQuery>,
+    audit: AuditContext,
+    Json(order): Json<Order>,
+) -> Result<Json<Ordered>, Failure> {
+    let dry_run = query.dry_run == Some(1);
+    if dry_run {
+        audit.nothing_written();
+    }
+    let id = deploy.resolve(&run).await?;
+    let by = audit.draft().who;
+    let (told, view) = {
+        let id = id.clone();
+        let said = deploy.blocking(move |runs| {
+            let view = runs.view(&id)?;
+            Ok(events(&view, word, &order, &by).map(|told| (told, view)))
+        });
+        said.await??
+    };
+    let before = view.records.len();
+    if !dry_run {
+        deploy.blocking(move |runs| runs.tell(&id, told.events)).await?;
+        deploy.note(&audit, format!("run/{}: {word}", view.file.id)).await;
+        heard(&deploy, &view.file.id, before).await;
+    }
+    let id = view.file.id.clone();
+    let summary = deploy.blocking(move |runs| Ok(runs.summary(&id))).await?;
+    let run = summary.unwrap_or_else(|| view.summary());
+    let instances = told.about.iter().map(|id| view.name(*id).to_owned()).collect();
+    Ok(Json(Ordered { run, instances, gaps: Vec::new(), dry_run }))
+}
+
+/// Until the journal has what was said.
+async fn heard(deploy: &Deploy, id: &str, before: usize) {
+    let Some(entry) = deploy.runs.live(id) else { return };
+    let mut count = entry.count();
+    let longer = count.wait_for(|count| *count > before as u64);
+    // Who is not told in time sees it in the events.
+    let _ = tokio::time::timeout(HEARD, longer).await;
+}
+
+/// What a run is told, and which instances that is about.
+#[derive(Debug)]
+struct Told {
+    events: Vec<Event>,
+    about: Vec<StepId>,
+}
+
+impl Told {
+    fn run(event: Event) -> Self {
+        Self { events: vec![event], about: Vec::new() }
+    }
+}
+
+/// What an order means to a run as it is now.
+fn events(view: &View, word: &str, order: &Order, by: &str) -> Result<Told, Failure> {
+    let by = by.to_owned();
+    let refuse = |detail: &str, remedy: &str| {
+        Err(Failure::new(Code::Conflict, detail.to_owned()).with_remedy(remedy.to_owned()))
+    };
+    let state = view.state();
+    match word {
+        "resume" if state == RunState::Ended => {
+            let good = |id: StepId| match view.run.state(id) {
+                StepState::Ended(ended) => ended.is_good(),
+                _ => false,
+            };
+            let left = view.steps().map(|(id, _)| id).filter(|id| !good(*id)).collect::<Vec<_>>();
+            if left.is_empty() {
+                return refuse("nothing is left to do in the run", "start another run");
+            }
+            Ok(Told { events: vec![Event::Resume { by }], about: left })
+        }
+        "resume" if state == RunState::Stopping => Ok(Told::run(Event::Resume { by })),
+        "resume" if state == RunState::Paused => {
+            Ok(Told::run(Event::Pause { subject: None, paused: false, by }))
+        }
+        "resume" => refuse("the run is under way", "`hoist deploy watch` shows it"),
+        _ if state == RunState::Ended && !matches!(word, "mark" | "retry") => {
+            refuse("the run has ended", "`hoist deploy resume` makes it go on")
+        }
+        "stop" => {
+            let Some(after) = &order.after else {
+                return Ok(Told::run(Event::Stop { now: order.now, by }));
+            };
+            let about = view.find(after);
+            if about.is_empty() {
+                return Err(no_instance(view, after));
+            }
+            let stop = |id: &StepId| Event::StopAfter { vertex: *id, by: by.clone() };
+            Ok(Told { events: about.iter().map(stop).collect(), about })
+        }
+        "hold" | "release" => {
+            let (about, held) = (about(view, order)?, word == "hold");
+            let hold = |id: &StepId| Event::Hold { step: *id, held, by: by.clone() };
+            Ok(Told { events: about.iter().map(hold).collect(), about })
+        }
+        "retry" => {
+            let about = about(view, order)?;
+            let ended_badly = |state| {
+                matches!(
+                    state,
+                    StepState::Unknown | StepState::Ended(Ended::Failed(_) | Ended::Interrupted)
+                )
+            };
+            expect(view, &about, ended_badly, "only what failed or is unknown can be tried again")?;
+            let retry = |id: &StepId| Event::Retry { step: *id, by: by.clone() };
+            Ok(Told { events: about.iter().map(retry).collect(), about })
+        }
+        "pause" | "unpause" => {
+            let paused = word == "pause";
+            let subject = match &order.node {
+                None => None,
+                Some(node) => Some(subject(view, node)?),
+            };
+            Ok(Told::run(Event::Pause { subject, paused, by }))
+        }
+        "mark" => {
+            let Some(good) = order.good else {
+                return Err(Failure::new(Code::InvalidBody, "`good` says how the instance ended"));
+            };
+            let about = about(view, order)?;
+            let open =
+                |state| matches!(state, StepState::Unknown | StepState::Ended(Ended::Failed(_)));
+            expect(view, &about, open, "only what failed or is unknown can be marked")?;
+            let mark = |id: &StepId| Event::Mark { step: *id, good, by: by.clone() };
+            Ok(Told { events: about.iter().map(mark).collect(), about })
+        }
+        _ => Err(Failure::new(Code::UnknownRoute, format!("a run cannot be told to `{word}`"))
+            .with_remedy("`/openapi.json` lists what it can be told")),
+    }
+}
+
+/// All of them are in a state that the order is for.
+fn expect(
+    view: &View,
+    about: &[StepId],
+    fits: impl Fn(StepState) -> bool,
+    remedy: &str,
+) -> Result<(), Failure> {
+    let Some(id) = about.iter().find(|id| !fits(view.run.state(**id))) else { return Ok(()) };
+    let detail = format!("{} is {}", view.name(*id), word(view.run.state(*id)));
+    Err(Failure::new(Code::Conflict, detail).with_remedy(remedy.to_owned()))
+}
+
+fn subject(view: &View, node: &str) -> Result<u32, Failure> {
+    let subjects = &view.plan.draft().subjects;
+    let at = subjects.iter().position(|subject| subject == node);
+    at.and_then(|at| u32::try_from(at).ok()).ok_or_else(|| {
+        let failure = Failure::new(Code::NotFound, format!("no step of the run is on `{node}`"));
+        match crate::extract::nearest(node, subjects.iter().map(String::as_str)) {
+            Some(name) => failure.with_remedy(format!("did you mean `{name}`?")),
+            None => failure,
+        }
+    })
+}
+
+fn about(view: &View, order: &Order) -> Result<Vec<StepId>, Failure> {
+    if order.instances.is_empty() {
+        return Err(Failure::new(Code::InvalidBody, "no instance is named")
+            .with_remedy("name at least one in `instances`"));
+    }
+    let mut about = Vec::new();
+    for given in &order.instances {
+        match view.find(given) {
+            found if found.is_empty() => return Err(no_instance(view, given)),
+            found => about.extend(found),
+        }
+    }
+    Ok(about)
+}

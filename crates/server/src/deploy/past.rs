@@ -1,0 +1,70 @@
+//! What earlier runs of the same files have done, and how long that took.
+
+use std::collections::BTreeMap;
+
+use hoist_api::deploy::TaskFile;
+use hoist_deploy::select::{Outcome, Past, Was};
+use hoist_engine::run::{Ended, State};
+
+use super::runs::Runs;
+use super::view::{View, attempts_of};
+
+/// Runs that are looked back over.
+const LOOKED_AT: usize = 20;
+
+/// What became of instances, and the milliseconds that tasks took.
+#[derive(Debug, Default)]
+pub(super) struct Before {
+    pub(super) past: Past,
+    pub(super) expected_ms: BTreeMap<String, u64>,
+}
+
+/// Looks back, the newest run first. Blocks.
+pub(super) fn look_back(runs: &Runs, files: &[TaskFile]) -> Before {
+    let mut before = Before::default();
+    let mut looked = 0;
+    for summary in runs.list() {
+        if looked == LOOKED_AT || files.is_empty() {
+            break;
+        }
+        let Ok(view) = runs.view(&summary.id) else { continue };
+        let same = view.file.request.as_ref().is_some_and(|request| {
+            request.files.iter().map(|file| &file.name).eq(files.iter().map(|file| &file.name))
+        });
+        if same {
+            looked += 1;
+            before.add(&view);
+        }
+    }
+    before
+}
+
+impl Before {
+    /// What is known already came later.
+    fn add(&mut self, view: &View) {
+        let attempts = attempts_of(&view.records);
+        for (id, step) in view.steps() {
+            let state = match view.run.state(id) {
+                State::Ended(Ended::Skipped) => continue,
+                State::Ended(ended) if ended.is_good() => Outcome::Good,
+                State::Ended(Ended::Failed(_) | Ended::Interrupted) => Outcome::Failed,
+                State::Ended(Ended::Blocked | Ended::LeftOut) => Outcome::Blocked,
+                _ => Outcome::Open,
+            };
+            // What was taken back is not done, and that it was says nothing about the next time.
+            let state = if view.file.undoes.is_some() { Outcome::Open } else { state };
+            let was = Was { state, fingerprint: step.fingerprint.clone() };
+            let name = view.name(id);
+            let name =
+                name.strip_prefix("undo ").filter(|_| view.file.undoes.is_some()).unwrap_or(name);
+            self.past.entry(name.to_owned()).or_insert(was);
+            let took = attempts
+                .get(&id)
+                .and_then(|of| of.last())
+                .and_then(|last| Some(last.ended?.saturating_sub(last.started?)));
+            if let Some(took) = took.filter(|_| state == Outcome::Good) {
+                self.expected_ms.entry(view.task(id).to_owned()).or_insert(took);
+            }
+        }
+    }
+}

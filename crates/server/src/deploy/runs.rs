@@ -1,0 +1,454 @@
+//! All runs of this controller: those that are under way, each with a thread of its own, and those
+//! that have ended.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hoist_api::deploy::{PlanRequest, RunState, RunSummary};
+use hoist_engine::action::Catalog;
+use hoist_engine::drive::{Halt, drive};
+use hoist_engine::plan::OnCrash;
+use hoist_engine::{Event, Plan, Record, Run};
+use serde_json::json;
+use tokio::sync::watch;
+use ulid::Ulid;
+
+use super::entry::{Entry, Shown};
+use super::folder::{self, Folder, FolderError, RunFile};
+use super::hands::{Grip, Hands};
+use super::summaries::Summaries;
+use super::view::View;
+use crate::chain;
+use crate::events::EventBus;
+
+/// Runs at once: each has a thread, and what it carries out has more.
+const MAX_LIVE: usize = 64;
+
+/// How long somebody who wants an ended run to go on waits for its thread.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// Clones share them.
+#[derive(Debug, Clone)]
+pub(super) struct Runs(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    root: PathBuf,
+    known: Mutex<BTreeMap<String, Known>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Everything that was on disk at the start is known.
+    recovered: watch::Sender<bool>,
+    grip: Grip,
+    bus: EventBus,
+    summaries: Summaries,
+    leaving: AtomicBool,
+}
+
+#[derive(Debug, Clone)]
+enum Known {
+    Live(Arc<Entry>),
+    Ended(RunSummary),
+    Broken(RunSummary),
+}
+
+/// What is to be run, and for whom.
+#[derive(Debug)]
+pub(super) struct Begin {
+    pub(super) title: String,
+    pub(super) by: String,
+    pub(super) undoes: Option<String>,
+    pub(super) request: Option<PlanRequest>,
+    /// What another run has done already.
+    pub(super) carried: Vec<Record>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RunsError {
+    #[error("there is no run `{0}`")]
+    Unknown(String),
+    #[error("more than one run ends in `{0}`")]
+    Ambiguous(String),
+    #[error("run {0} cannot be read")]
+    Broken(String, #[source] FolderError),
+    #[error("{MAX_LIVE} runs are under way; let one of them end first")]
+    TooMany,
+    #[error("the run cannot be kept")]
+    Folder(#[from] FolderError),
+    #[error("the run has ended; `resume` makes it go on")]
+    Ended,
+    #[error("the run is under way")]
+    UnderWay,
+    #[error("the controller is stopping")]
+    Stopping,
+}
+
+impl Runs {
+    pub(super) fn new(root: PathBuf, grip: Grip, bus: EventBus, summaries: Summaries) -> Self {
+        Self(Arc::new(Inner {
+            root,
+            known: Mutex::default(),
+            threads: Mutex::default(),
+            recovered: watch::Sender::new(false),
+            grip,
+            bus,
+            summaries,
+            leaving: AtomicBool::new(false),
+        }))
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        &self.0.root
+    }
+
+    /// What tasks can do. The first time, it waits for plug-ins.
+    pub(super) fn actions(&self) -> &Catalog {
+        self.0.grip.catalog()
+    }
+
+    /// Waits until everything that was there at the start is known.
+    pub(super) async fn recovered(&self) {
+        // The sender lives as long as we do.
+        let _ = self.0.recovered.subscribe().wait_for(|done| *done).await;
+    }
+
+    /// Reads back what is on disk; what did not end goes on. Blocks.
+    pub(super) fn recover(&self) {
+        match folder::list(&self.0.root) {
+            Ok(ids) => ids.iter().for_each(|id| self.recover_one(id)),
+            Err(error) => tracing::error!(error = %chain(&error), "runs cannot be read back"),
+        }
+        self.0.recovered.send_replace(true);
+    }
+
+    fn recover_one(&self, id: &str) {
+        let known = match folder::read_summary(&self.0.root, id) {
+            Ok(Some(summary)) => Known::Ended(summary),
+            Ok(None) => match self.take_up(id, &[]) {
+                Ok(()) => {
+                    tracing::info!(run = id, "goes on");
+                    return;
+                }
+                Err(error) => self.broken(id, &error),
+            },
+            Err(error) => self.broken(id, &error),
+        };
+        self.lock().insert(id.to_owned(), known);
+    }
+
+    fn broken(&self, id: &str, error: &FolderError) -> Known {
+        let reason = chain(error);
+        tracing::error!(run = id, error = reason, "run cannot be read back");
+        let file = folder::read_run(&self.0.root, id).ok();
+        let (title, by, created) =
+            file.map(|file| (file.title, file.by, file.created)).unwrap_or_default();
+        Known::Broken(RunSummary {
+            id: id.to_owned(),
+            title,
+            by,
+            created,
+            ended: None,
+            state: RunState::Broken,
+            outcome: None,
+            counts: BTreeMap::new(),
+            steps: 0,
+            nodes: 0,
+            plan: String::new(),
+            undoes: None,
+            records: 0,
+            broken: Some(reason),
+        })
+    }
+
+    /// Begins a run. Blocks until that is durable.
+    pub(super) fn begin(&self, plan: Arc<Plan>, begin: Begin) -> Result<RunSummary, RunsError> {
+        self.room()?;
+        let now = now_ms();
+        let file = RunFile {
+            id: Ulid::from_parts(now, rand_bits()).to_string().to_lowercase(),
+            title: begin.title,
+            by: begin.by,
+            created: super::view::rfc3339(now),
+            undoes: begin.undoes,
+            request: begin.request,
+        };
+        let made = folder::create(&self.0.root, &file, &plan, &begin.carried, now)?;
+        let folder::Made { folder, journal, records } = made;
+        let run = Run::replay(&plan, &records).map_err(FolderError::from)?;
+        let (events, told) = channel();
+        let entry = Arc::new(Entry::new(file, &run, records, events));
+        let summary = entry.view().summary();
+        let shown = Shown { journal, entry: Arc::clone(&entry) };
+        let driver = Driver { runs: self.clone(), shown, entry, folder, run, told };
+        self.spawn(driver, "deploy.run.started");
+        Ok(summary)
+    }
+
+    fn room(&self) -> Result<(), RunsError> {
+        if self.0.leaving.load(Ordering::SeqCst) {
+            return Err(RunsError::Stopping);
+        }
+        let live = self.lock().values().filter(|known| matches!(known, Known::Live(_))).count();
+        if live >= MAX_LIVE { Err(RunsError::TooMany) } else { Ok(()) }
+    }
+
+    /// Reads a run back and lets it go on, after what was said to it since. Blocks.
+    fn take_up(&self, id: &str, said: &[Record]) -> Result<(), FolderError> {
+        let file = folder::read_run(&self.0.root, id)?;
+        let mut back = folder::open(&self.0.root, id)?;
+        let mut run = Run::replay(&back.plan, &back.records)?;
+        if !said.is_empty() {
+            back.folder.go_on()?;
+            for record in said {
+                run.follow(back.records.len(), record)?;
+                back.records.push(record.clone());
+            }
+            back.journal.append(said)?;
+        }
+        let (events, told) = channel();
+        let crashed = back.crashed && said.is_empty() && run.outcome().is_none();
+        let entry = Arc::new(Entry::new(file, &run, back.records, events));
+        let by = || "the controller ended".to_owned();
+        match back.plan.draft().on_crash {
+            OnCrash::Ask if crashed => {
+                entry.tell(Event::Pause { subject: None, paused: true, by: by() });
+            }
+            OnCrash::Undo if crashed => {
+                entry.tell(Event::Stop { now: true, by: by() });
+            }
+            OnCrash::Resume | OnCrash::Ask | OnCrash::Undo => {}
+        }
+        let shown = Shown { journal: back.journal, entry: Arc::clone(&entry) };
+        let driver = Driver { runs: self.clone(), shown, entry, folder: back.folder, run, told };
+        self.spawn(driver, "deploy.run.resumed");
+        Ok(())
+    }
+
+    fn spawn(&self, driver: Driver, told: &str) {
+        let entry = Arc::clone(&driver.entry);
+        let id = entry.file.id.clone();
+        self.0.bus.publish(told, &format!("run/{id}"), json!({ "title": entry.file.title }));
+        self.0.summaries.keep(&entry.view().summary());
+        self.lock().insert(id.clone(), Known::Live(entry));
+        let thread = std::thread::Builder::new().name("run".to_owned());
+        let thread = thread.spawn(move || driver.run()).expect("a thread can be made");
+        let mut threads = self.0.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
+    }
+
+    /// Lets every run be as it is. Blocks until their threads have ended.
+    pub(super) fn leave(&self) {
+        self.0.leaving.store(true, Ordering::SeqCst);
+        for known in self.lock().values() {
+            if let Known::Live(entry) = known {
+                entry.leave();
+            }
+        }
+        let threads =
+            std::mem::take(&mut *self.0.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::error!("the thread of a run panicked");
+            }
+        }
+    }
+
+    /// The full id of what was typed: all of it, its end, or `last`.
+    pub(super) fn resolve(&self, given: &str) -> Result<String, RunsError> {
+        /// Fewer characters are a typo, not a name.
+        const SHORTEST: usize = 4;
+        let known = self.lock();
+        let given_lower = given.to_lowercase();
+        if known.contains_key(&given_lower) {
+            return Ok(given_lower);
+        }
+        if given == "last" {
+            let last = known.keys().next_back().cloned();
+            return last.ok_or_else(|| RunsError::Unknown(given.to_owned()));
+        }
+        let mut found = known.keys().filter(|id| id.ends_with(&given_lower));
+        match (found.next(), found.next()) {
+            (Some(id), None) if given.len() >= SHORTEST => Ok(id.clone()),
+            (Some(_), Some(_)) if given.len() >= SHORTEST => {
+                Err(RunsError::Ambiguous(given.to_owned()))
+            }
+            _ => Err(RunsError::Unknown(given.to_owned())),
+        }
+    }
+
+    /// All of them, the newest first.
+    pub(super) fn list(&self) -> Vec<RunSummary> {
+        let known: Vec<Known> = self.lock().values().rev().cloned().collect();
+        let summary = |known| match known {
+            Known::Live(entry) => entry.view().summary(),
+            Known::Ended(summary) | Known::Broken(summary) => summary,
+        };
+        known.into_iter().map(summary).collect()
+    }
+
+    /// What the store has of all controllers; nothing while it is away.
+    pub(super) async fn others(&self) -> Vec<RunSummary> {
+        self.0.summaries.list().await.unwrap_or_default()
+    }
+
+    /// Of a run with this full id.
+    pub(super) fn summary(&self, id: &str) -> Option<RunSummary> {
+        let known = self.lock().get(id).cloned()?;
+        Some(match known {
+            Known::Live(entry) => entry.view().summary(),
+            Known::Ended(summary) | Known::Broken(summary) => summary,
+        })
+    }
+
+    /// The run as its own thread sees it, while it has one.
+    pub(super) fn live(&self, id: &str) -> Option<Arc<Entry>> {
+        match self.lock().get(id) {
+            Some(Known::Live(entry)) => Some(Arc::clone(entry)),
+            _ => None,
+        }
+    }
+
+    /// Everything there is to see; one that has ended is read from disk. Blocks.
+    pub(super) fn view(&self, id: &str) -> Result<View, RunsError> {
+        if let Some(entry) = self.live(id) {
+            return Ok(entry.view());
+        }
+        let read = || {
+            let (plan, file) =
+                (folder::read_plan(&self.0.root, id)?, folder::read_run(&self.0.root, id)?);
+            let records = Arc::new(folder::read_records(&self.0.root, id)?);
+            let run = Arc::new(Run::replay(&plan, records.iter())?);
+            Ok(View { file, plan, records, run, waiting: false })
+        };
+        read().map_err(|error| RunsError::Broken(id.to_owned(), error))
+    }
+
+    /// Tells a run something. One that has ended hears only what makes it go on. Blocks.
+    pub(super) fn tell(&self, id: &str, events: Vec<Event>) -> Result<(), RunsError> {
+        let said: Vec<Record> = events.iter().filter_map(to_the_ended).collect();
+        let wakes = said.len() == events.len();
+        let deadline = Instant::now() + SETTLE;
+        loop {
+            let known = self.lock().get(id).cloned();
+            match known {
+                None => return Err(RunsError::Unknown(id.to_owned())),
+                Some(Known::Live(entry)) if entry.view().run.outcome().is_none() => {
+                    let heard = events.into_iter().all(|event| entry.tell(event));
+                    return if heard { Ok(()) } else { Err(RunsError::Ended) };
+                }
+                // Its thread is about to end.
+                Some(Known::Live(_)) if wakes && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Some(Known::Ended(_) | Known::Broken(_)) if wakes => break,
+                Some(_) => return Err(RunsError::Ended),
+            }
+        }
+        self.room()?;
+        let taken = self.take_up(id, &said);
+        taken.map_err(|error| RunsError::Broken(id.to_owned(), error))
+    }
+
+    /// Removes a run that is not under way. Blocks.
+    pub(super) fn remove(&self, id: &str) -> Result<(), RunsError> {
+        if self.live(id).is_some() {
+            return Err(RunsError::UnderWay);
+        }
+        folder::remove(&self.0.root, id).map_err(FolderError::from)?;
+        self.lock().remove(id);
+        self.0.summaries.forget(id);
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is written into the journal of a run that has ended; nothing if it cannot hear that.
+fn to_the_ended(event: &Event) -> Option<Record> {
+    let at = now_ms();
+    Some(match event.clone() {
+        Event::Resume { by } => Record::Resume { by, at },
+        Event::Retry { step, by } => Record::Retry { step, by, at },
+        Event::Mark { step, good, by } => Record::Marked { step, good, by, at },
+        _ => return None,
+    })
+}
+
+/// The thread of one run.
+struct Driver {
+    runs: Runs,
+    entry: Arc<Entry>,
+    shown: Shown,
+    folder: Folder,
+    run: Run,
+    told: Receiver<Event>,
+}
+
+impl Driver {
+    fn run(mut self) {
+        let inner = Arc::clone(&self.runs.0);
+        let mut hands = Hands::new(&inner.grip, &self.entry, &self.folder);
+        let known = loop {
+            let halt = drive(&mut self.run, &mut self.shown, &mut hands, &self.told, now_ms);
+            match halt {
+                Ok(Halt::Finished(_)) => break self.ended(),
+                Ok(Halt::NeedsPerson) => {
+                    self.entry.set_waiting(true);
+                    let Ok(event) = self.told.recv() else { return };
+                    self.entry.set_waiting(false);
+                    self.entry.tell(event);
+                }
+                Ok(Halt::Deserted) => return,
+                Err(_) if self.entry.is_leaving() => {
+                    if let Err(error) = self.folder.leave() {
+                        tracing::warn!(error = %chain(&error), "the next start looks like one after a crash");
+                    }
+                    return;
+                }
+                Err(error) => {
+                    let error = FolderError::Journal(error);
+                    break self.runs.broken(&self.entry.file.id, &error);
+                }
+            }
+        };
+        let id = self.entry.file.id.clone();
+        let summary = match &known {
+            Known::Ended(summary) | Known::Broken(summary) => summary.clone(),
+            Known::Live(_) => unreachable!("its thread ends"),
+        };
+        // Whoever makes it go on needs the lock.
+        drop((self.folder, self.shown));
+        self.runs.lock().insert(id.clone(), known);
+        // Those who wait look again.
+        self.entry.set_waiting(false);
+        let outcome = summary.outcome.map(hoist_api::deploy::RunOutcome::as_str);
+        inner.bus.publish("deploy.run.ended", &format!("run/{id}"), json!({ "outcome": outcome }));
+        inner.summaries.keep(&summary);
+    }
+
+    fn ended(&self) -> Known {
+        let summary = self.entry.view().summary();
+        if let Err(error) = self.folder.end(&summary) {
+            tracing::warn!(error = %chain(&error), "the journal is read at the next start");
+        }
+        Known::Ended(summary)
+    }
+}
+
+pub(super) fn now_ms() -> u64 {
+    let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn rand_bits() -> u128 {
+    let mut bytes = [0; 16];
+    aws_lc_rs::rand::fill(&mut bytes).expect("the operating system gives random bytes");
+    u128::from_le_bytes(bytes)
+}

@@ -1,0 +1,159 @@
+//! What happens in a run, from any record on: as server-sent events, or one batch for those who
+//! poll.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::sse::{self, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::{StreamExt, stream};
+use hoist_api::Code;
+use hoist_api::deploy::{RunEvent, RunEvents, RunState};
+use http::{HeaderMap, header};
+use serde::Deserialize;
+
+use super::entry::Entry;
+use super::{Deploy, READ};
+use crate::extract::{Json, Path, Query};
+use crate::failure::Failure;
+use crate::route::Route;
+
+/// Events in one batch.
+const BATCH: usize = 1000;
+const LONGEST_WAIT: Duration = Duration::from_mins(5);
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+pub(super) fn routes() -> Vec<Route<Deploy>> {
+    vec![
+        Route::get("/deploy/v1/runs/{run}/events", READ, events)
+            .summary("What happens in a run: its records, as server-sent events or in batches")
+            .query("after", "number of the last event seen; `Last-Event-ID` wins")
+            .query(
+                "wait",
+                "without server-sent events: answer when there is one, or after this long",
+            )
+            .streaming()
+            .gives::<RunEvents>(200)
+            .gives_media(200, "text/event-stream"),
+    ]
+}
+
+#[derive(Debug, Deserialize)]
+struct EventsQuery {
+    after: Option<u64>,
+    wait: Option<String>,
+}
+
+async fn events(
+    State(deploy): State<Deploy>,
+    Path(run): Path<String>,
+    Query(query): Query<EventsQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let id = deploy.resolve(&run).await?;
+    let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    if accepts.is_some_and(|accept| accept.contains("text/event-stream")) {
+        let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
+        let after = last.or(query.after).unwrap_or(0);
+        return Ok(server_sent(&deploy, id, after));
+    }
+    let wait = query.wait.as_deref().unwrap_or("0s");
+    let wait = humantime::parse_duration(wait).map_err(|_| {
+        Failure::new(Code::BadParameter, format!("`wait`: `{wait}` is not a duration"))
+            .with_remedy("write it like `30s`")
+    })?;
+    let after = query.after.unwrap_or(0);
+    let batch = batch(&deploy, &id, after, wait.min(LONGEST_WAIT), is_settled).await?;
+    Ok(Json(batch).into_response())
+}
+
+/// Nothing more will come by itself.
+fn is_settled(state: RunState) -> bool {
+    matches!(state, RunState::Ended | RunState::Broken | RunState::Waiting)
+}
+
+/// What came after `after`; waits for the first of it, unless the run is in a state that there is no
+/// point to wait in.
+async fn batch(
+    deploy: &Deploy,
+    id: &str,
+    after: u64,
+    wait: Duration,
+    is_over: fn(RunState) -> bool,
+) -> Result<RunEvents, Failure> {
+    let deadline = tokio::time::Instant::now() + wait;
+    let stopping = deploy.chassis.tasks.stopping().clone();
+    loop {
+        let live = deploy.runs.live(id);
+        let mut count = live.as_ref().map(|entry| entry.count());
+        if let Some(count) = &mut count {
+            count.mark_unchanged();
+        }
+        let found = look(deploy, live, id, after).await?;
+        let Some(mut count) = count.filter(|_| found.items.is_empty() && !is_over(found.state))
+        else {
+            return Ok(found);
+        };
+        tokio::select! {
+            () = stopping.cancelled() => return Ok(found),
+            waited = tokio::time::timeout_at(deadline, count.changed()) => {
+                if waited.is_err() {
+                    return Ok(found);
+                }
+            }
+        }
+    }
+}
+
+async fn look(
+    deploy: &Deploy,
+    live: Option<Arc<Entry>>,
+    id: &str,
+    after: u64,
+) -> Result<RunEvents, Failure> {
+    let id = id.to_owned();
+    let looked = deploy.blocking(move |runs| {
+        let view = match live {
+            Some(entry) => entry.view(),
+            None => runs.view(&id)?,
+        };
+        let (items, last) = (view.events(after, BATCH), view.records.len() as u64);
+        Ok(RunEvents { items, last, state: view.state() })
+    });
+    looked.await
+}
+
+fn server_sent(deploy: &Deploy, id: String, after: u64) -> Response {
+    struct Reader {
+        deploy: Deploy,
+        id: String,
+        after: u64,
+        pending: VecDeque<RunEvent>,
+    }
+    let reader = Reader { deploy: deploy.clone(), id, after, pending: VecDeque::new() };
+    let stopping = deploy.chassis.tasks.stopping().clone();
+    let events = stream::unfold(reader, |mut reader| async move {
+        if reader.pending.is_empty() {
+            let is_over = |state| matches!(state, RunState::Ended | RunState::Broken);
+            // Whoever looks on sees that it ends, and comes back where it was.
+            while reader.pending.is_empty() {
+                let (id, after) = (&reader.id, reader.after);
+                let found = batch(&reader.deploy, id, after, LONGEST_WAIT, is_over).await.ok()?;
+                if found.items.is_empty() && is_over(found.state) {
+                    return None;
+                }
+                reader.pending = found.items.into();
+            }
+        }
+        let event = reader.pending.pop_front()?;
+        reader.after = event.seq;
+        let data = serde_json::to_string(&event).expect("an event always serializes");
+        let sent = sse::Event::default().id(event.seq.to_string()).event(&event.record).data(data);
+        Some((Ok::<_, Infallible>(sent), reader))
+    });
+    let events = events.take_until(stopping.cancelled_owned());
+    Sse::new(events).keep_alive(KeepAlive::new().interval(HEARTBEAT).text("alive")).into_response()
+}

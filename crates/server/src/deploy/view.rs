@@ -1,0 +1,357 @@
+//! What people see of a run, from its plan and its records.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use hoist_api::deploy::{
+    Attempt, Explanation, Instance, RunEvent, RunOutcome, RunState, RunSummary,
+};
+use hoist_engine::plan::Step;
+use hoist_engine::record::{End, FailureKind, Outcome};
+use hoist_engine::run::{Ended, Reason, State};
+use hoist_engine::{Plan, Record, Run, StepId};
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+use super::folder::RunFile;
+
+/// A run at one moment.
+#[derive(Debug, Clone)]
+pub(super) struct View {
+    pub(super) file: RunFile,
+    pub(super) plan: Arc<Plan>,
+    pub(super) records: Arc<Vec<Record>>,
+    pub(super) run: Arc<Run>,
+    /// Nothing goes on by itself.
+    pub(super) waiting: bool,
+}
+
+impl View {
+    pub(super) fn summary(&self) -> RunSummary {
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for (id, _) in self.steps() {
+            *counts.entry(word(self.run.state(id)).to_owned()).or_default() += 1;
+        }
+        let outcome = self.run.outcome().map(outcome);
+        let ended =
+            self.records.last().filter(|_| outcome.is_some()).map(|last| rfc3339(last.at()));
+        RunSummary {
+            id: self.file.id.clone(),
+            title: self.file.title.clone(),
+            by: self.file.by.clone(),
+            created: self.file.created.clone(),
+            ended,
+            state: self.state(),
+            outcome,
+            counts,
+            steps: self.steps().count(),
+            nodes: self.plan.draft().subjects.len(),
+            plan: self.plan.hash().to_owned(),
+            undoes: self.file.undoes.clone(),
+            records: self.records.len() as u64,
+            broken: None,
+        }
+    }
+
+    pub(super) fn state(&self) -> RunState {
+        if self.run.outcome().is_some() {
+            return RunState::Ended;
+        }
+        if self.run.is_stopping() {
+            RunState::Stopping
+        } else if self.run.paused_by().is_some() {
+            RunState::Paused
+        } else if self.waiting {
+            RunState::Waiting
+        } else {
+            RunState::Running
+        }
+    }
+
+    /// Vertices that do something.
+    pub(super) fn steps(&self) -> impl Iterator<Item = (StepId, &Step)> {
+        self.plan.ids().filter_map(|id| Some((id, self.plan.step(id)?)))
+    }
+
+    pub(super) fn name(&self, id: StepId) -> &str {
+        &self.plan.vertex(id).name
+    }
+
+    pub(super) fn node(&self, id: StepId) -> Option<&str> {
+        let subject = self.plan.step(id)?.subject?;
+        Some(&self.plan.draft().subjects[subject as usize])
+    }
+
+    /// The instances of a task, or the one of this name or number.
+    pub(super) fn find(&self, given: &str) -> Vec<StepId> {
+        let number = given.strip_prefix('#').unwrap_or(given).parse::<u32>().ok().map(StepId);
+        if let Some(id) = number.filter(|id| self.plan.ids().any(|known| known == *id)) {
+            return vec![id];
+        }
+        let exact = self.plan.ids().find(|id| self.name(*id) == given);
+        if let Some(id) = exact {
+            return vec![id];
+        }
+        self.steps().map(|(id, _)| id).filter(|id| self.task(*id) == given).collect()
+    }
+
+    /// The name without the node that it is on.
+    pub(super) fn task(&self, id: StepId) -> &str {
+        let name = self.name(id);
+        let Some(node) = self.node(id) else { return name };
+        let Some(task) = name.strip_suffix(node) else { return name };
+        task.strip_suffix(['@', '/', ':']).unwrap_or(name)
+    }
+
+    pub(super) fn instance(&self, id: StepId, attempts: Vec<Attempt>) -> Instance {
+        let last = attempts.last();
+        let reason = last.map(|last| last.reason.clone()).filter(|reason| !reason.is_empty());
+        Instance {
+            step: id.0,
+            name: self.name(id).to_owned(),
+            node: self.node(id).map(str::to_owned),
+            action: self.plan.step(id).map(|step| step.call.action.clone()).unwrap_or_default(),
+            state: word(self.run.state(id)).to_owned(),
+            attempt: self.run.attempt(id),
+            reason,
+            held_by: self.held_by(id),
+            started: last.and_then(|last| last.started),
+            ended: last.and_then(|last| last.ended),
+            attempts,
+        }
+    }
+
+    /// What keeps a step from going on, if something does.
+    fn held_by(&self, id: StepId) -> Option<String> {
+        match self.run.why(id) {
+            Reason::Nothing => None,
+            reason => Some(self.run.explain(&reason)),
+        }
+    }
+
+    /// Everything that is blocked because of this one.
+    pub(super) fn blocked_by(&self, id: StepId) -> Vec<StepId> {
+        let (mut open, mut seen) = (vec![id], BTreeSet::new());
+        while let Some(id) = open.pop() {
+            for after in self.plan.successors(id) {
+                if self.run.state(*after) == State::Ended(Ended::Blocked) && seen.insert(*after) {
+                    open.push(*after);
+                }
+            }
+        }
+        seen.into_iter().filter(|id| self.plan.step(*id).is_some()).collect()
+    }
+
+    /// The longest way through what is not done yet, by what each step is expected to take.
+    pub(super) fn critical(&self) -> Vec<StepId> {
+        /// For steps of which nobody knows: what they take is not nothing.
+        const UNKNOWN_MS: u64 = 1000;
+        let open = |id: &StepId| !matches!(self.run.state(*id), State::Ended(_));
+        let mut best: HashMap<StepId, (u64, Option<StepId>)> = HashMap::new();
+        let mut stack: Vec<StepId> = self.plan.ids().filter(open).collect();
+        while let Some(id) = stack.last().copied() {
+            if best.contains_key(&id) {
+                stack.pop();
+                continue;
+            }
+            let after = || self.plan.successors(id).iter().copied().filter(open);
+            let unseen: Vec<StepId> = after().filter(|next| !best.contains_key(next)).collect();
+            if !unseen.is_empty() {
+                stack.extend(unseen);
+                continue;
+            }
+            let own = match self.plan.step(id) {
+                Some(step) => step.expected_ms.unwrap_or(UNKNOWN_MS),
+                None => 0,
+            };
+            let next = after().max_by_key(|next| (best[next].0, std::cmp::Reverse(*next)));
+            let rest = next.map_or(0, |next| best[&next].0);
+            best.insert(id, (own + rest, next));
+            stack.pop();
+        }
+        let first = best.iter().max_by_key(|(id, (length, _))| (*length, std::cmp::Reverse(**id)));
+        let mut way = Vec::new();
+        let mut at = first.map(|(id, _)| *id);
+        while let Some(id) = at {
+            if self.plan.step(id).is_some() {
+                way.push(id);
+            }
+            at = best[&id].1;
+        }
+        way
+    }
+
+    pub(super) fn explain(&self, id: StepId) -> Explanation {
+        let of = attempts_of(&self.records);
+        let attempts = of.get(&id).cloned().unwrap_or_default();
+        let instance = self.instance(id, attempts);
+        let mut because = vec![sentence(&instance)];
+        let roots = match self.run.why(id) {
+            Reason::Blocked { roots, .. } | Reason::LeftOut { roots } => roots,
+            Reason::Waits { steps, .. } | Reason::Undecided { steps } => steps,
+            Reason::Pool { steps, .. } => steps,
+            _ => Vec::new(),
+        };
+        for root in roots.into_iter().filter(|root| *root != id) {
+            let attempts = of.get(&root).cloned().unwrap_or_default();
+            because.push(sentence(&self.instance(root, attempts)));
+        }
+        let names = |ids: &[StepId]| ids.iter().map(|id| self.name(*id).to_owned()).collect();
+        let needs = names(&self.plan.vertex(id).after);
+        let needed_by = names(self.plan.successors(id));
+        Explanation { instance, because, needs, needed_by }
+    }
+
+    /// What happened after some record, with names for what has one.
+    pub(super) fn events(&self, after: u64, most: usize) -> Vec<RunEvent> {
+        let skip = usize::try_from(after).unwrap_or(usize::MAX);
+        let records = self.records.iter().enumerate().skip(skip).take(most);
+        records.map(|(at, record)| self.event(at as u64 + 1, record)).collect()
+    }
+
+    fn event(&self, seq: u64, record: &Record) -> RunEvent {
+        let Ok(Value::Object(mut more)) = serde_json::to_value(record) else {
+            unreachable!("records are objects")
+        };
+        let kind = match more.remove("record") {
+            Some(Value::String(kind)) => kind,
+            _ => unreachable!("records say what they are"),
+        };
+        more.remove("at");
+        if let Some(Value::Object(end)) = more.remove("end") {
+            // What undoing needs to know is nobody else's business.
+            let told = end.into_iter().filter(|(key, _)| key != "receipt");
+            more.extend(told.collect::<Map<_, _>>());
+        }
+        let step = more.get("step").and_then(Value::as_u64).and_then(|at| u32::try_from(at).ok());
+        if let Some(id) = step.map(StepId) {
+            more.insert("name".to_owned(), self.name(id).into());
+            if let Some(node) = self.node(id) {
+                more.insert("node".to_owned(), node.into());
+            }
+        }
+        if let Some(at) = more.remove("subject").as_ref().and_then(Value::as_u64) {
+            let subjects = &self.plan.draft().subjects;
+            let node = usize::try_from(at).ok().and_then(|at| subjects.get(at));
+            more.insert("node".to_owned(), node.cloned().into());
+        }
+        RunEvent { seq, record: kind, at: record.at(), more }
+    }
+}
+
+fn sentence(instance: &Instance) -> String {
+    use std::fmt::Write as _;
+    let Instance { name, state, attempt, reason, held_by, .. } = instance;
+    let mut text = format!("{name} is {}", state.replace('_', " "));
+    if *attempt > 0 {
+        write!(text, " after attempt {attempt}").expect("writing to a string");
+    }
+    for more in [held_by, reason].into_iter().flatten() {
+        write!(text, ": {more}").expect("writing to a string");
+    }
+    text
+}
+
+/// All attempts of all steps.
+pub(super) fn attempts_of(records: &[Record]) -> HashMap<StepId, Vec<Attempt>> {
+    let mut all: HashMap<StepId, Vec<Attempt>> = HashMap::new();
+    let fresh = |attempt| Attempt {
+        attempt,
+        started: None,
+        ended: None,
+        end: String::new(),
+        reason: String::new(),
+    };
+    for record in records {
+        let (step, attempt) = match record {
+            Record::Intent { step, attempt, .. }
+            | Record::Refused { step, attempt, .. }
+            | Record::Ran { step, attempt, .. }
+            | Record::Verified { step, attempt, .. }
+            | Record::Lost { step, attempt, .. } => (*step, *attempt),
+            _ => continue,
+        };
+        let of = all.entry(step).or_default();
+        if of.last().is_none_or(|last| last.attempt != attempt) {
+            of.push(fresh(attempt));
+        }
+        let last = of.last_mut().expect("one was just put there");
+        match record {
+            Record::Intent { at, .. } => last.started = Some(*at),
+            Record::Refused { reason, at, .. } => {
+                (last.ended, last.end, last.reason) =
+                    (Some(*at), "refused".to_owned(), reason.clone());
+            }
+            Record::Ran { end, at, .. } => {
+                last.ended = Some(*at);
+                (last.end, last.reason) = match end {
+                    End::Done { changed: true, .. } => ("done".to_owned(), String::new()),
+                    End::Done { changed: false, .. } => ("unchanged".to_owned(), String::new()),
+                    End::Failed { kind, reason } => {
+                        ("failed".to_owned(), format!("{}: {reason}", failure(*kind)))
+                    }
+                    End::Interrupted => ("interrupted".to_owned(), String::new()),
+                };
+            }
+            Record::Verified { holds: false, reason, at, .. } => {
+                (last.ended, last.end) = (Some(*at), "failed".to_owned());
+                last.reason = format!("{}: {reason}", failure(FailureKind::Verify));
+            }
+            Record::Verified { holds: true, at, .. } => last.ended = Some(*at),
+            Record::Lost { at, .. } => {
+                (last.ended, last.end) = (Some(*at), "lost".to_owned());
+                "nobody knows how it ended".clone_into(&mut last.reason);
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+fn failure(kind: FailureKind) -> &'static str {
+    match kind {
+        FailureKind::Precheck => "the check before it",
+        FailureKind::Exit => "exit",
+        FailureKind::Timeout => "timeout",
+        FailureKind::Verify => "the check after it",
+        FailureKind::Lost => "lost",
+        FailureKind::Internal => "internal",
+    }
+}
+
+pub(super) fn word(state: State) -> &'static str {
+    match state {
+        State::Waiting => "waiting",
+        State::Ready => "ready",
+        State::Checking => "checking",
+        State::Running => "running",
+        State::Verifying | State::VerifyingLost => "verifying",
+        State::Delayed => "delayed",
+        State::Unknown => "unknown",
+        State::Ended(ended) => match ended {
+            Ended::Ok => "ok",
+            Ended::Unchanged => "unchanged",
+            Ended::Ignored => "ignored",
+            Ended::Skipped => "skipped",
+            Ended::Failed(_) => "failed",
+            Ended::Blocked => "blocked",
+            Ended::LeftOut => "left_out",
+            Ended::Stopped => "stopped",
+            Ended::Interrupted => "interrupted",
+        },
+    }
+}
+
+pub(super) fn outcome(outcome: Outcome) -> RunOutcome {
+    match outcome {
+        Outcome::Succeeded => RunOutcome::Succeeded,
+        Outcome::Degraded => RunOutcome::Degraded,
+        Outcome::Failed => RunOutcome::Failed,
+        Outcome::Stopped => RunOutcome::Stopped,
+    }
+}
+
+pub(super) fn rfc3339(ms: u64) -> String {
+    let ms = i64::try_from(ms).unwrap_or(i64::MAX);
+    Timestamp::from_millisecond(ms).map(|at| at.to_string()).unwrap_or_default()
+}

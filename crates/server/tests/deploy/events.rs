@@ -1,0 +1,61 @@
+//! What happens in a run, for those who look on.
+
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+
+use crate::site::Site;
+use crate::{HOLD, RUNS, plan, put, site, start, step, until};
+
+/// Server-sent events until the stream ends: their numbers and data.
+async fn stream(site: &Site, run: &str, after: u64) -> Vec<(u64, Value)> {
+    let answer = site
+        .ask("GET", &format!("{RUNS}/{run}/events"))
+        .header("accept", "text/event-stream")
+        .header("last-event-id", &after.to_string())
+        .open()
+        .await;
+    let mut bytes = answer.bytes_stream();
+    let mut text = String::new();
+    while let Some(chunk) = bytes.next().await {
+        text.push_str(&String::from_utf8_lossy(&chunk.expect("a chunk")));
+    }
+    let data = text.lines().filter_map(|line| line.strip_prefix("data:"));
+    let events = data.map(|data| serde_json::from_str::<Value>(data).expect("an event"));
+    events.map(|event| (event["seq"].as_u64().expect("a number"), event)).collect()
+}
+
+#[tokio::test]
+async fn a_stream_is_taken_up_where_it_was_left() {
+    let site = site().await;
+    let run = start(&site, &plan(&[step("a@n1", 1, HOLD, &[])])).await;
+    let path = format!("{RUNS}/{run}/events?after=2&wait=30s");
+    let (late, ()) = tokio::join!(site.get(&path), async { put(&site, 1, "go") });
+    let late = late.expect(200).json();
+    assert_eq!(late["items"][0]["seq"], 3, "{late:#}");
+    until(&site, &run, "ended").await;
+    let all = stream(&site, &run, 0).await;
+    let numbers: Vec<u64> = all.iter().map(|(seq, _)| *seq).collect();
+    assert_eq!(numbers, (1..=all.len() as u64).collect::<Vec<_>>());
+    let kinds: Vec<&str> = all.iter().filter_map(|(_, event)| event["record"].as_str()).collect();
+    assert_eq!(kinds, ["plan", "intent", "ran", "finished"]);
+    assert_eq!((&all[1].1["name"], &all[1].1["node"]), (&json!("a@n1"), &json!("n1")));
+    assert_eq!(all[2].1.get("receipt"), None, "that is for undoing only");
+    let rest = stream(&site, &run, 2).await;
+    assert_eq!(rest, all[2..]);
+    let site = site.restart().await;
+    assert_eq!(stream(&site, &run, 0).await, all, "the same after a restart");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn who_polls_is_answered_at_once_when_nothing_more_will_come() {
+    let site = site().await;
+    let run = start(&site, &plan(&[step("a@n1", 1, "true", &[])])).await;
+    until(&site, &run, "ended").await;
+    let path = format!("{RUNS}/{run}/events?after=999&wait=5m");
+    let empty = site.get(&path).await.expect(200).json();
+    assert_eq!((&empty["items"], &empty["state"]), (&json!([]), &json!("ended")));
+    let wrong = site.get(&format!("{RUNS}/{run}/events?wait=soon")).await;
+    wrong.problem(400, "bad-parameter");
+    site.stop().await;
+}

@@ -1,0 +1,69 @@
+//! Runs that have ended: what is listed of them, and how long they are kept.
+
+use hoist_store::Store;
+use serde_json::Value;
+
+use crate::{RUNS, plan, site, site_with, start, step, until};
+
+#[tokio::test]
+async fn runs_are_listed_the_newest_first_and_found_by_the_end_of_their_id() {
+    let site = site().await;
+    let first = start(&site, &plan(&[step("a@n1", 1, "true", &[])])).await;
+    until(&site, &first, "ended").await;
+    tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    let second = start(&site, &plan(&[step("a@n1", 1, "true", &[])])).await;
+    until(&site, &second, "ended").await;
+    let list = site.get(RUNS).await.expect(200).json();
+    let ids: Vec<&str> = list["items"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|run| run["id"].as_str())
+        .collect();
+    assert_eq!(ids, [&second, &first]);
+    let end = &first[first.len() - 6..];
+    assert_eq!(site.get(&format!("{RUNS}/{end}")).await.expect(200).json()["id"], first);
+    assert_eq!(site.get(&format!("{RUNS}/last")).await.expect(200).json()["id"], second);
+    site.get(&format!("{RUNS}/{}", &first[25..])).await.problem(404, "not-found");
+    let one = site.get(&format!("{RUNS}?limit=1")).await.expect(200).json();
+    assert_eq!(one["items"].as_array().map(Vec::len), Some(1));
+    site.get(&format!("{RUNS}?limit=0")).await.problem(400, "bad-parameter");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_listed_of_a_run_is_in_the_store() {
+    let site = site().await;
+    let run = start(&site, &plan(&[step("a@n1", 1, "true", &[])])).await;
+    until(&site, &run, "ended").await;
+    let key = format!("run/{run}").parse().expect("a key");
+    let store = site.controller.chassis().store.clone();
+    for _ in 0..500 {
+        let record = store.get(&key).await.expect("the store").map(|record| record.value);
+        let found: Value = serde_json::from_slice(&record.unwrap_or_default()).unwrap_or_default();
+        if found["outcome"] == "succeeded" {
+            site.stop().await;
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("it is not in the store");
+}
+
+#[tokio::test]
+async fn old_runs_go_at_the_next_start() {
+    let site = site_with(|config| config.deploy.retention.max_runs = 1).await;
+    let mut runs = Vec::new();
+    for _ in 0..3 {
+        let run = start(&site, &plan(&[step("a@n1", 1, "true", &[])])).await;
+        until(&site, &run, "ended").await;
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        runs.push(run);
+    }
+    let site = site.restart().await;
+    let count = |list: &Value| list["items"].as_array().map(Vec::len);
+    let left = site.eventually(RUNS, |answer| count(&answer.json()) == Some(1)).await.json();
+    assert_eq!(left["items"][0]["id"], runs[2].as_str());
+    assert!(!site.data_dir().join("journal").join(&runs[0]).exists());
+    site.stop().await;
+}

@@ -1,0 +1,125 @@
+//! What operators say to a run.
+
+use serde_json::json;
+
+use crate::{
+    HOLD, RUNS, eventually, file, lines, order, plan, put, site, start, states, step, until,
+    until_instance, with,
+};
+
+#[tokio::test]
+async fn a_stop_lets_what_runs_come_to_its_end_and_starts_nothing_new() {
+    let site = site().await;
+    let vertices = [step("slow@n1", 1, HOLD, &[]), step("next@n1", 1, "echo x >> next", &[0])];
+    let run = start(&site, &plan(&vertices)).await;
+    eventually("it began", || file(&site, 1, "begun").exists()).await;
+    let told = order(&site, &run, "stop", json!({})).await;
+    assert_eq!(told["run"]["state"], "stopping");
+    put(&site, 1, "go");
+    let ended = until(&site, &run, "ended").await;
+    assert_eq!(ended["outcome"], "stopped");
+    assert_eq!(ended["counts"], json!({"ok": 1, "stopped": 1}));
+    site.post(&format!("{RUNS}/{run}/stop"), &json!({})).await.problem(409, "conflict");
+    order(&site, &run, "resume", json!({})).await;
+    assert_eq!(until(&site, &run, "ended").await["outcome"], "succeeded");
+    assert_eq!(lines(&site, 1, "next"), 1);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_stop_now_ends_what_runs() {
+    let site = site().await;
+    let vertices = [step("slow@n1", 1, "touch begun; sleep 1000", &[])];
+    let run = start(&site, &plan(&vertices)).await;
+    eventually("it began", || file(&site, 1, "begun").exists()).await;
+    order(&site, &run, "stop", json!({"now": true})).await;
+    let ended = until(&site, &run, "ended").await;
+    assert_eq!(states(&site, &run).await, [("slow@n1".to_owned(), "interrupted".to_owned())]);
+    assert_eq!(ended["failures"][0]["name"], "slow@n1");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_pause_lasts_until_it_is_taken_back() {
+    let site = site().await;
+    let vertices = [
+        step("slow@n1", 1, HOLD, &[]),
+        step("next@n1", 1, "touch next", &[0]),
+        step("other@n2", 2, "touch other", &[0]),
+    ];
+    let run = start(&site, &plan(&vertices)).await;
+    order(&site, &run, "pause", json!({"node": "n1"})).await;
+    site.post(&format!("{RUNS}/{run}/pause"), &json!({"node": "n9"}))
+        .await
+        .problem(404, "not-found");
+    put(&site, 1, "go");
+    until_instance(&site, &run, "other@n2", "ok").await;
+    let waiting = until(&site, &run, "waiting").await;
+    assert_eq!(waiting["held"][0]["name"], "next@n1", "{waiting:#}");
+    assert!(!file(&site, 1, "next").exists());
+    order(&site, &run, "unpause", json!({"node": "n1"})).await;
+    assert_eq!(until(&site, &run, "ended").await["outcome"], "succeeded");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_that_is_held_waits_until_it_is_released() {
+    let site = site().await;
+    let vertices = [step("slow@n1", 1, HOLD, &[]), step("next@n1", 1, "touch next", &[0])];
+    let run = start(&site, &plan(&vertices)).await;
+    let told = order(&site, &run, "hold", json!({"instances": ["next"]})).await;
+    assert_eq!(told["instances"], json!(["next@n1"]), "a task is all of its instances");
+    put(&site, 1, "go");
+    let waiting = until(&site, &run, "waiting").await;
+    assert_eq!(waiting["holds"], json!(["next@n1"]));
+    order(&site, &run, "release", json!({"instances": ["next@n1"]})).await;
+    assert_eq!(until(&site, &run, "ended").await["outcome"], "succeeded");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_stops_after_what_it_was_told_to_stop_after() {
+    let site = site().await;
+    let vertices = [
+        step("slow@n1", 1, HOLD, &[]),
+        step("middle@n1", 1, "true", &[0]),
+        step("last@n1", 1, "touch last", &[1]),
+    ];
+    let run = start(&site, &plan(&vertices)).await;
+    order(&site, &run, "stop", json!({"after": "middle@n1"})).await;
+    put(&site, 1, "go");
+    let ended = until(&site, &run, "ended").await;
+    assert_eq!(
+        (&ended["outcome"], &ended["counts"]),
+        (&json!("stopped"), &json!({"ok": 2, "stopped": 1}))
+    );
+    assert!(!file(&site, 1, "last").exists());
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_failed_is_tried_again_or_marked_as_done() {
+    let site = site().await;
+    let vertices = [
+        with(
+            step("odd@n1", 1, "echo x >> tries; test -e fixed", &[]),
+            "on_failure",
+            json!("continue"),
+        ),
+        with(step("even@n2", 2, "false", &[]), "on_failure", json!("continue")),
+        step("last@n3", 3, "touch last", &[0, 1]),
+    ];
+    let run = start(&site, &plan(&vertices)).await;
+    assert_eq!(until(&site, &run, "ended").await["outcome"], "failed");
+    put(&site, 1, "fixed");
+    let mark = |good: bool| json!({"instances": ["even@n2"], "good": good});
+    order(&site, &run, "mark", mark(true)).await;
+    let refused = site.post(&format!("{RUNS}/{run}/mark"), &mark(true)).await;
+    refused.problem(409, "conflict");
+    order(&site, &run, "retry", json!({"instances": ["odd@n1"]})).await;
+    let ended = until(&site, &run, "ended").await;
+    assert_eq!(ended["outcome"], "succeeded", "{ended:#}");
+    assert_eq!(lines(&site, 1, "tries"), 2);
+    assert!(file(&site, 3, "last").exists());
+    site.stop().await;
+}

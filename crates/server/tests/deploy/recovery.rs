@@ -1,0 +1,113 @@
+//! What becomes of runs when the controller ends.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use crate::site::Site;
+use crate::{
+    HOLD, RUNS, eventually, file, lines, order, plan, put, site, start, step, until, with,
+};
+
+fn records(dir: &Path, run: &str) -> PathBuf {
+    dir.join("journal").join(run).join("records")
+}
+
+#[tokio::test]
+async fn a_run_goes_on_by_itself_after_a_restart() {
+    let site = site().await;
+    let vertices = [
+        step("first@n1", 1, "echo once >> first", &[]),
+        with(step("slow@n1", 1, HOLD, &[0]), "repeat", json!("safe")),
+        step("last@n2", 2, "echo once >> last", &[1]),
+    ];
+    let run = start(&site, &plan(&vertices)).await;
+    eventually("it began", || file(&site, 1, "begun").exists()).await;
+    let site = site.restart().await;
+    put(&site, 1, "go");
+    let ended = until(&site, &run, "ended").await;
+    assert_eq!(ended["outcome"], "succeeded", "{ended:#}");
+    assert_eq!((lines(&site, 1, "first"), lines(&site, 2, "last")), (1, 1));
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_that_was_stopped_or_has_ended_stays_so_after_a_restart() {
+    let site = site().await;
+    let ended = start(&site, &plan(&[step("a@n1", 1, "echo x >> a", &[])])).await;
+    until(&site, &ended, "ended").await;
+    let vertices = [step("slow@n2", 2, HOLD, &[]), step("b@n2", 2, "true", &[0])];
+    let paused = start(&site, &plan(&vertices)).await;
+    order(&site, &paused, "pause", json!({})).await;
+    put(&site, 2, "go");
+    let site = site.restart().await;
+    assert_eq!(until(&site, &ended, "ended").await["outcome"], "succeeded");
+    assert_eq!(lines(&site, 1, "a"), 1);
+    until(&site, &paused, "paused").await;
+    order(&site, &paused, "unpause", json!({})).await;
+    assert_eq!(until(&site, &paused, "ended").await["outcome"], "succeeded");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_journal_that_is_damaged_in_the_middle_is_named_with_its_place_and_stops_nobody_else() {
+    let site = site().await;
+    let steps: Vec<_> = (0..5).map(|n| step(&format!("s{n}@n1"), 1, HOLD, &[])).collect();
+    let bad = start(&site, &plan(&steps)).await;
+    let good = start(&site, &plan(&[step("other@n2", 2, HOLD, &[])])).await;
+    eventually("both began", || {
+        file(&site, 1, "begun").exists() && file(&site, 2, "begun").exists()
+    })
+    .await;
+    let (dir, config) = site.stop().await;
+    let path = records(dir.path(), &bad);
+    let mut bytes = fs_err::read(&path).expect("a journal");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x40;
+    fs_err::write(&path, &bytes).expect("a journal");
+    let site = Site::start_again(dir, config).await;
+    let broken = until(&site, &bad, "broken").await;
+    let reason = broken["broken"].as_str().expect("a reason");
+    assert!(reason.contains("damaged at byte"), "{reason}");
+    assert_eq!(
+        fs_err::read(records(site.data_dir(), &bad)).expect("a journal"),
+        bytes,
+        "nothing is cut"
+    );
+    let problem =
+        site.post(&format!("{RUNS}/{bad}/resume"), &json!({})).await.problem(409, "conflict");
+    assert!(problem.detail.contains("damaged at byte"), "{}", problem.detail);
+    put(&site, 2, "go");
+    assert_eq!(until(&site, &good, "ended").await["outcome"], "succeeded");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_journal_of_a_newer_version_is_not_touched() {
+    let site = site().await;
+    let run = start(&site, &plan(&[step("a@n1", 1, HOLD, &[])])).await;
+    let (dir, config) = site.stop().await;
+    let path = records(dir.path(), &run);
+    let mut bytes = fs_err::read(&path).expect("a journal");
+    bytes[7] += 1;
+    fs_err::write(&path, &bytes).expect("a journal");
+    let site = Site::start_again(dir, config).await;
+    let broken = until(&site, &run, "broken").await;
+    assert!(broken["broken"].to_string().contains("version 2"), "{broken}");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_that_another_process_has_is_left_to_it() {
+    let site = site().await;
+    let run = start(&site, &plan(&[step("a@n1", 1, HOLD, &[])])).await;
+    let (dir, config) = site.stop().await;
+    let lock = fs_err::File::open(dir.path().join("journal").join(&run).join("lock"));
+    let lock = lock.expect("a lock").into_parts().0;
+    lock.try_lock().expect("nobody holds it");
+    let site = Site::start_again(dir, config).await;
+    let broken = until(&site, &run, "broken").await;
+    assert!(broken["broken"].to_string().contains("another process"), "{broken}");
+    drop(lock);
+    site.stop().await;
+}

@@ -1,0 +1,140 @@
+//! A run from its start to its end.
+
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::json;
+
+use crate::site::Site;
+use crate::{RUNS, file, lines, plan, put, site, start, states, step, until, with};
+
+#[tokio::test]
+async fn a_run_comes_to_its_end_and_what_it_printed_is_kept() {
+    let site = site().await;
+    let before = site.revision();
+    let vertices = [
+        step("install@n1", 1, "echo hello; echo once >> count", &[]),
+        step("join@n2", 2, "echo once >> count", &[0]),
+        with(step("never@n3", 3, "false", &[]), "skip", json!("not wanted")),
+    ];
+    let run = start(&site, &plan(&vertices)).await;
+    let ended = until(&site, &run, "ended").await;
+    assert_eq!(ended["outcome"], "succeeded", "{ended:#}");
+    assert_eq!(ended["counts"], json!({"ok": 2, "skipped": 1}));
+    assert_eq!((lines(&site, 1, "count"), lines(&site, 2, "count")), (1, 1));
+    let output = site.get(&format!("{RUNS}/{run}/output/install@n1/1")).await.expect(200);
+    assert!(output.text().contains("hello"), "{}", output.text());
+    site.get(&format!("{RUNS}/{run}/output/join@n2/1")).await.problem(404, "not-found");
+    site.get(&format!("{RUNS}/{run}/output/instal@n1/1")).await.problem(404, "not-found");
+    assert_eq!(site.revision(), before, "a run is no change of the site");
+    let audit = site.audit().await;
+    let started = audit.iter().find(|entry| entry.object == format!("run/{run}: started"));
+    assert_eq!(started.expect("it is in the audit log").who, "admin");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn nothing_runs_on_this_machine_unless_the_site_says_so() {
+    let site = Site::start().await;
+    let spec = json!({"interfaces": [{"name": "eth0", "mac": crate::mac(1)}]});
+    site.apply(&[crate::document("Node", "n1", &spec)]).await;
+    let run = start(&site, &plan(&[step("a@n1", 1, "touch there", &[])])).await;
+    let ended = until(&site, &run, "ended").await;
+    assert_eq!(ended["outcome"], "failed");
+    let reason = ended["failures"][0]["reason"].as_str().expect("a reason");
+    assert!(reason.contains("deploy.local"), "{reason}");
+    assert!(!file(&site, 1, "there").exists());
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn only_what_is_left_is_done_when_a_run_is_resumed() {
+    let site = site().await;
+    let vertices = [
+        step("first@n1", 1, "echo once >> first", &[]),
+        step(
+            "check@n1",
+            1,
+            "echo tried >> check; test -e fixed || { echo no such file; exit 3; }",
+            &[0],
+        ),
+        step("last@n2", 2, "echo once >> last", &[1]),
+    ];
+    let run = start(&site, &plan(&vertices)).await;
+    let failed = until(&site, &run, "ended").await;
+    assert_eq!(failed["outcome"], "failed");
+    let trouble = &failed["failures"][0];
+    assert_eq!(trouble["name"], "check@n1");
+    assert_eq!(trouble["output"], json!(["no such file"]));
+    assert_eq!((&trouble["blocks"], &trouble["blocked_nodes"]), (&json!(1), &json!(1)));
+    let explained = site.get(&format!("{RUNS}/{run}/explain/last@n2")).await.expect(200).json();
+    let because = explained["because"].to_string();
+    assert!(because.contains("check@n1") && because.contains("blocked"), "{because}");
+
+    let left = site.post(&format!("{RUNS}/{run}/resume?dry_run=1"), &json!({})).await.expect(200);
+    assert_eq!(left.json()["instances"], json!(["check@n1", "last@n2"]));
+    assert_eq!(left.json()["dry_run"], true);
+    put(&site, 1, "fixed");
+    site.post(&format!("{RUNS}/{run}/resume"), &json!({})).await.expect(200);
+    let ended = until(&site, &run, "ended").await;
+    assert_eq!(ended["outcome"], "succeeded", "{ended:#}");
+    assert_eq!(lines(&site, 1, "first"), 1, "what was done stays done");
+    assert_eq!((lines(&site, 1, "check"), lines(&site, 2, "last")), (2, 1));
+    let again = site.post(&format!("{RUNS}/{run}/resume"), &json!({})).await;
+    again.problem(409, "conflict");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn wrong_plans_and_unknown_runs_are_told_as_such() {
+    let site = site().await;
+    let circle = [step("a@n1", 1, "true", &[1]), step("b@n1", 1, "true", &[0])];
+    let answer = site.post(RUNS, &json!({"plan": plan(&circle)})).await;
+    let problem = answer.problem(400, "invalid-body");
+    assert!(problem.detail.contains("a@n1 -> b@n1"), "{}", problem.detail);
+    site.post(RUNS, &json!({"plan": {"vertexes": []}})).await.problem(400, "invalid-body");
+    site.post(RUNS, &json!({})).await.problem(400, "invalid-body");
+    site.get(&format!("{RUNS}/last")).await.problem(404, "not-found");
+    site.get(&format!("{RUNS}/../../etc")).await.problem(404, "unknown-route");
+    let dry = site.post(&format!("{RUNS}?dry_run=1"), &json!({"plan": plan(&[])})).await;
+    assert_eq!(dry.expect(200).json()["steps"], 0);
+    assert!(site.get(RUNS).await.json()["items"].as_array().expect("a list").is_empty());
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn who_may_only_read_starts_and_stops_nothing() {
+    let site = site().await;
+    let run = start(&site, &plan(&[step("a@n1", 1, "true", &[])])).await;
+    let read = site.token(json!([{"verbs": ["read"], "contexts": ["deploy"]}])).await;
+    site.ask_as(&read, "GET", RUNS).send().await.expect(200);
+    let body = json!({"plan": plan(&[])});
+    site.ask_as(&read, "POST", RUNS).json(&body).send().await.problem(403, "forbidden");
+    let stop = format!("{RUNS}/{run}/stop");
+    site.ask_as(&read, "POST", &stop).json(&json!({})).send().await.problem(403, "forbidden");
+    let some = json!([{"verbs": ["read", "write"], "contexts": ["deploy"], "selector": "node:n1"}]);
+    let limited = site.token(some).await;
+    site.ask_as(&limited, "GET", RUNS).send().await.problem(403, "forbidden");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_on_disk_of_a_run_is_for_its_owner_only() {
+    let site = site().await;
+    let run = start(&site, &plan(&[step("a@n1", 1, "echo secret", &[])])).await;
+    until(&site, &run, "ended").await;
+    let mut open = vec![site.data_dir().join("journal")];
+    let mut seen = 0;
+    while let Some(path) = open.pop() {
+        let about = fs_err::metadata(&path).expect("it is there");
+        assert_eq!(about.permissions().mode() & 0o077, 0, "{}", path.display());
+        seen += 1;
+        if about.is_dir() {
+            let entries = fs_err::read_dir(&path).expect("a directory");
+            open.extend(entries.map(|entry| entry.expect("an entry").path()));
+        }
+    }
+    assert!(seen >= 7, "{seen}");
+    let all = states(&site, &run).await;
+    assert_eq!(all, [("a@n1".to_owned(), "ok".to_owned())]);
+    site.stop().await;
+}
