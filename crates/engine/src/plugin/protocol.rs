@@ -265,7 +265,8 @@ mod tests {
             if let Ok(Some(answer)) = hear(&bytes, 7) {
                 prop_assert!(answer.ok);
                 let last = bytes.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty());
-                prop_assert!(last.is_some_and(|line| line.starts_with(br#"{"t":"result""#)));
+                let is_result = last.is_some_and(|line| line.starts_with(br#"{"t":"result""#));
+                prop_assert!(is_result);
             }
         }
     }
