@@ -10,6 +10,7 @@ pub mod compile;
 pub mod condition;
 pub mod diagnostic;
 pub mod fuel;
+pub mod graph;
 pub mod layer;
 pub mod parse;
 pub mod select;
