@@ -53,7 +53,8 @@ struct Seen {
 impl CompareArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let client = shell.client()?;
-        let (old, new) = (client.run(&self.old).await?.summary, client.run(&self.new).await?.summary);
+        let (old, new) =
+            (client.run(&self.old).await?.summary, client.run(&self.new).await?.summary);
         let before = instances(&client, &old.id, None).await?;
         let after = instances(&client, &new.id, None).await?;
         let found = differences(&before, &after);
@@ -105,7 +106,8 @@ fn took_otherwise(old: &Seen, new: &Seen) -> bool {
 
 fn table(found: &[Difference]) -> Table {
     let mut table = Table::new(&["INSTANCE", "WAS", "TOOK", "IS", "TAKES"]);
-    let state = |seen: &Option<Seen>| seen.as_ref().map_or("-".to_owned(), |seen| seen.state.clone());
+    let state =
+        |seen: &Option<Seen>| seen.as_ref().map_or("-".to_owned(), |seen| seen.state.clone());
     let took = |seen: &Option<Seen>| {
         seen.as_ref().and_then(|seen| seen.took_ms).map(duration).unwrap_or_default()
     };
