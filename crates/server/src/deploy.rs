@@ -38,7 +38,7 @@ use hands::Grip;
 use runs::{Runs, RunsError};
 use summaries::Summaries;
 
-pub use compile::{Grounds, compile, site_of};
+pub use compile::{Grounds, book_of, compile, site_of};
 pub use prune::RunRetention;
 
 /// How the nodes of runs are reached, and how long runs are kept.

@@ -1,6 +1,8 @@
 //! `hoist deploy`: task files become plans, plans become runs.
 
 mod files;
+mod lint;
+mod offline;
 mod orders;
 mod show;
 mod watch;
@@ -29,6 +31,7 @@ pub(crate) struct DeployArgs {
 
 #[derive(Debug, Subcommand)]
 enum DeployCommand {
+    Lint(lint::LintArgs),
     Plan(files::PlanArgs),
     Run(files::RunArgs),
     Continue(files::ContinueArgs),
@@ -50,6 +53,7 @@ enum DeployCommand {
 impl DeployArgs {
     pub(crate) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         match self.command {
+            DeployCommand::Lint(args) => args.run(shell),
             DeployCommand::Plan(args) => args.run(shell).await,
             DeployCommand::Run(args) => args.run(shell).await,
             DeployCommand::Continue(args) => args.run(shell).await,
