@@ -58,8 +58,6 @@ pub struct Compiled {
     pub diagnostics: Vec<Diagnostic>,
     /// Who is the first of each role; to be stored, so that it stays so.
     pub elections: BTreeMap<String, String>,
-    /// Of each instance, in the order of [`Self::instances`].
-    pub fingerprints: Vec<String>,
     /// Instances that selected ones wait for, that are not selected and were not done before.
     pub prerequisites: Vec<StepId>,
     graph: Graph,
@@ -94,7 +92,7 @@ pub fn compile(
     let facts = Facts::new(settings, &targets, &options.templates, &mut found);
     let mut maker = steps::Maker::new(book, &targets, &graph, &facts, options);
     maker.make(&mut found);
-    let steps::Maker { mut draft, fingerprints, .. } = maker;
+    let mut draft = maker.draft;
     warn::look(book, &targets, &graph, options, &mut found);
     let past = &options.past;
     let chooser = Chooser { book, targets: &targets, graph: &graph, past };
@@ -122,7 +120,6 @@ pub fn compile(
         nodes: targets.nodes.iter().map(name).collect(),
         diagnostics: found,
         elections: targets.elections,
-        fingerprints,
         prerequisites,
         graph,
     })

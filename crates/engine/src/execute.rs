@@ -5,8 +5,8 @@
 
 mod crew;
 mod ledger;
-mod leftover;
-mod output;
+pub(crate) mod leftover;
+pub(crate) mod output;
 pub mod process;
 
 use std::any::Any;

@@ -16,6 +16,7 @@ pub mod plan;
 pub mod plugin;
 pub mod record;
 pub mod run;
+pub mod simulate;
 pub mod undo;
 
 pub use plan::{Plan, PlanError, StepId};

@@ -29,6 +29,8 @@ use crate::action::{
     Ability, Action, Catalog, Contribution, Ctx, Description, Diagnostic, Document, Done, Failure,
     Output, Secrets, Stream, Undone, Verdict,
 };
+use crate::execute::output::Redactions;
+use crate::execute::{ATTEMPT_VARIABLE, leftover};
 use crate::plan::Step;
 use crate::record::FailureKind;
 
@@ -39,13 +41,15 @@ pub use protocol::{Fault, MAX_BYTES, MAX_ERROR_LINE, MAX_LINE, MAX_LINES, PROTO,
 
 use process::{Trouble, Until, converse};
 use protocol::{Answer, Talk};
-use redact::Redact;
 
 /// For what changes nothing: describe, contribute, validate and plan.
 pub const ASK_TIME: Duration = Duration::from_secs(10);
 
 /// For a step that has no deadline of its own.
 pub const RUN_TIME: Duration = Duration::from_hours(1);
+
+/// Plug-ins that are asked at the same time what they are.
+const LOADED_AT_ONCE: usize = 8;
 
 /// Secrets of one step: each takes a descriptor.
 pub const MAX_SECRETS: usize = (isolation::LAST_FD - isolation::FIRST_FD + 1) as usize;
@@ -146,6 +150,8 @@ struct Terms<'a> {
     until: Until<'a>,
     network: bool,
     secrets: Vec<(String, String)>,
+    /// By which what it leaves behind can be found.
+    attempt: Option<&'a str>,
     output: Option<&'a mut dyn Output>,
 }
 
@@ -154,7 +160,7 @@ impl Terms<'_> {
     fn pure() -> Self {
         let until = Until { deadline: Instant::now() + ASK_TIME, cancel: None };
         let directory = Path::new("/");
-        Self { directory, until, network: false, secrets: Vec::new(), output: None }
+        Self { directory, until, network: false, secrets: Vec::new(), attempt: None, output: None }
     }
 }
 
@@ -179,10 +185,10 @@ impl Program {
         // It may have been changed since it was found.
         place::admit(&self.path)?;
         let at = || Asked { plugin: self.name.clone(), verb: verb.to_owned() };
-        let mut redact = Redact::default();
+        let redactions = Redactions::default();
         let (mut numbers, mut descriptors) = (Map::new(), Vec::new());
         for (number, (name, secret)) in (isolation::FIRST_FD..).zip(&terms.secrets) {
-            redact.add(secret);
+            redactions.add(secret);
             numbers.insert(name.clone(), json!(number));
             descriptors
                 .push(kept(secret).map_err(|source| PluginError::Start { at: at(), source })?);
@@ -194,14 +200,23 @@ impl Program {
         }
         let mut line = request.to_string();
         line.push('\n');
-        let mut talk = Talk::new(redact, terms.output);
+        let mut talk = Talk::new(redactions, terms.output);
         let mut command =
             self.isolation.command(&self.path, terms.directory, &descriptors, terms.network);
+        if let Some(attempt) = terms.attempt {
+            command.env(ATTEMPT_VARIABLE, attempt);
+        }
         let ended = converse(&mut command, line.as_bytes(), terms.until, &mut talk);
         let (answer, last_words) = talk.into_parts();
         match ended {
             Ok(status) => self.judge(at(), status, answer, last_words),
-            Err(trouble) => Err(trouble_at(at(), trouble, left)),
+            Err(trouble) => {
+                // Without namespaces they may be in other groups.
+                if let Some(attempt) = terms.attempt.filter(|_| !self.isolation.is_private()) {
+                    leftover::end(attempt);
+                }
+                Err(trouble_at(at(), trouble, left))
+            }
         }
     }
 
@@ -347,6 +362,7 @@ impl Plugin {
         let secrets = secrets(input, ctx.secrets)
             .map_err(|why| PluginError::Secrets { at: self.program.at(verb), why })?;
         fields.insert("attempt".to_owned(), json!(ctx.attempt));
+        fields.insert("task".to_owned(), json!(ctx.task));
         fields.insert("subject".to_owned(), json!(ctx.subject));
         fields.insert("step".to_owned(), json!({"action": step.call.action, "input": input}));
         let deadline = ctx.deadline.unwrap_or_else(|| Instant::now() + RUN_TIME);
@@ -355,6 +371,7 @@ impl Plugin {
             until: Until { deadline, cancel: Some(ctx.cancel) },
             network: self.about.network,
             secrets,
+            attempt: Some(ctx.attempt),
             output: Some(&mut *ctx.output),
         };
         self.program.ask(verb.as_str(), Value::Object(fields), terms)
@@ -462,36 +479,37 @@ impl Action for Plugin {
     }
 }
 
-/// The plug-ins of a directory, and why others in it are none.
-pub fn load(directory: &Path, isolation: &Arc<Isolation>) -> (Vec<Plugin>, Vec<PluginError>) {
+/// The plug-ins of a directory, and why others in it are none. None takes the place of an action
+/// that there is already.
+pub fn load(
+    directory: &Path,
+    isolation: &Arc<Isolation>,
+    there: &Catalog,
+) -> (Vec<Plugin>, Vec<PluginError>) {
     let paths = match look(directory) {
         Ok(paths) => paths,
         Err(error) => return (Vec::new(), vec![error]),
     };
     let (mut plugins, mut refused) = (Vec::new(), Vec::new());
-    for path in paths {
-        match Plugin::open(&path, isolation) {
-            Ok(plugin) => plugins.push(plugin),
-            Err(error) => refused.push(error),
+    for some in paths.chunks(LOADED_AT_ONCE) {
+        let opened: Vec<_> = std::thread::scope(|scope| {
+            let open = |path: &PathBuf| {
+                let path = path.clone();
+                scope.spawn(move || Plugin::open(&path, isolation))
+            };
+            let threads: Vec<_> = some.iter().map(open).collect();
+            threads.into_iter().map(|thread| thread.join().expect("nothing panics")).collect()
+        });
+        for opened in opened {
+            match opened {
+                Ok(plugin) if there.get(&plugin.about.name).is_some() => {
+                    let (path, name) = (plugin.program.path, plugin.about.name);
+                    refused.push(PluginError::Taken { path, name });
+                }
+                Ok(plugin) => plugins.push(plugin),
+                Err(error) => refused.push(error),
+            }
         }
     }
     (plugins, refused)
-}
-
-/// Puts the plug-ins of a directory beside the actions that there are, never in their place.
-pub fn add_all(
-    catalog: &mut Catalog,
-    directory: &Path,
-    isolation: &Arc<Isolation>,
-) -> Vec<PluginError> {
-    let (plugins, mut refused) = load(directory, isolation);
-    for plugin in plugins {
-        if catalog.get(&plugin.about.name).is_some() {
-            let (path, name) = (plugin.program.path, plugin.about.name);
-            refused.push(PluginError::Taken { path, name });
-        } else {
-            catalog.add(Arc::new(plugin));
-        }
-    }
-    refused
 }

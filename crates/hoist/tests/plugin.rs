@@ -64,10 +64,13 @@ fn plug_ins_are_listed_and_those_that_cannot_be_used_are_told() {
     let listed = ends(&hoist(&words), Exit::Done);
     let row = listed.lines().find(|line| line.starts_with("fresh ")).expect("it is listed");
     assert!(row.contains("verify,check,undo"), "{listed}");
+    assert!(listed.lines().any(|line| line.starts_with("shell ")), "those of hoist, too: {listed}");
     fs_err::write(dir.path().join("hoist-action-data"), "no program").unwrap();
+    ends(&hoist(&["plugin", "new", "shell", "--into", text(dir.path())]), Exit::Done);
     let output = hoist(&[&words[..], &["-o", "json"]].concat());
     let listing: Value = serde_json::from_str(&ends(&output, Exit::Degraded)).unwrap();
     assert!(listing["refused"][0].as_str().unwrap().contains("not executable"), "{listing:#}");
+    assert!(listing["refused"][1].as_str().unwrap().contains("as an action of hoist is"));
     assert!(listing["isolation"].is_string());
     let fresh = listing["actions"].as_array().unwrap().iter().find(|one| one["name"] == "fresh");
     assert_eq!(fresh.unwrap()["path"], text(&dir.path().join("hoist-action-fresh")));

@@ -22,7 +22,6 @@ use std::path::PathBuf;
 
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
-use hoist_deploy::actions;
 use hoist_inventory::Registry;
 use hoist_model::Selector;
 
@@ -50,6 +49,8 @@ pub struct DeploySettings {
     pub ssh: Option<Selector>,
     pub ssh_user: Option<String>,
     pub ssh_key: Option<PathBuf>,
+    /// Where plug-ins are; without it there are none.
+    pub plugins: Option<PathBuf>,
     pub retention: RunRetention,
 }
 
@@ -74,7 +75,7 @@ impl Deploy {
         data_dir: &std::path::Path,
     ) -> Self {
         let retention = settings.retention;
-        let grip = Grip::new(settings, registry.clone(), actions::catalog(), vault, data_dir);
+        let grip = Grip::new(settings, registry.clone(), vault, data_dir);
         let summaries = Summaries::new(chassis);
         let root = data_dir.join("journal");
         let runs = Runs::new(root, grip, chassis.events.clone(), summaries);

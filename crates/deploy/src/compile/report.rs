@@ -42,20 +42,20 @@ impl Compiled {
     }
 
     fn listed_instances(&self) -> Value {
-        let listed = self.instances().zip(&self.fingerprints).map(|((id, instance), print)| {
+        let listed = self.instances().map(|(id, instance)| {
             let vertex = self.vertex(id);
             let mut value = json!({
                 "id": id.0,
                 "name": vertex.name,
                 "task": self.tasks[instance.task as usize],
                 "node": self.nodes[instance.node as usize],
-                "fingerprint": print,
             });
             if let Kind::Step(step) = &vertex.kind {
                 value["action"] = step.call.action.as_str().into();
                 value["checks"] = json!({"before": step.before.len(), "after": step.after.len()});
                 value["has_undo"] = step.undo.is_some().into();
                 value["repeat"] = json!(step.repeat);
+                value["fingerprint"] = json!(step.fingerprint);
                 if let Some(reason) = &step.skip {
                     value["skip"] = reason.as_str().into();
                 }

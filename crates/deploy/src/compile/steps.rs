@@ -29,7 +29,6 @@ pub(super) struct Maker<'a> {
     pub(super) facts: &'a Facts<'a>,
     pub(super) options: &'a Options<'a>,
     pub(super) draft: Draft,
-    pub(super) fingerprints: Vec<String>,
     /// Of each node, the roles it has, by their place in the book.
     roles_of: Vec<Vec<usize>>,
     /// Of each role, how many may fail.
@@ -54,7 +53,6 @@ impl<'a> Maker<'a> {
             facts,
             options,
             draft: Draft::default(),
-            fingerprints: Vec::new(),
             roles_of: vec![Vec::new(); targets.nodes.len()],
             tolerances: Vec::new(),
             locks: HashMap::new(),
@@ -211,7 +209,8 @@ impl<'a> Maker<'a> {
             if step.skip.is_none() && self.is_unchanged(task, node, &fingerprint) {
                 step.skip = Some("unchanged inputs".to_owned());
             }
-            self.fingerprints.push(fingerprint);
+            step.knows_inputs = task.inputs.is_some();
+            step.fingerprint = Some(fingerprint);
             let after = self.graph.after[vertex as usize].iter().copied().map(StepId).collect();
             let name = format!("{}@{}", task.id.value, self.draft.subjects[node as usize]);
             self.draft.vertices.push(Vertex { name, after, kind: Kind::Step(Box::new(step)) });
@@ -447,7 +446,12 @@ impl<'a> Maker<'a> {
             }
         };
         if let Some(run) = &task.run {
+            // An action that tells by itself whether it is done looks for what it was given.
+            let looks_itself = step.after == [step.call.clone()];
             fill(&run.value, &mut step.call);
+            if looks_itself {
+                step.after = vec![step.call.clone()];
+            }
         }
         if let (Some(undo), Some(call)) = (&task.undo, &mut step.undo) {
             fill(&undo.value, call);

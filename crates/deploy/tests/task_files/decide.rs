@@ -1,1 +1,107 @@
+use hoist_deploy::compile::Options;
+use hoist_deploy::condition::Untranslated;
+use hoist_deploy::select::{Outcome, Past, Was};
+use hoist_deploy::spec::{At, When};
 
+use crate::{EXAMPLE, compiled, done, site, step, three_and_one, told, with_template};
+
+#[test]
+fn conditions_know_the_settings_and_the_node() {
+    let text = "hoist: 1\nsettings: {places: 2}\ntasks:\n  a: {on: '*', run: none, when: \"node.nid \
+                <= settings.places\"}\n  b: {on: '*', run: none, when: false}\n";
+    let compiled = compiled(text, &three_and_one(), &Options::default()).expect("it is a plan");
+    assert_eq!(done(&compiled), ["a@db1", "a@db2"]);
+    assert_eq!(step(&compiled, "a", "db3").skip.as_deref(), Some("condition"));
+}
+
+#[test]
+fn what_a_condition_does_not_know_is_an_error_with_its_place() {
+    let text = "hoist: 1\ntasks:\n  a: {on: '*', run: none, when: settings.api.enabled}\n  b: {on: \
+                '*', run: none, when: 'node.name =='}\n";
+    let found = told(text, &three_and_one());
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].starts_with("tasks.yaml:3:33: E601 `settings.api.enabled` cannot be told"));
+    assert!(found[1].starts_with("tasks.yaml:4:33: E601 `node.name ==` cannot be told"));
+}
+
+#[test]
+fn a_condition_that_nobody_translated_has_to_be_decided() {
+    let mut book = crate::good("hoist: 1\ntasks: {a: {on: '*', run: none}}\n");
+    let when = When::Unknown("$.changed($.x)".to_owned());
+    book.tasks[0].when = Some(At::new(when, book.tasks[0].id.place));
+    let nodes = three_and_one();
+    let of = |untranslated| {
+        let options = Options { untranslated, ..Options::default() };
+        hoist_deploy::compile::compile(&book, &nodes, &options)
+    };
+    assert_eq!(of(Untranslated::Refused).expect_err("undecided")[0].code.as_str(), "E602");
+    assert_eq!(done(&of(Untranslated::True).expect("it is a plan")).len(), 4);
+    assert_eq!(done(&of(Untranslated::False).expect("it is a plan")).len(), 0);
+}
+
+/// All instances as good as they can be, with the fingerprints of a plan.
+fn past(compiled: &hoist_deploy::compile::Compiled) -> Past {
+    let was = compiled.instances().map(|(id, instance)| {
+        let task = &compiled.tasks[instance.task as usize];
+        let node = &compiled.nodes[instance.node as usize];
+        let fingerprint = step(compiled, task, node).fingerprint.clone();
+        (compiled.vertex(id).name.clone(), Was { state: Outcome::Good, fingerprint })
+    });
+    was.collect()
+}
+
+#[test]
+fn what_has_inputs_is_done_again_only_when_one_of_them_changed() {
+    let nodes = three_and_one();
+    let first = compiled(EXAMPLE, &nodes, &with_template()).expect("it is a plan");
+    let options = Options { past: past(&first), ..with_template() };
+    let is_done = |text: &str, nodes, options: &Options<'_>| {
+        let compiled = compiled(text, nodes, options).expect("it is a plan");
+        let skip = step(&compiled, "api-start", "ctl1").skip.clone();
+        skip.as_deref() != Some("unchanged inputs")
+    };
+    assert!(!is_done(EXAMPLE, &nodes, &options));
+    let second = compiled(EXAMPLE, &nodes, &options).expect("it is a plan");
+    assert!(done(&second).contains(&"db-install@db1".to_owned()), "it has no inputs");
+    assert!(is_done(&EXAMPLE.replace("port: 3306", "port: 3307"), &nodes, &options));
+    assert!(is_done(&EXAMPLE.replace("/etc/api.conf", "/etc/api2.conf"), &nodes, &options));
+    let mut fewer = nodes.clone();
+    fewer.nodes.remove(2);
+    assert!(is_done(EXAMPLE, &fewer, &options), "a member of the role went");
+    let unrelated = EXAMPLE.replace("listen", "listen2");
+    assert!(!is_done(&unrelated, &nodes, &options));
+    let mut failed = options.clone();
+    failed.past.get_mut("api-start@ctl1").expect("it is there").state = Outcome::Failed;
+    assert!(is_done(EXAMPLE, &nodes, &failed));
+    let mut repeated = options.clone();
+    repeated.selection.repeat = true;
+    assert!(is_done(EXAMPLE, &nodes, &repeated));
+}
+
+#[test]
+fn an_input_that_is_not_there_is_an_error() {
+    let text = "hoist: 1\ntasks: {a: {on: '*', run: none, inputs: [settings.gone, nodes.gone]}}\n";
+    let found = told(text, &three_and_one());
+    assert_eq!(found.len(), 2);
+    assert!(found[0].contains("E601 task `a` has the input `settings.gone`"), "{found:?}");
+}
+
+#[test]
+fn templates_that_fail_are_told_with_the_node() {
+    let found = told(EXAMPLE, &three_and_one());
+    assert!(
+        found.iter().any(|line| line.contains("E603 the template `api.conf` for ctl1")),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn actions_are_looked_at_where_they_are_known() {
+    use hoist_engine::action::Catalog;
+    let text = "hoist: 1\ntasks: {a: {on: '*', run: {shel: {command: x}}}}\n";
+    let nodes = site(&[("n1", &[])]);
+    let actions = Catalog::default();
+    let options = Options { actions: Some(&actions), ..Options::default() };
+    let found = compiled(text, &nodes, &options).expect_err("there is no such action");
+    assert!(found[0].starts_with("tasks.yaml:2:28: E604 there is no action `shel`"), "{found:?}");
+}

@@ -1,1 +1,220 @@
+use hoist_deploy::compile::{Compiled, Options};
+use hoist_engine::plan::{Holder, Kind, Plan};
 
+use crate::{EXAMPLE, compiled, site, step, three_and_one, told, with_template};
+
+fn pools(compiled: &Compiled, task: &str, node: &str) -> Vec<String> {
+    let pools = step(compiled, task, node).pools.iter();
+    pools.map(|at| compiled.draft.pools[*at as usize].name.clone()).collect()
+}
+
+fn four(role: &str, tasks: &str) -> (String, hoist_deploy::target::Site) {
+    let member: &[&str] = &["r"];
+    let nodes = site(&[("n1", member), ("n2", member), ("n3", member), ("n4", member)]);
+    (format!("hoist: 1\nroles:\n  r: {role}\ntasks:\n{tasks}"), nodes)
+}
+
+const TWO: &str = "  a: {on: r, run: none}\n  b: {on: r, run: none, requires: [a]}\n";
+
+#[test]
+fn every_limit_is_a_pool() {
+    let text = EXAMPLE.replace("settings:\n", "limits: {at_once: 100, per_node: 2}\nsettings:\n");
+    let text = text.replace("at_once: 6", "at_once: 2, max_unavailable: 2");
+    let compiled = compiled(&text, &three_and_one(), &with_template()).expect("it is a plan");
+    assert_eq!(
+        pools(&compiled, "db-install", "db2"),
+        ["run", "node db2", "lock packages of db2", "role database", "role database unavailable"]
+    );
+    assert_eq!(
+        pools(&compiled, "db-join", "db2"),
+        ["run", "node db2", "task db-join", "role database", "role database unavailable"]
+    );
+    let held = |name: &str| {
+        let pool = compiled.draft.pools.iter().find(|pool| pool.name == name);
+        pool.map(|pool| (pool.places, pool.held_by))
+    };
+    assert_eq!(held("node db2"), Some((2, Holder::Step)));
+    assert_eq!(held("role database"), Some((2, Holder::Subject)));
+    assert_eq!(held("role database unavailable"), Some((2, Holder::Healthy)));
+    assert_eq!(pools(&compiled, "haproxy", "db2"), ["run", "node db2"], "it is not of the role");
+}
+
+#[test]
+fn canaries_go_first_and_the_others_after_the_pause() {
+    let compiled = compiled(EXAMPLE, &three_and_one(), &with_template()).expect("it is a plan");
+    let vertices = &compiled.draft.vertices;
+    let at = |name: &str| vertices.iter().position(|one| one.name == name).expect(name);
+    let gate = &vertices[at("canaries of database")];
+    let waits: Vec<&str> =
+        gate.after.iter().map(|before| vertices[before.0 as usize].name.as_str()).collect();
+    assert_eq!(waits, ["db-install@db1", "db-bootstrap@db1"]);
+    let pause = at("pause after canaries of database");
+    match &vertices[pause].kind {
+        Kind::Step(step) => assert_eq!(step.call.input["for"]["ms"], 120_000),
+        Kind::Join(_) => panic!("it is a step"),
+    }
+    let first = &vertices[at("db-install@db2")];
+    assert!(first.after.iter().any(|before| before.0 as usize == pause));
+    let later = &vertices[at("db-join@db2")];
+    assert!(!later.after.iter().any(|before| before.0 as usize == pause));
+    let cohort = |task, node| {
+        let cohort = step(&compiled, task, node).cohort.expect("it is in one");
+        let cohort = &compiled.draft.cohorts[cohort as usize];
+        (cohort.name.as_str(), cohort.tolerate)
+    };
+    assert_eq!(cohort("db-install", "db1"), ("database canaries", 0));
+    assert_eq!(cohort("db-install", "db2"), ("database", 1));
+    assert_eq!(cohort("haproxy", "db2"), ("database", 1), "the role of the node");
+    Plan::new(compiled.draft).expect("the engine takes it");
+}
+
+#[test]
+fn failures_count_for_the_strictest_role_that_the_task_is_for() {
+    let text = "hoist: 1\nroles: {database: {tolerate: 1}, all: {nodes: '*', tolerate: 100%}}\n\
+                tasks: {a: {on: all, run: none}, b: {on: 'database, all', run: none}}\n";
+    let compiled = compiled(text, &three_and_one(), &Options::default()).expect("it is a plan");
+    let cohort = |task, node| {
+        let cohort = step(&compiled, task, node).cohort.expect("it is in one");
+        compiled.draft.cohorts[cohort as usize].name.clone()
+    };
+    assert_eq!(cohort("a", "db1"), "all");
+    assert_eq!(cohort("b", "db1"), "database");
+    assert_eq!(cohort("b", "ctl1"), "all");
+    assert_eq!(compiled.draft.cohorts[1].tolerate, 4);
+}
+
+#[test]
+fn limits_that_contradict_each_other_are_refused() {
+    for (role, tasks, line) in [
+        ("{tolerate: 5}", TWO, "E203 role `r` tolerates 5 failed nodes, but has 4"),
+        ("{rollout: {canary: 4}}", TWO, "E203 role `r` has 4 canaries of 4 nodes"),
+        ("{rollout: {at_once: 0}}", TWO, "E203 at most 0 at once means never"),
+        ("{rollout: {per: {rack: 0}}}", TWO, "E203 at most 0 at once with the same `rack`"),
+        ("{}", "  a: {on: r, run: none, at_once: 0}\n", "E203 at most 0 at once means never"),
+        (
+            "{}",
+            "  a: {on: r, run: {shell: x}, repeat: check}\n",
+            "E203 task `a` says `repeat: check`",
+        ),
+        (
+            "{}",
+            "  a: {on: r, run: none}\n  b: {on: r, run: none, needs: [{task: a, want: 5}]}\n",
+            "E203 it wants 5, but there are 4 of `a`",
+        ),
+        (
+            "{rollout: {at_once: 2}}",
+            "  a: {on: r, run: none}\n  b: {on: r, run: none, needs: [a]}\n",
+            "E203 role `r` would never finish: 2 of its 4 nodes are worked on at once, but n1 and n2 \
+             wait for each other",
+        ),
+        (
+            "{rollout: {canary: 1}}",
+            "  a: {on: r, run: none}\n  b: {on: first(r), run: none, needs: [a]}\n",
+            "E203 role `r` would never finish: its canaries wait for its other nodes",
+        ),
+    ] {
+        let (text, nodes) = four(role, tasks);
+        let found = told(&text, &nodes);
+        assert!(found.iter().any(|told| told.contains(line)), "{line}\n{found:#?}");
+    }
+    let (text, nodes) = four(
+        "{rollout: {at_once: 4}}",
+        "  a: {on: r, run: none}\n  b: {on: r, run: none, needs: [a]}\n",
+    );
+    assert_eq!(told(&text, &nodes), Vec::<String>::new(), "all of them at once is no limit");
+}
+
+#[test]
+fn circles_through_a_barrier_inside_of_a_roll_out_are_found_too() {
+    let (text, nodes) = four(
+        "{rollout: {at_once: 1}}",
+        "  a: {on: r, run: none, required_for: [middle]}\n  b: {on: r, run: none, requires: [middle]}\n\
+         barriers: {middle: {}}\n",
+    );
+    let found = told(&text, &nodes);
+    assert!(found[0].contains("E203 role `r` would never finish"), "{found:?}");
+}
+
+#[test]
+fn who_waits_for_the_first_does_not_take_its_place() {
+    let (text, mut nodes) = four(
+        "{rollout: {at_once: 1}}",
+        "  a: {on: r, run: none}\n  b: {on: first(r), run: none, requires: [a]}\n  c: {on: r and not \
+         first(r), run: none, requires: [a], needs: [{task: b, on: first(r)}]}\n",
+    );
+    nodes.elections.insert("r".to_owned(), "n3".to_owned());
+    let compiled = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
+    let begin = compiled.find("a", "n1").expect("it is there");
+    let after = &compiled.vertex(begin).after;
+    let names: Vec<&str> = after.iter().map(|id| compiled.vertex(*id).name.as_str()).collect();
+    assert_eq!(names, ["b@n3"], "n1 would hold the one place that n3 needs");
+}
+
+#[test]
+fn nodes_of_one_rack_have_a_pool_of_their_own() {
+    let (text, mut nodes) = four("{rollout: {per: {rack: 1}}}", TWO);
+    for (node, rack) in nodes.nodes.iter_mut().zip(["x", "x", "y", "y"]) {
+        let labels = serde_json::json!({ "labels": { "rack": rack }, "groups": ["r"] });
+        node.spec = serde_json::from_value(labels).expect("a node");
+    }
+    let compiled = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
+    assert_eq!(pools(&compiled, "a", "n1"), ["node n1", "role r rack=x"]);
+    assert_eq!(pools(&compiled, "b", "n4"), ["node n4", "role r rack=y"]);
+}
+
+#[test]
+fn windows_are_those_of_the_task_or_of_its_role() {
+    let (text, nodes) = four(
+        "{window: 'Sat 22:00-04:00'}",
+        "  a: {on: r, run: none}\n  b: {on: r, run: none, window: '01:00-02:00'}\n  c: {on: '*', run: none}\n",
+    );
+    let compiled = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
+    let window = |task| {
+        let at = step(&compiled, task, "n1").window?;
+        Some(compiled.draft.windows[at as usize].name.as_str())
+    };
+    assert_eq!(window("a"), Some("Sat 22:00-04:00"));
+    assert_eq!(window("b"), Some("01:00-02:00"));
+    assert_eq!(window("c"), None);
+}
+
+#[test]
+fn an_amount_may_be_an_expression_of_the_settings() {
+    let (text, nodes) = four("{}", "  a: {on: r, run: none, at_once: settings.places}\n");
+    let options = Options { settings: serde_json::json!({"places": 3}), ..Options::default() };
+    let compiled = compiled(&text, &nodes, &options).expect("it is a plan");
+    let pool = compiled.draft.pools.iter().find(|pool| pool.name == "task a");
+    assert_eq!(pool.map(|pool| pool.places), Some(3));
+    let found = told(&text, &nodes);
+    assert!(found[0].contains("E601 `settings.places` cannot be told"), "{found:?}");
+}
+
+#[test]
+fn what_is_probably_not_meant_is_a_warning() {
+    for (role, tasks, line) in [
+        (
+            "{tolerate: 1}",
+            "  a: {on: r, run: none, required_for: [all]}\nbarriers: {all: {passes_with: all}}\n",
+            "W501 barrier `all` passes with all nodes only, so role `r` tolerates nothing",
+        ),
+        (
+            "{tolerate: 1}",
+            "  a: {on: r, run: none}\n  b: {on: r, run: none, needs: [{task: a, on: r, want: 4}]}\n",
+            "W501 `b` wants 4 of `a`, but 1 of the 4 nodes of role `r` may fail",
+        ),
+        (
+            "{}",
+            "  a: {on: r, run: {shell: x}}\n  b: {on: r, run: {shell: y}, undo: {shell: z}, requires: [a]}\n",
+            "W502 `b` can be undone, but `a` before it cannot",
+        ),
+        ("{}", "  a: {on: r, run: none, repeat: never, retries: 2}\n", "W503 task `a` says"),
+        ("{}", "  a: {on: r, run: none, delay: 2s}\n", "W504 task `a` has a delay"),
+        ("{}", "  a: {on: r, run: none, skip: when_done}\n", "W504 task `a` is skipped when"),
+        ("{rollout: {pause_after_canary: 1m}}", TWO, "W504 role `r` pauses after canaries"),
+    ] {
+        let (text, nodes) = four(role, tasks);
+        let found = told(&text, &nodes);
+        assert_eq!(found.len(), 1, "{found:#?}");
+        assert!(found[0].contains(line), "{line}\n{found:#?}");
+    }
+}

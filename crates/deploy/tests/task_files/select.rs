@@ -1,1 +1,195 @@
+use std::collections::BTreeSet;
 
+use hoist_deploy::compile::Options;
+use hoist_deploy::select::{Outcome, Past, Selection, Was};
+use hoist_engine::plan::Kind;
+use proptest::prelude::*;
+
+use crate::{compiled, done, site};
+
+/// Two nodes: a, then b and c, then the barrier, then d; e by itself.
+const TASKS: &str = "hoist: 1
+tasks:
+  a: {on: '*', run: none}
+  b: {on: '*', run: none, requires: [a]}
+  c: {on: node:n2, run: none, needs: [{task: a, on: node:n1}], required_for: [ready]}
+  d: {on: node:n1, run: none, requires: [ready]}
+  e-1: {on: '*', run: none}
+barriers:
+  ready: {}
+";
+
+fn chosen(selection: Selection, past: &[(&str, Outcome)]) -> Result<String, Vec<String>> {
+    let was = |state| Was { state, fingerprint: None };
+    let past: Past = past.iter().map(|(name, state)| ((*name).to_owned(), was(*state))).collect();
+    let options = Options { selection, past, ..Options::default() };
+    let compiled = compiled(TASKS, &site(&[("n1", &[]), ("n2", &[])]), &options)?;
+    Ok(done(&compiled).join(" "))
+}
+
+fn tasks(terms: &[&str]) -> Result<String, Vec<String>> {
+    let tasks = terms.iter().map(|term| (*term).to_owned()).collect();
+    chosen(Selection { tasks, ..Selection::default() }, &[])
+}
+
+#[test]
+fn tasks_are_named_in_every_way() {
+    for (terms, wanted) in [
+        (&["a"] as &[&str], "a@n1 a@n2"),
+        (&["e*", "d"], "d@n1 e-1@n1 e-1@n2"),
+        (&["/[bc]/"], "b@n1 b@n2 c@n2"),
+        (&["/e/"], ""),
+        (&["a@n2"], "a@n2"),
+        (&["+c"], "a@n1 c@n2"),
+        (&["c+"], "c@n2 d@n1"),
+        (&["+d"], "a@n1 c@n2 d@n1"),
+        (&["a..d"], "a@n1 c@n2 d@n1"),
+        (&["@ready"], "c@n2"),
+        (&["+@ready"], "a@n1 c@n2"),
+        (&["ready+"], "d@n1"),
+    ] {
+        match tasks(terms) {
+            Ok(found) => assert_eq!(found, wanted, "{terms:?}"),
+            Err(found) => assert!(wanted.is_empty() && found[0].contains("E202"), "{found:?}"),
+        }
+    }
+}
+
+#[test]
+fn from_to_skip_and_nodes_narrow_it() {
+    let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let from = Selection { from: list(&["c"]), ..Selection::default() };
+    assert_eq!(chosen(from, &[]).expect("a plan"), "c@n2 d@n1");
+    let to = Selection { to: list(&["c"]), ..Selection::default() };
+    assert_eq!(chosen(to, &[]).expect("a plan"), "a@n1 c@n2");
+    let skip = Selection { skip: list(&["a", "e*"]), ..Selection::default() };
+    assert_eq!(chosen(skip, &[]).expect("a plan"), "b@n1 b@n2 c@n2 d@n1");
+    let on = Selection { on: Some("node:n2".parse().expect("a selector")), ..Selection::default() };
+    assert_eq!(chosen(on, &[]).expect("a plan"), "a@n2 b@n2 c@n2 e-1@n2");
+}
+
+#[test]
+fn what_failed_can_be_named_and_only_what_is_left_be_done() {
+    let past = [
+        ("a@n1", Outcome::Good),
+        ("a@n2", Outcome::Failed),
+        ("b@n2", Outcome::Blocked),
+        ("e-1@n1", Outcome::Good),
+    ];
+    let of = |term: &str| {
+        chosen(Selection { tasks: vec![term.to_owned()], ..Selection::default() }, &past)
+    };
+    assert_eq!(of("failed").expect("a plan"), "a@n2");
+    assert_eq!(of("blocked").expect("a plan"), "b@n2");
+    let left = Selection { only_failed: true, ..Selection::default() };
+    assert_eq!(chosen(left, &past).expect("a plan"), "a@n2 b@n1 b@n2 c@n2 d@n1 e-1@n2");
+}
+
+#[test]
+fn nothing_selected_is_an_error_and_names_have_to_be_there() {
+    for (terms, line) in [
+        ("aa", "E202 there is no task `aa`, so nothing would be done; did you mean `a`?"),
+        (
+            "@redy",
+            "E202 there is no barrier `redy`, so nothing would be done; did you mean `ready`?",
+        ),
+        ("a@n9", "E202 there is no node `n9` in this run"),
+        ("d@n2", "E202 nothing is selected, so nothing would be done"),
+        ("failed", "E202 nothing is selected"),
+        ("/(/", "E101 `/(/` cannot be used"),
+    ] {
+        let found = tasks(&[terms]).expect_err(terms);
+        assert!(found[0].starts_with(line), "{terms}: {found:?}");
+    }
+    let nowhere =
+        Selection { on: Some("node:n9".parse().expect("a selector")), ..Selection::default() };
+    let found = chosen(nowhere, &[]).expect_err("no such node");
+    assert!(found[0].starts_with("E202"), "{found:?}");
+    let unknown =
+        Selection { on: Some("compute".parse().expect("a selector")), ..Selection::default() };
+    let found = chosen(unknown, &[]).expect_err("no such role");
+    assert!(found[0].starts_with("E200 no role or group is called `compute`"), "{found:?}");
+}
+
+#[test]
+fn what_selected_tasks_need_is_told_unless_it_is_done() {
+    let options = |past: Past, term: &str| Options {
+        selection: Selection { tasks: vec![term.to_owned()], ..Selection::default() },
+        past,
+        ..Options::default()
+    };
+    let nodes = site(&[("n1", &[]), ("n2", &[])]);
+    let of = |past, term: &str| {
+        let compiled = compiled(TASKS, &nodes, &options(past, term)).expect("it is a plan");
+        let told = compiled.diagnostics.iter().map(|one| one.message.clone()).collect::<Vec<_>>();
+        (compiled.prerequisites.len(), told)
+    };
+    let (count, told) = of(Past::new(), "b");
+    assert_eq!(count, 2);
+    assert_eq!(told, ["not selected, and not known to be done: a@n1, a@n2"]);
+    let good = |name: &str| (name.to_owned(), Was { state: Outcome::Good, fingerprint: None });
+    assert_eq!(of(Past::from([good("a@n1"), good("a@n2")]), "b").0, 0);
+    assert_eq!(of(Past::new(), "+b"), (0, Vec::new()));
+}
+
+#[test]
+fn what_is_not_selected_keeps_its_edges() {
+    let nodes = site(&[("n1", &[]), ("n2", &[])]);
+    let all = compiled(TASKS, &nodes, &Options::default()).expect("it is a plan");
+    let selection = Selection { tasks: vec!["d".to_owned()], ..Selection::default() };
+    let options = Options { selection, ..Options::default() };
+    let some = compiled(TASKS, &nodes, &options).expect("it is a plan");
+    let edges = |compiled: &hoist_deploy::compile::Compiled| {
+        compiled.draft.vertices.iter().map(|one| one.after.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(edges(&all), edges(&some));
+    let skipped = some.draft.vertices.iter().filter(|one| match &one.kind {
+        Kind::Step(step) => step.skip.as_deref() == Some("selection"),
+        Kind::Join(_) => false,
+    });
+    assert_eq!(skipped.count(), 7);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
+
+    /// On any graph without circles, `+t` and `t+` are what can be reached, and `a..b` is what both
+    /// have in common.
+    #[test]
+    fn selections_are_what_the_graph_reaches(
+        edges in prop::collection::btree_set((0_usize..8, 0_usize..8), 0..16),
+        a in 0_usize..8,
+        b in 0_usize..8,
+    ) {
+        let edges: BTreeSet<(usize, usize)> = edges.into_iter().filter(|(x, y)| x < y).collect();
+        let mut text = "hoist: 1\ntasks:\n".to_owned();
+        for task in 0..8 {
+            let requires: Vec<String> =
+                edges.iter().filter(|(_, to)| *to == task).map(|(from, _)| format!("t{from}")).collect();
+            text += &format!("  t{task}: {{on: '*', run: none, requires: [{}]}}\n", requires.join(", "));
+        }
+        let nodes = site(&[("n", &[])]);
+        let of = |term: String| -> BTreeSet<String> {
+            let selection = Selection { tasks: vec![term], ..Selection::default() };
+            let options = Options { selection, ..Options::default() };
+            compiled(&text, &nodes, &options).map(|one| done(&one)).unwrap_or_default().into_iter().collect()
+        };
+        let reach = |start: usize, forward: bool| {
+            let mut reached = BTreeSet::from([start]);
+            for _ in 0..8 {
+                for (from, to) in &edges {
+                    let (from, to) = if forward { (from, to) } else { (to, from) };
+                    if reached.contains(from) {
+                        reached.insert(*to);
+                    }
+                }
+            }
+            reached.into_iter().map(|task| format!("t{task}@n")).collect::<BTreeSet<_>>()
+        };
+        let (after, before) = (reach(a, true), reach(b, false));
+        prop_assert_eq!(of(format!("t{a}+")), after.clone());
+        prop_assert_eq!(of(format!("+t{b}")), before.clone());
+        let between: BTreeSet<String> = after.intersection(&before).cloned().collect();
+        prop_assert_eq!(of(format!("t{a}..t{b}")), between);
+    }
+}

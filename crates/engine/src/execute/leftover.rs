@@ -15,7 +15,7 @@ const GRACE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 
 /// Ends what is left of an attempt. `false` if something does not go away.
-pub(super) fn end(attempt: &str) -> bool {
+pub(crate) fn end(attempt: &str) -> bool {
     let until = Instant::now() + GRACE;
     let mut signal = Signal::TERM;
     loop {

@@ -161,7 +161,7 @@ impl Redactions {
 
     /// Moves what can be shown from `held` to `out`. Unless all of it is there, the end is held back
     /// if it could be the beginning of a secret.
-    fn take(&self, held: &mut Vec<u8>, all: bool, out: &mut Vec<u8>) {
+    pub(crate) fn take(&self, held: &mut Vec<u8>, all: bool, out: &mut Vec<u8>) {
         let values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if values.is_empty() {
             out.append(held);

@@ -20,7 +20,7 @@ const SNAPSHOT_EVERY: u32 = 16_384;
 #[derive(Debug)]
 pub struct FileJournal {
     path: PathBuf,
-    file: File,
+    file: Locked,
     next: u32,
     length: u64,
     /// Records that the snapshot is made of.
@@ -46,8 +46,7 @@ impl FileJournal {
     pub fn create(path: &Path) -> Result<Self, JournalError> {
         use fs_err::os::unix::fs::OpenOptionsExt;
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        lock(&file)?;
-        let mut journal = Self::at(path, file, 0, 0);
+        let mut journal = Self::at(path, Locked::new(file)?, 0, 0);
         journal.buffer.extend_from_slice(&MAGIC);
         journal.write()?;
         // The name is as durable as what it names.
@@ -115,7 +114,7 @@ impl FileJournal {
         let _ = snapshot::save(&self.path, &kept);
     }
 
-    fn at(path: &Path, file: File, next: u32, length: u64) -> Self {
+    fn at(path: &Path, file: Locked, next: u32, length: u64) -> Self {
         let (path, buffer) = (path.to_owned(), Vec::new());
         Self { path, file, next, length, in_snapshot: 0, buffer, is_broken: false }
     }
@@ -123,17 +122,17 @@ impl FileJournal {
     /// Goes on behind what was read, the first record of which has the number `first`.
     fn go_on(
         path: &Path,
-        mut file: File,
+        mut file: Locked,
         first: u32,
         size: usize,
         contents: Contents,
     ) -> Result<(Self, Vec<Record>), JournalError> {
         let Contents { records, length } = contents;
         if length < size {
-            file.set_len(length as u64)?;
-            file.sync_data()?;
+            file.0.set_len(length as u64)?;
+            file.0.sync_data()?;
         }
-        file.seek(SeekFrom::Start(length as u64))?;
+        file.0.seek(SeekFrom::Start(length as u64))?;
         let next = first + u32::try_from(records.len()).expect("journals are bounded");
         let mut journal = Self::at(path, file, next, length as u64);
         if length == 0 {
@@ -149,27 +148,39 @@ impl FileJournal {
             return Err(std::io::Error::other(reason).into());
         }
         self.is_broken = true;
-        self.file.write_all(&self.buffer)?;
-        self.file.sync_data()?;
+        self.file.0.write_all(&self.buffer)?;
+        self.file.0.sync_data()?;
         self.length += self.buffer.len() as u64;
         self.is_broken = false;
         Ok(())
     }
 }
 
-fn open_locked(path: &Path) -> Result<(File, Vec<u8>), JournalError> {
-    let mut file = OpenOptions::new().read(true).write(true).open(path)?;
-    lock(&file)?;
-    let bytes = load(&mut file)?;
-    Ok((file, bytes))
+/// A file that nobody else has, until it is closed or the process ends.
+#[derive(Debug)]
+struct Locked(File);
+
+impl Locked {
+    fn new(file: File) -> Result<Self, JournalError> {
+        match file.file().try_lock() {
+            Ok(()) => Ok(Self(file)),
+            Err(TryLockError::WouldBlock) => Err(JournalError::InUse),
+            Err(TryLockError::Error(error)) => Err(error.into()),
+        }
+    }
 }
 
-/// Until it is closed, also by the end of the process.
-fn lock(file: &File) -> Result<(), JournalError> {
-    file.file().try_lock().map_err(|error| match error {
-        TryLockError::WouldBlock => JournalError::InUse,
-        TryLockError::Error(error) => error.into(),
-    })
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // Closing is not enough: a process that is just being started has the file too.
+        let _ = self.0.file().unlock();
+    }
+}
+
+fn open_locked(path: &Path) -> Result<(Locked, Vec<u8>), JournalError> {
+    let mut file = Locked::new(OpenOptions::new().read(true).write(true).open(path)?)?;
+    let bytes = load(&mut file.0)?;
+    Ok((file, bytes))
 }
 
 fn load(file: &mut File) -> Result<Vec<u8>, JournalError> {

@@ -405,6 +405,7 @@ impl Trial<'_> {
         mut fields: Map<String, Value>,
     ) -> Result<Map<String, Value>, PluginError> {
         fields.insert("attempt".to_owned(), json!("check/0/1"));
+        fields.insert("task".to_owned(), json!("check"));
         fields.insert("subject".to_owned(), json!(""));
         fields.insert("step".to_owned(), json!({"action": self.program.name, "input": input}));
         // Secrets are named by the input; here each is as good as any other.

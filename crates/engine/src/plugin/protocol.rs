@@ -7,8 +7,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::lines::{Line, Lines};
-use super::redact::Redact;
+use super::redact;
 use crate::action::{Output, Stream};
+use crate::execute::output::Redactions;
 
 /// The version of the protocol that is spoken here.
 pub const PROTO: u32 = 1;
@@ -113,12 +114,12 @@ pub(super) struct Talk<'a> {
     answer: Option<Answer>,
     /// The last line on standard error that says something.
     last_words: String,
-    redact: Redact,
+    redactions: Redactions,
     output: Option<&'a mut dyn Output>,
 }
 
 impl<'a> Talk<'a> {
-    pub(super) fn new(redact: Redact, output: Option<&'a mut dyn Output>) -> Self {
+    pub(super) fn new(redactions: Redactions, output: Option<&'a mut dyn Output>) -> Self {
         Self {
             out: Lines::new(MAX_LINE),
             err: Lines::new(MAX_ERROR_LINE),
@@ -127,7 +128,7 @@ impl<'a> Talk<'a> {
             err_bytes: 0,
             answer: None,
             last_words: String::new(),
-            redact,
+            redactions,
             output,
         }
     }
@@ -161,11 +162,7 @@ impl<'a> Talk<'a> {
         let lines = self.err.push(chunk);
         let last = if chunk.is_empty() { self.err.finish() } else { None };
         for line in lines.into_iter().chain(last) {
-            let bytes = if line.is_cut {
-                self.redact.cut_bytes(&line.bytes)
-            } else {
-                self.redact.bytes(&line.bytes)
-            };
+            let bytes = redact::line(&self.redactions, &line.bytes, line.is_cut);
             let words = excerpt(&bytes);
             if !words.is_empty() {
                 self.last_words = words;
@@ -191,8 +188,8 @@ impl<'a> Talk<'a> {
         }
         let message = serde_json::from_slice(&line.bytes).map_err(|error| Fault::NoMessage {
             line: at,
-            why: self.redact.text(&error.to_string()),
-            excerpt: excerpt(&self.redact.bytes(&line.bytes)),
+            why: self.redactions.text(&error.to_string()),
+            excerpt: excerpt(&redact::line(&self.redactions, &line.bytes, false)),
         })?;
         match message {
             Message::Progress { done, total } => {
@@ -202,16 +199,14 @@ impl<'a> Talk<'a> {
             }
             Message::Log { level, msg } => {
                 let level = level.map(|level| level + ": ").unwrap_or_default();
-                let text = self.redact.text(&(level + &msg));
+                let text = self.redactions.text(&(level + &msg));
                 if let Some(output) = &mut self.output {
                     text.lines().for_each(|line| output.line(Stream::Out, line.as_bytes()));
                 }
             }
             Message::Result(answer) => {
-                let Value::Object(rest) = self.redact.value(Value::Object(answer.rest)) else {
-                    unreachable!("an object stays one")
-                };
-                let error = answer.error.map(|error| self.redact.text(&error));
+                let rest = redact::fields(&self.redactions, answer.rest);
+                let error = answer.error.map(|error| self.redactions.text(&error));
                 self.answer = Some(Answer { ok: answer.ok, error, rest });
             }
         }

@@ -15,14 +15,10 @@ impl Run {
         let last = |step: &StepId, attempt: u32| self.attempt(*step) == attempt;
         match record {
             Record::Plan { .. } => false,
-            Record::Intent { step, attempt, .. } => {
+            // That the time of a step has come is in no record.
+            Record::Intent { step, attempt, .. } | Record::Refused { step, attempt, .. } => {
                 is(step)
                     && matches!(at(step), State::Ready | State::Checking | State::Delayed)
-                    && last(step, attempt.wrapping_sub(1))
-            }
-            Record::Refused { step, attempt, .. } => {
-                is(step)
-                    && matches!(at(step), State::Ready | State::Checking)
                     && last(step, attempt.wrapping_sub(1))
             }
             Record::Ran { step, attempt, .. } | Record::Lost { step, attempt, .. } => {
@@ -237,7 +233,7 @@ impl Run {
                     failed.len() <= self.plan.draft().cohorts[*cohort as usize].tolerate as usize
                 });
                 if let Some((subject, _)) = tolerated {
-                    self.leave_out(subject);
+                    self.leave_out(subject, id);
                     self.end(id, Ended::Failed(kind), Class::LeftOut);
                 } else {
                     self.end(id, Ended::Failed(kind), Class::Bad);
@@ -248,13 +244,17 @@ impl Run {
     }
 
     /// The site can do without it: what is left to do there is not done, and nobody waits for it.
-    fn leave_out(&mut self, subject: u32) {
+    fn leave_out(&mut self, subject: u32, because: StepId) {
         if std::mem::replace(&mut self.left_out[subject as usize], true) {
             return;
         }
         for step in std::mem::take(&mut self.of_subject[subject as usize]) {
-            let idle = matches!(self.state(step), State::Waiting | State::Ready | State::Delayed);
-            if idle {
+            // What is being looked at has not begun, as far as any record says.
+            let has_not_begun = matches!(
+                self.state(step),
+                State::Waiting | State::Ready | State::Delayed | State::Checking
+            );
+            if has_not_begun && step != because {
                 self.forget(step);
                 self.end(step, Ended::LeftOut, Class::LeftOut);
             }

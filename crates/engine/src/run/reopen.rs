@@ -20,10 +20,11 @@ impl Run {
             let is_join = self.plan.step(id).is_none();
             let again = match self.states[id.at()] {
                 State::Ended(ended) => is_join || !ended.is_good() || ended == Ended::Skipped,
-                State::Waiting | State::Ready | State::Delayed => true,
+                State::Waiting | State::Ready | State::Checking | State::Delayed => true,
                 _ => false,
             };
             if again {
+                self.release(id);
                 self.reset(id);
             }
         }

@@ -113,8 +113,9 @@ result() {{ echo '{{"t":"result","ok":true}}'; }}
         let step = Step { call, ..Step::default() };
         let mut paper = self.paper.clone();
         let mut ctx = Ctx {
-            attempt: "r/1/1",
-            task: "x@n1",
+            // What belongs to it is ended by it, so no two tests have the same.
+            attempt: &self.work().display().to_string(),
+            task: "task",
             subject: "n1",
             directory: &self.work(),
             deadline: Some(Instant::now() + self.time),

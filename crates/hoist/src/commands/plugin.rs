@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand, ValueEnum};
 use fs_err::os::unix::fs::OpenOptionsExt;
+use hoist_deploy::actions;
 use hoist_engine::action::{Action, Description};
 use hoist_engine::plugin::check::{Finding, Kept, check};
 use hoist_engine::plugin::{self, Isolation, PREFIX};
@@ -125,10 +126,15 @@ struct Listing {
 
 fn list(shell: &mut Shell, directory: &Path) -> Result<Exit, Failure> {
     let isolation = Arc::new(Isolation::find());
-    let (plugins, refused) = plugin::load(directory, &isolation);
-    let actions = plugins
-        .iter()
-        .map(|plugin| Listed { about: plugin.describe(), path: Some(plugin.path().to_owned()) });
+    let catalog = actions::catalog();
+    let (plugins, refused) = plugin::load(directory, &isolation, &catalog);
+    let built_in =
+        catalog.iter().map(|(_, action)| Listed { about: action.describe(), path: None });
+    let of_others = plugins.iter().map(|plugin| {
+        let (about, path) = (plugin.describe(), Some(plugin.path().to_owned()));
+        Listed { about, path }
+    });
+    let actions = built_in.chain(of_others);
     let listing = Listing {
         isolation: isolation.to_string(),
         actions: actions.collect(),

@@ -13,6 +13,7 @@ pub(super) fn settings(settings: &Settings) -> Result<DeploySettings, SettingErr
         ssh: selector(settings, "deploy.ssh")?,
         ssh_user: settings.given("deploy.ssh_user").map(str::to_owned),
         ssh_key: settings.given("deploy.ssh_key").map(PathBuf::from),
+        plugins: settings.given("plugins.directory").map(PathBuf::from),
         retention: RunRetention {
             max_age: settings.duration("retention.runs_age")?,
             max_bytes: settings.parse("retention.runs_bytes")?,

@@ -1,13 +1,15 @@
 //! How a run reaches its nodes: each by the way that the site has said.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, OnceLock};
 
+use hoist_deploy::actions;
 use hoist_engine::action::{self, Catalog};
 use hoist_engine::drive::Executor;
 use hoist_engine::execute::{LocalExecutor, Outputs, Place, Site};
 use hoist_engine::plan::Plan;
+use hoist_engine::plugin::{self, Isolation};
 use hoist_engine::record::{End, FailureKind};
 use hoist_engine::run::Found;
 use hoist_engine::{Effect, Event};
@@ -31,7 +33,8 @@ use hoist_model::metadata_layer::SECRET_VARIABLES;
 pub(super) struct Grip {
     settings: DeploySettings,
     registry: Registry,
-    pub(super) catalog: Catalog,
+    /// With the plug-ins, which are asked what they are when it is first needed.
+    catalog: OnceLock<Catalog>,
     secrets: Arc<Keeper>,
     /// Below it, each local node has its directory.
     local_root: PathBuf,
@@ -57,12 +60,26 @@ impl Grip {
     pub(super) fn new(
         settings: DeploySettings,
         registry: Registry,
-        catalog: Catalog,
         vault: Vault,
         data_dir: &Path,
     ) -> Self {
         let local_root = data_dir.join("deploy").join("local");
-        Self { settings, registry, catalog, secrets: Arc::new(Keeper(vault)), local_root }
+        let (secrets, catalog) = (Arc::new(Keeper(vault)), OnceLock::new());
+        Self { settings, registry, catalog, secrets, local_root }
+    }
+
+    /// What tasks can do. The first time, it waits for plug-ins.
+    pub(super) fn catalog(&self) -> &Catalog {
+        self.catalog.get_or_init(|| {
+            let Some(directory) = &self.settings.plugins else { return actions::catalog() };
+            let isolation = Arc::new(Isolation::find());
+            let (plugins, refused) = plugin::load(directory, &isolation, &actions::catalog());
+            for error in refused {
+                tracing::warn!(error = %chain(&error), "a plug-in cannot be used");
+            }
+            let action = |plugin| Arc::new(plugin) as Arc<dyn action::Action>;
+            actions::catalog_with(plugins.into_iter().map(action))
+        })
     }
 
     /// How each subject of a plan is reached.
@@ -115,7 +132,7 @@ impl Hands {
     pub(super) fn new(grip: &Grip, entry: &Arc<Entry>, folder: &Folder) -> Self {
         let events = entry.sender();
         let site = Site {
-            catalog: grip.catalog.clone(),
+            catalog: grip.catalog().clone(),
             secrets: Arc::clone(&grip.secrets) as Arc<dyn action::Secrets>,
             outputs: Outputs::in_dir(folder.outputs()),
             place: Place::Below(grip.local_root.clone()),

@@ -105,9 +105,9 @@ impl Runs {
         &self.0.root
     }
 
-    /// What tasks can do.
+    /// What tasks can do. The first time, it waits for plug-ins.
     pub(super) fn actions(&self) -> &Catalog {
-        &self.0.grip.catalog
+        self.0.grip.catalog()
     }
 
     /// Waits until everything that was there at the start is known.

@@ -1,0 +1,312 @@
+//! Whatever happens, in whatever order: limits hold, nothing is lost, and nobody waits without a
+//! reason.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use hoist_engine::plan::{
+    Call, Cohort, Draft, Holder, OnFailure, Pool, Repeat, Rule, Step, Vertex, Window,
+};
+use hoist_engine::record::{End, FailureKind};
+use hoist_engine::run::{Decision, Found, Snapshot, State};
+use hoist_engine::{Effect, Event, Plan, Record, Run, StepId};
+use proptest::prelude::*;
+use serde_json::json;
+
+use crate::site::{draft, join, me, step};
+
+const SUBJECTS: u32 = 3;
+
+fn steps() -> impl Strategy<Value = Step> {
+    let failing = prop_oneof![
+        Just(OnFailure::Stop),
+        Just(OnFailure::Continue),
+        Just(OnFailure::Continue),
+        Just(OnFailure::Ignore)
+    ];
+    let repeat = prop_oneof![
+        Just(Repeat::Safe),
+        Just(Repeat::Check),
+        Just(Repeat::Never),
+        Just(Repeat::Fail)
+    ];
+    let pools = proptest::collection::btree_set(0..3_u32, 0..3);
+    let places = (proptest::option::of(0..SUBJECTS), proptest::option::of(0..2_u32), pools);
+    (places, failing, repeat, (0..2_u32, any::<[bool; 3]>(), 0..10_u8)).prop_map(
+        |((subject, kin, pools), on_failure, repeat, (retries, [looks, checks, late], skips))| {
+            let call = || vec![Call { action: "look".to_owned(), ..Call::default() }];
+            Step {
+                subject,
+                kin,
+                cohort: subject.map(|_| 0),
+                pools: pools.into_iter().collect(),
+                on_failure,
+                repeat,
+                retries,
+                delay_ms: 5,
+                before: if looks { call() } else { Vec::new() },
+                after: if checks || repeat == Repeat::Check { call() } else { Vec::new() },
+                window: late.then_some(0),
+                skip: (skips == 0).then(|| "because".to_owned()),
+                ..Step::default()
+            }
+        },
+    )
+}
+
+fn plans() -> impl Strategy<Value = Arc<Plan>> {
+    let rule = prop_oneof![
+        Just(Rule::All),
+        Just(Rule::AnyEnd),
+        Just(Rule::Most),
+        Just(Rule::AtLeast(1)),
+        Just(Rule::Percent(50))
+    ];
+    let after = proptest::collection::vec(any::<proptest::sample::Index>(), 0..3);
+    let one = (after, proptest::option::weighted(0.2, rule), steps());
+    let vertices = proptest::collection::vec(one, 1..12).prop_map(|all| {
+        let vertex = |(at, (after, rule, like)): (usize, (Vec<proptest::sample::Index>, _, _))| {
+            let after: BTreeSet<usize> =
+                after.iter().filter(|_| at > 0).map(|index| index.index(at)).collect();
+            let after: Vec<u32> =
+                after.into_iter().map(|at| u32::try_from(at).expect("few")).collect();
+            match rule {
+                Some(rule) => join(&after, rule),
+                None => step(&after, like),
+            }
+        };
+        all.into_iter().enumerate().map(vertex).collect::<Vec<Vertex>>()
+    });
+    (vertices, 0..3_u32, proptest::option::of(2..4_u32)).prop_map(
+        |(vertices, tolerate, breaker)| {
+            let pool = |held_by| Pool { name: format!("{held_by:?}"), places: 1, held_by };
+            let subjects = (0..SUBJECTS).map(|at| format!("n{at}")).collect();
+            let draft = Draft {
+                subjects,
+                cohorts: vec![Cohort { name: "role".to_owned(), tolerate }],
+                pools: [Holder::Step, Holder::Subject, Holder::Healthy].map(pool).to_vec(),
+                // Every day but Thursday, on which time begins.
+                windows: vec![Window {
+                    name: "late".to_owned(),
+                    spans: vec![(4 * 1440, 3 * 1440)],
+                }],
+                breaker,
+                ..draft(vertices)
+            };
+            Arc::new(Plan::new(draft).expect("edges only go back"))
+        },
+    )
+}
+
+struct Chance(u64);
+
+impl Chance {
+    fn one_of(&mut self, count: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        u32::try_from(self.0 >> 33).expect("31 bits") % count
+    }
+}
+
+struct World {
+    run: Run,
+    journal: Vec<Record>,
+    pending: Vec<Event>,
+    /// Attempts that were started, and whether that is still known.
+    told: Vec<(StepId, u32)>,
+    chance: Chance,
+    now: u64,
+}
+
+impl World {
+    fn plan(&self) -> &Arc<Plan> {
+        self.run.plan()
+    }
+
+    fn on(&mut self, event: Event) {
+        self.now += 1;
+        let decision = self.run.on(event, self.now);
+        self.carry_out(decision);
+    }
+
+    fn carry_out(&mut self, decision: Decision) {
+        self.journal.extend(decision.records);
+        for effect in decision.effects {
+            let event = self.act(effect);
+            self.pending.push(event);
+        }
+        self.check_limits();
+    }
+
+    fn act(&mut self, effect: Effect) -> Event {
+        let bad = self.chance.one_of(4) == 0;
+        let reason = ["no route", "no space"][self.chance.one_of(2) as usize].to_owned();
+        match effect {
+            Effect::Check { step, attempt } => {
+                Event::Checked { step, attempt, refused: bad.then_some(reason) }
+            }
+            Effect::Start { step, attempt } => {
+                assert!(!self.told.contains(&(step, attempt)), "{step} {attempt} twice");
+                self.told.push((step, attempt));
+                let good =
+                    |id: &StepId| matches!(self.run.state(*id), State::Ended(e) if e.is_good());
+                assert!(self.plan().vertex(step).after.iter().all(good), "{step} is too early");
+                let end = if bad {
+                    End::Failed { kind: FailureKind::Exit, reason }
+                } else {
+                    End::Done { changed: attempt > 1, receipt: json!({ "attempt": attempt }) }
+                };
+                Event::Ran { step, attempt, end }
+            }
+            Effect::Verify { step, attempt } => {
+                Event::Verified { step, attempt, holds: !bad, reason }
+            }
+            Effect::Ask { step, attempt } => {
+                let found = match self.told.contains(&(step, attempt)) {
+                    true if bad => Found::Gone,
+                    true => Found::Ended(End::Interrupted),
+                    false => Found::Never,
+                };
+                Event::Found { step, attempt, found }
+            }
+            Effect::Kill { step, attempt } => Event::Ran { step, attempt, end: End::Interrupted },
+        }
+    }
+
+    /// From the states alone: no pool has more in it than it has places.
+    fn check_limits(&self) {
+        for (at, pool) in (0_u32..).zip(&self.plan().draft().pools) {
+            let mut inside = BTreeSet::new();
+            for id in self.plan().ids() {
+                let Some(step) = self.plan().step(id).filter(|step| step.pools.contains(&at))
+                else {
+                    continue;
+                };
+                let busy = matches!(
+                    self.run.state(id),
+                    State::Checking | State::Running | State::Verifying | State::VerifyingLost
+                );
+                if busy {
+                    let subject = step.subject.filter(|_| pool.held_by != Holder::Step);
+                    inside.insert(subject.map_or((None, Some(id)), |at| (Some(at), None)));
+                }
+            }
+            assert!(inside.len() <= pool.places as usize, "`{}` has {inside:?}", pool.name);
+        }
+    }
+
+    fn anything(&mut self) {
+        let count = u32::try_from(self.plan().len()).expect("few");
+        let step = StepId(self.chance.one_of(count));
+        let subject = Some(self.chance.one_of(SUBJECTS + 1)).filter(|at| *at < SUBJECTS);
+        let yes = self.chance.one_of(2) == 0;
+        match self.chance.one_of(30) {
+            0 => self.on(Event::Stop { now: yes, by: me() }),
+            1 | 2 => self.on(Event::Resume { by: me() }),
+            3 | 4 => self.on(Event::Pause { subject, paused: yes, by: me() }),
+            5 | 6 => self.on(Event::Hold { step, held: yes, by: me() }),
+            7 | 8 => self.on(Event::Retry { step, by: me() }),
+            9 => self.on(Event::Mark { step, good: yes, by: me() }),
+            10 => self.on(Event::StopAfter { vertex: step, by: me() }),
+            11 => {
+                // It dies, and another one goes on.
+                self.pending.clear();
+                self.run = Run::replay(self.plan(), &self.journal).expect("our own records");
+                let decision = self.run.recover(self.now);
+                self.carry_out(decision);
+            }
+            12 => {
+                self.now = self.run.wakes_at().unwrap_or(self.now);
+                self.on(Event::Tick);
+            }
+            _ => _ = self.happen(),
+        }
+    }
+
+    /// Something that is under way comes to its end; whether there was anything.
+    fn happen(&mut self) -> bool {
+        if self.pending.is_empty() {
+            return false;
+        }
+        let count = u32::try_from(self.pending.len()).expect("few");
+        let at = self.chance.one_of(count) as usize;
+        let event = self.pending.swap_remove(at);
+        self.on(event);
+        true
+    }
+
+    /// Nobody interferes any more, and whoever is asked answers.
+    fn calm_down(&mut self) {
+        for _ in 0..1_000 {
+            if self.happen() {
+                continue;
+            }
+            if self.run.outcome().is_some() {
+                return;
+            }
+            if let Some(wakes) = self.run.wakes_at() {
+                self.now = self.now.max(wakes);
+                self.on(Event::Tick);
+                continue;
+            }
+            assert!(!self.run.is_busy(), "something is under way that nobody does");
+            let stuck = self.run.stuck();
+            let Some((step, reason)) = stuck.first() else {
+                panic!("it stands, and nobody knows why: {:?}", self.journal)
+            };
+            let text = self.run.explain(reason);
+            assert!(text != "nothing holds it back", "{step} could start: {:?}", self.journal);
+            self.answer(&stuck);
+            if self.run.stuck() == stuck {
+                // Only places that nobody gives back are left.
+                return;
+            }
+        }
+        panic!("it goes on for ever: {:?}", self.journal);
+    }
+
+    fn answer(&mut self, stuck: &[(StepId, hoist_engine::run::Reason)]) {
+        self.on(Event::Pause { subject: None, paused: false, by: me() });
+        for subject in 0..SUBJECTS {
+            self.on(Event::Pause { subject: Some(subject), paused: false, by: me() });
+        }
+        for (step, _) in stuck {
+            self.on(Event::Hold { step: *step, held: false, by: me() });
+            self.on(Event::Mark { step: *step, good: true, by: me() });
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens(plan in plans(), seed: u64) {
+        let journal = vec![Record::Plan { hash: plan.hash().to_owned(), at: 0 }];
+        let run = Run::new(Arc::clone(&plan));
+        let (pending, told) = (vec![Event::Tick], Vec::new());
+        let mut world = World { run, journal, pending, told, chance: Chance(seed), now: 1 };
+        for _ in 0..60 {
+            world.anything();
+        }
+        world.calm_down();
+        let (records, now) = (&world.journal, world.now);
+        let mut again = Run::replay(&plan, records).expect("our own records");
+        let expected = (again.recover(now), again.snapshot());
+        prop_assert_eq!(
+            (world.run.recover(now), world.run.snapshot()), expected.clone(),
+            "what is read back is what was"
+        );
+        let cut = 1 + world.chance.one_of(u32::try_from(records.len()).unwrap()) as usize;
+        let snapshot = Run::replay(&plan, &records[..cut]).expect("our own records").snapshot();
+        let text = serde_json::to_string(&snapshot).unwrap();
+        let snapshot: Snapshot = serde_json::from_str(&text).unwrap();
+        let mut run = Run::restore(&plan, snapshot).expect("our own snapshot");
+        for (number, record) in (cut..).zip(&records[cut..]) {
+            run.follow(number, record).expect("our own records");
+        }
+        prop_assert_eq!(
+            (run.recover(now), run.snapshot()), expected,
+            "a snapshot and the rest is all of it"
+        );
+    }
+}

@@ -1,0 +1,231 @@
+//! `hoist deploy` as people use it, with the real program: the example, and a controller that is
+//! killed in the middle of a run.
+
+#[path = "support/controller.rs"]
+mod controller;
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use controller::{Controller, PATIENCE, eventually, hoist};
+use serde_json::Value;
+
+/// A copy of the example on a port of its own, and a controller for it.
+struct Example {
+    dir: tempfile::TempDir,
+    port: u16,
+}
+
+impl Example {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/deploy");
+        let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = socket.local_addr().expect("an address").port();
+        drop(socket);
+        for name in ["nodes.yaml", "site.yaml", "index.html", "hoist.toml"] {
+            let text = fs_err::read_to_string(from.join(name)).expect("a file of the example");
+            let text = text.replace("18480", &port.to_string());
+            fs_err::write(dir.path().join(name), text).expect("a copy");
+        }
+        Self { dir, port }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn start(&self) -> Controller {
+        let controller =
+            Controller::start(&self.data_dir(), &["--config", &self.path("hoist.toml")]);
+        controller.does(&["apply", "-f", &self.path("nodes.yaml"), "--yes"]);
+        controller
+    }
+
+    /// A file of a node.
+    fn file(&self, node: &str, name: &str) -> PathBuf {
+        self.data_dir().join("deploy/local").join(node).join(name)
+    }
+
+    fn answers(&self) -> bool {
+        TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], self.port)), PATIENCE).is_ok()
+    }
+}
+
+fn text(output: &Output) -> String {
+    let out = String::from_utf8_lossy(&output.stdout);
+    let err = String::from_utf8_lossy(&output.stderr);
+    format!("{out}{err}")
+}
+
+fn json(controller: &Controller, words: &[&str]) -> Value {
+    let words: Vec<&str> = words.iter().copied().chain(["-o", "json"]).collect();
+    serde_json::from_str(&controller.does(&words)).expect("JSON")
+}
+
+#[test]
+fn the_example_is_run_broken_mended_resumed_and_taken_back() {
+    let example = Example::new();
+    let controller = example.start();
+    let site = example.path("site.yaml");
+    let dry = controller.hoist(&["deploy", "run", &site, "--dry-run"]);
+    assert_eq!(dry.status.code(), Some(20), "{}", text(&dry));
+    assert!(json(&controller, &["deploy", "list"]).as_array().expect("a list").is_empty());
+
+    fs_err::create_dir_all(example.file("web1", "")).expect("a directory");
+    fs_err::write(example.file("web1", "maintenance"), "").expect("a file");
+    let failed = controller.hoist(&["deploy", "run", &site]);
+    let said = text(&failed);
+    assert_eq!(failed.status.code(), Some(1), "{said}");
+    assert!(said.contains("nobody works on the machine"), "{said}");
+    assert!(said.contains("blocks 1 instances on 1 nodes"), "{said}");
+    assert!(said.contains("does only what is left"), "{said}");
+    let why = controller.does(&["deploy", "explain", "last", "monitor-start@mon1"]);
+    assert!(why.contains("blocked") && why.contains("web-start@web1"), "{why}");
+
+    fs_err::remove_file(example.file("web1", "maintenance")).expect("it is there");
+    let left = controller.hoist(&["deploy", "resume", "last", "--dry-run"]);
+    assert_eq!(left.status.code(), Some(20));
+    assert!(!text(&left).contains("db-create"), "{}", text(&left));
+    let resumed = controller.hoist(&["deploy", "resume", "last"]);
+    let said = text(&resumed);
+    assert_eq!(resumed.status.code(), Some(0), "{said}");
+    assert!(!said.contains("db-create"), "what was done is not done again: {said}");
+    assert!(example.answers());
+    let shown = json(&controller, &["deploy", "show", "last"]);
+    assert_eq!(shown["outcome"], "succeeded");
+    let page = fs_err::read_to_string(example.file("web1", "www/index.html")).expect("a page");
+    assert!(page.contains("Hello from hoist, on web1"), "{page}");
+
+    let undone = controller.hoist(&["deploy", "undo", "last"]);
+    assert_eq!(undone.status.code(), Some(0), "{}", text(&undone));
+    eventually("the web server is gone", || !example.answers());
+    for (node, name) in [("db1", "app.db"), ("web1", "www/index.html"), ("mon1", "bin")] {
+        assert!(!example.file(node, name).exists(), "{node} {name}");
+    }
+    let runs = json(&controller, &["deploy", "list"]);
+    assert_eq!(runs.as_array().map(Vec::len), Some(2));
+    assert_eq!(runs[0]["undoes"], runs[1]["id"]);
+    assert_eq!(controller.terminate(), Some(0));
+}
+
+/// Chains of tasks on three nodes; each leaves a line for each time that it was done.
+fn chains(dir: &Path, length: u32) -> String {
+    use std::fmt::Write as _;
+    let mut yaml = "hoist: 1\nroles: {web: {}, database: {}, monitoring: {}}\ntasks:\n".to_owned();
+    for n in 0..length {
+        let after = if n == 0 { String::new() } else { format!("\n    requires: [t{}]", n - 1) };
+        write!(
+            yaml,
+            "  t{n}:\n    on: \"*\"{after}\n    repeat: check\n    run: {{shell: \"echo x >> t{n}; \
+             sleep 0.05; touch done-t{n}\"}}\n    check: {{after: [{{shell: \"test -e done-t{n}\"}}]}}\n"
+        )
+        .expect("writing to memory");
+    }
+    let path = dir.join("chains.yaml");
+    fs_err::write(&path, yaml).expect("a file");
+    path.display().to_string()
+}
+
+#[test]
+fn a_run_goes_on_by_itself_when_the_controller_is_killed_and_nothing_with_a_result_runs_twice() {
+    const LENGTH: u32 = 12;
+    let example = Example::new();
+    let mut controller = example.start();
+    let file = chains(example.dir.path(), LENGTH);
+    let id = controller.does(&["deploy", "run", &file, "--detach"]).trim().to_owned();
+    let mut with_result = Vec::new();
+    for round in 1..=3 {
+        let done = format!("done-t{}", round * 3);
+        eventually("it gets on", || example.file("web1", &done).exists());
+        controller.kill();
+        controller = example.start();
+        // What has its end in the journal by now is not done again, whatever happens.
+        let shown = json(&controller, &["deploy", "show", &id]);
+        let instances = shown["instances"].as_array().expect("a list").clone();
+        with_result.extend(instances.into_iter().filter(|one| one["state"] == "ok"));
+    }
+    let ended = controller.hoist(&["deploy", "watch", &id]);
+    assert_eq!(ended.status.code(), Some(0), "{}", text(&ended));
+    assert!(!with_result.is_empty());
+    let shown = json(&controller, &["deploy", "show", &id]);
+    for one in shown["instances"].as_array().expect("a list") {
+        assert_eq!(one["state"], "ok", "{one}");
+        let (task, node) =
+            one["name"].as_str().and_then(|name| name.split_once('@')).expect("task@node");
+        let attempts = one["attempts"].as_array().map(Vec::len).expect("attempts");
+        let times = fs_err::read_to_string(example.file(node, task)).expect("a file");
+        assert!(times.lines().count() <= attempts, "{task}@{node}: {attempts} attempts, {times}");
+        let early = with_result.iter().find(|early| early["name"] == one["name"]);
+        if let Some(early) = early {
+            assert_eq!(early["attempts"], one["attempts"], "done once more");
+        }
+    }
+}
+
+#[test]
+fn somebody_who_looks_on_goes_on_looking_when_the_controller_comes_back() {
+    let example = Example::new();
+    let controller = example.start();
+    let port = controller.port();
+    let file = chains(example.dir.path(), 8);
+    let id = controller.does(&["deploy", "run", &file, "--detach"]).trim().to_owned();
+    let watching = Command::new(env!("CARGO_BIN_EXE_hoist"))
+        .arg("--data-dir")
+        .arg(example.data_dir())
+        .args(["deploy", "watch", &id, "-o", "json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    eventually("it gets on", || example.file("web1", "done-t1").exists());
+    controller.kill();
+    let more = ["--config", &example.path("hoist.toml")];
+    let controller = Controller::start_on(port, &example.data_dir(), &more);
+    let watched = watching.wait_with_output().expect("it ends");
+    assert_eq!(watched.status.code(), Some(0), "{}", text(&watched));
+    let lines = String::from_utf8(watched.stdout).expect("text");
+    let numbers: Vec<u64> = lines
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok()?["seq"].as_u64())
+        .collect();
+    assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>(), "none is missing");
+    drop(controller);
+}
+
+#[test]
+fn the_exit_code_says_how_a_run_ended() {
+    let example = Example::new();
+    let controller = example.start();
+    let write = |name: &str, text: &str| {
+        fs_err::write(example.dir.path().join(name), text).expect("a file");
+        example.path(name)
+    };
+    let task = |role: &str, run: &str| {
+        format!(
+            "hoist: 1\nroles:\n  all: {{nodes: \"*\"{role}}}\ntasks:\n  t: {{on: all, run: {run}}}\n"
+        )
+    };
+    let degraded = write("d.yaml", &task(", tolerate: 1", "{shell: 'test $HOIST_NODE != db1'}"));
+    let output = controller.hoist(&["deploy", "run", &degraded]);
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output));
+    let wrong = write("w.yaml", &task("", "{shel: 'true'}"));
+    let output = controller.hoist(&["deploy", "run", &wrong]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    assert!(text(&output).contains("w.yaml:"), "{}", text(&output));
+    let slow = write("s.yaml", &task("", "{shell: 'touch begun; sleep 1000'}"));
+    let id = controller.does(&["deploy", "run", &slow, "--detach"]).trim().to_owned();
+    eventually("it began", || example.file("db1", "begun").exists());
+    controller.does(&["deploy", "stop", &id, "--now"]);
+    let output = controller.hoist(&["deploy", "watch", &id]);
+    assert!(matches!(output.status.code(), Some(8 | 1)), "{}", text(&output));
+    let output = controller.hoist(&["deploy", "show", "nothing-like-it"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    let nobody = hoist(&example.dir.path().join("elsewhere"), &["deploy", "list"]);
+    assert_ne!(nobody.status.code(), Some(0));
+}
