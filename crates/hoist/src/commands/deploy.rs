@@ -1,10 +1,13 @@
 //! `hoist deploy`: task files become plans, plans become runs.
 
 mod files;
+mod graph;
+mod import_fuel;
 mod lint;
 mod offline;
 mod orders;
 mod show;
+mod simulate;
 mod watch;
 
 use clap::{Args, Subcommand};
@@ -32,6 +35,9 @@ pub(crate) struct DeployArgs {
 #[derive(Debug, Subcommand)]
 enum DeployCommand {
     Lint(lint::LintArgs),
+    Graph(graph::GraphArgs),
+    Simulate(simulate::SimulateArgs),
+    ImportFuel(import_fuel::ImportFuelArgs),
     Plan(files::PlanArgs),
     Run(files::RunArgs),
     Continue(files::ContinueArgs),
@@ -54,6 +60,9 @@ impl DeployArgs {
     pub(crate) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         match self.command {
             DeployCommand::Lint(args) => args.run(shell),
+            DeployCommand::Graph(args) => args.run(shell).await,
+            DeployCommand::Simulate(args) => args.run(shell).await,
+            DeployCommand::ImportFuel(args) => args.run(shell),
             DeployCommand::Plan(args) => args.run(shell).await,
             DeployCommand::Run(args) => args.run(shell).await,
             DeployCommand::Continue(args) => args.run(shell).await,

@@ -63,7 +63,8 @@ impl LintArgs {
             let Diagnostic { severity, place, code, .. } = one.diagnostic;
             (std::cmp::Reverse(severity), place, code)
         });
-        let count = |severity| found.iter().filter(|one| one.diagnostic.severity == severity).count();
+        let count =
+            |severity| found.iter().filter(|one| one.diagnostic.severity == severity).count();
         let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
         let is_good = errors == 0 && !(self.strict && warnings > 0);
         let printer = &mut shell.printer;
@@ -91,7 +92,11 @@ impl LintArgs {
         Ok(if is_good { Exit::Done } else { Exit::Usage })
     }
 
-    fn look(&self, shell: &mut Shell, sources: &mut Sources) -> Result<(Book, Vec<Found>), Failure> {
+    fn look(
+        &self,
+        shell: &mut Shell,
+        sources: &mut Sources,
+    ) -> Result<(Book, Vec<Found>), Failure> {
         let request = self.book.request(Selection::default())?;
         let mut wrong = Vec::new();
         let book = book_of(&request.files, sources, &mut wrong);
@@ -159,7 +164,8 @@ fn summary(book: &Book, errors: usize, warnings: usize) -> String {
         1 => format!("1 {what}"),
         _ => format!("{count} {what}s"),
     };
-    let size = [(book.roles.len(), "role"), (book.tasks.len(), "task"), (book.barriers.len(), "barrier")];
+    let size =
+        [(book.roles.len(), "role"), (book.tasks.len(), "task"), (book.barriers.len(), "barrier")];
     let size: Vec<String> = size.into_iter().map(|(count, what)| several(count, what)).collect();
     format!("{}: {}, {}", size.join(", "), several(errors, "error"), several(warnings, "warning"))
 }

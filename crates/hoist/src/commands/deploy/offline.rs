@@ -99,7 +99,8 @@ pub(super) fn catalog(shell: &mut Shell) -> Result<Catalog, Failure> {
     if !directory.is_dir() {
         return Ok(actions::catalog());
     }
-    let (plugins, refused) = plugin::load(&directory, &Arc::new(Isolation::find()));
+    let (plugins, refused) =
+        plugin::load(&directory, &Arc::new(Isolation::find()), &actions::catalog());
     for reason in refused {
         shell.printer.warn(&reason.to_string());
     }
@@ -136,8 +137,18 @@ fn site(path: &Path) -> Result<Site, Failure> {
     }
     if site.nodes.is_empty() {
         let message = format!("there is no enabled node in `{}`", path.display());
-        return Err(Failure::usage(message)
-            .with_hint("`hoist export` writes such a file; `hoist schema Node` shows what is in it"));
+        return Err(Failure::usage(message).with_hint(
+            "`hoist export` writes such a file; `hoist schema Node` shows what is in it",
+        ));
     }
     Ok(site)
+}
+
+/// Writes a file that was asked for; one that is there stays, unless `force`.
+pub(super) fn write(path: &Path, text: &str, force: bool) -> Result<(), Failure> {
+    if !force && path.exists() {
+        let message = format!("`{}` is there already", path.display());
+        return Err(Failure::refused(message).with_hint("`--force` replaces it"));
+    }
+    fs_err::write(path, text).map_err(Failure::File)
 }
