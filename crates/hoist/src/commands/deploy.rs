@@ -1,5 +1,6 @@
 //! `hoist deploy`: task files become plans, plans become runs.
 
+mod compare;
 mod files;
 mod graph;
 mod import_fuel;
@@ -9,6 +10,7 @@ mod orders;
 mod show;
 mod simulate;
 mod watch;
+mod worker;
 
 use clap::{Args, Subcommand};
 use hoist_api::deploy::{RunOutcome, RunState, RunSummary};
@@ -54,6 +56,9 @@ enum DeployCommand {
     Retry(orders::RetryArgs),
     Mark(orders::MarkArgs),
     Undo(orders::UndoArgs),
+    Check(orders::CheckArgs),
+    Compare(compare::CompareArgs),
+    Worker(worker::WorkerArgs),
 }
 
 impl DeployArgs {
@@ -79,6 +84,9 @@ impl DeployArgs {
             DeployCommand::Retry(args) => args.run(shell).await,
             DeployCommand::Mark(args) => args.run(shell).await,
             DeployCommand::Undo(args) => args.run(shell).await,
+            DeployCommand::Check(args) => args.run(shell).await,
+            DeployCommand::Compare(args) => args.run(shell).await,
+            DeployCommand::Worker(args) => args.run(shell).await,
         }
     }
 }
