@@ -1,5 +1,7 @@
 //! `hoist deploy`: task files become plans, plans become runs.
 
+mod check;
+mod compare;
 mod compare;
 mod files;
 mod graph;
@@ -46,6 +48,8 @@ enum DeployCommand {
     List(show::ListArgs),
     Show(show::ShowArgs),
     Explain(show::ExplainArgs),
+    Compare(compare::CompareArgs),
+    Check(check::CheckArgs),
     Watch(watch::WatchArgs),
     Stop(orders::StopArgs),
     Resume(orders::ResumeArgs),
@@ -74,6 +78,8 @@ impl DeployArgs {
             DeployCommand::List(args) => args.run(shell).await,
             DeployCommand::Show(args) => args.run(shell).await,
             DeployCommand::Explain(args) => args.run(shell).await,
+            DeployCommand::Compare(args) => args.run(shell).await,
+            DeployCommand::Check(args) => args.run(shell).await,
             DeployCommand::Watch(args) => args.run(shell).await,
             DeployCommand::Stop(args) => args.run(shell).await,
             DeployCommand::Resume(args) => args.run(shell).await,

@@ -144,7 +144,12 @@ impl Hands {
         let local = local.map_err(|error| chain(&error));
         let outputs = Outputs::in_dir(folder.outputs());
         let desk = grip.counter.desk.open(&entry.file.id, events.clone(), outputs);
-        Self { ways: grip.ways(entry.plan.draft().subjects.iter().map(String::as_str)), local, desk, events }
+        Self {
+            ways: grip.ways(entry.plan.draft().subjects.iter().map(String::as_str)),
+            local,
+            desk,
+            events,
+        }
     }
 
     /// The same journal; agents may forget what it has kept.

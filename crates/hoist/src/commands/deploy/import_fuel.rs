@@ -8,7 +8,7 @@ use hoist_deploy::fuel::read::{self, MAX_FILES, ReadError};
 use hoist_deploy::fuel::task::Corpus;
 use hoist_deploy::fuel::{self, Conditions, Finding, Import, Options};
 use hoist_model::Exit;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::offline;
 use crate::commands::Shell;
@@ -19,7 +19,7 @@ use crate::printer::{Output, Tone};
 /// Directories inside of each other that are looked into.
 const MAX_DEPTH: usize = 32;
 /// Findings of one kind that are shown; `-o wide` and `-o json` have all of them.
-const SHOWN: usize = 5;
+const SHOWN: usize = 3;
 
 /// Make a task file of Fuel's deployment tasks
 ///
@@ -41,6 +41,14 @@ pub(super) struct ImportFuelArgs {
     /// What conditions are that cannot be said in hoist's words; `ask` leaves them to a person
     #[arg(long, value_enum, default_value_t)]
     conditions: ConditionsArg,
+
+    /// What stands for `{NAME}` in Fuel's parameters, such as `CLUSTER_ID=7`
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    values: Vec<String>,
+
+    /// Fuel's data of the cluster in YAML, for what Fuel computed from it
+    #[arg(long, value_name = "FILE")]
+    settings: Option<PathBuf>,
 
     /// Refuse names that mean no task
     #[arg(long)]
@@ -76,8 +84,9 @@ impl ImportFuelArgs {
                 ConditionsArg::False => Conditions::False,
                 ConditionsArg::Ask => Conditions::Ask,
             },
+            settings: self.settings.as_deref().map(settings).transpose()?.unwrap_or_default(),
+            values: self.values.iter().map(|one| value(one)).collect::<Result<_, _>>()?,
             is_strict: self.strict,
-            ..Options::default()
         };
         let import = fuel::import(&corpus, &self.graph, &options)
             .map_err(|error| Failure::usage(error.to_string()))?;
@@ -122,6 +131,18 @@ impl ImportFuelArgs {
     }
 }
 
+fn value(given: &str) -> Result<(String, String), Failure> {
+    match given.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(Failure::usage(format!("`{given}` is not `NAME=VALUE`"))),
+    }
+}
+
+fn settings(path: &Path) -> Result<Value, Failure> {
+    serde_saphyr::from_slice(&input::read_whole(path)?)
+        .map_err(|error| Failure::usage(format!("`{}`: {error}", path.display())))
+}
+
 /// What there is to know, some of each kind.
 fn told(import: &Import) -> Vec<String> {
     let mut by_code: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
@@ -129,14 +150,14 @@ fn told(import: &Import) -> Vec<String> {
         by_code.entry(finding.code).or_default().push(finding);
     }
     let mut lines = Vec::new();
-    for findings in by_code.values() {
-        lines.extend(findings.iter().take(SHOWN).map(ToString::to_string));
+    for (code, findings) in &by_code {
+        lines.push(format!("{code}: {}", findings.len()));
+        for Finding { task, message, hint, .. } in findings.iter().take(SHOWN) {
+            let hint = hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
+            lines.push(format!("  {task}: {message}{hint}"));
+        }
         if findings.len() > SHOWN {
-            lines.push(format!(
-                "{} … and {} more; `-o wide` shows all",
-                findings[0].code,
-                findings.len() - SHOWN
-            ));
+            lines.push(format!("  … and {} more", findings.len() - SHOWN));
         }
     }
     lines.push(summary(import));
@@ -145,7 +166,11 @@ fn told(import: &Import) -> Vec<String> {
 
 fn summary(import: &Import) -> String {
     let Import { tasks, barriers, findings, .. } = import;
-    format!("{tasks} tasks, {barriers} barriers, {} things to know", findings.len())
+    let known = match findings.len() {
+        0 => String::new(),
+        count => format!("; {count} things to know, all of them with `-o wide`"),
+    };
+    format!("{tasks} tasks, {barriers} barriers{known}")
 }
 
 fn corpus(from: &Path) -> Result<Corpus, Failure> {

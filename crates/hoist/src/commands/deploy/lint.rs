@@ -3,7 +3,7 @@
 use clap::Args;
 use hoist_api::deploy::Selection;
 use hoist_deploy::compile::{self, Options};
-use hoist_deploy::diagnostic::{Diagnostic, Severity};
+use hoist_deploy::diagnostic::{Code, Diagnostic, Severity};
 use hoist_deploy::layer::Book;
 use hoist_deploy::lint;
 use hoist_deploy::spec::Sources;
@@ -126,7 +126,9 @@ impl LintArgs {
                         == (diagnostic.code, diagnostic.place)
                 };
                 if !found.iter().any(is_same) {
-                    found.push(Found { diagnostic, layout: Some((layout, layouts)) });
+                    // What does not bind anywhere is no matter of the layout.
+                    let layout = (diagnostic.code == Code::Cycle).then_some((layout, layouts));
+                    found.push(Found { diagnostic, layout });
                 }
             }
         }
