@@ -12,6 +12,7 @@ pub mod diagnostic;
 pub mod fuel;
 pub mod graph;
 pub mod layer;
+pub mod lint;
 pub mod parse;
 pub mod select;
 pub mod spec;

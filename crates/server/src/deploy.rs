@@ -4,6 +4,7 @@
 //! Each run has a directory of its own with its journal, and a thread that drives it; both outlive
 //! nothing but themselves: a controller that starts again reads every journal and goes on.
 
+mod checks;
 mod compile;
 mod entry;
 mod folder;
@@ -17,6 +18,7 @@ mod runs;
 mod stream;
 mod summaries;
 mod view;
+mod work;
 
 use std::path::PathBuf;
 
@@ -36,6 +38,7 @@ use crate::server::Chassis;
 use hands::Grip;
 use runs::{Runs, RunsError};
 use summaries::Summaries;
+use work::Counter;
 
 pub use compile::{Grounds, compile, site_of};
 pub use prune::RunRetention;
@@ -60,6 +63,7 @@ pub struct Deploy {
     chassis: Chassis,
     registry: Registry,
     runs: Runs,
+    counter: Counter,
 }
 
 const READ: Plane = Plane::Admin { context: Context::Deploy, verb: Verb::Read };
@@ -75,14 +79,15 @@ impl Deploy {
         data_dir: &std::path::Path,
     ) -> Self {
         let retention = settings.retention;
-        let grip = Grip::new(settings, registry.clone(), vault, data_dir);
+        let counter = Counter::new();
+        let grip = Grip::new(settings, registry.clone(), vault, counter.clone(), data_dir);
         let summaries = Summaries::new(chassis);
         let root = data_dir.join("journal");
         let runs = Runs::new(root, grip, chassis.events.clone(), summaries);
         chassis
             .tasks
             .spawn("runs", prune::keep(runs.clone(), retention, chassis.tasks.stopping().clone()));
-        Self { chassis: chassis.clone(), registry, runs }
+        Self { chassis: chassis.clone(), registry, runs, counter }
     }
 
     /// What was done, for the audit log. It is done: a store that is away does not undo it.
@@ -113,7 +118,7 @@ impl Deploy {
 
 /// All routes of the context.
 pub fn routes(deploy: &Deploy) -> Vec<Route> {
-    let all = [plans::routes(), read::routes(), orders::routes(), stream::routes()];
+    let all = [plans::routes(), read::routes(), orders::routes(), stream::routes(), work::routes()];
     with_state(all.into_iter().flatten().collect(), deploy)
 }
 

@@ -1,9 +1,11 @@
 //! `hoist deploy`: task files become plans, plans become runs.
 
+mod compare;
 mod files;
 mod orders;
 mod show;
 mod watch;
+mod worker;
 
 use clap::{Args, Subcommand};
 use hoist_api::deploy::{RunOutcome, RunState, RunSummary};
@@ -45,6 +47,9 @@ enum DeployCommand {
     Retry(orders::RetryArgs),
     Mark(orders::MarkArgs),
     Undo(orders::UndoArgs),
+    Check(orders::CheckArgs),
+    Compare(compare::CompareArgs),
+    Worker(worker::WorkerArgs),
 }
 
 impl DeployArgs {
@@ -66,6 +71,9 @@ impl DeployArgs {
             DeployCommand::Retry(args) => args.run(shell).await,
             DeployCommand::Mark(args) => args.run(shell).await,
             DeployCommand::Undo(args) => args.run(shell).await,
+            DeployCommand::Check(args) => args.run(shell).await,
+            DeployCommand::Compare(args) => args.run(shell).await,
+            DeployCommand::Worker(args) => args.run(shell).await,
         }
     }
 }

@@ -136,7 +136,7 @@ fn told(found: &[diagnostic::Diagnostic], sources: &Sources) -> Vec<Diagnostic> 
 }
 
 /// What there is to say about a plan.
-pub fn answer(plan: &Plan) -> PlanAnswer {
+pub(super) fn answer(plan: &Plan) -> PlanAnswer {
     let steps = || plan.ids().filter_map(|id| Some((id, plan.step(id)?)));
     let skips = steps().filter_map(|(id, step)| {
         let reason = step.skip.clone()?;

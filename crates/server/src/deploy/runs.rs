@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hoist_api::deploy::{PlanRequest, RunState, RunSummary};
+use hoist_api::deploy::{Instance, PlanRequest, RunOutcome, RunState, RunSummary};
 use hoist_engine::action::Catalog;
 use hoist_engine::drive::{Halt, drive};
 use hoist_engine::plan::OnCrash;
@@ -122,6 +122,9 @@ impl Runs {
             Ok(ids) => ids.iter().for_each(|id| self.recover_one(id)),
             Err(error) => tracing::error!(error = %chain(&error), "runs cannot be read back"),
         }
+        // So that nobody who answers waits for plug-ins.
+        self.actions();
+        self.0.grip.counter.desk.complete();
         self.0.recovered.send_replace(true);
     }
 
@@ -395,10 +398,10 @@ impl Driver {
     fn run(mut self) {
         let inner = Arc::clone(&self.runs.0);
         let mut hands = Hands::new(&inner.grip, &self.entry, &self.folder);
+        let mut journal = hands.kept(&self.entry.plan, self.shown);
         let known = loop {
-            let halt = drive(&mut self.run, &mut self.shown, &mut hands, &self.told, now_ms);
-            match halt {
-                Ok(Halt::Finished(_)) => break self.ended(),
+            match drive(&mut self.run, &mut journal, &mut hands, &self.told, now_ms) {
+                Ok(Halt::Finished(_)) => break ended(&self.entry, &self.folder),
                 Ok(Halt::NeedsPerson) => {
                     self.entry.set_waiting(true);
                     let Ok(event) = self.told.recv() else { return };
@@ -408,7 +411,7 @@ impl Driver {
                 Ok(Halt::Deserted) => return,
                 Err(_) if self.entry.is_leaving() => {
                     if let Err(error) = self.folder.leave() {
-                        tracing::warn!(error = %chain(&error), "the next start looks like one after a crash");
+                        tracing::warn!(error = %chain(&error), "the next start takes this for a crash");
                     }
                     return;
                 }
@@ -423,23 +426,24 @@ impl Driver {
             Known::Ended(summary) | Known::Broken(summary) => summary.clone(),
             Known::Live(_) => unreachable!("its thread ends"),
         };
+        inner.grip.counter.desk.close(&id);
         // Whoever makes it go on needs the lock.
-        drop((self.folder, self.shown));
+        drop((self.folder, journal));
         self.runs.lock().insert(id.clone(), known);
         // Those who wait look again.
         self.entry.set_waiting(false);
-        let outcome = summary.outcome.map(hoist_api::deploy::RunOutcome::as_str);
+        let outcome = summary.outcome.map(RunOutcome::as_str);
         inner.bus.publish("deploy.run.ended", &format!("run/{id}"), json!({ "outcome": outcome }));
         inner.summaries.keep(&summary);
     }
+}
 
-    fn ended(&self) -> Known {
-        let summary = self.entry.view().summary();
-        if let Err(error) = self.folder.end(&summary) {
-            tracing::warn!(error = %chain(&error), "the journal is read at the next start");
-        }
-        Known::Ended(summary)
+fn ended(entry: &Entry, folder: &Folder) -> Known {
+    let summary = entry.view().summary();
+    if let Err(error) = folder.end(&summary) {
+        tracing::warn!(error = %chain(&error), "the journal is read at the next start");
     }
+    Known::Ended(summary)
 }
 
 pub(super) fn now_ms() -> u64 {
