@@ -6,6 +6,7 @@
 
 pub mod actions;
 pub mod bind;
+pub mod checks;
 pub mod compile;
 pub mod condition;
 pub mod diagnostic;

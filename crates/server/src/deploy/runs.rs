@@ -105,6 +105,10 @@ impl Runs {
         &self.0.root
     }
 
+    pub(super) fn is_by_agent(&self, instance: &Instance) -> bool {
+        instance.node.as_deref().is_some_and(|node| self.0.grip.is_by_agent(node))
+    }
+
     /// What tasks can do. The first time, it waits for plug-ins.
     pub(super) fn actions(&self) -> &Catalog {
         self.0.grip.catalog()
