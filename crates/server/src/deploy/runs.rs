@@ -138,6 +138,8 @@ impl Runs {
             Ok(ids) => ids.iter().for_each(|id| self.recover_one(id)),
             Err(error) => tracing::error!(error = %chain(&error), "runs cannot be read back"),
         }
+        // So that nobody who answers waits for plug-ins.
+        self.actions();
         self.0.grip.counter.desk.complete();
         self.0.recovered.send_replace(true);
     }

@@ -7,6 +7,7 @@ mod agent;
 mod events;
 mod history;
 mod orders;
+mod plugins;
 mod recovery;
 mod run;
 mod takeover;

@@ -1,166 +1,238 @@
-//! `hoist deploy compare`: two runs side by side.
+//! `hoist deploy compare`: two runs beside each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
-use hoist_api::deploy::Instance;
+use hoist_api::client::Client;
+use hoist_api::deploy::RunSummary;
+use hoist_engine::plan::Kind;
 use hoist_model::Exit;
+use jiff::Timestamp;
 use serde::Serialize;
+use serde_json::json;
 
-use super::show::{duration, instances};
-use super::word;
+use super::graph::all_instances;
+use super::show::duration;
+use super::{offline, word};
 use crate::commands::Shell;
 use crate::failure::Failure;
-use crate::printer::Output;
+use crate::printer::{Output, Printer, Tone};
 use crate::table::Table;
 
-/// Of two times, one that is less than this longer is as long.
-const SAME_PERCENT: u64 = 20;
-/// Differences below this are nobody's fault.
-const SAME_MS: u64 = 500;
+/// Differences of time that are worth a line: this much, and this part of the longer one.
+const MIN_MS: u64 = 1000;
+const MIN_PERCENT: u64 = 20;
+/// Lines of a table; `-o wide` and `-o json` have all of them.
+const SHOWN: usize = 20;
 
-/// Show how one run differs from another
+/// Show how two runs differ: outcomes, times and inputs
 ///
-/// Instances that only one of them has, that ended differently, or that took longer or shorter.
-/// Ends with 1 if something differs, as `diff` does.
+/// Instances are the same if their task and their node have the same name. What differs comes
+/// first where one of them failed, then what took longer, the most first.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  hoist deploy compare 7x2k last\n  \
-    hoist deploy compare 7x2k last -o json")]
+#[command(after_help = "Examples:\n  hoist deploy compare 01jqz last\n  \
+    hoist deploy compare 01jqz last -o json\n\nEnds with 1 if outcomes or inputs differ.")]
 pub(super) struct CompareArgs {
-    /// The older one
+    /// The one before: its id, the end of it, or `last`
     #[arg(value_name = "RUN")]
-    old: String,
-    /// The newer one
+    before: String,
+    /// The one after
     #[arg(value_name = "RUN")]
-    new: String,
+    after: String,
 }
 
-/// One instance in both runs.
+/// An instance in both runs, or in one of them.
 #[derive(Debug, Serialize)]
-struct Difference {
-    instance: String,
-    old: Option<Seen>,
-    new: Option<Seen>,
+struct Pair {
+    name: String,
+    before: Option<Side>,
+    after: Option<Side>,
+    /// It was not made from the same things.
+    inputs_changed: bool,
 }
 
-#[derive(Debug, PartialEq, Eq, Serialize)]
-struct Seen {
+#[derive(Debug, Clone, Serialize)]
+struct Side {
     state: String,
+    attempts: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     took_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fingerprint: Option<String>,
 }
 
 impl CompareArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let client = shell.client()?;
-        let (old, new) =
-            (client.run(&self.old).await?.summary, client.run(&self.new).await?.summary);
-        let before = instances(&client, &old.id, None).await?;
-        let after = instances(&client, &new.id, None).await?;
-        let found = differences(&before, &after);
+        let (before, of_before) = sides(&client, &self.before).await?;
+        let (after, of_after) = sides(&client, &self.after).await?;
+        let pairs = pairs(of_before, of_after);
+        let differs = before.outcome != after.outcome || pairs.iter().any(Pair::differs);
         let printer = &mut shell.printer;
         match printer.output() {
-            Output::Json | Output::Yaml => printer.value(&found)?,
-            Output::Name => found.iter().try_for_each(|one| printer.line(&one.instance))?,
-            Output::Table | Output::Wide => {
-                if !found.is_empty() {
-                    printer.table(&table(&found))?;
-                }
-                let plans = if old.plan == new.plan { "the same plan" } else { "another plan" };
-                let (was, is) = (word(&old), word(&new));
-                printer.line(format!("{was}, then {is}; {plans}, {} differences", found.len()))?;
+            Output::Json | Output::Yaml => printer.value(&json!({
+                "before": before,
+                "after": after,
+                "differs": differs,
+                "instances": pairs,
+            }))?,
+            Output::Name => {
+                let names = pairs.iter().filter(|pair| pair.differs());
+                names.map(|pair| &pair.name).try_for_each(|name| printer.line(name))?;
             }
+            Output::Table | Output::Wide => show(printer, &before, &after, &pairs)?,
         }
-        let same = found.is_empty() && old.outcome == new.outcome && old.plan == new.plan;
-        Ok(if same { Exit::Done } else { Exit::Failed })
+        Ok(if differs { Exit::Failed } else { Exit::Done })
     }
 }
 
-fn differences(before: &[Instance], after: &[Instance]) -> Vec<Difference> {
-    let seen = |one: &Instance| Seen {
-        state: one.state.clone(),
-        took_ms: one.started.zip(one.ended).map(|(from, to)| to.saturating_sub(from)),
-    };
-    let mut all: BTreeMap<&str, (Option<Seen>, Option<Seen>)> = BTreeMap::new();
-    for one in before {
-        all.entry(&one.name).or_default().0 = Some(seen(one));
+async fn sides(
+    client: &Client,
+    run: &str,
+) -> Result<(RunSummary, BTreeMap<String, Side>), Failure> {
+    let summary = client.run(run).await?.summary;
+    let draft = offline::draft(client.run_plan(&summary.id).await?)?;
+    let mut sides = BTreeMap::new();
+    for one in all_instances(client, &summary.id).await? {
+        let fingerprint = match draft.vertices.get(one.step as usize).map(|vertex| &vertex.kind) {
+            Some(Kind::Step(step)) => step.fingerprint.clone(),
+            _ => None,
+        };
+        let took_ms = one.started.zip(one.ended).map(|(from, to)| to.saturating_sub(from));
+        let side = Side { state: one.state, attempts: one.attempt, took_ms, fingerprint };
+        sides.insert(one.name, side);
     }
-    for one in after {
-        all.entry(&one.name).or_default().1 = Some(seen(one));
-    }
-    let differs = |(old, new): &(Option<Seen>, Option<Seen>)| match (old, new) {
-        (Some(old), Some(new)) => old.state != new.state || took_otherwise(old, new),
-        _ => true,
-    };
-    let found = all.into_iter().filter(|(_, both)| differs(both));
-    found
-        .map(|(instance, (old, new))| Difference { instance: instance.to_owned(), old, new })
-        .collect()
+    Ok((summary, sides))
 }
 
-fn took_otherwise(old: &Seen, new: &Seen) -> bool {
-    let Some((old, new)) = old.took_ms.zip(new.took_ms) else { return false };
-    let apart = old.abs_diff(new);
-    apart > SAME_MS && apart * 100 > old.max(new) * SAME_PERCENT
+fn pairs(mut before: BTreeMap<String, Side>, mut after: BTreeMap<String, Side>) -> Vec<Pair> {
+    let names: BTreeSet<String> = before.keys().chain(after.keys()).cloned().collect();
+    let pair = |name: String| {
+        let (before, after) = (before.remove(&name), after.remove(&name));
+        let prints = [&before, &after].map(|side| side.as_ref()?.fingerprint.as_ref());
+        let inputs_changed = matches!(prints, [Some(one), Some(other)] if one != other);
+        Pair { name, before, after, inputs_changed }
+    };
+    let mut pairs: Vec<Pair> = names.into_iter().map(pair).collect();
+    pairs.sort_by_key(|pair| {
+        let is_bad = pair.differs() && pair.is_bad();
+        let change = pair.times().map_or(0, |(before, after)| before.abs_diff(after));
+        (std::cmp::Reverse(is_bad), std::cmp::Reverse(change))
+    });
+    pairs
 }
 
-fn table(found: &[Difference]) -> Table {
-    let mut table = Table::new(&["INSTANCE", "WAS", "TOOK", "IS", "TAKES"]);
-    let state =
-        |seen: &Option<Seen>| seen.as_ref().map_or("-".to_owned(), |seen| seen.state.clone());
-    let took = |seen: &Option<Seen>| {
-        seen.as_ref().and_then(|seen| seen.took_ms).map(duration).unwrap_or_default()
-    };
-    for one in found {
+impl Pair {
+    /// It did not end in the same way, or was made from other things.
+    fn differs(&self) -> bool {
+        self.inputs_changed || self.states()[0] != self.states()[1]
+    }
+
+    fn states(&self) -> [Option<&str>; 2] {
+        [&self.before, &self.after].map(|side| side.as_ref().map(|side| side.state.as_str()))
+    }
+
+    fn is_bad(&self) -> bool {
+        let is_bad = |state: &str| matches!(state, "failed" | "interrupted" | "unknown");
+        self.states().into_iter().flatten().any(is_bad)
+    }
+
+    fn times(&self) -> Option<(u64, u64)> {
+        self.before.as_ref()?.took_ms.zip(self.after.as_ref()?.took_ms)
+    }
+
+    fn took_another_time(&self) -> bool {
+        self.times().is_some_and(|(before, after)| {
+            let change = before.abs_diff(after);
+            change >= MIN_MS && change * 100 >= before.max(after) * MIN_PERCENT
+        })
+    }
+}
+
+fn show(
+    printer: &mut Printer,
+    before: &RunSummary,
+    after: &RunSummary,
+    pairs: &[Pair],
+) -> Result<(), Failure> {
+    let mut table = Table::new(&["INSTANCE", "BEFORE", "AFTER", "TOOK", "THEN", "INPUTS"]);
+    let told = pairs.iter().filter(|pair| pair.differs() || pair.took_another_time());
+    let told: Vec<&Pair> = told.collect();
+    let shown = if printer.output() == Output::Wide { told.len() } else { SHOWN };
+    for pair in told.iter().take(shown) {
+        let [state_before, state_after] =
+            pair.states().map(|state| state.unwrap_or("not in it").replace('_', " "));
+        let took = |side: &Option<Side>| {
+            side.as_ref().and_then(|side| side.took_ms).map(duration).unwrap_or_default()
+        };
         table.row(vec![
-            one.instance.clone(),
-            state(&one.old),
-            took(&one.old),
-            state(&one.new),
-            took(&one.new),
+            pair.name.clone(),
+            state_before,
+            state_after,
+            took(&pair.before),
+            took(&pair.after),
+            if pair.inputs_changed { "changed".to_owned() } else { String::new() },
         ]);
     }
-    table
+    if !table.is_empty() {
+        printer.table(&table)?;
+        if told.len() > shown {
+            printer.line(format!("… and {} more; `-o wide` shows all", told.len() - shown))?;
+        }
+        printer.line("")?;
+    }
+    for (what, run) in [("before", before), ("after", after)] {
+        let took = run_took(run).map(|took| format!(" after {took}")).unwrap_or_default();
+        printer.line(format!("{what:6}  {}  {}  {}{took}", run.id, run.title, word(run)))?;
+    }
+    let changed = pairs.iter().filter(|pair| pair.inputs_changed).count();
+    let ended = pairs.iter().filter(|pair| pair.states()[0] != pair.states()[1]).count();
+    let tone = if ended + changed == 0 { Tone::Added } else { Tone::Changed };
+    printer.toned(
+        tone,
+        &format!(
+            "of {} instances, {ended} ended in another way and {changed} had other inputs",
+            pairs.len()
+        ),
+    )
+}
+
+fn run_took(run: &RunSummary) -> Option<String> {
+    let parse = |at: &str| at.parse::<Timestamp>().ok();
+    let (from, to) = (parse(&run.created)?, parse(run.ended.as_deref()?)?);
+    u64::try_from(to.duration_since(from).as_millis()).ok().map(duration)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn instance(name: &str, state: &str, took: u64) -> Instance {
-        Instance {
-            step: 0,
-            name: name.to_owned(),
-            node: None,
-            action: "shell".to_owned(),
-            state: state.to_owned(),
-            attempt: 1,
-            reason: None,
-            held_by: None,
-            started: Some(1000),
-            ended: Some(1000 + took),
-            attempts: Vec::new(),
-        }
+    fn side(state: &str, took_ms: u64, print: &str) -> Side {
+        let (state, fingerprint) = (state.to_owned(), Some(print.to_owned()));
+        Side { state, attempts: 1, took_ms: Some(took_ms), fingerprint }
     }
 
     #[test]
-    fn only_what_differs_by_more_than_chance_is_told() {
+    fn failures_come_first_then_what_took_longer() {
         let before = [
-            instance("same", "ok", 10_000),
-            instance("slower", "ok", 10_000),
-            instance("short", "ok", 10),
-            instance("failed", "ok", 1),
-            instance("gone", "ok", 1),
+            ("a@n1", side("ok", 100, "x")),
+            ("b@n1", side("ok", 1000, "x")),
+            ("c@n1", side("ok", 1000, "x")),
+            ("d@n1", side("ok", 5, "x")),
         ];
         let after = [
-            instance("same", "ok", 11_000),
-            instance("slower", "ok", 20_000),
-            instance("short", "ok", 400),
-            instance("failed", "failed", 1),
-            instance("new", "ok", 1),
+            ("a@n1", side("ok", 120, "x")),
+            ("b@n1", side("ok", 9000, "x")),
+            ("c@n1", side("failed", 1000, "y")),
+            ("e@n1", side("ok", 5, "x")),
         ];
-        let found = differences(&before, &after);
-        let names: Vec<&str> = found.iter().map(|one| one.instance.as_str()).collect();
-        assert_eq!(names, ["failed", "gone", "new", "slower"]);
+        let map = |of: [(&str, Side); 4]| of.map(|(name, side)| (name.to_owned(), side)).into();
+        let pairs = pairs(map(before), map(after));
+        let names: Vec<&str> = pairs.iter().map(|pair| pair.name.as_str()).collect();
+        assert_eq!(names, ["c@n1", "b@n1", "a@n1", "d@n1", "e@n1"]);
+        assert!(pairs[0].inputs_changed && pairs[0].differs());
+        assert!(pairs[1].took_another_time() && !pairs[1].differs());
+        assert!(!pairs[2].took_another_time() && !pairs[2].differs());
+        assert!(pairs[3].differs() && pairs[3].after.is_none());
     }
 }
