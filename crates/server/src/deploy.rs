@@ -4,7 +4,6 @@
 //! Each run has a directory of its own with its journal, and a thread that drives it; both outlive
 //! nothing but themselves: a controller that starts again reads every journal and goes on.
 
-mod checks;
 mod compile;
 mod entry;
 mod folder;

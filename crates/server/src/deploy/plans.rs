@@ -19,7 +19,7 @@ use super::compile::{Grounds, answer, compile, site_of};
 use super::past::look_back;
 use super::runs::{Begin, now_ms};
 use super::view::View;
-use super::{Deploy, READ, WRITE, checks};
+use super::{Deploy, READ, WRITE};
 use crate::auth::AuditContext;
 use crate::extract::{Json, Path, Query};
 use crate::failure::Failure;
@@ -46,13 +46,6 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
         Route::post("/deploy/v1/runs/{run}/undo", WRITE, undo)
             .summary("Take back what a run has done, in a run of its own")
             .query("dry_run", "`1`: change nothing, say what would be taken back")
-            .body_limit(64 * 1024)
-            .takes::<Order>()
-            .gives::<Ordered>(200)
-            .gives::<Ordered>(201),
-        Route::post("/deploy/v1/runs/{run}/check", WRITE, check)
-            .summary("Look again at everything a run has done, in a run of its own")
-            .query("dry_run", "`1`: only say what would be looked at")
             .body_limit(64 * 1024)
             .takes::<Order>()
             .gives::<Ordered>(200)
@@ -146,36 +139,6 @@ async fn undo(
     };
     let run = deploy.blocking(move |runs| runs.begin(Arc::new(plan), begin)).await?;
     deploy.note(&audit, format!("run/{}: undoes run/{}", run.id, view.file.id)).await;
-    let ordered = Ordered { run, instances, gaps, dry_run: false };
-    Ok((StatusCode::CREATED, Json(ordered)).into_response())
-}
-
-async fn check(
-    State(deploy): State<Deploy>,
-    Path(run): Path<String>,
-    Query(query): Query<DryRun>,
-    audit: AuditContext,
-    Json(order): Json<Order>,
-) -> Result<Response, Failure> {
-    let id = deploy.resolve(&run).await?;
-    let view = deploy.blocking(move |runs| runs.view(&id)).await?;
-    let only = order.on.as_deref().map(|on| deploy.subjects(&view, on)).transpose()?;
-    let draft = checks::draft(&view, only.as_ref()).ok_or_else(|| {
-        Failure::new(Code::Conflict, "nothing that the run has done has a check after it")
-            .with_remedy("add `check: {after: […]}` to its tasks")
-    })?;
-    let plan = Plan::new(draft).map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
-    let instances: Vec<String> = plan.ids().map(|id| plan.vertex(id).name.clone()).collect();
-    let gaps = Vec::new();
-    if query.is_on() {
-        audit.nothing_written();
-        let run = view.summary();
-        return Ok(Json(Ordered { run, instances, gaps, dry_run: true }).into_response());
-    }
-    let (title, by) = (format!("check {}", view.file.title), audit.draft().who);
-    let begin = Begin { title, by, undoes: None, request: None, carried: Vec::new() };
-    let run = deploy.blocking(move |runs| runs.begin(Arc::new(plan), begin)).await?;
-    deploy.note(&audit, format!("run/{}: checks run/{}", run.id, view.file.id)).await;
     let ordered = Ordered { run, instances, gaps, dry_run: false };
     Ok((StatusCode::CREATED, Json(ordered)).into_response())
 }
