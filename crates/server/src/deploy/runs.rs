@@ -10,10 +10,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hoist_api::deploy::{Instance, PlanRequest, RunOutcome, RunState, RunSummary};
-use hoist_engine::action::Catalog;
+use hoist_engine::action::{Ability, Catalog};
 use hoist_engine::drive::{Halt, drive};
 use hoist_engine::journal::JournalError;
 use hoist_engine::plan::OnCrash;
+use hoist_engine::undo::undo_plan;
 use hoist_engine::{Event, Plan, Record, Run};
 use serde_json::json;
 use tokio::sync::watch;
@@ -114,6 +115,12 @@ impl Runs {
 
     pub(super) fn root(&self) -> &Path {
         &self.0.root
+    }
+
+    /// Whether an action takes back its own work.
+    pub(super) fn can_undo(&self, action: &str) -> bool {
+        let action = self.actions().get(action);
+        action.is_some_and(|action| action.describe().can.contains(&Ability::Undo))
     }
 
     /// Whether an instance is carried out by the agent of its node.
@@ -231,7 +238,8 @@ impl Runs {
         let entry = Arc::new(Entry::new(file, &run, records, events));
         let summary = entry.view().summary();
         let shown = Shown { journal, entry: Arc::clone(&entry), claim };
-        let driver = Driver { runs: self.clone(), shown, entry, folder, run, told };
+        let (runs, then_undo) = (self.clone(), false);
+        let driver = Driver { runs, shown, entry, folder, run, told, then_undo };
         self.spawn(driver, "deploy.run.started");
         Ok(summary)
     }
@@ -292,9 +300,31 @@ impl Runs {
             OnCrash::Resume | OnCrash::Ask | OnCrash::Undo => {}
         }
         let shown = Shown { journal: back.journal, entry: Arc::clone(&entry), claim };
-        let driver = Driver { runs: self.clone(), shown, entry, folder: back.folder, run, told };
+        let then_undo = crashed && back.plan.draft().on_crash == OnCrash::Undo;
+        let (runs, folder) = (self.clone(), back.folder);
+        let driver = Driver { runs, shown, entry, folder, run, told, then_undo };
         self.spawn(driver, "deploy.run.resumed");
         Ok(())
+    }
+
+    /// Takes back what a run did whose controller died.
+    fn undo_after_crash(&self, run: &Run, file: &RunFile) {
+        let begun = undo_plan(run, None, |action| self.can_undo(action))
+            .map_err(|error| error.to_string())
+            .and_then(|undo| Plan::new(undo.draft).map_err(|error| error.to_string()))
+            .and_then(|plan| {
+                let begin = Begin {
+                    title: format!("undo {}", file.title),
+                    by: "the controller ended".to_owned(),
+                    undoes: Some(file.id.clone()),
+                    request: file.request.clone(),
+                    carried: Vec::new(),
+                };
+                self.begin(Arc::new(plan), begin).map_err(|error| chain(&error))
+            });
+        if let Err(reason) = begun {
+            tracing::error!(run = file.id, reason, "what a run did is not taken back");
+        }
     }
 
     /// Makes a run ours, where controllers share a store.
@@ -468,6 +498,8 @@ struct Driver {
     folder: Folder,
     run: Run,
     told: Receiver<Event>,
+    /// What it did is taken back when it has ended.
+    then_undo: bool,
 }
 
 impl Driver {
@@ -523,6 +555,9 @@ impl Driver {
         let outcome = summary.outcome.map(RunOutcome::as_str);
         inner.bus.publish("deploy.run.ended", &format!("run/{id}"), json!({ "outcome": outcome }));
         inner.summaries.keep(&summary);
+        if self.then_undo {
+            self.runs.undo_after_crash(&self.run, &self.entry.file);
+        }
     }
 }
 
