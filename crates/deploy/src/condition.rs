@@ -1,8 +1,8 @@
 //! What tasks know when it is decided whether and with what they are done: the settings, the node,
 //! and who is in which role.
 
-use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::cell::{OnceCell, RefCell};
+use std::collections::{BTreeMap, HashMap};
 
 use hoist_engine::plan::{Call, Step};
 use hoist_template::{Expression, Expressions, Known, TemplateError, Templates};
@@ -38,7 +38,10 @@ pub(crate) struct Facts<'a> {
     by_node: Vec<OnceCell<(Value, Known)>>,
     expressions: Expressions,
     templates: Templates,
+    sums: RefCell<HashMap<String, Option<Sum>>>,
 }
+
+type Sum = [u8; 32];
 
 impl<'a> Facts<'a> {
     pub(crate) fn new(
@@ -68,6 +71,7 @@ impl<'a> Facts<'a> {
             by_node: targets.nodes.iter().map(|_| OnceCell::new()).collect(),
             expressions: Expressions::new(FUEL),
             templates: compiled,
+            sums: RefCell::default(),
         }
     }
 
@@ -145,8 +149,18 @@ impl<'a> Facts<'a> {
         Some(value)
     }
 
-    /// The inputs of a task by name, for the fingerprint. Those of the settings and of roles are the
-    /// same for every node and are made once.
+    /// Of an input that is the same for every node: many tasks may have the same.
+    fn common(&self, name: &str) -> Option<Sum> {
+        if let Some(known) = self.sums.borrow().get(name) {
+            return *known;
+        }
+        let value = self.input(name, 0);
+        let sum = value.map(|value| Sha256::digest(value.to_string()).into());
+        self.sums.borrow_mut().insert(name.to_owned(), sum);
+        sum
+    }
+
+    /// The inputs of a task, for its fingerprint.
     pub(crate) fn inputs(
         &self,
         task: &Task,
@@ -159,15 +173,13 @@ impl<'a> Facts<'a> {
                 inputs.of_node.push(At::new(name.clone(), *place));
                 continue;
             }
-            match self.input(name, 0) {
-                Some(value) => inputs.common.push((name.clone(), value)),
-                None if is_lenient => inputs.common.push((name.clone(), Value::Null)),
+            inputs.common.update(name);
+            match self.common(name) {
+                Some(digest) => inputs.common.update(digest),
+                None if is_lenient => inputs.common.update([0]),
                 None => found.push(unknown_input(&task.id.value, &At::new(name, *place))),
             }
         }
-        inputs.digest = Sha256::new();
-        let common = serde_json::to_vec(&inputs.common).expect("plain values");
-        inputs.digest.update(common);
         inputs
     }
 
@@ -180,7 +192,7 @@ impl<'a> Facts<'a> {
         node: u32,
         found: &mut Vec<Diagnostic>,
     ) -> String {
-        let mut digest = inputs.digest.clone();
+        let mut digest = inputs.common.clone();
         digest.update(self.targets.nodes[node as usize].id.to_string());
         for name in &inputs.of_node {
             match self.input(&name.value, node) {
@@ -222,8 +234,8 @@ impl std::io::Write for Hashing<'_> {
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Inputs {
-    common: Vec<(String, Value)>,
-    digest: Sha256,
+    /// Of those that are the same for every node.
+    common: Sha256,
     of_node: Vec<At<String>>,
 }
 

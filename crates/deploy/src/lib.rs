@@ -6,12 +6,14 @@
 
 pub mod actions;
 pub mod bind;
+pub mod checks;
 pub mod compile;
 pub mod condition;
 pub mod diagnostic;
 pub mod fuel;
 pub mod graph;
 pub mod layer;
+pub mod lint;
 pub mod parse;
 pub mod select;
 pub mod spec;

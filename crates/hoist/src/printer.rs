@@ -65,6 +65,11 @@ impl Printer {
         self.output
     }
 
+    /// Whether results may have colours.
+    pub(crate) fn has_colour(&self) -> bool {
+        self.colour_out
+    }
+
     pub(crate) fn interactive(&self) -> bool {
         self.interactive
     }

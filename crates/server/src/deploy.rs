@@ -14,11 +14,14 @@ mod plans;
 mod prune;
 mod read;
 mod runs;
+mod shared;
 mod stream;
 mod summaries;
 mod view;
+mod work;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
@@ -31,13 +34,16 @@ use crate::chain;
 use crate::failure::Failure;
 use crate::metadata::secrets::Vault;
 use crate::route::{Plane, Route, with_state};
+use crate::secret;
 use crate::server::Chassis;
 
 use hands::Grip;
 use runs::{Runs, RunsError};
+use shared::Shared;
 use summaries::Summaries;
+use work::Counter;
 
-pub use compile::{Grounds, compile, site_of};
+pub use compile::{Grounds, book_of, compile, site_of};
 pub use prune::RunRetention;
 
 /// How the nodes of runs are reached, and how long runs are kept.
@@ -60,6 +66,7 @@ pub struct Deploy {
     chassis: Chassis,
     registry: Registry,
     runs: Runs,
+    counter: Counter,
 }
 
 const READ: Plane = Plane::Admin { context: Context::Deploy, verb: Verb::Read };
@@ -72,17 +79,26 @@ impl Deploy {
         registry: Registry,
         settings: DeploySettings,
         vault: Vault,
+        is_shared: bool,
         data_dir: &std::path::Path,
     ) -> Self {
         let retention = settings.retention;
-        let grip = Grip::new(settings, registry.clone(), vault, data_dir);
+        let counter = Counter::new();
+        let grip = Grip::new(settings, registry.clone(), vault, counter.clone(), data_dir);
         let summaries = Summaries::new(chassis);
         let root = data_dir.join("journal");
-        let runs = Runs::new(root, grip, chassis.events.clone(), summaries);
+        let shared = is_shared.then(|| {
+            let owner = folder::owner(&root).unwrap_or_else(|error| {
+                tracing::warn!(error = %chain(&error), "runs are taken up late after a restart");
+                secret::random_text(folder::OWNER_CHARS)
+            });
+            Shared::new(Arc::clone(&chassis.store), owner)
+        });
+        let runs = Runs::new(root, grip, chassis.events.clone(), summaries, shared);
         chassis
             .tasks
             .spawn("runs", prune::keep(runs.clone(), retention, chassis.tasks.stopping().clone()));
-        Self { chassis: chassis.clone(), registry, runs }
+        Self { chassis: chassis.clone(), registry, runs, counter }
     }
 
     /// What was done, for the audit log. It is done: a store that is away does not undo it.
@@ -113,7 +129,7 @@ impl Deploy {
 
 /// All routes of the context.
 pub fn routes(deploy: &Deploy) -> Vec<Route> {
-    let all = [plans::routes(), read::routes(), orders::routes(), stream::routes()];
+    let all = [plans::routes(), read::routes(), orders::routes(), stream::routes(), work::routes()];
     with_state(all.into_iter().flatten().collect(), deploy)
 }
 

@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 use reqwest::Method;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Client, ClientError, whole};
@@ -114,6 +116,17 @@ impl Client {
     ) -> Result<RunEvents, ClientError> {
         let call = self.get(&below(run, &["events"]));
         call.query("after", Some(&after.to_string())).query("wait", Some(wait)).value().await
+    }
+
+    /// What the agent of a node says, and what it is told; waits up to `wait` for something to do.
+    pub async fn work<T: DeserializeOwned>(
+        &self,
+        node: &str,
+        report: &impl Serialize,
+        wait: &str,
+    ) -> Result<T, ClientError> {
+        let call = self.call(Method::POST, &["agent", "v1", "nodes", node, "work"]);
+        call.query("wait", Some(wait)).json(report).ordinary().value().await
     }
 
     /// Tells a run something: `stop`, `resume`, `pause` and so on.

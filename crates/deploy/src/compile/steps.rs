@@ -456,6 +456,10 @@ impl<'a> Maker<'a> {
         if let (Some(undo), Some(call)) = (&task.undo, &mut step.undo) {
             fill(&undo.value, call);
         }
+        // An action that verifies itself looks for the same text that it writes.
+        if !has_checks(task) && !step.after.is_empty() {
+            step.after = vec![step.call.clone()];
+        }
     }
 
     pub(super) fn vertices_of(&self, role: usize) -> BTreeMap<u32, Vec<u32>> {
@@ -506,6 +510,10 @@ fn never(place: Place) -> Diagnostic {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(super) fn has_checks(task: &Task) -> bool {
+    task.check_after.as_ref().is_some_and(|checks| !checks.value.is_empty())
 }
 
 fn template(one: &Use) -> Option<&str> {

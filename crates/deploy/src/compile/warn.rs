@@ -4,6 +4,7 @@ use hoist_engine::action::Ability;
 use hoist_engine::plan::Repeat;
 
 use super::Options;
+use super::steps::has_checks;
 use crate::bind::{End, Graph};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::layer::Book;
@@ -18,7 +19,7 @@ pub(super) fn look(
     found: &mut Vec<Diagnostic>,
 ) {
     for task in &book.tasks {
-        repeats(task, found);
+        repeats(task, options, found);
         wishes(book, targets, task, found);
     }
     for role in &book.roles {
@@ -32,7 +33,7 @@ pub(super) fn look(
     undo_gaps(book, graph, options, found);
 }
 
-fn repeats(task: &Task, found: &mut Vec<Diagnostic>) {
+fn repeats(task: &Task, options: &Options<'_>, found: &mut Vec<Diagnostic>) {
     let id = &task.id.value;
     let retries = task.retries.filter(|retries| retries.value > 0);
     if let (Some(At { value: Repeat::Never, place }), Some(retries)) = (task.repeat, retries) {
@@ -48,13 +49,25 @@ fn repeats(task: &Task, found: &mut Vec<Diagnostic>) {
         let diagnostic = Diagnostic::new(Code::NeedlessSetting, delay.place, message);
         found.push(diagnostic.remedy("add `retries`, or take the delay away"));
     }
-    let checks = task.check_after.as_ref().is_some_and(|checks| !checks.value.is_empty());
-    if let (Some(At { value: true, place }), false) = (task.skip_when_done, checks) {
+    let mut actions = uses(task);
+    let verifies = matches!((actions.next(), actions.next()), (Some(action), None)
+        if can(options, action, Ability::Verify));
+    let can_tell = has_checks(task) || verifies;
+    if let (Some(At { value: true, place }), false) = (task.skip_when_done, can_tell) {
         let message =
             format!("task `{id}` is skipped when it is done, but nothing says when it is");
         let diagnostic = Diagnostic::new(Code::NeedlessSetting, place, message);
         found.push(diagnostic.remedy("add `check: {after: […]}`"));
     }
+}
+
+fn uses(task: &Task) -> impl Iterator<Item = &str> {
+    task.run.iter().flat_map(|run| &run.value.uses).map(|one| one.action.as_str())
+}
+
+fn can(options: &Options<'_>, action: &str, ability: Ability) -> bool {
+    let action = options.actions.and_then(|actions| actions.get(action));
+    action.is_some_and(|action| action.describe().can.contains(&ability))
 }
 
 /// The role that can do without some, and how many.
@@ -116,16 +129,11 @@ fn strict_barriers(book: &Book, graph: &Graph, found: &mut Vec<Diagnostic>) {
 
 /// Taking back stops where something cannot be taken back.
 fn undo_gaps(book: &Book, graph: &Graph, options: &Options<'_>, found: &mut Vec<Diagnostic>) {
-    let undoes_itself = |action: &str| {
-        let action = options.actions.and_then(|actions| actions.get(action));
-        action.is_some_and(|action| action.describe().can.contains(&Ability::Undo))
-    };
     let is_gap = |task: &Task| {
-        let uses = task.run.iter().flat_map(|run| &run.value.uses);
-        task.undo.is_none()
-            && uses
-                .map(|one| one.action.as_str())
-                .any(|action| !undoes_itself(action) && !["none", "wait", "http"].contains(&action))
+        let leaves_nothing = |action: &str| ["none", "wait", "http"].contains(&action);
+        let is_left =
+            |action: &str| !can(options, action, Ability::Undo) && !leaves_nothing(action);
+        task.undo.is_none() && uses(task).any(is_left)
     };
     let mut told = std::collections::BTreeSet::new();
     for link in &graph.links {

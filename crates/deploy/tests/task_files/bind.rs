@@ -1,5 +1,5 @@
 use hoist_deploy::compile::{Options, compile};
-use hoist_engine::plan::{Kind, Plan, Rule};
+use hoist_engine::plan::{Kind, Plan, Repeat, Rule};
 
 use crate::{EXAMPLE, before, compiled, read, site, step, three_and_one, told, with_template};
 
@@ -270,6 +270,5 @@ fn steps_carry_what_their_task_says() {
     assert!(api.call.input.get("template").is_none());
     let repeats =
         ["haproxy", "db-install", "db-bootstrap"].map(|task| step(&compiled, task, "db1").repeat);
-    use hoist_engine::plan::Repeat;
     assert_eq!(repeats, [Repeat::Safe, Repeat::Never, Repeat::Check]);
 }

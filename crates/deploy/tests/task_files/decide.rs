@@ -105,3 +105,16 @@ fn actions_are_looked_at_where_they_are_known() {
     let found = compiled(text, &nodes, &options).expect_err("there is no such action");
     assert!(found[0].starts_with("tasks.yaml:2:28: E604 there is no action `shel`"), "{found:?}");
 }
+
+#[test]
+fn an_action_that_verifies_itself_is_its_own_check_and_looks_for_the_same_text() {
+    let actions = hoist_deploy::actions::catalog();
+    let options = Options { actions: Some(&actions), ..with_template() };
+    let compiled = compiled(EXAMPLE, &three_and_one(), &options).expect("it is a plan");
+    let api = step(&compiled, "api-start", "ctl1");
+    assert_eq!(api.call.input["text"], "port=3306 on ctl1\n");
+    assert_eq!(api.after.first(), Some(&api.call));
+    let bootstrap = step(&compiled, "db-bootstrap", "db1");
+    assert_eq!(bootstrap.after.len(), 1);
+    assert_ne!(bootstrap.after[0], bootstrap.call, "it has a check of its own");
+}

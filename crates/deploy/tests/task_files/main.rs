@@ -5,6 +5,7 @@ mod bind;
 mod decide;
 mod layers;
 mod limits;
+mod lint;
 mod read;
 mod scale;
 mod select;

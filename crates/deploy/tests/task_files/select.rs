@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 use hoist_deploy::compile::Options;
 use hoist_deploy::select::{Outcome, Past, Selection, Was};
@@ -166,7 +167,8 @@ proptest! {
         for task in 0..8 {
             let requires: Vec<String> =
                 edges.iter().filter(|(_, to)| *to == task).map(|(from, _)| format!("t{from}")).collect();
-            text += &format!("  t{task}: {{on: '*', run: none, requires: [{}]}}\n", requires.join(", "));
+            let requires = requires.join(", ");
+            writeln!(text, "  t{task}: {{on: '*', run: none, requires: [{requires}]}}")?;
         }
         let nodes = site(&[("n", &[])]);
         let of = |term: String| -> BTreeSet<String> {

@@ -1,9 +1,17 @@
 //! `hoist deploy`: task files become plans, plans become runs.
 
+mod check;
+mod compare;
 mod files;
+mod graph;
+mod import_fuel;
+mod lint;
+mod offline;
 mod orders;
 mod show;
+mod simulate;
 mod watch;
+mod worker;
 
 use clap::{Args, Subcommand};
 use hoist_api::deploy::{RunOutcome, RunState, RunSummary};
@@ -29,12 +37,18 @@ pub(crate) struct DeployArgs {
 
 #[derive(Debug, Subcommand)]
 enum DeployCommand {
+    Lint(lint::LintArgs),
+    Graph(graph::GraphArgs),
+    Simulate(simulate::SimulateArgs),
+    ImportFuel(import_fuel::ImportFuelArgs),
     Plan(files::PlanArgs),
     Run(files::RunArgs),
     Continue(files::ContinueArgs),
     List(show::ListArgs),
     Show(show::ShowArgs),
     Explain(show::ExplainArgs),
+    Compare(compare::CompareArgs),
+    Check(check::CheckArgs),
     Watch(watch::WatchArgs),
     Stop(orders::StopArgs),
     Resume(orders::ResumeArgs),
@@ -45,17 +59,24 @@ enum DeployCommand {
     Retry(orders::RetryArgs),
     Mark(orders::MarkArgs),
     Undo(orders::UndoArgs),
+    Worker(worker::WorkerArgs),
 }
 
 impl DeployArgs {
     pub(crate) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         match self.command {
+            DeployCommand::Lint(args) => args.run(shell),
+            DeployCommand::Graph(args) => args.run(shell).await,
+            DeployCommand::Simulate(args) => args.run(shell).await,
+            DeployCommand::ImportFuel(args) => args.run(shell),
             DeployCommand::Plan(args) => args.run(shell).await,
             DeployCommand::Run(args) => args.run(shell).await,
             DeployCommand::Continue(args) => args.run(shell).await,
             DeployCommand::List(args) => args.run(shell).await,
             DeployCommand::Show(args) => args.run(shell).await,
             DeployCommand::Explain(args) => args.run(shell).await,
+            DeployCommand::Compare(args) => args.run(shell).await,
+            DeployCommand::Check(args) => args.run(shell).await,
             DeployCommand::Watch(args) => args.run(shell).await,
             DeployCommand::Stop(args) => args.run(shell).await,
             DeployCommand::Resume(args) => args.run(shell).await,
@@ -66,6 +87,7 @@ impl DeployArgs {
             DeployCommand::Retry(args) => args.run(shell).await,
             DeployCommand::Mark(args) => args.run(shell).await,
             DeployCommand::Undo(args) => args.run(shell).await,
+            DeployCommand::Worker(args) => args.run(shell).await,
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use hoist_api::deploy::{Diagnostic, PlanAnswer, PlanRequest, Selection, Severity, Skip};
+use hoist_api::deploy::{Diagnostic, PlanAnswer, PlanRequest, Selection, Severity, Skip, TaskFile};
 use hoist_deploy::compile::{self, Compiled, MAX_LISTED_EDGES, Options};
 use hoist_deploy::diagnostic;
-use hoist_deploy::layer::{Layer, merge};
+use hoist_deploy::layer::{Book, Layer, merge};
 use hoist_deploy::parse::parse;
 use hoist_deploy::select::{self, Past};
 use hoist_deploy::spec::Sources;
@@ -43,16 +43,7 @@ pub fn site_of(roster: &Roster) -> Site {
 pub fn compile(request: &PlanRequest, grounds: Grounds<'_>) -> (PlanAnswer, Option<Compiled>) {
     let mut sources = Sources::default();
     let mut found = Vec::new();
-    let mut files = Vec::new();
-    // Later files lie over earlier ones.
-    let layers = [Layer::Product, Layer::Cluster].into_iter().chain(std::iter::repeat(Layer::Run));
-    for (layer, file) in layers.zip(&request.files) {
-        let (read, wrong) = parse(&mut sources, &file.name, file.text.as_bytes());
-        found.extend(wrong);
-        files.push((layer, read));
-    }
-    let (book, wrong) = merge(files);
-    found.extend(wrong);
+    let book = book_of(&request.files, &mut sources, &mut found);
     let selection = match chosen(&request.selection) {
         Ok(selection) => selection,
         Err(wrong) => {
@@ -96,6 +87,24 @@ pub fn compile(request: &PlanRequest, grounds: Grounds<'_>) -> (PlanAnswer, Opti
     }
 }
 
+/// One book of all files, the later over the earlier.
+pub fn book_of(
+    given: &[TaskFile],
+    sources: &mut Sources,
+    found: &mut Vec<diagnostic::Diagnostic>,
+) -> Book {
+    let mut files = Vec::new();
+    let layers = [Layer::Product, Layer::Cluster].into_iter().chain(std::iter::repeat(Layer::Run));
+    for (layer, file) in layers.zip(given) {
+        let (read, wrong) = parse(sources, &file.name, file.text.as_bytes());
+        found.extend(wrong);
+        files.push((layer, read));
+    }
+    let (book, wrong) = merge(files);
+    found.extend(wrong);
+    book
+}
+
 fn chosen(asked: &Selection) -> Result<select::Selection, diagnostic::Diagnostic> {
     let on = match &asked.on {
         None => None,
@@ -136,7 +145,7 @@ fn told(found: &[diagnostic::Diagnostic], sources: &Sources) -> Vec<Diagnostic> 
 }
 
 /// What there is to say about a plan.
-pub fn answer(plan: &Plan) -> PlanAnswer {
+pub(super) fn answer(plan: &Plan) -> PlanAnswer {
     let steps = || plan.ids().filter_map(|id| Some((id, plan.step(id)?)));
     let skips = steps().filter_map(|(id, step)| {
         let reason = step.skip.clone()?;

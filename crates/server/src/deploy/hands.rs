@@ -10,6 +10,7 @@ use hoist_engine::drive::Executor;
 use hoist_engine::execute::{LocalExecutor, Outputs, Place, Site};
 use hoist_engine::plan::Plan;
 use hoist_engine::plugin::{self, Isolation};
+use hoist_engine::pull::{DeskRun, Kept};
 use hoist_engine::record::{End, FailureKind};
 use hoist_engine::run::Found;
 use hoist_engine::{Effect, Event};
@@ -21,6 +22,7 @@ use hoist_model::{Secret, Selector};
 use super::DeploySettings;
 use super::entry::Entry;
 use super::folder::Folder;
+use super::work::Counter;
 use crate::chain;
 use crate::metadata::secrets::Vault;
 use crate::secret;
@@ -36,6 +38,7 @@ pub(super) struct Grip {
     /// With the plug-ins, which are asked what they are when it is first needed.
     catalog: OnceLock<Catalog>,
     secrets: Arc<Keeper>,
+    pub(super) counter: Counter,
     /// Below it, each local node has its directory.
     local_root: PathBuf,
 }
@@ -61,11 +64,12 @@ impl Grip {
         settings: DeploySettings,
         registry: Registry,
         vault: Vault,
+        counter: Counter,
         data_dir: &Path,
     ) -> Self {
         let local_root = data_dir.join("deploy").join("local");
         let (secrets, catalog) = (Arc::new(Keeper(vault)), OnceLock::new());
-        Self { settings, registry, catalog, secrets, local_root }
+        Self { settings, registry, catalog, secrets, counter, local_root }
     }
 
     /// What tasks can do. The first time, it waits for plug-ins.
@@ -82,32 +86,26 @@ impl Grip {
         })
     }
 
-    /// How each subject of a plan is reached.
-    fn ways(&self, plan: &Plan) -> Vec<Way> {
+    /// How each node of these is reached.
+    fn ways<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Vec<Way> {
         let roster = self.registry.roster();
-        let bind = |selector: &Option<Selector>| selector.as_ref().map(|it| it.bind(&*roster));
+        let bind = |selector: &Option<Selector>| selector.as_ref()?.bind(&*roster).ok();
         let local = bind(&self.settings.local);
-        let way = |name: &String| {
+        let way = |name: &str| {
             let Some(node) = roster.by_name(name) else {
                 return Way::None(format!("there is no node `{name}`"));
             };
-            let is = |bound: &Option<Result<Bound, _>>| match bound {
-                Some(Ok(bound)) => bound.matches(&roster.subject(node)),
-                _ => false,
+            let is = |bound: &Option<Bound>| {
+                bound.as_ref().is_some_and(|bound| bound.matches(&roster.subject(node)))
             };
-            if is(&local) {
-                return Way::Local;
-            }
-            Way::None(unreached(name))
+            if is(&local) { Way::Local } else { Way::Agent }
         };
-        plan.draft().subjects.iter().map(way).collect()
+        names.into_iter().map(way).collect()
     }
-}
 
-fn unreached(name: &str) -> String {
-    format!(
-        "nobody says how `{name}` is reached; set `deploy.local` or `deploy.ssh`, or start its agent"
-    )
+    pub(super) fn is_by_agent(&self, node: &str) -> bool {
+        self.ways([node]) == [Way::Agent]
+    }
 }
 
 /// How a node is reached.
@@ -115,6 +113,8 @@ fn unreached(name: &str) -> String {
 enum Way {
     /// It is a directory on this machine.
     Local,
+    /// Its agent comes for its work.
+    Agent,
     /// Not at all, and why.
     None(String),
 }
@@ -126,6 +126,7 @@ pub(super) struct Hands {
     /// For each subject of the plan.
     ways: Vec<Way>,
     local: Result<LocalExecutor, String>,
+    desk: DeskRun,
 }
 
 impl Hands {
@@ -141,7 +142,19 @@ impl Hands {
             LocalExecutor::new(&entry.file.id, site, &folder.ledger(), events.clone())
         });
         let local = local.map_err(|error| chain(&error));
-        Self { ways: grip.ways(&entry.plan), local, events }
+        let outputs = Outputs::in_dir(folder.outputs());
+        let desk = grip.counter.desk.open(&entry.file.id, events.clone(), outputs);
+        Self {
+            ways: grip.ways(entry.plan.draft().subjects.iter().map(String::as_str)),
+            local,
+            desk,
+            events,
+        }
+    }
+
+    /// The same journal; agents may forget what it has kept.
+    pub(super) fn kept<J>(&self, plan: &Arc<Plan>, journal: J) -> Kept<J> {
+        self.desk.kept(plan, journal)
     }
 
     /// Answers for a node that cannot be reached.
@@ -180,6 +193,7 @@ impl Executor for Hands {
                 let reason = format!("nothing can be done on this machine: {error}");
                 self.refuse(effect, reason);
             }
+            (Some(Way::Agent), _) => self.desk.act(plan, effect),
             (Some(Way::None(reason)), _) => self.refuse(effect, reason.clone()),
             (None, _) => self.refuse(effect, "the step is on no node".to_owned()),
         }

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -9,6 +10,7 @@ use hoist_api::Code;
 use hoist_api::deploy::{
     Explanation, Instance, InstanceList, RunDetail, RunList, RunState, Trouble,
 };
+use hoist_deploy::graph::{self, Drawing};
 use hoist_engine::StepId;
 use hoist_engine::run::{Ended, State as StepState};
 use http::header;
@@ -55,6 +57,17 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
         Route::get("/deploy/v1/runs/{run}/explain/{instance}", READ, explain)
             .summary("Why an instance is where it is")
             .gives::<Explanation>(200),
+        Route::get("/deploy/v1/runs/{run}/graph", READ, graph)
+            .summary("The run as a picture: SVG, DOT, Mermaid or JSON")
+            .query("format", "`svg` (the default), `dot`, `mermaid` or `json`")
+            .query("instances", "`1`: each task on each node, not each task")
+            .query("on", "only instances on these nodes, by commas")
+            .query("around", "only what is near this task")
+            .query("depth", "how near; 2 if left out")
+            .query("force", "`1`: even if it is too much to look at")
+            .gives_media(200, "image/svg+xml")
+            .gives_media(200, "text/vnd.graphviz")
+            .gives_media(200, "application/json"),
         Route::get("/deploy/v1/runs/{run}/plan", READ, plan)
             .summary("The plan of a run, as it can be given to `POST /deploy/v1/runs`")
             .gives_media(200, "application/json"),
@@ -95,6 +108,7 @@ async fn show(
     Path(run): Path<String>,
 ) -> Result<Json<RunDetail>, Failure> {
     let id = deploy.resolve(&run).await?;
+    let desk = Arc::clone(&deploy.counter.desk);
     let detail = deploy.blocking(move |runs| {
         let summary = runs.summary(&id).ok_or_else(|| RunsError::Unknown(id.clone()))?;
         if summary.state == RunState::Broken {
@@ -110,7 +124,15 @@ async fn show(
             });
         }
         let view = runs.view(&id)?;
-        Ok(detail(&view, runs.root()))
+        let mut detail = detail(&view, runs.root());
+        let mut waiting = detail.running.iter_mut().filter(|one| runs.is_by_agent(one));
+        waiting.by_ref().for_each(|one| {
+            let node = one.node.as_deref().unwrap_or_default();
+            if desk.heard(node).is_none() {
+                one.held_by = Some(format!("the agent of `{node}` was not heard of yet"));
+            }
+        });
+        Ok(detail)
     });
     detail.await.map(Json)
 }
@@ -269,4 +291,47 @@ async fn plan(State(deploy): State<Deploy>, Path(run): Path<String>) -> Result<R
     let id = deploy.resolve(&run).await?;
     let plan = deploy.blocking(move |runs| Ok(runs.view(&id)?.plan)).await?;
     Ok(Json(plan.draft()).into_response())
+}
+
+#[derive(Debug, Deserialize)]
+struct GraphQuery {
+    format: Option<String>,
+    instances: Option<u8>,
+    on: Option<String>,
+    around: Option<String>,
+    depth: Option<usize>,
+    force: Option<u8>,
+}
+
+async fn graph(
+    State(deploy): State<Deploy>,
+    Path(run): Path<String>,
+    Query(query): Query<GraphQuery>,
+) -> Result<Response, Failure> {
+    const NEAR: usize = 2;
+    let id = deploy.resolve(&run).await?;
+    let seen = deploy.blocking(move |runs| runs.view(&id)).await?;
+    let on = query.on.as_deref();
+    let view = graph::View {
+        instances: query.instances == Some(1),
+        on: on.map(|nodes| nodes.split(',').map(str::to_owned).collect()),
+        around: query.around,
+        depth: query.depth.unwrap_or(NEAR),
+        all_edges: false,
+        force: query.force == Some(1),
+    };
+    let state = |step| seen.run.state(step);
+    let drawing = Drawing::of(seen.plan.draft(), Some(&state), &view)
+        .map_err(|error| Failure::new(Code::BadParameter, error.to_string()))?;
+    let (media_type, text) = match query.format.as_deref().unwrap_or("svg") {
+        "svg" => ("image/svg+xml", drawing.svg()),
+        "dot" => ("text/vnd.graphviz", drawing.dot()),
+        "mermaid" => ("text/plain; charset=utf-8", drawing.mermaid()),
+        "json" => ("application/json", drawing.json().to_string()),
+        other => {
+            let detail = format!("`format` is svg, dot, mermaid or json, not `{other}`");
+            return Err(Failure::new(Code::BadParameter, detail));
+        }
+    };
+    Ok(([(header::CONTENT_TYPE, media_type)], text).into_response())
 }

@@ -14,6 +14,7 @@ use hoist_deploy::spec::Sources;
 use hoist_model::Exit;
 use serde_json::Value;
 
+use super::offline::NodesArgs;
 use super::watch;
 use crate::commands::Shell;
 use crate::failure::Failure;
@@ -77,6 +78,11 @@ pub(super) struct SelectionArgs {
 }
 
 impl SelectionArgs {
+    /// Whether anything was said.
+    pub(super) fn is_given(&self) -> bool {
+        self.selection().map_or(true, |selection| selection != Selection::default())
+    }
+
     pub(super) fn selection(&self) -> Result<Selection, Failure> {
         if let Some(on) = &self.on {
             let _: hoist_model::Selector = on.parse()?;
@@ -97,23 +103,34 @@ impl SelectionArgs {
 impl FileArgs {
     /// What the controller is asked.
     pub(super) fn request(&self, title: Option<&str>) -> Result<PlanRequest, Failure> {
-        let files = self.files.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
-        let plan = match &self.plan {
-            None => None,
-            Some(path) => Some(read_plan(path)?),
-        };
-        let named = files.first().map(|file| file.name.clone());
-        let planned = self.plan.as_ref().map(|path| path.display().to_string());
-        let title = title.map(str::to_owned).or(named).or(planned).unwrap_or_default();
-        Ok(PlanRequest {
-            title,
-            templates: templates(&files)?,
-            settings: settings(&self.settings)?,
-            selection: self.selection.selection()?,
-            files,
-            plan,
-        })
+        let selection = self.selection.selection()?;
+        let mut request = request(&self.files, &self.settings, selection)?;
+        if let Some(path) = &self.plan {
+            request.plan = Some(read_plan(path)?);
+            request.title = path.display().to_string();
+        }
+        if let Some(title) = title {
+            title.clone_into(&mut request.title);
+        }
+        Ok(request)
     }
+}
+
+/// What is compiled of task files, with everything that stands beside them.
+pub(super) fn request(
+    files: &[PathBuf],
+    set: &[String],
+    selection: Selection,
+) -> Result<PlanRequest, Failure> {
+    let files = files.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
+    Ok(PlanRequest {
+        title: files.first().map(|file| file.name.clone()).unwrap_or_default(),
+        templates: templates(&files)?,
+        settings: settings(set)?,
+        selection,
+        files,
+        plan: None,
+    })
 }
 
 /// The templates that tasks name, read from beside their files.
@@ -198,15 +215,19 @@ fn read_plan(path: &Path) -> Result<Value, Failure> {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist deploy plan site.yaml\n  \
     hoist deploy plan site.yaml --tasks '+db-join' --on rack=r3\n  \
-    hoist deploy plan site.yaml -o json > plan.json")]
+    hoist deploy plan site.yaml -o json > plan.json\n  \
+    hoist deploy plan site.yaml --nodes nodes.yaml")]
 pub(super) struct PlanArgs {
     #[command(flatten)]
     files: FileArgs,
+
+    #[command(flatten)]
+    nodes: NodesArgs,
 }
 
 impl PlanArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        let answer = shell.client()?.plan_deploy(&self.files.request(None)?).await?;
+        let answer = self.nodes.plan(shell, &self.files.request(None)?).await?;
         print_plan(shell, &answer)
     }
 }

@@ -1,0 +1,149 @@
+//! A plan that changes nothing: only what is looked at after each step of another plan. It says
+//! whether what was done still holds.
+
+use std::collections::BTreeMap;
+
+use hoist_engine::plan::{Call, Draft, Holder, Kind, OnFailure, Repeat, Step, StepId, Vertex};
+use serde_json::{Value, json};
+
+/// The checks, and what has none.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checks {
+    pub draft: Draft,
+    /// Steps of which nobody can tell whether they hold, by name.
+    pub unchecked: Vec<String>,
+}
+
+/// The checks of the steps that are meant. Each is looked at once, now, and for itself: what waited
+/// for each other in the plan does not do so here, and one that does not hold keeps no other from
+/// being looked at.
+pub fn checks_only(draft: &Draft, is_meant: impl Fn(StepId) -> bool) -> Checks {
+    let mut unchecked = Vec::new();
+    let mut vertices = Vec::new();
+    // Limits of what is done at once stay; those of how a site is changed bit by bit do not.
+    let mut pools = Vec::new();
+    let mut places = BTreeMap::new();
+    for (at, pool) in (0_u32..).zip(&draft.pools) {
+        if pool.held_by == Holder::Step {
+            places.insert(at, u32::try_from(pools.len()).expect("plans are bounded"));
+            pools.push(pool.clone());
+        }
+    }
+    for (at, vertex) in (0..).zip(&draft.vertices) {
+        let Kind::Step(step) = &vertex.kind else { continue };
+        if !is_meant(StepId(at)) {
+            continue;
+        }
+        let after: Vec<Call> =
+            step.after.iter().filter(|call| call.action != "none").map(once).collect();
+        if after.is_empty() {
+            unchecked.push(vertex.name.clone());
+            continue;
+        }
+        let step = Step {
+            call: Call { action: "none".to_owned(), input: json!({}), undoes: None },
+            after,
+            subject: step.subject,
+            pools: step.pools.iter().filter_map(|pool| places.get(pool).copied()).collect(),
+            timeout_ms: step.timeout_ms,
+            repeat: Repeat::Safe,
+            on_failure: OnFailure::Continue,
+            ..Step::default()
+        };
+        let kind = Kind::Step(Box::new(step));
+        vertices.push(Vertex { name: vertex.name.clone(), after: Vec::new(), kind });
+    }
+    let draft = Draft { vertices, subjects: draft.subjects.clone(), pools, ..Draft::default() };
+    Checks { draft, unchecked }
+}
+
+/// Without the time that a check may take to hold after a change.
+fn once(call: &Call) -> Call {
+    let mut call = call.clone();
+    if let Value::Object(input) = &mut call.input {
+        input.shift_remove("poll");
+    }
+    call
+}
+
+#[cfg(test)]
+mod tests {
+    use hoist_engine::plan::{Cohort, Plan, Pool};
+
+    use super::*;
+
+    fn call(action: &str, input: Value) -> Call {
+        Call { action: action.to_owned(), input, undoes: None }
+    }
+
+    fn vertex(name: &str, after: &[u32], step: Step) -> Vertex {
+        let after = after.iter().copied().map(StepId).collect();
+        Vertex { name: name.to_owned(), after, kind: Kind::Step(Box::new(step)) }
+    }
+
+    fn draft() -> Draft {
+        let poll = json!({"command": "true", "says": "up", "poll": {"for_ms": 1000}});
+        let checked = Step {
+            call: call("shell", json!({"command": "rm -rf data"})),
+            before: vec![call("shell", json!({"command": "false"}))],
+            after: vec![call("shell", poll)],
+            subject: Some(0),
+            cohort: Some(0),
+            pools: vec![0, 1],
+            retries: 3,
+            undo: Some(call("shell", json!({"command": "true"}))),
+            fingerprint: Some("abc".to_owned()),
+            skip: Some("unchanged inputs".to_owned()),
+            ..Step::default()
+        };
+        let nothing = Step { after: vec![call("none", json!({}))], ..checked.clone() };
+        let pool = |name: &str, held_by| Pool { name: name.to_owned(), places: 1, held_by };
+        Draft {
+            vertices: vec![
+                vertex("a@n1", &[], checked.clone()),
+                vertex("b@n1", &[0], nothing),
+                Vertex {
+                    name: "done".to_owned(),
+                    after: vec![StepId(1)],
+                    kind: Kind::Join(hoist_engine::plan::Rule::All),
+                },
+                vertex("c@n1", &[2], checked),
+            ],
+            subjects: vec!["n1".to_owned()],
+            cohorts: vec![Cohort { name: "db".to_owned(), tolerate: 0 }],
+            pools: vec![pool("role", Holder::Subject), pool("node", Holder::Step)],
+            breaker: Some(1),
+            ..Draft::default()
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_that_changes_something_or_waits() {
+        let Checks { draft, unchecked } = checks_only(&draft(), |_| true);
+        assert_eq!(unchecked, ["b@n1"]);
+        let names: Vec<&str> = draft.vertices.iter().map(|vertex| vertex.name.as_str()).collect();
+        assert_eq!(names, ["a@n1", "c@n1"]);
+        for vertex in &draft.vertices {
+            let Kind::Step(step) = &vertex.kind else { panic!("only steps are left") };
+            assert!(vertex.after.is_empty() && step.before.is_empty() && step.undo.is_none());
+            assert_eq!((step.call.action.as_str(), step.retries), ("none", 0));
+            assert_eq!(
+                (step.skip.as_ref(), step.fingerprint.as_ref(), step.cohort),
+                (None, None, None)
+            );
+            assert_eq!(step.after[0].input, json!({"command": "true", "says": "up"}));
+            assert_eq!(step.pools, [0]);
+        }
+        assert_eq!(
+            (draft.pools.len(), draft.pools[0].name.as_str(), draft.breaker),
+            (1, "node", None)
+        );
+        Plan::new(draft).expect("it can be run");
+    }
+
+    #[test]
+    fn only_what_is_meant_is_looked_at() {
+        let Checks { draft, unchecked } = checks_only(&draft(), |id| id == StepId(3));
+        assert_eq!((draft.vertices.len(), unchecked.len()), (1, 0));
+    }
+}

@@ -1,0 +1,243 @@
+//! `hoist deploy graph`: pictures of plans and runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use hoist_api::client::{Client, InstanceQuery};
+use hoist_api::deploy::{Instance, Selection};
+use hoist_deploy::graph::{DrawError, Drawing, View};
+use hoist_engine::plan::{Draft, Kind, StepId};
+use hoist_engine::record::FailureKind;
+use hoist_engine::run::{Ended, State};
+use hoist_model::Exit;
+
+use super::offline::{self, BookArgs};
+use crate::commands::Shell;
+use crate::failure::Failure;
+use crate::printer::Output;
+
+/// Draw what depends on what
+///
+/// Each task is one vertex, whatever number of nodes it runs on, and roles are boxes around them;
+/// `--instances` draws every task on every node. Edges that follow from others are left out. With
+/// `--run`, colours say how things stand. The picture is written by hoist itself: no other program
+/// is needed for SVG.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist deploy graph site.yaml --format svg --out site.svg\n  \
+    hoist deploy graph site.yaml --nodes nodes.yaml --format mermaid\n  \
+    hoist deploy graph site.yaml --instances --on node:n12 --around db-join --depth 2\n  \
+    hoist deploy graph --run last --format svg --out run.svg")]
+pub(super) struct GraphArgs {
+    #[command(flatten)]
+    book: BookArgs,
+
+    /// Draw a run, with colours for its states: its id, the end of it, or `last`
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["files", "settings", "nodes"])]
+    run: Option<String>,
+
+    /// What to write; `-o json` is `--format json`
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+
+    /// Draw every task on every node
+    #[arg(long)]
+    instances: bool,
+
+    /// Only what is done on these nodes
+    #[arg(long, value_name = "SELECTOR")]
+    on: Option<String>,
+
+    /// Only what is near this task or barrier
+    #[arg(long, value_name = "TASK")]
+    around: Option<String>,
+
+    /// How many edges away is near
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "around")]
+    depth: usize,
+
+    /// Draw also edges that follow from others
+    #[arg(long)]
+    all_edges: bool,
+
+    /// Write it to this file and not to standard output
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+
+    /// Draw it however large it is, and replace the file
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Format {
+    Dot,
+    Mermaid,
+    Svg,
+    Json,
+}
+
+impl GraphArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let (draft, states, on) = match &self.run {
+            Some(run) => self.of_run(shell, run).await?,
+            None => match self.of_files(shell).await? {
+                Ok((draft, on)) => (draft, None, on),
+                Err(exit) => return Ok(exit),
+            },
+        };
+        let view = View {
+            instances: self.instances,
+            on,
+            around: self.around,
+            depth: self.depth,
+            all_edges: self.all_edges,
+            force: self.force,
+        };
+        let state;
+        let states: Option<&dyn Fn(StepId) -> State> = match &states {
+            Some(states) => {
+                state = |id| state_of(&draft, states, id);
+                Some(&state)
+            }
+            None => None,
+        };
+        let drawing = Drawing::of(&draft, states, &view).map_err(refused)?;
+        let is_data = matches!(shell.printer.output(), Output::Json | Output::Yaml);
+        let usual = if is_data { Format::Json } else { Format::Dot };
+        let text = match self.format.unwrap_or(usual) {
+            Format::Dot => drawing.dot(),
+            Format::Mermaid => drawing.mermaid(),
+            Format::Svg => drawing.svg(),
+            Format::Json => match (&self.out, shell.printer.output()) {
+                (None, Output::Yaml) => {
+                    shell.printer.yaml(&drawing.json())?;
+                    return Ok(Exit::Done);
+                }
+                _ => serde_json::to_string_pretty(&drawing.json()).map_err(Failure::Json)? + "\n",
+            },
+        };
+        let Some(path) = &self.out else {
+            shell.printer.text(&text)?;
+            return Ok(Exit::Done);
+        };
+        offline::write(path, &text, self.force)?;
+        let (dots, edges) = (drawing.dots.len(), drawing.edges.len());
+        let implied = match drawing.implied {
+            0 => String::new(),
+            implied => format!("; {implied} more follow from these"),
+        };
+        shell
+            .printer
+            .note(&format!("`{}`: {dots} vertices, {edges} edges{implied}", path.display()));
+        Ok(Exit::Done)
+    }
+
+    async fn of_files(
+        &self,
+        shell: &mut Shell,
+    ) -> Result<Result<(Draft, Option<BTreeSet<String>>), Exit>, Failure> {
+        if self.book.files.is_empty() {
+            return Err(Failure::usage("there is nothing to draw")
+                .with_hint("name task files, or a run with `--run RUN`"));
+        }
+        if let Some(on) = &self.on {
+            let _: hoist_model::Selector = on.parse()?;
+        }
+        let selection = Selection { on: self.on.clone(), ..Selection::default() };
+        let draft = match self.book.draft(shell, selection).await? {
+            Ok(draft) => draft,
+            Err(exit) => return Ok(Err(exit)),
+        };
+        let on = self.on.as_ref().map(|_| chosen(&draft));
+        Ok(Ok((draft, on)))
+    }
+
+    async fn of_run(
+        &self,
+        shell: &mut Shell,
+        run: &str,
+    ) -> Result<(Draft, Option<BTreeMap<u32, State>>, Option<BTreeSet<String>>), Failure> {
+        let client = shell.client()?;
+        let draft = offline::draft(client.run_plan(run).await?)?;
+        let instances = all_instances(&client, run).await?;
+        let states = instances.iter().map(|one| (one.step, state(&one.state))).collect();
+        let on = match &self.on {
+            None => None,
+            Some(on) => {
+                let _: hoist_model::Selector = on.parse()?;
+                let (_, nodes) = client.all_nodes(Some(on)).await?;
+                Some(
+                    nodes.iter().filter_map(|node| Some(node.name.as_ref()?.to_string())).collect(),
+                )
+            }
+        };
+        Ok((draft, Some(states), on))
+    }
+}
+
+fn refused(error: DrawError) -> Failure {
+    match error {
+        DrawError::TooMany { .. } => Failure::refused(error.to_string()),
+        _ => Failure::usage(error.to_string()),
+    }
+}
+
+/// Every task on every node of a run.
+pub(super) async fn all_instances(client: &Client, run: &str) -> Result<Vec<Instance>, Failure> {
+    let mut all = Vec::new();
+    let mut after = None;
+    loop {
+        let page = client.run_instances(run, InstanceQuery { after, ..Default::default() }).await?;
+        all.extend(page.items);
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(all),
+        }
+    }
+}
+
+/// The nodes on which anything was selected.
+fn chosen(draft: &Draft) -> BTreeSet<String> {
+    let steps = draft.vertices.iter().filter_map(|vertex| match &vertex.kind {
+        Kind::Step(step) if step.skip.as_deref() != Some("selection") => step.subject,
+        _ => None,
+    });
+    steps.map(|subject| draft.subjects[subject as usize].clone()).collect()
+}
+
+/// What nobody has a state for does nothing, and is where the things before it are.
+fn state_of(draft: &Draft, states: &BTreeMap<u32, State>, id: StepId) -> State {
+    if let Some(state) = states.get(&id.0) {
+        return *state;
+    }
+    let is_good = |id: &StepId| match states.get(&id.0) {
+        Some(State::Ended(ended)) => ended.is_good(),
+        Some(_) => false,
+        None => true,
+    };
+    let before = &draft.vertices[id.0 as usize].after;
+    if before.iter().all(is_good) { State::Ended(Ended::Ok) } else { State::Waiting }
+}
+
+/// A state by the word that the API has for it.
+fn state(word: &str) -> State {
+    match word {
+        "ready" => State::Ready,
+        "checking" => State::Checking,
+        "running" => State::Running,
+        "verifying" => State::Verifying,
+        "delayed" => State::Delayed,
+        "unknown" => State::Unknown,
+        "ok" => State::Ended(Ended::Ok),
+        "unchanged" => State::Ended(Ended::Unchanged),
+        "ignored" => State::Ended(Ended::Ignored),
+        "skipped" => State::Ended(Ended::Skipped),
+        "failed" => State::Ended(Ended::Failed(FailureKind::Exit)),
+        "blocked" => State::Ended(Ended::Blocked),
+        "left_out" => State::Ended(Ended::LeftOut),
+        "stopped" => State::Ended(Ended::Stopped),
+        "interrupted" => State::Ended(Ended::Interrupted),
+        _ => State::Waiting,
+    }
+}

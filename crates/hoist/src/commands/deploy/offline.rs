@@ -1,0 +1,154 @@
+//! Task files on nodes that are in a file too: plans without a controller.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use hoist_api::deploy::{PlanAnswer, PlanRequest, Selection};
+use hoist_deploy::actions;
+use hoist_deploy::target::{Node, Site};
+use hoist_engine::action::{Action, Catalog};
+use hoist_engine::plan::Draft;
+use hoist_engine::plugin::{self, Isolation};
+use hoist_model::document::{self, DocumentName, Spec};
+use hoist_model::node::Lifecycle;
+use hoist_model::{Exit, NodeId};
+use hoist_server::deploy::{Grounds, compile};
+
+use super::files;
+use crate::commands::Shell;
+use crate::failure::Failure;
+use crate::input;
+use crate::serve;
+
+/// Where the nodes are.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct NodesArgs {
+    /// Nodes and groups from a file of documents, as `hoist export` writes it; no controller is asked
+    #[arg(long, value_name = "FILE")]
+    nodes: Option<PathBuf>,
+}
+
+/// Task files and what they are for.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct BookArgs {
+    /// Task files, the later over the earlier; `-` is standard input
+    #[arg(value_name = "FILE")]
+    pub(super) files: Vec<PathBuf>,
+
+    /// Settings over those of the files: `api.port=8080`, or a YAML file
+    #[arg(long = "set", value_name = "KEY=VALUE|FILE")]
+    pub(super) settings: Vec<String>,
+
+    #[command(flatten)]
+    pub(super) nodes: NodesArgs,
+}
+
+impl BookArgs {
+    /// What is compiled.
+    pub(super) fn request(&self, selection: Selection) -> Result<PlanRequest, Failure> {
+        files::request(&self.files, &self.settings, selection)
+    }
+
+    /// The plan of the files. What is wrong with them is told, and then there is none.
+    pub(super) async fn draft(
+        &self,
+        shell: &mut Shell,
+        selection: Selection,
+    ) -> Result<Result<Draft, Exit>, Failure> {
+        let request = self.request(selection)?;
+        let answer = self.nodes.plan(shell, &request).await?;
+        match answer.plan {
+            Some(plan) => draft(plan).map(Ok),
+            None => files::print_plan(shell, &answer).map(Err),
+        }
+    }
+}
+
+/// A plan as the controller has it.
+pub(super) fn draft(plan: serde_json::Value) -> Result<Draft, Failure> {
+    serde_json::from_value(plan).map_err(|error| Failure::Broken(error.to_string()))
+}
+
+impl NodesArgs {
+    /// The nodes, if they are in a file.
+    pub(super) fn site(&self) -> Result<Option<Site>, Failure> {
+        self.nodes.as_deref().map(site).transpose()
+    }
+
+    /// Compiles here if the nodes are in a file, and asks the controller otherwise.
+    pub(super) async fn plan(
+        &self,
+        shell: &mut Shell,
+        request: &PlanRequest,
+    ) -> Result<PlanAnswer, Failure> {
+        let Some(site) = self.site()? else {
+            return Ok(shell.client()?.plan_deploy(request).await?);
+        };
+        let actions = catalog(shell)?;
+        let (past, expected_ms) = (BTreeMap::new(), BTreeMap::new());
+        let grounds = Grounds { site: &site, actions: &actions, past, expected_ms };
+        Ok(compile(request, grounds).0)
+    }
+}
+
+/// The actions of this machine: those of hoist, and those of the plug-ins that are installed.
+pub(super) fn catalog(shell: &mut Shell) -> Result<Catalog, Failure> {
+    let directory = serve::plugin_directory(&shell.connection)?;
+    if !directory.is_dir() {
+        return Ok(actions::catalog());
+    }
+    let (plugins, refused) =
+        plugin::load(&directory, &Arc::new(Isolation::find()), &actions::catalog());
+    for reason in refused {
+        shell.printer.warn(&reason.to_string());
+    }
+    let plugins = plugins.into_iter().map(|plugin| Arc::new(plugin) as Arc<dyn Action>);
+    Ok(actions::catalog_with(plugins))
+}
+
+/// The nodes of a file of documents, and its groups that are computed; other documents say nothing
+/// about where tasks run.
+fn site(path: &Path) -> Result<Site, Failure> {
+    let bytes = input::read_whole(path)?;
+    let documents =
+        document::read(&path.display().to_string(), &bytes).map_err(Failure::Documents)?;
+    let mut site = Site::default();
+    let mut names = BTreeSet::new();
+    for document in documents {
+        match (document.name, document.spec) {
+            (DocumentName::Plain(name), Spec::Node(spec)) => {
+                if !names.insert(name.clone()) {
+                    let message = format!("the node `{name}` is twice in `{}`", path.display());
+                    return Err(Failure::usage(message).with_hint("take one of them away"));
+                }
+                // A plan is the same each time: the number of a node is its place in the file.
+                let id = NodeId::from_bits(names.len() as u128);
+                if spec.enabled {
+                    site.nodes.push(Node { id, name, spec: *spec, lifecycle: Lifecycle::Declared });
+                }
+            }
+            (DocumentName::Group(key), Spec::Group(spec)) => {
+                site.computed_groups.extend(spec.selector.map(|selector| (key, selector)));
+            }
+            _ => {}
+        }
+    }
+    if site.nodes.is_empty() {
+        let message = format!("there is no enabled node in `{}`", path.display());
+        return Err(Failure::usage(message).with_hint(
+            "`hoist export` writes such a file; `hoist schema Node` shows what is in it",
+        ));
+    }
+    Ok(site)
+}
+
+/// Writes a file that was asked for; one that is there stays, unless `force`.
+pub(super) fn write(path: &Path, text: &str, force: bool) -> Result<(), Failure> {
+    if !force && path.exists() {
+        let message = format!("`{}` is there already", path.display());
+        return Err(Failure::refused(message).with_hint("`--force` replaces it"));
+    }
+    fs_err::write(path, text).map_err(Failure::File)
+}

@@ -1,0 +1,111 @@
+//! `/agent/v1/nodes/{node}/work`: the agent of a node says what it holds and what came of it, and is
+//! told what to do. See `hoist_engine::pull`.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::extract::State;
+use hoist_api::Code;
+use hoist_api::admin::{Context, Verb};
+use hoist_engine::pull::{Desk, HEARTBEAT, LOST_AFTER, MAX_MESSAGE, Orders, Report};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::Notify;
+
+use super::Deploy;
+use crate::extract::{Json, Path, Query};
+use crate::failure::Failure;
+use crate::inventory::Sight;
+use crate::principal::Principal;
+use crate::route::{Plane, Route};
+
+/// Where agents come for their work, and how those who wait are woken.
+#[derive(Debug, Clone)]
+pub(super) struct Counter {
+    pub(super) desk: Arc<Desk>,
+    bells: Arc<Bells>,
+}
+
+#[derive(Debug, Default)]
+struct Bells(Mutex<HashMap<String, Arc<Notify>>>);
+
+impl Bells {
+    fn of(&self, node: &str) -> Arc<Notify> {
+        let mut bells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(bells.entry(node.to_owned()).or_default())
+    }
+}
+
+impl Counter {
+    pub(super) fn new() -> Self {
+        let bells = Arc::<Bells>::default();
+        let rung = Arc::clone(&bells);
+        let desk = Desk::new(LOST_AFTER, move |node| rung.of(node).notify_waiters());
+        if let Err(error) = desk.keep_watch() {
+            tracing::error!(%error, "agents that are gone are not noticed");
+        }
+        Self { desk, bells }
+    }
+}
+
+pub(super) fn routes() -> Vec<Route<Deploy>> {
+    vec![
+        Route::post("/agent/v1/nodes/{node}/work", Plane::Agent, work)
+            .summary("The agent of a node says what it did, and is told what to do")
+            .query("wait", "how long to wait for something to do")
+            .body_limit(MAX_MESSAGE)
+            .streaming()
+            .takes::<Value>()
+            .gives::<Value>(200),
+    ]
+}
+
+#[derive(Debug, Deserialize)]
+struct WorkQuery {
+    wait: Option<String>,
+}
+
+async fn work(
+    State(deploy): State<Deploy>,
+    Path(node): Path<String>,
+    Query(query): Query<WorkQuery>,
+    principal: Principal,
+    Json(report): Json<Report>,
+) -> Result<Json<Orders>, Failure> {
+    let roster = deploy.registry.roster();
+    let sight = Sight::within(&principal, Verb::Write, Context::Agent, &roster);
+    let known = roster.by_name(&node).filter(|node| sight.reaches(&roster, node));
+    if known.is_none() {
+        // Told alike, so that nobody learns which nodes there are.
+        return Err(Failure::new(Code::Forbidden, "this token is not of the agent of this node")
+            .with_remedy("make one with `hoist token create NAME --scope write:agent:node:NODE`"));
+    }
+    let wait = query.wait.as_deref().unwrap_or("0s");
+    let wait = humantime::parse_duration(wait).map_err(|_| {
+        Failure::new(Code::BadParameter, format!("`wait`: `{wait}` is not a duration"))
+    })?;
+    Ok(Json(deploy.exchange(&node, &report, wait.min(HEARTBEAT)).await))
+}
+
+impl Deploy {
+    /// At once if there is something to do, else when there is, or when the time is over.
+    async fn exchange(&self, node: &str, report: &Report, wait: Duration) -> Orders {
+        let Counter { desk, bells } = &self.counter;
+        let bell = bells.of(node);
+        let rung = bell.notified();
+        tokio::pin!(rung);
+        // Whatever comes from here on is heard.
+        rung.as_mut().enable();
+        let orders = desk.exchange(node, report, Instant::now());
+        if !orders.is_empty() || wait.is_zero() {
+            return orders;
+        }
+        let stopping = self.chassis.tasks.stopping();
+        tokio::select! {
+            () = stopping.cancelled() => {}
+            _ = tokio::time::timeout(wait, rung) => {}
+        }
+        desk.exchange(node, report, Instant::now())
+    }
+}
