@@ -32,13 +32,15 @@ const MAX_TOLD: usize = 100;
 /// The version of the format.
 const VERSION: &str = "1";
 
-const FILE_KEYS: [&str; 6] = ["hoist", "roles", "tasks", "barriers", "settings", "limits"];
+const FILE_KEYS: [&str; 7] =
+    ["hoist", "roles", "tasks", "barriers", "settings", "limits", "lenient"];
 const DOCUMENT_KEYS: [&str; 4] = ["api", "kind", "name", "spec"];
 const ROLE_KEYS: [&str; 6] = ["nodes", "first", "tolerate", "rollout", "window", "patch"];
 const ROLLOUT_KEYS: [&str; 5] =
     ["at_once", "canary", "pause_after_canary", "max_unavailable", "per"];
 const BARRIER_KEYS: [&str; 4] = ["requires", "required_for", "passes_with", "patch"];
 const LIMIT_KEYS: [&str; 4] = ["at_once", "per_node", "breaker", "on_crash"];
+const NEED_KEYS: [&str; 5] = ["task", "on", "only", "want", "optional"];
 const TASK_KEYS: [&str; 24] = [
     "on",
     "requires",
@@ -270,6 +272,9 @@ impl Reader {
                     whole.settings = Some(At::new(value.value(), value.place));
                 }
                 "limits" => self.limits(value, &mut whole.limits),
+                "lenient" => {
+                    whole.is_lenient = self.bool(value).is_some_and(|lenient| lenient.value);
+                }
                 _ => {}
             }
         }
@@ -541,6 +546,13 @@ impl Reader {
         if let Some(constant) = tree.bool() {
             return Some(At::new(When::Constant(constant), tree.place));
         }
+        if matches!(tree.data, Data::Map(_)) {
+            let mut unknown = None;
+            for (_, _, value) in self.entries(tree, &["unknown"], "`when`") {
+                unknown = self.text(value);
+            }
+            return unknown.map(|text| At::new(When::Unknown(text.value), tree.place));
+        }
         let At { value, place } = self.text(tree)?;
         Some(At::new(When::Expression(value), place))
     }
@@ -621,11 +633,12 @@ impl Reader {
             return self.expected("a task, or `{task: NAME, on: NODES}`", tree);
         }
         let mut to = None;
-        for (key, _, value) in self.entries(tree, &["task", "on", "want", "optional"], "a need") {
+        for (key, _, value) in self.entries(tree, &NEED_KEYS, "a need") {
             match key {
                 "task" => to = self.text(value),
                 "on" if value.text() == Some("self") => need.on = Whose::Own,
                 "on" => need.on = Whose::Nodes(self.selector(value)?),
+                "only" => need.only = Some(self.selector(value)?),
                 "want" => match value.text().and_then(units::want) {
                     Some(want) => need.want = want,
                     None => return self.not_among(value, &["all", "any", "most", "2", "50%"]),

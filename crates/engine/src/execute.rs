@@ -31,6 +31,7 @@ use output::{Redactions, Sink, Watched};
 
 pub(crate) use crew::Crew;
 pub use ledger::{Durable, Known, Ledger, MAX_LEDGER};
+pub(crate) use leftover::end as end_leftover;
 pub use output::{KEPT_HEAD, KEPT_TAIL, Outputs};
 
 /// Programs find the attempt that they belong to in this variable.
@@ -523,7 +524,7 @@ impl LocalExecutor {
         }
         let (id, shared) = (attempt_id(&self.run, key.0, key.1), Arc::clone(&self.shared));
         self.crew.send(move || {
-            leftover::end(&id);
+            end_leftover(&id);
             tell(&shared, Found::Gone);
         });
     }

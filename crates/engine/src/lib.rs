@@ -14,6 +14,7 @@ pub mod execute;
 pub mod journal;
 pub mod plan;
 pub mod plugin;
+pub mod pull;
 pub mod record;
 pub mod run;
 pub mod simulate;

@@ -1,13 +1,15 @@
 //! Every way that a small run can go: whatever comes in any order, is lost, comes twice, and the
-//! process that decides dies between any two of its acts. All of them are walked through.
+//! process that decides dies between any two of its acts. All of them are walked through; also with
+//! persons who hold, release, stop, resume and retry at any moment.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use hoist_engine::plan::{Call, Draft, Kind, Repeat, Step, Vertex};
-use hoist_engine::record::{End, Outcome};
-use hoist_engine::run::{Found, State};
+use hoist_engine::plan::{Call, Draft, Kind, OnFailure, Repeat, Step, Vertex, Window};
+use hoist_engine::record::{End, FailureKind, Outcome};
+use hoist_engine::run::{Decision, Ended, Found, State};
+use hoist_engine::undo::undo_plan;
 use hoist_engine::{Effect, Event, Plan, Record, Run, StepId};
 
 /// What the shell does first.
@@ -29,12 +31,28 @@ struct Site {
     mail: BTreeSet<Mail>,
     crashes: u8,
     losses: u8,
+    /// How much of what persons have to say is said and kept.
+    said: usize,
+    now: u64,
+}
+
+/// What persons say, one after the other, each as soon as it can have an effect, or any time later.
+#[derive(Debug, Clone, Copy)]
+enum Person {
+    Hold(StepId),
+    Release(StepId),
+    Stop,
+    Resume,
+    Retry(StepId),
+    /// Nobody says it: Friday comes.
+    Friday,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Mail {
     Tick,
     Ran(StepId, u32),
+    Failed(StepId, u32),
     Verified(StepId, u32, bool),
     Found(StepId, u32, Memory),
 }
@@ -43,6 +61,7 @@ enum Mail {
 enum Memory {
     Never,
     Ended,
+    Failed,
     Gone,
 }
 
@@ -52,6 +71,11 @@ struct Model {
     /// Whether an executor forgets what it was told when the process that decides dies: it may be
     /// the same process.
     forgets: bool,
+    crashes: u8,
+    losses: u8,
+    persons: Vec<Person>,
+    /// The first attempt of this step fails.
+    fails: Option<StepId>,
 }
 
 /// What became of walking through everything.
@@ -60,6 +84,10 @@ struct Walk {
     sites: usize,
     finished: usize,
     faults: BTreeSet<String>,
+}
+
+fn failed() -> End {
+    End::Failed { kind: FailureKind::Exit, reason: "no".to_owned() }
 }
 
 const DONE: End = End::Done { changed: true, receipt: Value::Null };
@@ -71,8 +99,10 @@ impl Model {
             journal: vec![text(&first)],
             told: BTreeMap::new(),
             mail: BTreeSet::from([Mail::Tick]),
-            crashes: 2,
-            losses: 2,
+            crashes: self.crashes,
+            losses: self.losses,
+            said: 0,
+            now: 0,
         };
         let (mut seen, mut left) = (HashSet::from([start.clone()]), vec![start]);
         let mut walk = Walk::default();
@@ -106,13 +136,30 @@ impl Model {
                 next.push(Site { losses: site.losses - 1, ..rest.clone() });
                 // It comes once more.
                 let again = Site { losses: site.losses - 1, ..site.clone() };
-                self.decide(&again, |run| run.on(event(*mail), 0), &mut next, faults);
+                self.decide(&again, |run| run.on(event(*mail), site.now), &mut next, faults);
             }
-            self.decide(&rest, |run| run.on(event(*mail), 0), &mut next, faults);
+            self.decide(&rest, |run| run.on(event(*mail), site.now), &mut next, faults);
+        }
+        let run = self.run(site);
+        let may_say = self.persons.get(site.said).filter(|person| may_say(**person, &run));
+        if let Some(person) = may_say {
+            let now = if matches!(person, Person::Friday) { FRIDAY } else { site.now };
+            let said = Site { now, ..site.clone() };
+            let mut ways = Vec::new();
+            self.decide(&said, |run| run.on(says(*person), now), &mut ways, faults);
+            // Who is not answered says it again.
+            next.extend(ways.into_iter().map(|way| Site {
+                said: site.said + usize::from(way.crashes == site.crashes),
+                ..way
+            }));
         }
         // Nothing comes any more: whoever waits asks.
-        if site.mail.is_empty() && self.run(site).outcome().is_none() {
-            self.decide(site, |run| run.recover(0), &mut next, faults);
+        if site.mail.is_empty() && run.outcome().is_none() {
+            let asked = self.run(site).recover(site.now);
+            if asked == Decision::default() && may_say.is_none() {
+                faults.insert(format!("it stands still: {:?}", run.stuck()));
+            }
+            self.decide(site, |run| run.recover(site.now), &mut next, faults);
         }
         next
     }
@@ -121,7 +168,7 @@ impl Model {
     fn decide(
         &self,
         site: &Site,
-        decide: impl Fn(&mut Run) -> hoist_engine::run::Decision,
+        decide: impl Fn(&mut Run) -> Decision,
         next: &mut Vec<Site>,
         faults: &mut BTreeSet<String>,
     ) {
@@ -175,7 +222,7 @@ impl Model {
                 if site.told.insert((step, attempt), true) == Some(false) {
                     faults.insert("an attempt starts twice".to_owned());
                 }
-                site.mail.insert(Mail::Ran(step, attempt));
+                site.mail.insert(self.comes_to(step, attempt));
             }
             Effect::Verify { step, attempt } => {
                 let done = site.told.keys().any(|(of, _)| *of == step);
@@ -184,6 +231,7 @@ impl Model {
             Effect::Ask { step, attempt } => {
                 let memory = match site.told.get(&(step, attempt)) {
                     None => Memory::Never,
+                    Some(true) if self.fails == Some(step) && attempt == 1 => Memory::Failed,
                     Some(true) => Memory::Ended,
                     Some(false) => Memory::Gone,
                 };
@@ -192,12 +240,47 @@ impl Model {
             Effect::Check { .. } | Effect::Kill { .. } => unreachable!("it was not planned"),
         }
     }
+
+    fn comes_to(&self, step: StepId, attempt: u32) -> Mail {
+        if self.fails == Some(step) && attempt == 1 {
+            Mail::Failed(step, attempt)
+        } else {
+            Mail::Ran(step, attempt)
+        }
+    }
+}
+
+/// The first there was, in milliseconds; time begins on a Thursday.
+const FRIDAY: u64 = 24 * 3_600_000;
+
+/// Whether it would have an effect, or has had it.
+fn may_say(person: Person, run: &Run) -> bool {
+    match person {
+        Person::Stop => run.outcome() != Some(Outcome::Succeeded),
+        Person::Retry(step) => {
+            matches!(run.state(step), State::Ended(Ended::Failed(_))) || run.attempt(step) > 1
+        }
+        Person::Hold(_) | Person::Release(_) | Person::Resume | Person::Friday => true,
+    }
+}
+
+fn says(person: Person) -> Event {
+    let by = "me".to_owned();
+    match person {
+        Person::Hold(step) => Event::Hold { step, held: true, by },
+        Person::Release(step) => Event::Hold { step, held: false, by },
+        Person::Stop => Event::Stop { now: false, by },
+        Person::Resume => Event::Resume { by },
+        Person::Retry(step) => Event::Retry { step, by },
+        Person::Friday => Event::Tick,
+    }
 }
 
 fn event(mail: Mail) -> Event {
     match mail {
         Mail::Tick => Event::Tick,
         Mail::Ran(step, attempt) => Event::Ran { step, attempt, end: DONE },
+        Mail::Failed(step, attempt) => Event::Ran { step, attempt, end: failed() },
         Mail::Verified(step, attempt, holds) => {
             Event::Verified { step, attempt, holds, reason: String::new() }
         }
@@ -205,6 +288,7 @@ fn event(mail: Mail) -> Event {
             let found = match memory {
                 Memory::Never => Found::Never,
                 Memory::Ended => Found::Ended(DONE),
+                Memory::Failed => Found::Ended(failed()),
                 Memory::Gone => Found::Gone,
             };
             Event::Found { step, attempt, found }
@@ -220,32 +304,33 @@ fn record(line: &str) -> Record {
     serde_json::from_str(line).expect("it was just written")
 }
 
+fn step(after: &[u32], step: Step) -> Vertex {
+    let call = Call { action: "test".to_owned(), ..Call::default() };
+    Vertex {
+        name: format!("after {after:?}"),
+        after: after.iter().copied().map(StepId).collect(),
+        kind: Kind::Step(Box::new(Step { call, on_failure: OnFailure::Continue, ..step })),
+    }
+}
+
 /// Two steps after each other, and one beside them.
 fn plan(repeat: Repeat) -> Arc<Plan> {
-    let call = || Call { action: "test".to_owned(), ..Call::default() };
-    let step = |after: &[u32]| {
-        let looks = if repeat == Repeat::Check { vec![call()] } else { Vec::new() };
-        Vertex {
-            name: format!("after {after:?}"),
-            after: after.iter().copied().map(StepId).collect(),
-            kind: Kind::Step(Box::new(Step {
-                call: call(),
-                after: looks,
-                repeat,
-                ..Step::default()
-            })),
-        }
-    };
-    let vertices = vec![step(&[]), step(&[0]), step(&[])];
+    let looks = if repeat == Repeat::Check { vec![Call::default()] } else { Vec::new() };
+    let like = || Step { after: looks.clone(), repeat, ..Step::default() };
+    let vertices = vec![step(&[], like()), step(&[0], like()), step(&[], like())];
     Arc::new(Plan::new(Draft { vertices, ..Draft::default() }).expect("a plan"))
+}
+
+fn model(plan: Arc<Plan>) -> Model {
+    let (order, forgets, persons, fails) = (Order::KeepThenAct, false, Vec::new(), None);
+    Model { plan, order, forgets, crashes: 2, losses: 2, persons, fails }
 }
 
 #[test]
 fn every_way_ends_well_and_nothing_is_done_twice_for_no_reason() {
     for repeat in [Repeat::Safe, Repeat::Check] {
         for forgets in [false, true] {
-            let model = Model { plan: plan(repeat), order: Order::KeepThenAct, forgets };
-            let walk = model.walk();
+            let walk = Model { forgets, ..model(plan(repeat)) }.walk();
             assert!(walk.faults.is_empty(), "{repeat:?}, forgets {forgets}: {:?}", walk.faults);
             assert!(walk.sites > 1_000 && walk.finished > 0, "{walk:?}");
         }
@@ -253,9 +338,54 @@ fn every_way_ends_well_and_nothing_is_done_twice_for_no_reason() {
 }
 
 #[test]
+fn persons_may_say_what_they_want_when_they_want() {
+    use Person::{Friday, Hold, Release, Resume, Retry, Stop};
+    let (first, second) = (StepId(0), StepId(1));
+    let windows = vec![Window { name: "friday".to_owned(), spans: vec![(4 * 1440, 5 * 1440)] }];
+    let safe = Step { repeat: Repeat::Safe, ..Step::default() };
+    let late = Step { window: Some(0), ..safe.clone() };
+    let vertices = vec![step(&[], safe.clone()), step(&[0], late), step(&[], safe)];
+    let plan =
+        Arc::new(Plan::new(Draft { vertices, windows, ..Draft::default() }).expect("a plan"));
+    for (persons, fails) in [
+        (vec![Hold(second), Release(second), Friday], None),
+        (vec![Hold(first), Friday, Release(first)], None),
+        (vec![Stop, Resume, Friday], None),
+        (vec![Friday, Stop, Stop, Resume], None),
+        (vec![Retry(first), Friday], Some(first)),
+    ] {
+        for forgets in [false, true] {
+            let (plan, persons) = (Arc::clone(&plan), persons.clone());
+            let said = format!("{persons:?}, forgets {forgets}");
+            let walk =
+                Model { forgets, crashes: 1, losses: 1, persons, fails, ..model(plan) }.walk();
+            assert!(walk.faults.is_empty(), "{said}: {:?}", walk.faults);
+            assert!(walk.sites > 100 && walk.finished > 0, "{said}: {walk:?}");
+        }
+    }
+}
+
+#[test]
+fn every_way_back_ends_well() {
+    let there = plan(Repeat::Safe);
+    let mut run = Run::new(Arc::clone(&there));
+    run.on(Event::Tick, 0);
+    for step in [0, 2, 1].map(StepId) {
+        run.on(Event::Ran { step, attempt: 1, end: DONE }, 0);
+    }
+    let back = undo_plan(&run, None, |_| true).expect("everything was done");
+    let back = Arc::new(Plan::new(back.draft).expect("a plan"));
+    for forgets in [false, true] {
+        let walk = Model { forgets, crashes: 1, losses: 1, ..model(Arc::clone(&back)) }.walk();
+        assert!(walk.faults.is_empty(), "forgets {forgets}: {:?}", walk.faults);
+        assert!(walk.sites > 100 && walk.finished > 0, "{walk:?}");
+    }
+}
+
+#[test]
 fn acting_before_the_intent_is_durable_is_found() {
-    let model = Model { plan: plan(Repeat::Safe), order: Order::ActThenKeep, forgets: true };
-    let faults = model.walk().faults;
+    let order = Order::ActThenKeep;
+    let faults = Model { order, forgets: true, ..model(plan(Repeat::Safe)) }.walk().faults;
     assert!(faults.contains("an attempt starts twice"), "{faults:?}");
     assert!(faults.contains("a step starts before what it waits for is durable"), "{faults:?}");
 }

@@ -1,7 +1,9 @@
 //! `hoist plugin`, from the outside.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use hoist_model::Exit;
 use serde_json::Value;
@@ -118,4 +120,38 @@ fn without_an_example_what_changes_something_is_not_tried_unless_an_input_is_giv
     assert!(ends(&hoist(&words), Exit::Done).contains("kept      undo"));
     fs_err::write(&input, "{").unwrap();
     ends(&hoist(&words), Exit::Usage);
+}
+
+#[test]
+fn a_plug_in_does_not_outlive_who_started_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hoist-action-lasting");
+    let up = dir.path().join("up");
+    let word = "8642.97531";
+    fs_err::write(&path, format!("#!/bin/sh\n: >{}\nsleep {word}\n", text(&up))).unwrap();
+    fs_err::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut hoist = Command::new(env!("CARGO_BIN_EXE_hoist"))
+        .args(["plugin", "check", text(&path)])
+        .spawn()
+        .expect("the binary was built for this test");
+    wait_until(|| up.exists() && runs(word));
+    hoist.kill().expect("it is ours");
+    hoist.wait().expect("it is ours");
+    wait_until(|| !runs(word));
+}
+
+#[track_caller]
+fn wait_until(holds: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(8);
+    while !holds() {
+        assert!(Instant::now() < until, "it does not come to that");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether a process has this word in its command line.
+fn runs(word: &str) -> bool {
+    let entries = fs_err::read_dir("/proc").expect("a proc").flatten();
+    let lines = entries.filter_map(|entry| fs_err::read(entry.path().join("cmdline")).ok());
+    lines.into_iter().any(|line| String::from_utf8_lossy(&line).contains(word))
 }

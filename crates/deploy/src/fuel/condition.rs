@@ -255,18 +255,8 @@ fn pure(expr: &Expr) -> Option<(String, u8)> {
         }
         // Roles of a node are sets; only its own words can be looked at from here.
         Expr::Field(of, name) if **of == Expr::Root && name == "roles" => return None,
-        Expr::Field(of, name) => (inside(of, name)?, TIGHT),
-        Expr::Call { of: Some(of), name, arguments } if name == "get" => {
-            let Some(Expr::Text(key)) = arguments.first().filter(|_| arguments.len() <= 2) else {
-                return None;
-            };
-            let default = match arguments.get(1) {
-                Some(default) => pure(default)?.0,
-                None => "none".to_owned(),
-            };
-            (format!("({} | default({default}))", inside(of, key)?), TIGHT)
-        }
-        Expr::Map(pairs) if pairs.is_empty() => ("{}".to_owned(), TIGHT),
+        Expr::Field(..) => (looked_up(expr)?, TIGHT),
+        Expr::Call { of: Some(_), name, .. } if name == "get" => (looked_up(expr)?, TIGHT),
         Expr::Not(inner) => (format!("not {}", closed(pure(inner)?, NOT)), NOT),
         Expr::Binary(Operator::And, one, two) => both(one, "and", two, AND)?,
         Expr::Binary(Operator::Or, one, two) => both(one, "or", two, OR)?,
@@ -292,13 +282,47 @@ fn pure(expr: &Expr) -> Option<(String, u8)> {
     })
 }
 
-/// A field of something.
-fn inside(of: &Expr, name: &str) -> Option<String> {
-    let of = if *of == Expr::Root { "settings".to_owned() } else { closed(pure(of)?, TIGHT) };
-    if name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
-        return Some(format!("{of}.{name}"));
+/// A piece of the settings. What `get` asks for need not be there.
+fn looked_up(expr: &Expr) -> Option<String> {
+    let mut asked = Vec::new();
+    let path = keyed(expr, &mut asked)?;
+    if asked.is_empty() {
+        return Some(path);
     }
-    (!name.contains(['\'', '\\'])).then(|| format!("{of}['{name}']"))
+    let default = match expr {
+        Expr::Call { arguments, .. } => match arguments.get(1) {
+            Some(Expr::Map(_)) | None => "false".to_owned(),
+            Some(default) => pure(default)?.0,
+        },
+        _ => "false".to_owned(),
+    };
+    let known: Vec<String> = asked.iter().map(|path| format!("{path} is defined")).collect();
+    Some(format!("({path} if {} else {default})", known.join(" and ")))
+}
+
+/// The path, and those of its beginnings that may not be there.
+fn keyed(expr: &Expr, asked: &mut Vec<String>) -> Option<String> {
+    let (of, name, is_asked) = match expr {
+        Expr::Root => return Some("settings".to_owned()),
+        Expr::Field(of, name) => (of, name, false),
+        Expr::Call { of: Some(of), name, arguments } if name == "get" && arguments.len() <= 2 => {
+            let Some(Expr::Text(key)) = arguments.first() else { return None };
+            (of, key, true)
+        }
+        _ => return None,
+    };
+    let of = keyed(of, asked)?;
+    let path = if name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        format!("{of}.{name}")
+    } else if name.contains(['\'', '\\']) {
+        return None;
+    } else {
+        format!("{of}['{name}']")
+    };
+    if is_asked {
+        asked.push(path.clone());
+    }
+    Some(path)
 }
 
 /// A number that depends on settings: `switch(CONDITION => 1, true => 6)`.

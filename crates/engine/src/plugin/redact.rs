@@ -36,15 +36,15 @@ mod tests {
         let redactions = Redactions::default();
         redactions.add("hunter2");
         let of = json!({"a hunter2": ["hunter2", {"b": 7}]});
-        assert_eq!(value(&redactions, of), json!({"a [secret]": ["[secret]", {"b": 7}]}));
-        assert_eq!(line(&redactions, b"\xff hunter2 hunte", false), b"\xff [secret] hunte");
+        assert_eq!(value(&redactions, of), json!({"a [hidden]": ["[hidden]", {"b": 7}]}));
+        assert_eq!(line(&redactions, b"\xff hunter2 hunte", false), b"\xff [hidden] hunte");
     }
 
     #[test]
     fn of_a_line_that_was_cut_no_beginning_of_a_secret_is_left() {
         let redactions = Redactions::default();
         redactions.add("hunter2");
-        assert_eq!(line(&redactions, b"hunter2, password: hunte", true), b"[secret], password: ");
+        assert_eq!(line(&redactions, b"hunter2, password: hunte", true), b"[hidden], password: ");
         assert_eq!(line(&redactions, b"password", true), b"password");
     }
 }

@@ -112,8 +112,6 @@ impl Run {
             }
             Record::Finished { outcome, .. } => {
                 self.outcome = Some(*outcome);
-                // Subjects that are in the middle of something keep their places: they go on when
-                // the run is resumed.
                 for (state, class) in self.states.iter_mut().zip(&mut self.classes) {
                     if matches!(state, State::Waiting | State::Ready | State::Delayed) {
                         *state = State::Ended(Ended::Stopped);

@@ -161,6 +161,11 @@ impl Run {
 
     /// Gives back the place of a subject that has no use for it any more.
     pub(super) fn settle(&mut self, at: usize) {
+        // Subjects that the end of a run caught in the middle of something go on with their places
+        // when it is resumed.
+        if self.outcome.is_some() {
+            return;
+        }
         let Self { places, queues, plan, .. } = self;
         let place = &mut places.of_subjects[at];
         let pool = place.pool as usize;

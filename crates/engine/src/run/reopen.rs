@@ -123,11 +123,8 @@ impl Run {
         for id in self.plan.ids() {
             self.look_after(id);
         }
-        // Subjects that a stop caught in the middle of something keep their places.
-        if self.outcome.is_none() {
-            for at in 0..self.places.of_subjects.len() {
-                self.settle(at);
-            }
+        for at in 0..self.places.of_subjects.len() {
+            self.settle(at);
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use hoist_engine::action::{Ability, Action, Done, Stream, Undone, Verdict};
+use hoist_engine::action::{Ability, Action, Document, Done, Stream, Undone, Verdict};
+use hoist_engine::contribute::merge;
 use hoist_engine::plugin::check::{Kept, check};
 use hoist_engine::plugin::{Isolation, Plugin};
 use serde_json::{Value, json};
@@ -119,4 +120,45 @@ fn the_isolation_that_was_found_is_told() {
     assert!(private().to_string().starts_with("mounts, processes"));
     let none = Isolation::None { why: "not permitted".to_owned() };
     assert_eq!(none.to_string(), "none: not permitted");
+}
+
+/// A plug-in that shows what it was sent.
+const CURIOUS: &str = r#"#!/usr/bin/env python3
+import json, os, sys
+request = json.load(sys.stdin)
+answers = {
+    "describe": {"description": {"proto": [1, 2], "name": "curious", "version": "1",
+        "reads": ["network"], "contributes": ["storage"], "network": True}},
+    "contribute": {"contributions": [{"section": "storage", "id": "seen",
+        "value": [sorted(request.get("doc", [])), request.get("facts")]}]},
+    "plan": {"steps": [{"call": {"action": "curious", "input": sorted(request.get("doc", []))}}]},
+    "run": {"changed": True, "receipt": {"namespace": os.readlink("/proc/self/ns/net"), "request": request}},
+}
+print(json.dumps({"t": "result", "ok": True, **answers[request["verb"]]}))
+"#;
+
+#[test]
+fn a_plug_in_is_shown_its_own_sections_and_its_needs_are_merged() {
+    let stage = Stage::new();
+    let plugin = opened(&stage.put("curious", CURIOUS), &private());
+    let document: Document =
+        serde_json::from_value(json!({"network": {"mtu": 9000}, "secrets": {"a": 1}})).unwrap();
+    let merged = merge(&document, [&plugin as &dyn Action], &json!({"cores": 2})).unwrap();
+    assert_eq!(merged.0["storage"], json!({"seen": [["network"], {"cores": 2}]}));
+    let steps = plugin.plan(&merged, &Value::Null).unwrap();
+    assert_eq!(steps[0].call.input, json!(["network"]));
+}
+
+#[test]
+fn a_plug_in_that_declares_it_has_the_network_and_is_told_what_it_acts_on() {
+    let stage = Stage::new();
+    let plugin = opened(&stage.put("curious", CURIOUS), &private());
+    let done = stage.with(json!({"a": 1}), |step, ctx| plugin.apply(step, ctx)).unwrap();
+    let ours = fs_err::read_link("/proc/self/ns/net").unwrap();
+    assert_eq!(done.receipt["namespace"], ours.to_str().unwrap());
+    let request = &done.receipt["request"];
+    assert_eq!((&request["proto"], &request["verb"]), (&json!(1), &json!("run")));
+    assert_eq!((&request["task"], &request["subject"]), (&json!("task"), &json!("n1")));
+    assert_eq!(request["step"], json!({"action": "x", "input": {"a": 1}}));
+    assert!(request["deadline_s"].as_u64().is_some_and(|left| (1..=60).contains(&left)));
 }

@@ -110,6 +110,11 @@ impl Runs {
         self.0.grip.catalog()
     }
 
+    /// Whether an agent does it.
+    pub(super) fn is_by_agent(&self, one: &Instance) -> bool {
+        one.node.as_deref().is_some_and(|node| self.0.grip.is_by_agent(node))
+    }
+
     /// Waits until everything that was there at the start is known.
     pub(super) async fn recovered(&self) {
         // The sender lives as long as we do.
@@ -123,6 +128,8 @@ impl Runs {
             Err(error) => tracing::error!(error = %chain(&error), "runs cannot be read back"),
         }
         self.0.grip.counter.desk.complete();
+        // So that nobody who answers waits for plug-ins.
+        self.actions();
         self.0.recovered.send_replace(true);
     }
 

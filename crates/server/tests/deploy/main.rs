@@ -6,6 +6,7 @@ mod site;
 mod events;
 mod history;
 mod orders;
+mod plugins;
 mod recovery;
 mod run;
 

@@ -1,0 +1,138 @@
+//! What hoist compiles Fuel's real tasks to is what Fuel's own rules give, edge by edge.
+
+use std::collections::{BTreeMap, HashSet};
+
+use hoist_deploy::compile::{self, Compiled, compile};
+use hoist_deploy::condition::Untranslated;
+use hoist_deploy::diagnostic::Diagnostic;
+use hoist_deploy::layer::{Book, Layer, merge};
+use hoist_deploy::parse::parse;
+use hoist_deploy::spec::Sources;
+use hoist_deploy::target::{Node, Site};
+use hoist_engine::plan::{Kind, Rule, StepId};
+use hoist_model::node::Lifecycle;
+use hoist_model::{NodeId, NodeSpec};
+use regex::Regex;
+use serde_json::{Value, json};
+
+use crate::expansion::{
+    Expanded, FIVE_HUNDRED, HUNDRED, KNOWN, Layout, MASTER, NULL, Shape, THOUSAND, expand, shape,
+};
+use crate::import::imported;
+
+fn book(graph: &str) -> Book {
+    let mut sources = Sources::default();
+    let text = imported(graph).text;
+    let (file, found) = parse(&mut sources, "fuel.yaml", text.as_bytes());
+    assert!(found.is_empty(), "{}", told(&found, &sources));
+    let (book, found) = merge(vec![(Layer::Product, file)]);
+    assert!(found.is_empty(), "{}", told(&found, &sources));
+    book
+}
+
+fn told(found: &[Diagnostic], sources: &Sources) -> String {
+    found.iter().map(|one| one.draw(sources, false)).collect::<Vec<_>>().join("\n")
+}
+
+fn node(at: usize, role: &str) -> Node {
+    let spec: NodeSpec = serde_json::from_value(json!({"nid": at, "role": role})).expect("a node");
+    Node {
+        id: NodeId::mint(0, at as u128),
+        name: format!("node{at}").parse().expect("a name"),
+        spec,
+        lifecycle: Lifecycle::Declared,
+    }
+}
+
+/// The deployment server is the last, so that it is first in nothing.
+fn site(layout: Layout) -> Site {
+    let roles = layout.iter().flat_map(|(role, count)| std::iter::repeat_n(*role, *count));
+    let nodes = roles.enumerate().map(|(at, role)| node(at + 2, role)).collect::<Vec<_>>();
+    let master = node(nodes.len() + 2, "master");
+    Site { nodes: nodes.into_iter().chain([master]).collect(), ..Site::default() }
+}
+
+fn compiled(graph: &str, layout: Layout) -> Compiled {
+    let options = compile::Options {
+        settings: settings(graph),
+        untranslated: Untranslated::True,
+        ..compile::Options::default()
+    };
+    let sources = Sources::default();
+    compile(&book(graph), &site(layout), &options)
+        .unwrap_or_else(|found| panic!("{}", told(&found, &sources)))
+}
+
+/// Everything that the conditions of the tasks ask for is there, and off.
+fn settings(graph: &str) -> Value {
+    let asked = Regex::new(r"settings((?:\.[a-z_0-9]+)+)").expect("a pattern");
+    let mut settings = json!({"plugins": []});
+    for line in imported(graph).text.lines().filter(|line| line.trim_start().starts_with("when:")) {
+        for found in asked.captures_iter(line) {
+            let mut at = &mut settings;
+            for part in found[1].split('.').skip(1) {
+                if !at.is_object() {
+                    *at = json!({});
+                }
+                at = &mut at[part];
+            }
+            if at.is_null() {
+                *at = false.into();
+            }
+        }
+    }
+    settings
+}
+
+/// Vertices that do something, on their nodes as the other side numbers them, and all pairs.
+fn expanded(compiled: &Compiled, layout: Layout) -> Expanded {
+    let draft = &compiled.draft;
+    let nodes: usize = layout.iter().map(|(_, count)| count).sum();
+    let number = |node: u32| if node as usize == nodes { MASTER } else { node as usize + 2 };
+    let place: BTreeMap<StepId, (usize, String)> = compiled
+        .instances()
+        .map(|(id, at)| (id, (number(at.node), compiled.tasks[at.task as usize].clone())))
+        .collect();
+    let first_join = place.keys().last().map_or(0, |id| id.0 + 1);
+    let mut vertices = Vec::new();
+    let mut edges = HashSet::new();
+    for (at, vertex) in (0..first_join).zip(&draft.vertices) {
+        let (node, task) =
+            place.get(&StepId(at)).cloned().unwrap_or_else(|| (NULL, vertex.name.clone()));
+        vertices.push((node, task));
+        for before in &vertex.after {
+            if before.0 < first_join {
+                edges.insert((before.0, at));
+                continue;
+            }
+            let join = &draft.vertices[before.0 as usize];
+            // Where any will do Fuel picked one.
+            let picked = if join.kind == Kind::Join(Rule::AtLeast(1)) { 1 } else { usize::MAX };
+            edges.extend(join.after.iter().take(picked).map(|before| (before.0, at)));
+        }
+    }
+    edges.retain(|(before, after)| before != after);
+    Expanded { vertices, edges }
+}
+
+fn named(expanded: &Expanded) -> HashSet<((usize, &str), (usize, &str))> {
+    let name = |at: u32| {
+        let (node, task) = &expanded.vertices[at as usize];
+        (*node, task.as_str())
+    };
+    expanded.edges.iter().map(|(a, b)| (name(*a), name(*b))).collect()
+}
+
+#[test]
+fn the_compiled_graphs_are_those_of_fuel_edge_by_edge() {
+    for (graph, layout, known) in KNOWN {
+        let compiled = compiled(graph, layout);
+        let ours = expanded(&compiled, layout);
+        let theirs = expand(graph, layout);
+        let (our_edges, their_edges) = (named(&ours), named(&theirs));
+        let missing: Vec<_> = their_edges.difference(&our_edges).take(5).collect();
+        let more: Vec<_> = our_edges.difference(&their_edges).take(5).collect();
+        assert!(missing.is_empty() && more.is_empty(), "{graph}: -{missing:?} +{more:?}");
+        assert_eq!(ours.shape(), known, "{graph}, {layout:?}");
+    }
+}

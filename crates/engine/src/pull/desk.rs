@@ -1,0 +1,515 @@
+//! The controller's side: what every machine shall do, and what is known of it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{MAX_JOBS, Orders, Report, WorkId, WorkResult};
+use crate::drive::{Executor, Journal};
+use crate::execute::{Came, Job, Outputs, What, attempt_id, subject};
+use crate::journal::JournalError;
+use crate::plan::{Plan, StepId};
+use crate::record::{End, FailureKind, Record};
+use crate::run::{Effect, Event, Found};
+
+/// How often somebody has to look whether a machine is lost.
+const TICK: Duration = Duration::from_secs(1);
+
+type Waker = Box<dyn Fn(&str) + Send + Sync>;
+
+/// Where machines come for their work. One for all runs of a controller.
+pub struct Desk {
+    state: Mutex<State>,
+    lost_after: Duration,
+    /// Called with the name of a machine for which there is something new.
+    waker: Waker,
+}
+
+struct State {
+    began: Instant,
+    runs: HashMap<String, Connection>,
+    machines: HashMap<String, Machine>,
+    /// All runs of former times are open again: what belongs to none of them belongs to nobody.
+    is_complete: bool,
+}
+
+struct Connection {
+    events: Sender<Event>,
+    outputs: Outputs,
+}
+
+#[derive(Default)]
+struct Machine {
+    memory: String,
+    /// Memories that the machine had before.
+    former: Vec<String>,
+    /// Life and number of the last report.
+    said: (u64, u64),
+    heard: Option<Instant>,
+    work: BTreeMap<WorkId, Work>,
+    kill: BTreeSet<WorkId>,
+}
+
+struct Work {
+    number: StepId,
+    attempt: u32,
+    what: What,
+    stage: Stage,
+    since: Instant,
+}
+
+enum Stage {
+    /// Not given to the machine yet.
+    Waits(Box<Job>),
+    /// Given; it may or may not have reached the machine.
+    Given(Box<Job>),
+    /// Given by a controller of former times, and asked after.
+    Asked,
+    /// The machine said that it is under way.
+    Runs,
+    /// The run knows; the machine keeps it until the run's journal does.
+    Told,
+    /// The journal has it.
+    Kept,
+}
+
+impl std::fmt::Debug for Desk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Desk").field("lost_after", &self.lost_after).finish_non_exhaustive()
+    }
+}
+
+impl Desk {
+    /// `waker` is called with the name of a machine when it has something to come for.
+    pub fn new(lost_after: Duration, waker: impl Fn(&str) + Send + Sync + 'static) -> Arc<Self> {
+        let state = State {
+            began: Instant::now(),
+            runs: HashMap::new(),
+            machines: HashMap::new(),
+            is_complete: false,
+        };
+        Arc::new(Self { state: Mutex::new(state), lost_after, waker: Box::new(waker) })
+    }
+
+    /// Looks every second, in a thread of its own, whether machines are lost. It ends with the desk.
+    pub fn keep_watch(self: &Arc<Self>) -> std::io::Result<()> {
+        let desk = Arc::downgrade(self);
+        let watch = move || {
+            while let Some(desk) = desk.upgrade() {
+                desk.tick(Instant::now());
+                drop(desk);
+                std::thread::sleep(TICK);
+            }
+        };
+        std::thread::Builder::new().name("desk".to_owned()).spawn(watch).map(|_| ())
+    }
+
+    /// Opens a run, so that machines can be told of it and be listened to.
+    pub fn open(self: &Arc<Self>, run: &str, events: Sender<Event>, outputs: Outputs) -> DeskRun {
+        self.lock().runs.insert(run.to_owned(), Connection { events, outputs });
+        DeskRun { desk: Arc::clone(self), run: run.to_owned() }
+    }
+
+    /// A run has ended: machines may forget what belongs to it, and end what is left of it.
+    pub fn close(&self, run: &str) {
+        let mut state = self.lock();
+        state.runs.remove(run);
+        for machine in state.machines.values_mut() {
+            machine.work.retain(|id, _| id.run() != run);
+        }
+    }
+
+    /// All runs of former times are open. What machines hold of others is dropped from now on.
+    pub fn complete(&self) {
+        self.lock().is_complete = true;
+    }
+
+    /// What a machine says, and what it is told. While a message is held back because there is
+    /// nothing to do, it may be handed in again.
+    pub fn exchange(&self, machine: &str, report: &Report, now: Instant) -> Orders {
+        self.lock().exchange(machine, report, now)
+    }
+
+    /// When a machine was last heard of.
+    pub fn heard(&self, machine: &str) -> Option<Instant> {
+        self.lock().machines.get(machine)?.heard
+    }
+
+    /// Gives up on machines that were not heard of for too long.
+    pub fn tick(&self, now: Instant) {
+        let lost_after = self.lost_after;
+        let mut state = self.lock();
+        let State { runs, machines, .. } = &mut *state;
+        for (name, machine) in machines {
+            let heard = machine.heard;
+            let is_lost = |work: &Work| {
+                let since = heard.map_or(work.since, |heard| heard.max(work.since));
+                now.saturating_duration_since(since) >= lost_after
+            };
+            let lost: Vec<WorkId> = machine
+                .work
+                .iter()
+                .filter(|(_, work)| work.stage.is_open() && is_lost(work))
+                .map(|(id, _)| id.clone())
+                .collect();
+            for id in lost {
+                let Some(work) = machine.work.remove(&id) else { continue };
+                // Should it come back, it shall not go on with that.
+                machine.kill.insert(id.clone());
+                tell(runs, &id, work.given_up(name, lost_after));
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn act(&self, run: &str, plan: &Plan, effect: Effect) {
+        let (Effect::Check { step, attempt }
+        | Effect::Start { step, attempt }
+        | Effect::Verify { step, attempt }
+        | Effect::Ask { step, attempt }
+        | Effect::Kill { step, attempt }) = effect;
+        let machine = subject(plan, step).to_owned();
+        let mut state = self.lock();
+        if let Some(job) = Job::of(run, plan, effect) {
+            state.give(&machine, job);
+        } else {
+            let id = WorkId::new(&attempt_id(run, step, attempt), What::Start);
+            if matches!(effect, Effect::Ask { .. }) {
+                state.ask(&machine, id, step, attempt);
+            } else {
+                state.kill(&machine, &id);
+            }
+        }
+        drop(state);
+        (self.waker)(&machine);
+    }
+
+    fn kept(&self, run: &str, plan: &Plan, record: &Record) {
+        let (step, attempt, what) = match record {
+            Record::Ran { step, attempt, .. } | Record::Lost { step, attempt, .. } => {
+                (*step, *attempt, What::Start)
+            }
+            Record::Refused { step, attempt, .. } | Record::Intent { step, attempt, .. } => {
+                (*step, *attempt, What::Check)
+            }
+            Record::Verified { step, attempt, .. } => (*step, *attempt, What::Verify),
+            _ => return,
+        };
+        let id = WorkId::new(&attempt_id(run, step, attempt), what);
+        let mut state = self.lock();
+        if let Some(machine) = state.machines.get_mut(subject(plan, step))
+            && let Some(work) = machine.work.get_mut(&id)
+            && matches!(work.stage, Stage::Told)
+        {
+            work.stage = Stage::Kept;
+        }
+    }
+}
+
+impl Stage {
+    fn is_open(&self) -> bool {
+        !matches!(self, Self::Told | Self::Kept)
+    }
+}
+
+impl Work {
+    /// What is told of work on a machine that is not heard of any more.
+    fn given_up(&self, machine: &str, after: Duration) -> Event {
+        let (step, attempt) = (self.number, self.attempt);
+        let reason = format!("`{machine}` has not been heard of for {} s", after.as_secs());
+        match (&self.stage, self.what) {
+            // It never came for it, so it has not begun.
+            (Stage::Waits(_), What::Start) => {
+                let end = End::Failed { kind: FailureKind::Internal, reason };
+                Event::Ran { step, attempt, end }
+            }
+            (_, What::Start) => Event::Found { step, attempt, found: Found::Gone },
+            (_, what) => Came::broken(what, reason).event(step, attempt),
+        }
+    }
+}
+
+fn tell(runs: &HashMap<String, Connection>, id: &WorkId, event: Event) {
+    if let Some(run) = runs.get(id.run()) {
+        // Nobody listens any more when the run is over.
+        let _ = run.events.send(event);
+    }
+}
+
+impl State {
+    fn give(&mut self, machine: &str, job: Job) {
+        let id = WorkId::of(&job);
+        let machine = self.machines.entry(machine.to_owned()).or_default();
+        machine.kill.remove(&id);
+        // The same look may be asked for again; an attempt is begun once.
+        let known = machine
+            .work
+            .get(&id)
+            .is_some_and(|work| job.what == What::Start || work.stage.is_open());
+        if known {
+            return;
+        }
+        let (number, attempt, what) = (job.number, job.attempt, job.what);
+        let stage = Stage::Waits(Box::new(job));
+        machine.work.insert(id, Work { number, attempt, what, stage, since: Instant::now() });
+    }
+
+    fn ask(&mut self, machine: &str, id: WorkId, number: StepId, attempt: u32) {
+        let machine = self.machines.entry(machine.to_owned()).or_default();
+        // The machine says what it knows when it comes next.
+        let work =
+            Work { number, attempt, what: What::Start, stage: Stage::Asked, since: Instant::now() };
+        machine.work.entry(id).or_insert(work);
+    }
+
+    fn kill(&mut self, machine: &str, id: &WorkId) {
+        let machine = self.machines.entry(machine.to_owned()).or_default();
+        let Some(work) = machine.work.get_mut(id) else { return };
+        if matches!(work.stage, Stage::Waits(_)) {
+            work.stage = Stage::Told;
+            let (step, attempt) = (work.number, work.attempt);
+            tell(&self.runs, id, Event::Ran { step, attempt, end: End::Interrupted });
+        } else {
+            machine.kill.insert(id.clone());
+        }
+    }
+
+    fn exchange(&mut self, name: &str, report: &Report, now: Instant) -> Orders {
+        let Self { runs, machines, began, is_complete } = self;
+        let machine = machines.entry(name.to_owned()).or_default();
+        if !machine.is_news(report) {
+            // It was long under way; the machine has said more since.
+            return Orders::default();
+        }
+        machine.heard = Some(now);
+        let mut orders = Orders::default();
+        for result in &report.results {
+            machine.take(result, runs, *is_complete, &mut orders);
+        }
+        for id in &report.lost {
+            machine.take_lost(id, runs, *is_complete, &mut orders);
+        }
+        for id in &report.running {
+            machine.take_running(id, runs, *is_complete, &mut orders);
+        }
+        // It may have forgotten what it was told before this controller began.
+        let remembers =
+            Duration::from_millis(report.remembers_ms) >= now.saturating_duration_since(*began);
+        machine.hand_out(report, runs, remembers, &mut orders);
+        orders
+    }
+}
+
+impl Machine {
+    /// Whether a report is the last one, as far as anybody knows; if so it is remembered. The same
+    /// one may come again.
+    fn is_news(&mut self, report: &Report) -> bool {
+        let said = (report.life, report.number);
+        if self.memory == report.memory {
+            if said < self.said {
+                return false;
+            }
+        } else if self.former.contains(&report.memory) {
+            return false;
+        } else if !self.memory.is_empty() {
+            self.former.push(std::mem::take(&mut self.memory));
+        }
+        self.memory.clone_from(&report.memory);
+        self.said = said;
+        true
+    }
+
+    fn take(
+        &mut self,
+        result: &WorkResult,
+        runs: &HashMap<String, Connection>,
+        is_complete: bool,
+        orders: &mut Orders,
+    ) {
+        let WorkResult { id, came, output } = result;
+        let Some(work) = self.work.get_mut(id) else {
+            // Of a run that nobody knows, or an attempt that was given up.
+            if is_complete || runs.contains_key(id.run()) {
+                orders.acknowledged.push(id.clone());
+            }
+            return;
+        };
+        self.kill.remove(id);
+        match work.stage {
+            Stage::Kept => {
+                orders.acknowledged.push(id.clone());
+            }
+            Stage::Told => {}
+            Stage::Waits(_) | Stage::Given(_) | Stage::Runs | Stage::Asked => {
+                let (step, attempt) = (work.number, work.attempt);
+                if let (Some(run), Some(packed)) =
+                    (runs.get(id.run()), output.as_ref().and_then(super::Packed::compressed))
+                {
+                    run.outputs.adopt(step, attempt, &packed);
+                }
+                let event = match (&work.stage, came) {
+                    (Stage::Asked, Came::Ran { end }) => {
+                        Event::Found { step, attempt, found: Found::Ended(end.clone()) }
+                    }
+                    _ => came.clone().event(step, attempt),
+                };
+                tell(runs, id, event);
+                // A look is in no journal unless something follows from it, and can be done again.
+                work.stage = if work.what == What::Start { Stage::Told } else { Stage::Kept };
+            }
+        }
+    }
+
+    fn take_lost(
+        &mut self,
+        id: &WorkId,
+        runs: &HashMap<String, Connection>,
+        is_complete: bool,
+        orders: &mut Orders,
+    ) {
+        match self.work.get_mut(id) {
+            Some(work) if work.stage.is_open() => {
+                let (step, attempt) = (work.number, work.attempt);
+                let event = match work.what {
+                    What::Start => Event::Found { step, attempt, found: Found::Gone },
+                    what => Came::broken(what, "the machine was restarted".to_owned())
+                        .event(step, attempt),
+                };
+                tell(runs, id, event);
+                work.stage = if work.what == What::Start { Stage::Told } else { Stage::Kept };
+            }
+            Some(work) if matches!(work.stage, Stage::Kept) => orders.acknowledged.push(id.clone()),
+            None if is_complete || runs.contains_key(id.run()) => {
+                orders.acknowledged.push(id.clone())
+            }
+            Some(_) | None => {}
+        }
+    }
+
+    fn take_running(
+        &mut self,
+        id: &WorkId,
+        runs: &HashMap<String, Connection>,
+        is_complete: bool,
+        orders: &mut Orders,
+    ) {
+        match self.work.get_mut(id) {
+            Some(work) => {
+                if matches!(work.stage, Stage::Asked) {
+                    let (step, attempt) = (work.number, work.attempt);
+                    tell(runs, id, Event::Found { step, attempt, found: Found::Running });
+                }
+                if work.stage.is_open() {
+                    work.stage = Stage::Runs;
+                }
+                if self.kill.contains(id) {
+                    orders.kill.push(id.clone());
+                }
+            }
+            None if is_complete || runs.contains_key(id.run()) => orders.kill.push(id.clone()),
+            None => {}
+        }
+    }
+
+    /// New work, and work that did not arrive. What the machine should hold and does not is gone.
+    fn hand_out(
+        &mut self,
+        report: &Report,
+        runs: &HashMap<String, Connection>,
+        remembers: bool,
+        orders: &mut Orders,
+    ) {
+        let held: BTreeSet<&WorkId> = report
+            .running
+            .iter()
+            .chain(&report.lost)
+            .chain(report.results.iter().map(|result| &result.id))
+            .collect();
+        for (id, work) in &mut self.work {
+            if held.contains(id) {
+                continue;
+            }
+            let (step, attempt) = (work.number, work.attempt);
+            match &mut work.stage {
+                // It has not arrived, and need not any more.
+                Stage::Waits(_) | Stage::Given(_) if self.kill.contains(id) => {
+                    tell(runs, id, Event::Ran { step, attempt, end: End::Interrupted });
+                    work.stage = Stage::Kept;
+                }
+                Stage::Waits(job) | Stage::Given(job) => {
+                    if orders.jobs.len() < MAX_JOBS {
+                        orders.jobs.push((**job).clone());
+                        work.stage = Stage::Given(job.clone());
+                    }
+                }
+                Stage::Asked => {
+                    let found = if remembers { Found::Never } else { Found::Gone };
+                    tell(runs, id, Event::Found { step, attempt, found });
+                    work.stage = Stage::Kept;
+                }
+                // It had it, and has lost all that it knew.
+                Stage::Runs => {
+                    let event = match work.what {
+                        What::Start => Event::Found { step, attempt, found: Found::Gone },
+                        what => Came::broken(what, "the machine has forgotten it".to_owned())
+                            .event(step, attempt),
+                    };
+                    tell(runs, id, event);
+                    work.stage = Stage::Kept;
+                }
+                Stage::Told | Stage::Kept => {}
+            }
+        }
+        self.work.retain(|id, work| !matches!(work.stage, Stage::Kept) || held.contains(id));
+        let (running, work) = (&report.running, &self.work);
+        self.kill.retain(|id| running.contains(id) || work.contains_key(id));
+    }
+}
+
+/// One run at the desk: carries out its effects on machines.
+#[derive(Debug)]
+pub struct DeskRun {
+    desk: Arc<Desk>,
+    run: String,
+}
+
+impl DeskRun {
+    /// A journal that lets machines forget what it has kept.
+    pub fn kept<J>(&self, plan: &Arc<Plan>, journal: J) -> Kept<J> {
+        Kept {
+            desk: Arc::clone(&self.desk),
+            run: self.run.clone(),
+            plan: Arc::clone(plan),
+            journal,
+        }
+    }
+}
+
+impl Executor for DeskRun {
+    fn act(&mut self, plan: &Plan, effect: Effect) {
+        self.desk.act(&self.run, plan, effect);
+    }
+}
+
+/// A journal that lets machines forget what it has kept.
+#[derive(Debug)]
+pub struct Kept<J> {
+    desk: Arc<Desk>,
+    run: String,
+    plan: Arc<Plan>,
+    pub journal: J,
+}
+
+impl<J: Journal> Journal for Kept<J> {
+    fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        self.journal.append(records)?;
+        for record in records {
+            self.desk.kept(&self.run, &self.plan, record);
+        }
+        Ok(())
+    }
+}

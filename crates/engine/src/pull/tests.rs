@@ -1,0 +1,556 @@
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::action::{
+    Action, Cancel, Catalog, Ctx, Description, Diagnostic, Done, Failure, Stream, Undone, Verdict,
+};
+use crate::drive::{self, Executor, Halt, Journal};
+use crate::execute::{NoSecrets, Outputs, Place, attempt_id, process};
+use crate::plan::{Call, Draft, Kind, Plan, Repeat, Step, StepId, Vertex};
+use crate::record::{End, FailureKind, Outcome, Record};
+use crate::run::{Effect, Event, Found, Run};
+
+/// Counts how often each attempt was begun, and can run a command.
+#[derive(Default)]
+struct Count(Mutex<BTreeMap<String, u32>>);
+
+impl Action for Count {
+    fn describe(&self) -> Description {
+        Description { name: "count".to_owned(), ..Description::default() }
+    }
+
+    fn validate(&self, _: &Value) -> Vec<Diagnostic> {
+        Vec::new()
+    }
+
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+        *self.0.lock().unwrap().entry(ctx.attempt.to_owned()).or_default() += 1;
+        ctx.output.line(Stream::Out, ctx.attempt.as_bytes());
+        if let Some(script) = step.call.input["sh"].as_str() {
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", script]).env(crate::execute::ATTEMPT_VARIABLE, ctx.attempt);
+            let ran = process::run(&mut command, b"", ctx.deadline, ctx.cancel, ctx.output);
+            if let Some(reason) = ran.expect("a shell").fault() {
+                return Err(Failure { kind: FailureKind::Exit, reason });
+            }
+        }
+        Ok(Done { changed: true, receipt: json!(ctx.attempt) })
+    }
+
+    fn verify(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
+        Ok(Verdict::Holds)
+    }
+
+    fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
+        Ok(Undone::Undone)
+    }
+}
+
+fn setup(dir: &Path, count: &Arc<Count>) -> WorkerSetup {
+    let mut catalog = Catalog::default();
+    catalog.add(Arc::clone(count) as Arc<dyn Action>);
+    WorkerSetup {
+        catalog,
+        secrets: Arc::new(NoSecrets),
+        place: Place::Machine,
+        dir: dir.to_owned(),
+    }
+}
+
+fn plan(count: u32, machines: u32, repeat: Repeat, input: &Value) -> Arc<Plan> {
+    let call = Call { action: "count".to_owned(), input: input.clone(), undoes: None };
+    let vertex = |at: u32| {
+        let step = Step {
+            call: call.clone(),
+            before: if at % 3 == 0 { vec![call.clone()] } else { Vec::new() },
+            after: if at % 2 == 0 { vec![call.clone()] } else { Vec::new() },
+            subject: Some(at % machines),
+            repeat,
+            ..Step::default()
+        };
+        let after = at.checked_sub(3).map(StepId).into_iter().collect();
+        Vertex { name: format!("s{at}"), after, kind: Kind::Step(Box::new(step)) }
+    };
+    let subjects = (0..machines).map(machine).collect();
+    let draft = Draft { vertices: (0..count).map(vertex).collect(), subjects, ..Draft::default() };
+    Arc::new(Plan::new(draft).expect("a plan"))
+}
+
+fn machine(at: u32) -> String {
+    format!("n{at}")
+}
+
+fn clock() -> u64 {
+    u64::try_from(std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_millis()).expect("a time")
+}
+
+/// Drives a run in a thread of its own; its journal comes back with how it went.
+fn driven(
+    desk: &Arc<Desk>,
+    plan: &Arc<Plan>,
+    outputs: Outputs,
+) -> (Sender<Event>, std::thread::JoinHandle<(Halt, Vec<Record>)>) {
+    let (send, events) = channel();
+    let mut executor = desk.open("r", send.clone(), outputs);
+    desk.complete();
+    let plan = Arc::clone(plan);
+    let thread = std::thread::spawn(move || {
+        let mut journal = executor.kept(&plan, Vec::new());
+        drive::begin(&plan, &mut journal, 0).unwrap();
+        let mut run = Run::new(Arc::clone(&plan));
+        let halt = drive::drive(&mut run, &mut journal, &mut executor, &events, clock).unwrap();
+        (halt, journal.journal)
+    });
+    (send, thread)
+}
+
+/// What happens to a message.
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    Arrives,
+    ReportLost,
+    OrdersLost,
+    Twice,
+    /// An older report arrives after this one.
+    OldReport,
+    /// An older answer comes instead of this one.
+    OldOrders,
+    Restart,
+}
+
+struct Chaos {
+    desk: Arc<Desk>,
+    machine: String,
+    fates: VecDeque<Fate>,
+    reports: Vec<Report>,
+    answers: Vec<Orders>,
+}
+
+impl Transport for Chaos {
+    fn exchange(&mut self, report: &Report) -> Result<Orders, Unreachable> {
+        // As bytes, as it travels.
+        let report: Report = serde_json::from_slice(&serde_json::to_vec(report).unwrap()).unwrap();
+        self.reports.push(report.clone());
+        let arrives = |report: &Report| self.desk.exchange(&self.machine, report, Instant::now());
+        let lost = || Err(Unreachable("lost".to_owned()));
+        let orders = match self.fates.pop_front().unwrap_or(Fate::Arrives) {
+            Fate::Arrives | Fate::Restart => arrives(&report),
+            Fate::ReportLost => return lost(),
+            Fate::OrdersLost => {
+                arrives(&report);
+                return lost();
+            }
+            Fate::Twice => {
+                arrives(&report);
+                arrives(&report)
+            }
+            Fate::OldReport => {
+                let orders = arrives(&report);
+                let old = self.reports[self.reports.len() / 2].clone();
+                arrives(&old);
+                orders
+            }
+            Fate::OldOrders => {
+                let orders = arrives(&report);
+                self.answers.push(orders);
+                self.answers[self.answers.len() / 2].clone()
+            }
+        };
+        self.answers.push(orders.clone());
+        Ok(orders)
+    }
+}
+
+fn fates() -> impl Strategy<Value = Vec<Fate>> {
+    let fate = prop_oneof![
+        Just(Fate::Arrives),
+        Just(Fate::ReportLost),
+        Just(Fate::OrdersLost),
+        Just(Fate::Twice),
+        Just(Fate::OldReport),
+        Just(Fate::OldOrders),
+        Just(Fate::Restart),
+    ];
+    proptest::collection::vec(fate, 0..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn whatever_happens_to_messages_each_attempt_is_begun_once_and_heard_of(fates in fates()) {
+        let dir = tempfile::tempdir().unwrap();
+        let count = Arc::new(Count::default());
+        let desk = Desk::new(LOST_AFTER, |_| {});
+        let plan = plan(9, 1, Repeat::Never, &Value::Null);
+        let (_send, run) = driven(&desk, &plan, Outputs::in_dir(dir.path().join("output")));
+        let restarts: Vec<bool> = fates.iter().map(|fate| matches!(fate, Fate::Restart)).collect();
+        let mut chaos = Chaos { desk: Arc::clone(&desk), machine: machine(0), fates: fates.into(), reports: Vec::new(), answers: Vec::new() };
+        let mut worker = Worker::new(setup(&dir.path().join("node"), &count)).unwrap();
+        let mut turns = 0;
+        let until = Instant::now() + Duration::from_secs(60);
+        while !run.is_finished() {
+            prop_assert!(Instant::now() < until, "it does not come to its end");
+            let _ = worker.exchange(&mut chaos);
+            while worker.is_busy() {
+                std::thread::yield_now();
+            }
+            if restarts.get(turns).copied().unwrap_or(false) {
+                drop(worker);
+                worker = Worker::new(setup(&dir.path().join("node"), &count)).unwrap();
+            }
+            turns += 1;
+        }
+        let (halt, journal) = run.join().unwrap();
+        prop_assert_eq!(halt, Halt::Finished(Outcome::Succeeded), "{:?}", journal);
+        let counted = count.0.lock().unwrap().clone();
+        prop_assert_eq!(counted.len(), 9);
+        prop_assert!(counted.values().all(|times| *times == 1), "{:?}", counted);
+        // When all is kept, the machine keeps nothing.
+        chaos.fates.clear();
+        for _ in 0..2 {
+            worker.exchange(&mut chaos).unwrap();
+        }
+        prop_assert!(worker.report().results.is_empty());
+        let printed = Outputs::in_dir(dir.path().join("output")).read(StepId(1), 1).unwrap().unwrap();
+        prop_assert_eq!(String::from_utf8(printed).unwrap(), "r/1/1\n");
+    }
+}
+
+/// A desk with one run whose events are looked at one by one.
+struct Table {
+    desk: Arc<Desk>,
+    run: DeskRun,
+    plan: Arc<Plan>,
+    events: Receiver<Event>,
+    began: Instant,
+}
+
+const STEP: StepId = StepId(1);
+const START: Effect = Effect::Start { step: STEP, attempt: 1 };
+
+impl Table {
+    fn new() -> Self {
+        let desk = Desk::new(LOST_AFTER, |_| {});
+        let (send, events) = channel();
+        let run = desk.open("r", send, Outputs::none());
+        Self {
+            desk,
+            run,
+            plan: plan(2, 1, Repeat::Safe, &Value::Null),
+            events,
+            began: Instant::now(),
+        }
+    }
+
+    fn act(&mut self, effect: Effect) {
+        self.run.act(&self.plan, effect);
+    }
+
+    fn say(&self, report: &Report) -> Orders {
+        self.desk.exchange("n0", report, self.began)
+    }
+
+    fn heard(&self) -> Vec<Event> {
+        self.events.try_iter().collect()
+    }
+}
+
+fn report(number: u64) -> Report {
+    Report { memory: "m".to_owned(), life: 1, number, remembers_ms: 3_600_000, ..Report::default() }
+}
+
+fn id() -> WorkId {
+    WorkId(attempt_id("r", STEP, 1))
+}
+
+fn done() -> Came {
+    Came::Ran { end: End::Done { changed: true, receipt: Value::Null } }
+}
+
+fn result() -> WorkResult {
+    WorkResult { id: id(), came: done(), output: None }
+}
+
+fn found(found: Found) -> Event {
+    Event::Found { step: STEP, attempt: 1, found }
+}
+
+#[test]
+fn a_result_is_kept_by_the_machine_until_the_journal_has_it() {
+    let mut table = Table::new();
+    table.act(START);
+    assert_eq!(table.say(&report(1)).jobs.len(), 1);
+    assert_eq!(table.say(&report(2)).jobs.len(), 1, "it may not have arrived");
+    let ended = |number| Report { results: vec![result()], ..report(number) };
+    assert!(table.say(&ended(3)).acknowledged.is_empty());
+    assert_eq!(table.heard(), [done().event(STEP, 1)]);
+    assert!(table.say(&ended(4)).acknowledged.is_empty());
+    assert_eq!(table.heard(), [], "it is told once");
+    let mut journal = table.run.kept(&table.plan, Vec::new());
+    let Came::Ran { end } = done() else { unreachable!() };
+    journal.append(&[Record::Ran { step: STEP, attempt: 1, end, at: 0 }]).unwrap();
+    assert_eq!(table.say(&ended(5)).acknowledged, [id()]);
+    assert_eq!(table.say(&ended(6)).acknowledged, [id()], "the answer may have been lost");
+    assert!(table.say(&report(7)).is_empty());
+}
+
+#[test]
+fn a_machine_that_is_not_heard_of_is_lost_and_what_it_does_is_ended_when_it_comes_back() {
+    let mut table = Table::new();
+    table.act(START);
+    table.say(&report(1));
+    table.say(&Report { running: vec![id()], ..report(2) });
+    table.desk.tick(table.began + LOST_AFTER - Duration::from_secs(1));
+    assert_eq!(table.heard(), []);
+    table.desk.tick(table.began + LOST_AFTER + Duration::from_secs(1));
+    assert_eq!(table.heard(), [found(Found::Gone)]);
+    let orders = table.say(&Report { running: vec![id()], ..report(3) });
+    assert_eq!(orders.kill, [id()]);
+    let orders = table.say(&Report { results: vec![result()], ..report(4) });
+    assert_eq!((orders.acknowledged, table.heard()), (vec![id()], vec![]));
+}
+
+#[test]
+fn a_machine_that_never_came_has_begun_nothing() {
+    let mut table = Table::new();
+    table.act(START);
+    table.act(Effect::Verify { step: StepId(0), attempt: 1 });
+    table.desk.tick(Instant::now() + LOST_AFTER);
+    let said = table.heard();
+    let failed = said.iter().any(|event| {
+        matches!(event, Event::Ran { end: End::Failed { kind: FailureKind::Internal, reason }, .. } if reason == "`n0` has not been heard of for 600 s")
+    });
+    assert!(failed && said.len() == 2, "{said:?}");
+    assert!(table.say(&report(1)).jobs.is_empty(), "and does not begin it any more");
+}
+
+#[test]
+fn what_an_earlier_controller_told_is_asked_after() {
+    let ask = Effect::Ask { step: STEP, attempt: 1 };
+    let asked = |report: Report| {
+        let mut table = Table::new();
+        table.act(ask);
+        table.say(&report);
+        table.heard()
+    };
+    assert_eq!(asked(report(1)), [found(Found::Never)]);
+    assert_eq!(asked(Report { running: vec![id()], ..report(1) }), [found(Found::Running)]);
+    let Came::Ran { end } = done() else { unreachable!() };
+    assert_eq!(asked(Report { results: vec![result()], ..report(1) }), [found(Found::Ended(end))]);
+    assert_eq!(asked(Report { lost: vec![id()], ..report(1) }), [found(Found::Gone)]);
+    // A machine that was made anew since knows nothing.
+    let mut table = Table::new();
+    table.act(ask);
+    table.desk.exchange(
+        "n0",
+        &Report { remembers_ms: 10, ..report(1) },
+        Instant::now() + Duration::from_secs(5),
+    );
+    assert_eq!(table.heard(), [found(Found::Gone)]);
+}
+
+#[test]
+fn a_machine_that_lost_what_it_knew_has_lost_what_it_did() {
+    let mut table = Table::new();
+    table.act(START);
+    table.say(&report(1));
+    table.say(&Report { running: vec![id()], ..report(2) });
+    table.say(&Report { memory: "another".to_owned(), ..report(1) });
+    assert_eq!(table.heard(), [found(Found::Gone)]);
+    // Of the old one nothing is believed any more.
+    assert!(table.say(&Report { running: vec![id()], ..report(3) }).is_empty());
+}
+
+#[test]
+fn what_was_not_given_yet_is_not_given_after_a_stop() {
+    let mut table = Table::new();
+    table.act(START);
+    table.act(Effect::Kill { step: STEP, attempt: 1 });
+    assert_eq!(table.heard(), [Event::Ran { step: STEP, attempt: 1, end: End::Interrupted }]);
+    assert!(table.say(&report(1)).jobs.is_empty());
+    let mut table = Table::new();
+    table.act(START);
+    table.say(&report(1));
+    table.say(&Report { running: vec![id()], ..report(2) });
+    table.act(Effect::Kill { step: STEP, attempt: 1 });
+    assert_eq!(table.say(&Report { running: vec![id()], ..report(3) }).kill, [id()]);
+}
+
+#[test]
+fn what_belongs_to_nobody_is_dropped_when_all_runs_are_known() {
+    let table = Table::new();
+    let foreign = WorkId("other/1/1".to_owned());
+    let holds = |number| Report {
+        running: vec![WorkId("other/2/1".to_owned())],
+        results: vec![WorkResult { id: foreign.clone(), came: done(), output: None }],
+        ..report(number)
+    };
+    assert!(table.say(&holds(1)).is_empty(), "its run may be read back yet");
+    table.desk.complete();
+    let orders = table.say(&holds(2));
+    assert_eq!((orders.acknowledged, orders.kill.len()), (vec![foreign], 1));
+}
+
+#[test]
+fn a_machine_is_not_given_too_much_at_once() {
+    let (send, _events) = channel();
+    let desk = Desk::new(LOST_AFTER, |_| {});
+    let mut run = desk.open("r", send, Outputs::none());
+    let count = u32::try_from(MAX_JOBS).unwrap() + 1;
+    let plan = plan(count, 1, Repeat::Safe, &Value::Null);
+    for step in 0..count {
+        run.act(&plan, Effect::Start { step: StepId(step), attempt: 1 });
+    }
+    assert_eq!(desk.exchange("n0", &report(1), Instant::now()).jobs.len(), MAX_JOBS);
+}
+
+#[test]
+fn much_output_loses_its_middle_on_the_way() {
+    let mut noise = Vec::new();
+    let mut seed = 7_u64;
+    while noise.len() < 3 * MAX_OUTPUT {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        noise.extend_from_slice(&seed.to_le_bytes()[2..]);
+    }
+    let packed = Packed::new(&noise).expect("it fits without its middle");
+    let compressed = packed.compressed().expect("within the limit");
+    assert!(compressed.len() <= MAX_OUTPUT);
+    let plain = zstd::decode_all(&compressed[..]).unwrap();
+    assert!(plain.starts_with(&noise[..1000]) && plain.ends_with(&noise[noise.len() - 1000..]));
+    assert!(String::from_utf8_lossy(&plain).contains("bytes were left out here"));
+}
+
+/// Lines of JSON over TCP.
+struct Lines(BufReader<TcpStream>);
+
+impl Transport for Lines {
+    fn exchange(&mut self, report: &Report) -> Result<Orders, Unreachable> {
+        let mut talk = || {
+            let mut line = serde_json::to_string(report)?;
+            line.push('\n');
+            self.0.get_mut().write_all(line.as_bytes())?;
+            let mut answer = String::new();
+            self.0.read_line(&mut answer)?;
+            Ok::<Orders, std::io::Error>(serde_json::from_str(&answer)?)
+        };
+        talk().map_err(|error| Unreachable(error.to_string()))
+    }
+}
+
+const ADDRESS: &str = "HOIST_TEST_WORKER_ADDRESS";
+const DIRECTORY: &str = "HOIST_TEST_WORKER_DIRECTORY";
+
+/// The other process of the test below; by itself it does nothing.
+#[test]
+fn worker_of_another_process() {
+    let (Ok(address), Ok(dir)) = (std::env::var(ADDRESS), std::env::var(DIRECTORY)) else { return };
+    let mut worker =
+        Worker::new(setup(Path::new(&dir), &Arc::new(Count::default()))).expect("a worker");
+    let mut lines = Lines(BufReader::new(TcpStream::connect(address).expect("the controller")));
+    worker.work(&mut lines, &Cancel::default());
+}
+
+struct Process(Child);
+
+impl Process {
+    fn start(address: &str, dir: &Path) -> Self {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "pull::tests::worker_of_another_process"])
+            .env(ADDRESS, address)
+            .env(DIRECTORY, dir)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("this test again");
+        Self(child)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.0.kill().expect("it can be killed");
+        self.0.wait().expect("it ends");
+    }
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_worker_that_is_killed_in_the_middle_begins_nothing_twice_and_the_run_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let desk = Desk::new(LOST_AFTER, |_| {});
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let server = Arc::clone(&desk);
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut lines = BufReader::new(connection.unwrap());
+            let desk = Arc::clone(&server);
+            std::thread::spawn(move || {
+                let mut line = String::new();
+                while lines.read_line(&mut line).is_ok_and(|read| read > 0) {
+                    let orders =
+                        desk.exchange("n0", &serde_json::from_str(&line).unwrap(), Instant::now());
+                    let answer = serde_json::to_string(&orders).unwrap() + "\n";
+                    if lines.get_mut().write_all(answer.as_bytes()).is_err() {
+                        return;
+                    }
+                    line.clear();
+                }
+            });
+        }
+    });
+    let gate = dir.path().join("gate");
+    let begun = dir.path().join("begun");
+    // The first attempt of the first step waits for the gate.
+    let script = format!(
+        "echo $HOIST_ATTEMPT >> {0}; case $HOIST_ATTEMPT in r/0/1) echo $$ > {1}.pid; until [ -e {1} ]; do sleep 0.05; done;; esac",
+        begun.display(),
+        gate.display()
+    );
+    let plan = plan(4, 1, Repeat::Safe, &json!({ "sh": script }));
+    let outputs = Outputs::in_dir(dir.path().join("output"));
+    let (_send, run) = driven(&desk, &plan, outputs);
+    let node = dir.path().join("node");
+    let first = Process::start(&address, &node);
+    let pid = PathBuf::from(format!("{}.pid", gate.display()));
+    wait_for("the first step runs", || {
+        fs_err::read_to_string(&pid).is_ok_and(|pid| pid.ends_with('\n'))
+    });
+    let left = fs_err::read_to_string(&pid).unwrap();
+    drop(first);
+    assert!(Path::new(&format!("/proc/{}", left.trim())).exists(), "it outlives the worker");
+    let _second = Process::start(&address, &node);
+    wait_for("the run ends", || run.is_finished());
+    let (halt, journal) = run.join().unwrap();
+    assert_eq!(halt, Halt::Finished(Outcome::Succeeded), "{journal:?}");
+    assert!(journal.contains(&Record::Lost { step: StepId(0), attempt: 1, at: lost_at(&journal) }));
+    let mut lines: Vec<String> =
+        fs_err::read_to_string(&begun).unwrap().lines().map(str::to_owned).collect();
+    lines.sort();
+    assert_eq!(lines, ["r/0/1", "r/0/2", "r/1/1", "r/2/1", "r/3/1"], "each once");
+    wait_for("what was left behind is gone", || {
+        let stat = fs_err::read_to_string(format!("/proc/{}/stat", left.trim()));
+        stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z "))
+    });
+}
+
+fn lost_at(journal: &[Record]) -> u64 {
+    journal.iter().find(|record| matches!(record, Record::Lost { .. })).map_or(0, Record::at)
+}
