@@ -2,7 +2,6 @@
 
 mod check;
 mod compare;
-mod compare;
 mod files;
 mod graph;
 mod import_fuel;
@@ -60,8 +59,6 @@ enum DeployCommand {
     Retry(orders::RetryArgs),
     Mark(orders::MarkArgs),
     Undo(orders::UndoArgs),
-    Check(orders::CheckArgs),
-    Compare(compare::CompareArgs),
     Worker(worker::WorkerArgs),
 }
 
@@ -90,8 +87,6 @@ impl DeployArgs {
             DeployCommand::Retry(args) => args.run(shell).await,
             DeployCommand::Mark(args) => args.run(shell).await,
             DeployCommand::Undo(args) => args.run(shell).await,
-            DeployCommand::Check(args) => args.run(shell).await,
-            DeployCommand::Compare(args) => args.run(shell).await,
             DeployCommand::Worker(args) => args.run(shell).await,
         }
     }

@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hoist_api::deploy::{Order, Ordered, PlanAnswer, PlanRequest, RunState, RunSummary, Severity};
 use hoist_api::{Code, Fault, Problem};
+use hoist_deploy::checks::Checks;
 use hoist_engine::action::Ability;
 use hoist_engine::carry::carry_over;
 use hoist_engine::plan::Draft;
@@ -160,13 +161,14 @@ async fn check(
     let id = deploy.resolve(&run).await?;
     let view = deploy.blocking(move |runs| runs.view(&id)).await?;
     let only = order.on.as_deref().map(|on| deploy.subjects(&view, on)).transpose()?;
-    let draft = checks::draft(&view, only.as_ref()).ok_or_else(|| {
-        Failure::new(Code::Conflict, "nothing that the run has done has a check after it")
-            .with_remedy("add `check: {after: […]}` to its tasks")
-    })?;
+    let Checks { draft, unchecked: gaps } = checks::checks(&view, only.as_ref());
+    if draft.vertices.is_empty() {
+        let none = "nothing that the run has done has a check after it";
+        return Err(Failure::new(Code::Conflict, none)
+            .with_remedy("add `check: {after: […]}` to its tasks"));
+    }
     let plan = Plan::new(draft).map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
     let instances: Vec<String> = plan.ids().map(|id| plan.vertex(id).name.clone()).collect();
-    let gaps = Vec::new();
     if query.is_on() {
         audit.nothing_written();
         let run = view.summary();

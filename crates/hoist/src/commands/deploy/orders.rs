@@ -266,31 +266,3 @@ impl UndoArgs {
         Ok(if told.dry_run { Exit::WouldChange } else { Exit::Done })
     }
 }
-
-/// Look again at everything a run has done
-///
-/// Only the checks after tasks are made, once each; nothing is changed. What does not hold any more
-/// has drifted, or is not well. Ends with 1 if there is something.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  hoist deploy check last\n  \
-    hoist deploy check last --on role:database\n  hoist deploy check last --dry-run")]
-pub(super) struct CheckArgs {
-    #[command(flatten)]
-    order: OrderArgs,
-    /// Only on these nodes
-    #[arg(long, value_name = "SELECTOR")]
-    on: Option<String>,
-}
-
-impl CheckArgs {
-    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        let order = Order { on: self.on, ..Order::default() };
-        let client = shell.client()?;
-        let told = client.order_run(&self.order.run, "check", &order, self.order.dry_run).await?;
-        if told.dry_run {
-            told.instances.iter().try_for_each(|name| shell.printer.line(name))?;
-            return Ok(Exit::Done);
-        }
-        watch::follow(shell, &client, &told.run.id, 0).await
-    }
-}
