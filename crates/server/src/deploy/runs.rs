@@ -105,6 +105,10 @@ impl Runs {
         &self.0.root
     }
 
+    pub(super) fn is_by_agent(&self, instance: &Instance) -> bool {
+        instance.node.as_deref().is_some_and(|node| self.0.grip.is_by_agent(node))
+    }
+
     /// What tasks can do. The first time, it waits for plug-ins.
     pub(super) fn actions(&self) -> &Catalog {
         self.0.grip.catalog()
@@ -127,9 +131,9 @@ impl Runs {
             Ok(ids) => ids.iter().for_each(|id| self.recover_one(id)),
             Err(error) => tracing::error!(error = %chain(&error), "runs cannot be read back"),
         }
-        self.0.grip.counter.desk.complete();
         // So that nobody who answers waits for plug-ins.
         self.actions();
+        self.0.grip.counter.desk.complete();
         self.0.recovered.send_replace(true);
     }
 
