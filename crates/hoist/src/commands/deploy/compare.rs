@@ -11,8 +11,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::json;
 
-use super::graph::all_instances;
-use super::show::duration;
+use super::show::{duration, instances};
 use super::{offline, word};
 use crate::commands::Shell;
 use crate::failure::Failure;
@@ -93,7 +92,7 @@ async fn sides(
     let summary = client.run(run).await?.summary;
     let draft = offline::draft(client.run_plan(&summary.id).await?)?;
     let mut sides = BTreeMap::new();
-    for one in all_instances(client, &summary.id).await? {
+    for one in instances(client, &summary.id, None).await? {
         let fingerprint = match draft.vertices.get(one.step as usize).map(|vertex| &vertex.kind) {
             Some(Kind::Step(step)) => step.fingerprint.clone(),
             _ => None,
