@@ -193,6 +193,7 @@ fn show(
     }
     for one in &bad {
         let reason = one.reason.as_deref().unwrap_or("no reason is known");
+        let reason = reason.strip_prefix("the check after it: ").unwrap_or(reason);
         printer.toned(Tone::Removed, &format!("  {} does not hold: {reason}", one.name))?;
     }
     if printer.output() == Output::Wide {
