@@ -16,7 +16,7 @@ const TOGETHER: usize = 4096;
 /// A clock that is set while nothing happens is noticed after so long.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 
-/// Where records are kept.
+/// Where records are kept. One around another sees each record when it is durable.
 pub trait Journal {
     /// They are durable when this returns. [`JournalError::Fenced`] says that somebody else has
     /// taken the run over: nothing was kept.
@@ -41,36 +41,6 @@ impl Journal for Vec<Record> {
     fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
         self.extend_from_slice(records);
         Ok(())
-    }
-}
-
-/// A journal that shows each record when it is durable, with its number: what is shown has happened.
-#[derive(Debug)]
-pub struct Observed<J, F> {
-    journal: J,
-    next: u32,
-    show: F,
-}
-
-impl<J, F: FnMut(u32, &Record)> Observed<J, F> {
-    /// `next` is the number of the next record: as many as the journal holds.
-    pub fn new(journal: J, next: u32, show: F) -> Self {
-        Self { journal, next, show }
-    }
-}
-
-impl<J: Journal, F: FnMut(u32, &Record)> Journal for Observed<J, F> {
-    fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
-        self.journal.append(records)?;
-        for record in records {
-            (self.show)(self.next, record);
-            self.next += 1;
-        }
-        Ok(())
-    }
-
-    fn snapshot(&mut self, run: &Run) {
-        self.journal.snapshot(run);
     }
 }
 
@@ -239,29 +209,6 @@ mod tests {
         let halt = drive(&mut run, &mut journal, &mut executor, &events, clock).unwrap();
         assert_eq!(halt, Halt::Finished(Outcome::Succeeded));
         assert_eq!(run.attempt(StepId(0)), 1, "it was not done again");
-    }
-
-    #[test]
-    fn records_are_shown_with_their_numbers_once_they_are_durable() {
-        let plan = plan(Repeat::Safe);
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("run");
-        let mut file = FileJournal::create(&path).unwrap();
-        begin(&plan, &mut file, 0).unwrap();
-        let mut shown = Vec::new();
-        let next = file.count();
-        let mut journal = Observed::new(file, next, |number, record: &Record| {
-            let durable = FileJournal::peek(&path).unwrap();
-            assert_eq!(&durable[number as usize], record);
-            shown.push(number);
-        });
-        let mut run = Run::new(Arc::clone(&plan));
-        let (events_in, events) = channel();
-        let mut executor = Threads { events: events_in, forgetful: false };
-        drive(&mut run, &mut journal, &mut executor, &events, clock).unwrap();
-        drop(journal);
-        let count = u32::try_from(FileJournal::peek(&path).unwrap().len()).unwrap();
-        assert_eq!(shown, (1..count).collect::<Vec<u32>>());
     }
 
     #[test]

@@ -106,8 +106,6 @@ struct Tries {
     changed: bool,
     /// Whether it was ever really begun, here or in the run that it was carried over from.
     begun: bool,
-    /// Whether it is under way and has its places in the pools.
-    holds: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -121,7 +119,7 @@ pub struct Run {
     receipts: BTreeMap<StepId, Value>,
     queues: Queues,
     places: Places,
-    in_flight: usize,
+    in_flight: BTreeSet<StepId>,
     /// Vertices that have not come to an end.
     open: usize,
     of_subject: Vec<Vec<StepId>>,
@@ -171,7 +169,7 @@ impl Run {
             receipts: BTreeMap::new(),
             queues: Queues::new(draft),
             places: Places::new(draft),
-            in_flight: 0,
+            in_flight: BTreeSet::new(),
             open: 0,
             of_subject,
             left_out: vec![false; draft.subjects.len()],
@@ -264,7 +262,7 @@ impl Run {
 
     /// Whether something is under way that will come to an end by itself.
     pub fn is_busy(&self) -> bool {
-        self.in_flight > 0
+        !self.in_flight.is_empty()
     }
 
     /// Who or what said that nothing new starts, if it is so.
@@ -293,7 +291,7 @@ impl Run {
 
     /// Nothing runs, and nothing will.
     fn is_over(&self) -> bool {
-        self.in_flight == 0 && (self.open == 0 || self.stop.is_some())
+        self.in_flight.is_empty() && (self.open == 0 || self.stop.is_some())
     }
 
     fn comes_to(&self) -> Outcome {

@@ -272,7 +272,8 @@ fn limits_that_contradict_each_other_are_errors() {
     let never = "hoist: 1\ntasks:\n  a: {on: web, at_once: 0, run: none}\n";
     let told = desk.lint(never, &["--nodes", "nodes.yaml"], Exit::Usage);
     assert!(told.contains("E203") && told.contains("bad.yaml:3:"), "{told}");
-    let more = "hoist: 1\nroles: {database: {tolerate: 5}}\ntasks:\n  a: {on: database, run: none}\n";
+    let more =
+        "hoist: 1\nroles: {database: {tolerate: 5}}\ntasks:\n  a: {on: database, run: none}\n";
     let told = desk.lint(more, &["--nodes", "nodes.yaml"], Exit::Usage);
     assert!(told.contains("E203") && told.contains("tolerates 5"), "{told}");
 }
@@ -315,7 +316,9 @@ fn pictures_are_written_in_every_format_and_none_is_overwritten() {
     assert!(draw(&[], Exit::Done).starts_with("digraph"));
     assert!(draw(&["--format", "mermaid"], Exit::Done).starts_with("flowchart"));
     draw(&["--format", "svg", "--out", "site.svg"], Exit::Done);
-    assert!(fs_err::read_to_string(desk.path("site.svg")).expect("it is there").starts_with("<svg"));
+    assert!(
+        fs_err::read_to_string(desk.path("site.svg")).expect("it is there").starts_with("<svg")
+    );
     assert!(draw(&["--format", "svg", "--out", "site.svg"], Exit::Refused).contains("--force"));
     draw(&["--format", "svg", "--out", "site.svg", "--force"], Exit::Done);
     let one = draw(&["--instances", "--on", "node:n2"], Exit::Done);
@@ -363,9 +366,8 @@ fn fixture() -> String {
 fn fuels_tasks_become_a_file_that_can_be_read_again() {
     let desk = Desk::new();
     let fuel = fixture();
-    let import = |more: &[&str], exit| {
-        desk.json(&[&["deploy", "import-fuel", &fuel], more].concat(), exit)
-    };
+    let import =
+        |more: &[&str], exit| desk.json(&[&["deploy", "import-fuel", &fuel], more].concat(), exit);
     let dry = import(&["--dry-run"], Exit::WouldChange);
     assert!(!desk.path("fuel.yaml").exists());
     let words = ["--conditions", "true", "--set", "CLUSTER_ID=1", "--out", "fuel.yaml"];
@@ -378,15 +380,10 @@ fn fuels_tasks_become_a_file_that_can_be_read_again() {
     assert!(codes(&told, "W-NEVER") >= 60, "{told:#}");
     let report = desk.json(&["deploy", "lint", "fuel.yaml"], Exit::Done);
     assert_eq!((&report["tasks"], &report["errors"]), (&187.into(), &0.into()));
-    let refused = desk.ends(
-        &["deploy", "import-fuel", &fuel, "--out", "fuel.yaml"],
-        Exit::Refused,
-    );
+    let refused = desk.ends(&["deploy", "import-fuel", &fuel, "--out", "fuel.yaml"], Exit::Refused);
     assert!(refused.contains("--force"), "{refused}");
-    let typo = desk.ends(
-        &["deploy", "import-fuel", &fuel, "--graph", "defalt", "--dry-run"],
-        Exit::Usage,
-    );
+    let typo =
+        desk.ends(&["deploy", "import-fuel", &fuel, "--graph", "defalt", "--dry-run"], Exit::Usage);
     assert!(typo.contains("did you mean `default`?"), "{typo}");
 }
 
@@ -405,5 +402,8 @@ fn a_tree_of_fuels_files_is_read_and_one_without_any_refused() {
     let strict = ["deploy", "import-fuel", "fuel", "--strict", "--dry-run"];
     assert!(desk.ends(&strict, Exit::Usage).contains("three"));
     desk.write("fuel/a/b/tasks.yaml", "- {id: one, type: [\n");
-    assert!(desk.ends(&["deploy", "import-fuel", "fuel", "--dry-run"], Exit::Usage).contains("tasks.yaml"));
+    assert!(
+        desk.ends(&["deploy", "import-fuel", "fuel", "--dry-run"], Exit::Usage)
+            .contains("tasks.yaml")
+    );
 }

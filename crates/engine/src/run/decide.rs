@@ -1,8 +1,11 @@
 //! What a run answers to what happens: records to keep, and then what to do.
 
+use serde_json::Value;
+
 use super::breaker::Alike;
 use super::queues::Queues;
 use super::{Decision, Effect, Event, Found, Run, State};
+use crate::execute::{MAX_REASON, MAX_RECEIPT};
 use crate::plan::{Step, StepId};
 use crate::record::{End, Record};
 
@@ -41,7 +44,7 @@ impl Run {
     pub fn on(&mut self, event: Event, now: u64) -> Decision {
         self.look(now);
         let mut decision = Decision::default();
-        match event {
+        match bounded(event) {
             Event::Tick => {}
             Event::Checked { step, attempt, refused } => {
                 self.on_checked(step, attempt, refused, now, &mut decision);
@@ -258,4 +261,30 @@ impl Run {
             decision.records.push(record);
         }
     }
+}
+
+/// What an executor says, or whoever speaks for it, as large as a record may be: a result that
+/// cannot be kept would end the run.
+fn bounded(mut event: Event) -> Event {
+    match &mut event {
+        Event::Checked { refused: Some(reason), .. } | Event::Verified { reason, .. } => {
+            clip(reason);
+        }
+        Event::Ran { end, .. } | Event::Found { found: Found::Ended(end), .. } => match end {
+            End::Failed { reason, .. } => clip(reason),
+            End::Done { receipt, .. } if !receipt.is_null() => {
+                let size = serde_json::to_vec(receipt).map_or(usize::MAX, |bytes| bytes.len());
+                if size > MAX_RECEIPT {
+                    *receipt = Value::Null;
+                }
+            }
+            End::Done { .. } | End::Interrupted => {}
+        },
+        _ => {}
+    }
+    event
+}
+
+fn clip(reason: &mut String) {
+    reason.truncate(reason.floor_char_boundary(MAX_REASON));
 }

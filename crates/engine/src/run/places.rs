@@ -104,8 +104,7 @@ impl Run {
 
     /// Takes the places of a step that begins; `is_sure` when there is a record of it.
     pub(super) fn take(&mut self, id: StepId, is_sure: bool) {
-        let is_new = !std::mem::replace(&mut self.tries[id.at()].holds, true);
-        self.in_flight += usize::from(is_new);
+        let is_new = self.in_flight.insert(id);
         let plan = Arc::clone(&self.plan);
         let step = plan.step(id).expect("only steps hold places");
         for pool in &step.pools {
@@ -143,10 +142,9 @@ impl Run {
 
     /// Gives back what a step had for itself.
     pub(super) fn release(&mut self, id: StepId) {
-        if !std::mem::replace(&mut self.tries[id.at()].holds, false) {
+        if !self.in_flight.remove(&id) {
             return;
         }
-        self.in_flight -= 1;
         let plan = Arc::clone(&self.plan);
         let step = plan.step(id).expect("only steps hold places");
         for pool in &step.pools {

@@ -214,6 +214,25 @@ fn failures_of_other_kin_and_attempts_that_are_repeated_do_not_count() {
 }
 
 #[test]
+fn whatever_an_executor_says_fits_into_a_record() {
+    use hoist_engine::execute::{MAX_REASON, MAX_RECEIPT};
+    use hoist_engine::record::End;
+    let quoted = |length: usize| serde_json::Value::from("x".repeat(length - 2));
+    let mut site = Site::new(draft((0..3).map(|_| step(&[], alike())).collect()));
+    for (at, length) in [(0, MAX_RECEIPT), (1, MAX_RECEIPT + 1)] {
+        site.ran(at, End::Done { changed: true, receipt: quoted(length) });
+    }
+    assert_eq!(site.run.receipt(StepId(0)), Some(&quoted(MAX_RECEIPT)));
+    assert_eq!(site.run.receipt(StepId(1)), None, "it is not kept");
+    site.fail(2, &"ä".repeat(MAX_REASON));
+    let kept = site.journal.iter().find_map(|record| match record {
+        Record::Ran { end: End::Failed { reason, .. }, .. } => Some(reason.len()),
+        _ => None,
+    });
+    assert_eq!(kept, Some(MAX_REASON));
+}
+
+#[test]
 fn a_clock_that_goes_back_makes_nothing_wait_longer() {
     let like = Step { retries: 1, delay_ms: 500, ..Step::default() };
     let mut site = Site::new(draft(vec![step(&[], like)]));

@@ -129,8 +129,9 @@ impl Pair {
 
     /// That there was nothing left to do is as good as having done it.
     fn ended_differently(&self) -> bool {
-        let [before, after] =
-            self.states().map(|state| state.map(|word| if word == "unchanged" { "ok" } else { word }));
+        let [before, after] = self
+            .states()
+            .map(|state| state.map(|word| if word == "unchanged" { "ok" } else { word }));
         before != after
     }
 
