@@ -342,7 +342,7 @@ pub struct Ordered {
     /// What it was about, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instances: Vec<String>,
-    /// `undo`: steps that cannot be taken back; `check`: steps that have no check.
+    /// Steps that cannot be taken back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gaps: Vec<String>,
     pub dry_run: bool,

@@ -133,11 +133,6 @@ impl Runs {
         self.0.grip.catalog()
     }
 
-    /// Whether an agent does it.
-    pub(super) fn is_by_agent(&self, one: &Instance) -> bool {
-        one.node.as_deref().is_some_and(|node| self.0.grip.is_by_agent(node))
-    }
-
     /// Waits until everything that was there at the start is known.
     pub(super) async fn recovered(&self) {
         // The sender lives as long as we do.

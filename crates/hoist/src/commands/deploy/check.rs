@@ -1,10 +1,11 @@
 //! `hoist deploy check`: whether what was deployed still holds.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
 use hoist_api::client::Client;
-use hoist_api::deploy::{Instance, Order, PlanRequest, RunDetail, RunState, Selection};
+use hoist_api::deploy::{Instance, PlanRequest, RunDetail, RunState, Selection};
 use hoist_deploy::checks::{Checks, checks_only};
 use hoist_engine::plan::{Draft, Kind, StepId};
 use hoist_model::Exit;
@@ -104,29 +105,47 @@ impl CheckArgs {
             return files::print_plan(shell, &answer).map(Err);
         };
         let draft = offline::draft(plan)?;
-        let Checks { draft, unchecked } = checks_only(&draft, |id| is_done(&draft, id));
+        let checks = checks_only(&draft, |id| is_done(&draft, id));
+        self.begin(client, &request.title, checks).await.map(Ok)
+    }
+
+    /// Of what came to a good end in a run.
+    async fn of_run(&self, client: &Client, run: &str) -> Result<Begun, Failure> {
+        let Selection { on, .. } = self.selection.selection()?;
+        let only_on = Selection { on: on.clone(), ..Selection::default() };
+        if self.selection.selection()? != only_on || !self.settings.is_empty() {
+            return Err(Failure::usage("of a run, only nodes can be selected, with `--on`")
+                .with_hint("name the task files instead"));
+        }
+        let summary = client.run(run).await?.summary;
+        let draft = offline::draft(client.run_plan(&summary.id).await?)?;
+        let nodes = match &on {
+            Some(on) => Some(offline::node_names(client, on).await?),
+            None => None,
+        };
+        let is_wanted = |one: &&Instance| {
+            let is_there = |nodes: &BTreeSet<String>| {
+                one.node.as_ref().is_some_and(|node| nodes.contains(node))
+            };
+            matches!(one.state.as_str(), "ok" | "unchanged") && nodes.as_ref().is_none_or(is_there)
+        };
+        let found = instances(client, &summary.id, None).await?;
+        let wanted: BTreeSet<u32> = found.iter().filter(is_wanted).map(|one| one.step).collect();
+        self.begin(client, &summary.title, checks_only(&draft, |id| wanted.contains(&id.0))).await
+    }
+
+    async fn begin(&self, client: &Client, of: &str, checks: Checks) -> Result<Begun, Failure> {
+        let Checks { draft, unchecked } = checks;
         if draft.vertices.is_empty() {
             return Err(Failure::usage("there is nothing to look at")
                 .with_hint("give tasks a `check: {after: […]}`"));
         }
         let instances = draft.vertices.iter().map(|vertex| vertex.name.clone()).collect();
         let plan = serde_json::to_value(&draft).map_err(Failure::Json)?;
-        let title = format!("check {}", request.title);
-        let request = PlanRequest { title, plan: Some(plan), ..PlanRequest::default() };
+        let request =
+            PlanRequest { title: format!("check {of}"), plan: Some(plan), ..Default::default() };
         let run = if self.dry_run { String::new() } else { client.start_run(&request).await?.id };
-        Ok(Ok(Begun { run, instances, unchecked }))
-    }
-
-    async fn of_run(&self, client: &Client, run: &str) -> Result<Begun, Failure> {
-        let Selection { on, .. } = self.selection.selection()?;
-        let only_on = Selection { on: on.clone(), ..Selection::default() };
-        if self.selection.selection()? != only_on || !self.settings.is_empty() {
-            return Err(Failure::usage("of a run, only nodes can be selected with `--on`")
-                .with_hint("name the task files instead"));
-        }
-        let order = Order { on, ..Order::default() };
-        let told = client.order_run(run, "check", &order, self.dry_run).await?;
-        Ok(Begun { run: told.run.id, instances: told.instances, unchecked: told.gaps })
+        Ok(Begun { run, instances, unchecked })
     }
 }
 
@@ -193,6 +212,7 @@ fn show(
     }
     for one in &bad {
         let reason = one.reason.as_deref().unwrap_or("no reason is known");
+        let reason = reason.strip_prefix("the check after it: ").unwrap_or(reason);
         printer.toned(Tone::Removed, &format!("  {} does not hold: {reason}", one.name))?;
     }
     if printer.output() == Output::Wide {

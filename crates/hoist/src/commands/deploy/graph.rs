@@ -164,13 +164,7 @@ impl GraphArgs {
         let states = instances.iter().map(|one| (one.step, state(&one.state))).collect();
         let on = match &self.on {
             None => None,
-            Some(on) => {
-                let _: hoist_model::Selector = on.parse()?;
-                let (_, nodes) = client.all_nodes(Some(on)).await?;
-                Some(
-                    nodes.iter().filter_map(|node| Some(node.name.as_ref()?.to_string())).collect(),
-                )
-            }
+            Some(on) => Some(offline::node_names(&client, on).await?),
         };
         Ok((draft, Some(states), on))
     }
