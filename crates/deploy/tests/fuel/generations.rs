@@ -300,9 +300,9 @@ fn files_have_limits() {
     assert!(accepted(&listed(MAX_ENTRIES)));
     assert!(refused(&listed(MAX_ENTRIES + 1)).contains("entries"));
 
-    let many = |count: usize| -> String {
-        (0..count).map(|at| format!("- {{id: t{at}, type: stage}}\n")).collect()
-    };
+    let stage = |at: usize| format!("- {{id: t{at}, type: stage}}");
+    let many = |count: usize| (0..count).map(stage).collect::<Vec<_>>().join("\n");
+    assert!(accepted(&many(MAX_TASKS)));
     assert!(refused(&many(MAX_TASKS + 1)).contains("tasks"));
 }
 
