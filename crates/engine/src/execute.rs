@@ -47,7 +47,7 @@ pub const MAX_REASON: usize = 16 * 1024;
 pub const MAX_RECEIPT: usize = 256 * 1024;
 
 /// For one look, where the step does not say how long it may take.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
+const LOOK_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Between looks, where the check does not say.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -39,7 +39,7 @@ impl Action for Odd {
         match input["do"].as_str() {
             Some("panic") => panic!("upside down"),
             Some("wait") => {
-                let time = ctx.time_left().unwrap_or(Duration::from_secs(60));
+                let time = ctx.time_left().unwrap_or(Duration::from_mins(1));
                 nap(time, ctx.cancel);
                 Err(Failure { kind: FailureKind::Timeout, reason: "too long".to_owned() })
             }
@@ -110,7 +110,7 @@ impl Bench {
     }
 
     fn next(&self) -> Event {
-        self.events.recv_timeout(Duration::from_secs(60)).expect("an event")
+        self.events.recv_timeout(Duration::from_mins(1)).expect("an event")
     }
 }
 
@@ -205,7 +205,7 @@ fn what_runs_when_the_executor_goes_is_ended_and_gone_for_the_next_one() {
     let Bench { dir, executor, events } = bench;
     drop(executor);
     // The action has ended when nobody is left who could tell of it.
-    assert!(events.recv_timeout(Duration::from_secs(60)).is_err(), "nothing is told");
+    assert!(events.recv_timeout(Duration::from_mins(1)).is_err(), "nothing is told");
     let found = Bench::again(dir).act(&plan, ASK);
     assert!(matches!(found, Event::Found { found: Found::Gone, .. }), "{found:?}");
 }

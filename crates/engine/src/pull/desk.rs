@@ -384,7 +384,7 @@ impl Machine {
             }
             Some(work) if matches!(work.stage, Stage::Kept) => orders.acknowledged.push(id.clone()),
             None if is_complete || runs.contains_key(id.run()) => {
-                orders.acknowledged.push(id.clone())
+                orders.acknowledged.push(id.clone());
             }
             Some(_) | None => {}
         }

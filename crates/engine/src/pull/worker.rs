@@ -126,19 +126,16 @@ impl Worker {
         let mut pause = FIRST_PAUSE;
         while !cancel.is_cancelled() {
             let began = Instant::now();
-            match self.exchange(transport) {
-                Ok(is_idle) => {
-                    pause = FIRST_PAUSE;
-                    if self.is_busy() {
-                        self.wait(WHILE_BUSY, cancel);
-                    } else if is_idle {
-                        self.wait(AT_LEAST.saturating_sub(began.elapsed()), cancel);
-                    }
+            if let Ok(is_idle) = self.exchange(transport) {
+                pause = FIRST_PAUSE;
+                if self.is_busy() {
+                    self.wait(WHILE_BUSY, cancel);
+                } else if is_idle {
+                    self.wait(AT_LEAST.saturating_sub(began.elapsed()), cancel);
                 }
-                Err(_) => {
-                    self.wait(pause, cancel);
-                    pause = (pause * 2).min(LONGEST_PAUSE);
-                }
+            } else {
+                self.wait(pause, cancel);
+                pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
     }
