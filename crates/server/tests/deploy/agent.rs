@@ -1,10 +1,10 @@
 //! Nodes whose agent comes for its work, here with a worker in this process.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use hoist_api::client::{Access, Client};
 use hoist_deploy::actions;
+use hoist_engine::action::Cancel;
 use hoist_engine::execute::{NoSecrets, Place};
 use hoist_engine::pull::{Orders, Report, Transport, Unreachable, Worker, WorkerSetup};
 use serde_json::json;
@@ -22,7 +22,7 @@ struct Lossy {
 impl Transport for Lossy {
     fn exchange(&mut self, report: &Report) -> Result<Orders, Unreachable> {
         self.number += 1;
-        let answered = self.runtime.block_on(self.client.work("n1", report, "200ms"));
+        let answered = self.runtime.block_on(self.client.work("n1", report));
         let orders: Orders = answered.map_err(|error| Unreachable(error.to_string()))?;
         if self.number.is_multiple_of(2) {
             return Err(Unreachable("lost on the way".to_owned()));
@@ -54,14 +54,11 @@ async fn the_agent_of_a_node_does_its_work_once_although_answers_are_lost() {
     let access = Access { token: Some(token.into()), authorities: None };
     let client = Client::new(base, access).expect("a client");
     let mut lossy = Lossy { client, runtime: tokio::runtime::Handle::current(), number: 0 };
-    let done = Arc::new(AtomicBool::new(false));
-    let until_done = Arc::clone(&done);
+    let done = Cancel::default();
+    let until_done = done.clone();
     let working = std::thread::spawn(move || {
         let mut worker = Worker::new(setup).expect("a worker");
-        while !until_done.load(Ordering::SeqCst) {
-            // What is lost is said again.
-            let _ = worker.exchange(&mut lossy);
-        }
+        worker.work(&mut lossy, &until_done);
     });
     let mut vertices = Vec::new();
     for n in 0..10_u32 {
@@ -79,7 +76,7 @@ async fn the_agent_of_a_node_does_its_work_once_although_answers_are_lost() {
     }
     let output = site.get(&format!("{RUNS}/{run}/output/s3@n1/1")).await.expect(200);
     assert!(output.text().contains("said 3"), "{}", output.text());
-    done.store(true, Ordering::SeqCst);
+    done.cancel();
     working.join().expect("the worker ends");
     site.stop().await;
 }
@@ -90,7 +87,8 @@ async fn an_agent_gets_only_the_work_of_its_own_node() {
     let scope = json!([{"verbs": ["write"], "contexts": ["agent"], "selector": "node:n1"}]);
     let token = site.token(scope).await;
     let report = json!({
-        "session": "a", "number": 1, "remembers_ms": 0, "running": [], "results": [], "lost": []
+        "memory": "a", "life": 1, "number": 1, "remembers_ms": 0, "wait_ms": 0,
+        "running": [], "results": [], "lost": []
     });
     let ask = async |token: &str, node: &str| {
         let path = format!("/agent/v1/nodes/{node}/work");

@@ -52,7 +52,10 @@ async fn a_run_that_was_stopped_or_has_ended_stays_so_after_a_restart() {
 #[tokio::test]
 async fn a_journal_that_is_damaged_in_the_middle_is_named_with_its_place_and_stops_nobody_else() {
     let site = site().await;
-    let steps: Vec<_> = (0..5).map(|n| step(&format!("s{n}@n1"), 1, HOLD, &[])).collect();
+    let after = |n: u32| n.checked_sub(1).into_iter().collect::<Vec<_>>();
+    let command = |n: u32| if n < 5 { "true" } else { HOLD };
+    let steps: Vec<_> =
+        (0..6).map(|n| step(&format!("s{n}@n1"), 1, command(n), &after(n))).collect();
     let bad = start(&site, &plan(&steps)).await;
     let good = start(&site, &plan(&[step("other@n2", 2, HOLD, &[])])).await;
     eventually("both began", || {

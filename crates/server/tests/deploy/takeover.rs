@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hoist_store::{Op, Store, Txn};
+use hoist_store::Store;
 use hoist_testkit::etcd::EtcdServer;
 use hoist_testkit::stores::fresh_name;
 
@@ -42,10 +42,11 @@ async fn a_controller_that_has_lost_its_lease_writes_nothing_more() {
         start(&site, &plan(&[step("slow@n1", 1, HOLD, &[]), step("b@n1", 1, "true", &[0])])).await;
     eventually("it began", || file(&site, 1, "begun").exists()).await;
     let shared = site.controller.chassis().store.clone();
-    let lease = format!("lease/run-{run}").parse().expect("a key");
-    let gone = Txn { compares: Vec::new(), ops: vec![Op::Delete(lease)] };
-    shared.commit(gone).await.expect("the store takes it");
-    let name = format!("run-{run}");
+    let (name, path) = (format!("run-{run}"), site.data_dir().join("journal/owner"));
+    let owner = fs_err::read_to_string(path).expect("it has a name");
+    let ours = shared.acquire(&name, &owner, Duration::from_secs(15)).await;
+    let ours = ours.expect("the store answers").expect("it is ours");
+    shared.release(ours).await.expect("the store answers");
     let taken = shared.acquire(&name, "another", Duration::from_mins(1)).await;
     assert!(taken.expect("the store answers").is_some());
     put(&site, 1, "go");
