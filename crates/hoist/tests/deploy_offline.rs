@@ -34,6 +34,10 @@ spec: {nid: 4, role: web, enabled: false}
 ---
 api: hoist/v1
 kind: Group
+name: gpu
+---
+api: hoist/v1
+kind: Group
 name: fast
 spec: {selector: \"label:rack=r2\"}
 ";
