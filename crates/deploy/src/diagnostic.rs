@@ -213,8 +213,12 @@ impl Diagnostic {
         };
         let title = level.primary_title(self.message.as_str()).id(self.code.as_str());
         let mut group = annotate_snippets::Group::with_title(title);
-        let places = self.place.map(|place| (place, AnnotationKind::Primary, "")).into_iter();
-        let notes = self.notes.iter();
+        // What a note says about the place itself stands there.
+        let (here, notes): (Vec<_>, Vec<_>) =
+            self.notes.iter().partition(|(at, _)| Some(*at) == self.place);
+        let label = here.first().map_or("", |(_, text)| text.as_str());
+        let places = self.place.map(|place| (place, AnnotationKind::Primary, label)).into_iter();
+        let notes = here.into_iter().skip(1).chain(notes);
         let notes = notes.map(|(at, text)| (*at, AnnotationKind::Context, text.as_str()));
         let mut unseen = Vec::new();
         for (place, kind, label) in places.chain(notes) {

@@ -88,7 +88,7 @@ pub struct Simulated {
     /// What the end waited for, from the first one to the last.
     pub critical_path: Vec<Leg>,
     pub pools: Vec<Waiting>,
-    /// Vertices by how they ended.
+    /// Steps by how they ended.
     pub ends: BTreeMap<&'static str, usize>,
 }
 
@@ -323,7 +323,7 @@ impl Paper {
     fn sum_up(self, starts_at: u64) -> Simulated {
         let plan = Arc::clone(self.run.plan());
         let mut ends = BTreeMap::new();
-        for id in plan.ids() {
+        for id in plan.ids().filter(|id| plan.step(*id).is_some()) {
             *ends.entry(word(self.run.state(id))).or_default() += 1;
         }
         let times = Times::new(&plan, &self.started, &self.ended, starts_at);

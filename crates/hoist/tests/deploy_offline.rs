@@ -1,8 +1,13 @@
-//! `hoist deploy` without a controller, with the real program: files in, findings and plans out.
+//! `hoist deploy` without a controller, with the real program: files in, findings and plans out. At
+//! the end, what is looked at after a run, which takes one.
+
+#[path = "support/controller.rs"]
+mod controller;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use controller::Controller;
 use hoist_model::Exit;
 use serde_json::Value;
 
@@ -26,6 +31,10 @@ api: hoist/v1
 kind: Node
 name: gone
 spec: {nid: 4, role: web, enabled: false}
+---
+api: hoist/v1
+kind: Group
+name: gpu
 ---
 api: hoist/v1
 kind: Group
@@ -406,4 +415,63 @@ fn a_tree_of_fuels_files_is_read_and_one_without_any_refused() {
         desk.ends(&["deploy", "import-fuel", "fuel", "--dry-run"], Exit::Usage)
             .contains("tasks.yaml")
     );
+}
+
+#[test]
+fn what_does_not_hold_any_more_is_named_and_runs_are_compared() {
+    let desk = Desk::new();
+    desk.write("hoist.toml", "[deploy]\nlocal = \"*\"\n");
+    desk.write(
+        "site.yaml",
+        "\
+hoist: 1
+settings: {text: one}
+tasks:
+  motd: {on: web, inputs: [settings.text], run: {file: {path: motd, text: hello}}}
+  seen: {on: web, requires: [motd], run: {shell: \"true\"}}
+",
+    );
+    let text = |name: &str| desk.path(name).display().to_string();
+    let (site, config) = (text("site.yaml"), text("hoist.toml"));
+    let controller = Controller::start(&desk.path("data"), &["--config", &config]);
+    controller.does(&["apply", "-f", &text("nodes.yaml"), "--yes"]);
+    let ends = |words: &[&str], exit: Exit| {
+        let output = controller.hoist(&[&["deploy"], words].concat());
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let code = Some(i32::from(exit.code()));
+        assert_eq!(output.status.code(), code, "hoist deploy {words:?}: {told}{errors}");
+        told
+    };
+    ends(&["run", &site], Exit::Done);
+    let list: Value =
+        serde_json::from_str(&ends(&["list", "-o", "json"], Exit::Done)).expect("JSON");
+    let first = list[0]["id"].as_str().expect("an id").to_owned();
+    assert!(ends(&["check", &site, "--dry-run"], Exit::WouldChange).contains("motd@n3"));
+    let good = ends(&["check", &first], Exit::Done);
+    assert!(good.contains("1 hold, 0 do not; 1 have no check"), "{good}");
+
+    let drawn = ends(&["graph", "--run", &first, "-o", "json"], Exit::Done);
+    let drawn: Value = serde_json::from_str(&drawn).expect("JSON");
+    let vertices = drawn["vertices"].as_array().expect("a list");
+    assert!(vertices.iter().all(|one| one.to_string().contains("done")), "{drawn:#}");
+
+    fs_err::write(desk.path("data/deploy/local/n3/motd"), "other").expect("a file");
+    for of in [first.as_str(), &site] {
+        let bad = ends(&["check", of], Exit::Failed);
+        assert!(
+            bad.contains("motd@n3 does not hold: ") && bad.contains("another content"),
+            "{bad}"
+        );
+    }
+    ends(&["check", &first, "--on", "role:database"], Exit::Usage);
+    ends(&["check", &first, "--tasks", "motd"], Exit::Usage);
+
+    assert!(ends(&["compare", &first, &first], Exit::Done).contains("0 had other inputs"));
+    ends(&["run", &site, "--set", "text=two"], Exit::Done);
+    let compared = ends(&["compare", &first, "last", "-o", "json"], Exit::Failed);
+    let compared: Value = serde_json::from_str(&compared).expect("JSON");
+    let motd = compared["instances"].as_array().expect("a list").iter();
+    let motd = motd.filter(|one| one["name"] == "motd@n3").collect::<Vec<_>>();
+    assert_eq!((motd.len(), &motd[0]["inputs_changed"]), (1, &true.into()));
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hoist_model::nearest;
 use serde_json::{Map, Value, json};
 
 use super::tree::{Data, Tree};
@@ -13,6 +14,8 @@ use crate::spec::{At, Check, Run, Task, Use};
 const BESIDE: [&str; 6] = ["cwd", "env", "secrets", "user", "interpreter", "args"];
 /// Actions that they may stand beside of.
 const COMMANDS: [&str; 2] = ["shell", "script"];
+/// Actions that may be given a text alone.
+const WITH_TEXT: [&str; 6] = ["shell", "script", "http", "puppet", "ansible", "wait"];
 /// Keys of a check that are not its action's.
 const OF_CHECK: [&str; 3] = ["says", "for", "every"];
 
@@ -96,7 +99,13 @@ impl Reader {
                 input.insert("for".to_owned(), json!({ "ms": millis(time.value) }));
                 return Some(input);
             }
-            _ => return self.expected(&format!("a map: what `{action}` needs"), tree),
+            _ => {
+                let message =
+                    format!("expected a map: what `{action}` needs, found {}", tree.kind());
+                let diagnostic = Diagnostic::new(Code::WrongValue, tree.place, message);
+                self.found.push(diagnostic.suggest(nearest(action, WITH_TEXT)));
+                return None;
+            }
         };
         input.insert(key.to_owned(), text.into());
         Some(input)
