@@ -20,7 +20,6 @@ mod why;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::plan::{OnFailure, Plan, Step, StepId};
@@ -134,22 +133,16 @@ pub struct Run {
     /// Steps that somebody wants to wait.
     held: BTreeSet<StepId>,
     stop_after: BTreeSet<StepId>,
-    stop: Option<Stop>,
+    /// Somebody said that nothing new starts.
+    asked: bool,
+    /// More failed than may, so nothing new starts.
+    tripped: bool,
     /// What runs is ended too.
     kills: bool,
     breaker: Breaker,
     outcome: Option<Outcome>,
     /// When it was last looked at.
     seen: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Stop {
-    /// Somebody said so.
-    Asked,
-    /// More failed than may.
-    Tripped,
 }
 
 impl Run {
@@ -179,7 +172,8 @@ impl Run {
             undecided: vec![0; draft.subjects.len()],
             held: BTreeSet::new(),
             stop_after: BTreeSet::new(),
-            stop: None,
+            asked: false,
+            tripped: false,
             kills: false,
             breaker: Breaker::default(),
             outcome: None,
@@ -272,7 +266,7 @@ impl Run {
 
     /// Whether nothing new starts because somebody stopped it, or because too much failed.
     pub fn is_stopping(&self) -> bool {
-        self.stop.is_some()
+        self.asked || self.tripped
     }
 
     /// Steps that somebody wants to wait.
@@ -286,12 +280,12 @@ impl Run {
     }
 
     fn may_start(&self) -> bool {
-        self.stop.is_none() && self.paused.is_none() && self.outcome.is_none()
+        !self.is_stopping() && self.paused.is_none() && self.outcome.is_none()
     }
 
     /// Nothing runs, and nothing will.
     fn is_over(&self) -> bool {
-        self.in_flight.is_empty() && (self.open == 0 || self.stop.is_some())
+        self.in_flight.is_empty() && (self.open == 0 || self.is_stopping())
     }
 
     fn comes_to(&self) -> Outcome {
@@ -308,13 +302,19 @@ impl Run {
                 _ => {}
             }
         }
-        match self.stop {
-            Some(Stop::Tripped) => Outcome::Failed,
-            Some(Stop::Asked) if self.open > 0 || interrupted => Outcome::Stopped,
-            _ if bad || interrupted => Outcome::Failed,
-            _ if stopped => Outcome::Stopped,
-            _ if self.left_out.contains(&true) => Outcome::Degraded,
-            _ => Outcome::Succeeded,
+        // What was stopped by failures has failed, whoever stops it besides.
+        if self.tripped {
+            Outcome::Failed
+        } else if self.asked && (self.open > 0 || interrupted) {
+            Outcome::Stopped
+        } else if bad || interrupted {
+            Outcome::Failed
+        } else if stopped {
+            Outcome::Stopped
+        } else if self.left_out.contains(&true) {
+            Outcome::Degraded
+        } else {
+            Outcome::Succeeded
         }
     }
 

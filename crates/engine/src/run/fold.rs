@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::tally::Class;
-use super::{Ended, Run, State, Stop};
+use super::{Ended, Run, State};
 use crate::plan::{OnFailure, Repeat, Step, StepId};
 use crate::record::{End, FailureKind, Record};
 
@@ -46,13 +46,13 @@ impl Run {
                         State::Unknown | State::Ended(Ended::Failed(_) | Ended::Interrupted)
                     )
                 };
-                is(step) && ended_badly(at(step)) && (self.outcome.is_some() || self.stop.is_none())
+                is(step) && ended_badly(at(step)) && (self.outcome.is_some() || !self.is_stopping())
             }
             Record::Hold { step, .. } => is(step),
             Record::Breaker { kin, .. } => {
                 self.breaker.asks().is_some_and(|alike| alike.kin == *kin)
             }
-            Record::Resume { .. } => self.outcome.is_some() || self.stop.is_some(),
+            Record::Resume { .. } => self.outcome.is_some() || self.is_stopping(),
             Record::Pause { subject, .. } => {
                 subject.is_none_or(|at| (at as usize) < self.left_out.len())
             }
@@ -86,14 +86,13 @@ impl Run {
             }
             Record::Marked { step, good, .. } => self.marked(*step, *good),
             Record::Stop { now, .. } => {
-                // What was stopped by failures has failed, whoever stops it once more.
-                self.stop.get_or_insert(Stop::Asked);
+                self.asked = true;
                 self.kills |= *now;
             }
             Record::StopAfter { vertex, .. } => {
                 self.stop_after.insert(*vertex);
                 if matches!(self.state(*vertex), State::Ended(ended) if ended.is_good()) {
-                    self.stop.get_or_insert(Stop::Asked);
+                    self.asked = true;
                 }
             }
             Record::Resume { .. } => self.resume(),
@@ -235,7 +234,7 @@ impl Run {
                     self.end(id, Ended::Failed(kind), Class::LeftOut);
                 } else {
                     self.end(id, Ended::Failed(kind), Class::Bad);
-                    self.stop = Some(Stop::Tripped);
+                    self.tripped = true;
                 }
             }
         }

@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 
 use super::tally::{Class, Tally};
-use super::{Breaker, Ended, Run, State, Stop};
+use super::{Breaker, Ended, Run, State};
 use crate::plan::StepId;
 
 impl Run {
     /// What did not come to a good end is tried again.
     pub(super) fn resume(&mut self) {
-        self.stop = None;
-        self.kills = false;
+        self.forget_stop();
         self.stop_after.clear();
         self.outcome = None;
         self.breaker = Breaker::default();
@@ -36,8 +35,7 @@ impl Run {
         self.open_again_after(step);
         self.reset(step);
         if self.outcome.take().is_some() {
-            self.stop = None;
-            self.kills = false;
+            self.forget_stop();
         }
         self.count_anew();
     }
@@ -50,10 +48,12 @@ impl Run {
         if self.outcome.is_none() {
             self.open_again_after(step);
             self.count_anew();
-            if self.stop == Some(Stop::Tripped) && !self.is_tripped() {
-                self.stop = None;
-            }
+            self.tripped &= self.is_tripped();
         }
+    }
+
+    fn forget_stop(&mut self) {
+        (self.asked, self.tripped, self.kills) = (false, false, false);
     }
 
     /// Sets back what a step's failure ended, and nothing else: what something else ended too will

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::breaker::Kept;
 use super::tally::Class;
-use super::{Breaker, Ended, ReplayError, Run, State, Stop};
+use super::{Breaker, Ended, ReplayError, Run, State};
 use crate::plan::{Plan, StepId};
 use crate::record::{FailureKind, Outcome};
 
@@ -37,7 +37,8 @@ pub struct Snapshot {
     paused_subjects: Vec<u32>,
     held: BTreeSet<StepId>,
     stop_after: BTreeSet<StepId>,
-    stop: Option<Stop>,
+    asked: bool,
+    tripped: bool,
     kills: bool,
     breaker: Kept,
     outcome: Option<Outcome>,
@@ -117,7 +118,8 @@ impl Run {
             paused_subjects: numbers(&self.paused_subjects),
             held: self.held.clone(),
             stop_after: self.stop_after.clone(),
-            stop: self.stop,
+            asked: self.asked,
+            tripped: self.tripped,
             kills: self.kills,
             breaker: self.breaker.kept(),
             outcome: self.outcome,
@@ -170,7 +172,8 @@ impl Run {
         self.paused = snapshot.paused;
         self.held = snapshot.held;
         self.stop_after = snapshot.stop_after;
-        self.stop = snapshot.stop;
+        self.asked = snapshot.asked;
+        self.tripped = snapshot.tripped;
         self.kills = snapshot.kills;
         self.breaker = Breaker::from(snapshot.breaker);
         self.outcome = snapshot.outcome;

@@ -241,3 +241,15 @@ fn root_causes_are_found_in_one_walk() {
     let last = StepId(width * layers - 1);
     assert_eq!(site.run.why(last), Reason::Blocked { roots: vec![StepId(7)], more: 0 });
 }
+
+#[test]
+fn accepting_a_failure_does_not_take_back_what_a_person_stopped() {
+    let mut site = Site::new(cohort());
+    site.fail(0, "no");
+    site.fail(1, "no");
+    site.on(Event::Stop { now: false, by: me() });
+    site.on(Event::Mark { step: StepId(1), good: true, by: me() });
+    assert_eq!(site.running(), [2], "nothing new starts");
+    site.end(2);
+    assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
+}
