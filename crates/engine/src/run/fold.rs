@@ -156,6 +156,9 @@ impl Run {
         if holds {
             self.tries[step.at()].changed |= was_lost;
             self.done(step);
+        } else if self.kills {
+            // Whoever looked was ended, so that it does not hold is no answer.
+            self.end(step, Ended::Interrupted, Class::Bad);
         } else if was_lost {
             self.release(step);
             self.make_ready(step);

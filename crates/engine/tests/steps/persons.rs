@@ -253,3 +253,49 @@ fn accepting_a_failure_does_not_take_back_what_a_person_stopped() {
     site.end(2);
     assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
 }
+
+/// Looked at before and after.
+fn looked_at() -> Step {
+    let look = || vec![hoist_engine::plan::Call::default()];
+    Step { before: look(), after: look(), ..plain() }
+}
+
+fn verified(step: u32, holds: bool) -> Event {
+    Event::Verified { step: StepId(step), attempt: 1, holds, reason: "no".to_owned() }
+}
+
+#[test]
+fn a_stop_at_once_ends_also_what_is_looked_at() {
+    let mut site = Site::new(draft((0..4).map(|_| step(&[], looked_at())).collect()));
+    for at in [1, 2, 3] {
+        site.on(Event::Checked { step: StepId(at), attempt: 1, refused: None });
+    }
+    site.end(2);
+    site.end(3);
+    assert_eq!(site.in_state(State::Verifying), [2, 3]);
+    site.effects.clear();
+    site.on(Event::Stop { now: true, by: me() });
+    let kills = [0, 1, 2, 3].map(|at| Effect::Kill { step: StepId(at), attempt: 1 });
+    assert_eq!(site.effects, kills);
+    site.effects.clear();
+    site.on(Event::Checked { step: StepId(0), attempt: 1, refused: Some("ended".to_owned()) });
+    site.end(1);
+    assert_eq!(site.effects, [], "nothing more is looked at");
+    site.on(verified(2, false));
+    site.on(verified(3, true));
+    assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
+    assert_eq!(site.ended(Ended::Stopped), [0], "it was never begun");
+    assert_eq!(site.ended(Ended::Interrupted), [1, 2]);
+    assert_eq!(site.ended(Ended::Ok), [3], "who could still see that it holds is believed");
+}
+
+#[test]
+fn what_a_stop_at_once_found_being_looked_at_is_not_looked_at_by_who_reads_the_journal() {
+    let mut site = Site::new(draft(vec![step(&[], Step { before: Vec::new(), ..looked_at() })]));
+    site.end(0);
+    site.on(Event::Stop { now: true, by: me() });
+    site.restart();
+    assert_eq!(site.effects, []);
+    assert_eq!(site.ended(Ended::Interrupted), [0]);
+    assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
+}
