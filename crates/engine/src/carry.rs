@@ -36,7 +36,7 @@ pub fn carry_over(old: &Run, new: &Plan, at: u64) -> Vec<Record> {
     carried.sort_unstable();
     let record = |(step, from): (StepId, StepId)| {
         let receipt = old.receipt(from).cloned().unwrap_or_default();
-        let changed = old.state(from) == State::Ended(Ended::Ok);
+        let changed = old.state(from) == State::Ended(Ended::Ok) || old.left_traces(from);
         Record::Carried { step, changed, receipt, at }
     };
     carried.into_iter().map(record).collect()

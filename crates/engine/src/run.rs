@@ -105,6 +105,9 @@ struct Tries {
     changed: bool,
     /// Whether it was ever really begun, here or in the run that it was carried over from.
     begun: bool,
+    /// Whether an attempt may have left something: every one that did not say that all was done
+    /// already.
+    left_traces: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -232,6 +235,11 @@ impl Run {
     /// Whether a step was ever begun, here or in the run that it was carried over from.
     pub fn was_begun(&self, id: StepId) -> bool {
         self.tries[id.at()].begun
+    }
+
+    /// Whether a step may have changed something, here or in the run that it was carried over from.
+    pub fn left_traces(&self, id: StepId) -> bool {
+        self.tries[id.at()].left_traces
     }
 
     /// What taking a step back needs to know.

@@ -63,6 +63,10 @@ pub fn undo_plan(
         if subjects.is_some_and(|only| step.subject.is_none_or(|at| !only.contains(&at))) {
             continue;
         }
+        // All was done already: taking it back would take back what others did.
+        if step.undo.is_none() && !run.left_traces(id) {
+            continue;
+        }
         match way_back(run, id, step, &can_undo) {
             Ok(call) => calls[id.at()] = Some(call),
             Err(kind) => gaps.push(Gap { step: id, kind }),
@@ -105,7 +109,8 @@ fn way_back(
         return Err(GapKind::NoUndo);
     }
     let undoes = Some(run.receipt(id).cloned().unwrap_or_default());
-    Ok((Call { undoes, ..step.call.clone() }, Repeat::Safe))
+    let attempts = run.attempt(id);
+    Ok((Call { undoes, attempts, ..step.call.clone() }, Repeat::Safe))
 }
 
 /// A subject whose undo failed has no place to keep: it is left as it is.

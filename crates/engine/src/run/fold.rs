@@ -81,6 +81,7 @@ impl Run {
                 self.forget(*step);
                 self.tries[step.at()].begun = true;
                 self.tries[step.at()].changed = *changed;
+                self.tries[step.at()].left_traces = *changed;
                 self.file(*step, receipt);
                 self.done(*step);
             }
@@ -136,6 +137,7 @@ impl Run {
     }
 
     fn ran(&mut self, step: StepId, end: &End, at: u64) {
+        self.tries[step.at()].left_traces |= !matches!(end, End::Done { changed: false, .. });
         match end {
             End::Done { changed, receipt } => {
                 self.tries[step.at()].changed = *changed;
@@ -168,6 +170,7 @@ impl Run {
     }
 
     fn lost(&mut self, step: StepId) {
+        self.tries[step.at()].left_traces = true;
         match self.step(step).repeat {
             Repeat::Safe => {
                 self.release(step);

@@ -25,6 +25,7 @@ pub struct Snapshot {
     /// Steps that changed something in their last attempt.
     changed: Vec<StepId>,
     begun: Vec<StepId>,
+    left_traces: Vec<StepId>,
     failures: BTreeMap<StepId, u32>,
     /// When steps are tried again.
     due: BTreeMap<StepId, u64>,
@@ -102,6 +103,7 @@ impl Run {
             attempts: self.tries.iter().map(|tries| tries.attempt).collect(),
             changed: ids().filter(|(_, tries)| tries.changed).map(|(id, _)| id).collect(),
             begun: ids().filter(|(_, tries)| tries.begun).map(|(id, _)| id).collect(),
+            left_traces: ids().filter(|(_, tries)| tries.left_traces).map(|(id, _)| id).collect(),
             failures: ids()
                 .filter(|(_, tries)| tries.failures > 0)
                 .map(|(id, tries)| (id, tries.failures))
@@ -154,6 +156,9 @@ impl Run {
         }
         for id in snapshot.begun {
             self.tries.get_mut(id.at())?.begun = true;
+        }
+        for id in snapshot.left_traces {
+            self.tries.get_mut(id.at())?.left_traces = true;
         }
         for (id, failures) in snapshot.failures {
             self.tries.get_mut(id.at())?.failures = failures;

@@ -34,7 +34,7 @@ pub(super) fn draft(view: &View, subjects: Option<&BTreeSet<u32>>) -> Option<Dra
 
 fn vertex(name: &str, step: &Step) -> Vertex {
     let look = Step {
-        call: Call { action: "none".to_owned(), input: json!({}), undoes: None },
+        call: Call { action: "none".to_owned(), input: json!({}), ..Call::default() },
         after: step.after.iter().map(once).collect(),
         subject: step.subject,
         pools: step.pools.clone(),
