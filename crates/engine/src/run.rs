@@ -313,7 +313,7 @@ impl Run {
         // What was stopped by failures has failed, whoever stops it besides.
         if self.tripped {
             Outcome::Failed
-        } else if self.asked && (self.open > 0 || interrupted) {
+        } else if self.asked && (self.open > 0 || stopped || interrupted) {
             Outcome::Stopped
         } else if bad || interrupted {
             Outcome::Failed

@@ -116,6 +116,7 @@ impl Run {
                     if matches!(state, State::Waiting | State::Ready | State::Delayed) {
                         *state = State::Ended(Ended::Stopped);
                         *class = Class::Bad;
+                        self.open -= 1;
                     }
                 }
                 self.queues.clear();
@@ -193,6 +194,9 @@ impl Run {
             }
             (_, true) => self.accept(step),
             (_, false) => self.set(step, State::Ended(Ended::Failed(FailureKind::Internal))),
+        }
+        if self.outcome.is_some() {
+            self.outcome = Some(self.comes_to());
         }
         self.queues.let_go();
     }

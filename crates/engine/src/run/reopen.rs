@@ -42,13 +42,29 @@ impl Run {
 
     /// A step that failed is as good as done.
     pub(super) fn accept(&mut self, step: StepId) {
-        self.states[step.at()] = State::Ended(Ended::Ok);
         self.classes[step.at()] = Class::Good;
-        // Otherwise what it blocked is looked at again when the run is resumed.
         if self.outcome.is_none() {
+            self.states[step.at()] = State::Ended(Ended::Ok);
             self.open_again_after(step);
             self.count_anew();
-            self.tripped &= self.is_tripped();
+        } else {
+            // What it blocked is looked at again when the run is resumed.
+            self.set(step, State::Ended(Ended::Ok));
+            self.let_in(step);
+        }
+        self.tripped &= self.is_tripped();
+    }
+
+    /// The subject of a step that was accepted is not left out any more, if nothing else of it is
+    /// missing.
+    fn let_in(&mut self, step: StepId) {
+        let Some(subject) = self.step(step).subject else { return };
+        let is_good = |id: &StepId| matches!(self.state(*id), State::Ended(end) if end.is_good());
+        if self.of_subject[subject as usize].iter().all(is_good) {
+            self.left_out[subject as usize] = false;
+            for failed in &mut self.failed {
+                failed.remove(&subject);
+            }
         }
     }
 

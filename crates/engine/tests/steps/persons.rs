@@ -299,3 +299,49 @@ fn what_a_stop_at_once_found_being_looked_at_is_not_looked_at_by_who_reads_the_j
     assert_eq!(site.ended(Ended::Interrupted), [0]);
     assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
 }
+
+#[test]
+fn a_run_that_has_ended_comes_to_something_else_when_a_person_says_how_a_step_ended() {
+    let strict = Step::default;
+    let mut site = Site::new(draft(vec![step(&[], strict()), step(&[], strict())]));
+    site.fail(0, "no");
+    site.fail(1, "no");
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed));
+    let mark = |step, good| Event::Mark { step: StepId(step), good, by: me() };
+    site.on(mark(0, true));
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed), "the other one failed as well");
+    site.on(mark(1, true));
+    assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
+    let mut site = Site::new(line(2));
+    site.fail(0, "no");
+    site.on(mark(0, true));
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed), "what it blocked is not done");
+    assert_eq!(site.ended(Ended::Blocked), [1]);
+    site.on(Event::Resume { by: me() });
+    site.end(1);
+    assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
+}
+
+#[test]
+fn a_subject_that_was_left_out_for_a_step_that_is_accepted_is_not_missing_any_more() {
+    let mut site = Site::new(cohort());
+    site.end(1);
+    site.fail(4, "no");
+    for at in [0, 2, 3, 5] {
+        site.end(at);
+    }
+    assert_eq!(site.run.outcome(), Some(Outcome::Degraded));
+    site.on(Event::Mark { step: StepId(4), good: true, by: me() });
+    assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
+}
+
+#[test]
+fn what_nobody_knew_when_the_run_ended_can_still_be_told() {
+    let mut site = Site::new(draft(vec![step(&[], plain())]));
+    site.restart();
+    site.on(Event::Stop { now: false, by: me() });
+    site.on(Event::Found { step: StepId(0), attempt: 1, found: Found::Gone });
+    assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
+    site.on(Event::Mark { step: StepId(0), good: true, by: me() });
+    assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
+}
