@@ -10,6 +10,7 @@ mod decide;
 mod ends;
 mod event;
 mod fold;
+mod order;
 mod places;
 mod queues;
 mod reopen;
@@ -31,6 +32,7 @@ use queues::Queues;
 use tally::{Class, Tally};
 
 pub use event::{Decision, Effect, Event, Found};
+pub use order::Refusal;
 pub use snapshot::Snapshot;
 pub use why::Reason;
 

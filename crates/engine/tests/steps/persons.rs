@@ -2,7 +2,7 @@
 
 use hoist_engine::plan::{Cohort, Draft, OnFailure, Rule, Step};
 use hoist_engine::record::{End, FailureKind, Outcome};
-use hoist_engine::run::{Ended, Found, Reason, State};
+use hoist_engine::run::{Ended, Found, Reason, Refusal, State};
 use hoist_engine::{Effect, Event, StepId};
 
 use crate::site::{Site, draft, join, me, on, step};
@@ -344,4 +344,28 @@ fn what_nobody_knew_when_the_run_ended_can_still_be_told() {
     assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
     site.on(Event::Mark { step: StepId(0), good: true, by: me() });
     assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
+}
+
+#[test]
+fn an_order_without_an_effect_is_refused_with_the_reason() {
+    let vertices = [0, 1].map(|at| step(&[], on(at))).into_iter();
+    let mut site = Site::new(draft(vertices.chain([join(&[0, 1], Rule::All)]).collect()));
+    let retry = |step| Event::Retry { step: StepId(step), by: me() };
+    let resume = Event::Resume { by: me() };
+    let name = |step: u32| format!("s{step}");
+    assert_eq!(site.run.takes(&hold(2, true)), Err(Refusal::NoStep(name(2))));
+    assert_eq!(site.run.takes(&hold(3, true)), Err(Refusal::NoVertex(StepId(3))));
+    assert_eq!(site.run.takes(&hold(0, true)), Err(Refusal::Begun(name(0))));
+    assert_eq!(site.run.takes(&hold(0, false)), Ok(()), "it is as it is wished");
+    assert_eq!(site.run.takes(&retry(0)), Err(Refusal::NotFailed(name(0))));
+    assert_eq!(site.run.takes(&resume), Err(Refusal::UnderWay));
+    site.fail(0, "no");
+    assert_eq!(site.run.takes(&retry(0)), Err(Refusal::Stopping), "one failure stops it");
+    assert_eq!(site.run.takes(&resume), Ok(()));
+    site.end(1);
+    assert_eq!(site.run.takes(&retry(0)), Ok(()));
+    assert_eq!(site.run.takes(&hold(0, true)), Err(Refusal::Ended));
+    assert_eq!(site.run.takes(&Event::Stop { now: true, by: me() }), Err(Refusal::Ended));
+    let pause = |subject| Event::Pause { subject: Some(subject), paused: true, by: me() };
+    assert_eq!(site.run.takes(&pause(2)), Err(Refusal::NoSubject(2)));
 }
