@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::breaker::Alike;
+use super::order;
 use super::queues::Queues;
 use super::{Decision, Effect, Event, Found, Run, State};
 use crate::execute::{MAX_REASON, MAX_RECEIPT};
@@ -60,27 +61,14 @@ impl Run {
             Event::Found { step, attempt, found } => {
                 self.on_found(step, attempt, found, now, &mut decision);
             }
-            Event::Stop { now: at_once, by } => {
-                self.keep(Record::Stop { now: at_once, by, at: now }, &mut decision);
-                if at_once {
+            said => {
+                let ends_all = matches!(said, Event::Stop { now: true, .. });
+                if let Some(record) = order::record(said, now) {
+                    self.keep(record, &mut decision);
+                }
+                if ends_all {
                     decision.effects.extend(self.in_flight.iter().map(|step| self.kill(*step)));
                 }
-            }
-            Event::StopAfter { vertex, by } => {
-                self.keep(Record::StopAfter { vertex, by, at: now }, &mut decision);
-            }
-            Event::Retry { step, by } => {
-                self.keep(Record::Retry { step, by, at: now }, &mut decision);
-            }
-            Event::Hold { step, held, by } => {
-                self.keep(Record::Hold { step, held, by, at: now }, &mut decision);
-            }
-            Event::Resume { by } => self.keep(Record::Resume { by, at: now }, &mut decision),
-            Event::Pause { subject, paused, by } => {
-                self.keep(Record::Pause { subject, paused, by, at: now }, &mut decision);
-            }
-            Event::Mark { step, good, by } => {
-                self.keep(Record::Marked { step, good, by, at: now }, &mut decision);
             }
         }
         self.go_on(now, &mut decision);

@@ -8,6 +8,8 @@ use crate::record::Record;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
+    #[error("only orders can be said to a run; this is what an executor tells")]
+    NoOrder,
     #[error("the plan has no vertex {0}")]
     NoVertex(StepId),
     #[error("the plan has no subject {0}")]
@@ -76,6 +78,16 @@ impl Run {
         }
     }
 
+    /// Follows an order, and nothing else: what could start does not, until the run goes on. The
+    /// record is to be kept first.
+    pub fn say(&mut self, order: Event, now: u64) -> Result<Record, Refusal> {
+        self.takes(&order)?;
+        let record = self::record(order, now).ok_or(Refusal::NoOrder)?;
+        self.look(now);
+        self.apply(&record);
+        Ok(record)
+    }
+
     fn is_step(&self, id: StepId) -> Result<(), Refusal> {
         if id.at() >= self.plan.len() {
             Err(Refusal::NoVertex(id))
@@ -89,4 +101,22 @@ impl Run {
     fn name(&self, id: StepId) -> String {
         self.plan.vertex(id).name.clone()
     }
+}
+
+/// An order as it is kept; nothing, if it is none.
+pub(super) fn record(event: Event, at: u64) -> Option<Record> {
+    Some(match event {
+        Event::Stop { now, by } => Record::Stop { now, by, at },
+        Event::StopAfter { vertex, by } => Record::StopAfter { vertex, by, at },
+        Event::Resume { by } => Record::Resume { by, at },
+        Event::Retry { step, by } => Record::Retry { step, by, at },
+        Event::Hold { step, held, by } => Record::Hold { step, held, by, at },
+        Event::Pause { subject, paused, by } => Record::Pause { subject, paused, by, at },
+        Event::Mark { step, good, by } => Record::Marked { step, good, by, at },
+        Event::Tick
+        | Event::Checked { .. }
+        | Event::Ran { .. }
+        | Event::Verified { .. }
+        | Event::Found { .. } => return None,
+    })
 }
