@@ -22,7 +22,8 @@ pub trait Journal {
     /// taken the run over: nothing was kept.
     fn append(&mut self, records: &[Record]) -> Result<(), JournalError>;
 
-    /// What all records so far come to, if that is to be kept beside them.
+    /// What all records so far come to, if that is to be kept beside them or shown. Also what is in
+    /// no record is in it.
     fn snapshot(&mut self, _: &Run) {}
 }
 

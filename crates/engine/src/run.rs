@@ -124,6 +124,8 @@ pub struct Run {
     queues: Queues,
     places: Places,
     in_flight: BTreeSet<StepId>,
+    /// In a copy, what the run itself is looking at.
+    shown: BTreeSet<StepId>,
     /// Vertices that have not come to an end.
     open: usize,
     of_subject: Vec<Vec<StepId>>,
@@ -168,6 +170,7 @@ impl Run {
             queues: Queues::new(draft),
             places: Places::new(draft),
             in_flight: BTreeSet::new(),
+            shown: BTreeSet::new(),
             open: 0,
             of_subject,
             left_out: vec![false; draft.subjects.len()],
@@ -267,6 +270,28 @@ impl Run {
     /// Whether something is under way that will come to an end by itself.
     pub fn is_busy(&self) -> bool {
         !self.in_flight.is_empty()
+    }
+
+    /// Steps that are being looked at before they start. A run that only follows records does not
+    /// know of them.
+    pub fn checking(&self) -> impl Iterator<Item = StepId> {
+        self.in_flight.iter().copied().filter(|id| self.state(*id) == State::Checking)
+    }
+
+    /// Lets a copy, which only follows the records and decides nothing, show what the run itself is
+    /// looking at.
+    pub fn show_checking(&mut self, of: &Self) {
+        let shown: BTreeSet<StepId> = of.checking().collect();
+        for id in std::mem::replace(&mut self.shown, shown) {
+            if self.state(id) == State::Checking {
+                self.states[id.at()] = of.state(id);
+            }
+        }
+        for id in &self.shown {
+            if matches!(self.states[id.at()], State::Ready | State::Delayed) {
+                self.states[id.at()] = State::Checking;
+            }
+        }
     }
 
     /// Who or what said that nothing new starts, if it is so.

@@ -113,7 +113,11 @@ impl Run {
             Record::Finished { outcome, .. } => {
                 self.outcome = Some(*outcome);
                 for (state, class) in self.states.iter_mut().zip(&mut self.classes) {
-                    if matches!(state, State::Waiting | State::Ready | State::Delayed) {
+                    // Of these only a copy that shows them can have any that are looked at.
+                    if matches!(
+                        state,
+                        State::Waiting | State::Ready | State::Delayed | State::Checking
+                    ) {
                         *state = State::Ended(Ended::Stopped);
                         *class = Class::Bad;
                         self.open -= 1;

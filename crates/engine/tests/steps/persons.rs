@@ -3,7 +3,7 @@
 use hoist_engine::plan::{Cohort, Draft, OnFailure, Rule, Step};
 use hoist_engine::record::{End, FailureKind, Outcome};
 use hoist_engine::run::{Ended, Found, Reason, Refusal, State};
-use hoist_engine::{Effect, Event, StepId};
+use hoist_engine::{Effect, Event, Run, StepId};
 
 use crate::site::{Site, draft, join, me, on, step};
 
@@ -368,4 +368,32 @@ fn an_order_without_an_effect_is_refused_with_the_reason() {
     assert_eq!(site.run.takes(&Event::Stop { now: true, by: me() }), Err(Refusal::Ended));
     let pause = |subject| Event::Pause { subject: Some(subject), paused: true, by: me() };
     assert_eq!(site.run.takes(&pause(2)), Err(Refusal::NoSubject(2)));
+}
+
+#[test]
+fn a_copy_that_follows_the_records_shows_what_is_looked_at() {
+    let mut site = Site::new(draft(vec![step(&[], looked_at()), step(&[], looked_at())]));
+    let mut copy = Run::replay(site.run.plan(), &site.journal).unwrap();
+    let mut kept = site.journal.len();
+    assert_eq!(site.run.checking().count(), 2);
+    let mut shows = |site: &Site, expected: [State; 2]| {
+        for record in &site.journal[kept..] {
+            copy.follow(kept, record).expect("what was decided");
+            kept += 1;
+        }
+        copy.show_checking(&site.run);
+        assert_eq!([0, 1].map(|at| copy.state(StepId(at))), expected);
+    };
+    shows(&site, [State::Checking, State::Checking]);
+    site.on(Event::Checked { step: StepId(0), attempt: 1, refused: None });
+    shows(&site, [State::Running, State::Checking]);
+    site.on(hold(1, true));
+    site.on(Event::Checked { step: StepId(1), attempt: 1, refused: None });
+    shows(&site, [State::Running, State::Ready]);
+    site.on(hold(1, false));
+    shows(&site, [State::Running, State::Checking]);
+    site.on(Event::Stop { now: true, by: me() });
+    site.ran(0, End::Interrupted);
+    site.on(Event::Checked { step: StepId(1), attempt: 1, refused: None });
+    shows(&site, [State::Ended(Ended::Interrupted), State::Ended(Ended::Stopped)]);
 }
