@@ -40,11 +40,14 @@ impl Run {
         decision
     }
 
-    /// What follows from what happens. What does not fit, because it is told twice or late, has no
-    /// consequence.
+    /// What follows from what happens. What does not fit, because it is told twice or late or of
+    /// another plan, has no consequence.
     pub fn on(&mut self, event: Event, now: u64) -> Decision {
         self.look(now);
         let mut decision = Decision::default();
+        if event.vertex().is_some_and(|id| id.at() >= self.plan.len()) {
+            return decision;
+        }
         match bounded(event) {
             Event::Tick => {}
             Event::Checked { step, attempt, refused } => {

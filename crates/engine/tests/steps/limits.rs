@@ -233,6 +233,29 @@ fn whatever_an_executor_says_fits_into_a_record() {
 }
 
 #[test]
+fn what_is_told_of_a_step_that_the_plan_does_not_have_has_no_consequence() {
+    use hoist_engine::record::End;
+    use hoist_engine::run::Found;
+    let mut site = Site::new(draft(vec![step(&[], alike())]));
+    let kept = site.journal.len();
+    let (step, attempt, reason) = (StepId(7), 1, String::new);
+    for event in [
+        Event::Checked { step, attempt, refused: None },
+        Event::Ran { step, attempt, end: End::Interrupted },
+        Event::Verified { step, attempt, holds: true, reason: reason() },
+        Event::Found { step, attempt, found: Found::Gone },
+        Event::Retry { step, by: me() },
+        Event::Hold { step, held: true, by: me() },
+        Event::Mark { step, good: true, by: me() },
+        Event::StopAfter { vertex: step, by: me() },
+        Event::Pause { subject: Some(9), paused: true, by: me() },
+    ] {
+        site.on(event);
+    }
+    assert_eq!((site.journal.len(), site.running()), (kept, vec![0]));
+}
+
+#[test]
 fn a_clock_that_goes_back_makes_nothing_wait_longer() {
     let like = Step { retries: 1, delay_ms: 500, ..Step::default() };
     let mut site = Site::new(draft(vec![step(&[], like)]));
