@@ -52,7 +52,7 @@ impl Run {
                 refuse(Refusal::Ended, has_ended)
             }
             Event::Hold { step, held, .. } => {
-                self.is_step(*step)?;
+                self.must_be_step(*step)?;
                 refuse(Refusal::Ended, has_ended)?;
                 let begun = match self.state(*step) {
                     State::Running | State::Verifying | State::VerifyingLost => true,
@@ -62,7 +62,7 @@ impl Run {
                 refuse(Refusal::Begun(self.name(*step)), *held && begun)
             }
             Event::Retry { step, .. } => {
-                self.is_step(*step)?;
+                self.must_be_step(*step)?;
                 let (by, at) = (String::new(), self.seen);
                 let stops = !has_ended && self.is_stopping();
                 let fits = self.could_follow(&Record::Retry { step: *step, by, at });
@@ -70,7 +70,7 @@ impl Run {
                 refuse(Refusal::Stopping, !fits)
             }
             Event::Mark { step, good, .. } => {
-                self.is_step(*step)?;
+                self.must_be_step(*step)?;
                 let (good, by, at) = (*good, String::new(), self.seen);
                 let fits = self.could_follow(&Record::Marked { step: *step, good, by, at });
                 refuse(Refusal::NotFailed(self.name(*step)), !fits)
@@ -88,7 +88,7 @@ impl Run {
         Ok(record)
     }
 
-    fn is_step(&self, id: StepId) -> Result<(), Refusal> {
+    fn must_be_step(&self, id: StepId) -> Result<(), Refusal> {
         if id.at() >= self.plan.len() {
             Err(Refusal::NoVertex(id))
         } else if self.plan.step(id).is_none() {
