@@ -117,6 +117,8 @@ pub enum Effect {
         step: StepId,
         attempt: u32,
     },
+    /// End what was begun last with [`Effect::Check`], [`Effect::Start`] or [`Effect::Verify`] of
+    /// the attempt. Its answer is still waited for.
     Kill {
         step: StepId,
         attempt: u32,

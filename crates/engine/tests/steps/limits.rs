@@ -270,3 +270,19 @@ fn a_clock_that_goes_back_makes_nothing_wait_longer() {
     site.tick(50 * DAY);
     assert_eq!(site.running(), [0], "and one that jumps ahead ends the waiting");
 }
+
+#[test]
+fn a_place_that_was_taken_only_to_look_is_given_back_when_the_step_does_not_start() {
+    let before = vec![hoist_engine::plan::Call::default()];
+    let like = Step { pools: vec![0], before, ..Step::default() };
+    for held_by in [Holder::Subject, Holder::Healthy] {
+        let mut site = Site::new(Draft { pools: vec![pool(1, held_by)], ..pairs(2, &like) });
+        assert_eq!(site.in_state(State::Checking), [0]);
+        site.on(Event::Pause { subject: Some(0), paused: true, by: me() });
+        site.on(Event::Checked { step: StepId(0), attempt: 1, refused: None });
+        assert_eq!(site.in_state(State::Checking), [1], "the next subject has it");
+        site.on(Event::Checked { step: StepId(1), attempt: 1, refused: None });
+        site.on(Event::Pause { subject: Some(0), paused: false, by: me() });
+        assert_eq!(site.why(0), "all 1 places of `few` are taken: `n1`");
+    }
+}

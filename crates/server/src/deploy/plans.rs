@@ -165,7 +165,7 @@ impl Deploy {
         let kept = PlanRequest { plan: None, ..request.clone() };
         let (mut answer, plan) = self.compile(request).await?;
         let carried = match (&old, &plan) {
-            (Some(old), Some(plan)) => carry_over(&old.run, plan, now_ms()),
+            (Some(old), Some(plan)) => carry_over(&old.run, plan, &BTreeSet::new(), now_ms()),
             _ => Vec::new(),
         };
         if dry_run {
