@@ -182,6 +182,7 @@ impl Site {
         let worked = catch_unwind(AssertUnwindSafe(|| {
             let place = self.directory(&job.subject)?;
             let watched = Watched { secrets: &*self.secrets, redactions: &redactions };
+            watched.learn(&job.step);
             let mut work = Work {
                 site: self,
                 job,
