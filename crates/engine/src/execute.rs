@@ -511,14 +511,20 @@ impl LocalExecutor {
     }
 
     fn ask(&self, key: (StepId, u32)) {
-        let book = self.shared.book();
+        let mut book = self.shared.book();
         let found = if book.running.contains_key(&key) {
             Some(Found::Running)
         } else {
             match book.ledger.get(&short_id(key)) {
                 Some(Known::Ended(end)) => Some(Found::Ended(end.clone())),
                 None if book.ledger.is_complete() => Some(Found::Never),
-                Some(Known::Begun | Known::Acknowledged) | None => None,
+                None => {
+                    // Whoever asks next gets the same answer. If that cannot be written, nobody
+                    // gets another one as long as this executor lives.
+                    let _ = book.ledger.begin(&short_id(key));
+                    None
+                }
+                Some(Known::Begun | Known::Acknowledged) => None,
             }
         };
         drop(book);

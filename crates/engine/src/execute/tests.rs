@@ -175,7 +175,7 @@ fn a_step_is_done_in_the_directory_of_its_subject_once() {
 
 #[test]
 fn what_is_known_of_an_attempt_is_known_after_a_restart() {
-    let mut bench = Bench::new();
+    let mut bench = Bench::again(Bench::new().dir);
     let plan = of(json!({}));
     let never = bench.act(&plan, ASK);
     assert!(matches!(never, Event::Found { found: Found::Never, .. }), "{never:?}");
@@ -186,6 +186,29 @@ fn what_is_known_of_an_attempt_is_known_after_a_restart() {
         matches!(found, Event::Found { found: Found::Ended(End::Done { .. }), .. }),
         "{found:?}"
     );
+}
+
+#[test]
+fn an_attempt_whose_ledger_is_lost_is_not_begun_again() {
+    let bench = Bench::new();
+    let plan = of(json!({}));
+    let told = bench.dir.path().join("told");
+    for lose in [|path: &Path| fs_err::write(path, ""), |path: &Path| fs_err::remove_file(path)] {
+        lose(&told).unwrap();
+        for _life in 0..2 {
+            let (send, events) = channel();
+            let site = Site {
+                catalog: Catalog::default(),
+                secrets: Arc::new(NoSecrets),
+                outputs: Outputs::none(),
+                place: Place::Machine,
+            };
+            let mut executor = LocalExecutor::new("r1", site, &told, send).unwrap();
+            executor.act(&plan, ASK);
+            let found = events.recv_timeout(Duration::from_secs(60)).unwrap();
+            assert!(matches!(found, Event::Found { found: Found::Gone, .. }), "{found:?}");
+        }
+    }
 }
 
 #[test]
