@@ -68,11 +68,16 @@ pub struct SshExecutor {
 struct Shared {
     events: Sender<Event>,
     followed: Mutex<HashMap<(StepId, u32), Cancel>>,
+    looks: Mutex<HashMap<(StepId, u32, What), Cancel>>,
 }
 
 impl Shared {
     fn followed(&self) -> MutexGuard<'_, HashMap<(StepId, u32), Cancel>> {
         self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn looks(&self) -> MutexGuard<'_, HashMap<(StepId, u32, What), Cancel>> {
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tell(&self, event: Event) {
@@ -83,7 +88,8 @@ impl Shared {
 
 impl SshExecutor {
     pub fn new(run: impl Into<String>, setup: SshSetup, events: Sender<Event>) -> Self {
-        let shared = Arc::new(Shared { events, followed: Mutex::default() });
+        let shared =
+            Arc::new(Shared { events, followed: Mutex::default(), looks: Mutex::default() });
         Self { run: run.into(), setup: Arc::new(setup), crew: Crew::new(MAX_THREADS), shared }
     }
 
@@ -103,9 +109,12 @@ impl SshExecutor {
     }
 
     fn look(&self, job: Job) {
+        let (key, cancel) = ((job.number, job.attempt, job.what), Cancel::default());
+        self.shared.looks().insert(key, cancel.clone());
         let (setup, shared) = (Arc::clone(&self.setup), Arc::clone(&self.shared));
         self.crew.send(move || {
-            let came = Talk::new(&setup, &job, &Cancel::default()).look_job();
+            let came = Talk::new(&setup, &job, &cancel).look_job();
+            shared.looks().remove(&key);
             shared.tell(came.event(job.number, job.attempt));
         });
     }
@@ -118,6 +127,10 @@ impl Executor for SshExecutor {
                 if let Some(cancel) = self.shared.followed().get(&(step, attempt)) {
                     cancel.cancel();
                 }
+                let looks = self.shared.looks();
+                let looks =
+                    [What::Check, What::Verify].map(|what| looks.get(&(step, attempt, what)));
+                looks.into_iter().flatten().for_each(Cancel::cancel);
             }
             Effect::Ask { step, attempt } => {
                 if let Some(job) = Job::of(&self.run, plan, Effect::Start { step, attempt }) {

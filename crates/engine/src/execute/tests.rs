@@ -287,6 +287,36 @@ fn time_runs_out_and_a_stop_interrupts() {
 }
 
 #[test]
+fn a_stop_ends_looks_as_well() {
+    let mut bench = Bench::new();
+    let kill = Effect::Kill { step: STEP, attempt: 1 };
+    let begun = bench.dir.path().join("begun");
+    let long = call(json!({"sh": format!("touch {}; exec sleep 600", begun.display())}));
+    let never = call(json!({"holds_at": 1_000_000, "poll": {"for_ms": 600_000}}));
+    let wait_until_begun = || {
+        let until = Instant::now() + Duration::from_secs(60);
+        while fs_err::remove_file(&begun).is_err() {
+            assert!(Instant::now() < until, "it does not begin");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let before = plan(Step { before: vec![long.clone()], ..Step::default() });
+    bench.executor.act(&before, Effect::Check { step: STEP, attempt: 1 });
+    wait_until_begun();
+    let event = bench.act(&before, kill);
+    assert!(matches!(event, Event::Checked { refused: Some(_), .. }), "{event:?}");
+    for (check, begins) in [(long, true), (never, false)] {
+        let after = plan(Step { after: vec![check], ..Step::default() });
+        bench.executor.act(&after, Effect::Verify { step: STEP, attempt: 1 });
+        if begins {
+            wait_until_begun();
+        }
+        let event = bench.act(&after, kill);
+        assert!(matches!(event, Event::Verified { holds: false, .. }), "{event:?}");
+    }
+}
+
+#[test]
 fn a_secret_is_in_no_output_and_in_no_reason() {
     let mut bench = Bench::new();
     let (_, reason) = failure(bench.act(&of(json!({"secret": "db"})), START));
