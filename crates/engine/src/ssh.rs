@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::action::{Cancel, Catalog, Failure, Output as _, Purpose, Script, Secrets, Stream};
 use crate::drive::Executor;
-use crate::execute::output::{Redactions, Sink};
+use crate::execute::output::{Redactions, Sink, Watched};
 use crate::execute::process::GRACE_AFTER_CANCEL;
 use crate::execute::{ATTEMPT_VARIABLE, Came, Check, Crew, Job, MAX_THREADS, Outputs, What, nap};
 use crate::plan::{Call, Plan, Step, StepId};
@@ -167,6 +167,7 @@ struct Talk<'a> {
 impl<'a> Talk<'a> {
     fn new(setup: &'a SshSetup, job: &'a Job, cancel: &'a Cancel) -> Self {
         let redactions = Arc::new(Redactions::default());
+        Watched { secrets: &*setup.secrets, redactions: &redactions }.learn(&job.step);
         let sink = setup.outputs.sink(job.number, job.attempt, &redactions);
         Self { setup, job, cancel, redactions, sink }
     }
