@@ -16,16 +16,17 @@ use hoist_server::inventory::SourceConfig;
 use hoist_store::embedded::{EmbeddedStore, Retention};
 use hoist_store::{Record, Revision, Store};
 
-use crate::{cores, instructions, knock, resident, sample, storm};
+use crate::{compile, cores, instructions, knock, resident, sample, storm};
 
 const SELF: &str = "self";
 
-/// `roster N`, `records N FILE`, `opened N`, `fill N DIR`, `site N DIR STORE`,
+/// `roster N`, `compile`, `records N FILE`, `opened N`, `fill N DIR`, `site N DIR STORE`,
 /// `controller DIR STORE`, `importer DIR SOURCE`, and the clients of [`knock`].
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
         ["roster", count] => roster(count.parse()?),
+        ["compile"] => tell(compile::peak()?),
         ["opened", count] => {
             let dir = tempfile::tempdir()?;
             ask(&["fill", count, path(dir.path())?])?;

@@ -8,6 +8,7 @@ mod boot;
 mod build;
 mod bulk;
 mod change;
+mod compile;
 mod cores;
 mod engine;
 mod import;
@@ -38,7 +39,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Subject = fn() -> Result<Vec<Row>>;
 
-const SUBJECTS: [(&str, &str, Subject); 13] = [
+const SUBJECTS: [(&str, &str, Subject); 14] = [
     ("lookup", "by-MAC lookup at 100,000 nodes, as a multiple of a HashMap", || {
         Ok(lookup::measure())
     }),
@@ -59,6 +60,7 @@ const SUBJECTS: [(&str, &str, Subject); 13] = [
     ),
     ("import", "an SMD answer parsed, joined and reconciled", import::measure),
     ("sync", "100,000 nodes imported from an SMD over HTTP", sync::measure),
+    ("compile", "Fuel's tasks for 1,000 nodes, from text to a plan", compile::measure),
     ("engine", "what ordering, keeping and starting steps costs", engine::measure),
 ];
 

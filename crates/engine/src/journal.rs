@@ -15,7 +15,7 @@ use crate::record::Record;
 pub use file::{FileJournal, RecoverError};
 
 /// What a journal begins with; the last byte is the version of the format.
-const MAGIC: [u8; 8] = *b"hoistjl\x01";
+pub const MAGIC: [u8; 8] = *b"hoistjl\x01";
 
 const HEAD: usize = 16;
 

@@ -290,10 +290,12 @@ fn trouble_at(at: Asked, trouble: Trouble, given: Duration) -> PluginError {
     match trouble {
         Trouble::System(source) => PluginError::Start { at, source },
         Trouble::Fault(fault) => PluginError::Protocol { at, fault },
-        Trouble::TimedOut => PluginError::TimedOut {
-            at,
-            after: Duration::from_millis(u64::try_from(given.as_millis()).unwrap_or(u64::MAX)),
-        },
+        Trouble::TimedOut => {
+            // As people set it.
+            let after =
+                Duration::from_secs(given.as_secs() + u64::from(given.subsec_millis() >= 500));
+            PluginError::TimedOut { at, after }
+        }
         Trouble::Cancelled => PluginError::Cancelled { at },
         Trouble::Stays => PluginError::Stays { at },
         Trouble::ClosedEarly => PluginError::ClosedEarly { at },

@@ -139,7 +139,9 @@ fn a_run_that_dies_at_any_byte_ends_and_nothing_with_a_result_is_done_twice() {
         }
         assert!(halt.is_err(), "it died at {dies_at}");
         if forgets {
-            told.values_mut().for_each(|knows| *knows = false);
+            for knows in told.values_mut() {
+                *knows = false;
+            }
         }
         fs_err::write(&path, &journal.bytes).expect("what is left of it");
         let before = begun.clone();

@@ -191,6 +191,7 @@ impl Controller {
         let background = Background { started, backend, source: source.clone() };
         let dir = data_dir.path().to_owned();
         let (artifact_dir, artifact_registry) = (dir.clone(), registry.clone());
+        let is_shared = backend != "embedded";
         let (deploy_dir, deploy_registry) = (dir.clone(), registry.clone());
         let siblings = config.boot.scripts.advertise.clone();
         let running = builder
@@ -217,8 +218,14 @@ impl Controller {
                 artifacts::routes(&artifacts)
             })
             .context(move |chassis| {
-                let deploy =
-                    Deploy::new(chassis, deploy_registry, config.deploy, deploy_vault, &deploy_dir);
+                let deploy = Deploy::new(
+                    chassis,
+                    deploy_registry,
+                    config.deploy,
+                    deploy_vault,
+                    is_shared,
+                    &deploy_dir,
+                );
                 deploy::routes(&deploy)
             })
             .start()

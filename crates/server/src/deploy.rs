@@ -4,7 +4,6 @@
 //! Each run has a directory of its own with its journal, and a thread that drives it; both outlive
 //! nothing but themselves: a controller that starts again reads every journal and goes on.
 
-mod checks;
 mod compile;
 mod entry;
 mod folder;
@@ -15,12 +14,14 @@ mod plans;
 mod prune;
 mod read;
 mod runs;
+mod shared;
 mod stream;
 mod summaries;
 mod view;
 mod work;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
@@ -33,10 +34,12 @@ use crate::chain;
 use crate::failure::Failure;
 use crate::metadata::secrets::Vault;
 use crate::route::{Plane, Route, with_state};
+use crate::secret;
 use crate::server::Chassis;
 
 use hands::Grip;
 use runs::{Runs, RunsError};
+use shared::Shared;
 use summaries::Summaries;
 use work::Counter;
 
@@ -76,6 +79,7 @@ impl Deploy {
         registry: Registry,
         settings: DeploySettings,
         vault: Vault,
+        is_shared: bool,
         data_dir: &std::path::Path,
     ) -> Self {
         let retention = settings.retention;
@@ -83,7 +87,14 @@ impl Deploy {
         let grip = Grip::new(settings, registry.clone(), vault, counter.clone(), data_dir);
         let summaries = Summaries::new(chassis);
         let root = data_dir.join("journal");
-        let runs = Runs::new(root, grip, chassis.events.clone(), summaries);
+        let shared = is_shared.then(|| {
+            let owner = folder::owner(&root).unwrap_or_else(|error| {
+                tracing::warn!(error = %chain(&error), "runs are taken up late after a restart");
+                secret::random_text(folder::OWNER_CHARS)
+            });
+            Shared::new(Arc::clone(&chassis.store), owner)
+        });
+        let runs = Runs::new(root, grip, chassis.events.clone(), summaries, shared);
         chassis
             .tasks
             .spawn("runs", prune::keep(runs.clone(), retention, chassis.tasks.stopping().clone()));

@@ -118,15 +118,14 @@ impl Client {
         call.query("after", Some(&after.to_string())).query("wait", Some(wait)).value().await
     }
 
-    /// What the agent of a node says, and what it is told; waits up to `wait` for something to do.
+    /// What the agent of a node says, and what it is told.
     pub async fn work<T: DeserializeOwned>(
         &self,
         node: &str,
         report: &impl Serialize,
-        wait: &str,
     ) -> Result<T, ClientError> {
         let call = self.call(Method::POST, &["agent", "v1", "nodes", node, "work"]);
-        call.query("wait", Some(wait)).json(report).ordinary().value().await
+        call.json(report).ordinary().value().await
     }
 
     /// Tells a run something: `stop`, `resume`, `pause` and so on.

@@ -245,11 +245,6 @@ fn pure(expr: &Expr) -> Option<(String, u8)> {
         Expr::Bool(value) => (value.to_string(), TIGHT),
         Expr::Number(number) => (number.clone(), TIGHT),
         Expr::Text(text) if !text.contains(['\'', '\\']) => (format!("'{text}'"), TIGHT),
-        Expr::List(items) => {
-            let items: Option<Vec<String>> =
-                items.iter().map(|item| pure(item).map(|p| p.0)).collect();
-            (format!("[{}]", items?.join(", ")), TIGHT)
-        }
         Expr::Field(of, name) if **of == Expr::Root && name == "uid" => {
             ("node.name".to_owned(), TIGHT)
         }
@@ -275,7 +270,7 @@ fn pure(expr: &Expr) -> Option<(String, u8)> {
             (format!("{one} {sign} {two}"), COMPARED)
         }
         Expr::Call { of: None, name, arguments } if name == "len" => match arguments.as_slice() {
-            [of] => (format!("({}) | length", pure(of)?.0), COMPARED),
+            [of] => (format!("{} | length", closed(pure(of)?, TIGHT)), COMPARED),
             _ => return None,
         },
         _ => return None,
@@ -292,6 +287,8 @@ fn looked_up(expr: &Expr) -> Option<String> {
     let default = match expr {
         Expr::Call { arguments, .. } => match arguments.get(1) {
             Some(Expr::Map(_)) | None => "false".to_owned(),
+            // There are no lists in our conditions; both are of no length.
+            Some(Expr::List(items)) if items.is_empty() => "''".to_owned(),
             Some(default) => pure(default)?.0,
         },
         _ => "false".to_owned(),

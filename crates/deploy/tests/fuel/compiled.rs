@@ -52,7 +52,7 @@ fn site(layout: Layout) -> Site {
     Site { nodes: nodes.into_iter().chain([master]).collect(), ..Site::default() }
 }
 
-fn compiled(graph: &str, layout: Layout) -> Compiled {
+pub(crate) fn compiled(graph: &str, layout: Layout) -> Compiled {
     let options = compile::Options {
         settings: settings(graph),
         untranslated: Untranslated::True,
@@ -66,7 +66,7 @@ fn compiled(graph: &str, layout: Layout) -> Compiled {
 /// Everything that the conditions of the tasks ask for is there, and off.
 fn settings(graph: &str) -> Value {
     let asked = Regex::new(r"settings((?:\.[a-z_0-9]+)+)").expect("a pattern");
-    let mut settings = json!({"plugins": []});
+    let mut settings = json!({"plugins": [], "use_ssl": []});
     for line in imported(graph).text.lines().filter(|line| line.trim_start().starts_with("when:")) {
         for found in asked.captures_iter(line) {
             let mut at = &mut settings;
@@ -135,4 +135,36 @@ fn the_compiled_graphs_are_those_of_fuel_edge_by_edge() {
         assert!(missing.is_empty() && more.is_empty(), "{graph}: -{missing:?} +{more:?}");
         assert_eq!(ours.shape(), known, "{graph}, {layout:?}");
     }
+}
+
+/// With its joins, and without writing out what they stand for.
+fn counted(compiled: &Compiled, layout: Layout) -> Shape {
+    expanded(compiled, layout).shape()
+}
+
+#[test]
+fn a_thousand_nodes_take_few_edges_and_mean_all_of_them() {
+    let compiled = compiled("default", THOUSAND);
+    let joined: usize = compiled.draft.vertices.iter().map(|vertex| vertex.after.len()).sum();
+    assert!(joined <= 160_000, "{joined} edges");
+    let known = shape(52_019, [2_076_662, 72_083, 37_027, 1_967_552], 67, 4_217);
+    assert_eq!(counted(&compiled, THOUSAND), known);
+}
+
+#[test]
+#[ignore = "takes a quarter of a minute in a debug build"]
+fn more_large_graphs_mean_the_known_ones() {
+    let known = shape(26_119, [558_762, 36_283, 18_627, 503_852], 67, 2_117);
+    assert_eq!(counted(&compiled("default", FIVE_HUNDRED), FIVE_HUNDRED), known);
+    let verified = counted(&compiled("net-verification", THOUSAND), THOUSAND);
+    assert_eq!((verified.vertices, verified.edges), (11_005, 1_018_002));
+    assert_eq!((verified.longest, verified.widest), (11, 2_001));
+}
+
+#[test]
+fn what_binds_on_no_node_of_a_layout_is_only_a_warning() {
+    let compiled = compiled("default", HUNDRED);
+    let has = |code: &str| compiled.diagnostics.iter().any(|one| one.code.as_str() == code);
+    assert!(has("E302"));
+    assert!(!compiled.diagnostics.iter().any(Diagnostic::is_error));
 }

@@ -33,7 +33,6 @@ pub struct FileJournal {
 
 /// Why a run cannot go on from its file.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum RecoverError {
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -271,7 +270,7 @@ mod tests {
     fn long(count: u32) -> (Arc<Plan>, Vec<Record>) {
         use crate::plan::{Draft, Kind, Step, Vertex};
         use crate::record::End;
-        let kind = || Kind::Step(Box::new(Step::default()));
+        let kind = || Kind::Step(Box::<Step>::default());
         let vertex = |at: u32| Vertex { name: format!("s{at}"), after: Vec::new(), kind: kind() };
         let vertices = (0..count).map(vertex).collect();
         let plan = Plan::new(Draft { vertices, ..Draft::default() }).unwrap();

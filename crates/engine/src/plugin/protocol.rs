@@ -224,3 +224,58 @@ fn excerpt(bytes: &[u8]) -> String {
     }
     shown
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What comes of an output that arrives in chunks of this size.
+    fn hear(bytes: &[u8], size: usize) -> Result<Option<Answer>, Fault> {
+        let mut talk = Talk::new(Redactions::default(), None);
+        for chunk in bytes.chunks(size) {
+            talk.on_err(chunk).expect("anything may be said there");
+            talk.on_out(chunk)?;
+        }
+        talk.on_err(&[]).expect("anything may be said there");
+        talk.on_out(&[])?;
+        Ok(talk.into_parts().0)
+    }
+
+    /// Lines of which many are messages.
+    fn output() -> impl Strategy<Value = Vec<u8>> {
+        let line = prop_oneof![
+            4 => Just(br#"{"t":"progress","done":1}"#.to_vec()),
+            4 => Just(br#"{"t":"log","level":"info","msg":"x","more":[1]}"#.to_vec()),
+            2 => Just(br#"{"t":"result","ok":true,"receipt":{"a":1}}"#.to_vec()),
+            1 => any::<Vec<u8>>(),
+        ];
+        proptest::collection::vec(line, 0..5).prop_map(|lines| lines.join(&b'\n'))
+    }
+
+    proptest! {
+        #[test]
+        fn how_it_arrives_makes_no_difference(bytes in output(), size in 1..50_usize) {
+            prop_assert_eq!(hear(&bytes, size), hear(&bytes, bytes.len().max(1)));
+        }
+
+        #[test]
+        fn an_answer_is_the_last_line_or_none(bytes in output()) {
+            if let Ok(Some(answer)) = hear(&bytes, 7) {
+                prop_assert!(answer.ok);
+                let last = bytes.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty());
+                let is_result = last.is_some_and(|line| line.starts_with(br#"{"t":"result""#));
+                prop_assert!(is_result);
+            }
+        }
+    }
+
+    #[test]
+    fn lines_are_counted_to_the_limit() {
+        let line = b"{\"t\":\"progress\",\"done\":1}\n";
+        let lines = |count: usize| line.repeat(count);
+        assert_eq!(hear(&lines(MAX_LINES), 64 * 1024), Ok(None));
+        assert_eq!(hear(&lines(MAX_LINES + 1), 64 * 1024), Err(Fault::Lines));
+    }
+}

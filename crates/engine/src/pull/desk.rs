@@ -11,7 +11,7 @@ use crate::execute::{Came, Job, Outputs, What, attempt_id, subject};
 use crate::journal::JournalError;
 use crate::plan::{Plan, StepId};
 use crate::record::{End, FailureKind, Record};
-use crate::run::{Effect, Event, Found};
+use crate::run::{Effect, Event, Found, Run};
 
 /// How often somebody has to look whether a machine is lost.
 const TICK: Duration = Duration::from_secs(1);
@@ -522,5 +522,9 @@ impl<J: Journal> Journal for Kept<J> {
             self.desk.kept(&self.run, &self.plan, record);
         }
         Ok(())
+    }
+
+    fn snapshot(&mut self, run: &Run) {
+        self.journal.snapshot(run);
     }
 }

@@ -68,7 +68,7 @@ fn setup(dir: &Path, count: &Arc<Count>) -> WorkerSetup {
 }
 
 fn plan(count: u32, machines: u32, repeat: Repeat, input: &Value) -> Arc<Plan> {
-    let call = Call { action: "count".to_owned(), input: input.clone(), undoes: None };
+    let call = Call { action: "count".to_owned(), input: input.clone(), ..Call::default() };
     let vertex = |at: u32| {
         let step = Step {
             call: call.clone(),

@@ -1,5 +1,6 @@
 //! Why a step does not run: what is asked when nobody looked on.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,10 @@ use crate::plan::{Kind, StepId};
 
 /// Steps or subjects that a reason names; more of them are a number.
 const NAMED: usize = 16;
+
+/// Vertices that are looked at for a reason, once it has one: whoever asks for all steps at once
+/// shall not wait for every way through the plan.
+const LOOKED_AT: usize = 2048;
 
 /// What holds a vertex back, or why it was never done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,7 +73,7 @@ impl Run {
     /// What holds a vertex back right now, or why it was not done.
     pub fn why(&self, id: StepId) -> Reason {
         match self.state(id) {
-            State::Waiting if self.stop.is_some() => Reason::Stopped,
+            State::Waiting if self.is_stopping() => Reason::Stopped,
             State::Waiting => self.waits(id),
             State::Ready => self.why_not_now(id),
             State::Delayed => Reason::Delayed { until: self.tries[id.at()].due },
@@ -148,7 +153,7 @@ impl Run {
     }
 
     fn why_not_now(&self, id: StepId) -> Reason {
-        if self.stop.is_some() {
+        if self.is_stopping() {
             return Reason::Stopped;
         }
         if let Some(by) = &self.paused {
@@ -177,39 +182,33 @@ impl Run {
     }
 
     fn full(&self, pool: u32) -> Reason {
-        let mut steps = Vec::new();
-        for id in self.plan.ids().filter(|id| self.tries[id.at()].holds) {
-            let step = self.step(id);
-            if step.pools.contains(&pool) && self.places.at(pool, step).is_none() {
-                steps.push(id);
-            }
-        }
+        let inside = |id: &&StepId| {
+            let step = self.step(**id);
+            step.pools.contains(&pool) && self.places.at(pool, step).is_none()
+        };
+        let steps = self.in_flight.iter().filter(inside).copied().take(NAMED).collect();
         let places = self.places.of_subjects.iter();
         let subjects =
             places.filter(|place| place.pool == pool && place.held).map(|place| place.subject);
-        Reason::Pool { pool, steps: first(steps).0, subjects: subjects.take(NAMED).collect() }
+        Reason::Pool { pool, steps, subjects: subjects.take(NAMED).collect() }
     }
 
     /// The open steps before a vertex, looking through joins.
     fn waits(&self, id: StepId) -> Reason {
-        let is_open = |id: &StepId| !matches!(self.state(*id), State::Ended(_));
-        let mut steps = Vec::new();
-        self.walk_back(id, |before| {
+        let (steps, more) = first(self.walk_back(id, |before, steps| {
             let is_join = matches!(self.plan.vertex(before).kind, Kind::Join(_));
-            if is_open(&before) && !is_join {
+            let is_open = !matches!(self.state(before), State::Ended(_));
+            if is_open && !is_join {
                 steps.push(before);
             }
-            is_open(&before) && is_join
-        });
-        steps.sort_unstable();
-        let (steps, more) = first(steps);
+            is_open && is_join
+        }));
         Reason::Waits { steps, more }
     }
 
     /// What ended badly by itself before a vertex that is blocked.
     fn roots(&self, id: StepId) -> Vec<StepId> {
-        let mut roots = Vec::new();
-        self.walk_back(id, |before| match self.state(before) {
+        self.walk_back(id, |before, roots| match self.state(before) {
             State::Ended(Ended::Blocked) => true,
             State::Ended(Ended::LeftOut) => {
                 let subject = self.plan.step(before).and_then(|step| step.subject);
@@ -221,24 +220,31 @@ impl Run {
                 false
             }
             _ => false,
-        });
-        roots.sort_unstable();
-        roots.dedup();
-        roots
+        })
     }
 
-    /// Looks at what is before a vertex, each once, going on behind those that `goes_on` says yes
-    /// to.
-    fn walk_back(&self, id: StepId, mut goes_on: impl FnMut(StepId) -> bool) {
-        let mut seen = std::collections::HashSet::new();
+    /// Looks at what is before a vertex, each once, and goes on behind those that `look` says yes
+    /// to. What it found is in order, and at least one if there is any.
+    fn walk_back(
+        &self,
+        id: StepId,
+        mut look: impl FnMut(StepId, &mut Vec<StepId>) -> bool,
+    ) -> Vec<StepId> {
+        let (mut seen, mut found) = (HashSet::new(), Vec::new());
         let mut left = vec![id];
         while let Some(id) = left.pop() {
             for before in &self.plan.vertex(id).after {
-                if seen.insert(*before) && goes_on(*before) {
+                if seen.insert(*before) && look(*before, &mut found) {
                     left.push(*before);
                 }
             }
+            if seen.len() > LOOKED_AT && !found.is_empty() {
+                break;
+            }
         }
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 
     fn failed_on(&self, subject: u32) -> Vec<StepId> {

@@ -107,6 +107,32 @@ impl Chance {
     }
 }
 
+fn is_order(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Stop { .. }
+            | Event::StopAfter { .. }
+            | Event::Resume { .. }
+            | Event::Retry { .. }
+            | Event::Hold { .. }
+            | Event::Pause { .. }
+            | Event::Mark { .. }
+    )
+}
+
+fn is_said(record: &Record) -> bool {
+    matches!(
+        record,
+        Record::Stop { .. }
+            | Record::StopAfter { .. }
+            | Record::Resume { .. }
+            | Record::Retry { .. }
+            | Record::Hold { .. }
+            | Record::Pause { .. }
+            | Record::Marked { .. }
+    )
+}
+
 struct World {
     run: Run,
     journal: Vec<Record>,
@@ -124,7 +150,12 @@ impl World {
 
     fn on(&mut self, event: Event) {
         self.now += 1;
+        let takes = self.run.takes(&event);
+        let order = is_order(&event).then(|| format!("{event:?}"));
         let decision = self.run.on(event, self.now);
+        if let (Some(order), Ok(())) = (order, takes) {
+            assert!(decision.records.first().is_some_and(is_said), "{order} is not followed");
+        }
         self.carry_out(decision);
     }
 
@@ -207,19 +238,30 @@ impl World {
             7 | 8 => self.on(Event::Retry { step, by: me() }),
             9 => self.on(Event::Mark { step, good: yes, by: me() }),
             10 => self.on(Event::StopAfter { vertex: step, by: me() }),
-            11 => {
-                // It dies, and another one goes on.
-                self.pending.clear();
-                self.run = Run::replay(self.plan(), &self.journal).expect("our own records");
-                let decision = self.run.recover(self.now);
-                self.carry_out(decision);
-            }
+            11 => self.die(),
             12 => {
+                // In the middle of keeping what it decided.
+                if let Some(event) = self.pending.pop() {
+                    let records = self.run.on(event, self.now).records;
+                    let kept = self.chance.one_of(u32::try_from(records.len()).expect("few") + 1);
+                    self.journal.extend(records.into_iter().take(kept as usize));
+                }
+                self.die();
+            }
+            13 => {
                 self.now = self.run.wakes_at().unwrap_or(self.now);
                 self.on(Event::Tick);
             }
             _ => _ = self.happen(),
         }
+    }
+
+    /// The process is gone, and another one goes on.
+    fn die(&mut self) {
+        self.pending.clear();
+        self.run = Run::replay(self.plan(), &self.journal).expect("our own records");
+        let decision = self.run.recover(self.now);
+        self.carry_out(decision);
     }
 
     /// Something that is under way comes to its end; whether there was anything.

@@ -11,6 +11,7 @@ use hoist_engine::{Event, Plan, Record, Run};
 use tokio::sync::watch;
 
 use super::folder::RunFile;
+use super::shared::Claim;
 use super::view::View;
 
 #[derive(Debug)]
@@ -84,6 +85,10 @@ impl Entry {
         View { file, plan, records, run, waiting }
     }
 
+    fn records(&self) -> usize {
+        self.lock().records.len()
+    }
+
     fn told(&self, records: &[Record]) {
         if records.is_empty() {
             return;
@@ -112,12 +117,17 @@ impl Entry {
 pub(super) struct Shown {
     pub(super) journal: FileJournal,
     pub(super) entry: Arc<Entry>,
+    /// Where controllers share a store.
+    pub(super) claim: Option<Claim>,
 }
 
 impl Journal for Shown {
     fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
         if self.entry.is_leaving() {
             return Err(std::io::Error::other("the controller ends").into());
+        }
+        if let Some(claim) = &self.claim {
+            claim.append(self.entry.records(), records)?;
         }
         self.journal.append(records)?;
         self.entry.told(records);

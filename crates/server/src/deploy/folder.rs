@@ -14,8 +14,10 @@ use hoist_engine::journal::{FileJournal, JournalError};
 use hoist_engine::plan::Draft;
 use hoist_engine::run::ReplayError;
 use hoist_engine::{Plan, PlanError, Record, StepId, drive};
+use hoist_store::StoreError;
 use serde::{Deserialize, Serialize};
 
+use super::shared::Stored;
 use crate::secret;
 
 /// A directory that is not whole yet.
@@ -31,6 +33,9 @@ const SUMMARY: &str = "summary.json";
 const LOCK: &str = "lock";
 /// The controller ended in good order while the run was under way.
 const LEFT: &str = "left";
+
+/// Of the name of a controller.
+pub(super) const OWNER_CHARS: usize = 12;
 
 /// Largest `run.json`: the files that it was made of are in it.
 const MAX_RUN_FILE: u64 = 64 * 1024 * 1024;
@@ -68,6 +73,8 @@ pub(super) enum FolderError {
     Replay(#[from] ReplayError),
     #[error("another process has this run")]
     InUse,
+    #[error("the store failed")]
+    Store(#[from] StoreError),
 }
 
 /// A run that is ours as long as this lives.
@@ -181,6 +188,33 @@ pub(super) fn open(root: &Path, id: &str) -> Result<ReadBack, FolderError> {
         fs::remove_file(left)?;
     }
     Ok(ReadBack { folder: Folder { path, _lock: lock }, plan, journal, records, crashed })
+}
+
+/// Makes the directory of a run what the store says; what was printed here stays.
+pub(super) fn adopt(root: &Path, id: &str, stored: &Stored) -> Result<(), FolderError> {
+    let path = root.join(id);
+    secret::ensure_private_dir(root)?;
+    secret::ensure_private_dir(&path)?;
+    secret::ensure_private_dir(&path.join(OUTPUT))?;
+    secret::write_atomic(&path.join(PLAN), &stored.plan, 0o600)?;
+    secret::write_atomic(&path.join(RUN), &json(&stored.file), 0o600)?;
+    for old in [RECORDS, SUMMARY] {
+        if path.join(old).exists() {
+            fs::remove_file(path.join(old))?;
+        }
+    }
+    FileJournal::create(&path.join(RECORDS))?.append(&stored.records)?;
+    Ok(())
+}
+
+/// Who this controller is to others: the same after a restart.
+pub(super) fn owner(root: &Path) -> io::Result<String> {
+    secret::ensure_private_dir(root)?;
+    let path = root.join("owner");
+    if !path.exists() {
+        secret::write_atomic(&path, secret::random_text(OWNER_CHARS).as_bytes(), 0o600)?;
+    }
+    fs::read_to_string(path)
 }
 
 /// Removes a run for good.

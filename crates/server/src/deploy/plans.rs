@@ -1,17 +1,18 @@
 //! From what was sent to a plan, and from a plan to a run.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hoist_api::deploy::{Order, Ordered, PlanAnswer, PlanRequest, RunState, RunSummary, Severity};
 use hoist_api::{Code, Fault, Problem};
-use hoist_engine::action::Ability;
+use hoist_deploy::target::Site;
 use hoist_engine::carry::carry_over;
 use hoist_engine::plan::Draft;
 use hoist_engine::undo::{GapKind, UndoDraft, undo_plan};
 use hoist_engine::{Plan, Record};
+use hoist_store::{Key, Op, Txn};
 use http::StatusCode;
 use serde::Deserialize;
 
@@ -19,8 +20,9 @@ use super::compile::{Grounds, answer, compile, site_of};
 use super::past::look_back;
 use super::runs::{Begin, now_ms};
 use super::view::View;
-use super::{Deploy, READ, WRITE, checks};
+use super::{Deploy, READ, WRITE};
 use crate::auth::AuditContext;
+use crate::chain;
 use crate::extract::{Json, Path, Query};
 use crate::failure::Failure;
 use crate::route::Route;
@@ -50,14 +52,14 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
             .takes::<Order>()
             .gives::<Ordered>(200)
             .gives::<Ordered>(201),
-        Route::post("/deploy/v1/runs/{run}/check", WRITE, check)
-            .summary("Look again at everything a run has done, in a run of its own")
-            .query("dry_run", "`1`: only say what would be looked at")
-            .body_limit(64 * 1024)
-            .takes::<Order>()
-            .gives::<Ordered>(200)
-            .gives::<Ordered>(201),
     ]
+}
+
+/// The first member of each role.
+type Elections = BTreeMap<String, String>;
+
+fn elections_key() -> Key {
+    "election".parse().expect("a literal key")
 }
 
 #[derive(Debug, Deserialize)]
@@ -150,36 +152,6 @@ async fn undo(
     Ok((StatusCode::CREATED, Json(ordered)).into_response())
 }
 
-async fn check(
-    State(deploy): State<Deploy>,
-    Path(run): Path<String>,
-    Query(query): Query<DryRun>,
-    audit: AuditContext,
-    Json(order): Json<Order>,
-) -> Result<Response, Failure> {
-    let id = deploy.resolve(&run).await?;
-    let view = deploy.blocking(move |runs| runs.view(&id)).await?;
-    let only = order.on.as_deref().map(|on| deploy.subjects(&view, on)).transpose()?;
-    let draft = checks::draft(&view, only.as_ref()).ok_or_else(|| {
-        Failure::new(Code::Conflict, "nothing that the run has done has a check after it")
-            .with_remedy("add `check: {after: […]}` to its tasks")
-    })?;
-    let plan = Plan::new(draft).map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
-    let instances: Vec<String> = plan.ids().map(|id| plan.vertex(id).name.clone()).collect();
-    let gaps = Vec::new();
-    if query.is_on() {
-        audit.nothing_written();
-        let run = view.summary();
-        return Ok(Json(Ordered { run, instances, gaps, dry_run: true }).into_response());
-    }
-    let (title, by) = (format!("check {}", view.file.title), audit.draft().who);
-    let begin = Begin { title, by, undoes: None, request: None, carried: Vec::new() };
-    let run = deploy.blocking(move |runs| runs.begin(Arc::new(plan), begin)).await?;
-    deploy.note(&audit, format!("run/{}: checks run/{}", run.id, view.file.id)).await;
-    let ordered = Ordered { run, instances, gaps, dry_run: false };
-    Ok((StatusCode::CREATED, Json(ordered)).into_response())
-}
-
 impl Deploy {
     /// Starts a run; with `old`, without what that has done already.
     async fn begin(
@@ -193,7 +165,7 @@ impl Deploy {
         let kept = PlanRequest { plan: None, ..request.clone() };
         let (mut answer, plan) = self.compile(request).await?;
         let carried = match (&old, &plan) {
-            (Some(old), Some(plan)) => carry_over(&old.run, plan, now_ms()),
+            (Some(old), Some(plan)) => carry_over(&old.run, plan, &BTreeSet::new(), now_ms()),
             _ => Vec::new(),
         };
         if dry_run {
@@ -217,21 +189,47 @@ impl Deploy {
             Some(old) => format!("run/{}: continues run/{}", summary.id, old.file.id),
         };
         self.note(audit, what).await;
+        if let Ok(elections) = serde_json::from_value(answer.listing["elections"].take()) {
+            self.elect(elections).await;
+        }
         Ok((StatusCode::CREATED, Json(summary)).into_response())
+    }
+
+    /// Who is the first of each role; nobody yet, if the store is away.
+    async fn elections(&self) -> Elections {
+        let found = self.chassis.store.get(&elections_key()).await.ok().flatten();
+        found.and_then(|record| serde_json::from_slice(&record.value).ok()).unwrap_or_default()
+    }
+
+    /// Keeps who is the first of each role, so that it stays so.
+    async fn elect(&self, elected: Elections) {
+        let before = self.elections().await;
+        let mut after = before.clone();
+        after.extend(elected);
+        if after == before {
+            return;
+        }
+        let value = serde_json::to_vec(&after).expect("a plain value");
+        let txn = Txn { compares: Vec::new(), ops: vec![Op::Put(elections_key(), value)] };
+        if let Err(error) = self.chassis.store.commit(txn).await {
+            tracing::warn!(error = %chain(&error), "first members of roles not stored");
+        }
     }
 
     async fn compile(
         &self,
         request: PlanRequest,
     ) -> Result<(PlanAnswer, Option<Arc<Plan>>), Failure> {
-        let deploy = self.clone();
-        let compiled = tokio::task::spawn_blocking(move || deploy.compile_here(request)).await;
+        let (deploy, elections) = (self.clone(), self.elections().await);
+        let compile = move || deploy.compile_here(request, elections);
+        let compiled = tokio::task::spawn_blocking(compile).await;
         compiled.map_err(|_| Failure::new(Code::Internal, "the log has the reason"))?
     }
 
     fn compile_here(
         &self,
         mut request: PlanRequest,
+        elections: Elections,
     ) -> Result<(PlanAnswer, Option<Arc<Plan>>), Failure> {
         let invalid = |detail: String| Failure::new(Code::InvalidBody, detail);
         let draft = match request.plan.take() {
@@ -244,7 +242,7 @@ impl Deploy {
                     .with_remedy("send task files as `files`"));
             }
             None => {
-                let site = site_of(&self.registry.roster());
+                let site = Site { elections, ..site_of(&self.registry.roster()) };
                 let before = look_back(&self.runs, &request.files);
                 let (past, expected_ms) = (before.past, before.expected_ms);
                 let actions = self.runs.actions();
@@ -265,11 +263,7 @@ impl Deploy {
             None => None,
             Some(on) => Some(self.subjects(view, on)?),
         };
-        let actions = self.runs.actions();
-        let can_undo = |name: &str| {
-            actions.get(name).is_some_and(|action| action.describe().can.contains(&Ability::Undo))
-        };
-        undo_plan(&view.run, only.as_ref(), can_undo)
+        undo_plan(&view.run, only.as_ref(), |action| self.runs.can_undo(action))
             .map_err(|error| Failure::new(Code::Conflict, error.to_string()))
     }
 

@@ -10,6 +10,9 @@ use super::runs::Runs;
 use crate::audit::{Retention, excess};
 use crate::chain;
 
+/// How often it is looked whether other controllers have left runs behind.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
 /// How often old runs are removed.
 const PRUNE_EVERY: Duration = Duration::from_hours(1);
 
@@ -34,12 +37,21 @@ pub(super) async fn keep(runs: Runs, retention: RunRetention, stopping: Cancella
     if recovered.is_err() {
         tracing::error!("runs were not read back");
     }
+    let mut look = tokio::time::interval(LOOK_EVERY);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut beat = tokio::time::interval(PRUNE_EVERY);
     beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             () = stopping.cancelled() => break,
             _ = beat.tick() => {}
+            _ = look.tick(), if runs.are_shared() => {
+                let all = runs.clone();
+                if tokio::task::spawn_blocking(move || all.take_over()).await.is_err() {
+                    tracing::error!("runs of other controllers were not looked at");
+                }
+                continue;
+            }
         }
         let all = runs.clone();
         let pruned =

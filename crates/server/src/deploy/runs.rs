@@ -10,9 +10,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hoist_api::deploy::{Instance, PlanRequest, RunOutcome, RunState, RunSummary};
-use hoist_engine::action::Catalog;
+use hoist_engine::action::{Ability, Catalog};
 use hoist_engine::drive::{Halt, drive};
+use hoist_engine::journal::JournalError;
 use hoist_engine::plan::OnCrash;
+use hoist_engine::undo::undo_plan;
 use hoist_engine::{Event, Plan, Record, Run};
 use serde_json::json;
 use tokio::sync::watch;
@@ -21,6 +23,7 @@ use ulid::Ulid;
 use super::entry::{Entry, Shown};
 use super::folder::{self, Folder, FolderError, RunFile};
 use super::hands::{Grip, Hands};
+use super::shared::{Claim, Shared};
 use super::summaries::Summaries;
 use super::view::View;
 use crate::chain;
@@ -46,6 +49,8 @@ struct Inner {
     grip: Grip,
     bus: EventBus,
     summaries: Summaries,
+    /// Where controllers share a store.
+    shared: Option<Shared>,
     leaving: AtomicBool,
 }
 
@@ -88,7 +93,13 @@ pub(super) enum RunsError {
 }
 
 impl Runs {
-    pub(super) fn new(root: PathBuf, grip: Grip, bus: EventBus, summaries: Summaries) -> Self {
+    pub(super) fn new(
+        root: PathBuf,
+        grip: Grip,
+        bus: EventBus,
+        summaries: Summaries,
+        shared: Option<Shared>,
+    ) -> Self {
         Self(Arc::new(Inner {
             root,
             known: Mutex::default(),
@@ -97,6 +108,7 @@ impl Runs {
             grip,
             bus,
             summaries,
+            shared,
             leaving: AtomicBool::new(false),
         }))
     }
@@ -105,6 +117,13 @@ impl Runs {
         &self.0.root
     }
 
+    /// Whether an action takes back its own work.
+    pub(super) fn can_undo(&self, action: &str) -> bool {
+        let action = self.actions().get(action);
+        action.is_some_and(|action| action.describe().can.contains(&Ability::Undo))
+    }
+
+    /// Whether an instance is carried out by the agent of its node.
     pub(super) fn is_by_agent(&self, instance: &Instance) -> bool {
         instance.node.as_deref().is_some_and(|node| self.0.grip.is_by_agent(node))
     }
@@ -140,11 +159,36 @@ impl Runs {
                     tracing::info!(run = id, "goes on");
                     return;
                 }
+                // Another controller has it.
+                Err(FolderError::InUse) if self.are_shared() => return,
                 Err(error) => self.broken(id, &error),
             },
             Err(error) => self.broken(id, &error),
         };
         self.lock().insert(id.to_owned(), known);
+    }
+
+    pub(super) fn are_shared(&self) -> bool {
+        self.0.shared.is_some()
+    }
+
+    /// Takes up runs that other controllers have left. Blocks.
+    pub(super) fn take_over(&self) {
+        let Some(shared) = &self.0.shared else { return };
+        let ids = match shared.list() {
+            Ok(ids) => ids,
+            Err(error) => return tracing::debug!(error = %chain(&error), "runs not looked at"),
+        };
+        for id in ids.into_iter().filter(|id| self.live(id).is_none() && folder::is_id(id)) {
+            match self.take_up(&id, &[]) {
+                Ok(()) => tracing::info!(run = id, "taken over"),
+                Err(FolderError::InUse) => {}
+                Err(error) => {
+                    let broken = self.broken(&id, &error);
+                    self.lock().insert(id, broken);
+                }
+            }
+        }
     }
 
     fn broken(&self, id: &str, error: &FolderError) -> Known {
@@ -185,12 +229,17 @@ impl Runs {
         };
         let made = folder::create(&self.0.root, &file, &plan, &begin.carried, now)?;
         let folder::Made { folder, journal, records } = made;
+        let claim = self.claim(&file.id)?;
+        if let Some(claim) = &claim {
+            claim.publish(&file, &plan, &records).map_err(FolderError::from)?;
+        }
         let run = Run::replay(&plan, &records).map_err(FolderError::from)?;
         let (events, told) = channel();
         let entry = Arc::new(Entry::new(file, &run, records, events));
         let summary = entry.view().summary();
-        let shown = Shown { journal, entry: Arc::clone(&entry) };
-        let driver = Driver { runs: self.clone(), shown, entry, folder, run, told };
+        let shown = Shown { journal, entry: Arc::clone(&entry), claim };
+        let (runs, then_undo) = (self.clone(), false);
+        let driver = Driver { runs, shown, entry, folder, run, told, then_undo };
         self.spawn(driver, "deploy.run.started");
         Ok(summary)
     }
@@ -205,14 +254,35 @@ impl Runs {
 
     /// Reads a run back and lets it go on, after what was said to it since. Blocks.
     fn take_up(&self, id: &str, said: &[Record]) -> Result<(), FolderError> {
+        let claim = self.claim(id)?;
+        let stored = match &self.0.shared {
+            Some(shared) => shared.read(id)?,
+            None => None,
+        };
+        if let Some(stored) = &stored {
+            folder::adopt(&self.0.root, id, stored)?;
+        } else if let Some(shared) = &self.0.shared
+            && said.is_empty()
+            && shared.has_ended(id)?
+        {
+            // Elsewhere: what is here is not all of it.
+            folder::remove(&self.0.root, id)?;
+            return Err(FolderError::InUse);
+        }
         let file = folder::read_run(&self.0.root, id)?;
         let mut back = folder::open(&self.0.root, id)?;
+        if let (Some(claim), None) = (&claim, &stored) {
+            claim.publish(&file, &back.plan, &back.records)?;
+        }
         let mut run = Run::replay(&back.plan, &back.records)?;
         if !said.is_empty() {
             back.folder.go_on()?;
             for record in said {
                 run.follow(back.records.len(), record)?;
                 back.records.push(record.clone());
+            }
+            if let Some(claim) = &claim {
+                claim.append(back.records.len() - said.len(), said)?;
             }
             back.journal.append(said)?;
         }
@@ -229,10 +299,38 @@ impl Runs {
             }
             OnCrash::Resume | OnCrash::Ask | OnCrash::Undo => {}
         }
-        let shown = Shown { journal: back.journal, entry: Arc::clone(&entry) };
-        let driver = Driver { runs: self.clone(), shown, entry, folder: back.folder, run, told };
+        let shown = Shown { journal: back.journal, entry: Arc::clone(&entry), claim };
+        let then_undo = crashed && back.plan.draft().on_crash == OnCrash::Undo;
+        let (runs, folder) = (self.clone(), back.folder);
+        let driver = Driver { runs, shown, entry, folder, run, told, then_undo };
         self.spawn(driver, "deploy.run.resumed");
         Ok(())
+    }
+
+    /// Takes back what a run did whose controller died.
+    fn undo_after_crash(&self, run: &Run, file: &RunFile) {
+        let begun = undo_plan(run, None, |action| self.can_undo(action))
+            .map_err(|error| error.to_string())
+            .and_then(|undo| Plan::new(undo.draft).map_err(|error| error.to_string()))
+            .and_then(|plan| {
+                let begin = Begin {
+                    title: format!("undo {}", file.title),
+                    by: "the controller ended".to_owned(),
+                    undoes: Some(file.id.clone()),
+                    request: file.request.clone(),
+                    carried: Vec::new(),
+                };
+                self.begin(Arc::new(plan), begin).map_err(|error| chain(&error))
+            });
+        if let Err(reason) = begun {
+            tracing::error!(run = file.id, reason, "what a run did is not taken back");
+        }
+    }
+
+    /// Makes a run ours, where controllers share a store.
+    fn claim(&self, id: &str) -> Result<Option<Claim>, FolderError> {
+        let Some(shared) = &self.0.shared else { return Ok(None) };
+        shared.claim(id)?.ok_or(FolderError::InUse).map(Some)
     }
 
     fn spawn(&self, driver: Driver, told: &str) {
@@ -240,6 +338,10 @@ impl Runs {
         let id = entry.file.id.clone();
         self.0.bus.publish(told, &format!("run/{id}"), json!({ "title": entry.file.title }));
         self.0.summaries.keep(&entry.view().summary());
+        if let Some(claim) = &driver.shown.claim {
+            let entry = Arc::clone(&entry);
+            claim.keep(move || entry.leave());
+        }
         self.lock().insert(id.clone(), Known::Live(entry));
         let thread = std::thread::Builder::new().name("run".to_owned());
         let thread = thread.spawn(move || driver.run()).expect("a thread can be made");
@@ -396,6 +498,8 @@ struct Driver {
     folder: Folder,
     run: Run,
     told: Receiver<Event>,
+    /// What it did is taken back when it has ended.
+    then_undo: bool,
 }
 
 impl Driver {
@@ -413,7 +517,16 @@ impl Driver {
                     self.entry.tell(event);
                 }
                 Ok(Halt::Deserted) => return,
+                // Whoever has it now says what is listed of it.
+                Err(JournalError::Fenced) => {
+                    self.runs.lock().remove(&self.entry.file.id);
+                    return;
+                }
                 Err(_) if self.entry.is_leaving() => {
+                    if let Some(claim) = journal.journal.claim.take() {
+                        self.runs.lock().remove(&self.entry.file.id);
+                        claim.leave();
+                    }
                     if let Err(error) = self.folder.leave() {
                         tracing::warn!(error = %chain(&error), "the next start takes this for a crash");
                     }
@@ -431,6 +544,9 @@ impl Driver {
             Known::Live(_) => unreachable!("its thread ends"),
         };
         inner.grip.counter.desk.close(&id);
+        if let Some(claim) = journal.journal.claim.take() {
+            claim.end();
+        }
         // Whoever makes it go on needs the lock.
         drop((self.folder, journal));
         self.runs.lock().insert(id.clone(), known);
@@ -439,6 +555,9 @@ impl Driver {
         let outcome = summary.outcome.map(RunOutcome::as_str);
         inner.bus.publish("deploy.run.ended", &format!("run/{id}"), json!({ "outcome": outcome }));
         inner.summaries.keep(&summary);
+        if self.then_undo {
+            self.runs.undo_after_crash(&self.run, &self.entry.file);
+        }
     }
 }
 

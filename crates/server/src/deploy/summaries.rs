@@ -71,6 +71,6 @@ fn top() -> Key {
     "run".parse().expect("a literal key")
 }
 
-fn key(id: &str) -> Key {
+pub(super) fn key(id: &str) -> Key {
     top().child(id)
 }

@@ -218,6 +218,7 @@ impl View {
             _ => unreachable!("records say what they are"),
         };
         more.remove("at");
+        more.remove("receipt");
         if let Some(Value::Object(end)) = more.remove("end") {
             // What undoing needs to know is nobody else's business.
             let told = end.into_iter().filter(|(key, _)| key != "receipt");

@@ -9,12 +9,11 @@ use axum::extract::State;
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
 use hoist_engine::pull::{Desk, HEARTBEAT, LOST_AFTER, MAX_MESSAGE, Orders, Report};
-use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Notify;
 
 use super::Deploy;
-use crate::extract::{Json, Path, Query};
+use crate::extract::{Json, Path};
 use crate::failure::Failure;
 use crate::inventory::Sight;
 use crate::principal::Principal;
@@ -53,7 +52,6 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
     vec![
         Route::post("/agent/v1/nodes/{node}/work", Plane::Agent, work)
             .summary("The agent of a node says what it did, and is told what to do")
-            .query("wait", "how long to wait for something to do")
             .body_limit(MAX_MESSAGE)
             .streaming()
             .takes::<Value>()
@@ -61,15 +59,9 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
     ]
 }
 
-#[derive(Debug, Deserialize)]
-struct WorkQuery {
-    wait: Option<String>,
-}
-
 async fn work(
     State(deploy): State<Deploy>,
     Path(node): Path<String>,
-    Query(query): Query<WorkQuery>,
     principal: Principal,
     Json(report): Json<Report>,
 ) -> Result<Json<Orders>, Failure> {
@@ -81,11 +73,8 @@ async fn work(
         return Err(Failure::new(Code::Forbidden, "this token is not of the agent of this node")
             .with_remedy("make one with `hoist token create NAME --scope write:agent:node:NODE`"));
     }
-    let wait = query.wait.as_deref().unwrap_or("0s");
-    let wait = humantime::parse_duration(wait).map_err(|_| {
-        Failure::new(Code::BadParameter, format!("`wait`: `{wait}` is not a duration"))
-    })?;
-    Ok(Json(deploy.exchange(&node, &report, wait.min(HEARTBEAT)).await))
+    let wait = Duration::from_millis(report.wait_ms).min(HEARTBEAT);
+    Ok(Json(deploy.exchange(&node, &report, wait).await))
 }
 
 impl Deploy {

@@ -3,12 +3,14 @@
 #[path = "../support/whole.rs"]
 mod site;
 
+mod agent;
 mod events;
 mod history;
 mod orders;
 mod plugins;
 mod recovery;
 mod run;
+mod takeover;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

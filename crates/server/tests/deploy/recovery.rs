@@ -52,7 +52,10 @@ async fn a_run_that_was_stopped_or_has_ended_stays_so_after_a_restart() {
 #[tokio::test]
 async fn a_journal_that_is_damaged_in_the_middle_is_named_with_its_place_and_stops_nobody_else() {
     let site = site().await;
-    let steps: Vec<_> = (0..5).map(|n| step(&format!("s{n}@n1"), 1, HOLD, &[])).collect();
+    let after = |n: u32| n.checked_sub(1).into_iter().collect::<Vec<_>>();
+    let command = |n: u32| if n < 5 { "true" } else { HOLD };
+    let steps: Vec<_> =
+        (0..6).map(|n| step(&format!("s{n}@n1"), 1, command(n), &after(n))).collect();
     let bad = start(&site, &plan(&steps)).await;
     let good = start(&site, &plan(&[step("other@n2", 2, HOLD, &[])])).await;
     eventually("both began", || {
@@ -109,5 +112,50 @@ async fn a_run_that_another_process_has_is_left_to_it() {
     let broken = until(&site, &run, "broken").await;
     assert!(broken["broken"].to_string().contains("another process"), "{broken}");
     drop(lock);
+    site.stop().await;
+}
+
+/// As after a kill: nobody said that the run was left in good order.
+fn forget_order(dir: &Path, run: &str) {
+    fs_err::remove_file(dir.join("journal").join(run).join("left")).expect("it was left");
+}
+
+#[tokio::test]
+async fn what_becomes_of_a_run_after_a_crash_is_as_its_plan_says() {
+    let site = site().await;
+    let undo = json!({"action": "shell", "input": {"command": "rm first"}});
+    let vertices = [
+        with(step("first@n1", 1, "echo x >> first", &[]), "undo", undo.clone()),
+        with(step("slow@n1", 1, HOLD, &[0]), "undo", undo.clone()),
+    ];
+    let with_end = |word: &str| {
+        let mut plan = plan(&vertices);
+        plan["on_crash"] = json!(word);
+        plan
+    };
+    let asks = start(&site, &with_end("ask")).await;
+    eventually("it began", || file(&site, 1, "begun").exists()).await;
+    let (dir, config) = site.stop().await;
+    forget_order(dir.path(), &asks);
+    let site = Site::start_again(dir, config).await;
+    until(&site, &asks, "paused").await;
+    put(&site, 1, "go");
+    order(&site, &asks, "unpause", json!({})).await;
+    assert_eq!(until(&site, &asks, "ended").await["outcome"], "succeeded");
+    fs_err::remove_file(file(&site, 1, "go")).expect("it is there");
+    fs_err::remove_file(file(&site, 1, "begun")).expect("it is there");
+
+    let undoes = start(&site, &with_end("undo")).await;
+    eventually("it began", || file(&site, 1, "begun").exists()).await;
+    let (dir, config) = site.stop().await;
+    forget_order(dir.path(), &undoes);
+    let site = Site::start_again(dir, config).await;
+    until(&site, &undoes, "ended").await;
+    let is_undone = |answer: &crate::site::Answer| {
+        let newest = &answer.json()["items"][0];
+        newest["undoes"] == *undoes && newest["state"] == "ended"
+    };
+    site.eventually(RUNS, is_undone).await;
+    assert!(!file(&site, 1, "first").exists(), "it was taken back");
     site.stop().await;
 }

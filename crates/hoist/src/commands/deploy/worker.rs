@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::Args;
 use hoist_api::Code;
@@ -17,14 +16,6 @@ use tokio::sync::mpsc;
 
 use crate::commands::Shell;
 use crate::failure::{Failure, chain};
-
-/// How long a question waits for work, when nothing is under way.
-const IDLE: &str = "20s";
-/// While something is under way: its end is told at the next question.
-const BUSY: &str = "300ms";
-
-const PAUSE_FIRST: Duration = Duration::from_millis(200);
-const PAUSE_MAX: Duration = Duration::from_secs(20);
 
 /// Do the work of one node, until it is interrupted
 ///
@@ -57,15 +48,25 @@ impl WorkerArgs {
         let mut worker = Worker::new(setup).map_err(Failure::File)?;
         shell.printer.note(&format!("working for node {}", self.node));
         let (cancel, (notes, mut noted)) = (Cancel::default(), mpsc::unbounded_channel());
-        let mut desk = Desk { client, node: self.node, runtime: Handle::current(), refused: None };
-        let until = cancel.clone();
-        let mut working =
-            tokio::task::spawn_blocking(move || work(&mut worker, &mut desk, &until, &notes));
+        let mut desk = Desk {
+            client,
+            node: self.node,
+            runtime: Handle::current(),
+            cancel: cancel.clone(),
+            notes,
+            is_away: false,
+            refused: None,
+        };
+        let mut working = tokio::task::spawn_blocking(move || {
+            let cancel = desk.cancel.clone();
+            worker.work(&mut desk, &cancel);
+            desk.refused
+        });
         loop {
             tokio::select! {
                 ended = &mut working => {
-                    ended.map_err(|died| Failure::Broken(died.to_string()))??;
-                    return Ok(Exit::Done);
+                    let refused = ended.map_err(|died| Failure::Broken(died.to_string()))?;
+                    return refused.map_or(Ok(Exit::Done), |error| Err(error.into()));
                 }
                 Some(note) = noted.recv() => shell.printer.warn(&note),
                 _ = tokio::signal::ctrl_c() => {
@@ -77,55 +78,37 @@ impl WorkerArgs {
     }
 }
 
-/// Asks, does, and asks again. A controller that is away is waited for; one that refuses is not.
-fn work(
-    worker: &mut Worker,
-    desk: &mut Desk,
-    cancel: &Cancel,
-    notes: &mpsc::UnboundedSender<String>,
-) -> Result<(), Failure> {
-    let mut pause = PAUSE_FIRST;
-    while !cancel.is_cancelled() {
-        let exchanged = worker.exchange(desk);
-        if let Some(error) = desk.refused.take() {
-            return Err(error.into());
-        }
-        match exchanged {
-            Ok(_) => pause = PAUSE_FIRST,
-            Err(unreachable) => {
-                if pause == PAUSE_FIRST {
-                    // Nobody reads them when we are about to end.
-                    let _ = notes.send(unreachable.to_string());
-                }
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(PAUSE_MAX);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The controller, over HTTP.
+/// The controller, over HTTP. One that is away is waited for; one that refuses is not.
 struct Desk {
     client: Client,
     node: String,
     runtime: Handle,
-    /// It said no, and will again.
+    cancel: Cancel,
+    notes: mpsc::UnboundedSender<String>,
+    is_away: bool,
     refused: Option<ClientError>,
 }
 
 impl Transport for Desk {
     fn exchange(&mut self, report: &Report) -> Result<Orders, Unreachable> {
-        let wait = if report.running.is_empty() { IDLE } else { BUSY };
-        let asked = self.client.work(&self.node, report, wait);
-        let answered: Result<Orders, ClientError> = self.runtime.block_on(asked);
-        answered.map_err(|error| {
-            let unreachable = Unreachable(chain(&error));
-            let no = [Code::Forbidden, Code::Unauthenticated, Code::PlainAdmin];
-            if error.code().is_some_and(|code| no.contains(code)) {
-                self.refused = Some(error);
+        let answered: Result<Orders, ClientError> =
+            self.runtime.block_on(self.client.work(&self.node, report));
+        let error = match answered {
+            Ok(orders) => {
+                self.is_away = false;
+                return Ok(orders);
             }
-            unreachable
-        })
+            Err(error) => error,
+        };
+        let unreachable = Unreachable(chain(&error));
+        let no = [Code::Forbidden, Code::Unauthenticated, Code::PlainAdmin];
+        if error.code().is_some_and(|code| no.contains(code)) {
+            self.refused = Some(error);
+            self.cancel.cancel();
+        } else if !std::mem::replace(&mut self.is_away, true) {
+            // Nobody reads it when we are about to end.
+            let _ = self.notes.send(unreachable.to_string());
+        }
+        Err(unreachable)
     }
 }
