@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::action::{Cancel, Catalog, Failure, Output as _, Purpose, Script, Secrets, Stream};
 use crate::drive::Executor;
-use crate::execute::output::{Redactions, Sink};
+use crate::execute::output::{Redactions, Sink, Watched};
 use crate::execute::process::GRACE_AFTER_CANCEL;
 use crate::execute::{ATTEMPT_VARIABLE, Came, Check, Crew, Job, MAX_THREADS, Outputs, What, nap};
 use crate::plan::{Call, Plan, Step, StepId};
@@ -71,11 +71,16 @@ pub struct SshExecutor {
 struct Shared {
     events: Sender<Event>,
     followed: Mutex<HashMap<(StepId, u32), Cancel>>,
+    looks: Mutex<HashMap<(StepId, u32, What), Cancel>>,
 }
 
 impl Shared {
     fn followed(&self) -> MutexGuard<'_, HashMap<(StepId, u32), Cancel>> {
         self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn looks(&self) -> MutexGuard<'_, HashMap<(StepId, u32, What), Cancel>> {
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tell(&self, event: Event) {
@@ -86,7 +91,8 @@ impl Shared {
 
 impl SshExecutor {
     pub fn new(run: impl Into<String>, setup: SshSetup, events: Sender<Event>) -> Self {
-        let shared = Arc::new(Shared { events, followed: Mutex::default() });
+        let shared =
+            Arc::new(Shared { events, followed: Mutex::default(), looks: Mutex::default() });
         Self { run: run.into(), setup: Arc::new(setup), crew: Crew::new(MAX_THREADS), shared }
     }
 
@@ -106,9 +112,12 @@ impl SshExecutor {
     }
 
     fn look(&self, job: Job) {
+        let (key, cancel) = ((job.number, job.attempt, job.what), Cancel::default());
+        self.shared.looks().insert(key, cancel.clone());
         let (setup, shared) = (Arc::clone(&self.setup), Arc::clone(&self.shared));
         self.crew.send(move || {
-            let came = Talk::new(&setup, &job, &Cancel::default()).look_job();
+            let came = Talk::new(&setup, &job, &cancel).look_job();
+            shared.looks().remove(&key);
             shared.tell(came.event(job.number, job.attempt));
         });
     }
@@ -121,6 +130,10 @@ impl Executor for SshExecutor {
                 if let Some(cancel) = self.shared.followed().get(&(step, attempt)) {
                     cancel.cancel();
                 }
+                let looks = self.shared.looks();
+                let looks =
+                    [What::Check, What::Verify].map(|what| looks.get(&(step, attempt, what)));
+                looks.into_iter().flatten().for_each(Cancel::cancel);
             }
             Effect::Ask { step, attempt } => {
                 if let Some(job) = Job::of(&self.run, plan, Effect::Start { step, attempt }) {
@@ -157,6 +170,7 @@ struct Talk<'a> {
 impl<'a> Talk<'a> {
     fn new(setup: &'a SshSetup, job: &'a Job, cancel: &'a Cancel) -> Self {
         let redactions = Arc::new(Redactions::default());
+        Watched { secrets: &*setup.secrets, redactions: &redactions }.learn(&job.step);
         let sink = setup.outputs.sink(job.number, job.attempt, &redactions);
         Self { setup, job, cancel, redactions, sink }
     }

@@ -67,6 +67,10 @@ impl Output for Recap<'_> {
     fn progress(&mut self, done: u64, total: Option<u64>) {
         self.output.progress(done, total);
     }
+
+    fn quoted(&self, line: &[u8], is_cut: bool) -> Vec<u8> {
+        self.output.quoted(line, is_cut)
+    }
 }
 
 impl Action for Ansible {

@@ -321,6 +321,31 @@ fn a_machine_that_is_not_heard_of_is_lost_and_what_it_does_is_ended_when_it_come
 }
 
 #[test]
+fn a_machine_that_is_told_again_what_it_has_forgotten_says_that_it_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let count = Arc::new(Count::default());
+    let mut worker = Worker::new(setup(dir.path(), &count)).unwrap();
+    let plan = plan(2, 1, Repeat::Never, &Value::Null);
+    let job = Job::of("r", &plan, START).unwrap();
+    let told = || Orders { jobs: vec![job.clone()], ..Orders::default() };
+    worker.obey(told());
+    while worker.is_busy() {
+        std::thread::yield_now();
+    }
+    worker.obey(told());
+    let said = worker.report();
+    assert_eq!((said.results.len(), said.lost), (1, vec![]), "it knows how it ended");
+    let acknowledged = || Orders { acknowledged: vec![id()], ..Orders::default() };
+    worker.obey(acknowledged());
+    worker.obey(told());
+    let said = worker.report();
+    assert_eq!((said.results.len(), said.lost), (0, vec![id()]));
+    worker.obey(acknowledged());
+    assert_eq!(worker.report().lost, []);
+    assert_eq!(count.0.lock().unwrap()["r/1/1"], 1);
+}
+
+#[test]
 fn a_machine_that_never_came_has_begun_nothing() {
     let mut table = Table::new();
     table.act(START);

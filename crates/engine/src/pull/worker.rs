@@ -233,7 +233,15 @@ impl Worker {
         if job.what == What::Start {
             match state.ledger.begin(&id.0) {
                 Ok(true) => {}
-                Ok(false) => return,
+                Ok(false) => {
+                    // The controller has what came of it no more, or it would not say so; neither
+                    // has this machine. How it ended is said anyway.
+                    let is_over = matches!(state.ledger.get(&id.0), Some(Known::Ended(_)));
+                    if !is_over && !state.lost.contains(&id) {
+                        state.lost.push(id);
+                    }
+                    return;
+                }
                 // Nothing is begun that might be begun twice.
                 Err(error) => {
                     let reason = format!("what is begun cannot be kept: {error}");
