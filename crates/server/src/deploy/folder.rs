@@ -18,7 +18,7 @@ use hoist_store::StoreError;
 use serde::{Deserialize, Serialize};
 
 use super::shared::Stored;
-use crate::secret;
+use crate::{chain, secret};
 
 /// A directory that is not whole yet.
 const UNFINISHED: &str = "new-";
@@ -139,7 +139,9 @@ pub(super) fn list(root: &Path) -> io::Result<Vec<String>> {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
         if name.starts_with(UNFINISHED) {
-            fs::remove_dir_all(entry.path())?;
+            if let Err(error) = fs::remove_dir_all(entry.path()) {
+                tracing::warn!(error = %chain(&error), "not a run, and not removed");
+            }
         } else if is_id(&name) {
             found.push(name);
         }

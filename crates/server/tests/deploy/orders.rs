@@ -29,7 +29,7 @@ async fn a_stop_lets_what_runs_come_to_its_end_and_starts_nothing_new() {
 #[tokio::test]
 async fn a_stop_now_ends_what_runs() {
     let site = site().await;
-    let vertices = [step("slow@n1", 1, "touch begun; sleep 1000", &[])];
+    let vertices = [step("slow@n1", 1, "touch begun; sleep 30", &[])];
     let run = start(&site, &plan(&vertices)).await;
     eventually("it began", || file(&site, 1, "begun").exists()).await;
     order(&site, &run, "stop", json!({"now": true})).await;

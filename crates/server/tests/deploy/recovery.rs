@@ -159,3 +159,16 @@ async fn what_becomes_of_a_run_after_a_crash_is_as_its_plan_says() {
     assert!(!file(&site, 1, "first").exists(), "it was taken back");
     site.stop().await;
 }
+
+#[tokio::test]
+async fn what_is_no_run_keeps_no_run_from_being_read_back() {
+    let site = site().await;
+    let run = start(&site, &plan(&[step("slow@n1", 1, HOLD, &[])])).await;
+    eventually("it began", || file(&site, 1, "begun").exists()).await;
+    let (dir, config) = site.stop().await;
+    fs_err::write(dir.path().join("journal/new-x"), "").expect("a file");
+    let site = Site::start_again(dir, config).await;
+    put(&site, 1, "go");
+    assert_eq!(until(&site, &run, "ended").await["outcome"], "succeeded");
+    site.stop().await;
+}
