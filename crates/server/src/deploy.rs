@@ -138,11 +138,11 @@ impl From<RunsError> for Failure {
         let code = match &error {
             RunsError::Unknown(_) => Code::NotFound,
             RunsError::Ambiguous(_) => Code::Ambiguous,
-            RunsError::Ended | RunsError::UnderWay => Code::Conflict,
+            RunsError::Ended | RunsError::UnderWay | RunsError::NoEffect => Code::Conflict,
             RunsError::TooMany => Code::TooManyRequests,
             RunsError::Stopping => Code::Stopping,
             RunsError::Broken(..) => Code::Conflict,
-            RunsError::Folder(_) => Code::Internal,
+            RunsError::Folder(_) | RunsError::NoThread(_) => Code::Internal,
         };
         let failure = Self::new(code, chain(&error));
         match error {

@@ -58,6 +58,14 @@ pub(super) struct RunFile {
     pub(super) request: Option<PlanRequest>,
 }
 
+impl RunFile {
+    /// Names of the task files that it was made of.
+    pub(super) fn files(&self) -> Vec<String> {
+        let files = self.request.iter().flat_map(|request| &request.files);
+        files.map(|file| file.name.clone()).collect()
+    }
+}
+
 /// Why a run cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FolderError {
@@ -116,6 +124,9 @@ pub(super) fn create(
     let whole = root.join(&file.id);
     fs::rename(&path, &whole)?;
     fs::File::open(root)?.sync_all()?;
+    // Again, so that it names itself by the place where it is.
+    drop(journal);
+    let (journal, _) = FileJournal::open(&whole.join(RECORDS))?;
     let mut records = vec![Record::Plan { hash: plan.hash().to_owned(), at: now }];
     records.extend_from_slice(carried);
     Ok(Made { folder: Folder { path: whole, _lock: lock }, journal, records })

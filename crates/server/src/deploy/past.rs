@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use hoist_api::deploy::TaskFile;
+use hoist_api::deploy::{RunSummary, TaskFile};
 use hoist_deploy::select::{Outcome, Past, Was};
 use hoist_engine::run::{Ended, State};
 
 use super::runs::Runs;
-use super::view::{View, attempts_of};
+use super::view::{View, attempts_of, undo_of};
 
 /// Runs that are looked back over.
 const LOOKED_AT: usize = 20;
@@ -22,17 +22,12 @@ pub(super) struct Before {
 /// Looks back, the newest run first. Blocks.
 pub(super) fn look_back(runs: &Runs, files: &[TaskFile]) -> Before {
     let mut before = Before::default();
-    let mut looked = 0;
-    for summary in runs.list() {
-        if looked == LOOKED_AT || files.is_empty() {
-            break;
-        }
-        let Ok(view) = runs.view(&summary.id) else { continue };
-        let same = view.file.request.as_ref().is_some_and(|request| {
-            request.files.iter().map(|file| &file.name).eq(files.iter().map(|file| &file.name))
-        });
-        if same {
-            looked += 1;
+    let is_same = |run: &RunSummary| {
+        !files.is_empty() && run.files.iter().eq(files.iter().map(|file| &file.name))
+    };
+    for run in runs.list().iter().filter(|run| is_same(run)).take(LOOKED_AT) {
+        // One that cannot be read says nothing.
+        if let Ok(view) = runs.view(&run.id) {
             before.add(&view);
         }
     }
@@ -55,8 +50,7 @@ impl Before {
             let state = if view.file.undoes.is_some() { Outcome::Open } else { state };
             let was = Was { state, fingerprint: step.fingerprint.clone() };
             let name = view.name(id);
-            let name =
-                name.strip_prefix("undo ").filter(|_| view.file.undoes.is_some()).unwrap_or(name);
+            let name = if view.file.undoes.is_some() { undo_of(name) } else { name };
             self.past.entry(name.to_owned()).or_insert(was);
             let took = attempts
                 .get(&id)

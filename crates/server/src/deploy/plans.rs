@@ -98,12 +98,14 @@ async fn go_on(
     Json(request): Json<PlanRequest>,
 ) -> Result<Response, Failure> {
     let id = deploy.resolve(&run).await?;
-    let view = deploy.blocking(move |runs| runs.view(&id)).await?;
-    if view.state() != RunState::Ended {
+    let old =
+        deploy.blocking(move |runs| Ok(Old { view: runs.view(&id)?, undone: runs.undone(&id)? }));
+    let old = old.await?;
+    if old.view.state() != RunState::Ended {
         return Err(Failure::new(Code::Conflict, "the run has not ended")
             .with_remedy("`hoist deploy stop` it first"));
     }
-    deploy.begin(request, query.is_on(), &audit, Some(view)).await
+    deploy.begin(request, query.is_on(), &audit, Some(old)).await
 }
 
 async fn undo(
@@ -152,6 +154,25 @@ async fn undo(
     Ok((StatusCode::CREATED, Json(ordered)).into_response())
 }
 
+/// A run that is continued.
+struct Old {
+    view: View,
+    /// Names of what was taken back since.
+    undone: BTreeSet<String>,
+}
+
+impl Old {
+    /// What it has done, and is still so.
+    fn carry_over(&self, plan: &Plan) -> Vec<Record> {
+        let mut carried = carry_over(&self.view.run, plan, now_ms());
+        carried.retain(|record| match record {
+            Record::Carried { step, .. } => !self.undone.contains(&plan.vertex(*step).name),
+            _ => true,
+        });
+        carried
+    }
+}
+
 impl Deploy {
     /// Starts a run; with `old`, without what that has done already.
     async fn begin(
@@ -159,13 +180,13 @@ impl Deploy {
         request: PlanRequest,
         dry_run: bool,
         audit: &AuditContext,
-        old: Option<View>,
+        old: Option<Old>,
     ) -> Result<Response, Failure> {
         self.runs.recovered().await;
         let kept = PlanRequest { plan: None, ..request.clone() };
         let (mut answer, plan) = self.compile(request).await?;
         let carried = match (&old, &plan) {
-            (Some(old), Some(plan)) => carry_over(&old.run, plan, now_ms()),
+            (Some(old), Some(plan)) => old.carry_over(plan),
             _ => Vec::new(),
         };
         if dry_run {
@@ -186,7 +207,7 @@ impl Deploy {
         let summary = self.blocking(move |runs| runs.begin(plan, begin)).await?;
         let what = match &old {
             None => format!("run/{}: started", summary.id),
-            Some(old) => format!("run/{}: continues run/{}", summary.id, old.file.id),
+            Some(old) => format!("run/{}: continues run/{}", summary.id, old.view.file.id),
         };
         self.note(audit, what).await;
         if let Ok(elections) = serde_json::from_value(answer.listing["elections"].take()) {
