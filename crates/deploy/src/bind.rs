@@ -82,13 +82,14 @@ pub(crate) struct Join {
     pub(crate) tasks: Vec<u32>,
 }
 
-/// Distinct pairs of a vertex and one that it waits for, joins left out.
+/// Distinct pairs of a vertex and one that it waits for, joins left out. Where any one of several is
+/// enough, that is one pair.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counts {
     /// Instances and barriers.
     pub vertices: usize,
     pub edges: usize,
-    /// Both on one node.
+    /// Both on one node, or both barriers.
     pub same: usize,
     /// One of both is a barrier.
     pub barrier: usize,
@@ -128,16 +129,24 @@ impl Graph {
 
     /// What a vertex waits for, with what joins stand for instead of them. Repeats what is in two
     /// joins.
-    pub(crate) fn for_each_before(&self, vertex: u32, mut each: impl FnMut(u32)) {
+    pub(crate) fn for_each_before(&self, vertex: u32, mut each: impl FnMut(u32, Want)) {
         let joins = self.instances().end;
         for before in &self.after[vertex as usize] {
             if *before < joins {
-                each(*before);
+                each(*before, Want::All);
             } else {
                 // No join waits for a join.
-                self.after[*before as usize].iter().copied().for_each(&mut each);
+                let want = self.joins[(*before - joins) as usize].want;
+                self.after[*before as usize].iter().for_each(|before| each(*before, want));
             }
         }
+    }
+
+    /// What a join stands for, or the vertex itself; of any, one.
+    fn behind<'a>(&'a self, vertex: &'a u32) -> &'a [u32] {
+        let Is::Join(at) = self.is(*vertex) else { return std::slice::from_ref(vertex) };
+        let all = &self.after[*vertex as usize];
+        if self.joins[at as usize].want == Want::Any { &all[..1] } else { all }
     }
 
     /// Without making a list of them: there may be millions.
@@ -156,17 +165,17 @@ impl Graph {
         let nodes: Vec<Option<u32>> = (0..end).map(node).collect();
         let mut seen = vec![u32::MAX; end as usize];
         for vertex in 0..end {
-            self.for_each_before(vertex, |before| {
-                if std::mem::replace(&mut seen[before as usize], vertex) == vertex {
-                    return;
+            for before in self.after[vertex as usize].iter().flat_map(|at| self.behind(at)) {
+                if std::mem::replace(&mut seen[*before as usize], vertex) == vertex {
+                    continue;
                 }
                 counts.edges += 1;
-                match (nodes[before as usize], nodes[vertex as usize]) {
-                    (Some(a), Some(b)) if a == b => counts.same += 1,
-                    (Some(_), Some(_)) => counts.cross += 1,
-                    _ => counts.barrier += 1,
+                match (nodes[*before as usize], nodes[vertex as usize]) {
+                    (Some(a), Some(b)) if a != b => counts.cross += 1,
+                    (Some(_), None) | (None, Some(_)) => counts.barrier += 1,
+                    _ => counts.same += 1,
                 }
-            });
+            }
         }
         counts
     }

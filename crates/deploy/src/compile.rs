@@ -166,7 +166,7 @@ impl Compiled {
     pub fn before(&self, vertex: StepId) -> Vec<StepId> {
         let mut all = BTreeSet::new();
         if self.graph.end(vertex.0).is_some() {
-            self.graph.for_each_before(vertex.0, |before| {
+            self.graph.for_each_before(vertex.0, |before, _| {
                 all.insert(StepId(before));
             });
         }

@@ -129,6 +129,8 @@ pub struct Dot {
     pub action: Option<String>,
     /// When it is passed, for the others.
     pub rule: Option<Rule>,
+    /// The least number of vertices on the longest way to an instance of it.
+    level: usize,
 }
 
 impl Dot {
@@ -269,7 +271,7 @@ impl Drawing {
 
     /// Leaves out edges that there is a longer way for.
     fn reduce(&mut self) {
-        let order = layout::order(self.dots.len(), &self.edges);
+        let order = layout::order(self);
         let mut rank = vec![0; order.len()];
         for (at, dot) in order.iter().enumerate() {
             rank[*dot] = at;
@@ -309,6 +311,31 @@ fn place_of(clusters: &mut Vec<String>, name: String) -> usize {
         clusters.push(name);
         clusters.len() - 1
     })
+}
+
+/// Vertices on the longest way to each one.
+fn levels(draft: &Draft) -> Vec<usize> {
+    let count = draft.vertices.len();
+    let mut after = vec![Vec::new(); count];
+    let mut open = vec![0; count];
+    for (at, vertex) in draft.vertices.iter().enumerate() {
+        open[at] = vertex.after.len();
+        for before in &vertex.after {
+            after[before.0 as usize].push(at);
+        }
+    }
+    let mut levels = vec![0; count];
+    let mut ready: Vec<usize> = (0..count).filter(|at| open[*at] == 0).collect();
+    while let Some(at) = ready.pop() {
+        for next in &after[at] {
+            levels[*next] = levels[*next].max(levels[at] + 1);
+            open[*next] -= 1;
+            if open[*next] == 0 {
+                ready.push(*next);
+            }
+        }
+    }
+    levels
 }
 
 struct Maker<'a> {
@@ -368,6 +395,12 @@ impl Maker<'_> {
         }
         roles.resize(drawing.dots.len(), BTreeSet::new());
         self.cluster(&mut drawing, &roles);
+        for (level, place) in levels(self.draft).into_iter().zip(&places) {
+            if let Some(place) = place {
+                let dot = &mut drawing.dots[*place];
+                dot.level = dot.level.min(level);
+            }
+        }
         let mut edges = HashSet::new();
         for (at, vertex) in vertices.iter().enumerate() {
             let Some(to) = places[at] else { continue };
@@ -394,7 +427,7 @@ impl Maker<'_> {
             Kind::Join(rule) => Some(rule),
             Kind::Step(_) => None,
         };
-        Dot { name, shape, cluster: None, moods, action: None, rule }
+        Dot { name, shape, cluster: None, moods, action: None, rule, level: usize::MAX }
     }
 
     fn cluster(&self, drawing: &mut Drawing, roles: &[BTreeSet<u32>]) {

@@ -85,7 +85,7 @@ impl Chooser<'_> {
         let matcher = Matcher::new(self.book);
         if !selection.tasks.is_empty() {
             let mut named = self.nothing();
-            for term in &selection.tasks {
+            for term in selection.tasks.iter().flat_map(|terms| listed(terms)) {
                 union(&mut named, &self.term(&matcher, term, found));
             }
             intersect(&mut chosen, &named);
@@ -100,7 +100,7 @@ impl Chooser<'_> {
             }
             intersect(&mut chosen, &self.reach(&ends, is_after));
         }
-        for term in &selection.skip {
+        for term in selection.skip.iter().flat_map(|terms| listed(terms)) {
             let skipped = self.term(&matcher, term, found);
             for (chosen, skipped) in chosen.iter_mut().zip(skipped) {
                 *chosen &= !skipped;
@@ -185,7 +185,7 @@ impl Chooser<'_> {
         if let Some(barrier) = name.strip_prefix('@') {
             match matcher.get(barrier) {
                 Some(End::Barrier(at)) => {
-                    self.graph.for_each_before(at, |before| chosen[before as usize] = true);
+                    self.graph.for_each_before(at, |before, _| chosen[before as usize] = true);
                     chosen[at as usize] = true;
                 }
                 _ => found.push(unknown(matcher, barrier, "barrier")),
@@ -269,7 +269,7 @@ impl Chooser<'_> {
         let instances = self.graph.instances();
         let mut missing = self.nothing();
         for at in instances.clone().filter(|at| chosen[*at as usize]) {
-            self.graph.for_each_before(at, |before| {
+            self.graph.for_each_before(at, |before, _| {
                 missing[before as usize] |= !chosen[before as usize];
             });
         }
@@ -287,6 +287,14 @@ fn turned(after: &[Vec<u32>]) -> Vec<Vec<u32>> {
         }
     }
     turned
+}
+
+/// Several terms may stand in one text, unless it is a regular expression.
+fn listed(terms: &str) -> Vec<&str> {
+    if terms.contains('/') {
+        return vec![terms];
+    }
+    terms.split(',').map(str::trim).filter(|term| !term.is_empty()).collect()
 }
 
 /// A name as it is typed: `/regex/`, with `*`, or as it is.

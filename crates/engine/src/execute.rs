@@ -439,6 +439,8 @@ struct Book {
     ledger: Ledger<End>,
     /// What was told to this executor and has not ended.
     running: HashMap<(StepId, u32), Cancel>,
+    /// Nobody listens any more: how things end now is not how they ended.
+    is_closed: bool,
 }
 
 impl Shared {
@@ -461,7 +463,7 @@ impl LocalExecutor {
         events: Sender<Event>,
     ) -> io::Result<Self> {
         let ledger = Ledger::open(ledger, Durable::Process)?;
-        let book = Mutex::new(Book { ledger, running: HashMap::new() });
+        let book = Mutex::new(Book { ledger, running: HashMap::new(), is_closed: false });
         Ok(Self {
             run: run.into(),
             site: Arc::new(site),
@@ -497,6 +499,9 @@ impl LocalExecutor {
             let Came::Ran { end } = site.carry_out(&job, &cancel) else { return };
             let mut book = shared.book();
             book.running.remove(&key);
+            if book.is_closed {
+                return;
+            }
             // If that cannot be written it is still told, and the run keeps it.
             let _ = book.ledger.end(&short_id(key), end.clone());
             drop(book);
@@ -535,6 +540,15 @@ impl LocalExecutor {
             let came = site.carry_out(&job, &Cancel::default());
             shared.tell(came.event(job.number, job.attempt));
         });
+    }
+}
+
+/// What is under way is ended, and is gone for whoever asks after it later.
+impl Drop for LocalExecutor {
+    fn drop(&mut self) {
+        let mut book = self.shared.book();
+        book.is_closed = true;
+        book.running.values().for_each(Cancel::cancel);
     }
 }
 

@@ -18,6 +18,7 @@ pub mod pull;
 pub mod record;
 pub mod run;
 pub mod simulate;
+pub mod ssh;
 pub mod undo;
 
 pub use plan::{Plan, PlanError, StepId};

@@ -1,11 +1,13 @@
 //! A compiled plan as a document for other programs: every instance, every edge, every skip.
 
+use std::collections::BTreeMap;
+
 use hoist_engine::plan::{Kind, Rule, StepId};
 use serde_json::{Value, json};
 
 use super::Compiled;
 use crate::bind::Is;
-use crate::spec::Sources;
+use crate::spec::{Sources, Want};
 
 /// Edges that are listed one by one; beyond it joins stand for what they stand for.
 pub const MAX_LISTED_EDGES: usize = 100_000;
@@ -81,31 +83,40 @@ impl Compiled {
         listed.collect()
     }
 
-    /// Pairs of instances and barriers, with who said so.
+    /// Pairs of instances and barriers, with who said so, and how many of them are wanted where
+    /// that is not all.
     fn pairs(&self, sources: &Sources) -> Value {
         let mut pairs = Vec::new();
-        for after in (0..self.graph.instances().end).map(StepId) {
-            for before in self.before(after) {
-                let by: Vec<Value> = self
-                    .graph
-                    .reasons(before.0, after.0)
-                    .map(|one| json!({"key": one.word, "to": one.to, "place": sources.show(one.place)}))
-                    .collect();
-                pairs.push(json!({
-                    "before": self.vertex(before).name,
-                    "after": self.vertex(after).name,
+        for after in 0..self.graph.instances().end {
+            let mut all: BTreeMap<u32, Want> = BTreeMap::new();
+            self.graph.for_each_before(after, |before, want| {
+                let known = all.entry(before).or_insert(want);
+                *known = want.min(*known);
+            });
+            for (before, want) in all {
+                let by = self.graph.reasons(before, after).map(
+                    |one| json!({"key": one.word, "to": one.to, "place": sources.show(one.place)}),
+                );
+                let mut pair = json!({
+                    "before": self.vertex(StepId(before)).name,
+                    "after": self.vertex(StepId(after)).name,
                     "kind": self.kind(before, after),
-                    "by": by,
-                }));
+                    "by": by.collect::<Vec<_>>(),
+                });
+                if want != Want::All {
+                    pair["want"] = json!(want);
+                }
+                pairs.push(pair);
             }
         }
         pairs.into()
     }
 
-    fn kind(&self, before: StepId, after: StepId) -> &'static str {
-        match (self.graph.is(before.0), self.graph.is(after.0)) {
+    fn kind(&self, before: u32, after: u32) -> &'static str {
+        match (self.graph.is(before), self.graph.is(after)) {
             (Is::Instance(a), Is::Instance(b)) if a.node == b.node => "same",
             (Is::Instance(_), Is::Instance(_)) => "cross",
+            (Is::Barrier(_), Is::Barrier(_)) => "same",
             _ => "barrier",
         }
     }

@@ -73,18 +73,23 @@ impl Converter<'_> {
         roles
     }
 
-    /// The nodes of a tag: those of the roles that have it.
-    fn carriers(&self, name: &str) -> Option<String> {
-        let roles = &self.corpus.vocabulary.roles;
-        let others: Vec<&str> = roles
-            .iter()
-            .filter(|(role, tags)| *role != name && tags.iter().any(|tag| tag == name))
+    /// The roles that have a tag.
+    fn carriers_of(&self, tag: &str) -> Vec<&str> {
+        let roles = self.corpus.vocabulary.roles.iter();
+        roles
+            .filter(|(role, tags)| *role != tag && tags.iter().any(|other| other == tag))
             .map(|(role, _)| role.as_str())
-            .collect();
+            .collect()
+    }
+
+    /// The nodes of a tag, if they are not those of a role of its name.
+    fn carriers(&self, name: &str) -> Option<String> {
+        let others = self.carriers_of(name);
         if others.is_empty() {
             return None;
         }
-        let own = if roles.contains_key(name) { format!("role:{name} or ") } else { String::new() };
+        let is_role = self.corpus.vocabulary.roles.contains_key(name);
+        let own = if is_role { format!("role:{name} or ") } else { String::new() };
         Some(format!("{own}{} or group:{name}", others.join(" or ")))
     }
 
@@ -97,7 +102,13 @@ impl Converter<'_> {
     }
 
     fn tolerance(&self, name: &str, role: &mut Map<String, Value>, findings: &mut Vec<Finding>) {
-        let Some(group) = self.group(name) else { return };
+        let carriers = self.carriers_of(name);
+        // The nodes of a tag are in the group of the role that carries it.
+        let alone = match carriers.as_slice() {
+            [role] => self.group(role),
+            _ => None,
+        };
+        let Some(group) = self.group(name).or(alone) else { return };
         let tolerate = match &group.fault_tolerance {
             None => json!("100%"),
             Some(value) => tolerate(value).unwrap_or_else(|| {

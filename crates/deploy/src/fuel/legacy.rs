@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::names::is_pattern;
+use super::names::{MASTER, is_pattern, prefix_regex};
 use super::task::{Dependency, List, Stage, Task, Type, Where};
 
 /// The phases that tasks outside of groups lie in, each between two stages.
@@ -106,7 +106,7 @@ fn members(tasks: &[Task], groups: &BTreeSet<String>) -> BTreeMap<String, Vec<St
 }
 
 fn matches_prefix(pattern: &str, name: &str) -> bool {
-    super::names::prefix_regex(pattern).ok().flatten().is_some_and(|regex| regex.is_match(name))
+    prefix_regex(pattern).ok().flatten().is_some_and(|regex| regex.is_match(name))
 }
 
 /// Tasks that come after the start of a phase, or before its end, by what they say of each other.
@@ -144,10 +144,17 @@ fn chain(tasks: &mut [Task], ids: &BTreeSet<String>) {
         let last = before.replace((stage.name.clone(), tasks[at].id.clone()));
         match last {
             Some((name, id)) if name == stage.name => {
+                let is_on_master = tasks
+                    .iter()
+                    .filter(|task| task.id == id)
+                    .flat_map(|task| task.on.iter().flat_map(List::given))
+                    .any(|word| word == MASTER);
                 let wait = Dependency { name: id, role: Where::All, is_any: false };
-                push(&mut tasks[at].cross_depends, wait.clone());
-                let from_master = Where::Names(vec![super::names::MASTER.to_owned()]);
-                push(&mut tasks[at].cross_depends, Dependency { role: from_master, ..wait });
+                if is_on_master {
+                    let role = Where::Names(vec![MASTER.to_owned()]);
+                    push(&mut tasks[at].cross_depends, Dependency { role, ..wait.clone() });
+                }
+                push(&mut tasks[at].cross_depends, wait);
             }
             _ => add(&mut tasks[at].requires, format!("{}_end", stage.name)),
         }

@@ -107,7 +107,7 @@ pub(super) struct Names {
     /// Roles and tags, without `primary-`, and without the deployment server.
     pub(super) plain: Vec<String>,
     primaries: BTreeSet<String>,
-    /// Whether a task or a dependency names the deployment server.
+    /// Whether any task or dependency names the deployment server.
     pub(super) has_master: bool,
 }
 
@@ -118,11 +118,14 @@ impl Names {
             roles.keys().chain(roles.values().flatten()).cloned().collect();
         plain.extend(primaries.iter().cloned());
         let mut primaries = primaries.clone();
-        let mut has_master = false;
+        // A node that one graph knows as the deployment server is it for the others as well.
+        let every = corpus.graphs.values().flatten();
+        let has_master = every.chain(tasks).flat_map(words).any(|word| word == MASTER);
         for word in tasks.iter().flat_map(words).filter(|word| !is_pattern(word)) {
             if word == MASTER {
-                has_master = true;
-            } else if let Some(name) = word.strip_prefix(PRIMARY) {
+                continue;
+            }
+            if let Some(name) = word.strip_prefix(PRIMARY) {
                 primaries.insert(name.to_owned());
                 plain.insert(name.to_owned());
             } else {
@@ -140,16 +143,18 @@ impl Names {
     pub(super) fn who(&self, patterns: &[String]) -> Result<Who, regex::Error> {
         let mut parts = Vec::new();
         let mut matched: BTreeSet<String> = BTreeSet::new();
-        let mut has_master = false;
+        let (mut has_master, mut is_everyone) = (false, false);
         for pattern in patterns {
             match prefix_regex(pattern)? {
-                _ if pattern == "*" => matched.extend(self.every()),
+                _ if pattern == "*" => is_everyone = true,
+                // What matches the beginning of nothing matches every name.
+                Some(regex) if regex.is_match("") => is_everyone = true,
                 Some(regex) => matched.extend(self.every().filter(|name| regex.is_match(name))),
                 None if pattern == MASTER => has_master = true,
                 None => drop(matched.insert(pattern.clone())),
             }
         }
-        if self.every().all(|name| matched.contains(&name)) && !self.plain.is_empty() {
+        if is_everyone {
             return Ok(if has_master { Who::Everyone } else { self.everyone_else() });
         }
         if has_master {

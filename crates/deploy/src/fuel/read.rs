@@ -538,7 +538,7 @@ fn stage(text: &str) -> Read<Stage> {
         .ok()
         .filter(|number: &f64| number.abs() < 1e12)
         .ok_or_else(|| format!("`stage` has the priority `{priority}`, which is no number"))?;
-    if !matches!(name, "pre_deployment" | "post_deployment" | "hotpluggable") {
+    if !matches!(name, "pre_deployment" | "post_deployment") {
         return Err(format!(
             "`stage` is `{name}`; there are `pre_deployment` and `post_deployment`"
         ));

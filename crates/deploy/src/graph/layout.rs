@@ -25,44 +25,58 @@ pub(super) struct Lane {
     pub(super) height: usize,
 }
 
-/// Each vertex after those before it, as far as that can be: among tasks there may be circles that
-/// are none among their instances.
-pub(super) fn order(count: usize, edges: &[(usize, usize)]) -> Vec<usize> {
+/// Each vertex after those before it. Among tasks there may be circles that are none among their
+/// instances: those of a circle go by when the first of their instances can be done.
+pub(super) fn order(drawing: &Drawing) -> Vec<usize> {
+    let count = drawing.dots.len();
+    let mut before = vec![Vec::new(); count];
     let mut after = vec![Vec::new(); count];
-    let mut open = vec![0; count];
-    for (a, b) in edges {
+    for (a, b) in &drawing.edges {
         after[*a].push(*b);
-        open[*b] += 1;
+        before[*b].push(*a);
     }
-    let mut order: Vec<usize> = (0..count).filter(|at| open[*at] == 0).collect();
-    let mut is_taken: Vec<bool> = open.iter().map(|open| *open == 0).collect();
-    let mut done = 0;
-    let mut next_stuck = 0;
-    while order.len() < count || done < order.len() {
-        let Some(at) = order.get(done).copied() else {
-            // A circle: whatever comes first in the file goes first.
-            while is_taken[next_stuck] {
-                next_stuck += 1;
-            }
-            is_taken[next_stuck] = true;
-            order.push(next_stuck);
-            continue;
-        };
-        done += 1;
-        for next in &after[at] {
-            open[*next] -= 1;
-            if open[*next] == 0 && !is_taken[*next] {
-                is_taken[*next] = true;
-                order.push(*next);
-            }
-        }
+    // What is reached from each other, both ways; found last is where nothing comes before it.
+    let mut is_seen = vec![false; count];
+    let mut found = Vec::with_capacity(count);
+    for at in 0..count {
+        visit(at, &after, &mut is_seen, &mut found);
+    }
+    is_seen.fill(false);
+    let mut order = Vec::with_capacity(count);
+    for at in found.into_iter().rev() {
+        let mut circle = Vec::new();
+        visit(at, &before, &mut is_seen, &mut circle);
+        circle.sort_unstable_by_key(|at| (drawing.dots[*at].level, *at));
+        order.extend(circle);
     }
     order
 }
 
+/// Everything new that is reached, each after what is reached from it.
+fn visit(from: usize, next: &[Vec<usize>], is_seen: &mut [bool], found: &mut Vec<usize>) {
+    if std::mem::replace(&mut is_seen[from], true) {
+        return;
+    }
+    let mut path = vec![(from, 0)];
+    while let Some((at, done)) = path.last_mut() {
+        match next[*at].get(*done) {
+            Some(to) => {
+                *done += 1;
+                if !std::mem::replace(&mut is_seen[*to], true) {
+                    path.push((*to, 0));
+                }
+            }
+            None => {
+                found.push(*at);
+                path.pop();
+            }
+        }
+    }
+}
+
 pub(super) fn layout(drawing: &Drawing) -> Layout {
     let count = drawing.dots.len();
-    let order = order(count, &drawing.edges);
+    let order = order(drawing);
     let mut rank = vec![0; count];
     for (at, dot) in order.iter().enumerate() {
         rank[*dot] = at;

@@ -52,7 +52,7 @@ fn site(layout: Layout) -> Site {
     Site { nodes: nodes.into_iter().chain([master]).collect(), ..Site::default() }
 }
 
-fn compiled(graph: &str, layout: Layout) -> Compiled {
+pub(crate) fn compiled(graph: &str, layout: Layout) -> Compiled {
     let options = compile::Options {
         settings: settings(graph),
         untranslated: Untranslated::True,

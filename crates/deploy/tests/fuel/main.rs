@@ -2,4 +2,5 @@
 
 mod compiled;
 mod expansion;
+mod generations;
 mod import;

@@ -39,6 +39,7 @@ fn tasks_are_named_in_every_way() {
         (&["a"] as &[&str], "a@n1 a@n2"),
         (&["e*", "d"], "d@n1 e-1@n1 e-1@n2"),
         (&["/[bc]/"], "b@n1 b@n2 c@n2"),
+        (&["c, d"], "c@n2 d@n1"),
         (&["/e/"], ""),
         (&["a@n2"], "a@n2"),
         (&["+c"], "a@n1 c@n2"),

@@ -197,6 +197,20 @@ fn an_attempt_that_ran_when_the_controller_died_is_gone_and_its_programs_too() {
 }
 
 #[test]
+fn what_runs_when_the_executor_goes_is_ended_and_gone_for_the_next_one() {
+    let mut bench = Bench::new();
+    let plan = of(json!({"do": "wait"}));
+    bench.executor.act(&plan, START);
+    assert!(matches!(bench.act(&plan, ASK), Event::Found { found: Found::Running, .. }));
+    let Bench { dir, executor, events } = bench;
+    drop(executor);
+    // The action has ended when nobody is left who could tell of it.
+    assert!(events.recv_timeout(Duration::from_secs(60)).is_err(), "nothing is told");
+    let found = Bench::again(dir).act(&plan, ASK);
+    assert!(matches!(found, Event::Found { found: Found::Gone, .. }), "{found:?}");
+}
+
+#[test]
 fn an_action_that_breaks_is_a_failure_and_nothing_more() {
     let mut bench = Bench::new();
     let (kind, reason) = failure(bench.act(&of(json!({"do": "panic"})), START));

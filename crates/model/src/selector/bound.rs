@@ -235,7 +235,7 @@ impl Atom {
                 spec.groups.iter().any(|name| group.matches(name))
                     && partition.matches(&spec.partition)
             }
-            Self::Node(glob) => glob.matches(node.name),
+            Self::Node(glob) => glob.matches_name(node.name),
             Self::Role(glob) => has_role(&spec.role, glob),
             Self::Subrole(glob) => has_role(&spec.subrole, glob),
             Self::Partition(glob) => glob.matches(&spec.partition),

@@ -4,6 +4,9 @@ use std::fmt;
 
 use crate::Xname;
 
+/// Lists of numbers in one pattern; looking for more of them would take long.
+const MAX_LISTS: usize = 4;
+
 /// Text in which `*` stands for any characters. Compared without case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Glob(String);
@@ -17,14 +20,56 @@ impl Glob {
         self.0 == "*"
     }
 
-    /// The text itself when it has no `*`: what an index can be asked for.
+    /// Of names of nodes, in which `[1-20,30]` stands for these numbers, with any zeros in front.
+    pub(crate) fn of_names(text: &str) -> Result<Self, String> {
+        let mut lists = text.split('[');
+        let is_plain = lists.next().is_some_and(|start| !start.contains(']'));
+        let is_list = |part: &str| {
+            let (list, rest) = part.split_once(']')?;
+            parse_ranges(list).filter(|_| !rest.contains(']'))
+        };
+        let count = text.matches('[').count();
+        if count > MAX_LISTS {
+            return Err(format!("there are more than {MAX_LISTS} lists of numbers in `{text}`"));
+        }
+        if !is_plain || !lists.all(|part| is_list(part).is_some()) {
+            return Err(format!("`{text}` has no list of numbers; write it like n[1-20,30]"));
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    /// As [`Self::matches`], for one that was made of names of nodes.
+    pub(crate) fn matches_name(&self, name: &str) -> bool {
+        name_matches(&self.0, name)
+    }
+
+    /// The text itself when it has no `*` and no list: what an index can be asked for.
     pub fn as_exact(&self) -> Option<&str> {
-        (!self.0.contains('*')).then_some(self.0.as_str())
+        (!self.0.contains(['*', '['])).then_some(self.0.as_str())
     }
 
     pub fn matches(&self, text: &str) -> bool {
         glob(self.0.as_bytes(), text.as_bytes())
     }
+}
+
+/// Every number of the name may be the one that the first list is of.
+fn name_matches(pattern: &str, name: &str) -> bool {
+    let listed = pattern.split_once('[').and_then(|(before, rest)| {
+        let (list, after) = rest.split_once(']')?;
+        Some((before, parse_ranges(list)?, after))
+    });
+    let Some((before, ranges, after)) = listed else {
+        return glob(pattern.as_bytes(), name.as_bytes());
+    };
+    let is_digit = |at: usize| name.as_bytes().get(at).is_some_and(u8::is_ascii_digit);
+    let starts = (0..name.len()).filter(|at| is_digit(*at) && (*at == 0 || !is_digit(at - 1)));
+    starts.into_iter().any(|start| {
+        let end = (start..name.len()).find(|at| !is_digit(*at)).unwrap_or(name.len());
+        name[start..end].parse().is_ok_and(|number| in_ranges(&ranges, number))
+            && glob(before.as_bytes(), &name.as_bytes()[..start])
+            && name_matches(after, &name[end..])
+    })
 }
 
 /// The usual two-pointer match: remember the last `*` and, on a mismatch, let it take one more

@@ -301,7 +301,7 @@ fn prefixed(prefix: &str, value: &str) -> Result<Atom, String> {
         return Err(format!("`{prefix}:` needs a value"));
     }
     match prefix {
-        "node" => Ok(Atom::Node(glob(value)?)),
+        "node" => glob(value).and_then(|_| Glob::of_names(value)).map(Atom::Node),
         "role" => Ok(Atom::Role(glob(value)?)),
         "subrole" => Ok(Atom::Subrole(glob(value)?)),
         "partition" => Ok(Atom::Partition(glob(value)?)),

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 use hoist_api::client::Client;
-use hoist_api::deploy::{Instance, PlanRequest, RunDetail, RunState};
+use hoist_api::deploy::{Instance, PlanRequest, RunDetail, RunState, Selection};
 use hoist_deploy::checks::{Checks, checks_only};
 use hoist_engine::plan::{Draft, Kind, StepId};
 use hoist_model::Exit;
 use serde_json::json;
 
 use super::files::{self, SelectionArgs};
-use super::graph::all_instances;
 use super::offline;
+use super::show::instances;
 use super::{exit, word};
 use crate::commands::Shell;
 use crate::failure::Failure;
@@ -47,37 +47,36 @@ pub(super) struct CheckArgs {
     dry_run: bool,
 }
 
+/// What was begun, or would be.
+struct Begun {
+    run: String,
+    instances: Vec<String>,
+    unchecked: Vec<String>,
+}
+
 impl CheckArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let client = shell.client()?;
-        let (title, Checks { draft, unchecked }) = match self.run_name() {
+        let begun = match self.run_name() {
             Some(run) => self.of_run(&client, &run).await?,
             None => match self.of_files(shell, &client).await? {
-                Ok(found) => found,
+                Ok(begun) => begun,
                 Err(exit) => return Ok(exit),
             },
         };
-        if draft.vertices.is_empty() {
-            return Err(Failure::usage("there is nothing to look at")
-                .with_hint("give tasks a `check: {after: […]}`"));
-        }
         if self.dry_run {
-            let names = draft.vertices.iter().map(|vertex| vertex.name.as_str());
-            return would(&mut shell.printer, &names.collect::<Vec<_>>(), &unchecked);
+            return would(&mut shell.printer, &begun);
         }
-        let plan = serde_json::to_value(&draft).map_err(Failure::Json)?;
-        let request = PlanRequest { title, plan: Some(plan), ..PlanRequest::default() };
-        let run = client.start_run(&request).await?;
+        let id = &begun.run;
         let detail = tokio::select! {
-            ended = until_rest(&client, &run.id) => ended?,
+            ended = until_rest(&client, id) => ended?,
             _ = tokio::signal::ctrl_c() => {
-                let id = &run.id;
                 shell.printer.note(&format!("it goes on; `hoist deploy show {id}` shows what it finds"));
                 return Ok(Exit::Unknown);
             }
         };
-        let instances = all_instances(&client, &run.id).await?;
-        show(&mut shell.printer, &detail, &instances, &unchecked)?;
+        let found = instances(&client, id, None).await?;
+        show(&mut shell.printer, &detail, &found, &begun.unchecked)?;
         Ok(exit(&detail.summary))
     }
 
@@ -96,7 +95,7 @@ impl CheckArgs {
         &self,
         shell: &mut Shell,
         client: &Client,
-    ) -> Result<Result<(String, Checks), Exit>, Failure> {
+    ) -> Result<Result<Begun, Exit>, Failure> {
         let mut selection = self.selection.selection()?;
         // What is unchanged is looked at as well.
         (selection.repeat, selection.without_prerequisites) = (true, true);
@@ -107,20 +106,46 @@ impl CheckArgs {
         };
         let draft = offline::draft(plan)?;
         let checks = checks_only(&draft, |id| is_done(&draft, id));
-        Ok(Ok((format!("check {}", request.title), checks)))
+        self.begin(client, &request.title, checks).await.map(Ok)
     }
 
-    async fn of_run(&self, client: &Client, run: &str) -> Result<(String, Checks), Failure> {
-        if self.selection.is_given() || !self.settings.is_empty() {
-            return Err(Failure::usage("a run is looked at as it was")
-                .with_hint("select tasks and nodes with task files"));
+    /// Of what came to a good end in a run.
+    async fn of_run(&self, client: &Client, run: &str) -> Result<Begun, Failure> {
+        let Selection { on, .. } = self.selection.selection()?;
+        let only_on = Selection { on: on.clone(), ..Selection::default() };
+        if self.selection.selection()? != only_on || !self.settings.is_empty() {
+            return Err(Failure::usage("of a run, only nodes can be selected, with `--on`")
+                .with_hint("name the task files instead"));
         }
-        let title = client.run(run).await?.summary.title;
-        let draft = offline::draft(client.run_plan(run).await?)?;
-        let instances = all_instances(client, run).await?;
-        let good = instances.iter().filter(|one| matches!(one.state.as_str(), "ok" | "unchanged"));
-        let good: BTreeSet<u32> = good.map(|one| one.step).collect();
-        Ok((format!("check {title}"), checks_only(&draft, |id| good.contains(&id.0))))
+        let summary = client.run(run).await?.summary;
+        let draft = offline::draft(client.run_plan(&summary.id).await?)?;
+        let nodes = match &on {
+            Some(on) => Some(offline::node_names(client, on).await?),
+            None => None,
+        };
+        let is_wanted = |one: &&Instance| {
+            let is_there = |nodes: &BTreeSet<String>| {
+                one.node.as_ref().is_some_and(|node| nodes.contains(node))
+            };
+            matches!(one.state.as_str(), "ok" | "unchanged") && nodes.as_ref().is_none_or(is_there)
+        };
+        let found = instances(client, &summary.id, None).await?;
+        let wanted: BTreeSet<u32> = found.iter().filter(is_wanted).map(|one| one.step).collect();
+        self.begin(client, &summary.title, checks_only(&draft, |id| wanted.contains(&id.0))).await
+    }
+
+    async fn begin(&self, client: &Client, of: &str, checks: Checks) -> Result<Begun, Failure> {
+        let Checks { draft, unchecked } = checks;
+        if draft.vertices.is_empty() {
+            return Err(Failure::usage("there is nothing to look at")
+                .with_hint("give tasks a `check: {after: […]}`"));
+        }
+        let instances = draft.vertices.iter().map(|vertex| vertex.name.clone()).collect();
+        let plan = serde_json::to_value(&draft).map_err(Failure::Json)?;
+        let request =
+            PlanRequest { title: format!("check {of}"), plan: Some(plan), ..Default::default() };
+        let run = if self.dry_run { String::new() } else { client.start_run(&request).await?.id };
+        Ok(Begun { run, instances, unchecked })
     }
 }
 
@@ -141,19 +166,17 @@ async fn until_rest(client: &Client, run: &str) -> Result<RunDetail, Failure> {
     }
 }
 
-fn would(printer: &mut Printer, names: &[&str], unchecked: &[String]) -> Result<Exit, Failure> {
+fn would(printer: &mut Printer, begun: &Begun) -> Result<Exit, Failure> {
+    let Begun { instances, unchecked, .. } = begun;
     match printer.output() {
         Output::Json | Output::Yaml => {
-            printer.value(&json!({"instances": names, "unchecked": unchecked}))?;
+            printer.value(&json!({"instances": instances, "unchecked": unchecked}))?;
         }
-        Output::Name => names.iter().try_for_each(|name| printer.line(name))?,
+        Output::Name => instances.iter().try_for_each(|name| printer.line(name))?,
         Output::Table | Output::Wide => {
-            names.iter().try_for_each(|name| printer.line(format!("  {name}")))?;
-            printer.line(format!(
-                "would look at {} instances; {} have no check",
-                names.len(),
-                unchecked.len()
-            ))?;
+            instances.iter().try_for_each(|name| printer.line(format!("  {name}")))?;
+            let (looked, none) = (instances.len(), unchecked.len());
+            printer.line(format!("would look at {looked} instances; {none} have no check"))?;
         }
     }
     Ok(Exit::WouldChange)
@@ -189,6 +212,7 @@ fn show(
     }
     for one in &bad {
         let reason = one.reason.as_deref().unwrap_or("no reason is known");
+        let reason = reason.strip_prefix("the check after it: ").unwrap_or(reason);
         printer.toned(Tone::Removed, &format!("  {} does not hold: {reason}", one.name))?;
     }
     if printer.output() == Output::Wide {

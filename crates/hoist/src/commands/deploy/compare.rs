@@ -11,8 +11,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::json;
 
-use super::graph::all_instances;
-use super::show::duration;
+use super::show::{duration, instances};
 use super::{offline, word};
 use crate::commands::Shell;
 use crate::failure::Failure;
@@ -93,7 +92,7 @@ async fn sides(
     let summary = client.run(run).await?.summary;
     let draft = offline::draft(client.run_plan(&summary.id).await?)?;
     let mut sides = BTreeMap::new();
-    for one in all_instances(client, &summary.id).await? {
+    for one in instances(client, &summary.id, None).await? {
         let fingerprint = match draft.vertices.get(one.step as usize).map(|vertex| &vertex.kind) {
             Some(Kind::Step(step)) => step.fingerprint.clone(),
             _ => None,
@@ -125,7 +124,15 @@ fn pairs(mut before: BTreeMap<String, Side>, mut after: BTreeMap<String, Side>) 
 impl Pair {
     /// It did not end in the same way, or was made from other things.
     fn differs(&self) -> bool {
-        self.inputs_changed || self.states()[0] != self.states()[1]
+        self.inputs_changed || self.ended_differently()
+    }
+
+    /// That there was nothing left to do is as good as having done it.
+    fn ended_differently(&self) -> bool {
+        let [before, after] = self
+            .states()
+            .map(|state| state.map(|word| if word == "unchanged" { "ok" } else { word }));
+        before != after
     }
 
     fn states(&self) -> [Option<&str>; 2] {
@@ -186,7 +193,7 @@ fn show(
         printer.line(format!("{what:6}  {}  {}  {}{took}", run.id, run.title, word(run)))?;
     }
     let changed = pairs.iter().filter(|pair| pair.inputs_changed).count();
-    let ended = pairs.iter().filter(|pair| pair.states()[0] != pair.states()[1]).count();
+    let ended = pairs.iter().filter(|pair| pair.ended_differently()).count();
     let tone = if ended + changed == 0 { Tone::Added } else { Tone::Changed };
     printer.toned(
         tone,

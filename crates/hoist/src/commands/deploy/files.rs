@@ -78,11 +78,6 @@ pub(super) struct SelectionArgs {
 }
 
 impl SelectionArgs {
-    /// Whether anything was said.
-    pub(super) fn is_given(&self) -> bool {
-        self.selection().map_or(true, |selection| selection != Selection::default())
-    }
-
     pub(super) fn selection(&self) -> Result<Selection, Failure> {
         if let Some(on) = &self.on {
             let _: hoist_model::Selector = on.parse()?;

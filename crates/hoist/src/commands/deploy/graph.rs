@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use hoist_api::client::{Client, InstanceQuery};
-use hoist_api::deploy::{Instance, Selection};
+use hoist_api::deploy::Selection;
 use hoist_deploy::graph::{DrawError, Drawing, View};
 use hoist_engine::plan::{Draft, Kind, StepId};
 use hoist_engine::record::FailureKind;
@@ -13,6 +12,7 @@ use hoist_engine::run::{Ended, State};
 use hoist_model::Exit;
 
 use super::offline::{self, BookArgs};
+use super::show::instances;
 use crate::commands::Shell;
 use crate::failure::Failure;
 use crate::printer::Output;
@@ -160,17 +160,11 @@ impl GraphArgs {
     ) -> Result<(Draft, Option<BTreeMap<u32, State>>, Option<BTreeSet<String>>), Failure> {
         let client = shell.client()?;
         let draft = offline::draft(client.run_plan(run).await?)?;
-        let instances = all_instances(&client, run).await?;
+        let instances = instances(&client, run, None).await?;
         let states = instances.iter().map(|one| (one.step, state(&one.state))).collect();
         let on = match &self.on {
             None => None,
-            Some(on) => {
-                let _: hoist_model::Selector = on.parse()?;
-                let (_, nodes) = client.all_nodes(Some(on)).await?;
-                Some(
-                    nodes.iter().filter_map(|node| Some(node.name.as_ref()?.to_string())).collect(),
-                )
-            }
+            Some(on) => Some(offline::node_names(&client, on).await?),
         };
         Ok((draft, Some(states), on))
     }
@@ -180,20 +174,6 @@ fn refused(error: DrawError) -> Failure {
     match error {
         DrawError::TooMany { .. } => Failure::refused(error.to_string()),
         _ => Failure::usage(error.to_string()),
-    }
-}
-
-/// Every task on every node of a run.
-pub(super) async fn all_instances(client: &Client, run: &str) -> Result<Vec<Instance>, Failure> {
-    let mut all = Vec::new();
-    let mut after = None;
-    loop {
-        let page = client.run_instances(run, InstanceQuery { after, ..Default::default() }).await?;
-        all.extend(page.items);
-        match page.next {
-            Some(next) => after = Some(next),
-            None => return Ok(all),
-        }
     }
 }
 

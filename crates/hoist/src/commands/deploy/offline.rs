@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
+use hoist_api::client::Client;
 use hoist_api::deploy::{PlanAnswer, PlanRequest, Selection};
 use hoist_deploy::actions;
 use hoist_deploy::target::{Node, Site};
@@ -91,6 +92,13 @@ impl NodesArgs {
         let grounds = Grounds { site: &site, actions: &actions, past, expected_ms };
         Ok(compile(request, grounds).0)
     }
+}
+
+/// The nodes of a selector, as the controller has them.
+pub(super) async fn node_names(client: &Client, on: &str) -> Result<BTreeSet<String>, Failure> {
+    let _: hoist_model::Selector = on.parse()?;
+    let (_, nodes) = client.all_nodes(Some(on)).await?;
+    Ok(nodes.iter().filter_map(|node| Some(node.name.as_ref()?.to_string())).collect())
 }
 
 /// The actions of this machine: those of hoist, and those of the plug-ins that are installed.

@@ -1,0 +1,424 @@
+//! Steps on a machine without an agent: a real sshd on loopback, with keys and a home of its own.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use hoist_engine::action::{
+    Action, Catalog, Ctx, Description, Diagnostic, Done, Failure, Purpose, Script, Secrets, Undone,
+    Verdict,
+};
+use hoist_engine::drive::Executor;
+use hoist_engine::execute::Outputs;
+use hoist_engine::plan::{Call, Draft, Kind, Plan, Step, StepId, Vertex};
+use hoist_engine::record::{End, FailureKind};
+use hoist_engine::run::Found;
+use hoist_engine::ssh::{Login, SshExecutor, SshSetup};
+use hoist_engine::{Effect, Event};
+use serde_json::{Value, json};
+
+/// A shell command, only for machines far away.
+struct Far;
+
+impl Action for Far {
+    fn describe(&self) -> Description {
+        Description { name: "far".to_owned(), ..Description::default() }
+    }
+
+    fn validate(&self, _: &Value) -> Vec<Diagnostic> {
+        Vec::new()
+    }
+
+    fn apply(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Done, Failure> {
+        panic!("nothing is done here")
+    }
+
+    fn verify(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
+        panic!("nothing is looked at here")
+    }
+
+    fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
+        panic!("nothing is taken back here")
+    }
+
+    fn script(&self, input: &Value, _: Purpose) -> Option<Script> {
+        serde_json::from_value(input.clone()).ok()
+    }
+}
+
+struct Vault;
+
+impl Secrets for Vault {
+    fn get(&self, _: &str) -> Result<String, Failure> {
+        Ok("hunter2 and more".to_owned())
+    }
+}
+
+/// What the network does to connections.
+struct Wire {
+    port: u16,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+    is_up: Arc<AtomicBool>,
+}
+
+impl Wire {
+    fn to(port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let own = listener.local_addr().expect("an address").port();
+        let (open, is_up) =
+            (Arc::<Mutex<Vec<TcpStream>>>::default(), Arc::new(AtomicBool::new(true)));
+        let (streams, up) = (Arc::clone(&open), Arc::clone(&is_up));
+        std::thread::spawn(move || {
+            for near in listener.incoming().flatten() {
+                let far =
+                    up.load(Ordering::SeqCst).then(|| TcpStream::connect(("127.0.0.1", port)));
+                let Some(Ok(far)) = far else { continue };
+                let clone = |stream: &TcpStream| stream.try_clone().expect("a socket");
+                streams.lock().expect("a list").extend([clone(&near), clone(&far)]);
+                for (from, to) in [(clone(&near), clone(&far)), (far, near)] {
+                    std::thread::spawn(move || forward(from, to));
+                }
+            }
+        });
+        Self { port: own, open, is_up }
+    }
+
+    /// Breaks what is open; nobody gets through until it is up again.
+    fn cut(&self) {
+        self.is_up.store(false, Ordering::SeqCst);
+        for stream in self.open.lock().expect("a list").drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn mend(&self) {
+        self.is_up.store(true, Ordering::SeqCst);
+    }
+}
+
+fn forward(mut from: TcpStream, mut to: TcpStream) {
+    let mut buffer = [0; 16 * 1024];
+    while let Ok(read) = from.read(&mut buffer) {
+        if read == 0 || to.write_all(&buffer[..read]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+struct Sshd {
+    dir: tempfile::TempDir,
+    child: Child,
+    wire: Wire,
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it ends");
+    }
+}
+
+fn keygen(path: &Path) {
+    let made =
+        Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path).status();
+    assert!(made.expect("ssh-keygen (package openssh-client)").success());
+}
+
+impl Sshd {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        keygen(&dir.path().join("host"));
+        keygen(&dir.path().join("user"));
+        fs_err::copy(dir.path().join("user.pub"), dir.path().join("authorized")).expect("a key");
+        fs_err::create_dir(dir.path().join("home")).expect("a home");
+        // Wanted by one that runs as root.
+        let _ = fs_err::create_dir_all("/run/sshd");
+        let port = free_port();
+        let config = format!(
+            "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nUsePAM no\n\
+             StrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\nSetEnv HOME={}\n",
+            path("host"),
+            path("authorized"),
+            path("home"),
+        );
+        fs_err::write(dir.path().join("config"), config).expect("a file");
+        let log = fs_err::File::create(dir.path().join("log")).expect("a file");
+        let child = Command::new("/usr/sbin/sshd")
+            .args(["-D", "-e", "-f"])
+            .arg(dir.path().join("config"))
+            .stdin(Stdio::null())
+            .stderr(Stdio::from(log.into_parts().0))
+            .spawn()
+            .expect("sshd (package openssh-server)");
+        wait_for("sshd answers", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        let wire = Wire::to(port);
+        let host = fs_err::read_to_string(dir.path().join("host.pub")).expect("a key");
+        let known = format!("[127.0.0.1]:{} {host}", wire.port);
+        fs_err::write(dir.path().join("known"), known).expect("a file");
+        Self { dir, child, wire }
+    }
+
+    fn login(&self) -> Login {
+        Login {
+            key: Some(self.dir.path().join("user")),
+            known_hosts: Some(self.dir.path().join("known")),
+            port: Some(self.wire.port),
+            ..Login::default()
+        }
+    }
+
+    fn executor(&self, login: Login) -> (SshExecutor, Receiver<Event>) {
+        let mut catalog = Catalog::default();
+        catalog.add(Arc::new(Far));
+        let (send, events) = channel();
+        let setup = SshSetup {
+            login,
+            catalog,
+            secrets: Arc::new(Vault),
+            outputs: self.outputs(),
+            lost_after: Duration::from_secs(60),
+            address: Arc::new(|_| Ok("127.0.0.1".to_owned())),
+        };
+        (SshExecutor::new("01run", setup, send), events)
+    }
+
+    fn outputs(&self) -> Outputs {
+        Outputs::in_dir(self.dir.path().join("output"))
+    }
+
+    fn printed(&self, attempt: u32) -> String {
+        let bytes = self.outputs().read(STEP, attempt).expect("a file").unwrap_or_default();
+        String::from_utf8(bytes).expect("text")
+    }
+
+    fn attempts(&self) -> PathBuf {
+        self.dir.path().join("home/.hoist/attempts")
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+const STEP: StepId = StepId(0);
+
+fn start(attempt: u32) -> Effect {
+    Effect::Start { step: STEP, attempt }
+}
+
+fn call(input: Value) -> Call {
+    Call { action: "far".to_owned(), input, undoes: None }
+}
+
+fn plan(step: Step) -> Plan {
+    let step = Step { subject: Some(0), ..step };
+    let vertex =
+        Vertex { name: "t@n1".to_owned(), after: Vec::new(), kind: Kind::Step(Box::new(step)) };
+    Plan::new(Draft { vertices: vec![vertex], subjects: vec!["n1".to_owned()], ..Draft::default() })
+        .expect("a plan")
+}
+
+fn of(input: Value) -> Plan {
+    plan(Step { call: call(input), ..Step::default() })
+}
+
+fn next(events: &Receiver<Event>) -> Event {
+    events.recv_timeout(Duration::from_secs(90)).expect("an event")
+}
+
+fn end(event: Event) -> End {
+    match event {
+        Event::Ran { end, .. } | Event::Found { found: Found::Ended(end), .. } => end,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn failed(event: Event) -> (FailureKind, String) {
+    match end(event) {
+        End::Failed { kind, reason } => (kind, reason),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_step_is_done_over_there_with_all_that_belongs_to_it() {
+    let sshd = Sshd::start();
+    let (mut executor, events) = sshd.executor(sshd.login());
+    let text = "pwd; echo \"$HOIST_NODE $HOIST_RUN $HOIST_TASK $HOIST_ATTEMPT $ODD\"; cat \"$DATA\"; \
+                cat \"$KEY\"; echo; echo $KEY > \"$HOME/key\"; stat -c %a \"$KEY\"; env | grep -c hunter2; true";
+    let odd = "a'b\"c$(exit 9)\n;";
+    let script = json!({"text": text, "env": {"ODD": odd}, "files": {"DATA": "it's data\n"}, "secrets": {"KEY": "ref"}, "cwd": "/usr"});
+    executor.act(&of(script), start(1));
+    assert_eq!(end(next(&events)), End::Done { changed: true, receipt: Value::Null });
+    let wanted = format!("/usr\nn1 01run t@n1 01run/0/1 {odd}\nit's data\n[hidden]\n600\n0\n");
+    assert_eq!(sshd.printed(1), wanted);
+    let key = fs_err::read_to_string(sshd.dir.path().join("home/key")).expect("a path");
+    assert!(!Path::new(key.trim()).exists(), "the secret is gone");
+    executor.act(&of(json!({"text": "exit 3", "unchanged": [3]})), start(2));
+    assert_eq!(end(next(&events)), End::Done { changed: false, receipt: Value::Null });
+    executor.act(&of(json!({"text": "echo one; echo why >&2; exit 7"})), start(3));
+    assert_eq!(failed(next(&events)), (FailureKind::Exit, "exit code 7: why".to_owned()));
+    executor.act(&of(json!({"text": "true", "cwd": "/nowhere"})), start(4));
+    assert_eq!(failed(next(&events)).1, "exit code 1: there is no directory /nowhere");
+}
+
+#[test]
+fn a_connection_that_breaks_in_the_middle_is_no_failure() {
+    let sshd = Sshd::start();
+    let (mut executor, events) = sshd.executor(sshd.login());
+    let home = sshd.dir.path().join("home");
+    let text = "echo begun >> $HOME/begun; until [ -e $HOME/gate ]; do sleep 0.1; done; echo done";
+    let plan = of(json!({ "text": text }));
+    executor.act(&plan, start(1));
+    wait_for("it runs", || home.join("begun").exists());
+    sshd.wire.cut();
+    fs_err::write(home.join("gate"), "").expect("a file");
+    wait_for("it ends over there", || sshd.attempts().join("01run-0-1/result").exists());
+    assert!(events.try_recv().is_err(), "nobody heard of it yet");
+    sshd.wire.mend();
+    assert_eq!(end(next(&events)), End::Done { changed: true, receipt: Value::Null });
+    assert_eq!(
+        fs_err::read_to_string(home.join("begun")).expect("a file"),
+        "begun\n",
+        "it was begun once"
+    );
+    assert_eq!(sshd.printed(1), "done\n");
+    // A controller that knows nothing asks, and a second start is none.
+    let (mut another, heard) = sshd.executor(sshd.login());
+    another.act(&plan, Effect::Ask { step: STEP, attempt: 1 });
+    assert!(matches!(next(&heard), Event::Found { found: Found::Ended(End::Done { .. }), .. }));
+    another.act(&plan, start(1));
+    assert!(matches!(end(next(&heard)), End::Done { .. }));
+    assert_eq!(fs_err::read_to_string(home.join("begun")).expect("a file"), "begun\n");
+    another.act(&plan, Effect::Ask { step: STEP, attempt: 2 });
+    assert!(matches!(next(&heard), Event::Found { found: Found::Never, .. }));
+}
+
+#[test]
+fn what_runs_when_the_controller_dies_is_found_again() {
+    let sshd = Sshd::start();
+    let home = sshd.dir.path().join("home");
+    let plan =
+        of(json!({"text": "echo $$ > $HOME/pid; until [ -e $HOME/gate ]; do sleep 0.1; done"}));
+    let (mut first, _) = sshd.executor(sshd.login());
+    first.act(&plan, start(1));
+    wait_for("it runs", || home.join("pid").exists());
+    let (mut second, events) = sshd.executor(sshd.login());
+    second.act(&plan, Effect::Ask { step: STEP, attempt: 1 });
+    assert!(matches!(next(&events), Event::Found { found: Found::Running, .. }));
+    fs_err::write(home.join("gate"), "").expect("a file");
+    assert!(matches!(next(&events), Event::Found { found: Found::Ended(End::Done { .. }), .. }));
+    // What was there and is not any more is gone.
+    fs_err::remove_file(sshd.attempts().join("01run-0-1/result")).expect("a result");
+    second.act(&plan, Effect::Ask { step: STEP, attempt: 1 });
+    assert!(matches!(next(&events), Event::Found { found: Found::Gone, .. }));
+}
+
+#[test]
+fn a_step_is_ended_when_its_time_is_over_or_somebody_says_so() {
+    let sshd = Sshd::start();
+    let home = sshd.dir.path().join("home");
+    let (mut executor, events) = sshd.executor(sshd.login());
+    let short = plan(Step {
+        call: call(json!({"text": "sleep 60"})),
+        timeout_ms: Some(300),
+        ..Step::default()
+    });
+    executor.act(&short, start(1));
+    assert_eq!(failed(next(&events)).0, FailureKind::Timeout);
+    let long = of(json!({"text": "sleep 600 & echo $! > $HOME/child; wait"}));
+    executor.act(&long, start(2));
+    wait_for("it runs", || {
+        fs_err::read_to_string(home.join("child")).is_ok_and(|pid| pid.ends_with('\n'))
+    });
+    executor.act(&long, Effect::Kill { step: STEP, attempt: 2 });
+    assert_eq!(end(next(&events)), End::Interrupted);
+    let child = fs_err::read_to_string(home.join("child")).expect("a number");
+    wait_for("its children are gone", || !Path::new(&format!("/proc/{}", child.trim())).exists());
+}
+
+#[test]
+fn checks_are_looked_at_over_there() {
+    let sshd = Sshd::start();
+    let home = sshd.dir.path().join("home");
+    let (mut executor, events) = sshd.executor(sshd.login());
+    let before = plan(Step {
+        before: vec![call(json!({"text": "echo no disk; exit 1", "says": "there is a disk"}))],
+        ..Step::default()
+    });
+    executor.act(&before, Effect::Check { step: STEP, attempt: 1 });
+    let Event::Checked { refused, .. } = next(&events) else { panic!("a check") };
+    assert_eq!(refused.as_deref(), Some("there is a disk: exit code 1: no disk"));
+    let text = "echo x >> $HOME/looks; [ $(wc -l < $HOME/looks) -ge 3 ]";
+    let after = plan(Step {
+        after: vec![call(json!({"text": text, "poll": {"for_ms": 60_000, "every_ms": 20}}))],
+        ..Step::default()
+    });
+    executor.act(&after, Effect::Verify { step: STEP, attempt: 1 });
+    assert!(matches!(next(&events), Event::Verified { holds: true, .. }));
+    assert_eq!(fs_err::read_to_string(home.join("looks")).expect("a file").lines().count(), 3);
+    assert_eq!(
+        fs_err::read_dir(sshd.attempts()).expect("a directory").count(),
+        0,
+        "nothing is left of looks"
+    );
+}
+
+#[test]
+fn a_machine_that_is_not_the_known_one_is_not_talked_to() {
+    let sshd = Sshd::start();
+    let other = sshd.dir.path().join("other");
+    keygen(&other);
+    let key = fs_err::read_to_string(other.with_extension("pub")).expect("a key");
+    let known = sshd.dir.path().join("known-other");
+    fs_err::write(&known, format!("[127.0.0.1]:{} {key}", sshd.wire.port)).expect("a file");
+    let (mut executor, events) = sshd.executor(Login { known_hosts: Some(known), ..sshd.login() });
+    executor.act(&of(json!({"text": "true"})), start(1));
+    let (kind, reason) = failed(next(&events));
+    assert_eq!(kind, FailureKind::Internal);
+    assert!(reason.starts_with("`127.0.0.1` cannot be reached"), "{reason}");
+    let (mut executor, events) = sshd.executor(Login { key: Some(other), ..sshd.login() });
+    executor.act(&of(json!({"text": "true"})), start(1));
+    assert!(failed(next(&events)).1.contains("Permission denied"));
+    assert!(!sshd.attempts().exists(), "nothing was done there");
+}
+
+#[test]
+fn what_has_no_form_for_other_machines_says_so() {
+    let sshd = Sshd::start();
+    let (mut executor, events) = sshd.executor(sshd.login());
+    executor.act(&of(json!({"what": "no script"})), start(1));
+    assert_eq!(failed(next(&events)).1, "`far` cannot be done through ssh; start an agent on `n1`");
+    let undoes = Call { undoes: Some(Value::Null), ..call(json!({"text": "true"})) };
+    executor.act(&plan(Step { call: undoes, ..Step::default() }), start(2));
+    assert_eq!(
+        failed(next(&events)).1,
+        "`far` cannot be taken back through ssh; start an agent on `n1`"
+    );
+}
+
+#[test]
+fn a_flood_is_cut_over_there() {
+    let sshd = Sshd::start();
+    let (mut executor, events) = sshd.executor(sshd.login());
+    executor.act(&of(json!({"text": "head -c 20000000 /dev/zero | tr '\\0' x; echo"})), start(1));
+    assert!(matches!(end(next(&events)), End::Done { .. }));
+    let length = sshd.printed(1).len();
+    assert!((8_000_000..9_000_000).contains(&length), "{length}");
+}

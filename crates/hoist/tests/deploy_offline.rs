@@ -1,0 +1,409 @@
+//! `hoist deploy` without a controller, with the real program: files in, findings and plans out.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use hoist_model::Exit;
+use serde_json::Value;
+
+const NODES: &str = "\
+api: hoist/v1
+kind: Node
+name: n1
+spec: {nid: 1, role: database}
+---
+api: hoist/v1
+kind: Node
+name: n2
+spec: {nid: 2, role: database, groups: [gpu], labels: {rack: r1}}
+---
+api: hoist/v1
+kind: Node
+name: n3
+spec: {nid: 3, role: web, labels: {rack: r2}}
+---
+api: hoist/v1
+kind: Node
+name: gone
+spec: {nid: 4, role: web, enabled: false}
+---
+api: hoist/v1
+kind: Group
+name: fast
+spec: {selector: \"label:rack=r2\"}
+";
+
+const SITE: &str = "\
+hoist: 1
+roles: {database: {}, web: {}}
+settings: {mail: false}
+tasks:
+  install:
+    on: \"*\"
+    run: {shell: \"true\"}
+  db-start:
+    on: database
+    requires: [install]
+    run: {shell: \"true\"}
+    check: {after: [{shell: \"true\"}]}
+  web-start:
+    on: web
+    requires: [install]
+    needs: [{task: db-start, on: database}]
+    run: {shell: \"true\"}
+    at_once: 1
+  mail:
+    on: fast
+    when: settings.mail
+    run: {shell: \"true\"}
+";
+
+/// A directory with files, in which the program runs.
+struct Desk(tempfile::TempDir);
+
+impl Desk {
+    fn new() -> Self {
+        let desk = Self(tempfile::tempdir().expect("a directory"));
+        desk.write("nodes.yaml", NODES);
+        desk.write("site.yaml", SITE);
+        desk
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs_err::write(self.path(name), text).expect("a file");
+    }
+
+    fn hoist(&self, words: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_hoist"))
+            .args(words)
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("HOIST_DATA_DIR", self.path("no-controller"))
+            .current_dir(self.0.path())
+            .output()
+            .expect("the binary was built for this test")
+    }
+
+    /// What it prints on both sides.
+    #[track_caller]
+    fn ends(&self, words: &[&str], exit: Exit) -> String {
+        let output = self.hoist(words);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let text = text + &String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(exit.code().into()), "hoist {words:?}: {text}");
+        text
+    }
+
+    #[track_caller]
+    fn json(&self, words: &[&str], exit: Exit) -> Value {
+        let output = self.hoist(&[words, &["-o", "json"]].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(exit.code().into()), "hoist {words:?}: {errors}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    /// Lints a file with this in it.
+    #[track_caller]
+    fn lint(&self, text: &str, more: &[&str], exit: Exit) -> String {
+        self.write("bad.yaml", text);
+        self.ends(&[&["deploy", "lint", "bad.yaml"], more].concat(), exit)
+    }
+}
+
+fn names<'a>(list: &'a Value, key: &str) -> Vec<&'a str> {
+    let list = list.as_array().expect("a list");
+    list.iter().map(|one| one[key].as_str().expect("a text")).collect()
+}
+
+#[test]
+fn a_plan_from_files_lists_every_instance_edge_and_skip() {
+    let desk = Desk::new();
+    let plan = desk.json(&["deploy", "plan", "site.yaml", "--nodes", "nodes.yaml"], Exit::Done);
+    let listing = &plan["listing"];
+    let mut instances = names(&listing["instances"], "name");
+    instances.sort_unstable();
+    let all = [
+        "db-start@n1",
+        "db-start@n2",
+        "install@n1",
+        "install@n2",
+        "install@n3",
+        "mail@n3",
+        "web-start@n3",
+    ];
+    assert_eq!(instances, all);
+    let edges = listing["edges"].as_array().expect("a list");
+    let cross = edges.iter().find(|edge| edge["before"] == "db-start@n2").expect("it is bound");
+    assert_eq!((&cross["after"], &cross["kind"]), (&"web-start@n3".into(), &"cross".into()));
+    assert_eq!(cross["by"][0]["key"], "needs");
+    assert_eq!(edges.len(), 5, "{edges:#?}");
+    assert_eq!(plan["skips"][0]["instance"], "mail@n3");
+    assert_eq!(plan["skips"][0]["reason"], "condition");
+    let again = desk.json(&["deploy", "plan", "site.yaml", "--nodes", "nodes.yaml"], Exit::Done);
+    assert_eq!(plan["hash"], again["hash"], "the same files and nodes give the same plan");
+    let set = ["deploy", "plan", "site.yaml", "--nodes", "nodes.yaml", "--set", "mail=true"];
+    assert!(desk.json(&set, Exit::Done)["skips"].is_null());
+}
+
+#[test]
+fn a_part_of_a_plan_is_selected_as_with_a_controller() {
+    let desk = Desk::new();
+    let plan = |more: &[&str], exit| {
+        let words = ["deploy", "plan", "site.yaml", "--nodes", "nodes.yaml"];
+        desk.json(&[&words[..], more].concat(), exit)
+    };
+    let part = plan(&["--tasks", "+web-start", "--set", "mail=true"], Exit::Done);
+    assert_eq!(names(&part["skips"], "instance"), ["mail@n3"]);
+    let part = plan(&["--tasks", "web-start"], Exit::Done);
+    let codes = names(&part["diagnostics"], "code");
+    assert!(codes.contains(&"W204"), "{codes:?}");
+    let nothing = plan(&["--tasks", "web-strat"], Exit::Usage);
+    assert_eq!(nothing["diagnostics"][0]["code"], "E202");
+    assert_eq!(nothing["diagnostics"][0]["hint"], "did you mean `web-start`?");
+    let nothing = plan(&["--tasks", "db-start", "--on", "role:web"], Exit::Usage);
+    assert_eq!(nothing["diagnostics"][0]["code"], "E202", "an empty selection is an error");
+    assert!(nothing["plan"].is_null());
+}
+
+#[test]
+fn nodes_that_cannot_be_are_told_before_anything_else() {
+    let desk = Desk::new();
+    let plan = |exit| desk.ends(&["deploy", "plan", "site.yaml", "--nodes", "x.yaml"], exit);
+    assert!(plan(Exit::Failed).contains("x.yaml"));
+    desk.write("x.yaml", &format!("{NODES}---\napi: hoist/v1\nkind: Node\nname: n1\n"));
+    assert!(plan(Exit::Usage).contains("the node `n1` is twice"));
+    desk.write("x.yaml", "api: hoist/v1\nkind: Node\nname: n1\nspec: {rol: web}\n");
+    assert!(plan(Exit::Usage).contains("role"));
+    desk.write("x.yaml", "api: hoist/v1\nkind: Partition\nname: p\n");
+    assert!(plan(Exit::Usage).contains("there is no enabled node"));
+}
+
+#[test]
+fn what_is_good_is_said_to_be_good() {
+    let desk = Desk::new();
+    let told = desk.ends(&["deploy", "lint", "site.yaml"], Exit::Done);
+    assert!(told.contains("2 roles, 4 tasks, 0 barriers: 0 errors, 0 warnings"), "{told}");
+    let words = ["deploy", "lint", "site.yaml", "--nodes", "nodes.yaml", "--layouts", "--strict"];
+    let report = desk.json(&words, Exit::Done);
+    assert_eq!((&report["good"], &report["tasks"]), (&true.into(), &4.into()));
+    desk.ends(&["deploy", "lint"], Exit::Usage);
+}
+
+#[test]
+fn a_typo_in_a_key_is_drawn_with_a_suggestion() {
+    let desk = Desk::new();
+    let told = desk.lint(
+        "hoist: 1\ntasks:\n  a:\n    on: \"*\"\n    reqires: [b]\n    run: none\n",
+        &[],
+        Exit::Usage,
+    );
+    assert!(told.contains("error[E102]: unknown key `reqires` in task `a`"), "{told}");
+    assert!(told.contains("bad.yaml:5:5"), "{told}");
+    assert!(told.contains("^^^^^^^"), "{told}");
+    assert!(told.contains("did you mean `requires`?"), "{told}");
+}
+
+#[test]
+fn a_circle_is_printed_with_the_declaration_behind_each_arrow() {
+    let desk = Desk::new();
+    let text = "\
+hoist: 1
+tasks:
+  a: {on: web, requires: [c], run: none}
+  b: {on: web, requires: [a], run: none}
+  c: {on: web, requires: [b], run: none}
+";
+    for more in [&[][..], &["--nodes", "nodes.yaml"]] {
+        let told = desk.lint(text, more, Exit::Usage);
+        assert!(told.contains("error[E401]"), "{told}");
+        for arrow in ["(requires a)", "(requires b)", "(requires c)"] {
+            assert!(told.contains(arrow), "{told}");
+        }
+        for line in ["bad.yaml:3:", "bad.yaml:4:", "bad.yaml:5:"] {
+            assert!(told.contains(line), "{told}");
+        }
+    }
+}
+
+#[test]
+fn a_circle_of_some_layouts_only_is_found_without_nodes() {
+    let desk = Desk::new();
+    // On nodes of their own the two never meet.
+    let text = "\
+hoist: 1
+roles: {database: {}, web: {}}
+tasks:
+  a: {on: database, requires: [{task: b, optional: true}], run: none}
+  b: {on: web, requires: [{task: a, optional: true}], run: none}
+";
+    desk.lint(text, &["--nodes", "nodes.yaml"], Exit::Done);
+    let told = desk.lint(text, &["--nodes", "nodes.yaml", "--layouts"], Exit::Usage);
+    assert!(told.contains("E401") && told.contains("layout: "), "{told}");
+    desk.lint(text, &[], Exit::Usage);
+}
+
+#[test]
+fn a_name_that_nobody_has_is_told_with_what_was_meant() {
+    let desk = Desk::new();
+    let text = "hoist: 1\ntasks:\n  install: {on: web, run: none}\n  a: {on: web, requires: [instal], run: none}\n";
+    let told = desk.lint(text, &[], Exit::Usage);
+    assert!(told.contains("E301") && told.contains("did you mean `install`?"), "{told}");
+    let text = "hoist: 1\ntasks:\n  a: {on: wbe, run: none}\n";
+    let told = desk.lint(text, &["--nodes", "nodes.yaml"], Exit::Usage);
+    assert!(told.contains("E200") && told.contains("did you mean `web`?"), "{told}");
+}
+
+#[test]
+fn a_task_on_no_node_is_a_warning_and_with_strict_an_error() {
+    let desk = Desk::new();
+    let text = "hoist: 1\ntasks:\n  a: {on: \"label:rack=r9\", run: none}\n";
+    let told = desk.lint(text, &["--nodes", "nodes.yaml"], Exit::Done);
+    assert!(told.contains("warning[W201]: task `a` matches no node"), "{told}");
+    desk.lint(text, &["--nodes", "nodes.yaml", "--strict"], Exit::Usage);
+}
+
+#[test]
+fn limits_that_contradict_each_other_are_errors() {
+    let desk = Desk::new();
+    let never = "hoist: 1\ntasks:\n  a: {on: web, at_once: 0, run: none}\n";
+    let told = desk.lint(never, &["--nodes", "nodes.yaml"], Exit::Usage);
+    assert!(told.contains("E203") && told.contains("bad.yaml:3:"), "{told}");
+    let more =
+        "hoist: 1\nroles: {database: {tolerate: 5}}\ntasks:\n  a: {on: database, run: none}\n";
+    let told = desk.lint(more, &["--nodes", "nodes.yaml"], Exit::Usage);
+    assert!(told.contains("E203") && told.contains("tolerates 5"), "{told}");
+}
+
+#[test]
+fn a_file_at_the_limit_is_read_and_a_larger_one_refused() {
+    const LIMIT: usize = hoist_deploy::parse::MAX_BYTES;
+    let desk = Desk::new();
+    let filled = |bytes: usize| {
+        let comment = format!("# {}\n", "x".repeat(97));
+        let mut text = SITE.to_owned();
+        while text.len() + comment.len() < bytes {
+            text.push_str(&comment);
+        }
+        text.push('#');
+        text.extend(std::iter::repeat_n('x', bytes - text.len()));
+        assert_eq!(text.len(), bytes);
+        text
+    };
+    desk.lint(&filled(LIMIT), &[], Exit::Done);
+    let told = desk.lint(&filled(LIMIT + 1), &[], Exit::Usage);
+    assert!(told.contains("E103") && told.contains("split it into several files"), "{told}");
+}
+
+#[test]
+fn bytes_that_are_no_text_and_files_that_are_not_there_are_told() {
+    let desk = Desk::new();
+    fs_err::write(desk.path("bad.yaml"), b"hoist: \xff").expect("a file");
+    assert!(desk.ends(&["deploy", "lint", "bad.yaml"], Exit::Usage).contains("UTF-8"));
+    assert!(desk.ends(&["deploy", "lint", "none.yaml"], Exit::Failed).contains("none.yaml"));
+}
+
+#[test]
+fn pictures_are_written_in_every_format_and_none_is_overwritten() {
+    let desk = Desk::new();
+    let draw = |more: &[&str], exit| {
+        let words = ["deploy", "graph", "site.yaml", "--nodes", "nodes.yaml"];
+        desk.ends(&[&words[..], more].concat(), exit)
+    };
+    assert!(draw(&[], Exit::Done).starts_with("digraph"));
+    assert!(draw(&["--format", "mermaid"], Exit::Done).starts_with("flowchart"));
+    draw(&["--format", "svg", "--out", "site.svg"], Exit::Done);
+    assert!(
+        fs_err::read_to_string(desk.path("site.svg")).expect("it is there").starts_with("<svg")
+    );
+    assert!(draw(&["--format", "svg", "--out", "site.svg"], Exit::Refused).contains("--force"));
+    draw(&["--format", "svg", "--out", "site.svg", "--force"], Exit::Done);
+    let one = draw(&["--instances", "--on", "node:n2"], Exit::Done);
+    assert!(one.contains("db-start@n2") && !one.contains("db-start@n1"), "{one}");
+    let near = draw(&["--around", "db-start", "--depth", "1"], Exit::Done);
+    assert!(near.contains("web-start") && !near.contains("mail"), "{near}");
+    let typo = draw(&["--around", "db-strat"], Exit::Usage);
+    assert!(typo.contains("did you mean `db-start`?"), "{typo}");
+    assert!(draw(&["--on", "nobody"], Exit::Usage).contains("E200"));
+    draw(&["--on", "&&"], Exit::Usage);
+    let words = ["deploy", "graph", "site.yaml", "--nodes", "nodes.yaml"];
+    assert!(desk.json(&words, Exit::Done)["vertices"].is_array());
+    desk.ends(&["deploy", "graph"], Exit::Usage);
+}
+
+#[test]
+fn a_run_on_paper_ends_as_the_run_would() {
+    let desk = Desk::new();
+    let words = ["deploy", "simulate", "site.yaml", "--nodes", "nodes.yaml"];
+    let simulated = desk.json(&words, Exit::Done);
+    assert_eq!(simulated["makespan_ms"], 3000);
+    let way = names(&simulated["critical_path"], "name");
+    assert_eq!(way.last(), Some(&"web-start@n3"));
+    let with = |text: &str, exit| {
+        desk.write("with.yaml", text);
+        desk.ends(&[&words[..], &["--with", "with.yaml"]].concat(), exit)
+    };
+    let slow = with("cases:\n- {steps: \"db-*\", takes_ms: 60000}\n", Exit::Done);
+    assert!(slow.contains("succeeded after 1m02s"), "{slow}");
+    let broken = with("cases:\n- {steps: \"db-start@n1\", fails: always}\n", Exit::Failed);
+    assert!(broken.contains("failed") && broken.contains("1 blocked"), "{broken}");
+    let nobody = with("cases:\n- {steps: \"dbstart\"}\n", Exit::Usage);
+    assert!(nobody.contains("no step of the plan is called `dbstart`"), "{nobody}");
+    with("taks_ms: 1\n", Exit::Usage);
+    desk.write("bad.yaml", "hoist: 1\ntasks:\n  a: {on: web, requires: [b], run: none}\n");
+    desk.ends(&["deploy", "simulate", "bad.yaml", "--nodes", "nodes.yaml"], Exit::Usage);
+}
+
+fn fixture() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/fixtures/fuel-tasks.json");
+    path.to_str().expect("UTF-8").to_owned()
+}
+
+#[test]
+fn fuels_tasks_become_a_file_that_can_be_read_again() {
+    let desk = Desk::new();
+    let fuel = fixture();
+    let import =
+        |more: &[&str], exit| desk.json(&[&["deploy", "import-fuel", &fuel], more].concat(), exit);
+    let dry = import(&["--dry-run"], Exit::WouldChange);
+    assert!(!desk.path("fuel.yaml").exists());
+    let words = ["--conditions", "true", "--set", "CLUSTER_ID=1", "--out", "fuel.yaml"];
+    let told = import(&words, Exit::Done);
+    assert_eq!((&told["tasks"], &told["barriers"]), (&187.into(), &6.into()));
+    let codes = |told: &Value, code: &str| {
+        names(&told["findings"], "code").into_iter().filter(|found| *found == code).count()
+    };
+    assert_eq!(codes(&told, "W-CONDITION"), codes(&dry, "W-CONDITION"), "they are told either way");
+    assert!(codes(&told, "W-NEVER") >= 60, "{told:#}");
+    let report = desk.json(&["deploy", "lint", "fuel.yaml"], Exit::Done);
+    assert_eq!((&report["tasks"], &report["errors"]), (&187.into(), &0.into()));
+    let refused = desk.ends(&["deploy", "import-fuel", &fuel, "--out", "fuel.yaml"], Exit::Refused);
+    assert!(refused.contains("--force"), "{refused}");
+    let typo =
+        desk.ends(&["deploy", "import-fuel", &fuel, "--graph", "defalt", "--dry-run"], Exit::Usage);
+    assert!(typo.contains("did you mean `default`?"), "{typo}");
+}
+
+#[test]
+fn a_tree_of_fuels_files_is_read_and_one_without_any_refused() {
+    let desk = Desk::new();
+    fs_err::create_dir_all(desk.path("fuel/a/b")).expect("directories");
+    desk.ends(&["deploy", "import-fuel", "fuel", "--dry-run"], Exit::Usage);
+    let tasks = "\
+- {id: one, type: shell, version: 2.1.0, role: ['/.*/'], parameters: {cmd: 'true', timeout: 10}}
+- {id: two, type: shell, version: 2.1.0, role: ['/.*/'], requires: [one, three], parameters: {cmd: 'true', timeout: 10}}
+";
+    desk.write("fuel/a/b/tasks.yaml", tasks);
+    let told = desk.json(&["deploy", "import-fuel", "fuel", "--dry-run"], Exit::WouldChange);
+    assert_eq!(told["tasks"], 2);
+    let strict = ["deploy", "import-fuel", "fuel", "--strict", "--dry-run"];
+    assert!(desk.ends(&strict, Exit::Usage).contains("three"));
+    desk.write("fuel/a/b/tasks.yaml", "- {id: one, type: [\n");
+    assert!(
+        desk.ends(&["deploy", "import-fuel", "fuel", "--dry-run"], Exit::Usage)
+            .contains("tasks.yaml")
+    );
+}
