@@ -253,7 +253,7 @@ impl Runs {
     }
 
     /// Begins a run. Blocks until that is durable.
-    pub(super) fn begin(&self, plan: Arc<Plan>, begin: Begin) -> Result<RunSummary, RunsError> {
+    pub(super) fn begin(&self, plan: &Arc<Plan>, begin: Begin) -> Result<RunSummary, RunsError> {
         self.room()?;
         let now = now_ms();
         let file = RunFile {
@@ -264,13 +264,13 @@ impl Runs {
             undoes: begin.undoes,
             request: begin.request,
         };
-        let made = folder::create(&self.0.root, &file, &plan, &begin.carried, now)?;
+        let made = folder::create(&self.0.root, &file, plan, &begin.carried, now)?;
         let folder::Made { folder, journal, records } = made;
         let claim = self.claim(&file.id)?;
         if let Some(claim) = &claim {
-            claim.publish(&file, &plan, &records).map_err(FolderError::from)?;
+            claim.publish(&file, plan, &records).map_err(FolderError::from)?;
         }
-        let run = Run::replay(&plan, &records).map_err(FolderError::from)?;
+        let run = Run::replay(plan, &records).map_err(FolderError::from)?;
         let (events, told) = channel();
         let entry = Arc::new(Entry::new(file, &run, records, events));
         let summary = entry.view().summary();
@@ -358,7 +358,7 @@ impl Runs {
                     request: file.request.clone(),
                     carried: Vec::new(),
                 };
-                self.begin(Arc::new(plan), begin).map_err(|error| chain(&error))
+                self.begin(&Arc::new(plan), begin).map_err(|error| chain(&error))
             });
         if let Err(reason) = begun {
             tracing::error!(run = file.id, reason, "what a run did is not taken back");
@@ -597,8 +597,8 @@ fn is_ended_by_crash(records: &[Record]) -> bool {
 /// The thread of one run.
 struct Driver {
     runs: Runs,
-    entry: Arc<Entry>,
     shown: Shown,
+    entry: Arc<Entry>,
     folder: Folder,
     run: Run,
     told: Receiver<Event>,
