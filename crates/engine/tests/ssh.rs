@@ -223,7 +223,7 @@ fn start(attempt: u32) -> Effect {
 }
 
 fn call(input: Value) -> Call {
-    Call { action: "far".to_owned(), input, undoes: None }
+    Call { action: "far".to_owned(), input, ..Call::default() }
 }
 
 fn plan(step: Step) -> Plan {

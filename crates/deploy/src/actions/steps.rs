@@ -82,7 +82,7 @@ impl Steps {
             };
             input.extend(action.validate(&given).into_iter().map(below).collect());
             let name = name.unwrap_or_else(|| format!("{wanted} ({} of the list)", at + 1));
-            let call = Call { action: wanted.to_owned(), input: given, undoes: None };
+            let call = Call { action: wanted.to_owned(), input: given, ..Call::default() };
             Some(Part { name, call, action })
         })
     }

@@ -119,7 +119,7 @@ const START: Effect = Effect::Start { step: STEP, attempt: 1 };
 const ASK: Effect = Effect::Ask { step: STEP, attempt: 1 };
 
 fn call(input: Value) -> Call {
-    Call { action: "odd".to_owned(), input, undoes: None }
+    Call { action: "odd".to_owned(), input, ..Call::default() }
 }
 
 fn plan(step: Step) -> Plan {

@@ -33,7 +33,6 @@ pub struct FileJournal {
 
 /// Why a run cannot go on from its file.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum RecoverError {
     #[error(transparent)]
     Journal(#[from] JournalError),

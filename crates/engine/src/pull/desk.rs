@@ -11,7 +11,7 @@ use crate::execute::{Came, Job, Outputs, What, attempt_id, subject};
 use crate::journal::JournalError;
 use crate::plan::{Plan, StepId};
 use crate::record::{End, FailureKind, Record};
-use crate::run::{Effect, Event, Found};
+use crate::run::{Effect, Event, Found, Run};
 
 /// How often somebody has to look whether a machine is lost.
 const TICK: Duration = Duration::from_secs(1);
@@ -263,7 +263,11 @@ impl State {
         // The machine says what it knows when it comes next.
         let work =
             Work { number, attempt, what: What::Start, stage: Stage::Asked, since: Instant::now() };
-        machine.work.entry(id).or_insert(work);
+        let known = machine.work.entry(id).or_insert(work);
+        // What was told may be in no journal, or it would not be asked for.
+        if matches!(known.stage, Stage::Told) {
+            known.stage = Stage::Asked;
+        }
     }
 
     fn kill(&mut self, machine: &str, id: &WorkId) {
@@ -511,5 +515,9 @@ impl<J: Journal> Journal for Kept<J> {
             self.desk.kept(&self.run, &self.plan, record);
         }
         Ok(())
+    }
+
+    fn snapshot(&mut self, run: &Run) {
+        self.journal.snapshot(run);
     }
 }

@@ -68,7 +68,7 @@ fn setup(dir: &Path, count: &Arc<Count>) -> WorkerSetup {
 }
 
 fn plan(count: u32, machines: u32, repeat: Repeat, input: &Value) -> Arc<Plan> {
-    let call = Call { action: "count".to_owned(), input: input.clone(), undoes: None };
+    let call = Call { action: "count".to_owned(), input: input.clone(), ..Call::default() };
     let vertex = |at: u32| {
         let step = Step {
             call: call.clone(),
@@ -302,6 +302,24 @@ fn a_result_is_kept_by_the_machine_until_the_journal_has_it() {
     assert_eq!(table.say(&ended(5)).acknowledged, [id()]);
     assert_eq!(table.say(&ended(6)).acknowledged, [id()], "the answer may have been lost");
     assert!(table.say(&report(7)).is_empty());
+}
+
+#[test]
+fn a_result_that_a_run_could_not_keep_is_told_again_when_it_asks() {
+    let mut table = Table::new();
+    table.act(START);
+    table.say(&report(1));
+    let ended = |number| Report { results: vec![result()], ..report(number) };
+    table.say(&ended(2));
+    // Its journal was broken, and it was read back since.
+    let (send, events) = channel();
+    table.run = table.desk.open("r", send, Outputs::none());
+    table.events = events;
+    assert!(table.say(&ended(3)).acknowledged.is_empty());
+    table.act(Effect::Ask { step: STEP, attempt: 1 });
+    table.say(&ended(4));
+    let Came::Ran { end } = done() else { unreachable!() };
+    assert_eq!(table.heard(), [found(Found::Ended(end))]);
 }
 
 #[test]

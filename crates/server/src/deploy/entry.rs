@@ -32,6 +32,8 @@ struct State {
     run: Arc<Run>,
     /// Nothing goes on until somebody says something.
     waiting: bool,
+    /// The run shows steps that are looked at before they start.
+    is_checking: bool,
     /// Nobody listens any more.
     is_closed: bool,
 }
@@ -47,7 +49,13 @@ impl Entry {
         let plan = Arc::clone(run.plan());
         let count = watch::Sender::new(records.len() as u64);
         let (records, run) = (Arc::new(records), Arc::new(run.clone()));
-        let state = Mutex::new(State { records, run, waiting: false, is_closed: false });
+        let state = Mutex::new(State {
+            records,
+            run,
+            waiting: false,
+            is_checking: false,
+            is_closed: false,
+        });
         Self { file, plan, state, count, events, leaving: AtomicBool::new(false) }
     }
 
@@ -145,13 +153,22 @@ impl Entry {
         self.count.send_replace(count);
     }
 
+    /// What is looked at before it starts is in no record.
+    fn show_checking(&self, of: &Run) {
+        let mut state = self.lock();
+        let is_checking = of.checking().next().is_some();
+        if std::mem::replace(&mut state.is_checking, is_checking) || is_checking {
+            Arc::make_mut(&mut state.run).show_checking(of);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Whether a record is what came of an order.
-pub(super) fn is_of(record: &Record, event: &Event) -> bool {
+fn is_of(record: &Record, event: &Event) -> bool {
     match (event, record) {
         (Event::Stop { now, by }, Record::Stop { now: is, by: of, .. }) => (now, by) == (is, of),
         (Event::StopAfter { vertex, by }, Record::StopAfter { vertex: is, by: of, .. }) => {
@@ -195,5 +212,9 @@ impl Journal for Shown {
         self.journal.append(records)?;
         self.entry.told(records);
         Ok(())
+    }
+
+    fn snapshot(&mut self, run: &Run) {
+        self.entry.show_checking(run);
     }
 }

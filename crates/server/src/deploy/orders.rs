@@ -9,12 +9,10 @@ use hoist_api::Code;
 use hoist_api::deploy::{Order, Ordered, RunState};
 use hoist_engine::record::Outcome;
 use hoist_engine::run::{Ended, State as StepState};
-use hoist_engine::{Event, Run, StepId};
+use hoist_engine::{Event, StepId};
 use serde::Deserialize;
 
-use super::entry::is_of;
 use super::read::no_instance;
-use super::runs::now_ms;
 use super::view::{View, word};
 use super::{Deploy, WRITE};
 use crate::auth::AuditContext;
@@ -84,7 +82,7 @@ async fn order(
                 Some(undone) => Err(was_undone(&undone)),
                 None => events(&view, word, &order, &by),
             };
-            let told = told.and_then(|told| has_effect(&view, word, &told).map(|()| told));
+            let told = told.and_then(|told| has_effect(&view, &told).map(|()| told));
             Ok(told.map(|told| (told, view)))
         });
         said.await??
@@ -211,16 +209,7 @@ fn events(view: &View, word: &str, order: &Order, by: &str) -> Result<Told, Fail
                 |state| matches!(state, StepState::Unknown | StepState::Ended(Ended::Failed(_)));
             expect(view, &about, open, "only what failed or is unknown can be marked")?;
             let mark = |id: &StepId| Event::Mark { step: *id, good, by: by.clone() };
-            let mut events: Vec<Event> = about.iter().map(mark).collect();
-            let is_good = |id: StepId| {
-                about.contains(&id)
-                    || matches!(view.run.state(id), StepState::Ended(ended) if ended.is_good())
-            };
-            if state == RunState::Ended && good && view.steps().all(|(id, _)| is_good(id)) {
-                // Nothing is left to do: it ends again, and well.
-                events.push(Event::Resume { by: by.clone() });
-            }
-            Ok(Told { events, about })
+            Ok(Told { events: about.iter().map(mark).collect(), about })
         }
         _ => Err(Failure::new(Code::UnknownRoute, format!("a run cannot be told to `{word}`"))
             .with_remedy("`/openapi.json` lists what it can be told")),
@@ -234,27 +223,13 @@ fn was_undone(by: &str) -> Failure {
         .with_remedy("`hoist deploy run` begins anew with the same files")
 }
 
-/// Everything that is said would be in the journal.
-fn has_effect(view: &View, word: &str, told: &Told) -> Result<(), Failure> {
-    let mut run = Run::clone(&view.run);
-    let takes = |event: &&Event| {
-        let records = run.on((*event).clone(), now_ms()).records;
-        !records.iter().any(|record| is_of(record, event))
-    };
-    let Some(event) = told.events.iter().find(takes) else { return Ok(()) };
-    if let Event::Hold { step, .. } = event
-        && view.plan.step(*step).is_none()
-    {
-        let detail = format!("{} does nothing, so nothing holds it", view.name(*step));
-        return Err(Failure::new(Code::Conflict, detail)
-            .with_remedy("`hoist deploy show -o wide` lists what can be held"));
-    }
-    let failure = |detail: &str| Failure::new(Code::Conflict, format!("{detail}: no {word} now"));
-    Err(match view.state() {
-        RunState::Stopping => failure("the run is stopping")
-            .with_remedy("`hoist deploy resume` lets it go on with all that is left"),
-        _ => failure("it would have no effect on the run as it is")
-            .with_remedy("`hoist deploy show` says where it stands"),
+/// Refuses what the run would not follow.
+fn has_effect(view: &View, told: &Told) -> Result<(), Failure> {
+    let refusal = told.events.iter().find_map(|event| view.run.takes(event).err());
+    let Some(refusal) = refusal.map(|refusal| refusal.to_string()) else { return Ok(()) };
+    Err(match refusal.split_once("; ") {
+        Some((detail, remedy)) => Failure::new(Code::Conflict, detail).with_remedy(remedy),
+        None => Failure::new(Code::Conflict, refusal),
     })
 }
 

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use hoist_api::deploy::{RunSummary, TaskFile};
+use hoist_deploy::compile::Compiled;
 use hoist_deploy::select::{Outcome, Past, Was};
+use hoist_engine::plan::Kind;
 use hoist_engine::run::{Ended, State};
 
 use super::runs::Runs;
-use super::view::{View, attempts_of, undo_of};
+use super::view::{View, attempts_of};
 
 /// Runs that are looked back over.
 const LOOKED_AT: usize = 20;
@@ -34,6 +36,24 @@ pub(super) fn look_back(runs: &Runs, files: &[TaskFile]) -> Before {
     before
 }
 
+/// What came to a good end counts only where it had the inputs that it has now, in all that these
+/// files come to.
+pub(super) fn forget_others(past: &mut Past, now: Option<&Compiled>) {
+    let vertices = now.iter().flat_map(|now| &now.draft.vertices);
+    let inputs: BTreeMap<&str, &Option<String>> = vertices
+        .filter_map(|vertex| match &vertex.kind {
+            Kind::Step(step) => Some((vertex.name.as_str(), &step.fingerprint)),
+            Kind::Join(_) => None,
+        })
+        .collect();
+    for (name, was) in past {
+        let is_same = inputs.get(name.as_str()).is_some_and(|now| **now == was.fingerprint);
+        if was.state == Outcome::Good && !is_same {
+            was.state = Outcome::Open;
+        }
+    }
+}
+
 impl Before {
     /// What is known already came later.
     fn add(&mut self, view: &View) {
@@ -50,7 +70,8 @@ impl Before {
             let state = if view.file.undoes.is_some() { Outcome::Open } else { state };
             let was = Was { state, fingerprint: step.fingerprint.clone() };
             let name = view.name(id);
-            let name = if view.file.undoes.is_some() { undo_of(name) } else { name };
+            let name =
+                name.strip_prefix("undo ").filter(|_| view.file.undoes.is_some()).unwrap_or(name);
             self.past.entry(name.to_owned()).or_insert(was);
             let took = attempts
                 .get(&id)

@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use hoist_api::deploy::{Order, Ordered, PlanAnswer, PlanRequest, RunState, RunSummary, Severity};
+use hoist_api::deploy::{
+    Order, Ordered, PlanAnswer, PlanRequest, RunState, RunSummary, Selection, Severity,
+};
 use hoist_api::{Code, Fault, Problem};
+use hoist_deploy::select::Past;
 use hoist_deploy::target::Site;
 use hoist_engine::carry::carry_over;
 use hoist_engine::plan::Draft;
@@ -17,7 +20,7 @@ use http::StatusCode;
 use serde::Deserialize;
 
 use super::compile::{Grounds, answer, compile, site_of};
-use super::past::look_back;
+use super::past::{forget_others, look_back};
 use super::runs::{Begin, now_ms};
 use super::view::View;
 use super::{Deploy, READ, WRITE};
@@ -161,18 +164,6 @@ struct Old {
     undone: BTreeSet<String>,
 }
 
-impl Old {
-    /// What it has done, and is still so.
-    fn carry_over(&self, plan: &Plan) -> Vec<Record> {
-        let mut carried = carry_over(&self.view.run, plan, now_ms());
-        carried.retain(|record| match record {
-            Record::Carried { step, .. } => !self.undone.contains(&plan.vertex(*step).name),
-            _ => true,
-        });
-        carried
-    }
-}
-
 impl Deploy {
     /// Starts a run; with `old`, without what that has done already.
     async fn begin(
@@ -186,7 +177,7 @@ impl Deploy {
         let kept = PlanRequest { plan: None, ..request.clone() };
         let (mut answer, plan) = self.compile(request).await?;
         let carried = match (&old, &plan) {
-            (Some(old), Some(plan)) => old.carry_over(plan),
+            (Some(old), Some(plan)) => carry_over(&old.view.run, plan, &old.undone, now_ms()),
             _ => Vec::new(),
         };
         if dry_run {
@@ -195,6 +186,10 @@ impl Deploy {
             return Ok(Json(answer).into_response());
         }
         let Some(plan) = plan else { return Err(refused(&answer)) };
+        if plan.ids().all(|id| plan.step(id).is_none()) {
+            return Err(Failure::new(Code::InvalidBody, "there is nothing to do in the plan")
+                .with_remedy("`hoist deploy plan` says what files come to"));
+        }
         if !answer.prerequisites.is_empty() && !kept.selection.without_prerequisites {
             let names = answer.prerequisites.join(", ");
             let detail = format!("not selected, and not known to be done: {names}");
@@ -265,8 +260,19 @@ impl Deploy {
             None => {
                 let site = Site { elections, ..site_of(&self.registry.roster()) };
                 let before = look_back(&self.runs, &request.files);
-                let (past, expected_ms) = (before.past, before.expected_ms);
+                let (mut past, expected_ms) = (before.past, before.expected_ms);
                 let actions = self.runs.actions();
+                if request.selection != Selection::default() && !past.is_empty() {
+                    // Files of the same names may be of another project, or have changed since.
+                    let all = PlanRequest { selection: Selection::default(), ..request.clone() };
+                    let grounds = Grounds {
+                        site: &site,
+                        actions,
+                        past: Past::default(),
+                        expected_ms: BTreeMap::new(),
+                    };
+                    forget_others(&mut past, compile(&all, grounds).1.as_ref());
+                }
                 let grounds = Grounds { site: &site, actions, past, expected_ms };
                 let (answer, compiled) = compile(&request, grounds);
                 let plan = compiled.map(|compiled| Plan::new(compiled.draft)).transpose();

@@ -15,7 +15,7 @@ use hoist_engine::action::{Ability, Catalog};
 use hoist_engine::drive::{Halt, Journal, drive};
 use hoist_engine::journal::JournalError;
 use hoist_engine::plan::OnCrash;
-use hoist_engine::undo::undo_plan;
+use hoist_engine::undo::{taken_back, undo_plan};
 use hoist_engine::{Event, Plan, Record, Run};
 use serde_json::json;
 use tokio::sync::watch;
@@ -26,7 +26,7 @@ use super::folder::{self, Folder, FolderError, RunFile};
 use super::hands::{Grip, Hands};
 use super::shared::{Claim, Shared};
 use super::summaries::Summaries;
-use super::view::{View, undo_of};
+use super::view::View;
 use crate::chain;
 use crate::events::EventBus;
 
@@ -486,9 +486,7 @@ impl Runs {
     pub(super) fn undone(&self, id: &str) -> Result<BTreeSet<String>, RunsError> {
         let mut undone = BTreeSet::new();
         for run in self.list().into_iter().filter(|run| run.undoes.as_deref() == Some(id)) {
-            let view = self.view(&run.id)?;
-            let begun = view.steps().map(|(id, _)| id).filter(|id| view.run.was_begun(*id));
-            undone.extend(begun.map(|id| undo_of(view.name(id)).to_owned()));
+            undone.append(&mut taken_back(&self.view(&run.id)?.run));
         }
         Ok(undone)
     }

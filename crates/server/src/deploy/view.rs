@@ -246,11 +246,6 @@ impl View {
     }
 }
 
-/// The name of what a step of an undo takes back.
-pub(super) fn undo_of(name: &str) -> &str {
-    name.strip_prefix("undo ").unwrap_or(name)
-}
-
 fn sentence(instance: &Instance) -> String {
     use std::fmt::Write as _;
     let Instance { name, state, attempt, reason, held_by, .. } = instance;
