@@ -65,7 +65,10 @@ impl Action for Copy {
 
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
         let input = read(&step.call.input).map_err(invalid)?;
-        input.with(ctx, Wanted::verdict)
+        input.with(ctx, |wanted, to| {
+            let verdict = wanted.verdict(to)?;
+            Ok(verdict)
+        })
     }
 
     fn undo(&self, _: &Step, receipt: &Value, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
