@@ -98,7 +98,7 @@ fn exit(run: &RunSummary) -> Exit {
         (RunState::Ended, Some(RunOutcome::Succeeded)) => Exit::Done,
         (RunState::Ended, Some(RunOutcome::Degraded)) => Exit::Degraded,
         (RunState::Ended, Some(RunOutcome::Stopped)) => Exit::Stopped,
-        (RunState::Ended, _) | (RunState::Broken, _) => Exit::Failed,
+        (RunState::Ended | RunState::Broken, _) => Exit::Failed,
         _ => Exit::Waiting,
     }
 }
