@@ -121,9 +121,13 @@ mod tests {
             for entry in fs_err::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
                 if path.extension().is_some_and(|extension| extension == "yaml") {
-                    let text = fs_err::read(&path).unwrap();
+                    let text = fs_err::read_to_string(&path).unwrap();
+                    // Task files are run by the tests of deployment.
+                    if text.lines().any(|line| line == "hoist: 1") {
+                        continue;
+                    }
                     let name = path.display().to_string();
-                    let documents = hoist_model::document::read(&name, &text).unwrap();
+                    let documents = hoist_model::document::read(&name, text.as_bytes()).unwrap();
                     assert!(!documents.is_empty(), "{name}");
                     seen += 1;
                 } else if path.is_dir() {

@@ -41,7 +41,7 @@ pub fn checks_only(draft: &Draft, is_meant: impl Fn(StepId) -> bool) -> Checks {
             continue;
         }
         let step = Step {
-            call: Call { action: "none".to_owned(), input: json!({}), undoes: None },
+            call: Call { action: "none".to_owned(), input: json!({}), ..Call::default() },
             after,
             subject: step.subject,
             pools: step.pools.iter().filter_map(|pool| places.get(pool).copied()).collect(),
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     fn call(action: &str, input: Value) -> Call {
-        Call { action: action.to_owned(), input, undoes: None }
+        Call { action: action.to_owned(), input, ..Call::default() }
     }
 
     fn vertex(name: &str, after: &[u32], step: Step) -> Vertex {

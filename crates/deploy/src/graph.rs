@@ -149,7 +149,7 @@ impl Dot {
         let has_states = self.moods.keys().any(|mood| *mood != Mood::Planned);
         match (self.shape, self.count()) {
             (Shape::Task, count) if count > 1 && !has_states => {
-                parts.push(format!("{count} nodes"))
+                parts.push(format!("{count} nodes"));
             }
             (Shape::Task, count) if count > 1 => {
                 parts.extend(self.moods.iter().map(|(mood, n)| format!("{n} {}", mood.as_str())));

@@ -263,6 +263,11 @@ pub trait Output: Send {
         self.line(stream, bytes);
     }
     fn progress(&mut self, done: u64, total: Option<u64>);
+    /// A line as it may be quoted elsewhere. Of one that was cut, the end may be a part of something
+    /// that must not be, and is left out.
+    fn quoted(&self, line: &[u8], _is_cut: bool) -> Vec<u8> {
+        line.to_vec()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

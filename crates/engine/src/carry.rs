@@ -1,6 +1,6 @@
 //! What an older run has done already, and a new one need not do again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::plan::{Kind, Plan, StepId};
 use crate::record::Record;
@@ -8,9 +8,11 @@ use crate::run::{Ended, Run, State};
 
 /// Records for the beginning of a run of `new`: a step is carried over if it has the same name and
 /// fingerprint as one that came to a good end in `old`, and nothing before it is done anew, or its
-/// fingerprint covers what that could change.
-pub fn carry_over(old: &Run, new: &Plan, at: u64) -> Vec<Record> {
-    let done = done(old);
+/// fingerprint covers what that could change. What was taken back since, by name, is done anew:
+/// [`crate::undo::taken_back`] says what that is.
+pub fn carry_over(old: &Run, new: &Plan, taken_back: &BTreeSet<String>, at: u64) -> Vec<Record> {
+    let mut done = done(old);
+    done.retain(|name, _| !taken_back.contains(*name));
     let mut carried = Vec::new();
     // Whether something is done anew in a vertex, or behind it through vertices that do nothing.
     let mut is_anew = vec![false; new.len()];
@@ -36,7 +38,7 @@ pub fn carry_over(old: &Run, new: &Plan, at: u64) -> Vec<Record> {
     carried.sort_unstable();
     let record = |(step, from): (StepId, StepId)| {
         let receipt = old.receipt(from).cloned().unwrap_or_default();
-        let changed = old.state(from) == State::Ended(Ended::Ok);
+        let changed = old.state(from) == State::Ended(Ended::Ok) || old.left_traces(from);
         Record::Carried { step, changed, receipt, at }
     };
     carried.into_iter().map(record).collect()

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::journal::{FileJournal, JournalError};
 use crate::plan::Plan;
 use crate::record::{Outcome, Record};
-use crate::run::{Effect, Event, Run};
+use crate::run::{Effect, Event, Refusal, Run};
 
 /// Events that are answered together at most: operators shall see that something happens.
 const TOGETHER: usize = 4096;
@@ -22,7 +22,8 @@ pub trait Journal {
     /// taken the run over: nothing was kept.
     fn append(&mut self, records: &[Record]) -> Result<(), JournalError>;
 
-    /// What all records so far come to, if that is to be kept beside them.
+    /// What all records so far come to, if that is to be kept beside them or shown. Also what is in
+    /// no record is in it.
     fn snapshot(&mut self, _: &Run) {}
 }
 
@@ -62,6 +63,28 @@ pub enum Halt {
 /// Begins a run: what is run is durable before anything is done.
 pub fn begin(plan: &Plan, journal: &mut impl Journal, now: u64) -> Result<(), JournalError> {
     journal.append(&[Record::Plan { hash: plan.hash().to_owned(), at: now }])
+}
+
+/// Tells a run that was read back something before it goes on: what is said is durable, and nothing
+/// has started because of it or in spite of it. When this fails, the run is to be read back.
+pub fn say(
+    run: &mut Run,
+    journal: &mut impl Journal,
+    orders: impl IntoIterator<Item = Event>,
+    now: u64,
+) -> Result<(), SayError> {
+    let records = orders.into_iter().map(|order| run.say(order, now));
+    let records: Vec<Record> = records.collect::<Result<_, Refusal>>()?;
+    Ok(journal.append(&records)?)
+}
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SayError {
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
 }
 
 /// Runs until the end, or until a person is needed: [`Run::stuck`] says why. `clock` is in
@@ -129,7 +152,7 @@ mod tests {
     use super::*;
     use crate::plan::{Draft, Holder, Kind, Pool, Repeat, Step, StepId, Vertex};
     use crate::record::{End, FailureKind};
-    use crate::run::Found;
+    use crate::run::{Found, State};
 
     /// Everything is done on a thread of its own, and the first attempt of a step fails.
     struct Threads {
@@ -230,5 +253,46 @@ mod tests {
         assert_eq!(halt, Halt::Finished(Outcome::Succeeded));
         let again = Run::replay(&plan, &journal).unwrap();
         assert_eq!(again.outcome(), Some(Outcome::Succeeded));
+    }
+
+    /// One step was begun when the controller died, and others could start.
+    fn read_back(plan: &Arc<Plan>, journal: &mut Vec<Record>) -> Run {
+        begin(plan, journal, 0).unwrap();
+        journal.push(Record::Intent { step: StepId(0), attempt: 1, at: 0 });
+        Run::replay(plan, &*journal).unwrap()
+    }
+
+    #[test]
+    fn what_is_said_before_a_run_goes_on_keeps_it_from_starting_anything() {
+        let plan = plan(Repeat::Safe);
+        for (order, comes_to) in [
+            (Event::Pause { subject: None, paused: true, by: "me".to_owned() }, Halt::NeedsPerson),
+            (Event::Stop { now: true, by: "me".to_owned() }, Halt::Finished(Outcome::Stopped)),
+        ] {
+            let mut journal = Vec::new();
+            let mut run = read_back(&plan, &mut journal);
+            say(&mut run, &mut journal, [order], 1).unwrap();
+            let (send, events) = channel();
+            let mut executor = Threads { events: send, forgetful: true };
+            let halt = drive(&mut run, &mut journal, &mut executor, &events, clock).unwrap();
+            assert_eq!(halt, comes_to);
+            assert!(plan.ids().skip(1).all(|id| run.attempt(id) == 0), "{journal:?}");
+            assert_eq!(Run::replay(&plan, &journal).unwrap().outcome(), run.outcome());
+        }
+    }
+
+    #[test]
+    fn what_has_no_effect_is_not_said() {
+        let plan = plan(Repeat::Safe);
+        let mut journal = Vec::new();
+        let mut run = read_back(&plan, &mut journal);
+        let before = journal.len();
+        let resume = Event::Resume { by: "me".to_owned() };
+        let refused = say(&mut run, &mut journal, [resume, Event::Tick], 1);
+        assert!(matches!(refused, Err(SayError::Refused(Refusal::UnderWay))), "{refused:?}");
+        let refused = say(&mut run, &mut journal, [Event::Tick], 1);
+        assert!(matches!(refused, Err(SayError::Refused(Refusal::NoOrder))), "{refused:?}");
+        assert_eq!(journal.len(), before);
+        assert_eq!(run.state(StepId(0)), State::Running);
     }
 }

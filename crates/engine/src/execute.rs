@@ -47,7 +47,7 @@ pub const MAX_REASON: usize = 16 * 1024;
 pub const MAX_RECEIPT: usize = 256 * 1024;
 
 /// For one look, where the step does not say how long it may take.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
+const LOOK_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Between looks, where the check does not say.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -182,6 +182,7 @@ impl Site {
         let worked = catch_unwind(AssertUnwindSafe(|| {
             let place = self.directory(&job.subject)?;
             let watched = Watched { secrets: &*self.secrets, redactions: &redactions };
+            watched.learn(&job.step);
             let mut work = Work {
                 site: self,
                 job,
@@ -314,6 +315,9 @@ impl Work<'_> {
     /// Whether all of the checks hold; if not, why not.
     fn look(&mut self, checks: &[Call], may_wait: bool) -> Result<(), String> {
         for call in checks {
+            if self.cancel.is_cancelled() {
+                return Err("stopped before it was looked at".to_owned());
+            }
             let Check { call, says, poll } = Check::of(call)?;
             let until =
                 poll.filter(|_| may_wait).map(|poll| (Instant::now() + poll.last, poll.every));
@@ -439,6 +443,8 @@ struct Book {
     ledger: Ledger<End>,
     /// What was told to this executor and has not ended.
     running: HashMap<(StepId, u32), Cancel>,
+    /// Looks under way.
+    looks: HashMap<(StepId, u32, What), Cancel>,
     /// Nobody listens any more: how things end now is not how they ended.
     is_closed: bool,
 }
@@ -463,7 +469,12 @@ impl LocalExecutor {
         events: Sender<Event>,
     ) -> io::Result<Self> {
         let ledger = Ledger::open(ledger, Durable::Process)?;
-        let book = Mutex::new(Book { ledger, running: HashMap::new(), is_closed: false });
+        let book = Mutex::new(Book {
+            ledger,
+            running: HashMap::new(),
+            looks: HashMap::new(),
+            is_closed: false,
+        });
         Ok(Self {
             run: run.into(),
             site: Arc::new(site),
@@ -510,14 +521,20 @@ impl LocalExecutor {
     }
 
     fn ask(&self, key: (StepId, u32)) {
-        let book = self.shared.book();
+        let mut book = self.shared.book();
         let found = if book.running.contains_key(&key) {
             Some(Found::Running)
         } else {
             match book.ledger.get(&short_id(key)) {
                 Some(Known::Ended(end)) => Some(Found::Ended(end.clone())),
                 None if book.ledger.is_complete() => Some(Found::Never),
-                Some(Known::Begun | Known::Acknowledged) | None => None,
+                None => {
+                    // Whoever asks next gets the same answer. If that cannot be written, nobody
+                    // gets another one as long as this executor lives.
+                    let _ = book.ledger.begin(&short_id(key));
+                    None
+                }
+                Some(Known::Begun | Known::Acknowledged) => None,
             }
         };
         drop(book);
@@ -535,9 +552,12 @@ impl LocalExecutor {
     }
 
     fn look(&self, job: Job) {
+        let (key, cancel) = ((job.number, job.attempt, job.what), Cancel::default());
+        self.shared.book().looks.insert(key, cancel.clone());
         let (site, shared) = (Arc::clone(&self.site), Arc::clone(&self.shared));
         self.crew.send(move || {
-            let came = site.carry_out(&job, &Cancel::default());
+            let came = site.carry_out(&job, &cancel);
+            shared.book().looks.remove(&key);
             shared.tell(came.event(job.number, job.attempt));
         });
     }
@@ -548,7 +568,7 @@ impl Drop for LocalExecutor {
     fn drop(&mut self) {
         let mut book = self.shared.book();
         book.is_closed = true;
-        book.running.values().for_each(Cancel::cancel);
+        book.running.values().chain(book.looks.values()).for_each(Cancel::cancel);
     }
 }
 
@@ -561,9 +581,10 @@ impl Executor for LocalExecutor {
         match effect {
             Effect::Ask { step, attempt } => self.ask((step, attempt)),
             Effect::Kill { step, attempt } => {
-                if let Some(cancel) = self.shared.book().running.get(&(step, attempt)) {
-                    cancel.cancel();
-                }
+                let book = self.shared.book();
+                let looks = [What::Check, What::Verify];
+                let looks = looks.iter().filter_map(|what| book.looks.get(&(step, attempt, *what)));
+                looks.chain(book.running.get(&(step, attempt))).for_each(Cancel::cancel);
             }
             Effect::Start { .. } | Effect::Check { .. } | Effect::Verify { .. } => {
                 let Some(job) = Job::of(&self.run, plan, effect) else { return };

@@ -156,6 +156,16 @@ pub struct Call {
     /// With it the call takes back what this receipt was given for.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub undoes: Option<Value>,
+    /// So many attempts are taken back, from the first on: also those that ended badly may have left
+    /// something, and the receipt is only that of the last one that gave any. 0 if they were made in
+    /// another run, from which the step was carried over.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub attempts: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// A receipt that says nothing is one all the same: without it the call would do, not undo.

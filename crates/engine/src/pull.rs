@@ -30,7 +30,7 @@ pub const MAX_OUTPUT: usize = 1024 * 1024;
 pub const MAX_MESSAGE: usize = 32 * 1024 * 1024;
 
 /// A machine that has not been heard of for so long is taken for gone.
-pub const LOST_AFTER: Duration = Duration::from_secs(600);
+pub const LOST_AFTER: Duration = Duration::from_mins(10);
 
 /// How often a machine says that it is there, also when it has nothing to say.
 pub const HEARTBEAT: Duration = Duration::from_secs(20);

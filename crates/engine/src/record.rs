@@ -29,7 +29,7 @@ pub enum Record {
         receipt: Value,
         at: u64,
     },
-    /// A person decided how a step ended.
+    /// A person decided how a step ended. A run that has ended comes to what follows from that.
     Marked { step: StepId, good: bool, by: String, at: u64 },
     /// Nothing new starts; with `now`, what runs is ended too.
     Stop { now: bool, by: String, at: u64 },

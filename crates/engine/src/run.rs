@@ -10,6 +10,7 @@ mod decide;
 mod ends;
 mod event;
 mod fold;
+mod order;
 mod places;
 mod queues;
 mod reopen;
@@ -20,7 +21,6 @@ mod why;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::plan::{OnFailure, Plan, Step, StepId};
@@ -32,6 +32,7 @@ use queues::Queues;
 use tally::{Class, Tally};
 
 pub use event::{Decision, Effect, Event, Found};
+pub use order::Refusal;
 pub use snapshot::Snapshot;
 pub use why::Reason;
 
@@ -106,6 +107,9 @@ struct Tries {
     changed: bool,
     /// Whether it was ever really begun, here or in the run that it was carried over from.
     begun: bool,
+    /// Whether an attempt may have left something: every one that did not say that all was done
+    /// already.
+    left_traces: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -120,6 +124,8 @@ pub struct Run {
     queues: Queues,
     places: Places,
     in_flight: BTreeSet<StepId>,
+    /// In a copy, what the run itself is looking at.
+    shown: BTreeSet<StepId>,
     /// Vertices that have not come to an end.
     open: usize,
     of_subject: Vec<Vec<StepId>>,
@@ -134,22 +140,16 @@ pub struct Run {
     /// Steps that somebody wants to wait.
     held: BTreeSet<StepId>,
     stop_after: BTreeSet<StepId>,
-    stop: Option<Stop>,
+    /// Somebody said that nothing new starts.
+    asked: bool,
+    /// More failed than may, so nothing new starts.
+    tripped: bool,
     /// What runs is ended too.
     kills: bool,
     breaker: Breaker,
     outcome: Option<Outcome>,
     /// When it was last looked at.
     seen: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Stop {
-    /// Somebody said so.
-    Asked,
-    /// More failed than may.
-    Tripped,
 }
 
 impl Run {
@@ -170,6 +170,7 @@ impl Run {
             queues: Queues::new(draft),
             places: Places::new(draft),
             in_flight: BTreeSet::new(),
+            shown: BTreeSet::new(),
             open: 0,
             of_subject,
             left_out: vec![false; draft.subjects.len()],
@@ -179,7 +180,8 @@ impl Run {
             undecided: vec![0; draft.subjects.len()],
             held: BTreeSet::new(),
             stop_after: BTreeSet::new(),
-            stop: None,
+            asked: false,
+            tripped: false,
             kills: false,
             breaker: Breaker::default(),
             outcome: None,
@@ -240,6 +242,11 @@ impl Run {
         self.tries[id.at()].begun
     }
 
+    /// Whether a step may have changed something, here or in the run that it was carried over from.
+    pub fn left_traces(&self, id: StepId) -> bool {
+        self.tries[id.at()].left_traces
+    }
+
     /// What taking a step back needs to know.
     pub fn receipt(&self, id: StepId) -> Option<&Value> {
         self.receipts.get(&id)
@@ -265,6 +272,28 @@ impl Run {
         !self.in_flight.is_empty()
     }
 
+    /// Steps that are being looked at before they start. A run that only follows records does not
+    /// know of them.
+    pub fn checking(&self) -> impl Iterator<Item = StepId> {
+        self.in_flight.iter().copied().filter(|id| self.state(*id) == State::Checking)
+    }
+
+    /// Lets a copy, which only follows the records and decides nothing, show what the run itself is
+    /// looking at.
+    pub fn show_checking(&mut self, of: &Self) {
+        let shown: BTreeSet<StepId> = of.checking().collect();
+        for id in std::mem::replace(&mut self.shown, shown) {
+            if self.state(id) == State::Checking {
+                self.states[id.at()] = of.state(id);
+            }
+        }
+        for id in &self.shown {
+            if matches!(self.states[id.at()], State::Ready | State::Delayed) {
+                self.states[id.at()] = State::Checking;
+            }
+        }
+    }
+
     /// Who or what said that nothing new starts, if it is so.
     pub fn paused_by(&self) -> Option<&str> {
         self.paused.as_deref()
@@ -272,7 +301,7 @@ impl Run {
 
     /// Whether nothing new starts because somebody stopped it, or because too much failed.
     pub fn is_stopping(&self) -> bool {
-        self.stop.is_some()
+        self.asked || self.tripped
     }
 
     /// Steps that somebody wants to wait.
@@ -286,12 +315,12 @@ impl Run {
     }
 
     fn may_start(&self) -> bool {
-        self.stop.is_none() && self.paused.is_none() && self.outcome.is_none()
+        !self.is_stopping() && self.paused.is_none() && self.outcome.is_none()
     }
 
     /// Nothing runs, and nothing will.
     fn is_over(&self) -> bool {
-        self.in_flight.is_empty() && (self.open == 0 || self.stop.is_some())
+        self.in_flight.is_empty() && (self.open == 0 || self.is_stopping())
     }
 
     fn comes_to(&self) -> Outcome {
@@ -308,13 +337,19 @@ impl Run {
                 _ => {}
             }
         }
-        match self.stop {
-            Some(Stop::Tripped) => Outcome::Failed,
-            Some(Stop::Asked) if self.open > 0 || interrupted => Outcome::Stopped,
-            _ if bad || interrupted => Outcome::Failed,
-            _ if stopped => Outcome::Stopped,
-            _ if self.left_out.contains(&true) => Outcome::Degraded,
-            _ => Outcome::Succeeded,
+        // What was stopped by failures has failed, whoever stops it besides.
+        if self.tripped {
+            Outcome::Failed
+        } else if self.asked && (self.open > 0 || stopped || interrupted) {
+            Outcome::Stopped
+        } else if bad || interrupted {
+            Outcome::Failed
+        } else if stopped {
+            Outcome::Stopped
+        } else if self.left_out.contains(&true) {
+            Outcome::Degraded
+        } else {
+            Outcome::Succeeded
         }
     }
 

@@ -246,16 +246,13 @@ impl Paper {
             }
             let event = if let Some(Reverse((at, number))) = self.queue.pop() {
                 // Something may be tried again before that.
-                match self.run.wakes_at().filter(|wakes| *wakes < at) {
-                    Some(wakes) => {
-                        self.queue.push(Reverse((at, number)));
-                        self.now = self.now.max(wakes);
-                        Event::Tick
-                    }
-                    None => {
-                        self.now = self.now.max(at);
-                        self.events.remove(&number).expect("each is there once")
-                    }
+                if let Some(wakes) = self.run.wakes_at().filter(|wakes| *wakes < at) {
+                    self.queue.push(Reverse((at, number)));
+                    self.now = self.now.max(wakes);
+                    Event::Tick
+                } else {
+                    self.now = self.now.max(at);
+                    self.events.remove(&number).expect("each is there once")
                 }
             } else if let Some(wakes) = self.run.wakes_at() {
                 self.now = self.now.max(wakes);
@@ -530,7 +527,7 @@ mod tests {
     fn failures_and_their_places_are_as_the_scenario_says() {
         let step = Step { retries: 1, delay_ms: 30, ..takes(10, &[]) };
         let looked_at = Step {
-            before: vec![Default::default()],
+            before: vec![crate::plan::Call::default()],
             on_failure: OnFailure::Continue,
             ..takes(10, &[])
         };

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::action::{Cancel, Catalog, Failure, Output as _, Purpose, Script, Secrets, Stream};
 use crate::drive::Executor;
-use crate::execute::output::{Redactions, Sink};
+use crate::execute::output::{Redactions, Sink, Watched};
 use crate::execute::process::GRACE_AFTER_CANCEL;
 use crate::execute::{ATTEMPT_VARIABLE, Came, Check, Crew, Job, MAX_THREADS, Outputs, What, nap};
 use crate::plan::{Call, Plan, Step, StepId};
@@ -30,7 +30,7 @@ pub use connection::Login;
 /// So long the machine waits for an end before it says that there is none yet.
 const WAIT: Duration = Duration::from_secs(20);
 /// For one look, where the step does not say how long it may take.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
+const LOOK_TIMEOUT: Duration = Duration::from_mins(1);
 /// Between connections that fail.
 const PAUSE: Duration = Duration::from_secs(1);
 /// What `timeout` says of a program whose time was over: ended, or killed.
@@ -46,8 +46,11 @@ pub struct SshSetup {
     /// A machine that cannot be reached for so long is taken for gone.
     pub lost_after: Duration,
     /// Where a subject is, or why nobody knows.
-    pub address: Arc<dyn Fn(&str) -> Result<String, String> + Send + Sync>,
+    pub address: Address,
 }
+
+/// Says where a subject is, or why nobody knows.
+pub type Address = Arc<dyn Fn(&str) -> Result<String, String> + Send + Sync>;
 
 impl std::fmt::Debug for SshSetup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -68,11 +71,16 @@ pub struct SshExecutor {
 struct Shared {
     events: Sender<Event>,
     followed: Mutex<HashMap<(StepId, u32), Cancel>>,
+    looks: Mutex<HashMap<(StepId, u32, What), Cancel>>,
 }
 
 impl Shared {
     fn followed(&self) -> MutexGuard<'_, HashMap<(StepId, u32), Cancel>> {
         self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn looks(&self) -> MutexGuard<'_, HashMap<(StepId, u32, What), Cancel>> {
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tell(&self, event: Event) {
@@ -83,7 +91,8 @@ impl Shared {
 
 impl SshExecutor {
     pub fn new(run: impl Into<String>, setup: SshSetup, events: Sender<Event>) -> Self {
-        let shared = Arc::new(Shared { events, followed: Mutex::default() });
+        let shared =
+            Arc::new(Shared { events, followed: Mutex::default(), looks: Mutex::default() });
         Self { run: run.into(), setup: Arc::new(setup), crew: Crew::new(MAX_THREADS), shared }
     }
 
@@ -103,9 +112,12 @@ impl SshExecutor {
     }
 
     fn look(&self, job: Job) {
+        let (key, cancel) = ((job.number, job.attempt, job.what), Cancel::default());
+        self.shared.looks().insert(key, cancel.clone());
         let (setup, shared) = (Arc::clone(&self.setup), Arc::clone(&self.shared));
         self.crew.send(move || {
-            let came = Talk::new(&setup, &job, &Cancel::default()).look_job();
+            let came = Talk::new(&setup, &job, &cancel).look_job();
+            shared.looks().remove(&key);
             shared.tell(came.event(job.number, job.attempt));
         });
     }
@@ -118,6 +130,10 @@ impl Executor for SshExecutor {
                 if let Some(cancel) = self.shared.followed().get(&(step, attempt)) {
                     cancel.cancel();
                 }
+                let looks = self.shared.looks();
+                let looks =
+                    [What::Check, What::Verify].map(|what| looks.get(&(step, attempt, what)));
+                looks.into_iter().flatten().for_each(Cancel::cancel);
             }
             Effect::Ask { step, attempt } => {
                 if let Some(job) = Job::of(&self.run, plan, Effect::Start { step, attempt }) {
@@ -154,6 +170,7 @@ struct Talk<'a> {
 impl<'a> Talk<'a> {
     fn new(setup: &'a SshSetup, job: &'a Job, cancel: &'a Cancel) -> Self {
         let redactions = Arc::new(Redactions::default());
+        Watched { secrets: &*setup.secrets, redactions: &redactions }.learn(&job.step);
         let sink = setup.outputs.sink(job.number, job.attempt, &redactions);
         Self { setup, job, cancel, redactions, sink }
     }
@@ -164,12 +181,13 @@ impl<'a> Talk<'a> {
             Ok(Some(end)) if is_new => Event::Ran { step, attempt, end },
             Ok(Some(end)) => Event::Found { step, attempt, found: Found::Ended(end) },
             Ok(None) => Event::Found { step, attempt, found: Found::Never },
-            Err(Lost::Gone) => Event::Found { step, attempt, found: Found::Gone },
             Err(Lost::Refused(reason)) if is_new => {
                 Came::broken(What::Start, reason).event(step, attempt)
             }
             // It was told by an earlier controller; what became of it nobody can tell.
-            Err(Lost::Refused(_)) => Event::Found { step, attempt, found: Found::Gone },
+            Err(Lost::Refused(_) | Lost::Gone) => {
+                Event::Found { step, attempt, found: Found::Gone }
+            }
         };
         self.sink.finish();
         event
@@ -207,7 +225,7 @@ impl<'a> Talk<'a> {
                 State::Gone => return Err(Lost::Gone),
                 State::Ended { code, output } => {
                     let last = self.print(&output);
-                    return Ok(Some(self.end(code, &script, timeout, &last)));
+                    return Ok(Some(end(code, &script, timeout, &last)));
                 }
                 State::Running if self.cancel.is_cancelled() => {
                     return self.stop(&host, &id).map(Some);
@@ -304,18 +322,6 @@ impl<'a> Talk<'a> {
         }
     }
 
-    fn end(&self, code: i32, script: &Script, timeout: Option<Duration>, last: &str) -> End {
-        if code == 0 || script.unchanged.contains(&code) {
-            return End::Done { changed: !script.unchanged.contains(&code), receipt: Value::Null };
-        }
-        let quoted = if last.is_empty() { String::new() } else { format!(": {last}") };
-        if timeout.is_some() && TIMED_OUT.contains(&code) {
-            let reason = format!("was ended because its time was over{quoted}");
-            return End::Failed { kind: FailureKind::Timeout, reason };
-        }
-        End::Failed { kind: FailureKind::Exit, reason: format!("exit code {code}{quoted}") }
-    }
-
     /// Keeps what was printed; its last line comes back, without secrets.
     fn print(&mut self, output: &[u8]) -> String {
         let mut last: &[u8] = b"";
@@ -404,12 +410,25 @@ impl<'a> Talk<'a> {
         // It is forgotten in time by itself, too.
         let _ =
             self.setup.login.talk(&host, &Payload::new("forget", &id), Duration::ZERO, self.cancel);
-        match self.end(code, &Script { unchanged: Vec::new(), ..script }, Some(timeout), &last) {
+        match end(code, &Script { unchanged: Vec::new(), ..script }, Some(timeout), &last) {
             End::Done { .. } => Ok(()),
             End::Failed { reason, .. } => Err(reason),
             End::Interrupted => Err("was stopped".to_owned()),
         }
     }
+}
+
+/// What an exit code over there means.
+fn end(code: i32, script: &Script, timeout: Option<Duration>, last: &str) -> End {
+    if code == 0 || script.unchanged.contains(&code) {
+        return End::Done { changed: !script.unchanged.contains(&code), receipt: Value::Null };
+    }
+    let quoted = if last.is_empty() { String::new() } else { format!(": {last}") };
+    if timeout.is_some() && TIMED_OUT.contains(&code) {
+        let reason = format!("was ended because its time was over{quoted}");
+        return End::Failed { kind: FailureKind::Timeout, reason };
+    }
+    End::Failed { kind: FailureKind::Exit, reason: format!("exit code {code}{quoted}") }
 }
 
 fn ask(id: &str, wait: Duration) -> Payload {

@@ -11,6 +11,9 @@ use crate::plan::{
 };
 use crate::run::Run;
 
+/// What the name of a vertex on the way back begins with.
+const UNDO: &str = "undo ";
+
 /// What is to be taken back, and what cannot be.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct UndoDraft {
@@ -63,6 +66,10 @@ pub fn undo_plan(
         if subjects.is_some_and(|only| step.subject.is_none_or(|at| !only.contains(&at))) {
             continue;
         }
+        // All was done already: taking it back would take back what others did.
+        if step.undo.is_none() && !run.left_traces(id) {
+            continue;
+        }
         match way_back(run, id, step, &can_undo) {
             Ok(call) => calls[id.at()] = Some(call),
             Err(kind) => gaps.push(Gap { step: id, kind }),
@@ -87,6 +94,15 @@ pub fn undo_plan(
     Ok(UndoDraft { draft, of, gaps })
 }
 
+/// The names of steps that a way back, which is run, has begun to take back: nobody can say of them
+/// any more that they are done, however the taking back ended.
+pub fn taken_back(way_back: &Run) -> BTreeSet<String> {
+    let plan = way_back.plan();
+    let begun = plan.ids().filter(|id| way_back.was_begun(*id));
+    let names = begun.filter_map(|id| plan.vertex(id).name.strip_prefix(UNDO));
+    names.map(str::to_owned).collect()
+}
+
 fn way_back(
     run: &Run,
     id: StepId,
@@ -105,7 +121,8 @@ fn way_back(
         return Err(GapKind::NoUndo);
     }
     let undoes = Some(run.receipt(id).cloned().unwrap_or_default());
-    Ok((Call { undoes, ..step.call.clone() }, Repeat::Safe))
+    let attempts = run.attempt(id);
+    Ok((Call { undoes, attempts, ..step.call.clone() }, Repeat::Safe))
 }
 
 /// A subject whose undo failed has no place to keep: it is left as it is.
@@ -149,7 +166,7 @@ fn turn_around(
             _ => (Kind::Join(Rule::All), None),
         };
         let name = match takes_back {
-            Some(_) => format!("undo {}", plan.vertex(*id).name),
+            Some(_) => format!("{UNDO}{}", plan.vertex(*id).name),
             None => plan.vertex(*id).name.clone(),
         };
         ends[id.at()] = vec![StepId(u32::try_from(vertices.len()).expect("plans are bounded"))];

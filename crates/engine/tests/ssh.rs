@@ -183,7 +183,7 @@ impl Sshd {
             catalog,
             secrets: Arc::new(Vault),
             outputs: self.outputs(),
-            lost_after: Duration::from_secs(60),
+            lost_after: Duration::from_mins(1),
             address: Arc::new(|_| Ok("127.0.0.1".to_owned())),
         };
         (SshExecutor::new("01run", setup, send), events)
@@ -209,7 +209,7 @@ fn free_port() -> u16 {
 }
 
 fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + Duration::from_mins(1);
     while !is_so() {
         assert!(Instant::now() < until, "{what}");
         std::thread::sleep(Duration::from_millis(20));
@@ -223,7 +223,7 @@ fn start(attempt: u32) -> Effect {
 }
 
 fn call(input: Value) -> Call {
-    Call { action: "far".to_owned(), input, undoes: None }
+    Call { action: "far".to_owned(), input, ..Call::default() }
 }
 
 fn plan(step: Step) -> Plan {

@@ -122,6 +122,7 @@ pub struct Controller {
 
 impl Controller {
     /// Starts, and returns once it listens and answers.
+    #[expect(clippy::too_many_lines, reason = "everything is put together, one after the other")]
     pub async fn start(config: Config) -> Result<Self, ControllerError> {
         let started = Instant::now();
         if config.policy.bss == BssAuth::Open {

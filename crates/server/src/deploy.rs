@@ -138,10 +138,9 @@ impl From<RunsError> for Failure {
         let code = match &error {
             RunsError::Unknown(_) => Code::NotFound,
             RunsError::Ambiguous(_) => Code::Ambiguous,
-            RunsError::Ended | RunsError::UnderWay => Code::Conflict,
+            RunsError::Ended | RunsError::UnderWay | RunsError::Broken(..) => Code::Conflict,
             RunsError::TooMany => Code::TooManyRequests,
             RunsError::Stopping => Code::Stopping,
-            RunsError::Broken(..) => Code::Conflict,
             RunsError::Folder(_) => Code::Internal,
         };
         let failure = Self::new(code, chain(&error));

@@ -43,15 +43,15 @@ fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
 /// Looks for what the recap says was changed, and hands everything on.
 struct Recap<'a> {
     output: &'a mut dyn Output,
-    in_recap: bool,
+    is_here: bool,
     changed: u64,
 }
 
 impl Output for Recap<'_> {
     fn line(&mut self, stream: Stream, bytes: &[u8]) {
         let text = String::from_utf8_lossy(bytes);
-        self.in_recap |= text.starts_with("PLAY RECAP");
-        if self.in_recap
+        self.is_here |= text.starts_with("PLAY RECAP");
+        if self.is_here
             && let Some((_, rest)) = text.split_once(" changed=")
         {
             let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
@@ -66,6 +66,10 @@ impl Output for Recap<'_> {
 
     fn progress(&mut self, done: u64, total: Option<u64>) {
         self.output.progress(done, total);
+    }
+
+    fn quoted(&self, line: &[u8], is_cut: bool) -> Vec<u8> {
+        self.output.quoted(line, is_cut)
     }
 }
 
@@ -105,7 +109,7 @@ impl Action for Ansible {
         let options = Options { env, ..Options::default() };
         let mut changed = 0;
         let ran = program::run_watched(&argv, &options, ctx, |output, go| {
-            let mut recap = Recap { output, in_recap: false, changed: 0 };
+            let mut recap = Recap { output, is_here: false, changed: 0 };
             let ran = go(&mut recap);
             changed = recap.changed;
             ran

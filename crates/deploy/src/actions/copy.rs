@@ -65,7 +65,7 @@ impl Action for Copy {
 
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
         let input = read(&step.call.input).map_err(invalid)?;
-        input.with(ctx, |wanted, to| wanted.verdict(to))
+        input.with(ctx, Wanted::verdict)
     }
 
     fn undo(&self, _: &Step, receipt: &Value, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {

@@ -17,7 +17,7 @@ use super::program::{self, Options, words};
 use super::{described, exit, invalid, io_error, place};
 
 /// So long it may take to go down.
-const GOING_DOWN: Duration = Duration::from_secs(600);
+const GOING_DOWN: Duration = Duration::from_mins(10);
 const NAP: Duration = Duration::from_millis(100);
 const MAX_DELAY: u64 = 24 * 3600 * 1000;
 

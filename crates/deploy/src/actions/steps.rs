@@ -29,8 +29,8 @@ impl Part {
         Step { call: self.call.clone(), ..whole.clone() }
     }
 
-    fn explain(&self, failure: Failure) -> Failure {
-        Failure { reason: format!("{}: {}", self.name, failure.reason), ..failure }
+    fn explain(&self, failure: &Failure) -> Failure {
+        Failure { kind: failure.kind, reason: format!("{}: {}", self.name, failure.reason) }
     }
 
     fn can(&self, ability: Ability) -> bool {
@@ -82,7 +82,7 @@ impl Steps {
             };
             input.extend(action.validate(&given).into_iter().map(below).collect());
             let name = name.unwrap_or_else(|| format!("{wanted} ({} of the list)", at + 1));
-            let call = Call { action: wanted.to_owned(), input: given, undoes: None };
+            let call = Call { action: wanted.to_owned(), input: given, ..Call::default() };
             Some(Part { name, call, action })
         })
     }
@@ -106,7 +106,7 @@ impl Action for Steps {
             ctx.output.line(Stream::Note, part.name.as_bytes());
             let own = format!("{attempt}.{at}");
             let done = part.action.apply(&part.step(step), &mut within(ctx, &own));
-            let done = done.map_err(|failure| part.explain(failure))?;
+            let done = done.map_err(|failure| part.explain(&failure))?;
             changed |= done.changed;
             receipts.push(done.receipt);
         }
@@ -124,7 +124,7 @@ impl Action for Steps {
                 )));
             }
             let verdict = part.action.verify(&part.step(step), ctx);
-            match verdict.map_err(|failure| part.explain(failure))? {
+            match verdict.map_err(|failure| part.explain(&failure))? {
                 Verdict::Holds => {}
                 Verdict::DoesNot { reason } => {
                     return Ok(Verdict::DoesNot { reason: format!("{}: {reason}", part.name) });
@@ -145,7 +145,7 @@ impl Action for Steps {
         for (at, (part, receipt)) in parts.iter().zip(receipts).enumerate().rev() {
             let own = format!("{attempt}.{at}");
             let undone = part.action.undo(&part.step(step), receipt, &mut within(ctx, &own));
-            if undone.map_err(|failure| part.explain(failure))? == Undone::NotPossible {
+            if undone.map_err(|failure| part.explain(&failure))? == Undone::NotPossible {
                 return Err(exit(format!("{}: it cannot be taken back", part.name)));
             }
         }

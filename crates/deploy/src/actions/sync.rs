@@ -136,7 +136,7 @@ impl Work {
         for (path, entry) in &self.source {
             let is_there = match (entry, self.target.get(path)) {
                 (Entry::File, Some(Entry::File)) => {
-                    self.wanted(&self.from.join(path)).differs(&self.to.join(path))?.is_none()
+                    wanted(&self.from.join(path)).differs(&self.to.join(path))?.is_none()
                 }
                 (entry, there) => Some(entry) == there,
             };
@@ -153,16 +153,10 @@ impl Work {
         above.filter_map(|dir| self.source.get(dir)).any(|entry| *entry != Entry::Directory)
     }
 
-    fn wanted<'a>(&self, from: &'a Path) -> Wanted<'a> {
-        use std::os::unix::fs::PermissionsExt;
-        let mode = from.metadata().ok().map(|meta| meta.permissions().mode() & 0o7777);
-        Wanted { content: Content::Of(from), mode, owner: None, group: None }
-    }
-
     fn make(&self, path: &Path, entry: &Entry, backup: &mut Backup) -> Result<(), Failure> {
         let (from, to) = (self.from.join(path), self.to.join(path));
         match entry {
-            Entry::File => _ = self.wanted(&from).put(&to, backup)?,
+            Entry::File => _ = wanted(&from).put(&to, backup)?,
             Entry::Directory => {
                 let made = backup.keep(&to).and_then(|()| fs_err::create_dir(&to));
                 made.map_err(|error| io_error(&error))?;
@@ -178,6 +172,13 @@ impl Work {
         }
         Ok(())
     }
+}
+
+/// A file like the one there.
+fn wanted(from: &Path) -> Wanted<'_> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = from.metadata().ok().map(|meta| meta.permissions().mode() & 0o7777);
+    Wanted { content: Content::Of(from), mode, owner: None, group: None }
 }
 
 impl Action for Sync {

@@ -93,7 +93,7 @@ impl Node {
             secrets: &Vault,
             output: &mut output,
         };
-        let call = Call { action: action.describe().name, input: input.clone(), undoes: None };
+        let call = Call { action: action.describe().name, input: input.clone(), ..Call::default() };
         let came = then(action, &Step { call, ..Step::default() }, &mut ctx);
         *self.said.borrow_mut() = String::from_utf8_lossy(&output.0).into_owned();
         came

@@ -13,7 +13,7 @@ use super::input::parse;
 use super::{described, exit, invalid, place, timeout};
 
 /// Where the task does not say how long it may take.
-const LONGEST: Duration = Duration::from_secs(3600);
+const LONGEST: Duration = Duration::from_hours(1);
 const EVERY: Duration = Duration::from_millis(250);
 const CONNECT: Duration = Duration::from_secs(2);
 const NAP: Duration = Duration::from_millis(20);

@@ -484,7 +484,7 @@ impl<'a> Maker<'a> {
 
     pub(super) fn add_pause(&mut self, name: String, pause: Duration, after: StepId) -> StepId {
         let input = json!({ "for": { "ms": millis(pause) } });
-        let call = Call { action: "wait".to_owned(), input, undoes: None };
+        let call = Call { action: "wait".to_owned(), input, ..Call::default() };
         let step = Step { call, repeat: Repeat::Safe, ..Step::default() };
         let kind = Kind::Step(Box::new(step));
         self.draft.vertices.push(Vertex { name, after: vec![after], kind });
@@ -537,7 +537,7 @@ fn fill_in(input: &mut Value, text: String) {
 /// Several uses are one call: one attempt.
 fn call(run: &Run) -> Call {
     match run.uses.as_slice() {
-        [one] => Call { action: one.action.clone(), input: one.input.clone(), undoes: None },
+        [one] => Call { action: one.action.clone(), input: one.input.clone(), ..Call::default() },
         uses => {
             let step = |one: &Use| {
                 let mut step = json!({ "action": one.action, "input": one.input });
@@ -548,7 +548,7 @@ fn call(run: &Run) -> Call {
             };
             let steps: Vec<Value> = uses.iter().map(step).collect();
             let input = json!({ "steps": steps });
-            Call { action: "steps".to_owned(), input, undoes: None }
+            Call { action: "steps".to_owned(), input, ..Call::default() }
         }
     }
 }
@@ -571,7 +571,7 @@ fn check(check: &Check) -> Call {
             input.insert("says".to_owned(), says.as_str().into());
         }
     }
-    Call { action: check.by.action.clone(), input, undoes: None }
+    Call { action: check.by.action.clone(), input, ..Call::default() }
 }
 
 fn default_repeat(run: &Run, after: &[Call]) -> Repeat {

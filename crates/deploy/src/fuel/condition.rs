@@ -47,7 +47,9 @@ impl Parts {
                     _ => return None,
                 };
                 let mut inputs = BTreeSet::new();
-                arguments.iter().for_each(|argument| paths(argument, &mut inputs));
+                for argument in arguments {
+                    paths(argument, &mut inputs);
+                }
                 let is_wider = is_wider || arguments.iter().any(|argument| !is_path(argument));
                 (!inputs.is_empty()).then_some(Self { when: None, inputs, is_wider })
             }
@@ -175,13 +177,18 @@ fn paths(expr: &Expr, found: &mut BTreeSet<String>) {
         return;
     }
     match expr {
-        Expr::Field(of, _) | Expr::Not(of) => paths(of, found),
-        // What is inside of the brackets is about the items, not about the data.
-        Expr::Call { of: Some(of), .. } => paths(of, found),
+        // What is inside of the brackets of a call is about the items, not about the data.
+        Expr::Field(of, _) | Expr::Not(of) | Expr::Call { of: Some(of), .. } => paths(of, found),
         Expr::Call { of: None, arguments: items, .. } | Expr::List(items) => {
-            items.iter().for_each(|item| paths(item, found));
+            for item in items {
+                paths(item, found);
+            }
         }
-        Expr::Map(pairs) => pairs.iter().for_each(|(_, value)| paths(value, found)),
+        Expr::Map(pairs) => {
+            for (_, value) in pairs {
+                paths(value, found);
+            }
+        }
         Expr::Pair(one, two) | Expr::Binary(_, one, two) => {
             paths(one, found);
             paths(two, found);

@@ -119,6 +119,7 @@ impl Resolver<'_> {
     }
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a place of its own")]
 #[derive(Debug, Clone, Copy, Default)]
 struct Places {
     is_stage: bool,

@@ -1,5 +1,7 @@
 //! A task file as text that a person can read and go on with.
 
+use std::fmt::Write as _;
+
 use serde_json::{Map, Value};
 
 use super::convert::Native;
@@ -54,16 +56,16 @@ fn entry(text: &mut String, indent: usize, key: &str, value: &Value) {
         Value::Array(items)
             if !items.is_empty() && (!fits || items.iter().any(Value::is_object)) =>
         {
-            text.push_str(&format!("{pad}{key}:\n"));
+            let _ = writeln!(text, "{pad}{key}:");
             for item in items {
                 block_item(text, indent + 2, item);
             }
         }
         Value::Object(map) if !map.is_empty() && !fits => {
-            text.push_str(&format!("{pad}{key}:\n"));
+            let _ = writeln!(text, "{pad}{key}:");
             block(text, indent + 2, map);
         }
-        _ => text.push_str(&format!("{pad}{key}: {line}\n")),
+        _ => drop(writeln!(text, "{pad}{key}: {line}")),
     }
 }
 
@@ -80,9 +82,9 @@ fn block_item(text: &mut String, indent: usize, item: &Value) {
         Value::Object(map) if pad.len() + 2 + line.len() > WIDTH && !map.is_empty() => {
             let mut inner = String::new();
             block(&mut inner, indent + 2, map);
-            text.push_str(&format!("{pad}- {}", inner.trim_start()));
+            let _ = write!(text, "{pad}- {}", inner.trim_start());
         }
-        _ => text.push_str(&format!("{pad}- {line}\n")),
+        _ => drop(writeln!(text, "{pad}- {line}")),
     }
 }
 

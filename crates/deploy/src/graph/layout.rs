@@ -59,17 +59,14 @@ fn visit(from: usize, next: &[Vec<usize>], is_seen: &mut [bool], found: &mut Vec
     }
     let mut path = vec![(from, 0)];
     while let Some((at, done)) = path.last_mut() {
-        match next[*at].get(*done) {
-            Some(to) => {
-                *done += 1;
-                if !std::mem::replace(&mut is_seen[*to], true) {
-                    path.push((*to, 0));
-                }
+        if let Some(to) = next[*at].get(*done) {
+            *done += 1;
+            if !std::mem::replace(&mut is_seen[*to], true) {
+                path.push((*to, 0));
             }
-            None => {
-                found.push(*at);
-                path.pop();
-            }
+        } else {
+            found.push(*at);
+            path.pop();
         }
     }
 }

@@ -52,7 +52,7 @@ fn site(layout: Layout) -> Site {
     Site { nodes: nodes.into_iter().chain([master]).collect(), ..Site::default() }
 }
 
-pub(crate) fn compiled(graph: &str, layout: Layout) -> Compiled {
+fn compiled(graph: &str, layout: Layout) -> Compiled {
     let options = compile::Options {
         settings: settings(graph),
         untranslated: Untranslated::True,
@@ -115,7 +115,10 @@ fn expanded(compiled: &Compiled, layout: Layout) -> Expanded {
     Expanded { vertices, edges }
 }
 
-fn named(expanded: &Expanded) -> HashSet<((usize, &str), (usize, &str))> {
+/// A task on a node.
+type Named<'a> = (usize, &'a str);
+
+fn named(expanded: &Expanded) -> HashSet<(Named<'_>, Named<'_>)> {
     let name = |at: u32| {
         let (node, task) = &expanded.vertices[at as usize];
         (*node, task.as_str())

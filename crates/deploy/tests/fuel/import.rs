@@ -107,3 +107,14 @@ fn patterns_that_take_more_than_they_seem_to_are_told() {
     assert_eq!(open.len(), 6, "{open:#?}");
     assert!(open.iter().any(|message| message.ends_with("glance, glance-db, glance-keystone")));
 }
+
+#[test]
+fn almost_all_conditions_are_said_in_our_words() {
+    let findings = imported("default").findings;
+    let left: Vec<&str> = findings
+        .iter()
+        .filter(|finding| finding.code == "W-CONDITION")
+        .map(|finding| finding.task.as_str())
+        .collect();
+    assert_eq!(left, ["copy_haproxy_keys", "restart-haproxy", "cluster"]);
+}

@@ -9,7 +9,11 @@ type Task = Box<dyn FnOnce() + Send>;
 pub(crate) struct Crew {
     shared: Arc<Shared>,
     most: usize,
+    stack: usize,
 }
+
+/// Of a thread; plug-ins and programs have their own.
+const STACK: usize = 2 * 1024 * 1024;
 
 #[derive(Default)]
 struct Shared {
@@ -27,19 +31,26 @@ struct Queue {
 
 impl Crew {
     pub(crate) fn new(most: usize) -> Self {
-        Self { shared: Arc::default(), most: most.max(1) }
+        Self { shared: Arc::default(), most: most.max(1), stack: STACK }
     }
 
+    /// Where not a single thread can be had, the work is done at once by who brings it: it would
+    /// wait for ever.
     pub(crate) fn send(&self, task: impl FnOnce() + Send + 'static) {
         let mut queue = self.shared.lock();
         queue.tasks.push_back(Box::new(task));
         if queue.tasks.len() > queue.idle && queue.threads < self.most {
             let shared = Arc::clone(&self.shared);
-            let thread = std::thread::Builder::new().name("step".to_owned());
+            let thread = std::thread::Builder::new().name("step".to_owned()).stack_size(self.stack);
             // Without another thread the work waits for those there are.
             if thread.spawn(move || shared.work()).is_ok() {
                 queue.threads += 1;
             }
+        }
+        if queue.threads == 0 {
+            let task = queue.tasks.pop_back();
+            drop(queue);
+            return task.into_iter().for_each(|task| task());
         }
         drop(queue);
         self.shared.wake.notify_one();
@@ -93,6 +104,15 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
+
+    #[test]
+    fn work_is_done_even_if_there_is_no_thread_for_it() {
+        let mut crew = Crew::new(3);
+        crew.stack = usize::MAX / 4;
+        let (send, done) = channel();
+        crew.send(move || send.send(std::thread::current().id()).unwrap());
+        assert_eq!(done.try_recv(), Ok(std::thread::current().id()));
+    }
 
     #[test]
     fn everything_is_done_by_no_more_threads_than_may_be() {

@@ -19,6 +19,9 @@ pub const MAX_LEDGER: u64 = 1024 * 1024 * 1024;
 /// way does not begin one again.
 const REMEMBERED: usize = 100_000;
 
+/// In place of the boot, where nobody knows what was written before.
+const LOST: &str = "lost";
+
 /// How much has to be at hand after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durable {
@@ -59,6 +62,7 @@ pub struct Ledger<T> {
 impl<T: Serialize + DeserializeOwned + Clone> Ledger<T> {
     /// The ledger of this name; a new one if there is none.
     pub fn open(path: &Path, durable: Durable) -> io::Result<Self> {
+        let was_there = path.symlink_metadata().is_ok();
         let open =
             OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
         let mut ledger = Self {
@@ -72,15 +76,18 @@ impl<T: Serialize + DeserializeOwned + Clone> Ledger<T> {
         let boot = boot_id();
         match ledger.read()? {
             None => {
+                // One that is there and says nothing has lost what it said, and never has it again.
+                let boot = if was_there { LOST.to_owned() } else { boot };
                 ledger.write(&Line::Ledger { boot })?;
-                if durable == Durable::Machine
-                    && let Some(dir) = path.parent()
-                {
+                ledger.file.sync_all()?;
+                if let Some(dir) = path.parent() {
                     File::open(dir)?.sync_all()?;
                 }
+                ledger.is_complete = false;
             }
             Some(theirs) => {
-                ledger.is_complete = durable == Durable::Machine || theirs == boot;
+                let kept_all = durable == Durable::Machine && theirs != LOST;
+                ledger.is_complete = kept_all || theirs == boot;
                 if ledger.acknowledged.len() > REMEMBERED {
                     ledger.shorten(theirs)?;
                 }
@@ -160,7 +167,7 @@ impl<T: Serialize + DeserializeOwned + Clone> Ledger<T> {
     }
 
     /// Whether what is not in it was never begun. It is not if the machine went down without having
-    /// kept all.
+    /// kept all. One that was just made does not know what was before it.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }
@@ -281,6 +288,19 @@ mod tests {
         fs_err::write(&path, "{\"ledger\":{\"boot\":\"another\"}}\n").unwrap();
         assert!(!Ledger::<u32>::open(&path, Durable::Process).unwrap().is_complete());
         assert!(Ledger::<u32>::open(&path, Durable::Machine).unwrap().is_complete());
+    }
+
+    #[test]
+    fn one_that_was_just_made_or_lost_its_lines_does_not_know_what_was_before() {
+        for durable in [Durable::Process, Durable::Machine] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("ledger");
+            assert!(!Ledger::<u32>::open(&path, durable).unwrap().is_complete());
+            assert!(Ledger::<u32>::open(&path, durable).unwrap().is_complete());
+            fs_err::write(&path, "").unwrap();
+            assert!(!Ledger::<u32>::open(&path, durable).unwrap().is_complete());
+            assert!(!Ledger::<u32>::open(&path, durable).unwrap().is_complete(), "nor later");
+        }
     }
 
     #[test]

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use fs_err::{File, OpenOptions};
+use serde_json::Value;
 
 use crate::action::{Failure, Output, Secrets, Stream};
-use crate::plan::StepId;
+use crate::plan::{Step, StepId};
 
 /// Of what an attempt prints, so much is kept from its beginning,
 pub const KEPT_HEAD: usize = 7 * 1024 * 1024;
@@ -191,6 +192,31 @@ pub(crate) struct Watched<'a> {
     pub(crate) redactions: &'a Redactions,
 }
 
+impl Watched<'_> {
+    /// A check may print what the step wrote: from here on nothing of the step prints any of its
+    /// secrets. What cannot be had is the business of who asks for it.
+    pub(crate) fn learn(&self, step: &Step) {
+        let Step { call, before, after, undo, .. } = step;
+        let calls = std::iter::once(call).chain(before).chain(after).chain(undo);
+        for reference in calls.flat_map(|call| references(&call.input)) {
+            let _ = self.get(reference);
+        }
+    }
+}
+
+/// The secrets that an input names, also those of lists within it: `secrets: {NAME: reference}`.
+fn references(input: &Value) -> Vec<&str> {
+    match input {
+        Value::Array(items) => items.iter().flat_map(references).collect(),
+        Value::Object(fields) => {
+            let named = fields.get("secrets").and_then(Value::as_object).into_iter().flatten();
+            let named = named.filter_map(|(_, reference)| reference.as_str());
+            named.chain(fields.values().flat_map(references)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 impl Secrets for Watched<'_> {
     fn get(&self, reference: &str) -> Result<String, Failure> {
         let value = self.secrets.get(reference)?;
@@ -231,6 +257,12 @@ impl Output for Sink {
             None => done.to_string(),
         };
         self.line(Stream::Note, said.as_bytes());
+    }
+
+    fn quoted(&self, line: &[u8], is_cut: bool) -> Vec<u8> {
+        let mut out = Vec::with_capacity(line.len());
+        self.redactions.take(&mut line.to_vec(), !is_cut, &mut out);
+        out
     }
 }
 

@@ -79,7 +79,7 @@ pub fn run(
     if watched.is_err() {
         running.signal(Signal::KILL);
     }
-    let (ended, last_line) = (running.ended, running.last_line());
+    let (ended, last_line) = (running.ended, running.last_line(output));
     drop(running);
     let status = child.wait()?;
     watched?;
@@ -92,8 +92,8 @@ struct Running<'a> {
     input: Option<(ChildStdin, &'a [u8])>,
     out: Option<Lines<std::process::ChildStdout>>,
     err: Option<Lines<std::process::ChildStderr>>,
-    last_out: Vec<u8>,
-    last_err: Vec<u8>,
+    last_out: Last,
+    last_err: Last,
     ended: Ended,
     kill_at: Option<Instant>,
 }
@@ -119,8 +119,8 @@ impl<'a> Running<'a> {
             input,
             out: child.stdout.take().map(Lines::new),
             err: child.stderr.take().map(Lines::new),
-            last_out: Vec::new(),
-            last_err: Vec::new(),
+            last_out: Last::default(),
+            last_err: Last::default(),
             ended: Ended::ByItself,
             kill_at: None,
         })
@@ -170,7 +170,7 @@ impl<'a> Running<'a> {
             (self.err.take().map(Lines::rest), &mut self.last_err, Stream::Err),
         ] {
             if let Some(rest) = lines.filter(|rest| !rest.is_empty()) {
-                remember(last, &rest);
+                last.remember(&rest, true);
                 output.line(stream, &rest);
             }
         }
@@ -233,9 +233,13 @@ impl<'a> Running<'a> {
         }
     }
 
-    fn last_line(&self) -> String {
-        let last = if self.last_err.is_empty() { &self.last_out } else { &self.last_err };
-        String::from_utf8_lossy(last).trim().to_owned()
+    fn last_line(&self, output: &dyn Output) -> String {
+        let is_silent = self.last_err.line.is_empty();
+        let last = if is_silent { &self.last_out } else { &self.last_err };
+        // Half of a secret would not be known for one, so nothing is cut before.
+        let mut line = output.quoted(&last.line, last.is_cut);
+        line.truncate(MAX_QUOTED);
+        String::from_utf8_lossy(&line).trim().to_owned()
     }
 }
 
@@ -277,7 +281,7 @@ impl<R: Read> Lines<R> {
 /// One read of a stream that has something, or has ended.
 fn take<R: Read>(
     lines: &mut Option<Lines<R>>,
-    last: &mut Vec<u8>,
+    last: &mut Last,
     stream: Stream,
     output: &mut dyn Output,
 ) -> io::Result<()> {
@@ -289,7 +293,7 @@ fn take<R: Read>(
     };
     if read == 0 {
         if !open.is_empty() {
-            remember(last, open);
+            last.remember(open, true);
             output.line(stream, open);
         }
         *lines = None;
@@ -303,26 +307,39 @@ fn take<R: Read>(
             open.extend_from_slice(&rest[..end]);
             &open[..]
         };
-        remember(last, line);
+        last.remember(line, true);
         output.line(stream, line);
         open.clear();
         rest = &rest[end + 1..];
     }
     open.extend_from_slice(rest);
     if open.len() >= MAX_LINE {
-        remember(last, open);
+        last.remember(open, false);
         output.part(stream, open);
         open.clear();
     }
     Ok(())
 }
 
-/// Empty lines say nothing.
-fn remember(last: &mut Vec<u8>, line: &[u8]) {
-    let line = line.trim_ascii();
-    if !line.is_empty() {
-        last.clear();
-        last.extend_from_slice(&line[..line.len().min(MAX_QUOTED)]);
+/// The last line that says something; of a long one its first part.
+#[derive(Default)]
+struct Last {
+    line: Vec<u8>,
+    is_cut: bool,
+    /// More of the same line follows.
+    goes_on: bool,
+}
+
+impl Last {
+    fn remember(&mut self, bytes: &[u8], ends_line: bool) {
+        let begins = !self.goes_on;
+        self.goes_on = !ends_line;
+        let bytes = bytes.trim_ascii();
+        if begins && !bytes.is_empty() {
+            self.line.clear();
+            self.line.extend_from_slice(bytes);
+            self.is_cut = !ends_line;
+        }
     }
 }
 

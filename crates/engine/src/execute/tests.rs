@@ -39,7 +39,7 @@ impl Action for Odd {
         match input["do"].as_str() {
             Some("panic") => panic!("upside down"),
             Some("wait") => {
-                let time = ctx.time_left().unwrap_or(Duration::from_secs(60));
+                let time = ctx.time_left().unwrap_or(Duration::from_mins(1));
                 nap(time, ctx.cancel);
                 Err(Failure { kind: FailureKind::Timeout, reason: "too long".to_owned() })
             }
@@ -51,8 +51,21 @@ impl Action for Odd {
         }
     }
 
-    fn verify(&self, step: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
+    fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
         let input = &step.call.input;
+        if let Some(line) = input["prints"].as_str() {
+            ctx.output.line(Stream::Out, line.as_bytes());
+            return Ok(Verdict::DoesNot { reason: format!("it is {line}") });
+        }
+        if let Some(script) = input["sh"].as_str() {
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", script]);
+            let ran = process::run(&mut command, b"", ctx.deadline, ctx.cancel, ctx.output);
+            return Ok(match ran.expect("a shell").fault() {
+                None => Verdict::Holds,
+                Some(reason) => Verdict::DoesNot { reason },
+            });
+        }
         assert!(input.get("poll").is_none() && input.get("says").is_none());
         let holds_at = input["holds_at"].as_u64().unwrap_or(0);
         let mut looks = self.looks.lock().unwrap();
@@ -110,7 +123,7 @@ impl Bench {
     }
 
     fn next(&self) -> Event {
-        self.events.recv_timeout(Duration::from_secs(60)).expect("an event")
+        self.events.recv_timeout(Duration::from_mins(1)).expect("an event")
     }
 }
 
@@ -119,7 +132,7 @@ const START: Effect = Effect::Start { step: STEP, attempt: 1 };
 const ASK: Effect = Effect::Ask { step: STEP, attempt: 1 };
 
 fn call(input: Value) -> Call {
-    Call { action: "odd".to_owned(), input, undoes: None }
+    Call { action: "odd".to_owned(), input, ..Call::default() }
 }
 
 fn plan(step: Step) -> Plan {
@@ -162,7 +175,7 @@ fn a_step_is_done_in_the_directory_of_its_subject_once() {
 
 #[test]
 fn what_is_known_of_an_attempt_is_known_after_a_restart() {
-    let mut bench = Bench::new();
+    let mut bench = Bench::again(Bench::new().dir);
     let plan = of(json!({}));
     let never = bench.act(&plan, ASK);
     assert!(matches!(never, Event::Found { found: Found::Never, .. }), "{never:?}");
@@ -173,6 +186,29 @@ fn what_is_known_of_an_attempt_is_known_after_a_restart() {
         matches!(found, Event::Found { found: Found::Ended(End::Done { .. }), .. }),
         "{found:?}"
     );
+}
+
+#[test]
+fn an_attempt_whose_ledger_is_lost_is_not_begun_again() {
+    let bench = Bench::new();
+    let plan = of(json!({}));
+    let told = bench.dir.path().join("told");
+    for lose in [|path: &Path| fs_err::write(path, ""), |path: &Path| fs_err::remove_file(path)] {
+        lose(&told).unwrap();
+        for _life in 0..2 {
+            let (send, events) = channel();
+            let site = Site {
+                catalog: Catalog::default(),
+                secrets: Arc::new(NoSecrets),
+                outputs: Outputs::none(),
+                place: Place::Machine,
+            };
+            let mut executor = LocalExecutor::new("r1", site, &told, send).unwrap();
+            executor.act(&plan, ASK);
+            let found = events.recv_timeout(Duration::from_secs(60)).unwrap();
+            assert!(matches!(found, Event::Found { found: Found::Gone, .. }), "{found:?}");
+        }
+    }
 }
 
 #[test]
@@ -205,7 +241,7 @@ fn what_runs_when_the_executor_goes_is_ended_and_gone_for_the_next_one() {
     let Bench { dir, executor, events } = bench;
     drop(executor);
     // The action has ended when nobody is left who could tell of it.
-    assert!(events.recv_timeout(Duration::from_secs(60)).is_err(), "nothing is told");
+    assert!(events.recv_timeout(Duration::from_mins(1)).is_err(), "nothing is told");
     let found = Bench::again(dir).act(&plan, ASK);
     assert!(matches!(found, Event::Found { found: Found::Gone, .. }), "{found:?}");
 }
@@ -251,6 +287,36 @@ fn time_runs_out_and_a_stop_interrupts() {
 }
 
 #[test]
+fn a_stop_ends_looks_as_well() {
+    let mut bench = Bench::new();
+    let kill = Effect::Kill { step: STEP, attempt: 1 };
+    let begun = bench.dir.path().join("begun");
+    let long = call(json!({"sh": format!("touch {}; exec sleep 600", begun.display())}));
+    let never = call(json!({"holds_at": 1_000_000, "poll": {"for_ms": 600_000}}));
+    let wait_until_begun = || {
+        let until = Instant::now() + Duration::from_secs(60);
+        while fs_err::remove_file(&begun).is_err() {
+            assert!(Instant::now() < until, "it does not begin");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let before = plan(Step { before: vec![long.clone()], ..Step::default() });
+    bench.executor.act(&before, Effect::Check { step: STEP, attempt: 1 });
+    wait_until_begun();
+    let event = bench.act(&before, kill);
+    assert!(matches!(event, Event::Checked { refused: Some(_), .. }), "{event:?}");
+    for (check, begins) in [(long, true), (never, false)] {
+        let after = plan(Step { after: vec![check], ..Step::default() });
+        bench.executor.act(&after, Effect::Verify { step: STEP, attempt: 1 });
+        if begins {
+            wait_until_begun();
+        }
+        let event = bench.act(&after, kill);
+        assert!(matches!(event, Event::Verified { holds: false, .. }), "{event:?}");
+    }
+}
+
+#[test]
 fn a_secret_is_in_no_output_and_in_no_reason() {
     let mut bench = Bench::new();
     let (_, reason) = failure(bench.act(&of(json!({"secret": "db"})), START));
@@ -258,6 +324,51 @@ fn a_secret_is_in_no_output_and_in_no_reason() {
     let outputs = Outputs::in_dir(bench.dir.path().join("output"));
     let output = outputs.read(STEP, 1).unwrap().unwrap();
     assert_eq!(String::from_utf8(output).unwrap(), "the password is [hidden]\n");
+}
+
+fn refusal(event: Event) -> String {
+    match event {
+        Event::Verified { holds: false, reason, .. } => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_check_does_not_print_what_the_step_was_given_in_secret() {
+    let given = call(json!({"steps": [{"input": {"secrets": {"PASSWORD": "db"}}}]}));
+    let prints = call(json!({"prints": "user=db password=hunter2"}));
+    let verify = Effect::Verify { step: STEP, attempt: 1 };
+    let calls = [
+        Step { call: given.clone(), ..Step::default() },
+        Step { before: vec![given.clone()], ..Step::default() },
+        Step { undo: Some(given), ..Step::default() },
+    ];
+    for step in calls {
+        let mut bench = Bench::new();
+        let plan = plan(Step { after: vec![prints.clone()], ..step });
+        let reason = refusal(bench.act(&plan, verify));
+        assert_eq!(reason, "it is user=db password=[hidden]");
+        let outputs = Outputs::in_dir(bench.dir.path().join("output"));
+        let output = outputs.read(STEP, 1).unwrap().unwrap();
+        assert_eq!(String::from_utf8(output).unwrap(), "user=db password=[hidden]\n");
+    }
+}
+
+#[test]
+fn a_reason_that_quotes_the_last_line_holds_no_part_of_a_secret() {
+    let mut bench = Bench::new();
+    let mut reason = |script: &str| {
+        let given = call(json!({"secrets": {"PASSWORD": "db"}}));
+        let check = call(json!({"sh": script}));
+        let plan = plan(Step { call: given, after: vec![check], ..Step::default() });
+        refusal(bench.act(&plan, Effect::Verify { step: STEP, attempt: 1 }))
+    };
+    // One that lies over the place where the quote ends,
+    let cut = reason("printf '%0297d' 0; echo hunter2; exit 1");
+    assert_eq!(cut, format!("exit code 1: {}[hi", "0".repeat(297)));
+    // and one over the place where a long line is handed on in parts.
+    let parts = reason("printf '%065533d' 0; sleep 0.3; printf hun; sleep 0.3; echo ter2; exit 1");
+    assert_eq!(parts, format!("exit code 1: {}", "0".repeat(300)));
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub struct FileJournal {
     file: Locked,
     next: u32,
     length: u64,
+    /// CRC-32C of all of it: a snapshot is of these bytes and no others.
+    sum: u32,
     /// Records that the snapshot is made of.
     in_snapshot: u32,
     /// What is written at once.
@@ -33,7 +35,6 @@ pub struct FileJournal {
 
 /// Why a run cannot go on from its file.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum RecoverError {
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -46,7 +47,7 @@ impl FileJournal {
     pub fn create(path: &Path) -> Result<Self, JournalError> {
         use fs_err::os::unix::fs::OpenOptionsExt;
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        let mut journal = Self::at(path, Locked::new(file)?, 0, 0);
+        let mut journal = Self::at(path, Locked::new(file)?, 0, &[]);
         journal.buffer.extend_from_slice(&MAGIC);
         journal.write()?;
         // The name is as durable as what it names.
@@ -60,7 +61,7 @@ impl FileJournal {
     pub fn open(path: &Path) -> Result<(Self, Vec<Record>), JournalError> {
         let (file, bytes) = open_locked(path)?;
         let contents = read(&bytes)?;
-        Self::go_on(path, file, 0, bytes.len(), contents)
+        Self::go_on(path, file, 0, &bytes, contents)
     }
 
     /// The run that a journal is of, as far as it came: from the snapshot, if there is one, and what
@@ -71,13 +72,13 @@ impl FileJournal {
             for (number, record) in (kept.records as usize..).zip(&contents.records) {
                 run.follow(number, record)?;
             }
-            let (mut journal, _) = Self::go_on(path, file, kept.records, bytes.len(), contents)?;
+            let (mut journal, _) = Self::go_on(path, file, kept.records, &bytes, contents)?;
             journal.in_snapshot = kept.records;
             return Ok((journal, run));
         }
         let contents = read(&bytes)?;
         let run = Run::replay(plan, &contents.records)?;
-        let (journal, _) = Self::go_on(path, file, 0, bytes.len(), contents)?;
+        let (journal, _) = Self::go_on(path, file, 0, &bytes, contents)?;
         Ok((journal, run))
     }
 
@@ -109,14 +110,16 @@ impl FileJournal {
             return;
         }
         self.in_snapshot = self.next;
-        let kept = Kept { records: self.next, length: self.length, run: run.snapshot() };
+        let (records, length, sum) = (self.next, self.length, self.sum);
+        let kept = Kept { records, length, sum, run: run.snapshot() };
         // Without it more is read back, and nothing else is lost.
         let _ = snapshot::save(&self.path, &kept);
     }
 
-    fn at(path: &Path, file: Locked, next: u32, length: u64) -> Self {
+    fn at(path: &Path, file: Locked, next: u32, holds: &[u8]) -> Self {
         let (path, buffer) = (path.to_owned(), Vec::new());
-        Self { path, file, next, length, in_snapshot: 0, buffer, is_broken: false }
+        let (length, sum) = (holds.len() as u64, crc32c::crc32c(holds));
+        Self { path, file, next, length, sum, in_snapshot: 0, buffer, is_broken: false }
     }
 
     /// Goes on behind what was read, the first record of which has the number `first`.
@@ -124,17 +127,17 @@ impl FileJournal {
         path: &Path,
         mut file: Locked,
         first: u32,
-        size: usize,
+        bytes: &[u8],
         contents: Contents,
     ) -> Result<(Self, Vec<Record>), JournalError> {
         let Contents { records, length } = contents;
-        if length < size {
+        if length < bytes.len() {
             file.0.set_len(length as u64)?;
             file.0.sync_data()?;
         }
         file.0.seek(SeekFrom::Start(length as u64))?;
         let next = first + u32::try_from(records.len()).expect("journals are bounded");
-        let mut journal = Self::at(path, file, next, length as u64);
+        let mut journal = Self::at(path, file, next, &bytes[..length]);
         if length == 0 {
             journal.buffer.extend_from_slice(&MAGIC);
             journal.write()?;
@@ -151,6 +154,7 @@ impl FileJournal {
         self.file.0.write_all(&self.buffer)?;
         self.file.0.sync_data()?;
         self.length += self.buffer.len() as u64;
+        self.sum = crc32c::crc32c_append(self.sum, &self.buffer);
         self.is_broken = false;
         Ok(())
     }
@@ -196,7 +200,10 @@ fn load(file: &mut File) -> Result<Vec<u8>, JournalError> {
 /// A snapshot that fits the journal, and the records that came after it.
 fn from_snapshot(path: &Path, plan: &Arc<Plan>, bytes: &[u8]) -> Option<(Kept, Run, Contents)> {
     let kept = snapshot::load(path)?;
-    let length = usize::try_from(kept.length).ok().filter(|length| *length <= bytes.len())?;
+    let length = usize::try_from(kept.length).ok()?;
+    if crc32c::crc32c(bytes.get(..length)?) != kept.sum {
+        return None;
+    }
     // Whatever is wrong behind it is found again, and told, when all of the journal is read.
     let contents = read_on(bytes, length, kept.records).ok()?;
     let run = Run::restore(plan, kept.run.clone()).ok()?;
@@ -308,19 +315,23 @@ mod tests {
         drop(journal);
         assert_eq!(FileJournal::peek(&path).unwrap(), [records.clone(), vec![last]].concat());
 
-        // It is the snapshot that was read: the journal before it need not even be whole.
+        // Only what came after it was read.
         let sound = fs_err::read(&path).unwrap();
+        let kept = snapshot::load(&path).unwrap();
+        let from = |bytes: &[u8]| from_snapshot(&path, &plan, bytes).map(|found| found.2.records);
+        assert_eq!(from(&sound).unwrap().len(), records.len() + 1 - kept.records as usize);
+        // Damage is told, whether a snapshot hides it or not.
         let mut damaged = sound.clone();
         damaged[100] ^= 1;
         fs_err::write(&path, &damaged).unwrap();
-        assert!(FileJournal::recover(&path, &plan).is_ok());
+        let error = FileJournal::recover(&path, &plan).unwrap_err();
+        let is_told = matches!(error, RecoverError::Journal(JournalError::Damaged { .. }));
+        assert!(is_told, "{error}");
+        fs_err::write(&path, &sound).unwrap();
         let mut bad = good.clone();
         bad[good.len() / 2] ^= 1;
         fs_err::write(&beside, &bad).unwrap();
-        let error = FileJournal::recover(&path, &plan).unwrap_err();
-        let damaged = matches!(error, RecoverError::Journal(JournalError::Damaged { .. }));
-        assert!(damaged, "{error}");
-        fs_err::write(&path, &sound).unwrap();
+        assert_eq!(from(&sound), None);
         FileJournal::recover(&path, &plan).unwrap();
 
         // A journal that is older than its snapshot says what was.

@@ -21,8 +21,9 @@ const MAX_SNAPSHOT: u64 = 512 * 1024 * 1024;
 pub(super) struct Kept {
     /// Records of the journal that it is made of.
     pub(super) records: u32,
-    /// Bytes of the journal that they are in.
+    /// Bytes of the journal that they are in, and the CRC-32C of those.
     pub(super) length: u64,
+    pub(super) sum: u32,
     pub(super) run: Snapshot,
 }
 

@@ -11,7 +11,7 @@ use crate::execute::{Came, Job, Outputs, What, attempt_id, subject};
 use crate::journal::JournalError;
 use crate::plan::{Plan, StepId};
 use crate::record::{End, FailureKind, Record};
-use crate::run::{Effect, Event, Found};
+use crate::run::{Effect, Event, Found, Run};
 
 /// How often somebody has to look whether a machine is lost.
 const TICK: Duration = Duration::from_secs(1);
@@ -177,11 +177,13 @@ impl Desk {
         if let Some(job) = Job::of(run, plan, effect) {
             state.give(&machine, job);
         } else {
-            let id = WorkId::new(&attempt_id(run, step, attempt), What::Start);
+            let id = |what| WorkId::new(&attempt_id(run, step, attempt), what);
             if matches!(effect, Effect::Ask { .. }) {
-                state.ask(&machine, id, step, attempt);
+                state.ask(&machine, id(What::Start), step, attempt);
             } else {
-                state.kill(&machine, &id);
+                for what in [What::Check, What::Start, What::Verify] {
+                    state.kill(&machine, &id(what));
+                }
             }
         }
         drop(state);
@@ -217,6 +219,16 @@ impl Stage {
 }
 
 impl Work {
+    /// What is told of work that was stopped before the machine had it.
+    fn never_began(&self) -> Event {
+        let (step, attempt) = (self.number, self.attempt);
+        match self.what {
+            What::Start => Event::Ran { step, attempt, end: End::Interrupted },
+            what => Came::broken(what, "stopped before it was looked at".to_owned())
+                .event(step, attempt),
+        }
+    }
+
     /// What is told of work on a machine that is not heard of any more.
     fn given_up(&self, machine: &str, after: Duration) -> Event {
         let (step, attempt) = (self.number, self.attempt);
@@ -270,9 +282,8 @@ impl State {
         let machine = self.machines.entry(machine.to_owned()).or_default();
         let Some(work) = machine.work.get_mut(id) else { return };
         if matches!(work.stage, Stage::Waits(_)) {
-            work.stage = Stage::Told;
-            let (step, attempt) = (work.number, work.attempt);
-            tell(&self.runs, id, Event::Ran { step, attempt, end: End::Interrupted });
+            tell(&self.runs, id, work.never_began());
+            work.stage = if work.what == What::Start { Stage::Told } else { Stage::Kept };
         } else {
             machine.kill.insert(id.clone());
         }
@@ -384,7 +395,7 @@ impl Machine {
             }
             Some(work) if matches!(work.stage, Stage::Kept) => orders.acknowledged.push(id.clone()),
             None if is_complete || runs.contains_key(id.run()) => {
-                orders.acknowledged.push(id.clone())
+                orders.acknowledged.push(id.clone());
             }
             Some(_) | None => {}
         }
@@ -437,7 +448,7 @@ impl Machine {
             match &mut work.stage {
                 // It has not arrived, and need not any more.
                 Stage::Waits(_) | Stage::Given(_) if self.kill.contains(id) => {
-                    tell(runs, id, Event::Ran { step, attempt, end: End::Interrupted });
+                    tell(runs, id, work.never_began());
                     work.stage = Stage::Kept;
                 }
                 Stage::Waits(job) | Stage::Given(job) => {
@@ -511,5 +522,9 @@ impl<J: Journal> Journal for Kept<J> {
             self.desk.kept(&self.run, &self.plan, record);
         }
         Ok(())
+    }
+
+    fn snapshot(&mut self, run: &Run) {
+        self.journal.snapshot(run);
     }
 }

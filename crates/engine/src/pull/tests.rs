@@ -68,12 +68,12 @@ fn setup(dir: &Path, count: &Arc<Count>) -> WorkerSetup {
 }
 
 fn plan(count: u32, machines: u32, repeat: Repeat, input: &Value) -> Arc<Plan> {
-    let call = Call { action: "count".to_owned(), input: input.clone(), undoes: None };
+    let call = Call { action: "count".to_owned(), input: input.clone(), ..Call::default() };
     let vertex = |at: u32| {
         let step = Step {
             call: call.clone(),
-            before: if at % 3 == 0 { vec![call.clone()] } else { Vec::new() },
-            after: if at % 2 == 0 { vec![call.clone()] } else { Vec::new() },
+            before: if at.is_multiple_of(3) { vec![call.clone()] } else { Vec::new() },
+            after: if at.is_multiple_of(2) { vec![call.clone()] } else { Vec::new() },
             subject: Some(at % machines),
             repeat,
             ..Step::default()
@@ -197,7 +197,7 @@ proptest! {
         let mut chaos = Chaos { desk: Arc::clone(&desk), machine: machine(0), fates: fates.into(), reports: Vec::new(), answers: Vec::new() };
         let mut worker = Worker::new(setup(&dir.path().join("node"), &count)).unwrap();
         let mut turns = 0;
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + Duration::from_mins(1);
         while !run.is_finished() {
             prop_assert!(Instant::now() < until, "it does not come to its end");
             let _ = worker.exchange(&mut chaos);
@@ -310,7 +310,7 @@ fn a_machine_that_is_not_heard_of_is_lost_and_what_it_does_is_ended_when_it_come
     table.act(START);
     table.say(&report(1));
     table.say(&Report { running: vec![id()], ..report(2) });
-    table.desk.tick(table.began + LOST_AFTER - Duration::from_secs(1));
+    table.desk.tick(table.began + LOST_AFTER.saturating_sub(Duration::from_secs(1)));
     assert_eq!(table.heard(), []);
     table.desk.tick(table.began + LOST_AFTER + Duration::from_secs(1));
     assert_eq!(table.heard(), [found(Found::Gone)]);
@@ -318,6 +318,31 @@ fn a_machine_that_is_not_heard_of_is_lost_and_what_it_does_is_ended_when_it_come
     assert_eq!(orders.kill, [id()]);
     let orders = table.say(&Report { results: vec![result()], ..report(4) });
     assert_eq!((orders.acknowledged, table.heard()), (vec![id()], vec![]));
+}
+
+#[test]
+fn a_machine_that_is_told_again_what_it_has_forgotten_says_that_it_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let count = Arc::new(Count::default());
+    let mut worker = Worker::new(setup(dir.path(), &count)).unwrap();
+    let plan = plan(2, 1, Repeat::Never, &Value::Null);
+    let job = Job::of("r", &plan, START).unwrap();
+    let told = || Orders { jobs: vec![job.clone()], ..Orders::default() };
+    worker.obey(told());
+    while worker.is_busy() {
+        std::thread::yield_now();
+    }
+    worker.obey(told());
+    let said = worker.report();
+    assert_eq!((said.results.len(), said.lost), (1, vec![]), "it knows how it ended");
+    let acknowledged = || Orders { acknowledged: vec![id()], ..Orders::default() };
+    worker.obey(acknowledged());
+    worker.obey(told());
+    let said = worker.report();
+    assert_eq!((said.results.len(), said.lost), (0, vec![id()]));
+    worker.obey(acknowledged());
+    assert_eq!(worker.report().lost, []);
+    assert_eq!(count.0.lock().unwrap()["r/1/1"], 1);
 }
 
 #[test]
@@ -484,7 +509,7 @@ impl Drop for Process {
 }
 
 fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + Duration::from_mins(1);
     while !is_so() {
         assert!(Instant::now() < until, "{what}");
         std::thread::sleep(Duration::from_millis(10));

@@ -126,19 +126,16 @@ impl Worker {
         let mut pause = FIRST_PAUSE;
         while !cancel.is_cancelled() {
             let began = Instant::now();
-            match self.exchange(transport) {
-                Ok(is_idle) => {
-                    pause = FIRST_PAUSE;
-                    if self.is_busy() {
-                        self.wait(WHILE_BUSY, cancel);
-                    } else if is_idle {
-                        self.wait(AT_LEAST.saturating_sub(began.elapsed()), cancel);
-                    }
+            if let Ok(is_idle) = self.exchange(transport) {
+                pause = FIRST_PAUSE;
+                if self.is_busy() {
+                    self.wait(WHILE_BUSY, cancel);
+                } else if is_idle {
+                    self.wait(AT_LEAST.saturating_sub(began.elapsed()), cancel);
                 }
-                Err(_) => {
-                    self.wait(pause, cancel);
-                    pause = (pause * 2).min(LONGEST_PAUSE);
-                }
+            } else {
+                self.wait(pause, cancel);
+                pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
     }
@@ -236,7 +233,15 @@ impl Worker {
         if job.what == What::Start {
             match state.ledger.begin(&id.0) {
                 Ok(true) => {}
-                Ok(false) => return,
+                Ok(false) => {
+                    // The controller has what came of it no more, or it would not say so; neither
+                    // has this machine. How it ended is said anyway.
+                    let is_over = matches!(state.ledger.get(&id.0), Some(Known::Ended(_)));
+                    if !is_over && !state.lost.contains(&id) {
+                        state.lost.push(id);
+                    }
+                    return;
+                }
                 // Nothing is begun that might be begun twice.
                 Err(error) => {
                     let reason = format!("what is begun cannot be kept: {error}");

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::breaker::Alike;
+use super::order;
 use super::queues::Queues;
 use super::{Decision, Effect, Event, Found, Run, State};
 use crate::execute::{MAX_REASON, MAX_RECEIPT};
@@ -30,7 +31,7 @@ impl Run {
             match self.state(step) {
                 State::Running => decision.effects.push(Effect::Ask { step, attempt }),
                 State::Verifying | State::VerifyingLost => {
-                    decision.effects.push(Effect::Verify { step, attempt });
+                    self.look_at(step, now, &mut decision);
                 }
                 _ => {}
             }
@@ -39,11 +40,14 @@ impl Run {
         decision
     }
 
-    /// What follows from what happens. What does not fit, because it is told twice or late, has no
-    /// consequence.
+    /// What follows from what happens. What does not fit, because it is told twice or late or of
+    /// another plan, has no consequence.
     pub fn on(&mut self, event: Event, now: u64) -> Decision {
         self.look(now);
         let mut decision = Decision::default();
+        if event.vertex().is_some_and(|id| id.at() >= self.plan.len()) {
+            return decision;
+        }
         match bounded(event) {
             Event::Tick => {}
             Event::Checked { step, attempt, refused } => {
@@ -51,7 +55,7 @@ impl Run {
             }
             Event::Ran { step, attempt, end } => {
                 self.keep(Record::Ran { step, attempt, end, at: now }, &mut decision);
-                self.look_at(step, &mut decision);
+                self.look_at(step, now, &mut decision);
             }
             Event::Verified { step, attempt, holds, reason } => {
                 let record = Record::Verified { step, attempt, holds, reason, at: now };
@@ -60,29 +64,14 @@ impl Run {
             Event::Found { step, attempt, found } => {
                 self.on_found(step, attempt, found, now, &mut decision);
             }
-            Event::Stop { now: at_once, by } => {
-                self.keep(Record::Stop { now: at_once, by, at: now }, &mut decision);
-                if at_once {
-                    let running = self.plan.ids().filter(|id| self.state(*id) == State::Running);
-                    let kill = |step| Effect::Kill { step, attempt: self.attempt(step) };
-                    decision.effects.extend(running.map(kill));
+            said => {
+                let ends_all = matches!(said, Event::Stop { now: true, .. });
+                if let Some(record) = order::record(said, now) {
+                    self.keep(record, &mut decision);
                 }
-            }
-            Event::StopAfter { vertex, by } => {
-                self.keep(Record::StopAfter { vertex, by, at: now }, &mut decision);
-            }
-            Event::Retry { step, by } => {
-                self.keep(Record::Retry { step, by, at: now }, &mut decision);
-            }
-            Event::Hold { step, held, by } => {
-                self.keep(Record::Hold { step, held, by, at: now }, &mut decision);
-            }
-            Event::Resume { by } => self.keep(Record::Resume { by, at: now }, &mut decision),
-            Event::Pause { subject, paused, by } => {
-                self.keep(Record::Pause { subject, paused, by, at: now }, &mut decision);
-            }
-            Event::Mark { step, good, by } => {
-                self.keep(Record::Marked { step, good, by, at: now }, &mut decision);
+                if ends_all {
+                    decision.effects.extend(self.in_flight.iter().map(|step| self.kill(*step)));
+                }
             }
         }
         self.go_on(now, &mut decision);
@@ -100,14 +89,19 @@ impl Run {
         if self.state(step) != State::Checking || attempt != self.attempt(step) + 1 {
             return;
         }
-        match refused {
-            Some(reason) => {
-                self.keep(Record::Refused { step, attempt, reason, at: now }, decision);
-            }
+        let is_moot = match &refused {
+            // Whoever looked was ended, so what it says is no answer.
+            Some(_) => self.kills,
             // Meanwhile nothing shall start any more, or not this.
-            None if !self.may_start() || self.bar(step).is_some() => {
+            None => !self.may_start() || self.bar(step).is_some(),
+        };
+        match refused {
+            _ if is_moot => {
                 self.release(step);
                 self.make_ready(step);
+            }
+            Some(reason) => {
+                self.keep(Record::Refused { step, attempt, reason, at: now }, decision);
             }
             None => self.start(step, now, decision),
         }
@@ -134,11 +128,11 @@ impl Run {
             Found::Never => decision.effects.push(Effect::Start { step, attempt }),
             Found::Ended(end) => {
                 self.keep(Record::Ran { step, attempt, end, at: now }, decision);
-                self.look_at(step, decision);
+                self.look_at(step, now, decision);
             }
             Found::Gone => {
                 self.keep(Record::Lost { step, attempt, at: now }, decision);
-                self.look_at(step, decision);
+                self.look_at(step, now, decision);
             }
         }
     }
@@ -244,14 +238,26 @@ impl Run {
     }
 
     /// What an attempt's end asks for.
-    fn look_at(&self, step: StepId, decision: &mut Decision) {
-        if matches!(self.state(step), State::Verifying | State::VerifyingLost) {
-            let attempt = self.attempt(step);
-            let verify = Effect::Verify { step, attempt };
-            if !decision.effects.contains(&verify) {
-                decision.effects.push(verify);
-            }
+    fn look_at(&mut self, step: StepId, now: u64, decision: &mut Decision) {
+        if !matches!(self.state(step), State::Verifying | State::VerifyingLost) {
+            return;
         }
+        let attempt = self.attempt(step);
+        if self.kills {
+            let reason = "the run was stopped before it was looked at".to_owned();
+            self.keep(Record::Verified { step, attempt, holds: false, reason, at: now }, decision);
+            return;
+        }
+        let verify = Effect::Verify { step, attempt };
+        if !decision.effects.contains(&verify) {
+            decision.effects.push(verify);
+        }
+    }
+
+    /// Ends what is under way: an attempt, or the look before or after one.
+    fn kill(&self, step: StepId) -> Effect {
+        let next = u32::from(self.state(step) == State::Checking);
+        Effect::Kill { step, attempt: self.attempt(step) + next }
     }
 
     /// Applies a record that fits, and gives it out to be kept.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::tally::Class;
-use super::{Ended, Run, State, Stop};
+use super::{Ended, Run, State};
 use crate::plan::{Kind, StepId};
 
 impl Run {
@@ -30,7 +30,7 @@ impl Run {
         self.set(id, State::Ended(ended));
         self.classes[id.at()] = class;
         if ended.is_good() && self.stop_after.contains(&id) {
-            self.stop.get_or_insert(Stop::Asked);
+            self.asked = true;
         }
     }
 

@@ -67,6 +67,23 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// The vertex that it is about, if it is about one.
+    pub(super) fn vertex(&self) -> Option<StepId> {
+        match self {
+            Self::Checked { step, .. }
+            | Self::Ran { step, .. }
+            | Self::Verified { step, .. }
+            | Self::Found { step, .. }
+            | Self::Retry { step, .. }
+            | Self::Hold { step, .. }
+            | Self::Mark { step, .. } => Some(*step),
+            Self::StopAfter { vertex, .. } => Some(*vertex),
+            Self::Tick | Self::Stop { .. } | Self::Resume { .. } | Self::Pause { .. } => None,
+        }
+    }
+}
+
 /// What whoever executes knows of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
@@ -100,6 +117,8 @@ pub enum Effect {
         step: StepId,
         attempt: u32,
     },
+    /// End what was begun last with [`Effect::Check`], [`Effect::Start`] or [`Effect::Verify`] of
+    /// the attempt. Its answer is still waited for.
     Kill {
         step: StepId,
         attempt: u32,

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::tally::Class;
-use super::{Ended, Run, State, Stop};
+use super::{Ended, Run, State};
 use crate::plan::{OnFailure, Repeat, Step, StepId};
 use crate::record::{End, FailureKind, Record};
 
@@ -46,13 +46,13 @@ impl Run {
                         State::Unknown | State::Ended(Ended::Failed(_) | Ended::Interrupted)
                     )
                 };
-                is(step) && ended_badly(at(step)) && (self.outcome.is_some() || self.stop.is_none())
+                is(step) && ended_badly(at(step)) && (self.outcome.is_some() || !self.is_stopping())
             }
             Record::Hold { step, .. } => is(step),
             Record::Breaker { kin, .. } => {
                 self.breaker.asks().is_some_and(|alike| alike.kin == *kin)
             }
-            Record::Resume { .. } => self.outcome.is_some() || self.stop.is_some(),
+            Record::Resume { .. } => self.outcome.is_some() || self.is_stopping(),
             Record::Pause { subject, .. } => {
                 subject.is_none_or(|at| (at as usize) < self.left_out.len())
             }
@@ -81,19 +81,19 @@ impl Run {
                 self.forget(*step);
                 self.tries[step.at()].begun = true;
                 self.tries[step.at()].changed = *changed;
+                self.tries[step.at()].left_traces = *changed;
                 self.file(*step, receipt);
                 self.done(*step);
             }
             Record::Marked { step, good, .. } => self.marked(*step, *good),
             Record::Stop { now, .. } => {
-                // What was stopped by failures has failed, whoever stops it once more.
-                self.stop.get_or_insert(Stop::Asked);
+                self.asked = true;
                 self.kills |= *now;
             }
             Record::StopAfter { vertex, .. } => {
                 self.stop_after.insert(*vertex);
                 if matches!(self.state(*vertex), State::Ended(ended) if ended.is_good()) {
-                    self.stop.get_or_insert(Stop::Asked);
+                    self.asked = true;
                 }
             }
             Record::Resume { .. } => self.resume(),
@@ -113,9 +113,14 @@ impl Run {
             Record::Finished { outcome, .. } => {
                 self.outcome = Some(*outcome);
                 for (state, class) in self.states.iter_mut().zip(&mut self.classes) {
-                    if matches!(state, State::Waiting | State::Ready | State::Delayed) {
+                    // Of these only a copy that shows them can have any that are looked at.
+                    if matches!(
+                        state,
+                        State::Waiting | State::Ready | State::Delayed | State::Checking
+                    ) {
                         *state = State::Ended(Ended::Stopped);
                         *class = Class::Bad;
+                        self.open -= 1;
                     }
                 }
                 self.queues.clear();
@@ -137,6 +142,7 @@ impl Run {
     }
 
     fn ran(&mut self, step: StepId, end: &End, at: u64) {
+        self.tries[step.at()].left_traces |= !matches!(end, End::Done { changed: false, .. });
         match end {
             End::Done { changed, receipt } => {
                 self.tries[step.at()].changed = *changed;
@@ -157,6 +163,9 @@ impl Run {
         if holds {
             self.tries[step.at()].changed |= was_lost;
             self.done(step);
+        } else if self.kills {
+            // Whoever looked was ended, so that it does not hold is no answer.
+            self.end(step, Ended::Interrupted, Class::Bad);
         } else if was_lost {
             self.release(step);
             self.make_ready(step);
@@ -166,6 +175,7 @@ impl Run {
     }
 
     fn lost(&mut self, step: StepId) {
+        self.tries[step.at()].left_traces = true;
         match self.step(step).repeat {
             Repeat::Safe => {
                 self.release(step);
@@ -188,6 +198,9 @@ impl Run {
             }
             (_, true) => self.accept(step),
             (_, false) => self.set(step, State::Ended(Ended::Failed(FailureKind::Internal))),
+        }
+        if self.outcome.is_some() {
+            self.outcome = Some(self.comes_to());
         }
         self.queues.let_go();
     }
@@ -235,7 +248,7 @@ impl Run {
                     self.end(id, Ended::Failed(kind), Class::LeftOut);
                 } else {
                     self.end(id, Ended::Failed(kind), Class::Bad);
-                    self.stop = Some(Stop::Tripped);
+                    self.tripped = true;
                 }
             }
         }

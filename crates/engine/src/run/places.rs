@@ -140,7 +140,7 @@ impl Run {
         }
     }
 
-    /// Gives back what a step had for itself.
+    /// Gives back what a step had for itself, and what its subject had only because of it.
     pub(super) fn release(&mut self, id: StepId) {
         if !self.in_flight.remove(&id) {
             return;
@@ -148,13 +148,27 @@ impl Run {
         let plan = Arc::clone(&self.plan);
         let step = plan.step(id).expect("only steps hold places");
         for pool in &step.pools {
-            if self.places.at(*pool, step).is_none() {
-                self.places.used[*pool as usize] -= 1;
-                // One place, one that gets it; what it waits for besides, it is told when it is
-                // its turn.
-                self.queues.call(*pool as usize);
+            if let Some(at) = self.places.at(*pool, step) {
+                if !self.is_only_looked_at(at) {
+                    continue;
+                }
+                self.places.of_subjects[at].held = false;
             }
+            self.places.used[*pool as usize] -= 1;
+            // One place, one that gets it; what it waits for besides, it is told when it is its
+            // turn.
+            self.queues.call(*pool as usize);
         }
+    }
+
+    /// Whether a subject has its place though nothing began there, and nothing is about to.
+    fn is_only_looked_at(&self, at: usize) -> bool {
+        let Place { pool, subject, held, is_sure, .. } = self.places.of_subjects[at];
+        let uses = |id: &StepId| {
+            let step = self.step(*id);
+            step.subject == Some(subject) && step.pools.contains(&pool)
+        };
+        held && !is_sure && !self.in_flight.iter().any(uses)
     }
 
     /// Gives back the place of a subject that has no use for it any more.

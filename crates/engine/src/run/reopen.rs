@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 
 use super::tally::{Class, Tally};
-use super::{Breaker, Ended, Run, State, Stop};
+use super::{Breaker, Ended, Run, State};
 use crate::plan::StepId;
 
 impl Run {
     /// What did not come to a good end is tried again.
     pub(super) fn resume(&mut self) {
-        self.stop = None;
-        self.kills = false;
+        self.forget_stop();
         self.stop_after.clear();
         self.outcome = None;
         self.breaker = Breaker::default();
@@ -36,24 +35,41 @@ impl Run {
         self.open_again_after(step);
         self.reset(step);
         if self.outcome.take().is_some() {
-            self.stop = None;
-            self.kills = false;
+            self.forget_stop();
         }
         self.count_anew();
     }
 
     /// A step that failed is as good as done.
     pub(super) fn accept(&mut self, step: StepId) {
-        self.states[step.at()] = State::Ended(Ended::Ok);
         self.classes[step.at()] = Class::Good;
-        // Otherwise what it blocked is looked at again when the run is resumed.
         if self.outcome.is_none() {
+            self.states[step.at()] = State::Ended(Ended::Ok);
             self.open_again_after(step);
             self.count_anew();
-            if self.stop == Some(Stop::Tripped) && !self.is_tripped() {
-                self.stop = None;
+        } else {
+            // What it blocked is looked at again when the run is resumed.
+            self.set(step, State::Ended(Ended::Ok));
+            self.let_in(step);
+        }
+        self.tripped &= self.is_tripped();
+    }
+
+    /// The subject of a step that was accepted is not left out any more, if nothing else of it is
+    /// missing.
+    fn let_in(&mut self, step: StepId) {
+        let Some(subject) = self.step(step).subject else { return };
+        let is_good = |id: &StepId| matches!(self.state(*id), State::Ended(end) if end.is_good());
+        if self.of_subject[subject as usize].iter().all(is_good) {
+            self.left_out[subject as usize] = false;
+            for failed in &mut self.failed {
+                failed.remove(&subject);
             }
         }
+    }
+
+    fn forget_stop(&mut self) {
+        (self.asked, self.tripped, self.kills) = (false, false, false);
     }
 
     /// Sets back what a step's failure ended, and nothing else: what something else ended too will

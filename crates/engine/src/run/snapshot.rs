@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::breaker::Kept;
 use super::tally::Class;
-use super::{Breaker, Ended, ReplayError, Run, State, Stop};
+use super::{Breaker, Ended, ReplayError, Run, State};
 use crate::plan::{Plan, StepId};
 use crate::record::{FailureKind, Outcome};
 
@@ -25,6 +25,7 @@ pub struct Snapshot {
     /// Steps that changed something in their last attempt.
     changed: Vec<StepId>,
     begun: Vec<StepId>,
+    left_traces: Vec<StepId>,
     failures: BTreeMap<StepId, u32>,
     /// When steps are tried again.
     due: BTreeMap<StepId, u64>,
@@ -37,7 +38,8 @@ pub struct Snapshot {
     paused_subjects: Vec<u32>,
     held: BTreeSet<StepId>,
     stop_after: BTreeSet<StepId>,
-    stop: Option<Stop>,
+    asked: bool,
+    tripped: bool,
     kills: bool,
     breaker: Kept,
     outcome: Option<Outcome>,
@@ -101,6 +103,7 @@ impl Run {
             attempts: self.tries.iter().map(|tries| tries.attempt).collect(),
             changed: ids().filter(|(_, tries)| tries.changed).map(|(id, _)| id).collect(),
             begun: ids().filter(|(_, tries)| tries.begun).map(|(id, _)| id).collect(),
+            left_traces: ids().filter(|(_, tries)| tries.left_traces).map(|(id, _)| id).collect(),
             failures: ids()
                 .filter(|(_, tries)| tries.failures > 0)
                 .map(|(id, tries)| (id, tries.failures))
@@ -117,7 +120,8 @@ impl Run {
             paused_subjects: numbers(&self.paused_subjects),
             held: self.held.clone(),
             stop_after: self.stop_after.clone(),
-            stop: self.stop,
+            asked: self.asked,
+            tripped: self.tripped,
             kills: self.kills,
             breaker: self.breaker.kept(),
             outcome: self.outcome,
@@ -153,6 +157,9 @@ impl Run {
         for id in snapshot.begun {
             self.tries.get_mut(id.at())?.begun = true;
         }
+        for id in snapshot.left_traces {
+            self.tries.get_mut(id.at())?.left_traces = true;
+        }
         for (id, failures) in snapshot.failures {
             self.tries.get_mut(id.at())?.failures = failures;
         }
@@ -170,7 +177,8 @@ impl Run {
         self.paused = snapshot.paused;
         self.held = snapshot.held;
         self.stop_after = snapshot.stop_after;
-        self.stop = snapshot.stop;
+        self.asked = snapshot.asked;
+        self.tripped = snapshot.tripped;
         self.kills = snapshot.kills;
         self.breaker = Breaker::from(snapshot.breaker);
         self.outcome = snapshot.outcome;

@@ -73,7 +73,7 @@ impl Run {
     /// What holds a vertex back right now, or why it was not done.
     pub fn why(&self, id: StepId) -> Reason {
         match self.state(id) {
-            State::Waiting if self.stop.is_some() => Reason::Stopped,
+            State::Waiting if self.is_stopping() => Reason::Stopped,
             State::Waiting => self.waits(id),
             State::Ready => self.why_not_now(id),
             State::Delayed => Reason::Delayed { until: self.tries[id.at()].due },
@@ -153,7 +153,7 @@ impl Run {
     }
 
     fn why_not_now(&self, id: StepId) -> Reason {
-        if self.stop.is_some() {
+        if self.is_stopping() {
             return Reason::Stopped;
         }
         if let Some(by) = &self.paused {

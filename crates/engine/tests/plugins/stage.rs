@@ -109,7 +109,7 @@ result() {{ echo '{{"t":"result","ok":true}}'; }}
     }
 
     pub(crate) fn with<T>(&self, input: Value, act: impl FnOnce(&Step, &mut Ctx<'_>) -> T) -> T {
-        let call = Call { action: "x".to_owned(), input, undoes: None };
+        let call = Call { action: "x".to_owned(), input, ..Call::default() };
         let step = Step { call, ..Step::default() };
         let mut paper = self.paper.clone();
         let mut ctx = Ctx {

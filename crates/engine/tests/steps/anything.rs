@@ -107,6 +107,32 @@ impl Chance {
     }
 }
 
+fn is_order(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Stop { .. }
+            | Event::StopAfter { .. }
+            | Event::Resume { .. }
+            | Event::Retry { .. }
+            | Event::Hold { .. }
+            | Event::Pause { .. }
+            | Event::Mark { .. }
+    )
+}
+
+fn is_said(record: &Record) -> bool {
+    matches!(
+        record,
+        Record::Stop { .. }
+            | Record::StopAfter { .. }
+            | Record::Resume { .. }
+            | Record::Retry { .. }
+            | Record::Hold { .. }
+            | Record::Pause { .. }
+            | Record::Marked { .. }
+    )
+}
+
 struct World {
     run: Run,
     journal: Vec<Record>,
@@ -124,7 +150,12 @@ impl World {
 
     fn on(&mut self, event: Event) {
         self.now += 1;
+        let takes = self.run.takes(&event);
+        let order = is_order(&event).then(|| format!("{event:?}"));
         let decision = self.run.on(event, self.now);
+        if let (Some(order), Ok(())) = (order, takes) {
+            assert!(decision.records.first().is_some_and(is_said), "{order} is not followed");
+        }
         self.carry_out(decision);
     }
 

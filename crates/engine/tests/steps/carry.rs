@@ -4,7 +4,9 @@ use hoist_engine::carry::carry_over;
 use hoist_engine::plan::{Draft, Kind, OnFailure, Rule, Step};
 use hoist_engine::record::Outcome;
 use hoist_engine::run::Ended;
+use hoist_engine::undo::{taken_back, undo_plan};
 use hoist_engine::{Event, Plan, Record, Run, StepId};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::site::{Site, draft, join, step};
@@ -33,7 +35,11 @@ fn old() -> Site {
 }
 
 fn carried(old: &Site, new: &Plan) -> Vec<u32> {
-    let records = carry_over(&old.run, new, 5);
+    carried_but(old, new, &BTreeSet::new())
+}
+
+fn carried_but(old: &Site, new: &Plan, taken_back: &BTreeSet<String>) -> Vec<u32> {
+    let records = carry_over(&old.run, new, taken_back, 5);
     let step = |record: &Record| match record {
         Record::Carried { step, .. } => step.0,
         other => panic!("{other:?}"),
@@ -47,7 +53,7 @@ fn what_is_the_same_and_done_is_carried_over_and_the_rest_runs() {
     let old = old();
     assert_eq!(carried(&old, &plan), [0, 1, 3], "not what failed");
     let mut journal = vec![Record::Plan { hash: plan.hash().to_owned(), at: 5 }];
-    journal.extend(carry_over(&old.run, &plan, 5));
+    journal.extend(carry_over(&old.run, &plan, &BTreeSet::new(), 5));
     let run = Run::replay(&plan, &journal).unwrap();
     let mut site = Site { run, journal, effects: Vec::new(), now: 6 };
     site.on(Event::Tick);
@@ -77,4 +83,20 @@ fn a_step_without_a_fingerprint_is_always_done_anew() {
         step.fingerprint = None;
     }
     assert_eq!(carried(&old(), &Plan::new(without).unwrap()), [] as [u32; 0]);
+}
+
+#[test]
+fn what_was_taken_back_since_is_done_anew() {
+    let plan = Plan::new(plan(["a", "b", "c", "d"])).unwrap();
+    let old = old();
+    let mut way_back = Site::new(undo_plan(&old.run, None, |_| true).unwrap().draft);
+    let begun = |site: &Site| carried_but(&old, &plan, &taken_back(&site.run));
+    // The last of three is taken back at once, and what failed beside it.
+    assert_eq!(begun(&way_back), [0, 1]);
+    for at in way_back.running() {
+        way_back.end(at);
+    }
+    assert_eq!(begun(&way_back), [0]);
+    way_back.fail(way_back.running()[0], "no");
+    assert_eq!(begun(&way_back), [0], "though nobody knows what is left of it");
 }

@@ -233,6 +233,29 @@ fn whatever_an_executor_says_fits_into_a_record() {
 }
 
 #[test]
+fn what_is_told_of_a_step_that_the_plan_does_not_have_has_no_consequence() {
+    use hoist_engine::record::End;
+    use hoist_engine::run::Found;
+    let mut site = Site::new(draft(vec![step(&[], alike())]));
+    let kept = site.journal.len();
+    let (step, attempt, reason) = (StepId(7), 1, String::new);
+    for event in [
+        Event::Checked { step, attempt, refused: None },
+        Event::Ran { step, attempt, end: End::Interrupted },
+        Event::Verified { step, attempt, holds: true, reason: reason() },
+        Event::Found { step, attempt, found: Found::Gone },
+        Event::Retry { step, by: me() },
+        Event::Hold { step, held: true, by: me() },
+        Event::Mark { step, good: true, by: me() },
+        Event::StopAfter { vertex: step, by: me() },
+        Event::Pause { subject: Some(9), paused: true, by: me() },
+    ] {
+        site.on(event);
+    }
+    assert_eq!((site.journal.len(), site.running()), (kept, vec![0]));
+}
+
+#[test]
 fn a_clock_that_goes_back_makes_nothing_wait_longer() {
     let like = Step { retries: 1, delay_ms: 500, ..Step::default() };
     let mut site = Site::new(draft(vec![step(&[], like)]));
@@ -246,4 +269,20 @@ fn a_clock_that_goes_back_makes_nothing_wait_longer() {
     assert_eq!(site.run.wakes_at(), Some(DAY + 500), "also when it is read back");
     site.tick(50 * DAY);
     assert_eq!(site.running(), [0], "and one that jumps ahead ends the waiting");
+}
+
+#[test]
+fn a_place_that_was_taken_only_to_look_is_given_back_when_the_step_does_not_start() {
+    let before = vec![hoist_engine::plan::Call::default()];
+    let like = Step { pools: vec![0], before, ..Step::default() };
+    for held_by in [Holder::Subject, Holder::Healthy] {
+        let mut site = Site::new(Draft { pools: vec![pool(1, held_by)], ..pairs(2, &like) });
+        assert_eq!(site.in_state(State::Checking), [0]);
+        site.on(Event::Pause { subject: Some(0), paused: true, by: me() });
+        site.on(Event::Checked { step: StepId(0), attempt: 1, refused: None });
+        assert_eq!(site.in_state(State::Checking), [1], "the next subject has it");
+        site.on(Event::Checked { step: StepId(1), attempt: 1, refused: None });
+        site.on(Event::Pause { subject: Some(0), paused: false, by: me() });
+        assert_eq!(site.why(0), "all 1 places of `few` are taken: `n1`");
+    }
 }

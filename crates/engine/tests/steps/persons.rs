@@ -2,8 +2,8 @@
 
 use hoist_engine::plan::{Cohort, Draft, OnFailure, Rule, Step};
 use hoist_engine::record::{End, FailureKind, Outcome};
-use hoist_engine::run::{Ended, Found, Reason, State};
-use hoist_engine::{Effect, Event, StepId};
+use hoist_engine::run::{Ended, Found, Reason, Refusal, State};
+use hoist_engine::{Effect, Event, Run, StepId};
 
 use crate::site::{Site, draft, join, me, on, step};
 
@@ -240,4 +240,160 @@ fn root_causes_are_found_in_one_walk() {
     }
     let last = StepId(width * layers - 1);
     assert_eq!(site.run.why(last), Reason::Blocked { roots: vec![StepId(7)], more: 0 });
+}
+
+#[test]
+fn accepting_a_failure_does_not_take_back_what_a_person_stopped() {
+    let mut site = Site::new(cohort());
+    site.fail(0, "no");
+    site.fail(1, "no");
+    site.on(Event::Stop { now: false, by: me() });
+    site.on(Event::Mark { step: StepId(1), good: true, by: me() });
+    assert_eq!(site.running(), [2], "nothing new starts");
+    site.end(2);
+    assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
+}
+
+/// Looked at before and after.
+fn looked_at() -> Step {
+    let look = || vec![hoist_engine::plan::Call::default()];
+    Step { before: look(), after: look(), ..plain() }
+}
+
+fn verified(step: u32, holds: bool) -> Event {
+    Event::Verified { step: StepId(step), attempt: 1, holds, reason: "no".to_owned() }
+}
+
+#[test]
+fn a_stop_at_once_ends_also_what_is_looked_at() {
+    let mut site = Site::new(draft((0..4).map(|_| step(&[], looked_at())).collect()));
+    for at in [1, 2, 3] {
+        site.on(Event::Checked { step: StepId(at), attempt: 1, refused: None });
+    }
+    site.end(2);
+    site.end(3);
+    assert_eq!(site.in_state(State::Verifying), [2, 3]);
+    site.effects.clear();
+    site.on(Event::Stop { now: true, by: me() });
+    let kills = [0, 1, 2, 3].map(|at| Effect::Kill { step: StepId(at), attempt: 1 });
+    assert_eq!(site.effects, kills);
+    site.effects.clear();
+    site.on(Event::Checked { step: StepId(0), attempt: 1, refused: Some("ended".to_owned()) });
+    site.end(1);
+    assert_eq!(site.effects, [], "nothing more is looked at");
+    site.on(verified(2, false));
+    site.on(verified(3, true));
+    assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
+    assert_eq!(site.ended(Ended::Stopped), [0], "it was never begun");
+    assert_eq!(site.ended(Ended::Interrupted), [1, 2]);
+    assert_eq!(site.ended(Ended::Ok), [3], "who could still see that it holds is believed");
+}
+
+#[test]
+fn what_a_stop_at_once_found_being_looked_at_is_not_looked_at_by_who_reads_the_journal() {
+    let mut site = Site::new(draft(vec![step(&[], Step { before: Vec::new(), ..looked_at() })]));
+    site.end(0);
+    site.on(Event::Stop { now: true, by: me() });
+    site.restart();
+    assert_eq!(site.effects, []);
+    assert_eq!(site.ended(Ended::Interrupted), [0]);
+    assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
+}
+
+#[test]
+fn a_run_that_has_ended_comes_to_something_else_when_a_person_says_how_a_step_ended() {
+    let strict = Step::default;
+    let mut site = Site::new(draft(vec![step(&[], strict()), step(&[], strict())]));
+    site.fail(0, "no");
+    site.fail(1, "no");
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed));
+    let mark = |step, good| Event::Mark { step: StepId(step), good, by: me() };
+    site.on(mark(0, true));
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed), "the other one failed as well");
+    site.on(mark(1, true));
+    assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
+    let mut site = Site::new(line(2));
+    site.fail(0, "no");
+    site.on(mark(0, true));
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed), "what it blocked is not done");
+    assert_eq!(site.ended(Ended::Blocked), [1]);
+    site.on(Event::Resume { by: me() });
+    site.end(1);
+    assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
+}
+
+#[test]
+fn a_subject_that_was_left_out_for_a_step_that_is_accepted_is_not_missing_any_more() {
+    let mut site = Site::new(cohort());
+    site.end(1);
+    site.fail(4, "no");
+    for at in [0, 2, 3, 5] {
+        site.end(at);
+    }
+    assert_eq!(site.run.outcome(), Some(Outcome::Degraded));
+    site.on(Event::Mark { step: StepId(4), good: true, by: me() });
+    assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
+}
+
+#[test]
+fn what_nobody_knew_when_the_run_ended_can_still_be_told() {
+    let mut site = Site::new(draft(vec![step(&[], plain())]));
+    site.restart();
+    site.on(Event::Stop { now: false, by: me() });
+    site.on(Event::Found { step: StepId(0), attempt: 1, found: Found::Gone });
+    assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
+    site.on(Event::Mark { step: StepId(0), good: true, by: me() });
+    assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
+}
+
+#[test]
+fn an_order_without_an_effect_is_refused_with_the_reason() {
+    let vertices = [0, 1].map(|at| step(&[], on(at))).into_iter();
+    let mut site = Site::new(draft(vertices.chain([join(&[0, 1], Rule::All)]).collect()));
+    let retry = |step| Event::Retry { step: StepId(step), by: me() };
+    let resume = Event::Resume { by: me() };
+    let name = |step: u32| format!("s{step}");
+    assert_eq!(site.run.takes(&hold(2, true)), Err(Refusal::NoStep(name(2))));
+    assert_eq!(site.run.takes(&hold(3, true)), Err(Refusal::NoVertex(StepId(3))));
+    assert_eq!(site.run.takes(&hold(0, true)), Err(Refusal::Begun(name(0))));
+    assert_eq!(site.run.takes(&hold(0, false)), Ok(()), "it is as it is wished");
+    assert_eq!(site.run.takes(&retry(0)), Err(Refusal::NotFailed(name(0))));
+    assert_eq!(site.run.takes(&resume), Err(Refusal::UnderWay));
+    site.fail(0, "no");
+    assert_eq!(site.run.takes(&retry(0)), Err(Refusal::Stopping), "one failure stops it");
+    assert_eq!(site.run.takes(&resume), Ok(()));
+    site.end(1);
+    assert_eq!(site.run.takes(&retry(0)), Ok(()));
+    assert_eq!(site.run.takes(&hold(0, true)), Err(Refusal::Ended));
+    assert_eq!(site.run.takes(&Event::Stop { now: true, by: me() }), Err(Refusal::Ended));
+    let pause = |subject| Event::Pause { subject: Some(subject), paused: true, by: me() };
+    assert_eq!(site.run.takes(&pause(2)), Err(Refusal::NoSubject(2)));
+}
+
+#[test]
+fn a_copy_that_follows_the_records_shows_what_is_looked_at() {
+    let mut site = Site::new(draft(vec![step(&[], looked_at()), step(&[], looked_at())]));
+    let mut copy = Run::replay(site.run.plan(), &site.journal).unwrap();
+    let mut kept = site.journal.len();
+    assert_eq!(site.run.checking().count(), 2);
+    let mut shows = |site: &Site, expected: [State; 2]| {
+        for record in &site.journal[kept..] {
+            copy.follow(kept, record).expect("what was decided");
+            kept += 1;
+        }
+        copy.show_checking(&site.run);
+        assert_eq!([0, 1].map(|at| copy.state(StepId(at))), expected);
+    };
+    shows(&site, [State::Checking, State::Checking]);
+    site.on(Event::Checked { step: StepId(0), attempt: 1, refused: None });
+    shows(&site, [State::Running, State::Checking]);
+    site.on(hold(1, true));
+    site.on(Event::Checked { step: StepId(1), attempt: 1, refused: None });
+    shows(&site, [State::Running, State::Ready]);
+    site.on(hold(1, false));
+    shows(&site, [State::Running, State::Checking]);
+    site.on(Event::Stop { now: true, by: me() });
+    site.ran(0, End::Interrupted);
+    site.on(Event::Checked { step: StepId(1), attempt: 1, refused: None });
+    shows(&site, [State::Ended(Ended::Interrupted), State::Ended(Ended::Stopped)]);
 }

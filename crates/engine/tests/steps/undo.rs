@@ -133,13 +133,41 @@ fn a_step_is_taken_back_by_its_own_call_or_with_its_receipt() {
 }
 
 #[test]
-fn what_failed_half_way_is_taken_back_without_a_receipt() {
-    let mut site = Site::new(draft(vec![step(&[], Step::default())]));
-    run_through(&mut site, &BTreeSet::from([0]));
+fn what_failed_half_way_is_taken_back_with_its_attempts_though_without_a_receipt() {
+    let again = Step { retries: 1, repeat: Repeat::Safe, ..Step::default() };
+    let mut site = Site::new(draft(vec![step(&[], again)]));
+    site.fail(0, "no");
+    site.tick(site.now);
+    site.fail(0, "no");
     let text = serde_json::to_string(&back(&site).draft).unwrap();
     let draft: Draft = serde_json::from_str(&text).unwrap();
     let plan = Plan::new(draft).unwrap();
-    assert_eq!(plan.step(StepId(0)).unwrap().call.undoes, Some(Value::Null), "and never done");
+    let call = &plan.step(StepId(0)).unwrap().call;
+    assert_eq!(call.undoes, Some(Value::Null), "and never done");
+    assert_eq!(call.attempts, 2);
+}
+
+#[test]
+fn an_attempt_that_failed_is_taken_back_with_the_one_that_did_not() {
+    let again = Step { retries: 1, ..Step::default() };
+    let mut site = Site::new(draft(vec![step(&[], again)]));
+    site.fail(0, "no");
+    site.tick(site.now);
+    site.ran(0, End::Done { changed: false, receipt: Value::Null });
+    assert_eq!(site.ended(Ended::Unchanged), [0]);
+    let found = back(&site);
+    let Kind::Step(step) = &found.draft.vertices[0].kind else { panic!("a step") };
+    assert_eq!(step.call.attempts, 2, "the first may have left something");
+}
+
+#[test]
+fn what_was_done_already_is_not_taken_back() {
+    let vertices = vec![step(&[], Step::default()), step(&[0], Step::default())];
+    let mut site = Site::new(draft(vertices));
+    site.ran(0, End::Done { changed: false, receipt: Value::Null });
+    site.end(1);
+    assert_eq!(named(&back(&site)), ["undo s1"]);
+    assert_eq!(undo_plan(&site.run, None, |_| false).unwrap().gaps.len(), 1);
 }
 
 #[test]

@@ -10,9 +10,10 @@ use hoist_engine::drive::Executor;
 use hoist_engine::execute::{LocalExecutor, Outputs, Place, Site};
 use hoist_engine::plan::Plan;
 use hoist_engine::plugin::{self, Isolation};
-use hoist_engine::pull::{DeskRun, Kept};
+use hoist_engine::pull::{DeskRun, Kept, LOST_AFTER};
 use hoist_engine::record::{End, FailureKind};
 use hoist_engine::run::Found;
+use hoist_engine::ssh::{Login, SshExecutor, SshSetup};
 use hoist_engine::{Effect, Event};
 use hoist_inventory::Registry;
 use hoist_metadata::Resolve;
@@ -90,7 +91,7 @@ impl Grip {
     fn ways<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Vec<Way> {
         let roster = self.registry.roster();
         let bind = |selector: &Option<Selector>| selector.as_ref()?.bind(&*roster).ok();
-        let local = bind(&self.settings.local);
+        let (local, ssh) = (bind(&self.settings.local), bind(&self.settings.ssh));
         let way = |name: &str| {
             let Some(node) = roster.by_name(name) else {
                 return Way::None(format!("there is no node `{name}`"));
@@ -98,9 +99,36 @@ impl Grip {
             let is = |bound: &Option<Bound>| {
                 bound.as_ref().is_some_and(|bound| bound.matches(&roster.subject(node)))
             };
-            if is(&local) { Way::Local } else { Way::Agent }
+            match (is(&local), is(&ssh)) {
+                (true, _) => Way::Local,
+                (_, true) => Way::Ssh,
+                _ => Way::Agent,
+            }
         };
         names.into_iter().map(way).collect()
+    }
+
+    /// With what somebody logs in to nodes, and where those are.
+    fn ssh(&self, outputs: Outputs) -> SshSetup {
+        let registry = self.registry.clone();
+        let address = move |name: &str| {
+            let roster = registry.roster();
+            let node = roster.by_name(name).ok_or_else(|| format!("there is no node `{name}`"))?;
+            let address = node.spec.own_addresses().next().map(|address| address.to_string());
+            address.ok_or_else(|| format!("node `{name}` has no address; give an interface one"))
+        };
+        SshSetup {
+            login: Login {
+                user: self.settings.ssh_user.clone(),
+                key: self.settings.ssh_key.clone(),
+                ..Login::default()
+            },
+            catalog: self.catalog().clone(),
+            secrets: Arc::clone(&self.secrets) as Arc<dyn action::Secrets>,
+            outputs,
+            lost_after: LOST_AFTER,
+            address: Arc::new(address),
+        }
     }
 
     pub(super) fn is_by_agent(&self, node: &str) -> bool {
@@ -113,6 +141,8 @@ impl Grip {
 enum Way {
     /// It is a directory on this machine.
     Local,
+    /// Somebody logs in there.
+    Ssh,
     /// Its agent comes for its work.
     Agent,
     /// Not at all, and why.
@@ -126,6 +156,7 @@ pub(super) struct Hands {
     /// For each subject of the plan.
     ways: Vec<Way>,
     local: Result<LocalExecutor, String>,
+    ssh: SshExecutor,
     desk: DeskRun,
 }
 
@@ -143,10 +174,12 @@ impl Hands {
         });
         let local = local.map_err(|error| chain(&error));
         let outputs = Outputs::in_dir(folder.outputs());
+        let ssh = SshExecutor::new(&entry.file.id, grip.ssh(outputs.clone()), events.clone());
         let desk = grip.counter.desk.open(&entry.file.id, events.clone(), outputs);
         Self {
             ways: grip.ways(entry.plan.draft().subjects.iter().map(String::as_str)),
             local,
+            ssh,
             desk,
             events,
         }
@@ -193,6 +226,7 @@ impl Executor for Hands {
                 let reason = format!("nothing can be done on this machine: {error}");
                 self.refuse(effect, reason);
             }
+            (Some(Way::Ssh), _) => self.ssh.act(plan, effect),
             (Some(Way::Agent), _) => self.desk.act(plan, effect),
             (Some(Way::None(reason)), _) => self.refuse(effect, reason.clone()),
             (None, _) => self.refuse(effect, "the step is on no node".to_owned()),

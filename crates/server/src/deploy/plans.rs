@@ -146,7 +146,7 @@ async fn undo(
         request: view.file.request.clone(),
         carried: Vec::new(),
     };
-    let run = deploy.blocking(move |runs| runs.begin(Arc::new(plan), begin)).await?;
+    let run = deploy.blocking(move |runs| runs.begin(&Arc::new(plan), begin)).await?;
     deploy.note(&audit, format!("run/{}: undoes run/{}", run.id, view.file.id)).await;
     let ordered = Ordered { run, instances, gaps, dry_run: false };
     Ok((StatusCode::CREATED, Json(ordered)).into_response())
@@ -165,7 +165,7 @@ impl Deploy {
         let kept = PlanRequest { plan: None, ..request.clone() };
         let (mut answer, plan) = self.compile(request).await?;
         let carried = match (&old, &plan) {
-            (Some(old), Some(plan)) => carry_over(&old.run, plan, now_ms()),
+            (Some(old), Some(plan)) => carry_over(&old.run, plan, &BTreeSet::new(), now_ms()),
             _ => Vec::new(),
         };
         if dry_run {
@@ -183,7 +183,7 @@ impl Deploy {
         }
         let (title, by) = (kept.title.clone(), audit.draft().who);
         let begin = Begin { title, by, undoes: None, request: Some(kept), carried };
-        let summary = self.blocking(move |runs| runs.begin(plan, begin)).await?;
+        let summary = self.blocking(move |runs| runs.begin(&plan, begin)).await?;
         let what = match &old {
             None => format!("run/{}: started", summary.id),
             Some(old) => format!("run/{}: continues run/{}", summary.id, old.file.id),

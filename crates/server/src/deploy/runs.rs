@@ -216,7 +216,7 @@ impl Runs {
     }
 
     /// Begins a run. Blocks until that is durable.
-    pub(super) fn begin(&self, plan: Arc<Plan>, begin: Begin) -> Result<RunSummary, RunsError> {
+    pub(super) fn begin(&self, plan: &Arc<Plan>, begin: Begin) -> Result<RunSummary, RunsError> {
         self.room()?;
         let now = now_ms();
         let file = RunFile {
@@ -227,13 +227,13 @@ impl Runs {
             undoes: begin.undoes,
             request: begin.request,
         };
-        let made = folder::create(&self.0.root, &file, &plan, &begin.carried, now)?;
+        let made = folder::create(&self.0.root, &file, plan, &begin.carried, now)?;
         let folder::Made { folder, journal, records } = made;
         let claim = self.claim(&file.id)?;
         if let Some(claim) = &claim {
-            claim.publish(&file, &plan, &records).map_err(FolderError::from)?;
+            claim.publish(&file, plan, &records).map_err(FolderError::from)?;
         }
-        let run = Run::replay(&plan, &records).map_err(FolderError::from)?;
+        let run = Run::replay(plan, &records).map_err(FolderError::from)?;
         let (events, told) = channel();
         let entry = Arc::new(Entry::new(file, &run, records, events));
         let summary = entry.view().summary();
@@ -320,7 +320,7 @@ impl Runs {
                     request: file.request.clone(),
                     carried: Vec::new(),
                 };
-                self.begin(Arc::new(plan), begin).map_err(|error| chain(&error))
+                self.begin(&Arc::new(plan), begin).map_err(|error| chain(&error))
             });
         if let Err(reason) = begun {
             tracing::error!(run = file.id, reason, "what a run did is not taken back");
@@ -493,8 +493,8 @@ fn to_the_ended(event: &Event) -> Option<Record> {
 /// The thread of one run.
 struct Driver {
     runs: Runs,
-    entry: Arc<Entry>,
     shown: Shown,
+    entry: Arc<Entry>,
     folder: Folder,
     run: Run,
     told: Receiver<Event>,

@@ -188,8 +188,9 @@ impl View {
         let mut because = vec![sentence(&instance)];
         let roots = match self.run.why(id) {
             Reason::Blocked { roots, .. } | Reason::LeftOut { roots } => roots,
-            Reason::Waits { steps, .. } | Reason::Undecided { steps } => steps,
-            Reason::Pool { steps, .. } => steps,
+            Reason::Waits { steps, .. }
+            | Reason::Undecided { steps }
+            | Reason::Pool { steps, .. } => steps,
             _ => Vec::new(),
         };
         for root in roots.into_iter().filter(|root| *root != id) {
@@ -213,9 +214,8 @@ impl View {
         let Ok(Value::Object(mut more)) = serde_json::to_value(record) else {
             unreachable!("records are objects")
         };
-        let kind = match more.remove("record") {
-            Some(Value::String(kind)) => kind,
-            _ => unreachable!("records say what they are"),
+        let Some(Value::String(kind)) = more.remove("record") else {
+            unreachable!("records say what they are")
         };
         more.remove("at");
         more.remove("receipt");

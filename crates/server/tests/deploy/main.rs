@@ -119,4 +119,5 @@ async fn eventually(what: &str, holds: impl Fn() -> bool) {
 }
 
 /// Waits for a file, then ends well: a step that the test lets go on.
-const HOLD: &str = "touch begun; n=0; while ! test -e go && test $n -lt 1200; do n=$((n+1)); sleep 0.05; done";
+const HOLD: &str =
+    "touch begun; n=0; while ! test -e go && test $n -lt 1200; do n=$((n+1)); sleep 0.05; done";

@@ -72,7 +72,7 @@ impl Site {
     pub(crate) async fn start_on(dir: TempDir, config: Config) -> Result<Self, ControllerError> {
         // Whichever test comes first installs it for all of them.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let controller = Controller::start(config.clone()).await?;
+        let controller = Box::pin(Controller::start(config.clone())).await?;
         let token = fs_err::read_to_string(dir.path().join("admin.token")).expect("an admin token");
         let client = reqwest::Client::builder()
             .no_proxy()

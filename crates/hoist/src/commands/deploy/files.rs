@@ -151,14 +151,11 @@ fn templates(files: &[TaskFile]) -> Result<BTreeMap<String, String>, Failure> {
 fn settings(given: &[String]) -> Result<Value, Failure> {
     let mut all = Value::Null;
     for one in given {
-        let (path, value) = match one.split_once('=') {
-            Some((path, text)) => {
-                (path.split('.').collect(), serde_saphyr::from_str(text).map_err(Failure::yaml)?)
-            }
-            None => {
-                let bytes = input::read_whole(Path::new(one))?;
-                (Vec::new(), serde_saphyr::from_slice(&bytes).map_err(Failure::yaml)?)
-            }
+        let (path, value) = if let Some((path, text)) = one.split_once('=') {
+            (path.split('.').collect(), serde_saphyr::from_str(text).map_err(Failure::yaml)?)
+        } else {
+            let bytes = input::read_whole(Path::new(one))?;
+            (Vec::new(), serde_saphyr::from_slice(&bytes).map_err(Failure::yaml)?)
         };
         put(&mut all, &path, value);
     }

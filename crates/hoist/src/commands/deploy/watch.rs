@@ -4,6 +4,7 @@
 //! there are only the lines. A controller that is away for a while is waited for: the run goes on
 //! where it was, and so do we.
 
+use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -156,10 +157,9 @@ impl Bar {
         });
         text.extend(running.chain(held).take(UNDER_WAY));
         if let [first, .., last] = &detail.critical[..] {
-            text.push_str(&format!(
-                "\n  longest way left: {} instances, {first} to {last}",
-                detail.critical.len()
-            ));
+            let count = detail.critical.len();
+            write!(text, "\n  longest way left: {count} instances, {first} to {last}")
+                .expect("writing to memory");
         }
         self.0.set_message(text);
         self.0.tick();
