@@ -193,6 +193,9 @@ pub struct RunSummary {
     /// The run that this one takes back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undoes: Option<String>,
+    /// Names of the task files that it was made of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
     /// How many records its journal has: the number of its last event.
     pub records: u64,
     /// Why it cannot be read, with the place.

@@ -218,7 +218,7 @@ fn the_exit_code_says_how_a_run_ended() {
     let output = controller.hoist(&["deploy", "run", &wrong]);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output));
     assert!(text(&output).contains("w.yaml:"), "{}", text(&output));
-    let slow = write("s.yaml", &task("", "{shell: 'touch begun; sleep 1000'}"));
+    let slow = write("s.yaml", &task("", "{shell: 'touch begun; sleep 30'}"));
     let id = controller.does(&["deploy", "run", &slow, "--detach"]).trim().to_owned();
     eventually("it began", || example.file("db1", "begun").exists());
     controller.does(&["deploy", "stop", &id, "--now"]);

@@ -138,10 +138,13 @@ impl From<RunsError> for Failure {
         let code = match &error {
             RunsError::Unknown(_) => Code::NotFound,
             RunsError::Ambiguous(_) => Code::Ambiguous,
-            RunsError::Ended | RunsError::UnderWay | RunsError::Broken(..) => Code::Conflict,
+            RunsError::Ended
+            | RunsError::UnderWay
+            | RunsError::NoEffect
+            | RunsError::Broken(..) => Code::Conflict,
             RunsError::TooMany => Code::TooManyRequests,
             RunsError::Stopping => Code::Stopping,
-            RunsError::Folder(_) => Code::Internal,
+            RunsError::Folder(_) | RunsError::NoThread(_) => Code::Internal,
         };
         let failure = Self::new(code, chain(&error));
         match error {

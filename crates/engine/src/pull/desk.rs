@@ -275,7 +275,11 @@ impl State {
         // The machine says what it knows when it comes next.
         let work =
             Work { number, attempt, what: What::Start, stage: Stage::Asked, since: Instant::now() };
-        machine.work.entry(id).or_insert(work);
+        let known = machine.work.entry(id).or_insert(work);
+        // What was told may be in no journal, or it would not be asked for.
+        if matches!(known.stage, Stage::Told) {
+            known.stage = Stage::Asked;
+        }
     }
 
     fn kill(&mut self, machine: &str, id: &WorkId) {

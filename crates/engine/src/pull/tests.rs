@@ -305,6 +305,24 @@ fn a_result_is_kept_by_the_machine_until_the_journal_has_it() {
 }
 
 #[test]
+fn a_result_that_a_run_could_not_keep_is_told_again_when_it_asks() {
+    let mut table = Table::new();
+    table.act(START);
+    table.say(&report(1));
+    let ended = |number| Report { results: vec![result()], ..report(number) };
+    table.say(&ended(2));
+    // Its journal was broken, and it was read back since.
+    let (send, events) = channel();
+    table.run = table.desk.open("r", send, Outputs::none());
+    table.events = events;
+    assert!(table.say(&ended(3)).acknowledged.is_empty());
+    table.act(Effect::Ask { step: STEP, attempt: 1 });
+    table.say(&ended(4));
+    let Came::Ran { end } = done() else { unreachable!() };
+    assert_eq!(table.heard(), [found(Found::Ended(end))]);
+}
+
+#[test]
 fn a_machine_that_is_not_heard_of_is_lost_and_what_it_does_is_ended_when_it_comes_back() {
     let mut table = Table::new();
     table.act(START);

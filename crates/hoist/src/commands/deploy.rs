@@ -117,3 +117,28 @@ fn counts(run: &RunSummary) -> String {
         .collect();
     parts.join(", ")
 }
+
+/// Text that tasks made, as a terminal may be given it: what would move the cursor, or worse, is
+/// written out.
+fn plain(text: &str) -> String {
+    let is_plain = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+    let write = |text: &mut String, c: char| {
+        if is_plain(c) { text.push(c) } else { text.extend(c.escape_default()) }
+    };
+    text.chars().fold(String::with_capacity(text.len()), |mut text, c| {
+        write(&mut text, c);
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_steer_a_terminal_is_written_out() {
+        assert_eq!(plain("a\tb\nc"), "a\tb\nc");
+        assert_eq!(plain("\u{1b}[2Jx\r\u{9b}y\u{7}"), "\\u{1b}[2Jx\\r\\u{9b}y\\u{7}");
+        assert_eq!(plain("grün"), "grün");
+    }
+}

@@ -2,7 +2,7 @@
 //! to tell it something.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hoist_engine::drive::Journal;
@@ -32,6 +32,10 @@ struct State {
     run: Arc<Run>,
     /// Nothing goes on until somebody says something.
     waiting: bool,
+    /// The run shows steps that are looked at before they start.
+    is_checking: bool,
+    /// Nobody listens any more.
+    is_closed: bool,
 }
 
 impl Entry {
@@ -45,13 +49,54 @@ impl Entry {
         let plan = Arc::clone(run.plan());
         let count = watch::Sender::new(records.len() as u64);
         let (records, run) = (Arc::new(records), Arc::new(run.clone()));
-        let state = Mutex::new(State { records, run, waiting: false });
+        let state = Mutex::new(State {
+            records,
+            run,
+            waiting: false,
+            is_checking: false,
+            is_closed: false,
+        });
         Self { file, plan, state, count, events, leaving: AtomicBool::new(false) }
     }
 
-    /// False when its thread has ended.
-    pub(super) fn tell(&self, event: Event) -> bool {
-        self.events.send(event).is_ok()
+    /// False when nobody listens any more.
+    pub(super) fn tell(&self, events: &[Event]) -> bool {
+        let state = self.lock();
+        !state.is_closed && events.iter().all(|event| self.events.send(event.clone()).is_ok())
+    }
+
+    /// What was said and not heard yet. When that is nothing, nobody listens from here on.
+    pub(super) fn close_unless_told(&self, told: &Receiver<Event>) -> Option<Vec<Event>> {
+        let mut state = self.lock();
+        let events: Vec<Event> = told.try_iter().collect();
+        state.is_closed = events.is_empty();
+        (!state.is_closed).then_some(events)
+    }
+
+    /// Nobody listens from here on.
+    pub(super) fn close(&self) {
+        self.lock().is_closed = true;
+    }
+
+    /// Waits until the journal has all that was said after so many records; false if that never
+    /// happens.
+    pub(super) async fn heard(&self, events: &[Event], before: usize) -> bool {
+        let mut count = self.count();
+        loop {
+            count.mark_unchanged();
+            let (records, is_closed) = {
+                let state = self.lock();
+                (Arc::clone(&state.records), state.is_closed)
+            };
+            let since = records.get(before..).unwrap_or_default();
+            let has = |event| since.iter().any(|record| is_of(record, event));
+            if events.iter().all(has) {
+                return true;
+            }
+            if is_closed || count.changed().await.is_err() {
+                return false;
+            }
+        }
     }
 
     pub(super) fn sender(&self) -> Sender<Event> {
@@ -65,7 +110,8 @@ impl Entry {
     /// From here on nothing is kept and nothing is begun.
     pub(super) fn leave(&self) {
         self.leaving.store(true, Ordering::SeqCst);
-        self.tell(Event::Tick);
+        // Nobody listens any more when it has ended.
+        let _ = self.events.send(Event::Tick);
     }
 
     pub(super) fn is_leaving(&self) -> bool {
@@ -82,7 +128,7 @@ impl Entry {
         let state = self.lock();
         let (records, run) = (Arc::clone(&state.records), Arc::clone(&state.run));
         let (file, plan, waiting) = (self.file.clone(), Arc::clone(&self.plan), state.waiting);
-        View { file, plan, records, run, waiting }
+        View { file, plan, records, run, waiting, is_broken: false }
     }
 
     fn records(&self) -> usize {
@@ -107,8 +153,42 @@ impl Entry {
         self.count.send_replace(count);
     }
 
+    /// What is looked at before it starts is in no record.
+    fn show_checking(&self, of: &Run) {
+        let mut state = self.lock();
+        let is_checking = of.checking().next().is_some();
+        if std::mem::replace(&mut state.is_checking, is_checking) || is_checking {
+            Arc::make_mut(&mut state.run).show_checking(of);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a record is what came of an order.
+fn is_of(record: &Record, event: &Event) -> bool {
+    match (event, record) {
+        (Event::Stop { now, by }, Record::Stop { now: is, by: of, .. }) => (now, by) == (is, of),
+        (Event::StopAfter { vertex, by }, Record::StopAfter { vertex: is, by: of, .. }) => {
+            (vertex, by) == (is, of)
+        }
+        (Event::Resume { by }, Record::Resume { by: of, .. }) => by == of,
+        (Event::Retry { step, by }, Record::Retry { step: is, by: of, .. }) => {
+            (step, by) == (is, of)
+        }
+        (Event::Hold { step, held, by }, Record::Hold { step: is, held: so, by: of, .. }) => {
+            (step, held, by) == (is, so, of)
+        }
+        (
+            Event::Pause { subject, paused, by },
+            Record::Pause { subject: is, paused: so, by: of, .. },
+        ) => (subject, paused, by) == (is, so, of),
+        (Event::Mark { step, good, by }, Record::Marked { step: is, good: so, by: of, .. }) => {
+            (step, good, by) == (is, so, of)
+        }
+        _ => false,
     }
 }
 
@@ -132,5 +212,9 @@ impl Journal for Shown {
         self.journal.append(records)?;
         self.entry.told(records);
         Ok(())
+    }
+
+    fn snapshot(&mut self, run: &Run) {
+        self.entry.show_checking(run);
     }
 }

@@ -18,7 +18,7 @@ use hoist_store::StoreError;
 use serde::{Deserialize, Serialize};
 
 use super::shared::Stored;
-use crate::secret;
+use crate::{chain, secret};
 
 /// A directory that is not whole yet.
 const UNFINISHED: &str = "new-";
@@ -56,6 +56,14 @@ pub(super) struct RunFile {
     /// What it was made of, for those who make it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) request: Option<PlanRequest>,
+}
+
+impl RunFile {
+    /// Names of the task files that it was made of.
+    pub(super) fn files(&self) -> Vec<String> {
+        let files = self.request.iter().flat_map(|request| &request.files);
+        files.map(|file| file.name.clone()).collect()
+    }
 }
 
 /// Why a run cannot be used.
@@ -116,6 +124,9 @@ pub(super) fn create(
     let whole = root.join(&file.id);
     fs::rename(&path, &whole)?;
     fs::File::open(root)?.sync_all()?;
+    // Again, so that it names itself by the place where it is.
+    drop(journal);
+    let (journal, _) = FileJournal::open(&whole.join(RECORDS))?;
     let mut records = vec![Record::Plan { hash: plan.hash().to_owned(), at: now }];
     records.extend_from_slice(carried);
     Ok(Made { folder: Folder { path: whole, _lock: lock }, journal, records })
@@ -139,7 +150,9 @@ pub(super) fn list(root: &Path) -> io::Result<Vec<String>> {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
         if name.starts_with(UNFINISHED) {
-            fs::remove_dir_all(entry.path())?;
+            if let Err(error) = fs::remove_dir_all(entry.path()) {
+                tracing::warn!(error = %chain(&error), "not a run, and not removed");
+            }
         } else if is_id(&name) {
             found.push(name);
         }

@@ -1,10 +1,13 @@
 //! What operators say to a run.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
 use hoist_api::Code;
 use hoist_api::deploy::{Order, Ordered, RunState};
+use hoist_engine::record::Outcome;
 use hoist_engine::run::{Ended, State as StepState};
 use hoist_engine::{Event, StepId};
 use serde::Deserialize;
@@ -74,15 +77,28 @@ async fn order(
         let id = id.clone();
         let said = deploy.blocking(move |runs| {
             let view = runs.view(&id)?;
-            Ok(events(&view, word, &order, &by).map(|told| (told, view)))
+            let undone = runs.undone_by(&id).filter(|_| matches!(word, "resume" | "retry"));
+            let told = match undone {
+                Some(undone) => Err(was_undone(&undone)),
+                None => events(&view, word, &order, &by),
+            };
+            let told = told.and_then(|told| has_effect(&view, &told).map(|()| told));
+            Ok(told.map(|told| (told, view)))
         });
         said.await??
     };
     let before = view.records.len();
     if !dry_run {
-        deploy.blocking(move |runs| runs.tell(&id, told.events)).await?;
+        let events = Arc::new(told.events);
+        let said = Arc::clone(&events);
+        let entry = deploy.blocking(move |runs| runs.tell(&id, &said)).await?;
+        if let Some(entry) = entry {
+            let heard = tokio::time::timeout(HEARD, entry.heard(&events, before)).await;
+            if heard != Ok(true) {
+                return Err(unheard(heard.is_err()));
+            }
+        }
         deploy.note(&audit, format!("run/{}: {word}", view.file.id)).await;
-        heard(&deploy, &view.file.id, before).await;
     }
     let id = view.file.id.clone();
     let summary = deploy.blocking(move |runs| Ok(runs.summary(&id))).await?;
@@ -91,13 +107,14 @@ async fn order(
     Ok(Json(Ordered { run, instances, gaps: Vec::new(), dry_run }))
 }
 
-/// Until the journal has what was said.
-async fn heard(deploy: &Deploy, id: &str, before: usize) {
-    let Some(entry) = deploy.runs.live(id) else { return };
-    let mut count = entry.count();
-    let longer = count.wait_for(|count| *count > before as u64);
-    // Who is not told in time sees it in the events.
-    let _ = tokio::time::timeout(HEARD, longer).await;
+/// The run did not take what it was told, or not in time.
+fn unheard(is_late: bool) -> Failure {
+    let detail = if is_late {
+        "the run has not taken that yet; it may still"
+    } else {
+        "the run ended before it could take that"
+    };
+    Failure::new(Code::Conflict, detail).with_remedy("`hoist deploy show` says where it stands")
 }
 
 /// What a run is told, and which instances that is about.
@@ -127,10 +144,17 @@ fn events(view: &View, word: &str, order: &Order, by: &str) -> Result<Told, Fail
                 _ => false,
             };
             let left = view.steps().map(|(id, _)| id).filter(|id| !good(*id)).collect::<Vec<_>>();
-            if left.is_empty() {
+            // What was marked as good since makes another outcome.
+            let was_good = matches!(view.run.outcome(), Some(Outcome::Succeeded));
+            if left.is_empty() && was_good {
                 return refuse("nothing is left to do in the run", "start another run");
             }
             Ok(Told { events: vec![Event::Resume { by }], about: left })
+        }
+        // What it was told before counts, and nothing else.
+        "resume" if state == RunState::Broken => Ok(Told { events: Vec::new(), about: Vec::new() }),
+        _ if state == RunState::Broken => {
+            refuse("nobody drives the run", "`hoist deploy resume` makes it go on")
         }
         "resume" if state == RunState::Stopping => Ok(Told::run(Event::Resume { by })),
         "resume" if state == RunState::Paused => {
@@ -192,6 +216,23 @@ fn events(view: &View, word: &str, order: &Order, by: &str) -> Result<Told, Fail
     }
 }
 
+/// What was taken back is as good as not done, which the run's own records do not say.
+fn was_undone(by: &str) -> Failure {
+    let detail = format!("what the run did was taken back by run {by}");
+    Failure::new(Code::Conflict, detail)
+        .with_remedy("`hoist deploy run` begins anew with the same files")
+}
+
+/// Refuses what the run would not follow.
+fn has_effect(view: &View, told: &Told) -> Result<(), Failure> {
+    let refusal = told.events.iter().find_map(|event| view.run.takes(event).err());
+    let Some(refusal) = refusal.map(|refusal| refusal.to_string()) else { return Ok(()) };
+    Err(match refusal.split_once("; ") {
+        Some((detail, remedy)) => Failure::new(Code::Conflict, detail).with_remedy(remedy),
+        None => Failure::new(Code::Conflict, refusal),
+    })
+}
+
 /// All of them are in a state that the order is for.
 fn expect(
     view: &View,
@@ -221,11 +262,11 @@ fn about(view: &View, order: &Order) -> Result<Vec<StepId>, Failure> {
         return Err(Failure::new(Code::InvalidBody, "no instance is named")
             .with_remedy("name at least one in `instances`"));
     }
-    let mut about = Vec::new();
+    let (mut about, mut seen) = (Vec::new(), BTreeSet::new());
     for given in &order.instances {
         match view.find(given) {
             found if found.is_empty() => return Err(no_instance(view, given)),
-            found => about.extend(found),
+            found => about.extend(found.into_iter().filter(|id| seen.insert(*id))),
         }
     }
     Ok(about)

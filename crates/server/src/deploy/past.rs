@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use hoist_api::deploy::TaskFile;
+use hoist_api::deploy::{RunSummary, TaskFile};
+use hoist_deploy::compile::Compiled;
 use hoist_deploy::select::{Outcome, Past, Was};
+use hoist_engine::plan::Kind;
 use hoist_engine::run::{Ended, State};
 
 use super::runs::Runs;
@@ -22,21 +24,34 @@ pub(super) struct Before {
 /// Looks back, the newest run first. Blocks.
 pub(super) fn look_back(runs: &Runs, files: &[TaskFile]) -> Before {
     let mut before = Before::default();
-    let mut looked = 0;
-    for summary in runs.list() {
-        if looked == LOOKED_AT || files.is_empty() {
-            break;
-        }
-        let Ok(view) = runs.view(&summary.id) else { continue };
-        let same = view.file.request.as_ref().is_some_and(|request| {
-            request.files.iter().map(|file| &file.name).eq(files.iter().map(|file| &file.name))
-        });
-        if same {
-            looked += 1;
+    let is_same = |run: &RunSummary| {
+        !files.is_empty() && run.files.iter().eq(files.iter().map(|file| &file.name))
+    };
+    for run in runs.list().iter().filter(|run| is_same(run)).take(LOOKED_AT) {
+        // One that cannot be read says nothing.
+        if let Ok(view) = runs.view(&run.id) {
             before.add(&view);
         }
     }
     before
+}
+
+/// What came to a good end counts only where it had the inputs that it has now, in all that these
+/// files come to.
+pub(super) fn forget_others(past: &mut Past, now: Option<&Compiled>) {
+    let vertices = now.iter().flat_map(|now| &now.draft.vertices);
+    let inputs: BTreeMap<&str, &Option<String>> = vertices
+        .filter_map(|vertex| match &vertex.kind {
+            Kind::Step(step) => Some((vertex.name.as_str(), &step.fingerprint)),
+            Kind::Join(_) => None,
+        })
+        .collect();
+    for (name, was) in past {
+        let is_same = inputs.get(name.as_str()).is_some_and(|now| **now == was.fingerprint);
+        if was.state == Outcome::Good && !is_same {
+            was.state = Outcome::Open;
+        }
+    }
 }
 
 impl Before {

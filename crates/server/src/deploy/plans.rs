@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use hoist_api::deploy::{Order, Ordered, PlanAnswer, PlanRequest, RunState, RunSummary, Severity};
+use hoist_api::deploy::{
+    Order, Ordered, PlanAnswer, PlanRequest, RunState, RunSummary, Selection, Severity,
+};
 use hoist_api::{Code, Fault, Problem};
+use hoist_deploy::select::Past;
 use hoist_deploy::target::Site;
 use hoist_engine::carry::carry_over;
 use hoist_engine::plan::Draft;
@@ -17,7 +20,7 @@ use http::StatusCode;
 use serde::Deserialize;
 
 use super::compile::{Grounds, answer, compile, site_of};
-use super::past::look_back;
+use super::past::{forget_others, look_back};
 use super::runs::{Begin, now_ms};
 use super::view::View;
 use super::{Deploy, READ, WRITE};
@@ -98,12 +101,14 @@ async fn go_on(
     Json(request): Json<PlanRequest>,
 ) -> Result<Response, Failure> {
     let id = deploy.resolve(&run).await?;
-    let view = deploy.blocking(move |runs| runs.view(&id)).await?;
-    if view.state() != RunState::Ended {
+    let old =
+        deploy.blocking(move |runs| Ok(Old { view: runs.view(&id)?, undone: runs.undone(&id)? }));
+    let old = old.await?;
+    if old.view.state() != RunState::Ended {
         return Err(Failure::new(Code::Conflict, "the run has not ended")
             .with_remedy("`hoist deploy stop` it first"));
     }
-    deploy.begin(request, query.is_on(), &audit, Some(view)).await
+    deploy.begin(request, query.is_on(), &audit, Some(old)).await
 }
 
 async fn undo(
@@ -152,6 +157,13 @@ async fn undo(
     Ok((StatusCode::CREATED, Json(ordered)).into_response())
 }
 
+/// A run that is continued.
+struct Old {
+    view: View,
+    /// Names of what was taken back since.
+    undone: BTreeSet<String>,
+}
+
 impl Deploy {
     /// Starts a run; with `old`, without what that has done already.
     async fn begin(
@@ -159,13 +171,13 @@ impl Deploy {
         request: PlanRequest,
         dry_run: bool,
         audit: &AuditContext,
-        old: Option<View>,
+        old: Option<Old>,
     ) -> Result<Response, Failure> {
         self.runs.recovered().await;
         let kept = PlanRequest { plan: None, ..request.clone() };
         let (mut answer, plan) = self.compile(request).await?;
         let carried = match (&old, &plan) {
-            (Some(old), Some(plan)) => carry_over(&old.run, plan, &BTreeSet::new(), now_ms()),
+            (Some(old), Some(plan)) => carry_over(&old.view.run, plan, &old.undone, now_ms()),
             _ => Vec::new(),
         };
         if dry_run {
@@ -174,6 +186,10 @@ impl Deploy {
             return Ok(Json(answer).into_response());
         }
         let Some(plan) = plan else { return Err(refused(&answer)) };
+        if plan.ids().all(|id| plan.step(id).is_none()) {
+            return Err(Failure::new(Code::InvalidBody, "there is nothing to do in the plan")
+                .with_remedy("`hoist deploy plan` says what files come to"));
+        }
         if !answer.prerequisites.is_empty() && !kept.selection.without_prerequisites {
             let names = answer.prerequisites.join(", ");
             let detail = format!("not selected, and not known to be done: {names}");
@@ -186,7 +202,7 @@ impl Deploy {
         let summary = self.blocking(move |runs| runs.begin(&plan, begin)).await?;
         let what = match &old {
             None => format!("run/{}: started", summary.id),
-            Some(old) => format!("run/{}: continues run/{}", summary.id, old.file.id),
+            Some(old) => format!("run/{}: continues run/{}", summary.id, old.view.file.id),
         };
         self.note(audit, what).await;
         if let Ok(elections) = serde_json::from_value(answer.listing["elections"].take()) {
@@ -244,8 +260,19 @@ impl Deploy {
             None => {
                 let site = Site { elections, ..site_of(&self.registry.roster()) };
                 let before = look_back(&self.runs, &request.files);
-                let (past, expected_ms) = (before.past, before.expected_ms);
+                let (mut past, expected_ms) = (before.past, before.expected_ms);
                 let actions = self.runs.actions();
+                if request.selection != Selection::default() && !past.is_empty() {
+                    // Files of the same names may be of another project, or have changed since.
+                    let all = PlanRequest { selection: Selection::default(), ..request.clone() };
+                    let grounds = Grounds {
+                        site: &site,
+                        actions,
+                        past: Past::default(),
+                        expected_ms: BTreeMap::new(),
+                    };
+                    forget_others(&mut past, compile(&all, grounds).1.as_ref());
+                }
                 let grounds = Grounds { site: &site, actions, past, expected_ms };
                 let (answer, compiled) = compile(&request, grounds);
                 let plan = compiled.map(|compiled| Plan::new(compiled.draft)).transpose();

@@ -1,7 +1,8 @@
 //! All runs of this controller: those that are under way, each with a thread of its own, and those
 //! that have ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -11,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use hoist_api::deploy::{Instance, PlanRequest, RunOutcome, RunState, RunSummary};
 use hoist_engine::action::{Ability, Catalog};
-use hoist_engine::drive::{Halt, drive};
+use hoist_engine::drive::{Halt, Journal, drive};
 use hoist_engine::journal::JournalError;
 use hoist_engine::plan::OnCrash;
-use hoist_engine::undo::undo_plan;
+use hoist_engine::undo::{taken_back, undo_plan};
 use hoist_engine::{Event, Plan, Record, Run};
 use serde_json::json;
 use tokio::sync::watch;
@@ -31,6 +32,9 @@ use crate::events::EventBus;
 
 /// Runs at once: each has a thread, and what it carries out has more.
 const MAX_LIVE: usize = 64;
+
+/// Who stops or pauses runs whose controller ended without leaving them in good order.
+const CRASH: &str = "the controller ended";
 
 /// How long somebody who wants an ended run to go on waits for its thread.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -52,6 +56,8 @@ struct Inner {
     /// Where controllers share a store.
     shared: Option<Shared>,
     leaving: AtomicBool,
+    /// Held by whoever takes a run up, so that nobody else does.
+    taking: Mutex<()>,
 }
 
 #[derive(Debug, Clone)]
@@ -72,6 +78,14 @@ pub(super) struct Begin {
     pub(super) carried: Vec<Record>,
 }
 
+/// Why a run is read back.
+enum Why<'a> {
+    /// It had not ended when its controller did.
+    Unfinished,
+    /// Somebody wants it to go on, and says so in these records.
+    Asked(&'a [Record]),
+}
+
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RunsError {
     #[error("there is no run `{0}`")]
@@ -90,6 +104,10 @@ pub(super) enum RunsError {
     UnderWay,
     #[error("the controller is stopping")]
     Stopping,
+    #[error("it has no effect on the run as it is now")]
+    NoEffect,
+    #[error("no thread can be made for the run")]
+    NoThread(#[source] std::io::Error),
 }
 
 impl Runs {
@@ -110,6 +128,7 @@ impl Runs {
             summaries,
             shared,
             leaving: AtomicBool::new(false),
+            taking: Mutex::default(),
         }))
     }
 
@@ -141,26 +160,43 @@ impl Runs {
 
     /// Reads back what is on disk; what did not end goes on. Blocks.
     pub(super) fn recover(&self) {
+        /// Whatever becomes of us, those who wait for us shall be answered.
+        struct Done<'r>(&'r Runs);
+        impl Drop for Done<'_> {
+            fn drop(&mut self) {
+                self.0.0.recovered.send_replace(true);
+            }
+        }
+        let _done = Done(self);
         match folder::list(&self.0.root) {
-            Ok(ids) => ids.iter().for_each(|id| self.recover_one(id)),
+            Ok(ids) => {
+                ids.iter().for_each(|id| self.recover_one(id));
+                self.let_agents_forget();
+            }
             Err(error) => tracing::error!(error = %chain(&error), "runs cannot be read back"),
         }
         // So that nobody who answers waits for plug-ins.
         self.actions();
-        self.0.grip.counter.desk.complete();
-        self.0.recovered.send_replace(true);
+    }
+
+    /// What agents hold of runs that nobody knows is dropped, once every run can be read: until
+    /// then it may be of one of those.
+    fn let_agents_forget(&self) {
+        if !self.lock().values().any(|known| matches!(known, Known::Broken(_))) {
+            self.0.grip.counter.desk.complete();
+        }
     }
 
     fn recover_one(&self, id: &str) {
         let known = match folder::read_summary(&self.0.root, id) {
             Ok(Some(summary)) => Known::Ended(summary),
-            Ok(None) => match self.take_up(id, &[]) {
+            Ok(None) => match self.take_up(id, Why::Unfinished) {
                 Ok(()) => {
                     tracing::info!(run = id, "goes on");
                     return;
                 }
                 // Another controller has it.
-                Err(FolderError::InUse) if self.are_shared() => return,
+                Err(RunsError::Folder(FolderError::InUse)) if self.are_shared() => return,
                 Err(error) => self.broken(id, &error),
             },
             Err(error) => self.broken(id, &error),
@@ -180,9 +216,9 @@ impl Runs {
             Err(error) => return tracing::debug!(error = %chain(&error), "runs not looked at"),
         };
         for id in ids.into_iter().filter(|id| self.live(id).is_none() && folder::is_id(id)) {
-            match self.take_up(&id, &[]) {
+            match self.take_up(&id, Why::Unfinished) {
                 Ok(()) => tracing::info!(run = id, "taken over"),
-                Err(FolderError::InUse) => {}
+                Err(RunsError::Folder(FolderError::InUse)) => {}
                 Err(error) => {
                     let broken = self.broken(&id, &error);
                     self.lock().insert(id, broken);
@@ -191,12 +227,12 @@ impl Runs {
         }
     }
 
-    fn broken(&self, id: &str, error: &FolderError) -> Known {
+    fn broken(&self, id: &str, error: &dyn std::error::Error) -> Known {
         let reason = chain(error);
-        tracing::error!(run = id, error = reason, "run cannot be read back");
+        tracing::error!(run = id, error = reason, "run cannot go on");
         let file = folder::read_run(&self.0.root, id).ok();
-        let (title, by, created) =
-            file.map(|file| (file.title, file.by, file.created)).unwrap_or_default();
+        let told = file.clone().map(|file| (file.title, file.by, file.created));
+        let (title, by, created) = told.unwrap_or_default();
         Known::Broken(RunSummary {
             id: id.to_owned(),
             title,
@@ -209,7 +245,8 @@ impl Runs {
             steps: 0,
             nodes: 0,
             plan: String::new(),
-            undoes: None,
+            undoes: file.as_ref().and_then(|file| file.undoes.clone()),
+            files: file.as_ref().map(RunFile::files).unwrap_or_default(),
             records: 0,
             broken: Some(reason),
         })
@@ -240,7 +277,7 @@ impl Runs {
         let shown = Shown { journal, entry: Arc::clone(&entry), claim };
         let (runs, then_undo) = (self.clone(), false);
         let driver = Driver { runs, shown, entry, folder, run, told, then_undo };
-        self.spawn(driver, "deploy.run.started");
+        self.spawn(driver, "deploy.run.started")?;
         Ok(summary)
     }
 
@@ -252,59 +289,60 @@ impl Runs {
         if live >= MAX_LIVE { Err(RunsError::TooMany) } else { Ok(()) }
     }
 
-    /// Reads a run back and lets it go on, after what was said to it since. Blocks.
-    fn take_up(&self, id: &str, said: &[Record]) -> Result<(), FolderError> {
+    /// Reads a run back and lets it go on. Blocks.
+    fn take_up(&self, id: &str, why: Why) -> Result<(), RunsError> {
+        let _only_we = self.0.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.live(id).is_some() {
+            return Err(RunsError::UnderWay);
+        }
         let claim = self.claim(id)?;
         let stored = match &self.0.shared {
-            Some(shared) => shared.read(id)?,
+            Some(shared) => shared.read(id).map_err(FolderError::from)?,
             None => None,
         };
         if let Some(stored) = &stored {
             folder::adopt(&self.0.root, id, stored)?;
         } else if let Some(shared) = &self.0.shared
-            && said.is_empty()
-            && shared.has_ended(id)?
+            && matches!(why, Why::Unfinished)
+            && shared.has_ended(id).map_err(FolderError::from)?
         {
             // Elsewhere: what is here is not all of it.
-            folder::remove(&self.0.root, id)?;
-            return Err(FolderError::InUse);
+            folder::remove(&self.0.root, id).map_err(FolderError::from)?;
+            return Err(FolderError::InUse.into());
         }
         let file = folder::read_run(&self.0.root, id)?;
         let mut back = folder::open(&self.0.root, id)?;
         if let (Some(claim), None) = (&claim, &stored) {
-            claim.publish(&file, &back.plan, &back.records)?;
+            claim.publish(&file, &back.plan, &back.records).map_err(FolderError::from)?;
         }
-        let mut run = Run::replay(&back.plan, &back.records)?;
+        let mut run = Run::replay(&back.plan, &back.records).map_err(FolderError::from)?;
+        let on_crash = back.plan.draft().on_crash;
+        let said = match why {
+            Why::Asked(said) => said.to_vec(),
+            Why::Unfinished if back.crashed && run.outcome().is_none() => after_crash(on_crash),
+            Why::Unfinished => Vec::new(),
+        };
+        // Whatever was said counts before anything is done.
+        let before = back.records.len();
+        for record in said {
+            run.follow(back.records.len(), &record).map_err(|_| RunsError::NoEffect)?;
+            back.records.push(record);
+        }
+        let said = &back.records[before..];
         if !said.is_empty() {
-            back.folder.go_on()?;
-            for record in said {
-                run.follow(back.records.len(), record)?;
-                back.records.push(record.clone());
-            }
+            back.folder.go_on().map_err(FolderError::from)?;
             if let Some(claim) = &claim {
-                claim.append(back.records.len() - said.len(), said)?;
+                claim.append(before, said).map_err(FolderError::from)?;
             }
-            back.journal.append(said)?;
+            back.journal.append(said).map_err(FolderError::from)?;
         }
         let (events, told) = channel();
-        let crashed = back.crashed && said.is_empty() && run.outcome().is_none();
+        let then_undo = on_crash == OnCrash::Undo && is_ended_by_crash(&back.records);
         let entry = Arc::new(Entry::new(file, &run, back.records, events));
-        let by = || "the controller ended".to_owned();
-        match back.plan.draft().on_crash {
-            OnCrash::Ask if crashed => {
-                entry.tell(Event::Pause { subject: None, paused: true, by: by() });
-            }
-            OnCrash::Undo if crashed => {
-                entry.tell(Event::Stop { now: true, by: by() });
-            }
-            OnCrash::Resume | OnCrash::Ask | OnCrash::Undo => {}
-        }
         let shown = Shown { journal: back.journal, entry: Arc::clone(&entry), claim };
-        let then_undo = crashed && back.plan.draft().on_crash == OnCrash::Undo;
         let (runs, folder) = (self.clone(), back.folder);
         let driver = Driver { runs, shown, entry, folder, run, told, then_undo };
-        self.spawn(driver, "deploy.run.resumed");
-        Ok(())
+        self.spawn(driver, "deploy.run.resumed")
     }
 
     /// Takes back what a run did whose controller died.
@@ -315,7 +353,7 @@ impl Runs {
             .and_then(|plan| {
                 let begin = Begin {
                     title: format!("undo {}", file.title),
-                    by: "the controller ended".to_owned(),
+                    by: CRASH.to_owned(),
                     undoes: Some(file.id.clone()),
                     request: file.request.clone(),
                     carried: Vec::new(),
@@ -333,21 +371,41 @@ impl Runs {
         shared.claim(id)?.ok_or(FolderError::InUse).map(Some)
     }
 
-    fn spawn(&self, driver: Driver, told: &str) {
+    fn spawn(&self, driver: Driver, told: &str) -> Result<(), RunsError> {
         let entry = Arc::clone(&driver.entry);
         let id = entry.file.id.clone();
-        self.0.bus.publish(told, &format!("run/{id}"), json!({ "title": entry.file.title }));
-        self.0.summaries.keep(&entry.view().summary());
         if let Some(claim) = &driver.shown.claim {
             let entry = Arc::clone(&entry);
             claim.keep(move || entry.leave());
         }
-        self.lock().insert(id.clone(), Known::Live(entry));
-        let thread = std::thread::Builder::new().name("run".to_owned());
-        let thread = thread.spawn(move || driver.run()).expect("a thread can be made");
+        let (runs, of) = (self.clone(), id.clone());
+        let drive = move || {
+            if std::panic::catch_unwind(AssertUnwindSafe(|| driver.run())).is_err() {
+                let broken = runs.broken(&of, &std::io::Error::other("the program has a fault"));
+                runs.lock().insert(of, broken);
+            }
+        };
+        // Whoever drives it says how it ended only after it is known that somebody does.
+        let mut known = self.lock();
+        let thread = std::thread::Builder::new().name("run".to_owned()).spawn(drive);
+        let thread = match thread {
+            Ok(thread) => thread,
+            Err(error) => {
+                drop(known);
+                let error = RunsError::NoThread(error);
+                let broken = self.broken(&id, &error);
+                self.lock().insert(id, broken);
+                return Err(error);
+            }
+        };
+        known.insert(id.clone(), Known::Live(Arc::clone(&entry)));
+        drop(known);
+        self.0.bus.publish(told, &format!("run/{id}"), json!({ "title": entry.file.title }));
+        self.0.summaries.keep(&entry.view().summary());
         let mut threads = self.0.threads.lock().unwrap_or_else(PoisonError::into_inner);
         threads.retain(|thread| !thread.is_finished());
         threads.push(thread);
+        Ok(())
     }
 
     /// Lets every run be as it is. Blocks until their threads have ended.
@@ -414,6 +472,25 @@ impl Runs {
         })
     }
 
+    /// The last run that takes back what this one did.
+    pub(super) fn undone_by(&self, id: &str) -> Option<String> {
+        let undoes = |known: &Known| match known {
+            Known::Live(entry) => entry.file.undoes.as_deref() == Some(id),
+            Known::Ended(run) | Known::Broken(run) => run.undoes.as_deref() == Some(id),
+        };
+        let known = self.lock();
+        known.iter().rev().find(|(_, known)| undoes(known)).map(|(id, _)| id.clone())
+    }
+
+    /// Names of the instances of a run that others began to take back. Blocks.
+    pub(super) fn undone(&self, id: &str) -> Result<BTreeSet<String>, RunsError> {
+        let mut undone = BTreeSet::new();
+        for run in self.list().into_iter().filter(|run| run.undoes.as_deref() == Some(id)) {
+            undone.append(&mut taken_back(&self.view(&run.id)?.run));
+        }
+        Ok(undone)
+    }
+
     /// The run as its own thread sees it, while it has one.
     pub(super) fn live(&self, id: &str) -> Option<Arc<Entry>> {
         match self.lock().get(id) {
@@ -432,13 +509,15 @@ impl Runs {
                 (folder::read_plan(&self.0.root, id)?, folder::read_run(&self.0.root, id)?);
             let records = Arc::new(folder::read_records(&self.0.root, id)?);
             let run = Arc::new(Run::replay(&plan, records.iter())?);
-            Ok(View { file, plan, records, run, waiting: false })
+            let is_broken = matches!(self.lock().get(id), Some(Known::Broken(_)));
+            Ok(View { file, plan, records, run, waiting: false, is_broken })
         };
         read().map_err(|error| RunsError::Broken(id.to_owned(), error))
     }
 
-    /// Tells a run something. One that has ended hears only what makes it go on. Blocks.
-    pub(super) fn tell(&self, id: &str, events: Vec<Event>) -> Result<(), RunsError> {
+    /// Tells a run something. One that has ended hears only what makes it go on. Where a thread has
+    /// it, that is given: it has heard when it has records of that. Blocks.
+    pub(super) fn tell(&self, id: &str, events: &[Event]) -> Result<Option<Arc<Entry>>, RunsError> {
         let said: Vec<Record> = events.iter().filter_map(to_the_ended).collect();
         let wakes = said.len() == events.len();
         let deadline = Instant::now() + SETTLE;
@@ -446,10 +525,7 @@ impl Runs {
             let known = self.lock().get(id).cloned();
             match known {
                 None => return Err(RunsError::Unknown(id.to_owned())),
-                Some(Known::Live(entry)) if entry.view().run.outcome().is_none() => {
-                    let heard = events.into_iter().all(|event| entry.tell(event));
-                    return if heard { Ok(()) } else { Err(RunsError::Ended) };
-                }
+                Some(Known::Live(entry)) if entry.tell(events) => return Ok(Some(entry)),
                 // Its thread is about to end.
                 Some(Known::Live(_)) if wakes && Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(5));
@@ -459,8 +535,14 @@ impl Runs {
             }
         }
         self.room()?;
-        let taken = self.take_up(id, &said);
-        taken.map_err(|error| RunsError::Broken(id.to_owned(), error))
+        match self.take_up(id, Why::Asked(&said)) {
+            Err(RunsError::Folder(error)) => Err(RunsError::Broken(id.to_owned(), error)),
+            Err(error) => Err(error),
+            Ok(()) => {
+                self.let_agents_forget();
+                Ok(None)
+            }
+        }
     }
 
     /// Removes a run that is not under way. Blocks.
@@ -471,6 +553,7 @@ impl Runs {
         folder::remove(&self.0.root, id).map_err(FolderError::from)?;
         self.lock().remove(id);
         self.0.summaries.forget(id);
+        self.let_agents_forget();
         Ok(())
     }
 
@@ -487,6 +570,25 @@ fn to_the_ended(event: &Event) -> Option<Record> {
         Event::Retry { step, by } => Record::Retry { step, by, at },
         Event::Mark { step, good, by } => Record::Marked { step, good, by, at },
         _ => return None,
+    })
+}
+
+/// What is said to a run whose controller died, as its plan wants it.
+fn after_crash(on_crash: OnCrash) -> Vec<Record> {
+    let (by, at) = (CRASH.to_owned(), now_ms());
+    match on_crash {
+        OnCrash::Resume => Vec::new(),
+        OnCrash::Ask => vec![Record::Pause { subject: None, paused: true, by, at }],
+        OnCrash::Undo => vec![Record::Stop { now: true, by, at }],
+    }
+}
+
+/// Whether a run was stopped because its controller died, and nobody let it go on since.
+fn is_ended_by_crash(records: &[Record]) -> bool {
+    records.iter().fold(false, |ended, record| match record {
+        Record::Stop { by, .. } => ended || by == CRASH,
+        Record::Resume { .. } | Record::Retry { .. } => false,
+        _ => ended,
     })
 }
 
@@ -509,12 +611,22 @@ impl Driver {
         let mut journal = hands.kept(&self.entry.plan, self.shown);
         let known = loop {
             match drive(&mut self.run, &mut journal, &mut hands, &self.told, now_ms) {
-                Ok(Halt::Finished(_)) => break ended(&self.entry, &self.folder),
+                Ok(Halt::Finished(_)) => {
+                    match goes_on(&mut self.run, &self.entry, &self.told, &mut journal) {
+                        Ok(true) => {}
+                        Ok(false) => break ended(&self.entry, &self.folder),
+                        Err(error) => {
+                            break self
+                                .runs
+                                .broken(&self.entry.file.id, &FolderError::Journal(error));
+                        }
+                    }
+                }
                 Ok(Halt::NeedsPerson) => {
                     self.entry.set_waiting(true);
                     let Ok(event) = self.told.recv() else { return };
                     self.entry.set_waiting(false);
-                    self.entry.tell(event);
+                    self.entry.tell(&[event]);
                 }
                 Ok(Halt::Deserted) => return,
                 // Whoever has it now says what is listed of it.
@@ -543,7 +655,11 @@ impl Driver {
             Known::Ended(summary) | Known::Broken(summary) => summary.clone(),
             Known::Live(_) => unreachable!("its thread ends"),
         };
-        inner.grip.counter.desk.close(&id);
+        self.entry.close();
+        // What agents hold of one that is broken is needed when it goes on.
+        if matches!(known, Known::Ended(_)) {
+            inner.grip.counter.desk.close(&id);
+        }
         if let Some(claim) = journal.journal.claim.take() {
             claim.end();
         }
@@ -559,6 +675,32 @@ impl Driver {
             self.runs.undo_after_crash(&self.run, &self.entry.file);
         }
     }
+}
+
+/// What was said to a run while it ended makes it go on; false when that was nothing, and from then
+/// on nobody can say anything.
+fn goes_on(
+    run: &mut Run,
+    entry: &Entry,
+    told: &Receiver<Event>,
+    journal: &mut impl Journal,
+) -> Result<bool, JournalError> {
+    while let Some(events) = entry.close_unless_told(told) {
+        let mut number = entry.view().records.len();
+        let mut said = Vec::new();
+        for record in events.iter().filter_map(to_the_ended) {
+            // What does not fit is not heard, and whoever said it is told so.
+            if run.follow(number, &record).is_ok() {
+                number += 1;
+                said.push(record);
+            }
+        }
+        journal.append(&said)?;
+        if run.outcome().is_none() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn ended(entry: &Entry, folder: &Folder) -> Known {

@@ -142,7 +142,8 @@ fn server_sent(deploy: &Deploy, id: String, after: u64) -> Response {
             while reader.pending.is_empty() {
                 let (id, after) = (&reader.id, reader.after);
                 let found = batch(&reader.deploy, id, after, LONGEST_WAIT, is_over).await.ok()?;
-                if found.items.is_empty() && is_over(found.state) {
+                let nobody_drives = || reader.deploy.runs.live(id).is_none();
+                if found.items.is_empty() && (is_over(found.state) || nobody_drives()) {
                     return None;
                 }
                 reader.pending = found.items.into();

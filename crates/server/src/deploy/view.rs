@@ -24,6 +24,8 @@ pub(super) struct View {
     pub(super) run: Arc<Run>,
     /// Nothing goes on by itself.
     pub(super) waiting: bool,
+    /// It did not end, and nobody drives it.
+    pub(super) is_broken: bool,
 }
 
 impl View {
@@ -45,15 +47,19 @@ impl View {
             outcome,
             counts,
             steps: self.steps().count(),
-            nodes: self.plan.draft().subjects.len(),
+            nodes: self.steps().filter_map(|(_, step)| step.subject).collect::<BTreeSet<_>>().len(),
             plan: self.plan.hash().to_owned(),
             undoes: self.file.undoes.clone(),
+            files: self.file.files(),
             records: self.records.len() as u64,
             broken: None,
         }
     }
 
     pub(super) fn state(&self) -> RunState {
+        if self.is_broken {
+            return RunState::Broken;
+        }
         if self.run.outcome().is_some() {
             return RunState::Ended;
         }

@@ -59,3 +59,26 @@ async fn who_polls_is_answered_at_once_when_nothing_more_will_come() {
     wrong.problem(400, "bad-parameter");
     site.stop().await;
 }
+
+#[tokio::test]
+async fn what_undoing_needs_to_know_is_in_no_event() {
+    let site = site().await;
+    let mut first = step("first@n1", 1, "", &[]);
+    first["kind"]["step"]["call"] =
+        json!({"action": "file", "input": {"path": "made", "text": "x"}});
+    first["kind"]["step"]["fingerprint"] = json!("a");
+    let plan = plan(&[first, step("bad@n2", 2, "false", &[0])]);
+    let run = start(&site, &plan).await;
+    until(&site, &run, "ended").await;
+    let body = json!({"title": "again", "plan": plan});
+    let next = site.post(&format!("{RUNS}/{run}/continue"), &body).await.expect(201).json();
+    let next = next["id"].as_str().expect("an id");
+    until(&site, next, "ended").await;
+    for (run, kind) in [(run.as_str(), "ran"), (next, "carried")] {
+        let events = site.get(&format!("{RUNS}/{run}/events")).await.expect(200).json();
+        let items = events["items"].as_array().expect("a list");
+        assert!(items.iter().any(|event| event["record"] == kind), "{events:#}");
+        assert!(items.iter().all(|event| event.get("receipt").is_none()), "{events:#}");
+    }
+    site.stop().await;
+}

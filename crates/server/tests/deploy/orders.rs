@@ -29,7 +29,7 @@ async fn a_stop_lets_what_runs_come_to_its_end_and_starts_nothing_new() {
 #[tokio::test]
 async fn a_stop_now_ends_what_runs() {
     let site = site().await;
-    let vertices = [step("slow@n1", 1, "touch begun; sleep 1000", &[])];
+    let vertices = [step("slow@n1", 1, "touch begun; sleep 30", &[])];
     let run = start(&site, &plan(&vertices)).await;
     eventually("it began", || file(&site, 1, "begun").exists()).await;
     order(&site, &run, "stop", json!({"now": true})).await;
@@ -121,5 +121,106 @@ async fn what_failed_is_tried_again_or_marked_as_done() {
     assert_eq!(ended["outcome"], "succeeded", "{ended:#}");
     assert_eq!(lines(&site, 1, "tries"), 2);
     assert!(file(&site, 3, "last").exists());
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn an_order_to_a_run_that_just_ends_is_taken_or_refused_and_never_lost() {
+    let site = site().await;
+    for _ in 0..30 {
+        let vertices = [
+            with(step("bad@n1", 1, "false", &[]), "on_failure", json!("continue")),
+            step("last@n2", 2, "true", &[]),
+        ];
+        let run = start(&site, &plan(&vertices)).await;
+        until_instance(&site, &run, "bad@n1", "failed").await;
+        let told =
+            site.post(&format!("{RUNS}/{run}/retry"), &json!({"instances": ["bad@n1"]})).await;
+        told.expect(200);
+        until(&site, &run, "ended").await;
+        let path = format!("{RUNS}/{run}/instances");
+        let tried = |answer: &crate::site::Answer| answer.json()["items"][0]["attempt"] == 2;
+        site.eventually(&path, tried).await;
+    }
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn an_order_without_an_effect_is_refused() {
+    let site = site().await;
+    let mut plan = plan(&[step("slow@n1", 1, HOLD, &[]), step("bad@n2", 2, "false", &[])]);
+    plan["vertices"].as_array_mut().expect("a list").push(json!({
+        "name": "barrier", "after": [0, 1], "kind": {"join": "any_end"}
+    }));
+    let run = start(&site, &plan).await;
+    eventually("it began", || file(&site, 1, "begun").exists()).await;
+    until(&site, &run, "stopping").await;
+    let retry = json!({"instances": ["bad@n2"]});
+    let refused = site.post(&format!("{RUNS}/{run}/retry"), &retry).await;
+    let problem = refused.problem(409, "conflict");
+    assert!(problem.detail.contains("stopping"), "{}", problem.detail);
+    let hold = json!({"instances": ["barrier"]});
+    let refused = site.post(&format!("{RUNS}/{run}/hold"), &hold).await;
+    assert!(refused.problem(409, "conflict").detail.contains("barrier"));
+    put(&site, 1, "go");
+    until(&site, &run, "ended").await;
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_named_twice_is_tried_once_and_of_many_who_resume_one_does() {
+    let site = site().await;
+    let run = start(&site, &plan(&[step("odd@n1", 1, "echo x >> tries; false", &[])])).await;
+    until(&site, &run, "ended").await;
+    order(&site, &run, "retry", json!({"instances": ["odd@n1", "odd"]})).await;
+    until(&site, &run, "ended").await;
+    assert_eq!(lines(&site, 1, "tries"), 2);
+    let path = format!("{RUNS}/{run}/resume");
+    let body = json!({});
+    let asked = (0..8).map(|_| site.post(&path, &body));
+    for answer in futures_util::future::join_all(asked).await {
+        if answer.status != 200 {
+            let problem = answer.problem(409, "conflict");
+            assert!(!problem.detail.contains("another process"), "{}", problem.detail);
+        }
+    }
+    until(&site, &run, "ended").await;
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_marked_as_good_makes_a_run_that_has_ended_a_good_one() {
+    let site = site().await;
+    let run = start(&site, &plan(&[step("bad@n1", 1, "false", &[])])).await;
+    assert_eq!(until(&site, &run, "ended").await["outcome"], "failed");
+    order(&site, &run, "mark", json!({"instances": ["bad@n1"], "good": true})).await;
+    let path = format!("{RUNS}/{run}");
+    let is_good = |answer: &crate::site::Answer| answer.json()["outcome"] == "succeeded";
+    site.eventually(&path, is_good).await;
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_was_taken_back_is_not_taken_for_done() {
+    let site = site().await;
+    let undo = json!({"action": "shell", "input": {"command": "rm first"}});
+    let first = with(step("first@n1", 1, "echo x > first", &[]), "undo", undo);
+    let first = with(first, "fingerprint", json!("a"));
+    let plan = plan(&[first, step("bad@n2", 2, "false", &[0])]);
+    let run = start(&site, &plan).await;
+    until(&site, &run, "ended").await;
+    let undone = site.post(&format!("{RUNS}/{run}/undo"), &json!({"leave_gaps": true})).await;
+    let undone = undone.expect(201).json()["run"]["id"].as_str().expect("an id").to_owned();
+    until(&site, &undone, "ended").await;
+    assert!(!file(&site, 1, "first").exists(), "it was taken back");
+    for (word, body) in [("resume", json!({})), ("retry", json!({"instances": ["bad@n2"]}))] {
+        let refused = site.post(&format!("{RUNS}/{run}/{word}"), &body).await;
+        let problem = refused.problem(409, "conflict");
+        assert!(problem.detail.contains(&undone), "{}", problem.detail);
+    }
+    let body = json!({"title": "again", "plan": plan});
+    let next = site.post(&format!("{RUNS}/{run}/continue"), &body).await.expect(201).json();
+    until(&site, next["id"].as_str().expect("an id"), "ended").await;
+    assert!(file(&site, 1, "first").exists(), "it was done again");
     site.stop().await;
 }

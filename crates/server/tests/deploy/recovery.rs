@@ -111,7 +111,15 @@ async fn a_run_that_another_process_has_is_left_to_it() {
     let site = Site::start_again(dir, config).await;
     let broken = until(&site, &run, "broken").await;
     assert!(broken["broken"].to_string().contains("another process"), "{broken}");
+    let events = format!("{RUNS}/{run}/events");
+    let events = site.ask("GET", &events).header("accept", "text/event-stream").send().await;
+    assert!(events.text().contains("event: plan"), "and it comes to its end: {}", events.text());
+    let stop = site.post(&format!("{RUNS}/{run}/stop"), &json!({})).await;
+    assert!(stop.problem(409, "conflict").detail.contains("nobody drives"));
     drop(lock);
+    put(&site, 1, "go");
+    order(&site, &run, "resume", json!({})).await;
+    assert_eq!(until(&site, &run, "ended").await["outcome"], "succeeded");
     site.stop().await;
 }
 
@@ -139,6 +147,11 @@ async fn what_becomes_of_a_run_after_a_crash_is_as_its_plan_says() {
     forget_order(dir.path(), &asks);
     let site = Site::start_again(dir, config).await;
     until(&site, &asks, "paused").await;
+    let events = site.get(&format!("{RUNS}/{asks}/events")).await.expect(200).json();
+    let items = events["items"].as_array().expect("a list").iter();
+    let before: Vec<_> = items.take_while(|event| event["record"] != "pause").collect();
+    let begun = before.iter().filter(|event| event["record"] == "intent").count();
+    assert_eq!(begun, 2, "nothing new began before it asked: {before:#?}");
     put(&site, 1, "go");
     order(&site, &asks, "unpause", json!({})).await;
     assert_eq!(until(&site, &asks, "ended").await["outcome"], "succeeded");
@@ -157,5 +170,18 @@ async fn what_becomes_of_a_run_after_a_crash_is_as_its_plan_says() {
     };
     site.eventually(RUNS, is_undone).await;
     assert!(!file(&site, 1, "first").exists(), "it was taken back");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_no_run_keeps_no_run_from_being_read_back() {
+    let site = site().await;
+    let run = start(&site, &plan(&[step("slow@n1", 1, HOLD, &[])])).await;
+    eventually("it began", || file(&site, 1, "begun").exists()).await;
+    let (dir, config) = site.stop().await;
+    fs_err::write(dir.path().join("journal/new-x"), "").expect("a file");
+    let site = Site::start_again(dir, config).await;
+    put(&site, 1, "go");
+    assert_eq!(until(&site, &run, "ended").await["outcome"], "succeeded");
     site.stop().await;
 }

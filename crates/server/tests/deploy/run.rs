@@ -94,6 +94,7 @@ async fn wrong_plans_and_unknown_runs_are_told_as_such() {
     assert!(problem.detail.contains("a@n1 -> b@n1"), "{}", problem.detail);
     site.post(RUNS, &json!({"plan": {"vertexes": []}})).await.problem(400, "invalid-body");
     site.post(RUNS, &json!({})).await.problem(400, "invalid-body");
+    site.post(RUNS, &json!({"plan": plan(&[])})).await.problem(400, "invalid-body");
     site.get(&format!("{RUNS}/last")).await.problem(404, "not-found");
     site.get(&format!("{RUNS}/../../etc")).await.problem(404, "unknown-route");
     let dry = site.post(&format!("{RUNS}?dry_run=1"), &json!({"plan": plan(&[])})).await;
@@ -137,5 +138,28 @@ async fn what_is_on_disk_of_a_run_is_for_its_owner_only() {
     assert!(seen >= 7, "{seen}");
     let all = states(&site, &run).await;
     assert_eq!(all, [("a@n1".to_owned(), "ok".to_owned())]);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_files_of_another_project_did_is_not_taken_for_done() {
+    let site = site().await;
+    let files = |what: &str, selection: &serde_json::Value| {
+        let text = format!(
+            "hoist: 1\ntasks:\n  base: {{on: 'node:n1', run: {{shell: 'echo {what} >> base'}}}}\n  \
+             app: {{on: 'node:n1', requires: [base], run: {{shell: 'true'}}}}\n"
+        );
+        let file = json!({"name": "site.yaml", "text": text});
+        json!({"title": what, "files": [file], "selection": selection})
+    };
+    let run = site.post(RUNS, &files("one", &json!({}))).await.expect(201).json();
+    let ended = until(&site, run["id"].as_str().expect("an id"), "ended").await;
+    assert_eq!((&ended["outcome"], &ended["nodes"]), (&json!("succeeded"), &json!(1)));
+    assert_eq!(ended["files"], json!(["site.yaml"]));
+    let app = json!({"tasks": ["app"]});
+    let refused = site.post(RUNS, &files("two", &app)).await;
+    let problem = refused.problem(409, "conflict");
+    assert!(problem.detail.contains("base"), "{}", problem.detail);
+    site.post(RUNS, &files("one", &app)).await.expect(201);
     site.stop().await;
 }

@@ -1,12 +1,14 @@
 //! `hoist deploy list`, `show` and `explain`.
 
+use std::io::IsTerminal as _;
+
 use clap::Args;
 use hoist_api::client::{Client, InstanceQuery};
 use hoist_api::deploy::{Instance, RunDetail, RunState, RunSummary, Trouble};
 use hoist_model::Exit;
 use jiff::Timestamp;
 
-use super::{counts, word};
+use super::{counts, plain, word};
 use crate::commands::Shell;
 use crate::failure::Failure;
 use crate::printer::{Output, Printer, Tone};
@@ -46,9 +48,9 @@ fn table(runs: &[RunSummary], now: Timestamp) -> Table {
         let age = created.map(|at| now.duration_since(at).as_secs().max(0).unsigned_abs());
         table.row(vec![
             run.id.clone(),
-            run.title.clone(),
+            plain(&run.title),
             word(run).to_owned(),
-            run.broken.clone().unwrap_or_else(|| counts(run)),
+            run.broken.as_deref().map_or_else(|| counts(run), plain),
             run.nodes.to_string(),
             age.map(when::age).unwrap_or_default(),
             run.by.clone(),
@@ -138,7 +140,7 @@ fn instance_table(instances: &[Instance]) -> Table {
             one.state.clone(),
             one.attempt.to_string(),
             took(one).unwrap_or_default(),
-            one.held_by.clone().or_else(|| one.reason.clone()).unwrap_or_default(),
+            one.held_by.as_deref().or(one.reason.as_deref()).map(plain).unwrap_or_default(),
             one.action.clone(),
             one.step.to_string(),
         ]);
@@ -163,14 +165,15 @@ pub(super) fn duration(ms: u64) -> String {
 /// A run at a glance.
 pub(super) fn print(printer: &mut Printer, detail: &RunDetail) -> Result<(), Failure> {
     let run = &detail.summary;
-    printer.toned(Tone::Strong, &format!("{}  {}  {}", run.id, run.title, word(run)))?;
+    printer.toned(Tone::Strong, &format!("{}  {}  {}", run.id, plain(&run.title), word(run)))?;
     if let Some(broken) = &run.broken {
-        return printer.toned(Tone::Removed, &format!("  {broken}"));
+        return printer.toned(Tone::Removed, &format!("  {}", plain(broken)));
     }
     printer.line(format!(
-        "  {} on {} nodes; started by {} at {}",
+        "  {} on {} {}; started by {} at {}",
         counts(run),
         run.nodes,
+        if run.nodes == 1 { "node" } else { "nodes" },
         run.by,
         run.created
     ))?;
@@ -196,9 +199,9 @@ pub(super) fn failures(printer: &mut Printer, failures: &[Trouble]) -> Result<()
             "  {} {} (attempt {}): {reason}",
             instance.state, instance.name, instance.attempt
         );
-        printer.toned(Tone::Removed, &line)?;
+        printer.toned(Tone::Removed, &plain(&line))?;
         for line in output {
-            printer.line(format!("    | {line}"))?;
+            printer.line(format!("    | {}", plain(line)))?;
         }
         if *blocks > 0 {
             printer.line(format!("    blocks {blocks} instances on {blocked_nodes} nodes"))?;
@@ -209,7 +212,7 @@ pub(super) fn failures(printer: &mut Printer, failures: &[Trouble]) -> Result<()
 
 fn list(printer: &mut Printer, what: &str, instances: &[Instance]) -> Result<(), Failure> {
     for one in instances.iter().take(SHOWN) {
-        let why = one.held_by.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        let why = one.held_by.as_deref().map(|why| format!(": {}", plain(why))).unwrap_or_default();
         printer.line(format!("  {what} {}{why}", one.name))?;
     }
     if instances.len() > SHOWN {
@@ -232,7 +235,7 @@ async fn show_instance(
         return Ok(Exit::Done);
     }
     for line in &explained.because {
-        shell.printer.line(line)?;
+        shell.printer.line(plain(line))?;
     }
     for each in &one.attempts {
         let took = match (each.started, each.ended) {
@@ -241,13 +244,18 @@ async fn show_instance(
         };
         let reason =
             if each.reason.is_empty() { String::new() } else { format!(": {}", each.reason) };
-        shell.printer.line(format!("  attempt {} {} in {took}{reason}", each.attempt, each.end))?;
+        let line = format!("  attempt {} {} in {took}{reason}", each.attempt, each.end);
+        shell.printer.line(plain(&line))?;
     }
     let attempt = attempt.unwrap_or(one.attempt);
     if attempt == 0 {
         return Ok(Exit::Done);
     }
     match client.run_output(run, &one.step.to_string(), attempt).await {
+        // Whoever reads it elsewhere gets it as it was.
+        Ok(bytes) if std::io::stdout().is_terminal() => {
+            shell.printer.text(&plain(&String::from_utf8_lossy(&bytes)))?;
+        }
         Ok(bytes) => shell.printer.bytes(&bytes)?,
         Err(error) if error.code() == Some(&hoist_api::Code::NotFound) => {
             shell.printer.note("it printed nothing");
@@ -276,7 +284,7 @@ impl ExplainArgs {
             Output::Name => printer.line(&explained.instance.name)?,
             Output::Table | Output::Wide => {
                 for line in &explained.because {
-                    printer.line(line)?;
+                    printer.line(plain(line))?;
                 }
                 let lists = [("needs", &explained.needs), ("needed by", &explained.needed_by)];
                 for (what, names) in lists.iter().filter(|(_, names)| !names.is_empty()) {

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::Value;
 
-use super::{counts, exit, show, word};
+use super::{counts, exit, plain, show, word};
 use crate::commands::Shell;
 use crate::failure::{Failure, chain};
 use crate::printer::{Output, Tone};
@@ -161,7 +161,7 @@ impl Bar {
             write!(text, "\n  longest way left: {count} instances, {first} to {last}")
                 .expect("writing to memory");
         }
-        self.0.set_message(text);
+        self.0.set_message(plain(&text));
         self.0.tick();
     }
 }
@@ -174,7 +174,7 @@ fn print(shell: &mut Shell, event: &RunEvent) -> Result<(), Failure> {
     let Some((tone, text)) = line(event) else { return Ok(()) };
     let at = i64::try_from(event.at).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     let time = at.unwrap_or_default().to_zoned(TimeZone::UTC).strftime("%H:%M:%S").to_string();
-    printer.toned(tone, &format!("{time}  {text}"))?;
+    printer.toned(tone, &format!("{time}  {}", plain(&text)))?;
     printer.flush()
 }
 
