@@ -63,9 +63,10 @@ impl Action for Copy {
         Ok(Done { changed, receipt: backup.receipt() })
     }
 
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "the path has one lifetime only")]
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
         let input = read(&step.call.input).map_err(invalid)?;
-        input.with(ctx, Wanted::verdict)
+        input.with(ctx, |wanted, to| wanted.verdict(to))
     }
 
     fn undo(&self, _: &Step, receipt: &Value, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
