@@ -63,10 +63,12 @@ impl Action for Copy {
         Ok(Done { changed, receipt: backup.receipt() })
     }
 
-    #[expect(clippy::redundant_closure_for_method_calls, reason = "the path has one lifetime only")]
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
         let input = read(&step.call.input).map_err(invalid)?;
-        input.with(ctx, |wanted, to| wanted.verdict(to))
+        input.with(ctx, |wanted, to| {
+            let verdict = wanted.verdict(to)?;
+            Ok(verdict)
+        })
     }
 
     fn undo(&self, _: &Step, receipt: &Value, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
