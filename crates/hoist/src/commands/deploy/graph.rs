@@ -102,7 +102,7 @@ impl GraphArgs {
             }
             None => None,
         };
-        let drawing = Drawing::of(&draft, states, &view).map_err(refused)?;
+        let drawing = Drawing::of(&draft, states, &view).map_err(|error| refused(&error))?;
         let is_data = matches!(shell.printer.output(), Output::Json | Output::Yaml);
         let usual = if is_data { Format::Json } else { Format::Dot };
         let text = match self.format.unwrap_or(usual) {
@@ -170,7 +170,7 @@ impl GraphArgs {
     }
 }
 
-fn refused(error: DrawError) -> Failure {
+fn refused(error: &DrawError) -> Failure {
     match error {
         DrawError::TooMany { .. } => Failure::refused(error.to_string()),
         _ => Failure::usage(error.to_string()),

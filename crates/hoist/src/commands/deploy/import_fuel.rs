@@ -93,7 +93,9 @@ impl ImportFuelArgs {
         match self.out.as_deref() {
             Some(path) if path.as_os_str() == "-" => {
                 shell.printer.text(&import.text)?;
-                told(&import).into_iter().for_each(|line| shell.printer.note(&line));
+                for line in told(&import) {
+                    shell.printer.note(&line);
+                }
                 return Ok(Exit::Done);
             }
             Some(path) => offline::write(path, &import.text, self.force)?,

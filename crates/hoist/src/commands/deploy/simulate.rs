@@ -25,23 +25,16 @@ const SHOWN: usize = 20;
 /// Run task files on paper: how long it takes, and what holds it up
 ///
 /// The same decisions as in a run, in a time of its own; nothing is done anywhere. A task takes as
-/// long as it took before, as far as the controller knows, and else a second. `--with` says what
-/// takes how long and what fails:
-///
-/// takes_ms: 5000
-/// cases:
-/// - {steps: "db-*@*", takes_ms: 60000}
-/// - {steps: "web-start@n3", fails: always, reason: no disk}
-/// - {steps: "fetch@*", fails: {first: 2}}
-///
-/// Ends as the run would: 0 succeeded, 7 degraded, 1 failed, 4 a person would have to decide.
+/// long as it took before, as far as the controller knows, and else a second; `--with` says
+/// otherwise. Ends as the run would: 0 succeeded, 7 degraded, 1 failed, 4 a person would have to
+/// decide.
 #[derive(Debug, Args)]
-#[command(
-    verbatim_doc_comment,
-    after_help = "Examples:\n  \
-    hoist deploy simulate site.yaml --nodes nodes.yaml\n  \
-    hoist deploy simulate site.yaml --nodes nodes.yaml --with durations.yaml -o json"
-)]
+#[command(after_help = "Examples:\n  hoist deploy simulate site.yaml --nodes nodes.yaml\n  \
+    hoist deploy simulate site.yaml --nodes nodes.yaml --with durations.yaml -o json\n\n\
+    What takes how long, and what fails:\n  takes_ms: 5000\n  cases:\n  \
+    - {steps: \"db-*\", takes_ms: 60000}\n  \
+    - {steps: \"web-start@n3\", fails: always, reason: no disk}\n  \
+    - {steps: \"fetch@*\", fails: {first: 2}}")]
 pub(super) struct SimulateArgs {
     #[command(flatten)]
     book: BookArgs,
