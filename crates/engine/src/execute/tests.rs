@@ -205,7 +205,7 @@ fn an_attempt_whose_ledger_is_lost_is_not_begun_again() {
             };
             let mut executor = LocalExecutor::new("r1", site, &told, send).unwrap();
             executor.act(&plan, ASK);
-            let found = events.recv_timeout(Duration::from_secs(60)).unwrap();
+            let found = events.recv_timeout(Duration::from_mins(1)).unwrap();
             assert!(matches!(found, Event::Found { found: Found::Gone, .. }), "{found:?}");
         }
     }
@@ -294,7 +294,7 @@ fn a_stop_ends_looks_as_well() {
     let long = call(json!({"sh": format!("touch {}; exec sleep 600", begun.display())}));
     let never = call(json!({"holds_at": 1_000_000, "poll": {"for_ms": 600_000}}));
     let wait_until_begun = || {
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + Duration::from_mins(1);
         while fs_err::remove_file(&begun).is_err() {
             assert!(Instant::now() < until, "it does not begin");
             std::thread::sleep(Duration::from_millis(10));

@@ -170,7 +170,9 @@ impl Runs {
         let _done = Done(self);
         match folder::list(&self.0.root) {
             Ok(ids) => {
-                ids.iter().for_each(|id| self.recover_one(id));
+                for id in &ids {
+                    self.recover_one(id);
+                }
                 self.let_agents_forget();
             }
             Err(error) => tracing::error!(error = %chain(&error), "runs cannot be read back"),
@@ -190,7 +192,7 @@ impl Runs {
     fn recover_one(&self, id: &str) {
         let known = match folder::read_summary(&self.0.root, id) {
             Ok(Some(summary)) => Known::Ended(summary),
-            Ok(None) => match self.take_up(id, Why::Unfinished) {
+            Ok(None) => match self.take_up(id, &Why::Unfinished) {
                 Ok(()) => {
                     tracing::info!(run = id, "goes on");
                     return;
@@ -216,7 +218,7 @@ impl Runs {
             Err(error) => return tracing::debug!(error = %chain(&error), "runs not looked at"),
         };
         for id in ids.into_iter().filter(|id| self.live(id).is_none() && folder::is_id(id)) {
-            match self.take_up(&id, Why::Unfinished) {
+            match self.take_up(&id, &Why::Unfinished) {
                 Ok(()) => tracing::info!(run = id, "taken over"),
                 Err(RunsError::Folder(FolderError::InUse)) => {}
                 Err(error) => {
@@ -275,8 +277,8 @@ impl Runs {
         let entry = Arc::new(Entry::new(file, &run, records, events));
         let summary = entry.view().summary();
         let shown = Shown { journal, entry: Arc::clone(&entry), claim };
-        let (runs, then_undo) = (self.clone(), false);
-        let driver = Driver { runs, shown, entry, folder, run, told, then_undo };
+        let runs = self.clone();
+        let driver = Driver { runs, shown, entry, folder, run, told };
         self.spawn(driver, "deploy.run.started")?;
         Ok(summary)
     }
@@ -290,14 +292,14 @@ impl Runs {
     }
 
     /// Reads a run back and lets it go on. Blocks.
-    fn take_up(&self, id: &str, why: Why) -> Result<(), RunsError> {
+    fn take_up(&self, id: &str, why: &Why) -> Result<(), RunsError> {
         let _only_we = self.0.taking.lock().unwrap_or_else(PoisonError::into_inner);
         if self.live(id).is_some() {
             return Err(RunsError::UnderWay);
         }
         let claim = self.claim(id)?;
         let stored = match &self.0.shared {
-            Some(shared) => shared.read(id).map_err(FolderError::from)?,
+            Some(shared) => shared.read(id)?,
             None => None,
         };
         if let Some(stored) = &stored {
@@ -337,11 +339,10 @@ impl Runs {
             back.journal.append(said).map_err(FolderError::from)?;
         }
         let (events, told) = channel();
-        let then_undo = on_crash == OnCrash::Undo && is_ended_by_crash(&back.records);
         let entry = Arc::new(Entry::new(file, &run, back.records, events));
         let shown = Shown { journal: back.journal, entry: Arc::clone(&entry), claim };
         let (runs, folder) = (self.clone(), back.folder);
-        let driver = Driver { runs, shown, entry, folder, run, told, then_undo };
+        let driver = Driver { runs, shown, entry, folder, run, told };
         self.spawn(driver, "deploy.run.resumed")
     }
 
@@ -535,7 +536,7 @@ impl Runs {
             }
         }
         self.room()?;
-        match self.take_up(id, Why::Asked(&said)) {
+        match self.take_up(id, &Why::Asked(&said)) {
             Err(RunsError::Folder(error)) => Err(RunsError::Broken(id.to_owned(), error)),
             Err(error) => Err(error),
             Ok(()) => {
@@ -600,8 +601,6 @@ struct Driver {
     folder: Folder,
     run: Run,
     told: Receiver<Event>,
-    /// What it did is taken back when it has ended.
-    then_undo: bool,
 }
 
 impl Driver {
@@ -610,25 +609,25 @@ impl Driver {
         let mut hands = Hands::new(&inner.grip, &self.entry, &self.folder);
         let mut journal = hands.kept(&self.entry.plan, self.shown);
         let known = loop {
-            match drive(&mut self.run, &mut journal, &mut hands, &self.told, now_ms) {
-                Ok(Halt::Finished(_)) => {
-                    match goes_on(&mut self.run, &self.entry, &self.told, &mut journal) {
-                        Ok(true) => {}
-                        Ok(false) => break ended(&self.entry, &self.folder),
-                        Err(error) => {
-                            break self
-                                .runs
-                                .broken(&self.entry.file.id, &FolderError::Journal(error));
-                        }
-                    }
+            let halt = drive(&mut self.run, &mut journal, &mut hands, &self.told, now_ms);
+            let halt = halt.and_then(|halt| match halt {
+                Halt::Finished(_)
+                    if goes_on(&mut self.run, &self.entry, &self.told, &mut journal)? =>
+                {
+                    Ok(None)
                 }
-                Ok(Halt::NeedsPerson) => {
+                halt => Ok(Some(halt)),
+            });
+            match halt {
+                Ok(None) => {}
+                Ok(Some(Halt::Finished(_))) => break ended(&self.entry, &self.folder),
+                Ok(Some(Halt::NeedsPerson)) => {
                     self.entry.set_waiting(true);
                     let Ok(event) = self.told.recv() else { return };
                     self.entry.set_waiting(false);
                     self.entry.tell(&[event]);
                 }
-                Ok(Halt::Deserted) => return,
+                Ok(Some(Halt::Deserted)) => return,
                 // Whoever has it now says what is listed of it.
                 Err(JournalError::Fenced) => {
                     self.runs.lock().remove(&self.entry.file.id);
@@ -656,12 +655,16 @@ impl Driver {
             Known::Live(_) => unreachable!("its thread ends"),
         };
         self.entry.close();
+        let is_ended = matches!(known, Known::Ended(_));
         // What agents hold of one that is broken is needed when it goes on.
-        if matches!(known, Known::Ended(_)) {
+        if is_ended {
             inner.grip.counter.desk.close(&id);
         }
-        if let Some(claim) = journal.journal.claim.take() {
-            claim.end();
+        match journal.journal.claim.take() {
+            Some(claim) if is_ended => claim.end(),
+            // Others may be able to go on.
+            Some(claim) => claim.leave(),
+            None => {}
         }
         // Whoever makes it go on needs the lock.
         drop((self.folder, journal));
@@ -671,7 +674,9 @@ impl Driver {
         let outcome = summary.outcome.map(RunOutcome::as_str);
         inner.bus.publish("deploy.run.ended", &format!("run/{id}"), json!({ "outcome": outcome }));
         inner.summaries.keep(&summary);
-        if self.then_undo {
+        let wants_undo = self.entry.plan.draft().on_crash == OnCrash::Undo
+            && is_ended_by_crash(&self.entry.view().records);
+        if is_ended && wants_undo && self.runs.undone_by(&id).is_none() {
             self.runs.undo_after_crash(&self.run, &self.entry.file);
         }
     }
