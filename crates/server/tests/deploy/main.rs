@@ -11,6 +11,7 @@ mod plugins;
 mod recovery;
 mod run;
 mod takeover;
+mod undo;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
