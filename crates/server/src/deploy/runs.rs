@@ -317,7 +317,7 @@ impl Runs {
         if let (Some(claim), None) = (&claim, &stored) {
             claim.publish(&file, &back.plan, &back.records).map_err(FolderError::from)?;
         }
-        let mut run = Run::replay(&back.plan, &back.records).map_err(FolderError::from)?;
+        let mut run = back.run;
         let on_crash = back.plan.draft().on_crash;
         let said = match why {
             Why::Asked(said) => said.to_vec(),
