@@ -144,7 +144,7 @@ impl From<RunsError> for Failure {
             | RunsError::Broken(..) => Code::Conflict,
             RunsError::TooMany => Code::TooManyRequests,
             RunsError::Stopping => Code::Stopping,
-            RunsError::Folder(_) | RunsError::NoThread(_) => Code::Internal,
+            RunsError::Folder(_) | RunsError::NoThread(_) | RunsError::Fault => Code::Internal,
         };
         let failure = Self::new(code, chain(&error));
         match error {

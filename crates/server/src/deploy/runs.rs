@@ -108,6 +108,13 @@ pub(super) enum RunsError {
     NoEffect,
     #[error("no thread can be made for the run")]
     NoThread(#[source] std::io::Error),
+    #[error("the program has a fault")]
+    Fault,
+}
+
+/// A fault in what is done for one run leaves all others as they are.
+fn caught<T>(work: impl FnOnce() -> Result<T, RunsError>) -> Result<T, RunsError> {
+    std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(RunsError::Fault))
 }
 
 impl Runs {
@@ -192,7 +199,7 @@ impl Runs {
     fn recover_one(&self, id: &str) {
         let known = match folder::read_summary(&self.0.root, id) {
             Ok(Some(summary)) => Known::Ended(summary),
-            Ok(None) => match self.take_up(id, &Why::Unfinished) {
+            Ok(None) => match caught(|| self.take_up(id, &Why::Unfinished)) {
                 Ok(()) => {
                     tracing::info!(run = id, "goes on");
                     return;
@@ -218,7 +225,7 @@ impl Runs {
             Err(error) => return tracing::debug!(error = %chain(&error), "runs not looked at"),
         };
         for id in ids.into_iter().filter(|id| self.live(id).is_none() && folder::is_id(id)) {
-            match self.take_up(&id, &Why::Unfinished) {
+            match caught(|| self.take_up(&id, &Why::Unfinished)) {
                 Ok(()) => tracing::info!(run = id, "taken over"),
                 Err(RunsError::Folder(FolderError::InUse)) => {}
                 Err(error) => {
@@ -277,8 +284,9 @@ impl Runs {
         let entry = Arc::new(Entry::new(file, &run, records, events));
         let summary = entry.view().summary();
         let shown = Shown { journal, entry: Arc::clone(&entry), claim };
+        let hands = Hands::new(&self.0.grip, &entry, &folder, &run);
         let runs = self.clone();
-        let driver = Driver { runs, shown, entry, folder, run, told };
+        let driver = Driver { runs, shown, entry, folder, run, hands, told };
         self.spawn(driver, "deploy.run.started")?;
         Ok(summary)
     }
@@ -342,7 +350,9 @@ impl Runs {
         let entry = Arc::new(Entry::new(file, &run, back.records, events));
         let shown = Shown { journal: back.journal, entry: Arc::clone(&entry), claim };
         let (runs, folder) = (self.clone(), back.folder);
-        let driver = Driver { runs, shown, entry, folder, run, told };
+        // Before anybody takes all runs for known.
+        let hands = Hands::new(&self.0.grip, &entry, &folder, &run);
+        let driver = Driver { runs, shown, entry, folder, run, hands, told };
         self.spawn(driver, "deploy.run.resumed")
     }
 
@@ -381,8 +391,12 @@ impl Runs {
         }
         let (runs, of) = (self.clone(), id.clone());
         let drive = move || {
-            if std::panic::catch_unwind(AssertUnwindSafe(|| driver.run())).is_err() {
-                let broken = runs.broken(&of, &std::io::Error::other("the program has a fault"));
+            let driven = caught(|| {
+                driver.run();
+                Ok(())
+            });
+            if let Err(fault) = driven {
+                let broken = runs.broken(&of, &fault);
                 runs.lock().insert(of, broken);
             }
         };
@@ -600,13 +614,14 @@ struct Driver {
     entry: Arc<Entry>,
     folder: Folder,
     run: Run,
+    hands: Hands,
     told: Receiver<Event>,
 }
 
 impl Driver {
     fn run(mut self) {
         let inner = Arc::clone(&self.runs.0);
-        let mut hands = Hands::new(&inner.grip, &self.entry, &self.folder);
+        let mut hands = self.hands;
         let mut journal = hands.kept(&self.entry.plan, self.shown);
         let known = loop {
             let halt = drive(&mut self.run, &mut journal, &mut hands, &self.told, now_ms);
@@ -725,4 +740,16 @@ fn rand_bits() -> u128 {
     let mut bytes = [0; 16];
     aws_lc_rs::rand::fill(&mut bytes).expect("the operating system gives random bytes");
     u128::from_le_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_in_one_run_is_told_as_one_and_goes_no_further() {
+        let fault = caught::<()>(|| panic!("on purpose")).expect_err("it did not come to its end");
+        assert!(matches!(fault, RunsError::Fault));
+        assert_eq!(caught(|| Ok(7)).expect("it ended well"), 7);
+    }
 }
