@@ -183,7 +183,7 @@ impl Hands {
         };
         let begun = plan.ids().filter(is_with_agent).map(|id| (id, run.attempt(id))).collect();
         let desk = grip.counter.desk.open(&entry.file.id, events.clone(), outputs, plan, begun);
-        Self { ways, local, ssh, desk, events }
+        Self { events, ways, local, ssh, desk }
     }
 
     /// The same journal; agents may forget what it has kept.
