@@ -26,7 +26,7 @@ mod wait;
 
 use std::sync::Arc;
 
-use hoist_engine::action::{Ability, Action, Catalog, Description, Diagnostic, Failure};
+use hoist_engine::action::{Ability, Action, Catalog, Ctx, Description, Diagnostic, Failure};
 use hoist_engine::record::FailureKind;
 
 /// All of the built-in actions.
@@ -75,6 +75,17 @@ fn exit(reason: impl Into<String>) -> Failure {
 
 fn timeout(reason: impl Into<String>) -> Failure {
     Failure { kind: FailureKind::Timeout, reason: reason.into() }
+}
+
+/// Whether what is under way shall end before it is done.
+fn stopped(ctx: &Ctx<'_>) -> Result<(), Failure> {
+    if ctx.cancel.is_cancelled() {
+        return Err(exit("was stopped"));
+    }
+    if ctx.time_left().is_some_and(|left| left.is_zero()) {
+        return Err(timeout("was ended because its time was over"));
+    }
+    Ok(())
 }
 
 /// An input that is not one is found before anything runs; here it is only somebody's mistake.

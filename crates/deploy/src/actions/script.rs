@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use hoist_engine::action::{
-    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Purpose, Script, Undone, Verdict,
+    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Purpose, Script, Verdict,
 };
 use hoist_engine::execute::process::Ran;
 use hoist_engine::plan::Step;
@@ -114,10 +114,6 @@ impl Action for ScriptFile {
             None => Verdict::Holds,
             Some(reason) => Verdict::DoesNot { reason },
         })
-    }
-
-    fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        Ok(Undone::NotPossible)
     }
 
     fn script(&self, input: &Value, _: Purpose) -> Option<Script> {

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use hoist_engine::action::{
     Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Prediction, Undone, Verdict,
 };
-use hoist_engine::plan::Step;
+use hoist_engine::plan::{Made, Step};
 use serde_json::Value;
 
 use super::backup::{self, Backup};
 use super::input::parse;
 use super::put::{Content, Wanted};
-use super::{described, exit, invalid, io_error, place, timeout};
+use super::{described, exit, invalid, io_error, place, stopped};
 
 /// Files and directories of one step.
 pub(super) const MAX_ENTRIES: usize = 100_000;
@@ -192,21 +192,16 @@ impl Action for Sync {
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+        let mut backup = Backup::new(ctx);
         let input = read(&step.call.input).map_err(invalid)?;
         let work = Work::new(&input, ctx)?;
         let changes = work.changes(input.delete)?;
-        let mut backup = Backup::new(ctx);
         if !work.to.is_dir() {
             let root = backup.make_parents(&work.to.join("content"));
             root.map_err(|error| io_error(&error))?;
         }
         for change in &changes {
-            if ctx.cancel.is_cancelled() {
-                return Err(exit("was stopped"));
-            }
-            if ctx.time_left().is_some_and(|left| left.is_zero()) {
-                return Err(timeout("was ended because its time was over"));
-            }
+            stopped(ctx)?;
             match change {
                 Change::Make(path, entry) => work.make(path, entry, &mut backup)?,
                 Change::Remove(path) => {
@@ -238,8 +233,8 @@ impl Action for Sync {
         })
     }
 
-    fn undo(&self, _: &Step, receipt: &Value, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        backup::restore(receipt, ctx)
+    fn undo(&self, _: &Step, made: &Made, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
+        backup::restore(made, ctx)
     }
 
     fn predict(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Prediction, Failure> {
