@@ -9,6 +9,7 @@ mod history;
 mod orders;
 mod plugins;
 mod recovery;
+mod rollouts;
 mod run;
 mod takeover;
 
