@@ -10,6 +10,7 @@ mod history;
 mod orders;
 mod plugins;
 mod recovery;
+mod rollouts;
 mod run;
 mod takeover;
 
