@@ -13,12 +13,14 @@ use hoist_engine::action::{Ctx, Failure, Undone};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::blocks::{Blocks, Until};
 use super::{exit, io_error, place};
 
 const LIST: &str = "list";
 
-pub(super) struct Backup {
+pub(super) struct Backup<'a> {
     dir: PathBuf,
+    until: Until<'a>,
     /// Paths so far.
     count: usize,
     list: Option<fs_err::File>,
@@ -34,14 +36,32 @@ struct Kept {
 #[serde(rename_all = "snake_case")]
 enum Was {
     Nothing,
-    Directory,
+    Directory(Access),
     Link(PathBuf),
-    File { copy: PathBuf, mode: u32, uid: u32, gid: u32 },
+    File { copy: PathBuf, access: Access },
 }
 
-impl Backup {
-    pub(super) fn new(ctx: &Ctx<'_>) -> Self {
-        Self { dir: place::own("backup", ctx), count: 0, list: None }
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Access {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+}
+
+impl Access {
+    fn of(meta: &std::fs::Metadata) -> Self {
+        Self { mode: meta.permissions().mode() & 0o7777, uid: meta.uid(), gid: meta.gid() }
+    }
+
+    fn give(self, file: &std::fs::File) -> io::Result<()> {
+        std::os::unix::fs::fchown(file, Some(self.uid), Some(self.gid))?;
+        file.set_permissions(PermissionsExt::from_mode(self.mode))
+    }
+}
+
+impl<'a> Backup<'a> {
+    pub(super) fn new(ctx: &Ctx<'a>) -> Self {
+        Self { dir: place::own("backup", ctx), until: Until::of(ctx), count: 0, list: None }
     }
 
     /// Keeps what is at a path, before it becomes something else.
@@ -49,9 +69,9 @@ impl Backup {
         let was = match path.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Was::Nothing,
             Err(error) => return Err(error),
-            Ok(meta) if meta.is_dir() => Was::Directory,
+            Ok(meta) if meta.is_dir() => Was::Directory(Access::of(&meta)),
             Ok(meta) if meta.is_symlink() => Was::Link(fs_err::read_link(path)?),
-            Ok(meta) => {
+            Ok(meta) if meta.is_file() => {
                 self.make()?;
                 let copy = self.dir.join(self.count.to_string());
                 let mut to = fs_err::OpenOptions::new()
@@ -60,9 +80,12 @@ impl Backup {
                     .truncate(true)
                     .mode(0o600)
                     .open(&copy)?;
-                io::copy(&mut fs_err::File::open(path)?, &mut to)?;
-                let mode = meta.permissions().mode() & 0o7777;
-                Was::File { copy, mode, uid: meta.uid(), gid: meta.gid() }
+                io::copy(&mut Blocks::open(path, self.until)?, &mut to)?;
+                Was::File { copy, access: Access::of(&meta) }
+            }
+            Ok(_) => {
+                let odd = format!("`{}` is no file, directory or link", path.display());
+                return Err(io::Error::other(odd));
             }
         };
         self.make()?;
@@ -129,17 +152,20 @@ pub(super) fn restore(receipt: &Value, ctx: &Ctx<'_>) -> Result<Undone, Failure>
     for line in list.lines().rev() {
         let kept: Kept = serde_json::from_str(line)
             .map_err(|error| exit(format!("the backup {} is damaged: {error}", dir.display())))?;
-        put_back(&kept).map_err(|error| io_error(&error))?;
+        put_back(&kept, Until::of(ctx)).map_err(|error| io_error(&error))?;
     }
     Ok(Undone::Undone)
 }
 
-fn put_back(Kept { path, was }: &Kept) -> io::Result<()> {
+fn put_back(Kept { path, was }: &Kept, until: Until<'_>) -> io::Result<()> {
     match was {
-        Was::Directory => match fs_err::create_dir(path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            made => made,
-        },
+        Was::Directory(access) => {
+            match fs_err::create_dir(path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => made?,
+            }
+            access.give(fs_err::File::open(path)?.file())
+        }
         Was::Nothing => match remove(path) {
             // Somebody else put something there, which is not ours to remove.
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
@@ -149,14 +175,13 @@ fn put_back(Kept { path, was }: &Kept) -> io::Result<()> {
             remove(path)?;
             fs_err::os::unix::fs::symlink(target, path)
         }
-        Was::File { copy, mode, uid, gid } => {
+        Was::File { copy, access } => {
             let parent =
                 path.parent().ok_or_else(|| io::Error::other("a path without a directory"))?;
             fs_err::create_dir_all(parent)?;
             let mut to = tempfile::NamedTempFile::new_in(parent)?;
-            io::copy(&mut fs_err::File::open(copy)?, &mut to)?;
-            std::os::unix::fs::fchown(to.as_file(), Some(*uid), Some(*gid))?;
-            to.as_file().set_permissions(PermissionsExt::from_mode(*mode))?;
+            io::copy(&mut Blocks::open(copy, until)?, &mut to)?;
+            access.give(to.as_file())?;
             if path.is_dir() && !path.is_symlink() {
                 fs_err::remove_dir(path)?;
             }
