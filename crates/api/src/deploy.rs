@@ -26,6 +26,9 @@ pub struct PlanRequest {
     /// A plan as `POST /deploy/v1/plans` gives it, instead of files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Value>,
+    /// It only looks whether something holds: `last` does not mean such a run.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub check: bool,
 }
 
 /// A file and what is in it.
@@ -193,6 +196,9 @@ pub struct RunSummary {
     /// The run that this one takes back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undoes: Option<String>,
+    /// It only looks whether something holds.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub check: bool,
     /// Names of the task files that it was made of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
