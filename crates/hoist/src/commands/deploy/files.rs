@@ -125,6 +125,7 @@ pub(super) fn request(
         selection,
         files,
         plan: None,
+        check: false,
     })
 }
 
