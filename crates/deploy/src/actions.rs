@@ -7,6 +7,7 @@
 mod account;
 mod ansible;
 mod backup;
+mod blocks;
 mod copy;
 mod file;
 mod http;
@@ -26,7 +27,7 @@ mod wait;
 
 use std::sync::Arc;
 
-use hoist_engine::action::{Ability, Action, Catalog, Ctx, Description, Diagnostic, Failure};
+use hoist_engine::action::{Ability, Action, Catalog, Description, Diagnostic, Failure};
 use hoist_engine::record::FailureKind;
 
 /// All of the built-in actions.
@@ -77,17 +78,6 @@ fn timeout(reason: impl Into<String>) -> Failure {
     Failure { kind: FailureKind::Timeout, reason: reason.into() }
 }
 
-/// Whether what is under way shall end before it is done.
-fn stopped(ctx: &Ctx<'_>) -> Result<(), Failure> {
-    if ctx.cancel.is_cancelled() {
-        return Err(exit("was stopped"));
-    }
-    if ctx.time_left().is_some_and(|left| left.is_zero()) {
-        return Err(timeout("was ended because its time was over"));
-    }
-    Ok(())
-}
-
 /// An input that is not one is found before anything runs; here it is only somebody's mistake.
 fn invalid(faults: Vec<Diagnostic>) -> Failure {
     let fault = faults.into_iter().next().unwrap_or_else(|| Diagnostic {
@@ -99,8 +89,10 @@ fn invalid(faults: Vec<Diagnostic>) -> Failure {
     Failure { kind: FailureKind::Internal, reason: format!("{at}{}", fault.message) }
 }
 
+/// What ends the reading of a file may be no fault of the file.
 fn io_error(error: &std::io::Error) -> Failure {
-    exit(error.to_string())
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Failure>());
+    inner.cloned().unwrap_or_else(|| exit(error.to_string()))
 }
 
 #[cfg(test)]

@@ -14,12 +14,14 @@ use hoist_engine::plan::Made;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{exit, io_error, place, stopped};
+use super::blocks::{Blocks, Until};
+use super::{exit, io_error, place};
 
 const LIST: &str = "list";
 
-pub(super) struct Backup {
+pub(super) struct Backup<'a> {
     dir: PathBuf,
+    until: Until<'a>,
     /// Paths so far.
     count: usize,
     list: Option<fs_err::File>,
@@ -47,10 +49,11 @@ struct Access {
     gid: u32,
 }
 
-impl Backup {
+impl<'a> Backup<'a> {
     /// With an empty list, which says of an attempt that ends badly that it has changed nothing yet.
-    pub(super) fn new(ctx: &Ctx<'_>) -> Self {
-        let mut backup = Self { dir: place::own("backup", ctx), count: 0, list: None };
+    pub(super) fn new(ctx: &Ctx<'a>) -> Self {
+        let (dir, until) = (place::own("backup", ctx), Until::of(ctx));
+        let mut backup = Self { dir, until, count: 0, list: None };
         // Only who changes something has to have one.
         let _ = backup.make();
         backup
@@ -68,7 +71,7 @@ impl Backup {
                 let copy = self.dir.join(self.count.to_string());
                 let mut to = private(&copy)?;
                 to.set_len(0)?;
-                io::copy(&mut fs_err::File::open(path)?, &mut to)?;
+                io::copy(&mut Blocks::open(path, self.until)?, &mut to)?;
                 to.sync_data()?;
                 Was::File { copy, access: Access::of(&meta) }
             }
@@ -193,19 +196,20 @@ pub(super) fn restore(made: &Made, ctx: &Ctx<'_>) -> Result<Undone, Failure> {
         }
         list => list.map_err(|error| io_error(&error))?,
     };
+    let until = Until::of(ctx);
     let lines: Vec<&str> = whole_lines(&list).lines().collect();
     for (at, line) in lines.into_iter().enumerate().rev() {
-        stopped(ctx)?;
+        until.look()?;
         let kept: Kept = serde_json::from_str(line)
             .map_err(|error| exit(format!("the backup {} is damaged: {error}", dir.display())))?;
         let new = beside(&kept.path, &dir, at);
-        new.and_then(|new| put_back(&kept, &new)).map_err(|error| io_error(&error))?;
+        new.and_then(|new| put_back(&kept, &new, until)).map_err(|error| io_error(&error))?;
     }
     Ok(Undone::Undone)
 }
 
 /// `new` may be there from an attempt, here or on the way back, that was cut short.
-fn put_back(Kept { path, was }: &Kept, new: &Path) -> io::Result<()> {
+fn put_back(Kept { path, was }: &Kept, new: &Path, until: Until<'_>) -> io::Result<()> {
     remove(new)?;
     match was {
         Was::Directory(access) => {
@@ -229,7 +233,7 @@ fn put_back(Kept { path, was }: &Kept, new: &Path) -> io::Result<()> {
                 path.parent().ok_or_else(|| io::Error::other("a path without a directory"))?;
             fs_err::create_dir_all(parent)?;
             let mut to = private(new)?;
-            io::copy(&mut fs_err::File::open(copy)?, &mut to)?;
+            io::copy(&mut Blocks::open(copy, until)?, &mut to)?;
             access.give(to.file())?;
             to.sync_data()?;
             if path.is_dir() && !path.is_symlink() {

@@ -7,6 +7,7 @@ use hoist_engine::plan::{Made, Step};
 use serde_json::Value;
 
 use super::backup::{self, Backup};
+use super::blocks::Until;
 use super::input::parse;
 use super::put::{Content, Wanted};
 use super::{described, exit, invalid, io_error, line_diff, place};
@@ -40,8 +41,12 @@ impl Input {
             return Err(exit(format!("there is no file `{}`", from.display())));
         }
         let to = place::to_write(&self.to, ctx)?;
-        let wanted =
-            Wanted { content: Content::Of(&from), mode: self.mode, owner: None, group: None };
+        let wanted = Wanted {
+            content: Content::Of(&from, Until::of(ctx)),
+            mode: self.mode,
+            owner: None,
+            group: None,
+        };
         then(&wanted, &to)
     }
 }

@@ -46,6 +46,10 @@ impl Input {
 /// Where there is nothing of ours, the same in few words.
 const APPLY: &str = r#"set -eu
 umask 077
+if [ -e "$HOIST_PATH" ] && [ ! -f "$HOIST_PATH" ]; then
+    echo "\`$HOIST_PATH\` is no plain file and is not replaced; remove it first" >&2
+    exit 1
+fi
 new=$(dirname -- "$HOIST_PATH")/.hoist-$$
 trap 'rm -f -- "$new"' EXIT
 mkdir -p -- "$(dirname -- "$HOIST_PATH")"

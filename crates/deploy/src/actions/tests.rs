@@ -601,6 +601,137 @@ fn a_directory_that_is_not_there_is_made_and_taken_away() {
     );
 }
 
+fn mode(node: &Node, below: &str) -> u32 {
+    fs_err::metadata(node.path(below)).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn directories_are_as_open_as_those_they_are_like_and_come_back_as_they_were() {
+    let node = Node::new();
+    for dir in ["a/priv/in", "b/old", "b/priv"] {
+        fs_err::create_dir_all(node.path(dir)).unwrap();
+    }
+    node.write("a/priv/in/x", "1");
+    let set = |below: &str, mode: u32| {
+        fs_err::set_permissions(node.path(below), PermissionsExt::from_mode(mode)).unwrap();
+    };
+    set("a", 0o750);
+    set("a/priv", 0o500);
+    set("b/old", 0o700);
+    set("b/priv", 0o711);
+    set("b", 0o701);
+    if rustix_is_root() {
+        std::os::unix::fs::chown(node.path("b/old"), Some(1000), Some(1001)).unwrap();
+        std::os::unix::fs::chown(node.path("b/priv"), Some(1002), None).unwrap();
+    }
+    let owners = |below: &str| {
+        let meta = fs_err::metadata(node.path(below)).unwrap();
+        (meta.uid(), meta.gid())
+    };
+    let before = [owners("b/old"), owners("b/priv")];
+    let input = json!({"from": "a", "to": "b", "delete": true});
+    let wanted = "- b/old\n+ b/priv/in\n+ b/priv/in/x\n~ b/priv (mode 0500)\n";
+    assert_eq!(node.predict("sync", input.clone()), Prediction::Diff(wanted.to_owned()));
+    let done = node.apply("sync", input.clone()).unwrap();
+    assert_eq!((mode(&node, "b/priv"), mode(&node, "b/priv/in")), (0o500, 0o755));
+    assert_eq!(mode(&node, "b"), 0o701, "what was there is not ours");
+    assert_eq!(node.verify("sync", input.clone()).unwrap(), Verdict::Holds);
+    set("b/priv", 0o755);
+    let reason = does_not(node.verify("sync", input.clone()));
+    assert!(reason.starts_with("the mode of `") && reason.ends_with("b/priv` is not 0500"));
+    set("a/priv", 0o700);
+    node.undo("sync", input, &done.receipt).unwrap();
+    assert_eq!((mode(&node, "b/old"), mode(&node, "b/priv")), (0o700, 0o711));
+    assert_eq!([owners("b/old"), owners("b/priv")], before);
+    node.apply("sync", json!({"from": "a", "to": "c"})).unwrap();
+    assert_eq!((mode(&node, "c"), mode(&node, "c/priv")), (0o750, 0o700));
+}
+
+/// What would wait for ever without it fails here.
+fn soon(test: impl FnOnce() + Send + 'static) {
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        test();
+        tell.send(()).unwrap();
+    });
+    let told = told.recv_timeout(Duration::from_mins(1));
+    assert_ne!(told, Err(std::sync::mpsc::RecvTimeoutError::Timeout), "it still waits");
+    thread.join().unwrap();
+}
+
+fn fifo(node: &Node, below: &str) {
+    let made = std::process::Command::new("mkfifo").arg(node.path(below)).status().unwrap();
+    assert!(made.success());
+}
+
+#[test]
+fn nothing_waits_for_a_fifo_and_none_is_replaced() {
+    soon(|| {
+        let node = Node::new();
+        node.write("src/one", "1");
+        node.write("src/two", "2");
+        node.write("dst/one", "old");
+        for pipe in ["pipe", "dst/pipe", "dst/two"] {
+            fifo(&node, pipe);
+        }
+        let kept = "is no file, directory or link and is not replaced; remove it first";
+        for (action, input) in [
+            ("file", json!({"path": "pipe", "text": "x"})),
+            ("copy", json!({"from": "src/one", "to": "pipe"})),
+            ("sync", json!({"from": "src", "to": "dst"})),
+            ("sync", json!({"from": "src", "to": "dst", "delete": true})),
+        ] {
+            let reason = node.reason(action, input);
+            assert!(reason.ends_with(kept), "{action}: {reason}");
+        }
+        assert_eq!(node.text("dst/one"), "old", "nothing was touched");
+        fs_err::remove_file(node.path("dst/two")).unwrap();
+        node.apply("sync", json!({"from": "src", "to": "dst"})).unwrap();
+        assert_eq!(node.text("dst/two"), "2", "what is only beside is no matter");
+        let reason = node.reason("copy", json!({"from": "pipe", "to": "new"}));
+        assert!(reason.starts_with("there is no file"), "{reason}");
+        let reason = node.reason("script", json!({"path": "pipe"}));
+        assert!(reason.ends_with("is no plain file"), "{reason}");
+        let tls = json!({"url": "https://127.0.0.1:1/", "ca": "pipe"});
+        let reason = node.reason("http", tls);
+        assert!(reason.ends_with("is no plain file"), "{reason}");
+    });
+}
+
+#[test]
+fn a_large_file_is_not_copied_or_compared_longer_than_the_time_there_is() {
+    let node = Node { timeout: Some(Duration::from_millis(100)), ..Node::new() };
+    for name in ["large", "same"] {
+        fs_err::File::create(node.path(name)).unwrap().set_len(4 << 30).unwrap();
+    }
+    let failed = |came: Option<Failure>| came.map(|failure| failure.kind);
+    let over = Some(FailureKind::Timeout);
+    let copy = json!({"from": "large", "to": "new"});
+    assert_eq!(failed(node.apply("copy", copy).err()), over);
+    assert!(!node.path("new").exists(), "not a part of it");
+    let compare = json!({"from": "large", "to": "same"});
+    assert_eq!(failed(node.verify("copy", compare).err()), over);
+    let replace = json!({"path": "same", "text": "x"});
+    assert_eq!(failed(node.apply("file", replace).err()), over, "nor is it kept");
+}
+
+#[test]
+fn reading_ends_when_the_step_is_stopped() {
+    let node = Node::new();
+    node.write("file", "content");
+    let cancel = Cancel::default();
+    let until = blocks::Until { deadline: None, cancel: &cancel };
+    let read = || {
+        let mut text = String::new();
+        let read =
+            blocks::Blocks::open(&node.path("file"), until).unwrap().read_to_string(&mut text);
+        read.map(|_| text).map_err(|error| io_error(&error).reason)
+    };
+    assert_eq!(read(), Ok("content".to_owned()));
+    cancel.cancel();
+    assert_eq!(read(), Err("was stopped".to_owned()));
+}
+
 #[test]
 fn what_a_file_would_change_is_shown_and_not_done() {
     let node = Node::new();
@@ -931,6 +1062,9 @@ fn the_form_for_other_machines_does_the_same() {
     assert_eq!(fs_err::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
     assert_eq!(run("file", &input, Purpose::Verify).0, 0);
     assert!(run("file", &input, Purpose::Apply).1, "nothing to do");
+    let there = json!({"path": dir.path().join("etc"), "text": ""});
+    assert_eq!(run("file", &there, Purpose::Apply).0, 1, "no file is put into a directory instead");
+    assert_eq!(fs_err::read_dir(dir.path().join("etc")).unwrap().count(), 1);
     assert_eq!(run("shell", &json!({"command": "exit 5"}), Purpose::Apply).0, 5);
     let script =
         json!({"text": "#!/bin/sh -u\n[ \"$2\" = \"a b\" ] || exit 9", "args": ["x", "a b"]});

@@ -58,6 +58,8 @@ struct Inner {
     leaving: AtomicBool,
     /// Held by whoever takes a run up, so that nobody else does.
     taking: Mutex<()>,
+    /// The last id that was given.
+    newest: Mutex<Ulid>,
 }
 
 #[derive(Debug, Clone)]
@@ -110,6 +112,13 @@ pub(super) enum RunsError {
     NoEffect,
     #[error("no thread can be made for the run")]
     NoThread(#[source] std::io::Error),
+    #[error("the program has a fault")]
+    Fault,
+}
+
+/// A fault in what is done for one run leaves all others as they are.
+fn caught<T>(work: impl FnOnce() -> Result<T, RunsError>) -> Result<T, RunsError> {
+    std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(RunsError::Fault))
 }
 
 impl Runs {
@@ -131,6 +140,7 @@ impl Runs {
             shared,
             leaving: AtomicBool::new(false),
             taking: Mutex::default(),
+            newest: Mutex::default(),
         }))
     }
 
@@ -211,7 +221,7 @@ impl Runs {
     fn recover_one(&self, id: &str) {
         let known = match folder::read_summary(&self.0.root, id) {
             Ok(Some(summary)) => Known::Ended(summary),
-            Ok(None) => match self.take_up(id, &Why::Unfinished) {
+            Ok(None) => match caught(|| self.take_up(id, &Why::Unfinished)) {
                 Ok(()) => {
                     tracing::info!(run = id, "goes on");
                     return;
@@ -237,7 +247,7 @@ impl Runs {
             Err(error) => return tracing::debug!(error = %chain(&error), "runs not looked at"),
         };
         for id in ids.into_iter().filter(|id| self.live(id).is_none() && folder::is_id(id)) {
-            match self.take_up(&id, &Why::Unfinished) {
+            match caught(|| self.take_up(&id, &Why::Unfinished)) {
                 Ok(()) => tracing::info!(run = id, "taken over"),
                 Err(RunsError::Folder(FolderError::InUse)) => {}
                 Err(error) => {
@@ -267,6 +277,7 @@ impl Runs {
             nodes: 0,
             plan: String::new(),
             undoes: file.as_ref().and_then(|file| file.undoes.clone()),
+            check: file.as_ref().is_some_and(RunFile::is_check),
             files: file.as_ref().map(RunFile::files).unwrap_or_default(),
             records: 0,
             broken: Some(reason),
@@ -288,7 +299,7 @@ impl Runs {
         }
         let now = now_ms();
         let file = RunFile {
-            id: Ulid::from_parts(now, rand_bits()).to_string().to_lowercase(),
+            id: self.new_id(now),
             title: begin.title,
             by: begin.by,
             created: super::view::rfc3339(now),
@@ -306,10 +317,19 @@ impl Runs {
         let entry = Arc::new(Entry::new(file, &run, records, events));
         let summary = entry.view().summary();
         let shown = Shown { journal, entry: Arc::clone(&entry), claim };
+        let hands = Hands::new(&self.0.grip, &entry, &folder, &run);
         let runs = self.clone();
-        let driver = Driver { runs, shown, entry, folder, run, told };
+        let driver = Driver { runs, shown, entry, folder, run, hands, told };
         self.spawn(driver, "deploy.run.started")?;
         Ok(summary)
+    }
+
+    /// Ids are in the order in which runs were started, whatever becomes of the clock.
+    fn new_id(&self, now: u64) -> String {
+        let known = self.lock().keys().next_back().and_then(|id| Ulid::from_string(id).ok());
+        let mut newest = self.0.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        *newest = id_after((*newest).max(known.unwrap_or_default()), now);
+        newest.to_string().to_lowercase()
     }
 
     fn room(&self) -> Result<(), RunsError> {
@@ -349,7 +369,7 @@ impl Runs {
         if let (Some(claim), None) = (&claim, &stored) {
             claim.publish(&file, &back.plan, &back.records).map_err(FolderError::from)?;
         }
-        let mut run = Run::replay(&back.plan, &back.records).map_err(FolderError::from)?;
+        let mut run = back.run;
         let on_crash = back.plan.draft().on_crash;
         let said = match why {
             Why::Asked(said) => said.to_vec(),
@@ -374,7 +394,9 @@ impl Runs {
         let entry = Arc::new(Entry::new(file, &run, back.records, events));
         let shown = Shown { journal: back.journal, entry: Arc::clone(&entry), claim };
         let (runs, folder) = (self.clone(), back.folder);
-        let driver = Driver { runs, shown, entry, folder, run, told };
+        // Before anybody takes all runs for known.
+        let hands = Hands::new(&self.0.grip, &entry, &folder, &run);
+        let driver = Driver { runs, shown, entry, folder, run, hands, told };
         self.spawn(driver, "deploy.run.resumed")
     }
 
@@ -422,8 +444,12 @@ impl Runs {
         }
         let (runs, of) = (self.clone(), id.clone());
         let drive = move || {
-            if std::panic::catch_unwind(AssertUnwindSafe(|| driver.run())).is_err() {
-                let broken = runs.broken(&of, &std::io::Error::other("the program has a fault"));
+            let driven = caught(|| {
+                driver.run();
+                Ok(())
+            });
+            if let Err(fault) = driven {
+                let broken = runs.broken(&of, &fault);
                 runs.lock().insert(of, broken);
             }
         };
@@ -467,7 +493,8 @@ impl Runs {
         }
     }
 
-    /// The full id of what was typed: all of it, its end, or `last`.
+    /// The full id of what was typed: all of it, its end, or `last`, the one that was started last
+    /// to do something.
     pub(super) fn resolve(&self, given: &str) -> Result<String, RunsError> {
         /// Fewer characters are a typo, not a name.
         const SHORTEST: usize = 4;
@@ -477,7 +504,12 @@ impl Runs {
             return Ok(given_lower);
         }
         if given == "last" {
-            let last = known.keys().next_back().cloned();
+            let is_check = |known: &Known| match known {
+                Known::Live(entry) => entry.file.is_check(),
+                Known::Ended(run) | Known::Broken(run) => run.check,
+            };
+            let last = known.iter().rev().find(|(_, known)| !is_check(known));
+            let last = last.map(|(id, _)| id.clone());
             return last.ok_or_else(|| RunsError::Unknown(given.to_owned()));
         }
         let mut found = known.keys().filter(|id| id.ends_with(&given_lower));
@@ -666,13 +698,14 @@ struct Driver {
     entry: Arc<Entry>,
     folder: Folder,
     run: Run,
+    hands: Hands,
     told: Receiver<Event>,
 }
 
 impl Driver {
     fn run(mut self) {
         let inner = Arc::clone(&self.runs.0);
-        let mut hands = Hands::new(&inner.grip, &self.entry, &self.folder);
+        let mut hands = self.hands;
         let mut journal = hands.kept(&self.entry.plan, self.shown);
         let known = loop {
             let halt = drive(&mut self.run, &mut journal, &mut hands, &self.told, now_ms);
@@ -787,8 +820,41 @@ pub(super) fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// An id of this time, or of the time of the one before if that is later.
+fn id_after(before: Ulid, now: u64) -> Ulid {
+    let time = before.timestamp_ms();
+    if now > time {
+        return Ulid::from_parts(now, rand_bits());
+    }
+    before.increment().unwrap_or_else(|_| Ulid::from_parts(time + 1, rand_bits()))
+}
+
 fn rand_bits() -> u128 {
     let mut bytes = [0; 16];
     aws_lc_rs::rand::fill(&mut bytes).expect("the operating system gives random bytes");
     u128::from_le_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_in_one_run_is_told_as_one_and_goes_no_further() {
+        let fault = caught::<()>(|| panic!("on purpose")).expect_err("it did not come to its end");
+        assert!(matches!(fault, RunsError::Fault));
+        assert_eq!(caught(|| Ok(7)).expect("it ended well"), 7);
+    }
+
+    #[test]
+    fn ids_are_in_the_order_of_the_starts_although_the_clock_is_set_back() {
+        let mut last = Ulid::default();
+        for now in [1000, 1000, 1001, 500, 0, 1001, 1002] {
+            let next = id_after(last, now);
+            assert!(next > last && next.timestamp_ms() >= now, "{last} {next}");
+            last = next;
+        }
+        let full = Ulid::from_parts(7, u128::MAX);
+        assert_eq!(id_after(full, 3).timestamp_ms(), 8);
+    }
 }
