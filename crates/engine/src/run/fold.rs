@@ -144,9 +144,9 @@ impl Run {
 
     fn ran(&mut self, step: StepId, end: &End, at: u64) {
         match end {
-            End::Done { changed: false, .. } => {}
+            End::Done { changed: false, .. } | End::NotBegun { .. } => {}
             End::Done { receipt, .. } => self.leaves_trace(step, receipt.clone()),
-            End::Failed { .. } | End::Interrupted => self.leaves_trace(step, Value::Null),
+            _ => self.leaves_trace(step, Value::Null),
         }
         match end {
             End::Done { changed, .. } => {
@@ -158,7 +158,12 @@ impl Run {
                 }
             }
             End::Failed { kind, reason } => self.failed_at(step, *kind, reason, at),
-            End::Interrupted => self.end(step, Ended::Interrupted, Class::Bad),
+            End::NotBegun { reason: Some(reason) } => {
+                self.failed_at(step, FailureKind::Internal, reason, at);
+            }
+            End::Interrupted | End::NotBegun { reason: None } => {
+                self.end(step, Ended::Interrupted, Class::Bad);
+            }
         }
     }
 
