@@ -382,6 +382,9 @@ pub struct Ordered {
     /// Steps that cannot be taken back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gaps: Vec<String>,
+    /// Steps of which only their nodes know whether all of it can be taken back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unsure: Vec<String>,
     pub dry_run: bool,
 }
 
