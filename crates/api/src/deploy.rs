@@ -23,9 +23,13 @@ pub struct PlanRequest {
     pub settings: Value,
     #[serde(default)]
     pub selection: Selection,
-    /// A plan as `POST /deploy/v1/plans` gives it, instead of files.
+    /// A plan, instead of files: alone, or with all that `POST /deploy/v1/plans` gave. Then it is
+    /// refused if it was changed since, or if another member of a role has become its first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Value>,
+    /// It only looks whether something holds: `last` does not mean such a run.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub check: bool,
 }
 
 /// A file and what is in it.
@@ -193,6 +197,9 @@ pub struct RunSummary {
     /// The run that this one takes back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undoes: Option<String>,
+    /// It only looks whether something holds.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub check: bool,
     /// Names of the task files that it was made of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,

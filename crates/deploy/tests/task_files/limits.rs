@@ -164,7 +164,7 @@ fn who_waits_for_the_first_does_not_take_its_place() {
         "  a: {on: r, run: none}\n  b: {on: first(r), run: none, requires: [a]}\n  c: {on: r and not \
          first(r), run: none, requires: [a], needs: [{task: b, on: first(r)}]}\n",
     );
-    nodes.elections.insert("r".to_owned(), "n3".to_owned());
+    nodes.elections.insert("r".to_owned(), vec!["n3".to_owned()]);
     let compiled = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
     let begin = compiled.find("a", "n1").expect("it is there");
     let after = &compiled.vertex(begin).after;
