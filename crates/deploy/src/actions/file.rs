@@ -4,7 +4,7 @@ use hoist_engine::action::{
     Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Prediction, Purpose, Script,
     Undone, Verdict,
 };
-use hoist_engine::plan::Step;
+use hoist_engine::plan::{Made, Step};
 use serde_json::Value;
 
 use super::backup::{self, Backup};
@@ -83,8 +83,8 @@ impl Action for File {
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
-        let input = read(&step.call.input).map_err(invalid)?;
         let mut backup = Backup::new(ctx);
+        let input = read(&step.call.input).map_err(invalid)?;
         let changed = input.wanted()?.put(&place::to_write(&input.path, ctx)?, &mut backup)?;
         Ok(Done { changed, receipt: backup.receipt() })
     }
@@ -94,8 +94,8 @@ impl Action for File {
         input.wanted()?.verdict(&place::to_write(&input.path, ctx)?)
     }
 
-    fn undo(&self, _: &Step, receipt: &Value, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        backup::restore(receipt, ctx)
+    fn undo(&self, _: &Step, made: &Made, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
+        backup::restore(made, ctx)
     }
 
     fn predict(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Prediction, Failure> {

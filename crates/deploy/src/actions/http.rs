@@ -4,9 +4,7 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoist_engine::action::{
-    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Undone, Verdict,
-};
+use hoist_engine::action::{Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Verdict};
 use hoist_engine::plan::Step;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -145,9 +143,5 @@ impl Action for Http {
             Ok(()) => Verdict::Holds,
             Err(reason) => Verdict::DoesNot { reason },
         })
-    }
-
-    fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        Ok(Undone::NotPossible)
     }
 }

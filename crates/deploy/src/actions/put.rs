@@ -79,8 +79,9 @@ impl Wanted<'_> {
         backup.make_parents(path)?;
         backup.keep(path)?;
         let was = path.symlink_metadata().ok().filter(Metadata::is_file);
-        let parent = path.parent().ok_or_else(|| io::Error::other("a path without a directory"))?;
-        let mut new = tempfile::NamedTempFile::new_in(parent)?;
+        let new = backup.beside(path)?;
+        let (parent, name) = new.parent().zip(new.file_name()).expect("a name in a directory");
+        let mut new = tempfile::Builder::new().prefix(name).rand_bytes(0).tempfile_in(parent)?;
         let mut mode = was.as_ref().map_or(0o644, |was| was.permissions().mode() & 0o7777);
         match self.content {
             Content::Text(text) => new.write_all(text.as_bytes())?,

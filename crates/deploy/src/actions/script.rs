@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::path::PathBuf;
 
 use hoist_engine::action::{
-    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Purpose, Script, Undone, Verdict,
+    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Purpose, Script, Verdict,
 };
 use hoist_engine::execute::process::Ran;
 use hoist_engine::plan::Step;
@@ -121,10 +121,6 @@ impl Action for ScriptFile {
             None => Verdict::Holds,
             Some(reason) => Verdict::DoesNot { reason },
         })
-    }
-
-    fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        Ok(Undone::NotPossible)
     }
 
     fn script(&self, input: &Value, _: Purpose) -> Option<Script> {

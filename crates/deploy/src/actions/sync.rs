@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use hoist_engine::action::{
     Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Prediction, Undone, Verdict,
 };
-use hoist_engine::plan::Step;
+use hoist_engine::plan::{Made, Step};
 use serde_json::Value;
 
 use super::backup::{self, Backup};
@@ -184,7 +184,9 @@ impl<'a> Work<'a> {
         match entry {
             Entry::File => _ = self.wanted(&from).put(&to, backup)?,
             Entry::Directory { .. } => {
-                let made = backup.keep(&to).and_then(|()| fs_err::create_dir(&to));
+                let made = backup
+                    .keep(&to)
+                    .and_then(|()| std::fs::DirBuilder::new().mode(0o700).create(&to));
                 made.map_err(|error| io_error(&error))?;
             }
             Entry::Link(target) => {
@@ -229,10 +231,10 @@ impl Action for Sync {
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+        let mut backup = Backup::new(ctx);
         let input = read(&step.call.input).map_err(invalid)?;
         let work = Work::new(&input, ctx)?;
         let changes = work.changes(input.delete)?;
-        let mut backup = Backup::new(ctx);
         if !work.to.is_dir() {
             let root = backup
                 .make_parents(&work.to.join("content"))
@@ -282,8 +284,8 @@ impl Action for Sync {
         })
     }
 
-    fn undo(&self, _: &Step, receipt: &Value, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        backup::restore(receipt, ctx)
+    fn undo(&self, _: &Step, made: &Made, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
+        backup::restore(made, ctx)
     }
 
     fn predict(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Prediction, Failure> {

@@ -8,7 +8,7 @@ use hoist_engine::action::{
     Ability, Action, Cancel, Ctx, Done, Output, Prediction, Purpose, Secrets, Stream, Undone,
     Verdict,
 };
-use hoist_engine::plan::{Call, Step};
+use hoist_engine::plan::{Call, Made, Step};
 use serde_json::{Value, json};
 
 use super::*;
@@ -109,7 +109,48 @@ impl Node {
     }
 
     fn undo(&self, action: &str, input: Value, receipt: &Value) -> Result<Undone, Failure> {
-        self.with(action, &input, |action, step, ctx| action.undo(step, receipt, ctx))
+        self.undo_attempt(action, input, self.attempts.get(), receipt)
+    }
+
+    fn undo_attempt(
+        &self,
+        action: &str,
+        input: Value,
+        attempt: u32,
+        receipt: &Value,
+    ) -> Result<Undone, Failure> {
+        let made = Made { attempt: format!("01run/7/{attempt}"), receipt: receipt.clone() };
+        self.with(action, &input, |action, step, ctx| action.undo(step, &made, ctx))
+    }
+
+    /// An attempt that is ended from outside, and says nothing: half-way, as soon as `is_half`.
+    fn kill(&self, action: &str, input: Value, is_half: impl Fn() -> bool + Sync) {
+        let action = self.catalog.get(action).unwrap();
+        let step = Step { call: Call { input, ..Call::default() }, ..Step::default() };
+        let (cancel, directory) = (Cancel::default(), self.path(""));
+        self.attempts.set(self.attempts.get() + 1);
+        let attempt = format!("01run/7/{}", self.attempts.get());
+        std::thread::scope(|scope| {
+            let (step, cancel) = (&step, &cancel);
+            let worker = scope.spawn(|| {
+                let mut ctx = Ctx {
+                    attempt: &attempt,
+                    task: "install@n1",
+                    subject: "n1",
+                    directory: &directory,
+                    deadline: None,
+                    cancel,
+                    secrets: &Vault,
+                    output: &mut Said::default(),
+                };
+                action.apply(step, &mut ctx)
+            });
+            while !is_half() && !worker.is_finished() {
+                std::thread::yield_now();
+            }
+            cancel.cancel();
+            assert!(worker.join().unwrap().is_err(), "it was not ended half-way");
+        });
     }
 
     fn predict(&self, action: &str, input: Value) -> Prediction {
@@ -324,7 +365,95 @@ fn a_backup_is_for_nobody_else_and_no_receipt_leads_elsewhere() {
     let elsewhere = json!({"backup": "/etc"});
     assert!(node.undo("file", input.clone(), &elsewhere).is_err());
     let gone = json!({"backup": node.path(".hoist/backup/gone")});
-    assert_eq!(node.undo("file", input, &gone).unwrap(), Undone::NotPossible);
+    assert!(not_possible(node.undo("file", input, &gone)).contains("is not kept in"));
+}
+
+fn not_possible(undone: Result<Undone, Failure>) -> String {
+    match undone.unwrap() {
+        Undone::NotPossible { reason } => reason,
+        Undone::Undone => panic!("undone"),
+    }
+}
+
+#[test]
+fn of_an_attempt_that_nobody_knows_of_nothing_is_taken_back_and_that_is_said() {
+    let node = Node::new();
+    node.write("a/x", "1");
+    for (action, input) in [
+        ("file", json!({"path": "a/x", "text": "2"})),
+        ("copy", json!({"from": "a/x", "to": "b"})),
+        ("sync", json!({"from": "a", "to": "c"})),
+    ] {
+        let reason = not_possible(node.undo(action, input.clone(), &Value::Null));
+        assert!(reason.contains("is not kept in"), "{reason}");
+        let list = json!({"steps": [{"action": action, "input": input}]});
+        let reason = not_possible(node.undo("steps", list, &Value::Null));
+        assert_eq!(reason, "nobody kept how far it came");
+    }
+    for name in ["..", "", "."] {
+        let made = Made { attempt: name.to_owned(), receipt: Value::Null };
+        let input = json!({"path": "a/x", "text": "2"});
+        node.with("file", &input, |action, step, ctx| action.undo(step, &made, ctx).unwrap_err());
+    }
+}
+
+#[test]
+fn an_attempt_that_failed_before_it_changed_anything_is_taken_back_without_a_receipt() {
+    let node = Node::new();
+    let input = json!({"from": "nowhere", "to": "b"});
+    assert!(node.apply("copy", input.clone()).is_err());
+    assert_eq!(node.undo("copy", input, &Value::Null).unwrap(), Undone::Undone);
+}
+
+#[test]
+fn what_attempts_without_a_receipt_changed_is_taken_back_with_the_rest() {
+    let node = Node::new();
+    for at in 0..400 {
+        node.write(&format!("a/{at}"), "new");
+    }
+    node.write("b/7", "old");
+    let (before, input) = (tree(&node, "b"), json!({"from": "a", "to": "b"}));
+    let count = |below: &Path| fs_err::read_dir(below).unwrap().count();
+    for many in [20, 40] {
+        let b = node.path("b");
+        node.kill("sync", input.clone(), || count(&b) >= many);
+    }
+    let half = count(&node.path("b"));
+    assert!(half > 20 && half < 400, "{half}");
+    let done = node.apply("sync", input.clone()).unwrap();
+    assert_eq!(tree(&node, "b"), tree(&node, "a"));
+    for (attempt, receipt) in [(3, &done.receipt), (2, &Value::Null), (1, &Value::Null)] {
+        let undone = node.undo_attempt("sync", input.clone(), attempt, receipt);
+        assert_eq!(undone.unwrap(), Undone::Undone);
+    }
+    assert_eq!(tree(&node, "b"), before);
+}
+
+#[test]
+fn what_a_step_was_writing_when_it_was_killed_is_removed() {
+    let node = Node::new();
+    let input = json!({"path": "etc/a", "text": "1"});
+    node.apply("file", input.clone()).unwrap();
+    // As it was just before the file took its place, and a line of the next change is half written.
+    fs_err::rename(node.path("etc/a"), node.path("etc/.01run-7-1.1")).unwrap();
+    let list = node.path(".hoist/backup/01run-7-1/list");
+    let text = fs_err::read_to_string(&list).unwrap();
+    fs_err::write(&list, format!("{text}{}", &text[..20])).unwrap();
+    assert_eq!(node.undo("file", input, &Value::Null).unwrap(), Undone::Undone);
+    assert!(!node.path("etc").exists());
+}
+
+#[test]
+fn an_attempt_that_is_begun_twice_is_taken_back_to_before_the_first_time() {
+    let node = Node::new();
+    node.write("a", "before");
+    for text in ["1", "2"] {
+        node.attempts.set(0);
+        node.apply("file", json!({"path": "a", "text": text})).unwrap();
+    }
+    let input = json!({"path": "a", "text": "2"});
+    assert_eq!(node.undo("file", input, &Value::Null).unwrap(), Undone::Undone);
+    assert_eq!(node.text("a"), "before");
 }
 
 #[test]
@@ -821,10 +950,66 @@ fn a_list_is_one_task_and_is_taken_back_from_its_end() {
     let fails = json!({"steps": [{"action": "shell", "input": {"command": "true"}}, {"name": "x", "action": "shell", "input": {"command": "exit 2"}}]});
     assert_eq!(node.reason("steps", fails.clone()), "x: exit code 2");
     assert_eq!(does_not(node.verify("steps", fails.clone())), "x: exit code 2");
-    assert_eq!(
-        node.undo("steps", fails, &json!({"steps": [null, null]})).unwrap(),
-        Undone::NotPossible
-    );
+    let reason = not_possible(node.undo("steps", fails, &Value::Null));
+    assert_eq!(reason, "shell (1 of the list): `shell` takes nothing back");
+}
+
+#[test]
+fn all_that_the_attempts_of_a_list_changed_is_taken_back() {
+    let node = Node::new();
+    node.write("a", "before");
+    node.write("same", "same");
+    let list = json!({"steps": [
+        {"action": "file", "input": {"path": "same", "text": "same"}},
+        {"action": "file", "input": {"path": "a", "text": "1"}},
+        {"action": "copy", "input": {"from": "source", "to": "b"}},
+        {"action": "file", "input": {"path": "c", "text": "3"}},
+    ]});
+    assert!(node.apply("steps", list.clone()).is_err());
+    assert_eq!(node.text("a"), "1");
+    node.write("source", "2");
+    let done = node.apply("steps", list.clone()).unwrap();
+    for (attempt, receipt) in [(2, &done.receipt), (1, &Value::Null)] {
+        let undone = node.undo_attempt("steps", list.clone(), attempt, receipt);
+        assert_eq!(undone.unwrap(), Undone::Undone);
+    }
+    assert_eq!((node.text("a"), node.text("same")), ("before".to_owned(), "same".to_owned()));
+    assert!(!node.path("b").exists() && !node.path("c").exists());
+    let reason = not_possible(node.undo("steps", list, &json!({"steps": vec!["begun"; 5]})));
+    assert_eq!(reason, "it was another list");
+}
+
+#[test]
+fn a_list_that_was_killed_is_taken_back_with_the_receipts_of_what_it_had_done() {
+    let node = Node::new();
+    node.write("a", "before");
+    for at in 0..200 {
+        node.write(&format!("from/{at}"), "new");
+    }
+    let list = json!({"steps": [
+        {"action": "file", "input": {"path": "a", "text": "1"}},
+        {"action": "sync", "input": {"from": "from", "to": "to"}},
+    ]});
+    let to = node.path("to");
+    node.kill("steps", list.clone(), || fs_err::read_dir(&to).is_ok_and(|all| all.count() > 5));
+    let backup = node.path(".hoist/backup/01run-7-1.0");
+    assert_eq!(node.undo("steps", list.clone(), &Value::Null).unwrap(), Undone::Undone);
+    assert_eq!(node.text("a"), "before");
+    assert!(!to.exists());
+    // What of it is lost is named, though the rest is there.
+    fs_err::remove_dir_all(&backup).unwrap();
+    let reason = not_possible(node.undo_attempt("steps", list, 1, &Value::Null));
+    assert!(reason.starts_with("file (1 of the list): what it changed is not kept"), "{reason}");
+}
+
+#[test]
+fn a_list_can_be_taken_back_if_all_of_it_can() {
+    let part = |action: &str, input: Value| json!({"action": action, "input": input});
+    let file = || part("file", json!({"path": "a", "text": "1"}));
+    let steps = catalog().get("steps").unwrap().clone();
+    assert!(steps.can_undo(&json!({"steps": [file(), part("none", json!({}))]})));
+    let shell = part("shell", json!({"command": "true"}));
+    assert!(!steps.can_undo(&json!({"steps": [file(), shell]})));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use hoist_engine::action::{
     Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Purpose, Script, Undone, Verdict,
 };
-use hoist_engine::plan::Step;
+use hoist_engine::plan::{Made, Step};
 use serde_json::Value;
 
 use super::blocks::Until;
@@ -134,7 +134,7 @@ impl Action for Wait {
         })
     }
 
-    fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
+    fn undo(&self, _: &Step, _: &Made, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
         Ok(Undone::Undone)
     }
 

@@ -83,7 +83,11 @@ impl Maker<'_> {
         let others = set.nodes.iter().copied().filter(|node| Some(*node) != set.first);
         let canaries: BTreeSet<u32> =
             set.first.into_iter().chain(others).take(count as usize).collect();
-        self.draft.cohorts.push(Cohort { name: format!("{name} canaries"), tolerate: 0 });
+        self.draft.cohorts.push(Cohort {
+            name: format!("{name} canaries"),
+            tolerate: 0,
+            is_strict: false,
+        });
         let cohort = number(self.draft.cohorts.len() - 1);
         let mut ends = Vec::new();
         for (_, vertices) in steps.iter().filter(|(node, _)| canaries.contains(node)) {

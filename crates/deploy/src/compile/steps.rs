@@ -106,7 +106,11 @@ impl<'a> Maker<'a> {
                 found.push(diagnostic.remedy("tolerate fewer, or a part such as `50%`"));
             }
             self.tolerances.push(tolerate);
-            self.draft.cohorts.push(Cohort { name: role.name.value.clone(), tolerate });
+            self.draft.cohorts.push(Cohort {
+                name: role.name.value.clone(),
+                tolerate,
+                is_strict: false,
+            });
         }
     }
 

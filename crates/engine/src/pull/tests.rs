@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::action::{
-    Action, Cancel, Catalog, Ctx, Description, Diagnostic, Done, Failure, Stream, Undone, Verdict,
+    Action, Cancel, Catalog, Ctx, Description, Diagnostic, Done, Failure, Stream, Verdict,
 };
 use crate::drive::{self, Executor, Halt, Journal};
 use crate::execute::{NoSecrets, Outputs, Place, attempt_id, process};
@@ -49,10 +49,6 @@ impl Action for Count {
 
     fn verify(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
         Ok(Verdict::Holds)
-    }
-
-    fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        Ok(Undone::Undone)
     }
 }
 

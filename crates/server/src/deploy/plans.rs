@@ -125,6 +125,7 @@ async fn undo(
         let why = match gap.kind {
             GapKind::NoUndo => "nobody said how",
             GapKind::CommitPoint => "there is no way back from it",
+            GapKind::TooMany => "it was tried too often",
         };
         format!("{}: {why}", view.name(gap.step))
     };
@@ -177,7 +178,9 @@ impl Deploy {
         let kept = PlanRequest { plan: None, ..request.clone() };
         let (mut answer, plan) = self.compile(request).await?;
         let carried = match (&old, &plan) {
-            (Some(old), Some(plan)) => carry_over(&old.view.run, plan, &old.undone, now_ms()),
+            (Some(Old { view, undone }), Some(plan)) => {
+                carry_over(&view.run, &view.file.id, plan, undone, now_ms())
+            }
             _ => Vec::new(),
         };
         if dry_run {
@@ -290,7 +293,7 @@ impl Deploy {
             None => None,
             Some(on) => Some(self.subjects(view, on)?),
         };
-        undo_plan(&view.run, only.as_ref(), |action| self.runs.can_undo(action))
+        undo_plan(&view.run, &view.file.id, only.as_ref(), |call| self.runs.can_undo(call))
             .map_err(|error| Failure::new(Code::Conflict, error.to_string()))
     }
 

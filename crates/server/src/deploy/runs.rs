@@ -11,10 +11,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hoist_api::deploy::{Instance, PlanRequest, RunOutcome, RunState, RunSummary};
-use hoist_engine::action::{Ability, Catalog};
+use hoist_engine::action::Catalog;
 use hoist_engine::drive::{Halt, Journal, drive};
 use hoist_engine::journal::JournalError;
-use hoist_engine::plan::OnCrash;
+use hoist_engine::plan::{Call, OnCrash};
 use hoist_engine::undo::{taken_back, undo_plan};
 use hoist_engine::{Event, Plan, Record, Run};
 use serde_json::json;
@@ -143,10 +143,9 @@ impl Runs {
         &self.0.root
     }
 
-    /// Whether an action takes back its own work.
-    pub(super) fn can_undo(&self, action: &str) -> bool {
-        let action = self.actions().get(action);
-        action.is_some_and(|action| action.describe().can.contains(&Ability::Undo))
+    /// Whether the action of a call takes back its own work.
+    pub(super) fn can_undo(&self, call: &Call) -> bool {
+        self.actions().get(&call.action).is_some_and(|action| action.can_undo(&call.input))
     }
 
     /// Whether an instance is carried out by the agent of its node.
@@ -358,7 +357,7 @@ impl Runs {
 
     /// Takes back what a run did whose controller died.
     fn undo_after_crash(&self, run: &Run, file: &RunFile) {
-        let begun = undo_plan(run, None, |action| self.can_undo(action))
+        let begun = undo_plan(run, &file.id, None, |call| self.can_undo(call))
             .map_err(|error| error.to_string())
             .and_then(|undo| Plan::new(undo.draft).map_err(|error| error.to_string()))
             .and_then(|plan| {
