@@ -23,7 +23,8 @@ pub struct PlanRequest {
     pub settings: Value,
     #[serde(default)]
     pub selection: Selection,
-    /// A plan as `POST /deploy/v1/plans` gives it, instead of files.
+    /// A plan, instead of files: alone, or with all that `POST /deploy/v1/plans` gave. Then it is
+    /// refused if it was changed since, or if another member of a role has become its first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Value>,
 }

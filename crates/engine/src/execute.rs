@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use crate::action::{Action, Cancel, Catalog, Ctx, Failure, Secrets, Undone, Verdict};
 use crate::drive::Executor;
-use crate::plan::{Call, Plan, Step, StepId};
+use crate::plan::{Call, Made, Plan, Step, StepId};
 use crate::record::{End, FailureKind};
 use crate::run::{Effect, Event, Found};
 
@@ -292,14 +292,9 @@ impl Work<'_> {
         let action = self.action(&step.call.action)?;
         let timeout = step.timeout_ms.map(Duration::from_millis);
         let mut ctx = self.ctx(timeout);
-        if let Some(receipt) = &step.call.undoes {
-            return match action.undo(step, receipt, &mut ctx)? {
-                Undone::Undone => Ok(End::Done { changed: true, receipt: Value::Null }),
-                Undone::NotPossible => {
-                    let reason = "it cannot be taken back".to_owned();
-                    Err(Failure { kind: FailureKind::Exit, reason })
-                }
-            };
+        if let Some(made) = &step.call.undoes {
+            take_back(&*action, step, made, &mut ctx)?;
+            return Ok(End::Done { changed: true, receipt: Value::Null });
         }
         let done = action.apply(step, &mut ctx)?;
         let size = serde_json::to_vec(&done.receipt).map_or(0, |bytes| bytes.len());
@@ -369,6 +364,28 @@ impl Work<'_> {
             output: &mut *self.sink,
         }
     }
+}
+
+/// Takes back what all of these attempts did.
+fn take_back(
+    action: &dyn Action,
+    step: &Step,
+    attempts: &[Made],
+    ctx: &mut Ctx<'_>,
+) -> Result<(), Failure> {
+    let impossible = |reason: &str| {
+        let reason = format!("it cannot be taken back: {reason}");
+        Failure { kind: FailureKind::Exit, reason }
+    };
+    if attempts.is_empty() {
+        return Err(impossible("nobody knows what was done"));
+    }
+    for made in attempts {
+        if let Undone::NotPossible { reason } = action.undo(step, made, ctx)? {
+            return Err(impossible(&format!("attempt {}: {reason}", made.attempt)));
+        }
+    }
+    Ok(())
 }
 
 /// A check with what its options say.

@@ -36,6 +36,8 @@ pub enum GapKind {
     NoUndo,
     /// There is no way back from it.
     CommitPoint,
+    /// More than [`MAX_MADE`](crate::run::MAX_MADE) attempts may have changed something.
+    TooMany,
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -49,11 +51,12 @@ pub enum UndoError {
 
 /// The way back over all steps of a run that were begun, or those of some subjects only.
 ///
-/// `can_undo` says of an action whether it takes back its own work.
+/// `name` is that of the run, and `can_undo` says of a call whether its action takes it back.
 pub fn undo_plan(
     run: &Run,
+    name: &str,
     subjects: Option<&BTreeSet<u32>>,
-    can_undo: impl Fn(&str) -> bool,
+    can_undo: impl Fn(&Call) -> bool,
 ) -> Result<UndoDraft, UndoError> {
     let plan = run.plan();
     if run.outcome().is_none() {
@@ -70,7 +73,7 @@ pub fn undo_plan(
         if step.undo.is_none() && !run.left_traces(id) {
             continue;
         }
-        match way_back(run, id, step, &can_undo) {
+        match way_back(run, name, id, &can_undo) {
             Ok(call) => calls[id.at()] = Some(call),
             Err(kind) => gaps.push(Gap { step: id, kind }),
         }
@@ -84,8 +87,9 @@ pub fn undo_plan(
     let draft = Draft {
         vertices,
         subjects: old.subjects.clone(),
-        // A subject that cannot be taken back stays as it is; the others go on without it.
-        cohorts: vec![Cohort { name: "undo".to_owned(), tolerate: count }],
+        // A subject that cannot be taken back stays as it is, and the others go on without it; but
+        // it is not as it was, and that is no success.
+        cohorts: vec![Cohort { name: "undo".to_owned(), tolerate: count, is_strict: true }],
         pools: old.pools.iter().map(back_pool).collect(),
         windows: old.windows.clone(),
         breaker: old.breaker,
@@ -105,10 +109,11 @@ pub fn taken_back(way_back: &Run) -> BTreeSet<String> {
 
 fn way_back(
     run: &Run,
+    name: &str,
     id: StepId,
-    step: &Step,
-    can_undo: impl Fn(&str) -> bool,
+    can_undo: impl Fn(&Call) -> bool,
 ) -> Result<(Call, Repeat), GapKind> {
+    let step = run.plan().step(id).expect("only steps are begun");
     if step.reversibility == Reversibility::CommitPoint {
         return Err(GapKind::CommitPoint);
     }
@@ -117,12 +122,12 @@ fn way_back(
         let repeat = if step.repeat == Repeat::Safe { Repeat::Safe } else { Repeat::Fail };
         return Ok((call.clone(), repeat));
     }
-    if !can_undo(&step.call.action) {
+    // What takes back is not taken back by doing it once more.
+    if step.call.undoes.is_some() || !can_undo(&step.call) {
         return Err(GapKind::NoUndo);
     }
-    let undoes = Some(run.receipt(id).cloned().unwrap_or_default());
-    let attempts = run.attempt(id);
-    Ok((Call { undoes, attempts, ..step.call.clone() }, Repeat::Safe))
+    let undoes = Some(run.made(name, id).ok_or(GapKind::TooMany)?);
+    Ok((Call { undoes, ..step.call.clone() }, Repeat::Safe))
 }
 
 /// A subject whose undo failed has no place to keep: it is left as it is.

@@ -39,7 +39,7 @@ fn carried(old: &Site, new: &Plan) -> Vec<u32> {
 }
 
 fn carried_but(old: &Site, new: &Plan, taken_back: &BTreeSet<String>) -> Vec<u32> {
-    let records = carry_over(&old.run, new, taken_back, 5);
+    let records = carry_over(&old.run, "old", new, taken_back, 5);
     let step = |record: &Record| match record {
         Record::Carried { step, .. } => step.0,
         other => panic!("{other:?}"),
@@ -53,7 +53,7 @@ fn what_is_the_same_and_done_is_carried_over_and_the_rest_runs() {
     let old = old();
     assert_eq!(carried(&old, &plan), [0, 1, 3], "not what failed");
     let mut journal = vec![Record::Plan { hash: plan.hash().to_owned(), at: 5 }];
-    journal.extend(carry_over(&old.run, &plan, &BTreeSet::new(), 5));
+    journal.extend(carry_over(&old.run, "old", &plan, &BTreeSet::new(), 5));
     let run = Run::replay(&plan, &journal).unwrap();
     let mut site = Site { run, journal, effects: Vec::new(), now: 6 };
     site.on(Event::Tick);
@@ -89,7 +89,7 @@ fn a_step_without_a_fingerprint_is_always_done_anew() {
 fn what_was_taken_back_since_is_done_anew() {
     let plan = Plan::new(plan(["a", "b", "c", "d"])).unwrap();
     let old = old();
-    let mut way_back = Site::new(undo_plan(&old.run, None, |_| true).unwrap().draft);
+    let mut way_back = Site::new(undo_plan(&old.run, "old", None, |_| true).unwrap().draft);
     let begun = |site: &Site| carried_but(&old, &plan, &taken_back(&site.run));
     // The last of three is taken back at once, and what failed beside it.
     assert_eq!(begun(&way_back), [0, 1]);

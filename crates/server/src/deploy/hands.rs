@@ -14,9 +14,9 @@ use hoist_engine::plan::Plan;
 use hoist_engine::plugin::{self, Isolation};
 use hoist_engine::pull::{DeskRun, Kept, LOST_AFTER};
 use hoist_engine::record::{End, FailureKind};
-use hoist_engine::run::Found;
+use hoist_engine::run::{Found, State};
 use hoist_engine::ssh::{Login, SshExecutor, SshSetup};
-use hoist_engine::{Effect, Event};
+use hoist_engine::{Effect, Event, Run, StepId};
 use hoist_inventory::Registry;
 use hoist_metadata::Resolve;
 use hoist_model::selector::Bound;
@@ -165,7 +165,8 @@ pub(super) struct Hands {
 }
 
 impl Hands {
-    pub(super) fn new(grip: &Grip, entry: &Arc<Entry>, folder: &Folder) -> Self {
+    /// From here on agents are heard, also before anybody drives the run.
+    pub(super) fn new(grip: &Grip, entry: &Arc<Entry>, folder: &Folder, run: &Run) -> Self {
         let events = entry.sender();
         let site = Site {
             catalog: grip.catalog().clone(),
@@ -179,14 +180,14 @@ impl Hands {
         let local = local.map_err(|error| chain(&error));
         let outputs = Outputs::in_dir(folder.outputs());
         let ssh = SshExecutor::new(&entry.file.id, grip.ssh(outputs.clone()), events.clone());
-        let desk = grip.counter.desk.open(&entry.file.id, events.clone(), outputs);
-        Self {
-            ways: grip.ways(entry.plan.draft().subjects.iter().map(String::as_str)),
-            local,
-            ssh,
-            desk,
-            events,
-        }
+        let plan = &*entry.plan;
+        let ways = grip.ways(plan.draft().subjects.iter().map(String::as_str));
+        let is_with_agent = |id: &StepId| {
+            run.state(*id) == State::Running && way(&ways, plan, *id) == Some(&Way::Agent)
+        };
+        let begun = plan.ids().filter(is_with_agent).map(|id| (id, run.attempt(id))).collect();
+        let desk = grip.counter.desk.open(&entry.file.id, events.clone(), outputs, plan, begun);
+        Self { events, ways, local, ssh, desk }
     }
 
     /// The same journal; agents may forget what it has kept.
@@ -215,6 +216,11 @@ impl Hands {
     }
 }
 
+/// How the node of a step is reached.
+fn way<'w>(ways: &'w [Way], plan: &Plan, step: StepId) -> Option<&'w Way> {
+    plan.step(step).and_then(|step| step.subject).map(|at| &ways[at as usize])
+}
+
 impl Executor for Hands {
     fn act(&mut self, plan: &Plan, effect: Effect) {
         let (Effect::Check { step, .. }
@@ -222,9 +228,7 @@ impl Executor for Hands {
         | Effect::Verify { step, .. }
         | Effect::Ask { step, .. }
         | Effect::Kill { step, .. }) = effect;
-        let subject = plan.step(step).and_then(|step| step.subject);
-        let way = subject.map(|at| &self.ways[at as usize]);
-        match (way, &mut self.local) {
+        match (way(&self.ways, plan, step), &mut self.local) {
             (Some(Way::Local), Ok(local)) => local.act(plan, effect),
             (Some(Way::Local), Err(error)) => {
                 let reason = format!("nothing can be done on this machine: {error}");

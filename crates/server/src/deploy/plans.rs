@@ -9,24 +9,25 @@ use hoist_api::deploy::{
     Order, Ordered, PlanAnswer, PlanRequest, RunState, RunSummary, Selection, Severity,
 };
 use hoist_api::{Code, Fault, Problem};
+use hoist_deploy::compile::Compiled;
 use hoist_deploy::select::Past;
 use hoist_deploy::target::Site;
 use hoist_engine::carry::carry_over;
 use hoist_engine::plan::Draft;
 use hoist_engine::undo::{GapKind, UndoDraft, undo_plan};
 use hoist_engine::{Plan, Record};
-use hoist_store::{Key, Op, Txn};
 use http::StatusCode;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::compile::{Grounds, answer, compile, site_of};
+use super::elections::{Chosen, Elections, deployment};
 use super::hands::Foreseen;
 use super::past::{forget_others, look_back};
 use super::runs::{Begin, now_ms};
 use super::view::View;
 use super::{Deploy, READ, WRITE};
 use crate::auth::AuditContext;
-use crate::chain;
 use crate::extract::{Json, Path, Query};
 use crate::failure::Failure;
 use crate::route::Route;
@@ -63,13 +64,6 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
     ]
 }
 
-/// The first member of each role.
-type Elections = BTreeMap<String, String>;
-
-fn elections_key() -> Key {
-    "election".parse().expect("a literal key")
-}
-
 #[derive(Debug, Deserialize)]
 struct DryRun {
     dry_run: Option<u8>,
@@ -90,8 +84,7 @@ async fn plan(
     State(deploy): State<Deploy>,
     Json(request): Json<PlanRequest>,
 ) -> Result<Json<PlanAnswer>, Failure> {
-    let (answer, _) = deploy.compile(request).await?;
-    Ok(Json(answer))
+    Ok(Json(deploy.compile(request).await?.answer))
 }
 
 async fn begin(
@@ -135,6 +128,7 @@ async fn undo(
         let why = match gap.kind {
             GapKind::NoUndo => "nobody said how",
             GapKind::CommitPoint => "there is no way back from it",
+            GapKind::TooMany => "it was tried too often",
         };
         format!("{}: {why}", view.name(gap.step))
     };
@@ -167,6 +161,62 @@ async fn undo(
     Ok((StatusCode::CREATED, Json(ordered)).into_response())
 }
 
+/// What a request comes to.
+struct Made {
+    answer: PlanAnswer,
+    /// None, if the answer says what is wrong.
+    plan: Option<Arc<Plan>>,
+    elections: Elections,
+    /// The first member of each role in the plan.
+    firsts: BTreeMap<String, String>,
+}
+
+/// A plan that was made earlier.
+struct Given {
+    plan: Arc<Plan>,
+    deployment: String,
+    firsts: BTreeMap<String, String>,
+}
+
+/// Of a [`PlanAnswer`] what is looked at when it is given back.
+#[derive(Debug, Deserialize)]
+struct Answer {
+    plan: Draft,
+    hash: Option<String>,
+    #[serde(default)]
+    listing: Value,
+}
+
+impl Given {
+    /// A plan alone, or the whole answer that it came with: then nobody has changed it since.
+    fn read(value: Value) -> Result<Self, Failure> {
+        let no_plan = |error: serde_json::Error| {
+            Failure::new(Code::InvalidBody, format!("this is no plan: {error}"))
+                .with_remedy("send one that `POST /deploy/v1/plans` gave")
+        };
+        let Answer { plan, hash, listing } = if value.get("plan").is_some() {
+            serde_json::from_value(value).map_err(no_plan)?
+        } else {
+            let plan = serde_json::from_value(value).map_err(no_plan)?;
+            Answer { plan, hash: None, listing: Value::Null }
+        };
+        let plan = Plan::new(plan).map_err(|error| {
+            Failure::new(Code::InvalidBody, format!("this plan cannot be run: {error}"))
+        })?;
+        if let Some(hash) = hash.filter(|hash| hash != plan.hash()) {
+            let detail = format!("the plan has the hash {}, not {hash}", plan.hash());
+            return Err(Failure::new(Code::Conflict, detail).with_remedy(
+                "it was changed since it was made; make it again, or send the plan alone",
+            ));
+        }
+        Ok(Self {
+            plan: Arc::new(plan),
+            deployment: listing["deployment"].as_str().unwrap_or_default().to_owned(),
+            firsts: serde_json::from_value(listing["elections"].clone()).unwrap_or_default(),
+        })
+    }
+}
+
 /// A run that is continued.
 struct Old {
     view: View,
@@ -185,9 +235,11 @@ impl Deploy {
     ) -> Result<Response, Failure> {
         self.runs.recovered().await;
         let kept = PlanRequest { plan: None, ..request.clone() };
-        let (mut answer, plan) = self.compile(request).await?;
+        let Made { mut answer, plan, elections, firsts } = self.compile(request).await?;
         let carried = match (&old, &plan) {
-            (Some(old), Some(plan)) => carry_over(&old.view.run, plan, &old.undone, now_ms()),
+            (Some(Old { view, undone }), Some(plan)) => {
+                carry_over(&view.run, &view.file.id, plan, undone, now_ms())
+            }
             _ => Vec::new(),
         };
         if query.is_on() {
@@ -211,6 +263,7 @@ impl Deploy {
                 "write `+TASK` to do what it needs as well, or say `--without-prerequisites`",
             ));
         }
+        elections.keep(&*self.chassis.store, &firsts).await?;
         let (title, by) = (kept.title.clone(), audit.draft().who);
         let begin = Begin { title, by, undoes: None, request: Some(kept), carried };
         let summary = self.blocking(move |runs| runs.begin(&plan, begin)).await?;
@@ -219,9 +272,6 @@ impl Deploy {
             Some(old) => format!("run/{}: continues run/{}", summary.id, old.view.file.id),
         };
         self.note(audit, what).await;
-        if let Ok(elections) = serde_json::from_value(answer.listing["elections"].take()) {
-            self.elect(elections).await;
-        }
         Ok((StatusCode::CREATED, Json(summary)).into_response())
     }
 
@@ -235,78 +285,53 @@ impl Deploy {
         self.blocking(move |runs| Ok(runs.foresee(&plan, &kept))).await
     }
 
-    /// Who is the first of each role; nobody yet, if the store is away.
-    async fn elections(&self) -> Elections {
-        let found = self.chassis.store.get(&elections_key()).await.ok().flatten();
-        found.and_then(|record| serde_json::from_slice(&record.value).ok()).unwrap_or_default()
-    }
-
-    /// Keeps who is the first of each role, so that it stays so.
-    async fn elect(&self, elected: Elections) {
-        let before = self.elections().await;
-        let mut after = before.clone();
-        after.extend(elected);
-        if after == before {
-            return;
-        }
-        let value = serde_json::to_vec(&after).expect("a plain value");
-        let txn = Txn { compares: Vec::new(), ops: vec![Op::Put(elections_key(), value)] };
-        if let Err(error) = self.chassis.store.commit(txn).await {
-            tracing::warn!(error = %chain(&error), "first members of roles not stored");
-        }
-    }
-
-    async fn compile(
-        &self,
-        request: PlanRequest,
-    ) -> Result<(PlanAnswer, Option<Arc<Plan>>), Failure> {
-        let (deploy, elections) = (self.clone(), self.elections().await);
-        let compile = move || deploy.compile_here(request, elections);
-        let compiled = tokio::task::spawn_blocking(compile).await;
-        compiled.map_err(|_| Failure::new(Code::Internal, "the log has the reason"))?
-    }
-
-    fn compile_here(
-        &self,
-        mut request: PlanRequest,
-        elections: Elections,
-    ) -> Result<(PlanAnswer, Option<Arc<Plan>>), Failure> {
+    async fn compile(&self, mut request: PlanRequest) -> Result<Made, Failure> {
         let invalid = |detail: String| Failure::new(Code::InvalidBody, detail);
-        let draft = match request.plan.take() {
-            Some(plan) => serde_json::from_value::<Draft>(plan).map_err(|error| {
-                invalid(format!("this is no plan: {error}"))
-                    .with_remedy("send one that `POST /deploy/v1/plans` gave")
-            })?,
-            None if request.files.is_empty() => {
-                return Err(invalid("there is neither a plan nor a file".to_owned())
-                    .with_remedy("send task files as `files`"));
-            }
-            None => {
-                let site = Site { elections, ..site_of(&self.registry.roster()) };
-                let before = look_back(&self.runs, &request.files);
-                let (mut past, expected_ms) = (before.past, before.expected_ms);
-                let actions = self.runs.actions();
-                if request.selection != Selection::default() && !past.is_empty() {
-                    // Files of the same names may be of another project, or have changed since.
-                    let all = PlanRequest { selection: Selection::default(), ..request.clone() };
-                    let grounds = Grounds {
-                        site: &site,
-                        actions,
-                        past: Past::default(),
-                        expected_ms: BTreeMap::new(),
-                    };
-                    forget_others(&mut past, compile(&all, grounds).1.as_ref());
-                }
-                let grounds = Grounds { site: &site, actions, past, expected_ms };
-                let (answer, compiled) = compile(&request, grounds);
-                let plan = compiled.map(|compiled| Plan::new(compiled.draft)).transpose();
-                let plan = plan.map_err(|error| invalid(error.to_string()))?;
-                return Ok((answer, plan.map(Arc::new)));
-            }
-        };
-        let plan = Plan::new(draft)
-            .map_err(|error| invalid(format!("this plan cannot be run: {error}")))?;
-        Ok((answer(&plan), Some(Arc::new(plan))))
+        let store = &*self.chassis.store;
+        if let Some(given) = request.plan.take() {
+            let given = Given::read(given)?;
+            let elections = Elections::read(store, &given.deployment).await?;
+            elections.check(&given.firsts)?;
+            let Given { plan, firsts, .. } = given;
+            return Ok(Made { answer: answer(&plan), plan: Some(plan), elections, firsts });
+        }
+        if request.files.is_empty() {
+            return Err(invalid("there is neither a plan nor a file".to_owned())
+                .with_remedy("send task files as `files`"));
+        }
+        let elections = Elections::read(store, deployment(&request.files)).await?;
+        let (deploy, chosen) = (self.clone(), elections.chosen.clone());
+        let compile = move || deploy.compile_files(&request, chosen);
+        let compiled = tokio::task::spawn_blocking(compile).await;
+        let (answer, compiled) =
+            compiled.map_err(|_| Failure::new(Code::Internal, "the log has the reason"))?;
+        let firsts = compiled.as_ref().map(|made| made.elections.clone()).unwrap_or_default();
+        let plan = compiled.map(|made| Plan::new(made.draft)).transpose();
+        let plan = plan.map_err(|error| invalid(error.to_string()))?.map(Arc::new);
+        Ok(Made { answer, plan, elections, firsts })
+    }
+
+    fn compile_files(
+        &self,
+        request: &PlanRequest,
+        elections: Chosen,
+    ) -> (PlanAnswer, Option<Compiled>) {
+        let site = Site { elections, ..site_of(&self.registry.roster()) };
+        let before = look_back(&self.runs, &request.files);
+        let (mut past, expected_ms) = (before.past, before.expected_ms);
+        let actions = self.runs.actions();
+        if request.selection != Selection::default() && !past.is_empty() {
+            // Files of the same names may be of another project, or have changed since.
+            let all = PlanRequest { selection: Selection::default(), ..request.clone() };
+            let grounds = Grounds {
+                site: &site,
+                actions,
+                past: Past::default(),
+                expected_ms: BTreeMap::new(),
+            };
+            forget_others(&mut past, compile(&all, grounds).1.as_ref());
+        }
+        compile(request, Grounds { site: &site, actions, past, expected_ms })
     }
 
     fn way_back(&self, view: &View, on: Option<&str>) -> Result<UndoDraft, Failure> {
@@ -314,7 +339,7 @@ impl Deploy {
             None => None,
             Some(on) => Some(self.subjects(view, on)?),
         };
-        undo_plan(&view.run, only.as_ref(), |action| self.runs.can_undo(action))
+        undo_plan(&view.run, &view.file.id, only.as_ref(), |call| self.runs.can_undo(call))
             .map_err(|error| Failure::new(Code::Conflict, error.to_string()))
     }
 

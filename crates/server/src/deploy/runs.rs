@@ -11,10 +11,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hoist_api::deploy::{Instance, PlanRequest, RunOutcome, RunState, RunSummary};
-use hoist_engine::action::{Ability, Catalog};
+use hoist_engine::action::Catalog;
 use hoist_engine::drive::{Halt, Journal, drive};
 use hoist_engine::journal::JournalError;
-use hoist_engine::plan::{OnCrash, StepId};
+use hoist_engine::plan::{Call, OnCrash, StepId};
 use hoist_engine::undo::{taken_back, undo_plan};
 use hoist_engine::{Event, Plan, Record, Run};
 use serde_json::json;
@@ -108,6 +108,13 @@ pub(super) enum RunsError {
     NoEffect,
     #[error("no thread can be made for the run")]
     NoThread(#[source] std::io::Error),
+    #[error("the program has a fault")]
+    Fault,
+}
+
+/// A fault in what is done for one run leaves all others as they are.
+fn caught<T>(work: impl FnOnce() -> Result<T, RunsError>) -> Result<T, RunsError> {
+    std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(RunsError::Fault))
 }
 
 impl Runs {
@@ -136,10 +143,9 @@ impl Runs {
         &self.0.root
     }
 
-    /// Whether an action takes back its own work.
-    pub(super) fn can_undo(&self, action: &str) -> bool {
-        let action = self.actions().get(action);
-        action.is_some_and(|action| action.describe().can.contains(&Ability::Undo))
+    /// Whether the action of a call takes back its own work.
+    pub(super) fn can_undo(&self, call: &Call) -> bool {
+        self.actions().get(&call.action).is_some_and(|action| action.can_undo(&call.input))
     }
 
     /// Whether an instance is carried out by the agent of its node.
@@ -197,7 +203,7 @@ impl Runs {
     fn recover_one(&self, id: &str) {
         let known = match folder::read_summary(&self.0.root, id) {
             Ok(Some(summary)) => Known::Ended(summary),
-            Ok(None) => match self.take_up(id, &Why::Unfinished) {
+            Ok(None) => match caught(|| self.take_up(id, &Why::Unfinished)) {
                 Ok(()) => {
                     tracing::info!(run = id, "goes on");
                     return;
@@ -223,7 +229,7 @@ impl Runs {
             Err(error) => return tracing::debug!(error = %chain(&error), "runs not looked at"),
         };
         for id in ids.into_iter().filter(|id| self.live(id).is_none() && folder::is_id(id)) {
-            match self.take_up(&id, &Why::Unfinished) {
+            match caught(|| self.take_up(&id, &Why::Unfinished)) {
                 Ok(()) => tracing::info!(run = id, "taken over"),
                 Err(RunsError::Folder(FolderError::InUse)) => {}
                 Err(error) => {
@@ -282,8 +288,9 @@ impl Runs {
         let entry = Arc::new(Entry::new(file, &run, records, events));
         let summary = entry.view().summary();
         let shown = Shown { journal, entry: Arc::clone(&entry), claim };
+        let hands = Hands::new(&self.0.grip, &entry, &folder, &run);
         let runs = self.clone();
-        let driver = Driver { runs, shown, entry, folder, run, told };
+        let driver = Driver { runs, shown, entry, folder, run, hands, told };
         self.spawn(driver, "deploy.run.started")?;
         Ok(summary)
     }
@@ -322,7 +329,7 @@ impl Runs {
         if let (Some(claim), None) = (&claim, &stored) {
             claim.publish(&file, &back.plan, &back.records).map_err(FolderError::from)?;
         }
-        let mut run = Run::replay(&back.plan, &back.records).map_err(FolderError::from)?;
+        let mut run = back.run;
         let on_crash = back.plan.draft().on_crash;
         let said = match why {
             Why::Asked(said) => said.to_vec(),
@@ -347,13 +354,15 @@ impl Runs {
         let entry = Arc::new(Entry::new(file, &run, back.records, events));
         let shown = Shown { journal: back.journal, entry: Arc::clone(&entry), claim };
         let (runs, folder) = (self.clone(), back.folder);
-        let driver = Driver { runs, shown, entry, folder, run, told };
+        // Before anybody takes all runs for known.
+        let hands = Hands::new(&self.0.grip, &entry, &folder, &run);
+        let driver = Driver { runs, shown, entry, folder, run, hands, told };
         self.spawn(driver, "deploy.run.resumed")
     }
 
     /// Takes back what a run did whose controller died.
     fn undo_after_crash(&self, run: &Run, file: &RunFile) {
-        let begun = undo_plan(run, None, |action| self.can_undo(action))
+        let begun = undo_plan(run, &file.id, None, |call| self.can_undo(call))
             .map_err(|error| error.to_string())
             .and_then(|undo| Plan::new(undo.draft).map_err(|error| error.to_string()))
             .and_then(|plan| {
@@ -386,8 +395,12 @@ impl Runs {
         }
         let (runs, of) = (self.clone(), id.clone());
         let drive = move || {
-            if std::panic::catch_unwind(AssertUnwindSafe(|| driver.run())).is_err() {
-                let broken = runs.broken(&of, &std::io::Error::other("the program has a fault"));
+            let driven = caught(|| {
+                driver.run();
+                Ok(())
+            });
+            if let Err(fault) = driven {
+                let broken = runs.broken(&of, &fault);
                 runs.lock().insert(of, broken);
             }
         };
@@ -605,13 +618,14 @@ struct Driver {
     entry: Arc<Entry>,
     folder: Folder,
     run: Run,
+    hands: Hands,
     told: Receiver<Event>,
 }
 
 impl Driver {
     fn run(mut self) {
         let inner = Arc::clone(&self.runs.0);
-        let mut hands = Hands::new(&inner.grip, &self.entry, &self.folder);
+        let mut hands = self.hands;
         let mut journal = hands.kept(&self.entry.plan, self.shown);
         let known = loop {
             let halt = drive(&mut self.run, &mut journal, &mut hands, &self.told, now_ms);
@@ -730,4 +744,16 @@ fn rand_bits() -> u128 {
     let mut bytes = [0; 16];
     aws_lc_rs::rand::fill(&mut bytes).expect("the operating system gives random bytes");
     u128::from_le_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_in_one_run_is_told_as_one_and_goes_no_further() {
+        let fault = caught::<()>(|| panic!("on purpose")).expect_err("it did not come to its end");
+        assert!(matches!(fault, RunsError::Fault));
+        assert_eq!(caught(|| Ok(7)).expect("it ended well"), 7);
+    }
 }

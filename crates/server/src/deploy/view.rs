@@ -224,9 +224,9 @@ impl View {
             unreachable!("records say what they are")
         };
         more.remove("at");
-        more.remove("receipt");
+        // What undoing needs to know is nobody else's business.
+        more.remove("made");
         if let Some(Value::Object(end)) = more.remove("end") {
-            // What undoing needs to know is nobody else's business.
             let told = end.into_iter().filter(|(key, _)| key != "receipt");
             more.extend(told.collect::<Map<_, _>>());
         }

@@ -13,7 +13,7 @@ use hoist_deploy::compile;
 use hoist_deploy::parse::parse;
 use hoist_deploy::spec::Sources;
 use hoist_model::Exit;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::offline::NodesArgs;
 use super::{plain, watch};
@@ -194,15 +194,16 @@ fn read(path: &Path) -> Result<TaskFile, Failure> {
     Ok(TaskFile { name: name.into_owned(), text })
 }
 
-/// A plan alone, or as `hoist deploy plan -o json` prints it.
+/// A plan alone, or as `hoist deploy plan -o json` prints it: then with what shows that it is that
+/// plan, and still holds.
 fn read_plan(path: &Path) -> Result<Value, Failure> {
     let bytes = input::read_whole(path)?;
     let mut value: Value = serde_json::from_slice(&bytes)
         .map_err(|error| Failure::usage(format!("`{}` is no plan: {error}", path.display())))?;
-    Ok(match value.get_mut("plan") {
-        Some(plan) => plan.take(),
-        None => value,
-    })
+    let Some(plan) = value.get_mut("plan").map(Value::take) else { return Ok(value) };
+    let listing = &value["listing"];
+    let listing = json!({"deployment": listing["deployment"], "elections": listing["elections"]});
+    Ok(json!({"plan": plan, "hash": value["hash"], "listing": listing}))
 }
 
 /// Show what a run would do, and do nothing
