@@ -13,8 +13,8 @@ use hoist_deploy::compile::Compiled;
 use hoist_deploy::select::Past;
 use hoist_deploy::target::Site;
 use hoist_engine::carry::carry_over;
-use hoist_engine::plan::Draft;
-use hoist_engine::undo::{GapKind, UndoDraft, undo_plan};
+use hoist_engine::plan::{Draft, Step};
+use hoist_engine::undo::{Gap, GapKind, UndoDraft};
 use hoist_engine::{Plan, Record};
 use http::StatusCode;
 use serde::Deserialize;
@@ -22,6 +22,7 @@ use serde_json::Value;
 
 use super::compile::{Grounds, answer, compile, site_of};
 use super::elections::{Chosen, Elections, deployment};
+use super::hands::Foreseen;
 use super::past::{forget_others, look_back};
 use super::runs::{Begin, now_ms};
 use super::view::View;
@@ -34,6 +35,8 @@ use crate::route::Route;
 /// Largest request: task files of a large site, or a plan over all of its nodes.
 const MAX_REQUEST: usize = 256 * 1024 * 1024;
 
+const PREDICT: &str = "`1`, with `dry_run`: look also what it would change on the nodes";
+
 pub(super) fn routes() -> Vec<Route<Deploy>> {
     let with_files = |route: Route<Deploy>| {
         route.body_limit(MAX_REQUEST).streaming().takes::<PlanRequest>().gives::<PlanAnswer>(200)
@@ -44,10 +47,12 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
         with_files(Route::post("/deploy/v1/runs", WRITE, begin))
             .summary("Compile task files, or take a plan, and run it")
             .query("dry_run", "`1`: only compile")
+            .query("predict", PREDICT)
             .gives::<RunSummary>(201),
         with_files(Route::post("/deploy/v1/runs/{run}/continue", WRITE, go_on))
             .summary("Run a changed plan without what this run has done with the same inputs")
             .query("dry_run", "`1`: only compile")
+            .query("predict", PREDICT)
             .gives::<RunSummary>(201),
         Route::post("/deploy/v1/runs/{run}/undo", WRITE, undo)
             .summary("Take back what a run has done, in a run of its own")
@@ -62,11 +67,16 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
 #[derive(Debug, Deserialize)]
 struct DryRun {
     dry_run: Option<u8>,
+    predict: Option<u8>,
 }
 
 impl DryRun {
     fn is_on(&self) -> bool {
         self.dry_run == Some(1)
+    }
+
+    fn predicts(&self) -> bool {
+        self.predict == Some(1)
     }
 }
 
@@ -83,7 +93,7 @@ async fn begin(
     audit: AuditContext,
     Json(request): Json<PlanRequest>,
 ) -> Result<Response, Failure> {
-    deploy.begin(request, query.is_on(), &audit, None).await
+    deploy.begin(request, &query, &audit, None).await
 }
 
 async fn go_on(
@@ -101,7 +111,7 @@ async fn go_on(
         return Err(Failure::new(Code::Conflict, "the run has not ended")
             .with_remedy("`hoist deploy stop` it first"));
     }
-    deploy.begin(request, query.is_on(), &audit, Some(old)).await
+    deploy.begin(request, &query, &audit, Some(old)).await
 }
 
 async fn undo(
@@ -113,23 +123,17 @@ async fn undo(
 ) -> Result<Response, Failure> {
     let id = deploy.resolve(&run).await?;
     let view = deploy.blocking(move |runs| runs.view(&id)).await?;
-    let UndoDraft { draft, gaps, .. } = deploy.way_back(&view, order.on.as_deref())?;
-    let gap = |gap: &hoist_engine::undo::Gap| {
-        let why = match gap.kind {
-            GapKind::NoUndo => "nobody said how",
-            GapKind::CommitPoint => "there is no way back from it",
-            GapKind::TooMany => "it was tried too often",
-        };
-        format!("{}: {why}", view.name(gap.step))
-    };
-    let gaps: Vec<String> = gaps.iter().map(gap).collect();
+    let (view, UndoDraft { draft, gaps, .. }) = deploy.way_back(view, order.on).await?;
+    let gaps: Vec<String> = gaps.iter().map(|gap| explained(gap, &view)).collect();
     let plan = Plan::new(draft).map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
-    let step = |id| plan.step(id).map(|_| plan.vertex(id).name.clone());
-    let instances: Vec<String> = plan.ids().filter_map(step).collect();
+    let steps = || plan.ids().filter_map(|id| Some((id, plan.step(id)?)));
+    let instances: Vec<String> = steps().map(|(id, _)| plan.vertex(id).name.clone()).collect();
+    let unsure: Vec<String> =
+        steps().filter_map(|(id, step)| doubt(&plan.vertex(id).name, step)).collect();
     if query.is_on() {
         audit.nothing_written();
         let run = view.summary();
-        return Ok(Json(Ordered { run, instances, gaps, dry_run: true }).into_response());
+        return Ok(Json(Ordered { run, instances, gaps, unsure, dry_run: true }).into_response());
     }
     if !gaps.is_empty() && !order.leave_gaps {
         let detail = format!("{} instances cannot be taken back; nothing was done", gaps.len());
@@ -137,6 +141,9 @@ async fn undo(
             .with_remedy("`--leave-gaps` takes back what can be, and leaves these as they are");
         let with = |problem: Problem, gap: &String| problem.with_fault(Fault::new("", gap.clone()));
         return Err(gaps.iter().fold(problem, with).into());
+    }
+    if instances.is_empty() {
+        return Err(Failure::new(Code::Conflict, "nothing of the run can be taken back"));
     }
     let begin = Begin {
         title: format!("undo {}", view.file.title),
@@ -147,8 +154,28 @@ async fn undo(
     };
     let run = deploy.blocking(move |runs| runs.begin(&Arc::new(plan), begin)).await?;
     deploy.note(&audit, format!("run/{}: undoes run/{}", run.id, view.file.id)).await;
-    let ordered = Ordered { run, instances, gaps, dry_run: false };
+    let ordered = Ordered { run, instances, gaps, unsure, dry_run: false };
     Ok((StatusCode::CREATED, Json(ordered)).into_response())
+}
+
+/// What cannot be taken back, and why.
+fn explained(gap: &Gap, view: &View) -> String {
+    let why = match gap.kind {
+        GapKind::NoUndo => "nobody said how",
+        GapKind::NotThere => "its node is reached by ssh, and only an agent can do it",
+        GapKind::CommitPoint => "there is no way back from it",
+        GapKind::TooMany => "it was tried too often",
+    };
+    format!("{}: {why}", view.name(gap.step))
+}
+
+/// Why it is not known before whether everything of a step can be taken back, if that is so.
+fn doubt(name: &str, step: &Step) -> Option<String> {
+    let attempts = step.call.undoes.as_ref()?;
+    let known = attempts.iter().filter(|made| !made.receipt.is_null()).count();
+    let unknown = attempts.len() - known;
+    let of = format!("{unknown} of its {} attempts", attempts.len());
+    (unknown > 0).then(|| format!("{name}: {of} gave no receipt; what was kept of them decides"))
 }
 
 /// What a request comes to.
@@ -219,7 +246,7 @@ impl Deploy {
     async fn begin(
         &self,
         request: PlanRequest,
-        dry_run: bool,
+        query: &DryRun,
         audit: &AuditContext,
         old: Option<Old>,
     ) -> Result<Response, Failure> {
@@ -232,8 +259,12 @@ impl Deploy {
             }
             _ => Vec::new(),
         };
-        if dry_run {
+        if query.is_on() {
             audit.nothing_written();
+            if let Some(plan) = plan.as_ref().filter(|_| query.predicts()) {
+                let Foreseen { predictions, left_out } = self.foresee(plan, &carried).await?;
+                (answer.predictions, answer.not_predicted) = (predictions, left_out);
+            }
             answer.skips.extend(plan.iter().flat_map(|plan| carried_over(plan, &carried)));
             return Ok(Json(answer).into_response());
         }
@@ -259,6 +290,16 @@ impl Deploy {
         };
         self.note(audit, what).await;
         Ok((StatusCode::CREATED, Json(summary)).into_response())
+    }
+
+    /// What a plan would change, without what is carried over.
+    async fn foresee(&self, plan: &Arc<Plan>, carried: &[Record]) -> Result<Foreseen, Failure> {
+        let kept = carried.iter().filter_map(|record| match record {
+            Record::Carried { step, .. } => Some(*step),
+            _ => None,
+        });
+        let (plan, kept) = (Arc::clone(plan), kept.collect::<BTreeSet<_>>());
+        self.blocking(move |runs| Ok(runs.foresee(&plan, &kept))).await
     }
 
     async fn compile(&self, mut request: PlanRequest) -> Result<Made, Failure> {
@@ -310,13 +351,21 @@ impl Deploy {
         compile(request, Grounds { site: &site, actions, past, expected_ms })
     }
 
-    fn way_back(&self, view: &View, on: Option<&str>) -> Result<UndoDraft, Failure> {
+    /// The way back over a run, or over what it did on some nodes.
+    async fn way_back(&self, view: View, on: Option<String>) -> Result<(View, UndoDraft), Failure> {
         let only = match on {
             None => None,
-            Some(on) => Some(self.subjects(view, on)?),
+            Some(on) => Some(self.subjects(&view, &on)?),
         };
-        undo_plan(&view.run, &view.file.id, only.as_ref(), |call| self.runs.can_undo(call))
-            .map_err(|error| Failure::new(Code::Conflict, error.to_string()))
+        let found = self.blocking(move |runs| {
+            let is_wanted = |id| match (&only, view.plan.step(id)) {
+                (Some(only), Some(step)) => step.subject.is_some_and(|at| only.contains(&at)),
+                _ => true,
+            };
+            let way_back = runs.way_back(&view.run, &view.file, is_wanted)?;
+            Ok(way_back.map(|way_back| (view, way_back)))
+        });
+        found.await?.map_err(|error| Failure::new(Code::Conflict, error.to_string()))
     }
 
     /// The subjects of a run that a selector chooses.
