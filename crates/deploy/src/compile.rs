@@ -96,7 +96,8 @@ pub fn compile(
         maker.rollouts(&mut found);
     }
     let (mut draft, pauses) = (maker.draft, maker.pauses);
-    warn::look(book, &targets, &graph, options, &mut found);
+    warn::look(book, &graph, options, &mut found);
+    warn::wishes(book, &targets, &mut found);
     if !is_bound {
         diagnostic::sort(&mut found);
         return Err(found);
@@ -131,6 +132,15 @@ pub fn compile(
         prerequisites,
         graph,
     })
+}
+
+/// Everything that can be told of a book whatever nodes there are.
+pub(crate) fn look(book: &Book, graph: &Graph, options: &Options<'_>, found: &mut Vec<Diagnostic>) {
+    // Settings may come with the run, so nothing is made of what they are now.
+    let targets = Targets::new(book, &Site::default(), &mut Vec::new());
+    let facts = Facts::new(book.settings.clone(), &targets, &options.templates, found);
+    steps::Maker::new(book, &targets, graph, &facts, options).look(found);
+    warn::look(book, graph, options, found);
 }
 
 /// What selected instances wait for in vain.

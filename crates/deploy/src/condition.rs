@@ -2,7 +2,7 @@
 //! and who is in which role.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use hoist_engine::plan::{Call, Step};
 use hoist_template::{Expression, Expressions, Known, TemplateError, Templates};
@@ -38,6 +38,7 @@ pub(crate) struct Facts<'a> {
     by_node: Vec<OnceCell<(Value, Known)>>,
     expressions: Expressions,
     templates: Templates,
+    template_names: BTreeSet<String>,
     sums: RefCell<HashMap<String, Option<Sum>>>,
 }
 
@@ -71,6 +72,7 @@ impl<'a> Facts<'a> {
             by_node: targets.nodes.iter().map(|_| OnceCell::new()).collect(),
             expressions: Expressions::new(FUEL),
             templates: compiled,
+            template_names: templates.keys().cloned().collect(),
             sums: RefCell::default(),
         }
     }
@@ -128,6 +130,15 @@ impl<'a> Facts<'a> {
             ("nodes", &self.nodes),
         ];
         self.templates.render_known(template, &known, MAX_RENDERED)
+    }
+
+    /// That there is no such template.
+    pub(crate) fn no_template(&self, name: &At<&str>) -> Option<Diagnostic> {
+        if self.template_names.contains(name.value) {
+            return None;
+        }
+        let message = format!("there is no template `{}` beside the file", shown(name.value));
+        Some(Diagnostic::new(Code::Template, name.place, message))
     }
 
     /// What a named input is now; `None` if there is no such thing.

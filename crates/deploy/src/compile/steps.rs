@@ -82,6 +82,43 @@ impl<'a> Maker<'a> {
         self.joins();
     }
 
+    /// What is wrong with tasks and roles whatever nodes there are.
+    pub(super) fn look(&mut self, found: &mut Vec<Diagnostic>) {
+        let book = self.book;
+        self.look_at_limits(found);
+        for role in &book.roles {
+            let amounts = [&role.at_once, &role.canary, &role.max_unavailable];
+            amounts.into_iter().flatten().for_each(|amount| self.look_at_amount(amount, found));
+        }
+        for task in &book.tasks {
+            self.step(task, 0, None, found);
+            task.at_once.iter().for_each(|amount| self.look_at_amount(amount, found));
+            found.extend(Decision::of(self.facts, task, self.options.untranslated, None).err());
+            for (name, place) in templates(task) {
+                found.extend(self.facts.no_template(&At::new(name, place)));
+            }
+        }
+    }
+
+    fn look_at_amount(&self, amount: &At<Amount>, found: &mut Vec<Diagnostic>) {
+        match &amount.value {
+            Amount::Count(0) => found.push(never(amount.place)),
+            Amount::Expression(text) => {
+                found.extend(self.facts.compile(&At::new(text.as_str(), amount.place)).err());
+            }
+            _ => {}
+        }
+    }
+
+    fn look_at_limits(&self, found: &mut Vec<Diagnostic>) {
+        let limits = &self.book.limits;
+        for at_once in [limits.at_once, limits.per_node].into_iter().flatten() {
+            if at_once.value == 0 {
+                found.push(never(at_once.place));
+            }
+        }
+    }
+
     /// A role of which nobody knows its nodes has none; that was told.
     pub(super) fn role_set(&self, role: &Role) -> RoleSet {
         self.targets.roles.get(&role.name.value).cloned().unwrap_or_default()
@@ -147,12 +184,8 @@ impl<'a> Maker<'a> {
 
     /// The pools of all instances: that of the run, and those of the nodes, which come last.
     fn common_pools(&mut self, found: &mut Vec<Diagnostic>) -> Common {
+        self.look_at_limits(found);
         let limits = &self.book.limits;
-        for at_once in [limits.at_once, limits.per_node].into_iter().flatten() {
-            if at_once.value == 0 {
-                found.push(never(at_once.place));
-            }
-        }
         let run = limits.at_once.map(|at_once| {
             let name = "run".to_owned();
             self.pool(Pool { name, places: at_once.value, held_by: Holder::Step })
