@@ -92,7 +92,7 @@ pub fn compile(
     let facts = Facts::new(settings, &targets, &options.templates, &mut found);
     let mut maker = steps::Maker::new(book, &targets, &graph, &facts, options);
     maker.make(&mut found);
-    let mut draft = maker.draft;
+    let (mut draft, pauses) = (maker.draft, maker.pauses);
     warn::look(book, &targets, &graph, options, &mut found);
     let past = &options.past;
     let chooser = Chooser { book, targets: &targets, graph: &graph, past };
@@ -107,6 +107,7 @@ pub fn compile(
         prerequisites = chosen.prerequisites.into_iter().map(StepId).collect();
         found.extend(missing(&draft, &prerequisites));
     }
+    rollout::skip_idle(&mut draft, &pauses);
     diagnostic::sort(&mut found);
     if found.iter().any(Diagnostic::is_error) {
         return Err(found);

@@ -21,7 +21,7 @@ pub struct Selection {
     pub from: Vec<String>,
     pub to: Vec<String>,
     pub skip: Vec<String>,
-    pub only_failed: bool,
+    pub only: Option<Only>,
     /// What is unchanged is done again.
     pub repeat: bool,
 }
@@ -33,7 +33,37 @@ impl Selection {
             && self.from.is_empty()
             && self.to.is_empty()
             && self.skip.is_empty()
-            && !self.only_failed
+            && self.only.is_none()
+    }
+}
+
+/// What is left to do of what was done last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Only {
+    /// All that did not come to a good end.
+    Failed,
+    /// What did not start because something before it failed.
+    Blocked,
+}
+
+impl Only {
+    fn is(self, was: Outcome) -> bool {
+        match self {
+            Self::Failed => was != Outcome::Good,
+            Self::Blocked => was == Outcome::Blocked,
+        }
+    }
+}
+
+impl std::str::FromStr for Only {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "failed" => Ok(Self::Failed),
+            "blocked" => Ok(Self::Blocked),
+            _ => Err(format!("`{text}` is no state that can be chosen; say `failed` or `blocked`")),
+        }
     }
 }
 
@@ -106,9 +136,8 @@ impl Chooser<'_> {
                 *chosen &= !skipped;
             }
         }
-        if selection.only_failed {
-            let unfinished = self.was(|was| was != Outcome::Good);
-            intersect(&mut chosen, &unfinished);
+        if let Some(only) = selection.only {
+            intersect(&mut chosen, &self.was(|was| only.is(was)));
         }
         if let Some(on) = &selection.on {
             self.keep_nodes(&mut chosen, on, found);

@@ -161,6 +161,74 @@ fn the_example_is_run_twice_and_taken_back_and_nothing_of_it_still_runs() {
     assert!(page().is_err());
 }
 
+const CHANGES: &str = r#"
+hoist: 1
+roles: {all: {nodes: "*"}}
+tasks:
+  page: {on: all, run: {file: {path: page, text: "one\nTWO\n"}}}
+  key: {on: all, run: {file: {path: key, text: "of the house", mode: "0600"}}}
+  script: {on: all, run: {shell: {command: "true", secrets: {PASSWORD: password}}}}
+  copy: {on: all, requires: [script], run: {copy: {from: made-by-script, to: copy}}}
+  many: {on: all, run: [{file: {path: page, text: "one\ntwo swordfish\n"}}, {shell: "true"}]}
+"#;
+
+#[test]
+fn a_plan_shows_what_would_change_bounded_and_without_secrets() {
+    let example = Example::new();
+    let controller = example.start();
+    let secrets = example.data_dir().join("secrets");
+    fs_err::create_dir_all(&secrets).expect("a directory");
+    fs_err::write(secrets.join("password"), "swordfish").expect("a file");
+    fs_err::create_dir_all(example.file("db1", "")).expect("a directory");
+    fs_err::write(example.file("db1", "page"), "one\ntwo swordfish\n").expect("a file");
+    fs_err::write(example.dir.path().join("changes.yaml"), CHANGES).expect("a file");
+    let file = example.path("changes.yaml");
+
+    let on = ["--on", "node:db1"];
+    let planned = controller.does(&[&["deploy", "plan", &file][..], &on].concat());
+    assert!(planned.contains("page@db1 would change"), "{planned}");
+    assert!(planned.contains("  -two [hidden]\n  +TWO\n"), "{planned}");
+    assert!(planned.contains("(not shown: not everybody may read it)"), "{planned}");
+    assert!(!planned.contains("swordfish") && !planned.contains("of the house"), "{planned}");
+    assert!(planned.contains("2 would change files, 0 nothing, of 3"), "{planned}");
+
+    let planned = json(&controller, &[&["deploy", "plan", &file][..], &on].concat());
+    let of = |task: &str| {
+        let all = planned["predictions"].as_array().expect("a list");
+        let one = all.iter().find(|one| one["instance"] == format!("{task}@db1"));
+        one.unwrap_or_else(|| panic!("{task}: {all:?}")).clone()
+    };
+    assert_eq!(of("page")["change"], "diff");
+    assert_eq!(of("script")["change"], "unknown");
+    assert!(of("copy")["reason"].as_str().is_some_and(|why| why.starts_with("there is no file")));
+    assert_eq!(planned["predictions"].as_array().map(Vec::len), Some(5), "only what is selected");
+    assert!(!planned["predictions"].to_string().contains("swordfish"));
+    assert_eq!(
+        fs_err::read_to_string(example.file("db1", "page")).expect("it stays"),
+        "one\ntwo swordfish\n"
+    );
+    assert!(!example.file("db1", "key").exists() && !example.file("web1", "page").exists());
+
+    let dry = controller.hoist(&["deploy", "run", &file, "--dry-run"]);
+    assert_eq!(dry.status.code(), Some(20), "{}", text(&dry));
+    assert!(text(&dry).contains("+++ page"), "{}", text(&dry));
+    assert!(json(&controller, &["deploy", "list"]).as_array().expect("a list").is_empty());
+}
+
+#[test]
+fn who_may_not_run_sees_the_plan_and_nothing_of_the_nodes() {
+    let example = Example::new();
+    let controller = example.start();
+    let token = example.path("reader.token");
+    controller.does(&["token", "create", "reader", "--scope", "read:deploy", "--out", &token]);
+    let site = example.path("site.yaml");
+    let planned = controller.hoist(&["deploy", "plan", &site, "--token-file", &token]);
+    let said = text(&planned);
+    assert_eq!(planned.status.code(), Some(0), "{said}");
+    assert!(said.contains("8 instances on 3 nodes") && !said.contains("+++"), "{said}");
+    assert!(said.contains("needs the scope write:deploy"), "{said}");
+}
+
 /// Chains of tasks on three nodes; each leaves a line for each time that it was done.
 fn chains(dir: &Path, length: u32) -> String {
     use std::fmt::Write as _;

@@ -5,6 +5,7 @@
 //! nothing but themselves: a controller that starts again reads every journal and goes on.
 
 mod compile;
+mod elections;
 mod entry;
 mod folder;
 mod hands;

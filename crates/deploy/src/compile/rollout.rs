@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoist_engine::plan::{Cohort, Holder, Kind, Pool, StepId};
+use hoist_engine::plan::{Cohort, Draft, Holder, Kind, Pool, StepId};
 
 use super::steps::Maker;
 use crate::bind::{components, number};
@@ -99,8 +99,9 @@ impl Maker<'_> {
             }
         }
         let mut gate = self.add_join(format!("canaries of {name}"), ends);
-        if let Some(pause) = role.pause_after_canary {
-            gate = self.add_pause(format!("pause after canaries of {name}"), pause.value, gate);
+        if let (Some(pause), Some(canary)) = (role.pause_after_canary, canaries.first()) {
+            let pause_name = format!("pause after canaries of {name}");
+            gate = self.add_pause(pause_name, pause.value, gate, (*canary, cohort));
         }
         let later = steps.iter().filter(|(node, _)| !canaries.contains(node));
         let begins: Vec<u32> = later.flat_map(|(_, vertices)| self.begins(vertices)).collect();
@@ -202,6 +203,23 @@ impl Maker<'_> {
             for (begin, after) in former {
                 self.draft.vertices[begin as usize].after = after;
             }
+        }
+    }
+}
+
+/// Nobody waits for canaries that do nothing.
+pub(super) fn skip_idle(draft: &mut Draft, pauses: &[StepId]) {
+    let skips = |draft: &Draft, id: &StepId| match &draft.vertices[id.0 as usize].kind {
+        Kind::Step(step) => step.skip.is_some(),
+        Kind::Join(_) => false,
+    };
+    for pause in pauses {
+        let gates = draft.vertices[pause.0 as usize].after.iter();
+        let mut canaries = gates.flat_map(|gate| &draft.vertices[gate.0 as usize].after);
+        if canaries.all(|canary| skips(draft, canary))
+            && let Kind::Step(step) = &mut draft.vertices[pause.0 as usize].kind
+        {
+            step.skip = Some("its canaries do nothing".to_owned());
         }
     }
 }

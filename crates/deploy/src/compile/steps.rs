@@ -29,6 +29,8 @@ pub(super) struct Maker<'a> {
     pub(super) facts: &'a Facts<'a>,
     pub(super) options: &'a Options<'a>,
     pub(super) draft: Draft,
+    /// The pauses after canaries.
+    pub(super) pauses: Vec<StepId>,
     /// Of each node, the roles it has, by their place in the book.
     roles_of: Vec<Vec<usize>>,
     /// Of each role, how many may fail.
@@ -53,6 +55,7 @@ impl<'a> Maker<'a> {
             facts,
             options,
             draft: Draft::default(),
+            pauses: Vec::new(),
             roles_of: vec![Vec::new(); targets.nodes.len()],
             tolerances: Vec::new(),
             locks: HashMap::new(),
@@ -486,13 +489,28 @@ impl<'a> Maker<'a> {
         StepId(number(self.draft.vertices.len() - 1))
     }
 
-    pub(super) fn add_pause(&mut self, name: String, pause: Duration, after: StepId) -> StepId {
+    /// Waits on a node of a cohort: one that is lost meanwhile has not stood the test.
+    pub(super) fn add_pause(
+        &mut self,
+        name: String,
+        pause: Duration,
+        after: StepId,
+        (node, cohort): (u32, u32),
+    ) -> StepId {
         let input = json!({ "for": { "ms": millis(pause) } });
         let call = Call { action: "wait".to_owned(), input, ..Call::default() };
-        let step = Step { call, repeat: Repeat::Safe, ..Step::default() };
+        let step = Step {
+            call,
+            subject: Some(node),
+            cohort: Some(cohort),
+            repeat: Repeat::Safe,
+            ..Step::default()
+        };
         let kind = Kind::Step(Box::new(step));
         self.draft.vertices.push(Vertex { name, after: vec![after], kind });
-        StepId(number(self.draft.vertices.len() - 1))
+        let id = StepId(number(self.draft.vertices.len() - 1));
+        self.pauses.push(id);
+        id
     }
 }
 

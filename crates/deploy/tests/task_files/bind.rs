@@ -174,12 +174,12 @@ fn the_first_member_stays_the_first_while_it_is_a_member() {
     let text = "hoist: 1\nroles: {db: {nodes: database, first: leader}}\ntasks:\n  \
                 a: {on: leader, run: none}\n  b: {on: db and not first(db), run: none}\n";
     let mut nodes = three_and_one();
-    nodes.elections.insert("db".to_owned(), "db3".to_owned());
+    nodes.elections.insert("db".to_owned(), vec!["db3".to_owned()]);
     let kept = compiled(text, &nodes, &Options::default()).expect("it is a plan");
     assert!(kept.find("a", "db3").is_some() && kept.find("a", "db1").is_none());
     assert!(kept.find("b", "db1").is_some() && kept.find("b", "db3").is_none());
     assert_eq!(kept.elections["db"], "db3");
-    nodes.elections.insert("db".to_owned(), "ctl1".to_owned());
+    nodes.elections.insert("db".to_owned(), vec!["ctl1".to_owned()]);
     let chosen = compiled(text, &nodes, &Options::default()).expect("it is a plan");
     assert_eq!(chosen.elections["db"], "db1", "no member any more");
 }

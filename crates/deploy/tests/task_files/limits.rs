@@ -1,4 +1,5 @@
 use hoist_deploy::compile::{Compiled, Options};
+use hoist_deploy::select::Selection;
 use hoist_engine::plan::{Holder, Kind, Plan};
 
 use crate::{EXAMPLE, compiled, site, step, three_and_one, told, with_template};
@@ -50,7 +51,10 @@ fn canaries_go_first_and_the_others_after_the_pause() {
     assert_eq!(waits, ["db-install@db1", "db-bootstrap@db1"]);
     let pause = at("pause after canaries of database");
     match &vertices[pause].kind {
-        Kind::Step(step) => assert_eq!(step.call.input["for"]["ms"], 120_000),
+        Kind::Step(step) => {
+            assert_eq!(step.call.input["for"]["ms"], 120_000);
+            assert_eq!(step.subject, Some(0), "the canary shows meanwhile that it is there");
+        }
         Kind::Join(_) => panic!("it is a step"),
     }
     let first = &vertices[at("db-install@db2")];
@@ -66,6 +70,24 @@ fn canaries_go_first_and_the_others_after_the_pause() {
     assert_eq!(cohort("db-install", "db2"), ("database", 1));
     assert_eq!(cohort("haproxy", "db2"), ("database", 1), "the role of the node");
     Plan::new(compiled.draft).expect("the engine takes it");
+}
+
+#[test]
+fn nobody_pauses_after_canaries_that_do_nothing() {
+    let (text, nodes) = four("{rollout: {canary: 1, pause_after_canary: 1h}}", TWO);
+    let skip = |on: &str| {
+        let on = Some(on.parse().expect("a selector"));
+        let selection = Selection { on, ..Selection::default() };
+        let options = Options { selection, ..Options::default() };
+        let compiled = compiled(&text, &nodes, &options).expect("it is a plan");
+        let mut vertices = compiled.draft.vertices.into_iter();
+        match vertices.find(|one| one.name.starts_with("pause")).expect("there is a pause").kind {
+            Kind::Step(step) => step.skip,
+            Kind::Join(_) => panic!("it is a step"),
+        }
+    };
+    assert_eq!(skip("node:n1"), None);
+    assert_eq!(skip("node:n2").as_deref(), Some("its canaries do nothing"));
 }
 
 #[test]
@@ -142,7 +164,7 @@ fn who_waits_for_the_first_does_not_take_its_place() {
         "  a: {on: r, run: none}\n  b: {on: first(r), run: none, requires: [a]}\n  c: {on: r and not \
          first(r), run: none, requires: [a], needs: [{task: b, on: first(r)}]}\n",
     );
-    nodes.elections.insert("r".to_owned(), "n3".to_owned());
+    nodes.elections.insert("r".to_owned(), vec!["n3".to_owned()]);
     let compiled = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
     let begin = compiled.find("a", "n1").expect("it is there");
     let after = &compiled.vertex(begin).after;

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use hoist_deploy::compile::Options;
-use hoist_deploy::select::{Outcome, Past, Selection, Was};
+use hoist_deploy::select::{Only, Outcome, Past, Selection, Was};
 use hoist_engine::plan::Kind;
 use proptest::prelude::*;
 
@@ -83,7 +83,9 @@ fn what_failed_can_be_named_and_only_what_is_left_be_done() {
     };
     assert_eq!(of("failed").expect("a plan"), "a@n2");
     assert_eq!(of("blocked").expect("a plan"), "b@n2");
-    let left = Selection { only_failed: true, ..Selection::default() };
+    let blocked = Selection { only: Some(Only::Blocked), ..Selection::default() };
+    assert_eq!(chosen(blocked, &past).expect("a plan"), "b@n2");
+    let left = Selection { only: Some(Only::Failed), ..Selection::default() };
     assert_eq!(chosen(left, &past).expect("a plan"), "a@n2 b@n1 b@n2 c@n2 d@n1 e-1@n2");
 }
 

@@ -1,5 +1,7 @@
 //! How a run reaches its nodes: each by the way that the site has said.
 
+mod forecast;
+
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
@@ -30,6 +32,8 @@ use crate::secret;
 
 /// What variables with secrets begin with; every other reference is a file.
 use hoist_model::metadata_layer::SECRET_VARIABLES;
+
+pub(super) use forecast::Foreseen;
 
 /// What all runs share.
 #[derive(Debug)]
@@ -90,8 +94,15 @@ impl Grip {
     /// How each node of these is reached.
     fn ways<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Vec<Way> {
         let roster = self.registry.roster();
-        let bind = |selector: &Option<Selector>| selector.as_ref()?.bind(&*roster).ok();
-        let (local, ssh) = (bind(&self.settings.local), bind(&self.settings.ssh));
+        let bind = |key: &str, selector: &Option<Selector>| match selector {
+            None => Ok(None),
+            Some(selector) => selector
+                .bind(&*roster)
+                .map(Some)
+                .map_err(|error| format!("nobody can tell which nodes `{key}` means: {error}")),
+        };
+        let local = bind("deploy.local", &self.settings.local);
+        let ssh = bind("deploy.ssh", &self.settings.ssh);
         let way = |name: &str| {
             let Some(node) = roster.by_name(name) else {
                 return Way::None(format!("there is no node `{name}`"));
@@ -99,9 +110,11 @@ impl Grip {
             let is = |bound: &Option<Bound>| {
                 bound.as_ref().is_some_and(|bound| bound.matches(&roster.subject(node)))
             };
-            match (is(&local), is(&ssh)) {
-                (true, _) => Way::Local,
-                (_, true) => Way::Ssh,
+            match (&local, &ssh) {
+                (Err(reason), _) => Way::None(reason.clone()),
+                (Ok(local), _) if is(local) => Way::Local,
+                (_, Err(reason)) => Way::None(reason.clone()),
+                (_, Ok(ssh)) if is(ssh) => Way::Ssh,
                 _ => Way::Agent,
             }
         };
@@ -183,7 +196,7 @@ impl Hands {
         };
         let begun = plan.ids().filter(is_with_agent).map(|id| (id, run.attempt(id))).collect();
         let desk = grip.counter.desk.open(&entry.file.id, events.clone(), outputs, plan, begun);
-        Self { ways, local, ssh, desk, events }
+        Self { events, ways, local, ssh, desk }
     }
 
     /// The same journal; agents may forget what it has kept.

@@ -14,7 +14,7 @@ use hoist_api::deploy::{Instance, PlanRequest, RunOutcome, RunState, RunSummary}
 use hoist_engine::action::Catalog;
 use hoist_engine::drive::{Halt, Journal, drive};
 use hoist_engine::journal::JournalError;
-use hoist_engine::plan::{Call, OnCrash};
+use hoist_engine::plan::{Call, OnCrash, StepId};
 use hoist_engine::undo::{taken_back, undo_plan};
 use hoist_engine::{Event, Plan, Record, Run};
 use serde_json::json;
@@ -23,7 +23,7 @@ use ulid::Ulid;
 
 use super::entry::{Entry, Shown};
 use super::folder::{self, Folder, FolderError, RunFile};
-use super::hands::{Grip, Hands};
+use super::hands::{Foreseen, Grip, Hands};
 use super::shared::{Claim, Shared};
 use super::summaries::Summaries;
 use super::view::View;
@@ -58,6 +58,8 @@ struct Inner {
     leaving: AtomicBool,
     /// Held by whoever takes a run up, so that nobody else does.
     taking: Mutex<()>,
+    /// The last id that was given.
+    newest: Mutex<Ulid>,
 }
 
 #[derive(Debug, Clone)]
@@ -136,6 +138,7 @@ impl Runs {
             shared,
             leaving: AtomicBool::new(false),
             taking: Mutex::default(),
+            newest: Mutex::default(),
         }))
     }
 
@@ -156,6 +159,11 @@ impl Runs {
     /// What tasks can do. The first time, it waits for plug-ins.
     pub(super) fn actions(&self) -> &Catalog {
         self.0.grip.catalog()
+    }
+
+    /// What a plan would change, without what is `kept` as it is.
+    pub(super) fn foresee(&self, plan: &Plan, kept: &BTreeSet<StepId>) -> Foreseen {
+        self.0.grip.foresee(plan, kept)
     }
 
     /// Waits until everything that was there at the start is known.
@@ -254,6 +262,7 @@ impl Runs {
             nodes: 0,
             plan: String::new(),
             undoes: file.as_ref().and_then(|file| file.undoes.clone()),
+            check: file.as_ref().is_some_and(RunFile::is_check),
             files: file.as_ref().map(RunFile::files).unwrap_or_default(),
             records: 0,
             broken: Some(reason),
@@ -265,7 +274,7 @@ impl Runs {
         self.room()?;
         let now = now_ms();
         let file = RunFile {
-            id: Ulid::from_parts(now, rand_bits()).to_string().to_lowercase(),
+            id: self.new_id(now),
             title: begin.title,
             by: begin.by,
             created: super::view::rfc3339(now),
@@ -288,6 +297,14 @@ impl Runs {
         let driver = Driver { runs, shown, entry, folder, run, hands, told };
         self.spawn(driver, "deploy.run.started")?;
         Ok(summary)
+    }
+
+    /// Ids are in the order in which runs were started, whatever becomes of the clock.
+    fn new_id(&self, now: u64) -> String {
+        let known = self.lock().keys().next_back().and_then(|id| Ulid::from_string(id).ok());
+        let mut newest = self.0.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        *newest = id_after((*newest).max(known.unwrap_or_default()), now);
+        newest.to_string().to_lowercase()
     }
 
     fn room(&self) -> Result<(), RunsError> {
@@ -439,7 +456,8 @@ impl Runs {
         }
     }
 
-    /// The full id of what was typed: all of it, its end, or `last`.
+    /// The full id of what was typed: all of it, its end, or `last`, the one that was started last
+    /// to do something.
     pub(super) fn resolve(&self, given: &str) -> Result<String, RunsError> {
         /// Fewer characters are a typo, not a name.
         const SHORTEST: usize = 4;
@@ -449,7 +467,12 @@ impl Runs {
             return Ok(given_lower);
         }
         if given == "last" {
-            let last = known.keys().next_back().cloned();
+            let is_check = |known: &Known| match known {
+                Known::Live(entry) => entry.file.is_check(),
+                Known::Ended(run) | Known::Broken(run) => run.check,
+            };
+            let last = known.iter().rev().find(|(_, known)| !is_check(known));
+            let last = last.map(|(id, _)| id.clone());
             return last.ok_or_else(|| RunsError::Unknown(given.to_owned()));
         }
         let mut found = known.keys().filter(|id| id.ends_with(&given_lower));
@@ -735,6 +758,15 @@ pub(super) fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// An id of this time, or of the time of the one before if that is later.
+fn id_after(before: Ulid, now: u64) -> Ulid {
+    let time = before.timestamp_ms();
+    if now > time {
+        return Ulid::from_parts(now, rand_bits());
+    }
+    before.increment().unwrap_or_else(|_| Ulid::from_parts(time + 1, rand_bits()))
+}
+
 fn rand_bits() -> u128 {
     let mut bytes = [0; 16];
     aws_lc_rs::rand::fill(&mut bytes).expect("the operating system gives random bytes");
@@ -750,5 +782,17 @@ mod tests {
         let fault = caught::<()>(|| panic!("on purpose")).expect_err("it did not come to its end");
         assert!(matches!(fault, RunsError::Fault));
         assert_eq!(caught(|| Ok(7)).expect("it ended well"), 7);
+    }
+
+    #[test]
+    fn ids_are_in_the_order_of_the_starts_although_the_clock_is_set_back() {
+        let mut last = Ulid::default();
+        for now in [1000, 1000, 1001, 500, 0, 1001, 1002] {
+            let next = id_after(last, now);
+            assert!(next > last && next.timestamp_ms() >= now, "{last} {next}");
+            last = next;
+        }
+        let full = Ulid::from_parts(7, u128::MAX);
+        assert_eq!(id_after(full, 3).timestamp_ms(), 8);
     }
 }

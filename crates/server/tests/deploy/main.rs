@@ -4,11 +4,13 @@
 mod site;
 
 mod agent;
+mod elections;
 mod events;
 mod history;
 mod orders;
 mod plugins;
 mod recovery;
+mod rollouts;
 mod run;
 mod takeover;
 
