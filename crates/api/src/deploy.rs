@@ -89,6 +89,33 @@ pub struct PlanAnswer {
     pub listing: Value,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub diagnostics: Vec<Diagnostic>,
+    /// What would change, where that was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub predictions: Vec<Predicted>,
+    /// Instances that were not looked at, because there are so many.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub not_predicted: usize,
+}
+
+/// What an instance would change, as its node is now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Predicted {
+    pub instance: String,
+    pub change: Change,
+    /// Lines as `diff -u` has them.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub diff: String,
+    /// Why it is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    Diff,
+    None,
+    Unknown,
 }
 
 /// A step that will not be done, and why.
@@ -378,4 +405,9 @@ pub struct Explanation {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "for serde")]
 fn is_false(flag: &bool) -> bool {
     !flag
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "for serde")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }

@@ -15,6 +15,7 @@ mod input;
 mod line_diff;
 mod none;
 mod place;
+mod preview;
 mod program;
 mod puppet;
 mod put;

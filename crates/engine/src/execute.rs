@@ -4,6 +4,7 @@
 //! ([`crate::pull`]). [`LocalExecutor`] does it here, in a bounded number of threads.
 
 mod crew;
+mod forecast;
 mod ledger;
 pub(crate) mod leftover;
 pub(crate) mod output;
@@ -30,6 +31,7 @@ use crate::run::{Effect, Event, Found};
 use output::{Redactions, Sink, Watched};
 
 pub(crate) use crew::Crew;
+pub use forecast::Forecast;
 pub use ledger::{Durable, Known, Ledger, MAX_LEDGER};
 pub(crate) use leftover::end as end_leftover;
 pub use output::{KEPT_HEAD, KEPT_TAIL, Outputs};

@@ -10,7 +10,7 @@ use super::backup::{self, Backup};
 use super::blocks::Until;
 use super::input::parse;
 use super::put::{Content, Wanted};
-use super::{described, exit, invalid, io_error, line_diff, place};
+use super::{described, exit, invalid, place, preview};
 
 pub(super) struct Copy;
 
@@ -85,18 +85,9 @@ impl Action for Copy {
         let from = place::to_read(&input.from, ctx);
         input.with(ctx, |wanted, to| {
             let Some(differs) = wanted.differs(to)? else { return Ok(Prediction::NoChange) };
-            let text = |path: &std::path::Path| match path.metadata() {
-                Err(_) => Ok(Some(String::new())),
-                Ok(meta) if meta.len() > line_diff::MAX_SHOWN as u64 => Ok(None),
-                Ok(_) => fs_err::read(path).map(|bytes| String::from_utf8(bytes).ok()),
-            };
-            let both = text(to)
-                .and_then(|old| Ok((old, text(&from)?)))
-                .map_err(|error| io_error(&error))?;
-            Ok(Prediction::Diff(match both {
-                (Some(old), Some(new)) if old != new => line_diff::unified(&input.to, &old, &new),
-                _ => format!("{differs}\n"),
-            }))
+            let new = preview::of_file(&from)?;
+            let new = new.and_then(|text| preview::of_mode(input.mode).map(|()| text));
+            Ok(preview::change(&input.to, &differs, preview::of_file(to)?, new))
         })
     }
 }

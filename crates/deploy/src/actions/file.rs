@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::backup::{self, Backup};
 use super::input::parse;
 use super::put::{Content, Wanted, owners};
-use super::{described, invalid, io_error, line_diff, place};
+use super::{described, invalid, place, preview};
 
 pub(super) struct File;
 
@@ -104,15 +104,8 @@ impl Action for File {
         let Some(differs) = input.wanted()?.differs(&path)? else {
             return Ok(Prediction::NoChange);
         };
-        let old = match fs_err::read(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            old => old.map_err(|error| io_error(&error))?,
-        };
-        let old = String::from_utf8_lossy(&old);
-        if old == input.text.as_str() {
-            return Ok(Prediction::Diff(format!("{differs}\n")));
-        }
-        Ok(Prediction::Diff(line_diff::unified(&input.path, &old, &input.text)))
+        let new = preview::of_mode(input.mode).map(|()| input.text.clone());
+        Ok(preview::change(&input.path, &differs, preview::of_file(&path)?, new))
     }
 
     fn script(&self, input: &Value, purpose: Purpose) -> Option<Script> {

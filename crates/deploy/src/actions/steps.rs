@@ -1,13 +1,15 @@
 //! `steps`: several actions one after the other, as one task with one attempt.
 
-use std::io::{self, Write};
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use hoist_engine::action::{
-    Ability, Action, Catalog, Ctx, Description, Diagnostic, Done, Failure, Stream, Undone, Verdict,
+    Ability, Action, Catalog, Ctx, Description, Diagnostic, Done, Failure, Prediction, Stream,
+    Undone, Verdict,
 };
 use hoist_engine::plan::{Call, Made, Step};
 use hoist_model::nearest;
@@ -196,6 +198,31 @@ impl Action for Steps {
             }
         }
         Ok(Undone::Undone)
+    }
+
+    /// Each by itself: what one would find of the others is not there yet.
+    fn predict(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Prediction, Failure> {
+        let parts = self.read(&step.call.input).map_err(invalid)?;
+        let (mut text, mut changes, mut unknown) = (String::new(), false, false);
+        for part in &parts {
+            let why = match part.action.predict(&part.step(step), ctx) {
+                Ok(Prediction::NoChange) => continue,
+                Ok(Prediction::Diff(diff)) => {
+                    changes = true;
+                    text.push_str(&diff);
+                    continue;
+                }
+                Ok(Prediction::CannotPredict) => String::new(),
+                Err(failure) => format!(": {}", failure.reason),
+            };
+            unknown = true;
+            writeln!(text, "{}: cannot be told{why}", part.name).expect("writing to memory");
+        }
+        Ok(match (changes, unknown) {
+            (true, _) => Prediction::Diff(text),
+            (false, true) => Prediction::CannotPredict,
+            (false, false) => Prediction::NoChange,
+        })
     }
 }
 

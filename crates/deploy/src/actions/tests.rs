@@ -751,6 +751,49 @@ fn what_a_file_would_change_is_shown_and_not_done() {
 }
 
 #[test]
+fn what_not_everybody_may_read_is_not_shown() {
+    let node = Node::new();
+    node.write("conf", "password: one\n");
+    let hidden = |predicted: Prediction| {
+        let Prediction::Diff(diff) = predicted else { panic!("{predicted:?}") };
+        assert!(diff.contains("(not shown: not everybody may read it)"), "{diff}");
+        assert!(!diff.contains("password"), "{diff}");
+    };
+    let text = "password: two\n";
+    hidden(node.predict("file", json!({"path": "conf", "text": text, "mode": "0640"})));
+    let private = PermissionsExt::from_mode(0o600);
+    fs_err::set_permissions(node.path("conf"), private).unwrap();
+    hidden(node.predict("file", json!({"path": "conf", "text": text})));
+    node.write("other", "");
+    hidden(node.predict("copy", json!({"from": "conf", "to": "other"})));
+    hidden(node.predict("copy", json!({"from": "other", "to": "conf"})));
+}
+
+#[test]
+fn a_link_is_not_followed_to_show_what_would_change() {
+    let node = Node::new();
+    node.write("elsewhere", "private\n");
+    std::os::unix::fs::symlink(node.path("elsewhere"), node.path("conf")).unwrap();
+    let predicted = node.predict("file", json!({"path": "conf", "text": "x\n"}));
+    let Prediction::Diff(diff) = predicted else { panic!("{predicted:?}") };
+    assert!(diff.ends_with("(not shown: it is no plain file)\n"), "{diff}");
+}
+
+#[test]
+fn of_a_list_each_part_says_what_it_would_change() {
+    let node = Node::new();
+    node.write("a", "1\n");
+    let file = |path: &str, text: &str| json!({"name": path, "action": "file", "input": {"path": path, "text": text}});
+    let shell = json!({"name": "reload", "action": "shell", "input": {"command": "true"}});
+    let predict = |parts: &[&Value]| node.predict("steps", json!({ "steps": parts }));
+    assert_eq!(predict(&[&shell]), Prediction::CannotPredict);
+    assert_eq!(predict(&[&file("a", "1\n"), &shell]), Prediction::CannotPredict);
+    assert_eq!(predict(&[&file("a", "1\n")]), Prediction::NoChange);
+    let diff = "--- a\n+++ a\n@@ -1,1 +1,1 @@\n-1\n+2\nreload: cannot be told\n";
+    assert_eq!(predict(&[&file("a", "2\n"), &shell]), Prediction::Diff(diff.to_owned()));
+}
+
+#[test]
 fn nothing_is_waited_for_longer_than_needed() {
     let node = Node { timeout: Some(Duration::from_secs(30)), ..Node::new() };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,5 +1,7 @@
 //! How a run reaches its nodes: each by the way that the site has said.
 
+mod forecast;
+
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
@@ -30,6 +32,8 @@ use crate::secret;
 
 /// What variables with secrets begin with; every other reference is a file.
 use hoist_model::metadata_layer::SECRET_VARIABLES;
+
+pub(super) use forecast::Foreseen;
 
 /// What all runs share.
 #[derive(Debug)]

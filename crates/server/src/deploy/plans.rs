@@ -22,6 +22,7 @@ use serde_json::Value;
 
 use super::compile::{Grounds, answer, compile, site_of};
 use super::elections::{Chosen, Elections, deployment};
+use super::hands::Foreseen;
 use super::past::{forget_others, look_back};
 use super::runs::{Begin, now_ms};
 use super::view::View;
@@ -34,6 +35,8 @@ use crate::route::Route;
 /// Largest request: task files of a large site, or a plan over all of its nodes.
 const MAX_REQUEST: usize = 256 * 1024 * 1024;
 
+const PREDICT: &str = "`1`, with `dry_run`: look also what it would change on the nodes";
+
 pub(super) fn routes() -> Vec<Route<Deploy>> {
     let with_files = |route: Route<Deploy>| {
         route.body_limit(MAX_REQUEST).streaming().takes::<PlanRequest>().gives::<PlanAnswer>(200)
@@ -44,10 +47,12 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
         with_files(Route::post("/deploy/v1/runs", WRITE, begin))
             .summary("Compile task files, or take a plan, and run it")
             .query("dry_run", "`1`: only compile")
+            .query("predict", PREDICT)
             .gives::<RunSummary>(201),
         with_files(Route::post("/deploy/v1/runs/{run}/continue", WRITE, go_on))
             .summary("Run a changed plan without what this run has done with the same inputs")
             .query("dry_run", "`1`: only compile")
+            .query("predict", PREDICT)
             .gives::<RunSummary>(201),
         Route::post("/deploy/v1/runs/{run}/undo", WRITE, undo)
             .summary("Take back what a run has done, in a run of its own")
@@ -62,11 +67,16 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
 #[derive(Debug, Deserialize)]
 struct DryRun {
     dry_run: Option<u8>,
+    predict: Option<u8>,
 }
 
 impl DryRun {
     fn is_on(&self) -> bool {
         self.dry_run == Some(1)
+    }
+
+    fn predicts(&self) -> bool {
+        self.predict == Some(1)
     }
 }
 
@@ -83,7 +93,7 @@ async fn begin(
     audit: AuditContext,
     Json(request): Json<PlanRequest>,
 ) -> Result<Response, Failure> {
-    deploy.begin(request, query.is_on(), &audit, None).await
+    deploy.begin(request, &query, &audit, None).await
 }
 
 async fn go_on(
@@ -101,7 +111,7 @@ async fn go_on(
         return Err(Failure::new(Code::Conflict, "the run has not ended")
             .with_remedy("`hoist deploy stop` it first"));
     }
-    deploy.begin(request, query.is_on(), &audit, Some(old)).await
+    deploy.begin(request, &query, &audit, Some(old)).await
 }
 
 async fn undo(
@@ -236,7 +246,7 @@ impl Deploy {
     async fn begin(
         &self,
         request: PlanRequest,
-        dry_run: bool,
+        query: &DryRun,
         audit: &AuditContext,
         old: Option<Old>,
     ) -> Result<Response, Failure> {
@@ -249,8 +259,12 @@ impl Deploy {
             }
             _ => Vec::new(),
         };
-        if dry_run {
+        if query.is_on() {
             audit.nothing_written();
+            if let Some(plan) = plan.as_ref().filter(|_| query.predicts()) {
+                let Foreseen { predictions, left_out } = self.foresee(plan, &carried).await?;
+                (answer.predictions, answer.not_predicted) = (predictions, left_out);
+            }
             answer.skips.extend(plan.iter().flat_map(|plan| carried_over(plan, &carried)));
             return Ok(Json(answer).into_response());
         }
@@ -276,6 +290,16 @@ impl Deploy {
         };
         self.note(audit, what).await;
         Ok((StatusCode::CREATED, Json(summary)).into_response())
+    }
+
+    /// What a plan would change, without what is carried over.
+    async fn foresee(&self, plan: &Arc<Plan>, carried: &[Record]) -> Result<Foreseen, Failure> {
+        let kept = carried.iter().filter_map(|record| match record {
+            Record::Carried { step, .. } => Some(*step),
+            _ => None,
+        });
+        let (plan, kept) = (Arc::clone(plan), kept.collect::<BTreeSet<_>>());
+        self.blocking(move |runs| Ok(runs.foresee(&plan, &kept))).await
     }
 
     async fn compile(&self, mut request: PlanRequest) -> Result<Made, Failure> {

@@ -23,7 +23,7 @@ use ulid::Ulid;
 
 use super::entry::{Entry, Shown};
 use super::folder::{self, Folder, FolderError, RunFile};
-use super::hands::{Grip, Hands};
+use super::hands::{Foreseen, Grip, Hands};
 use super::shared::{Claim, Shared};
 use super::summaries::Summaries;
 use super::view::View;
@@ -179,6 +179,11 @@ impl Runs {
     /// What tasks can do. The first time, it waits for plug-ins.
     pub(super) fn actions(&self) -> &Catalog {
         self.0.grip.catalog()
+    }
+
+    /// What a plan would change, without what is `kept` as it is.
+    pub(super) fn foresee(&self, plan: &Plan, kept: &BTreeSet<StepId>) -> Foreseen {
+        self.0.grip.foresee(plan, kept)
     }
 
     /// Waits until everything that was there at the start is known.
