@@ -5,7 +5,7 @@
 help: ## what each target does
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
-demo: setup-demo ## a controller with the example site, and a machine that boots from it, until Ctrl-C
+demo: setup-demo ## a controller with the example site, a machine that boots from it, a deployment, until Ctrl-C
 	cargo xtask demo
 
 test: ## install what is missing, then every test (etcd and PostgreSQL are started by the tests)

@@ -1,7 +1,9 @@
 //! A whole site on this machine: a controller on the embedded store in a temporary directory, the
-//! example applied to it, a look around, and a virtual machine that boots. Nothing is left behind.
+//! example applied to it, a look around, a virtual machine that boots, and a deployment. Nothing is
+//! left behind.
 
 mod boot;
+mod deploy;
 
 use std::io::{IsTerminal, Read, Write};
 use std::net::TcpStream;
@@ -21,6 +23,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// How a comparison ends that has found a difference.
 const DIFFERS: i32 = 1;
+
+/// How a command ends that has seen a run fail.
+const WAS_FAILED: i32 = 1;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Options {
@@ -52,7 +57,8 @@ pub(crate) fn run(options: Options) -> Result<()> {
         let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
         let [interrupt, terminate, hangup] = kinds.map(signal);
         let mut signals = [interrupt?, terminate?, hangup?];
-        let mut site = Site::start(hoist, place.path())?;
+        let more = ["--tls-listen", "127.0.0.1:0"];
+        let mut site = Site::start(hoist, place.path(), &root(), &more)?;
         tokio::select! {
             shown = site.present(options, place.path()) => shown?,
             () = told_to_stop(&mut signals) => {}
@@ -89,6 +95,8 @@ fn build(options: Options) -> Result<PathBuf> {
 /// A running controller and how to talk to it.
 struct Site {
     hoist: PathBuf,
+    /// Where commands are run.
+    directory: PathBuf,
     data_dir: PathBuf,
     log: PathBuf,
     server: Child,
@@ -98,12 +106,13 @@ struct Site {
 }
 
 impl Site {
-    fn start(hoist: PathBuf, place: &Path) -> Result<Self> {
+    /// Its data is below `place`; commands are run in `directory`.
+    fn start(hoist: PathBuf, place: &Path, directory: &Path, more: &[&str]) -> Result<Self> {
         let (data_dir, log) = (place.join("data"), place.join("log"));
         let output = fs_err::File::create(&log)?;
-        let mut command = command(&hoist, &data_dir);
+        let mut command = command(&hoist, directory, &data_dir);
         // Port 0: any free one. The controller leaves the real ones in its data directory.
-        command.args(["serve", "--listen", "127.0.0.1:0", "--tls-listen", "127.0.0.1:0"]);
+        command.args(["serve", "--listen", "127.0.0.1:0"]).args(more);
         say(format!("\n$ export HOIST_DATA_DIR={}", data_dir.display()));
         say(format!("$ {} &", shown(&command)));
         let errors = output.try_clone()?;
@@ -111,8 +120,15 @@ impl Site {
         // Its own group, so that Ctrl-C reaches only us and the stop is in our order.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let server = command.spawn().with_context(|| format!("cannot run {}", hoist.display()))?;
-        let mut site =
-            Self { hoist, data_dir, log, server, url: String::new(), tls_url: String::new() };
+        let mut site = Self {
+            hoist,
+            directory: directory.to_owned(),
+            data_dir,
+            log,
+            server,
+            url: String::new(),
+            tls_url: String::new(),
+        };
         site.wait_until_ready()?;
         Ok(site)
     }
@@ -143,6 +159,7 @@ impl Site {
     async fn present(&mut self, options: Options, place: &Path) -> Result<()> {
         self.show()?;
         boot::show(self, place).await?;
+        deploy::show(&self.hoist, place)?;
         if !options.once {
             self.say_where();
             self.ended().await;
@@ -167,7 +184,7 @@ impl Site {
 
     fn run_ending(&self, words: &[&str], code: i32) -> Result<()> {
         say("");
-        run_ending(command(&self.hoist, &self.data_dir).args(words), code)
+        run_ending(command(&self.hoist, &self.directory, &self.data_dir).args(words), code)
     }
 
     fn say_where(&self) {
@@ -218,14 +235,14 @@ impl Drop for Site {
 }
 
 /// hoist with the demo's data directory and nothing else from our environment.
-fn command(hoist: &Path, data_dir: &Path) -> Command {
+fn command(hoist: &Path, directory: &Path, data_dir: &Path) -> Command {
     let mut command = Command::new(hoist);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("HOIST_") {
             command.env_remove(name);
         }
     }
-    command.env("HOIST_DATA_DIR", data_dir).current_dir(root());
+    command.env("HOIST_DATA_DIR", data_dir).current_dir(directory);
     command
 }
 

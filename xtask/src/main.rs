@@ -19,8 +19,8 @@ usage: cargo xtask JOB
   setup demo        install what the demo needs
   setup bench       install what the benchmarks compare with
   demo [--once] [--release]
-                    a controller on this machine with examples/site.yaml and a machine that
-                    boots from it, until Ctrl-C;
+                    a controller on this machine with examples/site.yaml, a machine that boots
+                    from it, and the deployment of examples/deploy, until Ctrl-C;
                     --once (or HOIST_DEMO_ONCE=1, or no terminal): ends after showing it
   test [--full]     setup, then every test, with the minutes of each part
   tidy              what no compiler checks: links, paths, names of tests in the documents";

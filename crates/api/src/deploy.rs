@@ -23,9 +23,13 @@ pub struct PlanRequest {
     pub settings: Value,
     #[serde(default)]
     pub selection: Selection,
-    /// A plan as `POST /deploy/v1/plans` gives it, instead of files.
+    /// A plan, instead of files: alone, or with all that `POST /deploy/v1/plans` gave. Then it is
+    /// refused if it was changed since, or if another member of a role has become its first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Value>,
+    /// It only looks whether something holds: `last` does not mean such a run.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub check: bool,
 }
 
 /// A file and what is in it.
@@ -85,6 +89,33 @@ pub struct PlanAnswer {
     pub listing: Value,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub diagnostics: Vec<Diagnostic>,
+    /// What would change, where that was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub predictions: Vec<Predicted>,
+    /// Instances that were not looked at, because there are so many.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub not_predicted: usize,
+}
+
+/// What an instance would change, as its node is now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Predicted {
+    pub instance: String,
+    pub change: Change,
+    /// Lines as `diff -u` has them.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub diff: String,
+    /// Why it is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    Diff,
+    None,
+    Unknown,
 }
 
 /// A step that will not be done, and why.
@@ -193,6 +224,9 @@ pub struct RunSummary {
     /// The run that this one takes back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undoes: Option<String>,
+    /// It only looks whether something holds.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub check: bool,
     /// Names of the task files that it was made of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
@@ -348,6 +382,9 @@ pub struct Ordered {
     /// Steps that cannot be taken back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gaps: Vec<String>,
+    /// Steps of which only their nodes know whether all of it can be taken back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unsure: Vec<String>,
     pub dry_run: bool,
 }
 
@@ -368,4 +405,9 @@ pub struct Explanation {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "for serde")]
 fn is_false(flag: &bool) -> bool {
     !flag
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "for serde")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }

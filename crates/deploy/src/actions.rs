@@ -7,6 +7,7 @@
 mod account;
 mod ansible;
 mod backup;
+mod blocks;
 mod copy;
 mod file;
 mod http;
@@ -14,6 +15,7 @@ mod input;
 mod line_diff;
 mod none;
 mod place;
+mod preview;
 mod program;
 mod puppet;
 mod put;
@@ -88,8 +90,10 @@ fn invalid(faults: Vec<Diagnostic>) -> Failure {
     Failure { kind: FailureKind::Internal, reason: format!("{at}{}", fault.message) }
 }
 
+/// What ends the reading of a file may be no fault of the file.
 fn io_error(error: &std::io::Error) -> Failure {
-    exit(error.to_string())
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Failure>());
+    inner.cloned().unwrap_or_else(|| exit(error.to_string()))
 }
 
 #[cfg(test)]

@@ -29,8 +29,8 @@ pub struct Site {
     pub nodes: Vec<Node>,
     /// Groups whose members are computed.
     pub computed_groups: Vec<(GroupKey, Selector)>,
-    /// The first member of each role as it was chosen before, by name.
-    pub elections: BTreeMap<String, String>,
+    /// First members of each role as they were chosen before, by name, the latest first.
+    pub elections: BTreeMap<String, Vec<String>>,
 }
 
 /// Nodes by their place in the frozen order, ascending.
@@ -48,7 +48,7 @@ pub(crate) struct Targets {
     everyone: NodeSet,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct RoleSet {
     pub(crate) nodes: NodeSet,
     ids: Arc<BTreeSet<NodeId>>,
@@ -100,10 +100,10 @@ impl Targets {
             None => self.called(name),
         };
         let ids: BTreeSet<NodeId> = nodes.iter().map(|at| self.nodes[*at as usize].id).collect();
-        let kept = site.elections.get(name);
-        let kept = kept.and_then(|kept| {
+        let member = |kept: &String| {
             nodes.iter().copied().find(|at| self.nodes[*at as usize].name.as_str() == kept)
-        });
+        };
+        let kept = site.elections.get(name).and_then(|kept| kept.iter().find_map(member));
         let first = kept.or(nodes.first().copied());
         if let Some(first) = first {
             let elected = self.nodes[first as usize].name.to_string();

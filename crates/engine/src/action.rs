@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::plan::Step;
+use crate::plan::{Made, Step};
 use crate::record::FailureKind;
 
 /// What a person or another program may know of an action before it is used.
@@ -119,10 +119,10 @@ pub enum Verdict {
 }
 
 /// How taking back ended, if it did not fail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Undone {
     Undone,
-    NotPossible,
+    NotPossible { reason: String },
 }
 
 /// Why an action did not do what it should.
@@ -156,7 +156,17 @@ pub trait Action: Send + Sync {
     /// Whether the step is done, or, for an action that checks, whether what its input says holds.
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure>;
 
-    fn undo(&self, step: &Step, receipt: &Value, ctx: &mut Ctx<'_>) -> Result<Undone, Failure>;
+    /// Whether it takes back what it does with an input. Pure.
+    fn can_undo(&self, _input: &Value) -> bool {
+        self.describe().can.contains(&Ability::Undo)
+    }
+
+    /// Takes back what one attempt did. Of an attempt that did not come to its end nobody may know
+    /// what it did: that is not possible then, and not undone.
+    fn undo(&self, _: &Step, _: &Made, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
+        let reason = format!("`{}` takes nothing back", self.describe().name);
+        Ok(Undone::NotPossible { reason })
+    }
 
     /// What applying would change, found out without changing anything.
     fn predict(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Prediction, Failure> {

@@ -2,15 +2,21 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::plan::{Kind, Plan, StepId};
+use crate::plan::{Kind, Made, Plan, StepId};
 use crate::record::Record;
 use crate::run::{Ended, Run, State};
 
 /// Records for the beginning of a run of `new`: a step is carried over if it has the same name and
 /// fingerprint as one that came to a good end in `old`, and nothing before it is done anew, or its
-/// fingerprint covers what that could change. What was taken back since, by name, is done anew:
-/// [`crate::undo::taken_back`] says what that is.
-pub fn carry_over(old: &Run, new: &Plan, taken_back: &BTreeSet<String>, at: u64) -> Vec<Record> {
+/// fingerprint covers what that could change. `name` is that of the old run. What was taken back
+/// since, by name, is done anew: [`crate::undo::taken_back`] says what that is.
+pub fn carry_over(
+    old: &Run,
+    name: &str,
+    new: &Plan,
+    taken_back: &BTreeSet<String>,
+    at: u64,
+) -> Vec<Record> {
     let mut done = done(old);
     done.retain(|name, _| !taken_back.contains(*name));
     let mut carried = Vec::new();
@@ -24,9 +30,11 @@ pub fn carry_over(old: &Run, new: &Plan, taken_back: &BTreeSet<String>, at: u64)
                 let same = step.fingerprint.as_deref().and_then(|fingerprint| {
                     done.get(vertex.name.as_str()).filter(|done| done.fingerprint == fingerprint)
                 });
-                match same.filter(|_| !stale || step.knows_inputs) {
-                    Some(done) => {
-                        carried.push((*id, done.step));
+                let same = same.filter(|_| !stale || step.knows_inputs);
+                // Without all of its attempts it could not be taken back any more.
+                match same.and_then(|done| Some((done.step, old.made(name, done.step)?))) {
+                    Some((from, made)) => {
+                        carried.push((*id, from, made));
                         false
                     }
                     None => true,
@@ -35,11 +43,10 @@ pub fn carry_over(old: &Run, new: &Plan, taken_back: &BTreeSet<String>, at: u64)
             Kind::Step(_) | Kind::Join(_) => stale,
         };
     }
-    carried.sort_unstable();
-    let record = |(step, from): (StepId, StepId)| {
-        let receipt = old.receipt(from).cloned().unwrap_or_default();
-        let changed = old.state(from) == State::Ended(Ended::Ok) || old.left_traces(from);
-        Record::Carried { step, changed, receipt, at }
+    carried.sort_unstable_by_key(|(step, ..)| *step);
+    let record = |(step, from, made): (StepId, StepId, Vec<Made>)| {
+        let changed = old.state(from) == State::Ended(Ended::Ok) || !made.is_empty();
+        Record::Carried { step, changed, made, at }
     };
     carried.into_iter().map(record).collect()
 }

@@ -150,7 +150,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::action::{Ctx, Diagnostic, Done, Undone, Verdict};
+    use crate::action::{Ctx, Diagnostic, Done, Verdict};
     use crate::plan::Step;
     use crate::record::FailureKind;
 
@@ -177,9 +177,6 @@ mod tests {
         }
         fn verify(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
             Ok(Verdict::Holds)
-        }
-        fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
-            Ok(Undone::NotPossible)
         }
     }
 

@@ -4,6 +4,7 @@
 //! ([`crate::pull`]). [`LocalExecutor`] does it here, in a bounded number of threads.
 
 mod crew;
+mod forecast;
 mod ledger;
 pub(crate) mod leftover;
 pub(crate) mod output;
@@ -23,13 +24,14 @@ use serde_json::Value;
 
 use crate::action::{Action, Cancel, Catalog, Ctx, Failure, Secrets, Undone, Verdict};
 use crate::drive::Executor;
-use crate::plan::{Call, Plan, Step, StepId};
+use crate::plan::{Call, Made, Plan, Step, StepId};
 use crate::record::{End, FailureKind};
 use crate::run::{Effect, Event, Found};
 
 use output::{Redactions, Sink, Watched};
 
 pub(crate) use crew::Crew;
+pub use forecast::Forecast;
 pub use ledger::{Durable, Known, Ledger, MAX_LEDGER};
 pub(crate) use leftover::end as end_leftover;
 pub use output::{KEPT_HEAD, KEPT_TAIL, Outputs};
@@ -289,17 +291,11 @@ impl Work<'_> {
         let step = &self.job.step;
         let action = self.action(&step.call.action)?;
         let timeout = step.timeout_ms.map(Duration::from_millis);
-        let mut ctx = self.ctx(timeout);
-        if let Some(receipt) = &step.call.undoes {
-            return match action.undo(step, receipt, &mut ctx)? {
-                Undone::Undone => Ok(End::Done { changed: true, receipt: Value::Null }),
-                Undone::NotPossible => {
-                    let reason = "it cannot be taken back".to_owned();
-                    Err(Failure { kind: FailureKind::Exit, reason })
-                }
-            };
+        if let Some(attempts) = &step.call.undoes {
+            self.take_back(&*action, attempts, timeout)?;
+            return Ok(End::Done { changed: true, receipt: Value::Null });
         }
-        let done = action.apply(step, &mut ctx)?;
+        let done = action.apply(step, &mut self.ctx(timeout))?;
         let size = serde_json::to_vec(&done.receipt).map_or(0, |bytes| bytes.len());
         let receipt = if size <= MAX_RECEIPT {
             done.receipt
@@ -310,6 +306,29 @@ impl Work<'_> {
             Value::Null
         };
         Ok(End::Done { changed: done.changed, receipt })
+    }
+
+    /// Takes back what all of these attempts did. Each had its time, and has it again.
+    fn take_back(
+        &mut self,
+        action: &dyn Action,
+        attempts: &[Made],
+        timeout: Option<Duration>,
+    ) -> Result<(), Failure> {
+        let impossible = |reason: &str| {
+            let reason = format!("it cannot be taken back: {reason}");
+            Failure { kind: FailureKind::Exit, reason }
+        };
+        if attempts.is_empty() {
+            return Err(impossible("nobody knows what was done"));
+        }
+        for made in attempts {
+            let undone = action.undo(&self.job.step, made, &mut self.ctx(timeout))?;
+            if let Undone::NotPossible { reason } = undone {
+                return Err(impossible(&format!("attempt {}: {reason}", made.attempt)));
+            }
+        }
+        Ok(())
     }
 
     /// Whether all of the checks hold; if not, why not.

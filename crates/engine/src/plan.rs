@@ -8,7 +8,7 @@ mod window;
 use std::cmp::Reverse;
 use std::fmt::{self, Write as _};
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -153,24 +153,20 @@ pub struct Call {
     pub action: String,
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub input: Value,
-    /// With it the call takes back what this receipt was given for.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    pub undoes: Option<Value>,
-    /// So many attempts are taken back, from the first on: also those that ended badly may have left
-    /// something, and the receipt is only that of the last one that gave any. 0 if they were made in
-    /// another run, from which the step was carried over.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub attempts: u32,
+    /// With it the call takes back what these attempts did, in this order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undoes: Option<Vec<Made>>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
-fn is_zero(count: &u32) -> bool {
-    *count == 0
-}
-
-/// A receipt that says nothing is one all the same: without it the call would do, not undo.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
-    Value::deserialize(deserializer).map(Some)
+/// An attempt that may have changed something, however it ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Made {
+    /// Its name, [`crate::execute::attempt_id`]: what it left on a machine is found by it.
+    pub attempt: String,
+    /// What it gave; nothing, unless it said that it was done.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub receipt: Value,
 }
 
 /// Whether a change can be taken back.
@@ -239,6 +235,9 @@ pub struct Cohort {
     pub name: String,
     #[serde(default)]
     pub tolerate: u32,
+    /// The run has failed if any subject did, though the others go on without it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_strict: bool,
 }
 
 /// So many at once.
@@ -541,7 +540,7 @@ mod tests {
 
     #[test]
     fn a_call_that_takes_back_still_does_after_it_was_kept() {
-        let call = Call { undoes: Some(Value::Null), ..Call::default() };
+        let call = Call { undoes: Some(vec![Made::default()]), ..Call::default() };
         let text = serde_json::to_string(&call).unwrap();
         assert_eq!(serde_json::from_str::<Call>(&text).unwrap(), call, "{text}");
         let plain = serde_json::to_string(&Call::default()).unwrap();

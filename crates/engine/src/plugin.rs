@@ -31,7 +31,7 @@ use crate::action::{
 };
 use crate::execute::output::Redactions;
 use crate::execute::{ATTEMPT_VARIABLE, leftover};
-use crate::plan::Step;
+use crate::plan::{Made, Step};
 use crate::record::FailureKind;
 
 pub use isolation::Isolation;
@@ -470,14 +470,23 @@ impl Action for Plugin {
         Ok(Verdict::DoesNot { reason: reason.to_owned() })
     }
 
-    fn undo(&self, step: &Step, receipt: &Value, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
+    fn undo(&self, step: &Step, made: &Made, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
+        let not_possible = |reason: &str| {
+            let reason = format!("plug-in `{}` {reason}", self.program.name);
+            Ok(Undone::NotPossible { reason })
+        };
         if !self.about.can.contains(&Ability::Undo) {
-            return Ok(Undone::NotPossible);
+            return not_possible("takes nothing back");
         }
-        let fields = Map::from_iter([("receipt".to_owned(), receipt.clone())]);
+        let fields = Map::from_iter([
+            ("receipt".to_owned(), made.receipt.clone()),
+            ("undoes".to_owned(), json!(made.attempt)),
+        ]);
         let answer = self.act(Verb::Undo, step, fields, ctx)?;
-        let undone: bool = self.program.field(Verb::Undo, &answer, "undone")?;
-        Ok(if undone { Undone::Undone } else { Undone::NotPossible })
+        if self.program.field(Verb::Undo, &answer, "undone")? {
+            return Ok(Undone::Undone);
+        }
+        not_possible("says that it is not possible")
     }
 }
 

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::plan::StepId;
+use crate::plan::{Made, StepId};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "snake_case", deny_unknown_fields)]
@@ -25,8 +25,9 @@ pub enum Record {
     Carried {
         step: StepId,
         changed: bool,
-        #[serde(default, skip_serializing_if = "Value::is_null")]
-        receipt: Value,
+        /// Its attempts that may have changed something, the last one first.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        made: Vec<Made>,
         at: u64,
     },
     /// A person decided how a step ended. A run that has ended comes to what follows from that.

@@ -23,7 +23,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::plan::{OnFailure, Plan, Step, StepId};
+use crate::execute::{MAX_RECEIPT, attempt_id};
+use crate::plan::{Made, OnFailure, Plan, Step, StepId};
 use crate::record::{FailureKind, Outcome, Record};
 
 use breaker::Breaker;
@@ -35,6 +36,10 @@ pub use event::{Decision, Effect, Event, Found};
 pub use order::Refusal;
 pub use snapshot::Snapshot;
 pub use why::Reason;
+
+/// Attempts of one step that can be taken back. Their receipts together are as long as one may be;
+/// of the first ones none is kept.
+pub const MAX_MADE: usize = 1000;
 
 /// Where a vertex stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,9 +112,6 @@ struct Tries {
     changed: bool,
     /// Whether it was ever really begun, here or in the run that it was carried over from.
     begun: bool,
-    /// Whether an attempt may have left something: every one that did not say that all was done
-    /// already.
-    left_traces: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -120,7 +122,11 @@ pub struct Run {
     classes: Vec<Class>,
     tries: Vec<Tries>,
     tallies: Vec<Tally>,
-    receipts: BTreeMap<StepId, Value>,
+    /// Attempts that may have left something, in their order, each with its receipt: every one that
+    /// did not say that all was done already.
+    traces: BTreeMap<StepId, Vec<(u32, Value)>>,
+    /// The same of steps that were carried over, the last one first.
+    carried: BTreeMap<StepId, Vec<Made>>,
     queues: Queues,
     places: Places,
     in_flight: BTreeSet<StepId>,
@@ -166,7 +172,8 @@ impl Run {
             classes: vec![Class::Good; plan.len()],
             tries: vec![Tries::default(); plan.len()],
             tallies: Vec::new(),
-            receipts: BTreeMap::new(),
+            traces: BTreeMap::new(),
+            carried: BTreeMap::new(),
             queues: Queues::new(draft),
             places: Places::new(draft),
             in_flight: BTreeSet::new(),
@@ -244,12 +251,29 @@ impl Run {
 
     /// Whether a step may have changed something, here or in the run that it was carried over from.
     pub fn left_traces(&self, id: StepId) -> bool {
-        self.tries[id.at()].left_traces
+        self.traces.contains_key(&id) || self.carried.contains_key(&id)
     }
 
-    /// What taking a step back needs to know.
-    pub fn receipt(&self, id: StepId) -> Option<&Value> {
-        self.receipts.get(&id)
+    /// Attempts of a step that may have changed something, the last one first, here or in the run that
+    /// it was carried over from. `run` is the name of this one. Nothing, if there are more than
+    /// [`MAX_MADE`].
+    pub fn made(&self, run: &str, id: StepId) -> Option<Vec<Made>> {
+        let (own, carried) = (self.traces.get(&id), self.carried.get(&id));
+        if own.map_or(0, Vec::len) + carried.map_or(0, Vec::len) > MAX_MADE {
+            return None;
+        }
+        let own = own.into_iter().flatten().rev().map(|(attempt, receipt)| Made {
+            attempt: attempt_id(run, id, *attempt),
+            receipt: receipt.clone(),
+        });
+        let mut room = MAX_RECEIPT;
+        let fits = |made: Made| {
+            let size = serde_json::to_vec(&made.receipt).map_or(usize::MAX, |bytes| bytes.len());
+            let fits = size <= room;
+            room -= if fits { size } else { 0 };
+            if fits { made } else { Made { receipt: Value::Null, ..made } }
+        };
+        Some(own.chain(carried.into_iter().flatten().cloned()).map(fits).collect())
     }
 
     pub fn outcome(&self) -> Option<Outcome> {
@@ -342,7 +366,7 @@ impl Run {
             Outcome::Failed
         } else if self.asked && (self.open > 0 || stopped || interrupted) {
             Outcome::Stopped
-        } else if bad || interrupted {
+        } else if bad || interrupted || self.fails_strictly() {
             Outcome::Failed
         } else if stopped {
             Outcome::Stopped
@@ -351,6 +375,11 @@ impl Run {
         } else {
             Outcome::Succeeded
         }
+    }
+
+    fn fails_strictly(&self) -> bool {
+        let cohorts = self.plan.draft().cohorts.iter().zip(&self.failed);
+        cohorts.into_iter().any(|(cohort, failed)| cohort.is_strict && !failed.is_empty())
     }
 
     /// Whether what failed so far stops the run.

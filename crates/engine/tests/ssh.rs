@@ -10,12 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hoist_engine::action::{
-    Action, Catalog, Ctx, Description, Diagnostic, Done, Failure, Purpose, Script, Secrets, Undone,
-    Verdict,
+    Action, Catalog, Ctx, Description, Diagnostic, Done, Failure, Purpose, Script, Secrets, Verdict,
 };
 use hoist_engine::drive::Executor;
 use hoist_engine::execute::Outputs;
-use hoist_engine::plan::{Call, Draft, Kind, Plan, Step, StepId, Vertex};
+use hoist_engine::plan::{Call, Draft, Kind, Made, Plan, Step, StepId, Vertex};
 use hoist_engine::record::{End, FailureKind};
 use hoist_engine::run::Found;
 use hoist_engine::ssh::{Login, SshExecutor, SshSetup};
@@ -40,10 +39,6 @@ impl Action for Far {
 
     fn verify(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
         panic!("nothing is looked at here")
-    }
-
-    fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        panic!("nothing is taken back here")
     }
 
     fn script(&self, input: &Value, _: Purpose) -> Option<Script> {
@@ -405,7 +400,7 @@ fn what_has_no_form_for_other_machines_says_so() {
     let (mut executor, events) = sshd.executor(sshd.login());
     executor.act(&of(json!({"what": "no script"})), start(1));
     assert_eq!(failed(next(&events)).1, "`far` cannot be done through ssh; start an agent on `n1`");
-    let undoes = Call { undoes: Some(Value::Null), ..call(json!({"text": "true"})) };
+    let undoes = Call { undoes: Some(vec![Made::default()]), ..call(json!({"text": "true"})) };
     executor.act(&plan(Step { call: undoes, ..Step::default() }), start(2));
     assert_eq!(
         failed(next(&events)).1,

@@ -114,6 +114,121 @@ fn the_example_is_run_broken_mended_resumed_and_taken_back() {
     assert_eq!(controller.terminate(), Some(0));
 }
 
+const CHANGES: &str = r#"
+hoist: 1
+roles: {all: {nodes: "*"}}
+tasks:
+  page: {on: all, run: {file: {path: page, text: "one\nTWO\n"}}}
+  key: {on: all, run: {file: {path: key, text: "of the house", mode: "0600"}}}
+  script: {on: all, run: {shell: {command: "true", secrets: {PASSWORD: password}}}}
+  copy: {on: all, requires: [script], run: {copy: {from: made-by-script, to: copy}}}
+  many: {on: all, run: [{file: {path: page, text: "one\ntwo swordfish\n"}}, {shell: "true"}]}
+"#;
+
+#[test]
+fn a_plan_shows_what_would_change_bounded_and_without_secrets() {
+    let example = Example::new();
+    let controller = example.start();
+    let secrets = example.data_dir().join("secrets");
+    fs_err::create_dir_all(&secrets).expect("a directory");
+    fs_err::write(secrets.join("password"), "swordfish").expect("a file");
+    fs_err::create_dir_all(example.file("db1", "")).expect("a directory");
+    fs_err::write(example.file("db1", "page"), "one\ntwo swordfish\n").expect("a file");
+    fs_err::write(example.dir.path().join("changes.yaml"), CHANGES).expect("a file");
+    let file = example.path("changes.yaml");
+
+    let on = ["--on", "node:db1"];
+    let planned = controller.does(&[&["deploy", "plan", &file][..], &on].concat());
+    assert!(planned.contains("page@db1 would change"), "{planned}");
+    assert!(planned.contains("  -two [hidden]\n  +TWO\n"), "{planned}");
+    assert!(planned.contains("(not shown: not everybody may read it)"), "{planned}");
+    assert!(!planned.contains("swordfish") && !planned.contains("of the house"), "{planned}");
+    assert!(planned.contains("2 would change files, 0 nothing, of 3"), "{planned}");
+
+    let planned = json(&controller, &[&["deploy", "plan", &file][..], &on].concat());
+    let of = |task: &str| {
+        let all = planned["predictions"].as_array().expect("a list");
+        let one = all.iter().find(|one| one["instance"] == format!("{task}@db1"));
+        one.unwrap_or_else(|| panic!("{task}: {all:?}")).clone()
+    };
+    assert_eq!(of("page")["change"], "diff");
+    assert_eq!(of("script")["change"], "unknown");
+    assert!(of("copy")["reason"].as_str().is_some_and(|why| why.starts_with("there is no file")));
+    assert_eq!(planned["predictions"].as_array().map(Vec::len), Some(5), "only what is selected");
+    assert!(!planned["predictions"].to_string().contains("swordfish"));
+    assert_eq!(
+        fs_err::read_to_string(example.file("db1", "page")).expect("it stays"),
+        "one\ntwo swordfish\n"
+    );
+    assert!(!example.file("db1", "key").exists() && !example.file("web1", "page").exists());
+
+    let dry = controller.hoist(&["deploy", "run", &file, "--dry-run"]);
+    assert_eq!(dry.status.code(), Some(20), "{}", text(&dry));
+    assert!(text(&dry).contains("+++ page"), "{}", text(&dry));
+    assert!(json(&controller, &["deploy", "list"]).as_array().expect("a list").is_empty());
+}
+
+#[test]
+fn who_may_not_run_sees_the_plan_and_nothing_of_the_nodes() {
+    let example = Example::new();
+    let controller = example.start();
+    let token = example.path("reader.token");
+    controller.does(&["token", "create", "reader", "--scope", "read:deploy", "--out", &token]);
+    let site = example.path("site.yaml");
+    let planned = controller.hoist(&["deploy", "plan", &site, "--token-file", &token]);
+    let said = text(&planned);
+    assert_eq!(planned.status.code(), Some(0), "{said}");
+    assert!(said.contains("8 instances on 3 nodes") && !said.contains("+++"), "{said}");
+    assert!(said.contains("needs the scope write:deploy"), "{said}");
+}
+
+/// What runs in the directories of the example's nodes.
+fn left(example: &Example) -> Vec<String> {
+    let nodes = fs_err::canonicalize(example.data_dir().join("deploy/local")).expect("nodes");
+    let processes = fs_err::read_dir("/proc").expect("processes").filter_map(Result::ok);
+    let there = processes.filter(|process| {
+        // No fault: most are of others, or gone.
+        std::fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(&nodes))
+    });
+    there
+        .filter_map(|process| std::fs::read_to_string(process.path().join("cmdline")).ok())
+        .filter(|words| !words.is_empty())
+        .map(|words| words.replace('\0', " "))
+        .collect()
+}
+
+#[test]
+fn the_example_is_run_twice_and_taken_back_and_nothing_of_it_still_runs() {
+    let example = Example::new();
+    let controller = example.start();
+    let site = example.path("site.yaml");
+    let first = controller.hoist(&["deploy", "run", &site]);
+    assert_eq!(first.status.code(), Some(0), "{}", text(&first));
+    let first = json(&controller, &["deploy", "list"])[0]["id"].as_str().expect("an id").to_owned();
+    let services = |example: &Example| {
+        left(example).iter().filter(|process| !process.starts_with("sleep")).count()
+    };
+    eventually("both services run", || services(&example) >= 2);
+
+    controller.does(&["deploy", "run", &site, "--set", "greeting=Good morning", "--detach"]);
+    controller.kill();
+    let controller = example.start();
+    let ended = controller.hoist(&["deploy", "watch", "last"]);
+    assert_eq!(ended.status.code(), Some(0), "{}", text(&ended));
+    let page = || fs_err::read_to_string(example.file("web1", "www/index.html"));
+    assert!(page().expect("a page").contains("Good morning, on web1"));
+    assert!(example.answers());
+
+    let undone = controller.hoist(&["deploy", "undo", "last"]);
+    assert_eq!(undone.status.code(), Some(0), "{}", text(&undone));
+    eventually("nothing is left of both runs", || left(&example).is_empty());
+    assert!(!example.answers());
+    assert!(page().expect("a page").contains("Hello from hoist, on web1"), "of the first run");
+    let undone = controller.hoist(&["deploy", "undo", &first]);
+    assert_eq!(undone.status.code(), Some(0), "{}", text(&undone));
+    assert!(page().is_err());
+}
+
 /// Chains of tasks on three nodes; each leaves a line for each time that it was done.
 fn chains(dir: &Path, length: u32) -> String {
     use std::fmt::Write as _;

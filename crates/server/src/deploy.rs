@@ -5,6 +5,7 @@
 //! nothing but themselves: a controller that starts again reads every journal and goes on.
 
 mod compile;
+mod elections;
 mod entry;
 mod folder;
 mod hands;
@@ -140,11 +141,12 @@ impl From<RunsError> for Failure {
             RunsError::Ambiguous(_) => Code::Ambiguous,
             RunsError::Ended
             | RunsError::UnderWay
+            | RunsError::TakenBack(_)
             | RunsError::NoEffect
             | RunsError::Broken(..) => Code::Conflict,
             RunsError::TooMany => Code::TooManyRequests,
             RunsError::Stopping => Code::Stopping,
-            RunsError::Folder(_) | RunsError::NoThread(_) => Code::Internal,
+            RunsError::Folder(_) | RunsError::NoThread(_) | RunsError::Fault => Code::Internal,
         };
         let failure = Self::new(code, chain(&error));
         match error {

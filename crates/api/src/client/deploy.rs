@@ -35,6 +35,13 @@ impl Client {
         call.json(request).value().await
     }
 
+    /// What a run would do, and what that would change on its nodes.
+    pub async fn try_start_run(&self, request: &PlanRequest) -> Result<PlanAnswer, ClientError> {
+        let mut call = self.call(Method::POST, &RUNS);
+        call.write = false;
+        call.flag("dry_run", true).flag("predict", true).json(request).value().await
+    }
+
     pub async fn start_run(&self, request: &PlanRequest) -> Result<RunSummary, ClientError> {
         self.call(Method::POST, &RUNS).json(request).value().await
     }
@@ -56,7 +63,7 @@ impl Client {
     ) -> Result<PlanAnswer, ClientError> {
         let mut call = self.call(Method::POST, &below(run, &["continue"]));
         call.write = false;
-        call.flag("dry_run", true).json(request).value().await
+        call.flag("dry_run", true).flag("predict", true).json(request).value().await
     }
 
     pub async fn runs(&self, limit: Option<usize>) -> Result<RunList, ClientError> {

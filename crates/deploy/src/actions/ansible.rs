@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use hoist_engine::action::{
-    Action, Ctx, Description, Diagnostic, Done, Failure, Output, Stream, Undone, Verdict,
+    Action, Ctx, Description, Diagnostic, Done, Failure, Output, Stream, Verdict,
 };
 use hoist_engine::plan::Step;
 use serde_json::Value;
@@ -120,9 +120,5 @@ impl Action for Ansible {
 
     fn verify(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
         Err(exit("ansible is no check"))
-    }
-
-    fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        Ok(Undone::NotPossible)
     }
 }

@@ -4,21 +4,24 @@
 //! touched, and the files that were replaced. Contents stay on the machine: a receipt names the
 //! directory only.
 
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use hoist_engine::action::{Ctx, Failure, Undone};
+use hoist_engine::plan::Made;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::blocks::{Blocks, Until};
 use super::{exit, io_error, place};
 
 const LIST: &str = "list";
 
-pub(super) struct Backup {
+pub(super) struct Backup<'a> {
     dir: PathBuf,
+    until: Until<'a>,
     /// Paths so far.
     count: usize,
     list: Option<fs_err::File>,
@@ -34,43 +37,59 @@ struct Kept {
 #[serde(rename_all = "snake_case")]
 enum Was {
     Nothing,
-    Directory,
+    Directory(Access),
     Link(PathBuf),
-    File { copy: PathBuf, mode: u32, uid: u32, gid: u32 },
+    File { copy: PathBuf, access: Access },
 }
 
-impl Backup {
-    pub(super) fn new(ctx: &Ctx<'_>) -> Self {
-        Self { dir: place::own("backup", ctx), count: 0, list: None }
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Access {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+}
+
+impl<'a> Backup<'a> {
+    /// With an empty list, which says of an attempt that ends badly that it has changed nothing yet.
+    pub(super) fn new(ctx: &Ctx<'a>) -> Self {
+        let (dir, until) = (place::own("backup", ctx), Until::of(ctx));
+        let mut backup = Self { dir, until, count: 0, list: None };
+        // Only who changes something has to have one.
+        let _ = backup.make();
+        backup
     }
 
     /// Keeps what is at a path, before it becomes something else.
     pub(super) fn keep(&mut self, path: &Path) -> io::Result<()> {
+        self.make()?;
         let was = match path.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Was::Nothing,
             Err(error) => return Err(error),
-            Ok(meta) if meta.is_dir() => Was::Directory,
+            Ok(meta) if meta.is_dir() => Was::Directory(Access::of(&meta)),
             Ok(meta) if meta.is_symlink() => Was::Link(fs_err::read_link(path)?),
-            Ok(meta) => {
-                self.make()?;
+            Ok(meta) if meta.is_file() => {
                 let copy = self.dir.join(self.count.to_string());
-                let mut to = fs_err::OpenOptions::new()
-                    .write(true)
-                    .create(true)
-                    .truncate(true)
-                    .mode(0o600)
-                    .open(&copy)?;
-                io::copy(&mut fs_err::File::open(path)?, &mut to)?;
-                let mode = meta.permissions().mode() & 0o7777;
-                Was::File { copy, mode, uid: meta.uid(), gid: meta.gid() }
+                let mut to = private(&copy)?;
+                to.set_len(0)?;
+                io::copy(&mut Blocks::open(path, self.until)?, &mut to)?;
+                to.sync_data()?;
+                Was::File { copy, access: Access::of(&meta) }
+            }
+            Ok(_) => {
+                let odd = format!("`{}` is no file, directory or link", path.display());
+                return Err(io::Error::other(odd));
             }
         };
-        self.make()?;
         let mut line =
             serde_json::to_vec(&Kept { path: path.to_owned(), was }).map_err(io::Error::other)?;
         line.push(b'\n');
+        let list = self.list.as_mut().expect("just made");
+        list.write_all(&line)?;
+        // Whatever becomes of the machine, it was kept before it was changed.
+        list.sync_data()?;
+        self.sync_directory()?;
         self.count += 1;
-        self.list.as_mut().expect("just made").write_all(&line)
+        Ok(())
     }
 
     /// Makes the directories that a path needs, and keeps that they were not there.
@@ -84,62 +103,120 @@ impl Backup {
         Ok(())
     }
 
+    /// Where what was kept last becomes what it shall be, before it takes its place.
+    pub(super) fn beside(&self, path: &Path) -> io::Result<PathBuf> {
+        beside(path, &self.dir, self.count.saturating_sub(1))
+    }
+
     fn make(&mut self) -> io::Result<()> {
-        if self.list.is_none() {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
-            let path = self.dir.join(LIST);
-            // The same attempt is begun once; what is there is of another life of this machine.
-            self.list = Some(
-                fs_err::OpenOptions::new()
-                    .write(true)
-                    .create(true)
-                    .truncate(true)
-                    .mode(0o600)
-                    .open(path)?,
-            );
+        if self.list.is_some() {
+            return Ok(());
         }
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+        let path = self.dir.join(LIST);
+        // The same attempt is begun once; if it was not, all that was there before is still needed.
+        let there = match fs_err::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            there => there?,
+        };
+        let mut list = private(&path)?;
+        list.set_len(whole_lines(&there).len() as u64)?;
+        list.seek(io::SeekFrom::End(0))?;
+        self.count = whole_lines(&there).lines().count();
+        self.list = Some(list);
         Ok(())
     }
 
-    pub(super) fn receipt(&self) -> Value {
+    fn sync_directory(&self) -> io::Result<()> {
+        let above = self.dir.parent().filter(|_| self.count == 0);
+        [Some(self.dir.as_path()), above]
+            .into_iter()
+            .flatten()
+            .try_for_each(|dir| fs_err::File::open(dir)?.sync_all())
+    }
+
+    /// What takes it back, if anything was changed.
+    pub(super) fn receipt(self) -> Value {
         if self.count == 0 {
+            // There is nothing that it could say which the end of the attempt does not.
+            let _ = fs_err::remove_dir_all(&self.dir);
             return Value::Null;
         }
         json!({ "backup": self.dir })
     }
 }
 
-/// Makes everything as it was, the last change first.
-pub(super) fn restore(receipt: &Value, ctx: &Ctx<'_>) -> Result<Undone, Failure> {
-    // A step that changed nothing has nothing to take back.
-    if receipt.is_null() {
-        return Ok(Undone::Undone);
+impl Access {
+    fn of(meta: &std::fs::Metadata) -> Self {
+        Self { mode: meta.permissions().mode() & 0o7777, uid: meta.uid(), gid: meta.gid() }
     }
-    let Some(dir) = receipt["backup"].as_str().map(Path::new) else {
-        return Ok(Undone::NotPossible);
+
+    fn give(self, file: &std::fs::File) -> io::Result<()> {
+        std::os::unix::fs::fchown(file, Some(self.uid), Some(self.gid))?;
+        file.set_permissions(PermissionsExt::from_mode(self.mode))
+    }
+}
+
+/// A file for nobody else, to be written.
+fn private(path: &Path) -> io::Result<fs_err::File> {
+    fs_err::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// A line that was cut short was written before anything was done.
+fn whole_lines(list: &str) -> &str {
+    list.rfind('\n').map_or("", |end| &list[..=end])
+}
+
+fn beside(path: &Path, backup: &Path, at: usize) -> io::Result<PathBuf> {
+    let name = backup.file_name().unwrap_or_default().to_string_lossy();
+    let parent = path.parent().ok_or_else(|| io::Error::other("a path without a directory"))?;
+    Ok(parent.join(format!(".{name}.{at}")))
+}
+
+/// Makes everything as it was before an attempt, the last change first. One that did not come to its
+/// end has given no receipt, but what it changed is kept under its name.
+pub(super) fn restore(made: &Made, ctx: &Ctx<'_>) -> Result<Undone, Failure> {
+    let dir = if made.receipt.is_null() {
+        place::of("backup", &made.attempt, ctx)
+    } else if let Some(dir) = made.receipt["backup"].as_str() {
+        PathBuf::from(dir)
+    } else {
+        let reason = "its receipt names no backup".to_owned();
+        return Ok(Undone::NotPossible { reason });
     };
-    let base = place::own("backup", ctx);
-    if dir.parent() != base.parent() {
+    if dir.parent() != place::own("backup", ctx).parent() || dir.file_name().is_none() {
         return Err(exit(format!("`{}` is no backup of this machine", dir.display())));
     }
     let list = match fs_err::read_to_string(dir.join(LIST)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Undone::NotPossible),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let reason = format!("what it changed is not kept in `{}`", dir.display());
+            return Ok(Undone::NotPossible { reason });
+        }
         list => list.map_err(|error| io_error(&error))?,
     };
-    for line in list.lines().rev() {
+    let until = Until::of(ctx);
+    let lines: Vec<&str> = whole_lines(&list).lines().collect();
+    for (at, line) in lines.into_iter().enumerate().rev() {
+        until.look()?;
         let kept: Kept = serde_json::from_str(line)
             .map_err(|error| exit(format!("the backup {} is damaged: {error}", dir.display())))?;
-        put_back(&kept).map_err(|error| io_error(&error))?;
+        let new = beside(&kept.path, &dir, at);
+        new.and_then(|new| put_back(&kept, &new, until)).map_err(|error| io_error(&error))?;
     }
     Ok(Undone::Undone)
 }
 
-fn put_back(Kept { path, was }: &Kept) -> io::Result<()> {
+/// `new` may be there from an attempt, here or on the way back, that was cut short.
+fn put_back(Kept { path, was }: &Kept, new: &Path, until: Until<'_>) -> io::Result<()> {
+    remove(new)?;
     match was {
-        Was::Directory => match fs_err::create_dir(path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            made => made,
-        },
+        Was::Directory(access) => {
+            match fs_err::create_dir(path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => made?,
+            }
+            access.give(fs_err::File::open(path)?.file())
+        }
         Was::Nothing => match remove(path) {
             // Somebody else put something there, which is not ours to remove.
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
@@ -149,19 +226,18 @@ fn put_back(Kept { path, was }: &Kept) -> io::Result<()> {
             remove(path)?;
             fs_err::os::unix::fs::symlink(target, path)
         }
-        Was::File { copy, mode, uid, gid } => {
+        Was::File { copy, access } => {
             let parent =
                 path.parent().ok_or_else(|| io::Error::other("a path without a directory"))?;
             fs_err::create_dir_all(parent)?;
-            let mut to = tempfile::NamedTempFile::new_in(parent)?;
-            io::copy(&mut fs_err::File::open(copy)?, &mut to)?;
-            std::os::unix::fs::fchown(to.as_file(), Some(*uid), Some(*gid))?;
-            to.as_file().set_permissions(PermissionsExt::from_mode(*mode))?;
+            let mut to = private(new)?;
+            io::copy(&mut Blocks::open(copy, until)?, &mut to)?;
+            access.give(to.file())?;
+            to.sync_data()?;
             if path.is_dir() && !path.is_symlink() {
                 fs_err::remove_dir(path)?;
             }
-            to.persist(path)?;
-            Ok(())
+            fs_err::rename(new, path)
         }
     }
 }
@@ -173,7 +249,11 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
         _ => fs_err::remove_file(path),
     };
     match removed {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
+            Ok(())
+        }
         removed => removed,
     }
 }

@@ -3,13 +3,14 @@
 use hoist_engine::action::{
     Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Prediction, Undone, Verdict,
 };
-use hoist_engine::plan::Step;
+use hoist_engine::plan::{Made, Step};
 use serde_json::Value;
 
 use super::backup::{self, Backup};
+use super::blocks::Until;
 use super::input::parse;
 use super::put::{Content, Wanted};
-use super::{described, exit, invalid, io_error, line_diff, place};
+use super::{described, exit, invalid, place, preview};
 
 pub(super) struct Copy;
 
@@ -40,8 +41,12 @@ impl Input {
             return Err(exit(format!("there is no file `{}`", from.display())));
         }
         let to = place::to_write(&self.to, ctx)?;
-        let wanted =
-            Wanted { content: Content::Of(&from), mode: self.mode, owner: None, group: None };
+        let wanted = Wanted {
+            content: Content::Of(&from, Until::of(ctx)),
+            mode: self.mode,
+            owner: None,
+            group: None,
+        };
         then(&wanted, &to)
     }
 }
@@ -57,8 +62,8 @@ impl Action for Copy {
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
-        let input = read(&step.call.input).map_err(invalid)?;
         let mut backup = Backup::new(ctx);
+        let input = read(&step.call.input).map_err(invalid)?;
         let changed = input.with(ctx, |wanted, to| wanted.put(to, &mut backup))?;
         Ok(Done { changed, receipt: backup.receipt() })
     }
@@ -71,8 +76,8 @@ impl Action for Copy {
         })
     }
 
-    fn undo(&self, _: &Step, receipt: &Value, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        backup::restore(receipt, ctx)
+    fn undo(&self, _: &Step, made: &Made, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
+        backup::restore(made, ctx)
     }
 
     fn predict(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Prediction, Failure> {
@@ -80,18 +85,9 @@ impl Action for Copy {
         let from = place::to_read(&input.from, ctx);
         input.with(ctx, |wanted, to| {
             let Some(differs) = wanted.differs(to)? else { return Ok(Prediction::NoChange) };
-            let text = |path: &std::path::Path| match path.metadata() {
-                Err(_) => Ok(Some(String::new())),
-                Ok(meta) if meta.len() > line_diff::MAX_SHOWN as u64 => Ok(None),
-                Ok(_) => fs_err::read(path).map(|bytes| String::from_utf8(bytes).ok()),
-            };
-            let both = text(to)
-                .and_then(|old| Ok((old, text(&from)?)))
-                .map_err(|error| io_error(&error))?;
-            Ok(Prediction::Diff(match both {
-                (Some(old), Some(new)) if old != new => line_diff::unified(&input.to, &old, &new),
-                _ => format!("{differs}\n"),
-            }))
+            let new = preview::of_file(&from)?;
+            let new = new.and_then(|text| preview::of_mode(input.mode).map(|()| text));
+            Ok(preview::change(&input.to, &differs, preview::of_file(to)?, new))
         })
     }
 }

@@ -4,13 +4,13 @@ use hoist_engine::action::{
     Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Prediction, Purpose, Script,
     Undone, Verdict,
 };
-use hoist_engine::plan::Step;
+use hoist_engine::plan::{Made, Step};
 use serde_json::Value;
 
 use super::backup::{self, Backup};
 use super::input::parse;
 use super::put::{Content, Wanted, owners};
-use super::{described, invalid, io_error, line_diff, place};
+use super::{described, invalid, place, preview};
 
 pub(super) struct File;
 
@@ -46,6 +46,10 @@ impl Input {
 /// Where there is nothing of ours, the same in few words.
 const APPLY: &str = r#"set -eu
 umask 077
+if [ -e "$HOIST_PATH" ] && [ ! -f "$HOIST_PATH" ]; then
+    echo "\`$HOIST_PATH\` is no plain file and is not replaced; remove it first" >&2
+    exit 1
+fi
 new=$(dirname -- "$HOIST_PATH")/.hoist-$$
 trap 'rm -f -- "$new"' EXIT
 mkdir -p -- "$(dirname -- "$HOIST_PATH")"
@@ -79,8 +83,8 @@ impl Action for File {
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
-        let input = read(&step.call.input).map_err(invalid)?;
         let mut backup = Backup::new(ctx);
+        let input = read(&step.call.input).map_err(invalid)?;
         let changed = input.wanted()?.put(&place::to_write(&input.path, ctx)?, &mut backup)?;
         Ok(Done { changed, receipt: backup.receipt() })
     }
@@ -90,8 +94,8 @@ impl Action for File {
         input.wanted()?.verdict(&place::to_write(&input.path, ctx)?)
     }
 
-    fn undo(&self, _: &Step, receipt: &Value, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        backup::restore(receipt, ctx)
+    fn undo(&self, _: &Step, made: &Made, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
+        backup::restore(made, ctx)
     }
 
     fn predict(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Prediction, Failure> {
@@ -100,15 +104,8 @@ impl Action for File {
         let Some(differs) = input.wanted()?.differs(&path)? else {
             return Ok(Prediction::NoChange);
         };
-        let old = match fs_err::read(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            old => old.map_err(|error| io_error(&error))?,
-        };
-        let old = String::from_utf8_lossy(&old);
-        if old == input.text.as_str() {
-            return Ok(Prediction::Diff(format!("{differs}\n")));
-        }
-        Ok(Prediction::Diff(line_diff::unified(&input.path, &old, &input.text)))
+        let new = preview::of_mode(input.mode).map(|()| input.text.clone());
+        Ok(preview::change(&input.path, &differs, preview::of_file(&path)?, new))
     }
 
     fn script(&self, input: &Value, purpose: Purpose) -> Option<Script> {

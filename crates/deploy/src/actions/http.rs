@@ -4,15 +4,14 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoist_engine::action::{
-    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Undone, Verdict,
-};
+use hoist_engine::action::{Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Verdict};
 use hoist_engine::plan::Step;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
 use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
 
+use super::blocks::{Blocks, Until};
 use super::input::parse;
 use super::{described, exit, invalid, place};
 
@@ -101,7 +100,8 @@ fn tls(input: &Input, ctx: &Ctx<'_>) -> Result<TlsConfig, String> {
     let roots: Vec<CertificateDer<'static>> = match &input.ca {
         Some(path) => {
             let path = place::to_read(path, ctx);
-            let read = CertificateDer::pem_file_iter(&path).and_then(Iterator::collect);
+            let file = Blocks::open(&path, Until::of(ctx)).map_err(|error| error.to_string())?;
+            let read = CertificateDer::pem_reader_iter(file).collect::<Result<_, _>>();
             read.map_err(|error| format!("`{}`: {error}", path.display()))?
         }
         None => rustls_native_certs::load_native_certs().certs,
@@ -143,9 +143,5 @@ impl Action for Http {
             Ok(()) => Verdict::Holds,
             Err(reason) => Verdict::DoesNot { reason },
         })
-    }
-
-    fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        Ok(Undone::NotPossible)
     }
 }

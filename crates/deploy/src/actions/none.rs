@@ -4,7 +4,7 @@ use hoist_engine::action::{
     Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Prediction, Purpose, Script,
     Undone, Verdict,
 };
-use hoist_engine::plan::Step;
+use hoist_engine::plan::{Made, Step};
 use serde_json::Value;
 
 use super::described;
@@ -29,7 +29,7 @@ impl Action for None {
         Ok(Verdict::Holds)
     }
 
-    fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
+    fn undo(&self, _: &Step, _: &Made, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
         Ok(Undone::Undone)
     }
 

@@ -45,14 +45,19 @@ pub(super) fn to_read(path: &str, ctx: &Ctx<'_>) -> PathBuf {
     ctx.directory.join(path)
 }
 
-/// Where this machine, or this directory, keeps what belongs to an attempt.
+/// Where this machine, or this directory, keeps what belongs to this attempt.
 pub(super) fn own(kind: &str, ctx: &Ctx<'_>) -> PathBuf {
+    of(kind, ctx.attempt, ctx)
+}
+
+/// The same for another attempt on the same subject.
+pub(super) fn of(kind: &str, attempt: &str, ctx: &Ctx<'_>) -> PathBuf {
     let base = if ctx.directory == Path::new("/") {
         PathBuf::from("/var/lib/hoist")
     } else {
         ctx.directory.join(".hoist")
     };
     let attempt: PathBuf =
-        ctx.attempt.split('/').map(OsStr::new).collect::<Vec<_>>().join(OsStr::new("-")).into();
+        attempt.split('/').map(OsStr::new).collect::<Vec<_>>().join(OsStr::new("-")).into();
     base.join(kind).join(attempt)
 }

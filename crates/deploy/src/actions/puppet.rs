@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use hoist_engine::action::{Action, Ctx, Description, Diagnostic, Done, Failure, Undone, Verdict};
+use hoist_engine::action::{Action, Ctx, Description, Diagnostic, Done, Failure, Verdict};
 use hoist_engine::execute::process::Ended;
 use hoist_engine::plan::Step;
 use serde_json::Value;
@@ -68,9 +68,5 @@ impl Action for Puppet {
 
     fn verify(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
         Err(exit("puppet is no check"))
-    }
-
-    fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        Ok(Undone::NotPossible)
     }
 }

@@ -9,6 +9,7 @@ use hoist_engine::action::{Failure, Verdict};
 
 use super::account::{self, Base};
 use super::backup::Backup;
+use super::blocks::{Blocks, Until};
 use super::{exit, io_error};
 
 /// A file as it shall be.
@@ -23,7 +24,7 @@ pub(super) struct Wanted<'a> {
 pub(super) enum Content<'a> {
     Text(&'a str),
     /// The same as in another file.
-    Of(&'a Path),
+    Of(&'a Path, Until<'a>),
 }
 
 impl Wanted<'_> {
@@ -38,8 +39,11 @@ impl Wanted<'_> {
         if meta.is_dir() {
             return Err(exit(format!("`{}` is a directory", path.display())));
         }
+        if meta.is_symlink() {
+            return Ok(Some(format!("`{}` is a link", path.display())));
+        }
         if !meta.is_file() {
-            return Ok(Some(format!("`{}` is no plain file", path.display())));
+            return Err(irreplaceable(path));
         }
         if let Some(differs) = self.meta_differs(&meta) {
             return Ok(Some(format!("`{}`: {differs}", path.display())));
@@ -75,14 +79,15 @@ impl Wanted<'_> {
         backup.make_parents(path)?;
         backup.keep(path)?;
         let was = path.symlink_metadata().ok().filter(Metadata::is_file);
-        let parent = path.parent().ok_or_else(|| io::Error::other("a path without a directory"))?;
-        let mut new = tempfile::NamedTempFile::new_in(parent)?;
+        let new = backup.beside(path)?;
+        let (parent, name) = new.parent().zip(new.file_name()).expect("a name in a directory");
+        let mut new = tempfile::Builder::new().prefix(name).rand_bytes(0).tempfile_in(parent)?;
         let mut mode = was.as_ref().map_or(0o644, |was| was.permissions().mode() & 0o7777);
         match self.content {
             Content::Text(text) => new.write_all(text.as_bytes())?,
-            Content::Of(from) => {
-                let mut from = fs_err::File::open(from)?;
-                mode = from.metadata()?.permissions().mode() & 0o7777;
+            Content::Of(from, until) => {
+                let mut from = Blocks::open(from, until)?;
+                mode = from.get_ref().metadata()?.permissions().mode() & 0o7777;
                 io::copy(&mut from, &mut new)?;
             }
         }
@@ -111,12 +116,19 @@ impl Content<'_> {
             Self::Text(text) => {
                 Ok(length == text.len() as u64 && fs_err::read(path)? == text.as_bytes())
             }
-            Self::Of(from) => {
-                let from = fs_err::File::open(from)?;
-                Ok(from.metadata()?.len() == length && are_same(from, fs_err::File::open(path)?)?)
+            Self::Of(from, until) => {
+                let from = Blocks::open(from, until)?;
+                let is_as_long = from.get_ref().metadata()?.len() == length;
+                Ok(is_as_long && are_same(from, Blocks::open(path, until)?)?)
             }
         }
     }
+}
+
+/// A FIFO, a socket or a device cannot be kept, and so it cannot be put back.
+pub(super) fn irreplaceable(path: &Path) -> Failure {
+    let path = path.display();
+    exit(format!("`{path}` is no file, directory or link and is not replaced; remove it first"))
 }
 
 fn are_same(mut one: impl Read, mut other: impl Read) -> io::Result<bool> {

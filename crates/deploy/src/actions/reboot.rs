@@ -6,9 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use hoist_engine::action::{
-    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Undone, Verdict,
-};
+use hoist_engine::action::{Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Verdict};
 use hoist_engine::plan::Step;
 use serde_json::Value;
 
@@ -108,10 +106,6 @@ impl Action for Reboot {
             Some(_) => Verdict::DoesNot { reason: "the machine has not gone down".to_owned() },
             None => Verdict::DoesNot { reason: "no reboot was asked for".to_owned() },
         })
-    }
-
-    fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        Ok(Undone::NotPossible)
     }
 }
 

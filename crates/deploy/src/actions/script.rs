@@ -2,18 +2,23 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::io::Read as _;
 use std::path::PathBuf;
 
 use hoist_engine::action::{
-    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Purpose, Script, Undone, Verdict,
+    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Purpose, Script, Verdict,
 };
 use hoist_engine::execute::process::Ran;
 use hoist_engine::plan::Step;
 use serde_json::Value;
 
+use super::blocks::{Blocks, Until};
 use super::input::parse;
 use super::program::{self, Options, Private};
 use super::{described, exit, invalid, io_error, place};
+
+/// Of a script, so much is looked at for its interpreter; kernels do the same.
+const FIRST_LINE: u64 = 256;
 
 pub(super) struct ScriptFile;
 
@@ -75,14 +80,16 @@ fn run(step: &Step, ctx: &mut Ctx<'_>) -> Result<Ran, Failure> {
         Source::Text(text) => (private.write("script", &text)?, text),
         Source::Path(path) => {
             let path = place::to_read(&path, ctx);
-            let text = fs_err::read(&path).map_err(|error| match error.kind() {
+            let mut head = Vec::new();
+            let read = Blocks::open(&path, Until::of(ctx))
+                .and_then(|script| script.take(FIRST_LINE).read_to_end(&mut head));
+            read.map_err(|error| match error.kind() {
                 std::io::ErrorKind::NotFound => {
                     exit(format!("there is no script `{}`", path.display()))
                 }
                 _ => io_error(&error),
             })?;
-            let head = &text[..text.len().min(256)];
-            (path, String::from_utf8_lossy(head).into_owned())
+            (path, String::from_utf8_lossy(&head).into_owned())
         }
     };
     let mut argv = interpreter(given.as_deref(), &text);
@@ -114,10 +121,6 @@ impl Action for ScriptFile {
             None => Verdict::Holds,
             Some(reason) => Verdict::DoesNot { reason },
         })
-    }
-
-    fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        Ok(Undone::NotPossible)
     }
 
     fn script(&self, input: &Value, _: Purpose) -> Option<Script> {

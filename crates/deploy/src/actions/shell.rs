@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use hoist_engine::action::{
-    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Purpose, Script, Undone, Verdict,
+    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Purpose, Script, Verdict,
 };
 use hoist_engine::plan::Step;
 use serde_json::Value;
@@ -64,10 +64,6 @@ impl Action for Shell {
             None => Verdict::Holds,
             Some(reason) => Verdict::DoesNot { reason },
         })
-    }
-
-    fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        Ok(Undone::NotPossible)
     }
 
     fn script(&self, input: &Value, _: Purpose) -> Option<Script> {

@@ -1,16 +1,23 @@
 //! `steps`: several actions one after the other, as one task with one attempt.
 
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use fs_err::os::unix::fs::OpenOptionsExt as _;
 use hoist_engine::action::{
-    Ability, Action, Catalog, Ctx, Description, Diagnostic, Done, Failure, Stream, Undone, Verdict,
+    Ability, Action, Catalog, Ctx, Description, Diagnostic, Done, Failure, Prediction, Stream,
+    Undone, Verdict,
 };
-use hoist_engine::plan::{Call, Step};
+use hoist_engine::plan::{Call, Made, Step};
 use hoist_model::nearest;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::input::{parse, parse_at};
-use super::{described, exit, invalid};
+use super::{described, exit, invalid, io_error, place};
 
 /// Actions of one list.
 pub(super) const MAX_STEPS: usize = 100;
@@ -31,6 +38,10 @@ impl Part {
 
     fn explain(&self, failure: &Failure) -> Failure {
         Failure { kind: failure.kind, reason: format!("{}: {}", self.name, failure.reason) }
+    }
+
+    fn can_undo(&self) -> bool {
+        self.action.can_undo(&self.call.input)
     }
 
     fn can(&self, ability: Ability) -> bool {
@@ -98,19 +109,34 @@ impl Action for Steps {
         self.read(input).err().unwrap_or_default()
     }
 
+    fn can_undo(&self, input: &Value) -> bool {
+        self.read(input).is_ok_and(|parts| parts.iter().all(Part::can_undo))
+    }
+
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
         let parts = self.read(&step.call.input).map_err(invalid)?;
-        let (mut changed, mut receipts) = (false, Vec::new());
+        let mut diary = Diary::of(ctx.attempt, ctx);
+        if parts.iter().all(Part::can_undo) {
+            diary.begin().map_err(|error| io_error(&error))?;
+        }
+        let (mut changed, mut came) = (false, Vec::new());
         let attempt = ctx.attempt.to_owned();
         for (at, part) in parts.iter().enumerate() {
             ctx.output.line(Stream::Note, part.name.as_bytes());
+            diary.write(&Came::Begun).map_err(|error| io_error(&error))?;
             let own = format!("{attempt}.{at}");
             let done = part.action.apply(&part.step(step), &mut within(ctx, &own));
-            let done = done.map_err(|failure| part.explain(&failure))?;
-            changed |= done.changed;
-            receipts.push(done.receipt);
+            let Done { changed: is_changed, receipt } =
+                done.map_err(|failure| part.explain(&failure))?;
+            changed |= is_changed;
+            let done = if is_changed { Came::Changed { receipt } } else { Came::Unchanged };
+            diary.write(&done).map_err(|error| io_error(&error))?;
+            came.push(done);
         }
-        Ok(Done { changed, receipt: json!({ "steps": receipts }) })
+        if !changed {
+            diary.remove();
+        }
+        Ok(Done { changed, receipt: json!({ "steps": came }) })
     }
 
     /// All of those that can tell; as a check, all have to be able to.
@@ -134,22 +160,133 @@ impl Action for Steps {
         Ok(Verdict::Holds)
     }
 
-    /// The last one first. Nothing is taken back if something could not be.
-    fn undo(&self, step: &Step, receipt: &Value, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
+    /// The last one first.
+    fn undo(&self, step: &Step, made: &Made, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
         let parts = self.read(&step.call.input).map_err(invalid)?;
-        let Some(receipts) = receipt["steps"].as_array() else { return Ok(Undone::NotPossible) };
-        if receipts.len() != parts.len() || !parts.iter().all(|part| part.can(Ability::Undo)) {
-            return Ok(Undone::NotPossible);
+        let not_possible = |reason: String| Ok(Undone::NotPossible { reason });
+        if let Some(part) = parts.iter().find(|part| !part.can_undo()) {
+            let Part { name, call, .. } = part;
+            return not_possible(format!("{name}: `{}` takes nothing back", call.action));
+        }
+        let came: Vec<Came> = if made.receipt.is_null() {
+            match Diary::of(&made.attempt, ctx).read()? {
+                Some(came) => came,
+                None => return not_possible("nobody kept how far it came".to_owned()),
+            }
+        } else {
+            let came = serde_json::from_value(made.receipt["steps"].clone());
+            came.map_err(|error| exit(format!("its receipt is of no list: {error}")))?
+        };
+        if came.len() > parts.len() {
+            return not_possible("it was another list".to_owned());
         }
         let attempt = ctx.attempt.to_owned();
-        for (at, (part, receipt)) in parts.iter().zip(receipts).enumerate().rev() {
+        for (at, (part, came)) in parts.iter().zip(came).enumerate().rev() {
+            let receipt = match came {
+                Came::Unchanged => continue,
+                Came::Begun => Value::Null,
+                Came::Changed { receipt } => receipt,
+            };
             let own = format!("{attempt}.{at}");
-            let undone = part.action.undo(&part.step(step), receipt, &mut within(ctx, &own));
-            if undone.map_err(|failure| part.explain(&failure))? == Undone::NotPossible {
-                return Err(exit(format!("{}: it cannot be taken back", part.name)));
+            let of_part = Made { attempt: format!("{}.{at}", made.attempt), receipt };
+            let undone = part.action.undo(&part.step(step), &of_part, &mut within(ctx, &own));
+            match undone.map_err(|failure| part.explain(&failure))? {
+                Undone::Undone => {}
+                Undone::NotPossible { reason } => {
+                    return not_possible(format!("{}: {reason}", part.name));
+                }
             }
         }
         Ok(Undone::Undone)
+    }
+
+    /// Each by itself: what one would find of the others is not there yet.
+    fn predict(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Prediction, Failure> {
+        let parts = self.read(&step.call.input).map_err(invalid)?;
+        let (mut text, mut changes, mut unknown) = (String::new(), false, false);
+        for part in &parts {
+            let why = match part.action.predict(&part.step(step), ctx) {
+                Ok(Prediction::NoChange) => continue,
+                Ok(Prediction::Diff(diff)) => {
+                    changes = true;
+                    text.push_str(&diff);
+                    continue;
+                }
+                Ok(Prediction::CannotPredict) => String::new(),
+                Err(failure) => format!(": {}", failure.reason),
+            };
+            unknown = true;
+            writeln!(text, "{}: cannot be told{why}", part.name).expect("writing to memory");
+        }
+        Ok(match (changes, unknown) {
+            (true, _) => Prediction::Diff(text),
+            (false, true) => Prediction::CannotPredict,
+            (false, false) => Prediction::NoChange,
+        })
+    }
+}
+
+/// What came of a part.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum Came {
+    Begun,
+    Unchanged,
+    Changed { receipt: Value },
+}
+
+/// How far a list came, kept beside its backups: a list that does not come to its end gives no
+/// receipt.
+struct Diary {
+    path: PathBuf,
+    file: Option<fs_err::File>,
+}
+
+impl Diary {
+    fn of(attempt: &str, ctx: &Ctx<'_>) -> Self {
+        Self { path: place::of("steps", attempt, ctx), file: None }
+    }
+
+    fn begin(&mut self) -> io::Result<()> {
+        let dir = self.path.parent().expect("a file in a directory");
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        let mut options = fs_err::OpenOptions::new();
+        self.file = Some(options.append(true).create(true).mode(0o600).open(&self.path)?);
+        fs_err::File::open(dir)?.sync_all()
+    }
+
+    /// Durable before anything is done after it.
+    fn write(&mut self, came: &Came) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let mut line = serde_json::to_vec(came).map_err(io::Error::other)?;
+        line.push(b'\n');
+        file.write_all(&line)?;
+        file.sync_data()
+    }
+
+    /// What came of each part that was begun; `None` if nobody wrote it down.
+    fn read(&self) -> Result<Option<Vec<Came>>, Failure> {
+        let text = match fs_err::read_to_string(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(|error| io_error(&error))?,
+        };
+        let mut all = Vec::new();
+        // A line that was cut short was written before anything was done.
+        for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+            let came: Came = serde_json::from_str(line)
+                .map_err(|error| exit(format!("`{}` is damaged: {error}", self.path.display())))?;
+            match came {
+                Came::Begun => all.push(came),
+                done => *all.last_mut().ok_or_else(|| exit("what is done was not begun"))? = done,
+            }
+        }
+        Ok(Some(all))
+    }
+
+    fn remove(self) {
+        if self.file.is_some() {
+            let _ = fs_err::remove_file(self.path);
+        }
     }
 }
 

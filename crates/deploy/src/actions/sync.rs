@@ -2,18 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use hoist_engine::action::{
     Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Prediction, Undone, Verdict,
 };
-use hoist_engine::plan::Step;
+use hoist_engine::plan::{Made, Step};
 use serde_json::Value;
 
 use super::backup::{self, Backup};
+use super::blocks::Until;
 use super::input::parse;
-use super::put::{Content, Wanted};
-use super::{described, exit, invalid, io_error, place, timeout};
+use super::put::{self, Content, Wanted};
+use super::{described, exit, invalid, io_error, place};
 
 /// Files and directories of one step.
 pub(super) const MAX_ENTRIES: usize = 100_000;
@@ -38,11 +40,23 @@ fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
 
 #[derive(PartialEq, Eq)]
 enum Entry {
-    Directory,
+    Directory {
+        mode: u32,
+    },
     File,
     Link(PathBuf),
     /// A socket, a device.
     Other,
+}
+
+impl Entry {
+    fn is_directory(&self) -> bool {
+        matches!(self, Self::Directory { .. })
+    }
+}
+
+fn mode(path: &Path) -> io::Result<u32> {
+    Ok(fs_err::metadata(path)?.permissions().mode() & 0o7777)
 }
 
 /// Everything below a directory, by its path from there. Links are not followed.
@@ -62,7 +76,7 @@ fn entries(dir: &Path) -> Result<BTreeMap<PathBuf, Entry>, Failure> {
             let kind = entry.file_type().map_err(|error| io_error(&error))?;
             let entry = if kind.is_dir() {
                 open.push((path.clone(), depth + 1));
-                Entry::Directory
+                Entry::Directory { mode: mode(&entry.path()).map_err(|error| io_error(&error))? }
             } else if kind.is_file() {
                 Entry::File
             } else if kind.is_symlink() {
@@ -86,17 +100,20 @@ fn entries(dir: &Path) -> Result<BTreeMap<PathBuf, Entry>, Failure> {
 enum Change<'a> {
     Remove(&'a Path),
     Make(&'a Path, &'a Entry),
+    /// Of a directory, when everything is in it: it may be one that nobody may write to.
+    Mode(&'a Path, u32),
 }
 
-struct Work {
+struct Work<'a> {
+    until: Until<'a>,
     from: PathBuf,
     to: PathBuf,
     source: BTreeMap<PathBuf, Entry>,
     target: BTreeMap<PathBuf, Entry>,
 }
 
-impl Work {
-    fn new(input: &Input, ctx: &Ctx<'_>) -> Result<Self, Failure> {
+impl<'a> Work<'a> {
+    fn new(input: &Input, ctx: &Ctx<'a>) -> Result<Self, Failure> {
         let (from, to) = (place::to_read(&input.from, ctx), place::to_write(&input.to, ctx)?);
         if !from.is_dir() {
             return Err(exit(format!("there is no directory `{}`", from.display())));
@@ -115,7 +132,7 @@ impl Work {
                 from.join(path).display()
             )));
         }
-        Ok(Self { from, to, source, target })
+        Ok(Self { until: Until::of(ctx), from, to, source, target })
     }
 
     fn changes(&self, delete: bool) -> Result<Vec<Change<'_>>, Failure> {
@@ -124,11 +141,12 @@ impl Work {
         for (path, entry) in self.target.iter().rev() {
             let clashes = match self.source.get(path) {
                 None => delete || self.is_below_a_clash(path),
-                Some(wanted) => {
-                    (*wanted == Entry::Directory) != (*entry == Entry::Directory)
-                        && *wanted != *entry
-                }
+                Some(wanted) => wanted.is_directory() != entry.is_directory(),
             };
+            let goes = clashes || self.source.contains_key(path);
+            if goes && *entry == Entry::Other {
+                return Err(put::irreplaceable(&self.to.join(path)));
+            }
             if clashes {
                 changes.push(Change::Remove(path));
             }
@@ -136,12 +154,20 @@ impl Work {
         for (path, entry) in &self.source {
             let is_there = match (entry, self.target.get(path)) {
                 (Entry::File, Some(Entry::File)) => {
-                    wanted(&self.from.join(path)).differs(&self.to.join(path))?.is_none()
+                    self.wanted(&self.from.join(path)).differs(&self.to.join(path))?.is_none()
                 }
+                (Entry::Directory { .. }, Some(there)) => there.is_directory(),
                 (entry, there) => Some(entry) == there,
             };
             if !is_there {
                 changes.push(Change::Make(path, entry));
+            }
+        }
+        for (path, entry) in self.source.iter().rev() {
+            if let Entry::Directory { mode } = entry
+                && self.target.get(path) != Some(entry)
+            {
+                changes.push(Change::Mode(path, *mode));
             }
         }
         Ok(changes)
@@ -150,15 +176,17 @@ impl Work {
     /// Whether something above it has to become something that is no directory.
     fn is_below_a_clash(&self, path: &Path) -> bool {
         let above = path.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty());
-        above.filter_map(|dir| self.source.get(dir)).any(|entry| *entry != Entry::Directory)
+        above.filter_map(|dir| self.source.get(dir)).any(|entry| !entry.is_directory())
     }
 
-    fn make(&self, path: &Path, entry: &Entry, backup: &mut Backup) -> Result<(), Failure> {
+    fn make(&self, path: &Path, entry: &Entry, backup: &mut Backup<'_>) -> Result<(), Failure> {
         let (from, to) = (self.from.join(path), self.to.join(path));
         match entry {
-            Entry::File => _ = wanted(&from).put(&to, backup)?,
-            Entry::Directory => {
-                let made = backup.keep(&to).and_then(|()| fs_err::create_dir(&to));
+            Entry::File => _ = self.wanted(&from).put(&to, backup)?,
+            Entry::Directory { .. } => {
+                let made = backup
+                    .keep(&to)
+                    .and_then(|()| std::fs::DirBuilder::new().mode(0o700).create(&to));
                 made.map_err(|error| io_error(&error))?;
             }
             Entry::Link(target) => {
@@ -172,13 +200,24 @@ impl Work {
         }
         Ok(())
     }
-}
 
-/// A file like the one there.
-fn wanted(from: &Path) -> Wanted<'_> {
-    use std::os::unix::fs::PermissionsExt;
-    let mode = from.metadata().ok().map(|meta| meta.permissions().mode() & 0o7777);
-    Wanted { content: Content::Of(from), mode, owner: None, group: None }
+    fn set_mode(&self, path: &Path, mode: u32, backup: &mut Backup<'_>) -> io::Result<()> {
+        let to = self.to.join(path);
+        // Of one that was just made it is kept that it was not there.
+        if self.target.get(path).is_some_and(Entry::is_directory) {
+            backup.keep(&to)?;
+        }
+        fs_err::set_permissions(to, PermissionsExt::from_mode(mode))
+    }
+
+    /// A file like the one there.
+    fn wanted<'b>(&self, from: &'b Path) -> Wanted<'b>
+    where
+        'a: 'b,
+    {
+        let content = Content::Of(from, self.until);
+        Wanted { content, mode: mode(from).ok(), owner: None, group: None }
+    }
 }
 
 impl Action for Sync {
@@ -192,27 +231,31 @@ impl Action for Sync {
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+        let mut backup = Backup::new(ctx);
         let input = read(&step.call.input).map_err(invalid)?;
         let work = Work::new(&input, ctx)?;
         let changes = work.changes(input.delete)?;
-        let mut backup = Backup::new(ctx);
         if !work.to.is_dir() {
-            let root = backup.make_parents(&work.to.join("content"));
+            let root = backup
+                .make_parents(&work.to.join("content"))
+                .and_then(|()| mode(&work.from))
+                .and_then(|mode| {
+                    fs_err::set_permissions(&work.to, PermissionsExt::from_mode(mode))
+                });
             root.map_err(|error| io_error(&error))?;
         }
         for change in &changes {
-            if ctx.cancel.is_cancelled() {
-                return Err(exit("was stopped"));
-            }
-            if ctx.time_left().is_some_and(|left| left.is_zero()) {
-                return Err(timeout("was ended because its time was over"));
-            }
+            work.until.look()?;
             match change {
                 Change::Make(path, entry) => work.make(path, entry, &mut backup)?,
                 Change::Remove(path) => {
                     let path = work.to.join(path);
                     let removed = backup.keep(&path).and_then(|()| backup::remove(&path));
                     removed.map_err(|error| io_error(&error))?;
+                }
+                Change::Mode(path, mode) => {
+                    let set = work.set_mode(path, *mode, &mut backup);
+                    set.map_err(|error| io_error(&error))?;
                 }
             }
         }
@@ -235,11 +278,14 @@ impl Action for Sync {
             Some(Change::Make(path, _)) => Verdict::DoesNot {
                 reason: format!("`{}` is not as it shall be", work.to.join(path).display()),
             },
+            Some(Change::Mode(path, mode)) => Verdict::DoesNot {
+                reason: format!("the mode of `{}` is not {mode:04o}", work.to.join(path).display()),
+            },
         })
     }
 
-    fn undo(&self, _: &Step, receipt: &Value, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        backup::restore(receipt, ctx)
+    fn undo(&self, _: &Step, made: &Made, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
+        backup::restore(made, ctx)
     }
 
     fn predict(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Prediction, Failure> {
@@ -249,12 +295,19 @@ impl Action for Sync {
         if changes.is_empty() && work.to.is_dir() {
             return Ok(Prediction::NoChange);
         }
-        let lines = changes.iter().map(|change| match change {
+        let is_new = |change: &&Change<'_>| match change {
+            Change::Mode(path, _) => !work.target.get(*path).is_some_and(Entry::is_directory),
+            _ => false,
+        };
+        let lines = changes.iter().filter(|change| !is_new(change)).map(|change| match change {
             Change::Remove(path) => format!("- {}/{}\n", input.to, path.display()),
             Change::Make(path, _) if work.target.contains_key(*path) => {
                 format!("~ {}/{}\n", input.to, path.display())
             }
             Change::Make(path, _) => format!("+ {}/{}\n", input.to, path.display()),
+            Change::Mode(path, mode) => {
+                format!("~ {}/{} (mode {mode:04o})\n", input.to, path.display())
+            }
         });
         Ok(Prediction::Diff(lines.collect()))
     }

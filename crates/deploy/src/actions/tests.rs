@@ -8,7 +8,7 @@ use hoist_engine::action::{
     Ability, Action, Cancel, Ctx, Done, Output, Prediction, Purpose, Secrets, Stream, Undone,
     Verdict,
 };
-use hoist_engine::plan::{Call, Step};
+use hoist_engine::plan::{Call, Made, Step};
 use serde_json::{Value, json};
 
 use super::*;
@@ -109,7 +109,48 @@ impl Node {
     }
 
     fn undo(&self, action: &str, input: Value, receipt: &Value) -> Result<Undone, Failure> {
-        self.with(action, &input, |action, step, ctx| action.undo(step, receipt, ctx))
+        self.undo_attempt(action, input, self.attempts.get(), receipt)
+    }
+
+    fn undo_attempt(
+        &self,
+        action: &str,
+        input: Value,
+        attempt: u32,
+        receipt: &Value,
+    ) -> Result<Undone, Failure> {
+        let made = Made { attempt: format!("01run/7/{attempt}"), receipt: receipt.clone() };
+        self.with(action, &input, |action, step, ctx| action.undo(step, &made, ctx))
+    }
+
+    /// An attempt that is ended from outside, and says nothing: half-way, as soon as `is_half`.
+    fn kill(&self, action: &str, input: Value, is_half: impl Fn() -> bool + Sync) {
+        let action = self.catalog.get(action).unwrap();
+        let step = Step { call: Call { input, ..Call::default() }, ..Step::default() };
+        let (cancel, directory) = (Cancel::default(), self.path(""));
+        self.attempts.set(self.attempts.get() + 1);
+        let attempt = format!("01run/7/{}", self.attempts.get());
+        std::thread::scope(|scope| {
+            let (step, cancel) = (&step, &cancel);
+            let worker = scope.spawn(|| {
+                let mut ctx = Ctx {
+                    attempt: &attempt,
+                    task: "install@n1",
+                    subject: "n1",
+                    directory: &directory,
+                    deadline: None,
+                    cancel,
+                    secrets: &Vault,
+                    output: &mut Said::default(),
+                };
+                action.apply(step, &mut ctx)
+            });
+            while !is_half() && !worker.is_finished() {
+                std::thread::yield_now();
+            }
+            cancel.cancel();
+            assert!(worker.join().unwrap().is_err(), "it was not ended half-way");
+        });
     }
 
     fn predict(&self, action: &str, input: Value) -> Prediction {
@@ -324,7 +365,95 @@ fn a_backup_is_for_nobody_else_and_no_receipt_leads_elsewhere() {
     let elsewhere = json!({"backup": "/etc"});
     assert!(node.undo("file", input.clone(), &elsewhere).is_err());
     let gone = json!({"backup": node.path(".hoist/backup/gone")});
-    assert_eq!(node.undo("file", input, &gone).unwrap(), Undone::NotPossible);
+    assert!(not_possible(node.undo("file", input, &gone)).contains("is not kept in"));
+}
+
+fn not_possible(undone: Result<Undone, Failure>) -> String {
+    match undone.unwrap() {
+        Undone::NotPossible { reason } => reason,
+        Undone::Undone => panic!("undone"),
+    }
+}
+
+#[test]
+fn of_an_attempt_that_nobody_knows_of_nothing_is_taken_back_and_that_is_said() {
+    let node = Node::new();
+    node.write("a/x", "1");
+    for (action, input) in [
+        ("file", json!({"path": "a/x", "text": "2"})),
+        ("copy", json!({"from": "a/x", "to": "b"})),
+        ("sync", json!({"from": "a", "to": "c"})),
+    ] {
+        let reason = not_possible(node.undo(action, input.clone(), &Value::Null));
+        assert!(reason.contains("is not kept in"), "{reason}");
+        let list = json!({"steps": [{"action": action, "input": input}]});
+        let reason = not_possible(node.undo("steps", list, &Value::Null));
+        assert_eq!(reason, "nobody kept how far it came");
+    }
+    for name in ["..", "", "."] {
+        let made = Made { attempt: name.to_owned(), receipt: Value::Null };
+        let input = json!({"path": "a/x", "text": "2"});
+        node.with("file", &input, |action, step, ctx| action.undo(step, &made, ctx).unwrap_err());
+    }
+}
+
+#[test]
+fn an_attempt_that_failed_before_it_changed_anything_is_taken_back_without_a_receipt() {
+    let node = Node::new();
+    let input = json!({"from": "nowhere", "to": "b"});
+    assert!(node.apply("copy", input.clone()).is_err());
+    assert_eq!(node.undo("copy", input, &Value::Null).unwrap(), Undone::Undone);
+}
+
+#[test]
+fn what_attempts_without_a_receipt_changed_is_taken_back_with_the_rest() {
+    let node = Node::new();
+    for at in 0..400 {
+        node.write(&format!("a/{at}"), "new");
+    }
+    node.write("b/7", "old");
+    let (before, input) = (tree(&node, "b"), json!({"from": "a", "to": "b"}));
+    let count = |below: &Path| fs_err::read_dir(below).unwrap().count();
+    for many in [20, 40] {
+        let b = node.path("b");
+        node.kill("sync", input.clone(), || count(&b) >= many);
+    }
+    let half = count(&node.path("b"));
+    assert!(half > 20 && half < 400, "{half}");
+    let done = node.apply("sync", input.clone()).unwrap();
+    assert_eq!(tree(&node, "b"), tree(&node, "a"));
+    for (attempt, receipt) in [(3, &done.receipt), (2, &Value::Null), (1, &Value::Null)] {
+        let undone = node.undo_attempt("sync", input.clone(), attempt, receipt);
+        assert_eq!(undone.unwrap(), Undone::Undone);
+    }
+    assert_eq!(tree(&node, "b"), before);
+}
+
+#[test]
+fn what_a_step_was_writing_when_it_was_killed_is_removed() {
+    let node = Node::new();
+    let input = json!({"path": "etc/a", "text": "1"});
+    node.apply("file", input.clone()).unwrap();
+    // As it was just before the file took its place, and a line of the next change is half written.
+    fs_err::rename(node.path("etc/a"), node.path("etc/.01run-7-1.1")).unwrap();
+    let list = node.path(".hoist/backup/01run-7-1/list");
+    let text = fs_err::read_to_string(&list).unwrap();
+    fs_err::write(&list, format!("{text}{}", &text[..20])).unwrap();
+    assert_eq!(node.undo("file", input, &Value::Null).unwrap(), Undone::Undone);
+    assert!(!node.path("etc").exists());
+}
+
+#[test]
+fn an_attempt_that_is_begun_twice_is_taken_back_to_before_the_first_time() {
+    let node = Node::new();
+    node.write("a", "before");
+    for text in ["1", "2"] {
+        node.attempts.set(0);
+        node.apply("file", json!({"path": "a", "text": text})).unwrap();
+    }
+    let input = json!({"path": "a", "text": "2"});
+    assert_eq!(node.undo("file", input, &Value::Null).unwrap(), Undone::Undone);
+    assert_eq!(node.text("a"), "before");
 }
 
 #[test]
@@ -472,6 +601,137 @@ fn a_directory_that_is_not_there_is_made_and_taken_away() {
     );
 }
 
+fn mode(node: &Node, below: &str) -> u32 {
+    fs_err::metadata(node.path(below)).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn directories_are_as_open_as_those_they_are_like_and_come_back_as_they_were() {
+    let node = Node::new();
+    for dir in ["a/priv/in", "b/old", "b/priv"] {
+        fs_err::create_dir_all(node.path(dir)).unwrap();
+    }
+    node.write("a/priv/in/x", "1");
+    let set = |below: &str, mode: u32| {
+        fs_err::set_permissions(node.path(below), PermissionsExt::from_mode(mode)).unwrap();
+    };
+    set("a", 0o750);
+    set("a/priv", 0o500);
+    set("b/old", 0o700);
+    set("b/priv", 0o711);
+    set("b", 0o701);
+    if rustix_is_root() {
+        std::os::unix::fs::chown(node.path("b/old"), Some(1000), Some(1001)).unwrap();
+        std::os::unix::fs::chown(node.path("b/priv"), Some(1002), None).unwrap();
+    }
+    let owners = |below: &str| {
+        let meta = fs_err::metadata(node.path(below)).unwrap();
+        (meta.uid(), meta.gid())
+    };
+    let before = [owners("b/old"), owners("b/priv")];
+    let input = json!({"from": "a", "to": "b", "delete": true});
+    let wanted = "- b/old\n+ b/priv/in\n+ b/priv/in/x\n~ b/priv (mode 0500)\n";
+    assert_eq!(node.predict("sync", input.clone()), Prediction::Diff(wanted.to_owned()));
+    let done = node.apply("sync", input.clone()).unwrap();
+    assert_eq!((mode(&node, "b/priv"), mode(&node, "b/priv/in")), (0o500, 0o755));
+    assert_eq!(mode(&node, "b"), 0o701, "what was there is not ours");
+    assert_eq!(node.verify("sync", input.clone()).unwrap(), Verdict::Holds);
+    set("b/priv", 0o755);
+    let reason = does_not(node.verify("sync", input.clone()));
+    assert!(reason.starts_with("the mode of `") && reason.ends_with("b/priv` is not 0500"));
+    set("a/priv", 0o700);
+    node.undo("sync", input, &done.receipt).unwrap();
+    assert_eq!((mode(&node, "b/old"), mode(&node, "b/priv")), (0o700, 0o711));
+    assert_eq!([owners("b/old"), owners("b/priv")], before);
+    node.apply("sync", json!({"from": "a", "to": "c"})).unwrap();
+    assert_eq!((mode(&node, "c"), mode(&node, "c/priv")), (0o750, 0o700));
+}
+
+/// What would wait for ever without it fails here.
+fn soon(test: impl FnOnce() + Send + 'static) {
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        test();
+        tell.send(()).unwrap();
+    });
+    let told = told.recv_timeout(Duration::from_mins(1));
+    assert_ne!(told, Err(std::sync::mpsc::RecvTimeoutError::Timeout), "it still waits");
+    thread.join().unwrap();
+}
+
+fn fifo(node: &Node, below: &str) {
+    let made = std::process::Command::new("mkfifo").arg(node.path(below)).status().unwrap();
+    assert!(made.success());
+}
+
+#[test]
+fn nothing_waits_for_a_fifo_and_none_is_replaced() {
+    soon(|| {
+        let node = Node::new();
+        node.write("src/one", "1");
+        node.write("src/two", "2");
+        node.write("dst/one", "old");
+        for pipe in ["pipe", "dst/pipe", "dst/two"] {
+            fifo(&node, pipe);
+        }
+        let kept = "is no file, directory or link and is not replaced; remove it first";
+        for (action, input) in [
+            ("file", json!({"path": "pipe", "text": "x"})),
+            ("copy", json!({"from": "src/one", "to": "pipe"})),
+            ("sync", json!({"from": "src", "to": "dst"})),
+            ("sync", json!({"from": "src", "to": "dst", "delete": true})),
+        ] {
+            let reason = node.reason(action, input);
+            assert!(reason.ends_with(kept), "{action}: {reason}");
+        }
+        assert_eq!(node.text("dst/one"), "old", "nothing was touched");
+        fs_err::remove_file(node.path("dst/two")).unwrap();
+        node.apply("sync", json!({"from": "src", "to": "dst"})).unwrap();
+        assert_eq!(node.text("dst/two"), "2", "what is only beside is no matter");
+        let reason = node.reason("copy", json!({"from": "pipe", "to": "new"}));
+        assert!(reason.starts_with("there is no file"), "{reason}");
+        let reason = node.reason("script", json!({"path": "pipe"}));
+        assert!(reason.ends_with("is no plain file"), "{reason}");
+        let tls = json!({"url": "https://127.0.0.1:1/", "ca": "pipe"});
+        let reason = node.reason("http", tls);
+        assert!(reason.ends_with("is no plain file"), "{reason}");
+    });
+}
+
+#[test]
+fn a_large_file_is_not_copied_or_compared_longer_than_the_time_there_is() {
+    let node = Node { timeout: Some(Duration::from_millis(100)), ..Node::new() };
+    for name in ["large", "same"] {
+        fs_err::File::create(node.path(name)).unwrap().set_len(4 << 30).unwrap();
+    }
+    let failed = |came: Option<Failure>| came.map(|failure| failure.kind);
+    let over = Some(FailureKind::Timeout);
+    let copy = json!({"from": "large", "to": "new"});
+    assert_eq!(failed(node.apply("copy", copy).err()), over);
+    assert!(!node.path("new").exists(), "not a part of it");
+    let compare = json!({"from": "large", "to": "same"});
+    assert_eq!(failed(node.verify("copy", compare).err()), over);
+    let replace = json!({"path": "same", "text": "x"});
+    assert_eq!(failed(node.apply("file", replace).err()), over, "nor is it kept");
+}
+
+#[test]
+fn reading_ends_when_the_step_is_stopped() {
+    let node = Node::new();
+    node.write("file", "content");
+    let cancel = Cancel::default();
+    let until = blocks::Until { deadline: None, cancel: &cancel };
+    let read = || {
+        let mut text = String::new();
+        let read =
+            blocks::Blocks::open(&node.path("file"), until).unwrap().read_to_string(&mut text);
+        read.map(|_| text).map_err(|error| io_error(&error).reason)
+    };
+    assert_eq!(read(), Ok("content".to_owned()));
+    cancel.cancel();
+    assert_eq!(read(), Err("was stopped".to_owned()));
+}
+
 #[test]
 fn what_a_file_would_change_is_shown_and_not_done() {
     let node = Node::new();
@@ -488,6 +748,49 @@ fn what_a_file_would_change_is_shown_and_not_done() {
     node.apply("file", input.clone()).unwrap();
     assert_eq!(node.predict("file", input), Prediction::NoChange);
     assert_eq!(node.predict("shell", json!({"command": "true"})), Prediction::CannotPredict);
+}
+
+#[test]
+fn what_not_everybody_may_read_is_not_shown() {
+    let node = Node::new();
+    node.write("conf", "password: one\n");
+    let hidden = |predicted: Prediction| {
+        let Prediction::Diff(diff) = predicted else { panic!("{predicted:?}") };
+        assert!(diff.contains("(not shown: not everybody may read it)"), "{diff}");
+        assert!(!diff.contains("password"), "{diff}");
+    };
+    let text = "password: two\n";
+    hidden(node.predict("file", json!({"path": "conf", "text": text, "mode": "0640"})));
+    let private = PermissionsExt::from_mode(0o600);
+    fs_err::set_permissions(node.path("conf"), private).unwrap();
+    hidden(node.predict("file", json!({"path": "conf", "text": text})));
+    node.write("other", "");
+    hidden(node.predict("copy", json!({"from": "conf", "to": "other"})));
+    hidden(node.predict("copy", json!({"from": "other", "to": "conf"})));
+}
+
+#[test]
+fn a_link_is_not_followed_to_show_what_would_change() {
+    let node = Node::new();
+    node.write("elsewhere", "private\n");
+    std::os::unix::fs::symlink(node.path("elsewhere"), node.path("conf")).unwrap();
+    let predicted = node.predict("file", json!({"path": "conf", "text": "x\n"}));
+    let Prediction::Diff(diff) = predicted else { panic!("{predicted:?}") };
+    assert!(diff.ends_with("(not shown: it is no plain file)\n"), "{diff}");
+}
+
+#[test]
+fn of_a_list_each_part_says_what_it_would_change() {
+    let node = Node::new();
+    node.write("a", "1\n");
+    let file = |path: &str, text: &str| json!({"name": path, "action": "file", "input": {"path": path, "text": text}});
+    let shell = json!({"name": "reload", "action": "shell", "input": {"command": "true"}});
+    let predict = |parts: &[&Value]| node.predict("steps", json!({ "steps": parts }));
+    assert_eq!(predict(&[&shell]), Prediction::CannotPredict);
+    assert_eq!(predict(&[&file("a", "1\n"), &shell]), Prediction::CannotPredict);
+    assert_eq!(predict(&[&file("a", "1\n")]), Prediction::NoChange);
+    let diff = "--- a\n+++ a\n@@ -1,1 +1,1 @@\n-1\n+2\nreload: cannot be told\n";
+    assert_eq!(predict(&[&file("a", "2\n"), &shell]), Prediction::Diff(diff.to_owned()));
 }
 
 #[test]
@@ -690,10 +993,66 @@ fn a_list_is_one_task_and_is_taken_back_from_its_end() {
     let fails = json!({"steps": [{"action": "shell", "input": {"command": "true"}}, {"name": "x", "action": "shell", "input": {"command": "exit 2"}}]});
     assert_eq!(node.reason("steps", fails.clone()), "x: exit code 2");
     assert_eq!(does_not(node.verify("steps", fails.clone())), "x: exit code 2");
-    assert_eq!(
-        node.undo("steps", fails, &json!({"steps": [null, null]})).unwrap(),
-        Undone::NotPossible
-    );
+    let reason = not_possible(node.undo("steps", fails, &Value::Null));
+    assert_eq!(reason, "shell (1 of the list): `shell` takes nothing back");
+}
+
+#[test]
+fn all_that_the_attempts_of_a_list_changed_is_taken_back() {
+    let node = Node::new();
+    node.write("a", "before");
+    node.write("same", "same");
+    let list = json!({"steps": [
+        {"action": "file", "input": {"path": "same", "text": "same"}},
+        {"action": "file", "input": {"path": "a", "text": "1"}},
+        {"action": "copy", "input": {"from": "source", "to": "b"}},
+        {"action": "file", "input": {"path": "c", "text": "3"}},
+    ]});
+    assert!(node.apply("steps", list.clone()).is_err());
+    assert_eq!(node.text("a"), "1");
+    node.write("source", "2");
+    let done = node.apply("steps", list.clone()).unwrap();
+    for (attempt, receipt) in [(2, &done.receipt), (1, &Value::Null)] {
+        let undone = node.undo_attempt("steps", list.clone(), attempt, receipt);
+        assert_eq!(undone.unwrap(), Undone::Undone);
+    }
+    assert_eq!((node.text("a"), node.text("same")), ("before".to_owned(), "same".to_owned()));
+    assert!(!node.path("b").exists() && !node.path("c").exists());
+    let reason = not_possible(node.undo("steps", list, &json!({"steps": vec!["begun"; 5]})));
+    assert_eq!(reason, "it was another list");
+}
+
+#[test]
+fn a_list_that_was_killed_is_taken_back_with_the_receipts_of_what_it_had_done() {
+    let node = Node::new();
+    node.write("a", "before");
+    for at in 0..200 {
+        node.write(&format!("from/{at}"), "new");
+    }
+    let list = json!({"steps": [
+        {"action": "file", "input": {"path": "a", "text": "1"}},
+        {"action": "sync", "input": {"from": "from", "to": "to"}},
+    ]});
+    let to = node.path("to");
+    node.kill("steps", list.clone(), || fs_err::read_dir(&to).is_ok_and(|all| all.count() > 5));
+    let backup = node.path(".hoist/backup/01run-7-1.0");
+    assert_eq!(node.undo("steps", list.clone(), &Value::Null).unwrap(), Undone::Undone);
+    assert_eq!(node.text("a"), "before");
+    assert!(!to.exists());
+    // What of it is lost is named, though the rest is there.
+    fs_err::remove_dir_all(&backup).unwrap();
+    let reason = not_possible(node.undo_attempt("steps", list, 1, &Value::Null));
+    assert!(reason.starts_with("file (1 of the list): what it changed is not kept"), "{reason}");
+}
+
+#[test]
+fn a_list_can_be_taken_back_if_all_of_it_can() {
+    let part = |action: &str, input: Value| json!({"action": action, "input": input});
+    let file = || part("file", json!({"path": "a", "text": "1"}));
+    let steps = catalog().get("steps").unwrap().clone();
+    assert!(steps.can_undo(&json!({"steps": [file(), part("none", json!({}))]})));
+    let shell = part("shell", json!({"command": "true"}));
+    assert!(!steps.can_undo(&json!({"steps": [file(), shell]})));
 }
 
 #[test]
@@ -746,6 +1105,9 @@ fn the_form_for_other_machines_does_the_same() {
     assert_eq!(fs_err::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
     assert_eq!(run("file", &input, Purpose::Verify).0, 0);
     assert!(run("file", &input, Purpose::Apply).1, "nothing to do");
+    let there = json!({"path": dir.path().join("etc"), "text": ""});
+    assert_eq!(run("file", &there, Purpose::Apply).0, 1, "no file is put into a directory instead");
+    assert_eq!(fs_err::read_dir(dir.path().join("etc")).unwrap().count(), 1);
     assert_eq!(run("shell", &json!({"command": "exit 5"}), Purpose::Apply).0, 5);
     let script =
         json!({"text": "#!/bin/sh -u\n[ \"$2\" = \"a b\" ] || exit 9", "args": ["x", "a b"]});

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use hoist_engine::action::{
     Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Purpose, Script, Undone, Verdict,
 };
-use hoist_engine::plan::Step;
+use hoist_engine::plan::{Made, Step};
 use serde_json::Value;
 
+use super::blocks::Until;
 use super::input::parse;
-use super::{described, exit, invalid, place, timeout};
+use super::{described, invalid, place, timeout};
 
 /// Where the task does not say how long it may take.
 const LONGEST: Duration = Duration::from_hours(1);
@@ -89,12 +90,7 @@ fn look(wanted: &For, ctx: &Ctx<'_>) -> Result<(), String> {
 fn sleep(time: Duration, ctx: &Ctx<'_>) -> Result<(), Failure> {
     let until = Instant::now() + time;
     loop {
-        if ctx.cancel.is_cancelled() {
-            return Err(exit("was stopped"));
-        }
-        if ctx.time_left().is_some_and(|left| left.is_zero()) {
-            return Err(timeout("was ended because its time was over"));
-        }
+        Until::of(ctx).look()?;
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Ok(());
@@ -138,7 +134,7 @@ impl Action for Wait {
         })
     }
 
-    fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
+    fn undo(&self, _: &Step, _: &Made, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
         Ok(Undone::Undone)
     }
 

@@ -1,3 +1,5 @@
+use std::fmt::Write as _;
+
 use hoist_deploy::compile::{Options, compile};
 use hoist_engine::plan::{Kind, Plan, Repeat, Rule};
 
@@ -174,12 +176,12 @@ fn the_first_member_stays_the_first_while_it_is_a_member() {
     let text = "hoist: 1\nroles: {db: {nodes: database, first: leader}}\ntasks:\n  \
                 a: {on: leader, run: none}\n  b: {on: db and not first(db), run: none}\n";
     let mut nodes = three_and_one();
-    nodes.elections.insert("db".to_owned(), "db3".to_owned());
+    nodes.elections.insert("db".to_owned(), vec!["db3".to_owned()]);
     let kept = compiled(text, &nodes, &Options::default()).expect("it is a plan");
     assert!(kept.find("a", "db3").is_some() && kept.find("a", "db1").is_none());
     assert!(kept.find("b", "db1").is_some() && kept.find("b", "db3").is_none());
     assert_eq!(kept.elections["db"], "db3");
-    nodes.elections.insert("db".to_owned(), "ctl1".to_owned());
+    nodes.elections.insert("db".to_owned(), vec!["ctl1".to_owned()]);
     let chosen = compiled(text, &nodes, &Options::default()).expect("it is a plan");
     assert_eq!(chosen.elections["db"], "db1", "no member any more");
 }
@@ -273,4 +275,27 @@ fn steps_carry_what_their_task_says() {
     let repeats =
         ["haproxy", "db-install", "db-bootstrap"].map(|task| step(&compiled, task, "db1").repeat);
     assert_eq!(repeats, [Repeat::Safe, Repeat::Never, Repeat::Check]);
+}
+
+#[test]
+fn what_costs_the_square_of_its_tasks_is_refused_before_it_is_made() {
+    use hoist_deploy::bind::MAX_LINKS;
+    let tasks = |count: usize| {
+        let mut text =
+            "hoist: 1\ntasks:\n  last: {on: '*', run: none, requires: ['/t.*/']}\n".to_owned();
+        for at in 0..count {
+            let _ = writeln!(text, "  t{at}: {{on: '*', run: none, requires: ['/t.*/']}}");
+        }
+        text
+    };
+    // Each waits for all others, and the last one for each.
+    let count = (1..).find(|count| count * count > MAX_LINKS).expect("there is one");
+    let found = told(&tasks(count), &site(&[("n", &[])]));
+    assert!(
+        found.iter().any(|line| line.contains(&format!("E103 there are more than {MAX_LINKS}"))),
+        "{:?}",
+        &found[..1]
+    );
+    let found = told(&tasks(50), &site(&[("n", &[])]));
+    assert!(!found.iter().any(|line| line.contains("E103")), "{found:?}");
 }

@@ -1,4 +1,5 @@
 use hoist_deploy::compile::{Compiled, Options};
+use hoist_deploy::select::Selection;
 use hoist_engine::plan::{Holder, Kind, Plan};
 
 use crate::{EXAMPLE, compiled, site, step, three_and_one, told, with_template};
@@ -50,7 +51,10 @@ fn canaries_go_first_and_the_others_after_the_pause() {
     assert_eq!(waits, ["db-install@db1", "db-bootstrap@db1"]);
     let pause = at("pause after canaries of database");
     match &vertices[pause].kind {
-        Kind::Step(step) => assert_eq!(step.call.input["for"]["ms"], 120_000),
+        Kind::Step(step) => {
+            assert_eq!(step.call.input["for"]["ms"], 120_000);
+            assert_eq!(step.subject, Some(0), "the canary shows meanwhile that it is there");
+        }
         Kind::Join(_) => panic!("it is a step"),
     }
     let first = &vertices[at("db-install@db2")];
@@ -66,6 +70,24 @@ fn canaries_go_first_and_the_others_after_the_pause() {
     assert_eq!(cohort("db-install", "db2"), ("database", 1));
     assert_eq!(cohort("haproxy", "db2"), ("database", 1), "the role of the node");
     Plan::new(compiled.draft).expect("the engine takes it");
+}
+
+#[test]
+fn nobody_pauses_after_canaries_that_do_nothing() {
+    let (text, nodes) = four("{rollout: {canary: 1, pause_after_canary: 1h}}", TWO);
+    let skip = |on: &str| {
+        let on = Some(on.parse().expect("a selector"));
+        let selection = Selection { on, ..Selection::default() };
+        let options = Options { selection, ..Options::default() };
+        let compiled = compiled(&text, &nodes, &options).expect("it is a plan");
+        let mut vertices = compiled.draft.vertices.into_iter();
+        match vertices.find(|one| one.name.starts_with("pause")).expect("there is a pause").kind {
+            Kind::Step(step) => step.skip,
+            Kind::Join(_) => panic!("it is a step"),
+        }
+    };
+    assert_eq!(skip("node:n1"), None);
+    assert_eq!(skip("node:n2").as_deref(), Some("its canaries do nothing"));
 }
 
 #[test]
@@ -142,7 +164,7 @@ fn who_waits_for_the_first_does_not_take_its_place() {
         "  a: {on: r, run: none}\n  b: {on: first(r), run: none, requires: [a]}\n  c: {on: r and not \
          first(r), run: none, requires: [a], needs: [{task: b, on: first(r)}]}\n",
     );
-    nodes.elections.insert("r".to_owned(), "n3".to_owned());
+    nodes.elections.insert("r".to_owned(), vec!["n3".to_owned()]);
     let compiled = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
     let begin = compiled.find("a", "n1").expect("it is there");
     let after = &compiled.vertex(begin).after;
@@ -217,4 +239,72 @@ fn what_is_probably_not_meant_is_a_warning() {
         assert_eq!(found.len(), 1, "{found:#?}");
         assert!(found[0].contains(line), "{line}\n{found:#?}");
     }
+}
+
+#[test]
+fn a_label_that_no_node_has_limits_nothing_and_is_an_error() {
+    let (text, mut nodes) = four("{rollout: {per: {rak: 1}}}", TWO);
+    for node in &mut nodes.nodes[..3] {
+        let spec = serde_json::json!({ "labels": { "rack": "x" }, "groups": ["r"] });
+        node.spec = serde_json::from_value(spec).expect("a node");
+    }
+    let found = told(&text, &nodes);
+    assert!(
+        found[0].contains("E203 no node of role `r` has the label `rak`; did you mean `rack`?"),
+        "{found:?}"
+    );
+    let text = text.replace("rak", "rack");
+    let compiled = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
+    assert_eq!(pools(&compiled, "a", "n1"), ["node n1", "role r rack=x"]);
+    assert_eq!(pools(&compiled, "a", "n4"), ["node n4"], "it is alone without one");
+}
+
+#[test]
+fn nodes_without_the_label_are_counted_together() {
+    let (text, mut nodes) = four("{rollout: {per: {rack: 1}}}", TWO);
+    let spec = serde_json::json!({ "labels": { "rack": "x" }, "groups": ["r"] });
+    nodes.nodes[0].spec = serde_json::from_value(spec).expect("a node");
+    let compiled = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
+    assert_eq!(pools(&compiled, "a", "n4"), ["node n4", "role r without rack"]);
+}
+
+#[test]
+fn no_time_at_all_is_refused() {
+    let (text, nodes) = four("{}", "  a: {on: r, run: none, timeout: 0s}\n");
+    let found = told(&text, &nodes);
+    assert!(found[0].contains("E203 task `a` has no time at all"), "{found:?}");
+}
+
+/// Two roles of the same nodes: one node has the first one's place when it needs that of the
+/// second, the other one the other way round.
+const CROSSING: &str = "hoist: 1
+roles:
+  r1: {nodes: '*', rollout: {at_once: 1}}
+  r2: {nodes: '*', rollout: {at_once: 1}}
+tasks:
+  a: {on: 'r1 and node:n1', run: none}
+  b: {on: 'r2 and node:n1', run: none, requires: [a]}
+  c: {on: 'r1 and node:n1', run: none, requires: [b]}
+  x: {on: 'r2 and node:n2', run: none}
+  y: {on: 'r1 and node:n2', run: none, requires: [x]}
+  z: {on: 'r2 and node:n2', run: none, requires: [y]}
+";
+
+#[test]
+fn roles_that_take_their_places_crosswise_are_refused() {
+    let nodes = site(&[("n1", &[]), ("n2", &[])]);
+    let found = told(CROSSING, &nodes);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].contains("E203 roles `r1` and `r2` could wait for each other's places for ever"),
+        "{found:?}"
+    );
+    // The same order everywhere, and enough places for all who would wait, are both fine.
+    let same = CROSSING.replace("x: {on: 'r2", "x: {on: 'r1").replace("y: {on: 'r1", "y: {on: 'r2");
+    let same = same.replace("z: {on: 'r2", "z: {on: 'r1");
+    assert_eq!(told(&same, &nodes), Vec::<String>::new());
+    let enough = CROSSING.replacen("at_once: 1", "at_once: 2", 1);
+    assert_eq!(told(&enough, &nodes), Vec::<String>::new());
+    let parallel = CROSSING.replace(", requires: [b]", "").replace(", requires: [y]", "");
+    assert_eq!(told(&parallel, &nodes), Vec::<String>::new(), "nothing waits with a place");
 }

@@ -196,12 +196,17 @@ impl Watched<'_> {
     /// A check may print what the step wrote: from here on nothing of the step prints any of its
     /// secrets. What cannot be had is the business of who asks for it.
     pub(crate) fn learn(&self, step: &Step) {
-        let Step { call, before, after, undo, .. } = step;
-        let calls = std::iter::once(call).chain(before).chain(after).chain(undo);
-        for reference in calls.flat_map(|call| references(&call.input)) {
+        for reference in references_of(step) {
             let _ = self.get(reference);
         }
     }
+}
+
+/// The secrets that a step names, wherever it does.
+pub(crate) fn references_of(step: &Step) -> impl Iterator<Item = &str> {
+    let Step { call, before, after, undo, .. } = step;
+    let calls = std::iter::once(call).chain(before).chain(after).chain(undo);
+    calls.flat_map(|call| references(&call.input))
 }
 
 /// The secrets that an input names, also those of lists within it: `secrets: {NAME: reference}`.

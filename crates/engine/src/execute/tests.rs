@@ -77,8 +77,12 @@ impl Action for Odd {
         Ok(Verdict::DoesNot { reason: format!("look {look} of {holds_at}") })
     }
 
-    fn undo(&self, _: &Step, receipt: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        Ok(if receipt.is_null() { Undone::NotPossible } else { Undone::Undone })
+    fn undo(&self, _: &Step, made: &Made, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
+        ctx.output.line(Stream::Out, made.attempt.as_bytes());
+        if made.receipt.is_null() {
+            return Ok(Undone::NotPossible { reason: "nothing is known".to_owned() });
+        }
+        Ok(Undone::Undone)
     }
 }
 
@@ -420,15 +424,27 @@ fn what_is_done_already_is_not_done_again_if_the_step_says_so() {
 }
 
 #[test]
-fn a_call_that_undoes_is_given_the_receipt() {
+fn a_call_that_undoes_takes_back_every_attempt_with_its_receipt() {
     let mut bench = Bench::new();
-    let undo = |receipt| {
-        plan(Step { call: Call { undoes: Some(receipt), ..call(json!({})) }, ..Step::default() })
+    let undo = |receipts: &[Value]| {
+        let made = |(at, receipt): (usize, &Value)| Made {
+            attempt: format!("r0/7/{}", receipts.len() - at),
+            receipt: receipt.clone(),
+        };
+        let undoes = Some(receipts.iter().enumerate().map(made).collect());
+        plan(Step { call: Call { undoes, ..call(json!({})) }, ..Step::default() })
     };
-    let event = bench.act(&undo(json!(1)), START);
+    let event = bench.act(&undo(&[json!(2), json!(1)]), START);
     assert!(matches!(event, Event::Ran { end: End::Done { changed: true, .. }, .. }), "{event:?}");
-    let event = bench.act(&undo(Value::Null), Effect::Start { step: STEP, attempt: 2 });
-    assert_eq!(failure(event), (FailureKind::Exit, "it cannot be taken back".to_owned()));
+    let outputs = Outputs::in_dir(bench.dir.path().join("output"));
+    assert_eq!(outputs.read(STEP, 1).unwrap().unwrap(), b"r0/7/2\nr0/7/1\n");
+    let event =
+        bench.act(&undo(&[json!(2), Value::Null]), Effect::Start { step: STEP, attempt: 2 });
+    let reason = "it cannot be taken back: attempt r0/7/1: nothing is known".to_owned();
+    assert_eq!(failure(event), (FailureKind::Exit, reason));
+    let event = bench.act(&undo(&[]), Effect::Start { step: STEP, attempt: 3 });
+    let reason = "it cannot be taken back: nobody knows what was done".to_owned();
+    assert_eq!(failure(event), (FailureKind::Exit, reason), "of nothing");
 }
 
 #[test]

@@ -105,10 +105,24 @@ impl Desk {
         std::thread::Builder::new().name("desk".to_owned()).spawn(watch).map(|_| ())
     }
 
-    /// Opens a run, so that machines can be told of it and be listened to.
-    pub fn open(self: &Arc<Self>, run: &str, events: Sender<Event>, outputs: Outputs) -> DeskRun {
-        self.lock().runs.insert(run.to_owned(), Connection { events, outputs });
-        DeskRun { desk: Arc::clone(self), run: run.to_owned() }
+    /// Opens a run, so that machines can be told of it and be listened to. In the same moment they
+    /// are asked after the attempts that were begun before: what a machine says of them is heard,
+    /// also if it comes before the run itself asks.
+    pub fn open(
+        self: &Arc<Self>,
+        run: &str,
+        events: Sender<Event>,
+        outputs: Outputs,
+        plan: &Plan,
+        begun: BTreeSet<(StepId, u32)>,
+    ) -> DeskRun {
+        let mut state = self.lock();
+        state.runs.insert(run.to_owned(), Connection { events, outputs });
+        for (step, attempt) in &begun {
+            let id = WorkId::new(&attempt_id(run, *step, *attempt), What::Start);
+            state.ask(subject(plan, *step), id, *step, *attempt);
+        }
+        DeskRun { desk: Arc::clone(self), run: run.to_owned(), asked: begun }
     }
 
     /// A run has ended: machines may forget what belongs to it, and end what is left of it.
@@ -490,6 +504,8 @@ impl Machine {
 pub struct DeskRun {
     desk: Arc<Desk>,
     run: String,
+    /// Attempts that were asked after when it was opened.
+    asked: BTreeSet<(StepId, u32)>,
 }
 
 impl DeskRun {
@@ -506,7 +522,13 @@ impl DeskRun {
 
 impl Executor for DeskRun {
     fn act(&mut self, plan: &Plan, effect: Effect) {
-        self.desk.act(&self.run, plan, effect);
+        match effect {
+            // What is said of it is on its way already, or comes when the machine does.
+            Effect::Ask { step, attempt } if self.asked.remove(&(step, attempt)) => {
+                (self.desk.waker)(subject(plan, step));
+            }
+            effect => self.desk.act(&self.run, plan, effect),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::action::{
-    Action, Cancel, Catalog, Ctx, Description, Diagnostic, Done, Failure, Stream, Undone, Verdict,
+    Action, Cancel, Catalog, Ctx, Description, Diagnostic, Done, Failure, Stream, Verdict,
 };
 use crate::drive::{self, Executor, Halt, Journal};
 use crate::execute::{NoSecrets, Outputs, Place, attempt_id, process};
@@ -49,10 +49,6 @@ impl Action for Count {
 
     fn verify(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
         Ok(Verdict::Holds)
-    }
-
-    fn undo(&self, _: &Step, _: &Value, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
-        Ok(Undone::Undone)
     }
 }
 
@@ -101,7 +97,7 @@ fn driven(
     outputs: Outputs,
 ) -> (Sender<Event>, std::thread::JoinHandle<(Halt, Vec<Record>)>) {
     let (send, events) = channel();
-    let mut executor = desk.open("r", send.clone(), outputs);
+    let mut executor = desk.open("r", send.clone(), outputs, plan, BTreeSet::new());
     desk.complete();
     let plan = Arc::clone(plan);
     let thread = std::thread::spawn(move || {
@@ -242,14 +238,17 @@ impl Table {
     fn new() -> Self {
         let desk = Desk::new(LOST_AFTER, |_| {});
         let (send, events) = channel();
-        let run = desk.open("r", send, Outputs::none());
-        Self {
-            desk,
-            run,
-            plan: plan(2, 1, Repeat::Safe, &Value::Null),
-            events,
-            began: Instant::now(),
-        }
+        let plan = plan(2, 1, Repeat::Safe, &Value::Null);
+        let run = desk.open("r", send, Outputs::none(), &plan, BTreeSet::new());
+        Self { desk, run, plan, events, began: Instant::now() }
+    }
+
+    /// The run is read back, with these attempts under way.
+    fn open_again(&mut self, begun: &[(StepId, u32)]) {
+        let (send, events) = channel();
+        let begun = begun.iter().copied().collect();
+        self.run = self.desk.open("r", send, Outputs::none(), &self.plan, begun);
+        self.events = events;
     }
 
     fn act(&mut self, effect: Effect) {
@@ -312,13 +311,39 @@ fn a_result_that_a_run_could_not_keep_is_told_again_when_it_asks() {
     let ended = |number| Report { results: vec![result()], ..report(number) };
     table.say(&ended(2));
     // Its journal was broken, and it was read back since.
-    let (send, events) = channel();
-    table.run = table.desk.open("r", send, Outputs::none());
-    table.events = events;
+    table.open_again(&[]);
     assert!(table.say(&ended(3)).acknowledged.is_empty());
     table.act(Effect::Ask { step: STEP, attempt: 1 });
     table.say(&ended(4));
     let Came::Ran { end } = done() else { unreachable!() };
+    assert_eq!(table.heard(), [found(Found::Ended(end))]);
+}
+
+#[test]
+fn what_a_machine_says_before_a_run_that_was_read_back_asks_is_neither_lost_nor_ended() {
+    let Came::Ran { end } = done() else { unreachable!() };
+    let ask = Effect::Ask { step: STEP, attempt: 1 };
+    let mut table = Table::new();
+    table.desk.complete();
+    table.open_again(&[(STEP, 1)]);
+    let running = Report { running: vec![id()], ..report(1) };
+    assert!(table.say(&running).is_empty(), "it is not ended");
+    let ended = |number| Report { results: vec![result()], ..report(number) };
+    assert!(table.say(&ended(2)).is_empty(), "no journal has it");
+    table.act(ask);
+    assert!(table.say(&ended(3)).is_empty());
+    let ran = done().event(STEP, 1);
+    assert_eq!(table.heard(), [found(Found::Running), ran], "once");
+    let mut journal = table.run.kept(&table.plan, Vec::new());
+    let record = Record::Ran { step: STEP, attempt: 1, end: end.clone(), at: 0 };
+    journal.append(&[record]).unwrap();
+    assert_eq!(table.say(&ended(4)).acknowledged, [id()]);
+    // It said it all to somebody whose journal broke.
+    let mut table = Table::new();
+    table.open_again(&[(STEP, 1)]);
+    table.say(&ended(1));
+    table.open_again(&[(STEP, 1)]);
+    table.say(&ended(2));
     assert_eq!(table.heard(), [found(Found::Ended(end))]);
 }
 
@@ -448,9 +473,9 @@ fn what_belongs_to_nobody_is_dropped_when_all_runs_are_known() {
 fn a_machine_is_not_given_too_much_at_once() {
     let (send, _events) = channel();
     let desk = Desk::new(LOST_AFTER, |_| {});
-    let mut run = desk.open("r", send, Outputs::none());
     let count = u32::try_from(MAX_JOBS).unwrap() + 1;
     let plan = plan(count, 1, Repeat::Safe, &Value::Null);
+    let mut run = desk.open("r", send, Outputs::none(), &plan, BTreeSet::new());
     for step in 0..count {
         run.act(&plan, Effect::Start { step: StepId(step), attempt: 1 });
     }

@@ -77,12 +77,13 @@ impl Run {
                 self.verified(*step, *holds, reason, *at);
             }
             Record::Lost { step, .. } => self.lost(*step),
-            Record::Carried { step, changed, receipt, .. } => {
+            Record::Carried { step, changed, made, .. } => {
                 self.forget(*step);
                 self.tries[step.at()].begun = true;
                 self.tries[step.at()].changed = *changed;
-                self.tries[step.at()].left_traces = *changed;
-                self.file(*step, receipt);
+                if !made.is_empty() {
+                    self.carried.insert(*step, made.clone());
+                }
                 self.done(*step);
             }
             Record::Marked { step, good, .. } => self.marked(*step, *good),
@@ -135,18 +136,21 @@ impl Run {
         self.tries[step.at()].attempt = attempt;
     }
 
-    fn file(&mut self, step: StepId, receipt: &Value) {
-        if !receipt.is_null() {
-            self.receipts.insert(step, receipt.clone());
-        }
+    /// The last attempt may have changed something.
+    fn leaves_trace(&mut self, step: StepId, receipt: Value) {
+        let attempt = self.attempt(step);
+        self.traces.entry(step).or_default().push((attempt, receipt));
     }
 
     fn ran(&mut self, step: StepId, end: &End, at: u64) {
-        self.tries[step.at()].left_traces |= !matches!(end, End::Done { changed: false, .. });
         match end {
-            End::Done { changed, receipt } => {
+            End::Done { changed: false, .. } => {}
+            End::Done { receipt, .. } => self.leaves_trace(step, receipt.clone()),
+            End::Failed { .. } | End::Interrupted => self.leaves_trace(step, Value::Null),
+        }
+        match end {
+            End::Done { changed, .. } => {
                 self.tries[step.at()].changed = *changed;
-                self.file(step, receipt);
                 if self.step(step).after.is_empty() {
                     self.done(step);
                 } else {
@@ -175,7 +179,7 @@ impl Run {
     }
 
     fn lost(&mut self, step: StepId) {
-        self.tries[step.at()].left_traces = true;
+        self.leaves_trace(step, Value::Null);
         match self.step(step).repeat {
             Repeat::Safe => {
                 self.release(step);

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::breaker::Kept;
 use super::tally::Class;
 use super::{Breaker, Ended, ReplayError, Run, State};
-use crate::plan::{Plan, StepId};
+use crate::plan::{Made, Plan, StepId};
 use crate::record::{FailureKind, Outcome};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,11 +25,11 @@ pub struct Snapshot {
     /// Steps that changed something in their last attempt.
     changed: Vec<StepId>,
     begun: Vec<StepId>,
-    left_traces: Vec<StepId>,
     failures: BTreeMap<StepId, u32>,
     /// When steps are tried again.
     due: BTreeMap<StepId, u64>,
-    receipts: BTreeMap<StepId, Value>,
+    traces: BTreeMap<StepId, Vec<(u32, Value)>>,
+    carried: BTreeMap<StepId, Vec<Made>>,
     /// Pools and subjects that have a place in them.
     places: Vec<(u32, u32)>,
     left_out: Vec<u32>,
@@ -103,7 +103,6 @@ impl Run {
             attempts: self.tries.iter().map(|tries| tries.attempt).collect(),
             changed: ids().filter(|(_, tries)| tries.changed).map(|(id, _)| id).collect(),
             begun: ids().filter(|(_, tries)| tries.begun).map(|(id, _)| id).collect(),
-            left_traces: ids().filter(|(_, tries)| tries.left_traces).map(|(id, _)| id).collect(),
             failures: ids()
                 .filter(|(_, tries)| tries.failures > 0)
                 .map(|(id, tries)| (id, tries.failures))
@@ -112,7 +111,8 @@ impl Run {
                 .filter(|(id, _)| self.state(*id) == State::Delayed)
                 .map(|(id, tries)| (id, tries.due))
                 .collect(),
-            receipts: self.receipts.clone(),
+            traces: self.traces.clone(),
+            carried: self.carried.clone(),
             places: places.map(|place| (place.pool, place.subject)).collect(),
             left_out: numbers(&self.left_out),
             failed: self.failed.clone(),
@@ -157,9 +157,6 @@ impl Run {
         for id in snapshot.begun {
             self.tries.get_mut(id.at())?.begun = true;
         }
-        for id in snapshot.left_traces {
-            self.tries.get_mut(id.at())?.left_traces = true;
-        }
         for (id, failures) in snapshot.failures {
             self.tries.get_mut(id.at())?.failures = failures;
         }
@@ -172,7 +169,7 @@ impl Run {
         for at in snapshot.paused_subjects {
             *self.paused_subjects.get_mut(at as usize)? = true;
         }
-        self.receipts = snapshot.receipts;
+        (self.traces, self.carried) = (snapshot.traces, snapshot.carried);
         self.failed = snapshot.failed;
         self.paused = snapshot.paused;
         self.held = snapshot.held;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use hoist_engine::action::{Ability, Action, Document, Done, Stream, Undone, Verdict};
 use hoist_engine::contribute::merge;
+use hoist_engine::plan::Made;
 use hoist_engine::plugin::check::{Kept, check};
 use hoist_engine::plugin::{Isolation, Plugin};
 use serde_json::{Value, json};
@@ -27,7 +28,8 @@ fn round_trip(stage: &Stage, plugin: &Plugin, input: &Value) -> Vec<(Stream, Str
     assert!(changed);
     assert_eq!(verify(), Verdict::Holds);
     assert!(!run().changed, "the second time there is nothing to do");
-    let undone = stage.with(input.clone(), |step, ctx| plugin.undo(step, &receipt, ctx));
+    let made = Made { attempt: "r/1/1".to_owned(), receipt };
+    let undone = stage.with(input.clone(), |step, ctx| plugin.undo(step, &made, ctx));
     assert_eq!(undone.expect("an answer"), Undone::Undone);
     assert!(matches!(verify(), Verdict::DoesNot { .. }), "it was taken back");
     stage.paper.lines()

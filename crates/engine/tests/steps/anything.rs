@@ -83,7 +83,7 @@ fn plans() -> impl Strategy<Value = Arc<Plan>> {
             let subjects = (0..SUBJECTS).map(|at| format!("n{at}")).collect();
             let draft = Draft {
                 subjects,
-                cohorts: vec![Cohort { name: "role".to_owned(), tolerate }],
+                cohorts: vec![Cohort { name: "role".to_owned(), tolerate, is_strict: false }],
                 pools: [Holder::Step, Holder::Subject, Holder::Healthy].map(pool).to_vec(),
                 // Every day but Thursday, on which time begins.
                 windows: vec![Window {

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hoist_engine::plan::{
-    Call, Draft, Holder, Kind, OnFailure, Repeat, Reversibility, Rule, Step, Vertex,
+    Call, Draft, Holder, Kind, Made, OnFailure, Repeat, Reversibility, Rule, Step, Vertex,
 };
 use hoist_engine::record::{End, FailureKind, Outcome};
 use hoist_engine::run::{Ended, Found};
-use hoist_engine::undo::{Gap, GapKind, UndoDraft, UndoError, undo_plan};
+use hoist_engine::undo::{Gap, GapKind, UndoDraft, UndoError, taken_back, undo_plan, undone};
 use hoist_engine::{Event, Plan, StepId};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ fn run_through(site: &mut Site, failing: &BTreeSet<u32>) {
 }
 
 fn back(site: &Site) -> UndoDraft {
-    undo_plan(&site.run, None, |_| true).expect("something was done")
+    undo_plan(&site.run, "r", |_| true, |_| None).expect("something was done")
 }
 
 /// Which vertices come before which, over any number of others.
@@ -75,7 +75,7 @@ proptest! {
         run_through(&mut site, &failing);
         let begun: Vec<StepId> =
             site.run.plan().ids().filter(|id| site.run.was_begun(*id)).collect();
-        let found = match undo_plan(&site.run, None, |_| true) {
+        let found = match undo_plan(&site.run, "r", |_| true, |_| None) {
             Ok(found) => found,
             Err(error) => {
                 prop_assert_eq!(error, UndoError::Nothing);
@@ -127,37 +127,97 @@ fn a_step_is_taken_back_by_its_own_call_or_with_its_receipt() {
             Kind::Join(_) => panic!("no join is needed"),
         })
         .collect();
-    assert_eq!(steps[0].call.undoes, Some(json!({ "was": 1 })));
+    let made = Made { attempt: "r/1/1".to_owned(), receipt: json!({ "was": 1 }) };
+    assert_eq!(steps[0].call.undoes, Some(vec![made]));
     assert_eq!(steps[0].repeat, Repeat::Safe);
     assert_eq!((&steps[1].call, steps[1].repeat), (&call("remove"), Repeat::Safe));
 }
 
-#[test]
-fn what_failed_half_way_is_taken_back_with_its_attempts_though_without_a_receipt() {
-    let again = Step { retries: 1, repeat: Repeat::Safe, ..Step::default() };
-    let mut site = Site::new(draft(vec![step(&[], again)]));
-    site.fail(0, "no");
-    site.tick(site.now);
-    site.fail(0, "no");
-    let text = serde_json::to_string(&back(&site).draft).unwrap();
-    let draft: Draft = serde_json::from_str(&text).unwrap();
-    let plan = Plan::new(draft).unwrap();
-    let call = &plan.step(StepId(0)).unwrap().call;
-    assert_eq!(call.undoes, Some(Value::Null), "and never done");
-    assert_eq!(call.attempts, 2);
+fn made(attempt: u32, receipt: Value) -> Made {
+    Made { attempt: format!("r/0/{attempt}"), receipt }
+}
+
+/// What the only step of a way back takes back, after it was kept.
+fn undoes(site: &Site) -> Vec<Made> {
+    let text = serde_json::to_string(&back(site).draft).expect("plain values");
+    let draft: Draft = serde_json::from_str(&text).expect("a draft");
+    let plan = Plan::new(draft).expect("a plan");
+    plan.step(StepId(0)).expect("a step").call.undoes.clone().expect("and never done")
 }
 
 #[test]
-fn an_attempt_that_failed_is_taken_back_with_the_one_that_did_not() {
-    let again = Step { retries: 1, ..Step::default() };
+fn all_attempts_that_may_have_left_something_are_taken_back_the_last_one_first() {
+    let after = vec![Call::default()];
+    let again = Step { retries: 2, after, repeat: Repeat::Safe, ..Step::default() };
     let mut site = Site::new(draft(vec![step(&[], again)]));
+    let verified = |site: &mut Site, attempt, holds| {
+        let (step, reason) = (StepId(0), String::new());
+        site.on(Event::Verified { step, attempt, holds, reason });
+        site.tick(site.now);
+    };
     site.fail(0, "no");
     site.tick(site.now);
-    site.ran(0, End::Done { changed: false, receipt: Value::Null });
-    assert_eq!(site.ended(Ended::Unchanged), [0]);
-    let found = back(&site);
-    let Kind::Step(step) = &found.draft.vertices[0].kind else { panic!("a step") };
-    assert_eq!(step.call.attempts, 2, "the first may have left something");
+    site.ran(0, End::Done { changed: true, receipt: json!(2) });
+    verified(&mut site, 2, false);
+    // It is nobody's, then somebody's who has nothing to do.
+    site.restart();
+    site.on(Event::Found { step: StepId(0), attempt: 3, found: Found::Gone });
+    site.ran(0, End::Done { changed: false, receipt: json!(4) });
+    verified(&mut site, 4, true);
+    assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
+    let all = [made(3, Value::Null), made(2, json!(2)), made(1, Value::Null)];
+    assert_eq!(undoes(&site), all);
+}
+
+#[test]
+fn an_attempt_that_was_interrupted_is_taken_back_with_the_one_after_it() {
+    let mut site = Site::new(draft(vec![step(&[], Step::default())]));
+    site.on(Event::Stop { now: true, by: "me".to_owned() });
+    site.ran(0, End::Interrupted);
+    assert_eq!(undoes(&site), [made(1, Value::Null)]);
+    site.on(Event::Resume { by: "me".to_owned() });
+    site.ran(0, End::Done { changed: true, receipt: json!("x") });
+    assert_eq!(undoes(&site), [made(2, json!("x")), made(1, Value::Null)]);
+}
+
+#[test]
+fn attempts_that_cannot_all_be_named_are_a_gap_and_of_too_much_the_last_receipts_are_kept() {
+    use hoist_engine::execute::MAX_RECEIPT;
+    use hoist_engine::run::MAX_MADE;
+    let tried = |failures: usize| {
+        let retries = u32::try_from(failures).unwrap();
+        let mut site = Site::new(draft(vec![step(&[], Step { retries, ..Step::default() })]));
+        for _ in 0..failures {
+            site.fail(0, "no");
+            site.tick(site.now);
+        }
+        site.ran(0, End::Done { changed: true, receipt: json!(1) });
+        site
+    };
+    assert_eq!(undoes(&tried(MAX_MADE - 1)).len(), MAX_MADE);
+    let gap = Gap { step: StepId(0), kind: GapKind::TooMany };
+    assert_eq!(back(&tried(MAX_MADE)).gaps, [gap]);
+
+    let again = Step { retries: 1, after: vec![Call::default()], ..Step::default() };
+    let mut site = Site::new(draft(vec![step(&[], again)]));
+    for attempt in [1, 2] {
+        let receipt = "x".repeat(MAX_RECEIPT / 2 - 1);
+        site.ran(0, End::Done { changed: true, receipt: json!(receipt) });
+        let (step, reason) = (StepId(0), String::new());
+        site.on(Event::Verified { step, attempt, holds: attempt == 2, reason });
+        site.tick(site.now);
+    }
+    let kept: Vec<bool> = undoes(&site).iter().map(|made| made.receipt.is_string()).collect();
+    assert_eq!(kept, [true, false]);
+}
+
+#[test]
+fn what_takes_back_is_not_taken_back() {
+    let mut site = Site::new(draft(vec![step(&[], Step::default())]));
+    run_through(&mut site, &BTreeSet::new());
+    let mut site = Site::new(back(&site).draft);
+    run_through(&mut site, &BTreeSet::new());
+    assert_eq!(back(&site).gaps, [Gap { step: StepId(0), kind: GapKind::NoUndo }]);
 }
 
 #[test]
@@ -167,7 +227,10 @@ fn what_was_done_already_is_not_taken_back() {
     site.ran(0, End::Done { changed: false, receipt: Value::Null });
     site.end(1);
     assert_eq!(named(&back(&site)), ["undo s1"]);
-    assert_eq!(undo_plan(&site.run, None, |_| false).unwrap().gaps.len(), 1);
+    assert_eq!(
+        undo_plan(&site.run, "r", |_| true, |_| Some(GapKind::NoUndo)).unwrap().gaps.len(),
+        1
+    );
 }
 
 #[test]
@@ -176,13 +239,13 @@ fn gaps_and_commit_points_are_named_before_anything_starts() {
     let vertices =
         vec![step(&[], Step::default()), step(&[0], commit), step(&[1], Step::default())];
     let mut site = Site::new(draft(vertices));
-    assert_eq!(undo_plan(&site.run, None, |_| true), Err(UndoError::Unfinished));
+    assert_eq!(undo_plan(&site.run, "r", |_| true, |_| None), Err(UndoError::Unfinished));
     run_through(&mut site, &BTreeSet::new());
     let found = back(&site);
     assert_eq!(found.gaps, [Gap { step: StepId(1), kind: GapKind::CommitPoint }]);
     assert_eq!(named(&found), ["undo s2", "undo s0"]);
     assert_eq!(found.draft.vertices[1].after, [StepId(0)], "the order goes through the gap");
-    let found = undo_plan(&site.run, None, |_| false).unwrap();
+    let found = undo_plan(&site.run, "r", |_| true, |_| Some(GapKind::NoUndo)).unwrap();
     let kinds: Vec<GapKind> = found.gaps.iter().map(|gap| gap.kind).collect();
     assert_eq!(kinds, [GapKind::NoUndo, GapKind::CommitPoint, GapKind::NoUndo]);
     assert!(found.draft.vertices.is_empty());
@@ -220,13 +283,21 @@ fn an_undo_that_fails_stops_the_way_back_on_its_subject_only() {
     let mut expected = vec![second, other];
     expected.sort_unstable();
     assert_eq!(good, expected);
-    assert_eq!(site.run.outcome(), Some(Outcome::Degraded), "and that is no success");
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed), "one is not as it was");
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    assert_eq!(taken_back(&site.run), names(&["s1", "s3", "s4"]));
+    assert_eq!(undone(&site.run), names(&["s1", "s4"]));
+    site.on(Event::Resume { by: "me".to_owned() });
+    run_through(&mut site, &BTreeSet::new());
+    assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
 }
 
 #[test]
 fn only_some_subjects_are_taken_back() {
     let site = two_subjects();
-    let found = undo_plan(&site.run, Some(&BTreeSet::from([1])), |_| true).unwrap();
+    let plan = site.run.plan();
+    let of_second = |id| plan.step(id).is_some_and(|step| step.subject == Some(1));
+    let found = undo_plan(&site.run, "r", of_second, |_| None).unwrap();
     assert_eq!(named(&found), ["undo s4", "undo s1"]);
     assert_eq!(found.draft.vertices[1].after, [StepId(0)]);
 }

@@ -15,6 +15,8 @@ use hoist_engine::action::Catalog;
 use hoist_inventory::Roster;
 use hoist_model::node::Lifecycle;
 
+use super::elections::deployment;
+
 /// What a plan is made for and with.
 #[derive(Debug)]
 pub struct Grounds<'a> {
@@ -76,6 +78,7 @@ pub fn compile(request: &PlanRequest, grounds: Grounds<'_>) -> (PlanAnswer, Opti
             };
             answer.diagnostics = told(&found, &sources);
             answer.listing = compiled.to_json(&sources, MAX_LISTED_EDGES);
+            answer.listing["deployment"] = deployment(&request.files).into();
             let name = |id: &hoist_engine::StepId| compiled.vertex(*id).name.clone();
             answer.prerequisites = compiled.prerequisites.iter().map(name).collect();
             (answer, Some(compiled))
@@ -119,7 +122,7 @@ fn chosen(asked: &Selection) -> Result<select::Selection, diagnostic::Diagnostic
         from: asked.from.clone().into_iter().collect(),
         to: asked.to.clone().into_iter().collect(),
         skip: asked.skip.clone(),
-        only_failed: asked.only.as_deref() == Some("failed"),
+        only: asked.only.as_deref().map(str::parse).transpose()?,
         repeat: asked.repeat,
     })
 }

@@ -215,6 +215,7 @@ impl Journal for Shown {
     }
 
     fn snapshot(&mut self, run: &Run) {
+        self.journal.snapshot(run);
         self.entry.show_checking(run);
     }
 }

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use fs_err as fs;
 use hoist_api::deploy::{PlanRequest, RunSummary};
 use hoist_engine::execute::Outputs;
-use hoist_engine::journal::{FileJournal, JournalError};
+use hoist_engine::journal::{FileJournal, JournalError, RecoverError};
 use hoist_engine::plan::Draft;
 use hoist_engine::run::ReplayError;
-use hoist_engine::{Plan, PlanError, Record, StepId, drive};
+use hoist_engine::{Plan, PlanError, Record, Run, StepId, drive};
 use hoist_store::StoreError;
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +64,11 @@ impl RunFile {
         let files = self.request.iter().flat_map(|request| &request.files);
         files.map(|file| file.name.clone()).collect()
     }
+
+    /// It only looks whether something holds.
+    pub(super) fn is_check(&self) -> bool {
+        self.request.as_ref().is_some_and(|request| request.check)
+    }
 }
 
 /// Why a run cannot be used.
@@ -85,6 +90,15 @@ pub(super) enum FolderError {
     Store(#[from] StoreError),
 }
 
+impl From<RecoverError> for FolderError {
+    fn from(error: RecoverError) -> Self {
+        match error {
+            RecoverError::Journal(error) => error.into(),
+            RecoverError::Replay(error) => error.into(),
+        }
+    }
+}
+
 /// A run that is ours as long as this lives.
 #[derive(Debug)]
 pub(super) struct Folder {
@@ -98,6 +112,7 @@ pub(super) struct ReadBack {
     pub(super) folder: Folder,
     pub(super) plan: Arc<Plan>,
     pub(super) journal: FileJournal,
+    pub(super) run: Run,
     pub(super) records: Vec<Record>,
     /// Nobody ended in good order.
     pub(super) crashed: bool,
@@ -194,13 +209,15 @@ pub(super) fn open(root: &Path, id: &str) -> Result<ReadBack, FolderError> {
     let path = root.join(id);
     let lock = lock(&path)?;
     let plan = read_plan(root, id)?;
-    let (journal, records) = FileJournal::open(&path.join(RECORDS))?;
+    let (journal, run) = FileJournal::recover(&path.join(RECORDS), &plan)?;
+    let records = read_records(root, id)?;
     let left = path.join(LEFT);
     let crashed = !left.exists();
     if !crashed {
         fs::remove_file(left)?;
     }
-    Ok(ReadBack { folder: Folder { path, _lock: lock }, plan, journal, records, crashed })
+    let folder = Folder { path, _lock: lock };
+    Ok(ReadBack { folder, plan, journal, run, records, crashed })
 }
 
 /// Makes the directory of a run what the store says; what was printed here stays.

@@ -1,5 +1,7 @@
 //! How a run reaches its nodes: each by the way that the site has said.
 
+mod forecast;
+
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
@@ -12,9 +14,9 @@ use hoist_engine::plan::Plan;
 use hoist_engine::plugin::{self, Isolation};
 use hoist_engine::pull::{DeskRun, Kept, LOST_AFTER};
 use hoist_engine::record::{End, FailureKind};
-use hoist_engine::run::Found;
+use hoist_engine::run::{Found, State};
 use hoist_engine::ssh::{Login, SshExecutor, SshSetup};
-use hoist_engine::{Effect, Event};
+use hoist_engine::{Effect, Event, Run, StepId};
 use hoist_inventory::Registry;
 use hoist_metadata::Resolve;
 use hoist_model::selector::Bound;
@@ -30,6 +32,8 @@ use crate::secret;
 
 /// What variables with secrets begin with; every other reference is a file.
 use hoist_model::metadata_layer::SECRET_VARIABLES;
+
+pub(super) use forecast::Foreseen;
 
 /// What all runs share.
 #[derive(Debug)]
@@ -90,8 +94,15 @@ impl Grip {
     /// How each node of these is reached.
     fn ways<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Vec<Way> {
         let roster = self.registry.roster();
-        let bind = |selector: &Option<Selector>| selector.as_ref()?.bind(&*roster).ok();
-        let (local, ssh) = (bind(&self.settings.local), bind(&self.settings.ssh));
+        let bind = |key: &str, selector: &Option<Selector>| match selector {
+            None => Ok(None),
+            Some(selector) => selector
+                .bind(&*roster)
+                .map(Some)
+                .map_err(|error| format!("nobody can tell which nodes `{key}` means: {error}")),
+        };
+        let local = bind("deploy.local", &self.settings.local);
+        let ssh = bind("deploy.ssh", &self.settings.ssh);
         let way = |name: &str| {
             let Some(node) = roster.by_name(name) else {
                 return Way::None(format!("there is no node `{name}`"));
@@ -99,9 +110,11 @@ impl Grip {
             let is = |bound: &Option<Bound>| {
                 bound.as_ref().is_some_and(|bound| bound.matches(&roster.subject(node)))
             };
-            match (is(&local), is(&ssh)) {
-                (true, _) => Way::Local,
-                (_, true) => Way::Ssh,
+            match (&local, &ssh) {
+                (Err(reason), _) => Way::None(reason.clone()),
+                (Ok(local), _) if is(local) => Way::Local,
+                (_, Err(reason)) => Way::None(reason.clone()),
+                (_, Ok(ssh)) if is(ssh) => Way::Ssh,
                 _ => Way::Agent,
             }
         };
@@ -134,6 +147,10 @@ impl Grip {
     pub(super) fn is_by_agent(&self, node: &str) -> bool {
         self.ways([node]) == [Way::Agent]
     }
+
+    pub(super) fn is_by_ssh(&self, node: &str) -> bool {
+        self.ways([node]) == [Way::Ssh]
+    }
 }
 
 /// How a node is reached.
@@ -161,7 +178,8 @@ pub(super) struct Hands {
 }
 
 impl Hands {
-    pub(super) fn new(grip: &Grip, entry: &Arc<Entry>, folder: &Folder) -> Self {
+    /// From here on agents are heard, also before anybody drives the run.
+    pub(super) fn new(grip: &Grip, entry: &Arc<Entry>, folder: &Folder, run: &Run) -> Self {
         let events = entry.sender();
         let site = Site {
             catalog: grip.catalog().clone(),
@@ -175,14 +193,14 @@ impl Hands {
         let local = local.map_err(|error| chain(&error));
         let outputs = Outputs::in_dir(folder.outputs());
         let ssh = SshExecutor::new(&entry.file.id, grip.ssh(outputs.clone()), events.clone());
-        let desk = grip.counter.desk.open(&entry.file.id, events.clone(), outputs);
-        Self {
-            ways: grip.ways(entry.plan.draft().subjects.iter().map(String::as_str)),
-            local,
-            ssh,
-            desk,
-            events,
-        }
+        let plan = &*entry.plan;
+        let ways = grip.ways(plan.draft().subjects.iter().map(String::as_str));
+        let is_with_agent = |id: &StepId| {
+            run.state(*id) == State::Running && way(&ways, plan, *id) == Some(&Way::Agent)
+        };
+        let begun = plan.ids().filter(is_with_agent).map(|id| (id, run.attempt(id))).collect();
+        let desk = grip.counter.desk.open(&entry.file.id, events.clone(), outputs, plan, begun);
+        Self { events, ways, local, ssh, desk }
     }
 
     /// The same journal; agents may forget what it has kept.
@@ -211,6 +229,11 @@ impl Hands {
     }
 }
 
+/// How the node of a step is reached.
+fn way<'w>(ways: &'w [Way], plan: &Plan, step: StepId) -> Option<&'w Way> {
+    plan.step(step).and_then(|step| step.subject).map(|at| &ways[at as usize])
+}
+
 impl Executor for Hands {
     fn act(&mut self, plan: &Plan, effect: Effect) {
         let (Effect::Check { step, .. }
@@ -218,9 +241,7 @@ impl Executor for Hands {
         | Effect::Verify { step, .. }
         | Effect::Ask { step, .. }
         | Effect::Kill { step, .. }) = effect;
-        let subject = plan.step(step).and_then(|step| step.subject);
-        let way = subject.map(|at| &self.ways[at as usize]);
-        match (way, &mut self.local) {
+        match (way(&self.ways, plan, step), &mut self.local) {
             (Some(Way::Local), Ok(local)) => local.act(plan, effect),
             (Some(Way::Local), Err(error)) => {
                 let reason = format!("nothing can be done on this machine: {error}");

@@ -9,29 +9,33 @@ use hoist_api::deploy::{
     Order, Ordered, PlanAnswer, PlanRequest, RunState, RunSummary, Selection, Severity,
 };
 use hoist_api::{Code, Fault, Problem};
+use hoist_deploy::compile::Compiled;
 use hoist_deploy::select::Past;
 use hoist_deploy::target::Site;
 use hoist_engine::carry::carry_over;
-use hoist_engine::plan::Draft;
-use hoist_engine::undo::{GapKind, UndoDraft, undo_plan};
+use hoist_engine::plan::{Draft, Step};
+use hoist_engine::undo::{Gap, GapKind, UndoDraft};
 use hoist_engine::{Plan, Record};
-use hoist_store::{Key, Op, Txn};
 use http::StatusCode;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::compile::{Grounds, answer, compile, site_of};
+use super::elections::{Chosen, Elections, deployment};
+use super::hands::Foreseen;
 use super::past::{forget_others, look_back};
 use super::runs::{Begin, now_ms};
 use super::view::View;
 use super::{Deploy, READ, WRITE};
 use crate::auth::AuditContext;
-use crate::chain;
 use crate::extract::{Json, Path, Query};
 use crate::failure::Failure;
 use crate::route::Route;
 
 /// Largest request: task files of a large site, or a plan over all of its nodes.
 const MAX_REQUEST: usize = 256 * 1024 * 1024;
+
+const PREDICT: &str = "`1`, with `dry_run`: look also what it would change on the nodes";
 
 pub(super) fn routes() -> Vec<Route<Deploy>> {
     let with_files = |route: Route<Deploy>| {
@@ -43,10 +47,12 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
         with_files(Route::post("/deploy/v1/runs", WRITE, begin))
             .summary("Compile task files, or take a plan, and run it")
             .query("dry_run", "`1`: only compile")
+            .query("predict", PREDICT)
             .gives::<RunSummary>(201),
         with_files(Route::post("/deploy/v1/runs/{run}/continue", WRITE, go_on))
             .summary("Run a changed plan without what this run has done with the same inputs")
             .query("dry_run", "`1`: only compile")
+            .query("predict", PREDICT)
             .gives::<RunSummary>(201),
         Route::post("/deploy/v1/runs/{run}/undo", WRITE, undo)
             .summary("Take back what a run has done, in a run of its own")
@@ -58,21 +64,19 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
     ]
 }
 
-/// The first member of each role.
-type Elections = BTreeMap<String, String>;
-
-fn elections_key() -> Key {
-    "election".parse().expect("a literal key")
-}
-
 #[derive(Debug, Deserialize)]
 struct DryRun {
     dry_run: Option<u8>,
+    predict: Option<u8>,
 }
 
 impl DryRun {
     fn is_on(&self) -> bool {
         self.dry_run == Some(1)
+    }
+
+    fn predicts(&self) -> bool {
+        self.predict == Some(1)
     }
 }
 
@@ -80,8 +84,7 @@ async fn plan(
     State(deploy): State<Deploy>,
     Json(request): Json<PlanRequest>,
 ) -> Result<Json<PlanAnswer>, Failure> {
-    let (answer, _) = deploy.compile(request).await?;
-    Ok(Json(answer))
+    Ok(Json(deploy.compile(request).await?.answer))
 }
 
 async fn begin(
@@ -90,7 +93,7 @@ async fn begin(
     audit: AuditContext,
     Json(request): Json<PlanRequest>,
 ) -> Result<Response, Failure> {
-    deploy.begin(request, query.is_on(), &audit, None).await
+    deploy.begin(request, &query, &audit, None).await
 }
 
 async fn go_on(
@@ -108,7 +111,7 @@ async fn go_on(
         return Err(Failure::new(Code::Conflict, "the run has not ended")
             .with_remedy("`hoist deploy stop` it first"));
     }
-    deploy.begin(request, query.is_on(), &audit, Some(old)).await
+    deploy.begin(request, &query, &audit, Some(old)).await
 }
 
 async fn undo(
@@ -120,22 +123,17 @@ async fn undo(
 ) -> Result<Response, Failure> {
     let id = deploy.resolve(&run).await?;
     let view = deploy.blocking(move |runs| runs.view(&id)).await?;
-    let UndoDraft { draft, gaps, .. } = deploy.way_back(&view, order.on.as_deref())?;
-    let gap = |gap: &hoist_engine::undo::Gap| {
-        let why = match gap.kind {
-            GapKind::NoUndo => "nobody said how",
-            GapKind::CommitPoint => "there is no way back from it",
-        };
-        format!("{}: {why}", view.name(gap.step))
-    };
-    let gaps: Vec<String> = gaps.iter().map(gap).collect();
+    let (view, UndoDraft { draft, gaps, .. }) = deploy.way_back(view, order.on).await?;
+    let gaps: Vec<String> = gaps.iter().map(|gap| explained(gap, &view)).collect();
     let plan = Plan::new(draft).map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
-    let step = |id| plan.step(id).map(|_| plan.vertex(id).name.clone());
-    let instances: Vec<String> = plan.ids().filter_map(step).collect();
+    let steps = || plan.ids().filter_map(|id| Some((id, plan.step(id)?)));
+    let instances: Vec<String> = steps().map(|(id, _)| plan.vertex(id).name.clone()).collect();
+    let unsure: Vec<String> =
+        steps().filter_map(|(id, step)| doubt(&plan.vertex(id).name, step)).collect();
     if query.is_on() {
         audit.nothing_written();
         let run = view.summary();
-        return Ok(Json(Ordered { run, instances, gaps, dry_run: true }).into_response());
+        return Ok(Json(Ordered { run, instances, gaps, unsure, dry_run: true }).into_response());
     }
     if !gaps.is_empty() && !order.leave_gaps {
         let detail = format!("{} instances cannot be taken back; nothing was done", gaps.len());
@@ -143,6 +141,9 @@ async fn undo(
             .with_remedy("`--leave-gaps` takes back what can be, and leaves these as they are");
         let with = |problem: Problem, gap: &String| problem.with_fault(Fault::new("", gap.clone()));
         return Err(gaps.iter().fold(problem, with).into());
+    }
+    if instances.is_empty() {
+        return Err(Failure::new(Code::Conflict, "nothing of the run can be taken back"));
     }
     let begin = Begin {
         title: format!("undo {}", view.file.title),
@@ -153,8 +154,84 @@ async fn undo(
     };
     let run = deploy.blocking(move |runs| runs.begin(&Arc::new(plan), begin)).await?;
     deploy.note(&audit, format!("run/{}: undoes run/{}", run.id, view.file.id)).await;
-    let ordered = Ordered { run, instances, gaps, dry_run: false };
+    let ordered = Ordered { run, instances, gaps, unsure, dry_run: false };
     Ok((StatusCode::CREATED, Json(ordered)).into_response())
+}
+
+/// What cannot be taken back, and why.
+fn explained(gap: &Gap, view: &View) -> String {
+    let why = match gap.kind {
+        GapKind::NoUndo => "nobody said how",
+        GapKind::NotThere => "its node is reached by ssh, and only an agent can do it",
+        GapKind::CommitPoint => "there is no way back from it",
+        GapKind::TooMany => "it was tried too often",
+    };
+    format!("{}: {why}", view.name(gap.step))
+}
+
+/// Why it is not known before whether everything of a step can be taken back, if that is so.
+fn doubt(name: &str, step: &Step) -> Option<String> {
+    let attempts = step.call.undoes.as_ref()?;
+    let known = attempts.iter().filter(|made| !made.receipt.is_null()).count();
+    let unknown = attempts.len() - known;
+    let of = format!("{unknown} of its {} attempts", attempts.len());
+    (unknown > 0).then(|| format!("{name}: {of} gave no receipt; what was kept of them decides"))
+}
+
+/// What a request comes to.
+struct Made {
+    answer: PlanAnswer,
+    /// None, if the answer says what is wrong.
+    plan: Option<Arc<Plan>>,
+    elections: Elections,
+    /// The first member of each role in the plan.
+    firsts: BTreeMap<String, String>,
+}
+
+/// A plan that was made earlier.
+struct Given {
+    plan: Arc<Plan>,
+    deployment: String,
+    firsts: BTreeMap<String, String>,
+}
+
+/// Of a [`PlanAnswer`] what is looked at when it is given back.
+#[derive(Debug, Deserialize)]
+struct Answer {
+    plan: Draft,
+    hash: Option<String>,
+    #[serde(default)]
+    listing: Value,
+}
+
+impl Given {
+    /// A plan alone, or the whole answer that it came with: then nobody has changed it since.
+    fn read(value: Value) -> Result<Self, Failure> {
+        let no_plan = |error: serde_json::Error| {
+            Failure::new(Code::InvalidBody, format!("this is no plan: {error}"))
+                .with_remedy("send one that `POST /deploy/v1/plans` gave")
+        };
+        let Answer { plan, hash, listing } = if value.get("plan").is_some() {
+            serde_json::from_value(value).map_err(no_plan)?
+        } else {
+            let plan = serde_json::from_value(value).map_err(no_plan)?;
+            Answer { plan, hash: None, listing: Value::Null }
+        };
+        let plan = Plan::new(plan).map_err(|error| {
+            Failure::new(Code::InvalidBody, format!("this plan cannot be run: {error}"))
+        })?;
+        if let Some(hash) = hash.filter(|hash| hash != plan.hash()) {
+            let detail = format!("the plan has the hash {}, not {hash}", plan.hash());
+            return Err(Failure::new(Code::Conflict, detail).with_remedy(
+                "it was changed since it was made; make it again, or send the plan alone",
+            ));
+        }
+        Ok(Self {
+            plan: Arc::new(plan),
+            deployment: listing["deployment"].as_str().unwrap_or_default().to_owned(),
+            firsts: serde_json::from_value(listing["elections"].clone()).unwrap_or_default(),
+        })
+    }
 }
 
 /// A run that is continued.
@@ -169,19 +246,25 @@ impl Deploy {
     async fn begin(
         &self,
         request: PlanRequest,
-        dry_run: bool,
+        query: &DryRun,
         audit: &AuditContext,
         old: Option<Old>,
     ) -> Result<Response, Failure> {
         self.runs.recovered().await;
         let kept = PlanRequest { plan: None, ..request.clone() };
-        let (mut answer, plan) = self.compile(request).await?;
+        let Made { mut answer, plan, elections, firsts } = self.compile(request).await?;
         let carried = match (&old, &plan) {
-            (Some(old), Some(plan)) => carry_over(&old.view.run, plan, &old.undone, now_ms()),
+            (Some(Old { view, undone }), Some(plan)) => {
+                carry_over(&view.run, &view.file.id, plan, undone, now_ms())
+            }
             _ => Vec::new(),
         };
-        if dry_run {
+        if query.is_on() {
             audit.nothing_written();
+            if let Some(plan) = plan.as_ref().filter(|_| query.predicts()) {
+                let Foreseen { predictions, left_out } = self.foresee(plan, &carried).await?;
+                (answer.predictions, answer.not_predicted) = (predictions, left_out);
+            }
             answer.skips.extend(plan.iter().flat_map(|plan| carried_over(plan, &carried)));
             return Ok(Json(answer).into_response());
         }
@@ -197,6 +280,7 @@ impl Deploy {
                 "write `+TASK` to do what it needs as well, or say `--without-prerequisites`",
             ));
         }
+        elections.keep(&*self.chassis.store, &firsts).await?;
         let (title, by) = (kept.title.clone(), audit.draft().who);
         let begin = Begin { title, by, undoes: None, request: Some(kept), carried };
         let summary = self.blocking(move |runs| runs.begin(&plan, begin)).await?;
@@ -205,93 +289,83 @@ impl Deploy {
             Some(old) => format!("run/{}: continues run/{}", summary.id, old.view.file.id),
         };
         self.note(audit, what).await;
-        if let Ok(elections) = serde_json::from_value(answer.listing["elections"].take()) {
-            self.elect(elections).await;
-        }
         Ok((StatusCode::CREATED, Json(summary)).into_response())
     }
 
-    /// Who is the first of each role; nobody yet, if the store is away.
-    async fn elections(&self) -> Elections {
-        let found = self.chassis.store.get(&elections_key()).await.ok().flatten();
-        found.and_then(|record| serde_json::from_slice(&record.value).ok()).unwrap_or_default()
+    /// What a plan would change, without what is carried over.
+    async fn foresee(&self, plan: &Arc<Plan>, carried: &[Record]) -> Result<Foreseen, Failure> {
+        let kept = carried.iter().filter_map(|record| match record {
+            Record::Carried { step, .. } => Some(*step),
+            _ => None,
+        });
+        let (plan, kept) = (Arc::clone(plan), kept.collect::<BTreeSet<_>>());
+        self.blocking(move |runs| Ok(runs.foresee(&plan, &kept))).await
     }
 
-    /// Keeps who is the first of each role, so that it stays so.
-    async fn elect(&self, elected: Elections) {
-        let before = self.elections().await;
-        let mut after = before.clone();
-        after.extend(elected);
-        if after == before {
-            return;
-        }
-        let value = serde_json::to_vec(&after).expect("a plain value");
-        let txn = Txn { compares: Vec::new(), ops: vec![Op::Put(elections_key(), value)] };
-        if let Err(error) = self.chassis.store.commit(txn).await {
-            tracing::warn!(error = %chain(&error), "first members of roles not stored");
-        }
-    }
-
-    async fn compile(
-        &self,
-        request: PlanRequest,
-    ) -> Result<(PlanAnswer, Option<Arc<Plan>>), Failure> {
-        let (deploy, elections) = (self.clone(), self.elections().await);
-        let compile = move || deploy.compile_here(request, elections);
-        let compiled = tokio::task::spawn_blocking(compile).await;
-        compiled.map_err(|_| Failure::new(Code::Internal, "the log has the reason"))?
-    }
-
-    fn compile_here(
-        &self,
-        mut request: PlanRequest,
-        elections: Elections,
-    ) -> Result<(PlanAnswer, Option<Arc<Plan>>), Failure> {
+    async fn compile(&self, mut request: PlanRequest) -> Result<Made, Failure> {
         let invalid = |detail: String| Failure::new(Code::InvalidBody, detail);
-        let draft = match request.plan.take() {
-            Some(plan) => serde_json::from_value::<Draft>(plan).map_err(|error| {
-                invalid(format!("this is no plan: {error}"))
-                    .with_remedy("send one that `POST /deploy/v1/plans` gave")
-            })?,
-            None if request.files.is_empty() => {
-                return Err(invalid("there is neither a plan nor a file".to_owned())
-                    .with_remedy("send task files as `files`"));
-            }
-            None => {
-                let site = Site { elections, ..site_of(&self.registry.roster()) };
-                let before = look_back(&self.runs, &request.files);
-                let (mut past, expected_ms) = (before.past, before.expected_ms);
-                let actions = self.runs.actions();
-                if request.selection != Selection::default() && !past.is_empty() {
-                    // Files of the same names may be of another project, or have changed since.
-                    let all = PlanRequest { selection: Selection::default(), ..request.clone() };
-                    let grounds = Grounds {
-                        site: &site,
-                        actions,
-                        past: Past::default(),
-                        expected_ms: BTreeMap::new(),
-                    };
-                    forget_others(&mut past, compile(&all, grounds).1.as_ref());
-                }
-                let grounds = Grounds { site: &site, actions, past, expected_ms };
-                let (answer, compiled) = compile(&request, grounds);
-                let plan = compiled.map(|compiled| Plan::new(compiled.draft)).transpose();
-                let plan = plan.map_err(|error| invalid(error.to_string()))?;
-                return Ok((answer, plan.map(Arc::new)));
-            }
-        };
-        let plan = Plan::new(draft)
-            .map_err(|error| invalid(format!("this plan cannot be run: {error}")))?;
-        Ok((answer(&plan), Some(Arc::new(plan))))
+        let store = &*self.chassis.store;
+        if let Some(given) = request.plan.take() {
+            let given = Given::read(given)?;
+            let elections = Elections::read(store, &given.deployment).await?;
+            elections.check(&given.firsts)?;
+            let Given { plan, firsts, .. } = given;
+            return Ok(Made { answer: answer(&plan), plan: Some(plan), elections, firsts });
+        }
+        if request.files.is_empty() {
+            return Err(invalid("there is neither a plan nor a file".to_owned())
+                .with_remedy("send task files as `files`"));
+        }
+        let elections = Elections::read(store, deployment(&request.files)).await?;
+        let (deploy, chosen) = (self.clone(), elections.chosen.clone());
+        let compile = move || deploy.compile_files(&request, chosen);
+        let compiled = tokio::task::spawn_blocking(compile).await;
+        let (answer, compiled) =
+            compiled.map_err(|_| Failure::new(Code::Internal, "the log has the reason"))?;
+        let firsts = compiled.as_ref().map(|made| made.elections.clone()).unwrap_or_default();
+        let plan = compiled.map(|made| Plan::new(made.draft)).transpose();
+        let plan = plan.map_err(|error| invalid(error.to_string()))?.map(Arc::new);
+        Ok(Made { answer, plan, elections, firsts })
     }
 
-    fn way_back(&self, view: &View, on: Option<&str>) -> Result<UndoDraft, Failure> {
+    fn compile_files(
+        &self,
+        request: &PlanRequest,
+        elections: Chosen,
+    ) -> (PlanAnswer, Option<Compiled>) {
+        let site = Site { elections, ..site_of(&self.registry.roster()) };
+        let before = look_back(&self.runs, &request.files);
+        let (mut past, expected_ms) = (before.past, before.expected_ms);
+        let actions = self.runs.actions();
+        if request.selection != Selection::default() && !past.is_empty() {
+            // Files of the same names may be of another project, or have changed since.
+            let all = PlanRequest { selection: Selection::default(), ..request.clone() };
+            let grounds = Grounds {
+                site: &site,
+                actions,
+                past: Past::default(),
+                expected_ms: BTreeMap::new(),
+            };
+            forget_others(&mut past, compile(&all, grounds).1.as_ref());
+        }
+        compile(request, Grounds { site: &site, actions, past, expected_ms })
+    }
+
+    /// The way back over a run, or over what it did on some nodes.
+    async fn way_back(&self, view: View, on: Option<String>) -> Result<(View, UndoDraft), Failure> {
         let only = match on {
             None => None,
-            Some(on) => Some(self.subjects(view, on)?),
+            Some(on) => Some(self.subjects(&view, &on)?),
         };
-        undo_plan(&view.run, only.as_ref(), |action| self.runs.can_undo(action))
-            .map_err(|error| Failure::new(Code::Conflict, error.to_string()))
+        let found = self.blocking(move |runs| {
+            let is_wanted = |id| match (&only, view.plan.step(id)) {
+                (Some(only), Some(step)) => step.subject.is_some_and(|at| only.contains(&at)),
+                _ => true,
+            };
+            let way_back = runs.way_back(&view.run, &view.file, is_wanted)?;
+            Ok(way_back.map(|way_back| (view, way_back)))
+        });
+        found.await?.map_err(|error| Failure::new(Code::Conflict, error.to_string()))
     }
 
     /// The subjects of a run that a selector chooses.

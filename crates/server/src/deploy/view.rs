@@ -50,6 +50,7 @@ impl View {
             nodes: self.steps().filter_map(|(_, step)| step.subject).collect::<BTreeSet<_>>().len(),
             plan: self.plan.hash().to_owned(),
             undoes: self.file.undoes.clone(),
+            check: self.file.is_check(),
             files: self.file.files(),
             records: self.records.len() as u64,
             broken: None,
@@ -224,9 +225,9 @@ impl View {
             unreachable!("records say what they are")
         };
         more.remove("at");
-        more.remove("receipt");
+        // What undoing needs to know is nobody else's business.
+        more.remove("made");
         if let Some(Value::Object(end)) = more.remove("end") {
-            // What undoing needs to know is nobody else's business.
             let told = end.into_iter().filter(|(key, _)| key != "receipt");
             more.extend(told.collect::<Map<_, _>>());
         }

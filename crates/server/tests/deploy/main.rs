@@ -4,13 +4,16 @@
 mod site;
 
 mod agent;
+mod elections;
 mod events;
 mod history;
 mod orders;
 mod plugins;
 mod recovery;
+mod rollouts;
 mod run;
 mod takeover;
+mod undo;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

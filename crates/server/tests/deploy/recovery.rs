@@ -185,3 +185,46 @@ async fn what_is_no_run_keeps_no_run_from_being_read_back() {
     assert_eq!(until(&site, &run, "ended").await["outcome"], "succeeded");
     site.stop().await;
 }
+
+/// Says so much to a run that a snapshot of it is kept: every hold is a record.
+async fn until_snapshot(site: &Site, run: &str, held: &[String]) -> PathBuf {
+    let snapshot = records(site.data_dir(), run).with_added_extension("snapshot");
+    for word in ["hold", "release", "hold", "release"] {
+        assert!(!snapshot.exists(), "it is worth it only after many records");
+        order(site, run, word, json!({ "instances": held })).await;
+    }
+    eventually("a snapshot was kept", || snapshot.exists()).await;
+    snapshot
+}
+
+#[tokio::test]
+async fn a_run_goes_on_from_its_snapshot_and_what_came_after_it() {
+    const STEPS: u32 = 4200;
+    let site = site().await;
+    let mut vertices = vec![step("slow@n1", 1, HOLD, &[]), step("last@n1", 1, "true", &[0])];
+    let held: Vec<String> = (2..STEPS).map(|n| format!("#{n}")).collect();
+    let skipped =
+        |n: u32| with(step(&format!("s{n}@n2"), 2, "false", &[0]), "skip", json!("not now"));
+    vertices.extend((2..STEPS).map(skipped));
+    let run = start(&site, &plan(&vertices)).await;
+    eventually("it began", || file(&site, 1, "begun").exists()).await;
+    let snapshot = until_snapshot(&site, &run, &held).await;
+    let (dir, config) = site.stop().await;
+
+    // Something that no record says, to see where it comes from.
+    let bytes = fs_err::read(&snapshot).expect("a snapshot");
+    let (head, body) = bytes.split_at(12);
+    let body = String::from_utf8(body.to_vec()).expect("text");
+    let told = body.replace("\"paused\":null", "\"paused\":\"the snapshot\"");
+    assert_ne!(told, body);
+    let sum = crc32c::crc32c(told.as_bytes()).to_le_bytes();
+    fs_err::write(&snapshot, [&head[..8], &sum, told.as_bytes()].concat()).expect("a snapshot");
+    let site = Site::start_again(dir, config).await;
+    until(&site, &run, "paused").await;
+    order(&site, &run, "unpause", json!({})).await;
+    put(&site, 1, "go");
+    assert_eq!(until(&site, &run, "ended").await["outcome"], "succeeded");
+    let events = site.get(&format!("{RUNS}/{run}/events")).await.expect(200).json();
+    assert_eq!(events["items"][0]["record"], "plan", "everything can still be seen: {events:#}");
+    site.stop().await;
+}

@@ -4,22 +4,27 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use hoist_api::Code;
 use hoist_api::client::Client;
 use hoist_api::deploy::{
-    Diagnostic, PlanAnswer, PlanRequest, RunSummary, Selection, Severity, TaskFile,
+    Change, Diagnostic, PlanAnswer, PlanRequest, RunSummary, Selection, Severity, TaskFile,
 };
 use hoist_deploy::compile;
 use hoist_deploy::parse::parse;
 use hoist_deploy::spec::Sources;
 use hoist_model::Exit;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::offline::NodesArgs;
-use super::watch;
+use super::{plain, watch};
 use crate::commands::Shell;
 use crate::failure::Failure;
 use crate::input;
-use crate::printer::{Output, Tone};
+use crate::printer::{Output, Printer, Tone};
+
+/// Of what would change, so much is shown; `-o wide` and `-o json` have all of it.
+const SHOWN_DIFFS: usize = 20;
+const SHOWN_LINES: usize = 40;
 
 /// What is to be done.
 #[derive(Debug, Clone, Default, Args)]
@@ -125,6 +130,7 @@ pub(super) fn request(
         selection,
         files,
         plan: None,
+        check: false,
     })
 }
 
@@ -189,21 +195,24 @@ fn read(path: &Path) -> Result<TaskFile, Failure> {
     Ok(TaskFile { name: name.into_owned(), text })
 }
 
-/// A plan alone, or as `hoist deploy plan -o json` prints it.
+/// A plan alone, or as `hoist deploy plan -o json` prints it: then with what shows that it is that
+/// plan, and still holds.
 fn read_plan(path: &Path) -> Result<Value, Failure> {
     let bytes = input::read_whole(path)?;
     let mut value: Value = serde_json::from_slice(&bytes)
         .map_err(|error| Failure::usage(format!("`{}` is no plan: {error}", path.display())))?;
-    Ok(match value.get_mut("plan") {
-        Some(plan) => plan.take(),
-        None => value,
-    })
+    let Some(plan) = value.get_mut("plan").map(Value::take) else { return Ok(value) };
+    let listing = &value["listing"];
+    let listing = json!({"deployment": listing["deployment"], "elections": listing["elections"]});
+    Ok(json!({"plan": plan, "hash": value["hash"], "listing": listing}))
 }
 
 /// Show what a run would do, and do nothing
 ///
-/// `-o json` lists every instance, every edge and every skip; that output can be given to
-/// `hoist deploy run --plan`, which then does exactly this.
+/// Where nodes are directories of the controller, it shows what `file`, `copy` and `sync` would
+/// change in them as they are now. What programs do cannot be told before they run; of nodes that
+/// are other machines nothing is looked at. `-o json` lists every instance, every edge and every
+/// skip; that output can be given to `hoist deploy run --plan`, which then does exactly this.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist deploy plan site.yaml\n  \
     hoist deploy plan site.yaml --tasks '+db-join' --on rack=r3\n  \
@@ -219,7 +228,11 @@ pub(super) struct PlanArgs {
 
 impl PlanArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        let answer = self.nodes.plan(shell, &self.files.request(None)?).await?;
+        let request = self.files.request(None)?;
+        let answer = match self.nodes.plan_here(shell, &request)? {
+            Some(answer) => answer,
+            None => foreseen(shell, &request).await?,
+        };
         print_plan(shell, &answer)
     }
 }
@@ -254,7 +267,7 @@ impl RunArgs {
         let client = shell.client()?;
         let request = self.files.request(self.title.as_deref())?;
         if self.dry_run {
-            let answer = client.plan_deploy(&request).await?;
+            let answer = foreseen(shell, &request).await?;
             return would(shell, &answer);
         }
         let mut request = request;
@@ -311,6 +324,18 @@ impl ContinueArgs {
     }
 }
 
+/// The plan with what it would change. Whoever may not run it may not see what is on nodes either.
+async fn foreseen(shell: &mut Shell, request: &PlanRequest) -> Result<PlanAnswer, Failure> {
+    let client = shell.client()?;
+    match client.try_start_run(request).await {
+        Err(error) if error.code() == Some(&Code::Forbidden) => {
+            shell.printer.note("what would change is not shown: that needs the scope write:deploy");
+            Ok(client.plan_deploy(request).await?)
+        }
+        answered => Ok(answered?),
+    }
+}
+
 /// What a dry run shows, and how it ends.
 fn would(shell: &mut Shell, answer: &PlanAnswer) -> Result<Exit, Failure> {
     let ended = print_plan(shell, answer)?;
@@ -358,6 +383,7 @@ pub(super) fn print_plan(shell: &mut Shell, answer: &PlanAnswer) -> Result<Exit,
                     printer.line(name)?;
                 }
             }
+            changes(printer, answer)?;
             let (steps, skips) = (answer.steps, answer.skips.len());
             printer.line(format!(
                 "{steps} instances on {} nodes, {} edges; {skips} are skipped",
@@ -366,6 +392,50 @@ pub(super) fn print_plan(shell: &mut Shell, answer: &PlanAnswer) -> Result<Exit,
         }
     }
     Ok(if wrong { Exit::Usage } else { Exit::Done })
+}
+
+/// What would change, as far as anybody can tell.
+fn changes(printer: &mut Printer, answer: &PlanAnswer) -> Result<(), Failure> {
+    let is_wide = printer.output() == Output::Wide;
+    let of = |change| answer.predictions.iter().filter(move |one| one.change == change);
+    let shown = if is_wide { usize::MAX } else { SHOWN_DIFFS };
+    for one in of(Change::Diff).take(shown) {
+        printer.toned(Tone::Changed, &format!("{} would change", one.instance))?;
+        let lines = one.diff.lines().count();
+        let most = if is_wide { lines } else { SHOWN_LINES };
+        for line in one.diff.lines().take(most) {
+            let tone = match line.as_bytes().first() {
+                Some(b'+') => Tone::Added,
+                Some(b'-') => Tone::Removed,
+                _ => Tone::Plain,
+            };
+            printer.toned(tone, &format!("  {}", plain(line)))?;
+        }
+        if lines > most {
+            printer.line(format!("  … {} lines more; `-o wide` shows them", lines - most))?;
+        }
+    }
+    if is_wide {
+        for one in of(Change::None) {
+            printer.line(format!("{} would change nothing", one.instance))?;
+        }
+        for one in of(Change::Unknown) {
+            let line = format!("{}: {}", one.instance, plain(&one.reason));
+            printer.toned(Tone::Faint, &line)?;
+        }
+    }
+    let [diffs, none, unknown] =
+        [Change::Diff, Change::None, Change::Unknown].map(|change| of(change).count());
+    if diffs > shown {
+        printer.line(format!("… {} more would change; `-o wide` shows them", diffs - shown))?;
+    }
+    if diffs + none + unknown > 0 {
+        printer.line(format!(
+            "{diffs} would change files, {none} nothing, of {} it cannot be told",
+            unknown + answer.not_predicted
+        ))?;
+    }
+    Ok(())
 }
 
 fn step_names(answer: &PlanAnswer) -> Vec<String> {

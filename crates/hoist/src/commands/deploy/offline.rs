@@ -84,13 +84,23 @@ impl NodesArgs {
         shell: &mut Shell,
         request: &PlanRequest,
     ) -> Result<PlanAnswer, Failure> {
-        let Some(site) = self.site()? else {
-            return Ok(shell.client()?.plan_deploy(request).await?);
-        };
+        match self.plan_here(shell, request)? {
+            Some(answer) => Ok(answer),
+            None => Ok(shell.client()?.plan_deploy(request).await?),
+        }
+    }
+
+    /// Compiles if the nodes are in a file.
+    pub(super) fn plan_here(
+        &self,
+        shell: &mut Shell,
+        request: &PlanRequest,
+    ) -> Result<Option<PlanAnswer>, Failure> {
+        let Some(site) = self.site()? else { return Ok(None) };
         let actions = catalog(shell)?;
         let (past, expected_ms) = (BTreeMap::new(), BTreeMap::new());
         let grounds = Grounds { site: &site, actions: &actions, past, expected_ms };
-        Ok(compile(request, grounds).0)
+        Ok(Some(compile(request, grounds).0))
     }
 }
 

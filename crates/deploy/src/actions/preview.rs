@@ -1,0 +1,52 @@
+//! What a change of a file is, for somebody who wants to know before it is made.
+//!
+//! Of a file that not everybody may read, it is not shown what is in it.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use hoist_engine::action::{Failure, Prediction};
+
+use super::{io_error, line_diff};
+
+const ALL_MAY_READ: u32 = 0o004;
+
+/// What is in a file; or why that is not shown.
+pub(super) type Shown = Result<String, &'static str>;
+
+/// What is there now. Nothing is read that is no plain file, or is large.
+pub(super) fn of_file(path: &Path) -> Result<Shown, Failure> {
+    let meta = match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Ok(String::new())),
+        meta => meta.map_err(|error| io_error(&error))?,
+    };
+    if !meta.is_file() {
+        return Ok(Err("it is no plain file"));
+    }
+    if meta.len() > line_diff::MAX_SHOWN as u64 {
+        return Ok(Err("it is too large"));
+    }
+    if let Err(why) = of_mode(Some(meta.permissions().mode())) {
+        return Ok(Err(why));
+    }
+    let bytes = fs_err::read(path).map_err(|error| io_error(&error))?;
+    Ok(String::from_utf8(bytes).map_err(|_| "it is no text"))
+}
+
+/// Whether a file with this mode may be shown.
+pub(super) fn of_mode(mode: Option<u32>) -> Result<(), &'static str> {
+    match mode {
+        Some(mode) if mode & ALL_MAY_READ == 0 => Err("not everybody may read it"),
+        _ => Ok(()),
+    }
+}
+
+/// The change from the one to the other; `differs` says in words that there is one.
+pub(super) fn change(name: &str, differs: &str, old: Shown, new: Shown) -> Prediction {
+    Prediction::Diff(match (old, new) {
+        (Ok(old), Ok(new)) if old != new => line_diff::unified(name, &old, &new),
+        (Ok(_), Ok(_)) => format!("{differs}\n"),
+        (Err(why), _) | (_, Err(why)) => format!("{differs}\n(not shown: {why})\n"),
+    })
+}

@@ -1,0 +1,81 @@
+//! A deployment: it fails at a check, is mended, does what is left, and is taken back.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Site, WAS_FAILED};
+use crate::{root, say};
+
+const FILES: [&str; 4] = ["hoist.toml", "nodes.yaml", "site.yaml", "index.html"];
+
+/// Where the example's web server listens.
+const PORT: &str = "18480";
+
+pub(super) fn show(hoist: &Path, place: &Path) -> Result<()> {
+    say(
+        "\n# Machines that run are deployed to: small tasks, each with a check. This is the example",
+    );
+    say(
+        "# of examples/deploy (on a free port), with a controller whose three nodes are directories.",
+    );
+    let example = copied(place)?;
+    let data_dir = example.join("data");
+    // Put away last: the controller could start more of them.
+    let left = Daemons(data_dir.join("deploy/local"));
+    let more = ["--tls-listen", "off", "--config", "hoist.toml"];
+    let mut site = Site::start(hoist.to_owned(), &example, &example, &more)?;
+    site.run(&["apply", "-f", "nodes.yaml"])?;
+    site.run(&["deploy", "plan", "site.yaml"])?;
+
+    say("\n# Somebody works on the web server's machine. The check before `web-start` sees that:");
+    let web = left.0.join("web1");
+    fs_err::create_dir_all(&web)?;
+    let maintenance = web.join("maintenance");
+    say(format!("\n$ touch {}", maintenance.display()));
+    fs_err::write(&maintenance, "")?;
+    site.run_ending(&["deploy", "run", "site.yaml"], WAS_FAILED)?;
+    site.run(&["deploy", "explain", "last", "monitor-start@mon1"])?;
+
+    say("\n# Mended, the run does what is left. What was done is not done again:");
+    say(format!("\n$ rm {}", maintenance.display()));
+    fs_err::remove_file(&maintenance)?;
+    site.run(&["deploy", "resume", "last"])?;
+    let status = left.0.join("mon1/run/status");
+    say(format!("\n$ cat {}", status.display()));
+    say(fs_err::read_to_string(&status)?.trim_end());
+
+    say("\n# And all of it is taken back, the last thing first:");
+    site.run(&["deploy", "undo", "last"])?;
+    site.run(&["deploy", "list"])?;
+    site.stop()
+}
+
+/// The example, so that its web server has a port that nobody else has.
+fn copied(place: &Path) -> Result<PathBuf> {
+    let (from, to) = (root().join("examples/deploy"), place.join("deploy"));
+    fs_err::create_dir(&to)?;
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
+    for name in FILES {
+        let text = fs_err::read_to_string(from.join(name))?;
+        fs_err::write(to.join(name), text.replace(PORT, &port))?;
+    }
+    Ok(to)
+}
+
+/// What the example's tasks leave running, by the directory of the nodes. After the undo there is
+/// none; a demo that ends early leaves none either.
+struct Daemons(PathBuf);
+
+impl Drop for Daemons {
+    fn drop(&mut self) {
+        for name in ["web1/run/web.pid", "mon1/run/monitor.pid"] {
+            let written = fs_err::read_to_string(self.0.join(name)).unwrap_or_default();
+            if let Some(pid) = written.trim().parse().ok().and_then(Pid::from_raw) {
+                let _ = kill_process(pid, Signal::TERM);
+            }
+        }
+    }
+}
