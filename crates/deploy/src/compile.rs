@@ -17,6 +17,7 @@ use crate::condition::{Facts, Untranslated};
 use crate::diagnostic::{self, Code, Diagnostic};
 use crate::layer::{Book, lay_over};
 use crate::select::{Chooser, Past, Selection};
+use crate::spec::{Place, Task};
 use crate::target::{Site, Targets};
 
 pub use report::MAX_LISTED_EDGES;
@@ -60,6 +61,8 @@ pub struct Compiled {
     pub elections: BTreeMap<String, String>,
     /// Instances that selected ones wait for, that are not selected and were not done before.
     pub prerequisites: Vec<StepId>,
+    /// Of each task, what a person should know of it, and where each of its fields was written.
+    notes: Vec<(Option<String>, Vec<(&'static str, Place)>)>,
     graph: Graph,
 }
 
@@ -130,8 +133,13 @@ pub fn compile(
         diagnostics: found,
         elections: targets.elections,
         prerequisites,
+        notes: book.tasks.iter().map(note).collect(),
         graph,
     })
+}
+
+fn note(task: &Task) -> (Option<String>, Vec<(&'static str, Place)>) {
+    (task.about.as_ref().map(|about| about.value.clone()), task.provenance())
 }
 
 /// Everything that can be told of a book whatever nodes there are.
