@@ -139,10 +139,10 @@ fn made(attempt: u32, receipt: Value) -> Made {
 
 /// What the only step of a way back takes back, after it was kept.
 fn undoes(site: &Site) -> Vec<Made> {
-    let text = serde_json::to_string(&back(site).draft).unwrap();
-    let draft: Draft = serde_json::from_str(&text).unwrap();
-    let plan = Plan::new(draft).unwrap();
-    plan.step(StepId(0)).unwrap().call.undoes.clone().expect("and never done")
+    let text = serde_json::to_string(&back(site).draft).expect("plain values");
+    let draft: Draft = serde_json::from_str(&text).expect("a draft");
+    let plan = Plan::new(draft).expect("a plan");
+    plan.step(StepId(0)).expect("a step").call.undoes.clone().expect("and never done")
 }
 
 #[test]
