@@ -61,8 +61,8 @@ pub struct Compiled {
     pub elections: BTreeMap<String, String>,
     /// Instances that selected ones wait for, that are not selected and were not done before.
     pub prerequisites: Vec<StepId>,
-    /// Of each task, what a person should know of it, and where each of its fields was written.
-    notes: Vec<(Option<String>, Vec<(&'static str, Place)>)>,
+    /// Of each task.
+    notes: Vec<Note>,
     graph: Graph,
 }
 
@@ -138,8 +138,17 @@ pub fn compile(
     })
 }
 
-fn note(task: &Task) -> (Option<String>, Vec<(&'static str, Place)>) {
-    (task.about.as_ref().map(|about| about.value.clone()), task.provenance())
+/// What people may want to know of a task.
+#[derive(Debug)]
+struct Note {
+    about: Option<String>,
+    /// Where each of its fields was written.
+    fields: Vec<(&'static str, Place)>,
+}
+
+fn note(task: &Task) -> Note {
+    let about = task.about.as_ref().map(|about| about.value.clone());
+    Note { about, fields: task.provenance() }
 }
 
 /// Everything that can be told of a book whatever nodes there are.

@@ -477,17 +477,14 @@ impl Reader {
     }
 
     fn number(&mut self, tree: &Tree) -> Option<At<u32>> {
-        match tree.number() {
-            Some(value) => Some(At::new(value, tree.place)),
-            None => {
-                let found = tree.text().map(|text| format!("`{}`", shown(text)));
-                let found = found.unwrap_or_else(|| tree.kind().to_owned());
-                let message =
-                    format!("expected a whole number from 0 to {}, found {found}", u32::MAX);
-                self.wrong(tree.place, message);
-                None
-            }
+        if let Some(value) = tree.number() {
+            return Some(At::new(value, tree.place));
         }
+        let found = tree.text().map(|text| format!("`{}`", shown(text)));
+        let found = found.unwrap_or_else(|| tree.kind().to_owned());
+        let message = format!("expected a whole number from 0 to {}, found {found}", u32::MAX);
+        self.wrong(tree.place, message);
+        None
     }
 
     /// One of several words, as they are called in plans.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hoist_engine::plan::{Kind, Rule, StepId};
 use serde_json::{Value, json};
 
-use super::Compiled;
+use super::{Compiled, Note};
 use crate::bind::Is;
 use crate::spec::{Sources, Want};
 
@@ -46,7 +46,7 @@ impl Compiled {
 
     /// What they are about, and which file each of their fields is from.
     fn listed_tasks(&self, sources: &Sources) -> Value {
-        let listed = self.tasks.iter().zip(&self.notes).map(|(name, (about, fields))| {
+        let listed = self.tasks.iter().zip(&self.notes).map(|(name, Note { about, fields })| {
             let from: BTreeMap<&str, String> =
                 fields.iter().map(|(field, place)| (*field, sources.show(*place))).collect();
             let mut value = json!({ "name": name, "from": from });
