@@ -8,7 +8,7 @@ use hoist_api::deploy::{Instance, RunDetail, RunState, RunSummary, Trouble};
 use hoist_model::Exit;
 use jiff::Timestamp;
 
-use super::{counts, plain, word};
+use super::{counts, plain, plain_lines, word};
 use crate::commands::Shell;
 use crate::failure::Failure;
 use crate::printer::{Output, Printer, Tone};
@@ -254,7 +254,7 @@ async fn show_instance(
     match client.run_output(run, &one.step.to_string(), attempt).await {
         // Whoever reads it elsewhere gets it as it was.
         Ok(bytes) if std::io::stdout().is_terminal() => {
-            shell.printer.text(&plain(&String::from_utf8_lossy(&bytes)))?;
+            shell.printer.text(&plain_lines(&String::from_utf8_lossy(&bytes)))?;
         }
         Ok(bytes) => shell.printer.bytes(&bytes)?,
         Err(error) if error.code() == Some(&hoist_api::Code::NotFound) => {

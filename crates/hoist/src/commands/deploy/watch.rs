@@ -153,7 +153,7 @@ impl Bar {
         let running = detail.running.iter().map(|one| format!("\n  {} {}", one.state, one.name));
         let held = detail.held.iter().map(|one| {
             let why = one.held_by.as_deref().unwrap_or("its turn");
-            format!("\n  ready {}, held back by {why}", one.name)
+            format!("\n  ready {}, held back by {}", one.name, plain(why))
         });
         text.extend(running.chain(held).take(UNDER_WAY));
         if let [first, .., last] = &detail.critical[..] {
@@ -161,7 +161,7 @@ impl Bar {
             write!(text, "\n  longest way left: {count} instances, {first} to {last}")
                 .expect("writing to memory");
         }
-        self.0.set_message(plain(&text));
+        self.0.set_message(text);
         self.0.tick();
     }
 }
