@@ -235,6 +235,9 @@ pub struct RunSummary {
     /// Why it cannot be read, with the place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,
+    /// When it is begun: what is odd about what it was made of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub diagnostics: Vec<Diagnostic>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -382,6 +385,9 @@ pub struct Ordered {
     /// Steps that cannot be taken back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gaps: Vec<String>,
+    /// Steps of which only their nodes know whether all of it can be taken back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unsure: Vec<String>,
     pub dry_run: bool,
 }
 

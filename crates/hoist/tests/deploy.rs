@@ -114,53 +114,6 @@ fn the_example_is_run_broken_mended_resumed_and_taken_back() {
     assert_eq!(controller.terminate(), Some(0));
 }
 
-/// What runs in the directories of the example's nodes.
-fn left(example: &Example) -> Vec<String> {
-    let nodes = fs_err::canonicalize(example.data_dir().join("deploy/local")).expect("nodes");
-    let processes = fs_err::read_dir("/proc").expect("processes").filter_map(Result::ok);
-    let there = processes.filter(|process| {
-        // No fault: most are of others, or gone.
-        std::fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(&nodes))
-    });
-    there
-        .filter_map(|process| std::fs::read_to_string(process.path().join("cmdline")).ok())
-        .filter(|words| !words.is_empty())
-        .map(|words| words.replace('\0', " "))
-        .collect()
-}
-
-#[test]
-fn the_example_is_run_twice_and_taken_back_and_nothing_of_it_still_runs() {
-    let example = Example::new();
-    let controller = example.start();
-    let site = example.path("site.yaml");
-    let first = controller.hoist(&["deploy", "run", &site]);
-    assert_eq!(first.status.code(), Some(0), "{}", text(&first));
-    let first = json(&controller, &["deploy", "list"])[0]["id"].as_str().expect("an id").to_owned();
-    let services = |example: &Example| {
-        left(example).iter().filter(|process| !process.starts_with("sleep")).count()
-    };
-    eventually("both services run", || services(&example) >= 2);
-
-    controller.does(&["deploy", "run", &site, "--set", "greeting=Good morning", "--detach"]);
-    controller.kill();
-    let controller = example.start();
-    let ended = controller.hoist(&["deploy", "watch", "last"]);
-    assert_eq!(ended.status.code(), Some(0), "{}", text(&ended));
-    let page = || fs_err::read_to_string(example.file("web1", "www/index.html"));
-    assert!(page().expect("a page").contains("Good morning, on web1"));
-    assert!(example.answers());
-
-    let undone = controller.hoist(&["deploy", "undo", "last"]);
-    assert_eq!(undone.status.code(), Some(0), "{}", text(&undone));
-    eventually("nothing is left of both runs", || left(&example).is_empty());
-    assert!(!example.answers());
-    assert!(page().expect("a page").contains("Hello from hoist, on web1"), "of the first run");
-    let undone = controller.hoist(&["deploy", "undo", &first]);
-    assert_eq!(undone.status.code(), Some(0), "{}", text(&undone));
-    assert!(page().is_err());
-}
-
 const CHANGES: &str = r#"
 hoist: 1
 roles: {all: {nodes: "*"}}
@@ -227,6 +180,130 @@ fn who_may_not_run_sees_the_plan_and_nothing_of_the_nodes() {
     assert_eq!(planned.status.code(), Some(0), "{said}");
     assert!(said.contains("8 instances on 3 nodes") && !said.contains("+++"), "{said}");
     assert!(said.contains("needs the scope write:deploy"), "{said}");
+}
+
+/// What runs in the directories of the example's nodes.
+fn left(example: &Example) -> Vec<String> {
+    let nodes = fs_err::canonicalize(example.data_dir().join("deploy/local")).expect("nodes");
+    let processes = fs_err::read_dir("/proc").expect("processes").filter_map(Result::ok);
+    let there = processes.filter(|process| {
+        // No fault: most are of others, or gone.
+        std::fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(&nodes))
+    });
+    there
+        .filter_map(|process| std::fs::read_to_string(process.path().join("cmdline")).ok())
+        .filter(|words| !words.is_empty())
+        .map(|words| words.replace('\0', " "))
+        .collect()
+}
+
+#[test]
+fn the_example_is_run_twice_and_taken_back_and_nothing_of_it_still_runs() {
+    let example = Example::new();
+    let controller = example.start();
+    let site = example.path("site.yaml");
+    let first = controller.hoist(&["deploy", "run", &site]);
+    assert_eq!(first.status.code(), Some(0), "{}", text(&first));
+    let first = json(&controller, &["deploy", "list"])[0]["id"].as_str().expect("an id").to_owned();
+    let services = |example: &Example| {
+        left(example).iter().filter(|process| !process.starts_with("sleep")).count()
+    };
+    eventually("both services run", || services(&example) >= 2);
+
+    controller.does(&["deploy", "run", &site, "--set", "greeting=Good morning", "--detach"]);
+    controller.kill();
+    let controller = example.start();
+    let ended = controller.hoist(&["deploy", "watch", "last"]);
+    assert_eq!(ended.status.code(), Some(0), "{}", text(&ended));
+    let page = || fs_err::read_to_string(example.file("web1", "www/index.html"));
+    assert!(page().expect("a page").contains("Good morning, on web1"));
+    assert!(example.answers());
+
+    let undone = controller.hoist(&["deploy", "undo", "last"]);
+    assert_eq!(undone.status.code(), Some(0), "{}", text(&undone));
+    eventually("nothing is left of both runs", || left(&example).is_empty());
+    assert!(!example.answers());
+    assert!(page().expect("a page").contains("Hello from hoist, on web1"), "of the first run");
+    let undone = controller.hoist(&["deploy", "undo", &first]);
+    assert_eq!(undone.status.code(), Some(0), "{}", text(&undone));
+    assert!(page().is_err());
+}
+
+#[test]
+fn what_is_odd_about_a_plan_is_told_when_it_is_run() {
+    let example = Example::new();
+    let controller = example.start();
+    let odd = "hoist: 1\nroles: {none: {nodes: \"role:nobody\"}}\ntasks:\n  \
+               a: {on: \"*\", run: none}\n  b: {on: none, run: none}\n";
+    fs_err::write(example.dir.path().join("odd.yaml"), odd).expect("a file");
+    for more in [&[][..], &["--detach"]] {
+        let ran = controller.hoist(&[&["deploy", "run", &example.path("odd.yaml")], more].concat());
+        assert_eq!(ran.status.code(), Some(0), "{}", text(&ran));
+        assert!(text(&ran).contains("W201"), "{}", text(&ran));
+    }
+    let shown = json(&controller, &["deploy", "show", "last"]);
+    assert!(shown["diagnostics"].is_null(), "of the files, not of the run: {shown}");
+}
+
+#[test]
+fn words_that_name_nothing_are_refused_before_anybody_is_asked() {
+    let nowhere = tempfile::tempdir().expect("a directory");
+    let refused = |words: &[&str], why: &str| {
+        let ended = hoist(nowhere.path(), words);
+        assert_eq!(ended.status.code(), Some(2), "{}", text(&ended));
+        assert!(text(&ended).contains(why), "{}", text(&ended));
+    };
+    for run in ["", ".", ".."] {
+        refused(&["deploy", "show", run], "it names nothing");
+        refused(&["deploy", "stop", run], "it names nothing");
+    }
+    refused(&["deploy", "explain", "last", ""], "it names nothing");
+    let site = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/deploy/site.yaml");
+    let site = site.display().to_string();
+    for set in ["=5", "a..b=5", ".a=1"] {
+        refused(&["deploy", "plan", &site, "--set", set], "names no setting");
+    }
+    let list = nowhere.path().join("list.yaml");
+    for text in ["[a, b]\n", "text\n", "null\n"] {
+        fs_err::write(&list, text).expect("a file");
+        let set = list.display().to_string();
+        refused(&["deploy", "plan", &site, "--set", &set], "holds no mapping");
+    }
+}
+
+#[test]
+fn only_templates_beside_the_task_file_are_read_and_sent() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    let outside = tempfile::tempdir().expect("a directory");
+    fs_err::write(outside.path().join("key"), "private").expect("a file");
+    for (file, text) in [("A", "one"), ("B", "two"), ("C", "one")] {
+        fs_err::create_dir(at(file)).expect("a directory");
+        fs_err::write(at(file).join("t.conf"), text).expect("a file");
+    }
+    std::os::unix::fs::symlink(outside.path().join("key"), at("A/link")).expect("a link");
+    fs_err::write(at("A/large"), "x".repeat(1024 * 1024 + 1)).expect("a file");
+    let ends = |files: &[(&str, &str)], code: i32, said: &str| {
+        let mut words = vec!["deploy".to_owned(), "lint".to_owned()];
+        for (at_dir, template) in files {
+            let task = format!("{{on: \"*\", run: {{file: {{path: x, template: {template}}}}}}}");
+            let yaml = format!("hoist: 1\ntasks:\n  {}: {task}\n", at_dir.to_lowercase());
+            let path = at(at_dir).join("s.yaml");
+            fs_err::write(&path, yaml).expect("a file");
+            words.push(path.display().to_string());
+        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let ended = hoist(dir.path(), &words);
+        assert_eq!(ended.status.code(), Some(code), "{}", text(&ended));
+        assert!(text(&ended).contains(said), "{}", text(&ended));
+    };
+    ends(&[("A", "t.conf")], 0, "");
+    ends(&[("A", "t.conf"), ("C", "t.conf")], 0, "");
+    ends(&[("A", "t.conf"), ("B", "t.conf")], 2, "names another template `t.conf`");
+    for template in ["/etc/passwd", "../B/t.conf", "link"] {
+        ends(&[("A", template)], 2, "is not below");
+    }
+    ends(&[("A", "large")], 2, "is longer than 1048576 bytes");
 }
 
 /// Chains of tasks on three nodes; each leaves a line for each time that it was done.

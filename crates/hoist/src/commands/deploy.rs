@@ -93,6 +93,14 @@ impl DeployArgs {
     }
 }
 
+/// What names a run or an instance. Without one, the question would be another.
+fn named(text: &str) -> Result<String, &'static str> {
+    match text {
+        "" | "." | ".." => Err("it names nothing"),
+        name => Ok(name.to_owned()),
+    }
+}
+
 /// How a command ends that has seen a run come to rest.
 fn exit(run: &RunSummary) -> Exit {
     match (run.state, run.outcome) {

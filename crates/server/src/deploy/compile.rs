@@ -116,17 +116,13 @@ fn chosen(asked: &Selection) -> Result<select::Selection, diagnostic::Diagnostic
             diagnostic::Diagnostic::without_place(diagnostic::Code::BadTarget, message)
         })?),
     };
-    let only = asked.only.as_deref().map(str::parse).transpose();
-    let only = only.map_err(|message: String| {
-        diagnostic::Diagnostic::without_place(diagnostic::Code::WrongValue, message)
-    })?;
     Ok(select::Selection {
         tasks: asked.tasks.clone(),
         on,
         from: asked.from.clone().into_iter().collect(),
         to: asked.to.clone().into_iter().collect(),
         skip: asked.skip.clone(),
-        only,
+        only: asked.only.as_deref().map(str::parse).transpose()?,
         repeat: asked.repeat,
     })
 }

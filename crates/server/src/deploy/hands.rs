@@ -147,6 +147,10 @@ impl Grip {
     pub(super) fn is_by_agent(&self, node: &str) -> bool {
         self.ways([node]) == [Way::Agent]
     }
+
+    pub(super) fn is_by_ssh(&self, node: &str) -> bool {
+        self.ways([node]) == [Way::Ssh]
+    }
 }
 
 /// How a node is reached.

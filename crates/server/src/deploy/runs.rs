@@ -14,9 +14,9 @@ use hoist_api::deploy::{Instance, PlanRequest, RunOutcome, RunState, RunSummary}
 use hoist_engine::action::Catalog;
 use hoist_engine::drive::{Halt, Journal, drive};
 use hoist_engine::journal::JournalError;
-use hoist_engine::plan::{Call, OnCrash, StepId};
-use hoist_engine::undo::{taken_back, undo_plan};
-use hoist_engine::{Event, Plan, Record, Run};
+use hoist_engine::plan::{OnCrash, Step};
+use hoist_engine::undo::{Gap, GapKind, UndoDraft, UndoError, taken_back, undo_plan, undone};
+use hoist_engine::{Event, Plan, Record, Run, StepId};
 use serde_json::json;
 use tokio::sync::watch;
 use ulid::Ulid;
@@ -104,6 +104,8 @@ pub(super) enum RunsError {
     Ended,
     #[error("the run is under way")]
     UnderWay,
+    #[error("what the run did is taken back by run {0}")]
+    TakenBack(String),
     #[error("the controller is stopping")]
     Stopping,
     #[error("it has no effect on the run as it is now")]
@@ -146,9 +148,27 @@ impl Runs {
         &self.0.root
     }
 
-    /// Whether the action of a call takes back its own work.
-    pub(super) fn can_undo(&self, call: &Call) -> bool {
-        self.actions().get(&call.action).is_some_and(|action| action.can_undo(&call.input))
+    /// The way back over those steps of a run that are wanted back and were not taken back before.
+    /// Blocks.
+    pub(super) fn way_back(
+        &self,
+        run: &Run,
+        file: &RunFile,
+        is_wanted: impl Fn(StepId) -> bool,
+    ) -> Result<Result<UndoDraft, UndoError>, RunsError> {
+        let (plan, before) = (run.plan(), self.of_ways_back(&file.id, undone)?);
+        let is_wanted =
+            |id: StepId| is_wanted(id) && !before.contains(plan.vertex(id).name.as_str());
+        let gap = |step: &Step| {
+            let action = self.actions().get(&step.call.action);
+            if !action.is_some_and(|action| action.can_undo(&step.call.input)) {
+                return Some(GapKind::NoUndo);
+            }
+            let subject = step.subject.map(|at| plan.draft().subjects[at as usize].as_str());
+            let is_far = subject.is_some_and(|node| self.0.grip.is_by_ssh(node));
+            is_far.then_some(GapKind::NotThere)
+        };
+        Ok(undo_plan(run, &file.id, is_wanted, gap))
     }
 
     /// Whether an instance is carried out by the agent of its node.
@@ -266,12 +286,23 @@ impl Runs {
             files: file.as_ref().map(RunFile::files).unwrap_or_default(),
             records: 0,
             broken: Some(reason),
+            diagnostics: Vec::new(),
         })
     }
 
     /// Begins a run. Blocks until that is durable.
     pub(super) fn begin(&self, plan: &Arc<Plan>, begin: Begin) -> Result<RunSummary, RunsError> {
         self.room()?;
+        // Nobody takes the same back at the same time, or makes it go on meanwhile.
+        let _only_we = begin.undoes.as_ref().map(|_| self.only_we());
+        if let Some(undone) = &begin.undoes {
+            if self.goes_on(undone) {
+                return Err(RunsError::UnderWay);
+            }
+            if let Some(by) = self.undone_by(undone).filter(|by| self.goes_on(by)) {
+                return Err(RunsError::TakenBack(by));
+            }
+        }
         let now = now_ms();
         let file = RunFile {
             id: self.new_id(now),
@@ -317,9 +348,12 @@ impl Runs {
 
     /// Reads a run back and lets it go on. Blocks.
     fn take_up(&self, id: &str, why: &Why) -> Result<(), RunsError> {
-        let _only_we = self.0.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _only_we = self.only_we();
         if self.live(id).is_some() {
             return Err(RunsError::UnderWay);
+        }
+        if let (Why::Asked(_), Some(by)) = (why, self.undone_by(id)) {
+            return Err(RunsError::TakenBack(by));
         }
         let claim = self.claim(id)?;
         let stored = match &self.0.shared {
@@ -374,9 +408,18 @@ impl Runs {
 
     /// Takes back what a run did whose controller died.
     fn undo_after_crash(&self, run: &Run, file: &RunFile) {
-        let begun = undo_plan(run, &file.id, None, |call| self.can_undo(call))
-            .map_err(|error| error.to_string())
-            .and_then(|undo| Plan::new(undo.draft).map_err(|error| error.to_string()))
+        let begun = self
+            .way_back(run, file, |_| true)
+            .map_err(|error| chain(&error))
+            .and_then(|undo| undo.map_err(|error| error.to_string()))
+            .and_then(|UndoDraft { draft, gaps, .. }| {
+                let name = |gap: &Gap| run.plan().vertex(gap.step).name.clone();
+                let left: Vec<String> = gaps.iter().map(name).collect();
+                if !left.is_empty() {
+                    tracing::warn!(run = file.id, ?left, "some instances cannot be taken back");
+                }
+                Plan::new(draft).map_err(|error| error.to_string())
+            })
             .and_then(|plan| {
                 let begin = Begin {
                     title: format!("undo {}", file.title),
@@ -521,11 +564,20 @@ impl Runs {
 
     /// Names of the instances of a run that others began to take back. Blocks.
     pub(super) fn undone(&self, id: &str) -> Result<BTreeSet<String>, RunsError> {
-        let mut undone = BTreeSet::new();
+        self.of_ways_back(id, taken_back)
+    }
+
+    /// Names of instances, from all runs that take this one back.
+    fn of_ways_back(
+        &self,
+        id: &str,
+        names: fn(&Run) -> BTreeSet<String>,
+    ) -> Result<BTreeSet<String>, RunsError> {
+        let mut all = BTreeSet::new();
         for run in self.list().into_iter().filter(|run| run.undoes.as_deref() == Some(id)) {
-            undone.append(&mut taken_back(&self.view(&run.id)?.run));
+            all.append(&mut names(&self.view(&run.id)?.run));
         }
-        Ok(undone)
+        Ok(all)
     }
 
     /// The run as its own thread sees it, while it has one.
@@ -534,6 +586,18 @@ impl Runs {
             Some(Known::Live(entry)) => Some(Arc::clone(entry)),
             _ => None,
         }
+    }
+
+    /// Whether a run is under way. The thread of one that has ended is about to end. Blocks.
+    fn goes_on(&self, id: &str) -> bool {
+        let deadline = Instant::now() + SETTLE;
+        while let Some(entry) = self.live(id) {
+            if entry.view().run.outcome().is_none() || Instant::now() >= deadline {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
     }
 
     /// Everything there is to see; one that has ended is read from disk. Blocks.
@@ -592,6 +656,10 @@ impl Runs {
         self.0.summaries.forget(id);
         self.let_agents_forget();
         Ok(())
+    }
+
+    fn only_we(&self) -> MutexGuard<'_, ()> {
+        self.0.taking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {

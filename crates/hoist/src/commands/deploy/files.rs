@@ -333,7 +333,7 @@ impl RunArgs {
     hoist deploy continue last --replan site.yaml --dry-run")]
 pub(super) struct ContinueArgs {
     /// Id of a run, the end of one, or `last`
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", value_parser = super::named)]
     run: String,
     /// Make the plan anew from the files
     #[arg(long, required = true)]
@@ -387,6 +387,7 @@ async fn begun(
     run: &RunSummary,
     detach: bool,
 ) -> Result<Exit, Failure> {
+    diagnostics(shell, &run.diagnostics);
     if !detach {
         return watch::follow(shell, client, &run.id, 0).await;
     }

@@ -13,7 +13,7 @@ use crate::printer::Output;
 #[derive(Debug, Clone, Args)]
 pub(super) struct OrderArgs {
     /// Id of a run, the end of one, or `last`
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", value_parser = super::named)]
     run: String,
     /// Show what it is about, change nothing
     #[arg(long)]
@@ -250,6 +250,9 @@ impl UndoArgs {
         let told = client.order_run(&self.order.run, "undo", &order, self.order.dry_run).await?;
         for gap in &told.gaps {
             shell.printer.warn(&format!("cannot be taken back: {gap}"));
+        }
+        for unsure in &told.unsure {
+            shell.printer.warn(unsure);
         }
         if !told.dry_run && !self.detach {
             return watch::follow(shell, &client, &told.run.id, 0).await;

@@ -68,9 +68,9 @@ fn table(runs: &[RunSummary], now: Timestamp) -> Table {
 #[command(after_help = "Examples:\n  hoist deploy show last\n  hoist deploy show last -o wide\n  \
     hoist deploy show last db-init@n1 --attempt 1")]
 pub(super) struct ShowArgs {
-    #[arg(value_name = "RUN", default_value = "last")]
+    #[arg(value_name = "RUN", value_parser = super::named, default_value = "last")]
     run: String,
-    #[arg(value_name = "INSTANCE")]
+    #[arg(value_name = "INSTANCE", value_parser = super::named)]
     instance: Option<String>,
     /// Which attempt's output; the last one if left out
     #[arg(long, value_name = "N", requires = "instance")]
@@ -269,9 +269,9 @@ async fn show_instance(
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist deploy explain last web-check@n2")]
 pub(super) struct ExplainArgs {
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", value_parser = super::named)]
     run: String,
-    #[arg(value_name = "INSTANCE")]
+    #[arg(value_name = "INSTANCE", value_parser = super::named)]
     instance: String,
 }
 

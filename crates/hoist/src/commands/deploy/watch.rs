@@ -38,7 +38,7 @@ const UNDER_WAY: usize = 6;
 #[command(after_help = "Examples:\n  hoist deploy watch last\n  \
     hoist deploy watch last --after 120 -o json")]
 pub(super) struct WatchArgs {
-    #[arg(value_name = "RUN", default_value = "last")]
+    #[arg(value_name = "RUN", value_parser = super::named, default_value = "last")]
     run: String,
     /// Number of the last event seen
     #[arg(long, value_name = "N", default_value_t = 0)]
