@@ -283,7 +283,8 @@ impl Deploy {
         elections.keep(&*self.chassis.store, &firsts).await?;
         let (title, by) = (kept.title.clone(), audit.draft().who);
         let begin = Begin { title, by, undoes: None, request: Some(kept), carried };
-        let summary = self.blocking(move |runs| runs.begin(&plan, begin)).await?;
+        let mut summary = self.blocking(move |runs| runs.begin(&plan, begin)).await?;
+        summary.diagnostics = answer.diagnostics;
         let what = match &old {
             None => format!("run/{}: started", summary.id),
             Some(old) => format!("run/{}: continues run/{}", summary.id, old.view.file.id),

@@ -54,6 +54,7 @@ impl View {
             files: self.file.files(),
             records: self.records.len() as u64,
             broken: None,
+            diagnostics: Vec::new(),
         }
     }
 

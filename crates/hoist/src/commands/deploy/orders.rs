@@ -13,7 +13,7 @@ use crate::printer::Output;
 #[derive(Debug, Clone, Args)]
 pub(super) struct OrderArgs {
     /// Id of a run, the end of one, or `last`
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", value_parser = super::named)]
     run: String,
     /// Show what it is about, change nothing
     #[arg(long)]

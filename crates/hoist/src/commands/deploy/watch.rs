@@ -38,7 +38,7 @@ const UNDER_WAY: usize = 6;
 #[command(after_help = "Examples:\n  hoist deploy watch last\n  \
     hoist deploy watch last --after 120 -o json")]
 pub(super) struct WatchArgs {
-    #[arg(value_name = "RUN", default_value = "last")]
+    #[arg(value_name = "RUN", value_parser = super::named, default_value = "last")]
     run: String,
     /// Number of the last event seen
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -153,7 +153,7 @@ impl Bar {
         let running = detail.running.iter().map(|one| format!("\n  {} {}", one.state, one.name));
         let held = detail.held.iter().map(|one| {
             let why = one.held_by.as_deref().unwrap_or("its turn");
-            format!("\n  ready {}, held back by {why}", one.name)
+            format!("\n  ready {}, held back by {}", one.name, plain(why))
         });
         text.extend(running.chain(held).take(UNDER_WAY));
         if let [first, .., last] = &detail.critical[..] {
@@ -161,7 +161,7 @@ impl Bar {
             write!(text, "\n  longest way left: {count} instances, {first} to {last}")
                 .expect("writing to memory");
         }
-        self.0.set_message(plain(&text));
+        self.0.set_message(text);
         self.0.tick();
     }
 }
