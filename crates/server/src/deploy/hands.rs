@@ -111,9 +111,8 @@ impl Grip {
                 bound.as_ref().is_some_and(|bound| bound.matches(&roster.subject(node)))
             };
             match (&local, &ssh) {
-                (Err(reason), _) => Way::None(reason.clone()),
                 (Ok(local), _) if is(local) => Way::Local,
-                (_, Err(reason)) => Way::None(reason.clone()),
+                (Err(reason), _) | (_, Err(reason)) => Way::None(reason.clone()),
                 (_, Ok(ssh)) if is(ssh) => Way::Ssh,
                 _ => Way::Agent,
             }
