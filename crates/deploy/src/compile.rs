@@ -17,6 +17,7 @@ use crate::condition::{Facts, Untranslated};
 use crate::diagnostic::{self, Code, Diagnostic};
 use crate::layer::{Book, lay_over};
 use crate::select::{Chooser, Past, Selection};
+use crate::spec::{Place, Task};
 use crate::target::{Site, Targets};
 
 pub use report::MAX_LISTED_EDGES;
@@ -60,6 +61,8 @@ pub struct Compiled {
     pub elections: BTreeMap<String, String>,
     /// Instances that selected ones wait for, that are not selected and were not done before.
     pub prerequisites: Vec<StepId>,
+    /// Of each task.
+    notes: Vec<Note>,
     graph: Graph,
 }
 
@@ -130,8 +133,22 @@ pub fn compile(
         diagnostics: found,
         elections: targets.elections,
         prerequisites,
+        notes: book.tasks.iter().map(note).collect(),
         graph,
     })
+}
+
+/// What people may want to know of a task.
+#[derive(Debug)]
+struct Note {
+    about: Option<String>,
+    /// Where each of its fields was written.
+    fields: Vec<(&'static str, Place)>,
+}
+
+fn note(task: &Task) -> Note {
+    let about = task.about.as_ref().map(|about| about.value.clone());
+    Note { about, fields: task.provenance() }
 }
 
 /// Everything that can be told of a book whatever nodes there are.

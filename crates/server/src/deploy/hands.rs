@@ -215,7 +215,7 @@ impl Hands {
                 Event::Checked { step, attempt, refused: Some(reason) }
             }
             Effect::Start { step, attempt } => {
-                let end = End::Failed { kind: FailureKind::Internal, reason };
+                let end = End::NotBegun { reason: Some(reason) };
                 Event::Ran { step, attempt, end }
             }
             Effect::Verify { step, attempt } => {

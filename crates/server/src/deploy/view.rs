@@ -299,7 +299,13 @@ pub(super) fn attempts_of(records: &[Record]) -> HashMap<StepId, Vec<Attempt>> {
                     End::Failed { kind, reason } => {
                         ("failed".to_owned(), format!("{}: {reason}", failure(*kind)))
                     }
-                    End::Interrupted => ("interrupted".to_owned(), String::new()),
+                    End::NotBegun { reason: Some(reason) } => {
+                        let reason = format!("{}: {reason}", failure(FailureKind::Internal));
+                        ("failed".to_owned(), reason)
+                    }
+                    End::Interrupted | End::NotBegun { reason: None } => {
+                        ("interrupted".to_owned(), String::new())
+                    }
                 };
             }
             Record::Verified { holds: false, reason, at, .. } => {

@@ -38,6 +38,10 @@ pub(super) struct FileArgs {
     #[arg(long = "set", value_name = "KEY=VALUE|FILE")]
     settings: Vec<String>,
 
+    /// What conditions of another product are that nobody translated
+    #[arg(long, value_name = "true|false")]
+    conditions: Option<bool>,
+
     /// A plan that was made before, as `hoist deploy plan -o json` prints it
     #[arg(long, value_name = "FILE", conflicts_with = "files")]
     plan: Option<PathBuf>,
@@ -78,6 +82,10 @@ pub(super) struct SelectionArgs {
     #[arg(long)]
     repeat: bool,
 
+    /// Do also what was done before with the same inputs, where it is for this event
+    #[arg(long = "event", value_name = "EVENT")]
+    events: Vec<String>,
+
     /// Do not ask whether what the tasks need was done
     #[arg(long)]
     without_prerequisites: bool,
@@ -96,6 +104,7 @@ impl SelectionArgs {
             to: self.to.clone(),
             only: self.only.clone(),
             repeat: self.repeat,
+            events: self.events.clone(),
             without_prerequisites: self.without_prerequisites,
         })
     }
@@ -106,6 +115,7 @@ impl FileArgs {
     pub(super) fn request(&self, title: Option<&str>) -> Result<PlanRequest, Failure> {
         let selection = self.selection.selection()?;
         let mut request = request(&self.files, &self.settings, selection)?;
+        request.conditions = self.conditions;
         if let Some(path) = &self.plan {
             request.plan = Some(read_plan(path)?);
             request.title = path.display().to_string();
@@ -130,6 +140,7 @@ pub(super) fn request(
         settings: settings(set)?,
         selection,
         files,
+        conditions: None,
         plan: None,
         check: false,
     })

@@ -42,6 +42,10 @@ pub(super) struct BookArgs {
     #[arg(long = "set", value_name = "KEY=VALUE|FILE")]
     pub(super) settings: Vec<String>,
 
+    /// What conditions of another product are that nobody translated
+    #[arg(long, value_name = "true|false")]
+    conditions: Option<bool>,
+
     #[command(flatten)]
     pub(super) nodes: NodesArgs,
 }
@@ -49,7 +53,8 @@ pub(super) struct BookArgs {
 impl BookArgs {
     /// What is compiled.
     pub(super) fn request(&self, selection: Selection) -> Result<PlanRequest, Failure> {
-        files::request(&self.files, &self.settings, selection)
+        let request = files::request(&self.files, &self.settings, selection)?;
+        Ok(PlanRequest { conditions: self.conditions, ..request })
     }
 
     /// The plan of the files. What is wrong with them is told, and then there is none.

@@ -192,6 +192,9 @@ fn line(event: &RunEvent) -> Option<(Tone, String)> {
             "done" if flag("changed") => (Tone::Added, format!("done         {name}")),
             "done" => (Tone::Plain, format!("unchanged    {name}")),
             "interrupted" => (Tone::Changed, format!("interrupted  {name}")),
+            "not_begun" if text("reason").is_empty() => {
+                (Tone::Changed, format!("interrupted  {name}"))
+            }
             _ => (Tone::Removed, format!("failed       {name}{again}: {}", text("reason"))),
         },
         "refused" => {
