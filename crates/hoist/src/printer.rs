@@ -44,7 +44,7 @@ pub(crate) fn plain(text: &str) -> String {
         if is_plain(c) {
             text.push(c);
         } else {
-            text.extend(c.escape_default())
+            text.extend(c.escape_default());
         }
         text
     })
