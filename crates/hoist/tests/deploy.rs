@@ -4,11 +4,13 @@
 #[path = "support/controller.rs"]
 mod controller;
 
+use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use controller::{Controller, PATIENCE, eventually, hoist};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// A copy of the example on a port of its own, and a controller for it.
@@ -83,7 +85,7 @@ fn the_example_is_run_broken_mended_resumed_and_taken_back() {
     let said = text(&failed);
     assert_eq!(failed.status.code(), Some(1), "{said}");
     assert!(said.contains("nobody works on the machine"), "{said}");
-    assert!(said.contains("blocks 1 instances on 1 nodes"), "{said}");
+    assert!(said.contains("blocks 1 instance on 1 node"), "{said}");
     assert!(said.contains("does only what is left"), "{said}");
     let why = controller.does(&["deploy", "explain", "last", "monitor-start@mon1"]);
     assert!(why.contains("blocked") && why.contains("web-start@web1"), "{why}");
@@ -266,6 +268,76 @@ fn somebody_who_looks_on_goes_on_looking_when_the_controller_comes_back() {
     drop(controller);
 }
 
+fn interrupt(child: &Child) {
+    let pid = Pid::from_child(child);
+    kill_process(pid, Signal::INT).expect("it runs");
+}
+
+fn spawned(example: &Example, words: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_hoist"))
+        .arg("--data-dir")
+        .arg(example.data_dir())
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts")
+}
+
+#[test]
+fn ctrl_c_leaves_the_run_going_and_says_so() {
+    let example = Example::new();
+    let controller = example.start();
+    let slow = example.path("slow.yaml");
+    let tasks = "hoist: 1\nroles: {all: {nodes: '*'}}\ntasks:\n  t: {on: all, run: {shell: \
+        'touch begun; while ! test -e go; do sleep 0.05; done'}}\n";
+    fs_err::write(&slow, tasks).expect("a file");
+    let mut running = spawned(&example, &["deploy", "run", &slow]);
+    let mut lines = BufReader::new(running.stdout.take().expect("piped")).lines();
+    let first = lines.next().expect("a line").expect("text");
+    let id = first.strip_prefix("run ").expect("it says which run").to_owned();
+    // From the first event on somebody waits for Ctrl-C.
+    lines.next().expect("a line").expect("text");
+    interrupt(&running);
+    let left = running.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&left.stderr).into_owned();
+    assert_eq!(left.status.code(), Some(5), "{said}");
+    for part in ["the run goes on", &format!("stop {id}"), &format!("watch {id}")] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert_eq!(json(&controller, &["deploy", "show", &id])["state"], "running");
+    for node in ["web1", "db1", "mon1"] {
+        eventually("it began", || example.file(node, "begun").exists());
+        fs_err::write(example.file(node, "go"), "").expect("a file");
+    }
+    assert_eq!(controller.hoist(&["deploy", "watch", &id]).status.code(), Some(0));
+}
+
+#[test]
+fn a_second_ctrl_c_leaves_at_once_though_nobody_reads_what_is_printed() {
+    use std::fmt::Write as _;
+    let example = Example::new();
+    let controller = example.start();
+    let mut tasks = "hoist: 1\nroles: {all: {nodes: '*'}}\ntasks:\n".to_owned();
+    for n in 0..150 {
+        writeln!(tasks, "  t{n}: {{on: all, run: none}}").expect("writing to memory");
+    }
+    fs_err::write(example.path("many.yaml"), tasks).expect("a file");
+    controller.does(&["deploy", "run", &example.path("many.yaml"), "-o", "json"]);
+    let mut watching = spawned(&example, &["deploy", "watch", "last", "-o", "json"]);
+    let unread = watching.stdout.take().expect("piped");
+    // A pipe holds 64 KiB; whoever has filled it waits until somebody reads.
+    eventually("it is stuck", || rustix::io::ioctl_fionread(&unread).expect("a pipe") > 60 * 1024);
+    interrupt(&watching);
+    eventually("it has left", || {
+        interrupt(&watching);
+        watching.try_wait().expect("a child").is_some()
+    });
+    let code = watching.wait().expect("it ended").code();
+    assert_eq!(code, Some(5));
+}
+
 #[test]
 fn the_exit_code_says_how_a_run_ended() {
     let example = Example::new();
@@ -291,7 +363,8 @@ fn the_exit_code_says_how_a_run_ended() {
     eventually("it began", || example.file("db1", "begun").exists());
     controller.does(&["deploy", "stop", &id, "--now"]);
     let output = controller.hoist(&["deploy", "watch", &id]);
-    assert!(matches!(output.status.code(), Some(8 | 1)), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(8), "{}", text(&output));
+    assert!(text(&output).contains("ended by `stop --now`"), "{}", text(&output));
     let output = controller.hoist(&["deploy", "show", "nothing-like-it"]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     let nobody = hoist(&example.dir.path().join("elsewhere"), &["deploy", "list"]);

@@ -16,7 +16,7 @@ use hoist_model::Exit;
 use serde_json::{Value, json};
 
 use super::offline::NodesArgs;
-use super::{plain, watch};
+use super::{counted, interrupt, plain, watch};
 use crate::commands::Shell;
 use crate::failure::Failure;
 use crate::input;
@@ -281,7 +281,10 @@ impl RunArgs {
                 request.selection.without_prerequisites = true;
             }
         }
-        let run = client.start_run(&request).await?;
+        let run = match interrupt::told(shell, client.start_run(&request)).await? {
+            Ok(run) => run,
+            Err(exit) => return Ok(exit),
+        };
         begun(shell, &client, &run, self.detach).await
     }
 }
@@ -318,7 +321,11 @@ impl ContinueArgs {
             let answer = client.try_continue_run(&self.run, &request).await?;
             return would(shell, &answer);
         }
-        let run = client.continue_run(&self.run, &request).await?;
+        let asked = client.continue_run(&self.run, &request);
+        let run = match interrupt::told(shell, asked).await? {
+            Ok(run) => run,
+            Err(exit) => return Ok(exit),
+        };
         begun(shell, &client, &run, self.detach).await
     }
 }
@@ -385,8 +392,10 @@ pub(super) fn print_plan(shell: &mut Shell, answer: &PlanAnswer) -> Result<Exit,
             changes(printer, answer)?;
             let (steps, skips) = (answer.steps, answer.skips.len());
             printer.line(format!(
-                "{steps} instances on {} nodes, {} edges; {skips} are skipped",
-                answer.nodes, answer.edges
+                "{} on {}, {}; {skips} are skipped",
+                counted(steps, "instance"),
+                counted(answer.nodes, "node"),
+                counted(answer.edges, "edge"),
             ))?;
         }
     }

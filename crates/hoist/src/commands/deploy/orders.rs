@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use hoist_api::deploy::{Order, Ordered};
 use hoist_model::Exit;
 
-use super::{watch, word};
+use super::{interrupt, watch, word};
 use crate::commands::Shell;
 use crate::failure::Failure;
 use crate::printer::Output;
@@ -247,7 +247,11 @@ impl UndoArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let order = Order { on: self.on, leave_gaps: self.leave_gaps, ..Order::default() };
         let client = shell.client()?;
-        let told = client.order_run(&self.order.run, "undo", &order, self.order.dry_run).await?;
+        let asked = client.order_run(&self.order.run, "undo", &order, self.order.dry_run);
+        let told = match interrupt::told(shell, asked).await? {
+            Ok(told) => told,
+            Err(exit) => return Ok(exit),
+        };
         for gap in &told.gaps {
             shell.printer.warn(&format!("cannot be taken back: {gap}"));
         }
