@@ -258,7 +258,13 @@ fn an_action_that_breaks_is_a_failure_and_nothing_more() {
     let unknown =
         plan(Step { call: Call { action: "od".to_owned(), ..Call::default() }, ..Step::default() });
     let (kind, reason) = failure(bench.act(&unknown, Effect::Start { step: STEP, attempt: 2 }));
-    assert_eq!((kind, reason.as_str()), (FailureKind::Internal, "there is no action `od` here"));
+    assert_eq!(
+        (kind, reason.as_str()),
+        (
+            FailureKind::Internal,
+            "there is no action `od` here; install its plug-in on this machine"
+        )
+    );
 }
 
 #[test]
