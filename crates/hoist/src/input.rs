@@ -135,7 +135,8 @@ pub(crate) fn read_whole(path: &Path) -> Result<Vec<u8>, Failure> {
             }
         };
     }
-    let bytes = fs_err::metadata(path).map_err(Failure::File)?.len();
+    let file = fs_err::File::open(path).map_err(Failure::File)?;
+    let bytes = file.metadata().map_err(Failure::File)?.len();
     if bytes > WHOLE_BYTES {
         let message = format!("`{}` is longer than {WHOLE_BYTES} bytes", path.display());
         return Err(Failure::usage(message).with_hint("split it"));

@@ -132,7 +132,8 @@ impl Printer {
 
     /// For the person in front of it, never for the program behind a pipe.
     pub(crate) fn note(&mut self, text: &str) {
-        // Whoever closed standard error does not want to read notes.
+        // It comes after what it is about. Whoever closed either does not want to read notes.
+        let _ = self.out.flush();
         let _ = writeln!(self.err, "{text}");
     }
 

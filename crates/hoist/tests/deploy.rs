@@ -268,6 +268,41 @@ fn somebody_who_looks_on_goes_on_looking_when_the_controller_comes_back() {
     drop(controller);
 }
 
+#[test]
+fn a_continued_run_does_what_changed_or_is_left_and_names_what_is_gone() {
+    let example = Example::new();
+    let controller = example.start();
+    let tasks = |two: &str, more: &str| {
+        let shell = |name: &str, after: &str, command: &str| {
+            format!("  {name}: {{on: '*', requires: [{after}], run: {{shell: '{command}'}}}}\n")
+        };
+        let one = shell("one", "", "echo x >> one");
+        let all = [one, shell("two", "one", two), shell("three", "two", "echo x >> three")];
+        let head = "hoist: 1\nroles: {web: {}, database: {}, monitoring: {}}\ntasks:\n";
+        fs_err::write(example.path("tasks.yaml"), format!("{head}{}{more}", all.concat()))
+            .expect("a file");
+    };
+    let file = example.path("tasks.yaml");
+    tasks("echo x >> two; test $HOIST_NODE != db1", "  gone: {on: web, run: none}\n");
+    assert_eq!(controller.hoist(&["deploy", "run", &file]).status.code(), Some(1));
+    tasks("echo y >> two", "");
+    let go_on = ["deploy", "continue", "last", "--replan", file.as_str()];
+    let dry = controller.hoist(&[&go_on[..], &["--dry-run"]].concat());
+    assert_eq!(dry.status.code(), Some(20), "{}", text(&dry));
+    assert!(text(&dry).contains("left as it is: gone@web1"), "{}", text(&dry));
+    let output = controller.hoist(&go_on);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("kept         one@db1"), "{said}");
+    assert!(said.contains("left as it is: gone@web1\n"), "{said}");
+    for node in ["web1", "db1", "mon1"] {
+        let done = |name| fs_err::read_to_string(example.file(node, name)).unwrap_or_default();
+        assert_eq!(done("one"), "x\n", "{node}: what was done is not done again");
+        assert!(done("two").ends_with("y\n"), "{node}: what changed is done");
+        assert!(done("three").ends_with("x\n"), "{node}: what was left is done");
+    }
+}
+
 fn interrupt(child: &Child) {
     let pid = Pid::from_child(child);
     kill_process(pid, Signal::INT).expect("it runs");
@@ -283,6 +318,51 @@ fn spawned(example: &Example, words: &[&str]) -> Child {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the program starts")
+}
+
+#[test]
+fn a_worker_does_what_the_plug_ins_of_its_machine_can_and_says_which_is_missing() {
+    let example = Example::new();
+    let plugins = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/plugins");
+    let plugins = plugins.display().to_string();
+    let config = example.path("agents.toml");
+    fs_err::write(&config, format!("[plugins]\ndirectory = {plugins:?}\n")).expect("a file");
+    let controller = Controller::start(&example.data_dir(), &["--config", &config]);
+    controller.does(&["apply", "-f", &example.path("nodes.yaml"), "--yes"]);
+    let token = example.path("web1.token");
+    let scope = ["--scope", "write:agent:node:web1"];
+    let create = ["token", "create", "web1-agent", "--out", &token];
+    controller.does(&[&create[..], &scope].concat());
+    let file = example.path("motd.yaml");
+    let tasks = "hoist: 1\ntasks:\n  motd: {on: 'node:web1', run: {motd: {path: motd, text: \
+        Welcome.}}}\n";
+    fs_err::write(&file, tasks).expect("a file");
+    let (dir, below) = (example.path("worker"), example.path("machines"));
+    let work = |more: &[&str]| {
+        let words = ["deploy", "worker", "web1", "--dir", &dir, "--below", &below];
+        let words = [&words[..], &["--token-file", &token], more].concat();
+        spawned(&example, &words)
+    };
+    let end = |mut worker: Child| {
+        interrupt(&worker);
+        worker.wait().expect("it ends");
+    };
+
+    let none = example.path("none");
+    fs_err::create_dir(&none).expect("a directory");
+    let worker = work(&["--plugins", &none]);
+    let failed = controller.hoist(&["deploy", "run", &file]);
+    assert_eq!(failed.status.code(), Some(1), "{}", text(&failed));
+    let why = "there is no action `motd` here; install its plug-in on this machine";
+    assert!(text(&failed).contains(why), "{}", text(&failed));
+    end(worker);
+
+    let worker = work(&["--plugins", &plugins]);
+    let resumed = controller.hoist(&["deploy", "resume", "last"]);
+    assert_eq!(resumed.status.code(), Some(0), "{}", text(&resumed));
+    let motd = Path::new(&below).join("web1/motd");
+    assert_eq!(fs_err::read_to_string(motd).expect("it was written"), "Welcome.\n");
+    end(worker);
 }
 
 #[test]

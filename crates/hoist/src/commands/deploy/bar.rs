@@ -118,7 +118,7 @@ fn cut(line: &str, columns: usize) -> String {
     if line.chars().count() <= most {
         return line;
     }
-    line.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+    line.chars().take(most.saturating_sub(1)).chain(['…']).take(most).collect()
 }
 
 #[cfg(test)]

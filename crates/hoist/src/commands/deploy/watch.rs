@@ -177,6 +177,9 @@ fn line(event: &RunEvent) -> Option<(Tone, String)> {
             let word = if flag("paused") { "pause" } else { "unpause" };
             (Tone::Changed, format!("{word:12} {} by {}", text("node"), text("by")))
         }
+        "hold" | "release" => {
+            (Tone::Changed, format!("{:12} {name} by {}", event.record, text("by")))
+        }
         "finished" => (Tone::Strong, format!("ended        {}", text("outcome"))),
         other => {
             let more = [name, text("node"), text("reason"), text("by")];
