@@ -182,6 +182,6 @@ mod tests {
         few.failures.clear();
         few.running.truncate(1);
         let shown = lines(&few, 40, 24);
-        assert_eq!(shown[2], "  ready late@n1, held back by the windo…");
+        assert_eq!(shown[2], "  ready late@n1, held back by the wind…");
     }
 }
