@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cores::Cores;
 use crate::inside;
-use crate::knock::{self, Latency};
+use crate::knock::{self, Latency, Stops};
 use crate::nginx::Nginx;
 use crate::sample::{self, SITE, Shuffle};
 use crate::verdict::{Limit, Row};
@@ -25,6 +25,10 @@ const THROUGHPUT: Limit = Limit::AtLeast(0.95);
 const P99: Limit = Limit::AtMost(5.0);
 /// Of the throughput at saturation.
 const LOAD: f64 = 0.8;
+/// In medians: a request that meets it is late.
+const STOP: u32 = 5;
+/// Enough to saturate either server from one thread.
+const MOST_CONNECTIONS: usize = 16;
 
 pub(crate) fn measure() -> Result<Vec<Row>> {
     let dir = tempfile::tempdir()?;
@@ -44,6 +48,7 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
         saturated.push(rates);
     }
     rows.extend(halves.latency(&paths, saturated[0])?);
+    rows.extend(halves.closed(&paths, saturated[0])?);
     drop(halves);
     let all = Pair::start(&shared, &site)?;
     for (what, connections) in [kept, single] {
@@ -100,21 +105,65 @@ impl<'a> Pair<'a> {
         Ok((row, [ours, theirs]))
     }
 
-    /// Of both, at the same part of what each can do.
-    fn latency(&self, paths: &Path, saturated: [f64; 2]) -> Result<[Row; 2]> {
+    /// Of both, at the same part of what each can do; and what the machine itself does meanwhile.
+    fn latency(&self, paths: &Path, saturated: [f64; 2]) -> Result<[Row; 3]> {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "thousands")]
         let rates = saturated.map(|rate| (rate * LOAD) as u32);
         let (ours, theirs) = (&self.ours.address, &self.theirs.address);
         let knock = |address, rate| knock::latency(&self.cores.client, address, rate, paths);
-        let mut rounds = (Vec::new(), Vec::new());
+        let (mut rounds, mut stops) = ((Vec::new(), Vec::new()), Vec::new());
         for _ in 0..ROUNDS {
-            rounds.0.push(knock(ours, rates[0])?);
+            let round = knock(ours, rates[0])?;
+            stops.push(knock::stops(&self.cores.server, round.median * STOP)?);
+            rounds.0.push(round);
             rounds.1.push(knock(theirs, rates[1])?);
         }
-        let theirs = latency_row("nginx's constant", None, rates[1], rounds.1);
+        let at = |rate: u32| format!("at {rate}/s");
+        let load = format!("at {:.0} % of saturation, requests sent when due", LOAD * 100.0);
+        let what = format!("nginx's constant, {load}");
+        let theirs = latency_row(&what, None, &at(rates[1]), rounds.1);
+        let what = format!("a script, {load}");
         // Beside it, because a machine that takes the cores away for milliseconds shows that of
         // whoever runs on them.
-        Ok([latency_row("a script", Some(P99), rates[0], rounds.0), theirs])
+        Ok([latency_row(&what, Some(P99), &at(rates[0]), rounds.0), theirs, stops_row(&stops)])
+    }
+
+    /// The same with as many connections as come to that part, each of which asks when it has its
+    /// answer.
+    fn closed(&self, paths: &Path, saturated: [f64; 2]) -> Result<[Row; 2]> {
+        let ask = |address: &str, count| knock::closed(&self.cores.client, address, count, paths);
+        let enough = |address: &str, saturated: f64| {
+            for count in 1..MOST_CONNECTIONS {
+                if ask(address, count)?.1 >= saturated * LOAD {
+                    return Ok(count);
+                }
+            }
+            Ok::<_, anyhow::Error>(MOST_CONNECTIONS)
+        };
+        let addresses = [&self.ours.address, &self.theirs.address];
+        let counts = [enough(addresses[0], saturated[0])?, enough(addresses[1], saturated[1])?];
+        let mut rounds = [Vec::new(), Vec::new()];
+        let mut rates = [Vec::new(), Vec::new()];
+        for _ in 0..ROUNDS {
+            for n in [0, 1] {
+                let (latency, rate) = ask(addresses[n], counts[n])?;
+                rounds[n].push(latency);
+                rates[n].push(rate);
+            }
+        }
+        let [ours, theirs] = rounds;
+        let [at, at_theirs] = rates.map(median);
+        let row = |what: &str, limit, n: usize, at: f64, rounds| {
+            let load = at / saturated[n] * 100.0;
+            let what = format!("{what}, requests sent when the one before is answered");
+            let how =
+                format!("over {} connections at {at:.0}/s, {load:.0} % of saturation", counts[n]);
+            latency_row(&what, limit, &how, rounds)
+        };
+        Ok([
+            row("a script", Some(P99), 0, at, ours),
+            row("nginx's constant", None, 1, at_theirs, theirs),
+        ])
     }
 }
 
@@ -123,19 +172,37 @@ pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-fn latency_row(what: &str, limit: Option<Limit>, rate: u32, mut rounds: Vec<Latency>) -> Row {
+/// How much of the time the machine stopped a thread for so long that a request would be late.
+fn stops_row(seen: &[Stops]) -> Row {
+    let watched: Duration = seen.iter().map(|round| round.watched).sum();
+    let stopped: Duration = seen.iter().map(|round| round.stopped).sum();
+    let longest = seen.iter().map(|round| round.longest).max().unwrap_or_default();
+    Row {
+        what: format!("time in stops of {STOP} medians or more, of a thread that reads the clock"),
+        measured: stopped.as_secs_f64() / watched.as_secs_f64() * 100.0,
+        unit: " %",
+        limit: None,
+        detail: format!(
+            "{:.1} ms of {:.1} s, the longest {:.1} ms",
+            stopped.as_secs_f64() * 1e3,
+            watched.as_secs_f64(),
+            longest.as_secs_f64() * 1e3
+        ),
+    }
+}
+
+fn latency_row(what: &str, limit: Option<Limit>, how: &str, mut rounds: Vec<Latency>) -> Row {
     let ratio = |round: &Latency| round.p99.as_secs_f64() / round.median.as_secs_f64();
     rounds.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)));
     let usual = rounds[rounds.len() / 2];
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
-    let load = LOAD * 100.0;
     Row {
-        what: format!("p99 beside the median of {what}, at {load:.0} % of saturation"),
+        what: format!("p99 beside the median of {what}"),
         measured: ratio(&usual),
         unit: "x",
         limit,
         detail: format!(
-            "{:.0} µs and {:.0} µs at {rate}/s; rounds {:.1} to {:.1} x",
+            "{:.0} µs and {:.0} µs {how}; rounds {:.1} to {:.1} x",
             micros(usual.p99),
             micros(usual.median),
             ratio(&rounds[0]),

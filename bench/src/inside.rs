@@ -46,6 +46,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         ["fetch", address, paths @ ..] => storm::fetch(address, paths),
         ["scripts", count] => instructions::run(count.parse()?),
         ["knock", address, rate, paths] => knock::run(address, rate.parse()?, Path::new(paths)),
+        ["closed", address, connections, paths] => {
+            knock::run_closed(address, connections.parse()?, Path::new(paths))
+        }
+        ["stops", least] => knock::run_stops(Duration::from_nanos(least.parse()?)),
         _ => bail!("nothing to do for {arguments:?}"),
     }
 }

@@ -1,8 +1,11 @@
-//! The open-loop client: requests leave when they are due, whether or not the server keeps up, and
-//! the time of each counts from when it was due. A server that stops for a moment is seen by
-//! everybody who would have asked in that moment.
+//! Two clients that take the time of every answer. The open-loop one: requests leave when they are
+//! due, whether or not the server keeps up, and the time of each counts from when it was due. A
+//! server that stops for a moment is seen by everybody who would have asked in that moment. The
+//! closed-loop one: every connection asks again when it has its answer, so that a stop is seen by
+//! one request of each only.
 //!
-//! One thread that never sleeps: timers and wake-ups would be measured with the server.
+//! Each is one thread that never sleeps: timers and wake-ups would be measured with the server. A
+//! third one only reads the clock, and sees what the machine itself does to such a thread.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -10,9 +13,10 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::inside;
+use crate::verdict::multiple;
 
 const CONNECTIONS: usize = 64;
 /// Together below a second: a thread that never sleeps is stopped after that where the machine is
@@ -22,6 +26,9 @@ const MEASURED: Duration = Duration::from_millis(500);
 /// Between two measurements, for the same reason.
 const REST: Duration = Duration::from_millis(700);
 
+/// More than are answered in that time.
+const MOST_CLOSED: usize = 1 << 18;
+
 /// Half of the requests were answered within `median`, all but one of a hundred within `p99`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Latency {
@@ -29,18 +36,50 @@ pub(crate) struct Latency {
     pub(crate) p99: Duration,
 }
 
+/// What a thread that only reads the clock saw of the machine.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Stops {
+    pub(crate) watched: Duration,
+    pub(crate) stopped: Duration,
+    pub(crate) longest: Duration,
+}
+
 /// Asks `rate` times a second, from these cores.
 pub(crate) fn latency(cores: &str, address: &str, rate: u32, paths: &Path) -> Result<Latency> {
     let arguments = ["knock", address, &rate.to_string(), inside::path(paths)?];
+    let [median, p99] = figures(cores, &arguments)?.map(Duration::from_nanos);
+    Ok(Latency { median, p99 })
+}
+
+/// Asks over so many connections, on each as soon as it has its answer; with how often a second.
+pub(crate) fn closed(
+    cores: &str,
+    address: &str,
+    connections: usize,
+    paths: &Path,
+) -> Result<(Latency, f64)> {
+    let arguments = ["closed", address, &connections.to_string(), inside::path(paths)?];
+    let [median, p99, count] = figures(cores, &arguments)?;
+    let [median, p99] = [median, p99].map(Duration::from_nanos);
+    let rate = multiple(count, 1) / MEASURED.as_secs_f64();
+    Ok((Latency { median, p99 }, rate))
+}
+
+/// How often a thread on these cores is stopped for `least` or longer.
+pub(crate) fn stops(cores: &str, least: Duration) -> Result<Stops> {
+    let arguments = ["stops", &least.as_nanos().to_string()];
+    let [watched, stopped, longest] = figures(cores, &arguments)?.map(Duration::from_nanos);
+    Ok(Stops { watched, stopped, longest })
+}
+
+/// What one of the clients prints.
+fn figures<const N: usize>(cores: &str, arguments: &[&str]) -> Result<[u64; N]> {
     std::thread::sleep(REST);
-    let output = inside::command_on(Some(cores), &arguments)?.stderr(Stdio::inherit()).output()?;
+    let output = inside::command_on(Some(cores), arguments)?.stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "the client failed: {}", output.status);
     let text = String::from_utf8(output.stdout)?;
-    let [median, p99] = text.split_whitespace().collect::<Vec<_>>()[..] else {
-        bail!("two figures were expected, not `{text}`");
-    };
-    let nanos = |text: &str| Ok::<_, anyhow::Error>(Duration::from_nanos(text.parse()?));
-    Ok(Latency { median: nanos(median)?, p99: nanos(p99)? })
+    let found: Vec<u64> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+    found.try_into().ok().with_context(|| format!("{N} figures were expected, not `{text}`"))
 }
 
 struct Connection {
@@ -50,11 +89,9 @@ struct Connection {
     read: Vec<u8>,
 }
 
-/// The client itself; prints nanoseconds.
+/// The open-loop client itself; prints nanoseconds.
 pub(crate) fn run(address: &str, rate: u32, paths: &Path) -> Result<()> {
-    let paths = fs_err::read_to_string(paths)?;
-    let request = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
-    let requests: Vec<String> = paths.lines().map(request).collect();
+    let requests = requests(address, paths)?;
     let mut connections = (0..CONNECTIONS).map(|_| Connection::open(address));
     let mut idle: Vec<Connection> = connections.by_ref().collect::<Result<_>>()?;
     let mut busy: Vec<Connection> = Vec::new();
@@ -91,9 +128,70 @@ pub(crate) fn run(address: &str, rate: u32, paths: &Path) -> Result<()> {
             }
         }
     }
+    let [median, p99] = percentiles(times);
+    Ok(writeln!(std::io::stdout(), "{median} {p99}")?)
+}
+
+/// The closed-loop client itself; prints nanoseconds, and how many answers they are of.
+pub(crate) fn run_closed(address: &str, connections: usize, paths: &Path) -> Result<()> {
+    let requests = requests(address, paths)?;
+    let mut texts = requests.iter().cycle();
+    let mut connections: Vec<Connection> =
+        (0..connections).map(|_| Connection::open(address)).collect::<Result<_>>()?;
+    // As above.
+    let mut times = vec![Duration::MAX; MOST_CLOSED];
+    times.clear();
+    let start = Instant::now();
+    let (counted, end) = (start + WARM_UP, start + WARM_UP + MEASURED);
+    while Instant::now() < end {
+        for connection in &mut connections {
+            if let Some(asked) = connection.due {
+                if !connection.is_answered()? {
+                    continue;
+                }
+                let now = Instant::now();
+                if (counted..end).contains(&now) {
+                    times.push(now - asked);
+                }
+            }
+            connection.due = Some(Instant::now());
+            connection.stream.write_all(texts.next().expect("there are paths").as_bytes())?;
+        }
+    }
+    let count = times.len();
+    let [median, p99] = percentiles(times);
+    Ok(writeln!(std::io::stdout(), "{median} {p99} {count}")?)
+}
+
+/// Reads the clock; prints for how long, how much of that it was stopped for `least` or longer, and
+/// the longest stop.
+pub(crate) fn run_stops(least: Duration) -> Result<()> {
+    let start = Instant::now();
+    let (mut last, mut seen) = (start, Stops::default());
+    while last - start < WARM_UP + MEASURED {
+        let now = Instant::now();
+        let gap = now - last;
+        if gap >= least {
+            seen.stopped += gap;
+        }
+        seen.longest = seen.longest.max(gap);
+        last = now;
+    }
+    let figures = [last - start, seen.stopped, seen.longest].map(|time| time.as_nanos());
+    let [watched, stopped, longest] = figures;
+    Ok(writeln!(std::io::stdout(), "{watched} {stopped} {longest}")?)
+}
+
+fn requests(address: &str, paths: &Path) -> Result<Vec<String>> {
+    let paths = fs_err::read_to_string(paths)?;
+    let request = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    Ok(paths.lines().map(request).collect())
+}
+
+/// The median and p99, in nanoseconds.
+fn percentiles(mut times: Vec<Duration>) -> [u128; 2] {
     times.sort_unstable();
-    let at = |percent: usize| times[times.len() * percent / 100].as_nanos();
-    Ok(writeln!(std::io::stdout(), "{} {}", at(50), at(99))?)
+    [50, 99].map(|percent| times[times.len() * percent / 100].as_nanos())
 }
 
 impl Connection {

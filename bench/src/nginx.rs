@@ -75,12 +75,14 @@ fn configuration(
     // Its workers have to read what this process wrote for itself.
     let user = if rustix::process::geteuid().is_root() { "user root;\n" } else { "" };
     let constant = "x".repeat(size);
+    // As hoist does it, connections are left to the kernel until something was asked: without
+    // `deferred` nginx answers fewer of them.
     Ok(format!(
         "{user}daemon off;\nworker_processes {workers};\npid {dir}/pid;\n\
          events {{ worker_connections 8192; }}\n\
          http {{\n{temporary}access_log off;\nkeepalive_requests 1000000000;\n\
          default_type text/plain;\n\
-         server {{\nlisten {address} backlog=4096;\n{files}\
+         server {{\nlisten {address} backlog=4096 deferred;\n{files}\
          location / {{ return 200 \"{constant}\"; }}\n}}\n}}\n"
     ))
 }

@@ -27,6 +27,9 @@ pub struct PlanRequest {
     /// refused if it was changed since, or if another member of a role has become its first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Value>,
+    /// It only looks whether something holds: `last` does not mean such a run.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub check: bool,
 }
 
 /// A file and what is in it.
@@ -221,6 +224,9 @@ pub struct RunSummary {
     /// The run that this one takes back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undoes: Option<String>,
+    /// It only looks whether something holds.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub check: bool,
     /// Names of the task files that it was made of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
@@ -376,6 +382,9 @@ pub struct Ordered {
     /// Steps that cannot be taken back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gaps: Vec<String>,
+    /// Steps of which only their nodes know whether all of it can be taken back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unsure: Vec<String>,
     pub dry_run: bool,
 }
 

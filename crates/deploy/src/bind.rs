@@ -20,6 +20,11 @@ use crate::target::{NodeSet, Targets, common};
 pub(crate) use cycle::{components, name};
 pub(crate) use pattern::Matcher;
 
+/// Pairs of a task or barrier and one that it waits for because somebody said so. Fuel has 1,500.
+pub const MAX_LINKS: usize = 1_000_000;
+/// Edges between instances, as they are in the plan. Fuel's tasks have 160,000 on 1,000 nodes.
+const MAX_EDGES: usize = 20_000_000;
+
 /// What a declaration has at its ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum End {
@@ -236,6 +241,8 @@ struct Binder<'a> {
     matcher: Matcher<'a>,
     is_strict: bool,
     graph: Graph,
+    /// Edges so far, with those that bundles will have.
+    edges: usize,
     bundles: Vec<Bundle>,
     by_members: HashMap<(Members, Want), usize>,
     found: &'a mut Vec<Diagnostic>,
@@ -262,11 +269,23 @@ pub(crate) fn bind(
         matcher,
         is_strict,
         graph,
+        edges: 0,
         bundles: Vec::new(),
         by_members: HashMap::new(),
         found,
     };
     binder.declarations();
+    if binder.is_too_large() {
+        let message = format!(
+            "there are more than {MAX_LINKS} pairs of tasks that wait for each other, or more than \
+             {MAX_EDGES} of instances"
+        );
+        let place = binder.graph.declarations.last().map(|one| one.place).unwrap_or_default();
+        let diagnostic = Diagnostic::new(Code::TooLarge, place, message);
+        let remedy = "put a barrier between many and many, or name fewer tasks";
+        binder.found.push(diagnostic.remedy(remedy));
+        return binder.graph;
+    }
     binder.joins();
     let mut graph = binder.graph;
     for after in &mut graph.after {
@@ -334,6 +353,10 @@ impl Binder<'_> {
         }
     }
 
+    fn is_too_large(&self) -> bool {
+        self.graph.links.len() > MAX_LINKS || self.edges > MAX_EDGES
+    }
+
     fn declare(&mut self, owner: End, word: &'static str, to: &Pattern, place: Place) -> u32 {
         let declaration = Declaration { owner, word, to: to.to_string(), place };
         self.graph.declarations.push(declaration);
@@ -378,6 +401,9 @@ impl Binder<'_> {
     /// `requires` and `required_for`: the same node, or barriers.
     fn reference(&mut self, owner: End, word: &'static str, one: &Reference) {
         let Reference { to, is_optional, place } = one;
+        if self.is_too_large() {
+            return;
+        }
         let Some(ends) = self.ends(owner, to, *place) else { return };
         if ends.is_empty() {
             if !is_optional {
@@ -402,7 +428,7 @@ impl Binder<'_> {
         let is_same_node = matches!((before, after), (End::Task(_), End::Task(_)));
         self.graph.links.push(Link { before, after, declaration, is_same_node });
         let graph = &mut self.graph;
-        match (before, after) {
+        let bound = match (before, after) {
             (End::Barrier(before), End::Barrier(after)) => {
                 graph.after[after as usize].push(before);
                 1
@@ -422,7 +448,9 @@ impl Binder<'_> {
                 count
             }
             (End::Task(before), End::Task(after)) => graph.same_node(before, after, only),
-        }
+        };
+        self.edges += bound;
+        bound
     }
 
     /// A reference that named tasks, but none on the same node.
@@ -463,6 +491,9 @@ impl Binder<'_> {
     /// `needs` and `needed_by`: other nodes.
     fn need(&mut self, task: u32, word: &'static str, one: &Need) {
         let Need { to, on, is_optional, place, .. } = one;
+        if self.is_too_large() {
+            return;
+        }
         let owner = End::Task(task);
         let only = match &one.only {
             None => None,
@@ -673,7 +704,9 @@ impl Binder<'_> {
         let key = (members, want);
         let next = self.bundles.len();
         let at = *self.by_members.entry(key.clone()).or_insert(next);
+        self.edges += nodes.len();
         if at == next {
+            self.edges += count;
             self.bundles.push(Bundle { members: key.0, want, waiting: Members::new() });
         }
         self.bundles[at].waiting.push((task, nodes));

@@ -79,12 +79,11 @@ pub fn compile(
         );
         found.push(Diagnostic::without_place(Code::TooLarge, message));
     }
-    if found.iter().any(Diagnostic::is_error) {
-        // What comes now is told as well, unless it takes a graph that is one.
-        warn::look(book, &targets, &graph, options, &mut found);
+    if found.iter().any(|one| one.code == Code::TooLarge) {
         diagnostic::sort(&mut found);
         return Err(found);
     }
+    let is_bound = !found.iter().any(Diagnostic::is_error);
     let mut settings = book.settings.clone();
     if !options.settings.is_null() {
         lay_over(&mut settings, options.settings.clone());
@@ -92,8 +91,17 @@ pub fn compile(
     let facts = Facts::new(settings, &targets, &options.templates, &mut found);
     let mut maker = steps::Maker::new(book, &targets, &graph, &facts, options);
     maker.make(&mut found);
+    if is_bound {
+        // What waits for each other needs a graph that is one.
+        maker.rollouts(&mut found);
+    }
     let (mut draft, pauses) = (maker.draft, maker.pauses);
-    warn::look(book, &targets, &graph, options, &mut found);
+    warn::look(book, &graph, options, &mut found);
+    warn::wishes(book, &targets, &mut found);
+    if !is_bound {
+        diagnostic::sort(&mut found);
+        return Err(found);
+    }
     let past = &options.past;
     let chooser = Chooser { book, targets: &targets, graph: &graph, past };
     let chosen = chooser.choose(&options.selection, &mut found);
@@ -124,6 +132,15 @@ pub fn compile(
         prerequisites,
         graph,
     })
+}
+
+/// Everything that can be told of a book whatever nodes there are.
+pub(crate) fn look(book: &Book, graph: &Graph, options: &Options<'_>, found: &mut Vec<Diagnostic>) {
+    // Settings may come with the run, so nothing is made of what they are now.
+    let targets = Targets::new(book, &Site::default(), &mut Vec::new());
+    let facts = Facts::new(book.settings.clone(), &targets, &options.templates, found);
+    steps::Maker::new(book, &targets, graph, &facts, options).look(found);
+    warn::look(book, graph, options, found);
 }
 
 /// What selected instances wait for in vain.

@@ -2,7 +2,7 @@
 //! and who is in which role.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use hoist_engine::plan::{Call, Step};
 use hoist_template::{Expression, Expressions, Known, TemplateError, Templates};
@@ -38,6 +38,7 @@ pub(crate) struct Facts<'a> {
     by_node: Vec<OnceCell<(Value, Known)>>,
     expressions: Expressions,
     templates: Templates,
+    template_names: BTreeSet<String>,
     sums: RefCell<HashMap<String, Option<Sum>>>,
 }
 
@@ -71,6 +72,7 @@ impl<'a> Facts<'a> {
             by_node: targets.nodes.iter().map(|_| OnceCell::new()).collect(),
             expressions: Expressions::new(FUEL),
             templates: compiled,
+            template_names: templates.keys().cloned().collect(),
             sums: RefCell::default(),
         }
     }
@@ -130,10 +132,19 @@ impl<'a> Facts<'a> {
         self.templates.render_known(template, &known, MAX_RENDERED)
     }
 
+    /// That there is no such template.
+    pub(crate) fn no_template(&self, name: &At<&str>) -> Option<Diagnostic> {
+        if self.template_names.contains(name.value) {
+            return None;
+        }
+        let message = format!("there is no template `{}` beside the file", shown(name.value));
+        Some(Diagnostic::new(Code::Template, name.place, message))
+    }
+
     /// What a named input is now; `None` if there is no such thing.
     fn input(&self, name: &str, node: u32) -> Option<Value> {
-        let (root, path) = name.split_once('.').unwrap_or((name, ""));
-        let value = match root {
+        let path = name.split_once('.').map_or("", |(_, path)| path);
+        let value = match root(name) {
             "settings" => follow(&self.settings, path)?.clone(),
             "node" => follow(&self.node(node).0, path)?.clone(),
             "nodes" => {
@@ -169,11 +180,12 @@ impl<'a> Facts<'a> {
     ) -> Inputs {
         let mut inputs = Inputs::default();
         for At { value: name, place } in task.inputs.iter().flat_map(|list| &list.value) {
-            if name.starts_with("node.") {
+            if root(name) == "node" {
                 inputs.of_node.push(At::new(name.clone(), *place));
                 continue;
             }
             inputs.common.update(name);
+            inputs.common.update([0]);
             match self.common(name) {
                 Some(digest) => inputs.common.update(digest),
                 None if is_lenient => inputs.common.update([0]),
@@ -196,7 +208,13 @@ impl<'a> Facts<'a> {
         digest.update(self.targets.nodes[node as usize].id.to_string());
         for name in &inputs.of_node {
             match self.input(&name.value, node) {
-                Some(value) => digest.update(value.to_string()),
+                Some(value) => {
+                    // So that they do not run into each other.
+                    digest.update(&name.value);
+                    digest.update([0]);
+                    digest.update(value.to_string());
+                    digest.update([0]);
+                }
                 None => {
                     found.push(unknown_input(&task.id.value, &At::new(&name.value, name.place)));
                 }
@@ -239,6 +257,11 @@ pub(crate) struct Inputs {
     of_node: Vec<At<String>>,
 }
 
+/// The first word of an input.
+fn root(name: &str) -> &str {
+    name.split_once('.').map_or(name, |(root, _)| root)
+}
+
 fn follow<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
     path.split('.').filter(|part| !part.is_empty()).try_fold(value, |value, part| value.get(part))
 }
@@ -250,7 +273,7 @@ fn unknown_input(task: &str, name: &At<&String>) -> Diagnostic {
 }
 
 fn condition(source: &At<&str>, error: &TemplateError) -> Diagnostic {
-    let message = format!("`{}` cannot be told: {error}", source.value);
+    let message = format!("`{}` cannot be told: {error}", shown(source.value));
     Diagnostic::new(Code::Condition, source.place, message).remedy(
         "it knows `settings`, `node` and `nodes`; ask `x is defined` first where it may not be",
     )
@@ -317,7 +340,7 @@ impl<'a> Decision<'a> {
     }
 }
 
-/// Conditions of other languages may be long.
+/// Conditions may be long, above all those of other languages.
 fn shown(text: &str) -> String {
     const MAX_SHOWN: usize = 80;
     let mut line: String = text.chars().take(MAX_SHOWN).collect();

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde_json::Value;
 
 use crate::diagnostic::{Code, Diagnostic};
+use crate::parse::work_in_its_directory;
 use crate::spec::{At, Barrier, Limits, Place, Role, Task, TaskFile};
 
 /// How high a file lies.
@@ -104,6 +105,7 @@ named!(
         inputs,
         events,
         window,
+        cwd,
         about,
     ]
 );
@@ -140,6 +142,7 @@ pub fn merge(files: Vec<(Layer, TaskFile)>) -> (Book, Vec<Diagnostic>) {
         limits.on_crash = on_crash.or(limits.on_crash);
     }
     (book.roles, book.tasks, book.barriers) = (roles.things, tasks.things, barriers.things);
+    book.tasks.iter_mut().for_each(work_in_its_directory);
     same_name(&book, &mut found);
     (book, found)
 }

@@ -3,10 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use hoist_model::nearest;
 use hoist_model::node::Lifecycle;
 use hoist_model::{GroupName, NodeId, NodeSpec};
 
 use crate::bind;
+use crate::compile::{self, Options};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::layer::Book;
 use crate::spec::{Need, Whose};
@@ -25,17 +27,23 @@ pub struct Finding {
     pub diagnostic: Diagnostic,
 }
 
-/// Everything that is wrong on some layout, errors first. References that bind to nothing are those
-/// that bind to nothing even where every node has every role.
-pub fn layouts(book: &Book, is_strict: bool) -> Vec<Finding> {
+/// Everything that is wrong on some layout, errors first; and what is wrong with the book on any.
+/// References that bind to nothing are those that bind to nothing even where every node has every
+/// role.
+pub fn layouts(book: &Book, options: &Options<'_>) -> Vec<Finding> {
+    let declared = declared(book);
     let book = on_groups(book);
     let roles = roles(&book);
     let mut findings: BTreeMap<(Code, String), Finding> = BTreeMap::new();
     for layout in all(&roles) {
         let mut found = Vec::new();
         let targets = Targets::new(&book, &layout.site(), &mut found);
-        bind::bind(&book, &targets, is_strict, &mut found);
-        found.retain(|one| one.code == Code::Cycle || (layout.is_full && is_reference(one.code)));
+        let graph = bind::bind(&book, &targets, options.is_strict, &mut found);
+        found.retain(|one| one.code == Code::Cycle || (layout.is_full && !is_of_nodes(one.code)));
+        if layout.is_full {
+            compile::look(&book, &graph, options, &mut found);
+            slips(&book, &declared, &mut found);
+        }
         let mut seen = BTreeSet::new();
         for diagnostic in found {
             // The same circle has other nodes on other layouts; who said so stays the same.
@@ -62,8 +70,29 @@ pub fn layouts(book: &Book, is_strict: bool) -> Vec<Finding> {
     findings
 }
 
-fn is_reference(code: Code) -> bool {
-    matches!(code, Code::NoSuchTask | Code::NeverSameNode | Code::BarrierOnNode)
+/// Other nodes, or more of them, may make it right.
+fn is_of_nodes(code: Code) -> bool {
+    matches!(code, Code::NoNode | Code::NotInRun | Code::Contradiction)
+}
+
+/// The names of roles and of their first members.
+fn declared(book: &Book) -> BTreeSet<String> {
+    let names = book.roles.iter().map(|role| &role.name);
+    let firsts = book.roles.iter().filter_map(|role| role.first.as_ref());
+    names.chain(firsts).map(|name| name.value.clone()).collect()
+}
+
+/// A name that no role has may be that of a group of the site, unless it is almost that of a role.
+fn slips(book: &Book, declared: &BTreeSet<String>, found: &mut Vec<Diagnostic>) {
+    for on in book.tasks.iter().filter_map(|task| task.on.as_ref()) {
+        for word in on.value.words().into_iter().filter(|word| !declared.contains(*word)) {
+            if let Some(close) = nearest(word, declared.iter().map(String::as_str)) {
+                let message = format!("these files have no role `{word}`");
+                let diagnostic = Diagnostic::new(Code::BadTarget, on.place, message);
+                found.push(diagnostic.suggest(Some(close)).mild());
+            }
+        }
+    }
 }
 
 /// The book with roles that are groups, so that a layout can say who is in them.

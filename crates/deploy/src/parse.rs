@@ -21,6 +21,8 @@ use crate::spec::{
 };
 use tree::{Data, Tree};
 
+pub(crate) use run::work_in_its_directory;
+
 /// Largest file. A file with all of Fuel's tasks has 200 KB.
 pub const MAX_BYTES: usize = 10 * 1024 * 1024;
 /// Most tasks of one file.
@@ -131,6 +133,11 @@ pub fn parse(sources: &mut Sources, name: &str, bytes: &[u8]) -> (TaskFile, Vec<
     (whole, reader.found)
 }
 
+/// What somebody wrote may be long.
+fn shown(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
 struct Reader {
     found: Vec<Diagnostic>,
 }
@@ -202,6 +209,31 @@ impl Reader {
         entries
     }
 
+    /// Free-form data, of which no key is twice below the first level.
+    fn free(&mut self, tree: &Tree) -> serde_json::Value {
+        let parts: Vec<&Tree> = match &tree.data {
+            Data::Scalar { .. } => Vec::new(),
+            Data::List(list) => list.iter().collect(),
+            Data::Map(map) => map.iter().map(|(_, value)| value).collect(),
+        };
+        for part in parts {
+            self.no_key_twice(part);
+        }
+        tree.value()
+    }
+
+    fn no_key_twice(&mut self, tree: &Tree) {
+        match &tree.data {
+            Data::Scalar { .. } => {}
+            Data::List(list) => list.iter().for_each(|one| self.no_key_twice(one)),
+            Data::Map(_) => {
+                for (_, _, value) in self.any_entries(tree, "the same map") {
+                    self.no_key_twice(value);
+                }
+            }
+        }
+    }
+
     /// A file by itself, or as the spec of a document.
     fn document(&mut self, tree: &Tree, whole: &mut TaskFile) {
         let Data::Map(map) = &tree.data else {
@@ -269,7 +301,7 @@ impl Reader {
                 }
                 "settings" => {
                     self.any_entries(value, "`settings`");
-                    whole.settings = Some(At::new(value.value(), value.place));
+                    whole.settings = Some(At::new(self.free(value), value.place));
                 }
                 "limits" => self.limits(value, &mut whole.limits),
                 "lenient" => {
@@ -303,10 +335,10 @@ impl Reader {
             && !name.contains("..")
             && !name.starts_with(['-', '.']);
         if !is_good {
-            let shown: String = name.chars().take(40).collect();
             let message = format!(
-                "`{shown}` cannot be the name of a {what}; it has letters, digits and `-_.:`, at \
-                 most {MAX_NAME}"
+                "`{}` cannot be the name of a {what}; it has letters, digits and `-_.:`, at most \
+                 {MAX_NAME}",
+                shown(name)
             );
             self.wrong(at.place, message);
         }
@@ -389,7 +421,6 @@ impl Reader {
     fn task(&mut self, name: &str, at: &Tree, tree: &Tree) -> Task {
         let mut task = Task { id: self.name(name, at, "task"), ..Task::default() };
         let of = format!("task `{name}`");
-        let mut cwd = None;
         for (key, _, value) in self.entries(tree, &TASK_KEYS, &of) {
             match key {
                 "on" => task.on = self.selector(value),
@@ -421,12 +452,9 @@ impl Reader {
                 "window" => task.window = self.week(value),
                 "about" => task.about = self.text(value),
                 "patch" => task.patch = self.bool(value).is_some_and(|patch| patch.value),
-                "cwd" => cwd = self.text(value),
+                "cwd" => task.cwd = self.text(value),
                 _ => {}
             }
-        }
-        if let Some(cwd) = cwd {
-            run::work_in(&mut task, &cwd.value);
         }
         task
     }
@@ -448,7 +476,14 @@ impl Reader {
     fn number(&mut self, tree: &Tree) -> Option<At<u32>> {
         match tree.number() {
             Some(value) => Some(At::new(value, tree.place)),
-            None => self.expected("a whole number", tree),
+            None => {
+                let found = tree.text().map(|text| format!("`{}`", shown(text)));
+                let found = found.unwrap_or_else(|| tree.kind().to_owned());
+                let message =
+                    format!("expected a whole number from 0 to {}, found {found}", u32::MAX);
+                self.wrong(tree.place, message);
+                None
+            }
         }
     }
 

@@ -21,7 +21,8 @@ pub struct Selection {
     pub from: Vec<String>,
     pub to: Vec<String>,
     pub skip: Vec<String>,
-    pub only_failed: bool,
+    /// Of these, only what ended like this in the last run.
+    pub only: Option<Only>,
     /// What is unchanged is done again.
     pub repeat: bool,
 }
@@ -33,7 +34,38 @@ impl Selection {
             && self.from.is_empty()
             && self.to.is_empty()
             && self.skip.is_empty()
-            && !self.only_failed
+            && self.only.is_none()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Only {
+    Failed,
+    Blocked,
+}
+
+impl Only {
+    fn outcome(self) -> Outcome {
+        match self {
+            Self::Failed => Outcome::Failed,
+            Self::Blocked => Outcome::Blocked,
+        }
+    }
+}
+
+impl std::str::FromStr for Only {
+    type Err = Diagnostic;
+
+    fn from_str(word: &str) -> Result<Self, Diagnostic> {
+        match word {
+            "failed" => Ok(Self::Failed),
+            "blocked" => Ok(Self::Blocked),
+            _ => {
+                let message = format!("`{word}` is no end of a step that can be selected");
+                let diagnostic = Diagnostic::without_place(Code::NothingSelected, message);
+                Err(diagnostic.remedy("say `failed` or `blocked`"))
+            }
+        }
     }
 }
 
@@ -106,9 +138,8 @@ impl Chooser<'_> {
                 *chosen &= !skipped;
             }
         }
-        if selection.only_failed {
-            let unfinished = self.was(|was| was != Outcome::Good);
-            intersect(&mut chosen, &unfinished);
+        if let Some(only) = selection.only {
+            intersect(&mut chosen, &self.was(|was| was == only.outcome()));
         }
         if let Some(on) = &selection.on {
             self.keep_nodes(&mut chosen, on, found);
@@ -185,7 +216,7 @@ impl Chooser<'_> {
         if let Some(barrier) = name.strip_prefix('@') {
             match matcher.get(barrier) {
                 Some(End::Barrier(at)) => {
-                    self.graph.for_each_before(at, |before, _| chosen[before as usize] = true);
+                    chosen = self.behind_barriers(&[at]);
                     chosen[at as usize] = true;
                 }
                 _ => found.push(unknown(matcher, barrier, "barrier")),
@@ -267,15 +298,28 @@ impl Chooser<'_> {
 
     fn prerequisites(&self, chosen: &[bool]) -> Vec<u32> {
         let instances = self.graph.instances();
-        let mut missing = self.nothing();
-        for at in instances.clone().filter(|at| chosen[*at as usize]) {
-            self.graph.for_each_before(at, |before, _| {
-                missing[before as usize] |= !chosen[before as usize];
-            });
-        }
+        let waiting: Vec<u32> = instances.clone().filter(|at| chosen[*at as usize]).collect();
+        let before = self.behind_barriers(&waiting);
         let is_good =
             |at: u32| self.past.get(&self.name(at)).is_some_and(|was| was.state == Outcome::Good);
-        instances.filter(|at| missing[*at as usize] && !is_good(*at)).collect()
+        let is_missing = |at: &u32| before[*at as usize] && !chosen[*at as usize] && !is_good(*at);
+        instances.filter(is_missing).collect()
+    }
+
+    /// The instances that these wait for, barriers and joins taken apart.
+    fn behind_barriers(&self, waiting: &[u32]) -> Vec<bool> {
+        let mut before = self.nothing();
+        let instances = self.graph.instances();
+        let mut open = waiting.to_vec();
+        while let Some(at) = open.pop() {
+            for next in &self.graph.after[at as usize] {
+                let is_new = !std::mem::replace(&mut before[*next as usize], true);
+                if is_new && !instances.contains(next) {
+                    open.push(*next);
+                }
+            }
+        }
+        before
     }
 }
 

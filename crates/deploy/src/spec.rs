@@ -173,6 +173,8 @@ pub struct Task {
     /// Names of events that it is done for again.
     pub events: Option<At<Vec<String>>>,
     pub window: Option<At<Week>>,
+    /// The directory of its commands that do not say another.
+    pub cwd: Option<At<String>>,
     /// What a person should know of it.
     pub about: Option<At<String>>,
 }

@@ -48,7 +48,7 @@ pub(crate) struct Targets {
     everyone: NodeSet,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct RoleSet {
     pub(crate) nodes: NodeSet,
     ids: Arc<BTreeSet<NodeId>>,

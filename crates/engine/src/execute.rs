@@ -291,12 +291,11 @@ impl Work<'_> {
         let step = &self.job.step;
         let action = self.action(&step.call.action)?;
         let timeout = step.timeout_ms.map(Duration::from_millis);
-        let mut ctx = self.ctx(timeout);
-        if let Some(made) = &step.call.undoes {
-            take_back(&*action, step, made, &mut ctx)?;
+        if let Some(attempts) = &step.call.undoes {
+            self.take_back(&*action, attempts, timeout)?;
             return Ok(End::Done { changed: true, receipt: Value::Null });
         }
-        let done = action.apply(step, &mut ctx)?;
+        let done = action.apply(step, &mut self.ctx(timeout))?;
         let size = serde_json::to_vec(&done.receipt).map_or(0, |bytes| bytes.len());
         let receipt = if size <= MAX_RECEIPT {
             done.receipt
@@ -307,6 +306,29 @@ impl Work<'_> {
             Value::Null
         };
         Ok(End::Done { changed: done.changed, receipt })
+    }
+
+    /// Takes back what all of these attempts did. Each had its time, and has it again.
+    fn take_back(
+        &mut self,
+        action: &dyn Action,
+        attempts: &[Made],
+        timeout: Option<Duration>,
+    ) -> Result<(), Failure> {
+        let impossible = |reason: &str| {
+            let reason = format!("it cannot be taken back: {reason}");
+            Failure { kind: FailureKind::Exit, reason }
+        };
+        if attempts.is_empty() {
+            return Err(impossible("nobody knows what was done"));
+        }
+        for made in attempts {
+            let undone = action.undo(&self.job.step, made, &mut self.ctx(timeout))?;
+            if let Undone::NotPossible { reason } = undone {
+                return Err(impossible(&format!("attempt {}: {reason}", made.attempt)));
+            }
+        }
+        Ok(())
     }
 
     /// Whether all of the checks hold; if not, why not.
@@ -366,28 +388,6 @@ impl Work<'_> {
             output: &mut *self.sink,
         }
     }
-}
-
-/// Takes back what all of these attempts did.
-fn take_back(
-    action: &dyn Action,
-    step: &Step,
-    attempts: &[Made],
-    ctx: &mut Ctx<'_>,
-) -> Result<(), Failure> {
-    let impossible = |reason: &str| {
-        let reason = format!("it cannot be taken back: {reason}");
-        Failure { kind: FailureKind::Exit, reason }
-    };
-    if attempts.is_empty() {
-        return Err(impossible("nobody knows what was done"));
-    }
-    for made in attempts {
-        if let Undone::NotPossible { reason } = action.undo(step, made, ctx)? {
-            return Err(impossible(&format!("attempt {}: {reason}", made.attempt)));
-        }
-    }
-    Ok(())
 }
 
 /// A check with what its options say.

@@ -9,7 +9,7 @@ use crate::plan::{
     Call, Cohort, Draft, Holder, Kind, OnCrash, OnFailure, Plan, Pool, Repeat, Reversibility, Rule,
     Step, StepId, Vertex,
 };
-use crate::run::Run;
+use crate::run::{Run, State};
 
 /// What the name of a vertex on the way back begins with.
 const UNDO: &str = "undo ";
@@ -34,6 +34,8 @@ pub struct Gap {
 pub enum GapKind {
     /// Nobody said how.
     NoUndo,
+    /// It could be, but not the way that its subject is reached.
+    NotThere,
     /// There is no way back from it.
     CommitPoint,
     /// More than [`MAX_MADE`](crate::run::MAX_MADE) attempts may have changed something.
@@ -45,18 +47,19 @@ pub enum GapKind {
 pub enum UndoError {
     #[error("the run has not ended; stop it first")]
     Unfinished,
-    #[error("nothing was begun that could be taken back")]
+    #[error("there is nothing to take back")]
     Nothing,
 }
 
-/// The way back over all steps of a run that were begun, or those of some subjects only.
+/// The way back over those steps of a run that were begun and are wanted back.
 ///
-/// `name` is that of the run, and `can_undo` says of a call whether its action takes it back.
+/// `name` is that of the run, and `gap` says of a step why what its action did cannot be taken back,
+/// if that is so.
 pub fn undo_plan(
     run: &Run,
     name: &str,
-    subjects: Option<&BTreeSet<u32>>,
-    can_undo: impl Fn(&Call) -> bool,
+    is_wanted: impl Fn(StepId) -> bool,
+    gap: impl Fn(&Step) -> Option<GapKind>,
 ) -> Result<UndoDraft, UndoError> {
     let plan = run.plan();
     if run.outcome().is_none() {
@@ -64,16 +67,13 @@ pub fn undo_plan(
     }
     let mut gaps = Vec::new();
     let mut calls: Vec<Option<(Call, Repeat)>> = vec![None; plan.len()];
-    for id in plan.ids().filter(|id| run.was_begun(*id)) {
+    for id in plan.ids().filter(|id| run.was_begun(*id) && is_wanted(*id)) {
         let Some(step) = plan.step(id) else { continue };
-        if subjects.is_some_and(|only| step.subject.is_none_or(|at| !only.contains(&at))) {
-            continue;
-        }
         // All was done already: taking it back would take back what others did.
         if step.undo.is_none() && !run.left_traces(id) {
             continue;
         }
-        match way_back(run, name, id, &can_undo) {
+        match way_back(run, name, id, &gap) {
             Ok(call) => calls[id.at()] = Some(call),
             Err(kind) => gaps.push(Gap { step: id, kind }),
         }
@@ -101,9 +101,18 @@ pub fn undo_plan(
 /// The names of steps that a way back, which is run, has begun to take back: nobody can say of them
 /// any more that they are done, however the taking back ended.
 pub fn taken_back(way_back: &Run) -> BTreeSet<String> {
+    names(way_back, |id| way_back.was_begun(id))
+}
+
+/// The names of those that it has taken back.
+pub fn undone(way_back: &Run) -> BTreeSet<String> {
+    names(way_back, |id| matches!(way_back.state(id), State::Ended(end) if end.is_good()))
+}
+
+fn names(way_back: &Run, is_meant: impl Fn(StepId) -> bool) -> BTreeSet<String> {
     let plan = way_back.plan();
-    let begun = plan.ids().filter(|id| way_back.was_begun(*id));
-    let names = begun.filter_map(|id| plan.vertex(id).name.strip_prefix(UNDO));
+    let meant = plan.ids().filter(|id| is_meant(*id));
+    let names = meant.filter_map(|id| plan.vertex(id).name.strip_prefix(UNDO));
     names.map(str::to_owned).collect()
 }
 
@@ -111,7 +120,7 @@ fn way_back(
     run: &Run,
     name: &str,
     id: StepId,
-    can_undo: impl Fn(&Call) -> bool,
+    gap: impl Fn(&Step) -> Option<GapKind>,
 ) -> Result<(Call, Repeat), GapKind> {
     let step = run.plan().step(id).expect("only steps are begun");
     if step.reversibility == Reversibility::CommitPoint {
@@ -123,8 +132,9 @@ fn way_back(
         return Ok((call.clone(), repeat));
     }
     // What takes back is not taken back by doing it once more.
-    if step.call.undoes.is_some() || !can_undo(&step.call) {
-        return Err(GapKind::NoUndo);
+    let gap = if step.call.undoes.is_some() { Some(GapKind::NoUndo) } else { gap(step) };
+    if let Some(gap) = gap {
+        return Err(gap);
     }
     let undoes = Some(run.made(name, id).ok_or(GapKind::TooMany)?);
     Ok((Call { undoes, ..step.call.clone() }, Repeat::Safe))

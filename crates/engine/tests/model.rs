@@ -373,7 +373,7 @@ fn every_way_back_ends_well() {
     for step in [0, 2, 1].map(StepId) {
         run.on(Event::Ran { step, attempt: 1, end: DONE }, 0);
     }
-    let back = undo_plan(&run, "there", None, |_| true).expect("everything was done");
+    let back = undo_plan(&run, "there", |_| true, |_| None).expect("everything was done");
     let back = Arc::new(Plan::new(back.draft).expect("a plan"));
     for forgets in [false, true] {
         let walk = Model { forgets, crashes: 1, losses: 1, ..model(Arc::clone(&back)) }.walk();

@@ -184,6 +184,53 @@ fn who_may_not_run_sees_the_plan_and_nothing_of_the_nodes() {
     assert!(said.contains("needs the scope write:deploy"), "{said}");
 }
 
+/// What runs in the directories of the example's nodes.
+fn left(example: &Example) -> Vec<String> {
+    let nodes = fs_err::canonicalize(example.data_dir().join("deploy/local")).expect("nodes");
+    let processes = fs_err::read_dir("/proc").expect("processes").filter_map(Result::ok);
+    let there = processes.filter(|process| {
+        // No fault: most are of others, or gone.
+        std::fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(&nodes))
+    });
+    there
+        .filter_map(|process| std::fs::read_to_string(process.path().join("cmdline")).ok())
+        .filter(|words| !words.is_empty())
+        .map(|words| words.replace('\0', " "))
+        .collect()
+}
+
+#[test]
+fn the_example_is_run_twice_and_taken_back_and_nothing_of_it_still_runs() {
+    let example = Example::new();
+    let controller = example.start();
+    let site = example.path("site.yaml");
+    let first = controller.hoist(&["deploy", "run", &site]);
+    assert_eq!(first.status.code(), Some(0), "{}", text(&first));
+    let first = json(&controller, &["deploy", "list"])[0]["id"].as_str().expect("an id").to_owned();
+    let services = |example: &Example| {
+        left(example).iter().filter(|process| !process.starts_with("sleep")).count()
+    };
+    eventually("both services run", || services(&example) >= 2);
+
+    controller.does(&["deploy", "run", &site, "--set", "greeting=Good morning", "--detach"]);
+    controller.kill();
+    let controller = example.start();
+    let ended = controller.hoist(&["deploy", "watch", "last"]);
+    assert_eq!(ended.status.code(), Some(0), "{}", text(&ended));
+    let page = || fs_err::read_to_string(example.file("web1", "www/index.html"));
+    assert!(page().expect("a page").contains("Good morning, on web1"));
+    assert!(example.answers());
+
+    let undone = controller.hoist(&["deploy", "undo", "last"]);
+    assert_eq!(undone.status.code(), Some(0), "{}", text(&undone));
+    eventually("nothing is left of both runs", || left(&example).is_empty());
+    assert!(!example.answers());
+    assert!(page().expect("a page").contains("Hello from hoist, on web1"), "of the first run");
+    let undone = controller.hoist(&["deploy", "undo", &first]);
+    assert_eq!(undone.status.code(), Some(0), "{}", text(&undone));
+    assert!(page().is_err());
+}
+
 /// Chains of tasks on three nodes; each leaves a line for each time that it was done.
 fn chains(dir: &Path, length: u32) -> String {
     use std::fmt::Write as _;

@@ -141,6 +141,7 @@ impl From<RunsError> for Failure {
             RunsError::Ambiguous(_) => Code::Ambiguous,
             RunsError::Ended
             | RunsError::UnderWay
+            | RunsError::TakenBack(_)
             | RunsError::NoEffect
             | RunsError::Broken(..) => Code::Conflict,
             RunsError::TooMany => Code::TooManyRequests,

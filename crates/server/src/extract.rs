@@ -31,6 +31,11 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     async fn from_request(request: Request, _: &S) -> Result<Self, Failure> {
         check_media_type(request.headers())?;
         let bytes = read_body(request).await?;
+        // Or it would count as the values of an object, without their names.
+        if bytes.trim_ascii_start().starts_with(b"[") {
+            return Err(Failure::new(Code::InvalidBody, "the body is a list")
+                .with_remedy("send a JSON object"));
+        }
         parse_json(&bytes).map(Self)
     }
 }

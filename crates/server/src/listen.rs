@@ -2,10 +2,14 @@
 //!
 //! Plain connections speak HTTP/1.1; over TLS the client chooses between that and HTTP/2. HTTP/2
 //! without TLS is not offered: telling the two apart means reading before any timer runs.
+//!
+//! Plain connections are accepted when their first bytes are there, or after [`SILENCE`]: then most
+//! are answered and closed in one go, and whoever only connects takes nobody's place.
 
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -82,6 +86,9 @@ const H2_PING: Duration = Duration::from_secs(30);
 
 /// Pause after a failed accept: out of file descriptors, most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Seconds that the kernel keeps a plain connection to itself while its client says nothing.
+const SILENCE: libc::c_int = 1;
 
 /// An answer that is sent in one piece.
 const SMALL: usize = 2048;
@@ -336,6 +343,29 @@ impl App {
         extensions.insert(prefix);
         extensions.insert(peer.clone());
         AbortOnDropHandle::new(self.workers.spawn(self.router.clone().call(request)))
+    }
+}
+
+/// Leaves connections to the kernel until their clients have said something, for [`SILENCE`] at
+/// most. Where it cannot be had they are accepted at once.
+#[expect(unsafe_code, reason = "no crate has this option of a socket")]
+#[expect(clippy::cast_possible_truncation, reason = "a number has four bytes")]
+pub(crate) fn defer_silent(tcp: &TcpListener) {
+    let (seconds, size) = (SILENCE, size_of_val(&SILENCE));
+    // SAFETY: the descriptor is open for as long as `tcp` is borrowed, and the kernel reads `size`
+    // bytes from `seconds`, which outlives the call.
+    let outcome = unsafe {
+        libc::setsockopt(
+            tcp.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_DEFER_ACCEPT,
+            (&raw const seconds).cast(),
+            size as libc::socklen_t,
+        )
+    };
+    if outcome != 0 {
+        let error = io::Error::last_os_error();
+        tracing::debug!(%error, "silent connections are accepted at once");
     }
 }
 

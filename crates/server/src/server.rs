@@ -29,7 +29,7 @@ use crate::events::EventBus;
 use crate::health::{Finding, Readiness};
 use crate::jwks::{Jwks, JwksConfig};
 use crate::lanes::Lanes;
-use crate::listen::{App, Host, Limits, Listener};
+use crate::listen::{App, Host, Limits, Listener, defer_silent};
 use crate::peer::Proxies;
 use crate::route::{Live, Route, RouteError, RouteTable};
 use crate::tasks::Tasks;
@@ -482,6 +482,7 @@ fn listen_in_lanes(
     host: &Arc<Host>,
 ) -> io::Result<()> {
     let socket = tcp.into_std()?;
+    defer_silent(&socket);
     for lane in lanes.handles() {
         let (socket, host) = (socket.try_clone()?, Arc::clone(host));
         let listening = lane.spawn(async move {

@@ -176,15 +176,13 @@ fn beside(path: &Path, backup: &Path, at: usize) -> io::Result<PathBuf> {
 /// Makes everything as it was before an attempt, the last change first. One that did not come to its
 /// end has given no receipt, but what it changed is kept under its name.
 pub(super) fn restore(made: &Made, ctx: &Ctx<'_>) -> Result<Undone, Failure> {
-    let dir = match &made.receipt {
-        Value::Null => place::of("backup", &made.attempt, ctx),
-        receipt => match receipt["backup"].as_str() {
-            Some(dir) => PathBuf::from(dir),
-            None => {
-                let reason = "its receipt names no backup".to_owned();
-                return Ok(Undone::NotPossible { reason });
-            }
-        },
+    let dir = if made.receipt.is_null() {
+        place::of("backup", &made.attempt, ctx)
+    } else if let Some(dir) = made.receipt["backup"].as_str() {
+        PathBuf::from(dir)
+    } else {
+        let reason = "its receipt names no backup".to_owned();
+        return Ok(Undone::NotPossible { reason });
     };
     if dir.parent() != place::own("backup", ctx).parent() || dir.file_name().is_none() {
         return Err(exit(format!("`{}` is no backup of this machine", dir.display())));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use hoist_engine::action::{
@@ -184,7 +184,9 @@ impl<'a> Work<'a> {
         match entry {
             Entry::File => _ = self.wanted(&from).put(&to, backup)?,
             Entry::Directory { .. } => {
-                let made = backup.keep(&to).and_then(|()| fs_err::create_dir(&to));
+                let made = backup
+                    .keep(&to)
+                    .and_then(|()| std::fs::DirBuilder::new().mode(0o700).create(&to));
                 made.map_err(|error| io_error(&error))?;
             }
             Entry::Link(target) => {

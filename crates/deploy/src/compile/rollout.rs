@@ -5,11 +5,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hoist_engine::plan::{Cohort, Draft, Holder, Kind, Pool, StepId};
+use hoist_model::nearest;
 
 use super::steps::Maker;
 use crate::bind::{components, number};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::spec::{At, Place, Role};
+
+/// Roles as bits; of more than these it is not looked at whether they wait for each other.
+type RoleBits = u64;
+
+/// A role of which not all nodes are worked on at once.
+struct Held<'a> {
+    role: &'a Role,
+    steps: Steps,
+    /// The fewest that any of its limits has.
+    places: u32,
+}
 
 /// The steps of a role by node.
 type Steps = BTreeMap<u32, Vec<u32>>;
@@ -17,12 +29,14 @@ type Steps = BTreeMap<u32, Vec<u32>>;
 impl Maker<'_> {
     pub(super) fn rollouts(&mut self, found: &mut Vec<Diagnostic>) {
         let book = self.book;
+        let mut held = Vec::new();
         for (at, role) in book.roles.iter().enumerate() {
             let limits = [&role.at_once, &role.canary, &role.max_unavailable];
             if limits.iter().all(|limit| limit.is_none()) && role.per.is_none() {
                 continue;
             }
             let steps = self.vertices_of(at);
+            let pools = self.draft.pools.len();
             self.canary(role, &steps, found);
             for (amount, what, held_by) in [
                 (&role.at_once, "", Holder::Subject),
@@ -35,6 +49,65 @@ impl Maker<'_> {
                 self.limit(role, &steps, Pool { name, places, held_by }, amount.place, found);
             }
             self.per_label(role, &steps, found);
+            let places = self.draft.pools[pools..].iter().map(|pool| pool.places).min();
+            held.extend(places.map(|places| Held { role, steps, places }));
+        }
+        self.refuse_crossing(&held, found);
+    }
+
+    /// A node of one role that waits for a place of another while it keeps its own, and a node that
+    /// does it the other way round, could wait for each other for ever.
+    fn refuse_crossing(&self, held: &[Held<'_>], found: &mut Vec<Diagnostic>) {
+        let after = self.after();
+        if held.len() < 2 || !components(&after).is_empty() {
+            return;
+        }
+        let roles: Vec<RoleBits> = (0..RoleBits::BITS).map(|at| 1 << at).collect();
+        let mut own: Vec<RoleBits> = vec![0; after.len()];
+        for (one, bit) in held.iter().zip(&roles) {
+            for vertex in one.steps.values().flatten() {
+                own[*vertex as usize] |= bit;
+            }
+        }
+        // The roles that a vertex has a place of, or something before it had.
+        let mut had = own.clone();
+        for vertex in order(&after) {
+            for before in &after[vertex as usize] {
+                had[vertex as usize] |= had[*before as usize];
+            }
+        }
+        // Of each role and node, the roles that it waits for after it has begun.
+        let waits: Vec<Vec<RoleBits>> = held
+            .iter()
+            .map(|one| {
+                let of_node = one.steps.values().map(|vertices| {
+                    let roles = |vertices: &[u32]| -> Vec<RoleBits> {
+                        vertices.iter().map(|vertex| had[*vertex as usize]).collect()
+                    };
+                    let begun = roles(&self.begins(vertices)).into_iter().fold(!0, |a, b| a & b);
+                    roles(vertices).into_iter().fold(0, |a, b| a | b) & !begun
+                });
+                of_node.collect()
+            })
+            .collect();
+        let any = |waits: &Vec<RoleBits>| waits.iter().fold(0, |a, b| a | b);
+        let edges: Vec<Vec<u32>> = waits
+            .iter()
+            .map(|waits| {
+                let waits = any(waits);
+                (0..).zip(&roles).filter(|(_, bit)| waits & **bit != 0).map(|(at, _)| at).collect()
+            })
+            .collect();
+        for circle in components(&edges) {
+            let all = circle.iter().fold(0, |all, at| all | roles[*at as usize]);
+            // Where not all places can be with nodes that wait, one becomes free.
+            let can_be_taken = |at: &u32| {
+                let waiting = waits[*at as usize].iter().filter(|waits| **waits & all != 0);
+                waiting.count() >= held[*at as usize].places as usize
+            };
+            if circle.iter().all(can_be_taken) {
+                found.push(crossing(circle.iter().map(|at| held[*at as usize].role)));
+            }
         }
     }
 
@@ -47,19 +120,38 @@ impl Maker<'_> {
                 found.push(diagnostic.remedy("write at least 1"));
                 continue;
             }
-            let mut parts: BTreeMap<String, Steps> = BTreeMap::new();
+            // Of those without the label nobody knows that they are not together.
+            let mut parts: BTreeMap<Option<String>, Steps> = BTreeMap::new();
             for (node, vertices) in steps {
                 let labels = &self.targets.nodes[*node as usize].spec.labels;
                 let value = labels.iter().find(|(key, _)| key.as_str() == label);
-                if let Some((_, value)) = value {
-                    parts.entry(value.to_owned()).or_default().insert(*node, vertices.clone());
-                }
+                let value = value.map(|(_, value)| value.to_owned());
+                parts.entry(value).or_default().insert(*node, vertices.clone());
+            }
+            if !parts.is_empty() && parts.keys().all(Option::is_none) {
+                found.push(self.no_such_label(role, label, *place, steps));
+                continue;
             }
             for (value, part) in parts {
-                let name = format!("role {} {label}={value}", role.name.value);
+                let name = match value {
+                    Some(value) => format!("role {} {label}={value}", role.name.value),
+                    None => format!("role {} without {label}", role.name.value),
+                };
                 let pool = Pool { name, places: *places, held_by: Holder::Subject };
                 self.limit(role, &part, pool, *place, found);
             }
+        }
+    }
+
+    fn no_such_label(&self, role: &Role, label: &str, place: Place, steps: &Steps) -> Diagnostic {
+        let message = format!("no node of role `{}` has the label `{label}`", role.name.value);
+        let nodes = steps.keys().map(|node| &self.targets.nodes[*node as usize].spec.labels);
+        let labels: BTreeSet<&str> =
+            nodes.flat_map(hoist_model::node::Labels::iter).map(|(key, _)| key.as_str()).collect();
+        let diagnostic = Diagnostic::new(Code::Contradiction, place, message);
+        match nearest(label, labels) {
+            Some(close) => diagnostic.suggest(Some(close)),
+            None => diagnostic.remedy("such a limit limits nothing; take it away"),
         }
     }
 
@@ -205,6 +297,20 @@ impl Maker<'_> {
             }
         }
     }
+}
+
+fn crossing<'r>(roles: impl Iterator<Item = &'r Role>) -> Diagnostic {
+    let mut roles: Vec<&Role> = roles.collect();
+    roles.sort_unstable_by_key(|role| role.name.place);
+    let names: Vec<String> = roles.iter().map(|role| format!("`{}`", role.name.value)).collect();
+    let message = format!(
+        "roles {} could wait for each other's places for ever: some nodes are worked on for the one \
+         when they need a place of the other, and some the other way round",
+        names.join(" and ")
+    );
+    let place = roles.first().map(|role| role.name.place).unwrap_or_default();
+    let diagnostic = Diagnostic::new(Code::Contradiction, place, message);
+    diagnostic.remedy("make one role of them for the limit, or let all nodes go in the same order")
 }
 
 /// Nobody waits for canaries that do nothing.

@@ -20,7 +20,9 @@ use crate::spec::{Amount, At, Check, Place, Role, Run, Task, Use, Week};
 use crate::target::{RoleSet, Targets};
 
 /// Actions that may be done again without harm.
-const SAFE: [&str; 7] = ["file", "copy", "sync", "puppet", "http", "wait", "none"];
+const SAFE: [&str; 6] = ["file", "copy", "sync", "puppet", "wait", "none"];
+/// Methods of `http` that only ask.
+const ASKS: [&str; 2] = ["GET", "HEAD"];
 
 pub(super) struct Maker<'a> {
     pub(super) book: &'a Book,
@@ -78,11 +80,48 @@ impl<'a> Maker<'a> {
             self.task(task, at, &common, found);
         }
         self.joins();
-        self.rollouts(found);
     }
 
-    pub(super) fn role_set(&self, role: &Role) -> &'a RoleSet {
-        &self.targets.roles[&role.name.value]
+    /// What is wrong with tasks and roles whatever nodes there are.
+    pub(super) fn look(&mut self, found: &mut Vec<Diagnostic>) {
+        let book = self.book;
+        self.look_at_limits(found);
+        for role in &book.roles {
+            let amounts = [&role.at_once, &role.canary, &role.max_unavailable];
+            amounts.into_iter().flatten().for_each(|amount| self.look_at_amount(amount, found));
+        }
+        for task in &book.tasks {
+            self.step(task, 0, None, found);
+            task.at_once.iter().for_each(|amount| self.look_at_amount(amount, found));
+            found.extend(Decision::of(self.facts, task, self.options.untranslated, None).err());
+            for (name, place) in templates(task) {
+                found.extend(self.facts.no_template(&At::new(name, place)));
+            }
+        }
+    }
+
+    fn look_at_amount(&self, amount: &At<Amount>, found: &mut Vec<Diagnostic>) {
+        match &amount.value {
+            Amount::Count(0) => found.push(never(amount.place)),
+            Amount::Expression(text) => {
+                found.extend(self.facts.compile(&At::new(text.as_str(), amount.place)).err());
+            }
+            _ => {}
+        }
+    }
+
+    fn look_at_limits(&self, found: &mut Vec<Diagnostic>) {
+        let limits = &self.book.limits;
+        for at_once in [limits.at_once, limits.per_node].into_iter().flatten() {
+            if at_once.value == 0 {
+                found.push(never(at_once.place));
+            }
+        }
+    }
+
+    /// A role of which nobody knows its nodes has none; that was told.
+    pub(super) fn role_set(&self, role: &Role) -> RoleSet {
+        self.targets.roles.get(&role.name.value).cloned().unwrap_or_default()
     }
 
     fn cohorts(&mut self, found: &mut Vec<Diagnostic>) {
@@ -145,12 +184,8 @@ impl<'a> Maker<'a> {
 
     /// The pools of all instances: that of the run, and those of the nodes, which come last.
     fn common_pools(&mut self, found: &mut Vec<Diagnostic>) -> Common {
+        self.look_at_limits(found);
         let limits = &self.book.limits;
-        for at_once in [limits.at_once, limits.per_node].into_iter().flatten() {
-            if at_once.value == 0 {
-                found.push(never(at_once.place));
-            }
-        }
         let run = limits.at_once.map(|at_once| {
             let name = "run".to_owned();
             self.pool(Pool { name, places: at_once.value, held_by: Holder::Step })
@@ -183,6 +218,7 @@ impl<'a> Maker<'a> {
         let mentioned = self.mentioned(task);
         let window = self.window(task, &mentioned);
         let templates = templates(task);
+        let before = found.len();
         for (node, vertex) in nodes.iter().copied().zip(instances) {
             let mut step = made.clone();
             step.subject = Some(node);
@@ -216,6 +252,7 @@ impl<'a> Maker<'a> {
             if step.skip.is_none() && self.is_unchanged(task, node, &fingerprint) {
                 step.skip = Some("unchanged inputs".to_owned());
             }
+            only_first_of_each_place(found, before);
             step.knows_inputs = task.inputs.is_some();
             step.fingerprint = Some(fingerprint);
             let after = self.graph.after[vertex as usize].iter().copied().map(StepId).collect();
@@ -360,6 +397,11 @@ impl<'a> Maker<'a> {
         if let Some(undo) = &task.undo {
             self.look_at(undo, node, found);
         }
+        if let Some(timeout) = task.timeout.filter(|timeout| timeout.value.is_zero()) {
+            let message = format!("task `{id}` has no time at all");
+            let diagnostic = Diagnostic::new(Code::Contradiction, timeout.place, message);
+            found.push(diagnostic.remedy("leave `timeout` out for as long as it takes"));
+        }
         Step {
             call,
             before: checks(&task.check_before),
@@ -393,11 +435,10 @@ impl<'a> Maker<'a> {
         for one in &run.value.uses {
             let mut input = one.input.clone();
             if let (Some(template), Some(node)) = (template(one), node) {
-                match self.facts.render(template, node) {
-                    Ok(text) => fill_in(&mut input, text),
-                    // It is told with the node.
-                    Err(_) => continue,
-                }
+                // What is wrong with it is told with the node.
+                fill_in(&mut input, self.facts.render(template, node).unwrap_or_default());
+            } else if template(one).is_some() {
+                fill_in(&mut input, String::new());
             }
             self.validate(one, &input, found);
         }
@@ -524,6 +565,25 @@ fn pool(name: String, places: u32) -> Pool {
     Pool { name, places, held_by: Holder::Step }
 }
 
+/// Of what was told from here on: many nodes may have the same fault of one declaration.
+fn only_first_of_each_place(found: &mut Vec<Diagnostic>, from: usize) {
+    let mut seen = std::collections::BTreeSet::new();
+    let mut at = 0;
+    found.retain(|one| {
+        at += 1;
+        at <= from || seen.insert((one.code, one.place))
+    });
+}
+
+/// Whether it may be done again without harm.
+fn is_safe(one: &Use) -> bool {
+    if one.action == "http" {
+        let method = one.input.get("method").and_then(Value::as_str).unwrap_or(ASKS[0]);
+        return ASKS.contains(&method);
+    }
+    SAFE.contains(&one.action.as_str())
+}
+
 fn never(place: Place) -> Diagnostic {
     let message = "at most 0 at once means never";
     let diagnostic = Diagnostic::new(Code::Contradiction, place, message);
@@ -599,7 +659,7 @@ fn check(check: &Check) -> Call {
 fn default_repeat(run: &Run, after: &[Call]) -> Repeat {
     if !after.is_empty() {
         Repeat::Check
-    } else if run.uses.iter().all(|one| SAFE.contains(&one.action.as_str())) {
+    } else if run.uses.iter().all(is_safe) {
         Repeat::Safe
     } else {
         Repeat::Never

@@ -11,16 +11,9 @@ use crate::layer::Book;
 use crate::spec::{Amount, At, PassesWith, Task, Want, Whose};
 use crate::target::Targets;
 
-pub(super) fn look(
-    book: &Book,
-    targets: &Targets,
-    graph: &Graph,
-    options: &Options<'_>,
-    found: &mut Vec<Diagnostic>,
-) {
+pub(super) fn look(book: &Book, graph: &Graph, options: &Options<'_>, found: &mut Vec<Diagnostic>) {
     for task in &book.tasks {
         repeats(task, options, found);
-        wishes(book, targets, task, found);
     }
     for role in &book.roles {
         if let (Some(pause), None) = (&role.pause_after_canary, &role.canary) {
@@ -83,9 +76,13 @@ fn tolerant(book: &Book, targets: &Targets, words: &[&str]) -> Option<(String, u
     (tolerate > 0 && members > 0).then(|| (role.name.value.clone(), tolerate, members))
 }
 
-/// A number that takes nodes which the role can do without.
-fn wishes(book: &Book, targets: &Targets, task: &Task, found: &mut Vec<Diagnostic>) {
-    for need in task.needs.iter().flat_map(|list| &list.value) {
+/// Numbers that take nodes which a role can do without.
+pub(super) fn wishes(book: &Book, targets: &Targets, found: &mut Vec<Diagnostic>) {
+    let needs = book.tasks.iter().flat_map(|task| {
+        let needs = task.needs.iter().flat_map(|list| &list.value);
+        needs.map(move |need| (task, need))
+    });
+    for (task, need) in needs {
         let (Want::Count(want), Whose::Nodes(on)) = (need.want, &need.on) else { continue };
         let Some((role, tolerate, members)) = tolerant(book, targets, &on.value.words()) else {
             continue;

@@ -66,6 +66,7 @@ impl Reader {
         };
         let mut input = self.input(action, value)?;
         for (key, _, value) in beside {
+            self.no_key_twice(value);
             input.insert(key.to_owned(), value.value());
         }
         let name = if others.contains(&"name") { named(tree) } else { None };
@@ -75,9 +76,9 @@ impl Reader {
     /// What an action is given; a text alone is what it mostly needs.
     fn input(&mut self, action: &str, tree: &Tree) -> Option<Map<String, Value>> {
         if matches!(tree.data, Data::Map(_)) {
-            let Value::Object(input) = tree.value() else { return None };
             // Keys that are there twice.
             self.any_entries(tree, &format!("`{action}`"));
+            let Value::Object(input) = self.free(tree) else { return None };
             return if action == "wait" { self.wait(tree, input) } else { Some(input) };
         }
         let mut input = Map::new();
@@ -168,15 +169,16 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The directory of all commands of a task that do not say another.
-pub(super) fn work_in(task: &mut Task, cwd: &str) {
+/// Puts the directory of a task into all of its commands that do not say another.
+pub(crate) fn work_in_its_directory(task: &mut Task) {
+    let Some(At { value: cwd, .. }) = &task.cwd else { return };
     let runs = [&mut task.run, &mut task.undo].into_iter().flatten();
     let uses = runs.flat_map(|run| &mut run.value.uses);
     let checks = [&mut task.check_before, &mut task.check_after].into_iter().flatten();
     let checks = checks.flat_map(|checks| &mut checks.value).map(|check| &mut check.by);
     for one in uses.chain(checks).filter(|one| COMMANDS.contains(&one.action.as_str())) {
         if let Value::Object(input) = &mut one.input {
-            input.entry("cwd").or_insert_with(|| cwd.into());
+            input.entry("cwd").or_insert_with(|| cwd.as_str().into());
         }
     }
 }

@@ -96,7 +96,8 @@ pub(super) fn week(text: &str) -> Result<Week, String> {
 fn minute(text: &str) -> Option<u32> {
     let (hours, minutes) = text.split_once(':')?;
     let (hours, minutes): (u32, u32) = (hours.parse().ok()?, minutes.parse().ok()?);
-    (minutes < 60 && hours * 60 + minutes <= DAY).then_some(hours * 60 + minutes)
+    let minute = hours.checked_mul(60)?.checked_add(minutes)?;
+    (minutes < 60 && minute <= DAY).then_some(minute)
 }
 
 fn days_of(text: &str) -> Option<Vec<u32>> {

@@ -1,3 +1,5 @@
+use std::fmt::Write as _;
+
 use hoist_deploy::compile::{Options, compile};
 use hoist_engine::plan::{Kind, Plan, Repeat, Rule};
 
@@ -273,4 +275,27 @@ fn steps_carry_what_their_task_says() {
     let repeats =
         ["haproxy", "db-install", "db-bootstrap"].map(|task| step(&compiled, task, "db1").repeat);
     assert_eq!(repeats, [Repeat::Safe, Repeat::Never, Repeat::Check]);
+}
+
+#[test]
+fn what_costs_the_square_of_its_tasks_is_refused_before_it_is_made() {
+    use hoist_deploy::bind::MAX_LINKS;
+    let tasks = |count: usize| {
+        let mut text =
+            "hoist: 1\ntasks:\n  last: {on: '*', run: none, requires: ['/t.*/']}\n".to_owned();
+        for at in 0..count {
+            let _ = writeln!(text, "  t{at}: {{on: '*', run: none, requires: ['/t.*/']}}");
+        }
+        text
+    };
+    // Each waits for all others, and the last one for each.
+    let count = (1..).find(|count| count * count > MAX_LINKS).expect("there is one");
+    let found = told(&tasks(count), &site(&[("n", &[])]));
+    assert!(
+        found.iter().any(|line| line.contains(&format!("E103 there are more than {MAX_LINKS}"))),
+        "{:?}",
+        &found[..1]
+    );
+    let found = told(&tasks(50), &site(&[("n", &[])]));
+    assert!(!found.iter().any(|line| line.contains("E103")), "{found:?}");
 }

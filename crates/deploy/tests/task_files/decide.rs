@@ -118,3 +118,96 @@ fn an_action_that_verifies_itself_is_its_own_check_and_looks_for_the_same_text()
     assert_eq!(bootstrap.after.len(), 1);
     assert_ne!(bootstrap.after[0], bootstrap.call, "it has a check of its own");
 }
+
+/// Nodes with this data, each a map.
+fn with_data(data: &[serde_json::Value]) -> hoist_deploy::target::Site {
+    let names: Vec<String> = (1..=data.len()).map(|at| format!("n{at}")).collect();
+    let names: Vec<(&str, &[&str])> =
+        names.iter().map(|name| (name.as_str(), &[] as &[&str])).collect();
+    let mut nodes = site(&names);
+    for (node, data) in nodes.nodes.iter_mut().zip(data) {
+        let spec = serde_json::json!({ "data": data });
+        node.spec = serde_json::from_value(spec).expect("a node");
+    }
+    nodes
+}
+
+#[test]
+fn a_node_as_an_input_is_each_node_by_itself() {
+    let text = "hoist: 1\ntasks: {a: {on: '*', run: none, inputs: [node]}}\n";
+    let [one, two] = [serde_json::json!({"x": 1}), serde_json::json!({"x": 2})];
+    let before = with_data(&[one.clone(), one.clone()]);
+    let first = compiled(text, &before, &Options::default()).expect("it is a plan");
+    let options = Options { past: past(&first), ..Options::default() };
+    let now = |data: [&serde_json::Value; 2]| {
+        let nodes = with_data(&data.map(Clone::clone));
+        done(&compiled(text, &nodes, &options).expect("it is a plan"))
+    };
+    assert_eq!(now([&one, &one]), Vec::<String>::new());
+    assert_eq!(now([&one, &two]), ["a@n2"]);
+    assert_eq!(now([&two, &one]), ["a@n1"]);
+    compiled(text, &site(&[]), &Options::default()).expect("it is a plan without nodes");
+}
+
+#[test]
+fn inputs_of_a_node_do_not_run_into_each_other() {
+    let text = "hoist: 1\ntasks: {a: {on: '*', run: none, inputs: [node.data.x, node.data.y]}}\n";
+    let of = |x: u32, y: u32| {
+        let nodes = with_data(&[serde_json::json!({"x": x, "y": y})]);
+        let compiled = compiled(text, &nodes, &Options::default()).expect("it is a plan");
+        step(&compiled, "a", "n1").fingerprint.clone()
+    };
+    assert_eq!(of(1, 23), of(1, 23));
+    assert_ne!(of(1, 23), of(12, 3));
+}
+
+#[test]
+fn what_is_wrong_for_every_node_is_told_once() {
+    let text = "hoist: 1\ntasks:\n  a: {on: '*', run: none, inputs: [node.data.gone]}\n  b: {on: '*', \
+                run: {file: {path: /x, template: gone}}}\n";
+    let found = told(text, &three_and_one());
+    assert_eq!(found.len(), 2, "{found:?}");
+    let long = format!(
+        "hoist: 1\ntasks: {{a: {{on: '*', run: none, when: 'gone{}'}}}}\n",
+        " or x".repeat(5_000)
+    );
+    let found = told(&long, &three_and_one());
+    assert!(found[0].contains("E601") && found[0].len() < 1_000, "{}", found[0].len());
+}
+
+#[test]
+fn a_template_of_a_task_on_no_node_is_not_looked_for() {
+    let actions = hoist_deploy::actions::catalog();
+    let options = Options { actions: Some(&actions), ..with_template() };
+    let compiled = compiled(EXAMPLE, &site(&[("n1", &["database"])]), &options);
+    let compiled = compiled.map(|compiled| compiled.diagnostics.len());
+    assert!(compiled.is_err(), "`controller` is nobody's role: {compiled:?}");
+    let text = EXAMPLE.replace("roles:\n", "roles:\n  controller: {nodes: 'node:nobody'}\n");
+    let compiled = crate::compiled(&text, &site(&[("n1", &["database"])]), &options);
+    assert!(compiled.is_ok(), "{:?}", compiled.err());
+}
+
+#[test]
+fn everything_that_is_wrong_is_told_at_once() {
+    let actions = hoist_deploy::actions::catalog();
+    let options = Options { actions: Some(&actions), ..Options::default() };
+    let text = "hoist: 1\ntasks:\n  a: {on: '*', run: {shel: {command: x}}, requires: [gone]}\n  b: \
+                {on: '*', requires: [b]}\n  c: {on: nowhere, run: none, when: 'x =='}\n";
+    let found = compiled(text, &three_and_one(), &options).expect_err("it is no plan").join("\n");
+    for code in ["E604", "E301", "E104", "E401", "E200", "E601"] {
+        assert!(found.contains(code), "{code}\n{found}");
+    }
+}
+
+#[test]
+fn what_asks_is_repeated_after_a_crash_and_what_changes_is_not() {
+    use hoist_engine::plan::Repeat;
+    let of = |input: &str| {
+        let text = format!("hoist: 1\ntasks: {{a: {{on: '*', run: {{http: {input}}}}}}}\n");
+        let compiled = compiled(&text, &site(&[("n1", &[])]), &Options::default());
+        step(&compiled.expect("it is a plan"), "a", "n1").repeat
+    };
+    assert_eq!(of("'http://x/'"), Repeat::Safe);
+    assert_eq!(of("{url: 'http://x/', method: HEAD}"), Repeat::Safe);
+    assert_eq!(of("{url: 'http://x/', method: POST}"), Repeat::Never);
+}

@@ -58,3 +58,22 @@ fn a_patch_of_nothing_and_names_that_are_taken_are_told() {
     assert_eq!(codes, ["E111", "E105"]);
     assert_eq!(book.tasks.len(), 1);
 }
+
+#[test]
+fn a_patch_of_the_directory_holds_for_the_commands_below_it() {
+    let mut sources = Sources::default();
+    let files = [
+        "hoist: 1\ntasks: {b: {on: '*', run: [{shell: a}, {shell: b, cwd: /own}], cwd: /old}}\n",
+        "hoist: 1\ntasks: {b: {patch: true, cwd: /new}}\n",
+    ];
+    let files = files.iter().zip([Layer::Cluster, Layer::Run]).map(|(text, layer)| {
+        let (file, found) = parse(&mut sources, "t.yaml", text.as_bytes());
+        assert!(found.is_empty(), "{found:?}");
+        (layer, file)
+    });
+    let (book, found) = merge(files.collect());
+    assert!(found.is_empty(), "{found:?}");
+    let uses = &book.tasks[0].run.as_ref().expect("it does something").value.uses;
+    let cwd: Vec<_> = uses.iter().map(|one| one.input["cwd"].as_str()).collect();
+    assert_eq!(cwd, [Some("/new"), Some("/own")]);
+}

@@ -240,3 +240,71 @@ fn what_is_probably_not_meant_is_a_warning() {
         assert!(found[0].contains(line), "{line}\n{found:#?}");
     }
 }
+
+#[test]
+fn a_label_that_no_node_has_limits_nothing_and_is_an_error() {
+    let (text, mut nodes) = four("{rollout: {per: {rak: 1}}}", TWO);
+    for node in &mut nodes.nodes[..3] {
+        let spec = serde_json::json!({ "labels": { "rack": "x" }, "groups": ["r"] });
+        node.spec = serde_json::from_value(spec).expect("a node");
+    }
+    let found = told(&text, &nodes);
+    assert!(
+        found[0].contains("E203 no node of role `r` has the label `rak`; did you mean `rack`?"),
+        "{found:?}"
+    );
+    let text = text.replace("rak", "rack");
+    let compiled = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
+    assert_eq!(pools(&compiled, "a", "n1"), ["node n1", "role r rack=x"]);
+    assert_eq!(pools(&compiled, "a", "n4"), ["node n4"], "it is alone without one");
+}
+
+#[test]
+fn nodes_without_the_label_are_counted_together() {
+    let (text, mut nodes) = four("{rollout: {per: {rack: 1}}}", TWO);
+    let spec = serde_json::json!({ "labels": { "rack": "x" }, "groups": ["r"] });
+    nodes.nodes[0].spec = serde_json::from_value(spec).expect("a node");
+    let compiled = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
+    assert_eq!(pools(&compiled, "a", "n4"), ["node n4", "role r without rack"]);
+}
+
+#[test]
+fn no_time_at_all_is_refused() {
+    let (text, nodes) = four("{}", "  a: {on: r, run: none, timeout: 0s}\n");
+    let found = told(&text, &nodes);
+    assert!(found[0].contains("E203 task `a` has no time at all"), "{found:?}");
+}
+
+/// Two roles of the same nodes: one node has the first one's place when it needs that of the
+/// second, the other one the other way round.
+const CROSSING: &str = "hoist: 1
+roles:
+  r1: {nodes: '*', rollout: {at_once: 1}}
+  r2: {nodes: '*', rollout: {at_once: 1}}
+tasks:
+  a: {on: 'r1 and node:n1', run: none}
+  b: {on: 'r2 and node:n1', run: none, requires: [a]}
+  c: {on: 'r1 and node:n1', run: none, requires: [b]}
+  x: {on: 'r2 and node:n2', run: none}
+  y: {on: 'r1 and node:n2', run: none, requires: [x]}
+  z: {on: 'r2 and node:n2', run: none, requires: [y]}
+";
+
+#[test]
+fn roles_that_take_their_places_crosswise_are_refused() {
+    let nodes = site(&[("n1", &[]), ("n2", &[])]);
+    let found = told(CROSSING, &nodes);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].contains("E203 roles `r1` and `r2` could wait for each other's places for ever"),
+        "{found:?}"
+    );
+    // The same order everywhere, and enough places for all who would wait, are both fine.
+    let same = CROSSING.replace("x: {on: 'r2", "x: {on: 'r1").replace("y: {on: 'r1", "y: {on: 'r2");
+    let same = same.replace("z: {on: 'r2", "z: {on: 'r1");
+    assert_eq!(told(&same, &nodes), Vec::<String>::new());
+    let enough = CROSSING.replacen("at_once: 1", "at_once: 2", 1);
+    assert_eq!(told(&enough, &nodes), Vec::<String>::new());
+    let parallel = CROSSING.replace(", requires: [b]", "").replace(", requires: [y]", "");
+    assert_eq!(told(&parallel, &nodes), Vec::<String>::new(), "nothing waits with a place");
+}

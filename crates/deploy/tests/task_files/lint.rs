@@ -1,11 +1,14 @@
+use hoist_deploy::compile::Options;
 use hoist_deploy::lint::layouts;
 
-use crate::{EXAMPLE, good, read};
+use crate::{EXAMPLE, good, read, with_template};
 
 fn found(text: &str) -> Vec<String> {
     let (book, sources, read) = read(text);
     assert_eq!(read, Vec::<String>::new());
-    let findings = layouts(&book, false);
+    let actions = hoist_deploy::actions::catalog();
+    let options = Options { actions: Some(&actions), ..with_template() };
+    let findings = layouts(&book, &options);
     findings
         .iter()
         .map(|one| format!("{}: {}", one.layout, one.diagnostic.show(&sources)))
@@ -29,7 +32,11 @@ tasks:
         ),
         "{found:?}"
     );
-    assert_eq!(layouts(&good(text), false)[0].layouts, 3, "wherever web and db share a node");
+    assert_eq!(
+        layouts(&good(text), &Options::default())[0].layouts,
+        3,
+        "wherever web and db share a node"
+    );
 }
 
 #[test]
@@ -48,5 +55,50 @@ tasks:
 
 #[test]
 fn the_example_is_fine_on_every_layout() {
-    assert_eq!(found(EXAMPLE), Vec::<String>::new());
+    let found = found(EXAMPLE);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(found[0].contains("W502 `db-bootstrap` can be undone, but `db-install`"), "{found:?}");
+}
+
+#[test]
+fn everything_is_told_that_is_wrong_whatever_nodes_there_are() {
+    let text = "hoist: 1
+roles: {web: {tolerate: 5, rollout: {canary: 0}}}
+tasks:
+  action: {on: web, run: {shel: {command: x}}}
+  field: {on: web, run: {shell: {command: x, bogus: 1}}}
+  nothing: {on: web}
+  condition: {on: web, run: none, when: 'settings.x ==='}
+  unknown: {on: web, run: none, when: {unknown: foo}}
+  later: {on: web, run: none, when: settings.given_with_the_run, inputs: [settings.too]}
+  zero: {on: web, run: none, at_once: 0}
+  check: {on: web, run: {shell: x}, repeat: check}
+  pattern: {on: web, run: none, requires: ['/(/']}
+  never: {on: web, run: {shell: x}, repeat: never, retries: 3}
+  slip: {on: wbe, run: none}
+  template: {on: web, run: {file: {path: /x, template: gone.conf}}}
+limits: {at_once: 0}
+";
+    let found = found(text);
+    for line in [
+        "2:46: E203 at most 0 at once",
+        "4:27: E604 there is no action `shel`",
+        "5:26: E604 `shell`: bogus",
+        "6:3: E104 task `nothing` does not say what to do",
+        "7:41: E601 `settings.x ===` cannot be told",
+        "8:39: E602 nobody translated",
+        "10:39: E203 at most 0 at once",
+        "11:45: E203 task `check` says `repeat: check`",
+        "12:44: E101 `/(/` cannot be used",
+        "13:45: W503 task `never`",
+        "14:14: E200 these files have no role `wbe`; did you mean `web`?",
+        "15:29: E603 there is no template `gone.conf`",
+        "16:19: E203 at most 0 at once",
+    ] {
+        assert!(
+            found.iter().any(|one| one.contains(&format!("tasks.yaml:{line}"))),
+            "{line}\n{found:#?}"
+        );
+    }
+    assert_eq!(found.len(), 13, "{found:#?}");
 }

@@ -74,7 +74,7 @@ barriers:
     let wanted = [
         "tasks.yaml:5:5: E102 unknown key `cross-depened-by` in task `a`",
         "tasks.yaml:6:5: E102 unknown key `reqires` in task `a`; did you mean `requires`?",
-        "tasks.yaml:7:14: E101 expected a whole number, found a text",
+        "tasks.yaml:7:14: E101 expected a whole number from 0 to 4294967295, found `many`",
         "tasks.yaml:8:14: E101 `5 minutes` is no time; write it like `30s`, `5m` or `1h30m`",
         "tasks.yaml:9:13: E101 expected safe or check or never, found `allways`",
         "tasks.yaml:10:26: E101 `shell` and `file` are two actions; write a list of actions",
@@ -86,7 +86,7 @@ barriers:
         "tasks.yaml:15:13: E102 unknown key `befor` in the check of task `b`; did you mean `before`?",
         "tasks.yaml:16:10: E101 expected at least one action, found a list",
         "tasks.yaml:19:17: E101 expected a number, `2%` or `all but 3`, found a text",
-        "tasks.yaml:19:45: E101 expected a whole number, found a text",
+        "tasks.yaml:19:45: E101 expected a whole number from 0 to 4294967295, found `many`",
         "tasks.yaml:21:23: E101 expected all or tolerated or any_result, found `anything`",
     ];
     for line in wanted {
@@ -275,4 +275,33 @@ proptest! {
             one.draw(&sources, false);
         }
     }
+}
+
+#[test]
+fn a_key_that_is_twice_is_found_however_deep_it_is() {
+    for (text, line) in [
+        ("settings: {x: {y: 1, y: 2}}\ntasks: {}", "E105 the key `y` is twice"),
+        ("tasks: {a: {on: '*', run: {shell: x, env: {A: 1, A: 2}}}}", "E105 the key `A` is twice"),
+        ("tasks: {a: {on: '*', run: {x: {l: [{b: 1, b: 2}]}}}}", "E105 the key `b` is twice"),
+    ] {
+        let (_, _, found) = read(&format!("hoist: 1\n{text}\n"));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains(line), "{found:?}");
+    }
+}
+
+#[test]
+fn numbers_that_are_none_of_ours_are_named_as_they_are() {
+    for (number, line) in [
+        ("-1", "expected a whole number from 0 to 4294967295, found `-1`"),
+        ("1.5", "expected a whole number from 0 to 4294967295, found `1.5`"),
+        ("4294967296", "expected a whole number from 0 to 4294967295, found `4294967296`"),
+    ] {
+        let (_, _, found) =
+            read(&format!("hoist: 1\ntasks: {{a: {{on: '*', run: none, retries: {number}}}}}\n"));
+        assert!(found[0].contains(line), "{found:?}");
+    }
+    let (_, _, found) =
+        read("hoist: 1\ntasks: {a: {on: '*', run: none, window: 'Sat 99999999:00-04:00'}}\n");
+    assert!(found[0].contains("E101 `Sat 99999999:00-04:00` is no part of a week"), "{found:?}");
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use hoist_deploy::compile::Options;
-use hoist_deploy::select::{Outcome, Past, Selection, Was};
+use hoist_deploy::select::{Only, Outcome, Past, Selection, Was};
 use hoist_engine::plan::Kind;
 use proptest::prelude::*;
 
@@ -83,8 +83,15 @@ fn what_failed_can_be_named_and_only_what_is_left_be_done() {
     };
     assert_eq!(of("failed").expect("a plan"), "a@n2");
     assert_eq!(of("blocked").expect("a plan"), "b@n2");
-    let left = Selection { only_failed: true, ..Selection::default() };
-    assert_eq!(chosen(left, &past).expect("a plan"), "a@n2 b@n1 b@n2 c@n2 d@n1 e-1@n2");
+    let only = |only| Selection { only: Some(only), ..Selection::default() };
+    assert_eq!(chosen(only(Only::Failed), &past).expect("a plan"), "a@n2");
+    assert_eq!(chosen(only(Only::Blocked), &past).expect("a plan"), "b@n2");
+    for only in [only(Only::Failed), only(Only::Blocked)] {
+        let found = chosen(only, &[]).expect_err("nothing ever failed");
+        assert!(found[0].starts_with("E202 nothing is selected"), "{found:?}");
+    }
+    let wrong = "open".parse::<Only>().expect_err("it is no end");
+    assert_eq!(wrong.code.as_str(), "E202");
 }
 
 #[test]
@@ -195,4 +202,20 @@ proptest! {
         let between: BTreeSet<String> = after.intersection(&before).cloned().collect();
         prop_assert_eq!(of(format!("t{a}..t{b}")), between);
     }
+}
+
+#[test]
+fn what_is_behind_a_barrier_is_needed_too() {
+    let text = "hoist: 1\ntasks:\n  a: {on: '*', run: none, required_for: [ready]}\n  b: {on: '*', run: \
+                none, requires: [later]}\nbarriers:\n  ready: {}\n  later: {requires: [ready]}\n";
+    let nodes = site(&[("n1", &[])]);
+    let of = |term: &str| {
+        let selection = Selection { tasks: vec![term.to_owned()], ..Selection::default() };
+        let options = Options { selection, ..Options::default() };
+        let compiled = compiled(text, &nodes, &options).expect("it is a plan");
+        let missing = compiled.prerequisites.iter().map(|id| compiled.vertex(*id).name.clone());
+        (done(&compiled), missing.collect::<Vec<_>>())
+    };
+    assert_eq!(of("b"), (vec!["b@n1".to_owned()], vec!["a@n1".to_owned()]));
+    assert_eq!(of("@later"), (vec!["a@n1".to_owned()], Vec::new()));
 }

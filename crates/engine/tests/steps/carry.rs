@@ -1,11 +1,12 @@
 //! A new plan after an old run: what is done already is not done again.
 
 use hoist_engine::carry::carry_over;
-use hoist_engine::plan::{Draft, Kind, OnFailure, Rule, Step};
-use hoist_engine::record::Outcome;
+use hoist_engine::plan::{Draft, Kind, Made, OnFailure, Rule, Step};
+use hoist_engine::record::{End, Outcome};
 use hoist_engine::run::Ended;
 use hoist_engine::undo::{taken_back, undo_plan};
 use hoist_engine::{Event, Plan, Record, Run, StepId};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -65,6 +66,34 @@ fn what_is_the_same_and_done_is_carried_over_and_the_rest_runs() {
 }
 
 #[test]
+fn what_was_carried_over_twice_is_taken_back_with_all_of_its_attempts() {
+    let mut draft = plan(["a", "b", "c", "d"]);
+    if let Kind::Step(step) = &mut draft.vertices[0].kind {
+        step.retries = 1;
+    }
+    let mut old = Site::new(draft.clone());
+    old.fail(0, "no");
+    old.tick(old.now);
+    old.ran(0, End::Done { changed: true, receipt: json!("x") });
+    old.on(Event::Stop { now: false, by: "me".to_owned() });
+    let plan = Arc::new(Plan::new(draft).unwrap());
+    let mut run = old.run;
+    for name in ["first", "second"] {
+        let mut journal = vec![Record::Plan { hash: plan.hash().to_owned(), at: 5 }];
+        journal.extend(carry_over(&run, name, &plan, &BTreeSet::new(), 5));
+        journal.push(Record::Stop { now: false, by: "me".to_owned(), at: 5 });
+        journal.push(Record::Finished { outcome: Outcome::Stopped, at: 5 });
+        run = Run::replay(&plan, &journal).unwrap();
+        // As it is kept beside the journal.
+        run = Run::restore(&plan, run.snapshot()).unwrap();
+    }
+    let back = undo_plan(&run, "third", |_| true, |_| None).unwrap().draft;
+    let Kind::Step(step) = &back.vertices[0].kind else { panic!("a step") };
+    let made = |attempt: u32, receipt| Made { attempt: format!("first/0/{attempt}"), receipt };
+    assert_eq!(step.call.undoes, Some(vec![made(2, json!("x")), made(1, Value::Null)]));
+}
+
+#[test]
 fn what_comes_after_something_that_is_done_anew_is_stale() {
     let changed = Plan::new(plan(["a", "other", "c", "d"])).unwrap();
     assert_eq!(carried(&old(), &changed), [0]);
@@ -89,7 +118,7 @@ fn a_step_without_a_fingerprint_is_always_done_anew() {
 fn what_was_taken_back_since_is_done_anew() {
     let plan = Plan::new(plan(["a", "b", "c", "d"])).unwrap();
     let old = old();
-    let mut way_back = Site::new(undo_plan(&old.run, "old", None, |_| true).unwrap().draft);
+    let mut way_back = Site::new(undo_plan(&old.run, "old", |_| true, |_| None).unwrap().draft);
     let begun = |site: &Site| carried_but(&old, &plan, &taken_back(&site.run));
     // The last of three is taken back at once, and what failed beside it.
     assert_eq!(begun(&way_back), [0, 1]);

@@ -7,7 +7,7 @@ use hoist_engine::plan::{
 };
 use hoist_engine::record::{End, FailureKind, Outcome};
 use hoist_engine::run::{Ended, Found};
-use hoist_engine::undo::{Gap, GapKind, UndoDraft, UndoError, undo_plan};
+use hoist_engine::undo::{Gap, GapKind, UndoDraft, UndoError, taken_back, undo_plan, undone};
 use hoist_engine::{Event, Plan, StepId};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ fn run_through(site: &mut Site, failing: &BTreeSet<u32>) {
 }
 
 fn back(site: &Site) -> UndoDraft {
-    undo_plan(&site.run, "r", None, |_| true).expect("something was done")
+    undo_plan(&site.run, "r", |_| true, |_| None).expect("something was done")
 }
 
 /// Which vertices come before which, over any number of others.
@@ -75,7 +75,7 @@ proptest! {
         run_through(&mut site, &failing);
         let begun: Vec<StepId> =
             site.run.plan().ids().filter(|id| site.run.was_begun(*id)).collect();
-        let found = match undo_plan(&site.run, "r", None, |_| true) {
+        let found = match undo_plan(&site.run, "r", |_| true, |_| None) {
             Ok(found) => found,
             Err(error) => {
                 prop_assert_eq!(error, UndoError::Nothing);
@@ -139,10 +139,10 @@ fn made(attempt: u32, receipt: Value) -> Made {
 
 /// What the only step of a way back takes back, after it was kept.
 fn undoes(site: &Site) -> Vec<Made> {
-    let text = serde_json::to_string(&back(site).draft).unwrap();
-    let draft: Draft = serde_json::from_str(&text).unwrap();
-    let plan = Plan::new(draft).unwrap();
-    plan.step(StepId(0)).unwrap().call.undoes.clone().expect("and never done")
+    let text = serde_json::to_string(&back(site).draft).expect("plain values");
+    let draft: Draft = serde_json::from_str(&text).expect("a draft");
+    let plan = Plan::new(draft).expect("a plan");
+    plan.step(StepId(0)).expect("a step").call.undoes.clone().expect("and never done")
 }
 
 #[test]
@@ -227,7 +227,10 @@ fn what_was_done_already_is_not_taken_back() {
     site.ran(0, End::Done { changed: false, receipt: Value::Null });
     site.end(1);
     assert_eq!(named(&back(&site)), ["undo s1"]);
-    assert_eq!(undo_plan(&site.run, "r", None, |_| false).unwrap().gaps.len(), 1);
+    assert_eq!(
+        undo_plan(&site.run, "r", |_| true, |_| Some(GapKind::NoUndo)).unwrap().gaps.len(),
+        1
+    );
 }
 
 #[test]
@@ -236,13 +239,13 @@ fn gaps_and_commit_points_are_named_before_anything_starts() {
     let vertices =
         vec![step(&[], Step::default()), step(&[0], commit), step(&[1], Step::default())];
     let mut site = Site::new(draft(vertices));
-    assert_eq!(undo_plan(&site.run, "r", None, |_| true), Err(UndoError::Unfinished));
+    assert_eq!(undo_plan(&site.run, "r", |_| true, |_| None), Err(UndoError::Unfinished));
     run_through(&mut site, &BTreeSet::new());
     let found = back(&site);
     assert_eq!(found.gaps, [Gap { step: StepId(1), kind: GapKind::CommitPoint }]);
     assert_eq!(named(&found), ["undo s2", "undo s0"]);
     assert_eq!(found.draft.vertices[1].after, [StepId(0)], "the order goes through the gap");
-    let found = undo_plan(&site.run, "r", None, |_| false).unwrap();
+    let found = undo_plan(&site.run, "r", |_| true, |_| Some(GapKind::NoUndo)).unwrap();
     let kinds: Vec<GapKind> = found.gaps.iter().map(|gap| gap.kind).collect();
     assert_eq!(kinds, [GapKind::NoUndo, GapKind::CommitPoint, GapKind::NoUndo]);
     assert!(found.draft.vertices.is_empty());
@@ -281,6 +284,9 @@ fn an_undo_that_fails_stops_the_way_back_on_its_subject_only() {
     expected.sort_unstable();
     assert_eq!(good, expected);
     assert_eq!(site.run.outcome(), Some(Outcome::Failed), "one is not as it was");
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    assert_eq!(taken_back(&site.run), names(&["s1", "s3", "s4"]));
+    assert_eq!(undone(&site.run), names(&["s1", "s4"]));
     site.on(Event::Resume { by: "me".to_owned() });
     run_through(&mut site, &BTreeSet::new());
     assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
@@ -289,7 +295,9 @@ fn an_undo_that_fails_stops_the_way_back_on_its_subject_only() {
 #[test]
 fn only_some_subjects_are_taken_back() {
     let site = two_subjects();
-    let found = undo_plan(&site.run, "r", Some(&BTreeSet::from([1])), |_| true).unwrap();
+    let plan = site.run.plan();
+    let of_second = |id| plan.step(id).is_some_and(|step| step.subject == Some(1));
+    let found = undo_plan(&site.run, "r", of_second, |_| None).unwrap();
     assert_eq!(named(&found), ["undo s4", "undo s1"]);
     assert_eq!(found.draft.vertices[1].after, [StepId(0)]);
 }

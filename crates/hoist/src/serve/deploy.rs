@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use hoist_model::Selector;
+use hoist_model::selector::{BindError, Bound, Vocabulary};
+use hoist_model::{GroupKey, NodeId, Selector};
 use hoist_server::deploy::{DeploySettings, RunRetention};
 
 use crate::settings::{SettingError, Settings};
@@ -22,6 +23,73 @@ pub(super) fn settings(settings: &Settings) -> Result<DeploySettings, SettingErr
     })
 }
 
+/// One that means something whatever nodes and groups there are: later nobody would hear that it
+/// means nothing.
 fn selector(settings: &Settings, key: &'static str) -> Result<Option<Selector>, SettingError> {
-    settings.given(key).map(|_| settings.parse(key)).transpose()
+    if settings.given(key).is_none() {
+        return Ok(None);
+    }
+    let selector: Selector = settings.parse(key)?;
+    selector.bind(&Nothing).map_err(|error| {
+        let reason = match error {
+            BindError::UnknownWord { word, .. } => {
+                format!("`{word}` may be a role or a group; write `role:{word}` or `group:{word}`")
+            }
+            error => error.to_string(),
+        };
+        settings.wrong(key, reason)
+    })?;
+    Ok(Some(selector))
+}
+
+/// A site without nodes and groups.
+struct Nothing;
+
+impl Vocabulary for Nothing {
+    fn is_role(&self, _: &str) -> bool {
+        false
+    }
+
+    fn is_group(&self, _: &str) -> bool {
+        false
+    }
+
+    fn words(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn selector_groups(&self) -> Vec<(GroupKey, Selector)> {
+        Vec::new()
+    }
+
+    fn first(&self, _: &Bound) -> Option<NodeId> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selector_that_may_mean_no_node_is_refused_with_its_key_and_the_remedy() {
+        for key in ["deploy.local", "deploy.ssh"] {
+            let read = |value: &str| {
+                let mut settings = Settings::new();
+                settings.set_flag(key, "--given", Some(value.to_owned()));
+                super::settings(&settings).map_err(|error| error.to_string())
+            };
+            for good in ["*", "role:a and not group:b", "node:n[1-3] , rack=r1", "first(role:a)"] {
+                read(good).expect(good);
+            }
+            for (bad, told) in [
+                ("storage", "write `role:storage` or `group:storage`"),
+                ("role:", "`role:`"),
+                ("/n.*/", "regular expressions are for task files only"),
+            ] {
+                let error = read(bad).expect_err(bad);
+                assert!(error.contains(key) && error.contains(told), "{error}");
+            }
+        }
+    }
 }

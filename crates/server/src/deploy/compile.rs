@@ -122,7 +122,7 @@ fn chosen(asked: &Selection) -> Result<select::Selection, diagnostic::Diagnostic
         from: asked.from.clone().into_iter().collect(),
         to: asked.to.clone().into_iter().collect(),
         skip: asked.skip.clone(),
-        only_failed: asked.only.as_deref() == Some("failed"),
+        only: asked.only.as_deref().map(str::parse).transpose()?,
         repeat: asked.repeat,
     })
 }

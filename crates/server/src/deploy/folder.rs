@@ -64,6 +64,11 @@ impl RunFile {
         let files = self.request.iter().flat_map(|request| &request.files);
         files.map(|file| file.name.clone()).collect()
     }
+
+    /// It only looks whether something holds.
+    pub(super) fn is_check(&self) -> bool {
+        self.request.as_ref().is_some_and(|request| request.check)
+    }
 }
 
 /// Why a run cannot be used.

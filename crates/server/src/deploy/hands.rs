@@ -94,8 +94,15 @@ impl Grip {
     /// How each node of these is reached.
     fn ways<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> Vec<Way> {
         let roster = self.registry.roster();
-        let bind = |selector: &Option<Selector>| selector.as_ref()?.bind(&*roster).ok();
-        let (local, ssh) = (bind(&self.settings.local), bind(&self.settings.ssh));
+        let bind = |key: &str, selector: &Option<Selector>| match selector {
+            None => Ok(None),
+            Some(selector) => selector
+                .bind(&*roster)
+                .map(Some)
+                .map_err(|error| format!("nobody can tell which nodes `{key}` means: {error}")),
+        };
+        let local = bind("deploy.local", &self.settings.local);
+        let ssh = bind("deploy.ssh", &self.settings.ssh);
         let way = |name: &str| {
             let Some(node) = roster.by_name(name) else {
                 return Way::None(format!("there is no node `{name}`"));
@@ -103,9 +110,11 @@ impl Grip {
             let is = |bound: &Option<Bound>| {
                 bound.as_ref().is_some_and(|bound| bound.matches(&roster.subject(node)))
             };
-            match (is(&local), is(&ssh)) {
-                (true, _) => Way::Local,
-                (_, true) => Way::Ssh,
+            match (&local, &ssh) {
+                (Err(reason), _) => Way::None(reason.clone()),
+                (Ok(local), _) if is(local) => Way::Local,
+                (_, Err(reason)) => Way::None(reason.clone()),
+                (_, Ok(ssh)) if is(ssh) => Way::Ssh,
                 _ => Way::Agent,
             }
         };
@@ -137,6 +146,10 @@ impl Grip {
 
     pub(super) fn is_by_agent(&self, node: &str) -> bool {
         self.ways([node]) == [Way::Agent]
+    }
+
+    pub(super) fn is_by_ssh(&self, node: &str) -> bool {
+        self.ways([node]) == [Way::Ssh]
     }
 }
 

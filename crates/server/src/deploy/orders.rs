@@ -104,7 +104,7 @@ async fn order(
     let summary = deploy.blocking(move |runs| Ok(runs.summary(&id))).await?;
     let run = summary.unwrap_or_else(|| view.summary());
     let instances = told.about.iter().map(|id| view.name(*id).to_owned()).collect();
-    Ok(Json(Ordered { run, instances, gaps: Vec::new(), dry_run }))
+    Ok(Json(Ordered { run, instances, gaps: Vec::new(), unsure: Vec::new(), dry_run }))
 }
 
 /// The run did not take what it was told, or not in time.

@@ -13,8 +13,8 @@ use hoist_deploy::compile::Compiled;
 use hoist_deploy::select::Past;
 use hoist_deploy::target::Site;
 use hoist_engine::carry::carry_over;
-use hoist_engine::plan::Draft;
-use hoist_engine::undo::{GapKind, UndoDraft, undo_plan};
+use hoist_engine::plan::{Draft, Step};
+use hoist_engine::undo::{Gap, GapKind, UndoDraft};
 use hoist_engine::{Plan, Record};
 use http::StatusCode;
 use serde::Deserialize;
@@ -123,23 +123,17 @@ async fn undo(
 ) -> Result<Response, Failure> {
     let id = deploy.resolve(&run).await?;
     let view = deploy.blocking(move |runs| runs.view(&id)).await?;
-    let UndoDraft { draft, gaps, .. } = deploy.way_back(&view, order.on.as_deref())?;
-    let gap = |gap: &hoist_engine::undo::Gap| {
-        let why = match gap.kind {
-            GapKind::NoUndo => "nobody said how",
-            GapKind::CommitPoint => "there is no way back from it",
-            GapKind::TooMany => "it was tried too often",
-        };
-        format!("{}: {why}", view.name(gap.step))
-    };
-    let gaps: Vec<String> = gaps.iter().map(gap).collect();
+    let (view, UndoDraft { draft, gaps, .. }) = deploy.way_back(view, order.on).await?;
+    let gaps: Vec<String> = gaps.iter().map(|gap| explained(gap, &view)).collect();
     let plan = Plan::new(draft).map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
-    let step = |id| plan.step(id).map(|_| plan.vertex(id).name.clone());
-    let instances: Vec<String> = plan.ids().filter_map(step).collect();
+    let steps = || plan.ids().filter_map(|id| Some((id, plan.step(id)?)));
+    let instances: Vec<String> = steps().map(|(id, _)| plan.vertex(id).name.clone()).collect();
+    let unsure: Vec<String> =
+        steps().filter_map(|(id, step)| doubt(&plan.vertex(id).name, step)).collect();
     if query.is_on() {
         audit.nothing_written();
         let run = view.summary();
-        return Ok(Json(Ordered { run, instances, gaps, dry_run: true }).into_response());
+        return Ok(Json(Ordered { run, instances, gaps, unsure, dry_run: true }).into_response());
     }
     if !gaps.is_empty() && !order.leave_gaps {
         let detail = format!("{} instances cannot be taken back; nothing was done", gaps.len());
@@ -147,6 +141,9 @@ async fn undo(
             .with_remedy("`--leave-gaps` takes back what can be, and leaves these as they are");
         let with = |problem: Problem, gap: &String| problem.with_fault(Fault::new("", gap.clone()));
         return Err(gaps.iter().fold(problem, with).into());
+    }
+    if instances.is_empty() {
+        return Err(Failure::new(Code::Conflict, "nothing of the run can be taken back"));
     }
     let begin = Begin {
         title: format!("undo {}", view.file.title),
@@ -157,8 +154,28 @@ async fn undo(
     };
     let run = deploy.blocking(move |runs| runs.begin(&Arc::new(plan), begin)).await?;
     deploy.note(&audit, format!("run/{}: undoes run/{}", run.id, view.file.id)).await;
-    let ordered = Ordered { run, instances, gaps, dry_run: false };
+    let ordered = Ordered { run, instances, gaps, unsure, dry_run: false };
     Ok((StatusCode::CREATED, Json(ordered)).into_response())
+}
+
+/// What cannot be taken back, and why.
+fn explained(gap: &Gap, view: &View) -> String {
+    let why = match gap.kind {
+        GapKind::NoUndo => "nobody said how",
+        GapKind::NotThere => "its node is reached by ssh, and only an agent can do it",
+        GapKind::CommitPoint => "there is no way back from it",
+        GapKind::TooMany => "it was tried too often",
+    };
+    format!("{}: {why}", view.name(gap.step))
+}
+
+/// Why it is not known before whether everything of a step can be taken back, if that is so.
+fn doubt(name: &str, step: &Step) -> Option<String> {
+    let attempts = step.call.undoes.as_ref()?;
+    let known = attempts.iter().filter(|made| !made.receipt.is_null()).count();
+    let unknown = attempts.len() - known;
+    let of = format!("{unknown} of its {} attempts", attempts.len());
+    (unknown > 0).then(|| format!("{name}: {of} gave no receipt; what was kept of them decides"))
 }
 
 /// What a request comes to.
@@ -334,13 +351,21 @@ impl Deploy {
         compile(request, Grounds { site: &site, actions, past, expected_ms })
     }
 
-    fn way_back(&self, view: &View, on: Option<&str>) -> Result<UndoDraft, Failure> {
+    /// The way back over a run, or over what it did on some nodes.
+    async fn way_back(&self, view: View, on: Option<String>) -> Result<(View, UndoDraft), Failure> {
         let only = match on {
             None => None,
-            Some(on) => Some(self.subjects(view, on)?),
+            Some(on) => Some(self.subjects(&view, &on)?),
         };
-        undo_plan(&view.run, &view.file.id, only.as_ref(), |call| self.runs.can_undo(call))
-            .map_err(|error| Failure::new(Code::Conflict, error.to_string()))
+        let found = self.blocking(move |runs| {
+            let is_wanted = |id| match (&only, view.plan.step(id)) {
+                (Some(only), Some(step)) => step.subject.is_some_and(|at| only.contains(&at)),
+                _ => true,
+            };
+            let way_back = runs.way_back(&view.run, &view.file, is_wanted)?;
+            Ok(way_back.map(|way_back| (view, way_back)))
+        });
+        found.await?.map_err(|error| Failure::new(Code::Conflict, error.to_string()))
     }
 
     /// The subjects of a run that a selector chooses.

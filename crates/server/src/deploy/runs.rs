@@ -14,9 +14,9 @@ use hoist_api::deploy::{Instance, PlanRequest, RunOutcome, RunState, RunSummary}
 use hoist_engine::action::Catalog;
 use hoist_engine::drive::{Halt, Journal, drive};
 use hoist_engine::journal::JournalError;
-use hoist_engine::plan::{Call, OnCrash, StepId};
-use hoist_engine::undo::{taken_back, undo_plan};
-use hoist_engine::{Event, Plan, Record, Run};
+use hoist_engine::plan::{OnCrash, Step};
+use hoist_engine::undo::{Gap, GapKind, UndoDraft, UndoError, taken_back, undo_plan, undone};
+use hoist_engine::{Event, Plan, Record, Run, StepId};
 use serde_json::json;
 use tokio::sync::watch;
 use ulid::Ulid;
@@ -58,6 +58,8 @@ struct Inner {
     leaving: AtomicBool,
     /// Held by whoever takes a run up, so that nobody else does.
     taking: Mutex<()>,
+    /// The last id that was given.
+    newest: Mutex<Ulid>,
 }
 
 #[derive(Debug, Clone)]
@@ -102,6 +104,8 @@ pub(super) enum RunsError {
     Ended,
     #[error("the run is under way")]
     UnderWay,
+    #[error("what the run did is taken back by run {0}")]
+    TakenBack(String),
     #[error("the controller is stopping")]
     Stopping,
     #[error("it has no effect on the run as it is now")]
@@ -136,6 +140,7 @@ impl Runs {
             shared,
             leaving: AtomicBool::new(false),
             taking: Mutex::default(),
+            newest: Mutex::default(),
         }))
     }
 
@@ -143,9 +148,27 @@ impl Runs {
         &self.0.root
     }
 
-    /// Whether the action of a call takes back its own work.
-    pub(super) fn can_undo(&self, call: &Call) -> bool {
-        self.actions().get(&call.action).is_some_and(|action| action.can_undo(&call.input))
+    /// The way back over those steps of a run that are wanted back and were not taken back before.
+    /// Blocks.
+    pub(super) fn way_back(
+        &self,
+        run: &Run,
+        file: &RunFile,
+        is_wanted: impl Fn(StepId) -> bool,
+    ) -> Result<Result<UndoDraft, UndoError>, RunsError> {
+        let (plan, before) = (run.plan(), self.of_ways_back(&file.id, undone)?);
+        let is_wanted =
+            |id: StepId| is_wanted(id) && !before.contains(plan.vertex(id).name.as_str());
+        let gap = |step: &Step| {
+            let action = self.actions().get(&step.call.action);
+            if !action.is_some_and(|action| action.can_undo(&step.call.input)) {
+                return Some(GapKind::NoUndo);
+            }
+            let subject = step.subject.map(|at| plan.draft().subjects[at as usize].as_str());
+            let is_far = subject.is_some_and(|node| self.0.grip.is_by_ssh(node));
+            is_far.then_some(GapKind::NotThere)
+        };
+        Ok(undo_plan(run, &file.id, is_wanted, gap))
     }
 
     /// Whether an instance is carried out by the agent of its node.
@@ -259,6 +282,7 @@ impl Runs {
             nodes: 0,
             plan: String::new(),
             undoes: file.as_ref().and_then(|file| file.undoes.clone()),
+            check: file.as_ref().is_some_and(RunFile::is_check),
             files: file.as_ref().map(RunFile::files).unwrap_or_default(),
             records: 0,
             broken: Some(reason),
@@ -268,9 +292,19 @@ impl Runs {
     /// Begins a run. Blocks until that is durable.
     pub(super) fn begin(&self, plan: &Arc<Plan>, begin: Begin) -> Result<RunSummary, RunsError> {
         self.room()?;
+        // Nobody takes the same back at the same time, or makes it go on meanwhile.
+        let _only_we = begin.undoes.as_ref().map(|_| self.only_we());
+        if let Some(undone) = &begin.undoes {
+            if self.goes_on(undone) {
+                return Err(RunsError::UnderWay);
+            }
+            if let Some(by) = self.undone_by(undone).filter(|by| self.goes_on(by)) {
+                return Err(RunsError::TakenBack(by));
+            }
+        }
         let now = now_ms();
         let file = RunFile {
-            id: Ulid::from_parts(now, rand_bits()).to_string().to_lowercase(),
+            id: self.new_id(now),
             title: begin.title,
             by: begin.by,
             created: super::view::rfc3339(now),
@@ -295,6 +329,14 @@ impl Runs {
         Ok(summary)
     }
 
+    /// Ids are in the order in which runs were started, whatever becomes of the clock.
+    fn new_id(&self, now: u64) -> String {
+        let known = self.lock().keys().next_back().and_then(|id| Ulid::from_string(id).ok());
+        let mut newest = self.0.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        *newest = id_after((*newest).max(known.unwrap_or_default()), now);
+        newest.to_string().to_lowercase()
+    }
+
     fn room(&self) -> Result<(), RunsError> {
         if self.0.leaving.load(Ordering::SeqCst) {
             return Err(RunsError::Stopping);
@@ -305,9 +347,12 @@ impl Runs {
 
     /// Reads a run back and lets it go on. Blocks.
     fn take_up(&self, id: &str, why: &Why) -> Result<(), RunsError> {
-        let _only_we = self.0.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _only_we = self.only_we();
         if self.live(id).is_some() {
             return Err(RunsError::UnderWay);
+        }
+        if let (Why::Asked(_), Some(by)) = (why, self.undone_by(id)) {
+            return Err(RunsError::TakenBack(by));
         }
         let claim = self.claim(id)?;
         let stored = match &self.0.shared {
@@ -362,9 +407,18 @@ impl Runs {
 
     /// Takes back what a run did whose controller died.
     fn undo_after_crash(&self, run: &Run, file: &RunFile) {
-        let begun = undo_plan(run, &file.id, None, |call| self.can_undo(call))
-            .map_err(|error| error.to_string())
-            .and_then(|undo| Plan::new(undo.draft).map_err(|error| error.to_string()))
+        let begun = self
+            .way_back(run, file, |_| true)
+            .map_err(|error| chain(&error))
+            .and_then(|undo| undo.map_err(|error| error.to_string()))
+            .and_then(|UndoDraft { draft, gaps, .. }| {
+                let name = |gap: &Gap| run.plan().vertex(gap.step).name.clone();
+                let left: Vec<String> = gaps.iter().map(name).collect();
+                if !left.is_empty() {
+                    tracing::warn!(run = file.id, ?left, "some instances cannot be taken back");
+                }
+                Plan::new(draft).map_err(|error| error.to_string())
+            })
             .and_then(|plan| {
                 let begin = Begin {
                     title: format!("undo {}", file.title),
@@ -444,7 +498,8 @@ impl Runs {
         }
     }
 
-    /// The full id of what was typed: all of it, its end, or `last`.
+    /// The full id of what was typed: all of it, its end, or `last`, the one that was started last
+    /// to do something.
     pub(super) fn resolve(&self, given: &str) -> Result<String, RunsError> {
         /// Fewer characters are a typo, not a name.
         const SHORTEST: usize = 4;
@@ -454,7 +509,12 @@ impl Runs {
             return Ok(given_lower);
         }
         if given == "last" {
-            let last = known.keys().next_back().cloned();
+            let is_check = |known: &Known| match known {
+                Known::Live(entry) => entry.file.is_check(),
+                Known::Ended(run) | Known::Broken(run) => run.check,
+            };
+            let last = known.iter().rev().find(|(_, known)| !is_check(known));
+            let last = last.map(|(id, _)| id.clone());
             return last.ok_or_else(|| RunsError::Unknown(given.to_owned()));
         }
         let mut found = known.keys().filter(|id| id.ends_with(&given_lower));
@@ -503,11 +563,20 @@ impl Runs {
 
     /// Names of the instances of a run that others began to take back. Blocks.
     pub(super) fn undone(&self, id: &str) -> Result<BTreeSet<String>, RunsError> {
-        let mut undone = BTreeSet::new();
+        self.of_ways_back(id, taken_back)
+    }
+
+    /// Names of instances, from all runs that take this one back.
+    fn of_ways_back(
+        &self,
+        id: &str,
+        names: fn(&Run) -> BTreeSet<String>,
+    ) -> Result<BTreeSet<String>, RunsError> {
+        let mut all = BTreeSet::new();
         for run in self.list().into_iter().filter(|run| run.undoes.as_deref() == Some(id)) {
-            undone.append(&mut taken_back(&self.view(&run.id)?.run));
+            all.append(&mut names(&self.view(&run.id)?.run));
         }
-        Ok(undone)
+        Ok(all)
     }
 
     /// The run as its own thread sees it, while it has one.
@@ -516,6 +585,18 @@ impl Runs {
             Some(Known::Live(entry)) => Some(Arc::clone(entry)),
             _ => None,
         }
+    }
+
+    /// Whether a run is under way. The thread of one that has ended is about to end. Blocks.
+    fn goes_on(&self, id: &str) -> bool {
+        let deadline = Instant::now() + SETTLE;
+        while let Some(entry) = self.live(id) {
+            if entry.view().run.outcome().is_none() || Instant::now() >= deadline {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
     }
 
     /// Everything there is to see; one that has ended is read from disk. Blocks.
@@ -574,6 +655,10 @@ impl Runs {
         self.0.summaries.forget(id);
         self.let_agents_forget();
         Ok(())
+    }
+
+    fn only_we(&self) -> MutexGuard<'_, ()> {
+        self.0.taking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
@@ -740,6 +825,15 @@ pub(super) fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// An id of this time, or of the time of the one before if that is later.
+fn id_after(before: Ulid, now: u64) -> Ulid {
+    let time = before.timestamp_ms();
+    if now > time {
+        return Ulid::from_parts(now, rand_bits());
+    }
+    before.increment().unwrap_or_else(|_| Ulid::from_parts(time + 1, rand_bits()))
+}
+
 fn rand_bits() -> u128 {
     let mut bytes = [0; 16];
     aws_lc_rs::rand::fill(&mut bytes).expect("the operating system gives random bytes");
@@ -755,5 +849,17 @@ mod tests {
         let fault = caught::<()>(|| panic!("on purpose")).expect_err("it did not come to its end");
         assert!(matches!(fault, RunsError::Fault));
         assert_eq!(caught(|| Ok(7)).expect("it ended well"), 7);
+    }
+
+    #[test]
+    fn ids_are_in_the_order_of_the_starts_although_the_clock_is_set_back() {
+        let mut last = Ulid::default();
+        for now in [1000, 1000, 1001, 500, 0, 1001, 1002] {
+            let next = id_after(last, now);
+            assert!(next > last && next.timestamp_ms() >= now, "{last} {next}");
+            last = next;
+        }
+        let full = Ulid::from_parts(7, u128::MAX);
+        assert_eq!(id_after(full, 3).timestamp_ms(), 8);
     }
 }

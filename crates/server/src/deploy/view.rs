@@ -50,6 +50,7 @@ impl View {
             nodes: self.steps().filter_map(|(_, step)| step.subject).collect::<BTreeSet<_>>().len(),
             plan: self.plan.hash().to_owned(),
             undoes: self.file.undoes.clone(),
+            check: self.file.is_check(),
             files: self.file.files(),
             records: self.records.len() as u64,
             broken: None,

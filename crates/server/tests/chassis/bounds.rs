@@ -132,7 +132,8 @@ async fn a_panic_in_a_write_is_500_as_well() {
 async fn connections_beyond_the_limit_wait_for_their_turn() {
     let limits = hoist_server::Limits { max_connections: 1, ..crate::site::limits() };
     let site = Site::start_with(|builder| builder.limits(limits)).await;
-    let first = connect(&site).await;
+    let mut first = connect(&site).await;
+    first.write_all(b"GET ").await.unwrap();
     let mut second = connect(&site).await;
     second
         .write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
@@ -142,6 +143,25 @@ async fn connections_beyond_the_limit_wait_for_their_turn() {
     assert!(timeout(Duration::from_millis(100), second.read(&mut byte)).await.is_err());
     drop(first);
     assert!(rest(&mut second).await.starts_with("HTTP/1.1 200"));
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn clients_that_say_nothing_take_nobodys_place() {
+    let limits = hoist_server::Limits {
+        max_connections: 1,
+        header_timeout: Duration::from_mins(1),
+        ..crate::site::limits()
+    };
+    let site = Site::start_with(|builder| builder.limits(limits)).await;
+    let silent = [connect(&site).await, connect(&site).await];
+    let mut client = connect(&site).await;
+    client
+        .write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        .await
+        .unwrap();
+    assert!(rest(&mut client).await.starts_with("HTTP/1.1 200"));
+    drop(silent);
     site.stop().await;
 }
 

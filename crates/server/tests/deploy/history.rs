@@ -1,7 +1,7 @@
 //! Runs that have ended: what is listed of them, and how long they are kept.
 
 use hoist_store::Store;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{RUNS, plan, site, site_with, start, step, until};
 
@@ -10,7 +10,6 @@ async fn runs_are_listed_the_newest_first_and_found_by_the_end_of_their_id() {
     let site = site().await;
     let first = start(&site, &plan(&[step("a@n1", 1, "true", &[])])).await;
     until(&site, &first, "ended").await;
-    tokio::time::sleep(std::time::Duration::from_millis(2)).await;
     let second = start(&site, &plan(&[step("a@n1", 1, "true", &[])])).await;
     until(&site, &second, "ended").await;
     let list = site.get(RUNS).await.expect(200).json();
@@ -23,6 +22,12 @@ async fn runs_are_listed_the_newest_first_and_found_by_the_end_of_their_id() {
     assert_eq!(ids, [&second, &first]);
     let end = &first[first.len() - 6..];
     assert_eq!(site.get(&format!("{RUNS}/{end}")).await.expect(200).json()["id"], first);
+    let check = json!({"check": true, "plan": plan(&[step("a@n1", 1, "true", &[])])});
+    let check = site.post(RUNS, &check).await.expect(201).json();
+    assert_eq!(check["check"], true, "{check:#}");
+    assert_eq!(site.get(&format!("{RUNS}/last")).await.expect(200).json()["id"], second);
+    until(&site, check["id"].as_str().expect("an id"), "ended").await;
+    let site = site.restart().await;
     assert_eq!(site.get(&format!("{RUNS}/last")).await.expect(200).json()["id"], second);
     site.get(&format!("{RUNS}/{}", &first[25..])).await.problem(404, "not-found");
     let one = site.get(&format!("{RUNS}?limit=1")).await.expect(200).json();

@@ -13,6 +13,7 @@ mod recovery;
 mod rollouts;
 mod run;
 mod takeover;
+mod undo;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -163,3 +163,48 @@ async fn what_files_of_another_project_did_is_not_taken_for_done() {
     site.post(RUNS, &files("one", &app)).await.expect(201);
     site.stop().await;
 }
+
+#[tokio::test]
+async fn only_what_was_blocked_can_be_chosen() {
+    let site = site().await;
+    let tasks = "hoist: 1\ntasks:\n  a: {on: '*', run: [{shell: 'test -e fixed'}]}\n  \
+                 b: {on: '*', requires: [a], run: [{shell: 'touch b'}]}\n";
+    let request = |only: &str| {
+        let selection = json!({"only": only, "without_prerequisites": true});
+        json!({"files": [{"name": "site.yaml", "text": tasks}], "selection": selection})
+    };
+    put(&site, 1, "fixed");
+    put(&site, 3, "fixed");
+    let all = json!({"files": [{"name": "site.yaml", "text": tasks}]});
+    let run = site.post(RUNS, &all).await.expect(201).json();
+    let failed = until(&site, run["id"].as_str().expect("an id"), "ended").await;
+    assert_eq!(failed["outcome"], "failed", "{failed:#}");
+    let chosen = async |only: &str| {
+        let answer = site.post("/deploy/v1/plans", &request(only)).await.expect(200).json();
+        let listed = answer["listing"]["instances"].as_array().expect("a list").clone();
+        let skips = answer["skips"].as_array().expect("a list").clone();
+        let is_skipped =
+            |name: &serde_json::Value| skips.iter().any(|skip| skip["instance"] == *name);
+        let names = listed.iter().map(|one| &one["name"]).filter(|name| !is_skipped(name));
+        names.filter_map(|name| name.as_str()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(chosen("blocked").await, "b@n2");
+    assert_eq!(chosen("failed").await, "a@n2");
+    let wrong = site.post(RUNS, &request("faild")).await.problem(400, "invalid-body");
+    assert!(format!("{wrong:?}").contains("say `failed` or `blocked`"), "{wrong:?}");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_list_is_neither_a_plan_nor_an_order() {
+    let site = site().await;
+    let run = start(&site, &plan(&[step("slow@n1", 1, crate::HOLD, &[])])).await;
+    for path in ["/deploy/v1/plans".to_owned(), RUNS.to_owned(), format!("{RUNS}/{run}/stop")] {
+        let problem = site.post(&path, &json!([])).await.problem(400, "invalid-body");
+        assert_eq!(problem.detail, "the body is a list", "{path}");
+    }
+    assert_eq!(site.get(&format!("{RUNS}/{run}")).await.expect(200).json()["state"], "running");
+    put(&site, 1, "go");
+    until(&site, &run, "ended").await;
+    site.stop().await;
+}

@@ -143,8 +143,8 @@ impl CheckArgs {
         }
         let instances = draft.vertices.iter().map(|vertex| vertex.name.clone()).collect();
         let plan = serde_json::to_value(&draft).map_err(Failure::Json)?;
-        let request =
-            PlanRequest { title: format!("check {of}"), plan: Some(plan), ..Default::default() };
+        let (title, plan) = (format!("check {of}"), Some(plan));
+        let request = PlanRequest { title, plan, check: true, ..Default::default() };
         let run = if self.dry_run { String::new() } else { client.start_run(&request).await?.id };
         Ok(Begun { run, instances, unchecked })
     }

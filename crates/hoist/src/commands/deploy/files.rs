@@ -132,6 +132,7 @@ pub(super) fn request(
         selection,
         files,
         plan: None,
+        check: false,
     })
 }
 

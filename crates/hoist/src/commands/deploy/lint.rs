@@ -104,15 +104,15 @@ impl LintArgs {
         let mut found: Vec<Found> = wrong.into_iter().map(Found::from).collect();
         let site = self.book.nodes.site()?;
         let has_site = site.is_some();
+        let actions = offline::catalog(shell)?;
+        let options = Options {
+            settings: request.settings,
+            templates: request.templates,
+            actions: Some(&actions),
+            is_strict: self.strict,
+            ..Options::default()
+        };
         if let Some(site) = site.filter(|_| is_readable) {
-            let actions = offline::catalog(shell)?;
-            let options = Options {
-                settings: request.settings,
-                templates: request.templates,
-                actions: Some(&actions),
-                is_strict: self.strict,
-                ..Options::default()
-            };
             let told = match compile::compile(&book, &site, &options) {
                 Ok(compiled) => compiled.diagnostics,
                 Err(told) => told,
@@ -120,7 +120,7 @@ impl LintArgs {
             found.extend(told.into_iter().map(Found::from));
         }
         if is_readable && (self.layouts || !has_site) {
-            for lint::Finding { layout, layouts, diagnostic } in lint::layouts(&book, self.strict) {
+            for lint::Finding { layout, layouts, diagnostic } in lint::layouts(&book, &options) {
                 let is_same = |one: &Found| {
                     (one.diagnostic.code, one.diagnostic.place)
                         == (diagnostic.code, diagnostic.place)

@@ -271,6 +271,9 @@ impl UndoArgs {
         for gap in &told.gaps {
             shell.printer.warn(&format!("cannot be taken back: {gap}"));
         }
+        for unsure in &told.unsure {
+            shell.printer.warn(unsure);
+        }
         if !told.dry_run && !self.detach {
             return watch::follow(shell, &client, &told.run.id, 0).await;
         }
