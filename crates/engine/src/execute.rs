@@ -384,7 +384,9 @@ impl Work<'_> {
     fn action(&self, name: &str) -> Result<Arc<dyn Action>, Failure> {
         self.site.catalog.get(name).cloned().ok_or_else(|| Failure {
             kind: FailureKind::Internal,
-            reason: format!("there is no action `{name}` here"),
+            reason: format!(
+                "there is no action `{name}` here; install its plug-in on this machine"
+            ),
         })
     }
 

@@ -1,10 +1,12 @@
 //! `hoist deploy`: task files become plans, plans become runs.
 
+mod bar;
 mod check;
 mod compare;
 mod files;
 mod graph;
 mod import_fuel;
+mod interrupt;
 mod lint;
 mod offline;
 mod orders;
@@ -29,7 +31,8 @@ use crate::printer::plain;
         again. RUN is the id of a run, the end of one, or `last`; INSTANCE is a task on a node, such \
         as `db-init@n1`, or a task on all of its nodes.",
     after_help = "Ends with 0 if the run succeeded, 7 if nodes were left out, 1 if it failed, 8 if \
-        it was stopped, 4 if a person has to decide something."
+        it was stopped, 4 if a person has to decide something, and 5 after Ctrl-C: the run goes on, and \
+        nobody knows yet how it ends."
 )]
 pub(crate) struct DeployArgs {
     #[command(subcommand)]
@@ -130,6 +133,11 @@ fn counts(run: &RunSummary) -> String {
 /// Lines that tasks printed, as a terminal may be given them.
 fn plain_lines(text: &str) -> String {
     text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
+}
+
+/// `1 node`, `2 nodes`.
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `hoist deploy plan` and `hoist deploy run`: from files to a plan, and on to a run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use clap::Args;
@@ -17,7 +17,7 @@ use hoist_model::Exit;
 use serde_json::{Value, json};
 
 use super::offline::NodesArgs;
-use super::{plain, watch};
+use super::{counted, interrupt, plain, show, watch};
 use crate::commands::Shell;
 use crate::failure::Failure;
 use crate::input;
@@ -26,6 +26,8 @@ use crate::printer::{Output, Printer, Tone};
 /// Of what would change, so much is shown; `-o wide` and `-o json` have all of it.
 const SHOWN_DIFFS: usize = 20;
 const SHOWN_LINES: usize = 40;
+/// Names of what is not in a plan any more.
+const SHOWN_GONE: usize = 10;
 
 /// What is to be done.
 #[derive(Debug, Clone, Default, Args)]
@@ -330,7 +332,10 @@ impl RunArgs {
                 request.selection.without_prerequisites = true;
             }
         }
-        let run = client.start_run(&request).await?;
+        let run = match interrupt::told(shell, client.start_run(&request)).await? {
+            Ok(run) => run,
+            Err(exit) => return Ok(exit),
+        };
         begun(shell, &client, &run, self.detach).await
     }
 }
@@ -338,7 +343,8 @@ impl RunArgs {
 /// Run a changed plan without what a run has done with the same inputs
 ///
 /// An instance is kept if its task, its inputs and its node are what they were and it came to a good
-/// end; everything else is done, and so is what depends on that.
+/// end; everything else is done, and so is what depends on that. What was done and is not in the files
+/// any more is named, and left as it is.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist deploy continue last --replan site.yaml\n  \
     hoist deploy continue last --replan site.yaml --dry-run")]
@@ -363,13 +369,47 @@ impl ContinueArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let client = shell.client()?;
         let request = self.files.request(None)?;
+        // `last` is another one as soon as the new run is there.
+        let old = client.run(&self.run).await?.summary.id;
         if self.dry_run {
-            let answer = client.try_continue_run(&self.run, &request).await?;
+            let answer = client.try_continue_run(&old, &request).await?;
+            if let Some(plan) = &answer.plan {
+                vanished(shell, &client, &old, plan).await?;
+            }
             return would(shell, &answer);
         }
-        let run = client.continue_run(&self.run, &request).await?;
+        let asked = client.continue_run(&old, &request);
+        let run = match interrupt::told(shell, asked).await? {
+            Ok(run) => run,
+            Err(exit) => return Ok(exit),
+        };
+        vanished(shell, &client, &old, &client.run_plan(&run.id).await?).await?;
         begun(shell, &client, &run, self.detach).await
     }
+}
+
+/// Names what a run has done and the new plan does not know.
+async fn vanished(
+    shell: &mut Shell,
+    client: &Client,
+    old: &str,
+    plan: &Value,
+) -> Result<(), Failure> {
+    let known: BTreeSet<&str> = steps_of(plan).collect();
+    let done = show::instances(client, old, Some("ok,unchanged")).await?;
+    let gone = done.iter().map(|one| one.name.as_str()).filter(|name| !known.contains(name));
+    let gone: Vec<&str> = gone.collect();
+    if !gone.is_empty() {
+        let named = gone.iter().take(SHOWN_GONE).copied().collect::<Vec<_>>().join(", ");
+        let more = match gone.len().saturating_sub(SHOWN_GONE) {
+            0 => String::new(),
+            count => format!(" and {count} more"),
+        };
+        shell.printer.warn(&format!(
+            "done in run {old}, not in the plan any more, and left as it is: {named}{more}"
+        ));
+    }
+    Ok(())
 }
 
 /// The plan with what it would change. Whoever may not run it may not see what is on nodes either.
@@ -435,8 +475,10 @@ pub(super) fn print_plan(shell: &mut Shell, answer: &PlanAnswer) -> Result<Exit,
             changes(printer, answer)?;
             let (steps, skips) = (answer.steps, answer.skips.len());
             printer.line(format!(
-                "{steps} instances on {} nodes, {} edges; {skips} are skipped",
-                answer.nodes, answer.edges
+                "{} on {}, {}; {skips} are skipped",
+                counted(steps, "instance"),
+                counted(answer.nodes, "node"),
+                counted(answer.edges, "edge"),
             ))?;
         }
     }
@@ -487,10 +529,15 @@ fn changes(printer: &mut Printer, answer: &PlanAnswer) -> Result<(), Failure> {
     Ok(())
 }
 
-fn step_names(answer: &PlanAnswer) -> Vec<String> {
-    let vertices = answer.plan.as_ref().and_then(|plan| plan["vertices"].as_array());
-    let steps = vertices.into_iter().flatten().filter(|vertex| !vertex["kind"]["step"].is_null());
-    steps.filter_map(|vertex| Some(vertex["name"].as_str()?.to_owned())).collect()
+fn step_names(answer: &PlanAnswer) -> impl Iterator<Item = &str> {
+    answer.plan.iter().flat_map(steps_of)
+}
+
+/// Names of what a plan does.
+fn steps_of(plan: &Value) -> impl Iterator<Item = &str> {
+    let vertices = plan["vertices"].as_array().into_iter().flatten();
+    let steps = vertices.filter(|vertex| !vertex["kind"]["step"].is_null());
+    steps.filter_map(|vertex| vertex["name"].as_str())
 }
 
 /// What is wrong or odd, drawn where it stands.

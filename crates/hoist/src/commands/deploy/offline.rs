@@ -119,11 +119,16 @@ pub(super) async fn node_names(client: &Client, on: &str) -> Result<BTreeSet<Str
 /// The actions of this machine: those of hoist, and those of the plug-ins that are installed.
 pub(super) fn catalog(shell: &mut Shell) -> Result<Catalog, Failure> {
     let directory = serve::plugin_directory(&shell.connection)?;
+    catalog_with(shell, &directory)
+}
+
+/// Those of hoist, and those of the plug-ins of a directory.
+pub(super) fn catalog_with(shell: &mut Shell, directory: &Path) -> Result<Catalog, Failure> {
     if !directory.is_dir() {
         return Ok(actions::catalog());
     }
     let (plugins, refused) =
-        plugin::load(&directory, &Arc::new(Isolation::find()), &actions::catalog());
+        plugin::load(directory, &Arc::new(Isolation::find()), &actions::catalog());
     for reason in refused {
         shell.printer.warn(&reason.to_string());
     }
