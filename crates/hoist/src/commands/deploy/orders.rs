@@ -283,12 +283,11 @@ impl UndoArgs {
             Output::Name => printer.line(&told.run.id)?,
             Output::Table | Output::Wide => {
                 told.instances.iter().try_for_each(|name| printer.line(format!("  {name}")))?;
-                printer.line(match told.dry_run {
-                    true => {
-                        let count = counted(told.instances.len(), "instance");
-                        format!("{count} of run {} would be taken back", told.run.id)
-                    }
-                    false => format!("run {}", told.run.id),
+                printer.line(if told.dry_run {
+                    let count = counted(told.instances.len(), "instance");
+                    format!("{count} of run {} would be taken back", told.run.id)
+                } else {
+                    format!("run {}", told.run.id)
                 })?;
             }
         }
