@@ -1,7 +1,7 @@
 //! The one way to the terminal: results on standard output, everything else on standard error.
 //!
 //! Only results go to standard output, so that `-o json` can always be piped. Colour is for
-//! terminals, and `NO_COLOR` turns it off.
+//! terminals, and `NO_COLOR` or `TERM=dumb` turns it off.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -36,6 +36,20 @@ pub(crate) enum Tone {
     Faint,
 }
 
+/// Text that others made, as a terminal may be given it, on one line: what would move the cursor, or
+/// worse, is written out.
+pub(crate) fn plain(text: &str) -> String {
+    let is_plain = |c: char| c == '\t' || !(c.is_control() || matches!(c, '\u{2028}' | '\u{2029}'));
+    text.chars().fold(String::with_capacity(text.len()), |mut text, c| {
+        if is_plain(c) {
+            text.push(c);
+        } else {
+            text.extend(c.escape_default());
+        }
+        text
+    })
+}
+
 pub(crate) struct Printer {
     out: Box<dyn Write>,
     err: Box<dyn Write>,
@@ -46,10 +60,16 @@ pub(crate) struct Printer {
     interactive: bool,
 }
 
+/// Whether the terminal can do nothing but print.
+pub(crate) fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
+}
+
 impl Printer {
     pub(crate) fn standard(output: Output) -> Self {
         let (out, err) = (io::stdout(), io::stderr());
-        let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let colour = wanted && !is_dumb();
         let (out_terminal, err_terminal) = (out.is_terminal(), err.is_terminal());
         Self {
             colour_out: colour && out_terminal,
@@ -126,7 +146,8 @@ impl Printer {
 
     /// For the person in front of it, never for the program behind a pipe.
     pub(crate) fn note(&mut self, text: &str) {
-        // Whoever closed standard error does not want to read notes.
+        // It comes after what it is about. Whoever closed either does not want to read notes.
+        let _ = self.out.flush();
         let _ = writeln!(self.err, "{text}");
     }
 

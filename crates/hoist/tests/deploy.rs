@@ -4,11 +4,13 @@
 #[path = "support/controller.rs"]
 mod controller;
 
+use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use controller::{Controller, PATIENCE, eventually, hoist};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// A copy of the example on a port of its own, and a controller for it.
@@ -83,7 +85,7 @@ fn the_example_is_run_broken_mended_resumed_and_taken_back() {
     let said = text(&failed);
     assert_eq!(failed.status.code(), Some(1), "{said}");
     assert!(said.contains("nobody works on the machine"), "{said}");
-    assert!(said.contains("blocks 1 instances on 1 nodes"), "{said}");
+    assert!(said.contains("blocks 1 instance on 1 node"), "{said}");
     assert!(said.contains("does only what is left"), "{said}");
     let why = controller.does(&["deploy", "explain", "last", "monitor-start@mon1"]);
     assert!(why.contains("blocked") && why.contains("web-start@web1"), "{why}");
@@ -229,6 +231,83 @@ fn the_example_is_run_twice_and_taken_back_and_nothing_of_it_still_runs() {
     assert!(page().is_err());
 }
 
+#[test]
+fn what_is_odd_about_a_plan_is_told_when_it_is_run() {
+    let example = Example::new();
+    let controller = example.start();
+    let odd = "hoist: 1\nroles: {none: {nodes: \"role:nobody\"}}\ntasks:\n  \
+               a: {on: \"*\", run: none}\n  b: {on: none, run: none}\n";
+    fs_err::write(example.dir.path().join("odd.yaml"), odd).expect("a file");
+    for more in [&[][..], &["--detach"]] {
+        let ran = controller.hoist(&[&["deploy", "run", &example.path("odd.yaml")], more].concat());
+        assert_eq!(ran.status.code(), Some(0), "{}", text(&ran));
+        assert!(text(&ran).contains("W201"), "{}", text(&ran));
+    }
+    let shown = json(&controller, &["deploy", "show", "last"]);
+    assert!(shown["diagnostics"].is_null(), "of the files, not of the run: {shown}");
+}
+
+#[test]
+fn words_that_name_nothing_are_refused_before_anybody_is_asked() {
+    let nowhere = tempfile::tempdir().expect("a directory");
+    let refused = |words: &[&str], why: &str| {
+        let ended = hoist(nowhere.path(), words);
+        assert_eq!(ended.status.code(), Some(2), "{}", text(&ended));
+        assert!(text(&ended).contains(why), "{}", text(&ended));
+    };
+    for run in ["", ".", ".."] {
+        refused(&["deploy", "show", run], "it names nothing");
+        refused(&["deploy", "stop", run], "it names nothing");
+    }
+    refused(&["deploy", "explain", "last", ""], "it names nothing");
+    let site = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/deploy/site.yaml");
+    let site = site.display().to_string();
+    for set in ["=5", "a..b=5", ".a=1"] {
+        refused(&["deploy", "plan", &site, "--set", set], "names no setting");
+    }
+    let list = nowhere.path().join("list.yaml");
+    for text in ["[a, b]\n", "text\n", "null\n"] {
+        fs_err::write(&list, text).expect("a file");
+        let set = list.display().to_string();
+        refused(&["deploy", "plan", &site, "--set", &set], "holds no mapping");
+    }
+}
+
+#[test]
+fn only_templates_beside_the_task_file_are_read_and_sent() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    let outside = tempfile::tempdir().expect("a directory");
+    fs_err::write(outside.path().join("key"), "private").expect("a file");
+    for (file, text) in [("A", "one"), ("B", "two"), ("C", "one")] {
+        fs_err::create_dir(at(file)).expect("a directory");
+        fs_err::write(at(file).join("t.conf"), text).expect("a file");
+    }
+    std::os::unix::fs::symlink(outside.path().join("key"), at("A/link")).expect("a link");
+    fs_err::write(at("A/large"), "x".repeat(1024 * 1024 + 1)).expect("a file");
+    let ends = |files: &[(&str, &str)], code: i32, said: &str| {
+        let mut words = vec!["deploy".to_owned(), "lint".to_owned()];
+        for (at_dir, template) in files {
+            let task = format!("{{on: \"*\", run: {{file: {{path: x, template: {template}}}}}}}");
+            let yaml = format!("hoist: 1\ntasks:\n  {}: {task}\n", at_dir.to_lowercase());
+            let path = at(at_dir).join("s.yaml");
+            fs_err::write(&path, yaml).expect("a file");
+            words.push(path.display().to_string());
+        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let ended = hoist(dir.path(), &words);
+        assert_eq!(ended.status.code(), Some(code), "{}", text(&ended));
+        assert!(text(&ended).contains(said), "{}", text(&ended));
+    };
+    ends(&[("A", "t.conf")], 0, "");
+    ends(&[("A", "t.conf"), ("C", "t.conf")], 0, "");
+    ends(&[("A", "t.conf"), ("B", "t.conf")], 2, "names another template `t.conf`");
+    for template in ["/etc/passwd", "../B/t.conf", "link"] {
+        ends(&[("A", template)], 2, "is not below");
+    }
+    ends(&[("A", "large")], 2, "is longer than 1048576 bytes");
+}
+
 /// Chains of tasks on three nodes; each leaves a line for each time that it was done.
 fn chains(dir: &Path, length: u32) -> String {
     use std::fmt::Write as _;
@@ -314,6 +393,156 @@ fn somebody_who_looks_on_goes_on_looking_when_the_controller_comes_back() {
 }
 
 #[test]
+fn a_continued_run_does_what_changed_or_is_left_and_names_what_is_gone() {
+    let example = Example::new();
+    let controller = example.start();
+    let tasks = |two: &str, more: &str| {
+        let shell = |name: &str, after: &str, command: &str| {
+            format!("  {name}: {{on: '*', requires: [{after}], run: {{shell: '{command}'}}}}\n")
+        };
+        let one = shell("one", "", "echo x >> one");
+        let all = [one, shell("two", "one", two), shell("three", "two", "echo x >> three")];
+        let head = "hoist: 1\nroles: {web: {}, database: {}, monitoring: {}}\ntasks:\n";
+        fs_err::write(example.path("tasks.yaml"), format!("{head}{}{more}", all.concat()))
+            .expect("a file");
+    };
+    let file = example.path("tasks.yaml");
+    tasks("echo x >> two; test $HOIST_NODE != db1", "  gone: {on: web, run: none}\n");
+    assert_eq!(controller.hoist(&["deploy", "run", &file]).status.code(), Some(1));
+    tasks("echo y >> two", "");
+    let go_on = ["deploy", "continue", "last", "--replan", file.as_str()];
+    let dry = controller.hoist(&[&go_on[..], &["--dry-run"]].concat());
+    assert_eq!(dry.status.code(), Some(20), "{}", text(&dry));
+    assert!(text(&dry).contains("left as it is: gone@web1"), "{}", text(&dry));
+    let output = controller.hoist(&go_on);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("kept         one@db1"), "{said}");
+    assert!(said.contains("left as it is: gone@web1\n"), "{said}");
+    for node in ["web1", "db1", "mon1"] {
+        let done = |name| fs_err::read_to_string(example.file(node, name)).unwrap_or_default();
+        assert_eq!(done("one"), "x\n", "{node}: what was done is not done again");
+        assert!(done("two").ends_with("y\n"), "{node}: what changed is done");
+        assert!(done("three").ends_with("x\n"), "{node}: what was left is done");
+    }
+}
+
+fn interrupt(child: &Child) {
+    let pid = Pid::from_child(child);
+    kill_process(pid, Signal::INT).expect("it runs");
+}
+
+fn spawned(example: &Example, words: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_hoist"))
+        .arg("--data-dir")
+        .arg(example.data_dir())
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts")
+}
+
+#[test]
+fn a_worker_does_what_the_plug_ins_of_its_machine_can_and_says_which_is_missing() {
+    let example = Example::new();
+    let plugins = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/plugins");
+    let plugins = plugins.display().to_string();
+    let config = example.path("agents.toml");
+    fs_err::write(&config, format!("[plugins]\ndirectory = {plugins:?}\n")).expect("a file");
+    let controller = Controller::start(&example.data_dir(), &["--config", &config]);
+    controller.does(&["apply", "-f", &example.path("nodes.yaml"), "--yes"]);
+    let token = example.path("web1.token");
+    let scope = ["--scope", "write:agent:node:web1"];
+    let create = ["token", "create", "web1-agent", "--out", &token];
+    controller.does(&[&create[..], &scope].concat());
+    let file = example.path("motd.yaml");
+    let tasks = "hoist: 1\ntasks:\n  motd: {on: 'node:web1', run: {motd: {path: motd, text: \
+        Welcome.}}}\n";
+    fs_err::write(&file, tasks).expect("a file");
+    let (dir, below) = (example.path("worker"), example.path("machines"));
+    let work = |more: &[&str]| {
+        let words = ["deploy", "worker", "web1", "--dir", &dir, "--below", &below];
+        let words = [&words[..], &["--token-file", &token], more].concat();
+        spawned(&example, &words)
+    };
+    let end = |mut worker: Child| {
+        interrupt(&worker);
+        worker.wait().expect("it ends");
+    };
+
+    let none = example.path("none");
+    fs_err::create_dir(&none).expect("a directory");
+    let worker = work(&["--plugins", &none]);
+    let failed = controller.hoist(&["deploy", "run", &file]);
+    assert_eq!(failed.status.code(), Some(1), "{}", text(&failed));
+    let why = "there is no action `motd` here; install its plug-in on this machine";
+    assert!(text(&failed).contains(why), "{}", text(&failed));
+    end(worker);
+
+    let worker = work(&["--plugins", &plugins]);
+    let resumed = controller.hoist(&["deploy", "resume", "last"]);
+    assert_eq!(resumed.status.code(), Some(0), "{}", text(&resumed));
+    let motd = Path::new(&below).join("web1/motd");
+    assert_eq!(fs_err::read_to_string(motd).expect("it was written"), "Welcome.\n");
+    end(worker);
+}
+
+#[test]
+fn ctrl_c_leaves_the_run_going_and_says_so() {
+    let example = Example::new();
+    let controller = example.start();
+    let slow = example.path("slow.yaml");
+    let tasks = "hoist: 1\nroles: {all: {nodes: '*'}}\ntasks:\n  t: {on: all, run: {shell: \
+        'touch begun; while ! test -e go; do sleep 0.05; done'}}\n";
+    fs_err::write(&slow, tasks).expect("a file");
+    let mut running = spawned(&example, &["deploy", "run", &slow]);
+    let mut lines = BufReader::new(running.stdout.take().expect("piped")).lines();
+    let first = lines.next().expect("a line").expect("text");
+    let id = first.strip_prefix("run ").expect("it says which run").to_owned();
+    // From the first event on somebody waits for Ctrl-C.
+    lines.next().expect("a line").expect("text");
+    interrupt(&running);
+    let left = running.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&left.stderr).into_owned();
+    assert_eq!(left.status.code(), Some(5), "{said}");
+    for part in ["the run goes on", &format!("stop {id}"), &format!("watch {id}")] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert_eq!(json(&controller, &["deploy", "show", &id])["state"], "running");
+    for node in ["web1", "db1", "mon1"] {
+        eventually("it began", || example.file(node, "begun").exists());
+        fs_err::write(example.file(node, "go"), "").expect("a file");
+    }
+    assert_eq!(controller.hoist(&["deploy", "watch", &id]).status.code(), Some(0));
+}
+
+#[test]
+fn a_second_ctrl_c_leaves_at_once_though_nobody_reads_what_is_printed() {
+    use std::fmt::Write as _;
+    let example = Example::new();
+    let controller = example.start();
+    let mut tasks = "hoist: 1\nroles: {all: {nodes: '*'}}\ntasks:\n".to_owned();
+    for n in 0..150 {
+        writeln!(tasks, "  t{n}: {{on: all, run: none}}").expect("writing to memory");
+    }
+    fs_err::write(example.path("many.yaml"), tasks).expect("a file");
+    controller.does(&["deploy", "run", &example.path("many.yaml"), "-o", "json"]);
+    let mut watching = spawned(&example, &["deploy", "watch", "last", "-o", "json"]);
+    let unread = watching.stdout.take().expect("piped");
+    // A pipe holds 64 KiB; whoever has filled it waits until somebody reads.
+    eventually("it is stuck", || rustix::io::ioctl_fionread(&unread).expect("a pipe") > 60 * 1024);
+    interrupt(&watching);
+    eventually("it has left", || {
+        interrupt(&watching);
+        watching.try_wait().expect("a child").is_some()
+    });
+    let code = watching.wait().expect("it ended").code();
+    assert_eq!(code, Some(5));
+}
+
+#[test]
 fn the_exit_code_says_how_a_run_ended() {
     let example = Example::new();
     let controller = example.start();
@@ -338,7 +567,8 @@ fn the_exit_code_says_how_a_run_ended() {
     eventually("it began", || example.file("db1", "begun").exists());
     controller.does(&["deploy", "stop", &id, "--now"]);
     let output = controller.hoist(&["deploy", "watch", &id]);
-    assert!(matches!(output.status.code(), Some(8 | 1)), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(8), "{}", text(&output));
+    assert!(text(&output).contains("ended by `stop --now`"), "{}", text(&output));
     let output = controller.hoist(&["deploy", "show", "nothing-like-it"]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     let nobody = hoist(&example.dir.path().join("elsewhere"), &["deploy", "list"]);

@@ -147,7 +147,7 @@ impl Maker<'_> {
         let message = format!("no node of role `{}` has the label `{label}`", role.name.value);
         let nodes = steps.keys().map(|node| &self.targets.nodes[*node as usize].spec.labels);
         let labels: BTreeSet<&str> =
-            nodes.flat_map(|labels| labels.iter()).map(|(key, _)| key.as_str()).collect();
+            nodes.flat_map(hoist_model::node::Labels::iter).map(|(key, _)| key.as_str()).collect();
         let diagnostic = Diagnostic::new(Code::Contradiction, place, message);
         match nearest(label, labels) {
             Some(close) => diagnostic.suggest(Some(close)),

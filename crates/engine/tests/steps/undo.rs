@@ -139,10 +139,10 @@ fn made(attempt: u32, receipt: Value) -> Made {
 
 /// What the only step of a way back takes back, after it was kept.
 fn undoes(site: &Site) -> Vec<Made> {
-    let text = serde_json::to_string(&back(site).draft).unwrap();
-    let draft: Draft = serde_json::from_str(&text).unwrap();
-    let plan = Plan::new(draft).unwrap();
-    plan.step(StepId(0)).unwrap().call.undoes.clone().expect("and never done")
+    let text = serde_json::to_string(&back(site).draft).expect("plain values");
+    let draft: Draft = serde_json::from_str(&text).expect("a draft");
+    let plan = Plan::new(draft).expect("a plan");
+    plan.step(StepId(0)).expect("a step").call.undoes.clone().expect("and never done")
 }
 
 #[test]
@@ -178,6 +178,21 @@ fn an_attempt_that_was_interrupted_is_taken_back_with_the_one_after_it() {
     site.on(Event::Resume { by: "me".to_owned() });
     site.ran(0, End::Done { changed: true, receipt: json!("x") });
     assert_eq!(undoes(&site), [made(2, json!("x")), made(1, Value::Null)]);
+}
+
+#[test]
+fn an_attempt_that_was_never_begun_has_left_nothing() {
+    let mut site = Site::new(draft(vec![step(&[], Step::default())]));
+    site.ran(0, End::NotBegun { reason: Some("nobody came for it".to_owned()) });
+    assert_eq!(site.ended(Ended::Failed(FailureKind::Internal)), [0]);
+    site.on(Event::Resume { by: "me".to_owned() });
+    site.on(Event::Stop { now: true, by: "me".to_owned() });
+    site.ran(0, End::NotBegun { reason: None });
+    assert_eq!(site.ended(Ended::Interrupted), [0]);
+    assert_eq!(undo_plan(&site.run, "r", |_| true, |_| None), Err(UndoError::Nothing));
+    site.on(Event::Resume { by: "me".to_owned() });
+    site.ran(0, End::Done { changed: true, receipt: json!("x") });
+    assert_eq!(undoes(&site), [made(3, json!("x"))]);
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! `hoist deploy`: task files become plans, plans become runs.
 
+mod bar;
 mod check;
 mod compare;
 mod files;
 mod graph;
 mod import_fuel;
+mod interrupt;
 mod lint;
 mod offline;
 mod orders;
@@ -19,6 +21,7 @@ use hoist_model::Exit;
 
 use super::Shell;
 use crate::failure::Failure;
+use crate::printer::plain;
 
 /// Deploy with graphs of small checked tasks
 #[derive(Debug, Args)]
@@ -28,7 +31,8 @@ use crate::failure::Failure;
         again. RUN is the id of a run, the end of one, or `last`; INSTANCE is a task on a node, such \
         as `db-init@n1`, or a task on all of its nodes.",
     after_help = "Ends with 0 if the run succeeded, 7 if nodes were left out, 1 if it failed, 8 if \
-        it was stopped, 4 if a person has to decide something."
+        it was stopped, 4 if a person has to decide something, and 5 after Ctrl-C: the run goes on, and \
+        nobody knows yet how it ends."
 )]
 pub(crate) struct DeployArgs {
     #[command(subcommand)]
@@ -92,6 +96,14 @@ impl DeployArgs {
     }
 }
 
+/// What names a run or an instance. Without one, the question would be another.
+fn named(text: &str) -> Result<String, &'static str> {
+    match text {
+        "" | "." | ".." => Err("it names nothing"),
+        name => Ok(name.to_owned()),
+    }
+}
+
 /// How a command ends that has seen a run come to rest.
 fn exit(run: &RunSummary) -> Exit {
     match (run.state, run.outcome) {
@@ -118,17 +130,14 @@ fn counts(run: &RunSummary) -> String {
     parts.join(", ")
 }
 
-/// Text that tasks made, as a terminal may be given it: what would move the cursor, or worse, is
-/// written out.
-fn plain(text: &str) -> String {
-    let is_plain = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
-    let write = |text: &mut String, c: char| {
-        if is_plain(c) { text.push(c) } else { text.extend(c.escape_default()) }
-    };
-    text.chars().fold(String::with_capacity(text.len()), |mut text, c| {
-        write(&mut text, c);
-        text
-    })
+/// Lines that tasks printed, as a terminal may be given them.
+fn plain_lines(text: &str) -> String {
+    text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
+}
+
+/// `1 node`, `2 nodes`.
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -137,8 +146,10 @@ mod tests {
 
     #[test]
     fn what_would_steer_a_terminal_is_written_out() {
-        assert_eq!(plain("a\tb\nc"), "a\tb\nc");
+        assert_eq!(plain_lines("a\tb\n\rc\n"), "a\tb\n\\rc\n");
         assert_eq!(plain("\u{1b}[2Jx\r\u{9b}y\u{7}"), "\\u{1b}[2Jx\\r\\u{9b}y\\u{7}");
         assert_eq!(plain("grün"), "grün");
+        let forged = "x\n02:31:44  done  db@n1\u{2028}y";
+        assert_eq!(plain(forged), "x\\n02:31:44  done  db@n1\\u{2028}y", "a reason is one line");
     }
 }

@@ -54,6 +54,7 @@ impl View {
             files: self.file.files(),
             records: self.records.len() as u64,
             broken: None,
+            diagnostics: Vec::new(),
         }
     }
 
@@ -287,23 +288,26 @@ pub(super) fn attempts_of(records: &[Record]) -> HashMap<StepId, Vec<Attempt>> {
         match record {
             Record::Intent { at, .. } => last.started = Some(*at),
             Record::Refused { reason, at, .. } => {
-                (last.ended, last.end, last.reason) =
-                    (Some(*at), "refused".to_owned(), reason.clone());
+                (last.ended, last.end) = (Some(*at), "refused".to_owned());
+                last.reason = told(FailureKind::Precheck, reason);
             }
             Record::Ran { end, at, .. } => {
                 last.ended = Some(*at);
                 (last.end, last.reason) = match end {
                     End::Done { changed: true, .. } => ("done".to_owned(), String::new()),
                     End::Done { changed: false, .. } => ("unchanged".to_owned(), String::new()),
-                    End::Failed { kind, reason } => {
-                        ("failed".to_owned(), format!("{}: {reason}", failure(*kind)))
+                    End::Failed { kind, reason } => ("failed".to_owned(), told(*kind, reason)),
+                    End::NotBegun { reason: Some(reason) } => {
+                        ("failed".to_owned(), told(FailureKind::Internal, reason))
                     }
-                    End::Interrupted => ("interrupted".to_owned(), String::new()),
+                    End::Interrupted | End::NotBegun { reason: None } => {
+                        ("interrupted".to_owned(), String::new())
+                    }
                 };
             }
             Record::Verified { holds: false, reason, at, .. } => {
                 (last.ended, last.end) = (Some(*at), "failed".to_owned());
-                last.reason = format!("{}: {reason}", failure(FailureKind::Verify));
+                last.reason = told(FailureKind::Verify, reason);
             }
             Record::Verified { holds: true, at, .. } => last.ended = Some(*at),
             Record::Lost { at, .. } => {
@@ -316,15 +320,18 @@ pub(super) fn attempts_of(records: &[Record]) -> HashMap<StepId, Vec<Attempt>> {
     all
 }
 
-fn failure(kind: FailureKind) -> &'static str {
-    match kind {
+/// A reason with what it is the reason of.
+fn told(kind: FailureKind, reason: &str) -> String {
+    let what = match kind {
+        // It begins with the exit code.
+        FailureKind::Exit => return reason.to_owned(),
         FailureKind::Precheck => "the check before it",
-        FailureKind::Exit => "exit",
         FailureKind::Timeout => "timeout",
         FailureKind::Verify => "the check after it",
         FailureKind::Lost => "lost",
         FailureKind::Internal => "internal",
-    }
+    };
+    format!("{what}: {reason}")
 }
 
 pub(super) fn word(state: State) -> &'static str {

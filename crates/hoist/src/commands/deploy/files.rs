@@ -1,7 +1,7 @@
 //! `hoist deploy plan` and `hoist deploy run`: from files to a plan, and on to a run.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
 
 use clap::Args;
 use hoist_api::Code;
@@ -10,13 +10,14 @@ use hoist_api::deploy::{
     Change, Diagnostic, PlanAnswer, PlanRequest, RunSummary, Selection, Severity, TaskFile,
 };
 use hoist_deploy::compile;
+use hoist_deploy::condition::MAX_RENDERED;
 use hoist_deploy::parse::parse;
 use hoist_deploy::spec::Sources;
 use hoist_model::Exit;
 use serde_json::{Value, json};
 
 use super::offline::NodesArgs;
-use super::{plain, watch};
+use super::{counted, interrupt, plain, show, watch};
 use crate::commands::Shell;
 use crate::failure::Failure;
 use crate::input;
@@ -25,6 +26,8 @@ use crate::printer::{Output, Printer, Tone};
 /// Of what would change, so much is shown; `-o wide` and `-o json` have all of it.
 const SHOWN_DIFFS: usize = 20;
 const SHOWN_LINES: usize = 40;
+/// Names of what is not in a plan any more.
+const SHOWN_GONE: usize = 10;
 
 /// What is to be done.
 #[derive(Debug, Clone, Default, Args)]
@@ -36,6 +39,10 @@ pub(super) struct FileArgs {
     /// Settings over those of the files: `api.port=8080`, or a YAML file
     #[arg(long = "set", value_name = "KEY=VALUE|FILE")]
     settings: Vec<String>,
+
+    /// What conditions of another product are that nobody translated
+    #[arg(long, value_name = "true|false")]
+    conditions: Option<bool>,
 
     /// A plan that was made before, as `hoist deploy plan -o json` prints it
     #[arg(long, value_name = "FILE", conflicts_with = "files")]
@@ -77,6 +84,10 @@ pub(super) struct SelectionArgs {
     #[arg(long)]
     repeat: bool,
 
+    /// Do also what was done before with the same inputs, where it is for this event
+    #[arg(long = "event", value_name = "EVENT")]
+    events: Vec<String>,
+
     /// Do not ask whether what the tasks need was done
     #[arg(long)]
     without_prerequisites: bool,
@@ -95,6 +106,7 @@ impl SelectionArgs {
             to: self.to.clone(),
             only: self.only.clone(),
             repeat: self.repeat,
+            events: self.events.clone(),
             without_prerequisites: self.without_prerequisites,
         })
     }
@@ -105,6 +117,7 @@ impl FileArgs {
     pub(super) fn request(&self, title: Option<&str>) -> Result<PlanRequest, Failure> {
         let selection = self.selection.selection()?;
         let mut request = request(&self.files, &self.settings, selection)?;
+        request.conditions = self.conditions;
         if let Some(path) = &self.plan {
             request.plan = Some(read_plan(path)?);
             request.title = path.display().to_string();
@@ -129,6 +142,7 @@ pub(super) fn request(
         settings: settings(set)?,
         selection,
         files,
+        conditions: None,
         plan: None,
         check: false,
     })
@@ -143,14 +157,40 @@ fn templates(files: &[TaskFile]) -> Result<BTreeMap<String, String>, Failure> {
         // What is wrong with the file itself is told by whoever compiles it.
         let (read, _) = parse(&mut sources, &file.name, file.text.as_bytes());
         for (name, _) in read.tasks.iter().flat_map(compile::templates) {
-            let path = beside.join(name);
-            if path.is_file() {
-                let text = fs_err::read_to_string(path).map_err(Failure::File)?;
-                found.insert(name.to_owned(), text);
+            let Some(text) = template(beside, name)? else { continue };
+            if found.get(name).is_some_and(|other| *other != text) {
+                let file = &file.name;
+                let message = format!("`{file}` names another template `{name}` than files before");
+                return Err(Failure::usage(message).with_hint("give one of them another name"));
             }
+            found.insert(name.to_owned(), text);
         }
     }
     Ok(found)
+}
+
+/// The text of a template, if there is one. It is sent elsewhere: a task file of somebody else does
+/// not name what it likes on this machine.
+fn template(beside: &Path, name: &str) -> Result<Option<String>, Failure> {
+    let is_below = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+    let beside = if beside.as_os_str().is_empty() { Path::new(".") } else { beside };
+    let path = beside.join(name);
+    let real = if Path::new(name).components().all(is_below) {
+        if !path.is_file() {
+            return Ok(None);
+        }
+        let whole = |path: &Path| fs_err::canonicalize(path).map_err(Failure::File);
+        Some(whole(&path)?).filter(|real| whole(beside).is_ok_and(|dir| real.starts_with(dir)))
+    } else {
+        None
+    };
+    let Some(real) = real else {
+        let message = format!("the template `{name}` is not below `{}`", beside.display());
+        return Err(Failure::usage(message)
+            .with_hint("templates stand beside the task file; name them without `..`"));
+    };
+    let text = String::from_utf8(input::read_up_to(&real, MAX_RENDERED as u64)?);
+    text.map(Some).map_err(|_| Failure::usage(format!("`{}` is not UTF-8", path.display())))
 }
 
 /// `a.b=1` becomes `{a: {b: 1}}`; a file is what is in it.
@@ -158,10 +198,20 @@ fn settings(given: &[String]) -> Result<Value, Failure> {
     let mut all = Value::Null;
     for one in given {
         let (path, value) = if let Some((path, text)) = one.split_once('=') {
-            (path.split('.').collect(), serde_saphyr::from_str(text).map_err(Failure::yaml)?)
+            let path: Vec<&str> = path.split('.').collect();
+            if path.contains(&"") {
+                return Err(Failure::usage(format!("`{one}` names no setting"))
+                    .with_hint("write it like `api.port=8080`"));
+            }
+            (path, serde_saphyr::from_str(text).map_err(Failure::yaml)?)
         } else {
             let bytes = input::read_whole(Path::new(one))?;
-            (Vec::new(), serde_saphyr::from_slice(&bytes).map_err(Failure::yaml)?)
+            let value: Value = serde_saphyr::from_slice(&bytes).map_err(Failure::yaml)?;
+            if !value.is_object() {
+                return Err(Failure::usage(format!("`{one}` holds no mapping"))
+                    .with_hint("settings are names with values, such as `port: 8080`"));
+            }
+            (Vec::new(), value)
         };
         put(&mut all, &path, value);
     }
@@ -282,7 +332,10 @@ impl RunArgs {
                 request.selection.without_prerequisites = true;
             }
         }
-        let run = client.start_run(&request).await?;
+        let run = match interrupt::told(shell, client.start_run(&request)).await? {
+            Ok(run) => run,
+            Err(exit) => return Ok(exit),
+        };
         begun(shell, &client, &run, self.detach).await
     }
 }
@@ -290,13 +343,14 @@ impl RunArgs {
 /// Run a changed plan without what a run has done with the same inputs
 ///
 /// An instance is kept if its task, its inputs and its node are what they were and it came to a good
-/// end; everything else is done, and so is what depends on that.
+/// end; everything else is done, and so is what depends on that. What was done and is not in the files
+/// any more is named, and left as it is.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist deploy continue last --replan site.yaml\n  \
     hoist deploy continue last --replan site.yaml --dry-run")]
 pub(super) struct ContinueArgs {
     /// Id of a run, the end of one, or `last`
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", value_parser = super::named)]
     run: String,
     /// Make the plan anew from the files
     #[arg(long, required = true)]
@@ -315,13 +369,47 @@ impl ContinueArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let client = shell.client()?;
         let request = self.files.request(None)?;
+        // `last` is another one as soon as the new run is there.
+        let old = client.run(&self.run).await?.summary.id;
         if self.dry_run {
-            let answer = client.try_continue_run(&self.run, &request).await?;
+            let answer = client.try_continue_run(&old, &request).await?;
+            if let Some(plan) = &answer.plan {
+                vanished(shell, &client, &old, plan).await?;
+            }
             return would(shell, &answer);
         }
-        let run = client.continue_run(&self.run, &request).await?;
+        let asked = client.continue_run(&old, &request);
+        let run = match interrupt::told(shell, asked).await? {
+            Ok(run) => run,
+            Err(exit) => return Ok(exit),
+        };
+        vanished(shell, &client, &old, &client.run_plan(&run.id).await?).await?;
         begun(shell, &client, &run, self.detach).await
     }
+}
+
+/// Names what a run has done and the new plan does not know.
+async fn vanished(
+    shell: &mut Shell,
+    client: &Client,
+    old: &str,
+    plan: &Value,
+) -> Result<(), Failure> {
+    let known: BTreeSet<&str> = steps_of(plan).collect();
+    let done = show::instances(client, old, Some("ok,unchanged")).await?;
+    let gone = done.iter().map(|one| one.name.as_str()).filter(|name| !known.contains(name));
+    let gone: Vec<&str> = gone.collect();
+    if !gone.is_empty() {
+        let named = gone.iter().take(SHOWN_GONE).copied().collect::<Vec<_>>().join(", ");
+        let more = match gone.len().saturating_sub(SHOWN_GONE) {
+            0 => String::new(),
+            count => format!(" and {count} more"),
+        };
+        shell.printer.warn(&format!(
+            "done in run {old}, not in the plan any more, and left as it is: {named}{more}"
+        ));
+    }
+    Ok(())
 }
 
 /// The plan with what it would change. Whoever may not run it may not see what is on nodes either.
@@ -350,6 +438,7 @@ async fn begun(
     run: &RunSummary,
     detach: bool,
 ) -> Result<Exit, Failure> {
+    diagnostics(shell, &run.diagnostics);
     if !detach {
         return watch::follow(shell, client, &run.id, 0).await;
     }
@@ -386,8 +475,10 @@ pub(super) fn print_plan(shell: &mut Shell, answer: &PlanAnswer) -> Result<Exit,
             changes(printer, answer)?;
             let (steps, skips) = (answer.steps, answer.skips.len());
             printer.line(format!(
-                "{steps} instances on {} nodes, {} edges; {skips} are skipped",
-                answer.nodes, answer.edges
+                "{} on {}, {}; {skips} are skipped",
+                counted(steps, "instance"),
+                counted(answer.nodes, "node"),
+                counted(answer.edges, "edge"),
             ))?;
         }
     }
@@ -438,10 +529,15 @@ fn changes(printer: &mut Printer, answer: &PlanAnswer) -> Result<(), Failure> {
     Ok(())
 }
 
-fn step_names(answer: &PlanAnswer) -> Vec<String> {
-    let vertices = answer.plan.as_ref().and_then(|plan| plan["vertices"].as_array());
-    let steps = vertices.into_iter().flatten().filter(|vertex| !vertex["kind"]["step"].is_null());
-    steps.filter_map(|vertex| Some(vertex["name"].as_str()?.to_owned())).collect()
+fn step_names(answer: &PlanAnswer) -> impl Iterator<Item = &str> {
+    answer.plan.iter().flat_map(steps_of)
+}
+
+/// Names of what a plan does.
+fn steps_of(plan: &Value) -> impl Iterator<Item = &str> {
+    let vertices = plan["vertices"].as_array().into_iter().flatten();
+    let steps = vertices.filter(|vertex| !vertex["kind"]["step"].is_null());
+    steps.filter_map(|vertex| vertex["name"].as_str())
 }
 
 /// What is wrong or odd, drawn where it stands.

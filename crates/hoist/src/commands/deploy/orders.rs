@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use hoist_api::deploy::{Order, Ordered};
 use hoist_model::Exit;
 
-use super::{watch, word};
+use super::{counted, interrupt, watch, word};
 use crate::commands::Shell;
 use crate::failure::Failure;
 use crate::printer::Output;
@@ -13,7 +13,7 @@ use crate::printer::Output;
 #[derive(Debug, Clone, Args)]
 pub(super) struct OrderArgs {
     /// Id of a run, the end of one, or `last`
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", value_parser = super::named)]
     run: String,
     /// Show what it is about, change nothing
     #[arg(long)]
@@ -31,8 +31,9 @@ impl OrderArgs {
                 for name in &told.instances {
                     printer.line(format!("  {name}"))?;
                 }
-                let would = if told.dry_run { "would " } else { "" };
-                printer.line(format!("{would}{said} run {} ({})", told.run.id, word(&told.run)))?;
+                let what = if told.dry_run { "would be " } else { "" };
+                let (done, run) = (done(said), &told.run);
+                printer.line(format!("{what}{done}; run {} is {}", run.id, word(run)))?;
             }
         }
         Ok(told)
@@ -41,6 +42,21 @@ impl OrderArgs {
     async fn say(self, shell: &mut Shell, order: &Order, said: &str) -> Result<Exit, Failure> {
         let told = self.tell(shell, order, said).await?;
         Ok(if told.dry_run { Exit::WouldChange } else { Exit::Done })
+    }
+}
+
+/// What was said, done.
+fn done(said: &str) -> &str {
+    match said {
+        "stop" => "told to stop",
+        "resume" => "resumed",
+        "pause" => "paused",
+        "unpause" => "unpaused",
+        "hold" => "held",
+        "release" => "released",
+        "retry" => "tried again",
+        "mark" => "marked",
+        other => other,
     }
 }
 
@@ -247,7 +263,11 @@ impl UndoArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let order = Order { on: self.on, leave_gaps: self.leave_gaps, ..Order::default() };
         let client = shell.client()?;
-        let told = client.order_run(&self.order.run, "undo", &order, self.order.dry_run).await?;
+        let asked = client.order_run(&self.order.run, "undo", &order, self.order.dry_run);
+        let told = match interrupt::told(shell, asked).await? {
+            Ok(told) => told,
+            Err(exit) => return Ok(exit),
+        };
         for gap in &told.gaps {
             shell.printer.warn(&format!("cannot be taken back: {gap}"));
         }
@@ -263,7 +283,13 @@ impl UndoArgs {
             Output::Name => printer.line(&told.run.id)?,
             Output::Table | Output::Wide => {
                 told.instances.iter().try_for_each(|name| printer.line(format!("  {name}")))?;
-                printer.line(format!("run {}", told.run.id))?;
+                printer.line(match told.dry_run {
+                    true => {
+                        let count = counted(told.instances.len(), "instance");
+                        format!("{count} of run {} would be taken back", told.run.id)
+                    }
+                    false => format!("run {}", told.run.id),
+                })?;
             }
         }
         Ok(if told.dry_run { Exit::WouldChange } else { Exit::Done })

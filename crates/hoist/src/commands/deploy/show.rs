@@ -8,7 +8,7 @@ use hoist_api::deploy::{Instance, RunDetail, RunState, RunSummary, Trouble};
 use hoist_model::Exit;
 use jiff::Timestamp;
 
-use super::{counts, plain, word};
+use super::{counted, counts, plain, plain_lines, word};
 use crate::commands::Shell;
 use crate::failure::Failure;
 use crate::printer::{Output, Printer, Tone};
@@ -68,9 +68,9 @@ fn table(runs: &[RunSummary], now: Timestamp) -> Table {
 #[command(after_help = "Examples:\n  hoist deploy show last\n  hoist deploy show last -o wide\n  \
     hoist deploy show last db-init@n1 --attempt 1")]
 pub(super) struct ShowArgs {
-    #[arg(value_name = "RUN", default_value = "last")]
+    #[arg(value_name = "RUN", value_parser = super::named, default_value = "last")]
     run: String,
-    #[arg(value_name = "INSTANCE")]
+    #[arg(value_name = "INSTANCE", value_parser = super::named)]
     instance: Option<String>,
     /// Which attempt's output; the last one if left out
     #[arg(long, value_name = "N", requires = "instance")]
@@ -170,10 +170,9 @@ pub(super) fn print(printer: &mut Printer, detail: &RunDetail) -> Result<(), Fai
         return printer.toned(Tone::Removed, &format!("  {}", plain(broken)));
     }
     printer.line(format!(
-        "  {} on {} {}; started by {} at {}",
+        "  {} on {}; started by {} at {}",
         counts(run),
-        run.nodes,
-        if run.nodes == 1 { "node" } else { "nodes" },
+        counted(run.nodes, "node"),
         run.by,
         run.created
     ))?;
@@ -191,10 +190,19 @@ pub(super) fn print(printer: &mut Printer, detail: &RunDetail) -> Result<(), Fai
     Ok(())
 }
 
+/// Why an instance did not come to a good end.
+pub(super) fn reason_of(instance: &Instance) -> &str {
+    match (&instance.reason, instance.state.as_str()) {
+        (Some(reason), _) => reason,
+        (None, "interrupted") => "ended by `stop --now`",
+        (None, _) => "no reason is known",
+    }
+}
+
 /// Failures, with what they printed last and what they block.
 pub(super) fn failures(printer: &mut Printer, failures: &[Trouble]) -> Result<(), Failure> {
     for Trouble { instance, output, blocks, blocked_nodes } in failures {
-        let reason = instance.reason.as_deref().unwrap_or("no reason is known");
+        let reason = reason_of(instance);
         let line = format!(
             "  {} {} (attempt {}): {reason}",
             instance.state, instance.name, instance.attempt
@@ -204,7 +212,8 @@ pub(super) fn failures(printer: &mut Printer, failures: &[Trouble]) -> Result<()
             printer.line(format!("    | {}", plain(line)))?;
         }
         if *blocks > 0 {
-            printer.line(format!("    blocks {blocks} instances on {blocked_nodes} nodes"))?;
+            let nodes = counted(*blocked_nodes, "node");
+            printer.line(format!("    blocks {} on {nodes}", counted(*blocks, "instance")))?;
         }
     }
     Ok(())
@@ -254,7 +263,7 @@ async fn show_instance(
     match client.run_output(run, &one.step.to_string(), attempt).await {
         // Whoever reads it elsewhere gets it as it was.
         Ok(bytes) if std::io::stdout().is_terminal() => {
-            shell.printer.text(&plain(&String::from_utf8_lossy(&bytes)))?;
+            shell.printer.text(&plain_lines(&String::from_utf8_lossy(&bytes)))?;
         }
         Ok(bytes) => shell.printer.bytes(&bytes)?,
         Err(error) if error.code() == Some(&hoist_api::Code::NotFound) => {
@@ -269,9 +278,9 @@ async fn show_instance(
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist deploy explain last web-check@n2")]
 pub(super) struct ExplainArgs {
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", value_parser = super::named)]
     run: String,
-    #[arg(value_name = "INSTANCE")]
+    #[arg(value_name = "INSTANCE", value_parser = super::named)]
     instance: String,
 }
 

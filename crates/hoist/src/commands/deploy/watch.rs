@@ -4,19 +4,18 @@
 //! there are only the lines. A controller that is away for a while is waited for: the run goes on
 //! where it was, and so do we.
 
-use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use hoist_api::client::{Client, ClientError};
 use hoist_api::deploy::{RunDetail, RunEvent, RunEvents, RunState};
 use hoist_model::Exit;
-use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::Value;
 
-use super::{counts, exit, plain, show, word};
+use super::bar::Bar;
+use super::{counts, exit, interrupt, plain, show, word};
 use crate::commands::Shell;
 use crate::failure::{Failure, chain};
 use crate::printer::{Output, Tone};
@@ -27,8 +26,7 @@ const PAUSE_FIRST: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// The bar is brought up to date at most this often: each time costs the controller a look.
 const REFRESH: Duration = Duration::from_millis(500);
-/// Lines below the bar.
-const UNDER_WAY: usize = 6;
+const WAIT_STALE: &str = "500ms";
 
 /// Show a run until it comes to its end
 ///
@@ -38,7 +36,7 @@ const UNDER_WAY: usize = 6;
 #[command(after_help = "Examples:\n  hoist deploy watch last\n  \
     hoist deploy watch last --after 120 -o json")]
 pub(super) struct WatchArgs {
-    #[arg(value_name = "RUN", default_value = "last")]
+    #[arg(value_name = "RUN", value_parser = super::named, default_value = "last")]
     run: String,
     /// Number of the last event seen
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -61,22 +59,23 @@ pub(super) async fn follow(
     after: u64,
 ) -> Result<Exit, Failure> {
     let people = matches!(shell.printer.output(), Output::Table | Output::Wide);
-    let bar = if people { Bar::new() } else { Bar::hidden() };
+    let bar = Bar::new(people);
     if people {
-        bar.0.suspend(|| shell.printer.line(format!("run {run}")))?;
+        shell.printer.line(format!("run {run}"))?;
         shell.printer.flush()?;
     }
+    interrupt::leave_at_the_second();
     let ended = tokio::select! {
         ended = until_rest(shell, client, run, after, &bar) => ended,
         _ = tokio::signal::ctrl_c() => {
-            bar.0.finish_and_clear();
+            bar.end();
             shell.printer.note(&format!(
                 "the run goes on; `hoist deploy stop {run}` stops it, `hoist deploy watch {run}` shows it"
             ));
             return Ok(Exit::Unknown);
         }
     };
-    bar.0.finish_and_clear();
+    bar.end();
     let detail = ended?;
     if people {
         rest(shell, &detail)?;
@@ -92,15 +91,17 @@ async fn until_rest(
     bar: &Bar,
 ) -> Result<RunDetail, Failure> {
     let mut pause = PAUSE_FIRST;
-    let mut shown: Option<Instant> = None;
+    let (mut shown, mut is_stale): (Option<Instant>, bool) = (None, bar.is_shown());
     loop {
-        let asked: Result<RunEvents, ClientError> = client.run_events(run, after, WAIT).await;
+        // What the bar does not show yet, it shows soon.
+        let wait = if is_stale { WAIT_STALE } else { WAIT };
+        let asked: Result<RunEvents, ClientError> = client.run_events(run, after, wait).await;
         let found = match asked {
             Ok(found) => found,
             Err(error @ (ClientError::Connect { .. } | ClientError::Lost { .. })) => {
                 if pause == PAUSE_FIRST {
                     let text = format!("{}; waiting for the controller", chain(&error));
-                    bar.0.suspend(|| shell.printer.warn(&text));
+                    bar.above(|| shell.printer.warn(&text));
                 }
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);
@@ -109,60 +110,21 @@ async fn until_rest(
             Err(error) => return Err(error.into()),
         };
         pause = PAUSE_FIRST;
-        for event in &found.items {
-            after = event.seq;
-            bar.0.suspend(|| print(shell, event))?;
+        if let Some(last) = found.items.last() {
+            (after, is_stale) = (last.seq, bar.is_shown());
+            bar.above(|| {
+                found.items.iter().try_for_each(|event| print(shell, event))?;
+                shell.printer.flush()
+            })?;
         }
-        shell.printer.flush()?;
         let rests = matches!(found.state, RunState::Ended | RunState::Broken | RunState::Waiting);
         if rests && after >= found.last {
             return Ok(client.run(run).await?);
         }
-        if bar.is_shown() && shown.is_none_or(|at| at.elapsed() >= REFRESH) {
+        if is_stale && shown.is_none_or(|at| at.elapsed() >= REFRESH) {
             bar.show(&client.run(run).await?);
-            shown = Some(Instant::now());
+            (shown, is_stale) = (Some(Instant::now()), false);
         }
-    }
-}
-
-/// What is under way, below everything else.
-struct Bar(ProgressBar);
-
-impl Bar {
-    fn new() -> Self {
-        let style = ProgressStyle::with_template("{bar:32} {pos}/{len} {msg}");
-        let bar = ProgressBar::new(0).with_style(style.expect("a literal template"));
-        Self(bar)
-    }
-
-    fn hidden() -> Self {
-        Self(ProgressBar::hidden())
-    }
-
-    fn is_shown(&self) -> bool {
-        !self.0.is_hidden()
-    }
-
-    fn show(&self, detail: &RunDetail) {
-        let run = &detail.summary;
-        let open = ["waiting", "ready", "checking", "running", "verifying", "delayed", "unknown"];
-        let left: usize = open.iter().filter_map(|state| run.counts.get(*state)).sum();
-        self.0.set_length(run.steps as u64);
-        self.0.set_position(run.steps.saturating_sub(left) as u64);
-        let mut text = counts(run);
-        let running = detail.running.iter().map(|one| format!("\n  {} {}", one.state, one.name));
-        let held = detail.held.iter().map(|one| {
-            let why = one.held_by.as_deref().unwrap_or("its turn");
-            format!("\n  ready {}, held back by {why}", one.name)
-        });
-        text.extend(running.chain(held).take(UNDER_WAY));
-        if let [first, .., last] = &detail.critical[..] {
-            let count = detail.critical.len();
-            write!(text, "\n  longest way left: {count} instances, {first} to {last}")
-                .expect("writing to memory");
-        }
-        self.0.set_message(plain(&text));
-        self.0.tick();
     }
 }
 
@@ -174,8 +136,7 @@ fn print(shell: &mut Shell, event: &RunEvent) -> Result<(), Failure> {
     let Some((tone, text)) = line(event) else { return Ok(()) };
     let at = i64::try_from(event.at).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     let time = at.unwrap_or_default().to_zoned(TimeZone::UTC).strftime("%H:%M:%S").to_string();
-    printer.toned(tone, &format!("{time}  {}", plain(&text)))?;
-    printer.flush()
+    printer.toned(tone, &format!("{time}  {}", plain(&text)))
 }
 
 /// One event in words; nothing for those that say nothing new.
@@ -192,6 +153,9 @@ fn line(event: &RunEvent) -> Option<(Tone, String)> {
             "done" if flag("changed") => (Tone::Added, format!("done         {name}")),
             "done" => (Tone::Plain, format!("unchanged    {name}")),
             "interrupted" => (Tone::Changed, format!("interrupted  {name}")),
+            "not_begun" if text("reason").is_empty() => {
+                (Tone::Changed, format!("interrupted  {name}"))
+            }
             _ => (Tone::Removed, format!("failed       {name}{again}: {}", text("reason"))),
         },
         "refused" => {
@@ -215,6 +179,9 @@ fn line(event: &RunEvent) -> Option<(Tone, String)> {
         "pause" => {
             let word = if flag("paused") { "pause" } else { "unpause" };
             (Tone::Changed, format!("{word:12} {} by {}", text("node"), text("by")))
+        }
+        "hold" | "release" => {
+            (Tone::Changed, format!("{:12} {name} by {}", event.record, text("by")))
         }
         "finished" => (Tone::Strong, format!("ended        {}", text("outcome"))),
         other => {

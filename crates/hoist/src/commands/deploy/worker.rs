@@ -6,7 +6,6 @@ use std::sync::Arc;
 use clap::Args;
 use hoist_api::Code;
 use hoist_api::client::{Client, ClientError};
-use hoist_deploy::actions;
 use hoist_engine::action::Cancel;
 use hoist_engine::execute::{NoSecrets, Place};
 use hoist_engine::pull::{Orders, Report, Transport, Unreachable, Worker, WorkerSetup};
@@ -14,6 +13,7 @@ use hoist_model::Exit;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
+use super::offline;
 use crate::commands::Shell;
 use crate::failure::{Failure, chain};
 
@@ -21,7 +21,7 @@ use crate::failure::{Failure, chain};
 ///
 /// For machines whose agent is not there yet. It asks the controller for work with a token of its
 /// own, does it on this machine, and says what came of it; what the controller did not hear is said
-/// again.
+/// again. Tasks that call plug-ins need these on this machine too.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     hoist token create n1-agent --scope write:agent:node:n1 --out n1.token\n  \
@@ -37,13 +37,24 @@ pub(super) struct WorkerArgs {
     /// Work in a directory below this one, not on all of the machine
     #[arg(long, value_name = "DIR")]
     below: Option<PathBuf>,
+    /// Where plug-ins are; where `hoist serve` would look for them if left out
+    #[arg(long, value_name = "DIR")]
+    plugins: Option<PathBuf>,
 }
 
 impl WorkerArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let client = shell.client()?;
         let place = self.below.map_or(Place::Machine, Place::Below);
-        let (catalog, secrets) = (actions::catalog(), Arc::new(NoSecrets));
+        let catalog = match &self.plugins {
+            Some(directory) if !directory.is_dir() => {
+                let message = format!("`{}` is no directory", directory.display());
+                return Err(Failure::usage(message).with_hint("name the one with the plug-ins"));
+            }
+            Some(directory) => offline::catalog_with(shell, directory)?,
+            None => offline::catalog(shell)?,
+        };
+        let secrets = Arc::new(NoSecrets);
         let setup = WorkerSetup { catalog, secrets, place, dir: self.dir };
         let mut worker = Worker::new(setup).map_err(Failure::File)?;
         shell.printer.note(&format!("working for node {}", self.node));

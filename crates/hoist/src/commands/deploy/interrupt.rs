@@ -1,0 +1,44 @@
+//! Ctrl-C while something goes on that does not need us.
+
+use std::future::Future;
+
+use hoist_model::Exit;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::commands::Shell;
+use crate::failure::Failure;
+
+/// The first Ctrl-C is answered by whoever waits for it. One who cannot, because nobody reads what
+/// he prints, is left at the second.
+pub(super) fn leave_at_the_second() {
+    let wait = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+        let Ok(runtime) = runtime else { return };
+        runtime.block_on(async {
+            let Ok(mut pressed) = signal(SignalKind::interrupt()) else { return };
+            for _ in 0..2 {
+                pressed.recv().await;
+            }
+            std::process::exit(Exit::Unknown.code().into());
+        });
+    };
+    // Without it, the first one has to do.
+    let _ = std::thread::Builder::new().name("interrupt".to_owned()).spawn(wait);
+}
+
+/// What begins something at the controller. Who does not wait for the answer is told that it may
+/// have begun all the same.
+pub(super) async fn told<T, E: Into<Failure>>(
+    shell: &mut Shell,
+    asked: impl Future<Output = Result<T, E>>,
+) -> Result<Result<T, Exit>, Failure> {
+    tokio::select! {
+        answer = asked => Ok(Ok(answer.map_err(Into::into)?)),
+        _ = tokio::signal::ctrl_c() => {
+            shell.printer.note(
+                "the controller may have begun it all the same; `hoist deploy list` shows that",
+            );
+            Ok(Err(Exit::Unknown))
+        }
+    }
+}
