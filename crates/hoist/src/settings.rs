@@ -31,7 +31,7 @@ const fn setting(key: &'static str, default: &'static str, about: &'static str) 
     Setting { key, default, about }
 }
 
-pub(crate) const SETTINGS: [Setting; 61] = [
+pub(crate) const SETTINGS: [Setting; 63] = [
     setting("data_dir", "", "where state is kept; /var/lib/hoist for root"),
     setting("listen", "0.0.0.0:27778", "plain HTTP, or `off`"),
     setting("tls_listen", "0.0.0.0:27443", "HTTPS, or `off`"),
@@ -84,6 +84,8 @@ pub(crate) const SETTINGS: [Setting; 61] = [
     setting("deploy.ssh", "", "selector of nodes that are reached by ssh"),
     setting("deploy.ssh_user", "root", "who logs in there"),
     setting("deploy.ssh_key", "", "file with the key for that; else what ssh finds by itself"),
+    setting("deploy.ssh_port", "", "port of their sshd; else what ssh takes by itself"),
+    setting("deploy.ssh_known_hosts", "", "file with their keys; else what ssh knows by itself"),
     setting("limits.connections", "16384", "open connections per listener"),
     setting("limits.body_bytes", "8388608", "largest request body"),
     setting("limits.request_seconds", "30", "longest time for one request"),

@@ -56,6 +56,9 @@ pub struct DeploySettings {
     pub ssh: Option<Selector>,
     pub ssh_user: Option<String>,
     pub ssh_key: Option<PathBuf>,
+    pub ssh_port: Option<u16>,
+    /// Whose keys are known; else what ssh knows by itself.
+    pub ssh_known_hosts: Option<PathBuf>,
     /// Where plug-ins are; without it there are none.
     pub plugins: Option<PathBuf>,
     pub retention: RunRetention,

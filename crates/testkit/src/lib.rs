@@ -7,6 +7,7 @@ pub mod failing_store;
 pub mod postgres;
 pub mod proxy;
 pub mod smd;
+pub mod sshd;
 pub mod stores;
 
 pub use hoist_machine as machine;

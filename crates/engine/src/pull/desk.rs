@@ -16,6 +16,9 @@ use crate::run::{Effect, Event, Found, Run};
 /// How often somebody has to look whether a machine is lost.
 const TICK: Duration = Duration::from_secs(1);
 
+/// Strange runs that are remembered until somebody asks; machines name the others again.
+const MAX_STRANGERS: usize = 10_000;
+
 type Waker = Box<dyn Fn(&str) + Send + Sync>;
 
 /// Where machines come for their work. One for all runs of a controller.
@@ -32,6 +35,10 @@ struct State {
     machines: HashMap<String, Machine>,
     /// All runs of former times are open again: what belongs to none of them belongs to nobody.
     is_complete: bool,
+    /// Runs that machines have named and that are not here, since somebody last asked.
+    strangers: BTreeSet<String>,
+    /// Runs that are nowhere any more.
+    disowned: BTreeSet<String>,
 }
 
 struct Connection {
@@ -88,6 +95,8 @@ impl Desk {
             runs: HashMap::new(),
             machines: HashMap::new(),
             is_complete: false,
+            strangers: BTreeSet::new(),
+            disowned: BTreeSet::new(),
         };
         Arc::new(Self { state: Mutex::new(state), lost_after, waker: Box::new(waker) })
     }
@@ -137,6 +146,17 @@ impl Desk {
     /// All runs of former times are open. What machines hold of others is dropped from now on.
     pub fn complete(&self) {
         self.lock().is_complete = true;
+    }
+
+    /// Runs that machines have named and that are not here, since this was last asked. Where there
+    /// are other controllers, one of those may have them.
+    pub fn strangers(&self) -> BTreeSet<String> {
+        std::mem::take(&mut self.lock().strangers)
+    }
+
+    /// Nobody has these runs, only these: what machines hold of them is dropped.
+    pub fn disown(&self, runs: BTreeSet<String>) {
+        self.lock().disowned = runs;
     }
 
     /// What a machine says, and what it is told. While a message is held back because there is
@@ -308,7 +328,7 @@ impl State {
     }
 
     fn exchange(&mut self, name: &str, report: &Report, now: Instant) -> Orders {
-        let Self { runs, machines, began, is_complete } = self;
+        let Self { runs, machines, began, is_complete, strangers, disowned } = self;
         let machine = machines.entry(name.to_owned()).or_default();
         if !machine.is_news(report) {
             // It was long under way; the machine has said more since.
@@ -316,14 +336,21 @@ impl State {
         }
         machine.heard = Some(now);
         let mut orders = Orders::default();
+        let mut is_nobodys = |id: &WorkId| {
+            let is_nobodys = *is_complete || disowned.contains(id.run());
+            if !is_nobodys && !runs.contains_key(id.run()) && strangers.len() < MAX_STRANGERS {
+                strangers.insert(id.run().to_owned());
+            }
+            is_nobodys
+        };
         for result in &report.results {
-            machine.take(result, runs, *is_complete, &mut orders);
+            machine.take(result, runs, is_nobodys(&result.id), &mut orders);
         }
         for id in &report.lost {
-            machine.take_lost(id, runs, *is_complete, &mut orders);
+            machine.take_lost(id, runs, is_nobodys(id), &mut orders);
         }
         for id in &report.running {
-            machine.take_running(id, runs, *is_complete, &mut orders);
+            machine.take_running(id, runs, is_nobodys(id), &mut orders);
         }
         // It may have forgotten what it was told before this controller began.
         let remembers =
@@ -356,13 +383,13 @@ impl Machine {
         &mut self,
         result: &WorkResult,
         runs: &HashMap<String, Connection>,
-        is_complete: bool,
+        is_nobodys: bool,
         orders: &mut Orders,
     ) {
         let WorkResult { id, came, output } = result;
         let Some(work) = self.work.get_mut(id) else {
             // Of a run that nobody knows, or an attempt that was given up.
-            if is_complete || runs.contains_key(id.run()) {
+            if is_nobodys || runs.contains_key(id.run()) {
                 orders.acknowledged.push(id.clone());
             }
             return;
@@ -397,7 +424,7 @@ impl Machine {
         &mut self,
         id: &WorkId,
         runs: &HashMap<String, Connection>,
-        is_complete: bool,
+        is_nobodys: bool,
         orders: &mut Orders,
     ) {
         match self.work.get_mut(id) {
@@ -412,7 +439,7 @@ impl Machine {
                 work.stage = if work.what == What::Start { Stage::Told } else { Stage::Kept };
             }
             Some(work) if matches!(work.stage, Stage::Kept) => orders.acknowledged.push(id.clone()),
-            None if is_complete || runs.contains_key(id.run()) => {
+            None if is_nobodys || runs.contains_key(id.run()) => {
                 orders.acknowledged.push(id.clone());
             }
             Some(_) | None => {}
@@ -423,7 +450,7 @@ impl Machine {
         &mut self,
         id: &WorkId,
         runs: &HashMap<String, Connection>,
-        is_complete: bool,
+        is_nobodys: bool,
         orders: &mut Orders,
     ) {
         match self.work.get_mut(id) {
@@ -439,7 +466,7 @@ impl Machine {
                     orders.kill.push(id.clone());
                 }
             }
-            None if is_complete || runs.contains_key(id.run()) => orders.kill.push(id.clone()),
+            None if is_nobodys || runs.contains_key(id.run()) => orders.kill.push(id.clone()),
             None => {}
         }
     }

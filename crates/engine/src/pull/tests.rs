@@ -471,6 +471,25 @@ fn what_belongs_to_nobody_is_dropped_when_all_runs_are_known() {
 }
 
 #[test]
+fn what_belongs_to_a_run_elsewhere_is_kept_until_it_is_nowhere() {
+    let table = Table::new();
+    let foreign = WorkId("other/1/1".to_owned());
+    let holds = |number| Report {
+        running: vec![WorkId("another/2/1".to_owned())],
+        results: vec![WorkResult { id: foreign.clone(), came: done(), output: None }],
+        ..report(number)
+    };
+    assert!(table.say(&holds(1)).is_empty());
+    let strangers = table.desk.strangers();
+    assert_eq!(strangers, BTreeSet::from(["another".to_owned(), "other".to_owned()]));
+    assert!(table.desk.strangers().is_empty());
+    table.desk.disown(BTreeSet::from(["other".to_owned()]));
+    let orders = table.say(&holds(2));
+    assert_eq!((orders.acknowledged, orders.kill), (vec![foreign], vec![]));
+    assert_eq!(table.desk.strangers(), BTreeSet::from(["another".to_owned()]));
+}
+
+#[test]
 fn a_machine_is_not_given_too_much_at_once() {
     let (send, _events) = channel();
     let desk = Desk::new(LOST_AFTER, |_| {});

@@ -142,6 +142,19 @@ impl Run {
     fn go_on(&mut self, now: u64, decision: &mut Decision) {
         self.ask_about_failures(now, decision);
         self.wake(now);
+        self.start_all(now, decision);
+        while let Some((step, reason)) = self.jam() {
+            let attempt = self.attempt(step) + 1;
+            self.keep(Record::Refused { step, attempt, reason, at: now }, decision);
+            self.start_all(now, decision);
+        }
+        if self.outcome.is_none() && self.is_over() {
+            let outcome = self.comes_to();
+            self.keep(Record::Finished { outcome, at: now }, decision);
+        }
+    }
+
+    fn start_all(&mut self, now: u64, decision: &mut Decision) {
         while self.may_start() {
             let Some(rank) = self.queues.ready.pop_first() else { break };
             let id = self.plan.ranked(rank);
@@ -155,10 +168,6 @@ impl Run {
                     self.pass_on(id);
                 }
             }
-        }
-        if self.outcome.is_none() && self.is_over() {
-            let outcome = self.comes_to();
-            self.keep(Record::Finished { outcome, at: now }, decision);
         }
     }
 

@@ -171,6 +171,48 @@ impl Run {
         held && !is_sure && !self.in_flight.iter().any(uses)
     }
 
+    /// The first step that would wait for a place for ever, and why: nothing is under way, nothing
+    /// begins with time, no person holds anything back, and whoever keeps the places has something
+    /// left to do that waits in turn.
+    pub(super) fn jam(&self) -> Option<(StepId, String)> {
+        let is_left_alone = self.may_start()
+            && !self.is_busy()
+            && self.wakes_at().is_none()
+            && self.queues.held.is_empty()
+            && !self.paused_subjects.contains(&true)
+            && self.undecided.iter().all(|count| *count == 0);
+        if !is_left_alone {
+            return None;
+        }
+        let is_wanted = |pool: u32| !self.queues.parked[pool as usize].is_empty();
+        // A person can make those well that have only failed.
+        let is_ill = |place: &Place| place.held && place.open == 0 && is_wanted(place.pool);
+        if self.places.of_subjects.iter().any(is_ill) {
+            return None;
+        }
+        let first = self.queues.parked.iter().flatten().min()?;
+        let id = self.plan.ranked(*first);
+        let pool = self.full_pool(self.step(id))?;
+        Some((id, self.explain_jam(pool)))
+    }
+
+    fn explain_jam(&self, pool: u32) -> String {
+        let is_left =
+            |id: &&StepId| is_open(self.state(**id)) && self.step(**id).pools.contains(&pool);
+        let keeps = |place: &&Place| place.pool == pool && place.held;
+        let mut keepers = self.places.of_subjects.iter().filter(keeps);
+        let left =
+            keepers.find_map(|place| self.of_subject[place.subject as usize].iter().find(is_left));
+        let waits = left.map_or_else(String::new, |id| {
+            let (name, why) = (&self.plan.vertex(*id).name, self.explain(&self.why(*id)));
+            format!("; there `{name}`: {why}")
+        });
+        let full = self.explain(&self.full(pool));
+        format!(
+            "it would wait for ever: {full}{waits}; raise the limit, or let them not wait for each other"
+        )
+    }
+
     /// Gives back the place of a subject that has no use for it any more.
     pub(super) fn settle(&mut self, at: usize) {
         // Subjects that the end of a run caught in the middle of something go on with their places

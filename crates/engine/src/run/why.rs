@@ -181,7 +181,7 @@ impl Run {
         }
     }
 
-    fn full(&self, pool: u32) -> Reason {
+    pub(super) fn full(&self, pool: u32) -> Reason {
         let inside = |id: &&StepId| {
             let step = self.step(**id);
             step.pools.contains(&pool) && self.places.at(pool, step).is_none()

@@ -128,9 +128,10 @@ impl Login {
             command.args(["-o", "IdentitiesOnly=yes", "-i"]).arg(key);
         }
         if let Some(known) = &self.known_hosts {
-            let mut option = std::ffi::OsString::from("UserKnownHostsFile=");
+            let mut option = std::ffi::OsString::from("UserKnownHostsFile=\"");
             option.push(known);
-            command.arg("-o").arg(option);
+            option.push("\"");
+            command.arg("-o").arg(option).args(["-o", "GlobalKnownHostsFile=none"]);
         }
         command.args(["--", host, &format!("exec /bin/sh -c '{RUNNER}'")]);
         command

@@ -79,17 +79,84 @@ fn a_subject_of_which_nobody_knows_keeps_its_place() {
     assert_eq!((site.running(), site.run.attempt(StepId(0))), (vec![0], 2));
 }
 
+/// The step that could not start, and why.
+fn refused(site: &Site) -> (StepId, &str) {
+    let refused = site.journal.iter().find_map(|record| match record {
+        Record::Refused { step, reason, .. } => Some((*step, reason.as_str())),
+        _ => None,
+    });
+    refused.expect("one could not start")
+}
+
 #[test]
-fn places_that_wait_for_each_other_need_a_person() {
+fn places_that_wait_for_each_other_end_the_run_and_are_named() {
     // The second step of the first subject waits for the other one, which never gets a place.
     let like = |subject| Step { pools: vec![0], ..on(subject) };
     let vertices = vec![step(&[], like(0)), step(&[], like(1)), step(&[0, 1], like(0))];
     let mut site = Site::new(Draft { pools: vec![pool(1, Holder::Subject)], ..draft(vertices) });
     site.end(0);
-    assert!(!site.run.is_busy() && site.run.wakes_at().is_none());
-    let reason = Reason::Pool { pool: 0, steps: vec![], subjects: vec![0] };
-    assert_eq!(site.run.stuck(), [(StepId(1), reason)]);
-    assert_eq!(site.why(2), "waits for `s1`");
+    let why = "it would wait for ever: all 1 places of `few` are taken: `n0`; there `s2`: waits for \
+               `s1`; raise the limit, or let them not wait for each other";
+    assert_eq!(refused(&site), (StepId(1), why));
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed));
+    site.restart();
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed), "also when it is read back");
+    site.on(Event::Resume { by: me() });
+    assert_eq!(site.running(), [1], "nobody keeps the place any more");
+    site.end(1);
+    site.end(2);
+    assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
+}
+
+/// Two pools with one place each: the first subject of either waits for both of the other.
+fn two_limited_roles(on_failure: OnFailure) -> Site {
+    let of = |subject, pool| Step { pools: vec![pool], on_failure, ..on(subject) };
+    let vertices = vec![
+        step(&[], of(0, 0)),
+        step(&[], of(1, 0)),
+        step(&[], of(2, 1)),
+        step(&[], of(3, 1)),
+        step(&[0, 2, 3], of(0, 0)),
+        step(&[2, 0, 1], of(2, 1)),
+    ];
+    let pools = vec![pool(1, Holder::Subject), pool(1, Holder::Healthy)];
+    let mut site = Site::new(Draft { pools, ..draft(vertices) });
+    site.end(0);
+    site.end(2);
+    site
+}
+
+#[test]
+fn limited_roles_that_wait_for_each_other_end_the_run_and_are_named() {
+    let site = two_limited_roles(OnFailure::Stop);
+    let (step, why) = refused(&site);
+    assert_eq!(step, StepId(1));
+    assert!(why.contains("are taken: `n0`; there `s4`: waits for `s3`"), "{why}");
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed));
+    assert_eq!(site.in_state(State::Ended(Ended::Blocked)), [5]);
+}
+
+#[test]
+fn what_does_not_need_what_could_not_start_goes_on() {
+    let mut site = two_limited_roles(OnFailure::Continue);
+    assert_eq!(site.running(), [3], "its place was kept by one that is blocked now");
+    site.end(3);
+    site.end(4);
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed));
+    assert_eq!(site.in_state(State::Ended(Ended::Blocked)), [5]);
+}
+
+#[test]
+fn places_that_a_person_can_give_back_end_no_run() {
+    let like = |subject| Step { pools: vec![0], ..on(subject) };
+    let vertices = vec![step(&[], like(0)), step(&[], like(1)), step(&[0, 1], like(0))];
+    let mut site = Site::new(Draft { pools: vec![pool(1, Holder::Subject)], ..draft(vertices) });
+    site.on(Event::Pause { subject: Some(1), paused: true, by: me() });
+    site.end(0);
+    assert_eq!(site.run.outcome(), None, "somebody paused it");
+    assert_eq!(site.why(1), "`n1` is paused");
+    site.on(Event::Pause { subject: Some(1), paused: false, by: me() });
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The settings of deployment: `[deploy]`, and how long runs are kept.
 
+use std::num::NonZero;
 use std::path::PathBuf;
 
 use hoist_model::selector::{BindError, Bound, Vocabulary};
@@ -14,6 +15,8 @@ pub(super) fn settings(settings: &Settings) -> Result<DeploySettings, SettingErr
         ssh: selector(settings, "deploy.ssh")?,
         ssh_user: settings.given("deploy.ssh_user").map(str::to_owned),
         ssh_key: settings.given("deploy.ssh_key").map(PathBuf::from),
+        ssh_port: port(settings)?,
+        ssh_known_hosts: settings.given("deploy.ssh_known_hosts").map(PathBuf::from),
         plugins: settings.given("plugins.directory").map(PathBuf::from),
         retention: RunRetention {
             max_age: settings.duration("retention.runs_age")?,
@@ -21,6 +24,13 @@ pub(super) fn settings(settings: &Settings) -> Result<DeploySettings, SettingErr
             max_runs: settings.parse("retention.runs")?,
         },
     })
+}
+
+fn port(settings: &Settings) -> Result<Option<u16>, SettingError> {
+    const KEY: &str = "deploy.ssh_port";
+    let port: Option<NonZero<u16>> =
+        settings.given(KEY).map(|_| settings.parse(KEY)).transpose()?;
+    Ok(port.map(NonZero::get))
 }
 
 /// One that means something whatever nodes and groups there are: later nobody would hear that it

@@ -133,6 +133,8 @@ impl Grip {
             login: Login {
                 user: self.settings.ssh_user.clone(),
                 key: self.settings.ssh_key.clone(),
+                port: self.settings.ssh_port,
+                known_hosts: self.settings.ssh_known_hosts.clone(),
                 ..Login::default()
             },
             catalog: self.catalog().clone(),

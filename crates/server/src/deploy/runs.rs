@@ -69,6 +69,12 @@ enum Known {
     Broken(RunSummary),
 }
 
+impl Known {
+    fn has_ended(&self) -> bool {
+        matches!(self, Self::Ended(_))
+    }
+}
+
 /// What is to be run, and for whom.
 #[derive(Debug)]
 pub(super) struct Begin {
@@ -216,9 +222,11 @@ impl Runs {
     }
 
     /// What agents hold of runs that nobody knows is dropped, once every run can be read: until
-    /// then it may be of one of those.
+    /// then it may be of one of those. Where controllers share a store, others may know them.
     fn let_agents_forget(&self) {
-        if !self.lock().values().any(|known| matches!(known, Known::Broken(_))) {
+        if !self.are_shared()
+            && !self.lock().values().any(|known| matches!(known, Known::Broken(_)))
+        {
             self.0.grip.counter.desk.complete();
         }
     }
@@ -247,10 +255,16 @@ impl Runs {
     /// Takes up runs that other controllers have left. Blocks.
     pub(super) fn take_over(&self) {
         let Some(shared) = &self.0.shared else { return };
+        let desk = &self.0.grip.counter.desk;
+        // Whatever agents have work of was in the store before they got it.
+        let mut strangers = desk.strangers();
         let ids = match shared.list() {
             Ok(ids) => ids,
             Err(error) => return tracing::debug!(error = %chain(&error), "runs not looked at"),
         };
+        let is_here = |id: &str| matches!(self.lock().get(id), Some(known) if !known.has_ended());
+        strangers.retain(|id| !ids.contains(id) && !is_here(id));
+        desk.disown(strangers);
         for id in ids.into_iter().filter(|id| self.live(id).is_none() && folder::is_id(id)) {
             match caught(|| self.take_up(&id, &Why::Unfinished)) {
                 Ok(()) => tracing::info!(run = id, "taken over"),

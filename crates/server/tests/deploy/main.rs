@@ -12,6 +12,7 @@ mod plugins;
 mod recovery;
 mod rollouts;
 mod run;
+mod ssh;
 mod takeover;
 mod undo;
 

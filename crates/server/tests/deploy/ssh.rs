@@ -1,0 +1,76 @@
+//! Nodes that are reached by ssh: a real sshd.
+
+use hoist_server::controller::Config;
+use hoist_testkit::sshd::SshServer;
+use serde_json::{Value, json};
+
+use crate::site::Site;
+use crate::{RUNS, document, mac, plan, start, step, until};
+
+fn settings(sshd: &SshServer, config: &mut Config) {
+    let deploy = &mut config.deploy;
+    deploy.ssh = Some("*".parse().expect("a selector"));
+    (deploy.ssh_key, deploy.ssh_port) = (Some(sshd.key()), Some(sshd.port()));
+    deploy.ssh_known_hosts = Some(sshd.known_hosts());
+}
+
+/// Nodes `n1`, `n2` and `n3`, of which only the first has an address.
+async fn far(sshd: &SshServer, change: impl FnOnce(&mut Config)) -> Site {
+    let site = Site::start_with(|config| {
+        settings(sshd, config);
+        change(config);
+    })
+    .await;
+    let node = |n: u32| {
+        let addresses = if n == 1 { vec!["127.0.0.1/8"] } else { Vec::new() };
+        let interface = json!({"name": "eth0", "mac": mac(n), "addresses": addresses});
+        document("Node", &format!("n{n}"), &json!({ "interfaces": [interface] }))
+    };
+    site.apply(&[node(1), node(2), node(3)]).await;
+    site
+}
+
+fn lines(sshd: &SshServer, name: &str) -> usize {
+    fs_err::read_to_string(sshd.file(name)).unwrap_or_default().lines().count()
+}
+
+fn why(ended: &Value) -> &str {
+    ended["failures"][0]["reason"].as_str().expect("a reason")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_on_far_nodes_comes_to_its_end_and_what_was_printed_is_kept() {
+    let sshd = SshServer::start();
+    let site = far(&sshd, |_| {}).await;
+    let vertices = [
+        step("first@n1", 1, "echo x >> $HOME/first", &[]),
+        step("last@n1", 1, "echo x >> $HOME/last; cat $HOME/first; echo the end", &[0]),
+    ];
+    let run = start(&site, &plan(&vertices)).await;
+    let ended = until(&site, &run, "ended").await;
+    assert_eq!(ended["outcome"], "succeeded", "{ended:#}");
+    assert_eq!(["first", "last"].map(|name| lines(&sshd, name)), [1, 1]);
+    let output = site.get(&format!("{RUNS}/{run}/output/last@n1/1")).await.expect(200);
+    assert!(output.text().contains("x\nthe end"), "{}", output.text());
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_ssh_cannot_or_may_not_reach_is_named_with_the_reason() {
+    let sshd = SshServer::start();
+    let site = far(&sshd, |_| {}).await;
+    let run = start(&site, &plan(&[step("a@n2", 2, "true", &[])])).await;
+    let ended = until(&site, &run, "ended").await;
+    assert_eq!(why(&ended), "internal: node `n2` has no address; give an interface one");
+    site.stop().await;
+    let another = SshServer::start();
+    let site = far(&sshd, |config| {
+        config.deploy.ssh_known_hosts = Some(another.known_hosts());
+    })
+    .await;
+    let run = start(&site, &plan(&[step("a@n1", 1, "touch $HOME/there", &[])])).await;
+    let ended = until(&site, &run, "ended").await;
+    assert!(why(&ended).contains("Host key verification failed"), "{ended:#}");
+    assert!(!sshd.file("there").exists());
+    site.stop().await;
+}
