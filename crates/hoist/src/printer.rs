@@ -42,9 +42,9 @@ pub(crate) fn plain(text: &str) -> String {
     let is_plain = |c: char| c == '\t' || !(c.is_control() || matches!(c, '\u{2028}' | '\u{2029}'));
     text.chars().fold(String::with_capacity(text.len()), |mut text, c| {
         if is_plain(c) {
-            text.push(c)
+            text.push(c);
         } else {
-            text.extend(c.escape_default())
+            text.extend(c.escape_default());
         }
         text
     })

@@ -81,9 +81,9 @@ fn plug_ins_are_listed_and_those_that_cannot_be_used_are_told() {
 /// Makes of `hoist-action-fresh` one that takes the name of an action of hoist.
 fn takes_a_name(dir: &Path) -> PathBuf {
     let (fresh, shell) = (dir.join("hoist-action-fresh"), dir.join("hoist-action-shell"));
-    fs_err::copy(&fresh, &shell).unwrap();
-    let named = fs_err::read_to_string(&fresh).unwrap().replace("fresh", "shell");
-    fs_err::write(&shell, named).unwrap();
+    fs_err::copy(&fresh, &shell).expect("a copy");
+    let named = fs_err::read_to_string(&fresh).expect("a text").replace("fresh", "shell");
+    fs_err::write(&shell, named).expect("a file");
     shell
 }
 

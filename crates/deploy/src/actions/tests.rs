@@ -615,7 +615,7 @@ fn what_was_kept_long_ago_is_removed_by_the_next_change() {
     };
     let minute = Duration::from_mins(1);
     age(&old, backup::KEPT + minute);
-    age(&young, backup::KEPT - minute);
+    age(&young, backup::KEPT.saturating_sub(minute));
     let last = write("3");
     assert!(!old.exists() && young.join("list").exists() && last.join("list").exists());
 }
