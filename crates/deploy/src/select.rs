@@ -150,7 +150,13 @@ impl Chooser<'_> {
         let instances = self.graph.instances();
         if found.len() == before && !instances.clone().any(|at| chosen[at as usize]) {
             let message = "nothing is selected, so nothing would be done";
-            let remedy = "`hoist deploy plan` lists every task and its nodes";
+            let remedy = match selection.only {
+                None => "`hoist deploy plan` lists every task and its nodes",
+                Some(Only::Failed) => "of this, nothing failed in the last run of the same files",
+                Some(Only::Blocked) => {
+                    "of this, nothing was blocked in the last run of the same files"
+                }
+            };
             let diagnostic = Diagnostic::without_place(Code::NothingSelected, message);
             found.push(diagnostic.remedy(remedy));
         }

@@ -397,6 +397,23 @@ fn fuels_tasks_become_a_file_that_can_be_read_again() {
 }
 
 #[test]
+fn conditions_that_nobody_translated_are_decided_with_a_word() {
+    let desk = Desk::new();
+    desk.write("a.yaml", "hoist: 1\ntasks:\n  a: {on: '*', run: none, when: {unknown: x}}\n");
+    let words = ["deploy", "plan", "a.yaml", "--nodes", "nodes.yaml"];
+    let refused = desk.ends(&words, Exit::Usage);
+    assert!(refused.contains("E602"), "{refused}");
+    let skips = |decided: &str| {
+        let plan = desk.json(&[&words[..], &["--conditions", decided]].concat(), Exit::Done);
+        plan["skips"].as_array().map_or(0, Vec::len)
+    };
+    assert_eq!(skips("true"), 0);
+    assert!(skips("false") > 0);
+    desk.ends(&["deploy", "lint", "a.yaml"], Exit::Usage);
+    desk.ends(&["deploy", "lint", "a.yaml", "--conditions", "false"], Exit::Done);
+}
+
+#[test]
 fn a_tree_of_fuels_files_is_read_and_one_without_any_refused() {
     let desk = Desk::new();
     fs_err::create_dir_all(desk.path("fuel/a/b")).expect("directories");

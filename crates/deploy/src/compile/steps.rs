@@ -252,7 +252,9 @@ impl<'a> Maker<'a> {
             if step.skip.is_none() && self.is_unchanged(task, node, &fingerprint) {
                 step.skip = Some("unchanged inputs".to_owned());
             }
-            only_first_of_each_place(found, before);
+            if found.len() > before {
+                only_first_of_each_place(found, before);
+            }
             step.knows_inputs = task.inputs.is_some();
             step.fingerprint = Some(fingerprint);
             let after = self.graph.after[vertex as usize].iter().copied().map(StepId).collect();
@@ -577,11 +579,8 @@ fn pool(name: String, places: u32) -> Pool {
 /// Of what was told from here on: many nodes may have the same fault of one declaration.
 fn only_first_of_each_place(found: &mut Vec<Diagnostic>, from: usize) {
     let mut seen = std::collections::BTreeSet::new();
-    let mut at = 0;
-    found.retain(|one| {
-        at += 1;
-        at <= from || seen.insert((one.code, one.place))
-    });
+    let told = found.split_off(from);
+    found.extend(told.into_iter().filter(|one| seen.insert((one.code, one.place))));
 }
 
 /// Whether it may be done again without harm.

@@ -86,9 +86,11 @@ fn what_failed_can_be_named_and_only_what_is_left_be_done() {
     let only = |only| Selection { only: Some(only), ..Selection::default() };
     assert_eq!(chosen(only(Only::Failed), &past).expect("a plan"), "a@n2");
     assert_eq!(chosen(only(Only::Blocked), &past).expect("a plan"), "b@n2");
-    for only in [only(Only::Failed), only(Only::Blocked)] {
-        let found = chosen(only, &[]).expect_err("nothing ever failed");
+    for (only, line) in [(Only::Failed, "nothing failed"), (Only::Blocked, "nothing was blocked")] {
+        let selection = Selection { only: Some(only), ..Selection::default() };
+        let found = chosen(selection, &[]).expect_err("there was no run");
         assert!(found[0].starts_with("E202 nothing is selected"), "{found:?}");
+        assert!(found[0].contains(line), "{found:?}");
     }
     let wrong = "open".parse::<Only>().expect_err("it is no end");
     assert_eq!(wrong.code.as_str(), "E202");
