@@ -5,12 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::execute::Programs;
 use crate::plan::{Made, Step};
 use crate::record::FailureKind;
 
@@ -173,6 +174,12 @@ pub trait Action: Send + Sync {
         Ok(Prediction::CannotPredict)
     }
 
+    /// Whether all it does is to run programs, each through [`Programs`], one after the other: then it
+    /// can be applied again after a restart to go on where it was.
+    fn is_programs(&self, _: &Value) -> bool {
+        false
+    }
+
     /// The same for a machine that has a POSIX shell and nothing of ours; `None` if there is no such
     /// thing.
     fn script(&self, _: &Value, _: Purpose) -> Option<Script> {
@@ -234,6 +241,8 @@ pub struct Ctx<'a> {
     pub deadline: Option<Instant>,
     pub cancel: &'a Cancel,
     pub secrets: &'a dyn Secrets,
+    /// Through this programs are found again after a restart.
+    pub programs: &'a Programs,
     /// Takes what the action says, as it comes.
     pub output: &'a mut dyn Output,
 }
@@ -245,17 +254,29 @@ impl Ctx<'_> {
     }
 }
 
-/// Says that a step shall end before it is done.
+/// Says that a step shall end before it is done, or that nobody waits for it here any more.
 #[derive(Debug, Clone, Default)]
-pub struct Cancel(Arc<AtomicBool>);
+pub struct Cancel(Arc<AtomicU8>);
+
+const CANCELLED: u8 = 1;
+const LEFT: u8 = 2;
 
 impl Cancel {
     pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.fetch_or(CANCELLED, Ordering::Relaxed);
+    }
+
+    /// Programs run on, for somebody else to wait for. What cannot go on without us ends.
+    pub fn leave(&self) {
+        self.0.fetch_or(LEFT, Ordering::Relaxed);
     }
 
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    pub fn is_left(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & LEFT != 0
     }
 }
 

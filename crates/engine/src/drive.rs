@@ -235,6 +235,22 @@ mod tests {
     }
 
     #[test]
+    fn a_person_is_asked_when_something_of_a_step_does_not_end() {
+        let plan = plan(Repeat::Safe);
+        let mut journal = Vec::new();
+        begin(&plan, &mut journal, 0).unwrap();
+        let mut run = Run::new(Arc::clone(&plan));
+        run.recover(0);
+        let end = End::Unknown { reason: "process 7 (dd) does not end".to_owned() };
+        let decision = run.on(Event::Ran { step: StepId(0), attempt: 1, end }, 1);
+        assert_eq!(run.state(StepId(0)), State::Unknown, "though it could be tried again");
+        let is_again = |effect: &Effect| matches!(effect, Effect::Start { step: StepId(0), .. });
+        assert!(!decision.effects.iter().any(is_again), "{decision:?}");
+        run.on(Event::Mark { step: StepId(0), good: true, by: "me".to_owned() }, 2);
+        assert!(matches!(run.state(StepId(0)), State::Ended(ended) if ended.is_good()));
+    }
+
+    #[test]
     fn a_clock_that_is_set_back_and_ahead_does_not_keep_a_run_from_its_end() {
         const YEAR: u64 = 365 * 24 * 3_600_000;
         let plan = plan(Repeat::Safe);

@@ -6,12 +6,13 @@
 mod crew;
 mod forecast;
 mod ledger;
-pub(crate) mod leftover;
+mod leftover;
 pub(crate) mod output;
 pub mod process;
+mod programs;
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -33,11 +34,15 @@ use output::{Redactions, Sink, Watched};
 pub(crate) use crew::Crew;
 pub use forecast::Forecast;
 pub use ledger::{Durable, Known, Ledger, MAX_LEDGER};
-pub(crate) use leftover::end as end_leftover;
 pub use output::{KEPT_HEAD, KEPT_TAIL, Outputs};
+pub use programs::{Begun, Programs, private_dir};
+pub(crate) use programs::{Kept, file_name};
 
 /// Programs find the attempt that they belong to in this variable.
 pub const ATTEMPT_VARIABLE: &str = "HOIST_ATTEMPT";
+
+/// And in this one whose attempt that is: a copy of a controller's directory has the same attempts.
+pub const LEDGER_VARIABLE: &str = "HOIST_LEDGER";
 
 /// Threads of one executor. More than that at once wait for their turn.
 pub const MAX_THREADS: usize = 256;
@@ -184,8 +189,9 @@ impl Secrets for NoSecrets {
 }
 
 impl Site {
-    /// Carries out a job to its end, whatever that is.
-    pub fn carry_out(&self, job: &Job, cancel: &Cancel) -> Came {
+    /// Carries out a job to its end, whatever that is. What one has left that was ended before its
+    /// time ends with it, so that nothing runs beside what comes next.
+    pub fn carry_out(&self, job: &Job, cancel: &Cancel, programs: &Programs) -> Came {
         let redactions = Arc::new(Redactions::default());
         let mut sink = self.outputs.sink(job.number, job.attempt, &redactions);
         let attempt = job.attempt_id();
@@ -200,6 +206,9 @@ impl Site {
                 place: &place,
                 secrets: &watched,
                 cancel,
+                programs,
+                looks: &programs.looking(),
+                deadline: None,
                 sink: &mut sink,
             };
             Ok(work.all())
@@ -213,8 +222,66 @@ impl Site {
             Err(panic) => Came::broken(job.what, format!("the action broke: {}", said(&*panic))),
         };
         let came = redacted(came, &redactions);
-        sink.finish();
+        if cancel.is_left() {
+            // Whoever goes on with it writes on.
+            sink.leave();
+        } else {
+            sink.finish();
+        }
         came
+    }
+
+    /// Goes on with an attempt that another life has begun. `None` if that cannot be, or nobody
+    /// knows how it ended; then nothing of it is left.
+    pub(crate) fn go_on(
+        &self,
+        job: &Job,
+        cancel: &Cancel,
+        programs: &Programs,
+        runs: impl FnOnce(),
+    ) -> Option<Came> {
+        let attempt = job.attempt_id();
+        let begun = programs.all_begun(&attempt);
+        if begun.iter().any(Begun::runs) {
+            runs();
+        }
+        let Call { action, input, .. } = &job.step.call;
+        let is_programs = self.catalog.get(action).is_some_and(|action| action.is_programs(input));
+        if is_programs && !begun.is_empty() && begun.iter().all(Begun::has_outcome) {
+            let came = self.carry_out(job, cancel, programs);
+            let lost = FailureKind::Lost;
+            if !matches!(&came, Came::Ran { end: End::Failed { kind, .. } } if *kind == lost) {
+                return Some(came);
+            }
+        } else {
+            self.wait_for(job, cancel, begun);
+        }
+        if cancel.is_left() {
+            return None;
+        }
+        match programs.end(&attempt) {
+            Ok(()) if cancel.is_cancelled() => Some(Came::Ran { end: End::Interrupted }),
+            Ok(()) => None,
+            Err(reason) => Some(Came::Ran { end: End::Unknown { reason } }),
+        }
+    }
+
+    /// Lets programs finish that are part of something which cannot be gone on with.
+    fn wait_for(&self, job: &Job, cancel: &Cancel, begun: Vec<Begun>) {
+        let redactions = Arc::new(Redactions::default());
+        Watched { secrets: &*self.secrets, redactions: &redactions }.learn(&job.step);
+        let mut sink = self.outputs.sink(job.number, job.attempt, &redactions);
+        for begun in begun.into_iter().filter(Begun::runs) {
+            let timeout = job.step.timeout_ms.map(Duration::from_millis);
+            let left = timeout.map(|timeout| timeout.saturating_sub(begun.age()));
+            // How it ended is of no use without the rest.
+            let _ = begun.follow(left.map(|left| Instant::now() + left), cancel, &mut sink);
+        }
+        if cancel.is_left() {
+            sink.leave();
+        } else {
+            sink.finish();
+        }
     }
 
     /// Prepares the directory of a subject and says where it is.
@@ -251,6 +318,9 @@ fn redacted(came: Came, redactions: &Redactions) -> Came {
         Came::Ran { end: End::Failed { kind, reason } } => {
             Came::Ran { end: End::Failed { kind, reason: text(reason) } }
         }
+        Came::Ran { end: End::Unknown { reason } } => {
+            Came::Ran { end: End::Unknown { reason: text(reason) } }
+        }
         Came::Ran { end: End::NotBegun { reason } } => {
             Came::Ran { end: End::NotBegun { reason: reason.map(text) } }
         }
@@ -266,6 +336,10 @@ struct Work<'a> {
     place: &'a Path,
     secrets: &'a dyn Secrets,
     cancel: &'a Cancel,
+    programs: &'a Programs,
+    looks: &'a Programs,
+    /// Of what was begun last.
+    deadline: Option<Instant>,
     sink: &'a mut Sink,
 }
 
@@ -284,18 +358,36 @@ impl Work<'_> {
 
     fn start(&mut self) -> End {
         let step = &self.job.step;
-        if self.cancel.is_cancelled() {
+        let is_new = !self.programs.goes_on();
+        if is_new && self.cancel.is_cancelled() {
             return End::NotBegun { reason: None };
         }
-        if step.skip_when_done && !step.after.is_empty() && self.look(&step.after, false).is_ok() {
+        if is_new
+            && step.skip_when_done
+            && !step.after.is_empty()
+            && self.look(&step.after, false).is_ok()
+        {
             self.sink.note("it was done already");
             return End::Done { changed: false, receipt: Value::Null };
         }
-        match self.apply() {
-            Ok(end) => end,
+        let end = match self.apply() {
+            Ok(end) => return end,
             Err(_) if self.cancel.is_cancelled() => End::Interrupted,
             Err(Failure { kind, reason }) => End::Failed { kind, reason },
+        };
+        if self.was_cut()
+            && let Err(reason) = self.programs.end(self.attempt)
+        {
+            return End::Unknown { reason };
         }
+        end
+    }
+
+    /// Whether what was begun last was ended before its time. Only of that nothing may be left:
+    /// others can have started what is meant to stay.
+    fn was_cut(&self) -> bool {
+        let is_late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        !self.cancel.is_left() && (is_late || self.cancel.is_cancelled())
     }
 
     fn apply(&mut self) -> Result<End, Failure> {
@@ -305,11 +397,13 @@ impl Work<'_> {
             Err(failure) => return Ok(End::NotBegun { reason: Some(failure.reason) }),
         };
         let timeout = step.timeout_ms.map(Duration::from_millis);
+        let timeout =
+            timeout.map(|timeout| timeout.saturating_sub(self.programs.age(self.attempt)));
         if let Some(attempts) = &step.call.undoes {
             self.take_back(&*action, attempts, timeout)?;
             return Ok(End::Done { changed: true, receipt: Value::Null });
         }
-        let done = action.apply(step, &mut self.ctx(timeout))?;
+        let done = action.apply(step, &mut self.ctx(timeout, self.programs))?;
         let size = serde_json::to_vec(&done.receipt).map_or(0, |bytes| bytes.len());
         let receipt = if size <= MAX_RECEIPT {
             done.receipt
@@ -337,7 +431,8 @@ impl Work<'_> {
             return Err(impossible("nobody knows what was done"));
         }
         for made in attempts {
-            let undone = action.undo(&self.job.step, made, &mut self.ctx(timeout))?;
+            let undone =
+                action.undo(&self.job.step, made, &mut self.ctx(timeout, self.programs))?;
             if let Undone::NotPossible { reason } = undone {
                 return Err(impossible(&format!("attempt {}: {reason}", made.attempt)));
             }
@@ -374,7 +469,12 @@ impl Work<'_> {
         let timeout = self.job.step.timeout_ms.map_or(LOOK_TIMEOUT, Duration::from_millis);
         let step = Step { call: call.clone(), ..self.job.step.clone() };
         let action = self.action(&call.action).map_err(|failure| failure.reason)?;
-        match action.verify(&step, &mut self.ctx(Some(timeout))) {
+        let verdict = action.verify(&step, &mut self.ctx(Some(timeout), self.looks));
+        if self.was_cut() {
+            // What looks changes nothing, if it stays.
+            let _ = self.looks.end(self.attempt);
+        }
+        match verdict {
             Ok(Verdict::Holds) => Ok(()),
             Ok(Verdict::DoesNot { reason }) => Err(reason),
             Err(failure) => Err(failure.reason),
@@ -390,15 +490,17 @@ impl Work<'_> {
         })
     }
 
-    fn ctx(&mut self, timeout: Option<Duration>) -> Ctx<'_> {
+    fn ctx<'a>(&'a mut self, timeout: Option<Duration>, programs: &'a Programs) -> Ctx<'a> {
+        self.deadline = timeout.map(|timeout| Instant::now() + timeout);
         Ctx {
             attempt: self.attempt,
             task: &self.job.task,
             subject: &self.job.subject,
             directory: self.place,
-            deadline: timeout.map(|timeout| Instant::now() + timeout),
+            deadline: self.deadline,
             cancel: self.cancel,
             secrets: self.secrets,
+            programs,
             output: &mut *self.sink,
         }
     }
@@ -463,6 +565,7 @@ pub(crate) fn nap(time: Duration, cancel: &Cancel) -> bool {
 pub struct LocalExecutor {
     run: String,
     site: Arc<Site>,
+    kept: Arc<Kept>,
     crew: Crew,
     shared: Arc<Shared>,
 }
@@ -493,6 +596,27 @@ impl Shared {
         // Without a run nobody needs to know.
         let _ = self.events.send(event);
     }
+
+    /// Keeps and tells what came of an attempt; nothing, if nobody knows.
+    fn ended(&self, job: &Job, programs: &Programs, came: Option<Came>) {
+        let (step, attempt) = (job.number, job.attempt);
+        let mut book = self.book();
+        book.running.remove(&(step, attempt));
+        if book.is_closed {
+            return;
+        }
+        let event = match came {
+            Some(Came::Ran { end }) => {
+                // If that cannot be written it is still told, and the run keeps it.
+                let _ = book.ledger.end(&short_id((step, attempt)), end.clone());
+                Event::Ran { step, attempt, end }
+            }
+            _ => Event::Found { step, attempt, found: Found::Gone },
+        };
+        drop(book);
+        programs.forget(&job.attempt_id());
+        self.tell(event);
+    }
 }
 
 impl LocalExecutor {
@@ -503,19 +627,27 @@ impl LocalExecutor {
         ledger: &Path,
         events: Sender<Event>,
     ) -> io::Result<Self> {
-        let ledger = Ledger::open(ledger, Durable::Process)?;
+        let run = run.into();
+        let dir = ledger.parent().unwrap_or(Path::new("."));
+        let kept = Arc::new(Kept::new(dir)?);
+        let ledger: Ledger<End> = Ledger::open(ledger, Durable::Process)?;
+        let crew = Crew::new(MAX_THREADS);
+        if ledger.iter().next().is_some() {
+            let begun = |(id, known): (&str, &Known<End>)| {
+                matches!(known, Known::Begun).then(|| file_name(&format!("{run}/{id}")))
+            };
+            let open: HashSet<String> = ledger.iter().filter_map(begun).collect();
+            let kept = Arc::clone(&kept);
+            crew.send(move || kept.tidy_up(|attempt| open.contains(attempt)));
+        }
         let book = Mutex::new(Book {
             ledger,
             running: HashMap::new(),
             looks: HashMap::new(),
             is_closed: false,
         });
-        Ok(Self {
-            run: run.into(),
-            site: Arc::new(site),
-            crew: Crew::new(MAX_THREADS),
-            shared: Arc::new(Shared { events, book }),
-        })
+        let shared = Arc::new(Shared { events, book });
+        Ok(Self { run, site: Arc::new(site), kept, crew, shared })
     }
 
     fn start(&self, job: Job) {
@@ -530,7 +662,7 @@ impl LocalExecutor {
             // It was told before, and shall not be told again.
             Ok(false) => {
                 drop(book);
-                return self.ask(key);
+                return self.ask(job);
             }
             Err(error) => {
                 drop(book);
@@ -541,21 +673,15 @@ impl LocalExecutor {
         book.running.insert(key, cancel.clone());
         drop(book);
         let (site, shared) = (Arc::clone(&self.site), Arc::clone(&self.shared));
+        let programs = Programs::new(&self.kept);
         self.crew.send(move || {
-            let Came::Ran { end } = site.carry_out(&job, &cancel) else { return };
-            let mut book = shared.book();
-            book.running.remove(&key);
-            if book.is_closed {
-                return;
-            }
-            // If that cannot be written it is still told, and the run keeps it.
-            let _ = book.ledger.end(&short_id(key), end.clone());
-            drop(book);
-            shared.tell(Event::Ran { step: key.0, attempt: key.1, end });
+            let came = site.carry_out(&job, &cancel, &programs);
+            shared.ended(&job, &programs, Some(came));
         });
     }
 
-    fn ask(&self, key: (StepId, u32)) {
+    fn ask(&self, job: Job) {
+        let key = (job.number, job.attempt);
         let mut book = self.shared.book();
         let found = if book.running.contains_key(&key) {
             Some(Found::Running)
@@ -572,17 +698,20 @@ impl LocalExecutor {
                 Some(Known::Begun | Known::Acknowledged) => None,
             }
         };
-        drop(book);
-        let tell = move |shared: &Shared, found| {
-            shared.tell(Event::Found { step: key.0, attempt: key.1, found });
-        };
         if let Some(found) = found {
-            return tell(&self.shared, found);
+            drop(book);
+            return self.shared.tell(Event::Found { step: key.0, attempt: key.1, found });
         }
-        let (id, shared) = (attempt_id(&self.run, key.0, key.1), Arc::clone(&self.shared));
+        let cancel = Cancel::default();
+        book.running.insert(key, cancel.clone());
+        drop(book);
+        let (site, shared) = (Arc::clone(&self.site), Arc::clone(&self.shared));
+        let programs = Programs::again(&self.kept);
         self.crew.send(move || {
-            end_leftover(&id);
-            tell(&shared, Found::Gone);
+            let found = Found::Running;
+            let runs = || shared.tell(Event::Found { step: key.0, attempt: key.1, found });
+            let came = site.go_on(&job, &cancel, &programs, runs);
+            shared.ended(&job, &programs, came);
         });
     }
 
@@ -590,20 +719,23 @@ impl LocalExecutor {
         let (key, cancel) = ((job.number, job.attempt, job.what), Cancel::default());
         self.shared.book().looks.insert(key, cancel.clone());
         let (site, shared) = (Arc::clone(&self.site), Arc::clone(&self.shared));
+        let programs = Programs::new(&self.kept);
         self.crew.send(move || {
-            let came = site.carry_out(&job, &cancel);
+            let came = site.carry_out(&job, &cancel, &programs);
             shared.book().looks.remove(&key);
             shared.tell(came.event(job.number, job.attempt));
         });
     }
 }
 
-/// What is under way is ended, and is gone for whoever asks after it later.
+/// Programs of steps run on, and are found by whoever asks after them later. The rest is ended, and
+/// is gone.
 impl Drop for LocalExecutor {
     fn drop(&mut self) {
         let mut book = self.shared.book();
         book.is_closed = true;
-        book.running.values().chain(book.looks.values()).for_each(Cancel::cancel);
+        book.running.values().for_each(Cancel::leave);
+        book.looks.values().for_each(Cancel::cancel);
     }
 }
 
@@ -614,7 +746,11 @@ fn short_id((step, attempt): (StepId, u32)) -> String {
 impl Executor for LocalExecutor {
     fn act(&mut self, plan: &Plan, effect: Effect) {
         match effect {
-            Effect::Ask { step, attempt } => self.ask((step, attempt)),
+            Effect::Ask { step, attempt } => {
+                if let Some(job) = Job::of(&self.run, plan, Effect::Start { step, attempt }) {
+                    self.ask(job);
+                }
+            }
             Effect::Kill { step, attempt } => {
                 let book = self.shared.book();
                 let looks = [What::Check, What::Verify];

@@ -29,8 +29,8 @@ use crate::action::{
     Ability, Action, Catalog, Contribution, Ctx, Description, Diagnostic, Document, Done, Failure,
     Output, Secrets, Stream, Undone, Verdict,
 };
+use crate::execute::Programs;
 use crate::execute::output::Redactions;
-use crate::execute::{ATTEMPT_VARIABLE, leftover};
 use crate::plan::{Made, Step};
 use crate::record::FailureKind;
 
@@ -151,7 +151,7 @@ struct Terms<'a> {
     network: bool,
     secrets: Vec<(String, String)>,
     /// By which what it leaves behind can be found.
-    attempt: Option<&'a str>,
+    attempt: Option<(&'a str, &'a Programs)>,
     output: Option<&'a mut dyn Output>,
 }
 
@@ -203,8 +203,8 @@ impl Program {
         let mut talk = Talk::new(redactions, terms.output);
         let mut command =
             self.isolation.command(&self.path, terms.directory, &descriptors, terms.network);
-        if let Some(attempt) = terms.attempt {
-            command.env(ATTEMPT_VARIABLE, attempt);
+        if let Some((attempt, programs)) = terms.attempt {
+            command.envs(programs.marks(attempt));
         }
         let ended = converse(&mut command, line.as_bytes(), terms.until, &mut talk);
         let (answer, last_words) = talk.into_parts();
@@ -212,8 +212,11 @@ impl Program {
             Ok(status) => self.judge(at(), status, answer, last_words),
             Err(trouble) => {
                 // Without namespaces they may be in other groups.
-                if let Some(attempt) = terms.attempt.filter(|_| !self.isolation.is_private()) {
-                    leftover::end(attempt);
+                if let Some((attempt, programs)) = terms.attempt
+                    && !self.isolation.is_private()
+                {
+                    // If the time was over the executor looks again.
+                    let _ = programs.end(attempt);
                 }
                 Err(trouble_at(at(), trouble, left))
             }
@@ -373,7 +376,7 @@ impl Plugin {
             until: Until { deadline, cancel: Some(ctx.cancel) },
             network: self.about.network,
             secrets,
-            attempt: Some(ctx.attempt),
+            attempt: Some((ctx.attempt, ctx.programs)),
             output: Some(&mut *ctx.output),
         };
         self.program.ask(verb.as_str(), Value::Object(fields), terms)

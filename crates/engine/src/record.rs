@@ -92,6 +92,10 @@ pub enum End {
     },
     /// Ended because the run was stopped.
     Interrupted,
+    /// Something of it does not end: nothing can follow until a person has looked.
+    Unknown {
+        reason: String,
+    },
     /// It was never begun, so there is nothing to take back.
     NotBegun {
         /// Why it failed; nothing if the run was stopped.

@@ -252,7 +252,7 @@ impl<'a> Talk<'a> {
             }
         }
         let reason = "it was stopped and does not end".to_owned();
-        Ok(End::Failed { kind: FailureKind::Internal, reason })
+        Ok(End::Unknown { reason })
     }
 
     fn begin(&self, id: &str, script: &Script, timeout: Option<Duration>) -> Result<Payload, Lost> {
@@ -412,7 +412,7 @@ impl<'a> Talk<'a> {
             self.setup.login.talk(&host, &Payload::new("forget", &id), Duration::ZERO, self.cancel);
         match end(code, &Script { unchanged: Vec::new(), ..script }, Some(timeout), &last) {
             End::Done { .. } => Ok(()),
-            End::Failed { reason, .. } => Err(reason),
+            End::Failed { reason, .. } | End::Unknown { reason } => Err(reason),
             End::Interrupted | End::NotBegun { .. } => Err("was stopped".to_owned()),
         }
     }

@@ -90,7 +90,7 @@ impl Action for Ansible {
         let Input { playbook, extra, check } = read(&step.call.input).map_err(invalid)?;
         let mut argv = vec![self.program.clone()];
         argv.extend(words(["-i", "localhost,", "-c", "local"]));
-        let private = Private::new(None)?;
+        let private = Private::new(None, ctx)?;
         if let Some(extra) = extra {
             // Everybody can read the arguments of a program.
             let path = private.write("extra.json", &extra.to_string())?;

@@ -1,16 +1,17 @@
 //! Running a program for a step.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
-use hoist_engine::action::{Ctx, Failure, Output};
-use hoist_engine::execute::ATTEMPT_VARIABLE;
+use hoist_engine::action::{Cancel, Ctx, Failure, Output};
+use hoist_engine::execute::private_dir;
 use hoist_engine::execute::process::{self, Ended, Ran};
+use hoist_engine::record::FailureKind;
 
 use super::account::{self, Base};
 use super::input::Input;
@@ -21,9 +22,6 @@ const INHERITED: [&str; 7] = ["PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "T
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What is kept in memory only, on every Linux.
-const MEMORY: &str = "/dev/shm";
-
 /// How a program is run.
 #[derive(Default)]
 pub(super) struct Options {
@@ -32,6 +30,8 @@ pub(super) struct Options {
     /// By reference.
     pub(super) secrets: BTreeMap<String, String>,
     pub(super) user: Option<String>,
+    /// It is over soon: if we are killed meanwhile, nobody needs to know how it ended.
+    pub(super) is_short: bool,
 }
 
 impl Options {
@@ -41,6 +41,7 @@ impl Options {
             env: input.variables("env"),
             secrets: input.variables("secrets"),
             user: input.text("user").map(str::to_owned),
+            is_short: false,
         };
         if let Some(name) = options.env.keys().find(|name| options.secrets.contains_key(*name)) {
             input.fault("secrets", format!("`{name}` is in `env` as well"));
@@ -52,29 +53,38 @@ impl Options {
     }
 }
 
-/// Files that nobody but the program may read, gone when it has ended.
+/// Files that nobody but the program may read, gone when it has ended. If somebody else waits for
+/// that, or if we are killed, they are found by their name.
 pub(super) struct Private {
-    dir: tempfile::TempDir,
+    dir: Option<tempfile::TempDir>,
     owner: Option<u32>,
+    cancel: Cancel,
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        if self.cancel.is_left() {
+            self.dir.take().map(tempfile::TempDir::keep);
+        }
+    }
 }
 
 impl Private {
-    pub(super) fn new(user: Option<&str>) -> Result<Self, Failure> {
+    pub(super) fn new(user: Option<&str>, ctx: &Ctx<'_>) -> Result<Self, Failure> {
         let owner = user.map(|user| account::number(Base::User, user)).transpose()?;
-        let memory = Path::new(MEMORY);
-        let base = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let made = tempfile::Builder::new()
-            .prefix("hoist-")
+            .prefix(&ctx.programs.private_prefix(ctx.attempt))
             .permissions(PermissionsExt::from_mode(0o700))
-            .tempdir_in(base)
+            .tempdir_in(private_dir())
             .and_then(|dir| {
                 owner.map_or(Ok(()), |owner| chown(dir.path(), Some(owner), None)).map(|()| dir)
             });
-        made.map(|dir| Self { dir, owner }).map_err(|error| io_error(&error))
+        let private = |dir| Self { dir: Some(dir), owner, cancel: ctx.cancel.clone() };
+        made.map(private).map_err(|error| io_error(&error))
     }
 
     pub(super) fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
-        let path = self.dir.path().join(name);
+        let path = self.dir.as_ref().expect("it is there until the end").path().join(name);
         let written = fs_err::OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -96,30 +106,52 @@ pub(super) fn run_watched(
         &mut dyn FnMut(&mut dyn Output) -> Result<Ran, Failure>,
     ) -> Result<Ran, Failure>,
 ) -> Result<Ran, Failure> {
+    let (deadline, cancel) = (ctx.deadline, ctx.cancel);
+    if let Some(begun) = ctx.programs.begun(ctx.attempt) {
+        let mut begun = Some(begun);
+        let mut go = |output: &mut dyn Output| {
+            let begun = begun.take().expect("it is followed once");
+            begun
+                .follow(deadline, cancel, output)
+                .map_err(|error| Failure { kind: FailureKind::Lost, reason: error.to_string() })
+        };
+        return watch(ctx.output, &mut go);
+    }
     let directory =
         options.cwd.as_ref().map_or(ctx.directory.to_owned(), |cwd| place::to_read(cwd, ctx));
     if !directory.is_dir() {
         return Err(exit(format!("there is no directory `{}`", directory.display())));
     }
-    let mut command = match &options.user {
-        None => Command::new(&argv[0]),
+    let program = match &options.user {
+        None => argv.to_vec(),
         Some(user) => {
-            let mut command = Command::new("runuser");
-            command.args(["-u", user, "--"]).arg(&argv[0]);
-            command
+            let mut program = words(["runuser", "-u", user, "--"]);
+            program.extend_from_slice(argv);
+            program
         }
     };
-    command.args(&argv[1..]).current_dir(directory).env_clear().env("PATH", DEFAULT_PATH);
+    let path = options.env.get("PATH").map(OsString::from).or_else(|| std::env::var_os("PATH"));
+    let path = path.unwrap_or_else(|| DEFAULT_PATH.into());
+    if !is_there(&program[0], &path, &directory) {
+        return Err(exit(format!(
+            "there is no program `{}` here",
+            Path::new(&program[0]).display()
+        )));
+    }
+    let program =
+        if options.is_short { program } else { ctx.programs.through_keeper(ctx.attempt, &program) };
+    let mut command = Command::new(&program[0]);
+    command.args(&program[1..]).current_dir(directory).env_clear().env("PATH", path);
     command.envs(
         INHERITED.iter().filter_map(|name| std::env::var_os(name).map(|value| (name, value))),
     );
     let run = ctx.attempt.split('/').next().unwrap_or_default();
     command.env("HOIST_NODE", ctx.subject).env("HOIST_RUN", run);
-    command.env("HOIST_TASK", ctx.task).env(ATTEMPT_VARIABLE, ctx.attempt).envs(&options.env);
+    command.env("HOIST_TASK", ctx.task).envs(&options.env).envs(ctx.programs.marks(ctx.attempt));
     let private = if options.secrets.is_empty() {
         None
     } else {
-        Some(Private::new(options.user.as_deref())?)
+        Some(Private::new(options.user.as_deref(), ctx)?)
     };
     for (name, reference) in &options.secrets {
         let path = private
@@ -128,16 +160,9 @@ pub(super) fn run_watched(
             .write(name, &ctx.secrets.get(reference)?)?;
         command.env(name, path);
     }
-    let (deadline, cancel) = (ctx.deadline, ctx.cancel);
     let mut go = |output: &mut dyn Output| {
         process::run(&mut command, b"", deadline, cancel, output).map_err(|error| {
-            let program = Path::new(&argv[0]).display();
-            match error.kind() {
-                std::io::ErrorKind::NotFound => {
-                    exit(format!("there is no program `{program}` here"))
-                }
-                _ => exit(format!("cannot run `{program}`: {error}")),
-            }
+            exit(format!("cannot run `{}`: {error}", Path::new(&argv[0]).display()))
         })
     };
     watch(ctx.output, &mut go)
@@ -145,6 +170,13 @@ pub(super) fn run_watched(
 
 pub(super) fn run(argv: &[OsString], options: &Options, ctx: &mut Ctx<'_>) -> Result<Ran, Failure> {
     run_watched(argv, options, ctx, |output, go| go(output))
+}
+
+fn is_there(program: &OsStr, path: &OsStr, directory: &Path) -> bool {
+    if program.as_encoded_bytes().contains(&b'/') {
+        return directory.join(program).exists();
+    }
+    std::env::split_paths(path).any(|path| path.join(program).is_file())
 }
 
 /// What a program's end means for the step.

@@ -69,4 +69,8 @@ impl Action for Puppet {
     fn verify(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
         Err(exit("puppet is no check"))
     }
+
+    fn is_programs(&self, _: &Value) -> bool {
+        true
+    }
 }

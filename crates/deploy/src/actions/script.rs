@@ -75,7 +75,11 @@ fn interpreter(given: Option<&str>, text: &str) -> Vec<OsString> {
 fn run(step: &Step, ctx: &mut Ctx<'_>) -> Result<Ran, Failure> {
     let Input { source, interpreter: given, args, options } =
         read(&step.call.input).map_err(invalid)?;
-    let private = Private::new(options.user.as_deref())?;
+    if ctx.programs.begun(ctx.attempt).is_some() {
+        // It has what it needs, and the script itself may be gone.
+        return program::run(&[], &options, ctx);
+    }
+    let private = Private::new(options.user.as_deref(), ctx)?;
     let (path, text): (PathBuf, String) = match source {
         Source::Text(text) => (private.write("script", &text)?, text),
         Source::Path(path) => {
@@ -123,9 +127,13 @@ impl Action for ScriptFile {
         })
     }
 
+    fn is_programs(&self, _: &Value) -> bool {
+        true
+    }
+
     fn script(&self, input: &Value, _: Purpose) -> Option<Script> {
         let Input { source, interpreter: given, args, options } = read(input).ok()?;
-        let Options { cwd, mut env, secrets, user } = options;
+        let Options { cwd, mut env, secrets, user, .. } = options;
         // Another user could not read the text.
         let (Source::Text(text), None) = (source, user) else { return None };
         let mut program = String::from("exec");

@@ -22,7 +22,10 @@ struct Input {
 fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
     parse(input, |input| {
         let command = input.wanted("command").map(str::to_owned);
-        let options = Options::read(input);
+        let mut options = Options::read(input);
+        // Starting it is most of what there is to it, and a keeper would cost as much again. What
+        // takes long is given words to work on.
+        options.is_short = command.as_ref().is_some_and(|command| argv(command).len() == 1);
         Some(Input { command: command?, options })
     })
 }
@@ -66,9 +69,13 @@ impl Action for Shell {
         })
     }
 
+    fn is_programs(&self, _: &Value) -> bool {
+        true
+    }
+
     fn script(&self, input: &Value, _: Purpose) -> Option<Script> {
         let Input { command, options } = read(input).ok()?;
-        let Options { cwd, mut env, secrets, user } = options;
+        let Options { cwd, mut env, secrets, user, .. } = options;
         let text = match user {
             None => command,
             Some(user) => {

@@ -139,6 +139,11 @@ impl Action for Steps {
         Ok(Done { changed, receipt: json!({ "steps": came }) })
     }
 
+    fn is_programs(&self, input: &Value) -> bool {
+        let is_program = |part: &Part| part.action.is_programs(&part.call.input);
+        self.read(input).is_ok_and(|parts| parts.iter().all(is_program))
+    }
+
     /// All of those that can tell; as a check, all have to be able to.
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
         let parts = self.read(&step.call.input).map_err(invalid)?;
@@ -300,6 +305,7 @@ fn within<'a>(ctx: &'a mut Ctx<'_>, attempt: &'a str) -> Ctx<'a> {
         deadline: ctx.deadline,
         cancel: ctx.cancel,
         secrets: ctx.secrets,
+        programs: ctx.programs,
         output: &mut *ctx.output,
     }
 }

@@ -8,6 +8,7 @@ use hoist_engine::action::{
     Ability, Action, Cancel, Ctx, Done, Output, Prediction, Purpose, Secrets, Stream, Undone,
     Verdict,
 };
+use hoist_engine::execute::Programs;
 use hoist_engine::plan::{Call, Made, Step};
 use serde_json::{Value, json};
 
@@ -92,6 +93,7 @@ impl Node {
             deadline: self.timeout.map(|timeout| Instant::now() + timeout),
             cancel: &cancel,
             secrets: &Vault,
+            programs: &Programs::default(),
             output: &mut output,
         };
         let call = Call { action: action.describe().name, input: input.clone(), ..Call::default() };
@@ -141,6 +143,7 @@ impl Node {
                     deadline: None,
                     cancel,
                     secrets: &Vault,
+                    programs: &Programs::default(),
                     output: &mut Said::default(),
                 };
                 action.apply(step, &mut ctx)

@@ -66,6 +66,7 @@ impl<'a> Forecast<'a> {
             deadline: Some(deadline),
             cancel: &Cancel::default(),
             secrets: &watched,
+            programs: &super::Programs::default(),
             output: &mut sink,
         };
         action.predict(step, &mut ctx)

@@ -222,7 +222,7 @@ impl<T: Serialize + DeserializeOwned + Clone> Ledger<T> {
 }
 
 /// Different after each boot; empty where that cannot be told, so that boots do not look the same.
-fn boot_id() -> String {
+pub(super) fn boot_id() -> String {
     let id = fs_err::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_owned()
 }

@@ -333,6 +333,11 @@ impl Sink {
         self.file.as_mut().expect("just opened").write_all(bytes)
     }
 
+    /// Somebody else takes what comes.
+    pub(crate) fn leave(mut self) {
+        self.write();
+    }
+
     /// Nothing more comes.
     pub(crate) fn finish(mut self) {
         for stream in [Stream::Out, Stream::Err, Stream::Note] {

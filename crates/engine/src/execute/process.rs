@@ -4,13 +4,14 @@
 //! as it comes. A program that leaves somebody behind who holds its output has ended when it has
 //! ended itself. One that shall end is asked first, and its whole group is killed if it does not.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::action::{Cancel, Output, Stream};
@@ -19,6 +20,8 @@ use crate::action::{Cancel, Output, Stream};
 pub const GRACE_AFTER_TIMEOUT: Duration = Duration::from_secs(10);
 /// After somebody stopped it, from asking to killing.
 pub const GRACE_AFTER_CANCEL: Duration = Duration::from_secs(30);
+/// From killing to giving up: one that waits for a disk that does not answer cannot be killed.
+pub(super) const GRACE_AFTER_KILL: Duration = Duration::from_secs(10);
 /// Output is taken so long after the program has ended, if others hold it open.
 const GRACE_OF_PIPE: Duration = Duration::from_millis(200);
 /// How often it is looked whether it shall end.
@@ -74,24 +77,56 @@ pub fn run(
     let stdin = if input.is_empty() { Stdio::null() } else { Stdio::piped() };
     command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn()?;
-    let mut running = Running::new(&mut child, input)?;
+    let mut running = Running::of(&mut child, input)?;
     let watched = running.watch(deadline, cancel, output);
-    if watched.is_err() {
+    if cancel.is_left() {
+        // Somebody else goes on with it; it is still for us to wait for.
+        std::thread::spawn(move || child.wait());
+        return Err(left());
+    }
+    if let Err(error) = watched {
         running.signal(Signal::KILL);
+        // It may not end.
+        std::thread::spawn(move || child.wait());
+        return Err(error);
     }
     let (ended, last_line) = (running.ended, running.last_line(output));
     drop(running);
     let status = child.wait()?;
-    watched?;
     Ok(Ran { status, ended, last_line })
+}
+
+/// The same for a program that somebody else has started. Its group has the number of its first
+/// process, which `process` stands for; `pipes` are its output and its complaints.
+pub(super) fn follow(
+    group: Pid,
+    process: OwnedFd,
+    pipes: [fs_err::File; 2],
+    deadline: Option<Instant>,
+    cancel: &Cancel,
+    output: &mut dyn Output,
+) -> io::Result<(Ended, String)> {
+    let pipes = pipes.map(|pipe| Some(OwnedFd::from(pipe.into_file())));
+    let mut running = Running::new(group, process, pipes, None);
+    running.is_child = false;
+    running.watch(deadline, cancel, output)?;
+    if cancel.is_left() {
+        return Err(left());
+    }
+    Ok((running.ended, running.last_line(output)))
+}
+
+fn left() -> io::Error {
+    io::Error::other("it runs on, and somebody else waits for it")
 }
 
 struct Running<'a> {
     group: Pid,
     process: OwnedFd,
+    is_child: bool,
     input: Option<(ChildStdin, &'a [u8])>,
-    out: Option<Lines<std::process::ChildStdout>>,
-    err: Option<Lines<std::process::ChildStderr>>,
+    out: Option<Lines>,
+    err: Option<Lines>,
     last_out: Last,
     last_err: Last,
     ended: Ended,
@@ -99,7 +134,7 @@ struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    fn new(child: &mut Child, input: &'a [u8]) -> io::Result<Self> {
+    fn of(child: &mut Child, input: &'a [u8]) -> io::Result<Self> {
         let group = Pid::from_child(child);
         let process = match pidfd_open(group, PidfdFlags::empty()) {
             Ok(process) => process,
@@ -113,17 +148,30 @@ impl<'a> Running<'a> {
         if let Some((stdin, _)) = &input {
             rustix::io::ioctl_fionbio(stdin, true)?;
         }
-        Ok(Self {
+        let pipes =
+            [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)];
+        Ok(Self::new(group, process, pipes, input))
+    }
+
+    fn new(
+        group: Pid,
+        process: OwnedFd,
+        pipes: [Option<OwnedFd>; 2],
+        input: Option<(ChildStdin, &'a [u8])>,
+    ) -> Self {
+        let [out, err] = pipes.map(|pipe| pipe.map(Lines::new));
+        Self {
             group,
             process,
+            is_child: true,
             input,
-            out: child.stdout.take().map(Lines::new),
-            err: child.stderr.take().map(Lines::new),
+            out,
+            err,
             last_out: Last::default(),
             last_err: Last::default(),
             ended: Ended::ByItself,
             kill_at: None,
-        })
+        }
     }
 
     fn watch(
@@ -135,7 +183,16 @@ impl<'a> Running<'a> {
         let mut gone_at: Option<Instant> = None;
         loop {
             let now = Instant::now();
-            self.end_if_told(now, deadline, cancel);
+            if cancel.is_left() {
+                return Ok(());
+            }
+            if gone_at.is_none() && self.kill_at.is_some_and(|at| now >= at + GRACE_AFTER_KILL) {
+                return Err(io::Error::other("it does not end when it is killed"));
+            }
+            // After its end its number may be another's, if it is not for us to wait for it.
+            if self.is_child || gone_at.is_none() {
+                self.end_if_told(now, deadline, cancel);
+            }
             if let Some(gone_at) = gone_at
                 && (self.out.is_none() && self.err.is_none() || now >= gone_at + GRACE_OF_PIPE)
             {
@@ -160,7 +217,7 @@ impl<'a> Running<'a> {
             if ready.gone && gone_at.is_none() {
                 gone_at = Some(Instant::now());
                 self.input = None;
-                if self.kill_at.is_some() {
+                if self.is_child && self.kill_at.is_some() {
                     self.signal(Signal::KILL);
                 }
             }
@@ -208,7 +265,7 @@ impl<'a> Running<'a> {
         let input = add(&mut fds, input, PollFlags::OUT);
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(wait.subsec_nanos()) };
         match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         let is_ready = |at: Option<usize>| at.is_some_and(|at| !fds[at].revents().is_empty());
@@ -262,14 +319,14 @@ struct Ready {
 }
 
 /// A stream as lines.
-struct Lines<R> {
-    from: R,
+struct Lines {
+    from: OwnedFd,
     /// Of a line whose end has not come.
     open: Vec<u8>,
 }
 
-impl<R: Read> Lines<R> {
-    fn new(from: R) -> Self {
+impl Lines {
+    fn new(from: OwnedFd) -> Self {
         Self { from, open: Vec::new() }
     }
 
@@ -279,16 +336,16 @@ impl<R: Read> Lines<R> {
 }
 
 /// One read of a stream that has something, or has ended.
-fn take<R: Read>(
-    lines: &mut Option<Lines<R>>,
+fn take(
+    lines: &mut Option<Lines>,
     last: &mut Last,
     stream: Stream,
     output: &mut dyn Output,
 ) -> io::Result<()> {
     let Some(Lines { from, open }) = lines else { return Ok(()) };
     let mut chunk = [0; 16 * 1024];
-    let read = match from.read(&mut chunk) {
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+    let read = match rustix::io::read(&*from, &mut chunk) {
+        Err(Errno::INTR | Errno::AGAIN) => return Ok(()),
         read => read?,
     };
     if read == 0 {

@@ -1,6 +1,6 @@
 //! The machine's side: comes for work, does it once, and says what came of it until that is kept.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -12,10 +12,11 @@ use serde::{Deserialize, Serialize};
 use super::{HEARTBEAT, MAX_MESSAGE, Orders, Packed, Report, WHILE_BUSY, WorkId, WorkResult};
 use crate::action::{Cancel, Catalog, Secrets};
 use crate::execute::{
-    Came, Crew, Durable, Job, Known, Ledger, MAX_REASON, MAX_RECEIPT, MAX_THREADS, Outputs, Place,
-    Site, What,
+    Came, Crew, Durable, Job, Kept, Known, Ledger, MAX_REASON, MAX_RECEIPT, MAX_THREADS, Outputs,
+    Place, Programs, Site, What, file_name,
 };
 use crate::plan::StepId;
+use crate::record::End;
 
 /// After a message that did not get through, from this on twice as long each time,
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -64,6 +65,7 @@ struct Ended {
 /// Does the work of one machine.
 pub struct Worker {
     setup: WorkerSetup,
+    kept: Arc<Kept>,
     shared: Arc<Shared>,
     crew: Crew,
     memory: Memory,
@@ -103,14 +105,11 @@ impl Worker {
         let begun = |(id, known): (&str, &Known<Ended>)| {
             matches!(known, Known::Begun).then(|| WorkId(id.to_owned()))
         };
-        let lost: Vec<WorkId> = ledger.iter().filter_map(begun).collect();
-        for id in &lost {
-            // What an earlier life of the worker left behind does not run beside what comes next.
-            crate::execute::end_leftover(&id.0);
-        }
+        let begun: Vec<WorkId> = ledger.iter().filter_map(begun).collect();
         let (wake, woken) = channel();
-        let state = Mutex::new(State { ledger, running: HashMap::new(), lost });
-        Ok(Self {
+        let state = Mutex::new(State { ledger, running: HashMap::new(), lost: Vec::new() });
+        let worker = Self {
+            kept: Arc::new(Kept::new(&setup.dir)?),
             setup,
             shared: Arc::new(Shared { state }),
             crew: Crew::new(MAX_THREADS),
@@ -118,7 +117,49 @@ impl Worker {
             number: 0,
             woken,
             wake,
-        })
+        };
+        let open: HashSet<String> = begun.iter().map(|id| file_name(&id.0)).collect();
+        worker.kept.tidy_up(|attempt| open.contains(attempt));
+        for id in begun {
+            worker.find(id);
+        }
+        Ok(worker)
+    }
+
+    /// Goes on with something that another life has begun. If nobody knows what that was, it is lost;
+    /// nothing of it runs beside what comes next.
+    fn find(&self, id: WorkId) {
+        let cancel = Cancel::default();
+        self.shared.lock().running.insert(id.clone(), cancel.clone());
+        let (setup, shared, wake) =
+            (self.setup.clone(), Arc::clone(&self.shared), self.wake.clone());
+        let programs = Programs::again(&self.kept);
+        self.crew.send(move || {
+            let job = fs_err::read(job_path(&setup, &id)).ok();
+            let ended = match job.and_then(|bytes| serde_json::from_slice::<Job>(&bytes).ok()) {
+                Some(job) => {
+                    let go_on = |site: &Site| site.go_on(&job, &cancel, &programs, || {});
+                    with_output(&setup, &job, go_on)
+                }
+                None => programs.end(&id.0).err().map(|reason| Ended {
+                    came: Came::Ran { end: End::Unknown { reason } },
+                    output: None,
+                }),
+            };
+            let mut state = shared.lock();
+            state.running.remove(&id);
+            match ended {
+                // It is said all the same; only a restart could lose it.
+                Some(ended) => _ = state.ledger.end(&id.0, ended),
+                None => state.lost.push(id.clone()),
+            }
+            drop(state);
+            programs.forget(&id.0);
+            // It is of no use, and does no harm.
+            let _ = fs_err::remove_file(job_path(&setup, &id));
+            // Nobody waits when the worker ends.
+            let _ = wake.send(());
+        });
     }
 
     /// Works until `cancel` says to end. What is under way then is left to itself.
@@ -232,7 +273,8 @@ impl Worker {
         }
         if job.what == What::Start {
             match state.ledger.begin(&id.0) {
-                Ok(true) => {}
+                // Without it another life could not go on, and would say that it is lost.
+                Ok(true) => _ = keep(&self.setup, &id, &job),
                 Ok(false) => {
                     // The controller has what came of it no more, or it would not say so; neither
                     // has this machine. How it ended is said anyway.
@@ -257,20 +299,39 @@ impl Worker {
         drop(state);
         let (setup, shared, wake) =
             (self.setup.clone(), Arc::clone(&self.shared), self.wake.clone());
+        let programs = Programs::new(&self.kept);
         self.crew.send(move || {
-            let result = carry_out(&setup, &job, &cancel);
+            let carry_out = |site: &Site| Some(site.carry_out(&job, &cancel, &programs));
+            let Some(result) = with_output(&setup, &job, carry_out) else { return };
             let mut state = shared.lock();
             state.running.remove(&id);
             // It is said all the same; only a restart could lose it.
             let _ = state.ledger.end(&id.0, result);
             drop(state);
+            programs.forget(&job.attempt_id());
+            // It is of no use, and does no harm.
+            let _ = fs_err::remove_file(job_path(&setup, &id));
             // Nobody waits when the worker ends.
             let _ = wake.send(());
         });
     }
 }
 
-fn carry_out(setup: &WorkerSetup, job: &Job, cancel: &Cancel) -> Ended {
+fn job_path(setup: &WorkerSetup, id: &WorkId) -> PathBuf {
+    setup.dir.join("jobs").join(file_name(&id.0))
+}
+
+fn keep(setup: &WorkerSetup, id: &WorkId, job: &Job) -> io::Result<()> {
+    fs_err::create_dir_all(setup.dir.join("jobs"))?;
+    fs_err::write(job_path(setup, id), serde_json::to_vec(job)?)
+}
+
+/// What came of a job, with what it has printed.
+fn with_output(
+    setup: &WorkerSetup,
+    job: &Job,
+    carry_out: impl FnOnce(&Site) -> Option<Came>,
+) -> Option<Ended> {
     let name = WorkId::of(job).0.replace('/', "-");
     let dir = setup.dir.join("output").join(name);
     let outputs = Outputs::in_dir(&dir);
@@ -280,13 +341,13 @@ fn carry_out(setup: &WorkerSetup, job: &Job, cancel: &Cancel) -> Ended {
         outputs: outputs.clone(),
         place: setup.place.clone(),
     };
-    let came = site.carry_out(job, cancel);
+    let came = carry_out(&site)?;
     let output = read(&outputs, job.number, job.attempt);
     if output.is_some() {
         // From here on it is in the result.
         let _ = fs_err::remove_dir_all(&dir);
     }
-    Ended { came, output }
+    Some(Ended { came, output })
 }
 
 fn read(outputs: &Outputs, step: StepId, attempt: u32) -> Option<Packed> {

@@ -287,7 +287,9 @@ fn bounded(mut event: Event) -> Event {
             clip(reason);
         }
         Event::Ran { end, .. } | Event::Found { found: Found::Ended(end), .. } => match end {
-            End::Failed { reason, .. } | End::NotBegun { reason: Some(reason) } => clip(reason),
+            End::Failed { reason, .. }
+            | End::Unknown { reason }
+            | End::NotBegun { reason: Some(reason) } => clip(reason),
             End::Done { receipt, .. } if !receipt.is_null() => {
                 let size = serde_json::to_vec(receipt).map_or(usize::MAX, |bytes| bytes.len());
                 if size > MAX_RECEIPT {

@@ -158,6 +158,10 @@ impl Run {
                 }
             }
             End::Failed { kind, reason } => self.failed_at(step, *kind, reason, at),
+            End::Unknown { .. } => {
+                self.release(step);
+                self.set(step, State::Unknown);
+            }
             End::NotBegun { reason: Some(reason) } => {
                 self.failed_at(step, FailureKind::Internal, reason, at);
             }

@@ -9,9 +9,14 @@ memory=/dev/shm
 mkdir -p "$base" || exit 90
 new=$base/.new.$$
 payload=$memory/hoist-payload.$$
-trap "rm -rf \"$new\" \"$payload\"" EXIT
+trap "rm -rf \"$new\"" EXIT
 mkdir "$new" || exit 90
-cat > "$payload"
+# There are secrets in it: it has no name any more when they are, whatever ends this shell.
+exec 8> "$payload" 9< "$payload" || exit 90
+rm -f "$payload"
+cat >&8
+exec 8>&-
+payload=/proc/$$/fd/9
 [ "$(tail -n 1 "$payload")" = end ] || exit 91
 
 value() { sed -n "s/^$1 //p" "$payload" | head -n 1 | base64 -d; }
@@ -79,7 +84,7 @@ RUN
         mkdir -p "$secrets"
         value "secret $name" > "$secrets/$name"
     done
-    HOIST_ATTEMPT=$(cat "$dir/attempt") setsid /bin/sh "$dir/run" "$dir" "$secrets" < /dev/null > /dev/null 2>&1 &
+    HOIST_ATTEMPT=$(cat "$dir/attempt") setsid /bin/sh "$dir/run" "$dir" "$secrets" < /dev/null > /dev/null 2>&1 9<&- &
     echo $! > "$dir/starter"
 }
 

@@ -277,7 +277,7 @@ result"#;
             .collect();
         assert!(names.contains(&"PATH"), "{said:?}");
         // The last two are the shell's own.
-        let known = ["PATH", "HOME", "LC_ALL", "HOIST_ATTEMPT", "PWD", "OLDPWD"];
+        let known = ["PATH", "HOME", "LC_ALL", "HOIST_ATTEMPT", "HOIST_LEDGER", "PWD", "OLDPWD"];
         assert!(names.iter().all(|name| known.contains(name)), "{said:?}");
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use hoist_engine::action::{Action, Cancel, Ctx, Failure, Output, Secrets, Stream};
+use hoist_engine::execute::Programs;
 use hoist_engine::plan::{Call, Step};
 use hoist_engine::plugin::{Isolation, Plugin, PluginError};
 use hoist_engine::record::FailureKind;
@@ -121,6 +122,7 @@ result() {{ echo '{{"t":"result","ok":true}}'; }}
             deadline: Some(Instant::now() + self.time),
             cancel: &self.cancel,
             secrets: &OneSecret,
+            programs: &Programs::default(),
             output: &mut paper,
         };
         act(&step, &mut ctx)

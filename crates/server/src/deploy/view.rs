@@ -297,6 +297,7 @@ pub(super) fn attempts_of(records: &[Record]) -> HashMap<StepId, Vec<Attempt>> {
                     End::Done { changed: true, .. } => ("done".to_owned(), String::new()),
                     End::Done { changed: false, .. } => ("unchanged".to_owned(), String::new()),
                     End::Failed { kind, reason } => ("failed".to_owned(), told(*kind, reason)),
+                    End::Unknown { reason } => ("unknown".to_owned(), reason.clone()),
                     End::NotBegun { reason: Some(reason) } => {
                         ("failed".to_owned(), told(FailureKind::Internal, reason))
                     }

@@ -1,0 +1,378 @@
+//! Programs of attempts, so that they are found again when the one who started them is gone.
+//!
+//! The program of a step is started through a keeper, a few lines of shell. It writes down which
+//! process it is, and then how the program ended, in a file that is named after the attempt; it
+//! keeps the pipes of the program open, so that printing does not end it; and it outlives the
+//! signals that the program is asked to end with. Whoever comes next reads the file, goes on to read
+//! what is printed, and knows the exit code.
+//!
+//! A copy of a controller's directory has the same attempts and files, and nothing to do with the
+//! processes of the first one: those are known by the boot and by the number of the directory in its
+//! file system, which a copy does not have in common with it.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use fs_err::File;
+use fs_err::os::unix::fs::OpenOptionsExt as _;
+use rustix::fs::OFlags;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use sha2::{Digest, Sha256};
+
+use super::ledger::boot_id;
+use super::leftover::{Process, Traces, is_part_of};
+use super::process::{self, Ended, Ran};
+use super::{ATTEMPT_VARIABLE, LEDGER_VARIABLE};
+use crate::action::{Cancel, Output};
+
+/// Its arguments are the file, the control group if there is one, and the program. A trap that does
+/// something is, other than one that does nothing, not handed down to the program. What the shell
+/// itself says of the program's end is nobody's business. The parentheses keep its own descriptors as
+/// they are: others read what is printed from 3 and 4.
+const KEEPER: &str = r#"
+exec 3</proc/self/fd/1 4</proc/self/fd/2 5>&2 2>/dev/null
+trap : HUP INT QUIT TERM
+hoist_note=$1
+[ -z "$2" ] || echo 0 >"$2/cgroup.procs"
+read -r hoist_stat </proc/self/stat
+printf '%s %s\n%s\n' "$HOIST_LEDGER" "$hoist_stat" "$2" >"$1"
+shift 2
+(exec "$@" 2>&5 3<&- 4<&- 5>&-)
+hoist_code=$?
+echo "$hoist_code" >>"$hoist_note"
+exit "$hoist_code"
+"#;
+
+/// What a keeper writes is short.
+const MAX_NOTE: u64 = 16 * 1024;
+
+/// In a second, as `/proc` counts them on every machine.
+const TICKS: u64 = 100;
+
+/// What is kept in memory only, on every Linux.
+const MEMORY: &str = "/dev/shm";
+
+/// Where it is written down which programs run.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    notes: PathBuf,
+    ledger: String,
+    /// Where control groups can be made, if they can.
+    cgroups: Option<PathBuf>,
+}
+
+impl Kept {
+    /// `dir` is the one of the ledger.
+    pub(crate) fn new(dir: &Path) -> io::Result<Self> {
+        let dir = fs_err::canonicalize(dir)?;
+        let about = fs_err::metadata(&dir)?;
+        let whole = format!("{} {} {}", boot_id(), about.dev(), about.ino());
+        let first = *Sha256::digest(whole).first_chunk().expect("it is longer");
+        let ledger = format!("{:016x}", u64::from_be_bytes(first));
+        let notes = dir.join("programs");
+        // Without it programs run all the same, and are found by what their environment says.
+        let _ = fs_err::create_dir_all(&notes);
+        let cgroups = own_cgroup();
+        if let Some(cgroups) = &cgroups {
+            remove_empty(cgroups);
+        }
+        Ok(Self { notes, ledger, cgroups })
+    }
+
+    fn note(&self, attempt: &str) -> PathBuf {
+        self.notes.join(file_name(attempt))
+    }
+
+    fn cgroup(&self, attempt: &str) -> Option<PathBuf> {
+        Some(self.cgroups.as_ref()?.join(format!("hoist-{}-{}", self.ledger, file_name(attempt))))
+    }
+
+    /// What is in the notes of an attempt and its parts.
+    fn begun(&self, attempt: &str) -> Vec<Begun> {
+        let wanted = file_name(attempt);
+        let entries = fs_err::read_dir(&self.notes).into_iter().flatten().flatten();
+        let paths = entries
+            .filter(|entry| is_part_of(entry.file_name().as_encoded_bytes(), wanted.as_bytes()))
+            .map(|entry| entry.path());
+        paths.filter_map(|path| Begun::read(path, &self.ledger)).collect()
+    }
+
+    /// Removes files that only programs of this ledger may read, of the attempts that are meant.
+    fn remove_private(&self, is_meant: impl Fn(&str) -> bool) {
+        let prefix = format!("hoist-{}-", self.ledger);
+        for entry in fs_err::read_dir(private_dir()).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let attempt =
+                name.to_str().and_then(|name| name.strip_prefix(&prefix)?.rsplit_once('-'));
+            if attempt.is_some_and(|(attempt, _)| is_meant(attempt)) {
+                // It may be somebody else's, who will remove it.
+                let _ = fs_err::remove_dir_all(entry.path());
+            }
+        }
+    }
+
+    /// Tidies up after one who was killed: what looked at something is ended, and nobody keeps
+    /// secrets for what does not run. `is_open` says of an attempt whether it may run.
+    pub(crate) fn tidy_up(&self, is_open: impl Fn(&str) -> bool) {
+        let ledger = format!("{}.look", self.ledger);
+        // If it does not end it looks on, and changes nothing.
+        let _ = Traces { ledger, ..Traces::default() }.end();
+        let is_over = |name: &str| !is_open(name.split_once('.').map_or(name, |(whole, _)| whole));
+        self.remove_private(is_over);
+        for entry in fs_err::read_dir(&self.notes).into_iter().flatten().flatten() {
+            if let Some(name) = entry.file_name().to_str().filter(|name| is_over(name)) {
+                self.forget(name);
+            }
+        }
+    }
+
+    fn forget(&self, attempt: &str) {
+        // It may not be there, and does no harm if it is.
+        let _ = fs_err::remove_file(self.note(attempt));
+        // As long as something that was meant to stay is in it, it stays.
+        let _ = self.cgroup(attempt).map(fs_err::remove_dir);
+    }
+}
+
+/// The name of an attempt, or of a part of it, where there are no directories.
+pub(crate) fn file_name(attempt: &str) -> String {
+    attempt.replace('/', "-")
+}
+
+/// Where files are kept that only a program may read.
+pub fn private_dir() -> PathBuf {
+    let memory = Path::new(MEMORY);
+    if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
+}
+
+/// Of this process, where others can be made below it.
+fn own_cgroup() -> Option<PathBuf> {
+    let mounts = fs_err::read_to_string("/proc/self/mounts").ok()?;
+    let is_version_2 = |line: &&str| line.split(' ').nth(2) == Some("cgroup2");
+    let mount = mounts.lines().find(is_version_2)?.split(' ').nth(1)?;
+    let own = fs_err::read_to_string("/proc/self/cgroup").ok()?;
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let path = Path::new(mount).join(own);
+    rustix::fs::access(path.join("cgroup.procs"), rustix::fs::Access::WRITE_OK).ok()?;
+    Some(path)
+}
+
+/// Removes control groups in which something was meant to stay, and has ended since. One that was
+/// just made is still to be used.
+fn remove_empty(cgroups: &Path) {
+    for entry in fs_err::read_dir(cgroups).into_iter().flatten().flatten() {
+        let made = entry.metadata().and_then(|about| about.modified());
+        let is_old =
+            made.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > Duration::from_mins(1)));
+        if is_old && entry.file_name().as_encoded_bytes().starts_with(b"hoist-") {
+            // The system refuses to remove one that is not empty.
+            let _ = fs_err::remove_dir(entry.path());
+        }
+    }
+}
+
+/// The programs of one job.
+#[derive(Debug, Clone, Default)]
+pub struct Programs {
+    kept: Option<Arc<Kept>>,
+    is_look: bool,
+    goes_on: bool,
+    /// Attempts, and parts of them, of which there is a note.
+    noted: Arc<Mutex<Vec<String>>>,
+}
+
+impl Programs {
+    pub(crate) fn new(kept: &Arc<Kept>) -> Self {
+        Self { kept: Some(Arc::clone(kept)), ..Self::default() }
+    }
+
+    /// Of a job that another life has begun.
+    pub(crate) fn again(kept: &Arc<Kept>) -> Self {
+        Self { goes_on: true, ..Self::new(kept) }
+    }
+
+    /// For what only looks: nobody needs to know after a restart how that ended.
+    pub(crate) fn looking(&self) -> Self {
+        Self { kept: self.kept.clone(), is_look: true, ..Self::default() }
+    }
+
+    pub(crate) fn goes_on(&self) -> bool {
+        self.goes_on
+    }
+
+    /// What the environment of every program of the attempt has to say, so that it is found.
+    pub fn marks(&self, attempt: &str) -> [(&'static str, OsString); 2] {
+        let mut ledger = self.kept.as_ref().map(|kept| kept.ledger.clone()).unwrap_or_default();
+        if self.is_look {
+            ledger.push_str(".look");
+        }
+        [(ATTEMPT_VARIABLE, attempt.into()), (LEDGER_VARIABLE, ledger.into())]
+    }
+
+    /// The same program, so that others know of it. For each attempt, or part of one, there is one.
+    pub fn through_keeper(&self, attempt: &str, program: &[OsString]) -> Vec<OsString> {
+        let Some(kept) = self.kept.as_ref().filter(|_| !self.is_look) else {
+            return program.to_vec();
+        };
+        let note = kept.note(attempt);
+        // What it says is of another life, if there is one.
+        let _ = fs_err::remove_file(&note);
+        let cgroup = kept.cgroup(attempt).filter(|path| {
+            let _ = fs_err::create_dir(path);
+            path.is_dir()
+        });
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner).push(attempt.to_owned());
+        let mut argv = ["/bin/sh", "-c", KEEPER, "hoist"].map(OsString::from).to_vec();
+        argv.push(note.into());
+        argv.push(cgroup.map(OsString::from).unwrap_or_default());
+        argv.extend_from_slice(program);
+        argv
+    }
+
+    /// The program of the attempt, or of this part of it, that another life has started.
+    pub fn begun(&self, attempt: &str) -> Option<Begun> {
+        let kept = self.kept.as_ref().filter(|_| self.goes_on && !self.is_look)?;
+        Begun::read(kept.note(attempt), &kept.ledger)
+    }
+
+    /// The programs of an attempt and all of its parts.
+    pub(crate) fn all_begun(&self, attempt: &str) -> Vec<Begun> {
+        self.kept.as_ref().map(|kept| kept.begun(attempt)).unwrap_or_default()
+    }
+
+    /// How long ago another life has begun the attempt.
+    pub(crate) fn age(&self, attempt: &str) -> Duration {
+        if !self.goes_on {
+            return Duration::ZERO;
+        }
+        self.all_begun(attempt).iter().map(Begun::age).max().unwrap_or_default()
+    }
+
+    /// The prefix of names in [`private_dir`].
+    pub fn private_prefix(&self, attempt: &str) -> String {
+        let ledger = self.kept.as_ref().map_or("", |kept| kept.ledger.as_str());
+        format!("hoist-{ledger}-{}-", file_name(attempt))
+    }
+
+    /// Ends all that the attempt has left. If something does not go away, says what.
+    pub(crate) fn end(&self, attempt: &str) -> Result<(), String> {
+        let begun = if self.is_look { Vec::new() } else { self.all_begun(attempt) };
+        let [_, (_, ledger)] = self.marks(attempt);
+        let traces = Traces {
+            ledger: ledger.to_string_lossy().into_owned(),
+            attempt: attempt.to_owned(),
+            noted: begun.iter().map(|begun| (begun.pid, begun.start)).collect(),
+            cgroups: begun.into_iter().filter_map(|begun| begun.cgroup).collect(),
+        };
+        traces.end()
+    }
+
+    /// The attempt has ended, and what came of it is kept.
+    pub(crate) fn forget(&self, attempt: &str) {
+        let Some(kept) = &self.kept else { return };
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names: Vec<String> = std::mem::take(&mut noted);
+        if self.goes_on {
+            let begun = kept.begun(attempt);
+            names.extend(
+                begun.iter().filter_map(|begun| Some(begun.path.file_name()?.to_str()?.to_owned())),
+            );
+            let whole = file_name(attempt);
+            kept.remove_private(|name| is_part_of(name.as_bytes(), whole.as_bytes()));
+        }
+        for name in &names {
+            kept.forget(name);
+        }
+    }
+}
+
+/// A program that another life has started.
+#[derive(Debug)]
+pub struct Begun {
+    path: PathBuf,
+    ledger: String,
+    pid: i32,
+    start: u64,
+    cgroup: Option<PathBuf>,
+    code: Option<i32>,
+}
+
+impl Begun {
+    /// Nothing if it is not there, or of another ledger or boot.
+    fn read(path: PathBuf, ledger: &str) -> Option<Self> {
+        use std::io::Read as _;
+        let mut text = String::new();
+        File::open(&path).ok()?.take(MAX_NOTE).read_to_string(&mut text).ok()?;
+        let mut lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+        let stat = lines.next()?.strip_prefix(ledger)?.strip_prefix(' ')?;
+        let Process { pid, start, .. } = Process::read(stat)?;
+        let cgroup = lines.next().filter(|line| !line.is_empty()).map(PathBuf::from);
+        let code = lines.next().and_then(|line| line.parse().ok());
+        Some(Self { path, ledger: ledger.to_owned(), pid, start, cgroup, code })
+    }
+
+    pub(crate) fn runs(&self) -> bool {
+        self.code.is_none()
+            && Process::find(self.pid).is_some_and(|process| process.is(self.pid, self.start))
+    }
+
+    /// Whether somebody will know how it ended.
+    pub(crate) fn has_outcome(&self) -> bool {
+        self.code.is_some() || self.runs()
+    }
+
+    /// Since it was started.
+    pub(crate) fn age(&self) -> Duration {
+        let uptime = fs_err::read_to_string("/proc/uptime").unwrap_or_default();
+        let seconds = uptime.split(' ').next().and_then(|text| text.parse::<f64>().ok());
+        let age = seconds.unwrap_or_default()
+            - Duration::from_millis(self.start * 1000 / TICKS).as_secs_f64();
+        Duration::try_from_secs_f64(age).unwrap_or_default()
+    }
+
+    /// Runs it to its end, as [`process::run`] does.
+    pub fn follow(
+        self,
+        deadline: Option<Instant>,
+        cancel: &Cancel,
+        output: &mut dyn Output,
+    ) -> io::Result<Ran> {
+        let (mut ended, mut last_line) = (Ended::ByItself, String::new());
+        if let Some((program, out, err)) = self.open() {
+            let group = Pid::from_raw(self.pid).expect("it was opened");
+            (ended, last_line) =
+                process::follow(group, program, [out, err], deadline, cancel, output)?;
+        }
+        let code = Self::read(self.path, &self.ledger).and_then(|begun| begun.code);
+        let status = match (ended, code) {
+            (_, Some(code)) => ExitStatus::from_raw((code & 0xff) << 8),
+            (Ended::ByItself, None) => {
+                return Err(io::Error::other("nobody has seen how it ended"));
+            }
+            (Ended::TimedOut | Ended::Cancelled, None) => {
+                ExitStatus::from_raw(Signal::KILL.as_raw())
+            }
+        };
+        Ok(Ran { status, ended, last_line })
+    }
+
+    /// The keeper, and what is printed; nothing if it has ended.
+    fn open(&self) -> Option<(std::os::fd::OwnedFd, File, File)> {
+        let pid = Pid::from_raw(self.pid).filter(|_| self.code.is_none())?;
+        let keeper = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        let pipe = |number: u32| {
+            let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+            let path = format!("/proc/{}/fd/{number}", self.pid);
+            fs_err::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()
+        };
+        let (out, err) = (pipe(3)?, pipe(4)?);
+        // The number was not another's when all of that was opened.
+        self.runs().then_some((keeper, out, err))
+    }
+}

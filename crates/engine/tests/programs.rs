@@ -1,0 +1,508 @@
+//! Programs of steps outlive the controller and are found again; what they leave behind is ended
+//! when they are. All of them are real processes, and none is left when a test ends.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use hoist_engine::action::{Action, Catalog, Ctx, Description, Diagnostic, Done, Failure, Verdict};
+use hoist_engine::drive::Executor as _;
+use hoist_engine::execute::process::{self, Ended};
+use hoist_engine::execute::{LocalExecutor, NoSecrets, Outputs, Place, Site, private_dir};
+use hoist_engine::plan::{Call, Draft, Kind, Plan, Step, StepId, Vertex};
+use hoist_engine::record::{End, FailureKind};
+use hoist_engine::run::{Effect, Event, Found};
+use serde_json::{Value, json};
+
+const STEP: StepId = StepId(0);
+const START: Effect = Effect::Start { step: STEP, attempt: 1 };
+const ASK: Effect = Effect::Ask { step: STEP, attempt: 1 };
+const KILL: Effect = Effect::Kill { step: STEP, attempt: 1 };
+
+/// Runs a script. With `secret`, the script finds a file in `$SECRET`; with `more`, there is more to
+/// it than a program.
+struct Sh;
+
+impl Action for Sh {
+    fn describe(&self) -> Description {
+        Description { name: "sh".to_owned(), ..Description::default() }
+    }
+
+    fn validate(&self, _: &Value) -> Vec<Diagnostic> {
+        Vec::new()
+    }
+
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+        let input = &step.call.input;
+        let ran = if let Some(begun) = ctx.programs.begun(ctx.attempt) {
+            begun.follow(ctx.deadline, ctx.cancel, ctx.output)
+        } else {
+            let script = input["script"].as_str().expect("a script");
+            let argv = ["/bin/sh", "-c", script].map(OsString::from);
+            let argv = ctx.programs.through_keeper(ctx.attempt, &argv);
+            let mut command = Command::new(&argv[0]);
+            command.args(&argv[1..]).envs(ctx.programs.marks(ctx.attempt));
+            command.current_dir(ctx.directory);
+            if input["secret"].is_string() {
+                let prefix = ctx.programs.private_prefix(ctx.attempt);
+                let dir = private_dir().join(format!("{prefix}x"));
+                fs_err::create_dir(&dir).expect("a directory");
+                fs_err::write(dir.join("SECRET"), "hunter2").expect("a file");
+                command.env("SECRET", dir.join("SECRET"));
+            }
+            process::run(&mut command, b"", ctx.deadline, ctx.cancel, ctx.output)
+        };
+        let failure = |kind, reason| Err(Failure { kind, reason });
+        match ran {
+            Err(error) => failure(FailureKind::Lost, error.to_string()),
+            Ok(ran) => match (ran.ended, ran.fault()) {
+                (_, None) => Ok(Done { changed: true, receipt: Value::Null }),
+                (Ended::TimedOut, Some(reason)) => failure(FailureKind::Timeout, reason),
+                (_, Some(reason)) => failure(FailureKind::Exit, reason),
+            },
+        }
+    }
+
+    fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
+        match self.apply(step, ctx) {
+            Ok(_) => Ok(Verdict::Holds),
+            Err(failure) => Ok(Verdict::DoesNot { reason: failure.reason }),
+        }
+    }
+
+    fn is_programs(&self, input: &Value) -> bool {
+        input["more"].is_null()
+    }
+}
+
+fn call(input: Value) -> Call {
+    Call { action: "sh".to_owned(), input, ..Call::default() }
+}
+
+fn plan(step: Step) -> Plan {
+    let step = Step { subject: Some(0), ..step };
+    let vertex =
+        Vertex { name: "t@n".to_owned(), after: Vec::new(), kind: Kind::Step(Box::new(step)) };
+    let draft =
+        Draft { vertices: vec![vertex], subjects: vec!["n".to_owned()], ..Draft::default() };
+    Plan::new(draft).expect("a plan")
+}
+
+fn runs(script: &str) -> Plan {
+    plan(Step { call: call(json!({ "script": script })), ..Step::default() })
+}
+
+/// A controller's directory, and who works in it.
+struct Site1 {
+    executor: LocalExecutor,
+    events: Receiver<Event>,
+}
+
+impl Site1 {
+    fn at(dir: &Path) -> Self {
+        fs_err::create_dir_all(dir).expect("a directory");
+        let mut catalog = Catalog::default();
+        catalog.add(Arc::new(Sh));
+        let site = Site {
+            catalog,
+            secrets: Arc::new(NoSecrets),
+            outputs: Outputs::in_dir(dir.join("output")),
+            place: Place::Below(dir.join("local")),
+        };
+        let (send, events) = channel();
+        let executor = LocalExecutor::new("r1", site, &dir.join("ledger"), send).expect("a ledger");
+        Self { executor, events }
+    }
+
+    fn act(&mut self, plan: &Plan, effect: Effect) -> Event {
+        self.executor.act(plan, effect);
+        self.next()
+    }
+
+    fn next(&self) -> Event {
+        self.events.recv_timeout(Duration::from_mins(2)).expect("an event")
+    }
+
+    fn end(&self) -> End {
+        match self.next() {
+            Event::Ran { end, .. } => end,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_mins(2);
+    while !is_so() {
+        assert!(Instant::now() < until, "waited for: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The number that a program writes to the file `pid` of its directory; it is ended with the test.
+struct Pid(i32);
+
+impl Pid {
+    fn of(dir: &Path) -> Self {
+        let path = dir.join("local/n/pid");
+        let read = || fs_err::read_to_string(&path).unwrap_or_default();
+        wait_for("it begins", || read().ends_with('\n'));
+        Self(read().trim().parse().expect("a number"))
+    }
+
+    fn runs(&self) -> bool {
+        let stat = fs_err::read_to_string(format!("/proc/{}/stat", self.0)).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    }
+}
+
+impl Drop for Pid {
+    fn drop(&mut self) {
+        if self.runs() {
+            let pid = rustix::process::Pid::from_raw(self.0).expect("a number");
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+fn output(dir: &Path) -> String {
+    let outputs = Outputs::in_dir(dir.join("output"));
+    let bytes = outputs.read(STEP, 1).expect("it can be read").unwrap_or_default();
+    String::from_utf8(bytes).expect("text")
+}
+
+const IS_RUNNING: fn(&Event) -> bool =
+    |event| matches!(event, Event::Found { found: Found::Running, .. });
+const IS_GONE: fn(&Event) -> bool =
+    |event| matches!(event, Event::Found { found: Found::Gone, .. });
+
+const DIR: &str = "HOIST_TEST_DIR";
+const SCRIPT: &str = "HOIST_TEST_SCRIPT";
+
+/// No test of its own: a controller in a process that is killed.
+#[test]
+#[ignore = "others start it"]
+fn a_controller_of_another_test() {
+    let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else { return };
+    let input: Value =
+        serde_json::from_str(&std::env::var(SCRIPT).expect("an input")).expect("JSON");
+    let mut site = Site1::at(&dir);
+    site.executor.act(&plan(Step { call: call(input), ..Step::default() }), START);
+    // Long enough for every test, and no longer.
+    std::thread::sleep(Duration::from_mins(5));
+}
+
+struct Controller(Child);
+
+impl Controller {
+    fn start(dir: &Path, input: &Value) -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(["--ignored", "--exact", "a_controller_of_another_test"]);
+        command.env(DIR, dir).env(SCRIPT, input.to_string());
+        command.stdout(std::process::Stdio::null());
+        Self(command.spawn().expect("this program"))
+    }
+
+    fn kill(mut self) {
+        self.0.kill().expect("it runs");
+        self.0.wait().expect("it is ours");
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn dir() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a directory")
+}
+
+#[test]
+fn what_left_its_session_ends_with_the_time_of_its_step() {
+    let dir = dir();
+    let mut site = Site1::at(dir.path());
+    for (attempt, script) in [
+        "setsid -w sh -c 'echo $$ > pid; exec sleep 300'",
+        "setsid sh -c 'echo $$ > pid; exec sleep 300' & sleep 300",
+        "env -i setsid -w sh -c 'echo $$ > pid; exec sleep 300'",
+        "(setsid sh -c 'trap \"\" TERM; echo $$ > pid; sleep 300; sleep 300' &) ; sleep 300",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let _ = fs_err::remove_file(dir.path().join("local/n/pid"));
+        let attempt = u32::try_from(attempt).expect("few") + 1;
+        let step = Step {
+            call: call(json!({ "script": script })),
+            timeout_ms: Some(1500),
+            ..Step::default()
+        };
+        let event = site.act(&plan(step), Effect::Start { step: STEP, attempt });
+        let Event::Ran { end: End::Failed { kind: FailureKind::Timeout, .. }, .. } = event else {
+            panic!("{script}: {event:?}")
+        };
+        assert!(!Pid::of(dir.path()).runs(), "{script}");
+        let outputs = Outputs::in_dir(dir.path().join("output"));
+        assert_eq!(outputs.read(STEP, attempt).expect("it can be read"), None, "{script}");
+    }
+}
+
+#[test]
+fn what_left_everything_ends_with_a_stop_where_there_are_control_groups() {
+    if !fs_err::read_to_string("/proc/self/mounts").expect("mounts").contains(" cgroup2 rw") {
+        return;
+    }
+    let dir = dir();
+    let mut site = Site1::at(dir.path());
+    let daemon = "env -i setsid sh -c '(echo $$ > pid; exec sleep 300 >/dev/null 2>&1 </dev/null)'";
+    let plan = runs(&format!("({daemon} &); touch left; sleep 300"));
+    site.executor.act(&plan, START);
+    let pid = Pid::of(dir.path());
+    assert!(pid.runs());
+    let event = site.act(&plan, KILL);
+    assert!(matches!(event, Event::Ran { end: End::Interrupted, .. }), "{event:?}");
+    assert!(!pid.runs());
+}
+
+/// Whoever is in it cannot be killed.
+struct Frozen(PathBuf);
+
+impl Frozen {
+    fn new(pid: &Pid) -> Option<Self> {
+        let path = format!("/sys/fs/cgroup/freezer/hoist-test-{}", pid.0);
+        fs_err::create_dir(&path).ok()?;
+        let frozen = Self(path.into());
+        fs_err::write(frozen.0.join("cgroup.procs"), pid.0.to_string()).expect("it runs");
+        fs_err::write(frozen.0.join("freezer.state"), "FROZEN").expect("it can be frozen");
+        Some(frozen)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = fs_err::write(self.0.join("freezer.state"), "THAWED");
+        wait_for("it is gone", || fs_err::remove_dir(&self.0).is_ok());
+    }
+}
+
+#[test]
+fn what_does_not_go_away_leaves_a_step_unknown_where_something_can_be_frozen() {
+    let dir = dir();
+    let mut site = Site1::at(dir.path());
+    for (attempt, script) in [
+        (1, "setsid sh -c 'echo $$ > pid; exec sleep 300' & wait"),
+        (2, "echo $$ > pid; exec sleep 300"),
+    ] {
+        let step = Step {
+            call: call(json!({ "script": script })),
+            timeout_ms: Some(2000),
+            ..Step::default()
+        };
+        let _ = fs_err::remove_file(dir.path().join("local/n/pid"));
+        site.executor.act(&plan(step), Effect::Start { step: STEP, attempt });
+        let pid = Pid::of(dir.path());
+        let Some(_frozen) = Frozen::new(&pid) else { return };
+        let end = site.end();
+        let End::Unknown { reason } = end else { panic!("{end:?}") };
+        assert!(reason.contains(&format!("{} (sleep)", pid.0)), "{reason}");
+        assert!(pid.runs());
+    }
+}
+
+#[test]
+fn what_a_step_that_ended_well_has_left_is_meant_to_stay() {
+    let dir = dir();
+    let mut site = Site1::at(dir.path());
+    let event = site.act(&runs("(setsid sh -c 'echo $$ > pid; exec sleep 300' &)"), START);
+    assert!(matches!(event, Event::Ran { end: End::Done { .. }, .. }), "{event:?}");
+    assert!(Pid::of(dir.path()).runs());
+}
+
+const GATED: &str =
+    "echo $$ > pid; echo before; until test -e go; do sleep 0.05; done; echo after; exit 7";
+
+fn open(dir: &Path) {
+    fs_err::write(dir.join("local/n/go"), "").expect("a gate");
+}
+
+fn says_seven(end: &End) {
+    let End::Failed { kind: FailureKind::Exit, reason } = end else { panic!("{end:?}") };
+    assert_eq!(reason, "exit code 7: after");
+}
+
+#[test]
+fn after_a_controller_was_killed_a_program_is_waited_for_and_its_outcome_known() {
+    for script in [GATED.to_owned(), format!("exec env -i /bin/sh -c '{GATED}'")] {
+        let dir = dir();
+        let first = Controller::start(dir.path(), &json!({ "script": script }));
+        let pid = Pid::of(dir.path());
+        wait_for("it prints", || output(dir.path()).contains("before"));
+        first.kill();
+        let mut next = Site1::at(dir.path());
+        let event = next.act(&runs(&script), ASK);
+        assert!(IS_RUNNING(&event), "{event:?}");
+        assert!(pid.runs());
+        open(dir.path());
+        says_seven(&next.end());
+        assert_eq!(output(dir.path()), "before\nafter\n");
+        let again = Site1::at(dir.path()).act(&runs(&script), ASK);
+        let Event::Found { found: Found::Ended(end), .. } = again else { panic!("{again:?}") };
+        says_seven(&end);
+    }
+}
+
+#[test]
+fn an_executor_that_goes_leaves_programs_to_the_next() {
+    let dir = dir();
+    let mut first = Site1::at(dir.path());
+    first.executor.act(&runs(GATED), START);
+    let _pid = Pid::of(dir.path());
+    wait_for("it prints", || output(dir.path()).contains("before"));
+    drop(first);
+    let mut next = Site1::at(dir.path());
+    assert!(IS_RUNNING(&next.act(&runs(GATED), ASK)));
+    open(dir.path());
+    says_seven(&next.end());
+}
+
+#[test]
+fn how_a_program_ended_that_nobody_waited_for_is_known() {
+    let dir = dir();
+    let first = Controller::start(dir.path(), &json!({ "script": GATED }));
+    let pid = Pid::of(dir.path());
+    first.kill();
+    open(dir.path());
+    wait_for("it ends", || !pid.runs());
+    let note = dir.path().join("programs/r1-0-1");
+    wait_for("its end is written", || {
+        fs_err::read_to_string(&note).is_ok_and(|note| note.ends_with("\n7\n"))
+    });
+    let event = Site1::at(dir.path()).act(&runs(GATED), ASK);
+    let Event::Ran { end: End::Failed { reason, .. }, .. } = event else { panic!("{event:?}") };
+    assert_eq!(reason, "exit code 7");
+    assert!(!note.exists(), "nobody needs it any more");
+}
+
+#[test]
+fn a_program_that_was_killed_with_its_controller_is_gone() {
+    let dir = dir();
+    let first = Controller::start(dir.path(), &json!({ "script": GATED }));
+    let pid = Pid::of(dir.path());
+    first.kill();
+    let stat = fs_err::read_to_string(format!("/proc/{}/stat", pid.0)).expect("it runs");
+    let parent = stat.rsplit_once(") ").expect("a name").1.split(' ').nth(1).expect("a parent");
+    let keeper = rustix::process::Pid::from_raw(parent.parse().expect("a number")).expect("one");
+    rustix::process::kill_process_group(keeper, rustix::process::Signal::KILL).expect("it runs");
+    wait_for("it is gone", || !pid.runs());
+    let event = Site1::at(dir.path()).act(&runs(GATED), ASK);
+    assert!(IS_GONE(&event), "{event:?}");
+}
+
+#[test]
+fn the_clock_of_a_timeout_goes_on_while_there_is_no_controller() {
+    let dir = dir();
+    let script = "echo $$ > pid; exec sleep 300";
+    let first = Controller::start(dir.path(), &json!({ "script": script }));
+    let pid = Pid::of(dir.path());
+    first.kill();
+    std::thread::sleep(Duration::from_millis(1500));
+    let step =
+        Step { call: call(json!({ "script": script })), timeout_ms: Some(1000), ..Step::default() };
+    let (mut next, began) = (Site1::at(dir.path()), Instant::now());
+    assert!(IS_RUNNING(&next.act(&plan(step), ASK)));
+    let end = next.end();
+    assert!(matches!(end, End::Failed { kind: FailureKind::Timeout, .. }), "{end:?}");
+    assert!(began.elapsed() < Duration::from_secs(5) && !pid.runs());
+}
+
+#[test]
+fn a_stop_ends_what_another_life_has_begun() {
+    let dir = dir();
+    let script = "echo $$ > pid; exec env -i sleep 300";
+    let first = Controller::start(dir.path(), &json!({ "script": script }));
+    let pid = Pid::of(dir.path());
+    first.kill();
+    let mut next = Site1::at(dir.path());
+    assert!(IS_RUNNING(&next.act(&runs(script), ASK)));
+    let event = next.act(&runs(script), KILL);
+    assert!(matches!(event, Event::Ran { end: End::Interrupted, .. }), "{event:?}");
+    assert!(!pid.runs());
+}
+
+#[test]
+fn a_program_of_something_larger_is_waited_for_and_then_nobody_knows() {
+    let dir = dir();
+    let input = json!({ "script": GATED, "more": true });
+    let first = Controller::start(dir.path(), &input);
+    let pid = Pid::of(dir.path());
+    first.kill();
+    let mut next = Site1::at(dir.path());
+    let plan = plan(Step { call: call(input), ..Step::default() });
+    assert!(IS_RUNNING(&next.act(&plan, ASK)));
+    open(dir.path());
+    let event = next.next();
+    assert!(IS_GONE(&event), "{event:?}");
+    assert!(!pid.runs() && output(dir.path()).ends_with("after\n"));
+}
+
+#[test]
+fn a_controller_on_a_copy_lets_the_programs_of_the_first_alone() {
+    let dir = dir();
+    let (one, copy) = (dir.path().join("one"), dir.path().join("copy"));
+    let mut first = Site1::at(&one);
+    first.executor.act(&runs(GATED), START);
+    let pid = Pid::of(&one);
+    let copied = Command::new("cp").arg("-a").args([&one, &copy]).status().expect("cp");
+    assert!(copied.success());
+    let event = Site1::at(&copy).act(&runs(GATED), ASK);
+    assert!(IS_GONE(&event), "{event:?}");
+    assert!(pid.runs(), "it is not the copy's");
+    open(&one);
+    says_seven(&first.end());
+}
+
+#[test]
+fn files_that_only_a_program_may_read_stay_as_long_as_it_runs() {
+    let dir = dir();
+    let script = format!("echo $SECRET > where; {GATED}");
+    let input = json!({ "script": script, "secret": "a" });
+    let first = Controller::start(dir.path(), &input);
+    let _pid = Pid::of(dir.path());
+    let secret = fs_err::read_to_string(dir.path().join("local/n/where")).expect("a path");
+    let secret = Path::new(secret.trim()).to_owned();
+    first.kill();
+    assert!(secret.exists());
+    let mut next = Site1::at(dir.path());
+    let plan = plan(Step { call: call(input), ..Step::default() });
+    assert!(IS_RUNNING(&next.act(&plan, ASK)));
+    assert!(secret.exists(), "it still needs it");
+    open(dir.path());
+    says_seven(&next.end());
+    assert!(!secret.parent().expect("a directory").exists());
+}
+
+#[test]
+fn what_looked_when_a_controller_was_killed_looks_no_more_and_its_files_are_gone() {
+    let dir = dir();
+    let mut first = Site1::at(dir.path());
+    // Something has to be known of an earlier life.
+    first.act(&runs("true"), START);
+    let script = "echo $SECRET > where; echo $$ > pid; exec sleep 300";
+    let look = call(json!({ "script": script, "secret": "a" }));
+    let looks = plan(Step { call: call(json!({})), after: vec![look], ..Step::default() });
+    first.executor.act(&looks, Effect::Verify { step: STEP, attempt: 1 });
+    let pid = Pid::of(dir.path());
+    let secret = fs_err::read_to_string(dir.path().join("local/n/where")).expect("a path");
+    // As if it had been killed: it does nothing more.
+    std::mem::forget(first);
+    let next = Site1::at(dir.path());
+    wait_for("it is ended", || !pid.runs());
+    wait_for("its files are gone", || !Path::new(secret.trim()).exists());
+    drop(next);
+}
