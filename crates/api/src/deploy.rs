@@ -23,6 +23,9 @@ pub struct PlanRequest {
     pub settings: Value,
     #[serde(default)]
     pub selection: Selection,
+    /// What conditions of another product are that nobody translated; without it there is no plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<bool>,
     /// A plan, instead of files: alone, or with all that `POST /deploy/v1/plans` gave. Then it is
     /// refused if it was changed since, or if another member of a role has become its first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,6 +65,9 @@ pub struct Selection {
     /// Do also what was done with the same inputs before.
     #[serde(default, skip_serializing_if = "is_false")]
     pub repeat: bool,
+    /// Do so for tasks that are for one of these events.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<String>,
     /// Do not ask whether what the tasks need was done.
     #[serde(default, skip_serializing_if = "is_false")]
     pub without_prerequisites: bool,
@@ -235,6 +241,9 @@ pub struct RunSummary {
     /// Why it cannot be read, with the place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,
+    /// When it is begun: what is odd about what it was made of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub diagnostics: Vec<Diagnostic>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -17,6 +17,7 @@ use crate::condition::{Facts, Untranslated};
 use crate::diagnostic::{self, Code, Diagnostic};
 use crate::layer::{Book, lay_over};
 use crate::select::{Chooser, Past, Selection};
+use crate::spec::{Place, Task};
 use crate::target::{Site, Targets};
 
 pub use report::MAX_LISTED_EDGES;
@@ -60,6 +61,8 @@ pub struct Compiled {
     pub elections: BTreeMap<String, String>,
     /// Instances that selected ones wait for, that are not selected and were not done before.
     pub prerequisites: Vec<StepId>,
+    /// Of each task.
+    notes: Vec<Note>,
     graph: Graph,
 }
 
@@ -130,17 +133,39 @@ pub fn compile(
         diagnostics: found,
         elections: targets.elections,
         prerequisites,
+        notes: book.tasks.iter().map(note).collect(),
         graph,
     })
 }
 
+/// What people may want to know of a task.
+#[derive(Debug)]
+struct Note {
+    about: Option<String>,
+    /// Where each of its fields was written.
+    fields: Vec<(&'static str, Place)>,
+}
+
+fn note(task: &Task) -> Note {
+    let about = task.about.as_ref().map(|about| about.value.clone());
+    Note { about, fields: task.provenance() }
+}
+
 /// Everything that can be told of a book whatever nodes there are.
 pub(crate) fn look(book: &Book, graph: &Graph, options: &Options<'_>, found: &mut Vec<Diagnostic>) {
+    let from = found.len();
     // Settings may come with the run, so nothing is made of what they are now.
     let targets = Targets::new(book, &Site::default(), &mut Vec::new());
     let facts = Facts::new(book.settings.clone(), &targets, &options.templates, found);
     steps::Maker::new(book, &targets, graph, &facts, options).look(found);
     warn::look(book, graph, options, found);
+    // What another product did by itself may be a plug-in's where it runs.
+    for one in &mut found[from..] {
+        let is_lenient = one.place.is_some_and(|place| book.is_lenient(place));
+        if one.code == Code::Action && is_lenient && !options.is_strict {
+            *one = one.clone().mild();
+        }
+    }
 }
 
 /// What selected instances wait for in vain.

@@ -28,6 +28,16 @@ pub enum Untranslated {
     False,
 }
 
+impl From<Option<bool>> for Untranslated {
+    fn from(decided: Option<bool>) -> Self {
+        match decided {
+            None => Self::Refused,
+            Some(true) => Self::True,
+            Some(false) => Self::False,
+        }
+    }
+}
+
 /// Values for expressions and templates.
 pub(crate) struct Facts<'a> {
     settings: Value,

@@ -95,6 +95,8 @@ pub enum ImportError {
     NoSubtask { task: String, group: String },
     #[error("{} names mean no task: {}; import without `--strict` to have them left out", .found.len(), .found.join(", "))]
     Strict { found: Vec<String> },
+    #[error("the graph `{graph}` has no tasks; is this the directory of Fuel's tasks?")]
+    Nothing { graph: String },
 }
 
 fn or_one_of(known: &[String], suggestion: Option<&str>) -> String {
@@ -111,6 +113,9 @@ pub fn import(corpus: &Corpus, graph: &str, options: &Options) -> Result<Import,
         let suggestion = nearest(graph, known.iter().map(String::as_str)).map(str::to_owned);
         return Err(ImportError::NoGraph { graph: graph.to_owned(), known, suggestion });
     };
+    if tasks.is_empty() {
+        return Err(ImportError::Nothing { graph: graph.to_owned() });
+    }
     let mut tasks = tasks.clone();
     for group in &tasks {
         if let Some(task) = group.tasks.iter().find(|name| !tasks.iter().any(|t| t.id == **name)) {

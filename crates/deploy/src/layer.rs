@@ -14,9 +14,35 @@ use crate::spec::{At, Barrier, Limits, Place, Role, Task, TaskFile};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Layer {
     Product,
+    /// Files that say `plugin: NAME`.
     Plugin,
     Cluster,
-    Run,
+    /// Those over the cluster's, each over the one before it.
+    Run(u32),
+}
+
+impl Layer {
+    /// Of the so-manieth file that is no plug-in's, from 0.
+    pub fn at(place: usize) -> Self {
+        match place {
+            0 => Self::Product,
+            1 => Self::Cluster,
+            over => Self::Run(u32::try_from(over).unwrap_or(u32::MAX)),
+        }
+    }
+
+    /// The layers of files, the later over the earlier.
+    pub fn of(files: Vec<TaskFile>) -> Vec<(Self, TaskFile)> {
+        let mut place = 0;
+        let lay = |file: TaskFile| {
+            if file.plugin.is_some() {
+                return (Self::Plugin, file);
+            }
+            place += 1;
+            (Self::at(place - 1), file)
+        };
+        files.into_iter().map(lay).collect()
+    }
 }
 
 /// All files as one: what plans are made of.
@@ -95,6 +121,7 @@ named!(
         locks,
         timeout,
         retries,
+        retries_precheck,
         delay,
         at_once,
         repeat,

@@ -34,8 +34,8 @@ const MAX_TOLD: usize = 100;
 /// The version of the format.
 const VERSION: &str = "1";
 
-const FILE_KEYS: [&str; 7] =
-    ["hoist", "roles", "tasks", "barriers", "settings", "limits", "lenient"];
+const FILE_KEYS: [&str; 8] =
+    ["hoist", "plugin", "roles", "tasks", "barriers", "settings", "limits", "lenient"];
 const DOCUMENT_KEYS: [&str; 4] = ["api", "kind", "name", "spec"];
 const ROLE_KEYS: [&str; 6] = ["nodes", "first", "tolerate", "rollout", "window", "patch"];
 const ROLLOUT_KEYS: [&str; 5] =
@@ -43,7 +43,7 @@ const ROLLOUT_KEYS: [&str; 5] =
 const BARRIER_KEYS: [&str; 4] = ["requires", "required_for", "passes_with", "patch"];
 const LIMIT_KEYS: [&str; 4] = ["at_once", "per_node", "breaker", "on_crash"];
 const NEED_KEYS: [&str; 5] = ["task", "on", "only", "want", "optional"];
-const TASK_KEYS: [&str; 24] = [
+const TASK_KEYS: [&str; 25] = [
     "on",
     "requires",
     "required_for",
@@ -55,6 +55,7 @@ const TASK_KEYS: [&str; 24] = [
     "locks",
     "timeout",
     "retries",
+    "retries_precheck",
     "delay",
     "at_once",
     "repeat",
@@ -286,6 +287,7 @@ impl Reader {
                     let message = format!("the version is `{found}`; this hoist reads `{VERSION}`");
                     self.wrong(value.place, message);
                 }
+                "plugin" => whole.plugin = self.text(value).or(whole.plugin.take()),
                 "roles" => {
                     for (name, at, value) in self.any_entries(value, "`roles`") {
                         let role = self.role(name, at, value);
@@ -434,6 +436,7 @@ impl Reader {
                 "locks" => task.locks = Some(self.texts(value)),
                 "timeout" => task.timeout = self.duration(value),
                 "retries" => task.retries = self.number(value),
+                "retries_precheck" => task.retries_precheck = self.number(value),
                 "delay" => task.delay = self.duration(value),
                 "at_once" => task.at_once = self.amount_or_expression(value),
                 "repeat" => task.repeat = self.word::<Repeat>(value, &["safe", "check", "never"]),
@@ -474,17 +477,14 @@ impl Reader {
     }
 
     fn number(&mut self, tree: &Tree) -> Option<At<u32>> {
-        match tree.number() {
-            Some(value) => Some(At::new(value, tree.place)),
-            None => {
-                let found = tree.text().map(|text| format!("`{}`", shown(text)));
-                let found = found.unwrap_or_else(|| tree.kind().to_owned());
-                let message =
-                    format!("expected a whole number from 0 to {}, found {found}", u32::MAX);
-                self.wrong(tree.place, message);
-                None
-            }
+        if let Some(value) = tree.number() {
+            return Some(At::new(value, tree.place));
         }
+        let found = tree.text().map(|text| format!("`{}`", shown(text)));
+        let found = found.unwrap_or_else(|| tree.kind().to_owned());
+        let message = format!("expected a whole number from 0 to {}, found {found}", u32::MAX);
+        self.wrong(tree.place, message);
+        None
     }
 
     /// One of several words, as they are called in plans.

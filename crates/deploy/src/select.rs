@@ -1,6 +1,6 @@
 //! Which part of a plan is done: what an operator names, and what follows from it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hoist_model::nearest;
 use hoist_model::selector::Selector;
@@ -25,6 +25,8 @@ pub struct Selection {
     pub only: Option<Only>,
     /// What is unchanged is done again.
     pub repeat: bool,
+    /// What is unchanged is done again where it is for one of these events.
+    pub events: Vec<String>,
 }
 
 impl Selection {
@@ -109,6 +111,7 @@ impl Chooser<'_> {
         selection: &Selection,
         found: &mut Vec<Diagnostic>,
     ) -> Option<Chosen> {
+        self.look_at_events(selection, found);
         if selection.is_everything() {
             return None;
         }
@@ -156,6 +159,19 @@ impl Chooser<'_> {
             chosen[at as usize] = true;
         }
         Some(Chosen { is_chosen: chosen, prerequisites })
+    }
+
+    /// An event that nothing is done for is a slip.
+    fn look_at_events(&self, selection: &Selection, found: &mut Vec<Diagnostic>) {
+        let lists = self.book.tasks.iter().filter_map(|task| task.events.as_ref());
+        let known: BTreeSet<&str> =
+            lists.flat_map(|list| &list.value).map(String::as_str).collect();
+        for event in selection.events.iter().filter(|event| !known.contains(event.as_str())) {
+            let message = format!("no task is for the event `{event}`");
+            let close = nearest(event, known.iter().copied());
+            let diagnostic = Diagnostic::without_place(Code::NothingSelected, message);
+            found.push(diagnostic.suggest(close));
+        }
     }
 
     fn nothing(&self) -> Vec<bool> {

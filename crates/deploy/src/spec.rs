@@ -70,6 +70,8 @@ impl Sources {
 pub struct TaskFile {
     /// Of the document it is the spec of.
     pub name: Option<At<String>>,
+    /// The plug-in that brings it.
+    pub plugin: Option<At<String>>,
     pub roles: Vec<Role>,
     pub tasks: Vec<Task>,
     pub barriers: Vec<Barrier>,
@@ -158,6 +160,8 @@ pub struct Task {
     pub locks: Option<At<Vec<String>>>,
     pub timeout: Option<At<Duration>>,
     pub retries: Option<At<u32>>,
+    /// More attempts where a check before it does not hold.
+    pub retries_precheck: Option<At<u32>>,
     pub delay: Option<At<Duration>>,
     /// Instances of this task at once.
     pub at_once: Option<At<Amount>>,

@@ -131,7 +131,15 @@ impl Came {
         }
     }
 
-    /// What is told of a job that broke, or that cannot be carried out here.
+    /// What is told of a job that cannot be carried out here.
+    pub(crate) fn not_begun(what: What, reason: String) -> Self {
+        match what {
+            What::Start => Self::Ran { end: End::NotBegun { reason: Some(reason) } },
+            What::Check | What::Verify => Self::broken(what, reason),
+        }
+    }
+
+    /// What is told of a job that broke.
     pub(crate) fn broken(what: What, reason: String) -> Self {
         match what {
             What::Check => Self::Checked { refused: Some(reason) },
@@ -200,7 +208,7 @@ impl Site {
             Ok(Ok(came)) => came,
             Ok(Err(failure)) => {
                 let failure: Failure = failure;
-                Came::broken(job.what, failure.reason)
+                Came::not_begun(job.what, failure.reason)
             }
             Err(panic) => Came::broken(job.what, format!("the action broke: {}", said(&*panic))),
         };
@@ -243,6 +251,9 @@ fn redacted(came: Came, redactions: &Redactions) -> Came {
         Came::Ran { end: End::Failed { kind, reason } } => {
             Came::Ran { end: End::Failed { kind, reason: text(reason) } }
         }
+        Came::Ran { end: End::NotBegun { reason } } => {
+            Came::Ran { end: End::NotBegun { reason: reason.map(text) } }
+        }
         Came::Ran { end } => Came::Ran { end },
     }
 }
@@ -274,7 +285,7 @@ impl Work<'_> {
     fn start(&mut self) -> End {
         let step = &self.job.step;
         if self.cancel.is_cancelled() {
-            return End::Interrupted;
+            return End::NotBegun { reason: None };
         }
         if step.skip_when_done && !step.after.is_empty() && self.look(&step.after, false).is_ok() {
             self.sink.note("it was done already");
@@ -289,7 +300,10 @@ impl Work<'_> {
 
     fn apply(&mut self) -> Result<End, Failure> {
         let step = &self.job.step;
-        let action = self.action(&step.call.action)?;
+        let action = match self.action(&step.call.action) {
+            Ok(action) => action,
+            Err(failure) => return Ok(End::NotBegun { reason: Some(failure.reason) }),
+        };
         let timeout = step.timeout_ms.map(Duration::from_millis);
         if let Some(attempts) = &step.call.undoes {
             self.take_back(&*action, attempts, timeout)?;
@@ -521,7 +535,7 @@ impl LocalExecutor {
             Err(error) => {
                 drop(book);
                 let reason = format!("what is begun cannot be kept: {error}");
-                return self.shared.tell(Came::broken(What::Start, reason).event(key.0, key.1));
+                return self.shared.tell(Came::not_begun(What::Start, reason).event(key.0, key.1));
             }
         }
         book.running.insert(key, cancel.clone());

@@ -109,6 +109,9 @@ pub struct Step {
     pub repeat: Repeat,
     #[serde(default)]
     pub retries: u32,
+    /// More attempts where what is looked at before it does not hold.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub retries_precheck: u32,
     /// Before another attempt.
     #[serde(default)]
     pub delay_ms: u64,
@@ -144,6 +147,11 @@ pub struct Step {
     /// make it stale.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub knows_inputs: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// An action and what it is given.

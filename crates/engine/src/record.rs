@@ -92,6 +92,12 @@ pub enum End {
     },
     /// Ended because the run was stopped.
     Interrupted,
+    /// It was never begun, so there is nothing to take back.
+    NotBegun {
+        /// Why it failed; nothing if the run was stopped.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -17,6 +17,9 @@ use crate::run::{Effect, Ended, Event, Run, State};
 /// Cases of one scenario.
 pub const MAX_CASES: usize = 10_000;
 
+/// Longest time that a step may be said to take: a year, as in task files.
+pub const MAX_TAKES_MS: u64 = 366 * 24 * 60 * 60 * 1000;
+
 /// What nobody says otherwise.
 const TAKES_MS: u64 = 1000;
 
@@ -77,6 +80,10 @@ pub enum ScenarioError {
     TooLarge(usize),
     #[error("no step of the plan is called `{0}`; `*` stands for anything")]
     NoSuchStep(String),
+    #[error("`{0}` is said to fail in a check {1} it, but it has none; say `at: run`")]
+    NoSuchCheck(String, &'static str),
+    #[error("{0} ms are longer than a year")]
+    TooLong(u64),
 }
 
 /// What came of it.
@@ -90,6 +97,15 @@ pub struct Simulated {
     pub pools: Vec<Waiting>,
     /// Steps by how they ended.
     pub ends: BTreeMap<&'static str, usize>,
+    pub failures: Vec<Failed>,
+}
+
+/// A step that failed for good.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Failed {
+    pub step: StepId,
+    pub name: String,
+    pub reason: String,
 }
 
 /// One step on the longest way.
@@ -133,6 +149,7 @@ pub fn simulate(
         next: 0,
         started: vec![None; plan.len()],
         ended: vec![None; plan.len()],
+        reasons: HashMap::new(),
     };
     paper.go();
     Ok(paper.sum_up(starts_at))
@@ -151,6 +168,11 @@ impl Scenario {
     fn behaviours(&self, plan: &Plan) -> Result<Vec<Behaviour>, ScenarioError> {
         if self.cases.len() > MAX_CASES {
             return Err(ScenarioError::TooLarge(self.cases.len()));
+        }
+        let times =
+            self.takes_ms.into_iter().chain(self.cases.iter().filter_map(|one| one.takes_ms));
+        if let Some(too_long) = times.max().filter(|takes_ms| *takes_ms > MAX_TAKES_MS) {
+            return Err(ScenarioError::TooLong(too_long));
         }
         let takes_ms = self.takes_ms.unwrap_or(TAKES_MS);
         let plain = |step: &Step| Behaviour {
@@ -180,6 +202,11 @@ impl Scenario {
                 return Err(ScenarioError::NoSuchStep(case.steps.clone()));
             }
             for id in found {
+                let step = plan.step(id).unwrap_or(&nothing);
+                if let Some(when) = case.missing_check(step) {
+                    let name = plan.vertex(id).name.clone();
+                    return Err(ScenarioError::NoSuchCheck(name, when));
+                }
                 case.change(&mut behaviours[id.at()]);
             }
         }
@@ -188,6 +215,16 @@ impl Scenario {
 }
 
 impl Case {
+    /// Where it is said to fail, if the step looks at nothing there.
+    fn missing_check(&self, step: &Step) -> Option<&'static str> {
+        self.fails?;
+        match self.at {
+            FailsAt::Before if step.before.is_empty() => Some("before"),
+            FailsAt::After if step.after.is_empty() => Some("after"),
+            _ => None,
+        }
+    }
+
     fn change(&self, behaviour: &mut Behaviour) {
         if let Some(takes_ms) = self.takes_ms {
             behaviour.takes_ms = takes_ms;
@@ -232,6 +269,8 @@ struct Paper {
     next: u64,
     started: Vec<Option<u64>>,
     ended: Vec<Option<u64>>,
+    /// Why steps failed last.
+    reasons: HashMap<StepId, String>,
 }
 
 impl Paper {
@@ -265,6 +304,12 @@ impl Paper {
             | Event::Checked { step, .. } = event
             {
                 self.ended[step.at()] = Some(self.now);
+            }
+            if let Event::Ran { step, end: End::Failed { reason, .. }, .. }
+            | Event::Verified { step, holds: false, reason, .. }
+            | Event::Checked { step, refused: Some(reason), .. } = &event
+            {
+                self.reasons.insert(*step, reason.clone());
             }
             effects = self.run.on(event, self.now).effects;
         }
@@ -327,12 +372,19 @@ impl Paper {
             *ends.entry(word(self.run.state(id))).or_default() += 1;
         }
         let times = Times::new(&plan, &self.started, &self.ended, starts_at);
+        let failed = |id: &StepId| matches!(self.run.state(*id), State::Ended(Ended::Failed(_)));
+        let failures = plan.ids().filter(failed).map(|id| Failed {
+            step: id,
+            name: plan.vertex(id).name.clone(),
+            reason: self.reasons.get(&id).cloned().unwrap_or_default(),
+        });
         Simulated {
             outcome: self.run.outcome(),
             makespan_ms: self.now - starts_at,
             critical_path: times.critical_path(),
             pools: times.waiting(),
             ends,
+            failures: failures.collect(),
         }
     }
 }
@@ -545,6 +597,27 @@ mod tests {
         assert_eq!(came.makespan_ms, 20 + 30 + 20 + 10);
         assert_eq!(came.outcome, Some(Outcome::Failed));
         assert_eq!(came.ends, [("ok", 2), ("failed", 1)].into());
+        let failed: Vec<_> =
+            came.failures.iter().map(|one| (one.name.as_str(), one.reason.as_str())).collect();
+        assert_eq!(failed, [("a@2", "no disk")]);
+    }
+
+    #[test]
+    fn a_case_about_a_check_that_is_not_there_is_a_mistake_and_so_is_a_time_without_end() {
+        let plan = plan(vec![vertex("a", &[], takes(1, &[]))]);
+        let wrong = |text: &str| simulate(&plan, &scenario(text), 0).unwrap_err();
+        for (at, when) in [("before", "before"), ("after", "after")] {
+            let text =
+                format!(r#"{{"cases": [{{"steps": "*", "fails": "always", "at": "{at}"}}]}}"#);
+            assert_eq!(wrong(&text), ScenarioError::NoSuchCheck("a".to_owned(), when));
+        }
+        let takes = |ms: u64| format!(r#"{{"cases": [{{"steps": "a", "takes_ms": {ms}}}]}}"#);
+        assert_eq!(wrong(&takes(MAX_TAKES_MS + 1)), ScenarioError::TooLong(MAX_TAKES_MS + 1));
+        assert_eq!(
+            wrong(&format!(r#"{{"takes_ms": {}}}"#, u64::MAX)),
+            ScenarioError::TooLong(u64::MAX)
+        );
+        assert!(simulate(&plan, &scenario(&takes(MAX_TAKES_MS)), 0).is_ok());
     }
 
     #[test]

@@ -201,7 +201,7 @@ impl<'a> Talk<'a> {
         let host = (self.setup.address)(&job.subject).map_err(Lost::Refused)?;
         let id = file_name(&job.attempt_id());
         if is_new && self.cancel.is_cancelled() {
-            return Ok(Some(End::Interrupted));
+            return Ok(Some(End::NotBegun { reason: None }));
         }
         if is_new
             && job.step.skip_when_done
@@ -413,7 +413,7 @@ impl<'a> Talk<'a> {
         match end(code, &Script { unchanged: Vec::new(), ..script }, Some(timeout), &last) {
             End::Done { .. } => Ok(()),
             End::Failed { reason, .. } => Err(reason),
-            End::Interrupted => Err("was stopped".to_owned()),
+            End::Interrupted | End::NotBegun { .. } => Err("was stopped".to_owned()),
         }
     }
 }

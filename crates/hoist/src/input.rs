@@ -107,7 +107,7 @@ pub(crate) fn read(paths: &[PathBuf], recursive: bool) -> Result<Documents, Fail
                 count += check_lines(&what, &file, &mut faults)?;
                 streamed.push(file);
             } else {
-                take(&what, &fs_err::read(&path).map_err(Failure::File)?, &mut faults);
+                take(&what, &read_whole(&path)?, &mut faults);
             }
         }
     }
@@ -135,13 +135,19 @@ pub(crate) fn read_whole(path: &Path) -> Result<Vec<u8>, Failure> {
             }
         };
     }
+    read_up_to(path, WHOLE_BYTES)
+}
+
+/// A file that is no longer than this. What has no length, such as a device, is not read further.
+pub(crate) fn read_up_to(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
     let file = fs_err::File::open(path).map_err(Failure::File)?;
-    let bytes = file.metadata().map_err(Failure::File)?.len();
-    if bytes > WHOLE_BYTES {
-        let message = format!("`{}` is longer than {WHOLE_BYTES} bytes", path.display());
+    file.take(most + 1).read_to_end(&mut bytes).map_err(Failure::File)?;
+    if bytes.len() as u64 > most {
+        let message = format!("`{}` is longer than {most} bytes", path.display());
         return Err(Failure::usage(message).with_hint("split it"));
     }
-    fs_err::read(path).map_err(Failure::File)
+    Ok(bytes)
 }
 
 enum Stdin {
@@ -323,6 +329,19 @@ mod tests {
         let documents = read(&[path], false).unwrap();
         assert_eq!(documents.count, 2);
         assert!(documents.body("sending").unwrap().as_bytes().is_none());
+    }
+
+    #[test]
+    fn what_has_no_length_is_not_read_for_ever() {
+        let failure = read_up_to(Path::new("/dev/zero"), 1024).unwrap_err();
+        assert_eq!(failure.to_string(), "`/dev/zero` is longer than 1024 bytes");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs_err::write(&path, "1234").unwrap();
+        assert_eq!(read_up_to(&path, 4).unwrap(), b"1234");
+        assert!(read_up_to(&path, 3).is_err());
+        let missing = read_whole(&dir.path().join("none")).unwrap_err().to_string();
+        assert!(missing.contains("failed to open file") && missing.contains("none"), "{missing}");
     }
 
     #[test]

@@ -36,6 +36,20 @@ pub(crate) enum Tone {
     Faint,
 }
 
+/// Text that others made, as a terminal may be given it, on one line: what would move the cursor, or
+/// worse, is written out.
+pub(crate) fn plain(text: &str) -> String {
+    let is_plain = |c: char| c == '\t' || !(c.is_control() || matches!(c, '\u{2028}' | '\u{2029}'));
+    text.chars().fold(String::with_capacity(text.len()), |mut text, c| {
+        if is_plain(c) {
+            text.push(c);
+        } else {
+            text.extend(c.escape_default());
+        }
+        text
+    })
+}
+
 pub(crate) struct Printer {
     out: Box<dyn Write>,
     err: Box<dyn Write>,

@@ -231,6 +231,83 @@ fn the_example_is_run_twice_and_taken_back_and_nothing_of_it_still_runs() {
     assert!(page().is_err());
 }
 
+#[test]
+fn what_is_odd_about_a_plan_is_told_when_it_is_run() {
+    let example = Example::new();
+    let controller = example.start();
+    let odd = "hoist: 1\nroles: {none: {nodes: \"role:nobody\"}}\ntasks:\n  \
+               a: {on: \"*\", run: none}\n  b: {on: none, run: none}\n";
+    fs_err::write(example.dir.path().join("odd.yaml"), odd).expect("a file");
+    for more in [&[][..], &["--detach"]] {
+        let ran = controller.hoist(&[&["deploy", "run", &example.path("odd.yaml")], more].concat());
+        assert_eq!(ran.status.code(), Some(0), "{}", text(&ran));
+        assert!(text(&ran).contains("W201"), "{}", text(&ran));
+    }
+    let shown = json(&controller, &["deploy", "show", "last"]);
+    assert!(shown["diagnostics"].is_null(), "of the files, not of the run: {shown}");
+}
+
+#[test]
+fn words_that_name_nothing_are_refused_before_anybody_is_asked() {
+    let nowhere = tempfile::tempdir().expect("a directory");
+    let refused = |words: &[&str], why: &str| {
+        let ended = hoist(nowhere.path(), words);
+        assert_eq!(ended.status.code(), Some(2), "{}", text(&ended));
+        assert!(text(&ended).contains(why), "{}", text(&ended));
+    };
+    for run in ["", ".", ".."] {
+        refused(&["deploy", "show", run], "it names nothing");
+        refused(&["deploy", "stop", run], "it names nothing");
+    }
+    refused(&["deploy", "explain", "last", ""], "it names nothing");
+    let site = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/deploy/site.yaml");
+    let site = site.display().to_string();
+    for set in ["=5", "a..b=5", ".a=1"] {
+        refused(&["deploy", "plan", &site, "--set", set], "names no setting");
+    }
+    let list = nowhere.path().join("list.yaml");
+    for text in ["[a, b]\n", "text\n", "null\n"] {
+        fs_err::write(&list, text).expect("a file");
+        let set = list.display().to_string();
+        refused(&["deploy", "plan", &site, "--set", &set], "holds no mapping");
+    }
+}
+
+#[test]
+fn only_templates_beside_the_task_file_are_read_and_sent() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    let outside = tempfile::tempdir().expect("a directory");
+    fs_err::write(outside.path().join("key"), "private").expect("a file");
+    for (file, text) in [("A", "one"), ("B", "two"), ("C", "one")] {
+        fs_err::create_dir(at(file)).expect("a directory");
+        fs_err::write(at(file).join("t.conf"), text).expect("a file");
+    }
+    std::os::unix::fs::symlink(outside.path().join("key"), at("A/link")).expect("a link");
+    fs_err::write(at("A/large"), "x".repeat(1024 * 1024 + 1)).expect("a file");
+    let ends = |files: &[(&str, &str)], code: i32, said: &str| {
+        let mut words = vec!["deploy".to_owned(), "lint".to_owned()];
+        for (at_dir, template) in files {
+            let task = format!("{{on: \"*\", run: {{file: {{path: x, template: {template}}}}}}}");
+            let yaml = format!("hoist: 1\ntasks:\n  {}: {task}\n", at_dir.to_lowercase());
+            let path = at(at_dir).join("s.yaml");
+            fs_err::write(&path, yaml).expect("a file");
+            words.push(path.display().to_string());
+        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let ended = hoist(dir.path(), &words);
+        assert_eq!(ended.status.code(), Some(code), "{}", text(&ended));
+        assert!(text(&ended).contains(said), "{}", text(&ended));
+    };
+    ends(&[("A", "t.conf")], 0, "");
+    ends(&[("A", "t.conf"), ("C", "t.conf")], 0, "");
+    ends(&[("A", "t.conf"), ("B", "t.conf")], 2, "names another template `t.conf`");
+    for template in ["/etc/passwd", "../B/t.conf", "link"] {
+        ends(&[("A", template)], 2, "is not below");
+    }
+    ends(&[("A", "large")], 2, "is longer than 1048576 bytes");
+}
+
 /// Chains of tasks on three nodes; each leaves a line for each time that it was done.
 fn chains(dir: &Path, length: u32) -> String {
     use std::fmt::Write as _;

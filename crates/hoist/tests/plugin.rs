@@ -1,7 +1,7 @@
 //! `hoist plugin`, from the outside.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -68,7 +68,7 @@ fn plug_ins_are_listed_and_those_that_cannot_be_used_are_told() {
     assert!(row.contains("verify,check,undo"), "{listed}");
     assert!(listed.lines().any(|line| line.starts_with("shell ")), "those of hoist, too: {listed}");
     fs_err::write(dir.path().join("hoist-action-data"), "no program").unwrap();
-    ends(&hoist(&["plugin", "new", "shell", "--into", text(dir.path())]), Exit::Done);
+    takes_a_name(dir.path());
     let output = hoist(&[&words[..], &["-o", "json"]].concat());
     let listing: Value = serde_json::from_str(&ends(&output, Exit::Degraded)).unwrap();
     assert!(listing["refused"][0].as_str().unwrap().contains("not executable"), "{listing:#}");
@@ -76,6 +76,42 @@ fn plug_ins_are_listed_and_those_that_cannot_be_used_are_told() {
     assert!(listing["isolation"].is_string());
     let fresh = listing["actions"].as_array().unwrap().iter().find(|one| one["name"] == "fresh");
     assert_eq!(fresh.unwrap()["path"], text(&dir.path().join("hoist-action-fresh")));
+}
+
+/// Makes of `hoist-action-fresh` one that takes the name of an action of hoist.
+fn takes_a_name(dir: &Path) -> PathBuf {
+    let (fresh, shell) = (dir.join("hoist-action-fresh"), dir.join("hoist-action-shell"));
+    fs_err::copy(&fresh, &shell).expect("a copy");
+    let named = fs_err::read_to_string(&fresh).expect("a text").replace("fresh", "shell");
+    fs_err::write(&shell, named).expect("a file");
+    shell
+}
+
+#[test]
+fn the_name_of_an_action_of_hoist_is_refused_before_it_is_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let new = |name: &str| hoist(&["plugin", "new", name, "--into", text(dir.path())]);
+    ends(&new("shell"), Exit::Usage);
+    assert!(!dir.path().join("hoist-action-shell").exists());
+    ends(&new("fresh"), Exit::Done);
+    let shell = takes_a_name(dir.path());
+    let report = ends(&hoist(&["plugin", "check", text(&shell)]), Exit::Failed);
+    assert!(report.contains("`shell` is an action of hoist"), "{report}");
+}
+
+#[test]
+fn what_a_plug_in_says_does_not_steer_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hoist-action-evil");
+    let said = r#"{"t":"result","ok":false,"error":"\u001b[2J evil\nviolated  forged"}"#;
+    fs_err::write(&path, format!("#!/bin/sh\ncat <<'END'\n{said}\nEND\n")).unwrap();
+    fs_err::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    let report = ends(&hoist(&["plugin", "check", text(&path)]), Exit::Failed);
+    assert!(report.contains(r"\u{1b}[2J evil\nviolated  forged"), "{report}");
+    assert!(!report.contains('\u{1b}') && !report.contains("\nviolated  forged"), "{report}");
+    let listed = hoist(&["plugin", "list", "--plugins", text(dir.path())]);
+    let warned = String::from_utf8_lossy(&listed.stderr).into_owned();
+    assert!(warned.contains("evil") && !warned.contains('\u{1b}'), "{warned}");
 }
 
 #[test]

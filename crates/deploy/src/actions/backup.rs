@@ -7,6 +7,7 @@
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use hoist_engine::action::{Ctx, Failure, Undone};
@@ -18,6 +19,12 @@ use super::blocks::{Blocks, Until};
 use super::{exit, io_error, place};
 
 const LIST: &str = "list";
+
+/// What was kept longer ago is removed; runs are kept as long, unless the site says otherwise.
+pub(super) const KEPT: Duration = Duration::from_hours(24 * 90);
+
+/// For one attempt no more of them are looked at.
+const LOOKED_AT: usize = 1000;
 
 pub(super) struct Backup<'a> {
     dir: PathBuf,
@@ -113,6 +120,7 @@ impl<'a> Backup<'a> {
             return Ok(());
         }
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+        remove_old(self.dir.parent().unwrap_or(&self.dir));
         let path = self.dir.join(LIST);
         // The same attempt is begun once; if it was not, all that was there before is still needed.
         let there = match fs_err::read_to_string(&path) {
@@ -154,6 +162,20 @@ impl Access {
     fn give(self, file: &std::fs::File) -> io::Result<()> {
         std::os::unix::fs::fchown(file, Some(self.uid), Some(self.gid))?;
         file.set_permissions(PermissionsExt::from_mode(self.mode))
+    }
+}
+
+/// Backups of the same machine that nobody will need any more.
+fn remove_old(base: &Path) {
+    let is_old = |dir: &fs_err::DirEntry| {
+        let written = dir.metadata().and_then(|meta| meta.modified()).ok();
+        let age = written.and_then(|at| SystemTime::now().duration_since(at).ok());
+        age.is_some_and(|age| age > KEPT)
+    };
+    let all = fs_err::read_dir(base).into_iter().flatten().flatten().take(LOOKED_AT);
+    for dir in all.filter(is_old) {
+        // It is looked at again with the next one.
+        let _ = fs_err::remove_dir_all(dir.path());
     }
 }
 

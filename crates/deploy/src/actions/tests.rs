@@ -601,6 +601,25 @@ fn a_directory_that_is_not_there_is_made_and_taken_away() {
     );
 }
 
+#[test]
+fn what_was_kept_long_ago_is_removed_by_the_next_change() {
+    let node = Node::new();
+    let write = |text: &str| {
+        let done = node.apply("file", json!({"path": "conf", "text": text})).unwrap();
+        PathBuf::from(done.receipt["backup"].as_str().unwrap())
+    };
+    let (old, young) = (write("1"), write("2"));
+    let age = |dir: &Path, age: Duration| {
+        let at = std::time::SystemTime::now() - age;
+        fs_err::File::open(dir).unwrap().file().set_modified(at).unwrap();
+    };
+    let minute = Duration::from_mins(1);
+    age(&old, backup::KEPT + minute);
+    age(&young, backup::KEPT.saturating_sub(minute));
+    let last = write("3");
+    assert!(!old.exists() && young.join("list").exists() && last.join("list").exists());
+}
+
 fn mode(node: &Node, below: &str) -> u32 {
     fs_err::metadata(node.path(below)).unwrap().permissions().mode() & 0o7777
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hoist_engine::plan::{Kind, Rule, StepId};
 use serde_json::{Value, json};
 
-use super::Compiled;
+use super::{Compiled, Note};
 use crate::bind::Is;
 use crate::spec::{Sources, Want};
 
@@ -24,6 +24,7 @@ impl Compiled {
             "counts": counts,
             "nodes": self.nodes,
             "elections": self.elections,
+            "tasks": self.listed_tasks(sources),
             "instances": self.listed_instances(),
             "barriers": self.listed_barriers(),
             "edges_are": if are_expanded { "pairs" } else { "joined" },
@@ -41,6 +42,20 @@ impl Compiled {
             value["prerequisites"] = names.collect();
         }
         value
+    }
+
+    /// What they are about, and which file each of their fields is from.
+    fn listed_tasks(&self, sources: &Sources) -> Value {
+        let listed = self.tasks.iter().zip(&self.notes).map(|(name, Note { about, fields })| {
+            let from: BTreeMap<&str, String> =
+                fields.iter().map(|(field, place)| (*field, sources.show(*place))).collect();
+            let mut value = json!({ "name": name, "from": from });
+            if let Some(about) = about {
+                value["about"] = about.as_str().into();
+            }
+            value
+        });
+        listed.collect()
     }
 
     fn listed_instances(&self) -> Value {

@@ -272,7 +272,12 @@ impl<'a> Maker<'a> {
     }
 
     fn is_unchanged(&self, task: &Task, node: u32, fingerprint: &str) -> bool {
-        if task.inputs.is_none() || self.options.selection.repeat || self.options.past.is_empty() {
+        let selection = &self.options.selection;
+        if task.inputs.is_none() || selection.repeat || self.options.past.is_empty() {
+            return false;
+        }
+        let mut events = task.events.iter().flat_map(|events| &events.value);
+        if events.any(|event| selection.events.contains(event)) {
             return false;
         }
         let name = format!("{}@{}", task.id.value, self.draft.subjects[node as usize]);
@@ -394,6 +399,9 @@ impl<'a> Maker<'a> {
             let diagnostic = Diagnostic::new(Code::Contradiction, place, message);
             found.push(diagnostic.remedy("add `check: {after: […]}`, or say `safe` or `never`"));
         }
+        // What the action says of itself holds for its own verdict, not for another check.
+        let skips = !has_checks(task)
+            && self.describe(&call.action).is_some_and(|action| action.skip_when_verified);
         if let Some(undo) = &task.undo {
             self.look_at(undo, node, found);
         }
@@ -408,12 +416,13 @@ impl<'a> Maker<'a> {
             after,
             repeat,
             retries: task.retries.map_or(0, |retries| retries.value),
+            retries_precheck: task.retries_precheck.map_or(0, |retries| retries.value),
             delay_ms: task.delay.map_or(0, |delay| millis(delay.value)),
             timeout_ms: task.timeout.map(|timeout| millis(timeout.value)),
             on_failure: task.on_failure.map(|on_failure| on_failure.value).unwrap_or_default(),
             undo: task.undo.as_ref().map(|undo| self::call(&undo.value)),
             reversibility: task.reversibility.map(|way| way.value).unwrap_or_default(),
-            skip_when_done: task.skip_when_done.is_some_and(|skip| skip.value),
+            skip_when_done: task.skip_when_done.is_some_and(|skip| skip.value) || skips,
             kin: Some(at),
             expected_ms: self.options.expected_ms.get(id).copied(),
             ..Step::default()

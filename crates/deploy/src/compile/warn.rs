@@ -37,7 +37,8 @@ fn repeats(task: &Task, options: &Options<'_>, found: &mut Vec<Diagnostic>) {
         let diagnostic = Diagnostic::new(Code::NeverRepeated, place, message);
         found.push(diagnostic.remedy("what can be retried can be repeated: say `safe` or `check`"));
     }
-    if let (Some(delay), None) = (task.delay, retries) {
+    let again = retries.or(task.retries_precheck.filter(|retries| retries.value > 0));
+    if let (Some(delay), None) = (task.delay, again) {
         let message = format!("task `{id}` has a delay between attempts, but only one attempt");
         let diagnostic = Diagnostic::new(Code::NeedlessSetting, delay.place, message);
         found.push(diagnostic.remedy("add `retries`, or take the delay away"));

@@ -472,7 +472,8 @@ fn limits(task: &Task) -> Vec<(&'static str, Value)> {
     };
     let given = |key: &str| task.parameters.get(key).and_then(Value::as_u64);
     let mut limits = Vec::new();
-    if let Some(seconds) = given("timeout").or(timeout) {
+    // Nothing is as long as it takes.
+    if let Some(seconds) = given("timeout").or(timeout).filter(|seconds| *seconds > 0) {
         limits.push(("timeout", duration(seconds).into()));
     }
     let retries = given("retries").unwrap_or(retries);

@@ -141,7 +141,15 @@ pub fn tree<'a>(
         if is_task_file(path) {
             let graph = graph_of(path);
             let layer = layers.entry((graph, plugin_of(path, &corpus))).or_default();
-            for (at, value) in value.as_array().map_or(&[][..], Vec::as_slice).iter().enumerate() {
+            let tasks = match &value {
+                Value::Array(tasks) => tasks.as_slice(),
+                // An empty file.
+                Value::Null => &[],
+                other => {
+                    return Err(fail(format!("expected a list of tasks, found {}", kind(other))));
+                }
+            };
+            for (at, value) in tasks.iter().enumerate() {
                 let task = yaml_task(value, path, at, &mut corpus.findings)
                     .map_err(|message| fail(format!("{}: {message}", called(value))))?;
                 layer.push(task);
@@ -219,6 +227,16 @@ fn options() -> serde_saphyr::Options {
             max_depth: MAX_DEPTH,
             max_documents: 1,
         },
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Object(_) => "a map",
+        Value::Array(_) => "a list",
+        Value::Null => "nothing",
+        Value::String(_) => "a text",
+        Value::Bool(_) | Value::Number(_) => "a value",
     }
 }
 

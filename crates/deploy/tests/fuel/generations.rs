@@ -318,3 +318,27 @@ fn files_that_make_no_sense_are_errors_that_name_the_task() {
     assert!(refused("- {id: t, type: shell, cross-depends: [{role: a}]}").contains("`name`"));
     assert!(refused("- [1, 2").contains("tasks.yaml"));
 }
+
+#[test]
+fn what_is_no_list_of_tasks_and_what_has_none_is_refused() {
+    for (text, found) in [("just a text", "a text"), ("{id: x, type: shell}", "a map")] {
+        let error = tree(&[("tasks.yaml", text)]).expect_err("no list");
+        assert_eq!(
+            error.to_string(),
+            format!("tasks.yaml: expected a list of tasks, found {found}")
+        );
+    }
+    let corpus = tree(&[("tasks.yaml", "[]")]).expect("a tree");
+    let error = hoist_deploy::fuel::import(&corpus, "default", &Options::default());
+    assert!(error.expect_err("nothing").to_string().contains("has no tasks"));
+}
+
+#[test]
+fn no_time_limit_stays_none() {
+    let tasks =
+        "[{id: x, type: shell, version: 2.1.0, role: '*', parameters: {cmd: a, timeout: 0}}]";
+    let corpus = tree(&[("tasks.yaml", tasks)]).expect("a tree");
+    let import = hoist_deploy::fuel::import(&corpus, "default", &Options::default());
+    let text = import.expect("a file").text;
+    assert!(text.contains("x:") && !text.contains("timeout"), "{text}");
+}

@@ -1,7 +1,9 @@
 use hoist_deploy::compile::Options;
 use hoist_deploy::condition::Untranslated;
-use hoist_deploy::select::{Outcome, Past, Was};
+use hoist_deploy::select::{Outcome, Past, Selection, Was};
 use hoist_deploy::spec::{At, When};
+use hoist_engine::action::{Ability, Catalog, Ctx, Description, Done, Failure, Verdict};
+use hoist_engine::plan::Step;
 
 use crate::{EXAMPLE, compiled, done, site, step, three_and_one, told, with_template};
 
@@ -97,7 +99,6 @@ fn templates_that_fail_are_told_with_the_node() {
 
 #[test]
 fn actions_are_looked_at_where_they_are_known() {
-    use hoist_engine::action::Catalog;
     let text = "hoist: 1\ntasks: {a: {on: '*', run: {shel: {command: x}}}}\n";
     let nodes = site(&[("n1", &[])]);
     let actions = Catalog::default();
@@ -210,4 +211,75 @@ fn what_asks_is_repeated_after_a_crash_and_what_changes_is_not() {
     assert_eq!(of("'http://x/'"), Repeat::Safe);
     assert_eq!(of("{url: 'http://x/', method: HEAD}"), Repeat::Safe);
     assert_eq!(of("{url: 'http://x/', method: POST}"), Repeat::Never);
+}
+
+#[test]
+fn what_is_unchanged_is_done_again_for_its_event() {
+    let text = "hoist: 1\nsettings: {x: 1}\ntasks:\n  a: {on: '*', run: none, inputs: [settings.x], \
+                events: [deploy_changes]}\n  b: {on: '*', run: none, inputs: [settings.x]}\n";
+    let nodes = site(&[("n1", &[])]);
+    let first = compiled(text, &nodes, &Options::default()).expect("it is a plan");
+    let of = |event: &str| {
+        let selection = Selection { events: vec![event.to_owned()], ..Selection::default() };
+        let options = Options { past: past(&first), selection, ..Options::default() };
+        compiled(text, &nodes, &options).map(|compiled| done(&compiled))
+    };
+    assert_eq!(of("deploy_changes").expect("it is a plan"), ["a@n1"]);
+    let found = of("deploy_change").expect_err("a slip");
+    assert!(found[0].contains("E202 no task is for the event `deploy_change`"), "{found:?}");
+}
+
+#[test]
+fn a_plan_says_what_tasks_are_about_and_where_they_were_written() {
+    let text = "hoist: 1\ntasks:\n  a: {on: '*', run: none, about: the first}\n";
+    let (book, sources, _) = crate::read(text);
+    let compiled = hoist_deploy::compile::compile(&book, &three_and_one(), &Options::default());
+    let listing = compiled.expect("it is a plan").to_json(&sources, 100);
+    assert_eq!(
+        listing["tasks"],
+        serde_json::json!([{
+            "name": "a",
+            "about": "the first",
+            "from": {"on": "tasks.yaml:3:11", "run": "tasks.yaml:3:21", "about": "tasks.yaml:3:34"},
+        }])
+    );
+}
+
+/// Says of itself that it is not done where it is done already.
+struct Careful;
+
+impl hoist_engine::action::Action for Careful {
+    fn describe(&self) -> Description {
+        let can = [Ability::Verify].into();
+        Description {
+            name: "careful".to_owned(),
+            can,
+            skip_when_verified: true,
+            ..Description::default()
+        }
+    }
+
+    fn validate(&self, _: &serde_json::Value) -> Vec<hoist_engine::action::Diagnostic> {
+        Vec::new()
+    }
+
+    fn apply(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Done, Failure> {
+        Ok(Done::default())
+    }
+
+    fn verify(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
+        Ok(Verdict::Holds)
+    }
+}
+
+#[test]
+fn an_action_that_says_so_is_skipped_where_it_is_done() {
+    let mut actions = Catalog::default();
+    actions.add(std::sync::Arc::new(Careful));
+    let options = Options { actions: Some(&actions), ..Options::default() };
+    let text = "hoist: 1\ntasks: {a: {on: '*', run: {careful: {}}, retries_precheck: 3}}\n";
+    let compiled = compiled(text, &site(&[("n1", &[])]), &options).expect("it is a plan");
+    let step = step(&compiled, "a", "n1");
+    assert!(step.skip_when_done);
+    assert_eq!(step.retries_precheck, 3);
 }

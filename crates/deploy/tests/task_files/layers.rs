@@ -53,7 +53,7 @@ fn the_same_task_of_two_plug_ins_is_an_error_that_names_both() {
 fn a_patch_of_nothing_and_names_that_are_taken_are_told() {
     let mut sources = Sources::default();
     let text = "tasks: {a: {patch: true, retries: 1}, b: {on: x, run: none}}\nbarriers: {b: {}}\n";
-    let (book, found) = merge(vec![(Layer::Run, file(&mut sources, "f", text))]);
+    let (book, found) = merge(vec![(Layer::Run(2), file(&mut sources, "f", text))]);
     let codes: Vec<&str> = found.iter().map(|one| one.code.as_str()).collect();
     assert_eq!(codes, ["E111", "E105"]);
     assert_eq!(book.tasks.len(), 1);
@@ -66,7 +66,7 @@ fn a_patch_of_the_directory_holds_for_the_commands_below_it() {
         "hoist: 1\ntasks: {b: {on: '*', run: [{shell: a}, {shell: b, cwd: /own}], cwd: /old}}\n",
         "hoist: 1\ntasks: {b: {patch: true, cwd: /new}}\n",
     ];
-    let files = files.iter().zip([Layer::Cluster, Layer::Run]).map(|(text, layer)| {
+    let files = files.iter().zip([Layer::Cluster, Layer::Run(2)]).map(|(text, layer)| {
         let (file, found) = parse(&mut sources, "t.yaml", text.as_bytes());
         assert!(found.is_empty(), "{found:?}");
         (layer, file)
@@ -76,4 +76,23 @@ fn a_patch_of_the_directory_holds_for_the_commands_below_it() {
     let uses = &book.tasks[0].run.as_ref().expect("it does something").value.uses;
     let cwd: Vec<_> = uses.iter().map(|one| one.input["cwd"].as_str()).collect();
     assert_eq!(cwd, [Some("/new"), Some("/own")]);
+}
+
+#[test]
+fn each_file_lies_over_the_one_before_it_and_plug_ins_over_the_first() {
+    let mut sources = Sources::default();
+    let mut of = |text: &str| file(&mut sources, "t.yaml", text);
+    let task = |retries: u32| format!("tasks: {{a: {{on: x, run: none, retries: {retries}}}}}\n");
+    let mut files: Vec<TaskFile> = (1..=4).map(|at| of(&task(at))).collect();
+    files.push(of(&format!("plugin: ceph\n{}", task(9))));
+    let retries = |files: &[TaskFile]| {
+        let (book, found) = merge(Layer::of(files.to_vec()));
+        assert!(found.is_empty(), "{found:?}");
+        book.tasks[0].retries.expect("it is set").value
+    };
+    assert_eq!(retries(&files), 4);
+    assert_eq!(retries(&[files[0].clone(), files[4].clone()]), 9);
+    files.push(of(&format!("plugin: lustre\n{}", task(8))));
+    let (_, found) = merge(Layer::of(files));
+    assert_eq!(found[0].code.as_str(), "E110");
 }

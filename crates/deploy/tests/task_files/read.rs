@@ -86,7 +86,7 @@ barriers:
         "tasks.yaml:15:13: E102 unknown key `befor` in the check of task `b`; did you mean `before`?",
         "tasks.yaml:16:10: E101 expected at least one action, found a list",
         "tasks.yaml:19:17: E101 expected a number, `2%` or `all but 3`, found a text",
-        "tasks.yaml:19:45: E101 expected a whole number from 0 to 4294967295, found `many`",
+        "tasks.yaml:19:45: E101 expected a whole number from 0 to 4294967295, found `one`",
         "tasks.yaml:21:23: E101 expected all or tolerated or any_result, found `anything`",
     ];
     for line in wanted {

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Introduction, Isolation, MAX_SECRETS, PluginError, Program, Terms, Until, Verb, introduce,
 };
-use crate::action::{Ability, Contribution, Diagnostic};
+use crate::action::{Ability, Catalog, Contribution, Diagnostic};
 use crate::plan::Step;
 
 /// What is tried with run, verify and undo takes no longer than this, each.
@@ -90,11 +90,12 @@ impl Report {
 
 const SEE: &str = "see docs/plugins.md for what each verb answers";
 
-/// Tries a plug-in out. `directory` is empty and is worked in; `input` is used instead of the
-/// plug-in's own example.
+/// Tries a plug-in out. `there` are the actions that it will stand beside; `directory` is empty and
+/// is worked in; `input` is used instead of the plug-in's own example.
 pub fn check(
     path: &Path,
     isolation: &Arc<Isolation>,
+    there: &Catalog,
     directory: &Path,
     input: Option<Value>,
 ) -> Report {
@@ -110,7 +111,15 @@ pub fn check(
             return report;
         }
     };
-    report.kept("file", format!("it is the action `{}`", program.name));
+    if there.get(&program.name).is_some() {
+        report.violated(
+            "file",
+            format!("`{}` is an action of hoist, whose name no plug-in can take", program.name),
+            "rename the file, and in the description the action",
+        );
+    } else {
+        report.kept("file", format!("it is the action `{}`", program.name));
+    }
     match introduce(&program) {
         Ok(said) => Trial { program, said, directory, report }.all(input),
         Err(error) => {

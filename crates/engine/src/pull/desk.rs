@@ -10,7 +10,7 @@ use crate::drive::{Executor, Journal};
 use crate::execute::{Came, Job, Outputs, What, attempt_id, subject};
 use crate::journal::JournalError;
 use crate::plan::{Plan, StepId};
-use crate::record::{End, FailureKind, Record};
+use crate::record::{End, Record};
 use crate::run::{Effect, Event, Found, Run};
 
 /// How often somebody has to look whether a machine is lost.
@@ -237,7 +237,7 @@ impl Work {
     fn never_began(&self) -> Event {
         let (step, attempt) = (self.number, self.attempt);
         match self.what {
-            What::Start => Event::Ran { step, attempt, end: End::Interrupted },
+            What::Start => Event::Ran { step, attempt, end: End::NotBegun { reason: None } },
             what => Came::broken(what, "stopped before it was looked at".to_owned())
                 .event(step, attempt),
         }
@@ -250,7 +250,7 @@ impl Work {
         match (&self.stage, self.what) {
             // It never came for it, so it has not begun.
             (Stage::Waits(_), What::Start) => {
-                let end = End::Failed { kind: FailureKind::Internal, reason };
+                let end = End::NotBegun { reason: Some(reason) };
                 Event::Ran { step, attempt, end }
             }
             (_, What::Start) => Event::Found { step, attempt, found: Found::Gone },

@@ -396,7 +396,7 @@ fn a_machine_that_never_came_has_begun_nothing() {
     table.desk.tick(Instant::now() + LOST_AFTER);
     let said = table.heard();
     let failed = said.iter().any(|event| {
-        matches!(event, Event::Ran { end: End::Failed { kind: FailureKind::Internal, reason }, .. } if reason == "`n0` has not been heard of for 600 s")
+        matches!(event, Event::Ran { end: End::NotBegun { reason: Some(reason) }, .. } if reason == "`n0` has not been heard of for 600 s")
     });
     assert!(failed && said.len() == 2, "{said:?}");
     assert!(table.say(&report(1)).jobs.is_empty(), "and does not begin it any more");
@@ -444,7 +444,8 @@ fn what_was_not_given_yet_is_not_given_after_a_stop() {
     let mut table = Table::new();
     table.act(START);
     table.act(Effect::Kill { step: STEP, attempt: 1 });
-    assert_eq!(table.heard(), [Event::Ran { step: STEP, attempt: 1, end: End::Interrupted }]);
+    let end = End::NotBegun { reason: None };
+    assert_eq!(table.heard(), [Event::Ran { step: STEP, attempt: 1, end }]);
     assert!(table.say(&report(1)).jobs.is_empty());
     let mut table = Table::new();
     table.act(START);

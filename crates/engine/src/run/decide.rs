@@ -122,7 +122,8 @@ impl Run {
             Found::Running if self.kills => decision.effects.push(Effect::Kill { step, attempt }),
             Found::Running => {}
             Found::Never if self.kills => {
-                self.keep(Record::Ran { step, attempt, end: End::Interrupted, at: now }, decision);
+                let end = End::NotBegun { reason: None };
+                self.keep(Record::Ran { step, attempt, end, at: now }, decision);
             }
             // The intent is durable; the attempt is the same one.
             Found::Never => decision.effects.push(Effect::Start { step, attempt }),
@@ -277,14 +278,14 @@ fn bounded(mut event: Event) -> Event {
             clip(reason);
         }
         Event::Ran { end, .. } | Event::Found { found: Found::Ended(end), .. } => match end {
-            End::Failed { reason, .. } => clip(reason),
+            End::Failed { reason, .. } | End::NotBegun { reason: Some(reason) } => clip(reason),
             End::Done { receipt, .. } if !receipt.is_null() => {
                 let size = serde_json::to_vec(receipt).map_or(usize::MAX, |bytes| bytes.len());
                 if size > MAX_RECEIPT {
                     *receipt = Value::Null;
                 }
             }
-            End::Done { .. } | End::Interrupted => {}
+            End::Done { .. } | End::Interrupted | End::NotBegun { reason: None } => {}
         },
         _ => {}
     }

@@ -68,9 +68,9 @@ impl Run {
                 self.begin(*step, *attempt, State::Running);
                 self.tries[step.at()].begun = true;
             }
-            Record::Refused { step, attempt, reason, .. } => {
+            Record::Refused { step, attempt, reason, at } => {
                 self.begin(*step, *attempt, State::Checking);
-                self.fail(*step, FailureKind::Precheck, reason);
+                self.failed_at(*step, FailureKind::Precheck, reason, *at);
             }
             Record::Ran { step, end, at, .. } => self.ran(*step, end, *at),
             Record::Verified { step, holds, reason, at, .. } => {
@@ -144,9 +144,9 @@ impl Run {
 
     fn ran(&mut self, step: StepId, end: &End, at: u64) {
         match end {
-            End::Done { changed: false, .. } => {}
+            End::Done { changed: false, .. } | End::NotBegun { .. } => {}
             End::Done { receipt, .. } => self.leaves_trace(step, receipt.clone()),
-            End::Failed { .. } | End::Interrupted => self.leaves_trace(step, Value::Null),
+            _ => self.leaves_trace(step, Value::Null),
         }
         match end {
             End::Done { changed, .. } => {
@@ -158,7 +158,12 @@ impl Run {
                 }
             }
             End::Failed { kind, reason } => self.failed_at(step, *kind, reason, at),
-            End::Interrupted => self.end(step, Ended::Interrupted, Class::Bad),
+            End::NotBegun { reason: Some(reason) } => {
+                self.failed_at(step, FailureKind::Internal, reason, at);
+            }
+            End::Interrupted | End::NotBegun { reason: None } => {
+                self.end(step, Ended::Interrupted, Class::Bad);
+            }
         }
     }
 
@@ -216,7 +221,8 @@ impl Run {
     }
 
     fn failed_at(&mut self, step: StepId, kind: FailureKind, reason: &str, at: u64) {
-        let Step { retries, delay_ms, .. } = *self.step(step);
+        let Step { retries, retries_precheck, delay_ms, .. } = *self.step(step);
+        let retries = if kind == FailureKind::Precheck { retries_precheck } else { retries };
         let tries = &mut self.tries[step.at()];
         tries.failures += 1;
         if tries.failures > retries {

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use hoist_engine::action::{Ability, Action, Document, Done, Stream, Undone, Verdict};
+use hoist_engine::action::{Ability, Action, Catalog, Document, Done, Stream, Undone, Verdict};
 use hoist_engine::contribute::merge;
 use hoist_engine::plan::Made;
 use hoist_engine::plugin::check::{Kept, check};
@@ -96,7 +96,7 @@ fn the_examples_keep_all_rules() {
         [("motd", private()), ("credential", private()), ("motd", open_to_all())]
     {
         let directory = tempfile::tempdir().unwrap();
-        let report = check(&example(name), &isolation, directory.path(), None);
+        let report = check(&example(name), &isolation, &Catalog::default(), directory.path(), None);
         let rules: Vec<_> =
             report.findings.iter().map(|found| (found.rule, found.verdict)).collect();
         let wanted = [

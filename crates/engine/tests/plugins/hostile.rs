@@ -321,6 +321,25 @@ result"#;
 }
 
 #[test]
+fn what_it_was_kept_away_from_it_cannot_get_back() {
+    let stage = Stage::new();
+    let body = r#"
+mkdir there
+mount -t devtmpfs x there 2>/dev/null && echo devtmpfs >&2
+mount -t tmpfs x there 2>/dev/null && echo tmpfs >&2
+mount --bind / there 2>/dev/null && echo bind >&2
+mknod disk b 8 0 2>/dev/null && echo mknod >&2
+unshare --user --map-root-user --mount mount -t devtmpfs x there 2>/dev/null && echo "once more" >&2
+grep NoNewPrivs /proc/self/status >&2
+chown 1:1 there 2>/dev/null || [ "$(stat -c %u there)" = 0 ] && echo "files are its business" >&2
+result"#;
+    let plugin = opened(&stage.put_shell("mounts", body), &private());
+    stage.with(Value::Null, |step, ctx| plugin.apply(step, ctx)).expect("it works");
+    let said: Vec<String> = stage.paper.lines().into_iter().map(|(_, line)| line).collect();
+    assert_eq!(said, ["NoNewPrivs:\t1", "files are its business"]);
+}
+
+#[test]
 fn one_that_takes_no_request_is_no_trouble() {
     let stage = Stage::new();
     let text = r#"#!/bin/sh

@@ -1,7 +1,7 @@
 //! Limits: places, windows, the breaker.
 
-use hoist_engine::plan::{Draft, Holder, OnFailure, Step, Window};
-use hoist_engine::record::Outcome;
+use hoist_engine::plan::{Call, Draft, Holder, OnFailure, Step, Window};
+use hoist_engine::record::{FailureKind, Outcome};
 use hoist_engine::run::{Ended, Reason, State};
 use hoist_engine::{Event, Record, StepId};
 
@@ -286,4 +286,26 @@ fn a_place_that_was_taken_only_to_look_is_given_back_when_the_step_does_not_star
         site.on(Event::Pause { subject: Some(0), paused: false, by: me() });
         assert_eq!(site.why(0), "all 1 places of `few` are taken: `n1`");
     }
+}
+
+#[test]
+fn a_check_before_a_step_is_looked_at_again_as_often_as_the_step_says() {
+    let like = Step {
+        before: vec![Call::default()],
+        retries_precheck: 1,
+        delay_ms: 500,
+        ..Step::default()
+    };
+    let mut site = Site::new(draft(vec![step(&[], like)]));
+    let refuse = |site: &mut Site, attempt: u32| {
+        let refused = Some("not yet".to_owned());
+        site.on(Event::Checked { step: StepId(0), attempt, refused });
+    };
+    assert_eq!(site.run.state(StepId(0)), State::Checking);
+    refuse(&mut site, 1);
+    assert_eq!(site.run.state(StepId(0)), State::Delayed);
+    site.tick(site.now + 500);
+    assert_eq!(site.run.state(StepId(0)), State::Checking);
+    refuse(&mut site, 2);
+    assert_eq!(site.run.state(StepId(0)), State::Ended(Ended::Failed(FailureKind::Precheck)));
 }

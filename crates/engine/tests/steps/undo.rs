@@ -181,6 +181,21 @@ fn an_attempt_that_was_interrupted_is_taken_back_with_the_one_after_it() {
 }
 
 #[test]
+fn an_attempt_that_was_never_begun_has_left_nothing() {
+    let mut site = Site::new(draft(vec![step(&[], Step::default())]));
+    site.ran(0, End::NotBegun { reason: Some("nobody came for it".to_owned()) });
+    assert_eq!(site.ended(Ended::Failed(FailureKind::Internal)), [0]);
+    site.on(Event::Resume { by: "me".to_owned() });
+    site.on(Event::Stop { now: true, by: "me".to_owned() });
+    site.ran(0, End::NotBegun { reason: None });
+    assert_eq!(site.ended(Ended::Interrupted), [0]);
+    assert_eq!(undo_plan(&site.run, "r", |_| true, |_| None), Err(UndoError::Nothing));
+    site.on(Event::Resume { by: "me".to_owned() });
+    site.ran(0, End::Done { changed: true, receipt: json!("x") });
+    assert_eq!(undoes(&site), [made(3, json!("x"))]);
+}
+
+#[test]
 fn attempts_that_cannot_all_be_named_are_a_gap_and_of_too_much_the_last_receipts_are_kept() {
     use hoist_engine::execute::MAX_RECEIPT;
     use hoist_engine::run::MAX_MADE;

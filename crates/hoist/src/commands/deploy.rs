@@ -21,6 +21,7 @@ use hoist_model::Exit;
 
 use super::Shell;
 use crate::failure::Failure;
+use crate::printer::plain;
 
 /// Deploy with graphs of small checked tasks
 #[derive(Debug, Args)]
@@ -95,6 +96,14 @@ impl DeployArgs {
     }
 }
 
+/// What names a run or an instance. Without one, the question would be another.
+fn named(text: &str) -> Result<String, &'static str> {
+    match text {
+        "" | "." | ".." => Err("it names nothing"),
+        name => Ok(name.to_owned()),
+    }
+}
+
 /// How a command ends that has seen a run come to rest.
 fn exit(run: &RunSummary) -> Exit {
     match (run.state, run.outcome) {
@@ -126,17 +135,9 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Text that tasks made, as a terminal may be given it: what would move the cursor, or worse, is
-/// written out.
-fn plain(text: &str) -> String {
-    let is_plain = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
-    let write = |text: &mut String, c: char| {
-        if is_plain(c) { text.push(c) } else { text.extend(c.escape_default()) }
-    };
-    text.chars().fold(String::with_capacity(text.len()), |mut text, c| {
-        write(&mut text, c);
-        text
-    })
+/// Lines that tasks printed, as a terminal may be given them.
+fn plain_lines(text: &str) -> String {
+    text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -145,8 +146,10 @@ mod tests {
 
     #[test]
     fn what_would_steer_a_terminal_is_written_out() {
-        assert_eq!(plain("a\tb\nc"), "a\tb\nc");
+        assert_eq!(plain_lines("a\tb\n\rc\n"), "a\tb\n\\rc\n");
         assert_eq!(plain("\u{1b}[2Jx\r\u{9b}y\u{7}"), "\\u{1b}[2Jx\\r\\u{9b}y\\u{7}");
         assert_eq!(plain("grün"), "grün");
+        let forged = "x\n02:31:44  done  db@n1\u{2028}y";
+        assert_eq!(plain(forged), "x\\n02:31:44  done  db@n1\\u{2028}y", "a reason is one line");
     }
 }

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::Shell;
 use crate::failure::Failure;
 use crate::input;
-use crate::printer::{Output, Tone};
+use crate::printer::{Output, Tone, plain};
 use crate::serve;
 use crate::table::Table;
 
@@ -152,7 +152,7 @@ fn list(shell: &mut Shell, directory: &Path) -> Result<Exit, Failure> {
         printer.warn(&format!("plug-ins run without namespaces of their own here: {why}"));
     }
     for reason in &listing.refused {
-        printer.warn(reason);
+        printer.warn(&plain(reason));
     }
     Ok(if listing.refused.is_empty() { Exit::Done } else { Exit::Degraded })
 }
@@ -169,14 +169,14 @@ fn table(actions: &[Listed]) -> Table {
         let can: Vec<&str> = about.can.iter().map(|ability| ability.as_str()).collect();
         table.row(vec![
             about.name.clone(),
-            about.version.clone(),
+            plain(&about.version),
             can.join(","),
             if about.network { "yes" } else { "no" }.to_owned(),
-            about.about.clone(),
-            about.tools.join(","),
-            about.reads.join(","),
-            about.writes.join(","),
-            about.contributes.join(","),
+            plain(&about.about),
+            plain(&about.tools.join(",")),
+            plain(&about.reads.join(",")),
+            plain(&about.writes.join(",")),
+            plain(&about.contributes.join(",")),
             path.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
         ]);
     }
@@ -195,7 +195,7 @@ fn try_out(shell: &mut Shell, file: &Path, from: Option<&Path>) -> Result<Exit, 
     let input: Option<Value> = from.map(read_input).transpose()?;
     let isolation = Arc::new(Isolation::find());
     let directory = tempfile::tempdir().map_err(Failure::File)?;
-    let report = check(file, &isolation, directory.path(), input);
+    let report = check(file, &isolation, &actions::catalog(), directory.path(), input);
     let good = report.is_good();
     let printer = &mut shell.printer;
     match printer.output() {
@@ -211,7 +211,8 @@ fn try_out(shell: &mut Shell, file: &Path, from: Option<&Path>) -> Result<Exit, 
                     Kept::Advice => (Tone::Changed, "advice"),
                     Kept::Untried => (Tone::Changed, "untried"),
                 };
-                printer.toned(tone, &format!("{word:8}  {:16}  {}", found.rule, found.message))?;
+                let said = plain(&found.message);
+                printer.toned(tone, &format!("{word:8}  {:16}  {said}", found.rule))?;
                 if let Some(remedy) = found.remedy {
                     printer.line(format!("{:28}{remedy}", ""))?;
                 }
@@ -241,6 +242,10 @@ fn write(
         return Err(Failure::usage(format!("an action cannot be called `{name}`")).with_hint(
             "a name is of small letters, digits, `-` and `_`, and begins with a letter",
         ));
+    }
+    if actions::catalog().get(name).is_some() {
+        return Err(Failure::usage(format!("`{name}` is an action of hoist"))
+            .with_hint("a plug-in cannot take its name; choose another one"));
     }
     let text = language.template().replace("NAME", name);
     if dry_run {

@@ -60,6 +60,7 @@ pub fn compile(request: &PlanRequest, grounds: Grounds<'_>) -> (PlanAnswer, Opti
         settings: request.settings.clone(),
         templates: request.templates.clone(),
         actions: Some(grounds.actions),
+        untranslated: request.conditions.into(),
         selection,
         past: grounds.past,
         expected_ms: grounds.expected_ms,
@@ -97,13 +98,12 @@ pub fn book_of(
     found: &mut Vec<diagnostic::Diagnostic>,
 ) -> Book {
     let mut files = Vec::new();
-    let layers = [Layer::Product, Layer::Cluster].into_iter().chain(std::iter::repeat(Layer::Run));
-    for (layer, file) in layers.zip(given) {
+    for file in given {
         let (read, wrong) = parse(sources, &file.name, file.text.as_bytes());
         found.extend(wrong);
-        files.push((layer, read));
+        files.push(read);
     }
-    let (book, wrong) = merge(files);
+    let (book, wrong) = merge(Layer::of(files));
     found.extend(wrong);
     book
 }
@@ -124,6 +124,7 @@ fn chosen(asked: &Selection) -> Result<select::Selection, diagnostic::Diagnostic
         skip: asked.skip.clone(),
         only: asked.only.as_deref().map(str::parse).transpose()?,
         repeat: asked.repeat,
+        events: asked.events.clone(),
     })
 }
 

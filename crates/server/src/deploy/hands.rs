@@ -111,9 +111,8 @@ impl Grip {
                 bound.as_ref().is_some_and(|bound| bound.matches(&roster.subject(node)))
             };
             match (&local, &ssh) {
-                (Err(reason), _) => Way::None(reason.clone()),
                 (Ok(local), _) if is(local) => Way::Local,
-                (_, Err(reason)) => Way::None(reason.clone()),
+                (Err(reason), _) | (_, Err(reason)) => Way::None(reason.clone()),
                 (_, Ok(ssh)) if is(ssh) => Way::Ssh,
                 _ => Way::Agent,
             }
@@ -215,7 +214,7 @@ impl Hands {
                 Event::Checked { step, attempt, refused: Some(reason) }
             }
             Effect::Start { step, attempt } => {
-                let end = End::Failed { kind: FailureKind::Internal, reason };
+                let end = End::NotBegun { reason: Some(reason) };
                 Event::Ran { step, attempt, end }
             }
             Effect::Verify { step, attempt } => {

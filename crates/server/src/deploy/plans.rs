@@ -124,7 +124,7 @@ async fn undo(
     let id = deploy.resolve(&run).await?;
     let view = deploy.blocking(move |runs| runs.view(&id)).await?;
     let (view, UndoDraft { draft, gaps, .. }) = deploy.way_back(view, order.on).await?;
-    let gaps: Vec<String> = gaps.iter().map(|gap| explained(gap, &view)).collect();
+    let gaps: Vec<String> = gaps.into_iter().map(|gap| explained(gap, &view)).collect();
     let plan = Plan::new(draft).map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
     let steps = || plan.ids().filter_map(|id| Some((id, plan.step(id)?)));
     let instances: Vec<String> = steps().map(|(id, _)| plan.vertex(id).name.clone()).collect();
@@ -159,7 +159,7 @@ async fn undo(
 }
 
 /// What cannot be taken back, and why.
-fn explained(gap: &Gap, view: &View) -> String {
+fn explained(gap: Gap, view: &View) -> String {
     let why = match gap.kind {
         GapKind::NoUndo => "nobody said how",
         GapKind::NotThere => "its node is reached by ssh, and only an agent can do it",
@@ -283,7 +283,8 @@ impl Deploy {
         elections.keep(&*self.chassis.store, &firsts).await?;
         let (title, by) = (kept.title.clone(), audit.draft().who);
         let begin = Begin { title, by, undoes: None, request: Some(kept), carried };
-        let summary = self.blocking(move |runs| runs.begin(&plan, begin)).await?;
+        let mut summary = self.blocking(move |runs| runs.begin(&plan, begin)).await?;
+        summary.diagnostics = answer.diagnostics;
         let what = match &old {
             None => format!("run/{}: started", summary.id),
             Some(old) => format!("run/{}: continues run/{}", summary.id, old.view.file.id),

@@ -286,6 +286,7 @@ impl Runs {
             files: file.as_ref().map(RunFile::files).unwrap_or_default(),
             records: 0,
             broken: Some(reason),
+            diagnostics: Vec::new(),
         })
     }
 

@@ -54,6 +54,7 @@ impl View {
             files: self.file.files(),
             records: self.records.len() as u64,
             broken: None,
+            diagnostics: Vec::new(),
         }
     }
 
@@ -296,7 +297,12 @@ pub(super) fn attempts_of(records: &[Record]) -> HashMap<StepId, Vec<Attempt>> {
                     End::Done { changed: true, .. } => ("done".to_owned(), String::new()),
                     End::Done { changed: false, .. } => ("unchanged".to_owned(), String::new()),
                     End::Failed { kind, reason } => ("failed".to_owned(), told(*kind, reason)),
-                    End::Interrupted => ("interrupted".to_owned(), String::new()),
+                    End::NotBegun { reason: Some(reason) } => {
+                        ("failed".to_owned(), told(FailureKind::Internal, reason))
+                    }
+                    End::Interrupted | End::NotBegun { reason: None } => {
+                        ("interrupted".to_owned(), String::new())
+                    }
                 };
             }
             Record::Verified { holds: false, reason, at, .. } => {

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::files::{self, SelectionArgs};
 use super::offline;
 use super::show::instances;
-use super::{exit, interrupt, word};
+use super::{exit, interrupt, plain, word};
 use crate::commands::Shell;
 use crate::failure::Failure;
 use crate::printer::{Output, Printer, Tone};
@@ -214,7 +214,8 @@ fn show(
     for one in &bad {
         let reason = one.reason.as_deref().unwrap_or("no reason is known");
         let reason = reason.strip_prefix("the check after it: ").unwrap_or(reason);
-        printer.toned(Tone::Removed, &format!("  {} does not hold: {reason}", one.name))?;
+        printer
+            .toned(Tone::Removed, &format!("  {} does not hold: {}", one.name, plain(reason)))?;
     }
     if printer.output() == Output::Wide {
         for one in &good {

@@ -33,10 +33,10 @@ const SHOWN: usize = 20;
     hoist deploy compare 01jqz last -o json\n\nEnds with 1 if outcomes or inputs differ.")]
 pub(super) struct CompareArgs {
     /// The one before: its id, the end of it, or `last`
-    #[arg(value_name = "BEFORE")]
+    #[arg(value_name = "BEFORE", value_parser = super::named)]
     before: String,
     /// The one after: likewise
-    #[arg(value_name = "AFTER")]
+    #[arg(value_name = "AFTER", value_parser = super::named)]
     after: String,
 }
 

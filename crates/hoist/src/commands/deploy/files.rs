@@ -1,7 +1,7 @@
 //! `hoist deploy plan` and `hoist deploy run`: from files to a plan, and on to a run.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use clap::Args;
 use hoist_api::Code;
@@ -10,6 +10,7 @@ use hoist_api::deploy::{
     Change, Diagnostic, PlanAnswer, PlanRequest, RunSummary, Selection, Severity, TaskFile,
 };
 use hoist_deploy::compile;
+use hoist_deploy::condition::MAX_RENDERED;
 use hoist_deploy::parse::parse;
 use hoist_deploy::spec::Sources;
 use hoist_model::Exit;
@@ -38,6 +39,10 @@ pub(super) struct FileArgs {
     /// Settings over those of the files: `api.port=8080`, or a YAML file
     #[arg(long = "set", value_name = "KEY=VALUE|FILE")]
     settings: Vec<String>,
+
+    /// What conditions of another product are that nobody translated
+    #[arg(long, value_name = "true|false")]
+    conditions: Option<bool>,
 
     /// A plan that was made before, as `hoist deploy plan -o json` prints it
     #[arg(long, value_name = "FILE", conflicts_with = "files")]
@@ -79,6 +84,10 @@ pub(super) struct SelectionArgs {
     #[arg(long)]
     repeat: bool,
 
+    /// Do also what was done before with the same inputs, where it is for this event
+    #[arg(long = "event", value_name = "EVENT")]
+    events: Vec<String>,
+
     /// Do not ask whether what the tasks need was done
     #[arg(long)]
     without_prerequisites: bool,
@@ -97,6 +106,7 @@ impl SelectionArgs {
             to: self.to.clone(),
             only: self.only.clone(),
             repeat: self.repeat,
+            events: self.events.clone(),
             without_prerequisites: self.without_prerequisites,
         })
     }
@@ -107,6 +117,7 @@ impl FileArgs {
     pub(super) fn request(&self, title: Option<&str>) -> Result<PlanRequest, Failure> {
         let selection = self.selection.selection()?;
         let mut request = request(&self.files, &self.settings, selection)?;
+        request.conditions = self.conditions;
         if let Some(path) = &self.plan {
             request.plan = Some(read_plan(path)?);
             request.title = path.display().to_string();
@@ -131,6 +142,7 @@ pub(super) fn request(
         settings: settings(set)?,
         selection,
         files,
+        conditions: None,
         plan: None,
         check: false,
     })
@@ -145,14 +157,40 @@ fn templates(files: &[TaskFile]) -> Result<BTreeMap<String, String>, Failure> {
         // What is wrong with the file itself is told by whoever compiles it.
         let (read, _) = parse(&mut sources, &file.name, file.text.as_bytes());
         for (name, _) in read.tasks.iter().flat_map(compile::templates) {
-            let path = beside.join(name);
-            if path.is_file() {
-                let text = fs_err::read_to_string(path).map_err(Failure::File)?;
-                found.insert(name.to_owned(), text);
+            let Some(text) = template(beside, name)? else { continue };
+            if found.get(name).is_some_and(|other| *other != text) {
+                let file = &file.name;
+                let message = format!("`{file}` names another template `{name}` than files before");
+                return Err(Failure::usage(message).with_hint("give one of them another name"));
             }
+            found.insert(name.to_owned(), text);
         }
     }
     Ok(found)
+}
+
+/// The text of a template, if there is one. It is sent elsewhere: a task file of somebody else does
+/// not name what it likes on this machine.
+fn template(beside: &Path, name: &str) -> Result<Option<String>, Failure> {
+    let is_below = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+    let beside = if beside.as_os_str().is_empty() { Path::new(".") } else { beside };
+    let path = beside.join(name);
+    let real = if Path::new(name).components().all(is_below) {
+        if !path.is_file() {
+            return Ok(None);
+        }
+        let whole = |path: &Path| fs_err::canonicalize(path).map_err(Failure::File);
+        Some(whole(&path)?).filter(|real| whole(beside).is_ok_and(|dir| real.starts_with(dir)))
+    } else {
+        None
+    };
+    let Some(real) = real else {
+        let message = format!("the template `{name}` is not below `{}`", beside.display());
+        return Err(Failure::usage(message)
+            .with_hint("templates stand beside the task file; name them without `..`"));
+    };
+    let text = String::from_utf8(input::read_up_to(&real, MAX_RENDERED as u64)?);
+    text.map(Some).map_err(|_| Failure::usage(format!("`{}` is not UTF-8", path.display())))
 }
 
 /// `a.b=1` becomes `{a: {b: 1}}`; a file is what is in it.
@@ -160,10 +198,20 @@ fn settings(given: &[String]) -> Result<Value, Failure> {
     let mut all = Value::Null;
     for one in given {
         let (path, value) = if let Some((path, text)) = one.split_once('=') {
-            (path.split('.').collect(), serde_saphyr::from_str(text).map_err(Failure::yaml)?)
+            let path: Vec<&str> = path.split('.').collect();
+            if path.contains(&"") {
+                return Err(Failure::usage(format!("`{one}` names no setting"))
+                    .with_hint("write it like `api.port=8080`"));
+            }
+            (path, serde_saphyr::from_str(text).map_err(Failure::yaml)?)
         } else {
             let bytes = input::read_whole(Path::new(one))?;
-            (Vec::new(), serde_saphyr::from_slice(&bytes).map_err(Failure::yaml)?)
+            let value: Value = serde_saphyr::from_slice(&bytes).map_err(Failure::yaml)?;
+            if !value.is_object() {
+                return Err(Failure::usage(format!("`{one}` holds no mapping"))
+                    .with_hint("settings are names with values, such as `port: 8080`"));
+            }
+            (Vec::new(), value)
         };
         put(&mut all, &path, value);
     }
@@ -302,7 +350,7 @@ impl RunArgs {
     hoist deploy continue last --replan site.yaml --dry-run")]
 pub(super) struct ContinueArgs {
     /// Id of a run, the end of one, or `last`
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", value_parser = super::named)]
     run: String,
     /// Make the plan anew from the files
     #[arg(long, required = true)]
@@ -390,6 +438,7 @@ async fn begun(
     run: &RunSummary,
     detach: bool,
 ) -> Result<Exit, Failure> {
+    diagnostics(shell, &run.diagnostics);
     if !detach {
         return watch::follow(shell, client, &run.id, 0).await;
     }

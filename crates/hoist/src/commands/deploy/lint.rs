@@ -109,6 +109,7 @@ impl LintArgs {
             settings: request.settings,
             templates: request.templates,
             actions: Some(&actions),
+            untranslated: request.conditions.into(),
             is_strict: self.strict,
             ..Options::default()
         };

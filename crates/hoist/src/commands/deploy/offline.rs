@@ -42,6 +42,10 @@ pub(super) struct BookArgs {
     #[arg(long = "set", value_name = "KEY=VALUE|FILE")]
     pub(super) settings: Vec<String>,
 
+    /// What conditions of another product are that nobody translated
+    #[arg(long, value_name = "true|false")]
+    conditions: Option<bool>,
+
     #[command(flatten)]
     pub(super) nodes: NodesArgs,
 }
@@ -49,7 +53,8 @@ pub(super) struct BookArgs {
 impl BookArgs {
     /// What is compiled.
     pub(super) fn request(&self, selection: Selection) -> Result<PlanRequest, Failure> {
-        files::request(&self.files, &self.settings, selection)
+        let request = files::request(&self.files, &self.settings, selection)?;
+        Ok(PlanRequest { conditions: self.conditions, ..request })
     }
 
     /// The plan of the files. What is wrong with them is told, and then there is none.
@@ -114,13 +119,13 @@ pub(super) async fn node_names(client: &Client, on: &str) -> Result<BTreeSet<Str
 /// The actions of this machine: those of hoist, and those of the plug-ins that are installed.
 pub(super) fn catalog(shell: &mut Shell) -> Result<Catalog, Failure> {
     let directory = serve::plugin_directory(&shell.connection)?;
-    catalog_with(shell, &directory)
+    Ok(catalog_with(shell, &directory))
 }
 
 /// Those of hoist, and those of the plug-ins of a directory.
-pub(super) fn catalog_with(shell: &mut Shell, directory: &Path) -> Result<Catalog, Failure> {
+pub(super) fn catalog_with(shell: &mut Shell, directory: &Path) -> Catalog {
     if !directory.is_dir() {
-        return Ok(actions::catalog());
+        return actions::catalog();
     }
     let (plugins, refused) =
         plugin::load(directory, &Arc::new(Isolation::find()), &actions::catalog());
@@ -128,7 +133,7 @@ pub(super) fn catalog_with(shell: &mut Shell, directory: &Path) -> Result<Catalo
         shell.printer.warn(&reason.to_string());
     }
     let plugins = plugins.into_iter().map(|plugin| Arc::new(plugin) as Arc<dyn Action>);
-    Ok(actions::catalog_with(plugins))
+    actions::catalog_with(plugins)
 }
 
 /// The nodes of a file of documents, and its groups that are computed; other documents say nothing

@@ -13,7 +13,7 @@ use crate::printer::Output;
 #[derive(Debug, Clone, Args)]
 pub(super) struct OrderArgs {
     /// Id of a run, the end of one, or `last`
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", value_parser = super::named)]
     run: String,
     /// Show what it is about, change nothing
     #[arg(long)]
@@ -283,12 +283,12 @@ impl UndoArgs {
             Output::Name => printer.line(&told.run.id)?,
             Output::Table | Output::Wide => {
                 told.instances.iter().try_for_each(|name| printer.line(format!("  {name}")))?;
-                printer.line(match told.dry_run {
-                    true => {
-                        let count = counted(told.instances.len(), "instance");
-                        format!("{count} of run {} would be taken back", told.run.id)
-                    }
-                    false => format!("run {}", told.run.id),
+                let id = &told.run.id;
+                printer.line(if told.dry_run {
+                    let count = counted(told.instances.len(), "instance");
+                    format!("{count} of run {id} would be taken back")
+                } else {
+                    format!("run {id}")
                 })?;
             }
         }

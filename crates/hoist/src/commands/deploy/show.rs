@@ -8,7 +8,7 @@ use hoist_api::deploy::{Instance, RunDetail, RunState, RunSummary, Trouble};
 use hoist_model::Exit;
 use jiff::Timestamp;
 
-use super::{counted, counts, plain, word};
+use super::{counted, counts, plain, plain_lines, word};
 use crate::commands::Shell;
 use crate::failure::Failure;
 use crate::printer::{Output, Printer, Tone};
@@ -68,9 +68,9 @@ fn table(runs: &[RunSummary], now: Timestamp) -> Table {
 #[command(after_help = "Examples:\n  hoist deploy show last\n  hoist deploy show last -o wide\n  \
     hoist deploy show last db-init@n1 --attempt 1")]
 pub(super) struct ShowArgs {
-    #[arg(value_name = "RUN", default_value = "last")]
+    #[arg(value_name = "RUN", value_parser = super::named, default_value = "last")]
     run: String,
-    #[arg(value_name = "INSTANCE")]
+    #[arg(value_name = "INSTANCE", value_parser = super::named)]
     instance: Option<String>,
     /// Which attempt's output; the last one if left out
     #[arg(long, value_name = "N", requires = "instance")]
@@ -263,7 +263,7 @@ async fn show_instance(
     match client.run_output(run, &one.step.to_string(), attempt).await {
         // Whoever reads it elsewhere gets it as it was.
         Ok(bytes) if std::io::stdout().is_terminal() => {
-            shell.printer.text(&plain(&String::from_utf8_lossy(&bytes)))?;
+            shell.printer.text(&plain_lines(&String::from_utf8_lossy(&bytes)))?;
         }
         Ok(bytes) => shell.printer.bytes(&bytes)?,
         Err(error) if error.code() == Some(&hoist_api::Code::NotFound) => {
@@ -278,9 +278,9 @@ async fn show_instance(
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist deploy explain last web-check@n2")]
 pub(super) struct ExplainArgs {
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", value_parser = super::named)]
     run: String,
-    #[arg(value_name = "INSTANCE")]
+    #[arg(value_name = "INSTANCE", value_parser = super::named)]
     instance: String,
 }
 

@@ -124,6 +124,15 @@ fn show(printer: &mut Printer, simulated: &Simulated) -> Result<(), Failure> {
         printer.table(&table)?;
         printer.line("")?;
     }
+    let failures = &simulated.failures;
+    let shown =
+        if printer.output() == Output::Wide { failures.len() } else { failures.len().min(SHOWN) };
+    for failed in &failures[..shown] {
+        printer.line(format!("failed  {}  {}", failed.name, failed.reason))?;
+    }
+    if shown < failures.len() {
+        printer.line(format!("… and {} more; `-o wide` shows all", failures.len() - shown))?;
+    }
     let (tone, word) = match simulated.outcome {
         Some(Outcome::Succeeded) => (Tone::Added, "succeeded"),
         Some(Outcome::Degraded) => (Tone::Changed, "degraded"),

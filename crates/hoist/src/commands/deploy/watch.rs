@@ -36,7 +36,7 @@ const WAIT_STALE: &str = "500ms";
 #[command(after_help = "Examples:\n  hoist deploy watch last\n  \
     hoist deploy watch last --after 120 -o json")]
 pub(super) struct WatchArgs {
-    #[arg(value_name = "RUN", default_value = "last")]
+    #[arg(value_name = "RUN", value_parser = super::named, default_value = "last")]
     run: String,
     /// Number of the last event seen
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -153,6 +153,9 @@ fn line(event: &RunEvent) -> Option<(Tone, String)> {
             "done" if flag("changed") => (Tone::Added, format!("done         {name}")),
             "done" => (Tone::Plain, format!("unchanged    {name}")),
             "interrupted" => (Tone::Changed, format!("interrupted  {name}")),
+            "not_begun" if text("reason").is_empty() => {
+                (Tone::Changed, format!("interrupted  {name}"))
+            }
             _ => (Tone::Removed, format!("failed       {name}{again}: {}", text("reason"))),
         },
         "refused" => {
