@@ -265,7 +265,10 @@ fn an_action_that_breaks_is_a_failure_and_nothing_more() {
     let unknown =
         plan(Step { call: Call { action: "od".to_owned(), ..Call::default() }, ..Step::default() });
     let event = bench.act(&unknown, Effect::Start { step: STEP, attempt: 2 });
-    assert_eq!(not_begun(event).unwrap(), "there is no action `od` here; install its plug-in on this machine");
+    assert_eq!(
+        not_begun(event).unwrap(),
+        "there is no action `od` here; install its plug-in on this machine"
+    );
 }
 
 #[test]
