@@ -308,6 +308,27 @@ fn only_templates_beside_the_task_file_are_read_and_sent() {
     ends(&[("A", "large")], 2, "is longer than 1048576 bytes");
 }
 
+#[test]
+fn who_looks_on_without_a_terminal_is_told_why_nothing_happens() {
+    let example = Example::new();
+    let controller = example.start();
+    let file = chains(example.dir.path(), 30);
+    let id = controller.does(&["deploy", "run", &file, "--detach"]).trim().to_owned();
+    controller.does(&["deploy", "pause", &id]);
+    let seen = example.dir.path().join("seen");
+    let mut watching = Command::new(env!("CARGO_BIN_EXE_hoist"))
+        .arg("--data-dir")
+        .arg(example.data_dir())
+        .args(["deploy", "watch", &id])
+        .stdout(fs_err::File::create(&seen).expect("a file").into_file())
+        .spawn()
+        .expect("the program starts");
+    let told = || fs_err::read_to_string(&seen).expect("a file").contains("nothing runs: t");
+    eventually("it is told", told);
+    controller.does(&["deploy", "unpause", &id]);
+    assert_eq!(watching.wait().expect("it ends").code(), Some(0));
+}
+
 /// Chains of tasks on three nodes; each leaves a line for each time that it was done.
 fn chains(dir: &Path, length: u32) -> String {
     use std::fmt::Write as _;

@@ -10,7 +10,10 @@ use crate::failure::Failure;
 
 /// The first Ctrl-C is answered by whoever waits for it. One who cannot, because nobody reads what
 /// he prints, is left at the second.
-#[expect(clippy::disallowed_methods, reason = "who should return is who does not")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "what is not flushed cannot be: whoever should is stuck with it"
+)]
 pub(super) fn leave_at_the_second() {
     let wait = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();

@@ -283,11 +283,12 @@ impl UndoArgs {
             Output::Name => printer.line(&told.run.id)?,
             Output::Table | Output::Wide => {
                 told.instances.iter().try_for_each(|name| printer.line(format!("  {name}")))?;
+                let id = &told.run.id;
                 printer.line(if told.dry_run {
                     let count = counted(told.instances.len(), "instance");
-                    format!("{count} of run {} would be taken back", told.run.id)
+                    format!("{count} of run {id} would be taken back")
                 } else {
-                    format!("run {}", told.run.id)
+                    format!("run {id}")
                 })?;
             }
         }

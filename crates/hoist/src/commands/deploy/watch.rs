@@ -22,6 +22,8 @@ use crate::printer::{Output, Tone};
 
 /// How long one question waits for something to happen.
 const WAIT: &str = "20s";
+/// The same while there is no bar to see why nothing happens.
+const WAIT_QUIET: &str = "3s";
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// The bar is brought up to date at most this often: each time costs the controller a look.
@@ -92,9 +94,15 @@ async fn until_rest(
 ) -> Result<RunDetail, Failure> {
     let mut pause = PAUSE_FIRST;
     let (mut shown, mut is_stale): (Option<Instant>, bool) = (None, bar.is_shown());
+    // Whether it was told why nothing happens, since something did.
+    let mut is_told = bar.is_shown() || !for_people(shell);
     loop {
         // What the bar does not show yet, it shows soon.
-        let wait = if is_stale { WAIT_STALE } else { WAIT };
+        let wait = match (is_stale, is_told) {
+            (true, _) => WAIT_STALE,
+            (_, false) => WAIT_QUIET,
+            _ => WAIT,
+        };
         let asked: Result<RunEvents, ClientError> = client.run_events(run, after, wait).await;
         let found = match asked {
             Ok(found) => found,
@@ -112,6 +120,7 @@ async fn until_rest(
         pause = PAUSE_FIRST;
         if let Some(last) = found.items.last() {
             (after, is_stale) = (last.seq, bar.is_shown());
+            is_told = bar.is_shown() || !for_people(shell);
             bar.above(|| {
                 found.items.iter().try_for_each(|event| print(shell, event))?;
                 shell.printer.flush()
@@ -121,11 +130,33 @@ async fn until_rest(
         if rests && after >= found.last {
             return Ok(client.run(run).await?);
         }
+        if found.items.is_empty() && !is_told {
+            is_told = true;
+            if let Some(why) = standstill(&client.run(run).await?) {
+                shell.printer.line(why)?;
+                shell.printer.flush()?;
+            }
+        }
         if is_stale && shown.is_none_or(|at| at.elapsed() >= REFRESH) {
             bar.show(&client.run(run).await?);
             (shown, is_stale) = (Some(Instant::now()), false);
         }
     }
+}
+
+fn for_people(shell: &Shell) -> bool {
+    matches!(shell.printer.output(), Output::Table | Output::Wide)
+}
+
+/// Why nothing runs, if nothing does.
+fn standstill(detail: &RunDetail) -> Option<String> {
+    let first = detail.held.first().filter(|_| detail.running.is_empty())?;
+    let why = first.held_by.as_deref().unwrap_or("its turn");
+    let more = match detail.held.len() {
+        1 => String::new(),
+        count => format!(", and {} more", count - 1),
+    };
+    Some(plain(&format!("nothing runs: {} is held back by {why}{more}", first.name)))
 }
 
 fn print(shell: &mut Shell, event: &RunEvent) -> Result<(), Failure> {
