@@ -37,10 +37,10 @@ impl Far {
     fn new() -> Self {
         let (dir, sshd) = (tempfile::tempdir().expect("a directory"), SshServer::start());
         let config = format!(
-            "[deploy]\nssh = '*'\nssh_key = {:?}\nssh_port = {}\nssh_known_hosts = {:?}\n",
-            sshd.key(),
+            "[deploy]\nssh = '*'\nssh_key = '{}'\nssh_port = {}\nssh_known_hosts = '{}'\n",
+            sshd.key().display(),
             sshd.port(),
-            sshd.known_hosts(),
+            sshd.known_hosts().display(),
         );
         // Whoever runs the test logs in.
         let config = match std::env::var("USER") {
