@@ -58,8 +58,11 @@ impl Maker<'_> {
     /// A node of one role that waits for a place of another while it keeps its own, and a node that
     /// does it the other way round, could wait for each other for ever.
     fn refuse_crossing(&self, held: &[Held<'_>], found: &mut Vec<Diagnostic>) {
+        if held.len() < 2 {
+            return;
+        }
         let after = self.after();
-        if held.len() < 2 || !components(&after).is_empty() {
+        if !components(&after).is_empty() {
             return;
         }
         let roles: Vec<RoleBits> = (0..RoleBits::BITS).map(|at| 1 << at).collect();
