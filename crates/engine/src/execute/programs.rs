@@ -12,15 +12,15 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fs_err::File;
 use fs_err::os::unix::fs::OpenOptionsExt as _;
+use fs_err::{File, OpenOptions};
 use rustix::fs::OFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use sha2::{Digest, Sha256};
@@ -77,7 +77,7 @@ impl Kept {
         let ledger = format!("{:016x}", u64::from_be_bytes(first));
         let notes = dir.join("programs");
         // Without it programs run all the same, and are found by what their environment says.
-        let _ = fs_err::create_dir_all(&notes);
+        let _ = std::fs::DirBuilder::new().mode(0o700).create(&notes);
         let cgroups = own_cgroup();
         if let Some(cgroups) = &cgroups {
             remove_empty(cgroups);
@@ -221,8 +221,8 @@ impl Programs {
             return program.to_vec();
         };
         let note = kept.note(attempt);
-        // What it says is of another life, if there is one.
-        let _ = fs_err::remove_file(&note);
+        // What it says is of another life, if there is one. A keeper would let others read it.
+        let _ = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&note);
         let cgroup = kept.cgroup(attempt).filter(|path| {
             let _ = fs_err::create_dir(path);
             path.is_dir()
@@ -369,7 +369,7 @@ impl Begun {
         let pipe = |number: u32| {
             let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
             let path = format!("/proc/{}/fd/{number}", self.pid);
-            fs_err::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()
+            OpenOptions::new().read(true).custom_flags(flags).open(path).ok()
         };
         let (out, err) = (pipe(3)?, pipe(4)?);
         // The number was not another's when all of that was opened.
