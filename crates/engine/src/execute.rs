@@ -673,7 +673,7 @@ impl LocalExecutor {
         book.running.insert(key, cancel.clone());
         drop(book);
         let (site, shared) = (Arc::clone(&self.site), Arc::clone(&self.shared));
-        let programs = Programs::new(&self.kept);
+        let programs = Programs::of(&job.step, &self.kept);
         self.crew.send(move || {
             let came = site.carry_out(&job, &cancel, &programs);
             shared.ended(&job, &programs, Some(came));

@@ -30,8 +30,6 @@ pub(super) struct Options {
     /// By reference.
     pub(super) secrets: BTreeMap<String, String>,
     pub(super) user: Option<String>,
-    /// It is over soon: if we are killed meanwhile, nobody needs to know how it ended.
-    pub(super) is_short: bool,
 }
 
 impl Options {
@@ -41,7 +39,6 @@ impl Options {
             env: input.variables("env"),
             secrets: input.variables("secrets"),
             user: input.text("user").map(str::to_owned),
-            is_short: false,
         };
         if let Some(name) = options.env.keys().find(|name| options.secrets.contains_key(*name)) {
             input.fault("secrets", format!("`{name}` is in `env` as well"));
@@ -138,8 +135,7 @@ pub(super) fn run_watched(
             Path::new(&program[0]).display()
         )));
     }
-    let program =
-        if options.is_short { program } else { ctx.programs.through_keeper(ctx.attempt, &program) };
+    let program = ctx.programs.through_keeper(ctx.attempt, &program);
     let mut command = Command::new(&program[0]);
     command.args(&program[1..]).current_dir(directory).env_clear().env("PATH", path);
     command.envs(

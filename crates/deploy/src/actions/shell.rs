@@ -22,10 +22,7 @@ struct Input {
 fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
     parse(input, |input| {
         let command = input.wanted("command").map(str::to_owned);
-        let mut options = Options::read(input);
-        // Starting it is most of what there is to it, and a keeper would cost as much again. What
-        // takes long is given words to work on.
-        options.is_short = command.as_ref().is_some_and(|command| argv(command).len() == 1);
+        let options = Options::read(input);
         Some(Input { command: command?, options })
     })
 }

@@ -1,10 +1,10 @@
 //! Programs of attempts, so that they are found again when the one who started them is gone.
 //!
-//! The program of a step is started through a keeper, a few lines of shell. It writes down which
-//! process it is, and then how the program ended, in a file that is named after the attempt; it
-//! keeps the pipes of the program open, so that printing does not end it; and it outlives the
-//! signals that the program is asked to end with. Whoever comes next reads the file, goes on to read
-//! what is printed, and knows the exit code.
+//! The program of a step that may not be repeated is started through a keeper, a few lines of shell.
+//! It writes down which process it is, and then how the program ended, in a file that is named after
+//! the attempt; it keeps the pipes of the program open, so that printing does not end it; and it
+//! outlives the signals that the program is asked to end with. Whoever comes next reads the file,
+//! goes on to read what is printed, and knows the exit code.
 //!
 //! A copy of a controller's directory has the same attempts and files, and nothing to do with the
 //! processes of the first one: those are known by the boot and by the number of the directory in its
@@ -30,6 +30,7 @@ use super::leftover::{Process, Traces, is_part_of};
 use super::process::{self, Ended, Ran};
 use super::{ATTEMPT_VARIABLE, LEDGER_VARIABLE};
 use crate::action::{Cancel, Output};
+use crate::plan::{Repeat, Step};
 
 /// Its arguments are the file, the control group if there is one, and the program. A trap that does
 /// something is, other than one that does nothing, not handed down to the program. What the shell
@@ -183,6 +184,7 @@ pub struct Programs {
     kept: Option<Arc<Kept>>,
     is_look: bool,
     goes_on: bool,
+    may_repeat: bool,
     /// Attempts, and parts of them, of which there is a note.
     noted: Arc<Mutex<Vec<String>>>,
 }
@@ -190,6 +192,13 @@ pub struct Programs {
 impl Programs {
     pub(crate) fn new(kept: &Arc<Kept>) -> Self {
         Self { kept: Some(Arc::clone(kept)), ..Self::default() }
+    }
+
+    /// Of a step that is begun here. Where it may be done again, or looked at, nobody needs to know
+    /// after a restart how a program ended, and a keeper would cost as much as starting it: what is
+    /// found of it then is ended.
+    pub(crate) fn of(step: &Step, kept: &Arc<Kept>) -> Self {
+        Self { may_repeat: step.repeat != Repeat::Never, ..Self::new(kept) }
     }
 
     /// Of a job that another life has begun.
@@ -217,7 +226,7 @@ impl Programs {
 
     /// The same program, so that others know of it. For each attempt, or part of one, there is one.
     pub fn through_keeper(&self, attempt: &str, program: &[OsString]) -> Vec<OsString> {
-        let Some(kept) = self.kept.as_ref().filter(|_| !self.is_look) else {
+        let Some(kept) = self.kept.as_ref().filter(|_| !self.is_look && !self.may_repeat) else {
             return program.to_vec();
         };
         let note = kept.note(attempt);
