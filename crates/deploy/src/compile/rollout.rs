@@ -45,6 +45,10 @@ impl Maker<'_> {
                 let Some(amount) = amount else { continue };
                 let members = self.role_set(role).nodes.len();
                 let Some(places) = self.at_once(amount, members, found) else { continue };
+                if held_by == Holder::Healthy {
+                    let warning = stays_unavailable(role, self.tolerances[at], places, members);
+                    found.extend(warning);
+                }
                 let name = format!("role {}{what}", role.name.value);
                 self.limit(role, &steps, Pool { name, places, held_by }, amount.place, found);
             }
@@ -300,6 +304,26 @@ impl Maker<'_> {
             }
         }
     }
+}
+
+/// What has failed is not available, tolerated or not.
+fn stays_unavailable(
+    role: &Role,
+    tolerate: u32,
+    places: u32,
+    members: usize,
+) -> Option<Diagnostic> {
+    let written = role.tolerate.as_ref()?;
+    if tolerate < places || places as usize >= members {
+        return None;
+    }
+    let message = format!(
+        "role `{}` tolerates {tolerate} failed nodes, but waits for a person when {places} have \
+         failed: no more may be unavailable",
+        role.name.value,
+    );
+    let warning = Diagnostic::new(Code::ToleranceDefeated, written.place, message);
+    Some(warning.remedy("tolerate fewer, or let more be unavailable"))
 }
 
 fn crossing<'r>(roles: impl Iterator<Item = &'r Role>) -> Diagnostic {

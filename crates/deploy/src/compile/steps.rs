@@ -36,7 +36,7 @@ pub(super) struct Maker<'a> {
     /// Of each node, the roles it has, by their place in the book.
     roles_of: Vec<Vec<usize>>,
     /// Of each role, how many may fail.
-    tolerances: Vec<u32>,
+    pub(super) tolerances: Vec<u32>,
     locks: HashMap<(u32, String), u32>,
     windows: HashMap<String, u32>,
     descriptions: HashMap<String, Option<Description>>,

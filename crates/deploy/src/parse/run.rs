@@ -18,6 +18,8 @@ const COMMANDS: [&str; 2] = ["shell", "script"];
 const WITH_TEXT: [&str; 6] = ["shell", "script", "http", "puppet", "ansible", "wait"];
 /// Keys of a check that are not its action's.
 const OF_CHECK: [&str; 3] = ["says", "for", "every"];
+/// Between two looks of a check.
+const LEAST_PAUSE: Duration = Duration::from_millis(100);
 
 impl Reader {
     /// `none`, one action, or a list of them, which is one attempt.
@@ -154,6 +156,14 @@ impl Reader {
                 Some("every") => check.every = self.duration(value).map(|time| time.value),
                 _ => {}
             }
+        }
+        let place = tree.place;
+        match (check.within, check.every) {
+            (None, Some(_)) => self.wrong(place, "`every` needs `for`: how long it is looked at"),
+            (_, Some(every)) if every < LEAST_PAUSE => {
+                self.wrong(place, format!("`every` is {LEAST_PAUSE:?} at least"));
+            }
+            _ => {}
         }
         Some(check)
     }

@@ -220,6 +220,11 @@ fn what_is_probably_not_meant_is_a_warning() {
             "W501 barrier `all` passes with all nodes only, so role `r` tolerates nothing",
         ),
         (
+            "{tolerate: 2, rollout: {max_unavailable: 2}}",
+            TWO,
+            "W501 role `r` tolerates 2 failed nodes, but waits for a person when 2 have failed",
+        ),
+        (
             "{tolerate: 1}",
             "  a: {on: r, run: none}\n  b: {on: r, run: none, needs: [{task: a, on: r, want: 4}]}\n",
             "W501 `b` wants 4 of `a`, but 1 of the 4 nodes of role `r` may fail",

@@ -291,6 +291,20 @@ fn a_key_that_is_twice_is_found_however_deep_it_is() {
 }
 
 #[test]
+fn a_check_that_is_looked_at_often_says_how_long_and_leaves_the_machine_some_time() {
+    for (check, line) in [
+        ("{shell: x, every: 1s}", "E101 `every` needs `for`: how long it is looked at"),
+        ("{shell: x, for: 1m, every: 0s}", "E101 `every` is 100ms at least"),
+    ] {
+        let text = format!(
+            "hoist: 1\ntasks: {{a: {{on: '*', run: none, check: {{after: [{check}]}}}}}}\n"
+        );
+        let (_, _, found) = read(&text);
+        assert!(found.len() == 1 && found[0].contains(line), "{found:?}");
+    }
+}
+
+#[test]
 fn numbers_that_are_none_of_ours_are_named_as_they_are() {
     for (number, line) in [
         ("-1", "expected a whole number from 0 to 4294967295, found `-1`"),
