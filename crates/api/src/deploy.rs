@@ -366,8 +366,11 @@ pub struct Order {
     /// `pause`, `unpause`: only this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// `hold`, `release`, `retry`, `mark`: these instances, by name or number; a task's name means
-    /// all of its instances.
+    /// `pause`, `unpause`: only the nodes on which the run does something for this role.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// `hold`, `release`, `retry`, `mark`, `undo`: these instances, by name or number; a task's name
+    /// means all of its instances.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instances: Vec<String>,
     /// `mark`: it came to a good end, or not.

@@ -45,7 +45,7 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
     orders! {
         "stop": "Start nothing new; with `now`, end also what runs; with `after`, only after a barrier",
         "resume": "Let a run go on that was stopped, paused or did not come to a good end",
-        "pause": "Start nothing new, in all of the run or on one node, until it is unpaused",
+        "pause": "Start nothing new, in all of the run or on nodes, until it is unpaused",
         "unpause": "Take a pause back",
         "hold": "Let instances not start, though they could, until they are released",
         "release": "Take a hold back",
@@ -194,11 +194,20 @@ fn events(view: &View, word: &str, order: &Order, by: &str) -> Result<Told, Fail
         }
         "pause" | "unpause" => {
             let paused = word == "pause";
-            let subject = match &order.node {
-                None => None,
-                Some(node) => Some(subject(view, node)?),
+            let subjects = match (&order.node, &order.role) {
+                (None, None) => vec![None],
+                (Some(node), None) => vec![Some(subject(view, node)?)],
+                (None, Some(role)) => members(view, role)?.into_iter().map(Some).collect(),
+                (Some(_), Some(_)) => {
+                    return Err(Failure::new(
+                        Code::InvalidBody,
+                        "`node` and `role` are both there",
+                    )
+                    .with_remedy("name the one or the other"));
+                }
             };
-            Ok(Told::run(Event::Pause { subject, paused, by }))
+            let pause = |subject| Event::Pause { subject, paused, by: by.clone() };
+            Ok(Told { events: subjects.into_iter().map(pause).collect(), about: Vec::new() })
         }
         "mark" => {
             let Some(good) = order.good else {
@@ -257,7 +266,30 @@ fn subject(view: &View, node: &str) -> Result<u32, Failure> {
     })
 }
 
-fn about(view: &View, order: &Order) -> Result<Vec<StepId>, Failure> {
+/// The nodes on which the run does something for a role.
+fn members(view: &View, role: &str) -> Result<BTreeSet<u32>, Failure> {
+    let cohorts = &view.plan.draft().cohorts;
+    let Some(at) = cohorts.iter().position(|cohort| cohort.name == role) else {
+        let failure = Failure::new(Code::NotFound, format!("the run has no role `{role}`"));
+        let names = cohorts.iter().map(|cohort| cohort.name.as_str());
+        return Err(match crate::extract::nearest(role, names) {
+            Some(name) => failure.with_remedy(format!("did you mean `{name}`?")),
+            None => failure,
+        });
+    };
+    let of_role = view.steps().filter(|(_, step)| step.cohort.is_some_and(|of| of as usize == at));
+    let members: BTreeSet<u32> = of_role.filter_map(|(_, step)| step.subject).collect();
+    if members.is_empty() {
+        return Err(Failure::new(
+            Code::NotFound,
+            format!("no step of the run is of role `{role}`"),
+        ));
+    }
+    Ok(members)
+}
+
+/// The instances that an order names.
+pub(super) fn about(view: &View, order: &Order) -> Result<Vec<StepId>, Failure> {
     if order.instances.is_empty() {
         return Err(Failure::new(Code::InvalidBody, "no instance is named")
             .with_remedy("name at least one in `instances`"));

@@ -23,6 +23,7 @@ use serde_json::Value;
 use super::compile::{Grounds, answer, compile, site_of};
 use super::elections::{Chosen, Elections, deployment};
 use super::hands::Foreseen;
+use super::orders::about;
 use super::past::{forget_others, look_back};
 use super::runs::{Begin, now_ms};
 use super::view::View;
@@ -123,7 +124,7 @@ async fn undo(
 ) -> Result<Response, Failure> {
     let id = deploy.resolve(&run).await?;
     let view = deploy.blocking(move |runs| runs.view(&id)).await?;
-    let (view, UndoDraft { draft, gaps, .. }) = deploy.way_back(view, order.on).await?;
+    let (view, UndoDraft { draft, gaps, .. }) = deploy.way_back(view, &order).await?;
     let gaps: Vec<String> = gaps.into_iter().map(|gap| explained(gap, &view)).collect();
     let plan = Plan::new(draft).map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
     let steps = || plan.ids().filter_map(|id| Some((id, plan.step(id)?)));
@@ -352,16 +353,19 @@ impl Deploy {
         compile(request, Grounds { site: &site, actions, past, expected_ms })
     }
 
-    /// The way back over a run, or over what it did on some nodes.
-    async fn way_back(&self, view: View, on: Option<String>) -> Result<(View, UndoDraft), Failure> {
-        let only = match on {
-            None => None,
-            Some(on) => Some(self.subjects(&view, &on)?),
+    /// The way back over a run, or over what it did on some nodes or in some instances.
+    async fn way_back(&self, view: View, order: &Order) -> Result<(View, UndoDraft), Failure> {
+        let on = order.on.as_ref().map(|on| self.subjects(&view, on)).transpose()?;
+        let named = match order.instances[..] {
+            [] => None,
+            _ => Some(BTreeSet::from_iter(about(&view, order)?)),
         };
         let found = self.blocking(move |runs| {
-            let is_wanted = |id| match (&only, view.plan.step(id)) {
-                (Some(only), Some(step)) => step.subject.is_some_and(|at| only.contains(&at)),
-                _ => true,
+            let is_wanted = |id| {
+                let subject = view.plan.step(id).and_then(|step| step.subject);
+                let is_there =
+                    on.as_ref().is_none_or(|on| subject.is_some_and(|at| on.contains(&at)));
+                is_there && named.as_ref().is_none_or(|named| named.contains(&id))
             };
             let way_back = runs.way_back(&view.run, &view.file, is_wanted)?;
             Ok(way_back.map(|way_back| (view, way_back)))

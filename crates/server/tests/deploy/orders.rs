@@ -63,6 +63,33 @@ async fn a_pause_lasts_until_it_is_taken_back() {
 }
 
 #[tokio::test]
+async fn a_role_is_paused_on_its_nodes_and_the_others_go_on() {
+    let site = site().await;
+    let of = |role: u32, vertex| with(vertex, "cohort", json!(role));
+    let mut plan = plan(&[
+        of(0, step("a@n1", 1, HOLD, &[])),
+        of(0, step("b@n1", 1, "true", &[0])),
+        of(1, step("a@n2", 2, "true", &[])),
+        of(1, step("b@n2", 2, "true", &[2])),
+    ]);
+    plan["cohorts"] = json!([{"name": "web", "tolerate": 0}, {"name": "db", "tolerate": 0}]);
+    let run = start(&site, &plan).await;
+    until_instance(&site, &run, "a@n1", "running").await;
+    let path = format!("{RUNS}/{run}/pause");
+    let unknown = site.post(&path, &json!({"role": "weeb"})).await.problem(404, "not-found");
+    assert_eq!(unknown.remedy.as_deref(), Some("did you mean `web`?"));
+    site.post(&path, &json!({"role": "web", "node": "n1"})).await.problem(400, "invalid-body");
+    order(&site, &run, "pause", json!({"role": "web"})).await;
+    put(&site, 1, "go");
+    until_instance(&site, &run, "a@n1", "ok").await;
+    until_instance(&site, &run, "b@n2", "ok").await;
+    let states = states(&site, &run).await;
+    assert!(states.contains(&("b@n1".to_owned(), "ready".to_owned())), "{states:?}");
+    order(&site, &run, "unpause", json!({"role": "web"})).await;
+    assert_eq!(until(&site, &run, "ended").await["outcome"], "succeeded");
+}
+
+#[tokio::test]
 async fn a_task_that_is_held_waits_until_it_is_released() {
     let site = site().await;
     let vertices = [step("slow@n1", 1, HOLD, &[]), step("next@n1", 1, "touch next", &[0])];

@@ -63,6 +63,25 @@ async fn what_all_attempts_did_is_taken_back_once() {
 }
 
 #[tokio::test]
+async fn only_what_is_named_is_taken_back() {
+    let site = site().await;
+    let write = |name: &str, path: &str| {
+        let mut vertex = step(name, 1, "", &[]);
+        let call = json!({"action": "file", "input": {"path": path, "text": "new"}});
+        vertex["kind"]["step"]["call"] = call;
+        vertex
+    };
+    let run = start(&site, &plan(&[write("a@n1", "a"), write("b@n1", "b")])).await;
+    until(&site, &run, "ended").await;
+    let path = format!("{RUNS}/{run}/undo");
+    site.post(&path, &json!({"instances": ["c"]})).await.problem(404, "not-found");
+    let undone = site.post(&path, &json!({"instances": ["a"]})).await.expect(201).json();
+    assert_eq!(undone["instances"], json!(["undo a@n1"]));
+    until(&site, undone["run"]["id"].as_str().expect("an id"), "ended").await;
+    assert!(!file(&site, 1, "a").exists() && file(&site, 1, "b").exists());
+}
+
+#[tokio::test]
 async fn what_was_carried_over_is_taken_back_with_all_of_its_attempts() {
     let site = site().await;
     let run = tried_twice(&site).await;

@@ -112,41 +112,54 @@ impl ResumeArgs {
     }
 }
 
-/// Start nothing new, in all of a run or on one node, until it is unpaused
+/// Start nothing new, in all of a run or on some nodes, until it is unpaused
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  hoist deploy pause last\n  hoist deploy pause last --node n7")]
+#[command(after_help = "Examples:\n  hoist deploy pause last\n  \
+    hoist deploy pause last --node n7\n  hoist deploy pause last --role web")]
 pub(super) struct PauseArgs {
     #[command(flatten)]
     order: OrderArgs,
+    #[command(flatten)]
+    part: PartArgs,
+}
+
+/// Which part of a run.
+#[derive(Debug, Args)]
+struct PartArgs {
     /// Only on this node
-    #[arg(long, value_name = "NODE")]
+    #[arg(long, value_name = "NODE", conflicts_with = "role")]
     node: Option<String>,
+    /// Only on the nodes on which it does something for this role
+    #[arg(long, value_name = "ROLE")]
+    role: Option<String>,
+}
+
+impl PartArgs {
+    fn order(self) -> Order {
+        Order { node: self.node, role: self.role, ..Order::default() }
+    }
 }
 
 impl PauseArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        let order = Order { node: self.node, ..Order::default() };
-        self.order.say(shell, &order, "pause").await
+        self.order.say(shell, &self.part.order(), "pause").await
     }
 }
 
 /// Take a pause back
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  hoist deploy unpause last\n  hoist deploy unpause last --node n7"
-)]
+#[command(after_help = "Examples:\n  hoist deploy unpause last\n  \
+    hoist deploy unpause last --node n7\n  hoist deploy unpause last --role web")]
 pub(super) struct UnpauseArgs {
     #[command(flatten)]
     order: OrderArgs,
-    /// Only on this node
-    #[arg(long, value_name = "NODE")]
-    node: Option<String>,
+    #[command(flatten)]
+    part: PartArgs,
 }
 
 impl UnpauseArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        let order = Order { node: self.node, ..Order::default() };
-        self.order.say(shell, &order, "unpause").await
+        self.order.say(shell, &self.part.order(), "unpause").await
     }
 }
 
@@ -244,10 +257,14 @@ impl RetryArgs {
 /// anything is done, and refused without `--leave-gaps`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist deploy undo last --dry-run\n  \
-    hoist deploy undo last\n  hoist deploy undo last --on rack=r3 --leave-gaps")]
+    hoist deploy undo last\n  hoist deploy undo last web-start web-page@web1\n  \
+    hoist deploy undo last --on rack=r3 --leave-gaps")]
 pub(super) struct UndoArgs {
     #[command(flatten)]
     order: OrderArgs,
+    /// Only these; a task's name means all of its instances
+    #[arg(value_name = "INSTANCE")]
+    instances: Vec<String>,
     /// Only on these nodes
     #[arg(long, value_name = "SELECTOR")]
     on: Option<String>,
@@ -261,7 +278,8 @@ pub(super) struct UndoArgs {
 
 impl UndoArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        let order = Order { on: self.on, leave_gaps: self.leave_gaps, ..Order::default() };
+        let (on, instances, leave_gaps) = (self.on, self.instances, self.leave_gaps);
+        let order = Order { on, instances, leave_gaps, ..Order::default() };
         let client = shell.client()?;
         let asked = client.order_run(&self.order.run, "undo", &order, self.order.dry_run);
         let told = match interrupt::told(shell, asked).await? {
