@@ -147,6 +147,14 @@ impl Graph {
         }
     }
 
+    /// How many of those that a join stands for are enough.
+    pub(crate) fn want_of(&self, vertex: u32) -> Option<Want> {
+        match self.is(vertex) {
+            Is::Join(at) => Some(self.joins[at as usize].want),
+            _ => None,
+        }
+    }
+
     /// What a join stands for, or the vertex itself; of any, one.
     fn behind<'a>(&'a self, vertex: &'a u32) -> &'a [u32] {
         let Is::Join(at) = self.is(*vertex) else { return std::slice::from_ref(vertex) };

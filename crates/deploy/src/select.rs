@@ -8,7 +8,7 @@ use hoist_model::selector::Selector;
 use crate::bind::{End, Graph, Instance, Is, Matcher, number};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::layer::Book;
-use crate::spec::{At, Pattern, Place};
+use crate::spec::{At, Pattern, Place, Want};
 use crate::target::Targets;
 
 /// What an operator asks for. Nothing at all is everything.
@@ -238,7 +238,7 @@ impl Chooser<'_> {
         if let Some(barrier) = name.strip_prefix('@') {
             match matcher.get(barrier) {
                 Some(End::Barrier(at)) => {
-                    chosen = self.behind_barriers(&[at]);
+                    chosen = self.behind_barriers(&[at], |_| false);
                     chosen[at as usize] = true;
                 }
                 _ => found.push(unknown(matcher, barrier, "barrier")),
@@ -321,22 +321,31 @@ impl Chooser<'_> {
     fn prerequisites(&self, chosen: &[bool]) -> Vec<u32> {
         let instances = self.graph.instances();
         let waiting: Vec<u32> = instances.clone().filter(|at| chosen[*at as usize]).collect();
-        let before = self.behind_barriers(&waiting);
         let is_good =
             |at: u32| self.past.get(&self.name(at)).is_some_and(|was| was.state == Outcome::Good);
+        let is_enough = |at: u32| {
+            let Some(want) = self.graph.want_of(at).filter(|want| *want != Want::All) else {
+                return false;
+            };
+            let all = &self.graph.after[at as usize];
+            let done = all.iter().filter(|at| chosen[**at as usize] || is_good(**at)).count();
+            want.is_met_by(done, all.len())
+        };
+        let before = self.behind_barriers(&waiting, is_enough);
         let is_missing = |at: &u32| before[*at as usize] && !chosen[*at as usize] && !is_good(*at);
         instances.filter(is_missing).collect()
     }
 
-    /// The instances that these wait for, barriers and joins taken apart.
-    fn behind_barriers(&self, waiting: &[u32]) -> Vec<bool> {
+    /// The instances that these wait for, barriers and joins taken apart, but for joins of which
+    /// enough is done.
+    fn behind_barriers(&self, waiting: &[u32], is_enough: impl Fn(u32) -> bool) -> Vec<bool> {
         let mut before = self.nothing();
         let instances = self.graph.instances();
         let mut open = waiting.to_vec();
         while let Some(at) = open.pop() {
             for next in &self.graph.after[at as usize] {
                 let is_new = !std::mem::replace(&mut before[*next as usize], true);
-                if is_new && !instances.contains(next) {
+                if is_new && !instances.contains(next) && !is_enough(*next) {
                     open.push(*next);
                 }
             }

@@ -249,6 +249,18 @@ pub enum Want {
     Percent(u8),
 }
 
+impl Want {
+    pub(crate) fn is_met_by(self, done: usize, all: usize) -> bool {
+        match self {
+            Self::All => done == all,
+            Self::Any => done > 0,
+            Self::Most => done * 2 > all,
+            Self::Count(count) => done >= count as usize,
+            Self::Percent(percent) => done * 100 >= all * usize::from(percent),
+        }
+    }
+}
+
 /// Names of tasks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Pattern {

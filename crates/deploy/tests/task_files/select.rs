@@ -221,3 +221,19 @@ fn what_is_behind_a_barrier_is_needed_too() {
     assert_eq!(of("b"), (vec!["b@n1".to_owned()], vec!["a@n1".to_owned()]));
     assert_eq!(of("@later"), (vec!["a@n1".to_owned()], Vec::new()));
 }
+
+#[test]
+fn where_some_are_enough_the_others_are_not_needed() {
+    let text = "hoist: 1\ntasks:\n  db: {on: '*', run: none}\n  api: {on: 'node:n1', run: none, needs: \
+                [{task: db, on: '*', want: any}]}\n";
+    let nodes = site(&[("n1", &[]), ("n2", &[])]);
+    let missing = |good: &[&str]| {
+        let was = |_: &&str| Was { state: Outcome::Good, fingerprint: None };
+        let past = good.iter().map(|name| ((*name).to_owned(), was(name))).collect();
+        let selection = Selection { tasks: vec!["api".to_owned()], ..Selection::default() };
+        let options = Options { selection, past, ..Options::default() };
+        compiled(text, &nodes, &options).expect("it is a plan").prerequisites.len()
+    };
+    assert_eq!(missing(&[]), 2);
+    assert_eq!(missing(&["db@n2"]), 0);
+}
