@@ -269,15 +269,21 @@ fn subject(view: &View, node: &str) -> Result<u32, Failure> {
 /// The nodes on which the run does something for a role.
 fn members(view: &View, role: &str) -> Result<BTreeSet<u32>, Failure> {
     let cohorts = &view.plan.draft().cohorts;
-    let Some(at) = cohorts.iter().position(|cohort| cohort.name == role) else {
+    // The canaries of a role are counted by themselves.
+    let canaries = format!("{role} canaries");
+    let is_meant = |at: u32| {
+        let name = &cohorts[at as usize].name;
+        name == role || *name == canaries
+    };
+    if !cohorts.iter().any(|cohort| cohort.name == role) {
         let failure = Failure::new(Code::NotFound, format!("the run has no role `{role}`"));
         let names = cohorts.iter().map(|cohort| cohort.name.as_str());
         return Err(match crate::extract::nearest(role, names) {
             Some(name) => failure.with_remedy(format!("did you mean `{name}`?")),
             None => failure,
         });
-    };
-    let of_role = view.steps().filter(|(_, step)| step.cohort.is_some_and(|of| of as usize == at));
+    }
+    let of_role = view.steps().filter(|(_, step)| step.cohort.is_some_and(is_meant));
     let members: BTreeSet<u32> = of_role.filter_map(|(_, step)| step.subject).collect();
     if members.is_empty() {
         return Err(Failure::new(
