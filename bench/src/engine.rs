@@ -26,7 +26,8 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     let mut rows = no_ops()?;
     rows.extend(layered());
     rows.push(kept()?);
-    rows.push(processes()?);
+    rows.push(processes(Repeat::Safe, "that may be repeated")?);
+    rows.push(processes(Repeat::Never, "whose end must be known after a crash")?);
     rows.extend(python()?);
     Ok(rows)
 }
@@ -142,11 +143,11 @@ fn raw(path: &Path, bytes: &[u8], lots: &[u64]) -> Result<Duration> {
 
 /// Tasks that run `/bin/true`, kept in a file, beside starting it and waiting for it, on as many
 /// threads as there are cores.
-fn processes() -> Result<Row> {
+fn processes(repeat: Repeat, which: &str) -> Result<Row> {
     const COUNT: usize = 2_000;
     let cores = std::thread::available_parallelism()?.get();
     // More than cores: while some are waited for to be durable, others run.
-    let plan = Arc::new(program_plan(COUNT, u32::try_from(4 * cores)?));
+    let plan = Arc::new(program_plan(COUNT, u32::try_from(4 * cores)?, repeat));
     let mut turns = Vec::new();
     for _ in 0..ROUNDS {
         let ours = time(|| run_programs(&plan));
@@ -156,7 +157,9 @@ fn processes() -> Result<Row> {
     turns.sort_by(|one, other| one.0.total_cmp(&other.0));
     let (measured, ours, theirs) = turns[turns.len() / 2];
     Ok(Row {
-        what: "tasks `shell: /bin/true`, beside starting `/bin/true` and waiting for it".to_owned(),
+        what: format!(
+            "tasks `shell: /bin/true` {which}, beside starting `/bin/true` and waiting for it"
+        ),
         measured,
         unit: " x",
         limit: Some(Limit::AtLeast(0.8)),
@@ -164,13 +167,13 @@ fn processes() -> Result<Row> {
     })
 }
 
-fn program_plan(count: usize, places: u32) -> Plan {
+fn program_plan(count: usize, places: u32, repeat: Repeat) -> Plan {
     let call = Call {
         action: "shell".to_owned(),
         input: json!({"command": "/bin/true"}),
         ..Call::default()
     };
-    let step = Step { call, pools: vec![0], ..Step::default() };
+    let step = Step { call, pools: vec![0], repeat, ..Step::default() };
     let vertex = |at| Vertex {
         name: format!("n{at}"),
         after: Vec::new(),
