@@ -10,6 +10,7 @@ mod interrupt;
 mod lint;
 mod offline;
 mod orders;
+mod outline;
 mod show;
 mod simulate;
 mod watch;

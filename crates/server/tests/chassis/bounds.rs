@@ -94,8 +94,9 @@ async fn broken_bodies_are_400_with_a_place() {
         let request = site.request(Method::POST, "/test/json").body(body);
         problem(request.send().await.unwrap(), 400).await
     };
-    let deep = post("[".repeat(10_000).into_bytes()).await;
+    let deep = post("{\"a\":".repeat(10_000).into_bytes()).await;
     assert_eq!(deep.code, Code::MalformedBody);
+    assert_eq!(post(b" [{}]".to_vec()).await.detail, "the body is a list");
     let invalid = post(b"{\"a\": \"\xff\"}".to_vec()).await;
     assert_eq!(invalid.errors[0].at, "line 1, byte 7");
     assert_eq!(post(b"{\"a\": }".to_vec()).await.errors[0].at, "line 1 column 7");

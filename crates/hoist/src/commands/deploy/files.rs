@@ -9,14 +9,18 @@ use hoist_api::client::Client;
 use hoist_api::deploy::{
     Change, Diagnostic, PlanAnswer, PlanRequest, RunSummary, Selection, Severity, TaskFile,
 };
-use hoist_deploy::compile;
 use hoist_deploy::condition::MAX_RENDERED;
 use hoist_deploy::parse::parse;
 use hoist_deploy::spec::Sources;
+use hoist_deploy::{actions, compile};
+use hoist_engine::action::Ability;
+use hoist_engine::plan::Draft;
 use hoist_model::Exit;
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::offline::NodesArgs;
+use super::outline::outline;
 use super::{counted, interrupt, plain, show, watch};
 use crate::commands::Shell;
 use crate::failure::Failure;
@@ -467,10 +471,8 @@ pub(super) fn print_plan(shell: &mut Shell, answer: &PlanAnswer) -> Result<Exit,
                 printer
                     .toned(Tone::Faint, &format!("skipped  {}: {}", skip.instance, skip.reason))?;
             }
-            if printer.output() == Output::Wide {
-                for name in step_names(answer) {
-                    printer.line(name)?;
-                }
+            for line in outlined(answer, printer.output() == Output::Wide) {
+                printer.line(plain(&line))?;
             }
             changes(printer, answer)?;
             let (steps, skips) = (answer.steps, answer.skips.len());
@@ -527,6 +529,17 @@ fn changes(printer: &mut Printer, answer: &PlanAnswer) -> Result<(), Failure> {
         ))?;
     }
     Ok(())
+}
+
+fn outlined(answer: &PlanAnswer, all: bool) -> Vec<String> {
+    let draft = answer.plan.as_ref().and_then(|plan| Draft::deserialize(plan).ok());
+    let catalog = actions::catalog();
+    // What plug-ins can do is known where they are.
+    let is_final = |action: &str| {
+        let known = catalog.get(action).map(|action| action.describe());
+        known.is_some_and(|about| about.name != "none" && !about.can.contains(&Ability::Undo))
+    };
+    draft.map_or_else(Vec::new, |draft| outline(&draft, is_final, all))
 }
 
 fn step_names(answer: &PlanAnswer) -> impl Iterator<Item = &str> {
