@@ -637,8 +637,8 @@ impl LocalExecutor {
                 matches!(known, Known::Begun).then(|| file_name(&format!("{run}/{id}")))
             };
             let open: HashSet<String> = ledger.iter().filter_map(begun).collect();
-            let kept = Arc::clone(&kept);
-            crew.send(move || kept.tidy_up(|attempt| open.contains(attempt)));
+            let looks = kept.tidy_up(|attempt| open.contains(attempt));
+            crew.send(move || looks.end());
         }
         let book = Mutex::new(Book {
             ledger,

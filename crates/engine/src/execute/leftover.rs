@@ -120,7 +120,7 @@ impl Traces {
         Err(format!("what it started does not end when it is killed: process {}", named.join(", ")))
     }
 
-    fn processes(&self) -> Vec<Process> {
+    pub(super) fn processes(&self) -> Vec<Process> {
         let entries = fs_err::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let own = getpid().as_raw_pid();

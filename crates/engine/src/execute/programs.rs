@@ -50,6 +50,9 @@ echo "$hoist_code" >>"$hoist_note"
 exit "$hoist_code"
 "#;
 
+/// Nothing is marked with it.
+const NO_LEDGER: &str = "none";
+
 /// What a keeper writes is short.
 const MAX_NOTE: u64 = 16 * 1024;
 
@@ -118,12 +121,12 @@ impl Kept {
         }
     }
 
-    /// Tidies up after one who was killed: what looked at something is ended, and nobody keeps
-    /// secrets for what does not run. `is_open` says of an attempt whether it may run.
-    pub(crate) fn tidy_up(&self, is_open: impl Fn(&str) -> bool) {
+    /// Tidies up after one who was killed, before anything is begun: nobody keeps secrets for what
+    /// does not run. `is_open` says of an attempt whether it may run. What looked at something is to
+    /// be ended.
+    pub(crate) fn tidy_up(&self, is_open: impl Fn(&str) -> bool) -> Looks {
         let ledger = format!("{}.look", self.ledger);
-        // If it does not end it looks on, and changes nothing.
-        let _ = Traces { ledger, ..Traces::default() }.end();
+        let looks = Traces { ledger, ..Traces::default() }.processes();
         let is_over = |name: &str| !is_open(name.split_once('.').map_or(name, |(whole, _)| whole));
         self.remove_private(is_over);
         for entry in fs_err::read_dir(&self.notes).into_iter().flatten().flatten() {
@@ -131,6 +134,7 @@ impl Kept {
                 self.forget(name);
             }
         }
+        Looks(looks.iter().map(|process| (process.pid, process.start)).collect())
     }
 
     fn forget(&self, attempt: &str) {
@@ -175,6 +179,19 @@ fn remove_empty(cgroups: &Path) {
             // The system refuses to remove one that is not empty.
             let _ = fs_err::remove_dir(entry.path());
         }
+    }
+}
+
+/// Processes that looked at something when the one who wanted to know was killed.
+#[derive(Debug)]
+pub(crate) struct Looks(Vec<(i32, u64)>);
+
+impl Looks {
+    /// Only those: others may look by now.
+    pub(crate) fn end(self) {
+        let traces = Traces { ledger: NO_LEDGER.to_owned(), noted: self.0, ..Traces::default() };
+        // What does not end looks on, and changes nothing.
+        let _ = traces.end();
     }
 }
 

@@ -119,7 +119,7 @@ impl Worker {
             wake,
         };
         let open: HashSet<String> = begun.iter().map(|id| file_name(&id.0)).collect();
-        worker.kept.tidy_up(|attempt| open.contains(attempt));
+        worker.kept.tidy_up(|attempt| open.contains(attempt)).end();
         for id in begun {
             worker.find(id);
         }
