@@ -213,6 +213,17 @@ fn the_example_is_run_twice_and_taken_back_and_nothing_of_it_still_runs() {
     eventually("both services run", || services(&example) >= 2);
 
     controller.does(&["deploy", "run", &site, "--set", "greeting=Good morning", "--detach"]);
+    // A file task that was killed before it had kept anything cannot be taken back: nobody knows.
+    eventually("the files are there", || {
+        let shown = json(&controller, &["deploy", "show", "last"]);
+        let is_done = |name: &str| {
+            let mut instances = shown["instances"].as_array().expect("a list").iter();
+            instances.any(|one| {
+                one["name"] == name && (one["state"] == "ok" || one["state"] == "unchanged")
+            })
+        };
+        is_done("web-page@web1") && is_done("monitor-script@mon1")
+    });
     controller.kill();
     let controller = example.start();
     let ended = controller.hoist(&["deploy", "watch", "last"]);
