@@ -138,19 +138,7 @@ fn events(view: &View, word: &str, order: &Order, by: &str) -> Result<Told, Fail
     };
     let state = view.state();
     match word {
-        "resume" if state == RunState::Ended => {
-            let good = |id: StepId| match view.run.state(id) {
-                StepState::Ended(ended) => ended.is_good(),
-                _ => false,
-            };
-            let left = view.steps().map(|(id, _)| id).filter(|id| !good(*id)).collect::<Vec<_>>();
-            // What was marked as good since makes another outcome.
-            let was_good = matches!(view.run.outcome(), Some(Outcome::Succeeded));
-            if left.is_empty() && was_good {
-                return refuse("nothing is left to do in the run", "start another run");
-            }
-            Ok(Told { events: vec![Event::Resume { by }], about: left })
-        }
+        "resume" if state == RunState::Ended => what_is_left(view, by),
         // What it was told before counts, and nothing else.
         "resume" if state == RunState::Broken => Ok(Told { events: Vec::new(), about: Vec::new() }),
         _ if state == RunState::Broken => {
@@ -194,20 +182,9 @@ fn events(view: &View, word: &str, order: &Order, by: &str) -> Result<Told, Fail
         }
         "pause" | "unpause" => {
             let paused = word == "pause";
-            let subjects = match (&order.node, &order.role) {
-                (None, None) => vec![None],
-                (Some(node), None) => vec![Some(subject(view, node)?)],
-                (None, Some(role)) => members(view, role)?.into_iter().map(Some).collect(),
-                (Some(_), Some(_)) => {
-                    return Err(Failure::new(
-                        Code::InvalidBody,
-                        "`node` and `role` are both there",
-                    )
-                    .with_remedy("name the one or the other"));
-                }
-            };
             let pause = |subject| Event::Pause { subject, paused, by: by.clone() };
-            Ok(Told { events: subjects.into_iter().map(pause).collect(), about: Vec::new() })
+            let events = paused_subjects(view, order)?.into_iter().map(pause).collect();
+            Ok(Told { events, about: Vec::new() })
         }
         "mark" => {
             let Some(good) = order.good else {
@@ -223,6 +200,22 @@ fn events(view: &View, word: &str, order: &Order, by: &str) -> Result<Told, Fail
         _ => Err(Failure::new(Code::UnknownRoute, format!("a run cannot be told to `{word}`"))
             .with_remedy("`/openapi.json` lists what it can be told")),
     }
+}
+
+/// An ended run does what did not come to a good end.
+fn what_is_left(view: &View, by: String) -> Result<Told, Failure> {
+    let good = |id: StepId| match view.run.state(id) {
+        StepState::Ended(ended) => ended.is_good(),
+        _ => false,
+    };
+    let left = view.steps().map(|(id, _)| id).filter(|id| !good(*id)).collect::<Vec<_>>();
+    // What was marked as good since makes another outcome.
+    let was_good = matches!(view.run.outcome(), Some(Outcome::Succeeded));
+    if left.is_empty() && was_good {
+        return Err(Failure::new(Code::Conflict, "nothing is left to do in the run")
+            .with_remedy("start another run"));
+    }
+    Ok(Told { events: vec![Event::Resume { by }], about: left })
 }
 
 /// What was taken back is as good as not done, which the run's own records do not say.
@@ -264,6 +257,19 @@ fn subject(view: &View, node: &str) -> Result<u32, Failure> {
             None => failure,
         }
     })
+}
+
+/// Whom a pause is about; nobody in particular means the whole run.
+fn paused_subjects(view: &View, order: &Order) -> Result<Vec<Option<u32>>, Failure> {
+    match (&order.node, &order.role) {
+        (None, None) => Ok(vec![None]),
+        (Some(node), None) => Ok(vec![Some(subject(view, node)?)]),
+        (None, Some(role)) => Ok(members(view, role)?.into_iter().map(Some).collect()),
+        (Some(_), Some(_)) => {
+            Err(Failure::new(Code::InvalidBody, "`node` and `role` are both there")
+                .with_remedy("name the one or the other"))
+        }
+    }
 }
 
 /// The nodes on which the run does something for a role.

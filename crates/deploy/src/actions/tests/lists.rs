@@ -1,0 +1,109 @@
+//! Several actions as one.
+
+use super::*;
+
+#[test]
+fn a_list_is_one_task_and_is_taken_back_from_its_end() {
+    let node = Node::new();
+    let list = json!({"steps": [
+        {"action": "file", "input": {"path": "a", "text": "1"}},
+        {"name": "the second", "action": "file", "input": {"path": "a", "text": "2"}},
+    ]});
+    let done = node.apply("steps", list.clone()).unwrap();
+    assert!(done.changed);
+    assert_eq!(node.said(), "file (1 of the list)\nthe second\n");
+    assert_eq!(node.text("a"), "2");
+    assert_eq!(node.undo("steps", list, &done.receipt).unwrap(), Undone::Undone);
+    assert!(!node.path("a").exists());
+    let fails = json!({"steps": [{"action": "shell", "input": {"command": "true"}}, {"name": "x", "action": "shell", "input": {"command": "exit 2"}}]});
+    assert_eq!(node.reason("steps", fails.clone()), "x: exit code 2");
+    assert_eq!(does_not(node.verify("steps", fails.clone())), "x: exit code 2");
+    let reason = not_possible(node.undo("steps", fails, &Value::Null));
+    assert_eq!(reason, "shell (1 of the list): `shell` takes nothing back");
+}
+
+#[test]
+fn all_that_the_attempts_of_a_list_changed_is_taken_back() {
+    let node = Node::new();
+    node.write("a", "before");
+    node.write("same", "same");
+    let list = json!({"steps": [
+        {"action": "file", "input": {"path": "same", "text": "same"}},
+        {"action": "file", "input": {"path": "a", "text": "1"}},
+        {"action": "copy", "input": {"from": "source", "to": "b"}},
+        {"action": "file", "input": {"path": "c", "text": "3"}},
+    ]});
+    assert!(node.apply("steps", list.clone()).is_err());
+    assert_eq!(node.text("a"), "1");
+    node.write("source", "2");
+    let done = node.apply("steps", list.clone()).unwrap();
+    for (attempt, receipt) in [(2, &done.receipt), (1, &Value::Null)] {
+        let undone = node.undo_attempt("steps", list.clone(), attempt, receipt);
+        assert_eq!(undone.unwrap(), Undone::Undone);
+    }
+    assert_eq!((node.text("a"), node.text("same")), ("before".to_owned(), "same".to_owned()));
+    assert!(!node.path("b").exists() && !node.path("c").exists());
+    let reason = not_possible(node.undo("steps", list, &json!({"steps": vec!["begun"; 5]})));
+    assert_eq!(reason, "it was another list");
+}
+
+#[test]
+fn a_list_that_was_killed_is_taken_back_with_the_receipts_of_what_it_had_done() {
+    let node = Node::new();
+    node.write("a", "before");
+    for at in 0..200 {
+        node.write(&format!("from/{at}"), "new");
+    }
+    let list = json!({"steps": [
+        {"action": "file", "input": {"path": "a", "text": "1"}},
+        {"action": "sync", "input": {"from": "from", "to": "to"}},
+    ]});
+    let to = node.path("to");
+    node.kill("steps", list.clone(), || fs_err::read_dir(&to).is_ok_and(|all| all.count() > 5));
+    let backup = node.path(".hoist/backup/01run-7-1.0");
+    assert_eq!(node.undo("steps", list.clone(), &Value::Null).unwrap(), Undone::Undone);
+    assert_eq!(node.text("a"), "before");
+    assert!(!to.exists());
+    // What of it is lost is named, though the rest is there.
+    fs_err::remove_dir_all(&backup).unwrap();
+    let reason = not_possible(node.undo_attempt("steps", list, 1, &Value::Null));
+    assert!(reason.starts_with("file (1 of the list): what it changed is not kept"), "{reason}");
+}
+
+#[test]
+fn a_list_can_be_taken_back_if_all_of_it_can() {
+    let part = |action: &str, input: Value| json!({"action": action, "input": input});
+    let file = || part("file", json!({"path": "a", "text": "1"}));
+    let steps = catalog().get("steps").unwrap().clone();
+    assert!(steps.can_undo(&json!({"steps": [file(), part("none", json!({}))]})));
+    let shell = part("shell", json!({"command": "true"}));
+    assert!(!steps.can_undo(&json!({"steps": [file(), shell]})));
+}
+
+#[test]
+fn what_is_wrong_inside_of_a_list_is_said_with_its_place() {
+    let list = json!({"steps": [
+        {"action": "fil", "input": {}},
+        {"action": "shell", "input": {"comand": "x"}, "nam": "y"},
+        {"action": "steps", "input": {}},
+    ]});
+    assert_eq!(
+        faults("steps", &list),
+        [
+            "steps[0].action: there is no action `fil`; did you mean `file`?",
+            "steps[1].input.command: it is missing",
+            "steps[1].input.comand: there is no such field; did you mean `command`?",
+            "steps[1].nam: there is no such field; did you mean `name`?",
+            "steps[2].action: there is no action `steps`",
+        ]
+    );
+    let none = json!({"steps": []});
+    assert_eq!(faults("steps", &none), ["steps: there are 0; 1 to 100 are wanted"]);
+    let one = json!({"action": "none"});
+    let many = |count: usize| json!({ "steps": vec![one.clone(); count] });
+    assert_eq!(faults("steps", &many(steps::MAX_STEPS)), [""; 0]);
+    assert_eq!(
+        faults("steps", &many(steps::MAX_STEPS + 1)),
+        ["steps: there are 101; 1 to 100 are wanted"]
+    );
+}
