@@ -13,6 +13,7 @@ use hoist_deploy::condition::MAX_RENDERED;
 use hoist_deploy::parse::parse;
 use hoist_deploy::spec::Sources;
 use hoist_deploy::{actions, compile};
+use hoist_engine::Plan;
 use hoist_engine::action::Ability;
 use hoist_engine::plan::Draft;
 use hoist_model::Exit;
@@ -533,13 +534,14 @@ fn changes(printer: &mut Printer, answer: &PlanAnswer) -> Result<(), Failure> {
 
 fn outlined(answer: &PlanAnswer, all: bool) -> Vec<String> {
     let draft = answer.plan.as_ref().and_then(|plan| Draft::deserialize(plan).ok());
+    let plan = draft.and_then(|draft| Plan::new(draft).ok());
     let catalog = actions::catalog();
     // What plug-ins can do is known where they are.
     let is_final = |action: &str| {
         let known = catalog.get(action).map(|action| action.describe());
         known.is_some_and(|about| about.name != "none" && !about.can.contains(&Ability::Undo))
     };
-    draft.map_or_else(Vec::new, |draft| outline(&draft, is_final, all))
+    plan.map_or_else(Vec::new, |plan| outline(&plan, is_final, all))
 }
 
 fn step_names(answer: &PlanAnswer) -> impl Iterator<Item = &str> {

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoist_engine::StepId;
-use hoist_engine::plan::{Call, Draft, Kind, Step};
+use hoist_engine::plan::{Call, Step};
+use hoist_engine::{Plan, StepId};
 
 use super::counted;
 use super::show::duration;
@@ -19,9 +19,9 @@ const OF_NODE: &str = "node ";
 const NOTHING_TO_SEE: [&str; 2] = ["none", "wait"];
 
 /// The lines. `is_final` says of an action that it cannot take itself back.
-pub(super) fn outline(draft: &Draft, is_final: impl Fn(&str) -> bool, all: bool) -> Vec<String> {
+pub(super) fn outline(plan: &Plan, is_final: impl Fn(&str) -> bool, all: bool) -> Vec<String> {
     let shown = if all { usize::MAX } else { SHOWN };
-    let (levels, longest) = order(draft);
+    let (levels, longest) = order(plan);
     let mut lines: Vec<String> = Vec::new();
     for (steps, level) in levels.iter().zip(1..).take(shown) {
         let mut tasks: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -42,7 +42,7 @@ pub(super) fn outline(draft: &Draft, is_final: impl Fn(&str) -> bool, all: bool)
             counted(levels.len() - shown, "level")
         ));
     }
-    let limits = draft.pools.iter().filter(|pool| !pool.name.starts_with(OF_NODE));
+    let limits = plan.draft().pools.iter().filter(|pool| !pool.name.starts_with(OF_NODE));
     for limit in limits.take(shown) {
         lines.push(format!("at most {} at once: {}", limit.places, limit.name));
     }
@@ -51,7 +51,7 @@ pub(super) fn outline(draft: &Draft, is_final: impl Fn(&str) -> bool, all: bool)
         lines.push(format!("earlier runs took {longest} for the longest way through it"));
     }
     let tasks = |is_meant: &dyn Fn(&Step) -> bool| -> Vec<String> {
-        let named = done(draft).filter(|(_, step)| is_meant(step));
+        let named = done(plan).filter(|(_, step)| is_meant(step));
         let tasks = named.map(|(name, _)| name.rsplit_once('@').map_or(name, |(task, _)| task));
         tasks.collect::<BTreeSet<_>>().into_iter().map(str::to_owned).collect()
     };
@@ -68,11 +68,9 @@ pub(super) fn outline(draft: &Draft, is_final: impl Fn(&str) -> bool, all: bool)
 }
 
 /// What is done, without what is skipped.
-fn done(draft: &Draft) -> impl Iterator<Item = (&str, &Step)> {
-    draft.vertices.iter().filter_map(|vertex| match &vertex.kind {
-        Kind::Step(step) if step.skip.is_none() => Some((vertex.name.as_str(), &**step)),
-        _ => None,
-    })
+fn done(plan: &Plan) -> impl Iterator<Item = (&str, &Step)> {
+    let steps = plan.ids().filter_map(|id| Some((plan.vertex(id).name.as_str(), plan.step(id)?)));
+    steps.filter(|(_, step)| step.skip.is_none())
 }
 
 /// The actions of a call: its own, or those of its list.
@@ -93,49 +91,34 @@ fn joined(mut parts: Vec<String>, with: &str, most: usize) -> String {
 
 /// What can be done at the same time, as if nothing else held it back, and how long the longest way
 /// takes, in milliseconds.
-fn order(draft: &Draft) -> (Vec<Vec<&str>>, u64) {
-    let count = draft.vertices.len();
+fn order(plan: &Plan) -> (Vec<Vec<&str>>, u64) {
+    let (mut behind, mut takes) = (vec![0_usize; plan.len()], vec![0_u64; plan.len()]);
+    let mut levels: Vec<Vec<StepId>> = Vec::new();
     let at = |id: &StepId| id.0 as usize;
-    let mut open: Vec<usize> = draft.vertices.iter().map(|vertex| vertex.after.len()).collect();
-    let mut next: Vec<Vec<usize>> = vec![Vec::new(); count];
-    for (vertex, of) in draft.vertices.iter().zip(0..) {
-        vertex.after.iter().for_each(|before| next[at(before)].push(of));
-    }
-    let mut ready: Vec<usize> = (0..count).filter(|at| open[*at] == 0).collect();
-    let (mut level, mut takes) = (vec![0_usize; count], vec![0_u64; count]);
-    let (mut levels, mut longest): (Vec<Vec<usize>>, u64) = (Vec::new(), 0);
-    while let Some(at) = ready.pop() {
-        let mut behind = level[at];
-        if let Kind::Step(step) = &draft.vertices[at].kind
-            && step.skip.is_none()
-        {
-            if levels.len() <= behind {
-                levels.resize_with(behind + 1, Vec::new);
+    for id in plan.order() {
+        let before = || plan.vertex(*id).after.iter().map(at);
+        let mut level = before().map(|at| behind[at]).max().unwrap_or(0);
+        let mut ends = before().map(|at| takes[at]).max().unwrap_or(0);
+        if let Some(step) = plan.step(*id).filter(|step| step.skip.is_none()) {
+            if levels.len() <= level {
+                levels.resize_with(level + 1, Vec::new);
             }
-            levels[behind].push(at);
-            behind += 1;
-            takes[at] = takes[at].saturating_add(step.expected_ms.unwrap_or(0));
+            levels[level].push(*id);
+            level += 1;
+            ends = ends.saturating_add(step.expected_ms.unwrap_or(0));
         }
-        longest = longest.max(takes[at]);
-        for next in &next[at] {
-            level[*next] = level[*next].max(behind);
-            takes[*next] = takes[*next].max(takes[at]);
-            open[*next] -= 1;
-            if open[*next] == 0 {
-                ready.push(*next);
-            }
-        }
+        (behind[at(id)], takes[at(id)]) = (level, ends);
     }
-    let names = |mut level: Vec<usize>| {
+    let names = |mut level: Vec<StepId>| {
         level.sort_unstable();
-        level.into_iter().map(|at| draft.vertices[at].name.as_str()).collect()
+        level.into_iter().map(|id| plan.vertex(id).name.as_str()).collect()
     };
-    (levels.into_iter().map(names).collect(), longest)
+    (levels.into_iter().map(names).collect(), takes.into_iter().max().unwrap_or(0))
 }
 
 #[cfg(test)]
 mod tests {
-    use hoist_engine::plan::{Holder, Pool, Rule, Vertex};
+    use hoist_engine::plan::{Draft, Holder, Kind, Pool, Rule, Vertex};
     use serde_json::json;
 
     use super::*;
@@ -175,8 +158,9 @@ mod tests {
             pools: vec![pool("node n1"), pool("role web")],
             ..Draft::default()
         };
+        let plan = Plan::new(draft).unwrap();
         assert_eq!(
-            outline(&draft, |action| action == "shell", false),
+            outline(&plan, |action| action == "shell", false),
             [
                 "level 1: a on n1; c on n2",
                 "level 2: b on n1",
@@ -198,11 +182,11 @@ mod tests {
             })
             .collect();
         vertices.extend((0..5).map(|at| step(&format!("wide@n{at}"), &[], |_| {})));
-        let draft = Draft { vertices, ..Draft::default() };
-        let lines = outline(&draft, |_| false, false);
+        let plan = Plan::new(Draft { vertices, ..Draft::default() }).unwrap();
+        let lines = outline(&plan, |_| false, false);
         assert_eq!(lines[0], "level 1: t0 on n; wide on 5 nodes");
         assert_eq!(lines[SHOWN], "… 3 levels more; `-o wide` shows them");
         assert!(lines[SHOWN + 1].ends_with("… 4 more"), "{lines:?}");
-        assert_eq!(outline(&draft, |_| false, true).len(), SHOWN + 4);
+        assert_eq!(outline(&plan, |_| false, true).len(), SHOWN + 4);
     }
 }
