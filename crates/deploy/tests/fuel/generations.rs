@@ -1,10 +1,10 @@
 //! All four generations of Fuel's files, in trees as they lie on disks.
 
-use hoist_deploy::fuel::read::{self, MAX_ENTRIES, MAX_FILE, MAX_NAME, MAX_TASKS, ReadError};
+use hoist_deploy::fuel::read::{self, MAX_ENTRIES, MAX_FILE, MAX_NAME, MAX_TASKS, ReadErrors};
 use hoist_deploy::fuel::{Conditions, Import, Options, import};
 use serde_json::{Value, json};
 
-fn tree(files: &[(&str, &str)]) -> Result<hoist_deploy::fuel::task::Corpus, ReadError> {
+fn tree(files: &[(&str, &str)]) -> Result<hoist_deploy::fuel::task::Corpus, ReadErrors> {
     read::tree(files.iter().map(|(path, text)| (*path, read::is_read(path).then_some(*text))))
 }
 
@@ -270,20 +270,24 @@ fn a_plugin_takes_the_place_of_the_release_and_not_of_another_plugin() {
 fn a_task_that_is_there_twice_is_an_error() {
     let tasks = "- {id: t, type: skipped, role: a}";
     let error = tree(&[("a/tasks.yaml", tasks), ("b/tasks.yaml", tasks)]).expect_err("twice");
-    assert!(error.to_string().contains("`t` is in a/tasks.yaml and again in b/tasks.yaml"));
+    assert_eq!(error.to_string(), "b/tasks.yaml: the task `t` is in a/tasks.yaml already");
 }
 
 #[test]
 fn a_group_of_a_task_that_is_not_there_is_an_error() {
-    let group = "- {id: x, type: group, role: [x], tasks: [none]}";
+    let group = "- {id: x, type: group, role: [x], tasks: [none, y]}";
     let corpus = tree(&[("tasks.yaml", group)]).expect("a tree");
     let error = import(&corpus, "default", &Options::default()).expect_err("no such task");
-    assert!(error.to_string().contains("`none`"), "{error}");
+    assert_eq!(
+        error.to_string(),
+        "tasks that are to run on the nodes of a group are not there: `none` of the group `x`, \
+         `y` of the group `x`"
+    );
 }
 
 #[test]
 fn files_have_limits() {
-    let refused = |text: &str| tree(&[("tasks.yaml", text)]).expect_err("a limit").message;
+    let refused = |text: &str| tree(&[("tasks.yaml", text)]).expect_err("a limit").to_string();
     let accepted = |text: &str| tree(&[("tasks.yaml", text)]).is_ok();
 
     let comment = |bytes: usize| format!("#{}", "x".repeat(bytes - 1));
@@ -341,4 +345,48 @@ fn no_time_limit_stays_none() {
     let import = hoist_deploy::fuel::import(&corpus, "default", &Options::default());
     let text = import.expect("a file").text;
     assert!(text.contains("x:") && !text.contains("timeout"), "{text}");
+}
+
+#[test]
+fn all_faults_of_a_tree_are_told_at_once() {
+    let files = [
+        ("a/tasks.yaml", "[{id: one, requires: {x: y}, condition: [1]}, just a text]"),
+        ("b/tasks.yaml", "{id: x}"),
+        ("c/tasks.yaml", "[{id: two, type: skipped}, {id: two, type: skipped}]"),
+        ("node_roles.yaml", "{web: {tags: {a: b}}}"),
+    ];
+    let errors = tree(&files).expect_err("faults");
+    assert_eq!(
+        errors.to_string().lines().collect::<Vec<_>>(),
+        [
+            "a/tasks.yaml: task `one`: it has no `type`",
+            "a/tasks.yaml: task `one`: `requires` is neither a name nor a list of names",
+            "a/tasks.yaml: task `one`: `condition` is neither true, false nor an expression",
+            "a/tasks.yaml: task no. 2: it is no map",
+            "b/tasks.yaml: expected a list of tasks, found a map",
+            "node_roles.yaml: `tags` is neither a name nor a list of names",
+            "c/tasks.yaml: the task `two` is in c/tasks.yaml already",
+        ]
+    );
+}
+
+#[test]
+fn words_are_read_as_fuel_read_them() {
+    let tasks = "
+- {id: y, type: shell, version: 2.0.0, role: n, fail_on_error: no, condition: off,
+   requires: [N], parameters: {cmd: a}}
+- {id: N, type: upload_file, version: 2.0.0, role: n, parameters: {path: /p, data: x, permissions: 0600}}
+";
+    let file = value(&imported(&[("tasks.yaml", tasks)], &Options::default()));
+    let task = &file["tasks"]["y"];
+    assert_eq!((&task["on"], &task["requires"]), (&json!("n"), &json!(["N"])));
+    assert_eq!((&task["on_failure"], &task["when"]), (&json!("ignore"), &json!(false)));
+    assert_eq!(file["tasks"]["N"]["run"]["file"]["mode"], "0600");
+
+    let refused = |text: &str| tree(&[("tasks.yaml", text)]).expect_err(text).to_string();
+    assert_eq!(
+        refused("- {id: yes, type: skipped, role: [on]}"),
+        "tasks.yaml: task no. 1: `id` was read as true; put the word in quotes\n\
+         tasks.yaml: task no. 1: an entry of `role` was read as true; put the word in quotes"
+    );
 }
