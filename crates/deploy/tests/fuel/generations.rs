@@ -390,3 +390,101 @@ fn words_are_read_as_fuel_read_them() {
          tasks.yaml: task no. 1: an entry of `role` was read as true; put the word in quotes"
     );
 }
+
+#[test]
+fn files_of_fuels_master_are_not_looked_for_on_the_node() {
+    let tasks = "
+- id: keys
+  type: copy_files
+  version: 2.0.0
+  role: [web]
+  parameters: {files: [{src: /m/key, dst: /n/key}], permissions: '0600', dir_permissions: '0700'}
+- {id: both, type: copy_files, version: 2.0.0, role: [master, web], parameters: {files: [{src: /m/a, dst: /n/a}]}}
+- id: own
+  type: copy_files
+  version: 2.0.0
+  role: master
+  parameters: {files: [{src: /m/key, dst: /m/other}], permissions: '0600', dir_permissions: '0700'}
+- {id: modules, type: sync, version: 2.0.0, role: [web], parameters: {src: \"rsync://{MASTER_IP}:/it's/\", dst: /etc/puppet}}
+";
+    let values = [("MASTER_IP".to_owned(), "192.0.2.1".to_owned())].into();
+    let import = imported(&[("tasks.yaml", tasks)], &Options { values, ..Options::default() });
+    let file = value(&import);
+    let run = |task: &str| file["tasks"][task]["run"].clone();
+    let files = json!([{"src": "/m/key", "dst": "/n/key"}]);
+    assert_eq!(
+        run("keys"),
+        json!({"fuel-copy_files": {
+            "files": files, "permissions": "0600", "dir_permissions": "0700"
+        }})
+    );
+    assert!(run("both").get("fuel-copy_files").is_some());
+    assert_eq!(run("own"), json!({"copy": {"from": "/m/key", "to": "/m/other", "mode": "0600"}}));
+    assert_eq!(
+        run("modules")["shell"]["command"],
+        "mkdir -p '/etc/puppet' && \
+         rsync -c -r -l --delete 'rsync://192.0.2.1:/it'\\''s/' '/etc/puppet'"
+    );
+    assert_eq!(file["tasks"]["modules"]["repeat"], "safe");
+    let told: Vec<String> = import.findings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        told,
+        [
+            "W-MASTER tasks.yaml: keys: what it does is left to a plug-in called \
+             `fuel-copy_files`: its files are on Fuel's master, not on the node; write `run` by \
+             hand, or bring the plug-in",
+            "W-MASTER tasks.yaml: both: what it does is left to a plug-in called \
+             `fuel-copy_files`: its files are on Fuel's master, not on the node; write `run` by \
+             hand, or bring the plug-in",
+            "W-PARAMETER tasks.yaml: own: `dir_permissions` of its parameters is left out; \
+             nothing stands for it; look whether the task needs it",
+            "W-MASTER tasks.yaml: modules: its files come from Fuel's master by rsync; keep them \
+             there, or change the address in `run`",
+        ]
+    );
+}
+
+#[test]
+fn a_manifest_is_applied_where_fuel_applied_it() {
+    let tasks = "- {id: t, type: puppet, version: 2.0.0, role: web, \
+                 parameters: {puppet_manifest: a.pp, puppet_modules: m, cwd: /plugin, debug: true}}";
+    let import = imported(&[("tasks.yaml", tasks)], &Options::default());
+    assert_eq!(
+        value(&import)["tasks"]["t"]["run"],
+        json!({"puppet": {"manifest": "a.pp", "modules": "m", "cwd": "/plugin"}})
+    );
+    assert_eq!(codes(&import), ["W-PARAMETER"]);
+}
+
+#[test]
+fn why_a_reference_never_binds_is_told_by_where_both_are() {
+    let tasks = "
+- {id: start, type: stage}
+- {id: generate, type: shell, version: 2.0.0, role: master, parameters: {cmd: a}}
+- {id: vips, type: shell, version: 2.0.0, role: web, parameters: {cmd: a}}
+- {id: first, type: shell, version: 2.0.0, role: primary-db, parameters: {cmd: a}}
+- {id: rest, type: shell, version: 2.0.0, role: db, requires: [first], parameters: {cmd: a}}
+- {id: a, type: shell, version: 2.0.0, role: web, parameters: {cmd: a},
+   cross-depends: [{name: vips, role: master}, {name: generate}, {name: start}, {name: vips, role: null}]}
+- {id: b, type: shell, version: 2.0.0, role: web, requires: [generate], parameters: {cmd: a}}
+";
+    let import = imported(&[("tasks.yaml", tasks)], &Options::default());
+    let never = import.findings.iter().filter(|finding| finding.code == "W-NEVER");
+    assert_eq!(
+        never.map(|finding| format!("{}: {}", finding.task, finding.message)).collect::<Vec<_>>(),
+        [
+            "rest: `requires: first` can never bind: only the same node counts, `rest` is on \
+             nodes that are not the first, and `first` is on first nodes (`primary-…`) only",
+            "a: `cross-depends: vips` can never bind: it is looked for on master, and `vips` is \
+             on every node but the master",
+            "a: `cross-depends: generate` can never bind: it is looked for on every node but the \
+             master, and `generate` is on the master only",
+            "a: `cross-depends: start` can never bind: it is looked for on every node but the \
+             master, and `start` is a stage, which is on no node",
+            "a: `cross-depends: vips` can never bind: it is looked for among stages, and `vips` \
+             is on every node but the master",
+            "b: `requires: generate` can never bind: only the same node counts, `b` is on every \
+             node but the master, and `generate` is on the master only",
+        ]
+    );
+}
