@@ -1,12 +1,12 @@
 //! From Fuel's tasks to a task file of our own, entry by entry as the table in the documentation
 //! has it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
 use super::condition::{Translated, number, translate};
-use super::names::{MASTER, Names, Who, is_pattern};
+use super::names::{MASTER, Names, Who, is_pattern, prefix_regex};
 use super::read::expression;
 use super::resolve::{Entry, Resolved};
 use super::task::{Condition, Corpus, Dependency, List, Strategy, Task, Type, Where};
@@ -17,6 +17,8 @@ use super::{Conditions, Finding, Options};
 #[derive(Debug, Default)]
 pub(super) struct Native {
     pub(super) roles: Map<String, Value>,
+    /// For the person who reads the file, by role.
+    pub(super) remarks: BTreeMap<String, String>,
     pub(super) tasks: Vec<NativeTask>,
     pub(super) barriers: Map<String, Value>,
 }
@@ -39,7 +41,8 @@ pub(super) struct Converter<'a> {
 
 impl Converter<'_> {
     pub(super) fn convert(&self, findings: &mut Vec<Finding>) -> Native {
-        let mut native = Native { roles: self.roles(findings), ..Native::default() };
+        let mut native =
+            Native { roles: self.roles(findings), remarks: self.strategies(), ..Native::default() };
         for (task, resolved) in self.tasks.iter().zip(self.resolved) {
             match task.kind {
                 Type::Group => {}
@@ -71,6 +74,22 @@ impl Converter<'_> {
             }
         }
         roles
+    }
+
+    /// Fuel looked at them in its first generation only.
+    fn strategies(&self) -> BTreeMap<String, String> {
+        let groups = self.tasks.iter().filter(|task| task.kind == Type::Group);
+        let strategy = |group: &Task| {
+            let [name] = group.on.as_ref()?.given() else { return None };
+            let how = match group.strategy.as_ref()? {
+                Strategy::OneByOne => "one_by_one".to_owned(),
+                Strategy::Parallel(None) => "parallel".to_owned(),
+                Strategy::Parallel(Some(amount)) => format!("parallel, {amount}"),
+                Strategy::Computed(text) => format!("parallel, {text}"),
+            };
+            Some((name.clone(), format!("strategy of the group: {how}; see `rollout`")))
+        };
+        groups.filter_map(strategy).collect()
     }
 
     /// The roles that have a tag.
@@ -161,12 +180,19 @@ impl Converter<'_> {
             .filter(|group| group.kind == Type::Group && group.tasks.contains(&task.id));
         for of in std::iter::once(task).chain(groups) {
             match of.on.as_ref() {
-                Some(List::Given(words)) => match self.names.who(words) {
-                    Ok(who) => parts.push(who),
-                    Err(error) => {
-                        findings.push(Finding::new("W-REGEX", of, error.to_string(), None));
+                Some(List::Given(words)) => {
+                    let mut sound = Vec::new();
+                    for word in words {
+                        match prefix_regex(word) {
+                            Ok(_) => sound.push(word.clone()),
+                            Err(error) => {
+                                let message = format!("`{word}` is no pattern: {error}");
+                                findings.push(Finding::new("W-REGEX", of, message, None));
+                            }
+                        }
                     }
-                },
+                    parts.extend(self.names.who(&sound).ok());
+                }
                 Some(List::Computed(text)) => {
                     let message = format!("where it runs is computed: {text}");
                     let hint = "write `on` by hand";

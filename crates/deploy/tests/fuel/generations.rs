@@ -488,3 +488,22 @@ fn why_a_reference_never_binds_is_told_by_where_both_are() {
         ]
     );
 }
+
+#[test]
+fn a_pattern_that_is_none_takes_nothing_from_the_others() {
+    let tasks = "- {id: t, type: skipped, version: 2.0.0, role: ['/(/', web]}";
+    let import = imported(&[("tasks.yaml", tasks)], &Options::default());
+    assert_eq!(value(&import)["tasks"]["t"]["on"], "web");
+    assert_eq!(codes(&import), ["W-REGEX"]);
+}
+
+#[test]
+fn the_strategy_of_a_group_is_kept_as_a_remark() {
+    let group = "- {id: web, type: group, role: [web], \
+                 parameters: {strategy: {type: parallel, amount: 6}}}";
+    let text = imported(&[("tasks.yaml", group)], &Options::default()).text;
+    assert!(
+        text.contains("  # strategy of the group: parallel, 6; see `rollout`\n  web:"),
+        "{text}"
+    );
+}
