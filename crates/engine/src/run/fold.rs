@@ -131,7 +131,10 @@ impl Run {
 
     fn begin(&mut self, step: StepId, attempt: u32, state: State) {
         self.forget(step);
-        self.take(step, true);
+        // One that is refused because its places will never be free gets none.
+        if self.in_flight.contains(&step) || self.full_pool(self.step(step)).is_none() {
+            self.take(step, true);
+        }
         self.set(step, state);
         self.tries[step.at()].attempt = attempt;
     }

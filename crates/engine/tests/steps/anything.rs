@@ -160,6 +160,7 @@ impl World {
     }
 
     fn carry_out(&mut self, decision: Decision) {
+        self.check_intents(&decision.records);
         self.journal.extend(decision.records);
         for effect in decision.effects {
             let event = self.act(effect);
@@ -178,9 +179,11 @@ impl World {
             Effect::Start { step, attempt } => {
                 assert!(!self.told.contains(&(step, attempt)), "{step} {attempt} twice");
                 self.told.push((step, attempt));
-                let good =
-                    |id: &StepId| matches!(self.run.state(*id), State::Ended(e) if e.is_good());
-                assert!(self.plan().vertex(step).after.iter().all(good), "{step} is too early");
+                let intends = |record: &Record| match record {
+                    Record::Intent { step: of, attempt: at, .. } => (*of, *at) == (step, attempt),
+                    _ => false,
+                };
+                assert!(self.journal.iter().any(intends), "{step} {attempt} has no intent");
                 let end = if bad {
                     End::Failed { kind: FailureKind::Exit, reason }
                 } else {
@@ -200,6 +203,17 @@ impl World {
                 Event::Found { step, attempt, found }
             }
             Effect::Kill { step, attempt } => Event::Ran { step, attempt, end: End::Interrupted },
+        }
+    }
+
+    /// What is about to start comes after what is good. Later somebody may have something before it
+    /// tried again; what has begun goes on.
+    fn check_intents(&self, records: &[Record]) {
+        let good = |id: &StepId| matches!(self.run.state(*id), State::Ended(end) if end.is_good());
+        for record in records {
+            if let Record::Intent { step, .. } = record {
+                assert!(self.plan().vertex(*step).after.iter().all(good), "{step} is too early");
+            }
         }
     }
 
