@@ -1,6 +1,6 @@
 //! From what was sent to a plan, and from a plan to a run.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -15,7 +15,7 @@ use hoist_deploy::target::Site;
 use hoist_engine::carry::carry_over;
 use hoist_engine::plan::{Draft, Step};
 use hoist_engine::undo::{Gap, GapKind, UndoDraft};
-use hoist_engine::{Plan, Record};
+use hoist_engine::{Plan, Record, StepId};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::Value;
@@ -221,6 +221,11 @@ impl Given {
         let plan = Plan::new(plan).map_err(|error| {
             Failure::new(Code::InvalidBody, format!("this plan cannot be run: {error}"))
         })?;
+        if let Some((name, first, second)) = twice(&plan) {
+            let detail = format!("the vertices {first} and {second} are both called `{name}`");
+            return Err(Failure::new(Code::InvalidBody, detail)
+                .with_remedy("orders name steps by it; give each a name of its own"));
+        }
         if let Some(hash) = hash.filter(|hash| hash != plan.hash()) {
             let detail = format!("the plan has the hash {}, not {hash}", plan.hash());
             return Err(Failure::new(Code::Conflict, detail).with_remedy(
@@ -233,6 +238,15 @@ impl Given {
             firsts: serde_json::from_value(listing["elections"].clone()).unwrap_or_default(),
         })
     }
+}
+
+/// The first name that two vertices have.
+fn twice(plan: &Plan) -> Option<(&str, StepId, StepId)> {
+    let mut names = HashMap::with_capacity(plan.len());
+    plan.ids().find_map(|id| {
+        let name = plan.vertex(id).name.as_str();
+        names.insert(name, id).map(|first| (name, first, id))
+    })
 }
 
 /// A run that is continued.
