@@ -382,6 +382,9 @@ pub struct Order {
     /// `undo`: go on although some steps cannot be taken back.
     #[serde(default, skip_serializing_if = "is_false")]
     pub leave_gaps: bool,
+    /// `undo`: also where somebody changed since what a step left.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub over_changes: bool,
 }
 
 /// What came of an order.

@@ -193,7 +193,9 @@ impl Action for Steps {
                 Came::Changed { receipt } => receipt,
             };
             let own = format!("{attempt}.{at}");
-            let of_part = Made { attempt: format!("{}.{at}", made.attempt), receipt };
+            let over_changes = made.over_changes;
+            let attempt = format!("{}.{at}", made.attempt);
+            let of_part = Made { attempt, receipt, over_changes };
             let undone = part.action.undo(&part.step(step), &of_part, &mut within(ctx, &own));
             match undone.map_err(|failure| part.explain(&failure))? {
                 Undone::Undone => {}

@@ -259,7 +259,7 @@ impl Action for Sync {
                 }
             }
         }
-        let receipt = backup.receipt();
+        let receipt = backup.receipt()?;
         Ok(Done { changed: !receipt.is_null(), receipt })
     }
 

@@ -13,7 +13,7 @@ use hoist_deploy::compile::Compiled;
 use hoist_deploy::select::Past;
 use hoist_deploy::target::Site;
 use hoist_engine::carry::carry_over;
-use hoist_engine::plan::{Draft, Step};
+use hoist_engine::plan::{Draft, Kind, Step};
 use hoist_engine::undo::{Gap, GapKind, UndoDraft};
 use hoist_engine::{Plan, Record, StepId};
 use http::StatusCode;
@@ -124,7 +124,10 @@ async fn undo(
 ) -> Result<Response, Failure> {
     let id = deploy.resolve(&run).await?;
     let view = deploy.blocking(move |runs| runs.view(&id)).await?;
-    let (view, UndoDraft { draft, gaps, .. }) = deploy.way_back(view, &order).await?;
+    let (view, UndoDraft { mut draft, gaps, .. }) = deploy.way_back(view, &order).await?;
+    if order.over_changes {
+        put_back_over_changes(&mut draft);
+    }
     let gaps: Vec<String> = gaps.into_iter().map(|gap| explained(gap, &view)).collect();
     let plan = Plan::new(draft).map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
     let steps = || plan.ids().filter_map(|id| Some((id, plan.step(id)?)));
@@ -157,6 +160,15 @@ async fn undo(
     deploy.note(&audit, format!("run/{}: undoes run/{}", run.id, view.file.id)).await;
     let ordered = Ordered { run, instances, gaps, unsure, dry_run: false };
     Ok((StatusCode::CREATED, Json(ordered)).into_response())
+}
+
+fn put_back_over_changes(draft: &mut Draft) {
+    for vertex in &mut draft.vertices {
+        if let Kind::Step(step) = &mut vertex.kind {
+            let made = step.call.undoes.iter_mut().flatten();
+            made.for_each(|made| made.over_changes = true);
+        }
+    }
 }
 
 /// What cannot be taken back, and why.
