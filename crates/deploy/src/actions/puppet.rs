@@ -25,6 +25,8 @@ struct Input {
     manifest: String,
     modules: Option<String>,
     noop: bool,
+    /// Where the other paths begin, if they are not whole.
+    cwd: Option<String>,
 }
 
 fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
@@ -32,7 +34,8 @@ fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
         let manifest = input.wanted("manifest").map(str::to_owned);
         let modules = input.text("modules").map(str::to_owned);
         let noop = input.flag("noop");
-        Some(Input { manifest: manifest?, modules, noop })
+        let cwd = input.text("cwd").map(str::to_owned);
+        Some(Input { manifest: manifest?, modules, noop, cwd })
     })
 }
 
@@ -47,17 +50,18 @@ impl Action for Puppet {
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
-        let Input { manifest, modules, noop } = read(&step.call.input).map_err(invalid)?;
+        let Input { manifest, modules, noop, cwd } = read(&step.call.input).map_err(invalid)?;
+        let base = place::to_read(cwd.as_deref().unwrap_or_default(), ctx);
         let mut argv = vec![self.program.clone()];
         argv.extend(words(["apply", "--detailed-exitcodes", "--color=false"]));
         if let Some(modules) = modules {
-            argv.extend(["--modulepath".into(), place::to_read(&modules, ctx).into()]);
+            argv.extend(["--modulepath".into(), base.join(modules).into()]);
         }
         if noop {
             argv.push("--noop".into());
         }
-        argv.push(place::to_read(&manifest, ctx).into());
-        let ran = program::run(&argv, &Options::default(), ctx)?;
+        argv.push(base.join(manifest).into());
+        let ran = program::run(&argv, &Options { cwd, ..Options::default() }, ctx)?;
         let changed = match (ran.ended, ran.status.code()) {
             (Ended::ByItself, Some(0)) => false,
             (Ended::ByItself, Some(2)) => !noop,

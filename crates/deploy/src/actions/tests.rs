@@ -483,6 +483,12 @@ fn puppet_says_by_its_exit_code_whether_it_changed_anything() {
         !run(2, &json!({"manifest": "site.pp", "noop": true})).unwrap().changed,
         "nothing was done"
     );
+    fs_err::create_dir(node.path("plugin")).unwrap();
+    let input = json!({"manifest": "a.pp", "modules": "m:/etc/modules", "cwd": "plugin"});
+    assert!(run(2, &input).unwrap().changed);
+    let plugin = node.path("plugin").display().to_string();
+    let called = node.text("plugin/called");
+    assert!(called.ends_with(&format!("{plugin}/m:/etc/modules\n{plugin}/a.pp\n")), "{called}");
 }
 
 #[test]
