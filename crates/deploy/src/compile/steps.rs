@@ -421,6 +421,7 @@ impl<'a> Maker<'a> {
             retries_precheck: task.retries_precheck.map_or(0, |retries| retries.value),
             delay_ms: task.delay.map_or(0, |delay| millis(delay.value)),
             timeout_ms: task.timeout.map(|timeout| millis(timeout.value)),
+            may_use: task.may_use.map(|may_use| Box::new(may_use.value)),
             on_failure: task.on_failure.map(|on_failure| on_failure.value).unwrap_or_default(),
             undo: task.undo.as_ref().map(|undo| self::call(&undo.value)),
             reversibility: task.reversibility.map(|way| way.value).unwrap_or_default(),

@@ -46,7 +46,7 @@ pub struct Snapshot {
     seen: u64,
 }
 
-const STATES: [(char, State); 22] = [
+const STATES: [(char, State); 23] = [
     ('w', State::Waiting),
     ('r', State::Ready),
     ('R', State::Running),
@@ -61,6 +61,7 @@ const STATES: [(char, State); 22] = [
     ('p', State::Ended(Ended::Failed(FailureKind::Precheck))),
     ('e', State::Ended(Ended::Failed(FailureKind::Exit))),
     ('t', State::Ended(Ended::Failed(FailureKind::Timeout))),
+    ('m', State::Ended(Ended::Failed(FailureKind::Limit))),
     ('v', State::Ended(Ended::Failed(FailureKind::Verify))),
     ('l', State::Ended(Ended::Failed(FailureKind::Lost))),
     ('i', State::Ended(Ended::Failed(FailureKind::Internal))),

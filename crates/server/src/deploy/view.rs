@@ -343,6 +343,7 @@ fn told(kind: FailureKind, reason: &str) -> String {
         FailureKind::Exit => return reason.to_owned(),
         FailureKind::Precheck => "the check before it",
         FailureKind::Timeout => "timeout",
+        FailureKind::Limit => "limit",
         FailureKind::Verify => "the check after it",
         FailureKind::Lost => "lost",
         FailureKind::Internal => "internal",
