@@ -194,7 +194,10 @@ enum Left {
     /// What is in it and who may use it is not looked at: only what is empty is removed.
     Directory,
     Link(PathBuf),
-    File { sum: String, access: Access },
+    File {
+        sum: String,
+        access: Access,
+    },
     Other,
 }
 

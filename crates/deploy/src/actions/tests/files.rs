@@ -25,6 +25,8 @@ fn a_file_is_written_once_and_what_was_there_comes_back() {
     assert_eq!(node.text("etc/app/app.conf"), "port = 1\n");
     let mode = fs_err::metadata(node.path("etc/app/app.conf")).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o600, "as it was");
+    fs_err::set_permissions(node.path("etc/app/app.conf"), PermissionsExt::from_mode(0o640))
+        .unwrap();
     assert_eq!(node.undo("file", input, &done.receipt).unwrap(), Undone::Undone);
     assert!(!node.path("etc").exists(), "also the directories that it made are gone");
 }
@@ -530,11 +532,8 @@ fn what_was_left_has_to_be_known_or_it_is_said_that_it_does_not_matter() {
     let reason = not_possible(node.undo_attempt("file", input.clone(), attempt, &done.receipt));
     assert!(reason.starts_with("nobody knows what it left"), "{reason}");
     assert!(node.path("conf").exists());
-    let made = Made {
-        attempt: format!("01run/7/{attempt}"),
-        receipt: done.receipt,
-        over_changes: true,
-    };
+    let made =
+        Made { attempt: format!("01run/7/{attempt}"), receipt: done.receipt, over_changes: true };
     let undone = node.with("file", &input, |action, step, ctx| action.undo(step, &made, ctx));
     assert_eq!(undone.unwrap(), Undone::Undone);
     assert!(!node.path("conf").exists());
