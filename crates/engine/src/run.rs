@@ -104,8 +104,10 @@ pub enum ReplayError {
 struct Tries {
     /// The last attempt; 0 if there was none.
     attempt: u32,
-    /// Since the run was last resumed.
+    /// Attempts that failed since the run was last resumed.
     failures: u32,
+    /// Looks before an attempt that refused it since then.
+    refusals: u32,
     /// When it is tried again, if it is delayed.
     due: u64,
     /// Whether the last attempt changed anything.
@@ -326,6 +328,11 @@ impl Run {
     /// Whether nothing new starts because somebody stopped it, or because too much failed.
     pub fn is_stopping(&self) -> bool {
         self.asked || self.tripped
+    }
+
+    /// Whether somebody stopped it at once, and not everything that was under way has ended.
+    fn is_ending_all(&self) -> bool {
+        self.kills && self.is_busy()
     }
 
     /// Steps that somebody wants to wait.

@@ -52,7 +52,9 @@ impl Run {
             Record::Breaker { kin, .. } => {
                 self.breaker.asks().is_some_and(|alike| alike.kin == *kin)
             }
-            Record::Resume { .. } => self.outcome.is_some() || self.is_stopping(),
+            Record::Resume { .. } => {
+                self.outcome.is_some() || (self.is_stopping() && !self.is_ending_all())
+            }
             Record::Pause { subject, .. } => {
                 subject.is_none_or(|at| (at as usize) < self.left_out.len())
             }
@@ -93,7 +95,8 @@ impl Run {
             }
             Record::StopAfter { vertex, .. } => {
                 self.stop_after.insert(*vertex);
-                if matches!(self.state(*vertex), State::Ended(ended) if ended.is_good()) {
+                let has_ended = matches!(self.state(*vertex), State::Ended(_));
+                if has_ended && self.classes[vertex.at()] == Class::Good {
                     self.asked = true;
                 }
             }
@@ -229,10 +232,13 @@ impl Run {
 
     fn failed_at(&mut self, step: StepId, kind: FailureKind, reason: &str, at: u64) {
         let Step { retries, retries_precheck, delay_ms, .. } = *self.step(step);
-        let retries = if kind == FailureKind::Precheck { retries_precheck } else { retries };
         let tries = &mut self.tries[step.at()];
-        tries.failures += 1;
-        if tries.failures > retries {
+        let (count, most) = match kind {
+            FailureKind::Precheck => (&mut tries.refusals, retries_precheck),
+            _ => (&mut tries.failures, retries),
+        };
+        *count += 1;
+        if *count > most {
             return self.fail(step, kind, reason);
         }
         tries.due = at.saturating_add(delay_ms);
@@ -284,7 +290,7 @@ impl Run {
             );
             if has_not_begun && step != because {
                 self.forget(step);
-                self.end(step, Ended::LeftOut, Class::LeftOut);
+                self.end(step, self.passed_over(step, Ended::LeftOut), Class::LeftOut);
             }
             self.of_subject[subject as usize].push(step);
         }

@@ -26,6 +26,8 @@ pub struct Snapshot {
     changed: Vec<StepId>,
     begun: Vec<StepId>,
     failures: BTreeMap<StepId, u32>,
+    #[serde(default)]
+    refusals: BTreeMap<StepId, u32>,
     /// When steps are tried again.
     due: BTreeMap<StepId, u64>,
     traces: BTreeMap<StepId, Vec<(u32, Value)>>,
@@ -108,6 +110,10 @@ impl Run {
                 .filter(|(_, tries)| tries.failures > 0)
                 .map(|(id, tries)| (id, tries.failures))
                 .collect(),
+            refusals: ids()
+                .filter(|(_, tries)| tries.refusals > 0)
+                .map(|(id, tries)| (id, tries.refusals))
+                .collect(),
             due: ids()
                 .filter(|(id, _)| self.state(*id) == State::Delayed)
                 .map(|(id, tries)| (id, tries.due))
@@ -160,6 +166,9 @@ impl Run {
         }
         for (id, failures) in snapshot.failures {
             self.tries.get_mut(id.at())?.failures = failures;
+        }
+        for (id, refusals) in snapshot.refusals {
+            self.tries.get_mut(id.at())?.refusals = refusals;
         }
         for (id, due) in snapshot.due {
             self.tries.get_mut(id.at())?.due = due;

@@ -415,3 +415,30 @@ fn a_check_before_a_step_is_looked_at_again_as_often_as_the_step_says() {
     refuse(&mut site, 2);
     assert_eq!(site.run.state(StepId(0)), State::Ended(Ended::Failed(FailureKind::Precheck)));
 }
+
+#[test]
+fn refused_looks_do_not_use_up_the_attempts() {
+    let like = Step {
+        before: vec![Call::default()],
+        retries: 1,
+        retries_precheck: 2,
+        delay_ms: 500,
+        ..Step::default()
+    };
+    let mut site = Site::new(draft(vec![step(&[], like)]));
+    let look = |site: &mut Site, attempt: u32, refused: Option<&str>| {
+        site.tick(site.now + 500);
+        let refused = refused.map(str::to_owned);
+        site.on(Event::Checked { step: StepId(0), attempt, refused });
+    };
+    look(&mut site, 1, Some("not yet"));
+    look(&mut site, 2, Some("not yet"));
+    look(&mut site, 3, None);
+    site.fail(0, "no");
+    assert_eq!(site.run.state(StepId(0)), State::Delayed, "it may fail once");
+    site.restart();
+    look(&mut site, 4, None);
+    assert_eq!(site.running(), [0], "also when it is read back");
+    site.fail(0, "no");
+    assert_eq!(site.run.state(StepId(0)), State::Ended(Ended::Failed(FailureKind::Exit)));
+}

@@ -142,12 +142,13 @@ impl View {
         let (mut open, mut seen) = (vec![id], BTreeSet::new());
         while let Some(id) = open.pop() {
             for after in self.plan.successors(id) {
-                if self.run.state(*after) == State::Ended(Ended::Blocked) && seen.insert(*after) {
+                if self.run.passes_on_loss(*after) && seen.insert(*after) {
                     open.push(*after);
                 }
             }
         }
-        seen.into_iter().filter(|id| self.plan.step(*id).is_some()).collect()
+        let is_blocked = |id: &StepId| self.run.state(*id) == State::Ended(Ended::Blocked);
+        seen.into_iter().filter(|id| self.plan.step(*id).is_some() && is_blocked(id)).collect()
     }
 
     /// The longest way through what is not done yet, by what each step is expected to take.
