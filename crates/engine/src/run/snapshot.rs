@@ -46,7 +46,7 @@ pub struct Snapshot {
     seen: u64,
 }
 
-const STATES: [(char, State); 22] = [
+const STATES: [(char, State); 23] = [
     ('w', State::Waiting),
     ('r', State::Ready),
     ('R', State::Running),
@@ -68,6 +68,7 @@ const STATES: [(char, State); 22] = [
     ('x', State::Ended(Ended::LeftOut)),
     ('z', State::Ended(Ended::Stopped)),
     ('k', State::Ended(Ended::Interrupted)),
+    ('U', State::Ended(Ended::Undone)),
     // It can be looked at again.
     ('r', State::Checking),
 ];
