@@ -77,6 +77,8 @@ pub enum Ended {
     /// The run was stopped before it started.
     Stopped,
     Interrupted,
+    /// It came to a good end, and another run took it back.
+    Undone,
 }
 
 impl Ended {
@@ -364,7 +366,7 @@ impl Run {
                 }
                 State::Ended(Ended::Interrupted) => interrupted = true,
                 State::Unknown => bad = true,
-                State::Ended(Ended::Stopped) => stopped = true,
+                State::Ended(Ended::Stopped | Ended::Undone) => stopped = true,
                 _ => {}
             }
         }

@@ -35,6 +35,9 @@ impl Run {
             Record::Carried { step, .. } => {
                 is(step) && matches!(at(step), State::Waiting | State::Ready) && last(step, 0)
             }
+            Record::TakenBack { undone, stuck, .. } => {
+                self.outcome.is_some() && undone.iter().chain(stuck).all(is)
+            }
             Record::Stop { .. } => self.outcome.is_none(),
             Record::StopAfter { vertex, .. } => {
                 vertex.at() < self.plan.len() && self.outcome.is_none()
@@ -43,7 +46,8 @@ impl Run {
                 let ended_badly = |state| {
                     matches!(
                         state,
-                        State::Unknown | State::Ended(Ended::Failed(_) | Ended::Interrupted)
+                        State::Unknown
+                            | State::Ended(Ended::Failed(_) | Ended::Interrupted | Ended::Undone)
                     )
                 };
                 is(step) && ended_badly(at(step)) && (self.outcome.is_some() || !self.is_stopping())
@@ -88,6 +92,7 @@ impl Run {
                 }
                 self.done(*step);
             }
+            Record::TakenBack { undone, stuck, .. } => self.taken_back(undone, stuck),
             Record::Marked { step, good, .. } => self.marked(*step, *good),
             Record::Stop { now, .. } => {
                 self.asked = true;

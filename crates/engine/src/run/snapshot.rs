@@ -71,6 +71,7 @@ const STATES: [(char, State); 23] = [
     ('x', State::Ended(Ended::LeftOut)),
     ('z', State::Ended(Ended::Stopped)),
     ('k', State::Ended(Ended::Interrupted)),
+    ('U', State::Ended(Ended::Undone)),
     // It can be looked at again.
     ('r', State::Checking),
 ];

@@ -2,7 +2,7 @@
 
 use hoist_engine::plan::{Call, Draft, Holder, OnFailure, Step, Window};
 use hoist_engine::record::{FailureKind, Outcome};
-use hoist_engine::run::{Ended, Reason, State};
+use hoist_engine::run::{Ended, Found, Reason, State};
 use hoist_engine::{Event, Record, StepId};
 
 use crate::site::{Site, draft, me, on, pool, step};
@@ -441,4 +441,24 @@ fn refused_looks_do_not_use_up_the_attempts() {
     assert_eq!(site.running(), [0], "also when it is read back");
     site.fail(0, "no");
     assert_eq!(site.run.state(StepId(0)), State::Ended(Ended::Failed(FailureKind::Exit)));
+}
+
+#[test]
+fn who_would_have_waited_for_a_place_for_ever_has_none_when_the_run_goes_on() {
+    let inside = |subject| Step { pools: vec![0], on_failure: OnFailure::Continue, ..on(subject) };
+    let vertices = vec![
+        step(&[], Step::default()),
+        step(&[], inside(0)),
+        step(&[0], inside(0)),
+        step(&[], inside(1)),
+    ];
+    let mut site = Site::new(Draft { pools: vec![pool(1, Holder::Healthy)], ..draft(vertices) });
+    site.fail(1, "no");
+    site.restart();
+    site.on(Event::Found { step: StepId(0), attempt: 1, found: Found::Gone });
+    assert_eq!(site.ended(Ended::Failed(FailureKind::Precheck)), [3], "nobody gives it a place");
+    site.on(Event::Mark { step: StepId(0), good: true, by: me() });
+    site.end(2);
+    site.on(Event::Resume { by: me() });
+    assert_eq!(site.running(), [1], "it has the one place from before");
 }

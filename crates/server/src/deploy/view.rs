@@ -50,6 +50,7 @@ impl View {
             nodes: self.steps().filter_map(|(_, step)| step.subject).collect::<BTreeSet<_>>().len(),
             plan: self.plan.hash().to_owned(),
             undoes: self.file.undoes.clone(),
+            automatic: self.file.automatic,
             check: self.file.is_check(),
             files: self.file.files(),
             records: self.records.len() as u64,
@@ -356,6 +357,7 @@ pub(super) fn word(state: State) -> &'static str {
             Ended::LeftOut => "left_out",
             Ended::Stopped => "stopped",
             Ended::Interrupted => "interrupted",
+            Ended::Undone => "undone",
         },
     }
 }
