@@ -13,6 +13,7 @@ use hoist_engine::action::{Ctx, Failure, Undone};
 use hoist_engine::plan::Made;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use ulid::Ulid;
 
 use super::blocks::{Blocks, Until};
 use super::{exit, io_error, place};
@@ -228,6 +229,14 @@ pub(super) fn restore(made: &Made, ctx: &Ctx<'_>) -> Result<Undone, Failure> {
         return Err(exit(format!("`{}` is no backup of this machine", dir.display())));
     }
     let list = match fs_err::read_to_string(dir.join(LIST)) {
+        // What an attempt changes is kept before: one that has kept nothing has changed nothing.
+        Err(error)
+            if error.kind() == io::ErrorKind::NotFound
+                && made.receipt.is_null()
+                && is_kept_still(&made.attempt) =>
+        {
+            return Ok(Undone::Undone);
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let reason = format!("what it changed is not kept in `{}`", dir.display());
             return Ok(Undone::NotPossible { reason });
@@ -244,6 +253,16 @@ pub(super) fn restore(made: &Made, ctx: &Ctx<'_>) -> Result<Undone, Failure> {
         new.and_then(|new| put_back(&kept, &new, until)).map_err(|error| io_error(&error))?;
     }
     Ok(Undone::Undone)
+}
+
+/// Whether what an attempt kept cannot have been removed because it is old. The name of an attempt
+/// begins with that of its run, which says when that was made.
+pub(super) fn is_kept_still(attempt: &str) -> bool {
+    let run = attempt.split('/').next().unwrap_or_default();
+    let made = Ulid::from_string(&run.to_ascii_uppercase());
+    let at = |made: Ulid| SystemTime::UNIX_EPOCH + Duration::from_millis(made.timestamp_ms());
+    let age = made.ok().and_then(|made| at(made).elapsed().ok());
+    age.is_some_and(|age| age < KEPT)
 }
 
 /// `new` may be there from an attempt, here or on the way back, that was cut short.

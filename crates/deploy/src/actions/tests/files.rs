@@ -46,6 +46,32 @@ fn a_backup_is_for_nobody_else_and_no_receipt_leads_elsewhere() {
 }
 
 #[test]
+fn an_attempt_that_was_killed_before_it_kept_anything_has_nothing_to_take_back() {
+    let node = Node::new();
+    node.write("a/x", "1");
+    let week = Duration::from_hours(24 * 7);
+    for (action, input) in [
+        ("file", json!({"path": "a/x", "text": "2"})),
+        ("copy", json!({"from": "a/x", "to": "b"})),
+        ("sync", json!({"from": "a", "to": "c"})),
+        ("steps", json!({"steps": [{"action": "file", "input": {"path": "a/x", "text": "2"}}]})),
+    ] {
+        let undo = |age: Duration| {
+            let made = std::time::UNIX_EPOCH.elapsed().unwrap() - age;
+            let run = ulid::Ulid::from_parts(u64::try_from(made.as_millis()).unwrap(), 7);
+            let attempt = format!("{}/7/1", run.to_string().to_lowercase());
+            let made = Made { attempt, receipt: Value::Null };
+            node.with(action, &input, |action, step, ctx| action.undo(step, &made, ctx))
+        };
+        assert_eq!(undo(Duration::ZERO).unwrap(), Undone::Undone, "{action}");
+        assert_eq!(undo(backup::KEPT - week).unwrap(), Undone::Undone, "{action}");
+        // What it kept may have been removed since.
+        assert!(!not_possible(undo(backup::KEPT + week)).is_empty());
+    }
+    assert_eq!(node.text("a/x"), "1");
+}
+
+#[test]
 fn of_an_attempt_that_nobody_knows_of_nothing_is_taken_back_and_that_is_said() {
     let node = Node::new();
     node.write("a/x", "1");
