@@ -689,3 +689,25 @@ fn tasks_on_no_node_are_nothing_to_run() {
     assert_eq!(ran.status.code(), Some(2), "{}", text(&ran));
     assert!(text(&ran).contains("there is nothing to do in the plan"), "{}", text(&ran));
 }
+
+#[test]
+fn who_looks_at_a_run_whose_journal_is_damaged_is_told_the_place() {
+    let example = Example::new();
+    let controller = example.start();
+    let file = chains(example.dir.path(), 30);
+    let id = controller.does(&["deploy", "run", &file, "--detach"]).trim().to_owned();
+    controller.does(&["deploy", "pause", &id]);
+    assert_eq!(controller.terminate(), Some(0));
+    let records = example.data_dir().join("journal").join(&id).join("records");
+    let mut bytes = fs_err::read(&records).expect("a journal");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x40;
+    fs_err::write(&records, &bytes).expect("a journal");
+    let controller = example.start();
+    let watched = controller.hoist(&["deploy", "watch", &id]);
+    assert_eq!(watched.status.code(), Some(1), "{}", text(&watched));
+    assert!(text(&watched).contains("broken: "), "{}", text(&watched));
+    assert!(text(&watched).contains("the journal is damaged at byte"), "{}", text(&watched));
+    let resumed = controller.hoist(&["deploy", "resume", &id]);
+    assert_eq!(resumed.status.code(), Some(3), "{}", text(&resumed));
+}
