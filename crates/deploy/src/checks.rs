@@ -110,7 +110,7 @@ mod tests {
                 vertex("c@n1", &[2], checked),
             ],
             subjects: vec!["n1".to_owned()],
-            cohorts: vec![Cohort { name: "db".to_owned(), tolerate: 0, is_strict: false }],
+            cohorts: vec![Cohort { name: "db".to_owned(), tolerate: 0, ..Cohort::default() }],
             pools: vec![pool("role", Holder::Subject), pool("node", Holder::Step)],
             breaker: Some(1),
             ..Draft::default()

@@ -152,6 +152,7 @@ named!(
         per,
         window,
         on_failure,
+        when_tripped,
     ]
 );
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use hoist_engine::plan::{Cohort, Draft, Holder, Kind, Pool, StepId};
 use hoist_model::nearest;
 
-use super::steps::Maker;
+use super::steps::{Maker, trips_alone};
 use crate::bind::{components, number};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::spec::{At, Place, Role};
@@ -185,7 +185,8 @@ impl Maker<'_> {
         self.draft.cohorts.push(Cohort {
             name: format!("{name} canaries"),
             tolerate: 0,
-            is_strict: false,
+            trips_alone: trips_alone(role),
+            ..Cohort::default()
         });
         let cohort = number(self.draft.cohorts.len() - 1);
         let mut ends = Vec::new();

@@ -16,7 +16,7 @@ use crate::condition::{Decision, Facts};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::layer::Book;
 use crate::select::Outcome;
-use crate::spec::{Amount, At, Check, Fallen, Place, Role, Run, Task, Use, Week};
+use crate::spec::{Amount, At, Check, Fallen, Place, Role, Run, Task, Tripped, Use, Week};
 use crate::target::{RoleSet, Targets};
 
 /// Actions that may be done again without harm.
@@ -151,7 +151,8 @@ impl<'a> Maker<'a> {
             self.draft.cohorts.push(Cohort {
                 name: role.name.value.clone(),
                 tolerate,
-                is_strict: false,
+                trips_alone: trips_alone(role),
+                ..Cohort::default()
             });
         }
     }
@@ -575,6 +576,11 @@ pub(super) fn mentioned(book: &Book, task: &Task) -> Vec<usize> {
     };
     let roles = book.roles.iter().enumerate();
     roles.filter(|(_, role)| is_meant(role)).map(|(at, _)| at).collect()
+}
+
+/// Whether other roles go on when more nodes of this one failed than may.
+pub(super) fn trips_alone(role: &Role) -> bool {
+    role.when_tripped.is_some_and(|tripped| tripped.value == Tripped::Continue)
 }
 
 struct Common {

@@ -208,8 +208,12 @@ impl Run {
 
     /// What ended badly by itself before a vertex that is blocked.
     fn roots(&self, id: StepId) -> Vec<StepId> {
-        self.walk_back(id, |before, roots| match self.state(before) {
-            State::Ended(Ended::Blocked) => true,
+        let mut shut: Vec<StepId> = self.shut_by(id).collect();
+        let mut roots = self.walk_back(id, |before, roots| match self.state(before) {
+            State::Ended(Ended::Blocked) => {
+                roots.extend(self.shut_by(before));
+                true
+            }
             State::Ended(Ended::LeftOut) => {
                 let subject = self.plan.step(before).and_then(|step| step.subject);
                 roots.extend(subject.map(|at| self.failed_on(at)).unwrap_or_default());
@@ -220,7 +224,11 @@ impl Run {
                 false
             }
             _ => false,
-        })
+        });
+        roots.append(&mut shut);
+        roots.sort_unstable();
+        roots.dedup();
+        roots
     }
 
     /// Looks at what is before a vertex, each once, and goes on behind those that `look` says yes

@@ -123,7 +123,7 @@ fn cohort() -> Draft {
     let of = |subject| Step { cohort: Some(0), ..on(subject) };
     let firsts = (0..3).map(|at| step(&[], of(at)));
     let seconds = (0..3).map(|at| step(&[at], of(at)));
-    let cohorts = vec![Cohort { name: "role".to_owned(), tolerate: 1, is_strict: false }];
+    let cohorts = vec![Cohort { name: "role".to_owned(), tolerate: 1, ..Cohort::default() }];
     Draft { cohorts, ..draft(firsts.chain(seconds).collect()) }
 }
 
