@@ -10,6 +10,7 @@ use hoist_engine::plan::{
 use hoist_model::nearest;
 use serde_json::{Value, json};
 
+use super::rollout::Limit;
 use super::{BREAKER, Options, PER_NODE};
 use crate::bind::{self, Graph, Instance, barrier_rule, number, rule};
 use crate::condition::{Decision, Facts};
@@ -31,6 +32,7 @@ pub(super) struct Maker<'a> {
     pub(super) facts: &'a Facts<'a>,
     pub(super) options: &'a Options<'a>,
     pub(super) draft: Draft,
+    pub(super) limits: Vec<Limit>,
     /// The pauses after canaries.
     pub(super) pauses: Vec<StepId>,
     /// Of each node, the roles it has, by their place in the book.
@@ -57,6 +59,7 @@ impl<'a> Maker<'a> {
             facts,
             options,
             draft: Draft::default(),
+            limits: Vec::new(),
             pauses: Vec::new(),
             roles_of: vec![Vec::new(); targets.nodes.len()],
             tolerances: Vec::new(),
