@@ -1,5 +1,5 @@
-//! A plan that changes nothing: only what is looked at after each step of another plan. It says
-//! whether what was done still holds.
+//! A plan that changes nothing: only what is looked at after each step of another plan, or also
+//! before it. It says whether what was done still holds, or where a plan would begin.
 
 use std::collections::BTreeMap;
 
@@ -18,6 +18,42 @@ pub struct Checks {
 /// for each other in the plan does not do so here, and one that does not hold keeps no other from
 /// being looked at.
 pub fn checks_only(draft: &Draft, is_meant: impl Fn(StepId) -> bool) -> Checks {
+    looks(draft, is_meant, |name, step| {
+        let after = calls(&step.after);
+        if after.is_empty() { Vec::new() } else { vec![(name.to_owned(), after)] }
+    })
+}
+
+/// Every check of the steps that are meant, before and after them, each by itself: `NAME before 1`.
+pub fn every_check(draft: &Draft, is_meant: impl Fn(StepId) -> bool) -> Checks {
+    looks(draft, is_meant, |name, step| {
+        let mut all = Vec::new();
+        for (when, checks) in [("before", &step.before), ("after", &step.after)] {
+            for (call, number) in calls(checks).into_iter().zip(1..) {
+                all.push((format!("{name} {when} {number}"), vec![call]));
+            }
+        }
+        all
+    })
+}
+
+/// Which check of which instance one of [`every_check`] is, by its name.
+pub fn which_check(name: &str) -> Option<(&str, &str, u32)> {
+    let mut parts = name.rsplitn(3, ' ');
+    let (number, when, name) = (parts.next()?, parts.next()?, parts.next()?);
+    Some((name, when, number.parse().ok()?))
+}
+
+fn calls(checks: &[Call]) -> Vec<Call> {
+    checks.iter().filter(|call| call.action != "none").map(once).collect()
+}
+
+/// What is looked at of each step that is meant, by name.
+fn looks(
+    draft: &Draft,
+    is_meant: impl Fn(StepId) -> bool,
+    of: impl Fn(&str, &Step) -> Vec<(String, Vec<Call>)>,
+) -> Checks {
     let mut unchecked = Vec::new();
     let mut vertices = Vec::new();
     // Limits of what is done at once stay; those of how a site is changed bit by bit do not.
@@ -34,25 +70,25 @@ pub fn checks_only(draft: &Draft, is_meant: impl Fn(StepId) -> bool) -> Checks {
         if !is_meant(StepId(at)) {
             continue;
         }
-        let after: Vec<Call> =
-            step.after.iter().filter(|call| call.action != "none").map(once).collect();
-        if after.is_empty() {
+        let looks = of(&vertex.name, step);
+        if looks.is_empty() {
             unchecked.push(vertex.name.clone());
-            continue;
         }
-        let step = Step {
-            call: Call { action: "none".to_owned(), input: json!({}), ..Call::default() },
-            after,
-            subject: step.subject,
-            pools: step.pools.iter().filter_map(|pool| places.get(pool).copied()).collect(),
-            timeout_ms: step.timeout_ms,
-            may_use: step.may_use.clone(),
-            repeat: Repeat::Safe,
-            on_failure: OnFailure::Continue,
-            ..Step::default()
-        };
-        let kind = Kind::Step(Box::new(step));
-        vertices.push(Vertex { name: vertex.name.clone(), after: Vec::new(), kind });
+        for (name, after) in looks {
+            let step = Step {
+                call: Call { action: "none".to_owned(), input: json!({}), ..Call::default() },
+                after,
+                subject: step.subject,
+                pools: step.pools.iter().filter_map(|pool| places.get(pool).copied()).collect(),
+                timeout_ms: step.timeout_ms,
+                may_use: step.may_use.clone(),
+                repeat: Repeat::Safe,
+                on_failure: OnFailure::Continue,
+                ..Step::default()
+            };
+            let kind = Kind::Step(Box::new(step));
+            vertices.push(Vertex { name, after: Vec::new(), kind });
+        }
     }
     let draft = Draft { vertices, subjects: draft.subjects.clone(), pools, ..Draft::default() };
     Checks { draft, unchecked }
@@ -111,7 +147,7 @@ mod tests {
                 vertex("c@n1", &[2], checked),
             ],
             subjects: vec!["n1".to_owned()],
-            cohorts: vec![Cohort { name: "db".to_owned(), tolerate: 0, is_strict: false }],
+            cohorts: vec![Cohort { name: "db".to_owned(), tolerate: 0, ..Cohort::default() }],
             pools: vec![pool("role", Holder::Subject), pool("node", Holder::Step)],
             breaker: Some(1),
             ..Draft::default()
@@ -140,6 +176,23 @@ mod tests {
             (1, "node", None)
         );
         Plan::new(draft).expect("it can be run");
+    }
+
+    #[test]
+    fn every_check_is_looked_at_by_itself() {
+        let Checks { draft, unchecked } = every_check(&draft(), |id| id != StepId(3));
+        let names: Vec<&str> = draft.vertices.iter().map(|vertex| vertex.name.as_str()).collect();
+        assert_eq!(names, ["a@n1 before 1", "a@n1 after 1", "b@n1 before 1"]);
+        assert_eq!(unchecked, [] as [&str; 0]);
+        for vertex in &draft.vertices {
+            let Kind::Step(step) = &vertex.kind else { panic!("only steps are left") };
+            assert_eq!((step.call.action.as_str(), step.after.len()), ("none", 1));
+            assert!(vertex.after.is_empty() && step.before.is_empty() && step.undo.is_none());
+        }
+        Plan::new(draft).expect("it can be run");
+        assert_eq!(which_check("a@n1 before 12"), Some(("a@n1", "before", 12)));
+        assert_eq!(which_check("pause of web after 1"), Some(("pause of web", "after", 1)));
+        assert_eq!((which_check("a@n1"), which_check("a b c")), (None, None));
     }
 
     #[test]

@@ -153,6 +153,7 @@ named!(
         per,
         window,
         on_failure,
+        when_tripped,
     ]
 );
 

@@ -117,6 +117,17 @@ pub struct Role {
     pub per: Option<At<Vec<(String, u32)>>>,
     pub window: Option<At<Week>>,
     pub on_failure: Option<At<Fallen>>,
+    pub when_tripped: Option<At<Tripped>>,
+}
+
+/// What becomes of the others when more nodes of a role failed than may.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Tripped {
+    /// Nothing new starts at all.
+    #[default]
+    Stop,
+    /// Nothing more of the role starts, and nothing that waits for it.
+    Continue,
 }
 
 /// What becomes of the nodes of a role on which one of its tasks failed.

@@ -24,7 +24,7 @@ fn push(draft: &mut Draft, name: String, after: &[u32], kind: Kind) -> u32 {
 fn plan(nodes: u32) -> Draft {
     let mut draft = Draft {
         subjects: (0..nodes).map(|at| format!("n{at}")).collect(),
-        cohorts: vec![Cohort { name: "web".to_owned(), tolerate: 0, is_strict: false }],
+        cohorts: vec![Cohort { name: "web".to_owned(), tolerate: 0, ..Cohort::default() }],
         ..Draft::default()
     };
     let barrier = push(&mut draft, "deployed".to_owned(), &[], Kind::Join(Rule::AnyEnd));

@@ -265,7 +265,7 @@ pub enum OnFailure {
 }
 
 /// Subjects that fail together or not: how many may.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cohort {
     pub name: String,
@@ -274,6 +274,10 @@ pub struct Cohort {
     /// The run has failed if any subject did, though the others go on without it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_strict: bool,
+    /// When more subjects failed than may, nothing more of it starts, and the others go on; else
+    /// nothing new starts at all.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub trips_alone: bool,
 }
 
 /// So many at once.

@@ -142,6 +142,8 @@ pub struct Run {
     left_out: Vec<bool>,
     /// Subjects that failed, for each cohort.
     failed: Vec<BTreeSet<u32>>,
+    /// For each cohort, the steps because of which nothing more of it starts.
+    shut: Vec<BTreeSet<StepId>>,
     /// Who said that nothing new starts.
     paused: Option<String>,
     paused_subjects: Vec<bool>,
@@ -186,6 +188,7 @@ impl Run {
             of_subject,
             left_out: vec![false; draft.subjects.len()],
             failed: vec![BTreeSet::new(); draft.cohorts.len()],
+            shut: vec![BTreeSet::new(); draft.cohorts.len()],
             paused: None,
             paused_subjects: vec![false; draft.subjects.len()],
             undecided: vec![0; draft.subjects.len()],
@@ -338,6 +341,33 @@ impl Run {
         self.kills && self.is_busy()
     }
 
+    /// Whether nothing more of the step's cohort starts, because too much of it failed.
+    pub fn is_shut(&self, id: StepId) -> bool {
+        self.shut_by(id).next().is_some()
+    }
+
+    /// The steps whose failure shut a step's cohort.
+    fn shut_by(&self, id: StepId) -> impl Iterator<Item = StepId> {
+        let cohort = self.plan.step(id).and_then(|step| step.cohort);
+        cohort.into_iter().flat_map(|at| &self.shut[at as usize]).copied()
+    }
+
+    /// Steps that were not begun because the failure of this one shut its cohort.
+    pub fn shut_with(&self, id: StepId) -> impl Iterator<Item = StepId> {
+        let cohort = self.plan.step(id).and_then(|step| step.cohort);
+        let cohort = cohort.filter(|at| self.shut[*at as usize].contains(&id));
+        cohort.into_iter().flat_map(|at| self.blocked_of(at))
+    }
+
+    fn blocked_of(&self, cohort: u32) -> impl Iterator<Item = StepId> {
+        let is_of = move |id: &StepId| {
+            self.plan.step(*id).is_some_and(|step| step.cohort == Some(cohort))
+                && self.passes_on_loss(*id)
+                && self.classes[id.at()] == Class::Bad
+        };
+        self.plan.ids().filter(is_of)
+    }
+
     /// Steps that somebody wants to wait.
     pub fn held(&self) -> impl Iterator<Item = StepId> {
         self.held.iter().copied()
@@ -396,6 +426,7 @@ impl Run {
     fn is_tripped(&self) -> bool {
         self.plan.ids().any(|id| {
             matches!(self.state(id), State::Ended(Ended::Failed(_)))
+                && !self.is_shut(id)
                 && self.classes[id.at()] == Class::Bad
                 && self.step(id).on_failure == OnFailure::Stop
         })

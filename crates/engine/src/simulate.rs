@@ -653,7 +653,7 @@ mod tests {
         let draft = Draft {
             vertices: vertices.collect(),
             subjects: (0..4).map(|at| at.to_string()).collect(),
-            cohorts: vec![Cohort { name: "all".to_owned(), tolerate: 1, is_strict: false }],
+            cohorts: vec![Cohort { name: "all".to_owned(), tolerate: 1, ..Cohort::default() }],
             ..Draft::default()
         };
         let plan = Arc::new(Plan::new(draft).unwrap());

@@ -90,7 +90,12 @@ pub fn undo_plan(
         subjects: old.subjects.clone(),
         // A subject that cannot be taken back stays as it is, and the others go on without it; but
         // it is not as it was, and that is no success.
-        cohorts: vec![Cohort { name: "undo".to_owned(), tolerate: count, is_strict: true }],
+        cohorts: vec![Cohort {
+            name: "undo".to_owned(),
+            tolerate: count,
+            is_strict: true,
+            ..Cohort::default()
+        }],
         pools: old.pools.iter().map(back_pool).collect(),
         windows: old.windows.clone(),
         breaker: old.breaker,

@@ -341,7 +341,7 @@ fn role(tolerate: u32) -> Arc<Plan> {
     vertices.push(vertex("all first".to_owned(), vec![0, 1, 2], Kind::Join(Rule::All)));
     let last = Kind::Step(Box::new(Step { call: call(), ..Step::default() }));
     vertices.push(vertex("last".to_owned(), vec![6], last));
-    let cohorts = vec![Cohort { name: "role".to_owned(), tolerate, is_strict: false }];
+    let cohorts = vec![Cohort { name: "role".to_owned(), tolerate, ..Cohort::default() }];
     let subjects = (0..3).map(|at| format!("n{at}")).collect();
     let draft = Draft { vertices, subjects, cohorts, ..Draft::default() };
     Arc::new(Plan::new(draft).expect("a plan"))

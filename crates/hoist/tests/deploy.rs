@@ -171,6 +171,47 @@ fn a_plan_shows_what_would_change_bounded_and_without_secrets() {
 }
 
 #[test]
+fn the_checks_of_a_plan_are_looked_at_and_nothing_is_done() {
+    const TASKS: &str = r#"
+hoist: 1
+tasks:
+  bare: {on: "node:web1", run: {shell: "touch bare"}}
+  made:
+    on: "node:web1"
+    run: {shell: "touch made"}
+    check:
+      before: [{shell: "true"}, {shell: "test -e go", says: "somebody let it go"}]
+      after: [{shell: "test -e made", for: 1m}]
+"#;
+    let example = Example::new();
+    let controller = example.start();
+    let file = example.path("tasks.yaml");
+    fs_err::write(&file, TASKS).expect("a file");
+    let looked = controller.hoist(&["deploy", "plan", &file, "--check"]);
+    let said = text(&looked);
+    assert_eq!(looked.status.code(), Some(1), "{said}");
+    for line in
+        ["made@web1\n  before 1 holds\n  before 2 does not hold: ", "1 hold, 2 do not; 1 have"]
+    {
+        assert!(said.contains(line), "{said}");
+    }
+    assert!(
+        said.contains("somebody let it go") && said.contains("after 1 does not hold"),
+        "{said}"
+    );
+    for name in ["made", "go"] {
+        assert!(!example.file("web1", name).exists(), "nothing was done");
+        fs_err::write(example.file("web1", name), "").expect("a file");
+    }
+    let all = json(&controller, &["deploy", "plan", &file, "--check"]);
+    assert_eq!((&all["good"], &all["unchecked"][0]), (&true.into(), &"bare@web1".into()));
+    let checks = &all["instances"][0]["checks"];
+    assert_eq!((&checks[1]["when"], &checks[1]["number"]), (&"before".into(), &2.into()));
+    assert_eq!((&checks[2]["when"], &checks[2]["holds"]), (&"after".into(), &true.into()));
+    assert!(!example.file("web1", "bare").exists(), "nothing was done");
+}
+
+#[test]
 fn who_may_not_run_sees_the_plan_and_nothing_of_the_nodes() {
     let example = Example::new();
     let controller = example.start();

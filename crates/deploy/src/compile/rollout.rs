@@ -4,10 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoist_engine::plan::{Cohort, Draft, Holder, Kind, Pool, StepId};
+use hoist_engine::plan::{Cohort, Draft, Holder, Kind, Pool, Rule, StepId};
 use hoist_model::nearest;
 
-use super::steps::Maker;
+use super::steps::{Maker, trips_alone};
 use crate::bind::{components, number};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::spec::{At, Place, Role};
@@ -21,6 +21,15 @@ struct Held<'a> {
     steps: Steps,
     /// The fewest that any of its limits has.
     places: u32,
+}
+
+/// So many of these nodes at once.
+pub(super) struct Limit {
+    /// In the book.
+    role: usize,
+    steps: Steps,
+    places: u32,
+    place: Place,
 }
 
 /// The steps of a role by node.
@@ -50,13 +59,140 @@ impl Maker<'_> {
                     found.extend(warning);
                 }
                 let name = format!("role {}{what}", role.name.value);
-                self.limit(role, &steps, Pool { name, places, held_by }, amount.place, found);
+                self.limit(at, &steps, Pool { name, places, held_by }, amount.place, found);
             }
-            self.per_label(role, &steps, found);
+            self.per_label(at, role, &steps, found);
             let places = self.draft.pools[pools..].iter().map(|pool| pool.places).min();
             held.extend(places.map(|places| Held { role, steps, places }));
         }
         self.refuse_crossing(&held, found);
+        self.refuse_waiting(found);
+    }
+
+    /// Nodes that keep their places while they wait for others of the same role: where they can have
+    /// all places at once, the others never get one.
+    fn refuse_waiting(&self, found: &mut Vec<Diagnostic>) {
+        let after = self.after();
+        if self.limits.is_empty() || !components(&after).is_empty() {
+            return;
+        }
+        let order = order(&after);
+        for Limit { role, steps, places, place } in &self.limits {
+            let mut owners = owners(steps, after.len());
+            for (vertex, owner) in self.draft.vertices.iter().zip(&mut owners) {
+                // What is skipped needs no place.
+                if matches!(&vertex.kind, Kind::Step(step) if step.skip.is_some()) {
+                    *owner = None;
+                }
+            }
+            let known = behind(&after, &owners);
+            let waits = |(node, vertices): (&u32, &Vec<u32>)| {
+                let is_meant = self.may_wait(vertices, *node, &owners, &known);
+                let first =
+                    is_meant.then(|| self.waits_inside(vertices, *node, &owners, &order))??;
+                Some((*node, first))
+            };
+            let waiting: Vec<(u32, (u32, u32))> =
+                steps.iter().filter_map(waits).take(*places as usize).collect();
+            if waiting.len() < *places as usize {
+                continue;
+            }
+            let (node, (step, other)) = waiting[0];
+            let name = |at: u32| &self.draft.vertices[at as usize].name;
+            let message = format!(
+                "role `{}` could never finish: {places} of its {} nodes are worked on at once, and \
+                 {} keeps its place while `{}` waits for `{}`, which needs one too",
+                self.book.roles[*role].name.value,
+                steps.len(),
+                self.draft.subjects[node as usize],
+                name(step),
+                name(other),
+            );
+            let task = name(step).rsplit_once('@').map_or(name(step).as_str(), |(task, _)| task);
+            let written = self.book.tasks.iter().find(|known| known.id.value == task);
+            let diagnostic = Diagnostic::new(Code::Contradiction, *place, message).remedy(
+                "raise the limit, or make a role of its own of what comes before the waiting",
+            );
+            found.push(match written {
+                Some(task) => diagnostic.note(task.id.place, "this waits"),
+                None => diagnostic,
+            });
+        }
+    }
+
+    /// Whether it is worth looking closer: a step of the node has something before it that may wait
+    /// for another node, and that the node did not wait for before it began.
+    fn may_wait(
+        &self,
+        vertices: &[u32],
+        node: u32,
+        owners: &[Option<u32>],
+        known: &[Behind],
+    ) -> bool {
+        let begins = self.begins(vertices);
+        let before = |vertex: &u32| self.draft.vertices[*vertex as usize].after.iter();
+        let is_late = |id: &&StepId| {
+            let at = id.0 as usize;
+            let is_other = owners[at].map_or(known[at].is_other_than(node), |owner| owner != node);
+            is_other && !begins.iter().all(|begin| before(begin).any(|sure| sure == *id))
+        };
+        vertices.iter().flat_map(before).any(|id| is_late(&id))
+    }
+
+    /// A step of a node, and one of another node that it may wait for when the node has begun.
+    fn waits_inside(
+        &self,
+        vertices: &[u32],
+        node: u32,
+        owners: &[Option<u32>],
+        order: &[u32],
+    ) -> Option<(u32, u32)> {
+        let is_sure = self.before_all(&self.begins(vertices), order);
+        let mut waits: Vec<Option<u32>> = vec![None; owners.len()];
+        for at in order.iter().map(|at| *at as usize) {
+            if is_sure[at] {
+                continue;
+            }
+            let vertex = &self.draft.vertices[at];
+            let mut before = vertex.after.iter().map(|before| waits[before.0 as usize]);
+            waits[at] = match &vertex.kind {
+                _ if owners[at].is_some_and(|owner| owner != node) => Some(number(at)),
+                Kind::Step(_) => before.find_map(|other| other),
+                Kind::Join(rule) => {
+                    let all = vertex.after.len();
+                    let good = before.clone().filter(Option::is_none).count();
+                    let is_enough = good >= needed(*rule, all);
+                    if is_enough { None } else { before.find_map(|other| other) }
+                }
+            };
+        }
+        vertices.iter().find_map(|at| Some((*at, waits[*at as usize]?)))
+    }
+
+    /// What is done before any of these begins: it is before all of them.
+    fn before_all(&self, begins: &[u32], order: &[u32]) -> Vec<bool> {
+        let mut all = vec![true; self.draft.vertices.len()];
+        for begin in begins {
+            let mut is_before = vec![false; self.draft.vertices.len()];
+            is_before[*begin as usize] = true;
+            for at in order.iter().rev() {
+                if !is_before[*at as usize] {
+                    continue;
+                }
+                let vertex = &self.draft.vertices[*at as usize];
+                // Of a join that passes without some, nobody knows which are done.
+                if matches!(vertex.kind, Kind::Join(rule) if needed(rule, vertex.after.len()) < vertex.after.len())
+                {
+                    continue;
+                }
+                for before in &vertex.after {
+                    is_before[before.0 as usize] = true;
+                }
+            }
+            is_before[*begin as usize] = false;
+            all.iter_mut().zip(is_before).for_each(|(all, is)| *all &= is);
+        }
+        all
     }
 
     /// A node of one role that waits for a place of another while it keeps its own, and a node that
@@ -118,7 +254,7 @@ impl Maker<'_> {
         }
     }
 
-    fn per_label(&mut self, role: &Role, steps: &Steps, found: &mut Vec<Diagnostic>) {
+    fn per_label(&mut self, at: usize, role: &Role, steps: &Steps, found: &mut Vec<Diagnostic>) {
         let Some(At { value: per, place }) = &role.per else { return };
         for (label, places) in per {
             if *places == 0 {
@@ -145,7 +281,7 @@ impl Maker<'_> {
                     None => format!("role {} without {label}", role.name.value),
                 };
                 let pool = Pool { name, places: *places, held_by: Holder::Subject };
-                self.limit(role, &part, pool, *place, found);
+                self.limit(at, &part, pool, *place, found);
             }
         }
     }
@@ -185,7 +321,8 @@ impl Maker<'_> {
         self.draft.cohorts.push(Cohort {
             name: format!("{name} canaries"),
             tolerate: 0,
-            is_strict: false,
+            trips_alone: trips_alone(role),
+            ..Cohort::default()
         });
         let cohort = number(self.draft.cohorts.len() - 1);
         let mut ends = Vec::new();
@@ -237,7 +374,7 @@ impl Maker<'_> {
     /// At most so many of these nodes at once.
     fn limit(
         &mut self,
-        role: &Role,
+        role: usize,
         steps: &Steps,
         pool: Pool,
         place: Place,
@@ -257,7 +394,7 @@ impl Maker<'_> {
             let message = format!(
                 "role `{}` would never finish: {places} of its {} nodes are worked on at once, but \
                  {one} and {other} wait for each other before they are done",
-                role.name.value,
+                self.book.roles[role].name.value,
                 steps.len(),
             );
             let remedy = "raise the limit to all nodes, or use `at_once` of the single task";
@@ -265,6 +402,7 @@ impl Maker<'_> {
             return;
         }
         self.admit_in_order(steps, &after, &owners);
+        self.limits.push(Limit { role, steps: steps.clone(), places, place });
         let at = self.pool(pool);
         for vertex in steps.values().flatten() {
             if let Kind::Step(step) = &mut self.draft.vertices[*vertex as usize].kind {
@@ -303,6 +441,16 @@ impl Maker<'_> {
                 self.draft.vertices[begin as usize].after = after;
             }
         }
+    }
+}
+
+/// How many of so many must have come to a good end before a join is passed.
+fn needed(rule: Rule, all: usize) -> usize {
+    match rule {
+        Rule::All | Rule::AnyEnd => all,
+        Rule::AtLeast(count) => count as usize,
+        Rule::Most => all / 2 + 1,
+        Rule::Percent(percent) => (all * usize::from(percent)).div_ceil(100),
     }
 }
 

@@ -10,13 +10,14 @@ use hoist_engine::plan::{
 use hoist_model::nearest;
 use serde_json::{Value, json};
 
+use super::rollout::Limit;
 use super::{BREAKER, Options, PER_NODE};
 use crate::bind::{self, Graph, Instance, barrier_rule, number, rule};
 use crate::condition::{Decision, Facts};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::layer::Book;
 use crate::select::Outcome;
-use crate::spec::{Amount, At, Check, Fallen, Place, Role, Run, Task, Use, Week};
+use crate::spec::{Amount, At, Check, Fallen, Place, Role, Run, Task, Tripped, Use, Week};
 use crate::target::{RoleSet, Targets};
 
 /// Actions that may be done again without harm.
@@ -31,6 +32,7 @@ pub(super) struct Maker<'a> {
     pub(super) facts: &'a Facts<'a>,
     pub(super) options: &'a Options<'a>,
     pub(super) draft: Draft,
+    pub(super) limits: Vec<Limit>,
     /// The pauses after canaries.
     pub(super) pauses: Vec<StepId>,
     /// Of each node, the roles it has, by their place in the book.
@@ -57,6 +59,7 @@ impl<'a> Maker<'a> {
             facts,
             options,
             draft: Draft::default(),
+            limits: Vec::new(),
             pauses: Vec::new(),
             roles_of: vec![Vec::new(); targets.nodes.len()],
             tolerances: Vec::new(),
@@ -151,7 +154,8 @@ impl<'a> Maker<'a> {
             self.draft.cohorts.push(Cohort {
                 name: role.name.value.clone(),
                 tolerate,
-                is_strict: false,
+                trips_alone: trips_alone(role),
+                ..Cohort::default()
             });
         }
     }
@@ -577,6 +581,11 @@ pub(super) fn mentioned(book: &Book, task: &Task) -> Vec<usize> {
     };
     let roles = book.roles.iter().enumerate();
     roles.filter(|(_, role)| is_meant(role)).map(|(at, _)| at).collect()
+}
+
+/// Whether other roles go on when more nodes of this one failed than may.
+pub(super) fn trips_alone(role: &Role) -> bool {
+    role.when_tripped.is_some_and(|tripped| tripped.value == Tripped::Continue)
 }
 
 struct Common {

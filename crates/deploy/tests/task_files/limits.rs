@@ -354,3 +354,19 @@ fn instances_that_would_stay_though_their_role_is_taken_back_are_named() {
     let said = read(&text).2;
     assert!(said[0].contains("E102") && said[0].contains("`on_failure`"), "{said:?}");
 }
+
+#[test]
+fn a_role_says_whether_others_go_on_when_too_many_of_its_nodes_failed() {
+    for (said, alone) in [("{}", false), ("{when_tripped: stop}", false)] {
+        let (text, nodes) = four(said, TWO);
+        let made = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
+        assert_eq!(made.draft.cohorts[0].trips_alone, alone, "{said}");
+    }
+    let (text, nodes) = four("{when_tripped: continue, rollout: {canary: 1}}", TWO);
+    let made = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
+    let alone = made.draft.cohorts.iter().map(|one| (one.name.as_str(), one.trips_alone));
+    assert_eq!(alone.collect::<Vec<_>>(), [("r", true), ("r canaries", true)]);
+    let (text, _) = four("{when_tripped: continues}", TWO);
+    let said = read(&text).2;
+    assert!(said[0].contains("expected stop or continue") && said[0].contains("did you mean"));
+}

@@ -3,6 +3,7 @@
 
 mod bind;
 mod decide;
+mod jam;
 mod layers;
 mod limits;
 mod lint;

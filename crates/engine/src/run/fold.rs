@@ -1,5 +1,7 @@
 //! What a record makes of a run.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::tally::Class;
@@ -190,6 +192,8 @@ impl Run {
         } else if self.kills {
             // Whoever looked was ended, so that it does not hold is no answer.
             self.end(step, Ended::Interrupted, Class::Bad);
+        } else if was_lost && self.is_shut(step) {
+            self.fail(step, FailureKind::Lost, reason);
         } else if was_lost {
             self.release(step);
             self.make_ready(step);
@@ -201,6 +205,9 @@ impl Run {
     fn lost(&mut self, step: StepId) {
         self.leaves_trace(step, Value::Null);
         match self.step(step).repeat {
+            Repeat::Safe if self.is_shut(step) => {
+                self.fail(step, FailureKind::Lost, "nobody knows how it ended");
+            }
             Repeat::Safe => {
                 self.release(step);
                 self.make_ready(step);
@@ -247,9 +254,10 @@ impl Run {
             _ => (&mut tries.failures, retries),
         };
         *count += 1;
-        if *count > most {
+        if *count > most || self.is_shut(step) {
             return self.fail(step, kind, reason);
         }
+        let tries = &mut self.tries[step.at()];
         tries.due = at.saturating_add(delay_ms);
         self.queues.delayed.insert((tries.due, self.plan.rank(step)));
         self.release(step);
@@ -276,9 +284,13 @@ impl Run {
                     }
                     failed.len() <= self.plan.draft().cohorts[*cohort as usize].tolerate as usize
                 });
+                let alone = cohort.filter(|at| self.plan.draft().cohorts[*at as usize].trips_alone);
                 if let Some((subject, _)) = tolerated {
                     self.leave_out(subject, id);
                     self.end(id, Ended::Failed(kind), Class::LeftOut);
+                } else if let Some(cohort) = alone {
+                    self.end(id, Ended::Failed(kind), Class::Bad);
+                    self.shut(cohort, id);
                 } else {
                     self.end(id, Ended::Failed(kind), Class::Bad);
                     self.tripped = true;
@@ -287,18 +299,31 @@ impl Run {
         }
     }
 
+    /// Nothing more of a cohort starts.
+    fn shut(&mut self, cohort: u32, because: StepId) {
+        self.shut[cohort as usize].insert(because);
+        let plan = Arc::clone(&self.plan);
+        let is_of = |id: &StepId| plan.step(*id).is_some_and(|step| step.cohort == Some(cohort));
+        for step in plan.ids().filter(is_of) {
+            if self.has_not_begun(step) {
+                self.forget(step);
+                self.end(step, self.passed_over(step, Ended::Blocked), Class::Bad);
+            }
+        }
+    }
+
+    /// What is being looked at has not begun, as far as any record says.
+    fn has_not_begun(&self, step: StepId) -> bool {
+        matches!(self.state(step), State::Waiting | State::Ready | State::Delayed | State::Checking)
+    }
+
     /// The site can do without it: what is left to do there is not done, and nobody waits for it.
     fn leave_out(&mut self, subject: u32, because: StepId) {
         if std::mem::replace(&mut self.left_out[subject as usize], true) {
             return;
         }
         for step in std::mem::take(&mut self.of_subject[subject as usize]) {
-            // What is being looked at has not begun, as far as any record says.
-            let has_not_begun = matches!(
-                self.state(step),
-                State::Waiting | State::Ready | State::Delayed | State::Checking
-            );
-            if has_not_begun && step != because {
+            if self.has_not_begun(step) && step != because {
                 self.forget(step);
                 self.end(step, self.passed_over(step, Ended::LeftOut), Class::LeftOut);
             }

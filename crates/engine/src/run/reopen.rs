@@ -17,6 +17,7 @@ impl Run {
         self.breaker = Breaker::default();
         self.left_out.fill(false);
         self.failed.iter_mut().for_each(BTreeSet::clear);
+        self.shut.iter_mut().for_each(BTreeSet::clear);
         for id in self.plan.ids() {
             let is_join = self.plan.step(id).is_none();
             let again = match self.states[id.at()] {
@@ -50,7 +51,8 @@ impl Run {
 
     /// One step is tried again, and what it blocked waits again.
     pub(super) fn retry(&mut self, step: StepId) {
-        self.open_again_after(step);
+        let shut = self.open_cohort(step, true);
+        self.open_again_after(step, shut);
         self.open_again_before(step);
         self.reset(step);
         let is_good = |id: &StepId| matches!(self.state(*id), State::Ended(end) if end.is_good());
@@ -70,9 +72,10 @@ impl Run {
     /// A step that failed is as good as done.
     pub(super) fn accept(&mut self, step: StepId) {
         self.classes[step.at()] = Class::Good;
+        let shut = self.open_cohort(step, false);
         if self.outcome.is_none() {
             self.states[step.at()] = State::Ended(Ended::Ok);
-            self.open_again_after(step);
+            self.open_again_after(step, shut);
             self.count_anew();
         } else {
             // What it blocked is looked at again when the run is resumed.
@@ -101,7 +104,7 @@ impl Run {
         let subject = self.step(step).subject;
         let is_out = subject.is_some_and(|at| self.left_out[at as usize]);
         if is_out && self.outcome.is_none() && !self.has_other_failure(step) {
-            self.open_again_after(step);
+            self.open_again_after(step, Vec::new());
             self.count_anew();
         }
     }
@@ -121,10 +124,23 @@ impl Run {
         (self.asked, self.tripped, self.kills) = (false, false, false);
     }
 
-    /// Sets back what a step's failure ended, and nothing else: what something else ended too will
-    /// end again.
-    fn open_again_after(&mut self, step: StepId) {
-        let mut from = vec![step];
+    /// The step is no reason any more why its cohort is shut; nor is any other, if `wholly`. Gives
+    /// what could start again because of that.
+    fn open_cohort(&mut self, step: StepId, wholly: bool) -> Vec<StepId> {
+        let Some(cohort) = self.step(step).cohort else { return Vec::new() };
+        let shut = &mut self.shut[cohort as usize];
+        if shut.is_empty() {
+            return Vec::new();
+        }
+        shut.retain(|because| !wholly && *because != step);
+        if shut.is_empty() { self.blocked_of(cohort).collect() } else { Vec::new() }
+    }
+
+    /// Sets back what a step's failure ended, with what was `shut` because of it, and nothing else:
+    /// what something else ended too will end again.
+    fn open_again_after(&mut self, step: StepId, shut: Vec<StepId>) {
+        let mut from = shut;
+        from.push(step);
         let subject = self.step(step).subject;
         if let Some(subject) = subject.filter(|_| !self.has_other_failure(step)) {
             for failed in &mut self.failed {

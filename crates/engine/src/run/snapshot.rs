@@ -36,6 +36,8 @@ pub struct Snapshot {
     places: Vec<(u32, u32)>,
     left_out: Vec<u32>,
     failed: Vec<BTreeSet<u32>>,
+    #[serde(default)]
+    shut: Vec<BTreeSet<StepId>>,
     paused: Option<String>,
     paused_subjects: Vec<u32>,
     held: BTreeSet<StepId>,
@@ -124,6 +126,7 @@ impl Run {
             places: places.map(|place| (place.pool, place.subject)).collect(),
             left_out: numbers(&self.left_out),
             failed: self.failed.clone(),
+            shut: self.shut.clone(),
             paused: self.paused.clone(),
             paused_subjects: numbers(&self.paused_subjects),
             held: self.held.clone(),
@@ -182,6 +185,8 @@ impl Run {
         }
         (self.traces, self.carried) = (snapshot.traces, snapshot.carried);
         self.failed = snapshot.failed;
+        self.shut = snapshot.shut;
+        self.shut.resize(self.failed.len(), BTreeSet::new());
         self.paused = snapshot.paused;
         self.held = snapshot.held;
         self.stop_after = snapshot.stop_after;

@@ -209,9 +209,11 @@ impl Run {
 
     /// What ended badly by itself before a vertex that is blocked.
     fn roots(&self, id: StepId) -> Vec<StepId> {
-        self.walk_back(id, |before, roots| match self.state(before) {
+        let mut shut: Vec<StepId> = self.shut_by(id).collect();
+        let mut roots = self.walk_back(id, |before, roots| match self.state(before) {
             State::Ended(_) if self.passes_on_loss(before) => {
                 if self.classes[before.at()] == Class::Bad {
+                    roots.extend(self.shut_by(before));
                     return true;
                 }
                 let subject = self.plan.step(before).and_then(|step| step.subject);
@@ -223,7 +225,11 @@ impl Run {
                 false
             }
             _ => false,
-        })
+        });
+        roots.append(&mut shut);
+        roots.sort_unstable();
+        roots.dedup();
+        roots
     }
 
     /// Looks at what is before a vertex, each once, and goes on behind those that `look` says yes

@@ -31,14 +31,15 @@ fn steps() -> impl Strategy<Value = Step> {
         Just(Repeat::Fail)
     ];
     let pools = proptest::collection::btree_set(0..3_u32, 0..3);
-    let places = (proptest::option::of(0..SUBJECTS), proptest::option::of(0..2_u32), pools);
+    let subject = proptest::option::of((0..SUBJECTS, 0..2_u32));
+    let places = (subject, proptest::option::of(0..2_u32), pools);
     (places, failing, repeat, (0..2_u32, any::<[bool; 3]>(), 0..10_u8)).prop_map(
         |((subject, kin, pools), on_failure, repeat, (retries, [looks, checks, late], skips))| {
             let call = || vec![Call { action: "look".to_owned(), ..Call::default() }];
             Step {
-                subject,
+                subject: subject.map(|(subject, _)| subject),
                 kin,
-                cohort: subject.map(|_| 0),
+                cohort: subject.map(|(_, cohort)| cohort),
                 pools: pools.into_iter().collect(),
                 on_failure,
                 repeat,
@@ -83,7 +84,15 @@ fn plans() -> impl Strategy<Value = Arc<Plan>> {
             let subjects = (0..SUBJECTS).map(|at| format!("n{at}")).collect();
             let draft = Draft {
                 subjects,
-                cohorts: vec![Cohort { name: "role".to_owned(), tolerate, is_strict: false }],
+                cohorts: vec![
+                    Cohort { name: "role".to_owned(), tolerate, ..Cohort::default() },
+                    Cohort {
+                        name: "alone".to_owned(),
+                        tolerate,
+                        trips_alone: true,
+                        is_strict: false,
+                    },
+                ],
                 pools: [Holder::Step, Holder::Subject, Holder::Healthy].map(pool).to_vec(),
                 // Every day but Thursday, on which time begins.
                 windows: vec![Window {
@@ -213,6 +222,7 @@ impl World {
         for record in records {
             if let Record::Intent { step, .. } = record {
                 assert!(self.plan().vertex(*step).after.iter().all(good), "{step} is too early");
+                assert!(!self.run.is_shut(*step), "{step} is of what shall not go on");
             }
         }
     }

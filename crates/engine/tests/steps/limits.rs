@@ -1,6 +1,6 @@
 //! Limits: places, windows, the breaker.
 
-use hoist_engine::plan::{Call, Draft, Holder, OnFailure, Step, Window};
+use hoist_engine::plan::{Call, Cohort, Draft, Holder, Kind, OnFailure, Step, Window};
 use hoist_engine::record::{FailureKind, Outcome};
 use hoist_engine::run::{Ended, Found, Reason, State};
 use hoist_engine::{Event, Record, StepId};
@@ -461,4 +461,82 @@ fn who_would_have_waited_for_a_place_for_ever_has_none_when_the_run_goes_on() {
     site.end(2);
     site.on(Event::Resume { by: me() });
     assert_eq!(site.running(), [1], "it has the one place from before");
+}
+
+/// Two subjects of a cohort that trips alone, with two steps each, and one of another cohort; then
+/// one step after the first of them, and one after the last.
+fn two_cohorts(tolerate: u32) -> Site {
+    let of = |subject, cohort| Step { cohort: Some(cohort), ..on(subject) };
+    let vertices = vec![
+        step(&[], of(0, 0)),
+        step(&[], of(1, 0)),
+        step(&[0], of(0, 0)),
+        step(&[1], of(1, 0)),
+        step(&[], of(2, 1)),
+        step(&[4], of(2, 1)),
+        step(&[3], of(2, 1)),
+    ];
+    let cohort = |name: &str, trips_alone| Cohort {
+        name: name.to_owned(),
+        tolerate,
+        trips_alone,
+        is_strict: false,
+    };
+    let cohorts = vec![cohort("alone", true), cohort("other", false)];
+    Site::new(Draft { cohorts, ..draft(vertices) })
+}
+
+#[test]
+fn a_cohort_that_trips_alone_starts_nothing_more_and_the_others_go_on() {
+    let mut site = two_cohorts(0);
+    site.fail(0, "no");
+    assert_eq!(site.ended(Ended::Blocked), [2, 3, 6]);
+    assert_eq!(site.why(3), "blocked by `s0`", "it is told why though it waits for something else");
+    assert_eq!(site.why(6), "blocked by `s0`");
+    assert!(!site.run.is_stopping());
+    site.end(1);
+    site.end(4);
+    site.end(5);
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed));
+    assert_eq!(site.ended(Ended::Ok), [1, 4, 5]);
+    site.on(Event::Resume { by: me() });
+    assert_eq!(site.running(), [0, 3]);
+}
+
+#[test]
+fn what_a_cohort_can_do_without_trips_nothing() {
+    let mut site = two_cohorts(1);
+    site.fail(0, "no");
+    site.end(1);
+    assert_eq!(site.running(), [3, 4]);
+    site.fail(3, "no");
+    assert_eq!(site.ended(Ended::Blocked), [6]);
+    assert_eq!(site.why(6), "blocked by `s3`");
+}
+
+#[test]
+fn a_cohort_goes_on_when_what_tripped_it_is_accepted_or_tried_again() {
+    let mut site = two_cohorts(0);
+    site.fail(0, "no");
+    site.on(Event::Mark { step: StepId(0), good: true, by: me() });
+    assert_eq!(site.running(), [1, 2, 4]);
+    let mut site = two_cohorts(0);
+    site.fail(0, "no");
+    site.fail(1, "no");
+    site.on(Event::Mark { step: StepId(0), good: true, by: me() });
+    assert_eq!(site.running(), [4], "the other one is a reason still");
+    site.on(Event::Retry { step: StepId(1), by: me() });
+    assert_eq!(site.running(), [1, 2, 4]);
+}
+
+#[test]
+fn what_runs_when_its_cohort_trips_is_not_tried_again() {
+    let mut again = two_cohorts(0).run.plan().draft().clone();
+    if let Kind::Step(step) = &mut again.vertices[1].kind {
+        (step.retries, step.delay_ms) = (3, 1);
+    }
+    let mut site = Site::new(again);
+    site.fail(0, "no");
+    site.fail(1, "no");
+    assert_eq!(site.ended(Ended::Failed(FailureKind::Exit)), [0, 1]);
 }

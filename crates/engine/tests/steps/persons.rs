@@ -123,7 +123,7 @@ fn cohort() -> Draft {
     let of = |subject| Step { cohort: Some(0), ..on(subject) };
     let firsts = (0..3).map(|at| step(&[], of(at)));
     let seconds = (0..3).map(|at| step(&[at], of(at)));
-    let cohorts = vec![Cohort { name: "role".to_owned(), tolerate: 1, is_strict: false }];
+    let cohorts = vec![Cohort { name: "role".to_owned(), tolerate: 1, ..Cohort::default() }];
     Draft { cohorts, ..draft(firsts.chain(seconds).collect()) }
 }
 
@@ -154,7 +154,7 @@ fn what_was_not_to_be_done_on_a_subject_that_is_left_out_is_skipped() {
     let skipped = Step { skip: Some("not selected".to_owned()), ..on(0) };
     let in_role = |step| Step { cohort: Some(0), ..step };
     let vertices = vec![step(&[], in_role(on(0))), step(&[0], in_role(skipped)), step(&[1], on(1))];
-    let cohorts = vec![Cohort { name: "role".to_owned(), tolerate: 1, is_strict: false }];
+    let cohorts = cohort().cohorts;
     let mut site = Site::new(Draft { cohorts, ..draft(vertices) });
     site.fail(0, "no");
     assert_eq!(site.ended(Ended::Skipped), [1]);

@@ -348,7 +348,7 @@ fn fallen_on_one() -> Site {
         step(&[3], part(0)),
         step(&[2], part(1)),
     ];
-    let cohorts = vec![Cohort { name: "role".to_owned(), tolerate: 0, is_strict: false }];
+    let cohorts = vec![Cohort { name: "role".to_owned(), tolerate: 0, ..Cohort::default() }];
     let mut site = Site::new(Draft { cohorts, ..draft(vertices) });
     run_through(&mut site, &BTreeSet::from([4]));
     site

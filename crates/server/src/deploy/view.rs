@@ -142,7 +142,8 @@ impl View {
 
     /// Everything that is blocked because of this one.
     pub(super) fn blocked_by(&self, id: StepId) -> Vec<StepId> {
-        let (mut open, mut seen) = (vec![id], BTreeSet::new());
+        let mut seen: BTreeSet<StepId> = self.run.shut_with(id).collect();
+        let mut open: Vec<StepId> = seen.iter().copied().chain([id]).collect();
         while let Some(id) = open.pop() {
             for after in self.plan.successors(id) {
                 if self.run.passes_on_loss(*after) && seen.insert(*after) {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use hoist_api::client::Client;
 use hoist_api::deploy::{Instance, PlanRequest, RunDetail, RunState, Selection};
-use hoist_deploy::checks::{Checks, checks_only};
+use hoist_deploy::checks::{Checks, checks_only, every_check, which_check};
 use hoist_engine::plan::{Draft, Kind, StepId};
 use hoist_model::Exit;
 use serde_json::json;
@@ -67,16 +67,9 @@ impl CheckArgs {
         if self.dry_run {
             return would(&mut shell.printer, &begun);
         }
-        let id = &begun.run;
-        interrupt::leave_at_the_second();
-        let detail = tokio::select! {
-            ended = until_rest(&client, id) => ended?,
-            _ = tokio::signal::ctrl_c() => {
-                shell.printer.note(&format!("the check goes on; `hoist deploy show {id}` shows what it finds"));
-                return Ok(Exit::Unknown);
-            }
+        let Some((detail, found)) = look(shell, &client, &begun.run).await? else {
+            return Ok(Exit::Unknown);
         };
-        let found = instances(&client, id, None).await?;
         show(&mut shell.printer, &detail, &found, &begun.unchecked)?;
         Ok(exit(&detail.summary))
     }
@@ -107,7 +100,7 @@ impl CheckArgs {
         };
         let draft = offline::draft(plan)?;
         let checks = checks_only(&draft, |id| is_done(&draft, id));
-        self.begin(client, &request.title, checks).await.map(Ok)
+        begin(client, &request.title, checks, self.dry_run).await.map(Ok)
     }
 
     /// Of what came to a good end in a run.
@@ -132,22 +125,56 @@ impl CheckArgs {
         };
         let found = instances(client, &summary.id, None).await?;
         let wanted: BTreeSet<u32> = found.iter().filter(is_wanted).map(|one| one.step).collect();
-        self.begin(client, &summary.title, checks_only(&draft, |id| wanted.contains(&id.0))).await
+        let checks = checks_only(&draft, |id| wanted.contains(&id.0));
+        begin(client, &summary.title, checks, self.dry_run).await
     }
+}
 
-    async fn begin(&self, client: &Client, of: &str, checks: Checks) -> Result<Begun, Failure> {
-        let Checks { draft, unchecked } = checks;
-        if draft.vertices.is_empty() {
-            return Err(Failure::usage("there is nothing to look at")
-                .with_hint("give tasks a `check: {after: […]}`"));
-        }
-        let instances = draft.vertices.iter().map(|vertex| vertex.name.clone()).collect();
-        let plan = serde_json::to_value(&draft).map_err(Failure::Json)?;
-        let (title, plan) = (format!("check {of}"), Some(plan));
-        let request = PlanRequest { title, plan, check: true, ..Default::default() };
-        let run = if self.dry_run { String::new() } else { client.start_run(&request).await?.id };
-        Ok(Begun { run, instances, unchecked })
+async fn begin(client: &Client, of: &str, checks: Checks, dry_run: bool) -> Result<Begun, Failure> {
+    let Checks { draft, unchecked } = checks;
+    if draft.vertices.is_empty() {
+        return Err(Failure::usage("there is nothing to look at")
+            .with_hint("give tasks a `check: {after: […]}`"));
     }
+    let instances = draft.vertices.iter().map(|vertex| vertex.name.clone()).collect();
+    let plan = serde_json::to_value(&draft).map_err(Failure::Json)?;
+    let (title, plan) = (format!("check {of}"), Some(plan));
+    let request = PlanRequest { title, plan, check: true, ..Default::default() };
+    let run = if dry_run { String::new() } else { client.start_run(&request).await?.id };
+    Ok(Begun { run, instances, unchecked })
+}
+
+/// Waits for what a check finds; nothing, if nobody waits for that any more.
+async fn look(
+    shell: &mut Shell,
+    client: &Client,
+    id: &str,
+) -> Result<Option<(RunDetail, Vec<Instance>)>, Failure> {
+    interrupt::leave_at_the_second();
+    let detail = tokio::select! {
+        ended = until_rest(client, id) => ended?,
+        _ = tokio::signal::ctrl_c() => {
+            shell.printer.note(&format!("the check goes on; `hoist deploy show {id}` shows what it finds"));
+            return Ok(None);
+        }
+    };
+    let found = instances(client, id, None).await?;
+    Ok(Some((detail, found)))
+}
+
+/// Looks at every check of what a plan would do, before and after each task, and does nothing else.
+pub(super) async fn of_plan(shell: &mut Shell, request: &PlanRequest) -> Result<Exit, Failure> {
+    let client = shell.client()?;
+    let answer = client.plan_deploy(request).await?;
+    let Some(plan) = answer.plan else { return files::print_plan(shell, &answer) };
+    let draft = offline::draft(plan)?;
+    let checks = every_check(&draft, |id| is_done(&draft, id));
+    let begun = begin(&client, &request.title, checks, false).await?;
+    let Some((detail, found)) = look(shell, &client, &begun.run).await? else {
+        return Ok(Exit::Unknown);
+    };
+    show_each(&mut shell.printer, &detail, &found, &begun.unchecked)?;
+    Ok(exit(&detail.summary))
 }
 
 /// Whether a step is part of the plan at all.
@@ -183,18 +210,101 @@ fn would(printer: &mut Printer, begun: &Begun) -> Result<Exit, Failure> {
     Ok(Exit::WouldChange)
 }
 
+fn holds(one: &Instance) -> bool {
+    matches!(one.state.as_str(), "ok" | "unchanged")
+}
+
+fn why_not(one: &Instance) -> &str {
+    let reason = one.reason.as_deref().unwrap_or("no reason is known");
+    reason.strip_prefix("the check after it: ").unwrap_or(reason)
+}
+
+/// Each check of each instance.
+fn show_each(
+    printer: &mut Printer,
+    detail: &RunDetail,
+    looks: &[Instance],
+    unchecked: &[String],
+) -> Result<(), Failure> {
+    let mut instances: Vec<(&str, Vec<(&str, u32, &Instance)>)> = Vec::new();
+    for one in looks {
+        let Some((name, when, number)) = which_check(&one.name) else { continue };
+        if instances.last().is_none_or(|(last, _)| *last != name) {
+            instances.push((name, Vec::new()));
+        }
+        instances.last_mut().expect("one was just put there").1.push((when, number, one));
+    }
+    match printer.output() {
+        Output::Json | Output::Yaml => {
+            let check = |(when, number, one): &(&str, u32, &Instance)| {
+                let mut value = json!({"when": when, "number": number, "holds": holds(one)});
+                if !holds(one) {
+                    value["reason"] = why_not(one).into();
+                }
+                value
+            };
+            let list = instances.iter().map(|(name, checks)| {
+                let node = checks.first().and_then(|(_, _, one)| one.node.as_deref());
+                let checks: Vec<_> = checks.iter().map(check).collect();
+                json!({"name": name, "node": node, "checks": checks})
+            });
+            return printer.value(&json!({
+                "run": detail.summary.id,
+                "good": looks.iter().all(holds),
+                "outcome": word(&detail.summary),
+                "instances": list.collect::<Vec<_>>(),
+                "unchecked": unchecked,
+            }));
+        }
+        Output::Name => {
+            let is_bad = |checks: &[(&str, u32, &Instance)]| !checks.iter().all(|one| holds(one.2));
+            let mut bad = instances.iter().filter(|(_, checks)| is_bad(checks));
+            return bad.try_for_each(|(name, _)| printer.line(name));
+        }
+        Output::Table | Output::Wide => {}
+    }
+    for (name, checks) in &instances {
+        printer.line(*name)?;
+        for (when, number, one) in checks {
+            if holds(one) {
+                printer.toned(Tone::Added, &format!("  {when} {number} holds"))?;
+            } else {
+                let reason = plain(why_not(one));
+                let line = format!("  {when} {number} does not hold: {reason}");
+                printer.toned(Tone::Removed, &line)?;
+            }
+        }
+    }
+    let good = looks.iter().filter(|one| holds(one)).count();
+    summed_up(printer, detail, (good, looks.len() - good), unchecked)
+}
+
+fn summed_up(
+    printer: &mut Printer,
+    detail: &RunDetail,
+    (good, bad): (usize, usize),
+    unchecked: &[String],
+) -> Result<(), Failure> {
+    let tone = if bad == 0 { Tone::Added } else { Tone::Removed };
+    let none = match unchecked.len() {
+        0 => String::new(),
+        count => format!("; {count} have no check"),
+    };
+    printer.toned(tone, &format!("{good} hold, {bad} do not{none} (run {})", detail.summary.id))
+}
+
 fn show(
     printer: &mut Printer,
     detail: &RunDetail,
     instances: &[Instance],
     unchecked: &[String],
 ) -> Result<(), Failure> {
-    let holds = |one: &&Instance| matches!(one.state.as_str(), "ok" | "unchanged");
-    let (good, bad): (Vec<&Instance>, Vec<&Instance>) = instances.iter().partition(holds);
+    let (good, bad): (Vec<&Instance>, Vec<&Instance>) =
+        instances.iter().partition(|one| holds(one));
     match printer.output() {
         Output::Json | Output::Yaml => {
             let list = instances.iter().map(|one| {
-                let mut value = json!({"name": one.name, "node": one.node, "holds": holds(&one)});
+                let mut value = json!({"name": one.name, "node": one.node, "holds": holds(one)});
                 if let Some(reason) = &one.reason {
                     value["reason"] = reason.as_str().into();
                 }
@@ -212,10 +322,8 @@ fn show(
         Output::Table | Output::Wide => {}
     }
     for one in &bad {
-        let reason = one.reason.as_deref().unwrap_or("no reason is known");
-        let reason = reason.strip_prefix("the check after it: ").unwrap_or(reason);
-        printer
-            .toned(Tone::Removed, &format!("  {} does not hold: {}", one.name, plain(reason)))?;
+        let reason = plain(why_not(one));
+        printer.toned(Tone::Removed, &format!("  {} does not hold: {reason}", one.name))?;
     }
     if printer.output() == Output::Wide {
         for one in &good {
@@ -225,13 +333,5 @@ fn show(
             printer.toned(Tone::Faint, &format!("  {name} has no check"))?;
         }
     }
-    let tone = if bad.is_empty() { Tone::Added } else { Tone::Removed };
-    let none = match unchecked.len() {
-        0 => String::new(),
-        count => format!("; {count} have no check"),
-    };
-    printer.toned(
-        tone,
-        &format!("{} hold, {} do not{none} (run {})", good.len(), bad.len(), detail.summary.id),
-    )
+    summed_up(printer, detail, (good.len(), bad.len()), unchecked)
 }

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use super::offline::NodesArgs;
 use super::outline::outline;
-use super::{counted, interrupt, plain, show, watch};
+use super::{check, counted, interrupt, plain, show, watch};
 use crate::commands::Shell;
 use crate::failure::Failure;
 use crate::input;
@@ -265,18 +265,27 @@ fn read_plan(path: &Path) -> Result<Value, Failure> {
 #[command(after_help = "Examples:\n  hoist deploy plan site.yaml\n  \
     hoist deploy plan site.yaml --tasks '+db-join' --on rack=r3\n  \
     hoist deploy plan site.yaml -o json > plan.json\n  \
-    hoist deploy plan site.yaml --nodes nodes.yaml")]
+    hoist deploy plan site.yaml --nodes nodes.yaml\n  \
+    hoist deploy plan site.yaml --check")]
 pub(super) struct PlanArgs {
     #[command(flatten)]
     files: FileArgs,
 
     #[command(flatten)]
     nodes: NodesArgs,
+
+    /// Look at the checks before and after each task as things are now, and say of each whether it
+    /// holds; ends with 0 if all of them do, 1 if not
+    #[arg(long, conflicts_with = "nodes")]
+    check: bool,
 }
 
 impl PlanArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let request = self.files.request(None)?;
+        if self.check {
+            return check::of_plan(shell, &request).await;
+        }
         let answer = match self.nodes.plan_here(shell, &request)? {
             Some(answer) => answer,
             None => foreseen(shell, &request).await?,
