@@ -81,6 +81,7 @@ fn looks(
                 subject: step.subject,
                 pools: step.pools.iter().filter_map(|pool| places.get(pool).copied()).collect(),
                 timeout_ms: step.timeout_ms,
+                may_use: step.may_use.clone(),
                 repeat: Repeat::Safe,
                 on_failure: OnFailure::Continue,
                 ..Step::default()

@@ -15,7 +15,7 @@ pub mod task;
 mod write;
 mod yaql;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use hoist_model::nearest;
@@ -91,8 +91,8 @@ pub struct Import {
 pub enum ImportError {
     #[error("there is no graph `{graph}`; {}", or_one_of(.known, .suggestion.as_deref()))]
     NoGraph { graph: String, known: Vec<String>, suggestion: Option<String> },
-    #[error("`{task}` is to run on the nodes of the group `{group}`, but there is no such task")]
-    NoSubtask { task: String, group: String },
+    #[error("tasks that are to run on the nodes of a group are not there: {}", .found.join(", "))]
+    NoSubtasks { found: Vec<String> },
     #[error("{} names mean no task: {}; import without `--strict` to have them left out", .found.len(), .found.join(", "))]
     Strict { found: Vec<String> },
     #[error("the graph `{graph}` has no tasks; is this the directory of Fuel's tasks?")]
@@ -117,11 +117,14 @@ pub fn import(corpus: &Corpus, graph: &str, options: &Options) -> Result<Import,
         return Err(ImportError::Nothing { graph: graph.to_owned() });
     }
     let mut tasks = tasks.clone();
-    for group in &tasks {
-        if let Some(task) = group.tasks.iter().find(|name| !tasks.iter().any(|t| t.id == **name)) {
-            let (task, group) = (task.clone(), group.id.clone());
-            return Err(ImportError::NoSubtask { task, group });
-        }
+    let ids: BTreeSet<&str> = tasks.iter().map(|task| task.id.as_str()).collect();
+    let missing = |group: &Task| -> Vec<String> {
+        let missing = group.tasks.iter().filter(|name| !ids.contains(name.as_str()));
+        missing.map(|name| format!("`{name}` of the group `{}`", group.id)).collect()
+    };
+    let found: Vec<String> = tasks.iter().flat_map(missing).collect();
+    if !found.is_empty() {
+        return Err(ImportError::NoSubtasks { found });
     }
     legacy::adapt(&mut tasks);
     let mut findings = corpus.findings.clone();

@@ -120,6 +120,7 @@ named!(
         undo,
         locks,
         timeout,
+        may_use,
         retries,
         retries_precheck,
         delay,

@@ -7,7 +7,7 @@ mod units;
 
 use std::time::Duration;
 
-use hoist_engine::plan::{OnCrash, OnFailure, Repeat, Reversibility};
+use hoist_engine::plan::{MayUse, OnCrash, OnFailure, Repeat, Reversibility};
 use hoist_model::document::API;
 use hoist_model::nearest;
 use hoist_model::selector::Selector;
@@ -43,8 +43,9 @@ const ROLLOUT_KEYS: [&str; 5] =
     ["at_once", "canary", "pause_after_canary", "max_unavailable", "per"];
 const BARRIER_KEYS: [&str; 4] = ["requires", "required_for", "passes_with", "patch"];
 const LIMIT_KEYS: [&str; 4] = ["at_once", "per_node", "breaker", "on_crash"];
+const MAY_USE_KEYS: [&str; 4] = ["memory", "processes", "open_files", "file_size"];
 const NEED_KEYS: [&str; 5] = ["task", "on", "only", "want", "optional"];
-const TASK_KEYS: [&str; 25] = [
+const TASK_KEYS: [&str; 26] = [
     "on",
     "requires",
     "required_for",
@@ -55,6 +56,7 @@ const TASK_KEYS: [&str; 25] = [
     "undo",
     "locks",
     "timeout",
+    "may_use",
     "retries",
     "retries_precheck",
     "delay",
@@ -125,8 +127,14 @@ pub fn parse(sources: &mut Sources, name: &str, bytes: &[u8]) -> (TaskFile, Vec<
                 let diagnostic = Diagnostic::new(Code::Missing, place, message);
                 reader.found.push(diagnostic.remedy("begin it with `hoist: 1` and `tasks:`"));
             }
-            for document in documents.iter().filter(|document| !document.is_null()) {
+            let mut documents = documents.iter().filter(|document| !document.is_null());
+            if let Some(document) = documents.next() {
                 reader.document(document, &mut whole);
+            }
+            for more in documents {
+                let message = "a task file is one document, and here another one begins";
+                let remedy = "make one of them, or a file of each";
+                reader.found.push(Diagnostic::new(Code::Twice, more.place, message).remedy(remedy));
             }
         }
         Err(diagnostic) => reader.found.push(diagnostic),
@@ -444,6 +452,7 @@ impl Reader {
                 "check" => self.checks(value, &mut task, &of),
                 "locks" => task.locks = Some(self.texts(value)),
                 "timeout" => task.timeout = self.duration(value),
+                "may_use" => task.may_use = Some(self.may_use(value, &of)),
                 "retries" => task.retries = self.number(value),
                 "retries_precheck" => task.retries_precheck = self.number(value),
                 "delay" => task.delay = self.duration(value),
@@ -469,6 +478,34 @@ impl Reader {
             }
         }
         task
+    }
+
+    fn may_use(&mut self, tree: &Tree, of: &str) -> At<MayUse> {
+        let mut may_use = MayUse::default();
+        for (key, _, value) in self.entries(tree, &MAY_USE_KEYS, &format!("`may_use` of {of}")) {
+            match key {
+                "memory" => may_use.memory = self.bytes(value),
+                "processes" => may_use.processes = self.some(value),
+                "open_files" => may_use.open_files = self.some(value),
+                "file_size" => may_use.file_size = self.bytes(value),
+                _ => {}
+            }
+        }
+        At::new(may_use, tree.place)
+    }
+
+    fn some(&mut self, tree: &Tree) -> Option<u32> {
+        let number = self.number(tree)?.value;
+        if number == 0 {
+            self.wrong(tree.place, "nothing can be done with 0".to_owned());
+            return None;
+        }
+        Some(number)
+    }
+
+    fn bytes(&mut self, tree: &Tree) -> Option<u64> {
+        let Some(text) = tree.text() else { return self.expected("a size such as `2G`", tree) };
+        units::bytes(text).map_err(|message| self.wrong(tree.place, message)).ok()
     }
 
     fn text(&mut self, tree: &Tree) -> Option<At<String>> {

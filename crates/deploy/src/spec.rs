@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use hoist_engine::plan::{OnCrash, OnFailure, Repeat, Reversibility};
+use hoist_engine::plan::{MayUse, OnCrash, OnFailure, Repeat, Reversibility};
 use hoist_model::selector::Selector;
 use serde::Serialize;
 use serde_json::Value;
@@ -181,6 +181,8 @@ pub struct Task {
     /// Of which at most one is held on each node.
     pub locks: Option<At<Vec<String>>>,
     pub timeout: Option<At<Duration>>,
+    /// What the programs of one attempt may use.
+    pub may_use: Option<At<MayUse>>,
     pub retries: Option<At<u32>>,
     /// More attempts where a check before it does not hold.
     pub retries_precheck: Option<At<u32>>,

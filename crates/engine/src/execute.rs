@@ -5,6 +5,7 @@
 
 mod crew;
 mod forecast;
+pub(crate) mod guard;
 mod ledger;
 mod leftover;
 pub(crate) mod output;
@@ -370,7 +371,16 @@ impl Work<'_> {
             self.sink.note("it was done already");
             return End::Done { changed: false, receipt: Value::Null };
         }
-        let end = match self.apply() {
+        let (programs, attempt) = (self.programs, self.attempt);
+        let may_use = step.may_use.as_deref();
+        let (applied, excess) = guard::guarded(may_use, programs, attempt, || self.apply());
+        if let Some(reason) = excess {
+            return match programs.end(attempt) {
+                Ok(()) => End::Failed { kind: FailureKind::Limit, reason },
+                Err(reason) => End::Unknown { reason },
+            };
+        }
+        let end = match applied {
             Ok(end) => return end,
             Err(_) if self.cancel.is_cancelled() => End::Interrupted,
             Err(Failure { kind, reason }) => End::Failed { kind, reason },
@@ -469,7 +479,14 @@ impl Work<'_> {
         let timeout = self.job.step.timeout_ms.map_or(LOOK_TIMEOUT, Duration::from_millis);
         let step = Step { call: call.clone(), ..self.job.step.clone() };
         let action = self.action(&call.action).map_err(|failure| failure.reason)?;
-        let verdict = action.verify(&step, &mut self.ctx(Some(timeout), self.looks));
+        let (looks, attempt) = (self.looks, self.attempt);
+        let (verdict, excess) = guard::guarded(step.may_use.as_deref(), looks, attempt, || {
+            action.verify(&step, &mut self.ctx(Some(timeout), looks))
+        });
+        if let Some(reason) = excess {
+            let _ = self.looks.end(self.attempt);
+            return Err(reason);
+        }
         if self.was_cut() {
             // What looks changes nothing, if it stays.
             let _ = self.looks.end(self.attempt);
@@ -719,7 +736,7 @@ impl LocalExecutor {
         let (key, cancel) = ((job.number, job.attempt, job.what), Cancel::default());
         self.shared.book().looks.insert(key, cancel.clone());
         let (site, shared) = (Arc::clone(&self.site), Arc::clone(&self.shared));
-        let programs = Programs::new(&self.kept);
+        let programs = Programs::new(&self.kept).within(&job.step);
         self.crew.send(move || {
             let came = site.carry_out(&job, &cancel, &programs);
             shared.book().looks.remove(&key);

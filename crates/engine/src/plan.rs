@@ -117,6 +117,9 @@ pub struct Step {
     pub delay_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// What the programs of one attempt may use; most may use what there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub may_use: Option<Box<MayUse>>,
     #[serde(default)]
     pub on_failure: OnFailure,
     /// Why it is not done at all.
@@ -179,6 +182,27 @@ pub struct Made {
     /// What it gave; nothing, unless it said that it was done.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub receipt: Value,
+    /// It is taken back also where somebody changed since what it left.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub over_changes: bool,
+}
+
+/// What programs may use of their machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MayUse {
+    /// Bytes, of all of them together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// So many at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u32>,
+    /// In each of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open_files: Option<u32>,
+    /// Bytes of each file that they write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_size: Option<u64>,
 }
 
 /// Whether a change can be taken back.

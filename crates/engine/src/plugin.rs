@@ -201,8 +201,14 @@ impl Program {
         let mut line = request.to_string();
         line.push('\n');
         let mut talk = Talk::new(redactions, terms.output);
-        let mut command =
-            self.isolation.command(&self.path, terms.directory, &descriptors, terms.network);
+        let limits = terms.attempt.map(|(_, programs)| programs.limits()).unwrap_or_default();
+        let mut command = self.isolation.command(
+            &self.path,
+            terms.directory,
+            &descriptors,
+            terms.network,
+            limits,
+        );
         if let Some((attempt, programs)) = terms.attempt {
             command.envs(programs.marks(attempt));
         }

@@ -123,6 +123,8 @@ pub enum FailureKind {
     /// It said so itself.
     Exit,
     Timeout,
+    /// It used more than it may.
+    Limit,
     /// It said that it is done, and it is not.
     Verify,
     /// Nobody knows how it ended, and it cannot be done twice.

@@ -106,8 +106,10 @@ pub enum ReplayError {
 struct Tries {
     /// The last attempt; 0 if there was none.
     attempt: u32,
-    /// Since the run was last resumed.
+    /// Attempts that failed since the run was last resumed.
     failures: u32,
+    /// Looks before an attempt that refused it since then.
+    refusals: u32,
     /// When it is tried again, if it is delayed.
     due: u64,
     /// Whether the last attempt changed anything.
@@ -270,6 +272,7 @@ impl Run {
         let own = own.into_iter().flatten().rev().map(|(attempt, receipt)| Made {
             attempt: attempt_id(run, id, *attempt),
             receipt: receipt.clone(),
+            over_changes: false,
         });
         let mut room = MAX_RECEIPT;
         let fits = |made: Made| {
@@ -357,6 +360,11 @@ impl Run {
                 && self.state(*id) == State::Ended(Ended::Blocked)
         };
         self.plan.ids().filter(is_of)
+    }
+
+    /// Whether somebody stopped it at once, and not everything that was under way has ended.
+    fn is_ending_all(&self) -> bool {
+        self.kills && self.is_busy()
     }
 
     /// Steps that somebody wants to wait.

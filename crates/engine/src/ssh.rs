@@ -258,12 +258,14 @@ impl<'a> Talk<'a> {
     fn begin(&self, id: &str, script: &Script, timeout: Option<Duration>) -> Result<Payload, Lost> {
         // Zero means that there is no limit.
         let seconds = timeout.map_or(0.0, |timeout| timeout.as_secs_f64());
+        let may_use = self.job.step.may_use.as_ref();
+        let limits = may_use.map(|may_use| may_use.as_all_commands()).unwrap_or_default();
         let mut payload = Payload::new("start", id)
             .with("wait", &WAIT.as_secs().to_string())
             .with("attempt", &self.job.attempt_id())
             .with("cwd", script.cwd.as_deref().unwrap_or("/"))
             .with("timeout", &format!("{seconds:.3}"))
-            .with("text", &script.text)
+            .with("text", &format!("ulimit -S -c 0; {limits}{}", script.text))
             .with("env HOIST_NODE", &self.job.subject)
             .with("env HOIST_RUN", &self.job.run)
             .with("env HOIST_TASK", &self.job.task)

@@ -263,6 +263,7 @@ fn back_step(step: &Step, call: Call, repeat: Repeat) -> Kind {
         retries: step.retries,
         delay_ms: step.delay_ms,
         timeout_ms: step.timeout_ms,
+        may_use: step.may_use.clone(),
         on_failure,
         window: step.window,
         kin: step.kin,

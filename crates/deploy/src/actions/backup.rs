@@ -4,33 +4,32 @@
 //! touched, and the files that were replaced. Contents stay on the machine: a receipt names the
 //! directory only.
 
+use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use hoist_engine::action::{Ctx, Failure, Undone};
 use hoist_engine::plan::Made;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::blocks::{Blocks, Until};
 use super::{exit, io_error, place};
 
 const LIST: &str = "list";
-
-/// What was kept longer ago is removed; runs are kept as long, unless the site says otherwise.
-pub(super) const KEPT: Duration = Duration::from_hours(24 * 90);
-
-/// For one attempt no more of them are looked at.
-const LOOKED_AT: usize = 1000;
+/// What an attempt that came to its end left at each path.
+const LEFT: &str = "left";
+/// That an attempt was taken back.
+const UNDONE: &str = "undone";
 
 pub(super) struct Backup<'a> {
     dir: PathBuf,
     until: Until<'a>,
-    /// Paths so far.
-    count: usize,
+    /// Where in the list the line of each path begins.
+    lines: Vec<u64>,
     list: Option<fs_err::File>,
 }
 
@@ -49,7 +48,7 @@ enum Was {
     File { copy: PathBuf, access: Access },
 }
 
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Access {
     mode: u32,
     uid: u32,
@@ -60,7 +59,7 @@ impl<'a> Backup<'a> {
     /// With an empty list, which says of an attempt that ends badly that it has changed nothing yet.
     pub(super) fn new(ctx: &Ctx<'a>) -> Self {
         let (dir, until) = (place::own("backup", ctx), Until::of(ctx));
-        let mut backup = Self { dir, until, count: 0, list: None };
+        let mut backup = Self { dir, until, lines: Vec::new(), list: None };
         // Only who changes something has to have one.
         let _ = backup.make();
         backup
@@ -68,18 +67,57 @@ impl<'a> Backup<'a> {
 
     /// Keeps what is at a path, before it becomes something else.
     pub(super) fn keep(&mut self, path: &Path) -> io::Result<()> {
+        if let Some(copy) = self.note(path)? {
+            copy.sync_data()?;
+        }
+        // Whatever becomes of the machine, it was kept before it was changed.
+        self.list.as_ref().expect("just made").sync_data()?;
+        let above = self.dir.parent().filter(|_| self.lines.len() == 1);
+        [Some(self.dir.as_path()), above]
+            .into_iter()
+            .flatten()
+            .try_for_each(|dir| fs_err::File::open(dir)?.sync_all())
+    }
+
+    /// The same for many paths at once, none of which is changed meanwhile. Gives the number of the
+    /// first one.
+    pub(super) fn keep_all(&mut self, paths: &[PathBuf]) -> io::Result<usize> {
         self.make()?;
+        let first = self.lines.len();
+        let kept = paths.iter().try_for_each(|path| self.note(path).map(drop)).and_then(|()| {
+            // One for all of them: three for each would take most of the time.
+            Ok(rustix::fs::syncfs(self.list.as_ref().expect("just made"))?)
+        });
+        if kept.is_err() {
+            self.forget_from(first);
+        }
+        kept.map(|()| first)
+    }
+
+    /// Those from this number on were not changed, and what becomes of them now is not ours.
+    pub(super) fn forget_from(&mut self, number: usize) {
+        if let Some((list, end)) = self.list.as_mut().zip(self.lines.get(number)) {
+            // They would be put back as they were.
+            let _ = list.set_len(*end).and_then(|()| list.seek(io::SeekFrom::End(0)));
+            self.lines.truncate(number);
+        }
+    }
+
+    /// Writes down what is at a path. That is not durable yet, and neither is the copy.
+    fn note(&mut self, path: &Path) -> io::Result<Option<fs_err::File>> {
+        self.make()?;
+        let mut copied = None;
         let was = match path.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Was::Nothing,
             Err(error) => return Err(error),
             Ok(meta) if meta.is_dir() => Was::Directory(Access::of(&meta)),
             Ok(meta) if meta.is_symlink() => Was::Link(fs_err::read_link(path)?),
             Ok(meta) if meta.is_file() => {
-                let copy = self.dir.join(self.count.to_string());
+                let copy = self.dir.join(self.lines.len().to_string());
                 let mut to = private(&copy)?;
                 to.set_len(0)?;
                 io::copy(&mut Blocks::open(path, self.until)?, &mut to)?;
-                to.sync_data()?;
+                copied = Some(to);
                 Was::File { copy, access: Access::of(&meta) }
             }
             Ok(_) => {
@@ -91,12 +129,10 @@ impl<'a> Backup<'a> {
             serde_json::to_vec(&Kept { path: path.to_owned(), was }).map_err(io::Error::other)?;
         line.push(b'\n');
         let list = self.list.as_mut().expect("just made");
+        let begins = list.stream_position()?;
         list.write_all(&line)?;
-        // Whatever becomes of the machine, it was kept before it was changed.
-        list.sync_data()?;
-        self.sync_directory()?;
-        self.count += 1;
-        Ok(())
+        self.lines.push(begins);
+        Ok(copied)
     }
 
     /// Makes the directories that a path needs, and keeps that they were not there.
@@ -110,9 +146,14 @@ impl<'a> Backup<'a> {
         Ok(())
     }
 
-    /// Where what was kept last becomes what it shall be, before it takes its place.
-    pub(super) fn beside(&self, path: &Path) -> io::Result<PathBuf> {
-        beside(path, &self.dir, self.count.saturating_sub(1))
+    /// The number of what was kept last.
+    pub(super) fn last(&self) -> usize {
+        self.lines.len().saturating_sub(1)
+    }
+
+    /// Where what was kept under a number becomes what it shall be, before it takes its place.
+    pub(super) fn beside(&self, path: &Path, number: usize) -> io::Result<PathBuf> {
+        beside(path, &self.dir, number)
     }
 
     fn make(&mut self) -> io::Result<()> {
@@ -120,7 +161,7 @@ impl<'a> Backup<'a> {
             return Ok(());
         }
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
-        remove_old(self.dir.parent().unwrap_or(&self.dir));
+        place::remove_old(self.dir.parent().unwrap_or(&self.dir));
         let path = self.dir.join(LIST);
         // The same attempt is begun once; if it was not, all that was there before is still needed.
         let there = match fs_err::read_to_string(&path) {
@@ -128,30 +169,111 @@ impl<'a> Backup<'a> {
             there => there?,
         };
         let mut list = private(&path)?;
-        list.set_len(whole_lines(&there).len() as u64)?;
+        let whole = whole_lines(&there);
+        list.set_len(whole.len() as u64)?;
         list.seek(io::SeekFrom::End(0))?;
-        self.count = whole_lines(&there).lines().count();
+        let mut begins = 0;
+        for line in whole.split_inclusive('\n') {
+            self.lines.push(begins);
+            begins += line.len() as u64;
+        }
         self.list = Some(list);
         Ok(())
     }
 
-    fn sync_directory(&self) -> io::Result<()> {
-        let above = self.dir.parent().filter(|_| self.count == 0);
-        [Some(self.dir.as_path()), above]
-            .into_iter()
-            .flatten()
-            .try_for_each(|dir| fs_err::File::open(dir)?.sync_all())
-    }
-
-    /// What takes it back, if anything was changed.
-    pub(super) fn receipt(self) -> Value {
-        if self.count == 0 {
+    /// What takes it back, if anything was changed. With it goes a sum of what is left, by which it
+    /// is seen whether somebody changed it since.
+    pub(super) fn receipt(self) -> Result<Value, Failure> {
+        if self.lines.is_empty() {
             // There is nothing that it could say which the end of the attempt does not.
             let _ = fs_err::remove_dir_all(&self.dir);
-            return Value::Null;
+            return Ok(Value::Null);
         }
-        json!({ "backup": self.dir })
+        let left = self.write_left().map_err(|error| io_error(&error))?;
+        Ok(json!({ "backup": self.dir, "left": left }))
     }
+
+    fn write_left(&self) -> io::Result<String> {
+        let list = fs_err::read_to_string(self.dir.join(LIST))?;
+        let mut paths = BTreeSet::new();
+        let mut text = String::new();
+        for line in whole_lines(&list).lines() {
+            let Kept { path, .. } = serde_json::from_str(line)?;
+            if paths.insert(path.clone()) {
+                let left = Left::at(&path, self.until)?;
+                text.push_str(&serde_json::to_string(&LeftAt { path, left })?);
+                text.push('\n');
+            }
+        }
+        let mut file = private(&self.dir.join(LEFT))?;
+        file.set_len(0)?;
+        file.write_all(text.as_bytes())?;
+        sum(text.as_bytes())
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct LeftAt {
+    path: PathBuf,
+    left: Left,
+}
+
+/// What is at a path.
+#[derive(PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Left {
+    Nothing,
+    /// What is in it and who may use it is not looked at: only what is empty is removed.
+    Directory,
+    Link(PathBuf),
+    File {
+        sum: String,
+        access: Access,
+    },
+    Other,
+}
+
+impl Left {
+    fn at(path: &Path, until: Until<'_>) -> io::Result<Self> {
+        Ok(match path.symlink_metadata() {
+            Err(error) if is_missing(&error) => Self::Nothing,
+            Err(error) => return Err(error),
+            Ok(meta) if meta.is_dir() => Self::Directory,
+            Ok(meta) if meta.is_symlink() => Self::Link(fs_err::read_link(path)?),
+            Ok(meta) if meta.is_file() => {
+                let sum = sum(Blocks::open(path, until)?)?;
+                Self::File { sum, access: Access::of(&meta) }
+            }
+            Ok(_) => Self::Other,
+        })
+    }
+
+    /// Whether it is there again already: taking back may be begun more than once.
+    fn is(&self, was: &Was, until: Until<'_>) -> io::Result<bool> {
+        Ok(match (self, was) {
+            (Self::Nothing, Was::Nothing) | (Self::Directory, Was::Directory(_)) => true,
+            (Self::Link(target), Was::Link(other)) => target == other,
+            (Self::File { sum: now, .. }, Was::File { copy, .. }) => {
+                *now == sum(Blocks::open(copy, until)?)?
+            }
+            _ => false,
+        })
+    }
+}
+
+fn sum(mut from: impl io::Read) -> io::Result<String> {
+    let mut sum = Sha256::new();
+    let mut block = vec![0; 64 * 1024];
+    loop {
+        match from.read(&mut block)? {
+            0 => return Ok(sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect()),
+            count => sum.update(&block[..count]),
+        }
+    }
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 impl Access {
@@ -162,20 +284,6 @@ impl Access {
     fn give(self, file: &std::fs::File) -> io::Result<()> {
         std::os::unix::fs::fchown(file, Some(self.uid), Some(self.gid))?;
         file.set_permissions(PermissionsExt::from_mode(self.mode))
-    }
-}
-
-/// Backups of the same machine that nobody will need any more.
-fn remove_old(base: &Path) {
-    let is_old = |dir: &fs_err::DirEntry| {
-        let written = dir.metadata().and_then(|meta| meta.modified()).ok();
-        let age = written.and_then(|at| SystemTime::now().duration_since(at).ok());
-        age.is_some_and(|age| age > KEPT)
-    };
-    let all = fs_err::read_dir(base).into_iter().flatten().flatten().take(LOOKED_AT);
-    for dir in all.filter(is_old) {
-        // It is looked at again with the next one.
-        let _ = fs_err::remove_dir_all(dir.path());
     }
 }
 
@@ -210,6 +318,14 @@ pub(super) fn restore(made: &Made, ctx: &Ctx<'_>) -> Result<Undone, Failure> {
         return Err(exit(format!("`{}` is no backup of this machine", dir.display())));
     }
     let list = match fs_err::read_to_string(dir.join(LIST)) {
+        // What an attempt changes is kept before: one that has kept nothing has changed nothing.
+        Err(error)
+            if error.kind() == io::ErrorKind::NotFound
+                && made.receipt.is_null()
+                && place::is_kept_still(&made.attempt) =>
+        {
+            return Ok(Undone::Undone);
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let reason = format!("what it changed is not kept in `{}`", dir.display());
             return Ok(Undone::NotPossible { reason });
@@ -217,15 +333,67 @@ pub(super) fn restore(made: &Made, ctx: &Ctx<'_>) -> Result<Undone, Failure> {
         list => list.map_err(|error| io_error(&error))?,
     };
     let until = Until::of(ctx);
-    let lines: Vec<&str> = whole_lines(&list).lines().collect();
-    for (at, line) in lines.into_iter().enumerate().rev() {
-        until.look()?;
-        let kept: Kept = serde_json::from_str(line)
-            .map_err(|error| exit(format!("the backup {} is damaged: {error}", dir.display())))?;
-        let new = beside(&kept.path, &dir, at);
-        new.and_then(|new| put_back(&kept, &new, until)).map_err(|error| io_error(&error))?;
+    let damaged = |error| exit(format!("the backup {} is damaged: {error}", dir.display()));
+    let kept: Vec<Kept> = whole_lines(&list)
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()
+        .map_err(damaged)?;
+    let is_looked_at = !made.over_changes && !dir.join(UNDONE).exists();
+    if let Some(sum) = made.receipt["left"].as_str().filter(|_| is_looked_at) {
+        let changed = changed_since(&dir, sum, &kept, until).map_err(|error| io_error(&error))?;
+        if let Some(what) = changed {
+            let reason = format!(
+                "{what}; look at it, and say `--over-changes` to have what was there before the \
+                 step put in its place"
+            );
+            return Ok(Undone::NotPossible { reason });
+        }
     }
+    for (at, kept) in kept.iter().enumerate().rev() {
+        until.look()?;
+        let new = beside(&kept.path, &dir, at);
+        new.and_then(|new| put_back(kept, &new, until)).map_err(|error| io_error(&error))?;
+    }
+    private(&dir.join(UNDONE)).map_err(|error| io_error(&error))?;
     Ok(Undone::Undone)
+}
+
+/// What somebody has changed since an attempt left it.
+fn changed_since(
+    dir: &Path,
+    expected: &str,
+    kept: &[Kept],
+    until: Until<'_>,
+) -> io::Result<Option<String>> {
+    let path = dir.join(LEFT);
+    let text = match fs_err::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        text => text?,
+    };
+    if sum(text.as_slice())? != expected {
+        let path = path.display();
+        return Ok(Some(format!("nobody knows what it left: `{path}` is not as it was written")));
+    }
+    let mut before: HashMap<&Path, Vec<&Was>> = HashMap::new();
+    for Kept { path, was } in kept {
+        before.entry(path).or_default().push(was);
+    }
+    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        let LeftAt { path, left } = serde_json::from_slice(line)?;
+        let now = Left::at(&path, until)?;
+        if now == left {
+            continue;
+        }
+        let mut is_back = false;
+        for was in before.get(path.as_path()).into_iter().flatten() {
+            is_back |= now.is(was, until)?;
+        }
+        if !is_back {
+            return Ok(Some(format!("`{}` was changed since the step left it", path.display())));
+        }
+    }
+    Ok(None)
 }
 
 /// `new` may be there from an attempt, here or on the way back, that was cut short.

@@ -180,6 +180,10 @@ pub(super) fn well(ran: &Ran) -> Result<(), Failure> {
     match ran.fault() {
         None => Ok(()),
         Some(fault) if ran.ended == Ended::TimedOut => Err(timeout(fault)),
+        Some(fault) if ran.wrote_too_much() => {
+            let reason = format!("it wrote a larger file than it may: {fault}");
+            Err(Failure { kind: FailureKind::Limit, reason })
+        }
         Some(fault) => Err(exit(fault)),
     }
 }

@@ -97,8 +97,8 @@ impl<'a> Maker<'a> {
             self.step(task, 0, None, found);
             task.at_once.iter().for_each(|amount| self.look_at_amount(amount, found));
             found.extend(Decision::of(self.facts, task, self.options.untranslated, None).err());
-            for (name, place) in templates(task) {
-                found.extend(self.facts.no_template(&At::new(name, place)));
+            for template in templates(task) {
+                found.extend(self.facts.no_template(&template));
             }
         }
     }
@@ -423,6 +423,7 @@ impl<'a> Maker<'a> {
             retries_precheck: task.retries_precheck.map_or(0, |retries| retries.value),
             delay_ms: task.delay.map_or(0, |delay| millis(delay.value)),
             timeout_ms: task.timeout.map(|timeout| millis(timeout.value)),
+            may_use: task.may_use.map(|may_use| Box::new(may_use.value)),
             on_failure: task.on_failure.map(|on_failure| on_failure.value).unwrap_or_default(),
             undo: task.undo.as_ref().map(|undo| self::call(&undo.value)),
             reversibility: task.reversibility.map(|way| way.value).unwrap_or_default(),
@@ -495,6 +496,7 @@ impl<'a> Maker<'a> {
                     Ok(text) => text,
                     Err(error) => {
                         let name = &self.draft.subjects[node as usize];
+                        let template = template.value;
                         let message = format!("the template `{template}` for {name}: {error}");
                         found.push(Diagnostic::new(Code::Template, one.place, message));
                         continue;
@@ -626,15 +628,16 @@ pub(super) fn has_checks(task: &Task) -> bool {
     task.check_after.as_ref().is_some_and(|checks| !checks.value.is_empty())
 }
 
-fn template(one: &Use) -> Option<&str> {
-    (one.action == "file").then(|| one.input.get("template")?.as_str())?
+fn template(one: &Use) -> Option<At<&str>> {
+    let name = (one.action == "file").then(|| one.input.get("template")?.as_str())??;
+    Some(At::new(name, one.place))
 }
 
 /// Templates that a task names.
-pub fn templates(task: &Task) -> Vec<(&str, Place)> {
+pub fn templates(task: &Task) -> Vec<At<&str>> {
     let runs = [&task.run, &task.undo].into_iter().flatten();
     let uses = runs.flat_map(|run| &run.value.uses);
-    uses.filter_map(|one| Some((template(one)?, one.place))).collect()
+    uses.filter_map(template).collect()
 }
 
 fn fill_in(input: &mut Value, text: String) {

@@ -1,12 +1,12 @@
 //! From Fuel's tasks to a task file of our own, entry by entry as the table in the documentation
 //! has it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
 use super::condition::{Translated, number, translate};
-use super::names::{MASTER, Names, Who, is_pattern};
+use super::names::{MASTER, Names, Who, is_pattern, prefix_regex};
 use super::read::expression;
 use super::resolve::{Entry, Resolved};
 use super::task::{Condition, Corpus, Dependency, List, Strategy, Task, Type, Where};
@@ -17,6 +17,8 @@ use super::{Conditions, Finding, Options};
 #[derive(Debug, Default)]
 pub(super) struct Native {
     pub(super) roles: Map<String, Value>,
+    /// For the person who reads the file, by role.
+    pub(super) remarks: BTreeMap<String, String>,
     pub(super) tasks: Vec<NativeTask>,
     pub(super) barriers: Map<String, Value>,
 }
@@ -39,7 +41,8 @@ pub(super) struct Converter<'a> {
 
 impl Converter<'_> {
     pub(super) fn convert(&self, findings: &mut Vec<Finding>) -> Native {
-        let mut native = Native { roles: self.roles(findings), ..Native::default() };
+        let mut native =
+            Native { roles: self.roles(findings), remarks: self.strategies(), ..Native::default() };
         for (task, resolved) in self.tasks.iter().zip(self.resolved) {
             match task.kind {
                 Type::Group => {}
@@ -71,6 +74,22 @@ impl Converter<'_> {
             }
         }
         roles
+    }
+
+    /// Fuel looked at them in its first generation only.
+    fn strategies(&self) -> BTreeMap<String, String> {
+        let groups = self.tasks.iter().filter(|task| task.kind == Type::Group);
+        let strategy = |group: &Task| {
+            let [name] = group.on.as_ref()?.given() else { return None };
+            let how = match group.strategy.as_ref()? {
+                Strategy::OneByOne => "one_by_one".to_owned(),
+                Strategy::Parallel(None) => "parallel".to_owned(),
+                Strategy::Parallel(Some(amount)) => format!("parallel, {amount}"),
+                Strategy::Computed(text) => format!("parallel, {text}"),
+            };
+            Some((name.clone(), format!("strategy of the group: {how}; see `rollout`")))
+        };
+        groups.filter_map(strategy).collect()
     }
 
     /// The roles that have a tag.
@@ -140,6 +159,8 @@ impl Converter<'_> {
         put("events", (!task.reexecute_on.is_empty()).then(|| json!(task.reexecute_on)));
         put("at_once", Self::at_once(task, findings));
         put("run", Some(self.run(task, findings)));
+        // It copies what differs, so that it may be begun again.
+        put("repeat", (task.kind == Type::Sync).then(|| "safe".into()));
         for (key, value) in limits(task) {
             put(key, Some(value));
         }
@@ -159,12 +180,19 @@ impl Converter<'_> {
             .filter(|group| group.kind == Type::Group && group.tasks.contains(&task.id));
         for of in std::iter::once(task).chain(groups) {
             match of.on.as_ref() {
-                Some(List::Given(words)) => match self.names.who(words) {
-                    Ok(who) => parts.push(who),
-                    Err(error) => {
-                        findings.push(Finding::new("W-REGEX", of, error.to_string(), None));
+                Some(List::Given(words)) => {
+                    let mut sound = Vec::new();
+                    for word in words {
+                        match prefix_regex(word) {
+                            Ok(_) => sound.push(word.clone()),
+                            Err(error) => {
+                                let message = format!("`{word}` is no pattern: {error}");
+                                findings.push(Finding::new("W-REGEX", of, message, None));
+                            }
+                        }
                     }
-                },
+                    parts.extend(self.names.who(&sound).ok());
+                }
                 Some(List::Computed(text)) => {
                     let message = format!("where it runs is computed: {text}");
                     let hint = "write `on` by hand";
@@ -294,24 +322,45 @@ impl Converter<'_> {
 
     fn run(&self, task: &Task, findings: &mut Vec<Finding>) -> Value {
         let parameters = self.substituted(task, findings);
-        let native = match &task.kind {
-            _ if has_expression(&parameters) => None,
-            Type::Puppet => puppet(&parameters),
-            Type::Shell => shell(&parameters),
-            Type::UploadFile => upload(&parameters),
-            Type::CopyFiles => copies(&parameters),
-            Type::Sync => sync(&parameters),
-            Type::Reboot => Some(json!({"reboot": {}})),
+        let (native, kept): (_, &[&str]) = match &task.kind {
             Type::Skipped => return "none".into(),
-            Type::Other(_) | Type::Stage | Type::Group => None,
+            _ if has_expression(&parameters) => (None, &[]),
+            Type::Puppet => (puppet(&parameters), &["puppet_manifest", "puppet_modules", "cwd"]),
+            Type::Shell => (shell(&parameters), &["cmd", "cwd"]),
+            Type::UploadFile => (upload(&parameters), &["path", "data", "permissions"]),
+            Type::CopyFiles => return self.copy_files(task, parameters, findings),
+            Type::Sync => (sync(&parameters), &["src", "dst"]),
+            Type::Reboot => (Some(json!({"reboot": {}})), &[]),
+            Type::Other(_) | Type::Stage | Type::Group => (None, &[]),
         };
-        native.unwrap_or_else(|| {
-            let action = format!("fuel-{}", kind(&task.kind));
-            let message = format!("what it does is left to a plug-in called `{action}`");
-            let hint = "its parameters are computed or only Fuel knows them; write `run` by hand, or bring the plug-in";
-            findings.push(Finding::new("W-TYPE", task, message, Some(hint.to_owned())));
-            json!({action: parameters})
-        })
+        let Some(native) = native else {
+            let message = "its parameters are computed or only Fuel knows them".to_owned();
+            return by_plugin(task, parameters, "W-TYPE", message, findings);
+        };
+        if task.kind == Type::Sync {
+            let message = "its files come from Fuel's master by rsync".to_owned();
+            let hint = "keep them there, or change the address in `run`";
+            findings.push(Finding::new("W-MASTER", task, message, Some(hint.to_owned())));
+        }
+        tell_left_out(task, &parameters, kept, findings);
+        native
+    }
+
+    /// They are on the deployment server, and only there `copy` finds them.
+    fn copy_files(
+        &self,
+        task: &Task,
+        parameters: Map<String, Value>,
+        findings: &mut Vec<Finding>,
+    ) -> Value {
+        let is_on_master = self.on(task, &mut Vec::new()) == MASTER;
+        let native = copies(&parameters).filter(|_| is_on_master && !has_expression(&parameters));
+        if let Some(native) = native {
+            tell_left_out(task, &parameters, &["files", "permissions"], findings);
+            return native;
+        }
+        let message = "its files are on Fuel's master, not on the node".to_owned();
+        by_plugin(task, parameters, "W-MASTER", message, findings)
     }
 
     /// `{KEY}` in texts; what nobody gave a value stays, as with Fuel.
@@ -376,6 +425,36 @@ impl Converter<'_> {
             };
             self.corpus.files.iter().any(is_it)
         })
+    }
+}
+
+/// An action that there is not, so that nothing is done until a person has decided.
+fn by_plugin(
+    task: &Task,
+    parameters: Map<String, Value>,
+    code: &'static str,
+    why: String,
+    findings: &mut Vec<Finding>,
+) -> Value {
+    let action = format!("fuel-{}", kind(&task.kind));
+    let message = format!("what it does is left to a plug-in called `{action}`: {why}");
+    let hint = "write `run` by hand, or bring the plug-in";
+    findings.push(Finding::new(code, task, message, Some(hint.to_owned())));
+    json!({action: parameters})
+}
+
+/// Parameters that nothing stands for.
+fn tell_left_out(
+    task: &Task,
+    parameters: &Map<String, Value>,
+    kept: &[&str],
+    findings: &mut Vec<Finding>,
+) {
+    let is_kept = |key: &str| kept.contains(&key) || LIMITS.contains(&key);
+    for key in parameters.keys().filter(|key| !is_kept(key)) {
+        let message = format!("`{key}` of its parameters is left out");
+        let hint = "nothing stands for it; look whether the task needs it";
+        findings.push(Finding::new("W-PARAMETER", task, message, Some(hint.to_owned())));
     }
 }
 
@@ -459,6 +538,9 @@ fn tolerate(value: &Value) -> Option<Value> {
     })
 }
 
+/// Parameters that [`limits`] reads.
+const LIMITS: [&str; 3] = ["timeout", "retries", "interval"];
+
 /// Time and attempts, with what Fuel took where a task does not say.
 fn limits(task: &Task) -> Vec<(&'static str, Value)> {
     let (timeout, retries, delay) = match task.kind {
@@ -520,6 +602,9 @@ fn puppet(parameters: &Map<String, Value>) -> Option<Value> {
     if let Some(modules) = parameters.get("puppet_modules") {
         input.insert("modules".to_owned(), modules.clone());
     }
+    if let Some(cwd) = parameters.get("cwd") {
+        input.insert("cwd".to_owned(), cwd.clone());
+    }
     Some(json!({"puppet": input}))
 }
 
@@ -555,9 +640,17 @@ fn copies(parameters: &Map<String, Value>) -> Option<Value> {
     }
 }
 
+/// What Fuel ran on the node.
 fn sync(parameters: &Map<String, Value>) -> Option<Value> {
-    let (from, to) = (parameters.get("src")?, parameters.get("dst")?);
-    Some(json!({"sync": {"from": from, "to": to, "delete": true}}))
+    let word = |key: &str| parameters.get(key)?.as_str().map(quoted);
+    let (from, to) = (word("src")?, word("dst")?);
+    let command = format!("mkdir -p {to} && rsync -c -r -l --delete {from} {to}");
+    Some(json!({"shell": {"command": command}}))
+}
+
+/// One word for a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 /// As text, in octal; YAML makes numbers of them.

@@ -30,7 +30,10 @@ const NORMALISED: &str = "fuel-tasks-normalised/1";
 /// The graph of files that do not name another one.
 const DEFAULT: &str = "default";
 
-/// Why Fuel's files cannot be read.
+/// Faults that are shown of one tree.
+const MAX_SHOWN: usize = 100;
+
+/// Why one of Fuel's files cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}: {message}")]
 pub struct ReadError {
@@ -38,7 +41,34 @@ pub struct ReadError {
     pub message: String,
 }
 
+/// Everything that keeps Fuel's files from being read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", shown(.0))]
+pub struct ReadErrors(pub Vec<ReadError>);
+
+fn shown(faults: &[ReadError]) -> String {
+    let mut lines: Vec<String> = faults.iter().take(MAX_SHOWN).map(ToString::to_string).collect();
+    if faults.len() > MAX_SHOWN {
+        lines.push(format!("… and {} more", faults.len() - MAX_SHOWN));
+    }
+    lines.join("\n")
+}
+
 type Read<T> = Result<T, String>;
+
+/// What is wrong with one task, all of it.
+#[derive(Default)]
+struct Faults(Vec<String>);
+
+impl Faults {
+    /// The value, or what stands for it until the fault is told.
+    fn take<T: Default>(&mut self, read: Read<T>) -> T {
+        read.unwrap_or_else(|fault| {
+            self.0.push(fault);
+            T::default()
+        })
+    }
+}
 
 const TASK_KEYS: &[&str] = &[
     "id",
@@ -90,8 +120,9 @@ const NORMALISED_KEYS: &[&str] = &[
 const DEPENDENCY_KEYS: &[&str] = &["name", "role", "roles", "policy"];
 
 /// One file that holds everything.
-pub fn normalised(file: &str, text: &str) -> Result<Corpus, ReadError> {
-    let fail = |message: String| ReadError { file: file.to_owned(), message };
+pub fn normalised(file: &str, text: &str) -> Result<Corpus, ReadErrors> {
+    let error = |message: String| ReadError { file: file.to_owned(), message };
+    let fail = |message: String| ReadErrors(vec![error(message)]);
     if text.len() > MAX_FILE {
         return Err(fail(too_much("bytes", text.len(), MAX_FILE)));
     }
@@ -100,75 +131,96 @@ pub fn normalised(file: &str, text: &str) -> Result<Corpus, ReadError> {
         return Err(fail(format!("`format` is not `{NORMALISED}`")));
     }
     let mut corpus = Corpus::default();
-    read_roles(&root["roles"], &mut corpus).map_err(fail)?;
+    let mut faults = Vec::new();
+    faults.extend(read_roles(&root["roles"], &mut corpus).err().map(error));
     read_tags(&root["tags"], &mut corpus);
     let empty = Map::new();
     for (graph, value) in root["graphs"].as_object().unwrap_or(&empty) {
         let tasks = value["tasks"].as_array().map_or(&[][..], Vec::as_slice);
         bounded("tasks", tasks.len(), MAX_TASKS).map_err(fail)?;
         let mut read = Vec::with_capacity(tasks.len());
-        for value in tasks {
-            let task = normalised_task(value, &mut corpus.findings)
-                .map_err(|message| fail(format!("graph {graph}, {}: {message}", called(value))))?;
-            read.push(task);
+        for (at, value) in tasks.iter().enumerate() {
+            match normalised_task(value, &mut corpus.findings) {
+                Ok(task) => read.push(task),
+                Err(Faults(of)) => faults.extend(of.into_iter().map(|message| {
+                    error(format!("graph {graph}, {}: {message}", called(value, at)))
+                })),
+            }
         }
-        corpus.graphs.insert(graph.clone(), unique(read).map_err(fail)?);
+        faults.extend(twice(&read).map(|twice| error(format!("graph {graph}, {twice}"))));
+        corpus.graphs.insert(graph.clone(), read);
     }
-    Ok(corpus)
+    if faults.is_empty() { Ok(corpus) } else { Err(ReadErrors(faults)) }
 }
+
+/// Tasks by graph, then by layer: the release first, then each plug-in.
+type Layers = BTreeMap<(String, Option<String>), Vec<Task>>;
 
 /// A tree of files by path; those that are no task files are only known to be there.
 pub fn tree<'a>(
     files: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
-) -> Result<Corpus, ReadError> {
+) -> Result<Corpus, ReadErrors> {
     let mut corpus = Corpus::default();
-    // Graph, then layer: the release first, then each plug-in; whole tasks take the place of others.
-    let mut layers: BTreeMap<(String, Option<String>), Vec<Task>> = BTreeMap::new();
+    let mut layers = Layers::new();
+    let mut faults = Vec::new();
     let files: Vec<_> = files.into_iter().collect();
     if files.len() > MAX_FILES {
         let message = too_much("files", files.len(), MAX_FILES);
-        return Err(ReadError { file: ".".to_owned(), message });
+        return Err(ReadErrors(vec![ReadError { file: ".".to_owned(), message }]));
     }
     corpus.files = files.iter().map(|(path, _)| (*path).to_owned()).collect();
     for (path, text) in &files {
         let Some(text) = text else { continue };
-        let fail = |message: String| ReadError { file: (*path).to_owned(), message };
-        if text.len() > MAX_FILE {
-            return Err(fail(too_much("bytes", text.len(), MAX_FILE)));
-        }
-        let value: Value = serde_saphyr::from_str_with_options(text, options())
-            .map_err(|error| fail(error.to_string()))?;
-        if is_task_file(path) {
-            let graph = graph_of(path);
-            let layer = layers.entry((graph, plugin_of(path, &corpus))).or_default();
-            let tasks = match &value {
-                Value::Array(tasks) => tasks.as_slice(),
-                // An empty file.
-                Value::Null => &[],
-                other => {
-                    return Err(fail(format!("expected a list of tasks, found {}", kind(other))));
-                }
-            };
-            for (at, value) in tasks.iter().enumerate() {
-                let task = yaml_task(value, path, at, &mut corpus.findings)
-                    .map_err(|message| fail(format!("{}: {message}", called(value))))?;
-                layer.push(task);
-                bounded("tasks", layer.len(), MAX_TASKS).map_err(fail)?;
-            }
-        } else {
-            metadata(path, &value, &mut corpus).map_err(fail)?;
+        if let Err(Faults(of)) = file(path, text, &mut corpus, &mut layers) {
+            let error = |message| ReadError { file: (*path).to_owned(), message };
+            faults.extend(of.into_iter().map(error));
         }
     }
+    lay_over(layers, &mut corpus, &mut faults);
+    if faults.is_empty() { Ok(corpus) } else { Err(ReadErrors(faults)) }
+}
+
+fn file(path: &str, text: &str, corpus: &mut Corpus, layers: &mut Layers) -> Result<(), Faults> {
+    let fail = |message: String| Faults(vec![message]);
+    bounded("bytes", text.len(), MAX_FILE).map_err(fail)?;
+    let value = yaml(text).map_err(fail)?;
+    if !is_task_file(path) {
+        return metadata(path, &value, corpus).map_err(fail);
+    }
+    let tasks = match &value {
+        Value::Array(tasks) => tasks.as_slice(),
+        // An empty file.
+        Value::Null => &[],
+        other => return Err(fail(format!("expected a list of tasks, found {}", kind(other)))),
+    };
+    let layer = layers.entry((graph_of(path), plugin_of(path, corpus))).or_default();
+    bounded("tasks", layer.len() + tasks.len(), MAX_TASKS).map_err(fail)?;
+    let mut faults = Faults::default();
+    for (at, value) in tasks.iter().enumerate() {
+        match yaml_task(value, path, at, &mut corpus.findings) {
+            Ok(task) => layer.push(task),
+            Err(Faults(of)) => {
+                let named = |message| format!("{}: {message}", called(value, at));
+                faults.0.extend(of.into_iter().map(named));
+            }
+        }
+    }
+    if faults.0.is_empty() { Ok(()) } else { Err(faults) }
+}
+
+/// Whole tasks take the place of others.
+fn lay_over(layers: Layers, corpus: &mut Corpus, faults: &mut Vec<ReadError>) {
     // Who brought each task of a graph.
     let mut owners: BTreeMap<(String, String), Option<String>> = BTreeMap::new();
     for ((graph, layer), tasks) in layers {
-        let fail = |message| ReadError { file: layer.clone().unwrap_or_default(), message };
+        let error = |message| ReadError { file: layer.clone().unwrap_or_default(), message };
         let merged = corpus.graphs.entry(graph.clone()).or_default();
-        for task in unique(tasks).map_err(fail)? {
+        faults.extend(twice(&tasks));
+        for task in tasks {
             let owner = owners.insert((graph.clone(), task.id.clone()), layer.clone());
-            if let Some(Some(other)) = owner {
+            if let Some(Some(other)) = owner.filter(|owner| *owner != layer) {
                 let id = &task.id;
-                return Err(fail(format!("the plug-in in {other} has a task `{id}` too")));
+                faults.push(error(format!("the plug-in in {other} has a task `{id}` too")));
             }
             match merged.iter_mut().find(|there| there.id == task.id) {
                 Some(there) => *there = task,
@@ -176,7 +228,6 @@ pub fn tree<'a>(
             }
         }
     }
-    Ok(corpus)
 }
 
 /// Whether [`tree`] wants to see what is in it.
@@ -219,14 +270,44 @@ fn plugin_of(path: &str, corpus: &Corpus) -> Option<String> {
     is_plugin.then(|| if parent.is_empty() { ".".to_owned() } else { parent.to_owned() })
 }
 
-fn options() -> serde_saphyr::Options {
-    serde_saphyr::options! {
-        // As Fuel's own reader did.
-        duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins,
-        budget: serde_saphyr::budget! {
-            max_depth: MAX_DEPTH,
-            max_documents: 1,
-        },
+/// As Fuel's own reader took it: `yes` and `off` are true and false, `y` and `n` are texts, and
+/// `0700` is octal.
+fn yaml(text: &str) -> Read<Value> {
+    let read = |strict_booleans: bool| {
+        let options = serde_saphyr::options! {
+            duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins,
+            legacy_octal_numbers: true,
+            strict_booleans: strict_booleans,
+            budget: serde_saphyr::budget! {
+                max_depth: MAX_DEPTH,
+                max_documents: 1,
+            },
+        };
+        serde_saphyr::from_str_with_options::<Value>(text, options)
+            .map_err(|error| error.to_string())
+    };
+    let mut value = read(false)?;
+    keep_letters(&mut value, read(true)?);
+    Ok(value)
+}
+
+/// Takes `y` and `n` from the reading in which they are texts.
+fn keep_letters(value: &mut Value, as_text: Value) {
+    match (value, as_text) {
+        (value @ Value::Bool(_), Value::String(word))
+            if ["y", "Y", "n", "N"].contains(&word.as_str()) =>
+        {
+            *value = word.into();
+        }
+        (Value::Array(items), Value::Array(others)) => {
+            items.iter_mut().zip(others).for_each(|(item, other)| keep_letters(item, other));
+        }
+        // Both were read from the same text, so that their keys are in the same order.
+        (Value::Object(map), Value::Object(others)) => {
+            let pairs = map.values_mut().zip(others);
+            pairs.for_each(|(value, (_, other))| keep_letters(value, other));
+        }
+        _ => {}
     }
 }
 
@@ -248,22 +329,21 @@ fn bounded(what: &str, count: usize, limit: usize) -> Read<()> {
     if count > limit { Err(too_much(what, count, limit)) } else { Ok(()) }
 }
 
-fn called(value: &Value) -> String {
+fn called(value: &Value, at: usize) -> String {
     match value["id"].as_str() {
         Some(id) => format!("task `{}`", id.chars().take(MAX_NAME).collect::<String>()),
-        None => "a task without an id".to_owned(),
+        None => format!("task no. {}", at + 1),
     }
 }
 
-fn unique(tasks: Vec<Task>) -> Read<Vec<Task>> {
+/// The tasks that are there more than once.
+fn twice(tasks: &[Task]) -> impl Iterator<Item = ReadError> {
     let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
-    for task in &tasks {
-        if let Some(first) = seen.insert(&task.id, &task.file) {
-            let (id, file) = (&task.id, &task.file);
-            return Err(format!("the task `{id}` is in {first} and again in {file}"));
-        }
-    }
-    Ok(tasks)
+    tasks.iter().filter_map(move |Task { id, file, .. }| {
+        let first = seen.insert(id, file)?;
+        let message = format!("the task `{id}` is in {first} already");
+        Some(ReadError { file: file.clone(), message })
+    })
 }
 
 fn metadata(path: &str, value: &Value, corpus: &mut Corpus) -> Read<()> {
@@ -323,85 +403,105 @@ fn read_tags(value: &Value, corpus: &mut Corpus) {
     }
 }
 
-fn normalised_task(value: &Value, findings: &mut Vec<Finding>) -> Read<Task> {
-    let map = value.as_object().ok_or("it is no map")?;
+fn normalised_task(value: &Value, findings: &mut Vec<Finding>) -> Result<Task, Faults> {
+    let map = value.as_object().ok_or_else(|| Faults(vec!["it is no map".to_owned()]))?;
     let file = value["file"].as_str().unwrap_or_default().to_owned();
-    let mut task = common(value, file)?;
-    tell_unknown(map, NORMALISED_KEYS, &task, findings);
+    let mut faults = Faults::default();
+    let mut task = common(value, file, &mut faults);
     task.on = match &value["on"] {
         Value::Null => None,
-        on => Some(computable("on", &on["match"], words)?),
+        on => Some(faults.take(computable("on", &on["match"], words))),
     };
-    task.strategy = strategy(&value["strategy"])?;
-    task.test_pre = text("check_before", &value["check_before"])?;
-    task.test_post = text("check_after", &value["check_after"])?;
-    Ok(task)
+    task.strategy = faults.take(strategy(&value["strategy"]));
+    task.test_pre = faults.take(text("check_before", &value["check_before"]));
+    task.test_post = faults.take(text("check_after", &value["check_after"]));
+    read_whole(task, faults, map, NORMALISED_KEYS, findings)
 }
 
-fn yaml_task(value: &Value, file: &str, at: usize, findings: &mut Vec<Finding>) -> Read<Task> {
-    let map = value.as_object().ok_or("it is no map")?;
+fn yaml_task(
+    value: &Value,
+    file: &str,
+    at: usize,
+    findings: &mut Vec<Finding>,
+) -> Result<Task, Faults> {
+    let map = value.as_object().ok_or_else(|| Faults(vec!["it is no map".to_owned()]))?;
     let mut value = value.clone();
     if value["id"].is_null() {
         // Plug-ins of the first generation did not name their tasks.
         let plugin = parent(file).rsplit('/').next().filter(|name| !name.is_empty());
         value["id"] = format!("{}-{}", plugin.unwrap_or("task"), at + 1).into();
     }
-    let mut task = common(&value, file.to_owned())?;
-    tell_unknown(map, TASK_KEYS, &task, findings);
+    let mut faults = Faults::default();
+    let mut task = common(&value, file.to_owned(), &mut faults);
     let places = ["tags", "roles", "role", "groups"].map(|key| (key, &value[key]));
     let place = places.into_iter().find(|(_, value)| !value.is_null());
     task.on = match place {
         _ if task.kind == Type::Stage => None,
-        Some((key, value)) => Some(computable(key, value, words)?),
+        Some((key, value)) => Some(faults.take(computable(key, value, words))),
         // The group is the role of its name.
         None if task.kind == Type::Group => Some(List::Given(vec![task.id.clone()])),
         None => Some(List::default()),
     };
-    task.strategy = strategy(&value["parameters"]["strategy"])?;
+    task.strategy = faults.take(strategy(&value["parameters"]["strategy"]));
     task.parameters.shift_remove("strategy");
-    task.test_pre = text("test_pre.cmd", &value["test_pre"]["cmd"])?;
-    task.test_post = text("test_post.cmd", &value["test_post"]["cmd"])?;
-    task.stage = value["stage"].as_str().map(stage).transpose()?;
+    task.test_pre = faults.take(text("test_pre.cmd", &value["test_pre"]["cmd"]));
+    task.test_post = faults.take(text("test_post.cmd", &value["test_post"]["cmd"]));
+    task.stage = faults.take(value["stage"].as_str().map(stage).transpose());
+    read_whole(task, faults, map, TASK_KEYS, findings)
+}
+
+fn read_whole(
+    task: Task,
+    faults: Faults,
+    map: &Map<String, Value>,
+    known: &[&str],
+    findings: &mut Vec<Finding>,
+) -> Result<Task, Faults> {
+    if !faults.0.is_empty() {
+        return Err(faults);
+    }
+    tell_unknown(map, known, &task, findings);
     Ok(task)
 }
 
-fn common(value: &Value, file: String) -> Read<Task> {
-    let id = text("id", &value["id"])?.ok_or("it has no `id`")?;
+fn common(value: &Value, file: String, faults: &mut Faults) -> Task {
+    let id = text("id", &value["id"]).and_then(|id| id.ok_or_else(|| "it has no `id`".to_owned()));
+    let kind = value["type"].as_str().ok_or_else(|| "it has no `type`".to_owned());
     let cross = |one: &str, other: &str| {
         let value = if value[one].is_null() { &value[other] } else { &value[one] };
         computable(one, value, dependencies)
     };
     let parameters = match &value["parameters"] {
-        Value::Null => Map::new(),
-        Value::Object(map) => map.clone(),
-        _ => return Err("`parameters` is no map".to_owned()),
+        Value::Null => Ok(Map::new()),
+        Value::Object(map) => Ok(map.clone()),
+        _ => Err("`parameters` is no map".to_owned()),
     };
-    Ok(Task {
-        kind: Type::parse(value["type"].as_str().ok_or("it has no `type`")?),
+    Task {
+        id: faults.take(id),
+        kind: Type::parse(faults.take(kind)),
         version: match &value["version"] {
             Value::Null => None,
             Value::String(version) => Some(version.clone()),
             other => Some(other.to_string()),
         },
         on: None,
-        requires: computable("requires", &value["requires"], words)?,
-        required_for: computable("required_for", &value["required_for"], words)?,
-        cross_depends: cross("cross-depends", "cross_depends")?,
-        cross_depended_by: cross("cross-depended-by", "cross_depended_by")?,
-        condition: condition(&value["condition"])?,
+        requires: faults.take(computable("requires", &value["requires"], words)),
+        required_for: faults.take(computable("required_for", &value["required_for"], words)),
+        cross_depends: faults.take(cross("cross-depends", "cross_depends")),
+        cross_depended_by: faults.take(cross("cross-depended-by", "cross_depended_by")),
+        condition: faults.take(condition(&value["condition"])),
         strategy: None,
-        parameters,
+        parameters: faults.take(parameters),
         test_pre: None,
         test_post: None,
-        refresh_on: words("refresh_on", &value["refresh_on"])?,
-        reexecute_on: words("reexecute_on", &value["reexecute_on"])?,
+        refresh_on: faults.take(words("refresh_on", &value["refresh_on"])),
+        reexecute_on: faults.take(words("reexecute_on", &value["reexecute_on"])),
         fault_tolerance: Some(value["fault_tolerance"].clone()).filter(|value| !value.is_null()),
-        tasks: words("tasks", &value["tasks"])?,
+        tasks: faults.take(words("tasks", &value["tasks"])),
         fail_on_error: value["fail_on_error"] != false,
         stage: None,
         file,
-        id,
-    })
+    }
 }
 
 fn tell_unknown(
@@ -436,7 +536,15 @@ fn text(key: &str, value: &Value) -> Read<Option<String>> {
             bounded("bytes", text.len(), MAX_EXPRESSION).map(|()| Some(text.clone()))
         }
         Value::Number(number) => Ok(Some(number.to_string())),
-        _ => Err(format!("`{key}` is no text")),
+        other => Err(format!("`{key}` {}", no_text(other))),
+    }
+}
+
+/// What is there instead of a text.
+fn no_text(value: &Value) -> String {
+    match value {
+        Value::Bool(word) => format!("was read as {word}; put the word in quotes"),
+        value => format!("is {}, not a text", kind(value)),
     }
 }
 
@@ -459,10 +567,11 @@ fn words(key: &str, value: &Value) -> Read<Vec<String>> {
             let word = |item: &Value| match item {
                 Value::String(word) => name(key, word),
                 Value::Number(number) => Ok(number.to_string()),
-                _ => Err(format!("`{key}` has an entry that is no name")),
+                other => Err(format!("an entry of `{key}` {}", no_text(other))),
             };
             items.iter().map(word).collect()
         }
+        word @ Value::Bool(_) => Err(format!("`{key}` {}", no_text(word))),
         _ => Err(format!("`{key}` is neither a name nor a list of names")),
     }
 }

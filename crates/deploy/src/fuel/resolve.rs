@@ -160,6 +160,30 @@ impl Places {
         }
     }
 
+    fn or(self, other: Self) -> Self {
+        Self {
+            is_stage: self.is_stage || other.is_stage,
+            first: self.first || other.first,
+            further: self.further || other.further,
+            master: self.master || other.master,
+        }
+    }
+
+    /// After "is".
+    fn told(self) -> &'static str {
+        match (self.first, self.further, self.master) {
+            (true, true, true) => "on every node",
+            (true, true, false) => "on every node but the master",
+            (true, false, true) => "on first nodes (`primary-…`) and the master",
+            (true, false, false) => "on first nodes (`primary-…`) only",
+            (false, true, true) => "on nodes that are not the first, and the master",
+            (false, true, false) => "on nodes that are not the first",
+            (false, false, true) => "on the master only",
+            (false, false, false) if self.is_stage => "a stage, which is on no node",
+            (false, false, false) => "on no node",
+        }
+    }
+
     fn meets(self, other: Self) -> bool {
         self.first && other.first || self.further && other.further || self.master && other.master
     }
@@ -226,7 +250,7 @@ impl Marker<'_, '_> {
     fn words(&mut self, list: Guarded<String>, key: &str) -> Vec<Entry<String>> {
         let entry = |(only, name): (Who, String)| {
             let own = self.places[self.at];
-            let dead = self.dead(&name, key, |other| other.is_stage || own.meets(other));
+            let dead = self.dead(&name, key, None, |other| other.is_stage || own.meets(other));
             Entry { to: name, only, dead }
         };
         list.into_iter().map(entry).collect()
@@ -236,16 +260,17 @@ impl Marker<'_, '_> {
         let mut entries = Vec::new();
         for (only, to) in list {
             let own = self.places[self.at];
+            let place = Some(&to.role);
             let dead = match &to.role {
-                Where::Own => self.dead(&to.name, &format!("{key} self"), |other| {
-                    !other.is_stage && own.meets(other)
-                }),
-                Where::All => self.dead(&to.name, key, |other| other.first || other.further),
-                Where::Null => self.dead(&to.name, key, |other| other.is_stage),
+                Where::Own => {
+                    self.dead(&to.name, key, place, |other| !other.is_stage && own.meets(other))
+                }
+                Where::All => self.dead(&to.name, key, place, |other| other.first || other.further),
+                Where::Null => self.dead(&to.name, key, place, |other| other.is_stage),
                 Where::Names(names) => {
                     let mut there = Places::default();
                     there.add_words(names, self.resolver.names);
-                    self.dead(&to.name, key, |other| there.meets(other))
+                    self.dead(&to.name, key, place, |other| there.meets(other))
                 }
             };
             self.tell_any(&to);
@@ -265,7 +290,13 @@ impl Marker<'_, '_> {
         }
     }
 
-    fn dead(&mut self, name: &str, key: &str, binds: impl Fn(Places) -> bool) -> Option<Dead> {
+    fn dead(
+        &mut self,
+        name: &str,
+        key: &str,
+        place: Option<&Where>,
+        binds: impl Fn(Places) -> bool,
+    ) -> Option<Dead> {
         self.tell_pattern(name, key);
         let named = self.named(name);
         let tasks = self.resolver.tasks;
@@ -284,23 +315,42 @@ impl Marker<'_, '_> {
         } else if others.is_empty() {
             let message = format!("`{key}: {name}` names no task that runs");
             ("W-NEVER", Dead::Group, message, None)
-        } else if key.ends_with("self") && others.iter().all(|at| self.places[*at].is_stage) {
-            let word = key.strip_suffix(" self").unwrap_or(key);
+        } else if place == Some(&Where::Own) && others.iter().all(|at| self.places[*at].is_stage) {
             let message = format!(
-                "`{word}: {name}` with `role: self` looks for a stage on a node, where none is"
+                "`{key}: {name}` with `role: self` looks for a stage on a node, where none is"
             );
             let hint =
-                if word == "cross-depends" { "write `requires`" } else { "write `required_for`" };
+                if key == "cross-depends" { "write `requires`" } else { "write `required_for`" };
             ("W-NEVER", Dead::StageOnNode, message, Some(hint.to_owned()))
         } else {
-            let message =
-                format!("`{key}: {name}` can never bind: no node has both, whatever its roles");
-            let hint = "the node with `primary-x` does not have `x`; name the nodes in `needs`";
+            let there = others.iter().fold(Places::default(), |all, at| all.or(self.places[*at]));
+            let message = format!(
+                "`{key}: {name}` can never bind: {}, and `{name}` is {}",
+                self.looked_for(place),
+                there.told()
+            );
+            let hint = match place {
+                None | Some(Where::Own) => "name the nodes in `needs`",
+                Some(_) => "name the nodes that it is on",
+            };
             ("W-NEVER", Dead::Apart, message, Some(hint.to_owned()))
         };
         let finding = Finding::new(code, self.task(), message, hint);
         self.findings.push(finding);
         Some(dead)
+    }
+
+    /// Where a name is looked for.
+    fn looked_for(&self, place: Option<&Where>) -> String {
+        match place {
+            None | Some(Where::Own) => {
+                let own = self.places[self.at].told();
+                format!("only the same node counts, `{}` is {own}", self.task().id)
+            }
+            Some(Where::All) => "it is looked for on every node but the master".to_owned(),
+            Some(Where::Null) => "it is looked for among stages".to_owned(),
+            Some(Where::Names(names)) => format!("it is looked for on {}", names.join(", ")),
+        }
     }
 
     fn tell_pattern(&mut self, name: &str, key: &str) {

@@ -16,6 +16,9 @@ pub(super) fn write(native: &Native, title: &str) -> String {
     if !native.roles.is_empty() {
         text.push_str("\nroles:\n");
         for (name, role) in &native.roles {
+            if let Some(remark) = native.remarks.get(name) {
+                comment(&mut text, 2, remark);
+            }
             entry(&mut text, 2, name, role);
         }
     }
@@ -33,17 +36,18 @@ pub(super) fn write(native: &Native, title: &str) -> String {
         text.push_str(&scalar(&task.id));
         text.push_str(":\n");
         for remark in &task.remarks {
-            let remark: String =
-                remark.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-            text.push_str("    # ");
-            text.push_str(&remark);
-            text.push('\n');
+            comment(&mut text, 4, remark);
         }
         for (key, value) in &task.fields {
             entry(&mut text, 4, key, value);
         }
     }
     text
+}
+
+fn comment(text: &mut String, indent: usize, remark: &str) {
+    let remark: String = remark.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let _ = writeln!(text, "{}# {remark}", " ".repeat(indent));
 }
 
 /// `key: value`, on one line if it fits.

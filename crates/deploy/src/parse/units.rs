@@ -6,6 +6,8 @@ use crate::spec::{Amount, Want, Week};
 
 /// Longest time that can be written.
 const MAX_TIME: Duration = Duration::from_hours(366 * 24);
+/// Largest size that can be written.
+const MAX_BYTES: u64 = 1 << 50;
 /// Minutes of a day and of a week.
 const DAY: u32 = 24 * 60;
 const WEEK: u32 = 7 * DAY;
@@ -40,6 +42,26 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         return Err(format!("`{text}` is longer than a year"));
     }
     Ok(total)
+}
+
+/// `512M`, `2G`, `1T`; a number alone is bytes.
+pub(super) fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit {
+        "" => Some(0),
+        "K" => Some(10),
+        "M" => Some(20),
+        "G" => Some(30),
+        "T" => Some(40),
+        _ => None,
+    };
+    let bytes = shift.and_then(|shift| number.parse::<u64>().ok()?.checked_mul(1 << shift));
+    match bytes {
+        Some(0) => Err("nothing can be done with 0 bytes".to_owned()),
+        Some(bytes) if bytes <= MAX_BYTES => Ok(bytes),
+        _ => Err(format!("`{text}` is no size; write it like `512M` or `2G`, up to 1024T")),
+    }
 }
 
 /// `3`, `2%` or `all but 3`.
@@ -132,6 +154,18 @@ mod tests {
         assert!(millis("366d").is_ok());
         assert!(millis("367d").unwrap_err().contains("longer than a year"));
         assert!(millis("18446744073709551615h").is_err());
+    }
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        assert_eq!(bytes("1"), Ok(1));
+        assert_eq!(bytes("64K"), Ok(65_536));
+        assert_eq!(bytes("2G"), Ok(2_147_483_648));
+        assert_eq!(bytes("1024T"), Ok(MAX_BYTES));
+        for wrong in ["", "G", "2 G", "2g", "2GB", "-1", "1.5G", "1025T", "18446744073709551615T"] {
+            assert!(bytes(wrong).unwrap_err().contains("is no size"), "{wrong}");
+        }
+        assert!(bytes("0").unwrap_err().contains("nothing can be done"));
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! All four generations of Fuel's files, in trees as they lie on disks.
 
-use hoist_deploy::fuel::read::{self, MAX_ENTRIES, MAX_FILE, MAX_NAME, MAX_TASKS, ReadError};
+use hoist_deploy::fuel::read::{self, MAX_ENTRIES, MAX_FILE, MAX_NAME, MAX_TASKS, ReadErrors};
 use hoist_deploy::fuel::{Conditions, Import, Options, import};
 use serde_json::{Value, json};
 
-fn tree(files: &[(&str, &str)]) -> Result<hoist_deploy::fuel::task::Corpus, ReadError> {
+fn tree(files: &[(&str, &str)]) -> Result<hoist_deploy::fuel::task::Corpus, ReadErrors> {
     read::tree(files.iter().map(|(path, text)| (*path, read::is_read(path).then_some(*text))))
 }
 
@@ -270,20 +270,24 @@ fn a_plugin_takes_the_place_of_the_release_and_not_of_another_plugin() {
 fn a_task_that_is_there_twice_is_an_error() {
     let tasks = "- {id: t, type: skipped, role: a}";
     let error = tree(&[("a/tasks.yaml", tasks), ("b/tasks.yaml", tasks)]).expect_err("twice");
-    assert!(error.to_string().contains("`t` is in a/tasks.yaml and again in b/tasks.yaml"));
+    assert_eq!(error.to_string(), "b/tasks.yaml: the task `t` is in a/tasks.yaml already");
 }
 
 #[test]
 fn a_group_of_a_task_that_is_not_there_is_an_error() {
-    let group = "- {id: x, type: group, role: [x], tasks: [none]}";
+    let group = "- {id: x, type: group, role: [x], tasks: [none, y]}";
     let corpus = tree(&[("tasks.yaml", group)]).expect("a tree");
     let error = import(&corpus, "default", &Options::default()).expect_err("no such task");
-    assert!(error.to_string().contains("`none`"), "{error}");
+    assert_eq!(
+        error.to_string(),
+        "tasks that are to run on the nodes of a group are not there: `none` of the group `x`, \
+         `y` of the group `x`"
+    );
 }
 
 #[test]
 fn files_have_limits() {
-    let refused = |text: &str| tree(&[("tasks.yaml", text)]).expect_err("a limit").message;
+    let refused = |text: &str| tree(&[("tasks.yaml", text)]).expect_err("a limit").to_string();
     let accepted = |text: &str| tree(&[("tasks.yaml", text)]).is_ok();
 
     let comment = |bytes: usize| format!("#{}", "x".repeat(bytes - 1));
@@ -341,4 +345,165 @@ fn no_time_limit_stays_none() {
     let import = hoist_deploy::fuel::import(&corpus, "default", &Options::default());
     let text = import.expect("a file").text;
     assert!(text.contains("x:") && !text.contains("timeout"), "{text}");
+}
+
+#[test]
+fn all_faults_of_a_tree_are_told_at_once() {
+    let files = [
+        ("a/tasks.yaml", "[{id: one, requires: {x: y}, condition: [1]}, just a text]"),
+        ("b/tasks.yaml", "{id: x}"),
+        ("c/tasks.yaml", "[{id: two, type: skipped}, {id: two, type: skipped}]"),
+        ("node_roles.yaml", "{web: {tags: {a: b}}}"),
+    ];
+    let errors = tree(&files).expect_err("faults");
+    assert_eq!(
+        errors.to_string().lines().collect::<Vec<_>>(),
+        [
+            "a/tasks.yaml: task `one`: it has no `type`",
+            "a/tasks.yaml: task `one`: `requires` is neither a name nor a list of names",
+            "a/tasks.yaml: task `one`: `condition` is neither true, false nor an expression",
+            "a/tasks.yaml: task no. 2: it is no map",
+            "b/tasks.yaml: expected a list of tasks, found a map",
+            "node_roles.yaml: `tags` is neither a name nor a list of names",
+            "c/tasks.yaml: the task `two` is in c/tasks.yaml already",
+        ]
+    );
+}
+
+#[test]
+fn words_are_read_as_fuel_read_them() {
+    let tasks = "
+- {id: y, type: shell, version: 2.0.0, role: n, fail_on_error: no, condition: off,
+   requires: [N], parameters: {cmd: a}}
+- {id: N, type: upload_file, version: 2.0.0, role: n, parameters: {path: /p, data: x, permissions: 0600}}
+";
+    let file = value(&imported(&[("tasks.yaml", tasks)], &Options::default()));
+    let task = &file["tasks"]["y"];
+    assert_eq!((&task["on"], &task["requires"]), (&json!("n"), &json!(["N"])));
+    assert_eq!((&task["on_failure"], &task["when"]), (&json!("ignore"), &json!(false)));
+    assert_eq!(file["tasks"]["N"]["run"]["file"]["mode"], "0600");
+
+    let refused = |text: &str| tree(&[("tasks.yaml", text)]).expect_err(text).to_string();
+    assert_eq!(
+        refused("- {id: yes, type: skipped, role: [on]}"),
+        "tasks.yaml: task no. 1: `id` was read as true; put the word in quotes\n\
+         tasks.yaml: task no. 1: an entry of `role` was read as true; put the word in quotes"
+    );
+}
+
+#[test]
+fn files_of_fuels_master_are_not_looked_for_on_the_node() {
+    let tasks = "
+- id: keys
+  type: copy_files
+  version: 2.0.0
+  role: [web]
+  parameters: {files: [{src: /m/key, dst: /n/key}], permissions: '0600', dir_permissions: '0700'}
+- {id: both, type: copy_files, version: 2.0.0, role: [master, web], parameters: {files: [{src: /m/a, dst: /n/a}]}}
+- id: own
+  type: copy_files
+  version: 2.0.0
+  role: master
+  parameters: {files: [{src: /m/key, dst: /m/other}], permissions: '0600', dir_permissions: '0700'}
+- {id: modules, type: sync, version: 2.0.0, role: [web], parameters: {src: \"rsync://{MASTER_IP}:/it's/\", dst: /etc/puppet}}
+";
+    let values = [("MASTER_IP".to_owned(), "192.0.2.1".to_owned())].into();
+    let import = imported(&[("tasks.yaml", tasks)], &Options { values, ..Options::default() });
+    let file = value(&import);
+    let run = |task: &str| file["tasks"][task]["run"].clone();
+    let files = json!([{"src": "/m/key", "dst": "/n/key"}]);
+    assert_eq!(
+        run("keys"),
+        json!({"fuel-copy_files": {
+            "files": files, "permissions": "0600", "dir_permissions": "0700"
+        }})
+    );
+    assert!(run("both").get("fuel-copy_files").is_some());
+    assert_eq!(run("own"), json!({"copy": {"from": "/m/key", "to": "/m/other", "mode": "0600"}}));
+    assert_eq!(
+        run("modules")["shell"]["command"],
+        "mkdir -p '/etc/puppet' && \
+         rsync -c -r -l --delete 'rsync://192.0.2.1:/it'\\''s/' '/etc/puppet'"
+    );
+    assert_eq!(file["tasks"]["modules"]["repeat"], "safe");
+    let told: Vec<String> = import.findings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        told,
+        [
+            "W-MASTER tasks.yaml: keys: what it does is left to a plug-in called \
+             `fuel-copy_files`: its files are on Fuel's master, not on the node; write `run` by \
+             hand, or bring the plug-in",
+            "W-MASTER tasks.yaml: both: what it does is left to a plug-in called \
+             `fuel-copy_files`: its files are on Fuel's master, not on the node; write `run` by \
+             hand, or bring the plug-in",
+            "W-PARAMETER tasks.yaml: own: `dir_permissions` of its parameters is left out; \
+             nothing stands for it; look whether the task needs it",
+            "W-MASTER tasks.yaml: modules: its files come from Fuel's master by rsync; keep them \
+             there, or change the address in `run`",
+        ]
+    );
+}
+
+#[test]
+fn a_manifest_is_applied_where_fuel_applied_it() {
+    let tasks = "- {id: t, type: puppet, version: 2.0.0, role: web, \
+                 parameters: {puppet_manifest: a.pp, puppet_modules: m, cwd: /plugin, debug: true}}";
+    let import = imported(&[("tasks.yaml", tasks)], &Options::default());
+    assert_eq!(
+        value(&import)["tasks"]["t"]["run"],
+        json!({"puppet": {"manifest": "a.pp", "modules": "m", "cwd": "/plugin"}})
+    );
+    assert_eq!(codes(&import), ["W-PARAMETER"]);
+}
+
+#[test]
+fn why_a_reference_never_binds_is_told_by_where_both_are() {
+    let tasks = "
+- {id: start, type: stage}
+- {id: generate, type: shell, version: 2.0.0, role: master, parameters: {cmd: a}}
+- {id: vips, type: shell, version: 2.0.0, role: web, parameters: {cmd: a}}
+- {id: first, type: shell, version: 2.0.0, role: primary-db, parameters: {cmd: a}}
+- {id: rest, type: shell, version: 2.0.0, role: db, requires: [first], parameters: {cmd: a}}
+- {id: a, type: shell, version: 2.0.0, role: web, parameters: {cmd: a},
+   cross-depends: [{name: vips, role: master}, {name: generate}, {name: start}, {name: vips, role: null}]}
+- {id: b, type: shell, version: 2.0.0, role: web, requires: [generate], parameters: {cmd: a}}
+";
+    let import = imported(&[("tasks.yaml", tasks)], &Options::default());
+    let never = import.findings.iter().filter(|finding| finding.code == "W-NEVER");
+    assert_eq!(
+        never.map(|finding| format!("{}: {}", finding.task, finding.message)).collect::<Vec<_>>(),
+        [
+            "rest: `requires: first` can never bind: only the same node counts, `rest` is on \
+             nodes that are not the first, and `first` is on first nodes (`primary-…`) only",
+            "a: `cross-depends: vips` can never bind: it is looked for on master, and `vips` is \
+             on every node but the master",
+            "a: `cross-depends: generate` can never bind: it is looked for on every node but the \
+             master, and `generate` is on the master only",
+            "a: `cross-depends: start` can never bind: it is looked for on every node but the \
+             master, and `start` is a stage, which is on no node",
+            "a: `cross-depends: vips` can never bind: it is looked for among stages, and `vips` \
+             is on every node but the master",
+            "b: `requires: generate` can never bind: only the same node counts, `b` is on every \
+             node but the master, and `generate` is on the master only",
+        ]
+    );
+}
+
+#[test]
+fn a_pattern_that_is_none_takes_nothing_from_the_others() {
+    let tasks = "- {id: t, type: skipped, version: 2.0.0, role: ['/(/', web]}";
+    let import = imported(&[("tasks.yaml", tasks)], &Options::default());
+    assert_eq!(value(&import)["tasks"]["t"]["on"], "web");
+    assert_eq!(codes(&import), ["W-REGEX"]);
+}
+
+#[test]
+fn the_strategy_of_a_group_is_kept_as_a_remark() {
+    let group = "- {id: web, type: group, role: [web], \
+                 parameters: {strategy: {type: parallel, amount: 6}}}";
+    let text = imported(&[("tasks.yaml", group)], &Options::default()).text;
+    assert!(
+        text.contains("  # strategy of the group: parallel, 6; see `rollout`\n  web:"),
+        "{text}"
+    );
 }

@@ -120,6 +120,46 @@ impl Traces {
         Err(format!("what it started does not end when it is killed: process {}", named.join(", ")))
     }
 
+    /// Those who work for the attempt now, without who only waits for them.
+    pub(super) fn found(&self) -> Vec<Process> {
+        let is_noted =
+            |process: &Process| self.noted.iter().any(|(pid, start)| process.is(*pid, *start));
+        let mut found = if self.cgroups.is_empty() { self.processes() } else { self.caged() };
+        found.retain(|process| !is_noted(process));
+        found
+    }
+
+    /// Those that are in a control group, which is soon known.
+    fn caged(&self) -> Vec<Process> {
+        let pids: HashSet<i32> = self.cgroups.iter().flat_map(|cgroup| members(cgroup)).collect();
+        pids.into_iter().filter_map(Process::find).collect()
+    }
+
+    /// Kills all of them at once. One that makes others faster than they can be killed is kept from
+    /// it first.
+    pub(super) fn kill(&self) {
+        for cgroup in &self.cgroups {
+            // Older systems do not have it.
+            let _ = fs_err::write(cgroup.join("cgroup.kill"), "1");
+        }
+        let until = Instant::now() + GRACE_AFTER_KILL;
+        let mut held = HashSet::new();
+        loop {
+            let left = self.processes();
+            let new: Vec<&Process> =
+                left.iter().filter(|process| held.insert((process.pid, process.start))).collect();
+            if new.is_empty() || Instant::now() >= until {
+                for process in &left {
+                    process.send(Signal::KILL);
+                }
+                return;
+            }
+            for process in new {
+                process.send(Signal::STOP);
+            }
+        }
+    }
+
     pub(super) fn processes(&self) -> Vec<Process> {
         let entries = fs_err::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

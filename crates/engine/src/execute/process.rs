@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
+use super::guard::{FILE_TOO_LARGE, FILE_TOO_LARGE_CODE, without_core};
 use crate::action::{Cancel, Output, Stream};
 
 /// After the time is over, from asking to killing.
@@ -48,6 +49,13 @@ pub enum Ended {
 }
 
 impl Ran {
+    /// Whether it ended because it wrote a larger file than it may.
+    pub fn wrote_too_much(&self) -> bool {
+        self.ended == Ended::ByItself
+            && (self.status.signal() == Some(FILE_TOO_LARGE)
+                || self.status.code() == Some(FILE_TOO_LARGE_CODE))
+    }
+
     /// Why it did not end well, in one line; `None` if it did.
     pub fn fault(&self) -> Option<String> {
         let what = match (self.ended, self.status.code(), self.status.signal()) {
@@ -77,6 +85,7 @@ pub fn run(
     let stdin = if input.is_empty() { Stdio::null() } else { Stdio::piped() };
     command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn()?;
+    without_core(Pid::from_child(&child));
     let mut running = Running::of(&mut child, input)?;
     let watched = running.watch(deadline, cancel, output);
     if cancel.is_left() {

@@ -30,7 +30,7 @@ use super::leftover::{Process, Traces, is_part_of};
 use super::process::{self, Ended, Ran};
 use super::{ATTEMPT_VARIABLE, LEDGER_VARIABLE};
 use crate::action::{Cancel, Output};
-use crate::plan::{Repeat, Step};
+use crate::plan::{MayUse, Repeat, Step};
 
 /// Its arguments are the file, the control group if there is one, and the program. A trap that does
 /// something is, other than one that does nothing, not handed down to the program. What the shell
@@ -42,7 +42,7 @@ trap : HUP INT QUIT TERM
 hoist_note=$1
 [ -z "$2" ] || echo 0 >"$2/cgroup.procs"
 read -r hoist_stat </proc/self/stat
-printf '%s %s\n%s\n' "$HOIST_LEDGER" "$hoist_stat" "$2" >"$1"
+printf '%s %s\n%s\n' "$HOIST_LEDGER" "$hoist_stat" "$2" >>"$1"
 shift 2
 (exec "$@" 2>&5 3<&- 4<&- 5>&-)
 hoist_code=$?
@@ -202,6 +202,7 @@ pub struct Programs {
     is_look: bool,
     goes_on: bool,
     may_repeat: bool,
+    may_use: Option<MayUse>,
     /// Attempts, and parts of them, of which there is a note.
     noted: Arc<Mutex<Vec<String>>>,
 }
@@ -215,7 +216,8 @@ impl Programs {
     /// after a restart how a program ended, and a keeper would cost as much as starting it: what is
     /// found of it then is ended.
     pub(crate) fn of(step: &Step, kept: &Arc<Kept>) -> Self {
-        Self { may_repeat: step.repeat != Repeat::Never, ..Self::new(kept) }
+        let may_repeat = step.repeat != Repeat::Never;
+        Self { may_repeat, ..Self::new(kept).within(step) }
     }
 
     /// Of a job that another life has begun.
@@ -223,9 +225,15 @@ impl Programs {
         Self { goes_on: true, ..Self::new(kept) }
     }
 
+    /// The same, with no more than the step may use.
+    pub(crate) fn within(self, step: &Step) -> Self {
+        Self { may_use: step.may_use.as_deref().copied(), ..self }
+    }
+
     /// For what only looks: nobody needs to know after a restart how that ended.
     pub(crate) fn looking(&self) -> Self {
-        Self { kept: self.kept.clone(), is_look: true, ..Self::default() }
+        let (kept, may_use) = (self.kept.clone(), self.may_use);
+        Self { kept, is_look: true, may_use, ..Self::default() }
     }
 
     pub(crate) fn goes_on(&self) -> bool {
@@ -241,9 +249,18 @@ impl Programs {
         [(ATTEMPT_VARIABLE, attempt.into()), (LEDGER_VARIABLE, ledger.into())]
     }
 
-    /// The same program, so that others know of it. For each attempt, or part of one, there is one.
+    /// Commands for a shell that comes before a program.
+    pub(crate) fn limits(&self) -> String {
+        self.may_use.as_ref().map(MayUse::as_commands).unwrap_or_default()
+    }
+
+    /// The same program with no more than it may use, and so that others know of it. For each
+    /// attempt, or part of one, there is one.
     pub fn through_keeper(&self, attempt: &str, program: &[OsString]) -> Vec<OsString> {
-        let Some(kept) = self.kept.as_ref().filter(|_| !self.is_look && !self.may_repeat) else {
+        let program = &within(self.limits(), program)[..];
+        // Of one that is counted it is known at once which processes are its own.
+        let is_plain = self.may_repeat && !self.may_use.is_some_and(|may_use| may_use.is_counted());
+        let Some(kept) = self.kept.as_ref().filter(|_| !self.is_look && !is_plain) else {
             return program.to_vec();
         };
         let note = kept.note(attempt);
@@ -288,15 +305,19 @@ impl Programs {
 
     /// Ends all that the attempt has left. If something does not go away, says what.
     pub(crate) fn end(&self, attempt: &str) -> Result<(), String> {
+        self.traces(attempt).end()
+    }
+
+    /// By which its processes are found.
+    pub(super) fn traces(&self, attempt: &str) -> Traces {
         let begun = if self.is_look { Vec::new() } else { self.all_begun(attempt) };
         let [_, (_, ledger)] = self.marks(attempt);
-        let traces = Traces {
+        Traces {
             ledger: ledger.to_string_lossy().into_owned(),
             attempt: attempt.to_owned(),
             noted: begun.iter().map(|begun| (begun.pid, begun.start)).collect(),
             cgroups: begun.into_iter().filter_map(|begun| begun.cgroup).collect(),
-        };
-        traces.end()
+        }
     }
 
     /// The attempt has ended, and what came of it is kept.
@@ -316,6 +337,15 @@ impl Programs {
             kept.forget(name);
         }
     }
+}
+
+/// The same program, after some commands of a shell.
+fn within(limits: String, program: &[OsString]) -> Vec<OsString> {
+    if limits.is_empty() {
+        return program.to_vec();
+    }
+    let shell = ["/bin/sh", "-c", &(limits + r#"exec "$@""#), "hoist"];
+    shell.map(OsString::from).into_iter().chain(program.iter().cloned()).collect()
 }
 
 /// A program that another life has started.

@@ -84,7 +84,8 @@ impl Isolation {
     }
 
     fn try_out(&self) -> Result<(), String> {
-        let mut command = self.command(Path::new("/bin/true"), Path::new("/"), &[], false);
+        let mut command =
+            self.command(Path::new("/bin/true"), Path::new("/"), &[], false, String::new());
         let ended = command.stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
         if ended.status.success() {
             return Ok(());
@@ -94,7 +95,7 @@ impl Isolation {
     }
 
     /// A command that runs the program with a clean environment, in this directory, with these
-    /// descriptors from [`FIRST_FD`] on.
+    /// descriptors from [`FIRST_FD`] on, after the commands in `limits`.
     ///
     /// The descriptors are opened anew by a shell, so that ours are never inheritable: another
     /// thread may start a process at any moment.
@@ -104,8 +105,9 @@ impl Isolation {
         directory: &Path,
         descriptors: &[OwnedFd],
         network: bool,
+        limits: String,
     ) -> Command {
-        let mut opens = String::new();
+        let mut opens = limits;
         for (number, ours) in (FIRST_FD..=LAST_FD).zip(descriptors) {
             let (process, ours) = (std::process::id(), ours.as_raw_fd());
             write!(opens, "exec {number}</proc/{process}/fd/{ours} || exit 125; ")

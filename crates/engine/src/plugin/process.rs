@@ -15,6 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use super::protocol::{Fault, Talk};
 use crate::action::Cancel;
+use crate::execute::guard::without_core;
 
 /// Between TERM and KILL.
 pub const GRACE: Duration = Duration::from_secs(2);
@@ -70,6 +71,7 @@ pub(super) fn converse(
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // Everything in its group can be ended at once.
     let child = command.process_group(0).spawn()?;
+    without_core(Pid::from_child(&child));
     let mut process = Process::new(child)?;
     let ended = process.follow(request, until, talk);
     let status = process.end(ended.is_ok())?;

@@ -299,7 +299,7 @@ impl Worker {
         drop(state);
         let (setup, shared, wake) =
             (self.setup.clone(), Arc::clone(&self.shared), self.wake.clone());
-        let programs = Programs::new(&self.kept);
+        let programs = Programs::new(&self.kept).within(&job.step);
         self.crew.send(move || {
             let carry_out = |site: &Site| Some(site.carry_out(&job, &cancel, &programs));
             let Some(result) = with_output(&setup, &job, carry_out) else { return };

@@ -58,7 +58,9 @@ impl Run {
             Record::Breaker { kin, .. } => {
                 self.breaker.asks().is_some_and(|alike| alike.kin == *kin)
             }
-            Record::Resume { .. } => self.outcome.is_some() || self.is_stopping(),
+            Record::Resume { .. } => {
+                self.outcome.is_some() || (self.is_stopping() && !self.is_ending_all())
+            }
             Record::Pause { subject, .. } => {
                 subject.is_none_or(|at| (at as usize) < self.left_out.len())
             }
@@ -100,7 +102,8 @@ impl Run {
             }
             Record::StopAfter { vertex, .. } => {
                 self.stop_after.insert(*vertex);
-                if matches!(self.state(*vertex), State::Ended(ended) if ended.is_good()) {
+                let has_ended = matches!(self.state(*vertex), State::Ended(_));
+                if has_ended && self.classes[vertex.at()] == Class::Good {
                     self.asked = true;
                 }
             }
@@ -138,7 +141,7 @@ impl Run {
 
     fn begin(&mut self, step: StepId, attempt: u32, state: State) {
         self.forget(step);
-        // One that is refused because it would wait for a place for ever has none.
+        // One that is refused because its places will never be free gets none.
         if self.in_flight.contains(&step) || self.full_pool(self.step(step)).is_none() {
             self.take(step, true);
         }
@@ -241,10 +244,13 @@ impl Run {
 
     fn failed_at(&mut self, step: StepId, kind: FailureKind, reason: &str, at: u64) {
         let Step { retries, retries_precheck, delay_ms, .. } = *self.step(step);
-        let retries = if kind == FailureKind::Precheck { retries_precheck } else { retries };
         let tries = &mut self.tries[step.at()];
-        tries.failures += 1;
-        if tries.failures > retries || self.is_shut(step) {
+        let (count, most) = match kind {
+            FailureKind::Precheck => (&mut tries.refusals, retries_precheck),
+            _ => (&mut tries.failures, retries),
+        };
+        *count += 1;
+        if *count > most || self.is_shut(step) {
             return self.fail(step, kind, reason);
         }
         let tries = &mut self.tries[step.at()];
@@ -292,7 +298,9 @@ impl Run {
     fn shut(&mut self, cohort: u32, because: StepId) {
         self.shut[cohort as usize].insert(because);
         let plan = Arc::clone(&self.plan);
-        let is_of = |id: &StepId| plan.step(*id).is_some_and(|step| step.cohort == Some(cohort));
+        let is_of = |id: &StepId| {
+            plan.step(*id).is_some_and(|step| step.cohort == Some(cohort) && step.skip.is_none())
+        };
         for step in plan.ids().filter(is_of) {
             if self.has_not_begun(step) {
                 self.forget(step);
@@ -314,7 +322,7 @@ impl Run {
         for step in std::mem::take(&mut self.of_subject[subject as usize]) {
             if self.has_not_begun(step) && step != because {
                 self.forget(step);
-                self.end(step, Ended::LeftOut, Class::LeftOut);
+                self.end(step, self.passed_over(step, Ended::LeftOut), Class::LeftOut);
             }
             self.of_subject[subject as usize].push(step);
         }

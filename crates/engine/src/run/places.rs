@@ -184,13 +184,17 @@ impl Run {
         if !is_left_alone {
             return None;
         }
-        let is_wanted = |pool: u32| !self.queues.parked[pool as usize].is_empty();
+        // In which of its full pools a step is parked is chance.
+        let parked = || self.queues.parked.iter().flatten();
+        let wants =
+            |rank: &u32, pool: u32| self.step(self.plan.ranked(*rank)).pools.contains(&pool);
+        let is_wanted = |pool: u32| parked().any(|rank| wants(rank, pool));
         // A person can make those well that have only failed.
         let is_ill = |place: &Place| place.held && place.open == 0 && is_wanted(place.pool);
         if self.places.of_subjects.iter().any(is_ill) {
             return None;
         }
-        let first = self.queues.parked.iter().flatten().min()?;
+        let first = parked().min()?;
         let id = self.plan.ranked(*first);
         let pool = self.full_pool(self.step(id))?;
         Some((id, self.explain_jam(pool)))

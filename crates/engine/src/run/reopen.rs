@@ -115,10 +115,10 @@ impl Run {
                 failed.remove(&subject);
             }
             if std::mem::replace(&mut self.left_out[subject as usize], false) {
-                let of_subject = self.of_subject[subject as usize].iter().copied();
-                from.extend(
-                    of_subject.filter(|id| self.state(*id) == State::Ended(Ended::LeftOut)),
-                );
+                let is_left_out = |id: &&StepId| {
+                    self.passes_on_loss(**id) && self.classes[id.at()] == Class::LeftOut
+                };
+                from.extend(self.of_subject[subject as usize].iter().filter(is_left_out));
             }
         }
         let mut again: Vec<bool> = vec![false; self.plan.len()];
@@ -126,8 +126,9 @@ impl Run {
             if std::mem::replace(&mut again[id.at()], true) {
                 continue;
             }
-            let blocked = |id: &&StepId| self.state(**id) == State::Ended(Ended::Blocked);
-            from.extend(self.plan.successors(id).iter().filter(blocked));
+            let is_blocked =
+                |id: &&StepId| self.passes_on_loss(**id) && self.classes[id.at()] == Class::Bad;
+            from.extend(self.plan.successors(id).iter().filter(is_blocked));
         }
         for id in self.plan.ids().filter(|id| again[id.at()] && *id != step) {
             self.reset(id);
@@ -157,7 +158,7 @@ impl Run {
 
     fn reset(&mut self, id: StepId) {
         self.states[id.at()] = State::Waiting;
-        self.tries[id.at()].failures = 0;
+        (self.tries[id.at()].failures, self.tries[id.at()].refusals) = (0, 0);
     }
 
     /// Everything that follows from the states, made anew.

@@ -26,6 +26,8 @@ pub struct Snapshot {
     changed: Vec<StepId>,
     begun: Vec<StepId>,
     failures: BTreeMap<StepId, u32>,
+    #[serde(default)]
+    refusals: BTreeMap<StepId, u32>,
     /// When steps are tried again.
     due: BTreeMap<StepId, u64>,
     traces: BTreeMap<StepId, Vec<(u32, Value)>>,
@@ -48,7 +50,7 @@ pub struct Snapshot {
     seen: u64,
 }
 
-const STATES: [(char, State); 23] = [
+const STATES: [(char, State); 24] = [
     ('w', State::Waiting),
     ('r', State::Ready),
     ('R', State::Running),
@@ -63,6 +65,7 @@ const STATES: [(char, State); 23] = [
     ('p', State::Ended(Ended::Failed(FailureKind::Precheck))),
     ('e', State::Ended(Ended::Failed(FailureKind::Exit))),
     ('t', State::Ended(Ended::Failed(FailureKind::Timeout))),
+    ('m', State::Ended(Ended::Failed(FailureKind::Limit))),
     ('v', State::Ended(Ended::Failed(FailureKind::Verify))),
     ('l', State::Ended(Ended::Failed(FailureKind::Lost))),
     ('i', State::Ended(Ended::Failed(FailureKind::Internal))),
@@ -109,6 +112,10 @@ impl Run {
             failures: ids()
                 .filter(|(_, tries)| tries.failures > 0)
                 .map(|(id, tries)| (id, tries.failures))
+                .collect(),
+            refusals: ids()
+                .filter(|(_, tries)| tries.refusals > 0)
+                .map(|(id, tries)| (id, tries.refusals))
                 .collect(),
             due: ids()
                 .filter(|(id, _)| self.state(*id) == State::Delayed)
@@ -163,6 +170,9 @@ impl Run {
         }
         for (id, failures) in snapshot.failures {
             self.tries.get_mut(id.at())?.failures = failures;
+        }
+        for (id, refusals) in snapshot.refusals {
+            self.tries.get_mut(id.at())?.refusals = refusals;
         }
         for (id, due) in snapshot.due {
             self.tries.get_mut(id.at())?.due = due;

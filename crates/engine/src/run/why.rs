@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use super::decide::Bar;
+use super::tally::Class;
 use super::{Ended, Run, State};
 use crate::plan::{Kind, StepId};
 
@@ -210,11 +211,13 @@ impl Run {
     fn roots(&self, id: StepId) -> Vec<StepId> {
         let mut shut: Vec<StepId> = self.shut_by(id).collect();
         let mut roots = self.walk_back(id, |before, roots| match self.state(before) {
-            State::Ended(Ended::Blocked) => {
-                roots.extend(self.shut_by(before));
-                true
-            }
-            State::Ended(Ended::LeftOut) => {
+            State::Ended(ended) if self.passes_on_loss(before) => {
+                if ended == Ended::Blocked {
+                    roots.extend(self.shut_by(before));
+                }
+                if self.classes[before.at()] == Class::Bad {
+                    return true;
+                }
                 let subject = self.plan.step(before).and_then(|step| step.subject);
                 roots.extend(subject.map(|at| self.failed_on(at)).unwrap_or_default());
                 false

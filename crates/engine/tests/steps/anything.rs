@@ -169,6 +169,7 @@ impl World {
     }
 
     fn carry_out(&mut self, decision: Decision) {
+        self.check_intents(&decision.records);
         self.journal.extend(decision.records);
         for effect in decision.effects {
             let event = self.act(effect);
@@ -187,10 +188,11 @@ impl World {
             Effect::Start { step, attempt } => {
                 assert!(!self.told.contains(&(step, attempt)), "{step} {attempt} twice");
                 self.told.push((step, attempt));
-                let good =
-                    |id: &StepId| matches!(self.run.state(*id), State::Ended(e) if e.is_good());
-                assert!(self.plan().vertex(step).after.iter().all(good), "{step} is too early");
-                assert!(!self.run.is_shut(step), "{step} is of what shall not go on");
+                let intends = |record: &Record| match record {
+                    Record::Intent { step: of, attempt: at, .. } => (*of, *at) == (step, attempt),
+                    _ => false,
+                };
+                assert!(self.journal.iter().any(intends), "{step} {attempt} has no intent");
                 let end = if bad {
                     End::Failed { kind: FailureKind::Exit, reason }
                 } else {
@@ -210,6 +212,21 @@ impl World {
                 Event::Found { step, attempt, found }
             }
             Effect::Kill { step, attempt } => Event::Ran { step, attempt, end: End::Interrupted },
+        }
+    }
+
+    /// What is about to start comes after what is good. Later somebody may have something before it
+    /// tried again; what has begun goes on.
+    fn check_intents(&self, records: &[Record]) {
+        let good = |id: &StepId| matches!(self.run.state(*id), State::Ended(end) if end.is_good());
+        for record in records {
+            if let Record::Intent { step, .. } = record {
+                assert!(self.plan().vertex(*step).after.iter().all(good), "{step} is too early");
+                // What is refused because it would wait for ever may shut it afterwards.
+                let is_refused = |record: &Record| matches!(record, Record::Refused { .. });
+                let is_shut = self.run.is_shut(*step) && !records.iter().any(is_refused);
+                assert!(!is_shut, "{step} is of what shall not go on");
+            }
         }
     }
 

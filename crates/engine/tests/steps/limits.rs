@@ -147,6 +147,45 @@ fn what_does_not_need_what_could_not_start_goes_on() {
 }
 
 #[test]
+fn who_is_refused_because_its_place_will_never_be_free_gets_none() {
+    let like = |subject| Step { pools: vec![0], on_failure: OnFailure::Ignore, ..on(subject) };
+    let of_two = [step(&[], like(0)), step(&[], like(1)), step(&[0, 1], like(0))];
+    let vertices = of_two.into_iter().chain([step(&[], like(1))]).collect();
+    let mut site = Site::new(Draft { pools: vec![pool(1, Holder::Subject)], ..draft(vertices) });
+    site.end(0);
+    assert_eq!(refused(&site).0, StepId(1));
+    assert_eq!(site.running(), [2], "nothing of the other subject beside it");
+    site.end(2);
+    assert_eq!(site.running(), [3]);
+}
+
+#[test]
+fn whether_a_person_can_give_a_place_back_is_the_same_when_it_is_read_back() {
+    let of = |pools: &[u32]| Step {
+        pools: pools.to_vec(),
+        on_failure: OnFailure::Continue,
+        ..Step::default()
+    };
+    let on_first = |pools: &[u32]| Step { subject: Some(0), ..of(pools) };
+    let vertices = vec![
+        step(&[], of(&[])),
+        step(&[], on_first(&[1])),
+        step(&[0], of(&[0, 1])),
+        step(&[1], on_first(&[0, 1])),
+        step(&[2], on_first(&[0])),
+    ];
+    let pools = vec![pool(1, Holder::Subject), pool(1, Holder::Healthy)];
+    let mut site = Site::new(Draft { pools, ..draft(vertices) });
+    site.end(0);
+    site.end(1);
+    site.fail(3, "no");
+    assert_eq!(site.run.outcome(), None, "it can be tried again");
+    site.restart();
+    site.on(Event::Tick);
+    assert_eq!(site.run.outcome(), None);
+}
+
+#[test]
 fn places_that_a_person_can_give_back_end_no_run() {
     let like = |subject| Step { pools: vec![0], ..on(subject) };
     let vertices = vec![step(&[], like(0)), step(&[], like(1)), step(&[0, 1], like(0))];
@@ -375,6 +414,33 @@ fn a_check_before_a_step_is_looked_at_again_as_often_as_the_step_says() {
     assert_eq!(site.run.state(StepId(0)), State::Checking);
     refuse(&mut site, 2);
     assert_eq!(site.run.state(StepId(0)), State::Ended(Ended::Failed(FailureKind::Precheck)));
+}
+
+#[test]
+fn refused_looks_do_not_use_up_the_attempts() {
+    let like = Step {
+        before: vec![Call::default()],
+        retries: 1,
+        retries_precheck: 2,
+        delay_ms: 500,
+        ..Step::default()
+    };
+    let mut site = Site::new(draft(vec![step(&[], like)]));
+    let look = |site: &mut Site, attempt: u32, refused: Option<&str>| {
+        site.tick(site.now + 500);
+        let refused = refused.map(str::to_owned);
+        site.on(Event::Checked { step: StepId(0), attempt, refused });
+    };
+    look(&mut site, 1, Some("not yet"));
+    look(&mut site, 2, Some("not yet"));
+    look(&mut site, 3, None);
+    site.fail(0, "no");
+    assert_eq!(site.run.state(StepId(0)), State::Delayed, "it may fail once");
+    site.restart();
+    look(&mut site, 4, None);
+    assert_eq!(site.running(), [0], "also when it is read back");
+    site.fail(0, "no");
+    assert_eq!(site.run.state(StepId(0)), State::Ended(Ended::Failed(FailureKind::Exit)));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
 use axum::extract::{Request, State};
 use futures_util::StreamExt;
 use hoist_api::artifact::Blob;
@@ -45,7 +45,7 @@ pub(super) async fn upload(
     request: Request,
 ) -> Result<Json<Blob>, Failure> {
     let digest = parse(&digest)?;
-    let body = request.into_body();
+    let mut body = request.into_body().into_data_stream();
     let mut part = match artifacts.begin(digest, offset, size).await {
         Ok(Begun::Part(part)) => part,
         Ok(Begun::Whole) => {
@@ -53,12 +53,11 @@ pub(super) async fn upload(
             return artifacts.blob(digest).await.map(Json);
         }
         Err(failure) => {
-            // Otherwise the client sees a reset in place of the answer.
-            drain_body(body).await;
+            artifacts.hear_out(body);
             return Err(failure);
         }
     };
-    let taken = artifacts.take(&mut part, body).await;
+    let taken = artifacts.take(&mut part, &mut body).await;
     if taken.is_ok() && part.is_complete() {
         part.finish().await.map_err(|error| failed(&error))?;
         artifacts.show_kept().await;
@@ -67,6 +66,9 @@ pub(super) async fn upload(
         // What has come so far is what the next try goes on from.
         let synced = part.sync().await.map_err(|error| failed(&error));
         drop(part);
+        if taken.is_err() {
+            artifacts.hear_out(body);
+        }
         taken.and(synced)?;
         // The entry of the audit log is for content that is there.
         audit.nothing_written();
@@ -126,16 +128,21 @@ impl Artifacts {
         Err(problem.with_remedy(format!("go on at {received}")).into())
     }
 
+    /// Reads on beside the answer: a client that is in the middle of sending would see a reset in
+    /// place of it.
+    fn hear_out(&self, body: BodyDataStream) {
+        self.chassis.tasks.spawn("rest of an upload", drain_body(Body::from_stream(body)));
+    }
+
     /// Writes what comes until it ends, stalls, or the server stops.
-    async fn take(&self, part: &mut Part, body: Body) -> Result<(), Failure> {
-        let mut chunks = body.into_data_stream();
+    async fn take(&self, part: &mut Part, body: &mut BodyDataStream) -> Result<(), Failure> {
         loop {
             let next = tokio::select! {
                 () = self.chassis.tasks.stopping().cancelled() => {
                     return Err(Failure::new(Code::Stopping, "the server stops")
                         .with_remedy("go on with the upload when it is back"));
                 }
-                next = tokio::time::timeout(STALL, chunks.next()) => next,
+                next = tokio::time::timeout(STALL, body.next()) => next,
             };
             let Ok(next) = next else {
                 return Err(Failure::new(Code::Timeout, "nothing came for a minute")

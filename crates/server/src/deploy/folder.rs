@@ -196,7 +196,7 @@ pub(super) fn read_summary(root: &Path, id: &str) -> Result<Option<RunSummary>, 
 
 pub(super) fn read_plan(root: &Path, id: &str) -> Result<Arc<Plan>, FolderError> {
     let path = root.join(id).join(PLAN);
-    let draft: Draft = serde_json::from_reader(io::BufReader::new(fs::File::open(path)?))
+    let draft: Draft = serde_json::from_slice(&fs::read(path)?)
         .map_err(|error| FolderError::Unreadable { file: PLAN, reason: error.to_string() })?;
     Ok(Arc::new(Plan::new(draft)?))
 }

@@ -4,6 +4,7 @@
 mod site;
 
 mod agent;
+mod bounds;
 mod elections;
 mod events;
 mod history;

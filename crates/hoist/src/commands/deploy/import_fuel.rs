@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use hoist_deploy::fuel::read::{self, MAX_FILES, ReadError};
+use hoist_deploy::fuel::read::{self, MAX_FILES, ReadErrors};
 use hoist_deploy::fuel::task::Corpus;
 use hoist_deploy::fuel::{self, Conditions, Finding, Import, Options};
 use hoist_model::Exit;
@@ -176,7 +176,7 @@ fn summary(import: &Import) -> String {
 }
 
 fn corpus(from: &Path) -> Result<Corpus, Failure> {
-    let wrong = |error: ReadError| Failure::usage(error.to_string());
+    let wrong = |errors: ReadErrors| Failure::usage(errors.to_string());
     if !from.is_dir() {
         let name = from.display().to_string();
         let text = text(from)?;
