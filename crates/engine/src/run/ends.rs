@@ -88,7 +88,7 @@ impl Run {
             Kind::Step(step) => {
                 if step.subject.is_some_and(|at| self.left_out[at as usize]) {
                     (self.passed_over(id, Ended::LeftOut), Class::LeftOut)
-                } else if tally.has_lost() || self.is_shut(id) {
+                } else if tally.has_lost() || self.is_shut(id) && step.skip.is_none() {
                     (self.passed_over(id, Ended::Blocked), Class::Bad)
                 } else if !tally.has_nothing_open() {
                     return None;

@@ -303,11 +303,13 @@ impl Run {
     fn shut(&mut self, cohort: u32, because: StepId) {
         self.shut[cohort as usize].insert(because);
         let plan = Arc::clone(&self.plan);
-        let is_of = |id: &StepId| plan.step(*id).is_some_and(|step| step.cohort == Some(cohort));
+        let is_of = |id: &StepId| {
+            plan.step(*id).is_some_and(|step| step.cohort == Some(cohort) && step.skip.is_none())
+        };
         for step in plan.ids().filter(is_of) {
             if self.has_not_begun(step) {
                 self.forget(step);
-                self.end(step, self.passed_over(step, Ended::Blocked), Class::Bad);
+                self.end(step, Ended::Blocked, Class::Bad);
             }
         }
     }

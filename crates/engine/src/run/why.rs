@@ -211,9 +211,11 @@ impl Run {
     fn roots(&self, id: StepId) -> Vec<StepId> {
         let mut shut: Vec<StepId> = self.shut_by(id).collect();
         let mut roots = self.walk_back(id, |before, roots| match self.state(before) {
-            State::Ended(_) if self.passes_on_loss(before) => {
-                if self.classes[before.at()] == Class::Bad {
+            State::Ended(ended) if self.passes_on_loss(before) => {
+                if ended == Ended::Blocked {
                     roots.extend(self.shut_by(before));
+                }
+                if self.classes[before.at()] == Class::Bad {
                     return true;
                 }
                 let subject = self.plan.step(before).and_then(|step| step.subject);
