@@ -23,7 +23,7 @@ struct Need {
 
 const POSTGRES: &[&str] = &["/usr/lib/postgresql/*/bin"];
 
-const TEST: [Need; 9] = [
+const TEST: [Need; 10] = [
     Need { file: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
     Need { file: "postgres", package: "postgresql", elsewhere: POSTGRES },
     Need { file: "initdb", package: "postgresql", elsewhere: POSTGRES },
@@ -33,6 +33,7 @@ const TEST: [Need; 9] = [
     // Deployment to machines without an agent, and the differences that it shows.
     Need { file: "sshd", package: "openssh-server", elsewhere: &["/usr/sbin"] },
     Need { file: "patch", package: "patch", elsewhere: &[] },
+    Need { file: "puppet", package: "puppet-agent", elsewhere: &["/opt/puppetlabs/bin"] },
     Need { file: "ansible-playbook", package: "ansible-core", elsewhere: &[] },
     // An example of a plug-in, and the example of a deployment.
     Need { file: "python3", package: "python3", elsewhere: &[] },

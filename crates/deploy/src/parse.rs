@@ -16,8 +16,8 @@ use serde::de::DeserializeOwned;
 use crate::diagnostic::{Code, Diagnostic};
 use crate::select::pattern;
 use crate::spec::{
-    Amount, At, Barrier, Limits, Need, PassesWith, Place, Reference, Role, Sources, Task, TaskFile,
-    Want, Week, When, Whose,
+    Amount, At, Barrier, Fallen, Limits, Need, PassesWith, Place, Reference, Role, Sources, Task,
+    TaskFile, Want, Week, When, Whose,
 };
 use tree::{Data, Tree};
 
@@ -37,7 +37,8 @@ const VERSION: &str = "1";
 const FILE_KEYS: [&str; 8] =
     ["hoist", "plugin", "roles", "tasks", "barriers", "settings", "limits", "lenient"];
 const DOCUMENT_KEYS: [&str; 4] = ["api", "kind", "name", "spec"];
-const ROLE_KEYS: [&str; 6] = ["nodes", "first", "tolerate", "rollout", "window", "patch"];
+const ROLE_KEYS: [&str; 7] =
+    ["nodes", "first", "tolerate", "rollout", "window", "on_failure", "patch"];
 const ROLLOUT_KEYS: [&str; 5] =
     ["at_once", "canary", "pause_after_canary", "max_unavailable", "per"];
 const BARRIER_KEYS: [&str; 4] = ["requires", "required_for", "passes_with", "patch"];
@@ -126,8 +127,14 @@ pub fn parse(sources: &mut Sources, name: &str, bytes: &[u8]) -> (TaskFile, Vec<
                 let diagnostic = Diagnostic::new(Code::Missing, place, message);
                 reader.found.push(diagnostic.remedy("begin it with `hoist: 1` and `tasks:`"));
             }
-            for document in documents.iter().filter(|document| !document.is_null()) {
+            let mut documents = documents.iter().filter(|document| !document.is_null());
+            if let Some(document) = documents.next() {
                 reader.document(document, &mut whole);
+            }
+            for more in documents {
+                let message = "a task file is one document, and here another one begins";
+                let remedy = "make one of them, or a file of each";
+                reader.found.push(Diagnostic::new(Code::Twice, more.place, message).remedy(remedy));
             }
         }
         Err(diagnostic) => reader.found.push(diagnostic),
@@ -358,6 +365,10 @@ impl Reader {
                 "first" => role.first = self.text(value),
                 "tolerate" => role.tolerate = self.amount(value),
                 "window" => role.window = self.week(value),
+                "on_failure" => {
+                    let words = [("leave", Fallen::Leave), ("undo", Fallen::Undo)];
+                    role.on_failure = self.choice(value, &words);
+                }
                 "patch" => role.patch = self.bool(value).is_some_and(|patch| patch.value),
                 "rollout" => self.rollout(value, &mut role, &of),
                 _ => {}

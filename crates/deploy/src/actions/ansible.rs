@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use hoist_engine::action::{
-    Action, Ctx, Description, Diagnostic, Done, Failure, Output, Stream, Verdict,
+    Action, Ctx, Description, Diagnostic, Done, Failure, Output, Prediction, Stream, Verdict,
 };
 use hoist_engine::plan::Step;
 use serde_json::Value;
@@ -40,22 +40,41 @@ fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
     })
 }
 
-/// Looks for what the recap says was changed, and hands everything on.
-struct Recap<'a> {
+/// Looks for what was changed and what was not done, and hands everything on.
+struct Watched<'a> {
     output: &'a mut dyn Output,
-    is_here: bool,
-    changed: u64,
+    is_recap: bool,
+    task: String,
+    found: Found,
 }
 
-impl Output for Recap<'_> {
+#[derive(Default)]
+struct Found {
+    changed: u64,
+    skipped: u64,
+    /// Tasks that changed something.
+    tasks: String,
+}
+
+/// The number after a word of the recap.
+fn number(text: &str, word: &str) -> u64 {
+    let Some((_, rest)) = text.split_once(word) else { return 0 };
+    let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+    digits.parse().unwrap_or(0)
+}
+
+impl Output for Watched<'_> {
     fn line(&mut self, stream: Stream, bytes: &[u8]) {
         let text = String::from_utf8_lossy(bytes);
-        self.is_here |= text.starts_with("PLAY RECAP");
-        if self.is_here
-            && let Some((_, rest)) = text.split_once(" changed=")
-        {
-            let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
-            self.changed += digits.parse::<u64>().unwrap_or(0);
+        self.is_recap |= text.starts_with("PLAY RECAP");
+        if self.is_recap {
+            self.found.changed += number(&text, " changed=");
+            self.found.skipped += number(&text, " skipped=");
+        } else if text.starts_with("TASK [") || text.starts_with("RUNNING HANDLER [") {
+            self.task = text.trim_end_matches('*').trim_end().to_owned();
+        } else if text.starts_with("changed: ") {
+            self.found.tasks += &self.task;
+            self.found.tasks.push('\n');
         }
         self.output.line(stream, bytes);
     }
@@ -87,7 +106,37 @@ impl Action for Ansible {
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
-        let Input { playbook, extra, check } = read(&step.call.input).map_err(invalid)?;
+        let input = read(&step.call.input).map_err(invalid)?;
+        let check = input.check;
+        let found = self.run(input, ctx)?;
+        Ok(Done { changed: found.changed > 0 && !check, receipt: Value::Null })
+    }
+
+    /// Many modules do nothing when they shall only look, and say that they were skipped.
+    fn predict(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Prediction, Failure> {
+        let input = read(&step.call.input).map_err(invalid)?;
+        if input.check {
+            return Ok(Prediction::NoChange);
+        }
+        let found = self.run(Input { check: true, ..input }, ctx)?;
+        Ok(match (found.changed, found.skipped) {
+            (0, 0) => Prediction::NoChange,
+            (0, _) => Prediction::CannotPredict,
+            (_, 0) => Prediction::Diff(found.tasks),
+            (_, skipped) => {
+                Prediction::Diff(format!("{}(of {skipped} more it cannot be told)\n", found.tasks))
+            }
+        })
+    }
+
+    fn verify(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
+        Err(exit("ansible is no check"))
+    }
+}
+
+impl Ansible {
+    fn run(&self, input: Input, ctx: &mut Ctx<'_>) -> Result<Found, Failure> {
+        let Input { playbook, extra, check } = input;
         let mut argv = vec![self.program.clone()];
         argv.extend(words(["-i", "localhost,", "-c", "local"]));
         let private = Private::new(None, ctx)?;
@@ -107,18 +156,15 @@ impl Action for Ansible {
         ];
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let options = Options { env, ..Options::default() };
-        let mut changed = 0;
+        let mut found = Found::default();
         let ran = program::run_watched(&argv, &options, ctx, |output, go| {
-            let mut recap = Recap { output, is_here: false, changed: 0 };
-            let ran = go(&mut recap);
-            changed = recap.changed;
+            let (is_recap, task) = (false, String::new());
+            let mut watched = Watched { output, is_recap, task, found: Found::default() };
+            let ran = go(&mut watched);
+            found = watched.found;
             ran
         })?;
         program::well(&ran)?;
-        Ok(Done { changed: changed > 0 && !check, receipt: Value::Null })
-    }
-
-    fn verify(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
-        Err(exit("ansible is no check"))
+        Ok(found)
     }
 }

@@ -1,9 +1,11 @@
 //! What was there before a step changed it, kept beside it until nobody needs it.
 //!
 //! A directory for each attempt holds a list with a line for every path, written before the path is
-//! touched, and the files that were replaced. Contents stay on the machine: a receipt names the
-//! directory only.
+//! touched, and the files that were replaced; and what an attempt that came to its end left at each
+//! of them. Contents stay on the machine: a receipt has the directory, and a sum of what was left.
 
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Write as _;
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -13,11 +15,16 @@ use hoist_engine::action::{Ctx, Failure, Undone};
 use hoist_engine::plan::Made;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::blocks::{Blocks, Until};
 use super::{exit, io_error, place};
 
 const LIST: &str = "list";
+/// What an attempt that came to its end left at each path.
+const LEFT: &str = "left";
+/// That an attempt was taken back.
+const UNDONE: &str = "undone";
 
 pub(super) struct Backup<'a> {
     dir: PathBuf,
@@ -42,7 +49,7 @@ enum Was {
     File { copy: PathBuf, access: Access },
 }
 
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Access {
     mode: u32,
     uid: u32,
@@ -175,15 +182,104 @@ impl<'a> Backup<'a> {
         Ok(())
     }
 
-    /// What takes it back, if anything was changed.
-    pub(super) fn receipt(self) -> Value {
+    /// What takes it back, if anything was changed. With it goes a sum of what is left, by which it
+    /// is seen whether somebody changed it since.
+    pub(super) fn receipt(self) -> Result<Value, Failure> {
         if self.lines.is_empty() {
             // There is nothing that it could say which the end of the attempt does not.
             let _ = fs_err::remove_dir_all(&self.dir);
-            return Value::Null;
+            return Ok(Value::Null);
         }
-        json!({ "backup": self.dir })
+        let left = self.write_left().map_err(|error| io_error(&error))?;
+        Ok(json!({ "backup": self.dir, "left": left }))
     }
+
+    fn write_left(&self) -> io::Result<String> {
+        let list = fs_err::read_to_string(self.dir.join(LIST))?;
+        let mut paths = BTreeSet::new();
+        let mut text = String::new();
+        for line in whole_lines(&list).lines() {
+            let Kept { path, .. } = serde_json::from_str(line)?;
+            if paths.insert(path.clone()) {
+                let left = Left::at(&path, self.until)?;
+                text.push_str(&serde_json::to_string(&LeftAt { path, left })?);
+                text.push('\n');
+            }
+        }
+        let mut file = private(&self.dir.join(LEFT))?;
+        file.set_len(0)?;
+        file.write_all(text.as_bytes())?;
+        sum(text.as_bytes())
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct LeftAt {
+    path: PathBuf,
+    left: Left,
+}
+
+/// What is at a path.
+#[derive(PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Left {
+    Nothing,
+    /// What is in it and who may use it is not looked at: only what is empty is removed.
+    Directory,
+    Link(PathBuf),
+    File {
+        sum: String,
+        access: Access,
+    },
+    Other,
+}
+
+impl Left {
+    fn at(path: &Path, until: Until<'_>) -> io::Result<Self> {
+        Ok(match path.symlink_metadata() {
+            Err(error) if is_missing(&error) => Self::Nothing,
+            Err(error) => return Err(error),
+            Ok(meta) if meta.is_dir() => Self::Directory,
+            Ok(meta) if meta.is_symlink() => Self::Link(fs_err::read_link(path)?),
+            Ok(meta) if meta.is_file() => {
+                let sum = sum(Blocks::open(path, until)?)?;
+                Self::File { sum, access: Access::of(&meta) }
+            }
+            Ok(_) => Self::Other,
+        })
+    }
+
+    /// Whether it is there again already: taking back may be begun more than once.
+    fn is(&self, was: &Was, until: Until<'_>) -> io::Result<bool> {
+        Ok(match (self, was) {
+            (Self::Nothing, Was::Nothing) | (Self::Directory, Was::Directory(_)) => true,
+            (Self::Link(target), Was::Link(other)) => target == other,
+            (Self::File { sum: now, .. }, Was::File { copy, .. }) => {
+                *now == sum(Blocks::open(copy, until)?)?
+            }
+            _ => false,
+        })
+    }
+}
+
+fn sum(mut from: impl io::Read) -> io::Result<String> {
+    let mut sum = Sha256::new();
+    let mut block = vec![0; 64 * 1024];
+    loop {
+        match from.read(&mut block)? {
+            0 => break,
+            count => sum.update(&block[..count]),
+        }
+    }
+    let mut text = String::new();
+    for byte in sum.finalize() {
+        write!(text, "{byte:02x}").expect("writing to memory");
+    }
+    Ok(text)
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 impl Access {
@@ -228,6 +324,14 @@ pub(super) fn restore(made: &Made, ctx: &Ctx<'_>) -> Result<Undone, Failure> {
         return Err(exit(format!("`{}` is no backup of this machine", dir.display())));
     }
     let list = match fs_err::read_to_string(dir.join(LIST)) {
+        // What an attempt changes is kept before: one that has kept nothing has changed nothing.
+        Err(error)
+            if error.kind() == io::ErrorKind::NotFound
+                && made.receipt.is_null()
+                && place::is_kept_still(&made.attempt) =>
+        {
+            return Ok(Undone::Undone);
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let reason = format!("what it changed is not kept in `{}`", dir.display());
             return Ok(Undone::NotPossible { reason });
@@ -235,15 +339,67 @@ pub(super) fn restore(made: &Made, ctx: &Ctx<'_>) -> Result<Undone, Failure> {
         list => list.map_err(|error| io_error(&error))?,
     };
     let until = Until::of(ctx);
-    let lines: Vec<&str> = whole_lines(&list).lines().collect();
-    for (at, line) in lines.into_iter().enumerate().rev() {
-        until.look()?;
-        let kept: Kept = serde_json::from_str(line)
-            .map_err(|error| exit(format!("the backup {} is damaged: {error}", dir.display())))?;
-        let new = beside(&kept.path, &dir, at);
-        new.and_then(|new| put_back(&kept, &new, until)).map_err(|error| io_error(&error))?;
+    let damaged = |error| exit(format!("the backup {} is damaged: {error}", dir.display()));
+    let kept: Vec<Kept> = whole_lines(&list)
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()
+        .map_err(damaged)?;
+    let is_looked_at = !made.over_changes && !dir.join(UNDONE).exists();
+    if let Some(sum) = made.receipt["left"].as_str().filter(|_| is_looked_at) {
+        let changed = changed_since(&dir, sum, &kept, until).map_err(|error| io_error(&error))?;
+        if let Some(what) = changed {
+            let reason = format!(
+                "{what}; look at it, and say `--over-changes` to have what was there before the \
+                 step put in its place"
+            );
+            return Ok(Undone::NotPossible { reason });
+        }
     }
+    for (at, kept) in kept.iter().enumerate().rev() {
+        until.look()?;
+        let new = beside(&kept.path, &dir, at);
+        new.and_then(|new| put_back(kept, &new, until)).map_err(|error| io_error(&error))?;
+    }
+    private(&dir.join(UNDONE)).map_err(|error| io_error(&error))?;
     Ok(Undone::Undone)
+}
+
+/// What somebody has changed since an attempt left it.
+fn changed_since(
+    dir: &Path,
+    expected: &str,
+    kept: &[Kept],
+    until: Until<'_>,
+) -> io::Result<Option<String>> {
+    let path = dir.join(LEFT);
+    let text = match fs_err::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        text => text?,
+    };
+    if sum(text.as_slice())? != expected {
+        let path = path.display();
+        return Ok(Some(format!("nobody knows what it left: `{path}` is not as it was written")));
+    }
+    let mut before: HashMap<&Path, Vec<&Was>> = HashMap::new();
+    for Kept { path, was } in kept {
+        before.entry(path).or_default().push(was);
+    }
+    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        let LeftAt { path, left } = serde_json::from_slice(line)?;
+        let now = Left::at(&path, until)?;
+        if now == left {
+            continue;
+        }
+        let mut is_back = false;
+        for was in before.get(path.as_path()).into_iter().flatten() {
+            is_back |= now.is(was, until)?;
+        }
+        if !is_back {
+            return Ok(Some(format!("`{}` was changed since the step left it", path.display())));
+        }
+    }
+    Ok(None)
 }
 
 /// `new` may be there from an attempt, here or on the way back, that was cut short.

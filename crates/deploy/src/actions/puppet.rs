@@ -2,7 +2,9 @@
 
 use std::ffi::OsString;
 
-use hoist_engine::action::{Action, Ctx, Description, Diagnostic, Done, Failure, Verdict};
+use hoist_engine::action::{
+    Action, Ctx, Description, Diagnostic, Done, Failure, Output, Prediction, Stream, Verdict,
+};
 use hoist_engine::execute::process::Ended;
 use hoist_engine::plan::Step;
 use serde_json::Value;
@@ -50,7 +52,34 @@ impl Action for Puppet {
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
-        let Input { manifest, modules, noop, cwd } = read(&step.call.input).map_err(invalid)?;
+        let input = read(&step.call.input).map_err(invalid)?;
+        let noop = input.noop;
+        let (changed, _) = self.run(input, ctx)?;
+        Ok(Done { changed: changed && !noop, receipt: Value::Null })
+    }
+
+    fn predict(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Prediction, Failure> {
+        let input = read(&step.call.input).map_err(invalid)?;
+        if input.noop {
+            return Ok(Prediction::NoChange);
+        }
+        let (_, would) = self.run(Input { noop: true, ..input }, ctx)?;
+        Ok(if would.is_empty() { Prediction::NoChange } else { Prediction::Diff(would) })
+    }
+
+    fn verify(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
+        Err(exit("puppet is no check"))
+    }
+
+    fn is_programs(&self, _: &Value) -> bool {
+        true
+    }
+}
+
+impl Puppet {
+    /// Whether it says that it changed something, and what it would change.
+    fn run(&self, input: Input, ctx: &mut Ctx<'_>) -> Result<(bool, String), Failure> {
+        let Input { manifest, modules, noop, cwd } = input;
         let base = place::to_read(cwd.as_deref().unwrap_or_default(), ctx);
         let mut argv = vec![self.program.clone()];
         argv.extend(words(["apply", "--detailed-exitcodes", "--color=false"]));
@@ -61,20 +90,49 @@ impl Action for Puppet {
             argv.push("--noop".into());
         }
         argv.push(base.join(manifest).into());
-        let ran = program::run(&argv, &Options { cwd, ..Options::default() }, ctx)?;
-        let changed = match (ran.ended, ran.status.code()) {
-            (Ended::ByItself, Some(0)) => false,
-            (Ended::ByItself, Some(2)) => !noop,
-            _ => return program::well(&ran).and(Err(exit("puppet failed"))),
-        };
-        Ok(Done { changed, receipt: Value::Null })
+        let options = Options { cwd, ..Options::default() };
+        let mut would = String::new();
+        let ran = program::run_watched(&argv, &options, ctx, |output, go| {
+            let mut watched = Would { output, would: String::new() };
+            let ran = go(&mut watched);
+            would = watched.would;
+            ran
+        })?;
+        match (ran.ended, ran.status.code()) {
+            (Ended::ByItself, Some(0)) => Ok((false, would)),
+            (Ended::ByItself, Some(2)) => Ok((true, would)),
+            _ => program::well(&ran).and(Err(exit("puppet failed"))),
+        }
+    }
+}
+
+/// Looks for what Puppet says that it would do, which its exit code does not, and hands everything on.
+struct Would<'a> {
+    output: &'a mut dyn Output,
+    would: String,
+}
+
+impl Output for Would<'_> {
+    fn line(&mut self, stream: Stream, bytes: &[u8]) {
+        let text = String::from_utf8_lossy(bytes);
+        if let Some(said) =
+            text.strip_prefix("Notice: ").and_then(|said| said.strip_suffix(" (noop)"))
+        {
+            self.would.push_str(said);
+            self.would.push('\n');
+        }
+        self.output.line(stream, bytes);
     }
 
-    fn verify(&self, _: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
-        Err(exit("puppet is no check"))
+    fn part(&mut self, stream: Stream, bytes: &[u8]) {
+        self.output.part(stream, bytes);
     }
 
-    fn is_programs(&self, _: &Value) -> bool {
-        true
+    fn progress(&mut self, done: u64, total: Option<u64>) {
+        self.output.progress(done, total);
+    }
+
+    fn quoted(&self, line: &[u8], is_cut: bool) -> Vec<u8> {
+        self.output.quoted(line, is_cut)
     }
 }

@@ -176,6 +176,8 @@ impl Action for Steps {
         let came: Vec<Came> = if made.receipt.is_null() {
             match Diary::of(&made.attempt, ctx).read()? {
                 Some(came) => came,
+                // What it does is written down before.
+                None if place::is_kept_still(&made.attempt) => return Ok(Undone::Undone),
                 None => return not_possible("nobody kept how far it came".to_owned()),
             }
         } else {
@@ -193,7 +195,9 @@ impl Action for Steps {
                 Came::Changed { receipt } => receipt,
             };
             let own = format!("{attempt}.{at}");
-            let of_part = Made { attempt: format!("{}.{at}", made.attempt), receipt };
+            let over_changes = made.over_changes;
+            let attempt = format!("{}.{at}", made.attempt);
+            let of_part = Made { attempt, receipt, over_changes };
             let undone = part.action.undo(&part.step(step), &of_part, &mut within(ctx, &own));
             match undone.map_err(|failure| part.explain(&failure))? {
                 Undone::Undone => {}

@@ -124,7 +124,8 @@ impl Node {
         attempt: u32,
         receipt: &Value,
     ) -> Result<Undone, Failure> {
-        let made = Made { attempt: format!("01run/7/{attempt}"), receipt: receipt.clone() };
+        let (attempt, receipt) = (format!("01run/7/{attempt}"), receipt.clone());
+        let made = Made { attempt, receipt, over_changes: false };
         self.with(action, &input, |action, step, ctx| action.undo(step, &made, ctx))
     }
 
@@ -513,20 +514,67 @@ fn ansible_says_in_its_recap_whether_it_changed_anything() {
     assert_eq!(lines[7], node.path("site.yml").display().to_string());
 }
 
+fn is_installed(program: &str) {
+    let there = std::process::Command::new(program).arg("--version").output();
+    let is_there = there.is_ok_and(|said| said.status.success());
+    assert!(is_there, "no `{program}`; `make setup-test` installs it");
+}
+
+#[test]
+fn a_real_manifest_is_applied() {
+    is_installed("puppet");
+    let node = Node::new();
+    let made = node.path("made");
+    let resource = format!("file {{ '{}': content => \"hello\\n\" }}\n", made.display());
+    node.write("site.pp", &resource);
+    let input = json!({"manifest": "site.pp"});
+    let Prediction::Diff(would) = node.predict("puppet", input.clone()) else {
+        panic!("it would make a file: {}", node.said());
+    };
+    assert!(would.contains("made]/ensure: current_value 'absent', should be 'file'\n"), "{would}");
+    let only_looks = json!({"manifest": "site.pp", "noop": true});
+    assert!(!node.apply("puppet", only_looks.clone()).unwrap().changed, "{}", node.said());
+    assert!(!made.exists(), "nobody has done anything yet");
+    assert_eq!(node.predict("puppet", only_looks), Prediction::NoChange);
+
+    assert!(node.apply("puppet", input.clone()).unwrap().changed, "{}", node.said());
+    assert_eq!(node.text("made"), "hello\n");
+    assert!(!node.apply("puppet", input.clone()).unwrap().changed, "{}", node.said());
+    assert_eq!(node.predict("puppet", input), Prediction::NoChange);
+
+    node.write("bad.pp", "exec { '/bin/false': }\n");
+    let reason = node.reason("puppet", json!({"manifest": "bad.pp"}));
+    assert!(reason.starts_with("exit code 4: "), "{reason}");
+    node.write(
+        "half.pp",
+        &format!("{} exec {{ '/bin/false': }}\n", resource.replace("hello", "bye")),
+    );
+    let reason = node.reason("puppet", json!({"manifest": "half.pp"}));
+    assert!(reason.starts_with("exit code 6: "), "some of it was done: {reason}");
+    let reason = node.reason("puppet", json!({"manifest": "none.pp"}));
+    assert!(reason.starts_with("exit code 1: "), "{reason}");
+}
+
 #[test]
 fn a_real_playbook_is_run() {
-    let there = std::process::Command::new("ansible-playbook").arg("--version").output();
-    assert!(
-        there.is_ok_and(|said| said.status.success()),
-        "no Ansible; `make setup-test` installs it"
-    );
+    is_installed("ansible-playbook");
     let node = Node::new();
     let book = "- hosts: all\n  gather_facts: false\n  tasks:\n  - copy: {dest: \"{{ out }}\", content: hello}\n";
     node.write("site.yml", book);
     let input = json!({"playbook": "site.yml", "extra": {"out": node.path("made")}});
+    let would = Prediction::Diff("TASK [copy]\n".to_owned());
+    assert_eq!(node.predict("ansible", input.clone()), would);
+    assert!(!node.path("made").exists(), "nobody has done anything yet");
     assert!(node.apply("ansible", input.clone()).unwrap().changed, "{}", node.said());
     assert_eq!(node.text("made"), "hello");
-    assert!(!node.apply("ansible", input).unwrap().changed, "{}", node.said());
+    assert!(!node.apply("ansible", input.clone()).unwrap().changed, "{}", node.said());
+    assert_eq!(node.predict("ansible", input), Prediction::NoChange);
+    node.write(
+        "command.yml",
+        "- hosts: all\n  gather_facts: false\n  tasks: [{command: /bin/true}]\n",
+    );
+    let command = json!({"playbook": "command.yml"});
+    assert_eq!(node.predict("ansible", command), Prediction::CannotPredict);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! Open files and the sizes of files are for the system to refuse. Memory and processes are counted
 //! here, because what the system counts by itself is each process alone, and nothing of root's.
 
+use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Thread;
 use std::time::Duration;
@@ -33,10 +34,11 @@ impl MayUse {
     pub(crate) fn as_commands(&self) -> String {
         let mut commands = String::new();
         if let Some(open_files) = self.open_files {
-            commands += &format!("ulimit -n {open_files} || exit 125; ");
+            write!(commands, "ulimit -n {open_files} || exit 125; ").expect("writing to memory");
         }
         if let Some(file_size) = self.file_size {
-            commands += &format!("ulimit -f {} || exit 125; ", file_size.div_ceil(512));
+            write!(commands, "ulimit -f {} || exit 125; ", file_size.div_ceil(512))
+                .expect("writing to memory");
         }
         commands
     }
@@ -45,11 +47,12 @@ impl MayUse {
     pub(crate) fn as_all_commands(&self) -> String {
         let mut commands = self.as_commands();
         if let Some(memory) = self.memory {
-            commands += &format!("ulimit -v {} || exit 125; ", memory.div_ceil(1024));
+            write!(commands, "ulimit -v {} || exit 125; ", memory.div_ceil(1024))
+                .expect("writing to memory");
         }
         if let Some(processes) = self.processes {
             let own = format!("ulimit -u {processes} 2>/dev/null || ulimit -p {processes}");
-            commands += &format!("{own} || exit 125; ");
+            write!(commands, "{own} || exit 125; ").expect("writing to memory");
         }
         commands
     }

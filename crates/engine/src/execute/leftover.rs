@@ -149,10 +149,14 @@ impl Traces {
             let new: Vec<&Process> =
                 left.iter().filter(|process| held.insert((process.pid, process.start))).collect();
             if new.is_empty() || Instant::now() >= until {
-                left.iter().for_each(|process| process.send(Signal::KILL));
+                for process in &left {
+                    process.send(Signal::KILL);
+                }
                 return;
             }
-            new.into_iter().for_each(|process| process.send(Signal::STOP));
+            for process in new {
+                process.send(Signal::STOP);
+            }
         }
     }
 

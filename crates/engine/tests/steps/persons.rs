@@ -128,6 +128,43 @@ fn cohort() -> Draft {
 }
 
 #[test]
+fn what_was_not_to_be_done_is_not_blocked_and_blocks_what_comes_after_it() {
+    let skipped = Step { skip: Some("not selected".to_owned()), ..plain() };
+    let vertices =
+        vec![step(&[], plain()), step(&[0], skipped), step(&[1], plain()), step(&[2], plain())];
+    let mut site = Site::new(draft(vertices));
+    site.on(Event::StopAfter { vertex: StepId(1), by: me() });
+    site.fail(0, "no");
+    assert_eq!(site.ended(Ended::Skipped), [1]);
+    assert_eq!(site.ended(Ended::Blocked), [2, 3]);
+    assert_eq!(
+        (site.why(1).as_str(), site.why(3).as_str()),
+        ("skipped: not selected", "blocked by `s0`")
+    );
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed), "nothing good ended to stop after");
+    site.on(Event::Retry { step: StepId(0), by: me() });
+    site.end(0);
+    assert_eq!(site.run.outcome(), Some(Outcome::Stopped), "now it came to a good end");
+    site.on(Event::Resume { by: me() });
+    assert_eq!(site.running(), [2]);
+}
+
+#[test]
+fn what_was_not_to_be_done_on_a_subject_that_is_left_out_is_skipped() {
+    let skipped = Step { skip: Some("not selected".to_owned()), ..on(0) };
+    let in_role = |step| Step { cohort: Some(0), ..step };
+    let vertices = vec![step(&[], in_role(on(0))), step(&[0], in_role(skipped)), step(&[1], on(1))];
+    let cohorts = vec![Cohort { name: "role".to_owned(), tolerate: 1, is_strict: false }];
+    let mut site = Site::new(Draft { cohorts, ..draft(vertices) });
+    site.fail(0, "no");
+    assert_eq!(site.ended(Ended::Skipped), [1]);
+    assert_eq!(site.why(2), "blocked by `s0`");
+    site.on(Event::Retry { step: StepId(0), by: me() });
+    site.end(0);
+    assert_eq!(site.running(), [2]);
+}
+
+#[test]
 fn a_subject_that_was_left_out_is_taken_back_when_its_step_is_tried_again() {
     let mut site = Site::new(cohort());
     site.fail(1, "no");
@@ -396,4 +433,75 @@ fn a_copy_that_follows_the_records_shows_what_is_looked_at() {
     site.ran(0, End::Interrupted);
     site.on(Event::Checked { step: StepId(1), attempt: 1, refused: None });
     shows(&site, [State::Ended(Ended::Interrupted), State::Ended(Ended::Stopped)]);
+}
+
+#[test]
+fn what_is_still_being_ended_is_not_resumed() {
+    let mut site = Site::new(line(2));
+    site.on(Event::Stop { now: true, by: me() });
+    let resume = || Event::Resume { by: me() };
+    assert_eq!(site.run.takes(&resume()), Err(Refusal::Ending));
+    site.on(resume());
+    site.ran(0, End::Interrupted);
+    assert_eq!(site.run.outcome(), Some(Outcome::Stopped), "what was ended is not failed");
+    site.on(resume());
+    assert_eq!(site.running(), [0]);
+}
+
+/// One subject of which two steps failed, and may; another one; and one that goes on meanwhile.
+fn twice_failed() -> Site {
+    let of = |subject| Step { cohort: Some(0), ..on(subject) };
+    let vertices = vec![
+        step(&[], of(0)),
+        step(&[], of(0)),
+        step(&[0], of(0)),
+        step(&[], of(1)),
+        step(&[], on(2)),
+    ];
+    let cohorts = cohort().cohorts;
+    let mut site = Site::new(Draft { cohorts, ..draft(vertices) });
+    site.fail(0, "no");
+    site.fail(1, "no");
+    site
+}
+
+#[test]
+fn a_subject_of_which_something_else_failed_stays_left_out() {
+    let mut site = twice_failed();
+    site.on(Event::Mark { step: StepId(0), good: true, by: me() });
+    assert_eq!(site.ended(Ended::LeftOut), [2]);
+    site.fail(3, "no");
+    assert!(site.run.is_stopping(), "a second one is too many");
+    site.end(4);
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed));
+}
+
+#[test]
+fn a_subject_is_let_in_when_the_last_thing_that_failed_of_it_is_good() {
+    let mut site = twice_failed();
+    let retry = |step| Event::Retry { step: StepId(step), by: me() };
+    site.on(retry(0));
+    assert_eq!(site.running(), [0, 3, 4]);
+    site.restart();
+    site.on(Event::Found { step: StepId(0), attempt: 2, found: Found::Running });
+    site.end(0);
+    assert_eq!((site.running(), site.ended(Ended::LeftOut)), (vec![3, 4], vec![2]));
+    site.on(retry(1));
+    site.end(1);
+    assert_eq!(site.running(), [2, 3, 4]);
+    for at in [2, 3, 4] {
+        site.end(at);
+    }
+    assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
+}
+
+#[test]
+fn a_run_that_ended_while_it_was_paused_goes_on_when_it_is_resumed() {
+    let mut site = Site::new(line(2));
+    site.on(Event::Pause { subject: None, paused: true, by: me() });
+    site.on(Event::Stop { now: false, by: me() });
+    site.end(0);
+    assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
+    site.on(Event::Resume { by: me() });
+    assert_eq!(site.running(), [1]);
 }

@@ -4,7 +4,7 @@ use std::io::IsTerminal as _;
 
 use clap::Args;
 use hoist_api::client::{Client, InstanceQuery};
-use hoist_api::deploy::{Instance, RunDetail, RunState, RunSummary, Trouble};
+use hoist_api::deploy::{Explanation, Instance, RunDetail, RunState, RunSummary, Trouble};
 use hoist_model::Exit;
 use jiff::Timestamp;
 
@@ -177,6 +177,7 @@ pub(super) fn print(printer: &mut Printer, detail: &RunDetail) -> Result<(), Fai
         run.created
     ))?;
     failures(printer, &detail.failures)?;
+    taken_back(printer, detail)?;
     list(printer, "running", &detail.running)?;
     list(printer, "held back", &detail.held)?;
     if !detail.holds.is_empty() {
@@ -197,6 +198,11 @@ pub(super) fn reason_of(instance: &Instance) -> &str {
         (None, "interrupted") => "ended by `stop --now`",
         (None, _) => "no reason is known",
     }
+}
+
+pub(super) fn taken_back(printer: &mut Printer, detail: &RunDetail) -> Result<(), Failure> {
+    let Some(by) = &detail.taken_back_by else { return Ok(()) };
+    printer.line(format!("  taken back by run {by}; `hoist deploy show {by}` says what"))
 }
 
 /// Failures, with what they printed last and what they block.
@@ -299,8 +305,21 @@ impl ExplainArgs {
                 for (what, names) in lists.iter().filter(|(_, names)| !names.is_empty()) {
                     printer.line(format!("  {what}: {}", names.join(", ")))?;
                 }
+                for line in places(&explained) {
+                    printer.line(plain(&line))?;
+                }
             }
         }
         Ok(Exit::Done)
     }
+}
+
+/// Where it was written, and what another file set.
+fn places(explained: &Explanation) -> Vec<String> {
+    let Some(written) = &explained.written else { return Vec::new() };
+    let file = |place: &str| place.rsplitn(3, ':').last().map(str::to_owned);
+    let own = file(written);
+    let others = explained.from.iter().filter(|(_, place)| file(place) != own);
+    let others = others.map(|(field, place)| format!("  {field}: {place}"));
+    std::iter::once(format!("  written: {written}")).chain(others).collect()
 }
