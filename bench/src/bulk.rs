@@ -58,7 +58,7 @@ fn mib(bytes: u64) -> u64 {
     bytes / (1024 * 1024)
 }
 
-async fn apply(
+pub(crate) async fn apply(
     address: &str,
     token: &str,
     chunks: impl IntoIterator<Item = String, IntoIter: Send + 'static>,

@@ -74,6 +74,12 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     ])
 }
 
+/// The plan that is measured here.
+pub(crate) fn plan() -> Result<Plan> {
+    let (text, settings) = task_file()?;
+    Ok(Plan::new(compile(&text, &settings, &site()?)?.draft)?)
+}
+
 /// In a process of its own: bytes that it takes at most, beyond those it begins with.
 pub(crate) fn peak() -> Result<u64> {
     let (text, settings) = task_file()?;

@@ -12,6 +12,7 @@ use hoist_inventory::roster::{Incarnation, Roster};
 use hoist_inventory::{Registry, Resource};
 use hoist_server::controller::{Config, Controller};
 use hoist_server::data_dir::DataDir;
+use hoist_server::deploy::DeploySettings;
 use hoist_server::inventory::SourceConfig;
 use hoist_store::embedded::{EmbeddedStore, Retention};
 use hoist_store::{Record, Revision, Store};
@@ -205,7 +206,9 @@ fn controller(dir: &Path, store: &str, source: Option<SourceConfig>) -> Result<(
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(async {
         let listen = Some("127.0.0.1:0".parse()?);
-        let config = Config { listen, source, store: store.to_owned(), ..Config::new(dir) };
+        let deploy = DeploySettings { local: Some("*".parse()?), ..DeploySettings::default() };
+        let store = store.to_owned();
+        let config = Config { listen, source, store, deploy, ..Config::new(dir) };
         let controller = Controller::start(config).await?;
         let address = controller.plain_addr().context("it listens")?;
         writeln!(std::io::stdout(), "{address}")?;

@@ -11,6 +11,7 @@ mod change;
 mod compile;
 mod cores;
 mod engine;
+mod events;
 mod import;
 mod inside;
 mod instructions;
@@ -25,6 +26,7 @@ mod stopwatch;
 mod storm;
 mod sync;
 mod verdict;
+mod whole;
 mod wrk;
 
 use std::io::Write;
@@ -39,7 +41,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Subject = fn() -> Result<Vec<Row>>;
 
-const SUBJECTS: [(&str, &str, Subject); 14] = [
+const SUBJECTS: [(&str, &str, Subject); 16] = [
     ("lookup", "by-MAC lookup at 100,000 nodes, as a multiple of a HashMap", || {
         Ok(lookup::measure())
     }),
@@ -62,6 +64,8 @@ const SUBJECTS: [(&str, &str, Subject); 14] = [
     ("sync", "100,000 nodes imported from an SMD over HTTP", sync::measure),
     ("compile", "Fuel's tasks for 1,000 nodes, from text to a plan", compile::measure),
     ("engine", "what ordering, keeping and starting steps costs", engine::measure),
+    ("whole", "a run of Fuel's tasks for 1,000 nodes, kept and read back", whole::measure),
+    ("events", "what happens in a run, seen by somebody else", events::measure),
 ];
 
 fn main() -> Result<()> {

@@ -21,6 +21,9 @@ const SNAPSHOT_EVERY: u32 = 16_384;
 /// disk; a file that grows takes the file system's own journal, and whoever else writes to that.
 const AHEAD: usize = 256 * 1024;
 
+/// Lots that are larger are appended: writing as much again would cost more than it saves.
+const SMALL_LOT: usize = 16 * 1024;
+
 /// Records are durable when [`FileJournal::append`] has returned. Only one has the file at a time.
 #[derive(Debug)]
 pub struct FileJournal {
@@ -166,7 +169,7 @@ impl FileJournal {
         let end = self.length + self.buffer.len() as u64;
         self.file.0.file().write_all_at(&self.buffer, self.length)?;
         // What does not begin as a journal is none, so that comes first.
-        if end > self.room && self.length > 0 {
+        if end > self.room && self.length > 0 && self.buffer.len() <= SMALL_LOT {
             self.make_room(end)?;
         }
         self.file.0.sync_data()?;
