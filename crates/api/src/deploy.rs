@@ -230,6 +230,9 @@ pub struct RunSummary {
     /// The run that this one takes back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undoes: Option<String>,
+    /// Nobody started it: its task files wanted it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub automatic: bool,
     /// It only looks whether something holds.
     #[serde(default, skip_serializing_if = "is_false")]
     pub check: bool,
@@ -266,6 +269,9 @@ pub struct RunDetail {
     pub critical: Vec<String>,
     /// Steps that wait until they are released.
     pub holds: Vec<String>,
+    /// The last run that takes back what this one did, unless it went on since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_back_by: Option<String>,
 }
 
 /// An instance that did not come to a good end.

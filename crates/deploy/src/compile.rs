@@ -101,6 +101,7 @@ pub fn compile(
     let (mut draft, pauses) = (maker.draft, maker.pauses);
     warn::look(book, &graph, options, &mut found);
     warn::wishes(book, &targets, &mut found);
+    warn::role_gaps(book, &targets, &graph, options, &mut found);
     if !is_bound {
         diagnostic::sort(&mut found);
         return Err(found);

@@ -79,7 +79,7 @@ impl Mood {
             State::Ended(Ended::Skipped) => Self::Skipped,
             State::Ended(Ended::Failed(_) | Ended::Interrupted) => Self::Failed,
             State::Ended(Ended::Blocked | Ended::LeftOut) => Self::Blocked,
-            State::Ended(Ended::Stopped) => Self::Stopped,
+            State::Ended(Ended::Stopped | Ended::Undone) => Self::Stopped,
         }
     }
 

@@ -142,7 +142,18 @@ named!(
     Role,
     "role",
     name,
-    [nodes, first, tolerate, at_once, canary, pause_after_canary, max_unavailable, per, window,]
+    [
+        nodes,
+        first,
+        tolerate,
+        at_once,
+        canary,
+        pause_after_canary,
+        max_unavailable,
+        per,
+        window,
+        on_failure,
+    ]
 );
 
 /// One book of many files, the lowest first within its layer. What is wrong is told, and left out.

@@ -16,8 +16,8 @@ use serde::de::DeserializeOwned;
 use crate::diagnostic::{Code, Diagnostic};
 use crate::select::pattern;
 use crate::spec::{
-    Amount, At, Barrier, Limits, Need, PassesWith, Place, Reference, Role, Sources, Task, TaskFile,
-    Want, Week, When, Whose,
+    Amount, At, Barrier, Fallen, Limits, Need, PassesWith, Place, Reference, Role, Sources, Task,
+    TaskFile, Want, Week, When, Whose,
 };
 use tree::{Data, Tree};
 
@@ -37,7 +37,8 @@ const VERSION: &str = "1";
 const FILE_KEYS: [&str; 8] =
     ["hoist", "plugin", "roles", "tasks", "barriers", "settings", "limits", "lenient"];
 const DOCUMENT_KEYS: [&str; 4] = ["api", "kind", "name", "spec"];
-const ROLE_KEYS: [&str; 6] = ["nodes", "first", "tolerate", "rollout", "window", "patch"];
+const ROLE_KEYS: [&str; 7] =
+    ["nodes", "first", "tolerate", "rollout", "window", "on_failure", "patch"];
 const ROLLOUT_KEYS: [&str; 5] =
     ["at_once", "canary", "pause_after_canary", "max_unavailable", "per"];
 const BARRIER_KEYS: [&str; 4] = ["requires", "required_for", "passes_with", "patch"];
@@ -358,6 +359,10 @@ impl Reader {
                 "first" => role.first = self.text(value),
                 "tolerate" => role.tolerate = self.amount(value),
                 "window" => role.window = self.week(value),
+                "on_failure" => {
+                    let words = [("leave", Fallen::Leave), ("undo", Fallen::Undo)];
+                    role.on_failure = self.choice(value, &words);
+                }
                 "patch" => role.patch = self.bool(value).is_some_and(|patch| patch.value),
                 "rollout" => self.rollout(value, &mut role, &of),
                 _ => {}

@@ -116,6 +116,17 @@ pub struct Role {
     /// Nodes at once with the same value of a label.
     pub per: Option<At<Vec<(String, u32)>>>,
     pub window: Option<At<Week>>,
+    pub on_failure: Option<At<Fallen>>,
+}
+
+/// What becomes of the nodes of a role on which one of its tasks failed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Fallen {
+    /// They stay as they are.
+    #[default]
+    Leave,
+    /// What the run did there for the role is taken back when it has ended.
+    Undo,
 }
 
 /// How many of a number of things.

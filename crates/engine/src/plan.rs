@@ -150,6 +150,10 @@ pub struct Step {
     /// make it stale.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub knows_inputs: bool,
+    /// In [`Draft::cohorts`]: where one step of such a cohort fails, all of them on its subject are
+    /// to be taken back when the run has ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub undone_with: Vec<u32>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
@@ -416,7 +420,8 @@ fn check(draft: &Draft) -> Result<(), PlanError> {
         if let Some(at) = step.subject.filter(|at| *at as usize >= draft.subjects.len()) {
             return unknown("subject", at);
         }
-        if let Some(at) = step.cohort.filter(|at| *at as usize >= draft.cohorts.len()) {
+        let cohorts = step.cohort.iter().chain(&step.undone_with);
+        if let Some(at) = cohorts.copied().find(|at| *at as usize >= draft.cohorts.len()) {
             return unknown("cohort", at);
         }
         if let Some(at) = step.window.filter(|at| *at as usize >= draft.windows.len()) {

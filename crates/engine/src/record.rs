@@ -30,6 +30,16 @@ pub enum Record {
         made: Vec<Made>,
         at: u64,
     },
+    /// What another run took back of this one is as good as not done. Of `stuck` it was only begun
+    /// to be taken back: what these left may still be there.
+    TakenBack {
+        run: String,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        undone: Vec<StepId>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        stuck: Vec<StepId>,
+        at: u64,
+    },
     /// A person decided how a step ended. A run that has ended comes to what follows from that.
     Marked { step: StepId, good: bool, by: String, at: u64 },
     /// Nothing new starts; with `now`, what runs is ended too.
@@ -62,6 +72,7 @@ impl Record {
             | Self::Verified { at, .. }
             | Self::Lost { at, .. }
             | Self::Carried { at, .. }
+            | Self::TakenBack { at, .. }
             | Self::Marked { at, .. }
             | Self::Stop { at, .. }
             | Self::StopAfter { at, .. }

@@ -77,6 +77,8 @@ pub enum Ended {
     /// The run was stopped before it started.
     Stopped,
     Interrupted,
+    /// It came to a good end, and another run took it back.
+    Undone,
 }
 
 impl Ended {
@@ -104,8 +106,10 @@ pub enum ReplayError {
 struct Tries {
     /// The last attempt; 0 if there was none.
     attempt: u32,
-    /// Since the run was last resumed.
+    /// Attempts that failed since the run was last resumed.
     failures: u32,
+    /// Looks before an attempt that refused it since then.
+    refusals: u32,
     /// When it is tried again, if it is delayed.
     due: u64,
     /// Whether the last attempt changed anything.
@@ -328,6 +332,11 @@ impl Run {
         self.asked || self.tripped
     }
 
+    /// Whether somebody stopped it at once, and not everything that was under way has ended.
+    fn is_ending_all(&self) -> bool {
+        self.kills && self.is_busy()
+    }
+
     /// Steps that somebody wants to wait.
     pub fn held(&self) -> impl Iterator<Item = StepId> {
         self.held.iter().copied()
@@ -357,7 +366,7 @@ impl Run {
                 }
                 State::Ended(Ended::Interrupted) => interrupted = true,
                 State::Unknown => bad = true,
-                State::Ended(Ended::Stopped) => stopped = true,
+                State::Ended(Ended::Stopped | Ended::Undone) => stopped = true,
                 _ => {}
             }
         }

@@ -400,6 +400,7 @@ fn word(state: State) -> &'static str {
         State::Ended(Ended::LeftOut) => "left out",
         State::Ended(Ended::Stopped) => "stopped",
         State::Ended(Ended::Interrupted) => "interrupted",
+        State::Ended(Ended::Undone) => "undone",
         _ => "open",
     }
 }

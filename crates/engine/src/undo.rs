@@ -9,7 +9,8 @@ use crate::plan::{
     Call, Cohort, Draft, Holder, Kind, OnCrash, OnFailure, Plan, Pool, Repeat, Reversibility, Rule,
     Step, StepId, Vertex,
 };
-use crate::run::{Run, State};
+use crate::record::Record;
+use crate::run::{Ended, Run, State};
 
 /// What the name of a vertex on the way back begins with.
 const UNDO: &str = "undo ";
@@ -107,6 +108,58 @@ pub fn taken_back(way_back: &Run) -> BTreeSet<String> {
 /// The names of those that it has taken back.
 pub fn undone(way_back: &Run) -> BTreeSet<String> {
     names(way_back, |id| matches!(way_back.state(id), State::Ended(end) if end.is_good()))
+}
+
+/// The steps of a run that has ended which a failure asks to be taken back.
+pub fn fallen(run: &Run) -> BTreeSet<StepId> {
+    let plan = run.plan();
+    let parts = || {
+        plan.ids().filter_map(|id| {
+            let step = plan.step(id).filter(|step| !step.undone_with.is_empty())?;
+            Some((id, step, step.subject?))
+        })
+    };
+    let mut failed = BTreeSet::new();
+    for (id, step, subject) in parts() {
+        if matches!(run.state(id), State::Ended(Ended::Failed(_))) {
+            failed.extend(step.undone_with.iter().map(|cohort| (subject, *cohort)));
+        }
+    }
+    let is_fallen = |step: &Step, subject: u32| {
+        step.undone_with.iter().any(|cohort| failed.contains(&(subject, *cohort)))
+    };
+    let fallen = parts().filter(|(_, step, subject)| is_fallen(step, *subject));
+    fallen.map(|(id, ..)| id).collect()
+}
+
+/// What a way back over a run came to, for the journal of that run: before it goes on, its own
+/// records say what is not done any more. `name` is that of the way back.
+pub fn settle(run: &Run, name: &str, way_back: &Run, at: u64) -> Vec<Record> {
+    /// Steps in one record, so that it fits.
+    const LOT: usize = 10_000;
+    let (undone, begun) = (self::undone(way_back), taken_back(way_back));
+    let named = |names: &BTreeSet<String>| -> Vec<StepId> {
+        let is_meant = |id: &StepId| {
+            run.plan().step(*id).is_some() && names.contains(&run.plan().vertex(*id).name)
+        };
+        run.plan().ids().filter(is_meant).collect()
+    };
+    let stuck = begun.difference(&undone).cloned().collect();
+    let record = |undone: &[StepId], stuck: &[StepId]| Record::TakenBack {
+        run: name.to_owned(),
+        undone: undone.to_vec(),
+        stuck: stuck.to_vec(),
+        at,
+    };
+    let (undone, stuck) = (named(&undone), named(&stuck));
+    // One at least, although nothing came of it: from here on it is too late for that.
+    let mut records = vec![record(&[], &[])];
+    records.extend(undone.chunks(LOT).map(|lot| record(lot, &[])));
+    records.extend(stuck.chunks(LOT).map(|lot| record(&[], lot)));
+    if records.len() > 1 {
+        records.remove(0);
+    }
+    records
 }
 
 fn names(way_back: &Run, is_meant: impl Fn(StepId) -> bool) -> BTreeSet<String> {

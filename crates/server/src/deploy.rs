@@ -145,6 +145,7 @@ impl From<RunsError> for Failure {
             RunsError::Ended
             | RunsError::UnderWay
             | RunsError::TakenBack(_)
+            | RunsError::WentOn(_)
             | RunsError::NoEffect
             | RunsError::Broken(..) => Code::Conflict,
             RunsError::TooMany => Code::TooManyRequests,

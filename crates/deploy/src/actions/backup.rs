@@ -7,7 +7,6 @@
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use hoist_engine::action::{Ctx, Failure, Undone};
@@ -21,17 +20,11 @@ use super::{exit, io_error, place};
 
 const LIST: &str = "list";
 
-/// What was kept longer ago is removed; runs are kept as long, unless the site says otherwise.
-pub(super) const KEPT: Duration = Duration::from_hours(24 * 90);
-
-/// For one attempt no more of them are looked at.
-const LOOKED_AT: usize = 1000;
-
 pub(super) struct Backup<'a> {
     dir: PathBuf,
     until: Until<'a>,
-    /// Paths so far.
-    count: usize,
+    /// Where in the list the line of each path begins.
+    lines: Vec<u64>,
     list: Option<fs_err::File>,
 }
 
@@ -61,7 +54,7 @@ impl<'a> Backup<'a> {
     /// With an empty list, which says of an attempt that ends badly that it has changed nothing yet.
     pub(super) fn new(ctx: &Ctx<'a>) -> Self {
         let (dir, until) = (place::own("backup", ctx), Until::of(ctx));
-        let mut backup = Self { dir, until, count: 0, list: None };
+        let mut backup = Self { dir, until, lines: Vec::new(), list: None };
         // Only who changes something has to have one.
         let _ = backup.make();
         backup
@@ -69,18 +62,57 @@ impl<'a> Backup<'a> {
 
     /// Keeps what is at a path, before it becomes something else.
     pub(super) fn keep(&mut self, path: &Path) -> io::Result<()> {
+        if let Some(copy) = self.note(path)? {
+            copy.sync_data()?;
+        }
+        // Whatever becomes of the machine, it was kept before it was changed.
+        self.list.as_ref().expect("just made").sync_data()?;
+        let above = self.dir.parent().filter(|_| self.lines.len() == 1);
+        [Some(self.dir.as_path()), above]
+            .into_iter()
+            .flatten()
+            .try_for_each(|dir| fs_err::File::open(dir)?.sync_all())
+    }
+
+    /// The same for many paths at once, none of which is changed meanwhile. Gives the number of the
+    /// first one.
+    pub(super) fn keep_all(&mut self, paths: &[PathBuf]) -> io::Result<usize> {
         self.make()?;
+        let first = self.lines.len();
+        let kept = paths.iter().try_for_each(|path| self.note(path).map(drop)).and_then(|()| {
+            // One for all of them: three for each would take most of the time.
+            Ok(rustix::fs::syncfs(self.list.as_ref().expect("just made"))?)
+        });
+        if kept.is_err() {
+            self.forget_from(first);
+        }
+        kept.map(|()| first)
+    }
+
+    /// Those from this number on were not changed, and what becomes of them now is not ours.
+    pub(super) fn forget_from(&mut self, number: usize) {
+        if let Some((list, end)) = self.list.as_mut().zip(self.lines.get(number)) {
+            // They would be put back as they were.
+            let _ = list.set_len(*end).and_then(|()| list.seek(io::SeekFrom::End(0)));
+            self.lines.truncate(number);
+        }
+    }
+
+    /// Writes down what is at a path. That is not durable yet, and neither is the copy.
+    fn note(&mut self, path: &Path) -> io::Result<Option<fs_err::File>> {
+        self.make()?;
+        let mut copied = None;
         let was = match path.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Was::Nothing,
             Err(error) => return Err(error),
             Ok(meta) if meta.is_dir() => Was::Directory(Access::of(&meta)),
             Ok(meta) if meta.is_symlink() => Was::Link(fs_err::read_link(path)?),
             Ok(meta) if meta.is_file() => {
-                let copy = self.dir.join(self.count.to_string());
+                let copy = self.dir.join(self.lines.len().to_string());
                 let mut to = private(&copy)?;
                 to.set_len(0)?;
                 io::copy(&mut Blocks::open(path, self.until)?, &mut to)?;
-                to.sync_data()?;
+                copied = Some(to);
                 Was::File { copy, access: Access::of(&meta) }
             }
             Ok(_) => {
@@ -92,12 +124,10 @@ impl<'a> Backup<'a> {
             serde_json::to_vec(&Kept { path: path.to_owned(), was }).map_err(io::Error::other)?;
         line.push(b'\n');
         let list = self.list.as_mut().expect("just made");
+        let begins = list.stream_position()?;
         list.write_all(&line)?;
-        // Whatever becomes of the machine, it was kept before it was changed.
-        list.sync_data()?;
-        self.sync_directory()?;
-        self.count += 1;
-        Ok(())
+        self.lines.push(begins);
+        Ok(copied)
     }
 
     /// Makes the directories that a path needs, and keeps that they were not there.
@@ -111,9 +141,14 @@ impl<'a> Backup<'a> {
         Ok(())
     }
 
-    /// Where what was kept last becomes what it shall be, before it takes its place.
-    pub(super) fn beside(&self, path: &Path) -> io::Result<PathBuf> {
-        beside(path, &self.dir, self.count.saturating_sub(1))
+    /// The number of what was kept last.
+    pub(super) fn last(&self) -> usize {
+        self.lines.len().saturating_sub(1)
+    }
+
+    /// Where what was kept under a number becomes what it shall be, before it takes its place.
+    pub(super) fn beside(&self, path: &Path, number: usize) -> io::Result<PathBuf> {
+        beside(path, &self.dir, number)
     }
 
     fn make(&mut self) -> io::Result<()> {
@@ -121,7 +156,7 @@ impl<'a> Backup<'a> {
             return Ok(());
         }
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
-        remove_old(self.dir.parent().unwrap_or(&self.dir));
+        place::remove_old(self.dir.parent().unwrap_or(&self.dir));
         let path = self.dir.join(LIST);
         // The same attempt is begun once; if it was not, all that was there before is still needed.
         let there = match fs_err::read_to_string(&path) {
@@ -129,24 +164,21 @@ impl<'a> Backup<'a> {
             there => there?,
         };
         let mut list = private(&path)?;
-        list.set_len(whole_lines(&there).len() as u64)?;
+        let whole = whole_lines(&there);
+        list.set_len(whole.len() as u64)?;
         list.seek(io::SeekFrom::End(0))?;
-        self.count = whole_lines(&there).lines().count();
+        let mut begins = 0;
+        for line in whole.split_inclusive('\n') {
+            self.lines.push(begins);
+            begins += line.len() as u64;
+        }
         self.list = Some(list);
         Ok(())
     }
 
-    fn sync_directory(&self) -> io::Result<()> {
-        let above = self.dir.parent().filter(|_| self.count == 0);
-        [Some(self.dir.as_path()), above]
-            .into_iter()
-            .flatten()
-            .try_for_each(|dir| fs_err::File::open(dir)?.sync_all())
-    }
-
     /// What takes it back, if anything was changed.
     pub(super) fn receipt(self) -> Value {
-        if self.count == 0 {
+        if self.lines.is_empty() {
             // There is nothing that it could say which the end of the attempt does not.
             let _ = fs_err::remove_dir_all(&self.dir);
             return Value::Null;
@@ -163,20 +195,6 @@ impl Access {
     fn give(self, file: &std::fs::File) -> io::Result<()> {
         std::os::unix::fs::fchown(file, Some(self.uid), Some(self.gid))?;
         file.set_permissions(PermissionsExt::from_mode(self.mode))
-    }
-}
-
-/// Backups of the same machine that nobody will need any more.
-fn remove_old(base: &Path) {
-    let is_old = |dir: &fs_err::DirEntry| {
-        let written = dir.metadata().and_then(|meta| meta.modified()).ok();
-        let age = written.and_then(|at| SystemTime::now().duration_since(at).ok());
-        age.is_some_and(|age| age > KEPT)
-    };
-    let all = fs_err::read_dir(base).into_iter().flatten().flatten().take(LOOKED_AT);
-    for dir in all.filter(is_old) {
-        // It is looked at again with the next one.
-        let _ = fs_err::remove_dir_all(dir.path());
     }
 }
 

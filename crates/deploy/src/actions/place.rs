@@ -2,10 +2,17 @@
 
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use hoist_engine::action::{Ctx, Failure};
 
 use super::{exit, io_error};
+
+/// What was kept longer ago is removed; runs are kept as long, unless the site says otherwise.
+pub(super) const KEPT: Duration = Duration::from_hours(24 * 90);
+
+/// For one attempt no more of them are looked at.
+const LOOKED_AT: usize = 1000;
 
 /// The file that a step writes. On a machine any absolute path will do; a subject that is a
 /// directory is not left.
@@ -60,4 +67,21 @@ pub(super) fn of(kind: &str, attempt: &str, ctx: &Ctx<'_>) -> PathBuf {
     let attempt: PathBuf =
         attempt.split('/').map(OsStr::new).collect::<Vec<_>>().join(OsStr::new("-")).into();
     base.join(kind).join(attempt)
+}
+
+/// Removes what attempts have kept in this directory that nobody will need any more.
+pub(super) fn remove_old(base: &Path) {
+    let is_old = |kept: &fs_err::DirEntry| {
+        let written = kept.metadata().and_then(|meta| meta.modified()).ok();
+        let age = written.and_then(|at| SystemTime::now().duration_since(at).ok());
+        age.is_some_and(|age| age > KEPT)
+    };
+    let all = fs_err::read_dir(base).into_iter().flatten().flatten().take(LOOKED_AT);
+    for kept in all.filter(is_old) {
+        // It is looked at again with the next one.
+        let _ = match kept.file_type() {
+            Ok(kind) if kind.is_dir() => fs_err::remove_dir_all(kept.path()),
+            _ => fs_err::remove_file(kept.path()),
+        };
+    }
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use hoist_engine::action::{Failure, Verdict};
+use tempfile::NamedTempFile;
 
 use super::account::{self, Base};
 use super::backup::Backup;
@@ -78,8 +79,15 @@ impl Wanted<'_> {
     fn replace(&self, path: &Path, backup: &mut Backup) -> io::Result<()> {
         backup.make_parents(path)?;
         backup.keep(path)?;
+        let new = self.made(path, &backup.beside(path, backup.last())?)?;
+        new.as_file().sync_data()?;
+        new.persist(path)?;
+        Ok(())
+    }
+
+    /// The file as it shall be, under another name in the same directory, until it is durable.
+    pub(super) fn made(&self, path: &Path, new: &Path) -> io::Result<NamedTempFile> {
         let was = path.symlink_metadata().ok().filter(Metadata::is_file);
-        let new = backup.beside(path)?;
         let (parent, name) = new.parent().zip(new.file_name()).expect("a name in a directory");
         let mut new = tempfile::Builder::new().prefix(name).rand_bytes(0).tempfile_in(parent)?;
         let mut mode = was.as_ref().map_or(0o644, |was| was.permissions().mode() & 0o7777);
@@ -97,9 +105,7 @@ impl Wanted<'_> {
             std::os::unix::fs::fchown(new.as_file(), owner, group)?;
         }
         new.as_file().set_permissions(PermissionsExt::from_mode(self.mode.unwrap_or(mode)))?;
-        new.as_file().sync_data()?;
-        new.persist(path)?;
-        Ok(())
+        Ok(new)
     }
 
     pub(super) fn verdict(&self, path: &Path) -> Result<Verdict, Failure> {

@@ -257,6 +257,7 @@ impl Diary {
     fn begin(&mut self) -> io::Result<()> {
         let dir = self.path.parent().expect("a file in a directory");
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        place::remove_old(dir);
         let mut options = fs_err::OpenOptions::new();
         self.file = Some(options.append(true).create(true).mode(0o600).open(&self.path)?);
         fs_err::File::open(dir)?.sync_all()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use hoist_engine::action::{
@@ -10,6 +10,7 @@ use hoist_engine::action::{
 };
 use hoist_engine::plan::{Made, Step};
 use serde_json::Value;
+use tempfile::NamedTempFile;
 
 use super::backup::{self, Backup};
 use super::blocks::Until;
@@ -20,6 +21,12 @@ use super::{described, exit, invalid, io_error, place};
 /// Files and directories of one step.
 pub(super) const MAX_ENTRIES: usize = 100_000;
 const MAX_DEPTH: usize = 64;
+
+/// So many changes are kept and made durable together,
+const BATCH: usize = 100;
+/// of files that have no more bytes than this, unless it is a single one: until they take their
+/// places they are on the disk besides what they replace.
+const BATCH_BYTES: u64 = 64 * 1024 * 1024;
 
 pub(super) struct Sync;
 
@@ -104,6 +111,25 @@ enum Change<'a> {
     Mode(&'a Path, u32),
 }
 
+impl<'a> Change<'a> {
+    fn path(&self) -> &'a Path {
+        match self {
+            Self::Remove(path) | Self::Make(path, _) | Self::Mode(path, _) => path,
+        }
+    }
+
+    /// All of one turn are done before the next: what is looked at to be kept is as it was, and
+    /// files have a directory that may be written to.
+    fn turn(&self) -> u8 {
+        match self {
+            Self::Remove(_) => 0,
+            Self::Make(_, Entry::File) => 2,
+            Self::Make(..) => 1,
+            Self::Mode(..) => 3,
+        }
+    }
+}
+
 struct Work<'a> {
     until: Until<'a>,
     from: PathBuf,
@@ -179,35 +205,102 @@ impl<'a> Work<'a> {
         above.filter_map(|dir| self.source.get(dir)).any(|entry| !entry.is_directory())
     }
 
-    fn make(&self, path: &Path, entry: &Entry, backup: &mut Backup<'_>) -> Result<(), Failure> {
-        let (from, to) = (self.from.join(path), self.to.join(path));
-        match entry {
-            Entry::File => _ = self.wanted(&from).put(&to, backup)?,
-            Entry::Directory { .. } => {
-                let made = backup
-                    .keep(&to)
-                    .and_then(|()| std::fs::DirBuilder::new().mode(0o700).create(&to));
-                made.map_err(|error| io_error(&error))?;
+    /// The changes in lots that are kept, done and made durable together.
+    fn batches<'c>(&self, mut changes: Vec<Change<'c>>) -> Vec<Vec<Change<'c>>> {
+        changes.sort_by_key(Change::turn);
+        let mut batches: Vec<Vec<Change<'_>>> = Vec::new();
+        let mut bytes = 0;
+        for change in changes {
+            let size = match change {
+                Change::Make(path, Entry::File) => {
+                    fs_err::metadata(self.from.join(path)).map_or(0, |meta| meta.len())
+                }
+                _ => 0,
+            };
+            bytes += size;
+            match batches.last_mut() {
+                Some(batch)
+                    if batch[0].turn() == change.turn()
+                        && batch.len() < BATCH
+                        && bytes <= BATCH_BYTES =>
+                {
+                    batch.push(change);
+                }
+                _ => {
+                    batches.push(vec![change]);
+                    bytes = size;
+                }
             }
-            Entry::Link(target) => {
-                let made = backup
-                    .keep(&to)
-                    .and_then(|()| backup::remove(&to))
-                    .and_then(|()| fs_err::os::unix::fs::symlink(target, &to));
-                made.map_err(|error| io_error(&error))?;
-            }
-            Entry::Other => {}
+        }
+        batches
+    }
+
+    fn carry_out(&self, batch: &[Change<'_>], backup: &mut Backup<'_>) -> Result<(), Failure> {
+        let kept = batch.iter().filter(|change| self.is_to_keep(change));
+        let kept: Vec<PathBuf> = kept.map(|change| self.to.join(change.path())).collect();
+        let first = backup.keep_all(&kept).map_err(|error| io_error(&error))?;
+        let mut begun = 0;
+        let done = match batch {
+            [Change::Make(_, Entry::File), ..] => self.put_all(&kept, first, backup, &mut begun),
+            _ => batch.iter().try_for_each(|change| {
+                self.until.look()?;
+                begun += usize::from(self.is_to_keep(change));
+                self.change(change).map_err(|error| io_error(&error))
+            }),
+        };
+        if done.is_err() {
+            backup.forget_from(first + begun);
+        }
+        done
+    }
+
+    /// Of a directory that was just made it is kept that it was not there.
+    fn is_to_keep(&self, change: &Change<'_>) -> bool {
+        match change {
+            Change::Remove(_) | Change::Make(..) => true,
+            Change::Mode(path, _) => self.target.get(*path).is_some_and(Entry::is_directory),
+        }
+    }
+
+    /// Files take their places when all of them are durable. `begun` is how many did.
+    fn put_all(
+        &self,
+        paths: &[PathBuf],
+        first: usize,
+        backup: &Backup<'_>,
+        begun: &mut usize,
+    ) -> Result<(), Failure> {
+        let mut all = Vec::new();
+        for (number, to) in (first..).zip(paths) {
+            self.until.look()?;
+            let below = to.strip_prefix(&self.to).expect("it is below");
+            let from = self.from.join(below);
+            let new = backup.beside(to, number).and_then(|new| self.wanted(&from).made(to, &new));
+            all.push(new.map_err(|error| io_error(&error))?);
+        }
+        sync(&all).map_err(|error| io_error(&error))?;
+        for (new, to) in all.into_iter().zip(paths) {
+            self.until.look()?;
+            *begun += 1;
+            new.persist(to).map_err(|error| io_error(&error.error))?;
         }
         Ok(())
     }
 
-    fn set_mode(&self, path: &Path, mode: u32, backup: &mut Backup<'_>) -> io::Result<()> {
-        let to = self.to.join(path);
-        // Of one that was just made it is kept that it was not there.
-        if self.target.get(path).is_some_and(Entry::is_directory) {
-            backup.keep(&to)?;
+    fn change(&self, change: &Change<'_>) -> io::Result<()> {
+        let to = self.to.join(change.path());
+        match change {
+            Change::Remove(_) => backup::remove(&to),
+            Change::Make(_, Entry::Directory { .. }) => {
+                std::fs::DirBuilder::new().mode(0o700).create(&to)
+            }
+            Change::Make(_, Entry::Link(target)) => {
+                backup::remove(&to)?;
+                fs_err::os::unix::fs::symlink(target, &to)
+            }
+            Change::Make(_, Entry::File | Entry::Other) => Ok(()),
+            Change::Mode(_, mode) => fs_err::set_permissions(to, PermissionsExt::from_mode(*mode)),
         }
-        fs_err::set_permissions(to, PermissionsExt::from_mode(mode))
     }
 
     /// A file like the one there.
@@ -218,6 +311,19 @@ impl<'a> Work<'a> {
         let content = Content::Of(from, self.until);
         Wanted { content, mode: mode(from).ok(), owner: None, group: None }
     }
+}
+
+/// Makes files durable, and whatever else is on the same file systems.
+fn sync(files: &[NamedTempFile]) -> io::Result<()> {
+    let mut seen = Vec::new();
+    for file in files {
+        let device = file.as_file().metadata()?.dev();
+        if !seen.contains(&device) {
+            rustix::fs::syncfs(file.as_file())?;
+            seen.push(device);
+        }
+    }
+    Ok(())
 }
 
 impl Action for Sync {
@@ -244,20 +350,8 @@ impl Action for Sync {
                 });
             root.map_err(|error| io_error(&error))?;
         }
-        for change in &changes {
-            work.until.look()?;
-            match change {
-                Change::Make(path, entry) => work.make(path, entry, &mut backup)?,
-                Change::Remove(path) => {
-                    let path = work.to.join(path);
-                    let removed = backup.keep(&path).and_then(|()| backup::remove(&path));
-                    removed.map_err(|error| io_error(&error))?;
-                }
-                Change::Mode(path, mode) => {
-                    let set = work.set_mode(path, *mode, &mut backup);
-                    set.map_err(|error| io_error(&error))?;
-                }
-            }
+        for batch in work.batches(changes) {
+            work.carry_out(&batch, &mut backup)?;
         }
         let receipt = backup.receipt();
         Ok(Done { changed: !receipt.is_null(), receipt })

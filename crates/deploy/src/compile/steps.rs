@@ -16,7 +16,7 @@ use crate::condition::{Decision, Facts};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::layer::Book;
 use crate::select::Outcome;
-use crate::spec::{Amount, At, Check, Place, Role, Run, Task, Use, Week};
+use crate::spec::{Amount, At, Check, Fallen, Place, Role, Run, Task, Use, Week};
 use crate::target::{RoleSet, Targets};
 
 /// Actions that may be done again without harm.
@@ -220,7 +220,7 @@ impl<'a> Maker<'a> {
         };
         let is_lenient = self.book.is_lenient(task.id.place);
         let inputs = self.facts.inputs(task, is_lenient, found);
-        let mentioned = self.mentioned(task);
+        let mentioned = mentioned(self.book, task);
         let window = self.window(task, &mentioned);
         let templates = templates(task);
         let before = found.len();
@@ -228,6 +228,7 @@ impl<'a> Maker<'a> {
             let mut step = made.clone();
             step.subject = Some(node);
             step.cohort = self.cohort(&mentioned, node);
+            step.undone_with = self.undone_with(&mentioned, node);
             step.window = window;
             step.pools.extend(common.run);
             step.pools.push(common.first_node + node);
@@ -293,19 +294,6 @@ impl<'a> Maker<'a> {
         })
     }
 
-    /// The roles that a task is for, by their place in the book.
-    pub(super) fn mentioned(&self, task: &Task) -> Vec<usize> {
-        let words = task.on.as_ref().map(|on| on.value.words()).unwrap_or_default();
-        let is_meant = |role: &Role| {
-            words.iter().any(|word| {
-                *word == role.name.value
-                    || role.first.as_ref().is_some_and(|first| first.value == *word)
-            })
-        };
-        let roles = self.book.roles.iter().enumerate();
-        roles.filter(|(_, role)| is_meant(role)).map(|(at, _)| at).collect()
-    }
-
     /// Of the roles that the task is for, or else of all that the node has, the one that can do
     /// without the fewest.
     fn cohort(&self, mentioned: &[usize], node: u32) -> Option<u32> {
@@ -316,6 +304,16 @@ impl<'a> Maker<'a> {
         };
         let mut meant = meant.into_iter();
         strictest(&mut meant).or_else(|| strictest(&mut all.iter())).map(number)
+    }
+
+    /// Of the roles that the task is for and the node has, those whose failures are taken back.
+    fn undone_with(&self, mentioned: &[usize], node: u32) -> Vec<u32> {
+        let is_meant = |role: &&usize| {
+            let on_failure = self.book.roles[**role].on_failure;
+            on_failure.is_some_and(|on_failure| on_failure.value == Fallen::Undo)
+                && self.roles_of[node as usize].contains(role)
+        };
+        mentioned.iter().filter(is_meant).copied().map(number).collect()
     }
 
     fn window(&mut self, task: &Task, mentioned: &[usize]) -> Option<u32> {
@@ -540,7 +538,7 @@ impl<'a> Maker<'a> {
         let set = self.role_set(&self.book.roles[role]);
         let mut vertices: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (task, at) in self.book.tasks.iter().zip(0_u32..) {
-            if !self.mentioned(task).contains(&role) {
+            if !mentioned(self.book, task).contains(&role) {
                 continue;
             }
             for node in crate::target::common(&self.graph.nodes_of[at as usize], &set.nodes) {
@@ -579,6 +577,19 @@ impl<'a> Maker<'a> {
         self.pauses.push(id);
         id
     }
+}
+
+/// The roles that a task is for, by their place in the book.
+pub(super) fn mentioned(book: &Book, task: &Task) -> Vec<usize> {
+    let words = task.on.as_ref().map(|on| on.value.words()).unwrap_or_default();
+    let is_meant = |role: &Role| {
+        words.iter().any(|word| {
+            *word == role.name.value
+                || role.first.as_ref().is_some_and(|first| first.value == *word)
+        })
+    };
+    let roles = book.roles.iter().enumerate();
+    roles.filter(|(_, role)| is_meant(role)).map(|(at, _)| at).collect()
 }
 
 struct Common {

@@ -1,15 +1,20 @@
 //! What can be done but is probably not meant.
 
 use hoist_engine::action::Ability;
-use hoist_engine::plan::Repeat;
+use hoist_engine::plan::{Repeat, Reversibility};
 
 use super::Options;
-use super::steps::has_checks;
+use super::steps::{has_checks, mentioned};
 use crate::bind::{End, Graph};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::layer::Book;
-use crate::spec::{Amount, At, PassesWith, Task, Want, Whose};
+use crate::spec::{Amount, At, Fallen, PassesWith, Task, Want, Whose};
 use crate::target::Targets;
+
+const GIVE_UNDO: &str = "give it an `undo`, or `undo: none` if there is nothing";
+
+/// Instances that a warning names.
+const NAMED: usize = 5;
 
 pub(super) fn look(book: &Book, graph: &Graph, options: &Options<'_>, found: &mut Vec<Diagnostic>) {
     for task in &book.tasks {
@@ -24,6 +29,59 @@ pub(super) fn look(book: &Book, graph: &Graph, options: &Options<'_>, found: &mu
     }
     strict_barriers(book, graph, found);
     undo_gaps(book, graph, options, found);
+}
+
+/// Instances that stay as they are though their role is to be taken back.
+pub(super) fn role_gaps(
+    book: &Book,
+    targets: &Targets,
+    graph: &Graph,
+    options: &Options<'_>,
+    found: &mut Vec<Diagnostic>,
+) {
+    for (at, role) in book.roles.iter().enumerate() {
+        let Some(At { value: Fallen::Undo, place }) = role.on_failure else { continue };
+        let Some(set) = targets.roles.get(&role.name.value) else { continue };
+        for (task, number) in book.tasks.iter().zip(0_usize..) {
+            let (why, remedy) = match task.reversibility {
+                Some(At { value: Reversibility::CommitPoint, .. }) => {
+                    ("there is no way back from it", "leave out `commit_point` if there is one")
+                }
+                _ if is_gap(task, options) => ("nobody said how", GIVE_UNDO),
+                _ => continue,
+            };
+            if !mentioned(book, task).contains(&at) {
+                continue;
+            }
+            let nodes = crate::target::common(&graph.nodes_of[number], &set.nodes);
+            let id = &task.id.value;
+            let names: Vec<String> = nodes
+                .iter()
+                .map(|node| format!("{id}@{}", targets.nodes[*node as usize].name))
+                .collect();
+            if names.is_empty() {
+                continue;
+            }
+            let more = match names.len().saturating_sub(NAMED) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let message = format!(
+                "role `{}` is taken back where it fails, but not {}{more}: {why}",
+                role.name.value,
+                names[..names.len().min(NAMED)].join(", ")
+            );
+            let diagnostic = Diagnostic::new(Code::UndoGap, place, message).remedy(remedy);
+            found.push(diagnostic.note(task.id.place, "this stays as it is"));
+        }
+    }
+}
+
+/// Whether what a task does can be taken back by nobody.
+fn is_gap(task: &Task, options: &Options<'_>) -> bool {
+    let leaves_nothing = |action: &str| ["none", "wait", "http"].contains(&action);
+    let is_left = |action: &str| !can(options, action, Ability::Undo) && !leaves_nothing(action);
+    task.undo.is_none() && uses(task).any(is_left)
 }
 
 fn repeats(task: &Task, options: &Options<'_>, found: &mut Vec<Diagnostic>) {
@@ -127,25 +185,18 @@ fn strict_barriers(book: &Book, graph: &Graph, found: &mut Vec<Diagnostic>) {
 
 /// Taking back stops where something cannot be taken back.
 fn undo_gaps(book: &Book, graph: &Graph, options: &Options<'_>, found: &mut Vec<Diagnostic>) {
-    let is_gap = |task: &Task| {
-        let leaves_nothing = |action: &str| ["none", "wait", "http"].contains(&action);
-        let is_left =
-            |action: &str| !can(options, action, Ability::Undo) && !leaves_nothing(action);
-        task.undo.is_none() && uses(task).any(is_left)
-    };
     let mut told = std::collections::BTreeSet::new();
     for link in &graph.links {
         let (End::Task(before), End::Task(after)) = (link.before, link.after) else { continue };
         let [gap, task] = [before, after].map(|at| &book.tasks[at as usize]);
-        let Some(undo) = task.undo.as_ref().filter(|_| is_gap(gap)) else { continue };
+        let Some(undo) = task.undo.as_ref().filter(|_| is_gap(gap, options)) else { continue };
         if !told.insert(after) {
             continue;
         }
         let message =
             format!("`{}` can be undone, but `{}` before it cannot", task.id.value, gap.id.value);
         let diagnostic = Diagnostic::new(Code::UndoGap, undo.place, message);
-        let diagnostic =
-            diagnostic.remedy("give it an `undo`, or `undo: none` if there is nothing");
+        let diagnostic = diagnostic.remedy(GIVE_UNDO);
         found.push(diagnostic.note(gap.id.place, "this has no `undo`"));
     }
 }

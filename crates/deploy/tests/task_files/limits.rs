@@ -2,7 +2,7 @@ use hoist_deploy::compile::{Compiled, Options};
 use hoist_deploy::select::Selection;
 use hoist_engine::plan::{Holder, Kind, Plan};
 
-use crate::{EXAMPLE, compiled, site, step, three_and_one, told, with_template};
+use crate::{EXAMPLE, compiled, read, site, step, three_and_one, told, with_template};
 
 fn pools(compiled: &Compiled, task: &str, node: &str) -> Vec<String> {
     let pools = step(compiled, task, node).pools.iter();
@@ -312,4 +312,45 @@ fn roles_that_take_their_places_crosswise_are_refused() {
     assert_eq!(told(&enough, &nodes), Vec::<String>::new());
     let parallel = CROSSING.replace(", requires: [b]", "").replace(", requires: [y]", "");
     assert_eq!(told(&parallel, &nodes), Vec::<String>::new(), "nothing waits with a place");
+}
+
+#[test]
+fn a_role_whose_failures_are_taken_back_has_all_of_its_steps_marked_for_it() {
+    let tasks = "  a: {on: r, run: {shell: x}, undo: {shell: y}}\n  \
+                 b: {on: first(r), run: {shell: x}, undo: none}\n  \
+                 c: {on: \"*\", run: none}\n";
+    let (text, nodes) = four("{on_failure: undo}", tasks);
+    let made = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
+    assert_eq!(made.draft.cohorts[0].name, "r");
+    for (task, node, with) in [("a", "n3", vec![0]), ("b", "n1", vec![0]), ("c", "n3", vec![])] {
+        assert_eq!(step(&made, task, node).undone_with, with, "{task}@{node}");
+    }
+    assert_eq!(told(&text, &nodes), [] as [String; 0]);
+    let (text, nodes) = four("{on_failure: leave}", tasks);
+    let made = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
+    assert_eq!(step(&made, "a", "n3").undone_with, [] as [u32; 0]);
+}
+
+#[test]
+fn instances_that_would_stay_though_their_role_is_taken_back_are_named() {
+    let tasks = "  a: {on: r, run: {shell: x}}\n  \
+                 b: {on: first(r), run: {shell: x}, undo: {shell: y}, reversibility: commit_point}\n";
+    let (text, nodes) = four("{on_failure: undo}", tasks);
+    let said = told(&text, &nodes);
+    let [a, b] = &said[..] else { panic!("{said:?}") };
+    assert!(
+        a.starts_with(
+            "tasks.yaml:3:19: W502 role `r` is taken back where it fails, but not a@n1, \
+            a@n2, a@n3, a@n4: nobody said how; give it an `undo`"
+        ),
+        "{a}"
+    );
+    assert!(a.ends_with("(this stays as it is: tasks.yaml:5:3)"), "{a}");
+    assert!(b.contains("but not b@n1: there is no way back from it"), "{b}");
+    let (text, _) = four("{on_failure: undone}", tasks);
+    let said = read(&text).2;
+    assert!(said[0].contains("expected leave or undo, found `undone`; did you mean"), "{said:?}");
+    let (text, _) = four("{on_failur: undo}", tasks);
+    let said = read(&text).2;
+    assert!(said[0].contains("E102") && said[0].contains("`on_failure`"), "{said:?}");
 }

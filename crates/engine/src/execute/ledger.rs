@@ -52,6 +52,7 @@ enum Line<T> {
 pub struct Ledger<T> {
     path: PathBuf,
     file: File,
+    length: u64,
     durable: Durable,
     known: HashMap<String, Known<T>>,
     /// In the order in which they were acknowledged.
@@ -68,6 +69,7 @@ impl<T: Serialize + DeserializeOwned + Clone> Ledger<T> {
         let mut ledger = Self {
             path: path.to_owned(),
             file: open,
+            length: 0,
             durable,
             known: HashMap::new(),
             acknowledged: Vec::new(),
@@ -127,6 +129,7 @@ impl<T: Serialize + DeserializeOwned + Clone> Ledger<T> {
             }
         }
         self.file.set_len(length)?;
+        self.length = length;
         Ok(boot)
     }
 
@@ -163,6 +166,7 @@ impl<T: Serialize + DeserializeOwned + Clone> Ledger<T> {
             File::open(dir)?.sync_all()?;
         }
         self.file = OpenOptions::new().read(true).append(true).open(&self.path)?;
+        self.length = bytes.len() as u64;
         Ok(())
     }
 
@@ -208,14 +212,14 @@ impl<T: Serialize + DeserializeOwned + Clone> Ledger<T> {
     fn write(&mut self, line: &Line<T>) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(line).expect("a plain value");
         bytes.push(b'\n');
-        let before = self.file.metadata()?.len();
         let mut written = self.file.write_all(&bytes);
         if written.is_ok() && self.durable == Durable::Machine {
             written = self.file.sync_data();
         }
-        if written.is_err() {
+        match written {
+            Ok(()) => self.length += bytes.len() as u64,
             // Half a line would swallow the next one.
-            self.file.set_len(before)?;
+            Err(_) => self.file.set_len(self.length)?,
         }
         written
     }

@@ -42,7 +42,7 @@ trap : HUP INT QUIT TERM
 hoist_note=$1
 [ -z "$2" ] || echo 0 >"$2/cgroup.procs"
 read -r hoist_stat </proc/self/stat
-printf '%s %s\n%s\n' "$HOIST_LEDGER" "$hoist_stat" "$2" >"$1"
+printf '%s %s\n%s\n' "$HOIST_LEDGER" "$hoist_stat" "$2" >>"$1"
 shift 2
 (exec "$@" 2>&5 3<&- 4<&- 5>&-)
 hoist_code=$?

@@ -29,8 +29,23 @@ impl Run {
     fn set_ended(&mut self, id: StepId, ended: Ended, class: Class) {
         self.set(id, State::Ended(ended));
         self.classes[id.at()] = class;
-        if ended.is_good() && self.stop_after.contains(&id) {
+        if class == Class::Good && self.stop_after.contains(&id) {
             self.asked = true;
+        }
+    }
+
+    /// What becomes of a step that is not done because of others: of one that was not to be done
+    /// anyway, nobody has lost anything.
+    pub(super) fn passed_over(&self, id: StepId, because: Ended) -> Ended {
+        if self.step(id).skip.is_some() { Ended::Skipped } else { because }
+    }
+
+    /// Whether a vertex only tells those after it what did not come to a good end before it.
+    pub fn passes_on_loss(&self, id: StepId) -> bool {
+        match self.state(id) {
+            State::Ended(Ended::Blocked | Ended::LeftOut) => true,
+            State::Ended(Ended::Skipped) => self.classes[id.at()] != Class::Good,
+            _ => false,
         }
     }
 
@@ -72,9 +87,9 @@ impl Run {
             }
             Kind::Step(step) => {
                 if step.subject.is_some_and(|at| self.left_out[at as usize]) {
-                    (Ended::LeftOut, Class::LeftOut)
+                    (self.passed_over(id, Ended::LeftOut), Class::LeftOut)
                 } else if tally.has_lost() {
-                    (Ended::Blocked, Class::Bad)
+                    (self.passed_over(id, Ended::Blocked), Class::Bad)
                 } else if !tally.has_nothing_open() {
                     return None;
                 } else if step.skip.is_some() {

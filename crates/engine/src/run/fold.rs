@@ -35,6 +35,9 @@ impl Run {
             Record::Carried { step, .. } => {
                 is(step) && matches!(at(step), State::Waiting | State::Ready) && last(step, 0)
             }
+            Record::TakenBack { undone, stuck, .. } => {
+                self.outcome.is_some() && undone.iter().chain(stuck).all(is)
+            }
             Record::Stop { .. } => self.outcome.is_none(),
             Record::StopAfter { vertex, .. } => {
                 vertex.at() < self.plan.len() && self.outcome.is_none()
@@ -43,7 +46,8 @@ impl Run {
                 let ended_badly = |state| {
                     matches!(
                         state,
-                        State::Unknown | State::Ended(Ended::Failed(_) | Ended::Interrupted)
+                        State::Unknown
+                            | State::Ended(Ended::Failed(_) | Ended::Interrupted | Ended::Undone)
                     )
                 };
                 is(step) && ended_badly(at(step)) && (self.outcome.is_some() || !self.is_stopping())
@@ -52,7 +56,9 @@ impl Run {
             Record::Breaker { kin, .. } => {
                 self.breaker.asks().is_some_and(|alike| alike.kin == *kin)
             }
-            Record::Resume { .. } => self.outcome.is_some() || self.is_stopping(),
+            Record::Resume { .. } => {
+                self.outcome.is_some() || (self.is_stopping() && !self.is_ending_all())
+            }
             Record::Pause { subject, .. } => {
                 subject.is_none_or(|at| (at as usize) < self.left_out.len())
             }
@@ -86,6 +92,7 @@ impl Run {
                 }
                 self.done(*step);
             }
+            Record::TakenBack { undone, stuck, .. } => self.taken_back(undone, stuck),
             Record::Marked { step, good, .. } => self.marked(*step, *good),
             Record::Stop { now, .. } => {
                 self.asked = true;
@@ -93,7 +100,8 @@ impl Run {
             }
             Record::StopAfter { vertex, .. } => {
                 self.stop_after.insert(*vertex);
-                if matches!(self.state(*vertex), State::Ended(ended) if ended.is_good()) {
+                let has_ended = matches!(self.state(*vertex), State::Ended(_));
+                if has_ended && self.classes[vertex.at()] == Class::Good {
                     self.asked = true;
                 }
             }
@@ -229,10 +237,13 @@ impl Run {
 
     fn failed_at(&mut self, step: StepId, kind: FailureKind, reason: &str, at: u64) {
         let Step { retries, retries_precheck, delay_ms, .. } = *self.step(step);
-        let retries = if kind == FailureKind::Precheck { retries_precheck } else { retries };
         let tries = &mut self.tries[step.at()];
-        tries.failures += 1;
-        if tries.failures > retries {
+        let (count, most) = match kind {
+            FailureKind::Precheck => (&mut tries.refusals, retries_precheck),
+            _ => (&mut tries.failures, retries),
+        };
+        *count += 1;
+        if *count > most {
             return self.fail(step, kind, reason);
         }
         tries.due = at.saturating_add(delay_ms);
@@ -284,7 +295,7 @@ impl Run {
             );
             if has_not_begun && step != because {
                 self.forget(step);
-                self.end(step, Ended::LeftOut, Class::LeftOut);
+                self.end(step, self.passed_over(step, Ended::LeftOut), Class::LeftOut);
             }
             self.of_subject[subject as usize].push(step);
         }

@@ -22,6 +22,8 @@ pub enum Refusal {
     NotFailed(String),
     #[error("the run is stopping; wait for its end, or resume it first")]
     Stopping,
+    #[error("what was under way is still being ended; wait for the end of the run")]
+    Ending,
     #[error("the run is under way; there is nothing to resume")]
     UnderWay,
     #[error("the run has ended; resume it first")]
@@ -44,7 +46,10 @@ impl Run {
                 refuse(Refusal::NoVertex(*vertex), vertex.at() >= self.plan.len())?;
                 refuse(Refusal::Ended, has_ended)
             }
-            Event::Resume { .. } => refuse(Refusal::UnderWay, !has_ended && !self.is_stopping()),
+            Event::Resume { .. } => {
+                refuse(Refusal::UnderWay, !has_ended && !self.is_stopping())?;
+                refuse(Refusal::Ending, self.is_ending_all())
+            }
             Event::Pause { subject, .. } => {
                 if let Some(at) = *subject {
                     refuse(Refusal::NoSubject(at), at as usize >= self.left_out.len())?;

@@ -1,6 +1,7 @@
 //! Trying again: what is taken back of what has ended, and what follows from the rest.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::tally::{Class, Tally};
 use super::{Breaker, Ended, Run, State};
@@ -30,9 +31,26 @@ impl Run {
         self.count_anew();
     }
 
+    /// Another run took these back: nothing is left of those that are `undone`.
+    pub(super) fn taken_back(&mut self, undone: &[StepId], stuck: &[StepId]) {
+        for id in undone {
+            self.traces.remove(id);
+            self.carried.remove(id);
+            let tries = &mut self.tries[id.at()];
+            (tries.begun, tries.changed) = (false, false);
+        }
+        for id in undone.iter().chain(stuck) {
+            if matches!(self.state(*id), State::Ended(ended) if ended.is_good()) {
+                self.set(*id, State::Ended(Ended::Undone));
+                self.classes[id.at()] = Class::Bad;
+            }
+        }
+    }
+
     /// One step is tried again, and what it blocked waits again.
     pub(super) fn retry(&mut self, step: StepId) {
         self.open_again_after(step);
+        self.open_again_before(step);
         self.reset(step);
         if self.outcome.take().is_some() {
             self.forget_stop();
@@ -81,10 +99,10 @@ impl Run {
                 failed.remove(&subject);
             }
             if std::mem::replace(&mut self.left_out[subject as usize], false) {
-                let of_subject = self.of_subject[subject as usize].iter().copied();
-                from.extend(
-                    of_subject.filter(|id| self.state(*id) == State::Ended(Ended::LeftOut)),
-                );
+                let is_left_out = |id: &&StepId| {
+                    self.passes_on_loss(**id) && self.classes[id.at()] == Class::LeftOut
+                };
+                from.extend(self.of_subject[subject as usize].iter().filter(is_left_out));
             }
         }
         let mut again: Vec<bool> = vec![false; self.plan.len()];
@@ -92,17 +110,39 @@ impl Run {
             if std::mem::replace(&mut again[id.at()], true) {
                 continue;
             }
-            let blocked = |id: &&StepId| self.state(**id) == State::Ended(Ended::Blocked);
-            from.extend(self.plan.successors(id).iter().filter(blocked));
+            let is_blocked =
+                |id: &&StepId| self.passes_on_loss(**id) && self.classes[id.at()] == Class::Bad;
+            from.extend(self.plan.successors(id).iter().filter(is_blocked));
         }
         for id in self.plan.ids().filter(|id| again[id.at()] && *id != step) {
             self.reset(id);
         }
     }
 
+    /// Sets back what was taken back before a step, and the joins between them: it is done again
+    /// first.
+    fn open_again_before(&mut self, step: StepId) {
+        let plan = Arc::clone(&self.plan);
+        let mut leads = vec![false; plan.len()];
+        for id in plan.order() {
+            let is_join = plan.step(*id).is_none();
+            leads[id.at()] = self.state(*id) == State::Ended(Ended::Undone)
+                || is_join && plan.vertex(*id).after.iter().any(|before| leads[before.at()]);
+        }
+        let mut from = vec![step];
+        while let Some(id) = from.pop() {
+            for before in &plan.vertex(id).after {
+                if std::mem::replace(&mut leads[before.at()], false) {
+                    self.reset(*before);
+                    from.push(*before);
+                }
+            }
+        }
+    }
+
     fn reset(&mut self, id: StepId) {
         self.states[id.at()] = State::Waiting;
-        self.tries[id.at()].failures = 0;
+        (self.tries[id.at()].failures, self.tries[id.at()].refusals) = (0, 0);
     }
 
     /// Everything that follows from the states, made anew.

@@ -26,6 +26,8 @@ pub struct Snapshot {
     changed: Vec<StepId>,
     begun: Vec<StepId>,
     failures: BTreeMap<StepId, u32>,
+    #[serde(default)]
+    refusals: BTreeMap<StepId, u32>,
     /// When steps are tried again.
     due: BTreeMap<StepId, u64>,
     traces: BTreeMap<StepId, Vec<(u32, Value)>>,
@@ -69,6 +71,7 @@ const STATES: [(char, State); 23] = [
     ('x', State::Ended(Ended::LeftOut)),
     ('z', State::Ended(Ended::Stopped)),
     ('k', State::Ended(Ended::Interrupted)),
+    ('U', State::Ended(Ended::Undone)),
     // It can be looked at again.
     ('r', State::Checking),
 ];
@@ -107,6 +110,10 @@ impl Run {
             failures: ids()
                 .filter(|(_, tries)| tries.failures > 0)
                 .map(|(id, tries)| (id, tries.failures))
+                .collect(),
+            refusals: ids()
+                .filter(|(_, tries)| tries.refusals > 0)
+                .map(|(id, tries)| (id, tries.refusals))
                 .collect(),
             due: ids()
                 .filter(|(id, _)| self.state(*id) == State::Delayed)
@@ -160,6 +167,9 @@ impl Run {
         }
         for (id, failures) in snapshot.failures {
             self.tries.get_mut(id.at())?.failures = failures;
+        }
+        for (id, refusals) in snapshot.refusals {
+            self.tries.get_mut(id.at())?.refusals = refusals;
         }
         for (id, due) in snapshot.due {
             self.tries.get_mut(id.at())?.due = due;

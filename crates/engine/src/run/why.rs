@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use super::decide::Bar;
+use super::tally::Class;
 use super::{Ended, Run, State};
 use crate::plan::{Kind, StepId};
 
@@ -209,8 +210,10 @@ impl Run {
     /// What ended badly by itself before a vertex that is blocked.
     fn roots(&self, id: StepId) -> Vec<StepId> {
         self.walk_back(id, |before, roots| match self.state(before) {
-            State::Ended(Ended::Blocked) => true,
-            State::Ended(Ended::LeftOut) => {
+            State::Ended(_) if self.passes_on_loss(before) => {
+                if self.classes[before.at()] == Class::Bad {
+                    return true;
+                }
                 let subject = self.plan.step(before).and_then(|step| step.subject);
                 roots.extend(subject.map(|at| self.failed_on(at)).unwrap_or_default());
                 false

@@ -262,11 +262,34 @@ impl World {
                 }
                 self.die();
             }
-            13 => {
+            13 => self.take_back(),
+            14 => {
                 self.now = self.run.wakes_at().unwrap_or(self.now);
                 self.on(Event::Tick);
             }
             _ => _ = self.happen(),
+        }
+    }
+
+    /// Another run takes back some of what this one did.
+    fn take_back(&mut self) {
+        let is_done = |id: &StepId| self.run.was_begun(*id);
+        let (mut undone, mut stuck) = (Vec::new(), Vec::new());
+        for id in self.plan().ids().filter(is_done).collect::<Vec<_>>() {
+            match self.chance.one_of(4) {
+                0 | 1 => undone.push(id),
+                2 => stuck.push(id),
+                _ => {}
+            }
+        }
+        let (run, at) = ("another".to_owned(), self.now);
+        let record = Record::TakenBack { run, undone: undone.clone(), stuck, at };
+        let followed = self.run.follow(self.journal.len(), &record);
+        assert_eq!(followed.is_ok(), self.run.outcome().is_some(), "only what has ended");
+        if followed.is_ok() {
+            self.journal.push(record);
+            let is_left = |id: &StepId| self.run.was_begun(*id) || self.run.left_traces(*id);
+            assert!(!undone.iter().any(is_left), "nothing is left of what was taken back");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use hoist_engine::plan::{Call, Draft, Holder, OnFailure, Step, Window};
 use hoist_engine::record::{FailureKind, Outcome};
-use hoist_engine::run::{Ended, Reason, State};
+use hoist_engine::run::{Ended, Found, Reason, State};
 use hoist_engine::{Event, Record, StepId};
 
 use crate::site::{Site, draft, me, on, pool, step};
@@ -414,4 +414,51 @@ fn a_check_before_a_step_is_looked_at_again_as_often_as_the_step_says() {
     assert_eq!(site.run.state(StepId(0)), State::Checking);
     refuse(&mut site, 2);
     assert_eq!(site.run.state(StepId(0)), State::Ended(Ended::Failed(FailureKind::Precheck)));
+}
+
+#[test]
+fn refused_looks_do_not_use_up_the_attempts() {
+    let like = Step {
+        before: vec![Call::default()],
+        retries: 1,
+        retries_precheck: 2,
+        delay_ms: 500,
+        ..Step::default()
+    };
+    let mut site = Site::new(draft(vec![step(&[], like)]));
+    let look = |site: &mut Site, attempt: u32, refused: Option<&str>| {
+        site.tick(site.now + 500);
+        let refused = refused.map(str::to_owned);
+        site.on(Event::Checked { step: StepId(0), attempt, refused });
+    };
+    look(&mut site, 1, Some("not yet"));
+    look(&mut site, 2, Some("not yet"));
+    look(&mut site, 3, None);
+    site.fail(0, "no");
+    assert_eq!(site.run.state(StepId(0)), State::Delayed, "it may fail once");
+    site.restart();
+    look(&mut site, 4, None);
+    assert_eq!(site.running(), [0], "also when it is read back");
+    site.fail(0, "no");
+    assert_eq!(site.run.state(StepId(0)), State::Ended(Ended::Failed(FailureKind::Exit)));
+}
+
+#[test]
+fn who_would_have_waited_for_a_place_for_ever_has_none_when_the_run_goes_on() {
+    let inside = |subject| Step { pools: vec![0], on_failure: OnFailure::Continue, ..on(subject) };
+    let vertices = vec![
+        step(&[], Step::default()),
+        step(&[], inside(0)),
+        step(&[0], inside(0)),
+        step(&[], inside(1)),
+    ];
+    let mut site = Site::new(Draft { pools: vec![pool(1, Holder::Healthy)], ..draft(vertices) });
+    site.fail(1, "no");
+    site.restart();
+    site.on(Event::Found { step: StepId(0), attempt: 1, found: Found::Gone });
+    assert_eq!(site.ended(Ended::Failed(FailureKind::Precheck)), [3], "nobody gives it a place");
+    site.on(Event::Mark { step: StepId(0), good: true, by: me() });
+    site.end(2);
+    site.on(Event::Resume { by: me() });
+    assert_eq!(site.running(), [1], "it has the one place from before");
 }

@@ -128,6 +128,43 @@ fn cohort() -> Draft {
 }
 
 #[test]
+fn what_was_not_to_be_done_is_not_blocked_and_blocks_what_comes_after_it() {
+    let skipped = Step { skip: Some("not selected".to_owned()), ..plain() };
+    let vertices =
+        vec![step(&[], plain()), step(&[0], skipped), step(&[1], plain()), step(&[2], plain())];
+    let mut site = Site::new(draft(vertices));
+    site.on(Event::StopAfter { vertex: StepId(1), by: me() });
+    site.fail(0, "no");
+    assert_eq!(site.ended(Ended::Skipped), [1]);
+    assert_eq!(site.ended(Ended::Blocked), [2, 3]);
+    assert_eq!(
+        (site.why(1).as_str(), site.why(3).as_str()),
+        ("skipped: not selected", "blocked by `s0`")
+    );
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed), "nothing good ended to stop after");
+    site.on(Event::Retry { step: StepId(0), by: me() });
+    site.end(0);
+    assert_eq!(site.run.outcome(), Some(Outcome::Stopped), "now it came to a good end");
+    site.on(Event::Resume { by: me() });
+    assert_eq!(site.running(), [2]);
+}
+
+#[test]
+fn what_was_not_to_be_done_on_a_subject_that_is_left_out_is_skipped() {
+    let skipped = Step { skip: Some("not selected".to_owned()), ..on(0) };
+    let in_role = |step| Step { cohort: Some(0), ..step };
+    let vertices = vec![step(&[], in_role(on(0))), step(&[0], in_role(skipped)), step(&[1], on(1))];
+    let cohorts = vec![Cohort { name: "role".to_owned(), tolerate: 1, is_strict: false }];
+    let mut site = Site::new(Draft { cohorts, ..draft(vertices) });
+    site.fail(0, "no");
+    assert_eq!(site.ended(Ended::Skipped), [1]);
+    assert_eq!(site.why(2), "blocked by `s0`");
+    site.on(Event::Retry { step: StepId(0), by: me() });
+    site.end(0);
+    assert_eq!(site.running(), [2]);
+}
+
+#[test]
 fn a_subject_that_was_left_out_is_taken_back_when_its_step_is_tried_again() {
     let mut site = Site::new(cohort());
     site.fail(1, "no");
@@ -396,4 +433,17 @@ fn a_copy_that_follows_the_records_shows_what_is_looked_at() {
     site.ran(0, End::Interrupted);
     site.on(Event::Checked { step: StepId(1), attempt: 1, refused: None });
     shows(&site, [State::Ended(Ended::Interrupted), State::Ended(Ended::Stopped)]);
+}
+
+#[test]
+fn what_is_still_being_ended_is_not_resumed() {
+    let mut site = Site::new(line(2));
+    site.on(Event::Stop { now: true, by: me() });
+    let resume = || Event::Resume { by: me() };
+    assert_eq!(site.run.takes(&resume()), Err(Refusal::Ending));
+    site.on(resume());
+    site.ran(0, End::Interrupted);
+    assert_eq!(site.run.outcome(), Some(Outcome::Stopped), "what was ended is not failed");
+    site.on(resume());
+    assert_eq!(site.running(), [0]);
 }

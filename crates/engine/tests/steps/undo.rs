@@ -3,16 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hoist_engine::plan::{
-    Call, Draft, Holder, Kind, Made, OnFailure, Repeat, Reversibility, Rule, Step, Vertex,
+    Call, Cohort, Draft, Holder, Kind, Made, OnFailure, Repeat, Reversibility, Rule, Step, Vertex,
 };
 use hoist_engine::record::{End, FailureKind, Outcome};
 use hoist_engine::run::{Ended, Found};
-use hoist_engine::undo::{Gap, GapKind, UndoDraft, UndoError, taken_back, undo_plan, undone};
-use hoist_engine::{Event, Plan, StepId};
+use hoist_engine::undo::{
+    Gap, GapKind, UndoDraft, UndoError, fallen, settle, taken_back, undo_plan, undone,
+};
+use hoist_engine::{Event, Plan, Record, StepId};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::site::{Site, draft, join, on, pool, step};
+use crate::site::{Site, draft, join, me, on, pool, step};
 
 /// Everything that is started ends at once; steps in `failing` fail.
 fn run_through(site: &mut Site, failing: &BTreeSet<u32>) {
@@ -326,4 +328,106 @@ fn an_undo_of_which_nobody_knows_how_it_ended_has_failed() {
     site.restart();
     site.on(Event::Found { step: StepId(0), attempt: 1, found: Found::Gone });
     assert_eq!(site.ended(Ended::Failed(FailureKind::Lost)), [0]);
+}
+
+/// Of a role whose failures are taken back: two steps on each of two subjects, of which the second
+/// fails on the first subject; and one of another role before them.
+fn fallen_on_one() -> Site {
+    let part = |subject| Step {
+        cohort: Some(0),
+        undone_with: vec![0],
+        on_failure: OnFailure::Continue,
+        ..on(subject)
+    };
+    let vertices = vec![
+        step(&[], on(0)),
+        step(&[0], part(0)),
+        step(&[], part(1)),
+        join(&[1], Rule::All),
+        step(&[3], part(0)),
+        step(&[2], part(1)),
+    ];
+    let cohorts = vec![Cohort { name: "role".to_owned(), tolerate: 0, is_strict: false }];
+    let mut site = Site::new(Draft { cohorts, ..draft(vertices) });
+    run_through(&mut site, &BTreeSet::from([4]));
+    site
+}
+
+/// Takes back what fell, and tells the run so.
+fn take_back_fallen(site: &mut Site, failing: &[&str]) {
+    let wanted = fallen(&site.run);
+    let found = undo_plan(&site.run, "r", |id| wanted.contains(&id), |_| None).unwrap();
+    let named = (0..).zip(&found.draft.vertices);
+    let failing: BTreeSet<u32> = named
+        .filter(|(_, vertex)| failing.contains(&vertex.name.as_str()))
+        .map(|(at, _)| at)
+        .collect();
+    let mut back = Site::new(found.draft);
+    run_through(&mut back, &failing);
+    for record in settle(&site.run, "back", &back.run, site.now) {
+        site.run.follow(site.journal.len(), &record).expect("it has ended");
+        site.journal.push(record);
+    }
+}
+
+#[test]
+fn what_failed_on_a_subject_is_to_be_taken_back_there_and_only_of_its_role() {
+    let site = fallen_on_one();
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed));
+    assert_eq!(fallen(&site.run), BTreeSet::from([StepId(1), StepId(4)]));
+    assert_eq!(fallen(&two_subjects().run), BTreeSet::new());
+}
+
+#[test]
+fn what_was_taken_back_is_not_done_and_a_resume_does_it_again() {
+    let mut site = fallen_on_one();
+    take_back_fallen(&mut site, &[]);
+    assert_eq!(site.ended(Ended::Undone), [1]);
+    assert_eq!(
+        undo_plan(&site.run, "r", |id| id != StepId(0), |_| None).unwrap().draft.vertices.len(),
+        2,
+        "only what was done on the other subject is left"
+    );
+    site.on(Event::Resume { by: me() });
+    assert_eq!(site.running(), [1]);
+    run_through(&mut site, &BTreeSet::new());
+    assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
+    assert_eq!((site.run.attempt(StepId(1)), site.run.attempt(StepId(5))), (2, 1));
+    let made = site.run.made("r", StepId(1)).unwrap();
+    assert_eq!(made.len(), 1, "nothing of the attempt that was taken back: {made:?}");
+}
+
+#[test]
+fn what_a_retry_needs_and_was_taken_back_is_done_first() {
+    let mut site = fallen_on_one();
+    take_back_fallen(&mut site, &[]);
+    site.on(Event::Retry { step: StepId(4), by: me() });
+    assert_eq!(site.running(), [1]);
+    run_through(&mut site, &BTreeSet::new());
+    assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
+}
+
+#[test]
+fn what_could_not_be_taken_back_is_done_again_with_what_it_left() {
+    let mut site = fallen_on_one();
+    take_back_fallen(&mut site, &["undo s1"]);
+    assert_eq!(site.ended(Ended::Undone), [1], "nobody can say that it is done");
+    assert!(site.run.left_traces(StepId(1)) && !site.run.left_traces(StepId(4)));
+    site.on(Event::Resume { by: me() });
+    run_through(&mut site, &BTreeSet::new());
+    let made = site.run.made("r", StepId(1)).unwrap();
+    assert_eq!(made.len(), 2, "both can be taken back: {made:?}");
+}
+
+#[test]
+fn nothing_is_taken_back_of_what_goes_on() {
+    let mut site = fallen_on_one();
+    site.on(Event::Resume { by: me() });
+    let record = Record::TakenBack {
+        run: "back".to_owned(),
+        undone: vec![StepId(1)],
+        stuck: Vec::new(),
+        at: 0,
+    };
+    site.run.follow(site.journal.len(), &record).expect_err("it has not ended");
 }

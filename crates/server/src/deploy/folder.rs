@@ -53,6 +53,9 @@ pub(super) struct RunFile {
     /// The run that this one takes back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) undoes: Option<String>,
+    /// Nobody started it: the plan of what it takes back wanted it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) automatic: bool,
     /// What it was made of, for those who make it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) request: Option<PlanRequest>,
@@ -193,9 +196,14 @@ pub(super) fn read_summary(root: &Path, id: &str) -> Result<Option<RunSummary>, 
 
 pub(super) fn read_plan(root: &Path, id: &str) -> Result<Arc<Plan>, FolderError> {
     let path = root.join(id).join(PLAN);
-    let draft: Draft = serde_json::from_reader(io::BufReader::new(fs::File::open(path)?))
+    let draft: Draft = serde_json::from_slice(&fs::read(path)?)
         .map_err(|error| FolderError::Unreadable { file: PLAN, reason: error.to_string() })?;
     Ok(Arc::new(Plan::new(draft)?))
+}
+
+/// Whether there is such a run.
+pub(super) fn is_there(root: &Path, id: &str) -> bool {
+    root.join(id).exists()
 }
 
 /// Only to look at: nothing is locked, nothing is cut.

@@ -76,12 +76,8 @@ async fn order(
     let (told, view) = {
         let id = id.clone();
         let said = deploy.blocking(move |runs| {
-            let view = runs.view(&id)?;
-            let undone = runs.undone_by(&id).filter(|_| matches!(word, "resume" | "retry"));
-            let told = match undone {
-                Some(undone) => Err(was_undone(&undone)),
-                None => events(&view, word, &order, &by),
-            };
+            let view = runs.view_to_go_on(&id)?;
+            let told = events(&view, word, &order, &by);
             let told = told.and_then(|told| has_effect(&view, &told).map(|()| told));
             Ok(told.map(|told| (told, view)))
         });
@@ -173,10 +169,16 @@ fn events(view: &View, word: &str, order: &Order, by: &str) -> Result<Told, Fail
             let ended_badly = |state| {
                 matches!(
                     state,
-                    StepState::Unknown | StepState::Ended(Ended::Failed(_) | Ended::Interrupted)
+                    StepState::Unknown
+                        | StepState::Ended(Ended::Failed(_) | Ended::Interrupted | Ended::Undone)
                 )
             };
-            expect(view, &about, ended_badly, "only what failed or is unknown can be tried again")?;
+            expect(
+                view,
+                &about,
+                ended_badly,
+                "only what failed, is unknown or was taken back can be tried again",
+            )?;
             let retry = |id: &StepId| Event::Retry { step: *id, by: by.clone() };
             Ok(Told { events: about.iter().map(retry).collect(), about })
         }
@@ -216,13 +218,6 @@ fn what_is_left(view: &View, by: String) -> Result<Told, Failure> {
             .with_remedy("start another run"));
     }
     Ok(Told { events: vec![Event::Resume { by }], about: left })
-}
-
-/// What was taken back is as good as not done, which the run's own records do not say.
-fn was_undone(by: &str) -> Failure {
-    let detail = format!("what the run did was taken back by run {by}");
-    Failure::new(Code::Conflict, detail)
-        .with_remedy("`hoist deploy run` begins anew with the same files")
 }
 
 /// Refuses what the run would not follow.

@@ -28,6 +28,9 @@ pub(super) fn look_back(runs: &Runs, files: &[TaskFile]) -> Before {
         !files.is_empty() && run.files.iter().eq(files.iter().map(|file| &file.name))
     };
     for run in runs.list().iter().filter(|run| is_same(run)).take(LOOKED_AT) {
+        if runs.is_outdated(run) {
+            continue;
+        }
         // One that cannot be read says nothing.
         if let Ok(view) = runs.view(&run.id) {
             before.add(&view);

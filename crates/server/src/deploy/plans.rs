@@ -154,6 +154,7 @@ async fn undo(
         title: format!("undo {}", view.file.title),
         by: audit.draft().who,
         undoes: Some(view.file.id.clone()),
+        automatic: false,
         request: view.file.request.clone(),
         carried: Vec::new(),
     };
@@ -293,7 +294,8 @@ impl Deploy {
         }
         elections.keep(&*self.chassis.store, &firsts).await?;
         let (title, by) = (kept.title.clone(), audit.draft().who);
-        let begin = Begin { title, by, undoes: None, request: Some(kept), carried };
+        let begin =
+            Begin { title, by, undoes: None, automatic: false, request: Some(kept), carried };
         let mut summary = self.blocking(move |runs| runs.begin(&plan, begin)).await?;
         summary.diagnostics = answer.diagnostics;
         let what = match &old {

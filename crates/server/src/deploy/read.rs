@@ -121,10 +121,13 @@ async fn show(
                 held: none(),
                 critical,
                 holds: Vec::new(),
+                taken_back_by: None,
             });
         }
+        runs.await_end(&id);
         let view = runs.view(&id)?;
         let mut detail = detail(&view, runs.root());
+        detail.taken_back_by = runs.ways_back(&id)?.pop().map(|way| way.file.id);
         let mut waiting = detail.running.iter_mut().filter(|one| runs.is_by_agent(one));
         waiting.by_ref().for_each(|one| {
             let node = one.node.as_deref().unwrap_or_default();
@@ -179,6 +182,7 @@ fn detail(view: &View, root: &std::path::Path) -> RunDetail {
         held: held.into_iter().map(&mut instance).collect(),
         critical: critical.into_iter().take(SHOWN).map(|id| view.name(id).to_owned()).collect(),
         holds: view.run.held().map(|id| view.name(id).to_owned()).collect(),
+        taken_back_by: None,
     }
 }
 

@@ -15,7 +15,9 @@ use hoist_engine::action::Catalog;
 use hoist_engine::drive::{Halt, Journal, drive};
 use hoist_engine::journal::JournalError;
 use hoist_engine::plan::{OnCrash, Step};
-use hoist_engine::undo::{Gap, GapKind, UndoDraft, UndoError, taken_back, undo_plan, undone};
+use hoist_engine::undo::{
+    Gap, GapKind, UndoDraft, UndoError, fallen, settle, taken_back, undo_plan, undone,
+};
 use hoist_engine::{Event, Plan, Record, Run, StepId};
 use serde_json::json;
 use tokio::sync::watch;
@@ -35,6 +37,9 @@ const MAX_LIVE: usize = 64;
 
 /// Who stops or pauses runs whose controller ended without leaving them in good order.
 const CRASH: &str = "the controller ended";
+
+/// Who takes back what a failure asks to be taken back.
+const FAILURE: &str = "a failure";
 
 /// How long somebody who wants an ended run to go on waits for its thread.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -81,6 +86,7 @@ pub(super) struct Begin {
     pub(super) title: String,
     pub(super) by: String,
     pub(super) undoes: Option<String>,
+    pub(super) automatic: bool,
     pub(super) request: Option<PlanRequest>,
     /// What another run has done already.
     pub(super) carried: Vec<Record>,
@@ -110,8 +116,10 @@ pub(super) enum RunsError {
     Ended,
     #[error("the run is under way")]
     UnderWay,
-    #[error("what the run did is taken back by run {0}")]
+    #[error("what the run did is taken back by run {0}, which has not ended")]
     TakenBack(String),
+    #[error("run {0}, which it takes back, went on since; `undo` takes that back anew")]
+    WentOn(String),
     #[error("the controller is stopping")]
     Stopping,
     #[error("it has no effect on the run as it is now")]
@@ -162,7 +170,9 @@ impl Runs {
         file: &RunFile,
         is_wanted: impl Fn(StepId) -> bool,
     ) -> Result<Result<UndoDraft, UndoError>, RunsError> {
-        let (plan, before) = (run.plan(), self.of_ways_back(&file.id, undone)?);
+        let plan = run.plan();
+        let before: BTreeSet<String> =
+            self.ways_back(&file.id)?.iter().flat_map(|way| undone(&way.run)).collect();
         let is_wanted =
             |id: StepId| is_wanted(id) && !before.contains(plan.vertex(id).name.as_str());
         let actions = self.actions();
@@ -302,6 +312,7 @@ impl Runs {
             nodes: 0,
             plan: String::new(),
             undoes: file.as_ref().and_then(|file| file.undoes.clone()),
+            automatic: file.as_ref().is_some_and(|file| file.automatic),
             check: file.as_ref().is_some_and(RunFile::is_check),
             files: file.as_ref().map(RunFile::files).unwrap_or_default(),
             records: 0,
@@ -323,13 +334,19 @@ impl Runs {
                 return Err(RunsError::TakenBack(by));
             }
         }
+        self.launch(plan, begin, self.new_id(now_ms()))
+    }
+
+    /// Begins a run that nothing stands against. Blocks until that is durable.
+    fn launch(&self, plan: &Arc<Plan>, begin: Begin, id: String) -> Result<RunSummary, RunsError> {
         let now = now_ms();
         let file = RunFile {
-            id: self.new_id(now),
+            id,
             title: begin.title,
             by: begin.by,
             created: super::view::rfc3339(now),
             undoes: begin.undoes,
+            automatic: begin.automatic,
             request: begin.request,
         };
         let made = folder::create(&self.0.root, &file, plan, &begin.carried, now)?;
@@ -372,9 +389,10 @@ impl Runs {
         if self.live(id).is_some() {
             return Err(RunsError::UnderWay);
         }
-        if let (Why::Asked(_), Some(by)) = (why, self.undone_by(id)) {
-            return Err(RunsError::TakenBack(by));
-        }
+        let came_back = match why {
+            Why::Asked(_) => self.settled(id)?,
+            Why::Unfinished => Vec::new(),
+        };
         let claim = self.claim(id)?;
         let stored = match &self.0.shared {
             Some(shared) => shared.read(id)?,
@@ -398,7 +416,7 @@ impl Runs {
         let mut run = back.run;
         let on_crash = back.plan.draft().on_crash;
         let said = match why {
-            Why::Asked(said) => said.to_vec(),
+            Why::Asked(said) => [&came_back, *said].concat(),
             Why::Unfinished if back.crashed && run.outcome().is_none() => after_crash(on_crash),
             Why::Unfinished => Vec::new(),
         };
@@ -426,33 +444,105 @@ impl Runs {
         self.spawn(driver, "deploy.run.resumed")
     }
 
-    /// Takes back what a run did whose controller died.
-    fn undo_after_crash(&self, run: &Run, file: &RunFile) {
-        let begun = self
-            .way_back(run, file, |_| true)
-            .map_err(|error| chain(&error))
-            .and_then(|undo| undo.map_err(|error| error.to_string()))
-            .and_then(|UndoDraft { draft, gaps, .. }| {
-                let name = |gap: &Gap| run.plan().vertex(gap.step).name.clone();
-                let left: Vec<String> = gaps.iter().map(name).collect();
-                if !left.is_empty() {
-                    tracing::warn!(run = file.id, ?left, "some instances cannot be taken back");
-                }
-                Plan::new(draft).map_err(|error| error.to_string())
-            })
-            .and_then(|plan| {
-                let begin = Begin {
-                    title: format!("undo {}", file.title),
-                    by: CRASH.to_owned(),
-                    undoes: Some(file.id.clone()),
-                    request: file.request.clone(),
-                    carried: Vec::new(),
-                };
-                self.begin(&Arc::new(plan), begin).map_err(|error| chain(&error))
-            });
-        if let Err(reason) = begun {
-            tracing::error!(run = file.id, reason, "what a run did is not taken back");
+    /// What was taken back of a run, for its journal, before it goes on. Blocks.
+    fn settled(&self, id: &str) -> Result<Vec<Record>, RunsError> {
+        let run = self.view(id)?;
+        if let Some(undone) = &run.file.undoes
+            && (self.goes_on(undone) || is_settled(&self.view(undone)?, id))
+        {
+            return Err(RunsError::WentOn(undone.clone()));
         }
+        let mut records = Vec::new();
+        for way in self.ways_back(id)? {
+            if self.goes_on(&way.file.id) || way.run.outcome().is_none() {
+                return Err(RunsError::TakenBack(way.file.id));
+            }
+            records.append(&mut settle(&run.run, &way.file.id, &way.run, now_ms()));
+        }
+        Ok(records)
+    }
+
+    /// A run as it will be when it goes on: what was taken back of it is not done. Blocks.
+    pub(super) fn view_to_go_on(&self, id: &str) -> Result<View, RunsError> {
+        let mut view = self.view(id)?;
+        if view.state() == RunState::Ended {
+            let records = self.settled(id)?;
+            let run = Arc::make_mut(&mut view.run);
+            for record in records {
+                let number = view.records.len();
+                run.follow(number, &record).map_err(|error| {
+                    RunsError::Broken(id.to_owned(), FolderError::Replay(error))
+                })?;
+            }
+        }
+        Ok(view)
+    }
+
+    /// Begins to take back what a run has done, if its plan wants that after such an end. Its own
+    /// thread calls this before the end is final: until then whoever reads it back calls it again.
+    /// False if it has to be tried again.
+    fn undo_by_itself(&self, run: &Run, entry: &Entry) -> bool {
+        let (file, records) = (&entry.file, entry.view().records);
+        let Some((by, wanted)) = wish(run, &records) else { return true };
+        // Those who were there before are known only now.
+        while !*self.0.recovered.borrow() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Always the same one, so that it is begun once whoever tries, and however often.
+        let id = id_of_undo(file, &records);
+        let begun = self.undo_once(run, file, (by, &wanted), id);
+        if let Err(error) = &begun {
+            let error = chain(error);
+            tracing::error!(run = file.id, error, "what the run did is not taken back yet");
+        }
+        begun.is_ok()
+    }
+
+    fn undo_once(
+        &self,
+        run: &Run,
+        file: &RunFile,
+        (by, wanted): (&str, &BTreeSet<StepId>),
+        id: String,
+    ) -> Result<(), RunsError> {
+        if !self.ways_back(&file.id)?.is_empty() || self.is_anywhere(&id)? {
+            return Ok(());
+        }
+        if self.0.leaving.load(Ordering::SeqCst) {
+            return Err(RunsError::Stopping);
+        }
+        let Ok(UndoDraft { draft, gaps, .. }) =
+            self.way_back(run, file, |step| wanted.contains(&step))?
+        else {
+            return Ok(());
+        };
+        let name = |gap: &Gap| run.plan().vertex(gap.step).name.clone();
+        let left: Vec<String> = gaps.iter().map(name).collect();
+        if !left.is_empty() {
+            tracing::warn!(run = file.id, ?left, "some instances cannot be taken back");
+        }
+        if draft.vertices.is_empty() {
+            return Ok(());
+        }
+        let plan = Plan::new(draft).map_err(FolderError::from)?;
+        let begin = Begin {
+            title: format!("undo {}", file.title),
+            by: by.to_owned(),
+            undoes: Some(file.id.clone()),
+            automatic: true,
+            request: file.request.clone(),
+            carried: Vec::new(),
+        };
+        self.launch(&Arc::new(plan), begin, id).map(drop)
+    }
+
+    /// Whether a run is or was with some controller.
+    fn is_anywhere(&self, id: &str) -> Result<bool, RunsError> {
+        if folder::is_there(&self.0.root, id) {
+            return Ok(true);
+        }
+        let Some(shared) = &self.0.shared else { return Ok(false) };
+        Ok(shared.read(id)?.is_some() || shared.has_ended(id).map_err(FolderError::from)?)
     }
 
     /// Makes a run ours, where controllers share a store.
@@ -530,11 +620,11 @@ impl Runs {
             return Ok(given_lower);
         }
         if given == "last" {
-            let is_check = |known: &Known| match known {
-                Known::Live(entry) => entry.file.is_check(),
-                Known::Ended(run) | Known::Broken(run) => run.check,
+            let is_aside = |known: &Known| match known {
+                Known::Live(entry) => entry.file.is_check() || entry.file.automatic,
+                Known::Ended(run) | Known::Broken(run) => run.check || run.automatic,
             };
-            let last = known.iter().rev().find(|(_, known)| !is_check(known));
+            let last = known.iter().rev().find(|(_, known)| !is_aside(known));
             let last = last.map(|(id, _)| id.clone());
             return last.ok_or_else(|| RunsError::Unknown(given.to_owned()));
         }
@@ -584,20 +674,37 @@ impl Runs {
 
     /// Names of the instances of a run that others began to take back. Blocks.
     pub(super) fn undone(&self, id: &str) -> Result<BTreeSet<String>, RunsError> {
-        self.of_ways_back(id, taken_back)
+        Ok(self.ways_back(id)?.iter().flat_map(|way| taken_back(&way.run)).collect())
     }
 
-    /// Names of instances, from all runs that take this one back.
-    fn of_ways_back(
-        &self,
-        id: &str,
-        names: fn(&Run) -> BTreeSet<String>,
-    ) -> Result<BTreeSet<String>, RunsError> {
-        let mut all = BTreeSet::new();
-        for run in self.list().into_iter().filter(|run| run.undoes.as_deref() == Some(id)) {
-            all.append(&mut names(&self.view(&run.id)?.run));
+    /// The runs that take back what this one did, the oldest first; without those after which it
+    /// went on. Blocks.
+    pub(super) fn ways_back(&self, id: &str) -> Result<Vec<View>, RunsError> {
+        let mut ways: Vec<String> = Vec::new();
+        for run in self.list().into_iter().rev() {
+            if run.undoes.as_deref() == Some(id) {
+                ways.push(run.id);
+            }
         }
-        Ok(all)
+        if ways.is_empty() {
+            return Ok(Vec::new());
+        }
+        let undone = self.view(id)?;
+        ways.retain(|way| !is_settled(&undone, way));
+        ways.iter().map(|way| self.view(way)).collect()
+    }
+
+    /// Whether a run that takes back another is of no importance any more: that one went on. Blocks.
+    pub(super) fn is_outdated(&self, run: &RunSummary) -> bool {
+        let undone = run.undoes.as_deref().and_then(|undone| self.view(undone).ok());
+        undone.is_some_and(|undone| is_settled(&undone, &run.id))
+    }
+
+    /// Waits for the thread of a run that has ended: it may begin another one. Blocks.
+    pub(super) fn await_end(&self, id: &str) {
+        if self.live(id).is_some_and(|entry| entry.view().run.outcome().is_some()) {
+            self.goes_on(id);
+        }
     }
 
     /// The run as its own thread sees it, while it has one.
@@ -708,6 +815,21 @@ fn after_crash(on_crash: OnCrash) -> Vec<Record> {
     }
 }
 
+/// Whether the run went on after what that other one took back.
+fn is_settled(run: &View, way_back: &str) -> bool {
+    let is_of =
+        |record: &Record| matches!(record, Record::TakenBack { run, .. } if run == way_back);
+    run.records.iter().any(is_of)
+}
+
+/// What is to be taken back of a run that has just ended though nobody says so, and why.
+fn wish(run: &Run, records: &[Record]) -> Option<(&'static str, BTreeSet<StepId>)> {
+    if run.plan().draft().on_crash == OnCrash::Undo && is_ended_by_crash(records) {
+        return Some((CRASH, run.plan().ids().collect()));
+    }
+    Some((FAILURE, fallen(run))).filter(|(_, fallen)| !fallen.is_empty())
+}
+
 /// Whether a run was stopped because its controller died, and nobody let it go on since.
 fn is_ended_by_crash(records: &[Record]) -> bool {
     records.iter().fold(false, |ended, record| match record {
@@ -733,6 +855,7 @@ impl Driver {
         let inner = Arc::clone(&self.runs.0);
         let mut hands = self.hands;
         let mut journal = hands.kept(&self.entry.plan, self.shown);
+        let mut is_final = true;
         let known = loop {
             let halt = drive(&mut self.run, &mut journal, &mut hands, &self.told, now_ms);
             let halt = halt.and_then(|halt| match halt {
@@ -745,7 +868,10 @@ impl Driver {
             });
             match halt {
                 Ok(None) => {}
-                Ok(Some(Halt::Finished(_))) => break ended(&self.entry, &self.folder),
+                Ok(Some(Halt::Finished(_))) => {
+                    is_final = self.runs.undo_by_itself(&self.run, &self.entry);
+                    break ended(&self.entry, &self.folder, is_final);
+                }
                 Ok(Some(Halt::NeedsPerson)) => {
                     self.entry.set_waiting(true);
                     let Ok(event) = self.told.recv() else { return };
@@ -786,7 +912,7 @@ impl Driver {
             inner.grip.counter.desk.close(&id);
         }
         match journal.journal.claim.take() {
-            Some(claim) if is_ended => claim.end(),
+            Some(claim) if is_ended && is_final => claim.end(),
             // Others may be able to go on.
             Some(claim) => claim.leave(),
             None => {}
@@ -799,11 +925,6 @@ impl Driver {
         let outcome = summary.outcome.map(RunOutcome::as_str);
         inner.bus.publish("deploy.run.ended", &format!("run/{id}"), json!({ "outcome": outcome }));
         inner.summaries.keep(&summary);
-        let wants_undo = self.entry.plan.draft().on_crash == OnCrash::Undo
-            && is_ended_by_crash(&self.entry.view().records);
-        if is_ended && wants_undo && self.runs.undone_by(&id).is_none() {
-            self.runs.undo_after_crash(&self.run, &self.entry.file);
-        }
     }
 }
 
@@ -833,9 +954,10 @@ fn goes_on(
     Ok(false)
 }
 
-fn ended(entry: &Entry, folder: &Folder) -> Known {
+/// What is not final is looked at again at the next start.
+fn ended(entry: &Entry, folder: &Folder, is_final: bool) -> Known {
     let summary = entry.view().summary();
-    if let Err(error) = folder.end(&summary) {
+    if is_final && let Err(error) = folder.end(&summary) {
         tracing::warn!(error = %chain(&error), "the journal is read at the next start");
     }
     Known::Ended(summary)
@@ -853,6 +975,17 @@ fn id_after(before: Ulid, now: u64) -> Ulid {
         return Ulid::from_parts(now, rand_bits());
     }
     before.increment().unwrap_or_else(|_| Ulid::from_parts(time + 1, rand_bits()))
+}
+
+/// The run that takes back what this one did up to the last of these records.
+fn id_of_undo(file: &RunFile, records: &[Record]) -> String {
+    let (name, at) =
+        (format!("{}/{}", file.id, records.len()), records.last().map_or(0, Record::at));
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, name.as_bytes());
+    let mut bits = [0; 16];
+    bits.copy_from_slice(&digest.as_ref()[..16]);
+    let begun = Ulid::from_string(&file.id).map_or(0, |id| id.timestamp_ms());
+    Ulid::from_parts(at.max(begun), u128::from_le_bytes(bits)).to_string().to_lowercase()
 }
 
 fn rand_bits() -> u128 {

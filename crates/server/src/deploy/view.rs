@@ -50,6 +50,7 @@ impl View {
             nodes: self.steps().filter_map(|(_, step)| step.subject).collect::<BTreeSet<_>>().len(),
             plan: self.plan.hash().to_owned(),
             undoes: self.file.undoes.clone(),
+            automatic: self.file.automatic,
             check: self.file.is_check(),
             files: self.file.files(),
             records: self.records.len() as u64,
@@ -142,12 +143,13 @@ impl View {
         let (mut open, mut seen) = (vec![id], BTreeSet::new());
         while let Some(id) = open.pop() {
             for after in self.plan.successors(id) {
-                if self.run.state(*after) == State::Ended(Ended::Blocked) && seen.insert(*after) {
+                if self.run.passes_on_loss(*after) && seen.insert(*after) {
                     open.push(*after);
                 }
             }
         }
-        seen.into_iter().filter(|id| self.plan.step(*id).is_some()).collect()
+        let is_blocked = |id: &StepId| self.run.state(*id) == State::Ended(Ended::Blocked);
+        seen.into_iter().filter(|id| self.plan.step(*id).is_some() && is_blocked(id)).collect()
     }
 
     /// The longest way through what is not done yet, by what each step is expected to take.
@@ -355,6 +357,7 @@ pub(super) fn word(state: State) -> &'static str {
             Ended::LeftOut => "left_out",
             Ended::Stopped => "stopped",
             Ended::Interrupted => "interrupted",
+            Ended::Undone => "undone",
         },
     }
 }

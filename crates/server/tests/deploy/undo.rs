@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::site::Site;
 use crate::{
-    HOLD, RUNS, eventually, file, order, plan, put, site, site_with, start, step, until, with,
+    HOLD, RUNS, eventually, file, lines, order, plan, put, site, site_with, start, step, until,
+    with,
 };
 
 /// A list that writes one file and copies another, after which it is looked whether it may be done.
@@ -162,5 +163,128 @@ async fn a_run_is_taken_back_by_one_at_a_time_and_does_not_go_on_meanwhile() {
     }
     put(&site, 1, "go");
     assert_eq!(until(&site, undone, "ended").await["outcome"], "succeeded");
+    site.stop().await;
+}
+
+/// A role of three nodes, the first of which goes before all others and fails in `b`, unless `ok` is
+/// there; what was done for the role where it fails is taken back.
+const CANARY: &str = r#"
+hoist: 1
+roles:
+  web: {nodes: "*", on_failure: undo, rollout: {canary: 1}}
+tasks:
+  ground: {on: "*", run: {shell: "echo >> ground"}, undo: {shell: "rm ground"}}
+  a: {on: web, requires: [ground], run: {shell: "echo >> a"}, undo: {shell: "rm a; echo >> undone"}}
+  b: {on: web, requires: [a], run: {shell: "test -e ok"}, undo: none}
+"#;
+
+async fn start_files(site: &Site, text: &str) -> String {
+    let body = json!({"title": "web", "files": [{"name": "tasks.yaml", "text": text}]});
+    let run = site.post(RUNS, &body).await.expect(201).json();
+    run["id"].as_str().expect("an id").to_owned()
+}
+
+/// The run that takes back what this one did, when it has ended.
+async fn taken_back(site: &Site, run: &str) -> Value {
+    let ended = until(site, run, "ended").await;
+    let by = ended["taken_back_by"].as_str().expect("it is told with the end");
+    until(site, by, "ended").await
+}
+
+#[tokio::test]
+async fn a_canary_that_fails_is_taken_back_by_itself_and_a_resume_tries_it_again() {
+    let site = site().await;
+    let run = start_files(&site, CANARY).await;
+    let undone = taken_back(&site, &run).await;
+    assert_eq!(
+        undone["counts"],
+        json!({"ok": 1, "unchanged": 1}),
+        "b and a of n1, and nothing else: {undone:#}"
+    );
+    assert_eq!((&undone["automatic"], &undone["by"]), (&json!(true), &json!("a failure")));
+    assert!(!file(&site, 1, "a").exists() && file(&site, 1, "ground").exists());
+    let last = site.get(&format!("{RUNS}/last")).await.expect(200).json();
+    assert_eq!(last["id"], *run, "nobody started the other one");
+
+    // It fails again, and is taken back again.
+    let left = site.post(&format!("{RUNS}/{run}/resume?dry_run=1"), &json!({})).await;
+    let left = left.expect(200).json();
+    assert!(left["instances"].as_array().expect("a list").contains(&json!("a@n1")), "{left:#}");
+    order(&site, &run, "resume", json!({})).await;
+    let again = taken_back(&site, &run).await;
+    assert_ne!(again["id"], undone["id"]);
+    assert_eq!((lines(&site, 1, "undone"), file(&site, 1, "a").exists()), (2, false));
+    let first = undone["id"].as_str().expect("an id");
+    let named = json!({"instances": ["undo a@n1"]});
+    let late = site.post(&format!("{RUNS}/{first}/retry"), &named).await.problem(409, "conflict");
+    assert!(late.detail.contains(&run), "it is too late for that: {}", late.detail);
+
+    for node in 1..=3 {
+        put(&site, node, "ok");
+    }
+    order(&site, &run, "retry", json!({"instances": ["b@n1"]})).await;
+    let ended = until(&site, &run, "ended").await;
+    assert_eq!((&ended["outcome"], &ended["taken_back_by"]), (&json!("succeeded"), &Value::Null));
+    assert_eq!(lines(&site, 1, "a"), 1, "what it needs was done again");
+    assert_eq!((lines(&site, 1, "ground"), lines(&site, 3, "a")), (1, 1));
+
+    // And all of it can be taken back by hand.
+    assert_eq!(undo(&site, &run).await["outcome"], "succeeded");
+    assert!(!file(&site, 1, "a").exists() && !file(&site, 1, "ground").exists());
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_person_took_back_is_done_again_by_a_resume() {
+    let site = site().await;
+    let undo_call =
+        |name: &str| json!({"action": "shell", "input": {"command": format!("rm {name}")}});
+    let a = with(step("a@n1", 1, "echo >> a", &[]), "undo", undo_call("a"));
+    let b = with(step("b@n2", 2, "echo >> b", &[0]), "undo", undo_call("b"));
+    let run = start(&site, &plan(&[a, b])).await;
+    until(&site, &run, "ended").await;
+    assert_eq!(undo(&site, &run).await["outcome"], "succeeded");
+    let shown = until(&site, &run, "ended").await;
+    assert!(shown["taken_back_by"].is_string(), "{shown:#}");
+    order(&site, &run, "resume", json!({})).await;
+    assert_eq!(until(&site, &run, "ended").await["counts"], json!({"ok": 2}));
+    assert_eq!((lines(&site, 1, "a"), lines(&site, 2, "b")), (1, 1));
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn an_end_is_final_only_when_what_it_asks_for_has_begun() {
+    let site = site().await;
+    let run = start_files(&site, CANARY).await;
+    let runs = site.data_dir().join("journal");
+    let summary = runs.join(&run).join("summary.json");
+    let others = || {
+        let all = fs_err::read_dir(&runs).expect("a directory").flatten();
+        let names = all.map(|entry| entry.file_name().into_string().expect("a name"));
+        names.filter(|name| name.len() == run.len() && *name != run).collect::<Vec<_>>()
+    };
+    while !summary.exists() {
+        std::thread::yield_now();
+    }
+    let begun = others();
+    let [undone] = &begun[..] else { panic!("it would be lost with the controller: {begun:?}") };
+    until(&site, undone, "ended").await;
+
+    // As if it had ended just before.
+    let (dir, config) = site.stop().await;
+    for gone in [runs.join(&run).join("summary.json"), runs.join(undone).join("run.json")] {
+        fs_err::remove_file(gone).expect("a file");
+    }
+    fs_err::remove_dir_all(runs.join(undone)).expect("a directory");
+    let site = Site::start_again(dir, config).await;
+    assert_eq!(taken_back(&site, &run).await["id"], **undone, "it is the same one");
+    assert_eq!((lines(&site, 1, "undone"), others().len()), (2, 1));
+
+    // And as if it had ended just after.
+    let (dir, config) = site.stop().await;
+    fs_err::remove_file(&summary).expect("a file");
+    let site = Site::start_again(dir, config).await;
+    assert_eq!(taken_back(&site, &run).await["id"], **undone);
+    assert_eq!((lines(&site, 1, "undone"), others().len()), (2, 1), "it was begun already");
     site.stop().await;
 }

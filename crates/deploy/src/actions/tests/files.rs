@@ -109,7 +109,10 @@ fn what_attempts_without_a_receipt_changed_is_taken_back_with_the_rest() {
     }
     node.write("b/7", "old");
     let (before, input) = (tree(&node, "b"), json!({"from": "a", "to": "b"}));
-    let count = |below: &Path| fs_err::read_dir(below).unwrap().count();
+    let is_in_place =
+        |entry: &fs_err::DirEntry| !entry.file_name().as_encoded_bytes().starts_with(b".");
+    let count =
+        |below: &Path| fs_err::read_dir(below).unwrap().flatten().filter(is_in_place).count();
     for many in [20, 40] {
         let b = node.path("b");
         node.kill("sync", input.clone(), || count(&b) >= many);
@@ -281,6 +284,52 @@ fn a_directory_becomes_like_another_and_back() {
     assert_eq!(tree(&node, "b"), before, "as it was");
 }
 
+/// 400 files that become like others.
+fn many() -> (Node, Vec<String>) {
+    let node = Node::new();
+    for at in 0..400 {
+        node.write(&format!("a/{at}"), "new");
+        node.write(&format!("b/{at}"), &format!("old {at}"));
+    }
+    let before = tree(&node, "b");
+    (node, before)
+}
+
+#[test]
+fn what_a_stopped_step_did_not_come_to_is_not_put_back() {
+    let (node, before) = many();
+    let input = json!({"from": "a", "to": "b"});
+    let is_new = |at: i32| node.text(&format!("b/{at}")) == "new";
+    let b = node.path("b");
+    let has_begun = || {
+        let entries = fs_err::read_dir(&b).unwrap();
+        entries.flatten().any(|entry| fs_err::read(entry.path()).is_ok_and(|text| text == b"new"))
+    };
+    node.kill("sync", input.clone(), has_begun);
+    let done = (0..400).filter(|at| is_new(*at)).count();
+    assert!(done < 400, "{done}");
+    let left = (0..400).find(|at| !is_new(*at)).unwrap();
+    node.write(&format!("b/{left}"), "of somebody else");
+    assert_eq!(node.undo("sync", input, &Value::Null).unwrap(), Undone::Undone);
+    assert_eq!(node.text(&format!("b/{left}")), "of somebody else");
+    node.write(&format!("b/{left}"), &format!("old {left}"));
+    assert_eq!(tree(&node, "b"), before);
+}
+
+#[test]
+fn what_was_kept_and_not_changed_when_the_machine_went_down_stays_as_it_was() {
+    let (node, before) = many();
+    let input = json!({"from": "a", "to": "b"});
+    node.apply("sync", input.clone()).unwrap();
+    // As it was when half of a lot had taken its place.
+    for at in 0..50 {
+        node.write(&format!("b/{at}"), &format!("old {at}"));
+        node.write(&format!("b/.01run-7-1.{at}"), "ne");
+    }
+    assert_eq!(node.undo("sync", input, &Value::Null).unwrap(), Undone::Undone);
+    assert_eq!(tree(&node, "b"), before);
+}
+
 #[test]
 fn a_directory_that_is_not_there_is_made_and_taken_away() {
     let node = Node::new();
@@ -310,8 +359,8 @@ fn what_was_kept_long_ago_is_removed_by_the_next_change() {
         fs_err::File::open(dir).unwrap().file().set_modified(at).unwrap();
     };
     let minute = Duration::from_mins(1);
-    age(&old, backup::KEPT + minute);
-    age(&young, backup::KEPT.saturating_sub(minute));
+    age(&old, place::KEPT + minute);
+    age(&young, place::KEPT.saturating_sub(minute));
     let last = write("3");
     assert!(!old.exists() && young.join("list").exists() && last.join("list").exists());
 }

@@ -71,6 +71,25 @@ fn a_list_that_was_killed_is_taken_back_with_the_receipts_of_what_it_had_done() 
 }
 
 #[test]
+fn how_far_a_list_came_long_ago_is_removed_by_the_next_one() {
+    let node = Node::new();
+    let list = |text: &str| {
+        let part = json!({"action": "file", "input": {"path": "a", "text": text}});
+        node.apply("steps", json!({"steps": [part]})).unwrap();
+        node.path(&format!(".hoist/steps/01run-7-{}", node.attempts.get()))
+    };
+    let (old, young) = (list("1"), list("2"));
+    let minute = Duration::from_mins(1);
+    for (diary, age) in [(&old, place::KEPT + minute), (&young, place::KEPT.saturating_sub(minute))]
+    {
+        let at = std::time::SystemTime::now() - age;
+        fs_err::File::open(diary).unwrap().file().set_modified(at).unwrap();
+    }
+    let last = list("3");
+    assert!(!old.exists() && young.exists() && last.exists());
+}
+
+#[test]
 fn a_list_can_be_taken_back_if_all_of_it_can() {
     let part = |action: &str, input: Value| json!({"action": action, "input": input});
     let file = || part("file", json!({"path": "a", "text": "1"}));

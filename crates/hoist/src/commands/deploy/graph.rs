@@ -218,6 +218,7 @@ fn state(word: &str) -> State {
         "left_out" => State::Ended(Ended::LeftOut),
         "stopped" => State::Ended(Ended::Stopped),
         "interrupted" => State::Ended(Ended::Interrupted),
+        "undone" => State::Ended(Ended::Undone),
         _ => State::Waiting,
     }
 }

@@ -177,6 +177,7 @@ pub(super) fn print(printer: &mut Printer, detail: &RunDetail) -> Result<(), Fai
         run.created
     ))?;
     failures(printer, &detail.failures)?;
+    taken_back(printer, detail)?;
     list(printer, "running", &detail.running)?;
     list(printer, "held back", &detail.held)?;
     if !detail.holds.is_empty() {
@@ -197,6 +198,11 @@ pub(super) fn reason_of(instance: &Instance) -> &str {
         (None, "interrupted") => "ended by `stop --now`",
         (None, _) => "no reason is known",
     }
+}
+
+pub(super) fn taken_back(printer: &mut Printer, detail: &RunDetail) -> Result<(), Failure> {
+    let Some(by) = &detail.taken_back_by else { return Ok(()) };
+    printer.line(format!("  taken back by run {by}; `hoist deploy show {by}` says what"))
 }
 
 /// Failures, with what they printed last and what they block.

@@ -229,6 +229,7 @@ fn rest(shell: &mut Shell, detail: &RunDetail) -> Result<(), Failure> {
     let run = &detail.summary;
     let printer = &mut shell.printer;
     show::failures(printer, &detail.failures)?;
+    show::taken_back(printer, detail)?;
     let parse = |at: &str| at.parse::<Timestamp>().ok();
     let took = run.ended.as_deref().and_then(parse).zip(parse(&run.created));
     let took = took.map(|(ended, created)| ended.duration_since(created).as_millis());
