@@ -48,7 +48,7 @@ pub struct Snapshot {
     seen: u64,
 }
 
-const STATES: [(char, State); 23] = [
+const STATES: [(char, State); 24] = [
     ('w', State::Waiting),
     ('r', State::Ready),
     ('R', State::Running),
