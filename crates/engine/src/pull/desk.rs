@@ -181,7 +181,9 @@ impl Desk {
             state.give(&machine, job);
         }
         drop(state);
-        machines.iter().for_each(|machine| (self.waker)(machine));
+        for machine in &machines {
+            (self.waker)(machine);
+        }
     }
 
     /// Whether a machine has said what it can do, and cannot do this.
