@@ -15,9 +15,6 @@ pub struct PlanRequest {
     pub title: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<TaskFile>,
-    /// Texts of the templates that tasks name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub templates: BTreeMap<String, String>,
     /// Over the settings of the files.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub settings: Value,
@@ -41,6 +38,9 @@ pub struct PlanRequest {
 pub struct TaskFile {
     pub name: String,
     pub text: String,
+    /// Texts of the templates that its tasks name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub templates: BTreeMap<String, String>,
 }
 
 /// Which tasks, on which nodes.
@@ -388,6 +388,9 @@ pub struct Order {
     /// `undo`: go on although some steps cannot be taken back.
     #[serde(default, skip_serializing_if = "is_false")]
     pub leave_gaps: bool,
+    /// `undo`: also where somebody changed since what a step left.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub over_changes: bool,
 }
 
 /// What came of an order.
@@ -418,6 +421,12 @@ pub struct Explanation {
     /// What waits for it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needed_by: Vec<String>,
+    /// Where its task begins: file, line and column.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written: Option<String>,
+    /// Where each field of its task was set; a later file may have set some of them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub from: BTreeMap<String, String>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "for serde")]

@@ -33,8 +33,8 @@ const BREAKER: u32 = 3;
 pub struct Options<'a> {
     /// Over those of the files.
     pub settings: Value,
-    /// Texts of the templates that tasks name.
-    pub templates: BTreeMap<String, String>,
+    /// Texts of the templates that tasks name, by the number of the file and the name.
+    pub templates: BTreeMap<(u32, String), String>,
     /// The actions that there are; without them, what tasks do is not looked at.
     pub actions: Option<&'a Catalog>,
     pub untranslated: Untranslated,

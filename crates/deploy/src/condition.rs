@@ -38,6 +38,11 @@ impl From<Option<bool>> for Untranslated {
     }
 }
 
+/// Two files may name two templates alike.
+fn key(file: u32, template: &str) -> String {
+    format!("{file}/{template}")
+}
+
 /// Values for expressions and templates.
 pub(crate) struct Facts<'a> {
     settings: Value,
@@ -58,12 +63,12 @@ impl<'a> Facts<'a> {
     pub(crate) fn new(
         settings: Value,
         targets: &'a Targets,
-        templates: &BTreeMap<String, String>,
+        templates: &BTreeMap<(u32, String), String>,
         found: &mut Vec<Diagnostic>,
     ) -> Self {
         let mut compiled = Templates::new(FUEL);
-        for (name, text) in templates {
-            if let Err(error) = compiled.add(name.clone(), text.clone()) {
+        for ((file, name), text) in templates {
+            if let Err(error) = compiled.add(key(*file, name), text.clone()) {
                 let message = format!("the template `{name}` cannot be used: {error}");
                 found.push(Diagnostic::without_place(Code::Template, message));
             }
@@ -82,7 +87,7 @@ impl<'a> Facts<'a> {
             by_node: targets.nodes.iter().map(|_| OnceCell::new()).collect(),
             expressions: Expressions::new(FUEL),
             templates: compiled,
-            template_names: templates.keys().cloned().collect(),
+            template_names: templates.keys().map(|(file, name)| key(*file, name)).collect(),
             sums: RefCell::default(),
         }
     }
@@ -133,18 +138,19 @@ impl<'a> Facts<'a> {
         })
     }
 
-    pub(crate) fn render(&self, template: &str, node: u32) -> Result<String, TemplateError> {
+    pub(crate) fn render(&self, template: At<&str>, node: u32) -> Result<String, TemplateError> {
         let known = [
             ("settings", &self.known_settings),
             ("node", &self.node(node).1),
             ("nodes", &self.nodes),
         ];
-        self.templates.render_known(template, &known, MAX_RENDERED)
+        let template = key(template.place.file, template.value);
+        self.templates.render_known(&template, &known, MAX_RENDERED)
     }
 
     /// That there is no such template.
     pub(crate) fn no_template(&self, name: &At<&str>) -> Option<Diagnostic> {
-        if self.template_names.contains(name.value) {
+        if self.template_names.contains(&key(name.place.file, name.value)) {
             return None;
         }
         let message = format!("there is no template `{}` beside the file", shown(name.value));

@@ -127,8 +127,14 @@ pub fn parse(sources: &mut Sources, name: &str, bytes: &[u8]) -> (TaskFile, Vec<
                 let diagnostic = Diagnostic::new(Code::Missing, place, message);
                 reader.found.push(diagnostic.remedy("begin it with `hoist: 1` and `tasks:`"));
             }
-            for document in documents.iter().filter(|document| !document.is_null()) {
+            let mut documents = documents.iter().filter(|document| !document.is_null());
+            if let Some(document) = documents.next() {
                 reader.document(document, &mut whole);
+            }
+            for more in documents {
+                let message = "a task file is one document, and here another one begins";
+                let remedy = "make one of them, or a file of each";
+                reader.found.push(Diagnostic::new(Code::Twice, more.place, message).remedy(remedy));
             }
         }
         Err(diagnostic) => reader.found.push(diagnostic),

@@ -182,6 +182,9 @@ pub struct Made {
     /// What it gave; nothing, unless it said that it was done.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub receipt: Value,
+    /// It is taken back also where somebody changed since what it left.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub over_changes: bool,
 }
 
 /// What programs may use of their machine.

@@ -269,6 +269,7 @@ impl Run {
         let own = own.into_iter().flatten().rev().map(|(attempt, receipt)| Made {
             attempt: attempt_id(run, id, *attempt),
             receipt: receipt.clone(),
+            over_changes: false,
         });
         let mut room = MAX_RECEIPT;
         let fits = |made: Made| {

@@ -285,12 +285,35 @@ fn words_that_name_nothing_are_refused_before_anybody_is_asked() {
 }
 
 #[test]
+fn files_with_templates_of_one_name_each_get_their_own() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    for (file, text) in [("a", "one"), ("b", "two")] {
+        fs_err::create_dir(at(file)).expect("a directory");
+        fs_err::write(at(file).join("t.conf"), text).expect("a file");
+        let task = format!("{{on: \"*\", run: {{file: {{path: {file}, template: t.conf}}}}}}");
+        let yaml = format!("hoist: 1\ntasks:\n  {file}: {task}\n");
+        fs_err::write(at(file).join("s.yaml"), yaml).expect("a file");
+    }
+    let node = "api: hoist/v1\nkind: Node\nname: n1\nspec: {}\n";
+    fs_err::write(at("nodes.yaml"), node).expect("a file");
+    let path = |name: &str| at(name).display().to_string();
+    let (one, other, nodes) = (path("a/s.yaml"), path("b/s.yaml"), path("nodes.yaml"));
+    let words = ["deploy", "plan", &one, &other, "--nodes", &nodes, "-o", "json"];
+    let planned = hoist(dir.path(), &words);
+    let plan: Value = serde_json::from_slice(&planned.stdout).expect(&text(&planned));
+    let written = |at: usize| plan["plan"]["vertices"][at]["kind"]["step"]["call"]["input"].clone();
+    assert_eq!(written(0), serde_json::json!({"path": "a", "text": "one"}));
+    assert_eq!(written(1), serde_json::json!({"path": "b", "text": "two"}));
+}
+
+#[test]
 fn only_templates_beside_the_task_file_are_read_and_sent() {
     let dir = tempfile::tempdir().expect("a directory");
     let at = |name: &str| dir.path().join(name);
     let outside = tempfile::tempdir().expect("a directory");
     fs_err::write(outside.path().join("key"), "private").expect("a file");
-    for (file, text) in [("A", "one"), ("B", "two"), ("C", "one")] {
+    for (file, text) in [("A", "one"), ("B", "two")] {
         fs_err::create_dir(at(file)).expect("a directory");
         fs_err::write(at(file).join("t.conf"), text).expect("a file");
     }
@@ -311,8 +334,7 @@ fn only_templates_beside_the_task_file_are_read_and_sent() {
         assert!(text(&ended).contains(said), "{}", text(&ended));
     };
     ends(&[("A", "t.conf")], 0, "");
-    ends(&[("A", "t.conf"), ("C", "t.conf")], 0, "");
-    ends(&[("A", "t.conf"), ("B", "t.conf")], 2, "names another template `t.conf`");
+    ends(&[("A", "t.conf"), ("B", "t.conf")], 0, "");
     for template in ["/etc/passwd", "../B/t.conf", "link"] {
         ends(&[("A", template)], 2, "is not below");
     }

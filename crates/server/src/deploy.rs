@@ -44,7 +44,7 @@ use shared::Shared;
 use summaries::Summaries;
 use work::Counter;
 
-pub use compile::{Grounds, book_of, compile, site_of};
+pub use compile::{Grounds, book_of, compile, site_of, templates_of};
 pub use prune::RunRetention;
 
 /// How the nodes of runs are reached, and how long runs are kept.

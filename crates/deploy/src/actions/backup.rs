@@ -4,6 +4,7 @@
 //! touched, and the files that were replaced. Contents stay on the machine: a receipt names the
 //! directory only.
 
+use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -13,12 +14,16 @@ use hoist_engine::action::{Ctx, Failure, Undone};
 use hoist_engine::plan::Made;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use ulid::Ulid;
+use sha2::{Digest, Sha256};
 
 use super::blocks::{Blocks, Until};
 use super::{exit, io_error, place};
 
 const LIST: &str = "list";
+/// What an attempt that came to its end left at each path.
+const LEFT: &str = "left";
+/// That an attempt was taken back.
+const UNDONE: &str = "undone";
 
 pub(super) struct Backup<'a> {
     dir: PathBuf,
@@ -43,7 +48,7 @@ enum Was {
     File { copy: PathBuf, access: Access },
 }
 
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Access {
     mode: u32,
     uid: u32,
@@ -176,15 +181,99 @@ impl<'a> Backup<'a> {
         Ok(())
     }
 
-    /// What takes it back, if anything was changed.
-    pub(super) fn receipt(self) -> Value {
+    /// What takes it back, if anything was changed. With it goes a sum of what is left, by which it
+    /// is seen whether somebody changed it since.
+    pub(super) fn receipt(self) -> Result<Value, Failure> {
         if self.lines.is_empty() {
             // There is nothing that it could say which the end of the attempt does not.
             let _ = fs_err::remove_dir_all(&self.dir);
-            return Value::Null;
+            return Ok(Value::Null);
         }
-        json!({ "backup": self.dir })
+        let left = self.write_left().map_err(|error| io_error(&error))?;
+        Ok(json!({ "backup": self.dir, "left": left }))
     }
+
+    fn write_left(&self) -> io::Result<String> {
+        let list = fs_err::read_to_string(self.dir.join(LIST))?;
+        let mut paths = BTreeSet::new();
+        let mut text = String::new();
+        for line in whole_lines(&list).lines() {
+            let Kept { path, .. } = serde_json::from_str(line)?;
+            if paths.insert(path.clone()) {
+                let left = Left::at(&path, self.until)?;
+                text.push_str(&serde_json::to_string(&LeftAt { path, left })?);
+                text.push('\n');
+            }
+        }
+        let mut file = private(&self.dir.join(LEFT))?;
+        file.set_len(0)?;
+        file.write_all(text.as_bytes())?;
+        sum(text.as_bytes())
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct LeftAt {
+    path: PathBuf,
+    left: Left,
+}
+
+/// What is at a path.
+#[derive(PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Left {
+    Nothing,
+    /// What is in it and who may use it is not looked at: only what is empty is removed.
+    Directory,
+    Link(PathBuf),
+    File {
+        sum: String,
+        access: Access,
+    },
+    Other,
+}
+
+impl Left {
+    fn at(path: &Path, until: Until<'_>) -> io::Result<Self> {
+        Ok(match path.symlink_metadata() {
+            Err(error) if is_missing(&error) => Self::Nothing,
+            Err(error) => return Err(error),
+            Ok(meta) if meta.is_dir() => Self::Directory,
+            Ok(meta) if meta.is_symlink() => Self::Link(fs_err::read_link(path)?),
+            Ok(meta) if meta.is_file() => {
+                let sum = sum(Blocks::open(path, until)?)?;
+                Self::File { sum, access: Access::of(&meta) }
+            }
+            Ok(_) => Self::Other,
+        })
+    }
+
+    /// Whether it is there again already: taking back may be begun more than once.
+    fn is(&self, was: &Was, until: Until<'_>) -> io::Result<bool> {
+        Ok(match (self, was) {
+            (Self::Nothing, Was::Nothing) | (Self::Directory, Was::Directory(_)) => true,
+            (Self::Link(target), Was::Link(other)) => target == other,
+            (Self::File { sum: now, .. }, Was::File { copy, .. }) => {
+                *now == sum(Blocks::open(copy, until)?)?
+            }
+            _ => false,
+        })
+    }
+}
+
+fn sum(mut from: impl io::Read) -> io::Result<String> {
+    let mut sum = Sha256::new();
+    let mut block = vec![0; 64 * 1024];
+    loop {
+        match from.read(&mut block)? {
+            0 => return Ok(sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect()),
+            count => sum.update(&block[..count]),
+        }
+    }
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 impl Access {
@@ -233,7 +322,7 @@ pub(super) fn restore(made: &Made, ctx: &Ctx<'_>) -> Result<Undone, Failure> {
         Err(error)
             if error.kind() == io::ErrorKind::NotFound
                 && made.receipt.is_null()
-                && is_kept_still(&made.attempt) =>
+                && place::is_kept_still(&made.attempt) =>
         {
             return Ok(Undone::Undone);
         }
@@ -244,25 +333,67 @@ pub(super) fn restore(made: &Made, ctx: &Ctx<'_>) -> Result<Undone, Failure> {
         list => list.map_err(|error| io_error(&error))?,
     };
     let until = Until::of(ctx);
-    let lines: Vec<&str> = whole_lines(&list).lines().collect();
-    for (at, line) in lines.into_iter().enumerate().rev() {
-        until.look()?;
-        let kept: Kept = serde_json::from_str(line)
-            .map_err(|error| exit(format!("the backup {} is damaged: {error}", dir.display())))?;
-        let new = beside(&kept.path, &dir, at);
-        new.and_then(|new| put_back(&kept, &new, until)).map_err(|error| io_error(&error))?;
+    let damaged = |error| exit(format!("the backup {} is damaged: {error}", dir.display()));
+    let kept: Vec<Kept> = whole_lines(&list)
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()
+        .map_err(damaged)?;
+    let is_looked_at = !made.over_changes && !dir.join(UNDONE).exists();
+    if let Some(sum) = made.receipt["left"].as_str().filter(|_| is_looked_at) {
+        let changed = changed_since(&dir, sum, &kept, until).map_err(|error| io_error(&error))?;
+        if let Some(what) = changed {
+            let reason = format!(
+                "{what}; look at it, and say `--over-changes` to have what was there before the \
+                 step put in its place"
+            );
+            return Ok(Undone::NotPossible { reason });
+        }
     }
+    for (at, kept) in kept.iter().enumerate().rev() {
+        until.look()?;
+        let new = beside(&kept.path, &dir, at);
+        new.and_then(|new| put_back(kept, &new, until)).map_err(|error| io_error(&error))?;
+    }
+    private(&dir.join(UNDONE)).map_err(|error| io_error(&error))?;
     Ok(Undone::Undone)
 }
 
-/// Whether what an attempt kept cannot have been removed because it is old. The name of an attempt
-/// begins with that of its run, which says when that was made.
-pub(super) fn is_kept_still(attempt: &str) -> bool {
-    let run = attempt.split('/').next().unwrap_or_default();
-    let made = Ulid::from_string(&run.to_ascii_uppercase());
-    let at = |made: Ulid| SystemTime::UNIX_EPOCH + Duration::from_millis(made.timestamp_ms());
-    let age = made.ok().and_then(|made| at(made).elapsed().ok());
-    age.is_some_and(|age| age < KEPT)
+/// What somebody has changed since an attempt left it.
+fn changed_since(
+    dir: &Path,
+    expected: &str,
+    kept: &[Kept],
+    until: Until<'_>,
+) -> io::Result<Option<String>> {
+    let path = dir.join(LEFT);
+    let text = match fs_err::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        text => text?,
+    };
+    if sum(text.as_slice())? != expected {
+        let path = path.display();
+        return Ok(Some(format!("nobody knows what it left: `{path}` is not as it was written")));
+    }
+    let mut before: HashMap<&Path, Vec<&Was>> = HashMap::new();
+    for Kept { path, was } in kept {
+        before.entry(path).or_default().push(was);
+    }
+    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        let LeftAt { path, left } = serde_json::from_slice(line)?;
+        let now = Left::at(&path, until)?;
+        if now == left {
+            continue;
+        }
+        let mut is_back = false;
+        for was in before.get(path.as_path()).into_iter().flatten() {
+            is_back |= now.is(was, until)?;
+        }
+        if !is_back {
+            return Ok(Some(format!("`{}` was changed since the step left it", path.display())));
+        }
+    }
+    Ok(None)
 }
 
 /// `new` may be there from an attempt, here or on the way back, that was cut short.

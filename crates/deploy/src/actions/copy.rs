@@ -65,7 +65,7 @@ impl Action for Copy {
         let mut backup = Backup::new(ctx);
         let input = read(&step.call.input).map_err(invalid)?;
         let changed = input.with(ctx, |wanted, to| wanted.put(to, &mut backup))?;
-        Ok(Done { changed, receipt: backup.receipt() })
+        Ok(Done { changed, receipt: backup.receipt()? })
     }
 
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {

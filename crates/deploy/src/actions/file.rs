@@ -121,7 +121,7 @@ impl Action for File {
         let mut backup = Backup::new(ctx);
         let input = read(&step.call.input).map_err(invalid)?;
         let changed = input.wanted()?.put(&place::to_write(&input.path, ctx)?, &mut backup)?;
-        Ok(Done { changed, receipt: backup.receipt() })
+        Ok(Done { changed, receipt: backup.receipt()? })
     }
 
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {

@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use hoist_engine::action::{Ctx, Failure};
+use ulid::Ulid;
 
 use super::{exit, io_error};
 
@@ -84,4 +85,14 @@ pub(super) fn remove_old(base: &Path) {
             _ => fs_err::remove_file(kept.path()),
         };
     }
+}
+
+/// Whether what an attempt kept cannot have been removed because it is old. The name of an attempt
+/// begins with that of its run, which says when that was made.
+pub(super) fn is_kept_still(attempt: &str) -> bool {
+    let run = attempt.split('/').next().unwrap_or_default();
+    let made = Ulid::from_string(&run.to_ascii_uppercase());
+    let at = |made: Ulid| SystemTime::UNIX_EPOCH + Duration::from_millis(made.timestamp_ms());
+    let age = made.ok().and_then(|made| at(made).elapsed().ok());
+    age.is_some_and(|age| age < KEPT)
 }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::input::{parse, parse_at};
-use super::{backup, described, exit, invalid, io_error, place};
+use super::{described, exit, invalid, io_error, place};
 
 /// Actions of one list.
 pub(super) const MAX_STEPS: usize = 100;
@@ -177,7 +177,7 @@ impl Action for Steps {
             match Diary::of(&made.attempt, ctx).read()? {
                 Some(came) => came,
                 // What it does is written down before.
-                None if backup::is_kept_still(&made.attempt) => return Ok(Undone::Undone),
+                None if place::is_kept_still(&made.attempt) => return Ok(Undone::Undone),
                 None => return not_possible("nobody kept how far it came".to_owned()),
             }
         } else {
@@ -195,7 +195,9 @@ impl Action for Steps {
                 Came::Changed { receipt } => receipt,
             };
             let own = format!("{attempt}.{at}");
-            let of_part = Made { attempt: format!("{}.{at}", made.attempt), receipt };
+            let over_changes = made.over_changes;
+            let attempt = format!("{}.{at}", made.attempt);
+            let of_part = Made { attempt, receipt, over_changes };
             let undone = part.action.undo(&part.step(step), &of_part, &mut within(ctx, &own));
             match undone.map_err(|failure| part.explain(&failure))? {
                 Undone::Undone => {}

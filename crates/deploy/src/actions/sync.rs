@@ -353,7 +353,7 @@ impl Action for Sync {
         for batch in work.batches(changes) {
             work.carry_out(&batch, &mut backup)?;
         }
-        let receipt = backup.receipt();
+        let receipt = backup.receipt()?;
         Ok(Done { changed: !receipt.is_null(), receipt })
     }
 

@@ -124,7 +124,8 @@ impl Node {
         attempt: u32,
         receipt: &Value,
     ) -> Result<Undone, Failure> {
-        let made = Made { attempt: format!("01run/7/{attempt}"), receipt: receipt.clone() };
+        let (attempt, receipt) = (format!("01run/7/{attempt}"), receipt.clone());
+        let made = Made { attempt, receipt, over_changes: false };
         self.with(action, &input, |action, step, ctx| action.undo(step, &made, ctx))
     }
 

@@ -99,8 +99,8 @@ impl<'a> Maker<'a> {
             self.step(task, 0, None, found);
             task.at_once.iter().for_each(|amount| self.look_at_amount(amount, found));
             found.extend(Decision::of(self.facts, task, self.options.untranslated, None).err());
-            for (name, place) in templates(task) {
-                found.extend(self.facts.no_template(&At::new(name, place)));
+            for template in templates(task) {
+                found.extend(self.facts.no_template(&template));
             }
         }
     }
@@ -506,6 +506,7 @@ impl<'a> Maker<'a> {
                     Ok(text) => text,
                     Err(error) => {
                         let name = &self.draft.subjects[node as usize];
+                        let template = template.value;
                         let message = format!("the template `{template}` for {name}: {error}");
                         found.push(Diagnostic::new(Code::Template, one.place, message));
                         continue;
@@ -632,15 +633,16 @@ pub(super) fn has_checks(task: &Task) -> bool {
     task.check_after.as_ref().is_some_and(|checks| !checks.value.is_empty())
 }
 
-fn template(one: &Use) -> Option<&str> {
-    (one.action == "file").then(|| one.input.get("template")?.as_str())?
+fn template(one: &Use) -> Option<At<&str>> {
+    let name = (one.action == "file").then(|| one.input.get("template")?.as_str())??;
+    Some(At::new(name, one.place))
 }
 
 /// Templates that a task names.
-pub fn templates(task: &Task) -> Vec<(&str, Place)> {
+pub fn templates(task: &Task) -> Vec<At<&str>> {
     let runs = [&task.run, &task.undo].into_iter().flatten();
     let uses = runs.flat_map(|run| &run.value.uses);
-    uses.filter_map(|one| Some((template(one)?, one.place))).collect()
+    uses.filter_map(template).collect()
 }
 
 fn fill_in(input: &mut Value, text: String) {

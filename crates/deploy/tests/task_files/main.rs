@@ -147,7 +147,9 @@ fn done(compiled: &Compiled) -> Vec<String> {
 }
 
 fn with_template() -> Options<'static> {
-    let templates =
-        [("api.conf".to_owned(), "port={{ settings.mysql.port }} on {{ node.name }}\n".to_owned())];
+    let templates = [(
+        (0, "api.conf".to_owned()),
+        "port={{ settings.mysql.port }} on {{ node.name }}\n".to_owned(),
+    )];
     Options { templates: templates.into(), ..Options::default() }
 }

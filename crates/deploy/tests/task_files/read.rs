@@ -46,6 +46,20 @@ fn a_deployment_document_is_the_same_as_a_bare_file() {
 }
 
 #[test]
+fn a_second_document_in_a_file_is_an_error_with_its_place() {
+    let text = "hoist: 1\nsettings: {a: 1}\n---\nhoist: 1\nsettings: {b: 2}\n---\n# nothing\n";
+    let (_, _, found) = read(text);
+    assert_eq!(
+        found,
+        [
+            "tasks.yaml:4:1: E105 a task file is one document, and here another one begins; make one \
+          of them, or a file of each"
+        ]
+    );
+    good("---\nhoist: 1\ntasks: {a: {on: '*', run: none}}\n---\n");
+}
+
+#[test]
 fn everything_that_is_wrong_is_told_at_once_with_its_place() {
     let (_, _, found) = read(
         r#"hoist: 1

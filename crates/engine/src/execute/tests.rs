@@ -441,6 +441,7 @@ fn a_call_that_undoes_takes_back_every_attempt_with_its_receipt() {
         let made = |(at, receipt): (usize, &Value)| Made {
             attempt: format!("r0/7/{}", receipts.len() - at),
             receipt: receipt.clone(),
+            ..Made::default()
         };
         let undoes = Some(receipts.iter().enumerate().map(made).collect());
         plan(Step { call: Call { undoes, ..call(json!({})) }, ..Step::default() })

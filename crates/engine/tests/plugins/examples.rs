@@ -28,7 +28,7 @@ fn round_trip(stage: &Stage, plugin: &Plugin, input: &Value) -> Vec<(Stream, Str
     assert!(changed);
     assert_eq!(verify(), Verdict::Holds);
     assert!(!run().changed, "the second time there is nothing to do");
-    let made = Made { attempt: "r/1/1".to_owned(), receipt };
+    let made = Made { attempt: "r/1/1".to_owned(), receipt, ..Made::default() };
     let undone = stage.with(input.clone(), |step, ctx| plugin.undo(step, &made, ctx));
     assert_eq!(undone.expect("an answer"), Undone::Undone);
     assert!(matches!(verify(), Verdict::DoesNot { .. }), "it was taken back");

@@ -89,7 +89,11 @@ fn what_was_carried_over_twice_is_taken_back_with_all_of_its_attempts() {
     }
     let back = undo_plan(&run, "third", |_| true, |_| None).unwrap().draft;
     let Kind::Step(step) = &back.vertices[0].kind else { panic!("a step") };
-    let made = |attempt: u32, receipt| Made { attempt: format!("first/0/{attempt}"), receipt };
+    let made = |attempt: u32, receipt| Made {
+        attempt: format!("first/0/{attempt}"),
+        receipt,
+        ..Made::default()
+    };
     assert_eq!(step.call.undoes, Some(vec![made(2, json!("x")), made(1, Value::Null)]));
 }
 

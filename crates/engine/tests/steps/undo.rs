@@ -129,14 +129,15 @@ fn a_step_is_taken_back_by_its_own_call_or_with_its_receipt() {
             Kind::Join(_) => panic!("no join is needed"),
         })
         .collect();
-    let made = Made { attempt: "r/1/1".to_owned(), receipt: json!({ "was": 1 }) };
+    let made =
+        Made { attempt: "r/1/1".to_owned(), receipt: json!({ "was": 1 }), ..Made::default() };
     assert_eq!(steps[0].call.undoes, Some(vec![made]));
     assert_eq!(steps[0].repeat, Repeat::Safe);
     assert_eq!((&steps[1].call, steps[1].repeat), (&call("remove"), Repeat::Safe));
 }
 
 fn made(attempt: u32, receipt: Value) -> Made {
-    Made { attempt: format!("r/0/{attempt}"), receipt }
+    Made { attempt: format!("r/0/{attempt}"), receipt, ..Made::default() }
 }
 
 /// What the only step of a way back takes back, after it was kept.

@@ -58,7 +58,7 @@ pub fn compile(request: &PlanRequest, grounds: Grounds<'_>) -> (PlanAnswer, Opti
     }
     let options = Options {
         settings: request.settings.clone(),
-        templates: request.templates.clone(),
+        templates: templates_of(&request.files),
         actions: Some(grounds.actions),
         untranslated: request.conditions.into(),
         selection,
@@ -89,6 +89,15 @@ pub fn compile(request: &PlanRequest, grounds: Grounds<'_>) -> (PlanAnswer, Opti
             (refused(&found, &sources), None)
         }
     }
+}
+
+/// What tasks have beside their files, by the number of the file.
+pub fn templates_of(files: &[TaskFile]) -> BTreeMap<(u32, String), String> {
+    let of = |(at, file): (u32, &TaskFile)| -> Vec<_> {
+        let templates = file.templates.iter();
+        templates.map(|(name, text)| ((at, name.clone()), text.clone())).collect()
+    };
+    (0..).zip(files).flat_map(of).collect()
 }
 
 /// One book of all files, the later over the earlier.

@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_deployment_is_its_first_file_and_any_name_makes_a_key() {
-        let file = |name: &str| TaskFile { name: name.to_owned(), text: String::new() };
+        let file = |name: &str| TaskFile { name: name.to_owned(), ..TaskFile::default() };
         assert_eq!(deployment(&[file("a/b/site.yaml"), file("c.yaml")]), "site.yaml");
         assert_eq!(deployment(&[]), "");
         let long = "x".repeat(5000);

@@ -1,6 +1,6 @@
 //! From what was sent to a plan, and from a plan to a run.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -14,9 +14,9 @@ use hoist_deploy::diagnostic;
 use hoist_deploy::select::Past;
 use hoist_deploy::target::Site;
 use hoist_engine::carry::carry_over;
-use hoist_engine::plan::{Draft, Step};
+use hoist_engine::plan::{Draft, Kind, Step};
 use hoist_engine::undo::{Gap, GapKind, UndoDraft};
-use hoist_engine::{Plan, Record};
+use hoist_engine::{Plan, Record, StepId};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::Value;
@@ -128,7 +128,10 @@ async fn undo(
 ) -> Result<Response, Failure> {
     let id = deploy.resolve(&run).await?;
     let view = deploy.blocking(move |runs| runs.view(&id)).await?;
-    let (view, UndoDraft { draft, gaps, .. }) = deploy.way_back(view, &order).await?;
+    let (view, UndoDraft { mut draft, gaps, .. }) = deploy.way_back(view, &order).await?;
+    if order.over_changes {
+        put_back_over_changes(&mut draft);
+    }
     let gaps: Vec<String> = gaps.into_iter().map(|gap| explained(gap, &view)).collect();
     let plan = Plan::new(draft).map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
     let steps = || plan.ids().filter_map(|id| Some((id, plan.step(id)?)));
@@ -162,6 +165,15 @@ async fn undo(
     deploy.note(&audit, format!("run/{}: undoes run/{}", run.id, view.file.id)).await;
     let ordered = Ordered { run, instances, gaps, unsure, dry_run: false };
     Ok((StatusCode::CREATED, Json(ordered)).into_response())
+}
+
+fn put_back_over_changes(draft: &mut Draft) {
+    for vertex in &mut draft.vertices {
+        if let Kind::Step(step) = &mut vertex.kind {
+            let made = step.call.undoes.iter_mut().flatten();
+            made.for_each(|made| made.over_changes = true);
+        }
+    }
 }
 
 /// What cannot be taken back, and why.
@@ -226,6 +238,11 @@ impl Given {
         let plan = Plan::new(plan).map_err(|error| {
             Failure::new(Code::InvalidBody, format!("this plan cannot be run: {error}"))
         })?;
+        if let Some((name, first, second)) = twice(&plan) {
+            let detail = format!("the vertices {first} and {second} are both called `{name}`");
+            return Err(Failure::new(Code::InvalidBody, detail)
+                .with_remedy("orders name steps by it; give each a name of its own"));
+        }
         if let Some(hash) = hash.filter(|hash| hash != plan.hash()) {
             let detail = format!("the plan has the hash {}, not {hash}", plan.hash());
             return Err(Failure::new(Code::Conflict, detail).with_remedy(
@@ -238,6 +255,15 @@ impl Given {
             firsts: serde_json::from_value(listing["elections"].clone()).unwrap_or_default(),
         })
     }
+}
+
+/// The first name that two vertices have.
+fn twice(plan: &Plan) -> Option<(&str, StepId, StepId)> {
+    let mut names = HashMap::with_capacity(plan.len());
+    plan.ids().find_map(|id| {
+        let name = plan.vertex(id).name.as_str();
+        names.insert(name, id).map(|first| (name, first, id))
+    })
 }
 
 /// A run that is continued.

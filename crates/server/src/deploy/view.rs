@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hoist_api::deploy::{
     Attempt, Explanation, Instance, RunEvent, RunOutcome, RunState, RunSummary,
 };
+use hoist_deploy::spec::Sources;
 use hoist_engine::plan::Step;
 use hoist_engine::record::{End, FailureKind, Outcome};
 use hoist_engine::run::{Ended, Reason, State};
@@ -13,6 +14,7 @@ use hoist_engine::{Plan, Record, Run, StepId};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
+use super::compile::book_of;
 use super::folder::RunFile;
 
 /// A run at one moment.
@@ -210,7 +212,20 @@ impl View {
         let names = |ids: &[StepId]| ids.iter().map(|id| self.name(*id).to_owned()).collect();
         let needs = names(&self.plan.vertex(id).after);
         let needed_by = names(self.plan.successors(id));
-        Explanation { instance, because, needs, needed_by }
+        let (written, from) = self.written(&instance.name).unwrap_or_default();
+        Explanation { instance, because, needs, needed_by, written, from }
+    }
+
+    /// Where the task of an instance was written, and each of its fields.
+    fn written(&self, instance: &str) -> Option<(Option<String>, BTreeMap<String, String>)> {
+        let (task, _) = instance.rsplit_once('@')?;
+        let files = &self.file.request.as_ref()?.files;
+        let mut sources = Sources::default();
+        let book = book_of(files, &mut sources, &mut Vec::new());
+        let task = book.tasks.iter().find(|other| other.id.value == task)?;
+        let fields = task.provenance().into_iter();
+        let from = fields.map(|(field, place)| (field.to_owned(), sources.show(place)));
+        Some((Some(sources.show(task.id.place)), from.collect()))
     }
 
     /// What happened after some record, with names for what has one.

@@ -92,6 +92,10 @@ async fn wrong_plans_and_unknown_runs_are_told_as_such() {
     let answer = site.post(RUNS, &json!({"plan": plan(&circle)})).await;
     let problem = answer.problem(400, "invalid-body");
     assert!(problem.detail.contains("a@n1 -> b@n1"), "{}", problem.detail);
+    let twice = [1, 2].map(|node| step("a@n1", node, "touch there", &[]));
+    let problem =
+        site.post(RUNS, &json!({"plan": plan(&twice)})).await.problem(400, "invalid-body");
+    assert!(problem.detail.contains("#0 and #1 are both called `a@n1`"), "{}", problem.detail);
     site.post(RUNS, &json!({"plan": {"vertexes": []}})).await.problem(400, "invalid-body");
     site.post(RUNS, &json!({})).await.problem(400, "invalid-body");
     site.post(RUNS, &json!({"plan": plan(&[])})).await.problem(400, "invalid-body");
@@ -206,5 +210,28 @@ async fn a_list_is_neither_a_plan_nor_an_order() {
     assert_eq!(site.get(&format!("{RUNS}/{run}")).await.expect(200).json()["state"], "running");
     put(&site, 1, "go");
     until(&site, &run, "ended").await;
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn an_instance_is_explained_with_the_place_of_each_of_its_fields() {
+    let site = site().await;
+    let below = "hoist: 1\ntasks:\n  a: {on: node:n1, run: none, retries: 1}\n  b: {on: node:n1, run: none}\n";
+    let above = "hoist: 1\ntasks:\n  a: {patch: true,\n      retries: 2}\n";
+    let files = json!([{"name": "site.yaml", "text": below}, {"name": "rack.yaml", "text": above}]);
+    let run = site.post(RUNS, &json!({"title": "t", "files": files})).await.expect(201).json();
+    let run = run["id"].as_str().expect("an id");
+    until(&site, run, "ended").await;
+    let explain = async |name: &str| {
+        site.get(&format!("{RUNS}/{run}/explain/{name}")).await.expect(200).json()
+    };
+    let explained = explain("a@n1").await;
+    assert_eq!(explained["written"], "site.yaml:3:3");
+    let from = json!({
+        "on": "site.yaml:3:11", "run": "site.yaml:3:25", "retries": "rack.yaml:4:16"
+    });
+    assert_eq!(explained["from"], from);
+    let whole = json!({"on": "site.yaml:4:11", "run": "site.yaml:4:25"});
+    assert_eq!(explain("b@n1").await["from"], whole);
     site.stop().await;
 }

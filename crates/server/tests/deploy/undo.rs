@@ -288,3 +288,36 @@ async fn an_end_is_final_only_when_what_it_asks_for_has_begun() {
     assert_eq!((lines(&site, 1, "undone"), others().len()), (2, 1), "it was begun already");
     site.stop().await;
 }
+
+#[tokio::test]
+async fn what_a_later_run_changed_is_not_put_back_unless_that_is_wanted() {
+    let site = site().await;
+    let write = async |text: &str| {
+        let mut vertex = step("conf@n1", 1, "", &[]);
+        let input = json!({"path": "conf", "text": text});
+        vertex["kind"]["step"]["call"] = json!({"action": "file", "input": input});
+        let run = start(&site, &plan(&[vertex])).await;
+        assert_eq!(until(&site, &run, "ended").await["outcome"], "succeeded");
+        run
+    };
+    let first = write("one").await;
+    let second = write("two").await;
+    let refused = undo(&site, &first).await;
+    assert_eq!(refused["outcome"], "failed", "{refused:#}");
+    let reason = refused["failures"][0]["reason"].as_str().expect("a reason");
+    assert!(reason.contains("conf` was changed since the step left it"), "{reason}");
+    assert!(reason.contains("`--over-changes`"), "{reason}");
+    assert_eq!(text(&site, 1, "conf"), "two", "it is as the later run left it");
+
+    assert_eq!(undo(&site, &second).await["outcome"], "succeeded");
+    assert_eq!(text(&site, 1, "conf"), "one");
+    let third = write("three").await;
+    let over = json!({"over_changes": true});
+    let undone = site.post(&format!("{RUNS}/{first}/undo"), &over).await.expect(201).json();
+    let undone = until(&site, undone["run"]["id"].as_str().expect("an id"), "ended").await;
+    assert_eq!(undone["outcome"], "succeeded", "{undone:#}");
+    assert!(!file(&site, 1, "conf").exists(), "as it was before the first of them");
+    let refused = undo(&site, &third).await;
+    assert_eq!(refused["outcome"], "failed", "what the last one left is gone: {refused:#}");
+    site.stop().await;
+}

@@ -60,13 +60,13 @@ fn an_attempt_that_was_killed_before_it_kept_anything_has_nothing_to_take_back()
             let made = std::time::UNIX_EPOCH.elapsed().unwrap() - age;
             let run = ulid::Ulid::from_parts(u64::try_from(made.as_millis()).unwrap(), 7);
             let attempt = format!("{}/7/1", run.to_string().to_lowercase());
-            let made = Made { attempt, receipt: Value::Null };
+            let made = Made { attempt, receipt: Value::Null, over_changes: false };
             node.with(action, &input, |action, step, ctx| action.undo(step, &made, ctx))
         };
         assert_eq!(undo(Duration::ZERO).unwrap(), Undone::Undone, "{action}");
-        assert_eq!(undo(backup::KEPT - week).unwrap(), Undone::Undone, "{action}");
+        assert_eq!(undo(place::KEPT - week).unwrap(), Undone::Undone, "{action}");
         // What it kept may have been removed since.
-        assert!(!not_possible(undo(backup::KEPT + week)).is_empty());
+        assert!(!not_possible(undo(place::KEPT + week)).is_empty());
     }
     assert_eq!(node.text("a/x"), "1");
 }
@@ -87,7 +87,7 @@ fn of_an_attempt_that_nobody_knows_of_nothing_is_taken_back_and_that_is_said() {
         assert_eq!(reason, "nobody kept how far it came");
     }
     for name in ["..", "", "."] {
-        let made = Made { attempt: name.to_owned(), receipt: Value::Null };
+        let made = Made { attempt: name.to_owned(), ..Made::default() };
         let input = json!({"path": "a/x", "text": "2"});
         node.with("file", &input, |action, step, ctx| action.undo(step, &made, ctx).unwrap_err());
     }
@@ -555,4 +555,59 @@ fn of_a_list_each_part_says_what_it_would_change() {
     assert_eq!(predict(&[&file("a", "1\n")]), Prediction::NoChange);
     let diff = "--- a\n+++ a\n@@ -1,1 +1,1 @@\n-1\n+2\nreload: cannot be told\n";
     assert_eq!(predict(&[&file("a", "2\n"), &shell]), Prediction::Diff(diff.to_owned()));
+}
+
+#[test]
+fn what_was_changed_since_is_not_put_back() {
+    let node = Node::new();
+    node.write("from/a", "a");
+    node.write("from/sub/b", "b");
+    node.write("to/a", "old");
+    node.write("to/gone", "gone");
+    let input = json!({"from": "from", "to": "to", "delete": true});
+    let done = node.apply("sync", input.clone()).unwrap();
+    let attempt = node.attempts.get();
+    let undo = || node.undo_attempt("sync", input.clone(), attempt, &done.receipt);
+    let refused = |what: &str| {
+        let reason = not_possible(undo());
+        let path = node.path(what).display().to_string();
+        assert!(reason.starts_with(&format!("`{path}` was changed since")), "{reason}");
+    };
+
+    node.write("to/gone", "another one");
+    refused("to/gone");
+    fs_err::remove_file(node.path("to/gone")).unwrap();
+    node.write("to/a", "later");
+    refused("to/a");
+    node.write("to/a", "a");
+    fs_err::set_permissions(node.path("to/a"), PermissionsExt::from_mode(0o600)).unwrap();
+    refused("to/a");
+    fs_err::remove_file(node.path("to/a")).unwrap();
+    refused("to/a");
+    assert!(node.path("to/sub/b").exists(), "nothing was touched");
+
+    // As if it had been taken back half-way.
+    node.write("to/a", "old");
+    assert_eq!(undo().unwrap(), Undone::Undone);
+    assert_eq!((node.text("to/a"), node.text("to/gone")), ("old".to_owned(), "gone".to_owned()));
+    assert!(!node.path("to/sub").exists());
+    assert_eq!(undo().unwrap(), Undone::Undone, "taking back may be begun again");
+}
+
+#[test]
+fn what_was_left_has_to_be_known_or_it_is_said_that_it_does_not_matter() {
+    let node = Node::new();
+    let input = json!({"path": "conf", "text": "one"});
+    let done = node.apply("file", input.clone()).unwrap();
+    let attempt = node.attempts.get();
+    let left = std::path::Path::new(done.receipt["backup"].as_str().unwrap()).join("left");
+    fs_err::write(left, "").unwrap();
+    let reason = not_possible(node.undo_attempt("file", input.clone(), attempt, &done.receipt));
+    assert!(reason.starts_with("nobody knows what it left"), "{reason}");
+    assert!(node.path("conf").exists());
+    let made =
+        Made { attempt: format!("01run/7/{attempt}"), receipt: done.receipt, over_changes: true };
+    let undone = node.with("file", &input, |action, step, ctx| action.undo(step, &made, ctx));
+    assert_eq!(undone.unwrap(), Undone::Undone);
+    assert!(!node.path("conf").exists());
 }

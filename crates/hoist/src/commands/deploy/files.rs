@@ -143,7 +143,6 @@ pub(super) fn request(
     let files = files.iter().map(|path| read(path)).collect::<Result<Vec<_>, _>>()?;
     Ok(PlanRequest {
         title: files.first().map(|file| file.name.clone()).unwrap_or_default(),
-        templates: templates(&files)?,
         settings: settings(set)?,
         selection,
         files,
@@ -153,22 +152,15 @@ pub(super) fn request(
     })
 }
 
-/// The templates that tasks name, read from beside their files.
-fn templates(files: &[TaskFile]) -> Result<BTreeMap<String, String>, Failure> {
-    let mut sources = Sources::default();
+/// The templates that tasks name, read from beside their file.
+fn templates(name: &str, text: &str) -> Result<BTreeMap<String, String>, Failure> {
+    let beside = Path::new(name).parent().unwrap_or(Path::new(""));
+    // What is wrong with the file itself is told by whoever compiles it.
+    let (read, _) = parse(&mut Sources::default(), name, text.as_bytes());
     let mut found = BTreeMap::new();
-    for file in files {
-        let beside = Path::new(&file.name).parent().unwrap_or(Path::new(""));
-        // What is wrong with the file itself is told by whoever compiles it.
-        let (read, _) = parse(&mut sources, &file.name, file.text.as_bytes());
-        for (name, _) in read.tasks.iter().flat_map(compile::templates) {
-            let Some(text) = template(beside, name)? else { continue };
-            if found.get(name).is_some_and(|other| *other != text) {
-                let file = &file.name;
-                let message = format!("`{file}` names another template `{name}` than files before");
-                return Err(Failure::usage(message).with_hint("give one of them another name"));
-            }
-            found.insert(name.to_owned(), text);
+    for named in read.tasks.iter().flat_map(compile::templates) {
+        if let Some(text) = template(beside, named.value)? {
+            found.insert(named.value.to_owned(), text);
         }
     }
     Ok(found)
@@ -247,7 +239,8 @@ fn read(path: &Path) -> Result<TaskFile, Failure> {
         if path.as_os_str() == "-" { "standard input".into() } else { path.to_string_lossy() };
     let text =
         String::from_utf8(bytes).map_err(|_| Failure::usage(format!("`{name}` is not UTF-8")))?;
-    Ok(TaskFile { name: name.into_owned(), text })
+    let templates = templates(&name, &text)?;
+    Ok(TaskFile { name: name.into_owned(), text, templates })
 }
 
 /// A plan alone, or as `hoist deploy plan -o json` prints it: then with what shows that it is that

@@ -8,7 +8,7 @@ use hoist_deploy::layer::Book;
 use hoist_deploy::lint;
 use hoist_deploy::spec::Sources;
 use hoist_model::Exit;
-use hoist_server::deploy::book_of;
+use hoist_server::deploy::{book_of, templates_of};
 use serde_json::{Value, json};
 
 use super::offline::{self, BookArgs};
@@ -107,7 +107,7 @@ impl LintArgs {
         let actions = offline::catalog(shell)?;
         let options = Options {
             settings: request.settings,
-            templates: request.templates,
+            templates: templates_of(&request.files),
             actions: Some(&actions),
             untranslated: request.conditions.into(),
             is_strict: self.strict,

@@ -271,6 +271,9 @@ pub(super) struct UndoArgs {
     /// Leave what cannot be taken back as it is
     #[arg(long)]
     leave_gaps: bool,
+    /// Put back what was there before also where somebody changed since what a step left
+    #[arg(long)]
+    over_changes: bool,
     /// Do not wait for its end
     #[arg(long)]
     detach: bool,
@@ -278,8 +281,8 @@ pub(super) struct UndoArgs {
 
 impl UndoArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        let (on, instances, leave_gaps) = (self.on, self.instances, self.leave_gaps);
-        let order = Order { on, instances, leave_gaps, ..Order::default() };
+        let Self { on, instances, leave_gaps, over_changes, .. } = self;
+        let order = Order { on, instances, leave_gaps, over_changes, ..Order::default() };
         let client = shell.client()?;
         let asked = client.order_run(&self.order.run, "undo", &order, self.order.dry_run);
         let told = match interrupt::told(shell, asked).await? {

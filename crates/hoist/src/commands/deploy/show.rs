@@ -4,7 +4,7 @@ use std::io::IsTerminal as _;
 
 use clap::Args;
 use hoist_api::client::{Client, InstanceQuery};
-use hoist_api::deploy::{Instance, RunDetail, RunState, RunSummary, Trouble};
+use hoist_api::deploy::{Explanation, Instance, RunDetail, RunState, RunSummary, Trouble};
 use hoist_model::Exit;
 use jiff::Timestamp;
 
@@ -305,8 +305,21 @@ impl ExplainArgs {
                 for (what, names) in lists.iter().filter(|(_, names)| !names.is_empty()) {
                     printer.line(format!("  {what}: {}", names.join(", ")))?;
                 }
+                for line in places(&explained) {
+                    printer.line(plain(&line))?;
+                }
             }
         }
         Ok(Exit::Done)
     }
+}
+
+/// Where it was written, and what another file set.
+fn places(explained: &Explanation) -> Vec<String> {
+    let Some(written) = &explained.written else { return Vec::new() };
+    let file = |place: &str| place.rsplitn(3, ':').last().map(str::to_owned);
+    let own = file(written);
+    let others = explained.from.iter().filter(|(_, place)| file(place) != own);
+    let others = others.map(|(field, place)| format!("  {field}: {place}"));
+    std::iter::once(format!("  written: {written}")).chain(others).collect()
 }
