@@ -628,3 +628,86 @@ fn the_exit_code_says_how_a_run_ended() {
     let nobody = hoist(&example.dir.path().join("elsewhere"), &["deploy", "list"]);
     assert_ne!(nobody.status.code(), Some(0));
 }
+
+#[test]
+fn what_a_task_prints_is_bounded_kept_as_it_is_and_without_its_secrets() {
+    let example = Example::new();
+    let controller = example.start();
+    let secrets = example.data_dir().join("secrets");
+    fs_err::create_dir_all(&secrets).expect("a directory");
+    fs_err::write(secrets.join("db"), "hunter2-and-more").expect("a secret");
+    let run = |task: &str| {
+        let path = example.dir.path().join("bad.yaml");
+        let yaml = format!("hoist: 1\ntasks:\n  bad: {{on: web, run: {{{task}}}}}\n");
+        fs_err::write(&path, yaml).expect("a file");
+        let ran = controller.hoist(&["deploy", "run", &path.display().to_string()]);
+        let printed = controller.hoist(&["deploy", "show", "last", "bad@web1"]).stdout;
+        (ran.status.code(), text(&ran), printed)
+    };
+    let has = |printed: &[u8], what: &[u8]| printed.windows(what.len()).any(|part| part == what);
+
+    let (code, _, printed) = run("shell: \"yes | head -c 20000000; echo the end\"");
+    assert_eq!(code, Some(0));
+    assert!(has(&printed, b"bytes were left out here") && has(&printed, b"the end"));
+    assert!(printed.len() < 9 * 1024 * 1024, "{}", printed.len());
+
+    let (code, said, printed) =
+        run(r#"shell: "printf 'a \\377 b\\n'; printf 'why \\376\\n' >&2; exit 3""#);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("exit code 3: why \u{fffd}"), "{said}");
+    assert!(has(&printed, b"a \xff b\n"), "it is not changed: {printed:?}");
+
+    let (code, said, printed) =
+        run("shell: \"cat $PW; echo why $(cat $PW) >&2; exit 4\", secrets: {PW: db}");
+    assert_eq!(code, Some(1));
+    assert!(said.contains("exit code 4: why [hidden]") && !said.contains("hunter2"), "{said}");
+    assert!(has(&printed, b"[hidden]") && !has(&printed, b"hunter2"));
+}
+
+#[test]
+fn a_second_controller_on_one_data_directory_does_not_start() {
+    let example = Example::new();
+    let _controller = example.start();
+    let words = ["serve", "--listen", "127.0.0.1:0", "--tls-listen", "off"];
+    let second = hoist(&example.data_dir(), &words);
+    assert_eq!(second.status.code(), Some(11), "{}", text(&second));
+    assert!(text(&second).contains("is in use by another hoist"), "{}", text(&second));
+}
+
+#[test]
+fn tasks_on_no_node_are_nothing_to_run() {
+    let example = Example::new();
+    let controller = example.start();
+    let path = example.dir.path().join("nowhere.yaml");
+    let yaml = "hoist: 1\nroles: {gpu: {}}\ntasks: {a: {on: gpu, run: none}}\n";
+    fs_err::write(&path, yaml).expect("a file");
+    let path = path.display().to_string();
+    let planned = controller.hoist(&["deploy", "plan", &path]);
+    assert_eq!(planned.status.code(), Some(0));
+    assert!(text(&planned).contains("warning[W201]: task `a` matches no node"));
+    let ran = controller.hoist(&["deploy", "run", &path]);
+    assert_eq!(ran.status.code(), Some(2), "{}", text(&ran));
+    assert!(text(&ran).contains("there is nothing to do in the plan"), "{}", text(&ran));
+}
+
+#[test]
+fn who_looks_at_a_run_whose_journal_is_damaged_is_told_the_place() {
+    let example = Example::new();
+    let controller = example.start();
+    let file = chains(example.dir.path(), 30);
+    let id = controller.does(&["deploy", "run", &file, "--detach"]).trim().to_owned();
+    controller.does(&["deploy", "pause", &id]);
+    assert_eq!(controller.terminate(), Some(0));
+    let records = example.data_dir().join("journal").join(&id).join("records");
+    let mut bytes = fs_err::read(&records).expect("a journal");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x40;
+    fs_err::write(&records, &bytes).expect("a journal");
+    let controller = example.start();
+    let watched = controller.hoist(&["deploy", "watch", &id]);
+    assert_eq!(watched.status.code(), Some(1), "{}", text(&watched));
+    assert!(text(&watched).contains("broken: "), "{}", text(&watched));
+    assert!(text(&watched).contains("the journal is damaged at byte"), "{}", text(&watched));
+    let resumed = controller.hoist(&["deploy", "resume", &id]);
+    assert_eq!(resumed.status.code(), Some(3), "{}", text(&resumed));
+}

@@ -40,3 +40,23 @@ fn the_tour_names_only_commands_that_exist() {
     }
     assert!(seen > 20, "{seen}");
 }
+
+/// What the page of bad input promises is held by tests that exist.
+#[test]
+fn the_page_of_bad_input_names_only_tests_that_exist() {
+    let page = page("deploy/bad-input.md");
+    let rows = page.lines().filter(|line| line.starts_with("| ") && line.contains("`crates/"));
+    let mut seen = 0;
+    for row in rows {
+        let tests = row.rsplit(" | ").next().expect("a last column");
+        let words: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+        for named in words.chunks(2) {
+            let [file, name] = named else { panic!("a file and a name: {row}") };
+            let path = format!("{}/../../{file}", env!("CARGO_MANIFEST_DIR"));
+            let source = fs_err::read_to_string(path).expect("a file with tests");
+            assert!(source.contains(&format!("fn {name}(")), "{file} has no {name}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 25, "{seen}");
+}

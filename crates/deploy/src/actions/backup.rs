@@ -1,10 +1,11 @@
 //! What was there before a step changed it, kept beside it until nobody needs it.
 //!
 //! A directory for each attempt holds a list with a line for every path, written before the path is
-//! touched, and the files that were replaced. Contents stay on the machine: a receipt names the
-//! directory only.
+//! touched, and the files that were replaced; and what an attempt that came to its end left at each
+//! of them. Contents stay on the machine: a receipt has the directory, and a sum of what was left.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt::Write as _;
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -266,10 +267,15 @@ fn sum(mut from: impl io::Read) -> io::Result<String> {
     let mut block = vec![0; 64 * 1024];
     loop {
         match from.read(&mut block)? {
-            0 => return Ok(sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect()),
+            0 => break,
             count => sum.update(&block[..count]),
         }
     }
+    let mut text = String::new();
+    for byte in sum.finalize() {
+        write!(text, "{byte:02x}").expect("writing to memory");
+    }
+    Ok(text)
 }
 
 fn is_missing(error: &io::Error) -> bool {

@@ -357,7 +357,8 @@ fn fallen_on_one() -> Site {
 /// Takes back what fell, and tells the run so.
 fn take_back_fallen(site: &mut Site, failing: &[&str]) {
     let wanted = fallen(&site.run);
-    let found = undo_plan(&site.run, "r", |id| wanted.contains(&id), |_| None).unwrap();
+    let found =
+        undo_plan(&site.run, "r", |id| wanted.contains(&id), |_| None).expect("something fell");
     let named = (0..).zip(&found.draft.vertices);
     let failing: BTreeSet<u32> = named
         .filter(|(_, vertex)| failing.contains(&vertex.name.as_str()))

@@ -97,6 +97,9 @@ async fn a_journal_of_a_newer_version_is_not_touched() {
     let site = Site::start_again(dir, config).await;
     let broken = until(&site, &run, "broken").await;
     assert!(broken["broken"].to_string().contains("version 2"), "{broken}");
+    site.post(&format!("{RUNS}/{run}/resume"), &json!({})).await.problem(409, "conflict");
+    let after = fs_err::read(records(site.data_dir(), &run)).expect("a journal");
+    assert_eq!(after, bytes, "nothing is written");
     site.stop().await;
 }
 

@@ -25,6 +25,8 @@ fn a_file_is_written_once_and_what_was_there_comes_back() {
     assert_eq!(node.text("etc/app/app.conf"), "port = 1\n");
     let mode = fs_err::metadata(node.path("etc/app/app.conf")).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o600, "as it was");
+    fs_err::set_permissions(node.path("etc/app/app.conf"), PermissionsExt::from_mode(0o640))
+        .unwrap();
     assert_eq!(node.undo("file", input, &done.receipt).unwrap(), Undone::Undone);
     assert!(!node.path("etc").exists(), "also the directories that it made are gone");
 }

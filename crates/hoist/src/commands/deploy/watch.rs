@@ -240,7 +240,8 @@ fn rest(shell: &mut Shell, detail: &RunDetail) -> Result<(), Failure> {
         Exit::Failed => Tone::Removed,
         _ => Tone::Changed,
     };
-    printer.toned(tone, &format!("{}{took}: {}", word(run), counts(run)))?;
+    let how = run.broken.as_deref().map_or_else(|| counts(run), plain);
+    printer.toned(tone, &format!("{}{took}: {how}", word(run)))?;
     printer.flush()?;
     match exit(run) {
         Exit::Done => {}
