@@ -36,10 +36,11 @@ pub enum Code {
     Undecided,
     Template,
     Action,
+    NotOnNode,
 }
 
 impl Code {
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::NotYaml,
         Self::WrongValue,
         Self::UnknownKey,
@@ -66,6 +67,7 @@ impl Code {
         Self::Undecided,
         Self::Template,
         Self::Action,
+        Self::NotOnNode,
     ];
 
     /// Its first letter is how serious it usually is.
@@ -97,6 +99,7 @@ impl Code {
             Self::Undecided => "E602",
             Self::Template => "E603",
             Self::Action => "E604",
+            Self::NotOnNode => "W605",
         }
     }
 

@@ -185,7 +185,16 @@ pub trait Action: Send + Sync {
     fn script(&self, _: &Value, _: Purpose) -> Option<Script> {
         None
     }
+
+    /// [`Action::predict`] for such a machine. Exit code 0 means that nothing would change, and
+    /// [`WOULD_CHANGE`] that it would be what is printed.
+    fn predict_script(&self, _: &Value) -> Option<Script> {
+        None
+    }
 }
+
+/// How a script says that there is something to change.
+pub const WOULD_CHANGE: i32 = 10;
 
 /// What a step would change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::action::{Action, Cancel, Catalog, Ctx, Failure, Secrets, Undone, Verdict};
+use crate::action::{Action, Cancel, Catalog, Ctx, Failure, Prediction, Secrets, Undone, Verdict};
 use crate::drive::Executor;
 use crate::plan::{Call, Made, Plan, Step, StepId};
 use crate::record::{End, FailureKind};
@@ -33,7 +33,7 @@ use crate::run::{Effect, Event, Found};
 use output::{Redactions, Sink, Watched};
 
 pub(crate) use crew::Crew;
-pub use forecast::Forecast;
+pub use forecast::{Forecast, Foretold};
 pub use ledger::{Durable, Known, Ledger, MAX_LEDGER};
 pub use output::{KEPT_HEAD, KEPT_TAIL, Outputs};
 pub use programs::{Begun, Programs, private_dir};
@@ -56,6 +56,9 @@ pub const MAX_RECEIPT: usize = 256 * 1024;
 
 /// For one look, where the step does not say how long it may take.
 const LOOK_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// For finding out what a step would change. Whoever asks does not wait much longer.
+pub const PREDICT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Between looks, where the check does not say.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -86,6 +89,8 @@ pub enum What {
     Start,
     /// Look whether it is done.
     Verify,
+    /// Look what it would change.
+    Predict,
 }
 
 impl Job {
@@ -126,11 +131,14 @@ pub enum Came {
     Checked { refused: Option<String> },
     Ran { end: End },
     Verified { holds: bool, reason: String },
+    Predicted(Result<Prediction, String>),
 }
 
 impl Came {
     pub fn event(self, step: StepId, attempt: u32) -> Event {
         match self {
+            // It is of no run.
+            Self::Predicted(_) => Event::Tick,
             Self::Checked { refused } => Event::Checked { step, attempt, refused },
             Self::Ran { end } => Event::Ran { step, attempt, end },
             Self::Verified { holds, reason } => Event::Verified { step, attempt, holds, reason },
@@ -141,7 +149,7 @@ impl Came {
     pub(crate) fn not_begun(what: What, reason: String) -> Self {
         match what {
             What::Start => Self::Ran { end: End::NotBegun { reason: Some(reason) } },
-            What::Check | What::Verify => Self::broken(what, reason),
+            What::Check | What::Verify | What::Predict => Self::broken(what, reason),
         }
     }
 
@@ -151,6 +159,7 @@ impl Came {
             What::Check => Self::Checked { refused: Some(reason) },
             What::Start => Self::Ran { end: End::Failed { kind: FailureKind::Internal, reason } },
             What::Verify => Self::Verified { holds: false, reason },
+            What::Predict => Self::Predicted(Err(reason)),
         }
     }
 }
@@ -326,6 +335,13 @@ fn redacted(came: Came, redactions: &Redactions) -> Came {
             Came::Ran { end: End::NotBegun { reason: reason.map(text) } }
         }
         Came::Ran { end } => Came::Ran { end },
+        Came::Predicted(Ok(Prediction::Diff(diff))) => {
+            let mut diff = redactions.text(&diff);
+            diff.truncate(diff.floor_char_boundary(MAX_REASON));
+            Came::Predicted(Ok(Prediction::Diff(diff)))
+        }
+        Came::Predicted(Err(reason)) => Came::Predicted(Err(text(reason))),
+        Came::Predicted(other) => Came::Predicted(other),
     }
 }
 
@@ -354,7 +370,19 @@ impl Work<'_> {
                 Ok(()) => Came::Verified { holds: true, reason: String::new() },
                 Err(reason) => Came::Verified { holds: false, reason },
             },
+            What::Predict => Came::Predicted(self.predict().map_err(|failure| failure.reason)),
         }
+    }
+
+    fn predict(&mut self) -> Result<Prediction, Failure> {
+        let step = &self.job.step;
+        let action = self.action(&step.call.action)?;
+        let predicted = action.predict(step, &mut self.ctx(Some(PREDICT_TIMEOUT), self.looks));
+        if self.was_cut() {
+            // What looks changes nothing, if it stays.
+            let _ = self.looks.end(self.attempt);
+        }
+        predicted
     }
 
     fn start(&mut self) -> End {
@@ -778,7 +806,7 @@ impl Executor for LocalExecutor {
                 let Some(job) = Job::of(&self.run, plan, effect) else { return };
                 match job.what {
                     What::Start => self.start(job),
-                    What::Check | What::Verify => self.look(job),
+                    What::Check | What::Verify | What::Predict => self.look(job),
                 }
             }
         }

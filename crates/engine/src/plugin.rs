@@ -35,7 +35,7 @@ use crate::plan::{Made, Step};
 use crate::record::FailureKind;
 
 pub use isolation::Isolation;
-pub use place::{MAX_NAME, MAX_PLUGINS, PREFIX, is_name, look};
+pub use place::{MAX_NAME, MAX_PLUGINS, PREFIX, Stamp, is_name, look, stamps};
 pub use process::{GRACE, LINGER};
 pub use protocol::{Fault, MAX_BYTES, MAX_ERROR_LINE, MAX_LINE, MAX_LINES, PROTO, Verb};
 

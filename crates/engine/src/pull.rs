@@ -9,6 +9,7 @@
 mod desk;
 mod worker;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -58,6 +59,9 @@ pub struct Report {
     pub results: Vec<WorkResult>,
     /// Begun in another life, and nobody knows how it ended.
     pub lost: Vec<WorkId>,
+    /// What the machine can do; nothing, if it does not say.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub actions: BTreeSet<String>,
 }
 
 /// What a machine is told.
@@ -92,6 +96,7 @@ impl WorkId {
             What::Check => format!("{attempt}/check"),
             What::Start => attempt.to_owned(),
             What::Verify => format!("{attempt}/verify"),
+            What::Predict => format!("{attempt}/predict"),
         })
     }
 

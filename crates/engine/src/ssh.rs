@@ -14,11 +14,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::action::{Cancel, Catalog, Failure, Output as _, Purpose, Script, Secrets, Stream};
+use crate::action::{
+    Cancel, Catalog, Failure, Output as _, Prediction, Purpose, Script, Secrets, Stream,
+    WOULD_CHANGE,
+};
 use crate::drive::Executor;
 use crate::execute::output::{Redactions, Sink, Watched};
 use crate::execute::process::GRACE_AFTER_CANCEL;
-use crate::execute::{ATTEMPT_VARIABLE, Came, Check, Crew, Job, MAX_THREADS, Outputs, What, nap};
+use crate::execute::{
+    ATTEMPT_VARIABLE, Came, Check, Crew, Foretold, Job, MAX_THREADS, Outputs, PREDICT_TIMEOUT,
+    What, nap,
+};
 use crate::plan::{Call, Plan, Step, StepId};
 use crate::record::{End, FailureKind};
 use crate::run::{Effect, Event, Found};
@@ -31,6 +37,8 @@ pub use connection::Login;
 const WAIT: Duration = Duration::from_secs(20);
 /// For one look, where the step does not say how long it may take.
 const LOOK_TIMEOUT: Duration = Duration::from_mins(1);
+/// Machines that are asked at the same time what a step would change.
+const PREDICTED_AT_ONCE: usize = 16;
 /// Between connections that fail.
 const PAUSE: Duration = Duration::from_secs(1);
 /// What `timeout` says of a program whose time was over: ended, or killed.
@@ -144,7 +152,7 @@ impl Executor for SshExecutor {
                 let Some(job) = Job::of(&self.run, plan, effect) else { return };
                 match job.what {
                     What::Start => self.follow(job, true),
-                    What::Check | What::Verify => self.look(job),
+                    What::Check | What::Verify | What::Predict => self.look(job),
                 }
             }
         }
@@ -392,8 +400,24 @@ impl<'a> Talk<'a> {
 
     fn look_once(&mut self, call: &Call, turn: &str) -> Result<(), String> {
         let script = self.script(call, Purpose::Verify).map_err(|failure| failure.reason)?;
-        let host = (self.setup.address)(&self.job.subject)?;
         let timeout = self.job.step.timeout_ms.map_or(LOOK_TIMEOUT, Duration::from_millis);
+        let (code, output) = self.run(&script, timeout, turn)?;
+        let last = self.print(&output);
+        match end(code, &Script { unchanged: Vec::new(), ..script }, Some(timeout), &last) {
+            End::Done { .. } => Ok(()),
+            End::Failed { reason, .. } | End::Unknown { reason } => Err(reason),
+            End::Interrupted | End::NotBegun { .. } => Err("was stopped".to_owned()),
+        }
+    }
+
+    /// Runs something that changes nothing; its exit code and what it printed.
+    fn run(
+        &self,
+        script: &Script,
+        timeout: Duration,
+        turn: &str,
+    ) -> Result<(i32, Vec<u8>), String> {
+        let host = (self.setup.address)(&self.job.subject)?;
         // Another one each time: what was seen before does not count.
         let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
         let id = format!("{}-look-{turn}-{now}", file_name(&self.job.attempt_id()));
@@ -402,21 +426,63 @@ impl<'a> Talk<'a> {
             Lost::Gone => format!("`{host}` does not answer"),
         };
         let mut state = self
-            .say(&host, &self.begin(&id, &script, Some(timeout)).map_err(lost)?, true)
+            .say(&host, &self.begin(&id, script, Some(timeout)).map_err(lost)?, true)
             .map_err(lost)?;
         while state == State::Running {
+            if self.cancel.is_cancelled() {
+                return Err("was stopped".to_owned());
+            }
             state = self.say(&host, &ask(&id, WAIT), false).map_err(lost)?;
         }
         let State::Ended { code, output } = state else { return Err(lost(Lost::Gone)) };
-        let last = self.print(&output);
         // It is forgotten in time by itself, too.
         let _ =
             self.setup.login.talk(&host, &Payload::new("forget", &id), Duration::ZERO, self.cancel);
-        match end(code, &Script { unchanged: Vec::new(), ..script }, Some(timeout), &last) {
-            End::Done { .. } => Ok(()),
-            End::Failed { reason, .. } | End::Unknown { reason } => Err(reason),
-            End::Interrupted | End::NotBegun { .. } => Err("was stopped".to_owned()),
+        Ok((code, output))
+    }
+
+    fn predict(&self) -> Result<Prediction, String> {
+        let Call { action, input, .. } = &self.job.step.call;
+        let action = self.setup.catalog.get(action);
+        let Some(script) = action.and_then(|action| action.predict_script(input)) else {
+            return Ok(Prediction::CannotPredict);
+        };
+        let (code, output) = self.run(&script, PREDICT_TIMEOUT, "predict")?;
+        let said = String::from_utf8_lossy(&output);
+        match code {
+            0 => Ok(Prediction::NoChange),
+            WOULD_CHANGE => Ok(Prediction::Diff(said.into_owned())),
+            code => Err(format!("exit code {code}: {}", said.trim())),
         }
+    }
+}
+
+/// Asks machines what steps would change. When it is dropped, nobody waits for the rest.
+#[derive(Debug)]
+pub struct SshForecast {
+    cancel: Cancel,
+    _crew: Crew,
+}
+
+impl SshForecast {
+    pub fn new(setup: SshSetup, jobs: Vec<Job>, send: &Sender<Foretold>) -> Self {
+        let setup = Arc::new(SshSetup { lost_after: PREDICT_TIMEOUT, ..setup });
+        let (cancel, crew) = (Cancel::default(), Crew::new(PREDICTED_AT_ONCE));
+        for job in jobs {
+            let (setup, cancel, send) = (Arc::clone(&setup), cancel.clone(), send.clone());
+            crew.send(move || {
+                let predicted = Talk::new(&setup, &job, &cancel).predict();
+                // Nobody waits for it any more.
+                let _ = send.send((job.number, predicted));
+            });
+        }
+        Self { cancel, _crew: crew }
+    }
+}
+
+impl Drop for SshForecast {
+    fn drop(&mut self) {
+        self.cancel.cancel();
     }
 }
 

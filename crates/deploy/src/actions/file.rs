@@ -70,6 +70,41 @@ const VERIFY: &str = r#"cmp -- "$HOIST_TEXT" "$HOIST_PATH" || exit 1
 [ -z "${HOIST_GROUP:-}" ] || [ "$(stat -c %G -- "$HOIST_PATH")" = "$HOIST_GROUP" ] || { echo "another group" >&2; exit 1; }
 "#;
 
+const PREDICT: &str = r#"is_open() { case $1 in *[4567]) return 0 ;; *) return 1 ;; esac; }
+old=$HOIST_PATH
+now=$(stat -c %a -- "$HOIST_PATH" 2>/dev/null)
+if [ -L "$HOIST_PATH" ]; then
+    echo "\`$HOIST_PATH\` is a link"
+    exit 10
+elif [ ! -e "$HOIST_PATH" ]; then
+    what="\`$HOIST_PATH\` does not exist"
+    old=/dev/null
+elif [ ! -f "$HOIST_PATH" ]; then
+    echo "\`$HOIST_PATH\` is no plain file" >&2
+    exit 1
+elif ! cmp -s -- "$HOIST_TEXT" "$HOIST_PATH"; then
+    what="\`$HOIST_PATH\` has another content"
+elif [ -n "${HOIST_MODE:-}" ] && [ "$now" != "$HOIST_MODE" ]; then
+    echo "\`$HOIST_PATH\`: its mode is $now, not $HOIST_MODE"
+    exit 10
+elif [ -n "${HOIST_OWNER:-}" ] && [ "$(stat -c %U -- "$HOIST_PATH")" != "$HOIST_OWNER" ]; then
+    echo "\`$HOIST_PATH\` belongs to another user"
+    exit 10
+elif [ -n "${HOIST_GROUP:-}" ] && [ "$(stat -c %G -- "$HOIST_PATH")" != "$HOIST_GROUP" ]; then
+    echo "\`$HOIST_PATH\` belongs to another group"
+    exit 10
+else
+    exit 0
+fi
+if ! is_open "${HOIST_MODE:-4}" || ! is_open "${now:-4}"; then
+    echo "$what"
+    echo "(not shown: not everybody may read it)"
+elif ! diff -u -L "$HOIST_PATH" -L "$HOIST_PATH" "$old" "$HOIST_TEXT" 2>/dev/null; then
+    [ $? -lt 2 ] || echo "$what"
+fi
+exit 10
+"#;
+
 const UNCHANGED: i32 = 3;
 
 impl Action for File {
@@ -109,26 +144,34 @@ impl Action for File {
     }
 
     fn script(&self, input: &Value, purpose: Purpose) -> Option<Script> {
-        let input = read(input).ok()?;
-        let mode = input.mode.map(|mode| format!("{mode:o}"));
-        let values = [
-            ("PATH", Some(input.path)),
-            ("MODE", mode),
-            ("OWNER", input.owner),
-            ("GROUP", input.group),
-        ];
-        let env =
-            values.into_iter().filter_map(|(name, value)| Some((format!("HOIST_{name}"), value?)));
         let text = match purpose {
             Purpose::Apply => APPLY,
             Purpose::Verify => VERIFY,
         };
-        Some(Script {
-            text: text.to_owned(),
-            env: env.collect(),
-            files: [("HOIST_TEXT".to_owned(), input.text)].into(),
-            unchanged: vec![UNCHANGED],
-            ..Script::default()
-        })
+        script(input, text)
     }
+
+    fn predict_script(&self, input: &Value) -> Option<Script> {
+        script(input, PREDICT)
+    }
+}
+
+fn script(input: &Value, text: &str) -> Option<Script> {
+    let input = read(input).ok()?;
+    let mode = input.mode.map(|mode| format!("{mode:o}"));
+    let values = [
+        ("PATH", Some(input.path)),
+        ("MODE", mode),
+        ("OWNER", input.owner),
+        ("GROUP", input.group),
+    ];
+    let env =
+        values.into_iter().filter_map(|(name, value)| Some((format!("HOIST_{name}"), value?)));
+    Some(Script {
+        text: text.to_owned(),
+        env: env.collect(),
+        files: [("HOIST_TEXT".to_owned(), input.text)].into(),
+        unchanged: vec![UNCHANGED],
+        ..Script::default()
+    })
 }

@@ -1,7 +1,7 @@
 //! The steps of a plan: what is done in each instance, within which limits, and whether at all.
 
-use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::{Duration, Instant};
 
 use hoist_engine::action::{Ability, Description};
 use hoist_engine::plan::{
@@ -22,6 +22,8 @@ use crate::target::{RoleSet, Targets};
 
 /// Actions that may be done again without harm.
 const SAFE: [&str; 6] = ["file", "copy", "sync", "puppet", "wait", "none"];
+/// An action that needs so long to look at one input is not asked about others.
+const TOO_LONG: Duration = Duration::from_secs(5);
 /// Methods of `http` that only ask.
 const ASKS: [&str; 2] = ["GET", "HEAD"];
 
@@ -42,6 +44,8 @@ pub(super) struct Maker<'a> {
     locks: HashMap<(u32, String), u32>,
     windows: HashMap<String, u32>,
     descriptions: HashMap<String, Option<Description>>,
+    /// Actions that took too long to say what they think of an input.
+    hung: HashSet<String>,
 }
 
 impl<'a> Maker<'a> {
@@ -66,6 +70,7 @@ impl<'a> Maker<'a> {
             locks: HashMap::new(),
             windows: HashMap::new(),
             descriptions: HashMap::new(),
+            hung: HashSet::new(),
         }
     }
 
@@ -479,7 +484,16 @@ impl<'a> Maker<'a> {
             });
             return;
         };
-        for fault in action.validate(input) {
+        // What is wrong with the others is told when that is mended.
+        if self.hung.contains(&one.action) {
+            return;
+        }
+        let began = Instant::now();
+        let faults = action.validate(input);
+        if !faults.is_empty() && began.elapsed() >= TOO_LONG {
+            self.hung.insert(one.action.clone());
+        }
+        for fault in faults {
             let at = if fault.at.is_empty() { String::new() } else { format!("{}: ", fault.at) };
             let message = format!("`{}`: {at}{}", one.action, fault.message);
             let diagnostic = Diagnostic::new(Code::Action, one.place, message);

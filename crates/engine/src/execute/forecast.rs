@@ -12,6 +12,9 @@ use crate::record::FailureKind;
 use super::output::{Redactions, Watched, references_of};
 use super::{Site, said, subject};
 
+/// What somebody elsewhere says that a step would change; or why that cannot be told.
+pub type Foretold = (StepId, Result<Prediction, String>);
+
 /// Looks at the steps of one plan. No secret that the plan names is shown.
 #[derive(Debug)]
 pub struct Forecast<'a> {
@@ -31,6 +34,11 @@ impl<'a> Forecast<'a> {
             let _ = watched.get(reference);
         }
         Self { site, plan, redactions }
+    }
+
+    /// A text without the secrets that the plan names.
+    pub fn hide(&self, text: &str) -> String {
+        self.redactions.text(text)
     }
 
     /// What a step would change, as things are now.

@@ -42,6 +42,21 @@ pub fn look(directory: &Path) -> Result<Vec<PathBuf>, PluginError> {
     Ok(found)
 }
 
+/// What tells whether plug-ins of a directory came, went or were changed.
+pub fn stamps(directory: &Path) -> Vec<Stamp> {
+    let paths = look(directory).unwrap_or_default();
+    let stamp = |path: PathBuf| {
+        let about = path.symlink_metadata().ok();
+        let about =
+            about.map(|about| (about.ino(), about.len(), about.ctime(), about.ctime_nsec()));
+        (path, about)
+    };
+    paths.into_iter().map(stamp).collect()
+}
+
+/// A file, and its number, length and last change, if it is there.
+pub type Stamp = (PathBuf, Option<(u64, u64, i64, i64)>);
+
 /// The name of the action that a file is, if the file may be run at all.
 pub(super) fn admit(path: &Path) -> Result<String, PluginError> {
     let unusable = |why: &str| PluginError::Unusable { path: path.to_owned(), why: why.to_owned() };

@@ -1,13 +1,13 @@
 //! The controller's side: what every machine shall do, and what is known of it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{MAX_JOBS, Orders, Report, WorkId, WorkResult};
 use crate::drive::{Executor, Journal};
-use crate::execute::{Came, Job, Outputs, What, attempt_id, subject};
+use crate::execute::{Came, Foretold, Job, Outputs, What, attempt_id, subject};
 use crate::journal::JournalError;
 use crate::plan::{Plan, StepId};
 use crate::record::{End, Record};
@@ -44,6 +44,8 @@ struct State {
 struct Connection {
     events: Sender<Event>,
     outputs: Outputs,
+    /// For what is only asked what it would change.
+    predicted: Option<Sender<Foretold>>,
 }
 
 #[derive(Default)]
@@ -54,6 +56,8 @@ struct Machine {
     /// Life and number of the last report.
     said: (u64, u64),
     heard: Option<Instant>,
+    /// What it can do, if it has said so.
+    actions: BTreeSet<String>,
     work: BTreeMap<WorkId, Work>,
     kill: BTreeSet<WorkId>,
 }
@@ -126,7 +130,7 @@ impl Desk {
         begun: BTreeSet<(StepId, u32)>,
     ) -> DeskRun {
         let mut state = self.lock();
-        state.runs.insert(run.to_owned(), Connection { events, outputs });
+        state.runs.insert(run.to_owned(), Connection { events, outputs, predicted: None });
         for (step, attempt) in &begun {
             let id = WorkId::new(&attempt_id(run, *step, *attempt), What::Start);
             state.ask(subject(plan, *step), id, *step, *attempt);
@@ -163,6 +167,30 @@ impl Desk {
     /// nothing to do, it may be handed in again.
     pub fn exchange(&self, machine: &str, report: &Report, now: Instant) -> Orders {
         self.lock().exchange(machine, report, now)
+    }
+
+    /// Asks machines what steps would change. Whoever has heard enough closes it like a run.
+    pub fn predict(&self, name: &str, jobs: Vec<Job>, predicted: Sender<Foretold>) {
+        let (events, outputs) = (channel().0, Outputs::none());
+        let machines: BTreeSet<String> = jobs.iter().map(|job| job.subject.clone()).collect();
+        let mut state = self.lock();
+        let connection = Connection { events, outputs, predicted: Some(predicted) };
+        state.runs.insert(name.to_owned(), connection);
+        for job in jobs {
+            let machine = job.subject.clone();
+            state.give(&machine, job);
+        }
+        drop(state);
+        for machine in &machines {
+            (self.waker)(machine);
+        }
+    }
+
+    /// Whether a machine has said what it can do, and cannot do this.
+    pub fn lacks(&self, machine: &str, action: &str) -> bool {
+        let state = self.lock();
+        let known = state.machines.get(machine).map(|machine| &machine.actions);
+        known.is_some_and(|actions| !actions.is_empty() && !actions.contains(action))
     }
 
     /// When a machine was last heard of.
@@ -335,6 +363,7 @@ impl State {
             return Orders::default();
         }
         machine.heard = Some(now);
+        machine.actions.clone_from(&report.actions);
         let mut orders = Orders::default();
         let mut is_nobodys = |id: &WorkId| {
             let is_nobodys = *is_complete || disowned.contains(id.run());
@@ -406,6 +435,12 @@ impl Machine {
                     (runs.get(id.run()), output.as_ref().and_then(super::Packed::compressed))
                 {
                     run.outputs.adopt(step, attempt, &packed);
+                }
+                if let (Came::Predicted(prediction), Some(run)) = (came, runs.get(id.run()))
+                    && let Some(predicted) = &run.predicted
+                {
+                    // Nobody listens any more when it took too long.
+                    let _ = predicted.send((step, prediction.clone()));
                 }
                 let event = match (&work.stage, came) {
                     (Stage::Asked, Came::Ran { end }) => {

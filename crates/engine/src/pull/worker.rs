@@ -242,6 +242,7 @@ impl Worker {
             running,
             results,
             lost: state.lost.clone(),
+            actions: self.setup.catalog.iter().map(|(name, _)| name.to_owned()).collect(),
         }
     }
 

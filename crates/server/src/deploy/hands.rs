@@ -4,14 +4,14 @@ mod forecast;
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use hoist_deploy::actions;
 use hoist_engine::action::{self, Catalog};
 use hoist_engine::drive::Executor;
 use hoist_engine::execute::{LocalExecutor, Outputs, Place, Site};
 use hoist_engine::plan::Plan;
-use hoist_engine::plugin::{self, Isolation};
+use hoist_engine::plugin::{self, Isolation, Stamp};
 use hoist_engine::pull::{DeskRun, Kept, LOST_AFTER};
 use hoist_engine::record::{End, FailureKind};
 use hoist_engine::run::{Found, State};
@@ -40,8 +40,9 @@ pub(super) use forecast::Foreseen;
 pub(super) struct Grip {
     settings: DeploySettings,
     registry: Registry,
-    /// With the plug-ins, which are asked what they are when it is first needed.
-    catalog: OnceLock<Catalog>,
+    /// With the plug-ins, which are asked what they are when it is first needed, and again when they
+    /// are others.
+    catalog: Mutex<Option<(Vec<Stamp>, Catalog)>>,
     secrets: Arc<Keeper>,
     pub(super) counter: Counter,
     /// Below it, each local node has its directory.
@@ -73,22 +74,30 @@ impl Grip {
         data_dir: &Path,
     ) -> Self {
         let local_root = data_dir.join("deploy").join("local");
-        let (secrets, catalog) = (Arc::new(Keeper(vault)), OnceLock::new());
+        let (secrets, catalog) = (Arc::new(Keeper(vault)), Mutex::default());
         Self { settings, registry, catalog, secrets, counter, local_root }
     }
 
-    /// What tasks can do. The first time, it waits for plug-ins.
-    pub(super) fn catalog(&self) -> &Catalog {
-        self.catalog.get_or_init(|| {
-            let Some(directory) = &self.settings.plugins else { return actions::catalog() };
-            let isolation = Arc::new(Isolation::find());
-            let (plugins, refused) = plugin::load(directory, &isolation, &actions::catalog());
-            for error in refused {
-                tracing::warn!(error = %chain(&error), "a plug-in cannot be used");
-            }
-            let action = |plugin| Arc::new(plugin) as Arc<dyn action::Action>;
-            actions::catalog_with(plugins.into_iter().map(action))
-        })
+    /// What tasks can do. It waits for plug-ins that are new or were changed.
+    pub(super) fn catalog(&self) -> Catalog {
+        let Some(directory) = &self.settings.plugins else { return actions::catalog() };
+        let mut known = self.catalog.lock().unwrap_or_else(PoisonError::into_inner);
+        // Looked at before they are asked: what changes meanwhile is seen the next time.
+        let stamps = plugin::stamps(directory);
+        if let Some((then, catalog)) = &*known
+            && *then == stamps
+        {
+            return catalog.clone();
+        }
+        let isolation = Arc::new(Isolation::find());
+        let (plugins, refused) = plugin::load(directory, &isolation, &actions::catalog());
+        for error in refused {
+            tracing::warn!(error = %chain(&error), "a plug-in cannot be used");
+        }
+        let action = |plugin| Arc::new(plugin) as Arc<dyn action::Action>;
+        let catalog = actions::catalog_with(plugins.into_iter().map(action));
+        *known = Some((stamps, catalog.clone()));
+        catalog
     }
 
     /// How each node of these is reached.
@@ -137,7 +146,7 @@ impl Grip {
                 known_hosts: self.settings.ssh_known_hosts.clone(),
                 ..Login::default()
             },
-            catalog: self.catalog().clone(),
+            catalog: self.catalog(),
             secrets: Arc::clone(&self.secrets) as Arc<dyn action::Secrets>,
             outputs,
             lost_after: LOST_AFTER,
@@ -183,7 +192,7 @@ impl Hands {
     pub(super) fn new(grip: &Grip, entry: &Arc<Entry>, folder: &Folder, run: &Run) -> Self {
         let events = entry.sender();
         let site = Site {
-            catalog: grip.catalog().clone(),
+            catalog: grip.catalog(),
             secrets: Arc::clone(&grip.secrets) as Arc<dyn action::Secrets>,
             outputs: Outputs::in_dir(folder.outputs()),
             place: Place::Below(grip.local_root.clone()),

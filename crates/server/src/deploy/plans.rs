@@ -6,10 +6,11 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hoist_api::deploy::{
-    Order, Ordered, PlanAnswer, PlanRequest, RunState, RunSummary, Selection, Severity,
+    Diagnostic, Order, Ordered, PlanAnswer, PlanRequest, RunState, RunSummary, Selection, Severity,
 };
 use hoist_api::{Code, Fault, Problem};
 use hoist_deploy::compile::Compiled;
+use hoist_deploy::diagnostic;
 use hoist_deploy::select::Past;
 use hoist_deploy::target::Site;
 use hoist_engine::carry::carry_over;
@@ -35,6 +36,9 @@ use crate::route::Route;
 
 /// Largest request: task files of a large site, or a plan over all of its nodes.
 const MAX_REQUEST: usize = 256 * 1024 * 1024;
+
+/// Actions that agents do not have; beyond it they are not named.
+const MAX_MISSING: usize = 100;
 
 const PREDICT: &str = "`1`, with `dry_run`: look also what it would change on the nodes";
 
@@ -308,6 +312,12 @@ impl Deploy {
                 "write `+TASK` to do what it needs as well, or say `--without-prerequisites`",
             ));
         }
+        if let Some((node, action)) = self.runs.missing(&plan).first() {
+            let detail =
+                format!("there is no action `{action}` on `{node}`, and nothing was begun");
+            return Err(Failure::new(Code::Conflict, detail)
+                .with_remedy("install its plug-in there; `hoist deploy plan` names all of them"));
+        }
         elections.keep(&*self.chassis.store, &firsts).await?;
         let (title, by) = (kept.title.clone(), audit.draft().who);
         let begin =
@@ -332,7 +342,24 @@ impl Deploy {
         self.blocking(move |runs| Ok(runs.foresee(&plan, &kept))).await
     }
 
-    async fn compile(&self, mut request: PlanRequest) -> Result<Made, Failure> {
+    /// A plan, with what stands against it on nodes that somebody else looks after.
+    async fn compile(&self, request: PlanRequest) -> Result<Made, Failure> {
+        let mut made = self.make(request).await?;
+        if let Some(plan) = &made.plan {
+            let missing = self.runs.missing(plan).into_iter().take(MAX_MISSING);
+            made.answer.diagnostics.extend(missing.map(|(node, action)| Diagnostic {
+                severity: Severity::Warning,
+                code: diagnostic::Code::NotOnNode.as_str().to_owned(),
+                message: format!("there is no action `{action}` on `{node}`"),
+                hint: Some("install its plug-in there, and start the agent anew".to_owned()),
+                at: String::new(),
+                drawing: String::new(),
+            }));
+        }
+        Ok(made)
+    }
+
+    async fn make(&self, mut request: PlanRequest) -> Result<Made, Failure> {
         let invalid = |detail: String| Failure::new(Code::InvalidBody, detail);
         let store = &*self.chassis.store;
         if let Some(given) = request.plan.take() {
@@ -366,7 +393,7 @@ impl Deploy {
         let site = Site { elections, ..site_of(&self.registry.roster()) };
         let before = look_back(&self.runs, &request.files);
         let (mut past, expected_ms) = (before.past, before.expected_ms);
-        let actions = self.runs.actions();
+        let actions = &self.runs.actions();
         if request.selection != Selection::default() && !past.is_empty() {
             // Files of the same names may be of another project, or have changed since.
             let all = PlanRequest { selection: Selection::default(), ..request.clone() };

@@ -175,8 +175,9 @@ impl Runs {
             self.ways_back(&file.id)?.iter().flat_map(|way| undone(&way.run)).collect();
         let is_wanted =
             |id: StepId| is_wanted(id) && !before.contains(plan.vertex(id).name.as_str());
+        let actions = self.actions();
         let gap = |step: &Step| {
-            let action = self.actions().get(&step.call.action);
+            let action = actions.get(&step.call.action);
             if !action.is_some_and(|action| action.can_undo(&step.call.input)) {
                 return Some(GapKind::NoUndo);
             }
@@ -192,9 +193,14 @@ impl Runs {
         instance.node.as_deref().is_some_and(|node| self.0.grip.is_by_agent(node))
     }
 
-    /// What tasks can do. The first time, it waits for plug-ins.
-    pub(super) fn actions(&self) -> &Catalog {
+    /// What tasks can do. It waits for plug-ins that are new.
+    pub(super) fn actions(&self) -> Catalog {
         self.0.grip.catalog()
+    }
+
+    /// What agents cannot do that a plan wants of them: nodes and actions.
+    pub(super) fn missing(&self, plan: &Plan) -> BTreeSet<(String, String)> {
+        self.0.grip.missing(plan)
     }
 
     /// What a plan would change, without what is `kept` as it is.

@@ -7,7 +7,7 @@ use hoist_deploy::actions;
 use hoist_engine::action::Cancel;
 use hoist_engine::execute::{NoSecrets, Place};
 use hoist_engine::pull::{Orders, Report, Transport, Unreachable, Worker, WorkerSetup};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::site::Site;
 use crate::{RUNS, document, mac, plan, start, step, until, with};
@@ -38,28 +38,122 @@ async fn one_node() -> Site {
     site
 }
 
+/// The agent of `n1`, whose node is a directory below this one.
+struct Agent {
+    done: Cancel,
+    working: std::thread::JoinHandle<()>,
+}
+
+impl Agent {
+    async fn start(site: &Site, dir: &std::path::Path) -> Self {
+        let scope = json!([{"verbs": ["write"], "contexts": ["agent"], "selector": "node:n1"}]);
+        let token = site.token(scope).await;
+        let setup = WorkerSetup {
+            catalog: actions::catalog(),
+            secrets: Arc::new(NoSecrets),
+            place: Place::Below(dir.join("nodes")),
+            dir: dir.join("worker"),
+        };
+        let base = site.url("").parse().expect("an address");
+        let access = Access { token: Some(token.into()), authorities: None };
+        let client = Client::new(base, access).expect("a client");
+        let mut lossy = Lossy { client, runtime: tokio::runtime::Handle::current(), number: 0 };
+        let done = Cancel::default();
+        let until_done = done.clone();
+        let working = std::thread::spawn(move || {
+            let mut worker = Worker::new(setup).expect("a worker");
+            worker.work(&mut lossy, &until_done);
+        });
+        Self { done, working }
+    }
+
+    fn end(self) {
+        self.done.cancel();
+        self.working.join().expect("the worker ends");
+    }
+}
+
+fn tasks(text: &str) -> Value {
+    json!({"title": "agents", "files": [{"name": "tasks.yaml", "text": text}]})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_says_what_would_change_on_its_node_and_changes_nothing() {
+    let site = one_node().await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let text = "hoist: 1\ntasks:\n\
+        \x20 page:\n    on: node:n1\n    run: {file: {path: page, text: \"new\\n\"}}\n\
+        \x20 same:\n    on: node:n1\n    run: {file: {path: same, text: \"same\\n\"}}\n\
+        \x20 run:\n    on: node:n1\n    run: {shell: \"touch there\"}\n\
+        \x20 other:\n    on: node:n2\n    run: {file: {path: page, text: new}}\n";
+    let path = format!("{RUNS}?dry_run=1&predict=1");
+    let predict = async || {
+        let answer = site.post(&path, &tasks(text)).await.expect(200).json();
+        answer["predictions"].as_array().expect("a list").clone()
+    };
+    let reason = |one: &Value| one["reason"].as_str().unwrap_or_default().to_owned();
+    let nobody = predict().await;
+    assert_eq!(reason(&nobody[0]), "the agent of `n1` was not heard of lately");
+
+    let node = dir.path().join("nodes/n1");
+    fs_err::create_dir_all(&node).expect("a directory");
+    fs_err::write(node.join("page"), "old\n").expect("a file");
+    fs_err::write(node.join("same"), "same\n").expect("a file");
+    let agent = Agent::start(&site, dir.path()).await;
+    let begun = std::time::Instant::now();
+    let found = loop {
+        let found = predict().await;
+        if found[0]["change"] != "unknown" {
+            break found;
+        }
+        assert!(begun.elapsed() < crate::PATIENCE, "{found:#?}");
+    };
+    assert_eq!(found[0]["change"], "diff");
+    assert!(found[0]["diff"].as_str().expect("a diff").ends_with("-old\n+new\n"), "{found:#?}");
+    assert_eq!((&found[1]["instance"], &found[1]["change"]), (&json!("same@n1"), &json!("none")));
+    assert_eq!(reason(&found[2]), "`shell` cannot tell before it is done");
+    assert_eq!(reason(&found[3]), "the agent of `n2` was not heard of lately");
+    assert!(!node.join("there").exists(), "nothing was done");
+    assert_eq!(fs_err::read_to_string(node.join("page")).expect("a file"), "old\n");
+    agent.end();
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_action_that_an_agent_does_not_have_is_named_before_anything_begins() {
+    let plugins = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/plugins");
+    let site = Site::start_with(|config| config.deploy.plugins = Some(plugins.into())).await;
+    site.apply(&[document("Node", "n1", &json!({}))]).await;
+    let text = "hoist: 1\ntasks:\n\
+        \x20 first:\n    on: node:n1\n    run: {shell: \"touch there\"}\n\
+        \x20 greet:\n    on: node:n1\n    requires: [first]\n    run:\n\
+        \x20     - {shell: \"true\"}\n      - {motd: {path: motd, text: Hello.}}\n";
+    let plan = async || site.post("/deploy/v1/plans", &tasks(text)).await.expect(200).json();
+    assert_eq!(plan().await["diagnostics"], Value::Null, "nobody knows yet");
+    let dir = tempfile::tempdir().expect("a directory");
+    let agent = Agent::start(&site, dir.path()).await;
+    let begun = std::time::Instant::now();
+    let told = loop {
+        let diagnostics = plan().await["diagnostics"].clone();
+        if diagnostics != Value::Null {
+            break diagnostics;
+        }
+        assert!(begun.elapsed() < crate::PATIENCE);
+    };
+    assert_eq!(told[0]["message"], "there is no action `motd` on `n1`");
+    assert_eq!((&told[0]["severity"], &told[0]["code"]), (&json!("warning"), &json!("W605")));
+    let problem = site.post(RUNS, &tasks(text)).await.problem(409, "conflict");
+    assert!(problem.detail.contains("no action `motd` on `n1`"), "{}", problem.detail);
+    assert!(!dir.path().join("nodes/n1/there").exists(), "nothing has begun");
+    agent.end();
+    site.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_agent_of_a_node_does_its_work_once_although_answers_are_lost() {
     let site = one_node().await;
-    let scope = json!([{"verbs": ["write"], "contexts": ["agent"], "selector": "node:n1"}]);
-    let token = site.token(scope).await;
     let dir = tempfile::tempdir().expect("a directory");
-    let setup = WorkerSetup {
-        catalog: actions::catalog(),
-        secrets: Arc::new(NoSecrets),
-        place: Place::Below(dir.path().join("nodes")),
-        dir: dir.path().join("worker"),
-    };
-    let base = site.url("").parse().expect("an address");
-    let access = Access { token: Some(token.into()), authorities: None };
-    let client = Client::new(base, access).expect("a client");
-    let mut lossy = Lossy { client, runtime: tokio::runtime::Handle::current(), number: 0 };
-    let done = Cancel::default();
-    let until_done = done.clone();
-    let working = std::thread::spawn(move || {
-        let mut worker = Worker::new(setup).expect("a worker");
-        worker.work(&mut lossy, &until_done);
-    });
+    let agent = Agent::start(&site, dir.path()).await;
     let mut vertices = Vec::new();
     for n in 0..10_u32 {
         let after: Vec<u32> = n.checked_sub(1).into_iter().collect();
@@ -76,8 +170,7 @@ async fn the_agent_of_a_node_does_its_work_once_although_answers_are_lost() {
     }
     let output = site.get(&format!("{RUNS}/{run}/output/s3@n1/1")).await.expect(200);
     assert!(output.text().contains("said 3"), "{}", output.text());
-    done.cancel();
-    working.join().expect("the worker ends");
+    agent.end();
     site.stop().await;
 }
 

@@ -1,5 +1,7 @@
 //! Actions of others, in task files.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use serde_json::{Value, json};
 
 use crate::{RUNS, file, site_with, until};
@@ -51,6 +53,53 @@ async fn what_a_plug_in_does_not_take_is_told_before_anything_runs() {
     let wrong = TASKS.replace("text: Welcome.}}\n  look", "txt: Welcome.}}\n  look");
     let answer = site.post("/deploy/v1/plans", &request(&wrong)).await.expect(200).json();
     assert!(answer.to_string().contains("there is no such field"), "{answer:#}");
+    assert_eq!(answer["plan"], Value::Null);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_plug_in_that_comes_or_goes_is_noticed_without_a_restart() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let plugins = dir.path().to_owned();
+    let site = site_with(|config| config.deploy.plugins = Some(plugins.clone())).await;
+    let plan = async || {
+        let answer = site.post("/deploy/v1/plans", &request(TASKS)).await.expect(200).json();
+        answer["diagnostics"].to_string()
+    };
+    assert!(plan().await.contains("there is no action `motd`"));
+    let path = plugins.join("hoist-action-motd");
+    fs_err::copy(examples().join("hoist-action-motd"), &path).expect("a plug-in");
+    assert_eq!(plan().await, "null");
+    fs_err::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("a mode");
+    assert!(plan().await.contains("there is no action `motd`"), "nobody may run it");
+    fs_err::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    assert_eq!(plan().await, "null");
+    fs_err::remove_file(&path).expect("a plug-in");
+    assert!(plan().await.contains("there is no action `motd`"));
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_plug_in_that_hangs_costs_its_deadline_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let plugins = dir.path().to_owned();
+    let path = plugins.join("hoist-action-slow");
+    let text = r#"#!/bin/sh
+read -r request
+case $request in *'"verb":"describe"'*) ;; *) exec sleep 60 ;; esac
+echo '{"t":"result","ok":true,"description":{"proto":[1],"name":"slow","version":"1"}}'
+"#;
+    fs_err::write(&path, text).expect("a plug-in");
+    fs_err::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    let site = site_with(|config| config.deploy.plugins = Some(plugins)).await;
+    let task = |n: u32| format!("  t{n}:\n    on: node:n1\n    run: {{slow: {{at: {n}}}}}\n");
+    let tasks = format!("hoist: 1\ntasks:\n{}", (0..20).map(task).collect::<String>());
+    let begun = std::time::Instant::now();
+    let answer = site.post("/deploy/v1/plans", &request(&tasks)).await.expect(200).json();
+    assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{:?}", begun.elapsed());
+    let found = answer["diagnostics"].as_array().expect("a list");
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(found[0].to_string().contains("was not done after 10s"), "{}", found[0]);
     assert_eq!(answer["plan"], Value::Null);
     site.stop().await;
 }

@@ -74,3 +74,44 @@ async fn a_node_that_ssh_cannot_or_may_not_reach_is_named_with_the_reason() {
     assert!(!sshd.file("there").exists());
     site.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_would_change_on_far_nodes_is_said_and_nothing_is_changed() {
+    let sshd = SshServer::start();
+    let site = far(&sshd, |_| {}).await;
+    let home = sshd.file("");
+    let path = |name: &str| home.join(name).display().to_string();
+    fs_err::write(home.join("page"), "old\n").expect("a file");
+    fs_err::write(home.join("same"), "same\n").expect("a file");
+    let file = |name: &str, text: &str, mode: &str| {
+        let input = json!({"path": path(name), "text": text, "mode": mode});
+        let step = json!({"call": {"action": "file", "input": input}, "subject": 0});
+        json!({"name": format!("{name}@n1"), "kind": {"step": step}})
+    };
+    let vertices = [
+        file("page", "new\n", "0644"),
+        file("same", "same\n", "0644"),
+        file("fresh", "fresh\n", "0644"),
+        file("hidden", "hidden\n", "0600"),
+        step("run@n1", 1, "touch $HOME/there", &[]),
+        step("lost@n2", 2, "true", &[]),
+    ];
+    let body = json!({"title": "test", "plan": plan(&vertices)});
+    let answer = site.post(&format!("{RUNS}?dry_run=1&predict=1"), &body).await.expect(200).json();
+    let found = &answer["predictions"];
+    let diff = |at: usize| found[at]["diff"].as_str().unwrap_or_default();
+    assert!(diff(0).ends_with("@@ -1 +1 @@\n-old\n+new\n"), "{found:#}");
+    assert_eq!(found[1]["change"], "none", "{found:#}");
+    assert!(diff(2).ends_with("+fresh\n"), "{found:#}");
+    assert!(diff(3).contains("does not exist\n(not shown"), "{found:#}");
+    assert!(!diff(3).contains("hidden\n"), "{found:#}");
+    assert_eq!(found[4]["reason"], "`shell` cannot tell before it is done");
+    assert_eq!(found[5]["reason"], "`shell` cannot tell before it is done");
+    for name in ["fresh", "hidden", "there"] {
+        assert!(!sshd.file(name).exists(), "{name}");
+    }
+    assert_eq!(fs_err::read_to_string(sshd.file("page")).expect("a file"), "old\n");
+    let attempts = fs_err::read_dir(home.join(".hoist/attempts")).expect("a directory");
+    assert_eq!(attempts.count(), 0, "nothing of it is left");
+    site.stop().await;
+}

@@ -1,14 +1,24 @@
 //! What a run would change on its nodes, as far as that can be told beforehand.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use hoist_api::deploy::{Change, Predicted};
 use hoist_engine::StepId;
 use hoist_engine::action::Prediction;
-use hoist_engine::execute::Forecast;
+use hoist_engine::execute::{Forecast, Job, What, subject};
+use hoist_engine::plan::{Call, Step};
+use hoist_engine::pull::HEARTBEAT;
+use hoist_engine::ssh::SshForecast;
+use serde_json::Value;
 
-use super::{Arc, Grip, Outputs, Place, Plan, Site, Way, action, chain, secret};
+use super::{Arc, Grip, Outputs, Place, Plan, Site, Way, action, chain, secret, way};
+use crate::deploy::runs::now_ms;
+
+/// No two forecasts of one controller have the same name.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// Instances that are listed; beyond it they are only counted.
 pub(crate) const MAX_PREDICTED: usize = 10_000;
@@ -29,7 +39,7 @@ impl Grip {
     /// Of all that is done in a plan but `kept`. Nothing is changed.
     pub(in crate::deploy) fn foresee(&self, plan: &Plan, kept: &BTreeSet<StepId>) -> Foreseen {
         let site = Site {
-            catalog: self.catalog().clone(),
+            catalog: self.catalog(),
             secrets: Arc::clone(&self.secrets) as Arc<dyn action::Secrets>,
             outputs: Outputs::none(),
             place: Place::Below(self.local_root.clone()),
@@ -39,41 +49,136 @@ impl Grip {
         let ways = self.ways(plan.draft().subjects.iter().map(String::as_str));
         let forecast = Forecast::new(&site, plan);
         let deadline = Instant::now() + LOOK_FOR;
-        let (mut foreseen, mut room) = (Foreseen::default(), MAX_DIFFS);
-        for id in plan.ids() {
-            let Some(step) = plan.step(id) else { continue };
-            if step.skip.is_some() || kept.contains(&id) {
-                continue;
-            }
-            if foreseen.predictions.len() == MAX_PREDICTED || Instant::now() > deadline {
-                foreseen.left_out += 1;
-                continue;
-            }
-            let way = step.subject.map(|at| &ways[at as usize]);
-            let (change, text) = match way {
-                Some(Way::Local) => match ready
-                    .clone()
-                    .and_then(|()| forecast.of(id, deadline).map_err(|failure| failure.reason))
-                {
-                    Ok(Prediction::Diff(diff)) => (Change::Diff, diff),
-                    Ok(Prediction::NoChange) => (Change::None, String::new()),
-                    Ok(Prediction::CannotPredict) => {
-                        let action = &step.call.action;
-                        (Change::Unknown, format!("`{action}` cannot tell before it is done"))
-                    }
-                    Err(reason) => (Change::Unknown, reason),
+        let is_meant = |id: &StepId| {
+            plan.step(*id).is_some_and(|step| step.skip.is_none()) && !kept.contains(id)
+        };
+        let mut meant: Vec<StepId> = plan.ids().filter(is_meant).collect();
+        let mut left_out = meant.len().saturating_sub(MAX_PREDICTED);
+        meant.truncate(MAX_PREDICTED);
+        // Others look while we do.
+        let (send, answers) = channel();
+        let name = format!("forecast-{}-{}", now_ms(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let mut found: BTreeMap<StepId, Found> = BTreeMap::new();
+        let (mut by_agent, mut by_ssh) = (Vec::new(), Vec::new());
+        for id in &meant {
+            match way(&ways, plan, *id) {
+                Some(Way::Agent) => match self.unasked(plan, *id) {
+                    Some(reason) => _ = found.insert(*id, Err(reason)),
+                    None => by_agent.push(job(&name, plan, *id)),
                 },
-                Some(Way::None(reason)) => (Change::Unknown, reason.clone()),
-                Some(Way::Ssh | Way::Agent) => {
-                    (Change::Unknown, "nobody looks at nodes that are other machines".to_owned())
-                }
-                None => (Change::Unknown, "it is on no node".to_owned()),
-            };
-            let instance = plan.vertex(id).name.clone();
-            foreseen.predictions.push(predicted(instance, change, text, &mut room));
+                Some(Way::Ssh) => by_ssh.push(job(&name, plan, *id)),
+                _ => {}
+            }
         }
-        foreseen
+        let far = by_agent.iter().chain(&by_ssh);
+        let mut asked: BTreeSet<StepId> = far.map(|job| job.number).collect();
+        let ssh = SshForecast::new(self.ssh(Outputs::none()), by_ssh, &send);
+        self.counter.desk.predict(&name, by_agent, send);
+        for id in &meant {
+            let came = match way(&ways, plan, *id) {
+                Some(Way::Local) if Instant::now() > deadline => {
+                    left_out += 1;
+                    continue;
+                }
+                Some(Way::Local) => ready
+                    .clone()
+                    .and_then(|()| forecast.of(*id, deadline).map_err(|failure| failure.reason)),
+                Some(Way::None(reason)) => Err(reason.clone()),
+                Some(Way::Agent | Way::Ssh) => continue,
+                None => Err("it is on no node".to_owned()),
+            };
+            found.insert(*id, came);
+        }
+        while !asked.is_empty()
+            && let left = deadline.saturating_duration_since(Instant::now())
+            && let Ok((id, came)) = answers.recv_timeout(left)
+        {
+            asked.remove(&id);
+            found.insert(id, hidden(&forecast, came));
+        }
+        drop(ssh);
+        self.counter.desk.close(&name);
+        for id in asked {
+            found.insert(id, Err(format!("`{}` did not answer in time", subject(plan, id))));
+        }
+        let mut room = MAX_DIFFS;
+        let tell = |(id, came)| told(plan, id, came, &mut room);
+        Foreseen { predictions: found.into_iter().map(tell).collect(), left_out }
     }
+
+    /// Why the agent of a node need not be asked.
+    fn unasked(&self, plan: &Plan, id: StepId) -> Option<String> {
+        let node = subject(plan, id);
+        let heard = self.counter.desk.heard(node);
+        if heard.is_none_or(|at| at.elapsed() > 2 * HEARTBEAT) {
+            return Some(format!("the agent of `{node}` was not heard of lately"));
+        }
+        let action = self.missing_in(node, plan.step(id)?)?;
+        Some(format!("there is no action `{action}` on `{node}`"))
+    }
+
+    /// Actions that a plan wants of agents which have said that they do not have them: each with its
+    /// node.
+    pub(in crate::deploy) fn missing(&self, plan: &Plan) -> BTreeSet<(String, String)> {
+        let ways = self.ways(plan.draft().subjects.iter().map(String::as_str));
+        let far = plan.ids().filter(|id| way(&ways, plan, *id) == Some(&Way::Agent));
+        let missing = |id: StepId| {
+            let step = plan.step(id).filter(|step| step.skip.is_none())?;
+            let node = subject(plan, id);
+            Some((node.to_owned(), self.missing_in(node, step)?.to_owned()))
+        };
+        far.filter_map(missing).collect()
+    }
+
+    fn missing_in<'s>(&self, node: &str, step: &'s Step) -> Option<&'s str> {
+        let calls = [&step.call].into_iter().chain(&step.before).chain(&step.after);
+        calls.flat_map(actions_of).find(|action| self.counter.desk.lacks(node, action))
+    }
+}
+
+/// What somebody elsewhere is asked.
+fn job(name: &str, plan: &Plan, id: StepId) -> Job {
+    Job {
+        run: name.to_owned(),
+        number: id,
+        attempt: 0,
+        what: What::Predict,
+        task: plan.vertex(id).name.clone(),
+        subject: subject(plan, id).to_owned(),
+        step: plan.step(id).cloned().unwrap_or_default(),
+    }
+}
+
+/// What was found out about an instance; or why nothing was.
+type Found = Result<Prediction, String>;
+
+/// The actions of a call: of a list, those in it.
+fn actions_of(call: &Call) -> impl Iterator<Item = &str> {
+    let parts = call.input.get("steps").and_then(Value::as_array).into_iter().flatten();
+    let parts = parts.filter_map(|part| part["action"].as_str());
+    [call.action.as_str()].into_iter().chain(parts)
+}
+
+/// Without the secrets of the plan, of which an agent knows only those that it was given.
+fn hidden(forecast: &Forecast<'_>, came: Found) -> Found {
+    match came {
+        Ok(Prediction::Diff(diff)) => Ok(Prediction::Diff(forecast.hide(&diff))),
+        Ok(other) => Ok(other),
+        Err(reason) => Err(forecast.hide(&reason)),
+    }
+}
+
+fn told(plan: &Plan, id: StepId, came: Found, room: &mut usize) -> Predicted {
+    let (change, text) = match came {
+        Ok(Prediction::Diff(diff)) => (Change::Diff, diff),
+        Ok(Prediction::NoChange) => (Change::None, String::new()),
+        Ok(Prediction::CannotPredict) => {
+            let action = plan.step(id).map_or("", |step| step.call.action.as_str());
+            (Change::Unknown, format!("`{action}` cannot tell before it is done"))
+        }
+        Err(reason) => (Change::Unknown, reason),
+    };
+    predicted(plan.vertex(id).name.clone(), change, text, room)
 }
 
 fn predicted(instance: String, change: Change, text: String, room: &mut usize) -> Predicted {
