@@ -216,7 +216,7 @@ impl Programs {
     /// after a restart how a program ended, and a keeper would cost as much as starting it: what is
     /// found of it then is ended.
     pub(crate) fn of(step: &Step, kept: &Arc<Kept>) -> Self {
-        let may_repeat = step.repeat != Repeat::Never;
+        let may_repeat = !matches!(step.repeat, Repeat::Never | Repeat::Fail);
         Self { may_repeat, ..Self::new(kept).within(step) }
     }
 

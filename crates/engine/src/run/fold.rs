@@ -216,7 +216,10 @@ impl Run {
 
     fn marked(&mut self, step: StepId, good: bool) {
         match (self.state(step), good) {
-            (State::Unknown, true) => self.end(step, Ended::Ok, Class::Good),
+            (State::Unknown, true) => {
+                self.end(step, Ended::Ok, Class::Good);
+                self.let_in_again(step);
+            }
             (State::Unknown, false) => {
                 self.fail(step, FailureKind::Internal, "somebody said that it failed");
             }
@@ -233,6 +236,7 @@ impl Run {
         let changed = self.tries[step.at()].changed;
         let ended = if changed { Ended::Ok } else { Ended::Unchanged };
         self.end(step, ended, Class::Good);
+        self.let_in_again(step);
     }
 
     fn failed_at(&mut self, step: StepId, kind: FailureKind, reason: &str, at: u64) {
@@ -257,7 +261,8 @@ impl Run {
         let Self { plan, breaker, .. } = self;
         let step = plan.step(id).expect("only steps fail");
         let Step { on_failure, subject, cohort, .. } = *step;
-        if on_failure != OnFailure::Ignore {
+        // That nobody knows is no fault of its subject.
+        if on_failure != OnFailure::Ignore && kind != FailureKind::Lost {
             breaker.count(step, reason, plan.draft().breaker);
         }
         match on_failure {

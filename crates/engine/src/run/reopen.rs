@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use super::tally::{Class, Tally};
 use super::{Breaker, Ended, Run, State};
-use crate::plan::StepId;
+use crate::plan::{OnFailure, StepId};
 
 impl Run {
     /// What did not come to a good end is tried again.
     pub(super) fn resume(&mut self) {
         self.forget_stop();
         self.stop_after.clear();
+        self.paused = None;
         self.outcome = None;
         self.breaker = Breaker::default();
         self.left_out.fill(false);
@@ -52,6 +53,14 @@ impl Run {
         self.open_again_after(step);
         self.open_again_before(step);
         self.reset(step);
+        let is_good = |id: &StepId| matches!(self.state(*id), State::Ended(end) if end.is_good());
+        let subject = self.step(step).subject;
+        if subject.is_some_and(|at| self.left_out[at as usize])
+            && self.plan.vertex(step).after.iter().all(is_good)
+        {
+            // The others of its subject wait until nothing has failed there any more.
+            self.states[step.at()] = State::Ready;
+        }
         if self.outcome.take().is_some() {
             self.forget_stop();
         }
@@ -86,6 +95,28 @@ impl Run {
         }
     }
 
+    /// The subject of a step that came to a good end after all is let in, if that was the last thing
+    /// for which it was left out.
+    pub(super) fn let_in_again(&mut self, step: StepId) {
+        let subject = self.step(step).subject;
+        let is_out = subject.is_some_and(|at| self.left_out[at as usize]);
+        if is_out && self.outcome.is_none() && !self.has_other_failure(step) {
+            self.open_again_after(step);
+            self.count_anew();
+        }
+    }
+
+    /// Whether something else failed on the subject of a step, and is counted.
+    fn has_other_failure(&self, step: StepId) -> bool {
+        let Some(subject) = self.step(step).subject else { return false };
+        let counts = |id: &StepId| {
+            *id != step
+                && matches!(self.state(*id), State::Ended(Ended::Failed(_)))
+                && self.step(*id).on_failure == OnFailure::Stop
+        };
+        self.of_subject[subject as usize].iter().any(counts)
+    }
+
     fn forget_stop(&mut self) {
         (self.asked, self.tripped, self.kills) = (false, false, false);
     }
@@ -94,7 +125,8 @@ impl Run {
     /// end again.
     fn open_again_after(&mut self, step: StepId) {
         let mut from = vec![step];
-        if let Some(subject) = self.step(step).subject {
+        let subject = self.step(step).subject;
+        if let Some(subject) = subject.filter(|_| !self.has_other_failure(step)) {
             for failed in &mut self.failed {
                 failed.remove(&subject);
             }

@@ -447,3 +447,61 @@ fn what_is_still_being_ended_is_not_resumed() {
     site.on(resume());
     assert_eq!(site.running(), [0]);
 }
+
+/// One subject of which two steps failed, and may; another one; and one that goes on meanwhile.
+fn twice_failed() -> Site {
+    let of = |subject| Step { cohort: Some(0), ..on(subject) };
+    let vertices = vec![
+        step(&[], of(0)),
+        step(&[], of(0)),
+        step(&[0], of(0)),
+        step(&[], of(1)),
+        step(&[], on(2)),
+    ];
+    let cohorts = cohort().cohorts;
+    let mut site = Site::new(Draft { cohorts, ..draft(vertices) });
+    site.fail(0, "no");
+    site.fail(1, "no");
+    site
+}
+
+#[test]
+fn a_subject_of_which_something_else_failed_stays_left_out() {
+    let mut site = twice_failed();
+    site.on(Event::Mark { step: StepId(0), good: true, by: me() });
+    assert_eq!(site.ended(Ended::LeftOut), [2]);
+    site.fail(3, "no");
+    assert!(site.run.is_stopping(), "a second one is too many");
+    site.end(4);
+    assert_eq!(site.run.outcome(), Some(Outcome::Failed));
+}
+
+#[test]
+fn a_subject_is_let_in_when_the_last_thing_that_failed_of_it_is_good() {
+    let mut site = twice_failed();
+    let retry = |step| Event::Retry { step: StepId(step), by: me() };
+    site.on(retry(0));
+    assert_eq!(site.running(), [0, 3, 4]);
+    site.restart();
+    site.on(Event::Found { step: StepId(0), attempt: 2, found: Found::Running });
+    site.end(0);
+    assert_eq!((site.running(), site.ended(Ended::LeftOut)), (vec![3, 4], vec![2]));
+    site.on(retry(1));
+    site.end(1);
+    assert_eq!(site.running(), [2, 3, 4]);
+    for at in [2, 3, 4] {
+        site.end(at);
+    }
+    assert_eq!(site.run.outcome(), Some(Outcome::Succeeded));
+}
+
+#[test]
+fn a_run_that_ended_while_it_was_paused_goes_on_when_it_is_resumed() {
+    let mut site = Site::new(line(2));
+    site.on(Event::Pause { subject: None, paused: true, by: me() });
+    site.on(Event::Stop { now: false, by: me() });
+    site.end(0);
+    assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
+    site.on(Event::Resume { by: me() });
+    assert_eq!(site.running(), [1]);
+}

@@ -156,6 +156,12 @@ fn events(view: &View, word: &str, order: &Order, by: &str) -> Result<Told, Fail
             if about.is_empty() {
                 return Err(no_instance(view, after));
             }
+            if let [first, _, ..] = &about[..] {
+                let detail = format!("`{after}` is on {} nodes", about.len());
+                let remedy =
+                    format!("name one of them, such as `{}`, or a barrier", view.name(*first));
+                return refuse(&detail, &remedy);
+            }
             let stop = |id: &StepId| Event::StopAfter { vertex: *id, by: by.clone() };
             Ok(Told { events: about.iter().map(stop).collect(), about })
         }
