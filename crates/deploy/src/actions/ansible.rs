@@ -71,7 +71,7 @@ impl Output for Watched<'_> {
             self.found.changed += number(&text, " changed=");
             self.found.skipped += number(&text, " skipped=");
         } else if text.starts_with("TASK [") || text.starts_with("RUNNING HANDLER [") {
-            self.task = text.trim_end_matches('*').trim_end().to_owned();
+            text.trim_end_matches('*').trim_end().clone_into(&mut self.task);
         } else if text.starts_with("changed: ") {
             self.found.tasks += &self.task;
             self.found.tasks.push('\n');
