@@ -732,23 +732,33 @@ fn tasks_on_no_node_are_nothing_to_run() {
 }
 
 #[test]
-fn who_looks_at_a_run_whose_journal_is_damaged_is_told_the_place() {
+fn who_looks_at_a_run_that_is_broken_is_told_why() {
     let example = Example::new();
     let controller = example.start();
     let file = chains(example.dir.path(), 30);
     let id = controller.does(&["deploy", "run", &file, "--detach"]).trim().to_owned();
     controller.does(&["deploy", "pause", &id]);
     assert_eq!(controller.terminate(), Some(0));
-    let records = example.data_dir().join("journal").join(&id).join("records");
-    let mut bytes = fs_err::read(&records).expect("a journal");
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 0x40;
-    fs_err::write(&records, &bytes).expect("a journal");
+    let journal = example.data_dir().join("journal").join(&id);
+    let lock = fs_err::File::open(journal.join("lock")).expect("a lock").into_parts().0;
+    lock.try_lock().expect("nobody holds it");
     let controller = example.start();
     let watched = controller.hoist(&["deploy", "watch", &id]);
     assert_eq!(watched.status.code(), Some(1), "{}", text(&watched));
-    assert!(text(&watched).contains("broken: "), "{}", text(&watched));
-    assert!(text(&watched).contains("the journal is damaged at byte"), "{}", text(&watched));
-    let resumed = controller.hoist(&["deploy", "resume", &id]);
-    assert_eq!(resumed.status.code(), Some(3), "{}", text(&resumed));
+    let line = text(&watched).lines().find(|line| line.starts_with("broken: ")).map(str::to_owned);
+    assert!(line.is_some_and(|why| why.contains("another process")), "{}", text(&watched));
+    drop(lock);
+    assert_eq!(controller.terminate(), Some(0));
+
+    let mut bytes = fs_err::read(journal.join("records")).expect("a journal");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x40;
+    fs_err::write(journal.join("records"), &bytes).expect("a journal");
+    let controller = example.start();
+    for what in ["watch", "resume"] {
+        let refused = controller.hoist(&["deploy", what, &id]);
+        assert_eq!(refused.status.code(), Some(3), "{what}: {}", text(&refused));
+        let said = text(&refused);
+        assert!(said.contains("the journal is damaged at byte"), "{what}: {said}");
+    }
 }

@@ -328,14 +328,14 @@ impl Converter<'_> {
             Type::Puppet => (puppet(&parameters), &["puppet_manifest", "puppet_modules", "cwd"]),
             Type::Shell => (shell(&parameters), &["cmd", "cwd"]),
             Type::UploadFile => (upload(&parameters), &["path", "data", "permissions"]),
-            Type::CopyFiles => return self.copy_files(task, parameters, findings),
+            Type::CopyFiles => return self.copy_files(task, &parameters, findings),
             Type::Sync => (sync(&parameters), &["src", "dst"]),
             Type::Reboot => (Some(json!({"reboot": {}})), &[]),
             Type::Other(_) | Type::Stage | Type::Group => (None, &[]),
         };
         let Some(native) = native else {
-            let message = "its parameters are computed or only Fuel knows them".to_owned();
-            return by_plugin(task, parameters, "W-TYPE", message, findings);
+            let why = "its parameters are computed or only Fuel knows them";
+            return by_plugin(task, &parameters, "W-TYPE", why, findings);
         };
         if task.kind == Type::Sync {
             let message = "its files come from Fuel's master by rsync".to_owned();
@@ -350,17 +350,17 @@ impl Converter<'_> {
     fn copy_files(
         &self,
         task: &Task,
-        parameters: Map<String, Value>,
+        parameters: &Map<String, Value>,
         findings: &mut Vec<Finding>,
     ) -> Value {
         let is_on_master = self.on(task, &mut Vec::new()) == MASTER;
-        let native = copies(&parameters).filter(|_| is_on_master && !has_expression(&parameters));
+        let native = copies(parameters).filter(|_| is_on_master && !has_expression(parameters));
         if let Some(native) = native {
-            tell_left_out(task, &parameters, &["files", "permissions"], findings);
+            tell_left_out(task, parameters, &["files", "permissions"], findings);
             return native;
         }
-        let message = "its files are on Fuel's master, not on the node".to_owned();
-        by_plugin(task, parameters, "W-MASTER", message, findings)
+        let why = "its files are on Fuel's master, not on the node";
+        by_plugin(task, parameters, "W-MASTER", why, findings)
     }
 
     /// `{KEY}` in texts; what nobody gave a value stays, as with Fuel.
@@ -431,9 +431,9 @@ impl Converter<'_> {
 /// An action that there is not, so that nothing is done until a person has decided.
 fn by_plugin(
     task: &Task,
-    parameters: Map<String, Value>,
+    parameters: &Map<String, Value>,
     code: &'static str,
-    why: String,
+    why: &str,
     findings: &mut Vec<Finding>,
 ) -> Value {
     let action = format!("fuel-{}", kind(&task.kind));
