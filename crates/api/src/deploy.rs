@@ -30,6 +30,9 @@ pub struct PlanRequest {
     /// It only looks whether something holds: `last` does not mean such a run.
     #[serde(default, skip_serializing_if = "is_false")]
     pub check: bool,
+    /// Begin also where another run is under way on the same nodes.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub beside: bool,
 }
 
 /// A file and what is in it.
@@ -101,6 +104,9 @@ pub struct PlanAnswer {
     /// Instances that were not looked at, because there are so many.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub not_predicted: usize,
+    /// Runs under way on the same nodes: it would be refused without `beside`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<String>,
 }
 
 /// What an instance would change, as its node is now.
@@ -391,6 +397,9 @@ pub struct Order {
     /// `undo`: also where somebody changed since what a step left.
     #[serde(default, skip_serializing_if = "is_false")]
     pub over_changes: bool,
+    /// `resume`, `retry`, `mark`, `undo`: also where another run is under way on the same nodes.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub beside: bool,
 }
 
 /// What came of an order.
@@ -406,6 +415,9 @@ pub struct Ordered {
     /// Steps of which only their nodes know whether all of it can be taken back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsure: Vec<String>,
+    /// Runs under way on the same nodes: it is refused without `beside`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<String>,
     pub dry_run: bool,
 }
 

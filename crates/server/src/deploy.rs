@@ -4,6 +4,7 @@
 //! Each run has a directory of its own with its journal, and a thread that drives it; both outlive
 //! nothing but themselves: a controller that starts again reads every journal and goes on.
 
+mod beside;
 mod compile;
 mod elections;
 mod entry;
@@ -76,6 +77,10 @@ pub struct Deploy {
 const READ: Plane = Plane::Admin { context: Context::Deploy, verb: Verb::Read };
 const WRITE: Plane = Plane::Admin { context: Context::Deploy, verb: Verb::Write };
 
+/// What to do about a run on the same nodes.
+const INSIST: &str = "wait for it, `hoist deploy stop` it, or insist with `--beside` (`beside: true`): \
+    what limits the steps of a run, such as `locks`, knows nothing of the other";
+
 impl Deploy {
     /// In a runtime.
     pub fn new(
@@ -146,6 +151,7 @@ impl From<RunsError> for Failure {
             | RunsError::UnderWay
             | RunsError::TakenBack(_)
             | RunsError::WentOn(_)
+            | RunsError::Beside(_)
             | RunsError::NoEffect
             | RunsError::Broken(..) => Code::Conflict,
             RunsError::TooMany => Code::TooManyRequests,
@@ -155,6 +161,7 @@ impl From<RunsError> for Failure {
         let failure = Self::new(code, chain(&error));
         match error {
             RunsError::Unknown(_) => failure.with_remedy("`hoist deploy list` shows all of them"),
+            RunsError::Beside(_) => failure.with_remedy(INSIST),
             RunsError::Broken(..) => failure.with_remedy(
                 "look at the place it names; a journal that is damaged is restored from a backup",
             ),

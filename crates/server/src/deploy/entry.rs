@@ -131,6 +131,11 @@ impl Entry {
         View { file, plan, records, run, waiting, is_broken: false }
     }
 
+    /// What its records come to.
+    pub(super) fn run(&self) -> Arc<Run> {
+        Arc::clone(&self.lock().run)
+    }
+
     fn records(&self) -> usize {
         self.lock().records.len()
     }

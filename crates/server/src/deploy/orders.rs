@@ -12,6 +12,7 @@ use hoist_engine::run::{Ended, State as StepState};
 use hoist_engine::{Event, StepId};
 use serde::Deserialize;
 
+use super::beside::Beside;
 use super::read::no_instance;
 use super::view::{View, word};
 use super::{Deploy, WRITE};
@@ -73,13 +74,17 @@ async fn order(
     }
     let id = deploy.resolve(&run).await?;
     let by = audit.draft().who;
-    let (told, view) = {
+    let insists = order.beside;
+    let (told, view, beside) = {
         let id = id.clone();
         let said = deploy.blocking(move |runs| {
             let view = runs.view_to_go_on(&id)?;
             let told = events(&view, word, &order, &by);
             let told = told.and_then(|told| has_effect(&view, &told).map(|()| told));
-            Ok(told.map(|told| (told, view)))
+            Ok(told.map(|told| {
+                let beside = runs.beside_told(&id, &view.run, &told.events);
+                (told, view, told_beside(&beside))
+            }))
         });
         said.await??
     };
@@ -87,7 +92,7 @@ async fn order(
     if !dry_run {
         let events = Arc::new(told.events);
         let said = Arc::clone(&events);
-        let entry = deploy.blocking(move |runs| runs.tell(&id, &said)).await?;
+        let entry = deploy.blocking(move |runs| runs.tell(&id, &said, insists)).await?;
         if let Some(entry) = entry {
             let heard = tokio::time::timeout(HEARD, entry.heard(&events, before)).await;
             if heard != Ok(true) {
@@ -100,7 +105,13 @@ async fn order(
     let summary = deploy.blocking(move |runs| Ok(runs.summary(&id))).await?;
     let run = summary.unwrap_or_else(|| view.summary());
     let instances = told.about.iter().map(|id| view.name(*id).to_owned()).collect();
-    Ok(Json(Ordered { run, instances, gaps: Vec::new(), unsure: Vec::new(), dry_run }))
+    let (gaps, unsure) = (Vec::new(), Vec::new());
+    Ok(Json(Ordered { run, instances, gaps, unsure, beside, dry_run }))
+}
+
+/// Runs on the same nodes, a sentence each.
+pub(super) fn told_beside(beside: &[Beside]) -> Vec<String> {
+    beside.iter().map(ToString::to_string).collect()
 }
 
 /// The run did not take what it was told, or not in time.

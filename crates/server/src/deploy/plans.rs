@@ -24,9 +24,9 @@ use serde_json::Value;
 use super::compile::{Grounds, answer, compile, site_of};
 use super::elections::{Chosen, Elections, deployment};
 use super::hands::Foreseen;
-use super::orders::about;
+use super::orders::{about, told_beside};
 use super::past::{forget_others, look_back};
-use super::runs::{Begin, now_ms};
+use super::runs::{Begin, carried_steps, now_ms};
 use super::view::View;
 use super::{Deploy, READ, WRITE};
 use crate::auth::AuditContext;
@@ -141,7 +141,9 @@ async fn undo(
     if query.is_on() {
         audit.nothing_written();
         let run = view.summary();
-        return Ok(Json(Ordered { run, instances, gaps, unsure, dry_run: true }).into_response());
+        let beside = told_beside(&deploy.runs.beside_plan(&plan, &[]));
+        let ordered = Ordered { run, instances, gaps, unsure, beside, dry_run: true };
+        return Ok(Json(ordered).into_response());
     }
     if !gaps.is_empty() && !order.leave_gaps {
         let detail = format!("{} instances cannot be taken back; nothing was done", gaps.len());
@@ -160,10 +162,11 @@ async fn undo(
         automatic: false,
         request: view.file.request.clone(),
         carried: Vec::new(),
+        beside: order.beside,
     };
     let run = deploy.blocking(move |runs| runs.begin(&Arc::new(plan), begin)).await?;
     deploy.note(&audit, format!("run/{}: undoes run/{}", run.id, view.file.id)).await;
-    let ordered = Ordered { run, instances, gaps, unsure, dry_run: false };
+    let ordered = Ordered { run, instances, gaps, unsure, beside: Vec::new(), dry_run: false };
     Ok((StatusCode::CREATED, Json(ordered)).into_response())
 }
 
@@ -283,7 +286,8 @@ impl Deploy {
         old: Option<Old>,
     ) -> Result<Response, Failure> {
         self.runs.recovered().await;
-        let kept = PlanRequest { plan: None, ..request.clone() };
+        let beside = request.beside;
+        let kept = PlanRequest { plan: None, beside: false, ..request.clone() };
         let Made { mut answer, plan, elections, firsts } = self.compile(request).await?;
         let carried = match (&old, &plan) {
             (Some(Old { view, undone }), Some(plan)) => {
@@ -296,6 +300,9 @@ impl Deploy {
             if let Some(plan) = plan.as_ref().filter(|_| query.predicts()) {
                 let Foreseen { predictions, left_out } = self.foresee(plan, &carried).await?;
                 (answer.predictions, answer.not_predicted) = (predictions, left_out);
+            }
+            if let Some(plan) = &plan {
+                answer.beside = told_beside(&self.runs.beside_plan(plan, &carried));
             }
             answer.skips.extend(plan.iter().flat_map(|plan| carried_over(plan, &carried)));
             return Ok(Json(answer).into_response());
@@ -320,8 +327,15 @@ impl Deploy {
         }
         elections.keep(&*self.chassis.store, &firsts).await?;
         let (title, by) = (kept.title.clone(), audit.draft().who);
-        let begin =
-            Begin { title, by, undoes: None, automatic: false, request: Some(kept), carried };
+        let begin = Begin {
+            title,
+            by,
+            undoes: None,
+            automatic: false,
+            request: Some(kept),
+            carried,
+            beside,
+        };
         let mut summary = self.blocking(move |runs| runs.begin(&plan, begin)).await?;
         summary.diagnostics = answer.diagnostics;
         let what = match &old {
@@ -334,11 +348,7 @@ impl Deploy {
 
     /// What a plan would change, without what is carried over.
     async fn foresee(&self, plan: &Arc<Plan>, carried: &[Record]) -> Result<Foreseen, Failure> {
-        let kept = carried.iter().filter_map(|record| match record {
-            Record::Carried { step, .. } => Some(*step),
-            _ => None,
-        });
-        let (plan, kept) = (Arc::clone(plan), kept.collect::<BTreeSet<_>>());
+        let (plan, kept) = (Arc::clone(plan), carried_steps(carried));
         self.blocking(move |runs| Ok(runs.foresee(&plan, &kept))).await
     }
 

@@ -23,6 +23,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use ulid::Ulid;
 
+use super::beside::{Beside, open_nodes, opened_nodes, planned_nodes, sharing};
 use super::entry::{Entry, Shown};
 use super::folder::{self, Folder, FolderError, RunFile};
 use super::hands::{Foreseen, Grip, Hands};
@@ -90,14 +91,16 @@ pub(super) struct Begin {
     pub(super) request: Option<PlanRequest>,
     /// What another run has done already.
     pub(super) carried: Vec<Record>,
+    /// Also where another run is under way on the same nodes.
+    pub(super) beside: bool,
 }
 
 /// Why a run is read back.
 enum Why<'a> {
     /// It had not ended when its controller did.
     Unfinished,
-    /// Somebody wants it to go on, and says so in these records.
-    Asked(&'a [Record]),
+    /// Somebody wants it to go on, and says so in these records; also beside others on its nodes?
+    Asked(&'a [Record], bool),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -120,6 +123,8 @@ pub(super) enum RunsError {
     TakenBack(String),
     #[error("run {0}, which it takes back, went on since; `undo` takes that back anew")]
     WentOn(String),
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Beside(Vec<Beside>),
     #[error("the controller is stopping")]
     Stopping,
     #[error("it has no effect on the run as it is now")]
@@ -324,8 +329,8 @@ impl Runs {
     /// Begins a run. Blocks until that is durable.
     pub(super) fn begin(&self, plan: &Arc<Plan>, begin: Begin) -> Result<RunSummary, RunsError> {
         self.room()?;
-        // Nobody takes the same back at the same time, or makes it go on meanwhile.
-        let _only_we = begin.undoes.as_ref().map(|_| self.only_we());
+        // Nobody begins on the same nodes at the same time, takes the same back, or makes it go on.
+        let _only_we = self.only_we();
         if let Some(undone) = &begin.undoes {
             if self.goes_on(undone) {
                 return Err(RunsError::UnderWay);
@@ -334,7 +339,37 @@ impl Runs {
                 return Err(RunsError::TakenBack(by));
             }
         }
+        let only_looks = begin.request.as_ref().is_some_and(|request| request.check);
+        if !begin.beside && !only_looks {
+            alone(self.beside_plan(plan, &begin.carried))?;
+        }
         self.launch(plan, begin, self.new_id(now_ms()))
+    }
+
+    /// Runs under way on the nodes of a plan, without what is carried over.
+    pub(super) fn beside_plan(&self, plan: &Plan, carried: &[Record]) -> Vec<Beside> {
+        self.beside("", &planned_nodes(plan, &carried_steps(carried)))
+    }
+
+    /// Runs under way on the nodes on which a run has something to do again when it is told this.
+    pub(super) fn beside_told(&self, id: &str, run: &Run, events: &[Event]) -> Vec<Beside> {
+        let said: Vec<Record> = events.iter().filter_map(to_the_ended).collect();
+        let opened = opened_nodes(run, &said, 0);
+        self.beside(id, &opened.iter().map(String::as_str).collect())
+    }
+
+    /// Other runs that are under way on these nodes. Those that only look harm nobody.
+    fn beside(&self, id: &str, nodes: &BTreeSet<&str>) -> Vec<Beside> {
+        let mut others = Vec::new();
+        for (other, known) in &*self.lock() {
+            if let Known::Live(entry) = known
+                && other != id
+                && !entry.file.is_check()
+            {
+                others.push((other.clone(), entry.run()));
+            }
+        }
+        sharing(others.iter().map(|(id, run)| (id.as_str(), &**run)), nodes)
     }
 
     /// Begins a run that nothing stands against. Blocks until that is durable.
@@ -390,7 +425,7 @@ impl Runs {
             return Err(RunsError::UnderWay);
         }
         let came_back = match why {
-            Why::Asked(_) => self.settled(id)?,
+            Why::Asked(..) => self.settled(id)?,
             Why::Unfinished => Vec::new(),
         };
         let claim = self.claim(id)?;
@@ -416,7 +451,7 @@ impl Runs {
         let mut run = back.run;
         let on_crash = back.plan.draft().on_crash;
         let said = match why {
-            Why::Asked(said) => [&came_back, *said].concat(),
+            Why::Asked(said, _) => [&came_back, *said].concat(),
             Why::Unfinished if back.crashed && run.outcome().is_none() => after_crash(on_crash),
             Why::Unfinished => Vec::new(),
         };
@@ -425,6 +460,14 @@ impl Runs {
         for record in said {
             run.follow(back.records.len(), &record).map_err(|_| RunsError::NoEffect)?;
             back.records.push(record);
+        }
+        if matches!(why, Why::Asked(_, false))
+            && let Err(shared) = alone(self.beside(id, &open_nodes(&run)))
+        {
+            if let Some(claim) = claim {
+                claim.leave();
+            }
+            return Err(shared);
         }
         let said = &back.records[before..];
         if !said.is_empty() {
@@ -532,6 +575,7 @@ impl Runs {
             automatic: true,
             request: file.request.clone(),
             carried: Vec::new(),
+            beside: true,
         };
         self.launch(&Arc::new(plan), begin, id).map(drop)
     }
@@ -745,7 +789,12 @@ impl Runs {
 
     /// Tells a run something. One that has ended hears only what makes it go on. Where a thread has
     /// it, that is given: it has heard when it has records of that. Blocks.
-    pub(super) fn tell(&self, id: &str, events: &[Event]) -> Result<Option<Arc<Entry>>, RunsError> {
+    pub(super) fn tell(
+        &self,
+        id: &str,
+        events: &[Event],
+        beside: bool,
+    ) -> Result<Option<Arc<Entry>>, RunsError> {
         let said: Vec<Record> = events.iter().filter_map(to_the_ended).collect();
         let wakes = said.len() == events.len();
         let deadline = Instant::now() + SETTLE;
@@ -753,7 +802,9 @@ impl Runs {
             let known = self.lock().get(id).cloned();
             match known {
                 None => return Err(RunsError::Unknown(id.to_owned())),
-                Some(Known::Live(entry)) if entry.tell(events) => return Ok(Some(entry)),
+                Some(Known::Live(entry)) if self.tell_live(&entry, events, wakes && !beside)? => {
+                    return Ok(Some(entry));
+                }
                 // Its thread is about to end.
                 Some(Known::Live(_)) if wakes && Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(5));
@@ -763,7 +814,7 @@ impl Runs {
             }
         }
         self.room()?;
-        match self.take_up(id, &Why::Asked(&said)) {
+        match self.take_up(id, &Why::Asked(&said, beside)) {
             Err(RunsError::Folder(error)) => Err(RunsError::Broken(id.to_owned(), error)),
             Err(error) => Err(error),
             Ok(()) => {
@@ -771,6 +822,22 @@ impl Runs {
                 Ok(None)
             }
         }
+    }
+
+    /// False when it does not listen any more. What would let it begin on nodes of others is refused
+    /// to one that shall be `alone` there.
+    fn tell_live(
+        &self,
+        entry: &Entry,
+        events: &[Event],
+        is_alone: bool,
+    ) -> Result<bool, RunsError> {
+        // Whoever stops a run does not wait for those who begin others.
+        let _only_we = is_alone.then(|| self.only_we());
+        if is_alone {
+            alone(self.beside_told(&entry.file.id, &entry.run(), events))?;
+        }
+        Ok(entry.tell(events))
     }
 
     /// Removes a run that is not under way. Blocks.
@@ -792,6 +859,20 @@ impl Runs {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The steps that are not done again.
+pub(super) fn carried_steps(carried: &[Record]) -> BTreeSet<StepId> {
+    let step = |record: &Record| match record {
+        Record::Carried { step, .. } => Some(*step),
+        _ => None,
+    };
+    carried.iter().filter_map(step).collect()
+}
+
+/// Refuses what would share nodes with others.
+fn alone(beside: Vec<Beside>) -> Result<(), RunsError> {
+    if beside.is_empty() { Ok(()) } else { Err(RunsError::Beside(beside)) }
 }
 
 /// What is written into the journal of a run that has ended; nothing if it cannot hear that.

@@ -4,6 +4,7 @@
 mod site;
 
 mod agent;
+mod beside;
 mod bounds;
 mod elections;
 mod events;

@@ -21,6 +21,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::offline::NodesArgs;
+use super::orders::{BesideArgs, shared};
 use super::outline::outline;
 use super::{check, counted, interrupt, plain, show, watch};
 use crate::commands::Shell;
@@ -149,6 +150,7 @@ pub(super) fn request(
         conditions: None,
         plan: None,
         check: false,
+        beside: false,
     })
 }
 
@@ -314,6 +316,9 @@ pub(super) struct RunArgs {
     #[arg(long)]
     dry_run: bool,
 
+    #[command(flatten)]
+    beside: BesideArgs,
+
     /// Print the id of the run and do not wait for its end
     #[arg(long)]
     detach: bool,
@@ -322,12 +327,12 @@ pub(super) struct RunArgs {
 impl RunArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let client = shell.client()?;
-        let request = self.files.request(self.title.as_deref())?;
+        let mut request = self.files.request(self.title.as_deref())?;
+        request.beside = self.beside.beside;
         if self.dry_run {
             let answer = foreseen(shell, &request).await?;
             return would(shell, &answer);
         }
-        let mut request = request;
         if shell.printer.interactive() && !request.selection.without_prerequisites {
             let planned = client.plan_deploy(&request).await?;
             if !planned.prerequisites.is_empty() {
@@ -367,6 +372,8 @@ pub(super) struct ContinueArgs {
     /// Show the plan, run nothing; ends with 20 if there is something to do
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    beside: BesideArgs,
     /// Print the id of the run and do not wait for its end
     #[arg(long)]
     detach: bool,
@@ -375,7 +382,8 @@ pub(super) struct ContinueArgs {
 impl ContinueArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let client = shell.client()?;
-        let request = self.files.request(None)?;
+        let mut request = self.files.request(None)?;
+        request.beside = self.beside.beside;
         // `last` is another one as soon as the new run is there.
         let old = client.run(&self.run).await?.summary.id;
         if self.dry_run {
@@ -434,6 +442,7 @@ async fn foreseen(shell: &mut Shell, request: &PlanRequest) -> Result<PlanAnswer
 /// What a dry run shows, and how it ends.
 fn would(shell: &mut Shell, answer: &PlanAnswer) -> Result<Exit, Failure> {
     let ended = print_plan(shell, answer)?;
+    shared(&mut shell.printer, &answer.beside);
     let anything = ended == Exit::Done && answer.steps > answer.skips.len();
     Ok(if anything { Exit::WouldChange } else { ended })
 }

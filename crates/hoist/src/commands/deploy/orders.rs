@@ -7,7 +7,7 @@ use hoist_model::Exit;
 use super::{counted, interrupt, watch, word};
 use crate::commands::Shell;
 use crate::failure::Failure;
-use crate::printer::Output;
+use crate::printer::{Output, Printer};
 
 /// What all of them take.
 #[derive(Debug, Clone, Args)]
@@ -31,6 +31,7 @@ impl OrderArgs {
                 for name in &told.instances {
                     printer.line(format!("  {name}"))?;
                 }
+                shared(printer, &told.beside);
                 let what = if told.dry_run { "would be " } else { "" };
                 let (done, run) = (done(said), &told.run);
                 printer.line(format!("{what}{done}; run {} is {}", run.id, word(run)))?;
@@ -42,6 +43,21 @@ impl OrderArgs {
     async fn say(self, shell: &mut Shell, order: &Order, said: &str) -> Result<Exit, Failure> {
         let told = self.tell(shell, order, said).await?;
         Ok(if told.dry_run { Exit::WouldChange } else { Exit::Done })
+    }
+}
+
+/// What lets a run do something again.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct BesideArgs {
+    /// Also where another run is under way on the same nodes
+    #[arg(long)]
+    pub(super) beside: bool,
+}
+
+/// Says which runs are under way on the same nodes.
+pub(super) fn shared(printer: &mut Printer, beside: &[String]) {
+    for one in beside {
+        printer.warn(&format!("{one}; two runs on one node want `--beside`"));
     }
 }
 
@@ -94,6 +110,8 @@ impl StopArgs {
 pub(super) struct ResumeArgs {
     #[command(flatten)]
     order: OrderArgs,
+    #[command(flatten)]
+    beside: BesideArgs,
     /// Do not wait for its end
     #[arg(long)]
     detach: bool,
@@ -104,7 +122,8 @@ impl ResumeArgs {
         let client = shell.client()?;
         let before = client.run(&self.order.run).await?.summary.records;
         let detach = self.detach || self.order.dry_run;
-        let told = self.order.tell(shell, &Order::default(), "resume").await?;
+        let order = Order { beside: self.beside.beside, ..Order::default() };
+        let told = self.order.tell(shell, &order, "resume").await?;
         if detach {
             return Ok(if told.dry_run { Exit::WouldChange } else { Exit::Done });
         }
@@ -177,6 +196,8 @@ enum Mark {
 pub(super) struct MarkArgs {
     #[command(flatten)]
     order: OrderArgs,
+    #[command(flatten)]
+    beside: BesideArgs,
     #[arg(value_name = "OK|FAILED", value_enum)]
     mark: Mark,
     #[arg(value_name = "INSTANCE", required = true)]
@@ -186,7 +207,8 @@ pub(super) struct MarkArgs {
 impl MarkArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let good = Some(matches!(self.mark, Mark::Ok));
-        let order = Order { good, instances: self.instances, ..Order::default() };
+        let beside = self.beside.beside;
+        let order = Order { good, instances: self.instances, beside, ..Order::default() };
         self.order.say(shell, &order, "mark").await
     }
 }
@@ -202,8 +224,8 @@ pub(super) struct InstanceArgs {
 }
 
 impl InstanceArgs {
-    async fn say(self, shell: &mut Shell, said: &str) -> Result<Exit, Failure> {
-        let order = Order { instances: self.instances, ..Order::default() };
+    async fn say(self, shell: &mut Shell, said: &str, beside: bool) -> Result<Exit, Failure> {
+        let order = Order { instances: self.instances, beside, ..Order::default() };
         self.order.say(shell, &order, said).await
     }
 }
@@ -219,7 +241,7 @@ pub(super) struct HoldArgs {
 
 impl HoldArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        self.instances.say(shell, "hold").await
+        self.instances.say(shell, "hold", false).await
     }
 }
 
@@ -233,7 +255,7 @@ pub(super) struct ReleaseArgs {
 
 impl ReleaseArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        self.instances.say(shell, "release").await
+        self.instances.say(shell, "release", false).await
     }
 }
 
@@ -243,11 +265,13 @@ impl ReleaseArgs {
 pub(super) struct RetryArgs {
     #[command(flatten)]
     instances: InstanceArgs,
+    #[command(flatten)]
+    beside: BesideArgs,
 }
 
 impl RetryArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        self.instances.say(shell, "retry").await
+        self.instances.say(shell, "retry", self.beside.beside).await
     }
 }
 
@@ -274,6 +298,8 @@ pub(super) struct UndoArgs {
     /// Put back what was there before also where somebody changed since what a step left
     #[arg(long)]
     over_changes: bool,
+    #[command(flatten)]
+    beside: BesideArgs,
     /// Do not wait for its end
     #[arg(long)]
     detach: bool,
@@ -282,7 +308,8 @@ pub(super) struct UndoArgs {
 impl UndoArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let Self { on, instances, leave_gaps, over_changes, .. } = self;
-        let order = Order { on, instances, leave_gaps, over_changes, ..Order::default() };
+        let beside = self.beside.beside;
+        let order = Order { on, instances, leave_gaps, over_changes, beside, ..Order::default() };
         let client = shell.client()?;
         let asked = client.order_run(&self.order.run, "undo", &order, self.order.dry_run);
         let told = match interrupt::told(shell, asked).await? {
@@ -295,6 +322,7 @@ impl UndoArgs {
         for unsure in &told.unsure {
             shell.printer.warn(unsure);
         }
+        shared(&mut shell.printer, &told.beside);
         if !told.dry_run && !self.detach {
             return watch::follow(shell, &client, &told.run.id, 0).await;
         }
