@@ -133,9 +133,7 @@ fn read_on(bytes: &[u8], mut at: usize, mut number: u32) -> Result<Contents, Jou
 /// Whether a record was durable that is not in the first place of these bytes: something was
 /// written after it.
 fn was_durable(bytes: &[u8], number: u32) -> bool {
-    // No record ends with a zero, and there may be many behind the last one.
-    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-    let (bytes, mut place) = (&bytes[..end], 0);
+    let mut place = 0;
     while place < bytes.len() {
         match frame_at(&bytes[place..]) {
             Some(frame) if frame.lot > number || frame.number < number => return true,

@@ -1,8 +1,7 @@
 //! A journal in a file of its own.
 
 use std::fs::TryLockError;
-use std::io::Read;
-use std::os::unix::fs::FileExt as _;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,13 +16,6 @@ use crate::run::{ReplayError, Run};
 /// Records between two snapshots: few enough that the rest is read back at once.
 const SNAPSHOT_EVERY: u32 = 16_384;
 
-/// So many zeros are written ahead. What is written over them is durable as soon as it is on the
-/// disk; a file that grows takes the file system's own journal, and whoever else writes to that.
-const AHEAD: usize = 256 * 1024;
-
-/// Lots that are larger are appended: writing as much again would cost more than it saves.
-const SMALL_LOT: usize = 16 * 1024;
-
 /// Records are durable when [`FileJournal::append`] has returned. Only one has the file at a time.
 #[derive(Debug)]
 pub struct FileJournal {
@@ -31,8 +23,6 @@ pub struct FileJournal {
     file: Locked,
     next: u32,
     length: u64,
-    /// Bytes of the file, with the zeros ahead.
-    room: u64,
     /// CRC-32C of all of it: a snapshot is of these bytes and no others.
     sum: u32,
     /// Records that the snapshot is made of.
@@ -102,11 +92,6 @@ impl FileJournal {
         self.next
     }
 
-    /// Bytes of its records and what they begin with; the file has more while it is written.
-    pub fn length(&self) -> u64 {
-        self.length
-    }
-
     /// Makes all of the records durable, in one go.
     pub fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
         if records.is_empty() {
@@ -134,14 +119,13 @@ impl FileJournal {
     fn at(path: &Path, file: Locked, next: u32, holds: &[u8]) -> Self {
         let (path, buffer) = (path.to_owned(), Vec::new());
         let (length, sum) = (holds.len() as u64, crc32c::crc32c(holds));
-        let (room, in_snapshot) = (length, 0);
-        Self { path, file, next, length, room, sum, in_snapshot, buffer, is_broken: false }
+        Self { path, file, next, length, sum, in_snapshot: 0, buffer, is_broken: false }
     }
 
     /// Goes on behind what was read, the first record of which has the number `first`.
     fn go_on(
         path: &Path,
-        file: Locked,
+        mut file: Locked,
         first: u32,
         bytes: &[u8],
         contents: Contents,
@@ -151,6 +135,7 @@ impl FileJournal {
             file.0.set_len(length as u64)?;
             file.0.sync_data()?;
         }
+        file.0.seek(SeekFrom::Start(length as u64))?;
         let next = first + u32::try_from(records.len()).expect("journals are bounded");
         let mut journal = Self::at(path, file, next, &bytes[..length]);
         if length == 0 {
@@ -166,37 +151,12 @@ impl FileJournal {
             return Err(std::io::Error::other(reason).into());
         }
         self.is_broken = true;
-        let end = self.length + self.buffer.len() as u64;
-        self.file.0.file().write_all_at(&self.buffer, self.length)?;
-        // What does not begin as a journal is none, so that comes first.
-        if end > self.room && self.length > 0 && self.buffer.len() <= SMALL_LOT {
-            self.make_room(end)?;
-        }
+        self.file.0.write_all(&self.buffer)?;
         self.file.0.sync_data()?;
-        self.length = end;
+        self.length += self.buffer.len() as u64;
         self.sum = crc32c::crc32c_append(self.sum, &self.buffer);
         self.is_broken = false;
         Ok(())
-    }
-
-    /// Writes zeros ahead, if the disk has room for them: there shall be some for records first.
-    fn make_room(&mut self, end: u64) -> Result<(), JournalError> {
-        self.room = end;
-        match self.file.0.file().write_all_at(&vec![0; AHEAD], end) {
-            Ok(()) => self.room += AHEAD as u64,
-            Err(_) => self.file.0.set_len(end)?,
-        }
-        Ok(())
-    }
-}
-
-/// Who has come to the end leaves no zeros; after a crash whoever comes next cuts them off.
-impl Drop for FileJournal {
-    fn drop(&mut self) {
-        if !self.is_broken && self.room > self.length {
-            // They do no harm.
-            let _ = self.file.0.set_len(self.length);
-        }
     }
 }
 
@@ -276,37 +236,6 @@ mod tests {
         drop(journal);
         assert_eq!(FileJournal::open(&path).unwrap().1, [record(0), record(1), record(3)]);
         assert!(FileJournal::create(&path).is_err(), "none is written over");
-    }
-
-    #[test]
-    fn zeros_are_written_ahead_and_nothing_is_left_of_them() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("run");
-        let mut journal = FileJournal::create(&path).unwrap();
-        let length = || fs_err::metadata(&path).unwrap().len();
-        assert_eq!(length(), MAGIC.len() as u64);
-        journal.append(&[record(0)]).unwrap();
-        let before = length();
-        assert!(before > AHEAD as u64);
-        journal.append(&[record(1)]).unwrap();
-        assert_eq!(length(), before, "it does not grow with each");
-        let all: Vec<Record> = (2..10_000).map(record).collect();
-        for lot in all.chunks(7) {
-            journal.append(lot).unwrap();
-        }
-        assert_eq!(FileJournal::peek(&path).unwrap().len(), 10_000);
-        // As a crash leaves it.
-        let crashed = dir.path().join("crashed");
-        fs_err::copy(&path, &crashed).unwrap();
-        drop(journal);
-        let bytes = fs_err::read(&path).unwrap();
-        assert_eq!(bytes.last(), Some(&b'}'));
-        let (mut journal, records) = FileJournal::open(&crashed).unwrap();
-        assert_eq!(records.len(), 10_000);
-        journal.append(&[record(7)]).unwrap();
-        drop(journal);
-        assert_eq!(fs_err::read(&crashed).unwrap()[..bytes.len()], bytes);
-        assert_eq!(FileJournal::open(&crashed).unwrap().1.len(), 10_001);
     }
 
     #[test]
