@@ -275,6 +275,9 @@ pub struct RunDetail {
     pub critical: Vec<String>,
     /// Steps that wait until they are released.
     pub holds: Vec<String>,
+    /// Who or what paused it, if it is paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_by: Option<String>,
     /// The last run that takes back what this one did, unless it went on since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_back_by: Option<String>,
@@ -363,6 +366,10 @@ pub struct RunEvents {
     pub last: u64,
     /// Where the run stands after it.
     pub state: RunState,
+    /// Nothing runs, and nothing more comes by itself: it has ended, or somebody has to say
+    /// something.
+    #[serde(default)]
+    pub rests: bool,
 }
 
 /// What an operator says to a run.

@@ -114,6 +114,18 @@ pub fn read(bytes: &[u8]) -> Result<Contents, JournalError> {
     read_on(bytes, MAGIC.len(), 0)
 }
 
+/// How many whole records a journal begins with; nobody looks what they are.
+pub fn count(bytes: &[u8]) -> u32 {
+    let (mut at, mut number) = (MAGIC.len(), 0);
+    while let Some(frame) =
+        bytes.get(at..).and_then(frame_at).filter(|frame| frame.number == number)
+    {
+        at += HEAD + frame.payload.len();
+        number += 1;
+    }
+    number
+}
+
 /// Reads the records from a place on, at which the record of that number is expected.
 fn read_on(bytes: &[u8], mut at: usize, mut number: u32) -> Result<Contents, JournalError> {
     let mut records = Vec::new();

@@ -154,6 +154,9 @@ pub struct Step {
     /// to be taken back when the run has ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub undone_with: Vec<u32>,
+    /// Secrets that nothing of it prints, beside those that it names itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hides: Vec<String>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]

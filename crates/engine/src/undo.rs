@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::execute::output::references_of;
 use crate::plan::{
     Call, Cohort, Draft, Holder, Kind, OnCrash, OnFailure, Plan, Pool, Repeat, Reversibility, Rule,
     Step, StepId, Vertex,
@@ -267,6 +268,8 @@ fn back_step(step: &Step, call: Call, repeat: Repeat) -> Kind {
         on_failure,
         window: step.window,
         kin: step.kin,
+        // What takes it back may print what it wrote.
+        hides: references_of(step).map(str::to_owned).collect(),
         ..Step::default()
     }))
 }

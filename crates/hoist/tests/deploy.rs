@@ -387,9 +387,11 @@ fn only_templates_beside_the_task_file_are_read_and_sent() {
 fn who_looks_on_without_a_terminal_is_told_why_nothing_happens() {
     let example = Example::new();
     let controller = example.start();
-    let file = chains(example.dir.path(), 30);
+    let file = example.path("later.yaml");
+    let tasks = "hoist: 1\nroles: {web: {window: 'Sun 03:00-03:01'}}\n\
+        tasks:\n  t: {on: web, run: {shell: 'true'}}\n";
+    fs_err::write(&file, tasks).expect("a file");
     let id = controller.does(&["deploy", "run", &file, "--detach"]).trim().to_owned();
-    controller.does(&["deploy", "pause", &id]);
     let seen = example.dir.path().join("seen");
     let mut watching = Command::new(env!("CARGO_BIN_EXE_hoist"))
         .arg("--data-dir")
@@ -400,8 +402,24 @@ fn who_looks_on_without_a_terminal_is_told_why_nothing_happens() {
         .expect("the program starts");
     let told = || fs_err::read_to_string(&seen).expect("a file").contains("nothing runs: t");
     eventually("it is told", told);
+    controller.does(&["deploy", "stop", &id]);
+    assert_eq!(watching.wait().expect("it ends").code(), Some(8));
+}
+
+#[test]
+fn who_looks_on_is_told_who_paused_the_run_and_how_it_goes_on() {
+    let example = Example::new();
+    let controller = example.start();
+    let file = chains(example.dir.path(), 4);
+    let id = controller.does(&["deploy", "run", &file, "--detach"]).trim().to_owned();
+    controller.does(&["deploy", "pause", &id]);
+    let paused = controller.hoist(&["deploy", "watch", &id]);
+    assert_eq!(paused.status.code(), Some(4), "{}", text(&paused));
+    let how = format!("nothing runs: paused by admin; `hoist deploy unpause {id}` lets it go on");
+    assert!(text(&paused).contains(&how), "{}", text(&paused));
     controller.does(&["deploy", "unpause", &id]);
-    assert_eq!(watching.wait().expect("it ends").code(), Some(0));
+    let ended = controller.hoist(&["deploy", "watch", &id]);
+    assert_eq!(ended.status.code(), Some(0), "{}", text(&ended));
 }
 
 /// Chains of tasks on three nodes; each leaves a line for each time that it was done.
@@ -762,4 +780,68 @@ fn who_looks_at_a_run_that_is_broken_is_told_why() {
         let said = text(&refused);
         assert!(said.contains("the journal is damaged at byte"), "{what}: {said}");
     }
+}
+
+#[test]
+fn who_looks_on_comes_back_when_nothing_runs_because_the_run_is_paused() {
+    let example = Example::new();
+    let controller = example.start();
+    let file = example.path("alike.yaml");
+    let tasks = "hoist: 1\nlimits: {breaker: 2, at_once: 1}\n\
+        roles: {all: {nodes: '*', tolerate: all but 1}}\n\
+        tasks:\n  a: {on: all, run: {shell: test -e mended}}\n";
+    fs_err::write(&file, tasks).expect("a file");
+    let run = controller.hoist(&["deploy", "run", &file]);
+    assert_eq!(run.status.code(), Some(4), "{}", text(&run));
+    assert!(text(&run).contains("paused by the breaker; `hoist deploy unpause"), "{}", text(&run));
+    let watch = controller.hoist(&["deploy", "watch", "last"]);
+    assert_eq!(watch.status.code(), Some(4), "{}", text(&watch));
+    // Others wait for it.
+    let other = controller.hoist(&["deploy", "run", &file]);
+    assert_eq!(other.status.code(), Some(3), "{}", text(&other));
+    assert!(text(&other).contains("is under way on"), "{}", text(&other));
+    assert!(text(&other).contains("--beside"), "{}", text(&other));
+    for node in ["web1", "db1", "mon1"] {
+        fs_err::write(example.file(node, "mended"), "").expect("a file");
+    }
+    let beside = controller.hoist(&["deploy", "run", &file, "--beside"]);
+    assert_eq!(beside.status.code(), Some(0), "{}", text(&beside));
+    controller.hoist(&["deploy", "stop", "last"]);
+}
+
+#[test]
+fn what_is_carried_over_is_not_among_what_would_be_done() {
+    let example = Example::new();
+    let controller = example.start();
+    let file = example.path("two.yaml");
+    let tasks = |b: &str| {
+        format!(
+            "hoist: 1\ntasks:\n  a: {{on: 'node:web1', run: {{shell: 'true'}}}}\n  \
+             b: {{on: 'node:web1', requires: [a], run: {{shell: '{b}'}}}}\n"
+        )
+    };
+    fs_err::write(&file, tasks("false")).expect("a file");
+    assert_eq!(controller.hoist(&["deploy", "run", &file]).status.code(), Some(1));
+    fs_err::write(&file, tasks("true")).expect("a file");
+    let dry = controller.hoist(&["deploy", "continue", "last", "--replan", &file, "--dry-run"]);
+    assert_eq!(dry.status.code(), Some(20), "{}", text(&dry));
+    let said = text(&dry);
+    assert!(said.contains("skipped  a@web1: done in the run that is continued"), "{said}");
+    assert!(said.contains("b on web1") && !said.contains("a on web1"), "{said}");
+}
+
+#[test]
+fn a_check_of_a_run_that_did_nothing_itself_says_so() {
+    let example = Example::new();
+    let controller = example.start();
+    let file = example.path("once.yaml");
+    let tasks = "hoist: 1\nsettings: {v: 1}\ntasks:\n  a: {on: 'node:web1', \
+        inputs: [settings.v], run: {shell: 'true'}, check: {after: [{shell: 'true'}]}}\n";
+    fs_err::write(&file, tasks).expect("a file");
+    controller.does(&["deploy", "run", &file]);
+    controller.does(&["deploy", "check", "last"]);
+    controller.does(&["deploy", "run", &file]);
+    let check = controller.hoist(&["deploy", "check", "last"]);
+    assert_eq!(check.status.code(), Some(2), "{}", text(&check));
+    assert!(text(&check).contains("brought nothing to a good end itself"), "{}", text(&check));
 }

@@ -202,11 +202,11 @@ impl Watched<'_> {
     }
 }
 
-/// The secrets that a step names, wherever it does.
+/// The secrets that a step names, wherever it does, and those that it hides besides.
 pub(crate) fn references_of(step: &Step) -> impl Iterator<Item = &str> {
-    let Step { call, before, after, undo, .. } = step;
+    let Step { call, before, after, undo, hides, .. } = step;
     let calls = std::iter::once(call).chain(before).chain(after).chain(undo);
-    calls.flat_map(|call| references(&call.input))
+    calls.flat_map(|call| references(&call.input)).chain(hides.iter().map(String::as_str))
 }
 
 /// The secrets that an input names, also those of lists within it: `secrets: {NAME: reference}`.

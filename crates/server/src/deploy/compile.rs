@@ -1,6 +1,6 @@
 //! Task files to a plan, as this site has it: its nodes, its actions, and what was done before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hoist_api::deploy::{Diagnostic, PlanAnswer, PlanRequest, Selection, Severity, Skip, TaskFile};
 use hoist_deploy::compile::{self, Compiled, MAX_LISTED_EDGES, Options};
@@ -169,7 +169,7 @@ pub(super) fn answer(plan: &Plan) -> PlanAnswer {
         hash: plan.hash().to_owned(),
         steps: steps().count(),
         edges: plan.ids().map(|id| plan.vertex(id).after.len()).sum(),
-        nodes: plan.draft().subjects.len(),
+        nodes: steps().filter_map(|(_, step)| step.subject).collect::<BTreeSet<_>>().len(),
         skips: skips.collect(),
         ..PlanAnswer::default()
     }

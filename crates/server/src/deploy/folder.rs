@@ -188,10 +188,16 @@ pub(super) fn read_run(root: &Path, id: &str) -> Result<RunFile, FolderError> {
     read_json(&root.join(id).join(RUN), RUN)
 }
 
-/// What was kept of a run that has ended.
+/// What was kept of a run that has ended. Nothing, if its journal has other records than it had then:
+/// that is what counts.
 pub(super) fn read_summary(root: &Path, id: &str) -> Result<Option<RunSummary>, FolderError> {
     let path = root.join(id).join(SUMMARY);
-    if path.exists() { read_json(&path, SUMMARY).map(Some) } else { Ok(None) }
+    if !path.exists() {
+        return Ok(None);
+    }
+    let summary: RunSummary = read_json(&path, SUMMARY)?;
+    let records = hoist_engine::journal::count(&fs::read(root.join(id).join(RECORDS))?);
+    Ok(Some(summary).filter(|summary| summary.records == u64::from(records)))
 }
 
 pub(super) fn read_plan(root: &Path, id: &str) -> Result<Arc<Plan>, FolderError> {
@@ -307,7 +313,11 @@ impl Folder {
     /// It goes on: what was kept at its end is no longer so.
     pub(super) fn go_on(&self) -> io::Result<()> {
         let path = self.path.join(SUMMARY);
-        if path.exists() { fs::remove_file(path) } else { Ok(()) }
+        if path.exists() {
+            fs::remove_file(path)?;
+            fs::File::open(&self.path)?.sync_all()?;
+        }
+        Ok(())
     }
 
     /// The controller ends in good order.

@@ -138,8 +138,16 @@ async fn undo(
     let instances: Vec<String> = steps().map(|(id, _)| plan.vertex(id).name.clone()).collect();
     let unsure: Vec<String> =
         steps().filter_map(|(id, step)| doubt(&plan.vertex(id).name, step)).collect();
+    let with = |problem: Problem, gap: &String| problem.with_fault(Fault::new("", gap.clone()));
+    let nothing = || {
+        let problem = Problem::new(Code::Conflict, "nothing of the run can be taken back");
+        Err(gaps.iter().fold(problem, with).into())
+    };
     if query.is_on() {
         audit.nothing_written();
+        if instances.is_empty() {
+            return nothing();
+        }
         let run = view.summary();
         let beside = told_beside(&deploy.runs.beside_plan(&plan, &[]));
         let ordered = Ordered { run, instances, gaps, unsure, beside, dry_run: true };
@@ -149,11 +157,10 @@ async fn undo(
         let detail = format!("{} instances cannot be taken back; nothing was done", gaps.len());
         let problem = Problem::new(Code::Conflict, detail)
             .with_remedy("`--leave-gaps` takes back what can be, and leaves these as they are");
-        let with = |problem: Problem, gap: &String| problem.with_fault(Fault::new("", gap.clone()));
         return Err(gaps.iter().fold(problem, with).into());
     }
     if instances.is_empty() {
-        return Err(Failure::new(Code::Conflict, "nothing of the run can be taken back"));
+        return nothing();
     }
     let begin = Begin {
         title: format!("undo {}", view.file.title),

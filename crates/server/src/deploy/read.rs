@@ -121,6 +121,7 @@ async fn show(
                 held: none(),
                 critical,
                 holds: Vec::new(),
+                paused_by: None,
                 taken_back_by: None,
             });
         }
@@ -182,6 +183,7 @@ fn detail(view: &View, root: &std::path::Path) -> RunDetail {
         held: held.into_iter().map(&mut instance).collect(),
         critical: critical.into_iter().take(SHOWN).map(|id| view.name(id).to_owned()).collect(),
         holds: view.run.held().map(|id| view.name(id).to_owned()).collect(),
+        paused_by: view.run.paused_by().map(str::to_owned),
         taken_back_by: None,
     }
 }

@@ -66,23 +66,18 @@ async fn events(
             .with_remedy("write it like `30s`")
     })?;
     let after = query.after.unwrap_or(0);
-    let batch = batch(&deploy, &id, after, wait.min(LONGEST_WAIT), is_settled).await?;
+    let rests = |found: &RunEvents| found.rests;
+    let batch = batch(&deploy, &id, after, wait.min(LONGEST_WAIT), rests).await?;
     Ok(Json(batch).into_response())
 }
 
-/// Nothing more will come by itself.
-fn is_settled(state: RunState) -> bool {
-    matches!(state, RunState::Ended | RunState::Broken | RunState::Waiting)
-}
-
-/// What came after `after`; waits for the first of it, unless the run is in a state that there is no
-/// point to wait in.
+/// What came after `after`; waits for the first of it, unless there is no point to wait.
 async fn batch(
     deploy: &Deploy,
     id: &str,
     after: u64,
     wait: Duration,
-    is_over: fn(RunState) -> bool,
+    is_over: fn(&RunEvents) -> bool,
 ) -> Result<RunEvents, Failure> {
     let deadline = tokio::time::Instant::now() + wait;
     let stopping = deploy.chassis.tasks.stopping().clone();
@@ -93,8 +88,7 @@ async fn batch(
             count.mark_unchanged();
         }
         let found = look(deploy, live, id, after).await?;
-        let Some(mut count) = count.filter(|_| found.items.is_empty() && !is_over(found.state))
-        else {
+        let Some(mut count) = count.filter(|_| found.items.is_empty() && !is_over(&found)) else {
             return Ok(found);
         };
         tokio::select! {
@@ -121,7 +115,7 @@ async fn look(
             None => runs.view(&id)?,
         };
         let (items, last) = (view.events(after, BATCH), view.records.len() as u64);
-        Ok(RunEvents { items, last, state: view.state() })
+        Ok(RunEvents { items, last, state: view.state(), rests: view.rests() })
     });
     looked.await
 }
@@ -137,13 +131,14 @@ fn server_sent(deploy: &Deploy, id: String, after: u64) -> Response {
     let stopping = deploy.chassis.tasks.stopping().clone();
     let events = stream::unfold(reader, |mut reader| async move {
         if reader.pending.is_empty() {
-            let is_over = |state| matches!(state, RunState::Ended | RunState::Broken);
+            let is_over =
+                |found: &RunEvents| matches!(found.state, RunState::Ended | RunState::Broken);
             // Whoever looks on sees that it ends, and comes back where it was.
             while reader.pending.is_empty() {
                 let (id, after) = (&reader.id, reader.after);
                 let found = batch(&reader.deploy, id, after, LONGEST_WAIT, is_over).await.ok()?;
                 let nobody_drives = || reader.deploy.runs.live(id).is_none();
-                if found.items.is_empty() && (is_over(found.state) || nobody_drives()) {
+                if found.items.is_empty() && (is_over(&found) || nobody_drives()) {
                     return None;
                 }
                 reader.pending = found.items.into();

@@ -79,6 +79,21 @@ impl View {
         }
     }
 
+    /// Nothing runs, and nothing more comes by itself: it has ended, or somebody has to say
+    /// something.
+    pub(super) fn rests(&self) -> bool {
+        let runs = || self.run.is_busy() || self.steps().any(|(id, _)| self.is_checking(id));
+        match self.state() {
+            RunState::Ended | RunState::Broken | RunState::Waiting => true,
+            RunState::Paused => self.waiting || !runs(),
+            RunState::Running | RunState::Stopping => false,
+        }
+    }
+
+    fn is_checking(&self, id: StepId) -> bool {
+        self.run.state(id) == State::Checking
+    }
+
     /// Vertices that do something.
     pub(super) fn steps(&self) -> impl Iterator<Item = (StepId, &Step)> {
         self.plan.ids().filter_map(|id| Some((id, self.plan.step(id)?)))

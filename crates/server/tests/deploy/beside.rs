@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::site::Site;
-use crate::{HOLD, RUNS, eventually, file, order, plan, put, site, start, step, until};
+use crate::{
+    HOLD, RUNS, eventually, file, lines, order, plan, put, site, start, step, until,
+    until_instance, with,
+};
 
 /// Begins a run; whoever insists is not refused.
 async fn begin(site: &Site, plan: &Value, beside: bool, status: u16) -> Value {
@@ -93,7 +96,7 @@ async fn what_has_ended_does_not_go_on_beside_another() {
     let files = json!({"title": "test", "plan": plan(&[step("bad@n2", 2, "true", &[])])});
     let path = format!("{RUNS}/{bad}/continue");
     is_conflict(&site.post(&path, &files).await.expect(409).json(), &first, "n2");
-    assert_eq!(crate::lines(&site, 2, "tries"), 1, "nothing was tried");
+    assert_eq!(lines(&site, 2, "tries"), 1, "nothing was tried");
     put(&site, 2, "mended");
     order(&site, &bad, "resume", json!({"beside": true})).await;
     assert_eq!(until(&site, &bad, "ended").await["outcome"], "succeeded");
@@ -109,24 +112,21 @@ async fn what_has_ended_does_not_go_on_beside_another() {
 #[tokio::test]
 async fn what_is_under_way_tries_nothing_again_where_another_has_begun_since() {
     let site = site().await;
-    let bad = crate::with(
-        step("bad@n2", 2, "echo x >> tries; false", &[]),
-        "on_failure",
-        json!("continue"),
-    );
+    let bad =
+        with(step("bad@n2", 2, "echo x >> tries; false", &[]), "on_failure", json!("continue"));
     let first = start(&site, &plan(&[step("slow@n1", 1, HOLD, &[]), bad])).await;
-    crate::until_instance(&site, &first, "bad@n2", "failed").await;
+    until_instance(&site, &first, "bad@n2", "failed").await;
     // It has nothing left to do there.
     let hold = HOLD.replace("begun", "begun-too");
     let second = start(&site, &plan(&[step("slow@n2", 2, &hold, &[])])).await;
     let path = format!("{RUNS}/{first}/retry");
     let retry = json!({"instances": ["bad@n2"]});
     is_conflict(&site.post(&path, &retry).await.expect(409).json(), &second, "n2");
-    assert_eq!(crate::lines(&site, 2, "tries"), 1);
+    assert_eq!(lines(&site, 2, "tries"), 1);
     put(&site, 2, "go");
     until(&site, &second, "ended").await;
     order(&site, &first, "retry", retry).await;
-    eventually("it is tried again", || crate::lines(&site, 2, "tries") == 2).await;
+    eventually("it is tried again", || lines(&site, 2, "tries") == 2).await;
     put(&site, 1, "go");
     until(&site, &first, "ended").await;
     site.stop().await;

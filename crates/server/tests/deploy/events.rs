@@ -4,7 +4,9 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 
 use crate::site::Site;
-use crate::{HOLD, RUNS, plan, put, site, start, step, until};
+use crate::{
+    HOLD, RUNS, eventually, file, order, plan, put, site, start, step, until, until_instance, with,
+};
 
 /// Server-sent events until the stream ends: their numbers and data.
 async fn stream(site: &Site, run: &str, after: u64) -> Vec<(u64, Value)> {
@@ -83,5 +85,48 @@ async fn what_undoing_needs_to_know_is_in_no_event() {
         };
         assert!(!items.iter().any(is_told), "{events:#}");
     }
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn who_polls_a_paused_run_is_answered_at_once_when_nothing_runs_any_more() {
+    let site = site().await;
+    let vertices = [step("slow@n1", 1, HOLD, &[]), step("then@n1", 1, "true", &[0])];
+    let run = start(&site, &plan(&vertices)).await;
+    eventually("it has begun", || file(&site, 1, "begun").exists()).await;
+    order(&site, &run, "pause", json!({})).await;
+    let busy = site.get(&format!("{RUNS}/{run}/events")).await.expect(200).json();
+    assert_eq!((&busy["state"], &busy["rests"]), (&json!("paused"), &json!(false)));
+    put(&site, 1, "go");
+    until_instance(&site, &run, "slow@n1", "ok").await;
+    let path = format!("{RUNS}/{run}/events?after=999&wait=5m");
+    let empty = site.get(&path).await.expect(200).json();
+    assert_eq!((&empty["state"], &empty["rests"]), (&json!("paused"), &json!(true)));
+    let detail = site.get(&format!("{RUNS}/{run}")).await.expect(200).json();
+    assert_eq!(detail["paused_by"], "admin", "{detail:#}");
+    order(&site, &run, "unpause", json!({})).await;
+    until(&site, &run, "ended").await;
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn who_polls_a_run_that_its_breaker_paused_is_answered_at_once() {
+    let site = site().await;
+    let one_at_a_time = |name: &str, node: u32, command: &str| {
+        let step = with(step(name, node, command, &[]), "on_failure", json!("continue"));
+        with(with(step, "pools", json!([0])), "kin", json!(0))
+    };
+    let mut plan = plan(&[
+        one_at_a_time("bad@n1", 1, "false"),
+        one_at_a_time("bad@n2", 2, "false"),
+        one_at_a_time("then@n3", 3, "true"),
+    ]);
+    plan["pools"] = json!([{"name": "one", "places": 1}]);
+    plan["breaker"] = json!(2);
+    let run = start(&site, &plan).await;
+    until(&site, &run, "paused").await;
+    let path = format!("{RUNS}/{run}/events?after=999&wait=5m");
+    let empty = site.get(&path).await.expect(200).json();
+    assert_eq!((&empty["state"], &empty["rests"]), (&json!("paused"), &json!(true)));
     site.stop().await;
 }

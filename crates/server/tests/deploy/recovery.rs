@@ -231,3 +231,21 @@ async fn a_run_goes_on_from_its_snapshot_and_what_came_after_it() {
     assert_eq!(events["items"][0]["record"], "plan", "everything can still be seen: {events:#}");
     site.stop().await;
 }
+
+#[tokio::test]
+async fn a_journal_that_has_not_ended_counts_although_a_summary_says_that_it_has() {
+    let site = site().await;
+    let vertices = [step("slow@n1", 1, HOLD, &[]), step("then@n1", 1, "echo x >> then", &[0])];
+    let run = start(&site, &plan(&vertices)).await;
+    eventually("it has begun", || file(&site, 1, "begun").exists()).await;
+    let early = fs_err::read(records(site.data_dir(), &run)).expect("a journal");
+    put(&site, 1, "go");
+    until(&site, &run, "ended").await;
+    let (dir, config) = site.stop().await;
+    fs_err::write(records(dir.path(), &run), early).expect("a journal");
+    let site = Site::start_again(dir, config).await;
+    assert_eq!(until(&site, &run, "ended").await["outcome"], "succeeded");
+    let last = site.get(&format!("{RUNS}/{run}/events?after=999")).await.expect(200).json();
+    assert_eq!(last["state"], "ended", "its journal says so as well: {last}");
+    site.stop().await;
+}

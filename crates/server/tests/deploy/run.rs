@@ -235,3 +235,13 @@ async fn an_instance_is_explained_with_the_place_of_each_of_its_fields() {
     assert_eq!(explain("b@n1").await["from"], whole);
     site.stop().await;
 }
+
+#[tokio::test]
+async fn a_plan_counts_the_nodes_that_it_does_something_on() {
+    let site = site().await;
+    let text = "hoist: 1\ntasks:\n  a:\n    on: node:n2\n    run: {shell: 'true'}\n";
+    let body = json!({"title": "one", "files": [{"name": "one.yaml", "text": text}]});
+    let answer = site.post("/deploy/v1/plans", &body).await.expect(200).json();
+    assert_eq!((&answer["steps"], &answer["nodes"]), (&json!(1), &json!(1)), "of three");
+    site.stop().await;
+}

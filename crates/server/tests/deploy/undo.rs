@@ -140,7 +140,9 @@ async fn lists_and_nodes_that_cannot_be_taken_back_are_gaps_before_anything_star
     until(&site, &run, "ended").await;
     let dry = site.post(&format!("{RUNS}/{run}/undo?dry_run=1"), &json!({})).await;
     let far = "far@n2: its node is reached by ssh, and only an agent can do it";
-    assert_eq!(dry.expect(200).json()["gaps"], json!(["mixed@n1: nobody said how", far]));
+    let refused = dry.problem(409, "conflict");
+    let gaps: Vec<&str> = refused.errors.iter().map(|gap| gap.message.as_str()).collect();
+    assert_eq!(gaps, ["mixed@n1: nobody said how", far]);
     site.stop().await;
 }
 
@@ -319,5 +321,39 @@ async fn what_a_later_run_changed_is_not_put_back_unless_that_is_wanted() {
     assert!(!file(&site, 1, "conf").exists(), "as it was before the first of them");
     let refused = undo(&site, &third).await;
     assert_eq!(refused["outcome"], "failed", "what the last one left is gone: {refused:#}");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_takes_back_prints_no_secret_of_what_it_takes_back() {
+    let site = site().await;
+    let secrets = site.data_dir().join("secrets");
+    fs_err::create_dir_all(&secrets).expect("a directory");
+    fs_err::write(secrets.join("pw"), "correct-horse").expect("a secret");
+    let input = json!({"command": "cat \"$PW\" > out", "secrets": {"PW": "pw"}});
+    let call = json!({"action": "shell", "input": input});
+    let back = json!({"action": "shell", "input": {"command": "echo was; cat out"}});
+    let vertex = with(with(step("pw@n1", 1, "", &[]), "call", call), "undo", back);
+    let run = start(&site, &plan(&[vertex])).await;
+    until(&site, &run, "ended").await;
+    assert_eq!(text(&site, 1, "out"), "correct-horse");
+    let undone = undo(&site, &run).await;
+    assert_eq!(undone["outcome"], "succeeded", "{undone:#}");
+    let back = undone["id"].as_str().expect("an id");
+    let printed = site.get(&format!("{RUNS}/{back}/output/0/1")).await.expect(200).text();
+    assert!(printed.starts_with("was"), "{printed}");
+    assert!(!printed.contains("correct-horse"), "{printed}");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_dry_run_is_refused_as_well_where_nothing_can_be_taken_back() {
+    let site = site().await;
+    let run = start(&site, &plan(&[step("a@n1", 1, "true", &[])])).await;
+    until(&site, &run, "ended").await;
+    let path = format!("{RUNS}/{run}/undo?dry_run=1");
+    let refused = site.post(&path, &json!({})).await.problem(409, "conflict");
+    assert_eq!(refused.detail, "nothing of the run can be taken back");
+    assert!(refused.errors[0].message.contains("a@n1"), "{refused:?}");
     site.stop().await;
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use hoist_api::client::Client;
-use hoist_api::deploy::{Instance, PlanRequest, RunDetail, RunState, Selection};
+use hoist_api::deploy::{Instance, PlanRequest, RunDetail, Selection};
 use hoist_deploy::checks::{Checks, checks_only, every_check, which_check};
 use hoist_engine::plan::{Draft, Kind, StepId};
 use hoist_model::Exit;
@@ -125,6 +125,11 @@ impl CheckArgs {
         };
         let found = instances(client, &summary.id, None).await?;
         let wanted: BTreeSet<u32> = found.iter().filter(is_wanted).map(|one| one.step).collect();
+        if wanted.is_empty() {
+            let id = &summary.id;
+            return Err(Failure::usage(format!("run {id} brought nothing to a good end itself"))
+                .with_hint("name the task files, or the run that did what it skipped"));
+        }
         let checks = checks_only(&draft, |id| wanted.contains(&id.0));
         begin(client, &summary.title, checks, self.dry_run).await
     }
@@ -187,8 +192,7 @@ async fn until_rest(client: &Client, run: &str) -> Result<RunDetail, Failure> {
     loop {
         let found = client.run_events(run, after, WAIT).await?;
         after = found.items.last().map_or(after, |event| event.seq);
-        let rests = matches!(found.state, RunState::Ended | RunState::Broken | RunState::Waiting);
-        if rests && after >= found.last {
+        if found.rests && after >= found.last {
             return Ok(client.run(run).await?);
         }
     }

@@ -7,7 +7,7 @@ use clap::Args;
 use hoist_api::Code;
 use hoist_api::client::Client;
 use hoist_api::deploy::{
-    Change, Diagnostic, PlanAnswer, PlanRequest, RunSummary, Selection, Severity, TaskFile,
+    Change, Diagnostic, PlanAnswer, PlanRequest, RunSummary, Selection, Severity, Skip, TaskFile,
 };
 use hoist_deploy::condition::MAX_RENDERED;
 use hoist_deploy::parse::parse;
@@ -15,7 +15,7 @@ use hoist_deploy::spec::Sources;
 use hoist_deploy::{actions, compile};
 use hoist_engine::Plan;
 use hoist_engine::action::Ability;
-use hoist_engine::plan::Draft;
+use hoist_engine::plan::{Draft, Kind};
 use hoist_model::Exit;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -544,7 +544,10 @@ fn changes(printer: &mut Printer, answer: &PlanAnswer) -> Result<(), Failure> {
 }
 
 fn outlined(answer: &PlanAnswer, all: bool) -> Vec<String> {
-    let draft = answer.plan.as_ref().and_then(|plan| Draft::deserialize(plan).ok());
+    let mut draft = answer.plan.as_ref().and_then(|plan| Draft::deserialize(plan).ok());
+    if let Some(draft) = &mut draft {
+        leave_out(draft, &answer.skips);
+    }
     let plan = draft.and_then(|draft| Plan::new(draft).ok());
     let catalog = actions::catalog();
     // What plug-ins can do is known where they are.
@@ -553,6 +556,19 @@ fn outlined(answer: &PlanAnswer, all: bool) -> Vec<String> {
         known.is_some_and(|about| about.name != "none" && !about.can.contains(&Ability::Undo))
     };
     plan.map_or_else(Vec::new, |plan| outline(&plan, is_final, all))
+}
+
+/// What is carried over is skipped, though its plan does not say so.
+fn leave_out(draft: &mut Draft, skips: &[Skip]) {
+    let skips: BTreeMap<&str, &str> =
+        skips.iter().map(|skip| (skip.instance.as_str(), skip.reason.as_str())).collect();
+    for vertex in &mut draft.vertices {
+        if let (Kind::Step(step), Some(reason)) =
+            (&mut vertex.kind, skips.get(vertex.name.as_str()))
+        {
+            step.skip = Some((*reason).to_owned());
+        }
+    }
 }
 
 fn step_names(answer: &PlanAnswer) -> impl Iterator<Item = &str> {

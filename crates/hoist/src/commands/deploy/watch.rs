@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use hoist_api::client::{Client, ClientError};
-use hoist_api::deploy::{RunDetail, RunEvent, RunEvents, RunState};
+use hoist_api::deploy::{RunDetail, RunEvent, RunEvents};
 use hoist_model::Exit;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -126,8 +126,7 @@ async fn until_rest(
                 shell.printer.flush()
             })?;
         }
-        let rests = matches!(found.state, RunState::Ended | RunState::Broken | RunState::Waiting);
-        if rests && after >= found.last {
+        if found.rests && after >= found.last {
             return Ok(client.run(run).await?);
         }
         if found.items.is_empty() && !is_told {
@@ -245,6 +244,13 @@ fn rest(shell: &mut Shell, detail: &RunDetail) -> Result<(), Failure> {
     printer.flush()?;
     match exit(run) {
         Exit::Done => {}
+        Exit::Waiting if detail.paused_by.is_some() => {
+            let by = plain(detail.paused_by.as_deref().unwrap_or_default());
+            printer.note(&format!(
+                "nothing runs: paused by {by}; `hoist deploy unpause {}` lets it go on",
+                run.id
+            ));
+        }
         Exit::Waiting => printer.note(&format!(
             "a person has to decide: `hoist deploy mark {} ok|failed INSTANCE`, or unpause it",
             run.id
