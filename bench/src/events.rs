@@ -147,7 +147,8 @@ fn bare(all: &[Seen]) -> Result<Vec<f64>> {
         }
         drop(to);
         let came = reader.join().expect("it does not panic")?;
-        let delay = |(came, sent): (Duration, Duration)| came.saturating_sub(sent).as_secs_f64() * 1e3;
+        let delay =
+            |(came, sent): (Duration, Duration)| came.saturating_sub(sent).as_secs_f64() * 1e3;
         Ok(came.into_iter().zip(sent).map(delay).collect())
     })
 }
