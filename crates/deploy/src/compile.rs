@@ -9,7 +9,7 @@ mod warn;
 use std::collections::{BTreeMap, BTreeSet};
 
 use hoist_engine::action::Catalog;
-use hoist_engine::plan::{Draft, Kind, MAX_VERTICES, StepId, Vertex};
+use hoist_engine::plan::{Draft, MAX_VERTICES, StepId, Vertex};
 use serde_json::Value;
 
 use crate::bind::{self, Counts, Declaration, Graph, Instance, Is};
@@ -94,11 +94,18 @@ pub fn compile(
     let facts = Facts::new(settings, &targets, &options.templates, &mut found);
     let mut maker = steps::Maker::new(book, &targets, &graph, &facts, options);
     maker.make(&mut found);
+    let mut prerequisites = Vec::new();
     if is_bound {
-        // What waits for each other needs a graph that is one.
+        let chooser = Chooser { book, targets: &targets, graph: &graph, past: &options.past };
+        if let Some(chosen) = chooser.choose(&options.selection, &mut found) {
+            maker.skip_unless(&chosen.is_chosen);
+            prerequisites = chosen.prerequisites.into_iter().map(StepId).collect();
+            found.extend(missing(&maker.draft, &prerequisites));
+        }
+        // What waits for each other needs a graph that is one, and canaries are of what is selected.
         maker.rollouts(&mut found);
     }
-    let (mut draft, pauses) = (maker.draft, maker.pauses);
+    let mut draft = maker.draft;
     warn::look(book, &graph, options, &mut found);
     warn::wishes(book, &targets, &mut found);
     warn::role_gaps(book, &targets, &graph, options, &mut found);
@@ -106,20 +113,6 @@ pub fn compile(
         diagnostic::sort(&mut found);
         return Err(found);
     }
-    let past = &options.past;
-    let chooser = Chooser { book, targets: &targets, graph: &graph, past };
-    let chosen = chooser.choose(&options.selection, &mut found);
-    let mut prerequisites = Vec::new();
-    if let Some(chosen) = chosen {
-        for at in graph.instances().filter(|at| !chosen.is_chosen[*at as usize]) {
-            if let Kind::Step(step) = &mut draft.vertices[at as usize].kind {
-                step.skip = Some("selection".to_owned());
-            }
-        }
-        prerequisites = chosen.prerequisites.into_iter().map(StepId).collect();
-        found.extend(missing(&draft, &prerequisites));
-    }
-    rollout::skip_idle(&mut draft, &pauses);
     diagnostic::sort(&mut found);
     if found.iter().any(Diagnostic::is_error) {
         return Err(found);

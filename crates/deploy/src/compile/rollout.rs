@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoist_engine::plan::{Cohort, Draft, Holder, Kind, Pool, Rule, StepId};
+use hoist_engine::plan::{Cohort, Holder, Kind, Pool, Rule, StepId};
 use hoist_model::nearest;
 
 use super::steps::{Maker, trips_alone};
@@ -298,7 +298,8 @@ impl Maker<'_> {
         }
     }
 
-    /// The other nodes begin when all of the canaries' steps of the role have come to a good end.
+    /// The other nodes begin when all of the canaries' steps of the role have come to a good end. Who
+    /// does nothing in this run is neither.
     fn canary(&mut self, role: &Role, steps: &Steps, found: &mut Vec<Diagnostic>) {
         let Some(amount) = &role.canary else { return };
         let set = self.role_set(role);
@@ -316,8 +317,21 @@ impl Maker<'_> {
         }
         // The first member is what the others mostly wait for.
         let others = set.nodes.iter().copied().filter(|node| Some(*node) != set.first);
-        let canaries: BTreeSet<u32> =
-            set.first.into_iter().chain(others).take(count as usize).collect();
+        let usual: Vec<u32> = set.first.into_iter().chain(others).collect();
+        let busy: Vec<u32> =
+            usual.iter().copied().filter(|node| self.does_something(steps, *node)).collect();
+        let Some(places) = self.at_once(amount, busy.len(), found) else { return };
+        let (canaries, others) = busy.split_at(busy.len().min(places as usize));
+        let steps_of = |nodes: &[u32]| -> Vec<u32> {
+            nodes.iter().flat_map(|node| &steps[node]).copied().collect()
+        };
+        let ends = steps_of(canaries);
+        if self.is_any_after(&ends, &steps_of(others)) {
+            let usual = &usual[..count as usize];
+            let is_usual = canaries.iter().all(|canary| usual.contains(canary));
+            found.push(self.no_canary(role, amount.place, canaries, is_usual));
+            return;
+        }
         self.draft.cohorts.push(Cohort {
             name: format!("{name} canaries"),
             tolerate: 0,
@@ -325,26 +339,67 @@ impl Maker<'_> {
             ..Cohort::default()
         });
         let cohort = number(self.draft.cohorts.len() - 1);
-        let mut ends = Vec::new();
-        for (_, vertices) in steps.iter().filter(|(node, _)| canaries.contains(node)) {
-            for vertex in vertices {
-                ends.push(StepId(*vertex));
-                if let Kind::Step(step) = &mut self.draft.vertices[*vertex as usize].kind {
-                    step.cohort = Some(cohort);
-                }
+        for vertex in &ends {
+            if let Kind::Step(step) = &mut self.draft.vertices[*vertex as usize].kind {
+                step.cohort = Some(cohort);
             }
         }
-        let mut gate = self.add_join(format!("canaries of {name}"), ends);
-        if let (Some(pause), Some(canary)) = (role.pause_after_canary, canaries.first()) {
-            let pause_name = format!("pause after canaries of {name}");
-            gate = self.add_pause(pause_name, pause.value, gate, (*canary, cohort));
+        if others.is_empty() {
+            return;
         }
-        let later = steps.iter().filter(|(node, _)| !canaries.contains(node));
-        let begins: Vec<u32> = later.flat_map(|(_, vertices)| self.begins(vertices)).collect();
+        let ends = ends.into_iter().map(StepId).collect();
+        let mut gate = self.add_join(format!("canaries of {name}"), ends);
+        if let Some(pause) = role.pause_after_canary {
+            let pause_name = format!("pause after canaries of {name}");
+            gate = self.add_pause(pause_name, pause.value, gate, (canaries[0], cohort));
+        }
+        let begins: Vec<u32> = others.iter().flat_map(|node| self.begins(&steps[node])).collect();
         for vertex in begins {
             self.draft.vertices[vertex as usize].after.push(gate);
         }
-        self.refuse_cycle(role, amount.place, "its canaries wait for its other nodes", found);
+    }
+
+    fn does_something(&self, steps: &Steps, node: u32) -> bool {
+        let vertices = steps.get(&node).into_iter().flatten();
+        let mut kinds = vertices.map(|vertex| &self.draft.vertices[*vertex as usize].kind);
+        kinds.any(|kind| matches!(kind, Kind::Step(step) if step.skip.is_none()))
+    }
+
+    fn is_any_after(&self, late: &[u32], early: &[u32]) -> bool {
+        let early: BTreeSet<u32> = early.iter().copied().collect();
+        let mut is_seen = vec![false; self.draft.vertices.len()];
+        let mut open = late.to_vec();
+        while let Some(vertex) = open.pop() {
+            if early.contains(&vertex) {
+                return true;
+            }
+            if !std::mem::replace(&mut is_seen[vertex as usize], true) {
+                let after = &self.draft.vertices[vertex as usize].after;
+                open.extend(after.iter().map(|before| before.0));
+            }
+        }
+        false
+    }
+
+    /// Canaries that wait for those that come after them. Where others than the usual ones had to be
+    /// taken, the file is not at fault.
+    fn no_canary(&self, role: &Role, place: Place, canaries: &[u32], is_usual: bool) -> Diagnostic {
+        let name = &role.name.value;
+        if is_usual {
+            let message =
+                format!("role `{name}` would never finish: its canaries wait for its other nodes");
+            let remedy = "take the limit away, or let them not wait for each other";
+            return Diagnostic::new(Code::Contradiction, place, message).remedy(remedy);
+        }
+        let canaries: Vec<&str> =
+            canaries.iter().map(|canary| self.draft.subjects[*canary as usize].as_str()).collect();
+        let message = format!(
+            "role `{name}` has no canary in this run: {} would wait for nodes that come after it, and \
+             the usual ones do nothing",
+            canaries.join(", "),
+        );
+        let remedy = "select one node first, and the others when it has stood the test";
+        Diagnostic::new(Code::Contradiction, place, message).mild().remedy(remedy)
     }
 
     /// Steps of a role on one node that wait for no other of them.
@@ -355,15 +410,6 @@ impl Maker<'_> {
             after.iter().any(|before| inside.contains(&before.0))
         };
         vertices.iter().copied().filter(|vertex| !waits(vertex)).collect()
-    }
-
-    fn refuse_cycle(&self, role: &Role, place: Place, why: &str, found: &mut Vec<Diagnostic>) {
-        if components(&self.after()).is_empty() {
-            return;
-        }
-        let message = format!("role `{}` would never finish: {why}", role.name.value);
-        let diagnostic = Diagnostic::new(Code::Contradiction, place, message);
-        found.push(diagnostic.remedy("take the limit away, or let them not wait for each other"));
     }
 
     fn after(&self) -> Vec<Vec<u32>> {
@@ -486,23 +532,6 @@ fn crossing<'r>(roles: impl Iterator<Item = &'r Role>) -> Diagnostic {
     let place = roles.first().map(|role| role.name.place).unwrap_or_default();
     let diagnostic = Diagnostic::new(Code::Contradiction, place, message);
     diagnostic.remedy("make one role of them for the limit, or let all nodes go in the same order")
-}
-
-/// Nobody waits for canaries that do nothing.
-pub(super) fn skip_idle(draft: &mut Draft, pauses: &[StepId]) {
-    let skips = |draft: &Draft, id: &StepId| match &draft.vertices[id.0 as usize].kind {
-        Kind::Step(step) => step.skip.is_some(),
-        Kind::Join(_) => false,
-    };
-    for pause in pauses {
-        let gates = draft.vertices[pause.0 as usize].after.iter();
-        let mut canaries = gates.flat_map(|gate| &draft.vertices[gate.0 as usize].after);
-        if canaries.all(|canary| skips(draft, canary))
-            && let Kind::Step(step) = &mut draft.vertices[pause.0 as usize].kind
-        {
-            step.skip = Some("its canaries do nothing".to_owned());
-        }
-    }
 }
 
 fn owners(steps: &Steps, vertices: usize) -> Vec<Option<u32>> {

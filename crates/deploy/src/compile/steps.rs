@@ -36,8 +36,6 @@ pub(super) struct Maker<'a> {
     pub(super) options: &'a Options<'a>,
     pub(super) draft: Draft,
     pub(super) limits: Vec<Limit>,
-    /// The pauses after canaries.
-    pub(super) pauses: Vec<StepId>,
     /// Of each node, the roles it has, by their place in the book.
     roles_of: Vec<Vec<usize>>,
     /// Of each role, how many may fail.
@@ -65,7 +63,6 @@ impl<'a> Maker<'a> {
             options,
             draft: Draft::default(),
             limits: Vec::new(),
-            pauses: Vec::new(),
             roles_of: vec![Vec::new(); targets.nodes.len()],
             tolerances: Vec::new(),
             locks: HashMap::new(),
@@ -89,6 +86,14 @@ impl<'a> Maker<'a> {
             self.task(task, at, &common, found);
         }
         self.joins();
+    }
+
+    pub(super) fn skip_unless(&mut self, is_chosen: &[bool]) {
+        for at in self.graph.instances().filter(|at| !is_chosen[*at as usize]) {
+            if let Kind::Step(step) = &mut self.draft.vertices[at as usize].kind {
+                step.skip = Some("selection".to_owned());
+            }
+        }
     }
 
     /// What is wrong with tasks and roles whatever nodes there are.
@@ -581,9 +586,7 @@ impl<'a> Maker<'a> {
         };
         let kind = Kind::Step(Box::new(step));
         self.draft.vertices.push(Vertex { name, after: vec![after], kind });
-        let id = StepId(number(self.draft.vertices.len() - 1));
-        self.pauses.push(id);
-        id
+        StepId(number(self.draft.vertices.len() - 1))
     }
 }
 

@@ -1,5 +1,5 @@
-use hoist_deploy::compile::{Compiled, Options};
-use hoist_deploy::select::Selection;
+use hoist_deploy::compile::{Compiled, Options, compile};
+use hoist_deploy::select::{Only, Outcome, Selection, Was};
 use hoist_engine::plan::{Holder, Kind, Plan};
 use hoist_engine::simulate::MAX_TAKES_MS;
 
@@ -104,22 +104,68 @@ fn what_waits_for_a_written_time_is_expected_to_take_it() {
     assert_eq!(expected_ms(&options, "a@n1"), Some(5), "what it took says more");
 }
 
+fn on(nodes: &str) -> Options<'static> {
+    let on = Some(nodes.parse().expect("a selector"));
+    Options { selection: Selection { on, ..Selection::default() }, ..Options::default() }
+}
+
+/// What waits for the pause after the canaries, and what that waits for; `None` without a pause.
+fn around_the_pause(compiled: &Compiled) -> Option<(Vec<&str>, Vec<&str>)> {
+    let vertices = &compiled.draft.vertices;
+    let pause = vertices.iter().position(|one| one.name.starts_with("pause"))?;
+    let name = |at: usize| vertices[at].name.as_str();
+    let gate = vertices[pause].after[0].0 as usize;
+    let canaries = vertices[gate].after.iter().map(|id| name(id.0 as usize)).collect();
+    let waits = |at: &usize| vertices[*at].after.iter().any(|id| id.0 as usize == pause);
+    Some((canaries, (0..vertices.len()).filter(waits).map(name).collect()))
+}
+
 #[test]
-fn nobody_pauses_after_canaries_that_do_nothing() {
+fn canaries_are_chosen_of_the_nodes_that_do_something_in_this_run() {
     let (text, nodes) = four("{rollout: {canary: 1, pause_after_canary: 1h}}", TWO);
-    let skip = |on: &str| {
-        let on = Some(on.parse().expect("a selector"));
-        let selection = Selection { on, ..Selection::default() };
-        let options = Options { selection, ..Options::default() };
-        let compiled = compiled(&text, &nodes, &options).expect("it is a plan");
-        let mut vertices = compiled.draft.vertices.into_iter();
-        match vertices.find(|one| one.name.starts_with("pause")).expect("there is a pause").kind {
-            Kind::Step(step) => step.skip,
-            Kind::Join(_) => panic!("it is a step"),
-        }
-    };
-    assert_eq!(skip("node:n1"), None);
-    assert_eq!(skip("node:n2").as_deref(), Some("its canaries do nothing"));
+    let some = compiled(&text, &nodes, &on("node:n[2-4]")).expect("it is a plan");
+    let (canaries, others) = around_the_pause(&some).expect("there is a pause");
+    assert_eq!(canaries, ["a@n2", "b@n2"]);
+    assert_eq!(others, ["a@n3", "a@n4"], "n1 does nothing");
+    let cohort = step(&some, "a", "n2").cohort.expect("it is in one");
+    assert_eq!(some.draft.cohorts[cohort as usize].name, "r canaries");
+    let past = [("a@n1", Outcome::Good), ("a@n3", Outcome::Failed), ("a@n4", Outcome::Failed)]
+        .map(|(name, state)| (name.to_owned(), Was { state, fingerprint: None }));
+    let selection = Selection { only: Some(Only::Failed), ..Selection::default() };
+    let options = Options { selection, past: past.into(), ..Options::default() };
+    let failed = compiled(&text, &nodes, &options).expect("it is a plan");
+    let (canaries, others) = around_the_pause(&failed).expect("there is a pause");
+    assert_eq!(canaries, ["a@n3", "b@n3"]);
+    assert_eq!(others, ["a@n4"]);
+    let (text, nodes) = four("{rollout: {canary: 50%, pause_after_canary: 1h}}", TWO);
+    let two = compiled(&text, &nodes, &on("node:n[3-4]")).expect("it is a plan");
+    let (canaries, others) = around_the_pause(&two).expect("there is a pause");
+    assert_eq!((canaries[0], others), ("a@n3", vec!["a@n4"]), "the half of two");
+}
+
+#[test]
+fn nobody_pauses_where_nobody_comes_after_the_canaries() {
+    let (text, nodes) = four("{rollout: {canary: 1, pause_after_canary: 1h}}", TWO);
+    for node in ["node:n1", "node:n3"] {
+        let compiled = compiled(&text, &nodes, &on(node)).expect("it is a plan");
+        assert_eq!(around_the_pause(&compiled), None, "{node}");
+    }
+}
+
+#[test]
+fn a_part_of_which_no_node_can_go_first_is_told() {
+    let (text, nodes) = four(
+        "{rollout: {canary: 1}}",
+        "  a: {on: r, run: none}\n  b: {on: r and not first(r), run: none, needs: [a]}\n",
+    );
+    assert_eq!(told(&text, &nodes), Vec::<String>::new(), "n1 waits for nobody");
+    let (book, sources, _) = read(&text);
+    let found = compile(&book, &nodes, &on("node:n[2-4]")).expect("it is a plan").diagnostics;
+    let line = "role `r` has no canary in this run: n2 would wait for nodes that come after it";
+    assert!(
+        found.iter().any(|one| !one.is_error() && one.show(&sources).contains(line)),
+        "{found:?}"
+    );
 }
 
 #[test]
