@@ -25,7 +25,7 @@ struct Seen {
     text: String,
     /// When it was decided, and when it was seen, in milliseconds since 1970.
     at: f64,
-    seen: f64,
+    came: f64,
 }
 
 pub(crate) fn measure() -> Result<Vec<Row>> {
@@ -45,7 +45,7 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     ensure!(all.len() > (2 * NODES * (TASKS - 1)) as usize, "only {} events", all.len());
     let (first, last) = (all.first().context("events")?.at, all.last().context("events")?.at);
     let count = f64::from(u32::try_from(all.len())?);
-    let ours = Delays::of(all.iter().map(|event| event.seen - event.at).collect());
+    let ours = Delays::of(all.iter().map(|event| event.came - event.at).collect());
     let bare = Delays::of(bare(&all)?);
     Ok(vec![Row {
         what: "from an event to who looks on, the slowest of a hundred".to_owned(),
@@ -110,7 +110,7 @@ async fn watch(address: &str, token: &str) -> Result<Vec<Seen>> {
     let mut chunks = events.send().await?.error_for_status()?.bytes_stream();
     let (begun, mut all, mut open) = (now(), Vec::new(), String::new());
     while let Some(chunk) = chunks.next().await {
-        let seen = now();
+        let came = now();
         open.push_str(std::str::from_utf8(&chunk?)?);
         while let Some(end) = open.find('\n') {
             let line: String = open.drain(..=end).collect();
@@ -119,7 +119,7 @@ async fn watch(address: &str, token: &str) -> Result<Vec<Seen>> {
             let at = event["at"].as_f64().context("an event has a time")?;
             // What happened before could not be seen when it did.
             if at >= begun {
-                all.push(Seen { text: text.trim().to_owned(), at, seen });
+                all.push(Seen { text: text.trim().to_owned(), at, came });
             }
         }
     }
@@ -147,7 +147,7 @@ fn bare(all: &[Seen]) -> Result<Vec<f64>> {
         }
         drop(to);
         let came = reader.join().expect("it does not panic")?;
-        let delay = |(came, sent): (Duration, Duration)| (came - sent).as_secs_f64() * 1e3;
+        let delay = |(came, sent): (Duration, Duration)| came.saturating_sub(sent).as_secs_f64() * 1e3;
         Ok(came.into_iter().zip(sent).map(delay).collect())
     })
 }

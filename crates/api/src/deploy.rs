@@ -375,7 +375,7 @@ pub struct RunEvents {
 /// What an operator says to a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a word of its own in the body")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a word of its own on the wire")]
 pub struct Order {
     /// `stop`: end also what runs.
     #[serde(default, skip_serializing_if = "is_false")]

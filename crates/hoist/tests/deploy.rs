@@ -342,7 +342,8 @@ fn files_with_templates_of_one_name_each_get_their_own() {
     let (one, other, nodes) = (path("a/s.yaml"), path("b/s.yaml"), path("nodes.yaml"));
     let words = ["deploy", "plan", &one, &other, "--nodes", &nodes, "-o", "json"];
     let planned = hoist(dir.path(), &words);
-    let plan: Value = serde_json::from_slice(&planned.stdout).expect(&text(&planned));
+    let plan: Value =
+        serde_json::from_slice(&planned.stdout).unwrap_or_else(|_| panic!("{}", text(&planned)));
     let written = |at: usize| plan["plan"]["vertices"][at]["kind"]["step"]["call"]["input"].clone();
     assert_eq!(written(0), serde_json::json!({"path": "a", "text": "one"}));
     assert_eq!(written(1), serde_json::json!({"path": "b", "text": "two"}));

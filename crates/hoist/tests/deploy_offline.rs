@@ -366,6 +366,19 @@ fn a_run_on_paper_ends_as_the_run_would() {
     desk.ends(&["deploy", "simulate", "bad.yaml", "--nodes", "nodes.yaml"], Exit::Usage);
 }
 
+#[test]
+fn a_run_on_paper_takes_the_times_that_are_written() {
+    let desk = Desk::new();
+    let text = "hoist: 1\nroles: {database: {rollout: {canary: 1, pause_after_canary: 2h}}}\n\
+                tasks: {settle: {on: database, run: {wait: 30m}}}\n";
+    desk.write("waits.yaml", text);
+    let words = ["deploy", "simulate", "waits.yaml", "--nodes", "nodes.yaml"];
+    assert_eq!(desk.json(&words, Exit::Done)["makespan_ms"], 3 * 60 * 60 * 1000);
+    desk.write("with.yaml", "takes_ms: 5\ncases:\n- {steps: \"pause*\", takes_ms: 60000}\n");
+    let with = [&words[..], &["--with", "with.yaml"]].concat();
+    assert_eq!(desk.json(&with, Exit::Done)["makespan_ms"], 61 * 60 * 1000);
+}
+
 fn fixture() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/fixtures/fuel-tasks.json");
     path.to_str().expect("UTF-8").to_owned()

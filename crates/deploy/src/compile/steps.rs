@@ -7,6 +7,7 @@ use hoist_engine::action::{Ability, Description};
 use hoist_engine::plan::{
     Call, Cohort, Draft, Holder, Kind, Pool, Repeat, Rule, Step, StepId, Vertex, Window,
 };
+use hoist_engine::simulate::MAX_TAKES_MS;
 use hoist_model::nearest;
 use serde_json::{Value, json};
 
@@ -434,7 +435,7 @@ impl<'a> Maker<'a> {
             reversibility: task.reversibility.map(|way| way.value).unwrap_or_default(),
             skip_when_done: task.skip_when_done.is_some_and(|skip| skip.value) || skips,
             kin: Some(at),
-            expected_ms: self.options.expected_ms.get(id).copied(),
+            expected_ms: self.options.expected_ms.get(id).copied().or_else(|| waits(&run.value)),
             ..Step::default()
         }
     }
@@ -567,13 +568,15 @@ impl<'a> Maker<'a> {
         after: StepId,
         (node, cohort): (u32, u32),
     ) -> StepId {
-        let input = json!({ "for": { "ms": millis(pause) } });
+        let ms = millis(pause);
+        let input = json!({ "for": { "ms": ms } });
         let call = Call { action: "wait".to_owned(), input, ..Call::default() };
         let step = Step {
             call,
             subject: Some(node),
             cohort: Some(cohort),
             repeat: Repeat::Safe,
+            expected_ms: Some(ms.min(MAX_TAKES_MS)),
             ..Step::default()
         };
         let kind = Kind::Step(Box::new(step));
@@ -678,6 +681,13 @@ fn call(run: &Run) -> Call {
             Call { action: "steps".to_owned(), input, ..Call::default() }
         }
     }
+}
+
+/// How long it takes at least, where it waits for a time that is written.
+fn waits(run: &Run) -> Option<u64> {
+    let waits = run.uses.iter().filter(|one| one.action == "wait");
+    let written = waits.filter_map(|one| one.input["for"]["ms"].as_u64());
+    Some(written.reduce(u64::saturating_add)?.min(MAX_TAKES_MS))
 }
 
 fn check(check: &Check) -> Call {

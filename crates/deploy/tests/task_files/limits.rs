@@ -1,6 +1,7 @@
 use hoist_deploy::compile::{Compiled, Options};
 use hoist_deploy::select::Selection;
 use hoist_engine::plan::{Holder, Kind, Plan};
+use hoist_engine::simulate::MAX_TAKES_MS;
 
 use crate::{EXAMPLE, compiled, read, site, step, three_and_one, told, with_template};
 
@@ -70,6 +71,37 @@ fn canaries_go_first_and_the_others_after_the_pause() {
     assert_eq!(cohort("db-install", "db2"), ("database", 1));
     assert_eq!(cohort("haproxy", "db2"), ("database", 1), "the role of the node");
     Plan::new(compiled.draft).expect("the engine takes it");
+}
+
+#[test]
+fn what_waits_for_a_written_time_is_expected_to_take_it() {
+    let (text, nodes) = four(
+        "{rollout: {canary: 1, pause_after_canary: 2h}}",
+        "  a: {on: r, run: {wait: 30m}}\n  b: {on: r, run: [{wait: 1m}, {shell: x}, {wait: 2s}]}\n  \
+         c: {on: r, run: {wait: {path: /x}}}\n  d: {on: r, run: {shell: x}}\n  \
+         e: {on: r, run: {wait: {for: {ms: 9223372036854775807}}}}\n",
+    );
+    let expected_ms = |options: &Options<'_>, name: &str| {
+        let compiled = compiled(&text, &nodes, options).expect("it is a plan");
+        let mut vertices = compiled.draft.vertices.into_iter();
+        match vertices.find(|one| one.name == name).expect(name).kind {
+            Kind::Step(step) => step.expected_ms,
+            Kind::Join(_) => panic!("{name} is a join"),
+        }
+    };
+    for (name, ms) in [
+        ("pause after canaries of r", Some(7_200_000)),
+        ("a@n1", Some(1_800_000)),
+        ("b@n1", Some(62_000)),
+        ("c@n1", None),
+        ("d@n1", None),
+        ("e@n1", Some(MAX_TAKES_MS)),
+    ] {
+        assert_eq!(expected_ms(&Options::default(), name), ms, "{name}");
+    }
+    let known = [("a".to_owned(), 5)].into();
+    let options = Options { expected_ms: known, ..Options::default() };
+    assert_eq!(expected_ms(&options, "a@n1"), Some(5), "what it took says more");
 }
 
 #[test]

@@ -92,6 +92,11 @@ impl FileJournal {
         self.next
     }
 
+    /// Bytes of its records and what they begin with.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
     /// Makes all of the records durable, in one go.
     pub fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
         if records.is_empty() {

@@ -41,6 +41,9 @@ start() {
     cat > "$new/run" <<"RUN"
 dir=$1
 secrets=$2
+# Only now it can be told from others by its environment.
+echo $$ > "$dir/starter.new"
+mv "$dir/starter.new" "$dir/starter"
 for file in "$dir"/env.*; do
     [ -e "$file" ] || continue
     text=$(cat "$file"; echo x)
@@ -85,12 +88,15 @@ RUN
         value "secret $name" > "$secrets/$name"
     done
     HOIST_ATTEMPT=$(cat "$dir/attempt") setsid /bin/sh "$dir/run" "$dir" "$secrets" < /dev/null > /dev/null 2>&1 9<&- &
-    echo $! > "$dir/starter"
 }
 
 alive() {
     [ "$(cat "$dir/boot" 2> /dev/null)" = "$boot" ] || return 1
-    [ -e "$dir/starter" ] || sleep 1
+    naps=0
+    while [ ! -e "$dir/starter" ] && [ $naps -lt 50 ]; do
+        sleep 0.2
+        naps=$((naps + 1))
+    done
     starter=$(cat "$dir/starter" 2> /dev/null) || return 1
     tr "\0" "\n" < "/proc/$starter/environ" 2> /dev/null | grep -qxF "HOIST_ATTEMPT=$(cat "$dir/attempt")"
 }

@@ -96,7 +96,8 @@ echo '{"t":"result","ok":true,"description":{"proto":[1],"name":"slow","version"
     let tasks = format!("hoist: 1\ntasks:\n{}", (0..20).map(task).collect::<String>());
     let begun = std::time::Instant::now();
     let answer = site.post("/deploy/v1/plans", &request(&tasks)).await.expect(200).json();
-    assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{:?}", begun.elapsed());
+    // For each of the tasks it would be more than three.
+    assert!(begun.elapsed() < std::time::Duration::from_mins(2), "{:?}", begun.elapsed());
     let found = answer["diagnostics"].as_array().expect("a list");
     assert_eq!(found.len(), 1, "{found:#?}");
     assert!(found[0].to_string().contains("was not done after 10s"), "{}", found[0]);

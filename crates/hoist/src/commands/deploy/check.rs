@@ -223,6 +223,9 @@ fn why_not(one: &Instance) -> &str {
     reason.strip_prefix("the check after it: ").unwrap_or(reason)
 }
 
+/// Before or after, which of them, and what came of it.
+type Look<'a> = (&'a str, u32, &'a Instance);
+
 /// Each check of each instance.
 fn show_each(
     printer: &mut Printer,
@@ -230,7 +233,7 @@ fn show_each(
     looks: &[Instance],
     unchecked: &[String],
 ) -> Result<(), Failure> {
-    let mut instances: Vec<(&str, Vec<(&str, u32, &Instance)>)> = Vec::new();
+    let mut instances: Vec<(&str, Vec<Look<'_>>)> = Vec::new();
     for one in looks {
         let Some((name, when, number)) = which_check(&one.name) else { continue };
         if instances.last().is_none_or(|(last, _)| *last != name) {
@@ -240,7 +243,7 @@ fn show_each(
     }
     match printer.output() {
         Output::Json | Output::Yaml => {
-            let check = |(when, number, one): &(&str, u32, &Instance)| {
+            let check = |(when, number, one): &Look<'_>| {
                 let mut value = json!({"when": when, "number": number, "holds": holds(one)});
                 if !holds(one) {
                     value["reason"] = why_not(one).into();
@@ -261,7 +264,7 @@ fn show_each(
             }));
         }
         Output::Name => {
-            let is_bad = |checks: &[(&str, u32, &Instance)]| !checks.iter().all(|one| holds(one.2));
+            let is_bad = |checks: &[Look<'_>]| !checks.iter().all(|one| holds(one.2));
             let mut bad = instances.iter().filter(|(_, checks)| is_bad(checks));
             return bad.try_for_each(|(name, _)| printer.line(name));
         }
