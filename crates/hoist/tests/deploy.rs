@@ -802,7 +802,9 @@ fn who_looks_on_comes_back_when_nothing_runs_because_the_run_is_paused() {
     assert!(text(&other).contains("is under way on"), "{}", text(&other));
     assert!(text(&other).contains("--beside"), "{}", text(&other));
     for node in ["web1", "db1", "mon1"] {
-        fs_err::write(example.file(node, "mended"), "").expect("a file");
+        let mended = example.file(node, "mended");
+        fs_err::create_dir_all(mended.parent().expect("a directory")).expect("a directory");
+        fs_err::write(mended, "").expect("a file");
     }
     let beside = controller.hoist(&["deploy", "run", &file, "--beside"]);
     assert_eq!(beside.status.code(), Some(0), "{}", text(&beside));
