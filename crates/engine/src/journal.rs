@@ -217,6 +217,7 @@ mod tests {
                 let found = read(&bytes).unwrap();
                 prop_assert_eq!(found.records, records(whole(cut)));
             }
+            prop_assert_eq!(count(&bytes), whole(cut));
         }
 
         #[test]

@@ -75,7 +75,7 @@ fn nodes(plan: &Plan, is_meant: impl Fn(StepId) -> bool) -> BTreeSet<&str> {
 mod tests {
     use std::sync::Arc;
 
-    use hoist_engine::plan::{Draft, Kind, Step, Vertex};
+    use hoist_engine::plan::{Draft, Kind, OnFailure, Step, Vertex};
     use hoist_engine::record::{End, FailureKind};
 
     use super::*;
@@ -88,6 +88,7 @@ mod tests {
             kind: Kind::Step(Box::new(Step {
                 subject: Some(*subject),
                 skip: skip.map(str::to_owned),
+                on_failure: OnFailure::Continue,
                 ..Step::default()
             })),
         };
