@@ -216,11 +216,13 @@ impl World {
     }
 
     /// What is about to start comes after what is good. Later somebody may have something before it
-    /// tried again; what has begun goes on.
+    /// tried again; what has begun goes on, with further attempts if need be.
     fn check_intents(&self, records: &[Record]) {
         let good = |id: &StepId| matches!(self.run.state(*id), State::Ended(end) if end.is_good());
         for record in records {
-            if let Record::Intent { step, .. } = record {
+            if let Record::Intent { step, .. } = record
+                && !self.has_begun(*step)
+            {
                 assert!(self.plan().vertex(*step).after.iter().all(good), "{step} is too early");
                 // What is refused because it would wait for ever may shut it afterwards.
                 let is_refused = |record: &Record| matches!(record, Record::Refused { .. });
@@ -228,6 +230,11 @@ impl World {
                 assert!(!is_shut, "{step} is of what shall not go on");
             }
         }
+    }
+
+    fn has_begun(&self, id: StepId) -> bool {
+        let begins = |record: &Record| matches!(record, Record::Intent { step, .. } if *step == id);
+        self.journal.iter().any(begins)
     }
 
     /// From the states alone: no pool has more in it than it has places.
