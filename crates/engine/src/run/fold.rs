@@ -310,6 +310,8 @@ impl Run {
             if self.has_not_begun(step) {
                 self.forget(step);
                 self.end(step, Ended::Blocked, Class::Bad);
+                // A place that was just given back may have been kept for it.
+                self.pass_on(step);
             }
         }
     }
@@ -328,6 +330,7 @@ impl Run {
             if self.has_not_begun(step) && step != because {
                 self.forget(step);
                 self.end(step, self.passed_over(step, Ended::LeftOut), Class::LeftOut);
+                self.pass_on(step);
             }
             self.of_subject[subject as usize].push(step);
         }

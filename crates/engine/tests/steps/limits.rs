@@ -540,3 +540,16 @@ fn what_runs_when_its_cohort_trips_is_not_tried_again() {
     site.fail(1, "no");
     assert_eq!(site.ended(Ended::Failed(FailureKind::Exit)), [0, 1]);
 }
+
+#[test]
+fn a_place_that_was_kept_for_who_shall_not_start_any_more_is_not_lost() {
+    let inside = |subject| Step { pools: vec![0], cohort: Some(0), ..on(subject) };
+    let other = Step { pools: vec![0], ..on(2) };
+    let vertices = vec![step(&[], inside(0)), step(&[], inside(1)), step(&[], other)];
+    let alone = Cohort { name: "role".to_owned(), trips_alone: true, ..Cohort::default() };
+    let pools = vec![pool(1, Holder::Subject)];
+    let mut site = Site::new(Draft { pools, cohorts: vec![alone], ..draft(vertices) });
+    site.fail(0, "no");
+    assert_eq!(site.ended(Ended::Blocked), [1]);
+    assert_eq!(site.running(), [2]);
+}

@@ -199,6 +199,10 @@ fn line(event: &RunEvent) -> Option<(Tone, String)> {
         }
         "lost" => (Tone::Changed, format!("lost         {name}{again}: nobody knows how it ended")),
         "carried" => (Tone::Plain, format!("kept         {name}: done in an older run")),
+        "taken_back" => {
+            let count = event.more.get("undone").and_then(Value::as_array).map_or(0, Vec::len);
+            (Tone::Changed, format!("taken back   {count} by run {}", text("run")))
+        }
         "marked" => {
             let end = if flag("good") { "ok" } else { "failed" };
             (Tone::Changed, format!("marked {end}    {name} by {}", text("by")))
