@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use hoist_engine::action::{
-    Action, Ctx, Description, Diagnostic, Done, Failure, Output, Prediction, Stream, Verdict,
+    Action, Ctx, Description, Diagnostic, Done, Failure, Prediction, Verdict,
 };
 use hoist_engine::plan::Step;
 use serde_json::Value;
@@ -40,16 +40,12 @@ fn read(input: &Value) -> Result<Input, Vec<Diagnostic>> {
     })
 }
 
-/// Looks for what was changed and what was not done, and hands everything on.
-struct Watched<'a> {
-    output: &'a mut dyn Output,
-    is_recap: bool,
-    task: String,
-    found: Found,
-}
-
+/// What was changed and what was not done, as far as it was said.
 #[derive(Default)]
 struct Found {
+    is_recap: bool,
+    /// The one that is under way.
+    task: String,
     changed: u64,
     skipped: u64,
     /// Tasks that changed something.
@@ -63,32 +59,18 @@ fn number(text: &str, word: &str) -> u64 {
     digits.parse().unwrap_or(0)
 }
 
-impl Output for Watched<'_> {
-    fn line(&mut self, stream: Stream, bytes: &[u8]) {
-        let text = String::from_utf8_lossy(bytes);
-        self.is_recap |= text.starts_with("PLAY RECAP");
+impl Found {
+    fn hear(&mut self, line: &str) {
+        self.is_recap |= line.starts_with("PLAY RECAP");
         if self.is_recap {
-            self.found.changed += number(&text, " changed=");
-            self.found.skipped += number(&text, " skipped=");
-        } else if text.starts_with("TASK [") || text.starts_with("RUNNING HANDLER [") {
-            text.trim_end_matches('*').trim_end().clone_into(&mut self.task);
-        } else if text.starts_with("changed: ") {
-            self.found.tasks += &self.task;
-            self.found.tasks.push('\n');
+            self.changed += number(line, " changed=");
+            self.skipped += number(line, " skipped=");
+        } else if line.starts_with("TASK [") || line.starts_with("RUNNING HANDLER [") {
+            line.trim_end_matches('*').trim_end().clone_into(&mut self.task);
+        } else if line.starts_with("changed: ") {
+            self.tasks += &self.task;
+            self.tasks.push('\n');
         }
-        self.output.line(stream, bytes);
-    }
-
-    fn part(&mut self, stream: Stream, bytes: &[u8]) {
-        self.output.part(stream, bytes);
-    }
-
-    fn progress(&mut self, done: u64, total: Option<u64>) {
-        self.output.progress(done, total);
-    }
-
-    fn quoted(&self, line: &[u8], is_cut: bool) -> Vec<u8> {
-        self.output.quoted(line, is_cut)
     }
 }
 
@@ -157,12 +139,8 @@ impl Ansible {
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let options = Options { env, ..Options::default() };
         let mut found = Found::default();
-        let ran = program::run_watched(&argv, &options, ctx, |output, go| {
-            let (is_recap, task) = (false, String::new());
-            let mut watched = Watched { output, is_recap, task, found: Found::default() };
-            let ran = go(&mut watched);
-            found = watched.found;
-            ran
+        let ran = program::run_watched(&argv, &options, ctx, |line| {
+            found.hear(&String::from_utf8_lossy(line));
         })?;
         program::well(&ran)?;
         Ok(found)

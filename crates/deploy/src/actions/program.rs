@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
-use hoist_engine::action::{Cancel, Ctx, Failure, Output};
+use hoist_engine::action::{Cancel, Ctx, Failure, Output, Stream};
 use hoist_engine::execute::private_dir;
 use hoist_engine::execute::process::{self, Ended, Ran};
 use hoist_engine::record::FailureKind;
@@ -93,26 +93,18 @@ impl Private {
     }
 }
 
-/// Runs a program with what steps give to theirs. `watch` sees what it prints.
+/// Runs a program with what steps give to theirs. `hear` gets every line that it prints.
 pub(super) fn run_watched(
     argv: &[OsString],
     options: &Options,
     ctx: &mut Ctx<'_>,
-    watch: impl FnOnce(
-        &mut dyn Output,
-        &mut dyn FnMut(&mut dyn Output) -> Result<Ran, Failure>,
-    ) -> Result<Ran, Failure>,
+    hear: impl FnMut(&[u8]) + Send,
 ) -> Result<Ran, Failure> {
     let (deadline, cancel) = (ctx.deadline, ctx.cancel);
     if let Some(begun) = ctx.programs.begun(ctx.attempt) {
-        let mut begun = Some(begun);
-        let mut go = |output: &mut dyn Output| {
-            let begun = begun.take().expect("it is followed once");
-            begun
-                .follow(deadline, cancel, output)
-                .map_err(|error| Failure { kind: FailureKind::Lost, reason: error.to_string() })
-        };
-        return watch(ctx.output, &mut go);
+        return begun
+            .follow(deadline, cancel, &mut Heard { output: ctx.output, hear })
+            .map_err(|error| Failure { kind: FailureKind::Lost, reason: error.to_string() });
     }
     let directory =
         options.cwd.as_ref().map_or(ctx.directory.to_owned(), |cwd| place::to_read(cwd, ctx));
@@ -156,16 +148,38 @@ pub(super) fn run_watched(
             .write(name, &ctx.secrets.get(reference)?)?;
         command.env(name, path);
     }
-    let mut go = |output: &mut dyn Output| {
-        process::run(&mut command, b"", deadline, cancel, output).map_err(|error| {
-            exit(format!("cannot run `{}`: {error}", Path::new(&argv[0]).display()))
-        })
-    };
-    watch(ctx.output, &mut go)
+    let mut heard = Heard { output: ctx.output, hear };
+    process::run(&mut command, b"", deadline, cancel, &mut heard)
+        .map_err(|error| exit(format!("cannot run `{}`: {error}", Path::new(&argv[0]).display())))
+}
+
+/// Hands everything on, and lets somebody hear the lines.
+struct Heard<'a, Hear> {
+    output: &'a mut dyn Output,
+    hear: Hear,
+}
+
+impl<Hear: FnMut(&[u8]) + Send> Output for Heard<'_, Hear> {
+    fn line(&mut self, stream: Stream, bytes: &[u8]) {
+        (self.hear)(bytes);
+        self.output.line(stream, bytes);
+    }
+
+    fn part(&mut self, stream: Stream, bytes: &[u8]) {
+        self.output.part(stream, bytes);
+    }
+
+    fn progress(&mut self, done: u64, total: Option<u64>) {
+        self.output.progress(done, total);
+    }
+
+    fn quoted(&self, line: &[u8], is_cut: bool) -> Vec<u8> {
+        self.output.quoted(line, is_cut)
+    }
 }
 
 pub(super) fn run(argv: &[OsString], options: &Options, ctx: &mut Ctx<'_>) -> Result<Ran, Failure> {
-    run_watched(argv, options, ctx, |output, go| go(output))
+    run_watched(argv, options, ctx, |_| {})
 }
 
 fn is_there(program: &OsStr, path: &OsStr, directory: &Path) -> bool {

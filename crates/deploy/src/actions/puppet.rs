@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use hoist_engine::action::{
-    Action, Ctx, Description, Diagnostic, Done, Failure, Output, Prediction, Stream, Verdict,
+    Action, Ctx, Description, Diagnostic, Done, Failure, Prediction, Verdict,
 };
 use hoist_engine::execute::process::Ended;
 use hoist_engine::plan::Step;
@@ -92,47 +92,19 @@ impl Puppet {
         argv.push(base.join(manifest).into());
         let options = Options { cwd, ..Options::default() };
         let mut would = String::new();
-        let ran = program::run_watched(&argv, &options, ctx, |output, go| {
-            let mut watched = Would { output, would: String::new() };
-            let ran = go(&mut watched);
-            would = watched.would;
-            ran
+        // Its exit code does not say what it would do.
+        let ran = program::run_watched(&argv, &options, ctx, |line| {
+            let text = String::from_utf8_lossy(line);
+            let said = text.strip_prefix("Notice: ").and_then(|said| said.strip_suffix(" (noop)"));
+            if let Some(said) = said {
+                would.push_str(said);
+                would.push('\n');
+            }
         })?;
         match (ran.ended, ran.status.code()) {
             (Ended::ByItself, Some(0)) => Ok((false, would)),
             (Ended::ByItself, Some(2)) => Ok((true, would)),
             _ => program::well(&ran).and(Err(exit("puppet failed"))),
         }
-    }
-}
-
-/// Looks for what Puppet says that it would do, which its exit code does not, and hands everything on.
-struct Would<'a> {
-    output: &'a mut dyn Output,
-    would: String,
-}
-
-impl Output for Would<'_> {
-    fn line(&mut self, stream: Stream, bytes: &[u8]) {
-        let text = String::from_utf8_lossy(bytes);
-        if let Some(said) =
-            text.strip_prefix("Notice: ").and_then(|said| said.strip_suffix(" (noop)"))
-        {
-            self.would.push_str(said);
-            self.would.push('\n');
-        }
-        self.output.line(stream, bytes);
-    }
-
-    fn part(&mut self, stream: Stream, bytes: &[u8]) {
-        self.output.part(stream, bytes);
-    }
-
-    fn progress(&mut self, done: u64, total: Option<u64>) {
-        self.output.progress(done, total);
-    }
-
-    fn quoted(&self, line: &[u8], is_cut: bool) -> Vec<u8> {
-        self.output.quoted(line, is_cut)
     }
 }
