@@ -1,36 +1,33 @@
 //! All runs of this controller: those that are under way, each with a thread of its own, and those
 //! that have ended.
 
+mod driver;
+mod recover;
+mod undo;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hoist_api::deploy::{Instance, PlanRequest, RunOutcome, RunState, RunSummary};
+use hoist_api::deploy::{Instance, PlanRequest, RunSummary};
 use hoist_engine::action::Catalog;
-use hoist_engine::drive::{Halt, Journal, drive};
-use hoist_engine::journal::JournalError;
-use hoist_engine::plan::{OnCrash, Step};
-use hoist_engine::undo::{
-    Gap, GapKind, UndoDraft, UndoError, fallen, settle, taken_back, undo_plan, undone,
-};
 use hoist_engine::{Event, Plan, Record, Run, StepId};
-use serde_json::json;
 use tokio::sync::watch;
 use ulid::Ulid;
 
-use super::beside::{Beside, open_nodes, opened_nodes, planned_nodes, sharing};
+use self::driver::Driver;
+use self::recover::Why;
+use super::beside::{Beside, opened_nodes, planned_nodes, sharing};
 use super::entry::{Entry, Shown};
-use super::folder::{self, Folder, FolderError, RunFile};
+use super::folder::{self, FolderError, RunFile};
 use super::hands::{Foreseen, Grip, Hands};
 use super::shared::{Claim, Shared};
 use super::summaries::Summaries;
 use super::view::View;
-use crate::chain;
 use crate::events::EventBus;
 
 /// Runs at once: each has a thread, and what it carries out has more.
@@ -38,9 +35,6 @@ const MAX_LIVE: usize = 64;
 
 /// Who stops or pauses runs whose controller ended without leaving them in good order.
 const CRASH: &str = "the controller ended";
-
-/// Who takes back what a failure asks to be taken back.
-const FAILURE: &str = "a failure";
 
 /// How long somebody who wants an ended run to go on waits for its thread.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -95,14 +89,6 @@ pub(super) struct Begin {
     pub(super) beside: bool,
 }
 
-/// Why a run is read back.
-enum Why<'a> {
-    /// It had not ended when its controller did.
-    Unfinished,
-    /// Somebody wants it to go on, and says so in these records; also beside others on its nodes?
-    Asked(&'a [Record], bool),
-}
-
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RunsError {
     #[error("there is no run `{0}`")]
@@ -135,11 +121,6 @@ pub(super) enum RunsError {
     Fault,
 }
 
-/// A fault in what is done for one run leaves all others as they are.
-fn caught<T>(work: impl FnOnce() -> Result<T, RunsError>) -> Result<T, RunsError> {
-    std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(RunsError::Fault))
-}
-
 impl Runs {
     pub(super) fn new(
         root: PathBuf,
@@ -167,32 +148,6 @@ impl Runs {
         &self.0.root
     }
 
-    /// The way back over those steps of a run that are wanted back and were not taken back before.
-    /// Blocks.
-    pub(super) fn way_back(
-        &self,
-        run: &Run,
-        file: &RunFile,
-        is_wanted: impl Fn(StepId) -> bool,
-    ) -> Result<Result<UndoDraft, UndoError>, RunsError> {
-        let plan = run.plan();
-        let before: BTreeSet<String> =
-            self.ways_back(&file.id)?.iter().flat_map(|way| undone(&way.run)).collect();
-        let is_wanted =
-            |id: StepId| is_wanted(id) && !before.contains(plan.vertex(id).name.as_str());
-        let actions = self.actions();
-        let gap = |step: &Step| {
-            let action = actions.get(&step.call.action);
-            if !action.is_some_and(|action| action.can_undo(&step.call.input)) {
-                return Some(GapKind::NoUndo);
-            }
-            let subject = step.subject.map(|at| plan.draft().subjects[at as usize].as_str());
-            let is_far = subject.is_some_and(|node| self.0.grip.is_by_ssh(node));
-            is_far.then_some(GapKind::NotThere)
-        };
-        Ok(undo_plan(run, &file.id, is_wanted, gap))
-    }
-
     /// Whether an instance is carried out by the agent of its node.
     pub(super) fn is_by_agent(&self, instance: &Instance) -> bool {
         instance.node.as_deref().is_some_and(|node| self.0.grip.is_by_agent(node))
@@ -213,117 +168,8 @@ impl Runs {
         self.0.grip.foresee(plan, kept)
     }
 
-    /// Waits until everything that was there at the start is known.
-    pub(super) async fn recovered(&self) {
-        // The sender lives as long as we do.
-        let _ = self.0.recovered.subscribe().wait_for(|done| *done).await;
-    }
-
-    /// Reads back what is on disk; what did not end goes on. Blocks.
-    pub(super) fn recover(&self) {
-        /// Whatever becomes of us, those who wait for us shall be answered.
-        struct Done<'r>(&'r Runs);
-        impl Drop for Done<'_> {
-            fn drop(&mut self) {
-                self.0.0.recovered.send_replace(true);
-            }
-        }
-        let _done = Done(self);
-        match folder::list(&self.0.root) {
-            Ok(ids) => {
-                for id in &ids {
-                    self.recover_one(id);
-                }
-                self.let_agents_forget();
-            }
-            Err(error) => tracing::error!(error = %chain(&error), "runs cannot be read back"),
-        }
-        // So that nobody who answers waits for plug-ins.
-        self.actions();
-    }
-
-    /// What agents hold of runs that nobody knows is dropped, once every run can be read: until
-    /// then it may be of one of those. Where controllers share a store, others may know them.
-    fn let_agents_forget(&self) {
-        if !self.are_shared()
-            && !self.lock().values().any(|known| matches!(known, Known::Broken(_)))
-        {
-            self.0.grip.counter.desk.complete();
-        }
-    }
-
-    fn recover_one(&self, id: &str) {
-        let known = match folder::read_summary(&self.0.root, id) {
-            Ok(Some(summary)) => Known::Ended(summary),
-            Ok(None) => match caught(|| self.take_up(id, &Why::Unfinished)) {
-                Ok(()) => {
-                    tracing::info!(run = id, "goes on");
-                    return;
-                }
-                // Another controller has it.
-                Err(RunsError::Folder(FolderError::InUse)) if self.are_shared() => return,
-                Err(error) => self.broken(id, &error),
-            },
-            Err(error) => self.broken(id, &error),
-        };
-        self.lock().insert(id.to_owned(), known);
-    }
-
     pub(super) fn are_shared(&self) -> bool {
         self.0.shared.is_some()
-    }
-
-    /// Takes up runs that other controllers have left. Blocks.
-    pub(super) fn take_over(&self) {
-        let Some(shared) = &self.0.shared else { return };
-        let desk = &self.0.grip.counter.desk;
-        // Whatever agents have work of was in the store before they got it.
-        let mut strangers = desk.strangers();
-        let ids = match shared.list() {
-            Ok(ids) => ids,
-            Err(error) => return tracing::debug!(error = %chain(&error), "runs not looked at"),
-        };
-        let is_here = |id: &str| matches!(self.lock().get(id), Some(known) if !known.has_ended());
-        strangers.retain(|id| !ids.contains(id) && !is_here(id));
-        desk.disown(strangers);
-        for id in ids.into_iter().filter(|id| self.live(id).is_none() && folder::is_id(id)) {
-            match caught(|| self.take_up(&id, &Why::Unfinished)) {
-                Ok(()) => tracing::info!(run = id, "taken over"),
-                Err(RunsError::Folder(FolderError::InUse)) => {}
-                Err(error) => {
-                    let broken = self.broken(&id, &error);
-                    self.lock().insert(id, broken);
-                }
-            }
-        }
-    }
-
-    fn broken(&self, id: &str, error: &dyn std::error::Error) -> Known {
-        let reason = chain(error);
-        tracing::error!(run = id, error = reason, "run cannot go on");
-        let file = folder::read_run(&self.0.root, id).ok();
-        let told = file.clone().map(|file| (file.title, file.by, file.created));
-        let (title, by, created) = told.unwrap_or_default();
-        Known::Broken(RunSummary {
-            id: id.to_owned(),
-            title,
-            by,
-            created,
-            ended: None,
-            state: RunState::Broken,
-            outcome: None,
-            counts: BTreeMap::new(),
-            steps: 0,
-            nodes: 0,
-            plan: String::new(),
-            undoes: file.as_ref().and_then(|file| file.undoes.clone()),
-            automatic: file.as_ref().is_some_and(|file| file.automatic),
-            check: file.as_ref().is_some_and(RunFile::is_check),
-            files: file.as_ref().map(RunFile::files).unwrap_or_default(),
-            records: 0,
-            broken: Some(reason),
-            diagnostics: Vec::new(),
-        })
     }
 
     /// Begins a run. Blocks until that is durable.
@@ -418,222 +264,10 @@ impl Runs {
         if live >= MAX_LIVE { Err(RunsError::TooMany) } else { Ok(()) }
     }
 
-    /// Reads a run back and lets it go on. Blocks.
-    fn take_up(&self, id: &str, why: &Why) -> Result<(), RunsError> {
-        let _only_we = self.only_we();
-        if self.live(id).is_some() {
-            return Err(RunsError::UnderWay);
-        }
-        let came_back = match why {
-            Why::Asked(..) => self.settled(id)?,
-            Why::Unfinished => Vec::new(),
-        };
-        let claim = self.claim(id)?;
-        let stored = match &self.0.shared {
-            Some(shared) => shared.read(id)?,
-            None => None,
-        };
-        if let Some(stored) = &stored {
-            folder::adopt(&self.0.root, id, stored)?;
-        } else if let Some(shared) = &self.0.shared
-            && matches!(why, Why::Unfinished)
-            && shared.has_ended(id).map_err(FolderError::from)?
-        {
-            // Elsewhere: what is here is not all of it.
-            folder::remove(&self.0.root, id).map_err(FolderError::from)?;
-            return Err(FolderError::InUse.into());
-        }
-        let file = folder::read_run(&self.0.root, id)?;
-        let mut back = folder::open(&self.0.root, id)?;
-        if let (Some(claim), None) = (&claim, &stored) {
-            claim.publish(&file, &back.plan, &back.records).map_err(FolderError::from)?;
-        }
-        let mut run = back.run;
-        let on_crash = back.plan.draft().on_crash;
-        let said = match why {
-            Why::Asked(said, _) => [&came_back, *said].concat(),
-            Why::Unfinished if back.crashed && run.outcome().is_none() => after_crash(on_crash),
-            Why::Unfinished => Vec::new(),
-        };
-        // Whatever was said counts before anything is done.
-        let before = back.records.len();
-        for record in said {
-            run.follow(back.records.len(), &record).map_err(|_| RunsError::NoEffect)?;
-            back.records.push(record);
-        }
-        if matches!(why, Why::Asked(_, false))
-            && let Err(shared) = alone(self.beside(id, &open_nodes(&run)))
-        {
-            if let Some(claim) = claim {
-                claim.leave();
-            }
-            return Err(shared);
-        }
-        let said = &back.records[before..];
-        if !said.is_empty() {
-            back.folder.go_on().map_err(FolderError::from)?;
-            if let Some(claim) = &claim {
-                claim.append(before, said).map_err(FolderError::from)?;
-            }
-            back.journal.append(said).map_err(FolderError::from)?;
-        }
-        let (events, told) = channel();
-        let entry = Arc::new(Entry::new(file, &run, back.records, events));
-        let shown = Shown { journal: back.journal, entry: Arc::clone(&entry), claim };
-        let (runs, folder) = (self.clone(), back.folder);
-        // Before anybody takes all runs for known.
-        let hands = Hands::new(&self.0.grip, &entry, &folder, &run);
-        let driver = Driver { runs, shown, entry, folder, run, hands, told };
-        self.spawn(driver, "deploy.run.resumed")
-    }
-
-    /// What was taken back of a run, for its journal, before it goes on. Blocks.
-    fn settled(&self, id: &str) -> Result<Vec<Record>, RunsError> {
-        let run = self.view(id)?;
-        if let Some(undone) = &run.file.undoes
-            && (self.goes_on(undone) || is_settled(&self.view(undone)?, id))
-        {
-            return Err(RunsError::WentOn(undone.clone()));
-        }
-        let mut records = Vec::new();
-        for way in self.ways_back(id)? {
-            if self.goes_on(&way.file.id) || way.run.outcome().is_none() {
-                return Err(RunsError::TakenBack(way.file.id));
-            }
-            records.append(&mut settle(&run.run, &way.file.id, &way.run, now_ms()));
-        }
-        Ok(records)
-    }
-
-    /// A run as it will be when it goes on: what was taken back of it is not done. Blocks.
-    pub(super) fn view_to_go_on(&self, id: &str) -> Result<View, RunsError> {
-        let mut view = self.view(id)?;
-        if view.state() == RunState::Ended {
-            let records = self.settled(id)?;
-            let run = Arc::make_mut(&mut view.run);
-            for record in records {
-                let number = view.records.len();
-                run.follow(number, &record).map_err(|error| {
-                    RunsError::Broken(id.to_owned(), FolderError::Replay(error))
-                })?;
-            }
-        }
-        Ok(view)
-    }
-
-    /// Begins to take back what a run has done, if its plan wants that after such an end. Its own
-    /// thread calls this before the end is final: until then whoever reads it back calls it again.
-    /// False if it has to be tried again.
-    fn undo_by_itself(&self, run: &Run, entry: &Entry) -> bool {
-        let (file, records) = (&entry.file, entry.view().records);
-        let Some((by, wanted)) = wish(run, &records) else { return true };
-        // Those who were there before are known only now.
-        while !*self.0.recovered.borrow() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        // Always the same one, so that it is begun once whoever tries, and however often.
-        let id = id_of_undo(file, &records);
-        let begun = self.undo_once(run, file, (by, &wanted), id);
-        if let Err(error) = &begun {
-            let error = chain(error);
-            tracing::error!(run = file.id, error, "what the run did is not taken back yet");
-        }
-        begun.is_ok()
-    }
-
-    fn undo_once(
-        &self,
-        run: &Run,
-        file: &RunFile,
-        (by, wanted): (&str, &BTreeSet<StepId>),
-        id: String,
-    ) -> Result<(), RunsError> {
-        if !self.ways_back(&file.id)?.is_empty() || self.is_anywhere(&id)? {
-            return Ok(());
-        }
-        if self.0.leaving.load(Ordering::SeqCst) {
-            return Err(RunsError::Stopping);
-        }
-        let Ok(UndoDraft { draft, gaps, .. }) =
-            self.way_back(run, file, |step| wanted.contains(&step))?
-        else {
-            return Ok(());
-        };
-        let name = |gap: &Gap| run.plan().vertex(gap.step).name.clone();
-        let left: Vec<String> = gaps.iter().map(name).collect();
-        if !left.is_empty() {
-            tracing::warn!(run = file.id, ?left, "some instances cannot be taken back");
-        }
-        if draft.vertices.is_empty() {
-            return Ok(());
-        }
-        let plan = Plan::new(draft).map_err(FolderError::from)?;
-        let begin = Begin {
-            title: format!("undo {}", file.title),
-            by: by.to_owned(),
-            undoes: Some(file.id.clone()),
-            automatic: true,
-            request: file.request.clone(),
-            carried: Vec::new(),
-            beside: true,
-        };
-        self.launch(&Arc::new(plan), begin, id).map(drop)
-    }
-
-    /// Whether a run is or was with some controller.
-    fn is_anywhere(&self, id: &str) -> Result<bool, RunsError> {
-        if folder::is_there(&self.0.root, id) {
-            return Ok(true);
-        }
-        let Some(shared) = &self.0.shared else { return Ok(false) };
-        Ok(shared.read(id)?.is_some() || shared.has_ended(id).map_err(FolderError::from)?)
-    }
-
     /// Makes a run ours, where controllers share a store.
     fn claim(&self, id: &str) -> Result<Option<Claim>, FolderError> {
         let Some(shared) = &self.0.shared else { return Ok(None) };
         shared.claim(id)?.ok_or(FolderError::InUse).map(Some)
-    }
-
-    fn spawn(&self, driver: Driver, told: &str) -> Result<(), RunsError> {
-        let entry = Arc::clone(&driver.entry);
-        let id = entry.file.id.clone();
-        if let Some(claim) = &driver.shown.claim {
-            let entry = Arc::clone(&entry);
-            claim.keep(move || entry.leave());
-        }
-        let (runs, of) = (self.clone(), id.clone());
-        let drive = move || {
-            let driven = caught(|| {
-                driver.run();
-                Ok(())
-            });
-            if let Err(fault) = driven {
-                let broken = runs.broken(&of, &fault);
-                runs.lock().insert(of, broken);
-            }
-        };
-        // Whoever drives it says how it ended only after it is known that somebody does.
-        let mut known = self.lock();
-        let thread = std::thread::Builder::new().name("run".to_owned()).spawn(drive);
-        let thread = match thread {
-            Ok(thread) => thread,
-            Err(error) => {
-                drop(known);
-                let error = RunsError::NoThread(error);
-                let broken = self.broken(&id, &error);
-                self.lock().insert(id, broken);
-                return Err(error);
-            }
-        };
-        known.insert(id.clone(), Known::Live(Arc::clone(&entry)));
-        drop(known);
-        self.0.bus.publish(told, &format!("run/{id}"), json!({ "title": entry.file.title }));
-        self.0.summaries.keep(&entry.view().summary());
-        let mut threads = self.0.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        threads.retain(|thread| !thread.is_finished());
-        threads.push(thread);
-        Ok(())
     }
 
     /// Lets every run be as it is. Blocks until their threads have ended.
@@ -704,44 +338,6 @@ impl Runs {
             Known::Live(entry) => entry.view().summary(),
             Known::Ended(summary) | Known::Broken(summary) => summary,
         })
-    }
-
-    /// The last run that takes back what this one did.
-    pub(super) fn undone_by(&self, id: &str) -> Option<String> {
-        let undoes = |known: &Known| match known {
-            Known::Live(entry) => entry.file.undoes.as_deref() == Some(id),
-            Known::Ended(run) | Known::Broken(run) => run.undoes.as_deref() == Some(id),
-        };
-        let known = self.lock();
-        known.iter().rev().find(|(_, known)| undoes(known)).map(|(id, _)| id.clone())
-    }
-
-    /// Names of the instances of a run that others began to take back. Blocks.
-    pub(super) fn undone(&self, id: &str) -> Result<BTreeSet<String>, RunsError> {
-        Ok(self.ways_back(id)?.iter().flat_map(|way| taken_back(&way.run)).collect())
-    }
-
-    /// The runs that take back what this one did, the oldest first; without those after which it
-    /// went on. Blocks.
-    pub(super) fn ways_back(&self, id: &str) -> Result<Vec<View>, RunsError> {
-        let mut ways: Vec<String> = Vec::new();
-        for run in self.list().into_iter().rev() {
-            if run.undoes.as_deref() == Some(id) {
-                ways.push(run.id);
-            }
-        }
-        if ways.is_empty() {
-            return Ok(Vec::new());
-        }
-        let undone = self.view(id)?;
-        ways.retain(|way| !is_settled(&undone, way));
-        ways.iter().map(|way| self.view(way)).collect()
-    }
-
-    /// Whether a run that takes back another is of no importance any more: that one went on. Blocks.
-    pub(super) fn is_outdated(&self, run: &RunSummary) -> bool {
-        let undone = run.undoes.as_deref().and_then(|undone| self.view(undone).ok());
-        undone.is_some_and(|undone| is_settled(&undone, &run.id))
     }
 
     /// Waits for the thread of a run that has ended: it may begin another one. Blocks.
@@ -886,164 +482,6 @@ fn to_the_ended(event: &Event) -> Option<Record> {
     })
 }
 
-/// What is said to a run whose controller died, as its plan wants it.
-fn after_crash(on_crash: OnCrash) -> Vec<Record> {
-    let (by, at) = (CRASH.to_owned(), now_ms());
-    match on_crash {
-        OnCrash::Resume => Vec::new(),
-        OnCrash::Ask => vec![Record::Pause { subject: None, paused: true, by, at }],
-        OnCrash::Undo => vec![Record::Stop { now: true, by, at }],
-    }
-}
-
-/// Whether the run went on after what that other one took back.
-fn is_settled(run: &View, way_back: &str) -> bool {
-    let is_of =
-        |record: &Record| matches!(record, Record::TakenBack { run, .. } if run == way_back);
-    run.records.iter().any(is_of)
-}
-
-/// What is to be taken back of a run that has just ended though nobody says so, and why.
-fn wish(run: &Run, records: &[Record]) -> Option<(&'static str, BTreeSet<StepId>)> {
-    if run.plan().draft().on_crash == OnCrash::Undo && is_ended_by_crash(records) {
-        return Some((CRASH, run.plan().ids().collect()));
-    }
-    Some((FAILURE, fallen(run))).filter(|(_, fallen)| !fallen.is_empty())
-}
-
-/// Whether a run was stopped because its controller died, and nobody let it go on since.
-fn is_ended_by_crash(records: &[Record]) -> bool {
-    records.iter().fold(false, |ended, record| match record {
-        Record::Stop { by, .. } => ended || by == CRASH,
-        Record::Resume { .. } | Record::Retry { .. } => false,
-        _ => ended,
-    })
-}
-
-/// The thread of one run.
-struct Driver {
-    runs: Runs,
-    shown: Shown,
-    entry: Arc<Entry>,
-    folder: Folder,
-    run: Run,
-    hands: Hands,
-    told: Receiver<Event>,
-}
-
-impl Driver {
-    fn run(mut self) {
-        let inner = Arc::clone(&self.runs.0);
-        let mut hands = self.hands;
-        let mut journal = hands.kept(&self.entry.plan, self.shown);
-        let mut is_final = true;
-        let known = loop {
-            let halt = drive(&mut self.run, &mut journal, &mut hands, &self.told, now_ms);
-            let halt = halt.and_then(|halt| match halt {
-                Halt::Finished(_)
-                    if goes_on(&mut self.run, &self.entry, &self.told, &mut journal)? =>
-                {
-                    Ok(None)
-                }
-                halt => Ok(Some(halt)),
-            });
-            match halt {
-                Ok(None) => {}
-                Ok(Some(Halt::Finished(_))) => {
-                    is_final = self.runs.undo_by_itself(&self.run, &self.entry);
-                    break ended(&self.entry, &self.folder, is_final);
-                }
-                Ok(Some(Halt::NeedsPerson)) => {
-                    self.entry.set_waiting(true);
-                    let Ok(event) = self.told.recv() else { return };
-                    self.entry.set_waiting(false);
-                    self.entry.tell(&[event]);
-                }
-                Ok(Some(Halt::Deserted)) => return,
-                // Whoever has it now says what is listed of it.
-                Err(JournalError::Fenced) => {
-                    self.runs.lock().remove(&self.entry.file.id);
-                    return;
-                }
-                Err(_) if self.entry.is_leaving() => {
-                    if let Some(claim) = journal.journal.claim.take() {
-                        self.runs.lock().remove(&self.entry.file.id);
-                        claim.leave();
-                    }
-                    if let Err(error) = self.folder.leave() {
-                        tracing::warn!(error = %chain(&error), "the next start takes this for a crash");
-                    }
-                    return;
-                }
-                Err(error) => {
-                    let error = FolderError::Journal(error);
-                    break self.runs.broken(&self.entry.file.id, &error);
-                }
-            }
-        };
-        let id = self.entry.file.id.clone();
-        let summary = match &known {
-            Known::Ended(summary) | Known::Broken(summary) => summary.clone(),
-            Known::Live(_) => unreachable!("its thread ends"),
-        };
-        self.entry.close();
-        let is_ended = matches!(known, Known::Ended(_));
-        // What agents hold of one that is broken is needed when it goes on.
-        if is_ended {
-            inner.grip.counter.desk.close(&id);
-        }
-        match journal.journal.claim.take() {
-            Some(claim) if is_ended && is_final => claim.end(),
-            // Others may be able to go on.
-            Some(claim) => claim.leave(),
-            None => {}
-        }
-        // Whoever makes it go on needs the lock.
-        drop((self.folder, journal));
-        self.runs.lock().insert(id.clone(), known);
-        // Those who wait look again.
-        self.entry.set_waiting(false);
-        let outcome = summary.outcome.map(RunOutcome::as_str);
-        inner.bus.publish("deploy.run.ended", &format!("run/{id}"), json!({ "outcome": outcome }));
-        inner.summaries.keep(&summary);
-    }
-}
-
-/// What was said to a run while it ended makes it go on; false when that was nothing, and from then
-/// on nobody can say anything.
-fn goes_on(
-    run: &mut Run,
-    entry: &Entry,
-    told: &Receiver<Event>,
-    journal: &mut impl Journal,
-) -> Result<bool, JournalError> {
-    while let Some(events) = entry.close_unless_told(told) {
-        let mut number = entry.view().records.len();
-        let mut said = Vec::new();
-        for record in events.iter().filter_map(to_the_ended) {
-            // What does not fit is not heard, and whoever said it is told so.
-            if run.follow(number, &record).is_ok() {
-                number += 1;
-                said.push(record);
-            }
-        }
-        journal.append(&said)?;
-        if run.outcome().is_none() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// What is not final is looked at again at the next start.
-fn ended(entry: &Entry, folder: &Folder, is_final: bool) -> Known {
-    let summary = entry.view().summary();
-    if is_final && let Err(error) = folder.end(&summary) {
-        tracing::warn!(error = %chain(&error), "the journal is read at the next start");
-    }
-    Known::Ended(summary)
-}
-
 pub(super) fn now_ms() -> u64 {
     let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
@@ -1058,17 +496,6 @@ fn id_after(before: Ulid, now: u64) -> Ulid {
     before.increment().unwrap_or_else(|_| Ulid::from_parts(time + 1, rand_bits()))
 }
 
-/// The run that takes back what this one did up to the last of these records.
-fn id_of_undo(file: &RunFile, records: &[Record]) -> String {
-    let (name, at) =
-        (format!("{}/{}", file.id, records.len()), records.last().map_or(0, Record::at));
-    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, name.as_bytes());
-    let mut bits = [0; 16];
-    bits.copy_from_slice(&digest.as_ref()[..16]);
-    let begun = Ulid::from_string(&file.id).map_or(0, |id| id.timestamp_ms());
-    Ulid::from_parts(at.max(begun), u128::from_le_bytes(bits)).to_string().to_lowercase()
-}
-
 fn rand_bits() -> u128 {
     let mut bytes = [0; 16];
     aws_lc_rs::rand::fill(&mut bytes).expect("the operating system gives random bytes");
@@ -1078,13 +505,6 @@ fn rand_bits() -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_fault_in_one_run_is_told_as_one_and_goes_no_further() {
-        let fault = caught::<()>(|| panic!("on purpose")).expect_err("it did not come to its end");
-        assert!(matches!(fault, RunsError::Fault));
-        assert_eq!(caught(|| Ok(7)).expect("it ended well"), 7);
-    }
 
     #[test]
     fn ids_are_in_the_order_of_the_starts_although_the_clock_is_set_back() {

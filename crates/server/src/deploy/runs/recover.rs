@@ -1,0 +1,233 @@
+//! Runs of former times and of other controllers: what did not end is read back and goes on.
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use hoist_api::deploy::{RunState, RunSummary};
+use hoist_engine::Record;
+use hoist_engine::plan::OnCrash;
+
+use super::driver::Driver;
+use super::{CRASH, Known, Runs, RunsError, alone, now_ms};
+use crate::chain;
+use crate::deploy::beside::open_nodes;
+use crate::deploy::entry::{Entry, Shown};
+use crate::deploy::folder::{self, FolderError, RunFile};
+use crate::deploy::hands::Hands;
+
+/// Why a run is read back.
+pub(super) enum Why<'a> {
+    /// It had not ended when its controller did.
+    Unfinished,
+    /// Somebody wants it to go on, and says so in these records; also beside others on its nodes?
+    Asked(&'a [Record], bool),
+}
+
+/// A fault in what is done for one run leaves all others as they are.
+pub(super) fn caught<T>(work: impl FnOnce() -> Result<T, RunsError>) -> Result<T, RunsError> {
+    std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(RunsError::Fault))
+}
+
+impl Runs {
+    /// Waits until everything that was there at the start is known.
+    pub(in crate::deploy) async fn recovered(&self) {
+        // The sender lives as long as we do.
+        let _ = self.0.recovered.subscribe().wait_for(|done| *done).await;
+    }
+
+    /// Reads back what is on disk; what did not end goes on. Blocks.
+    pub(in crate::deploy) fn recover(&self) {
+        /// Whatever becomes of us, those who wait for us shall be answered.
+        struct Done<'r>(&'r Runs);
+        impl Drop for Done<'_> {
+            fn drop(&mut self) {
+                self.0.0.recovered.send_replace(true);
+            }
+        }
+        let _done = Done(self);
+        match folder::list(&self.0.root) {
+            Ok(ids) => {
+                for id in &ids {
+                    self.recover_one(id);
+                }
+                self.let_agents_forget();
+            }
+            Err(error) => tracing::error!(error = %chain(&error), "runs cannot be read back"),
+        }
+        // So that nobody who answers waits for plug-ins.
+        self.actions();
+    }
+
+    /// What agents hold of runs that nobody knows is dropped, once every run can be read: until
+    /// then it may be of one of those. Where controllers share a store, others may know them.
+    pub(super) fn let_agents_forget(&self) {
+        if !self.are_shared()
+            && !self.lock().values().any(|known| matches!(known, Known::Broken(_)))
+        {
+            self.0.grip.counter.desk.complete();
+        }
+    }
+
+    fn recover_one(&self, id: &str) {
+        let known = match folder::read_summary(&self.0.root, id) {
+            Ok(Some(summary)) => Known::Ended(summary),
+            Ok(None) => match caught(|| self.take_up(id, &Why::Unfinished)) {
+                Ok(()) => {
+                    tracing::info!(run = id, "goes on");
+                    return;
+                }
+                // Another controller has it.
+                Err(RunsError::Folder(FolderError::InUse)) if self.are_shared() => return,
+                Err(error) => self.broken(id, &error),
+            },
+            Err(error) => self.broken(id, &error),
+        };
+        self.lock().insert(id.to_owned(), known);
+    }
+
+    /// Takes up runs that other controllers have left. Blocks.
+    pub(in crate::deploy) fn take_over(&self) {
+        let Some(shared) = &self.0.shared else { return };
+        let desk = &self.0.grip.counter.desk;
+        // Whatever agents have work of was in the store before they got it.
+        let mut strangers = desk.strangers();
+        let ids = match shared.list() {
+            Ok(ids) => ids,
+            Err(error) => return tracing::debug!(error = %chain(&error), "runs not looked at"),
+        };
+        let is_here = |id: &str| matches!(self.lock().get(id), Some(known) if !known.has_ended());
+        strangers.retain(|id| !ids.contains(id) && !is_here(id));
+        desk.disown(strangers);
+        for id in ids.into_iter().filter(|id| self.live(id).is_none() && folder::is_id(id)) {
+            match caught(|| self.take_up(&id, &Why::Unfinished)) {
+                Ok(()) => tracing::info!(run = id, "taken over"),
+                Err(RunsError::Folder(FolderError::InUse)) => {}
+                Err(error) => {
+                    let broken = self.broken(&id, &error);
+                    self.lock().insert(id, broken);
+                }
+            }
+        }
+    }
+
+    pub(super) fn broken(&self, id: &str, error: &dyn std::error::Error) -> Known {
+        let reason = chain(error);
+        tracing::error!(run = id, error = reason, "run cannot go on");
+        let file = folder::read_run(&self.0.root, id).ok();
+        let told = file.clone().map(|file| (file.title, file.by, file.created));
+        let (title, by, created) = told.unwrap_or_default();
+        Known::Broken(RunSummary {
+            id: id.to_owned(),
+            title,
+            by,
+            created,
+            ended: None,
+            state: RunState::Broken,
+            outcome: None,
+            counts: BTreeMap::new(),
+            steps: 0,
+            nodes: 0,
+            plan: String::new(),
+            undoes: file.as_ref().and_then(|file| file.undoes.clone()),
+            automatic: file.as_ref().is_some_and(|file| file.automatic),
+            check: file.as_ref().is_some_and(RunFile::is_check),
+            files: file.as_ref().map(RunFile::files).unwrap_or_default(),
+            records: 0,
+            broken: Some(reason),
+            diagnostics: Vec::new(),
+        })
+    }
+
+    /// Reads a run back and lets it go on. Blocks.
+    pub(super) fn take_up(&self, id: &str, why: &Why) -> Result<(), RunsError> {
+        let _only_we = self.only_we();
+        if self.live(id).is_some() {
+            return Err(RunsError::UnderWay);
+        }
+        let came_back = match why {
+            Why::Asked(..) => self.settled(id)?,
+            Why::Unfinished => Vec::new(),
+        };
+        let claim = self.claim(id)?;
+        let stored = match &self.0.shared {
+            Some(shared) => shared.read(id)?,
+            None => None,
+        };
+        if let Some(stored) = &stored {
+            folder::adopt(&self.0.root, id, stored)?;
+        } else if let Some(shared) = &self.0.shared
+            && matches!(why, Why::Unfinished)
+            && shared.has_ended(id).map_err(FolderError::from)?
+        {
+            // Elsewhere: what is here is not all of it.
+            folder::remove(&self.0.root, id).map_err(FolderError::from)?;
+            return Err(FolderError::InUse.into());
+        }
+        let file = folder::read_run(&self.0.root, id)?;
+        let mut back = folder::open(&self.0.root, id)?;
+        if let (Some(claim), None) = (&claim, &stored) {
+            claim.publish(&file, &back.plan, &back.records).map_err(FolderError::from)?;
+        }
+        let mut run = back.run;
+        let on_crash = back.plan.draft().on_crash;
+        let said = match why {
+            Why::Asked(said, _) => [&came_back, *said].concat(),
+            Why::Unfinished if back.crashed && run.outcome().is_none() => after_crash(on_crash),
+            Why::Unfinished => Vec::new(),
+        };
+        // Whatever was said counts before anything is done.
+        let before = back.records.len();
+        for record in said {
+            run.follow(back.records.len(), &record).map_err(|_| RunsError::NoEffect)?;
+            back.records.push(record);
+        }
+        if matches!(why, Why::Asked(_, false))
+            && let Err(shared) = alone(self.beside(id, &open_nodes(&run)))
+        {
+            if let Some(claim) = claim {
+                claim.leave();
+            }
+            return Err(shared);
+        }
+        let said = &back.records[before..];
+        if !said.is_empty() {
+            back.folder.go_on().map_err(FolderError::from)?;
+            if let Some(claim) = &claim {
+                claim.append(before, said).map_err(FolderError::from)?;
+            }
+            back.journal.append(said).map_err(FolderError::from)?;
+        }
+        let (events, told) = channel();
+        let entry = Arc::new(Entry::new(file, &run, back.records, events));
+        let shown = Shown { journal: back.journal, entry: Arc::clone(&entry), claim };
+        let (runs, folder) = (self.clone(), back.folder);
+        // Before anybody takes all runs for known.
+        let hands = Hands::new(&self.0.grip, &entry, &folder, &run);
+        let driver = Driver { runs, shown, entry, folder, run, hands, told };
+        self.spawn(driver, "deploy.run.resumed")
+    }
+}
+
+/// What is said to a run whose controller died, as its plan wants it.
+fn after_crash(on_crash: OnCrash) -> Vec<Record> {
+    let (by, at) = (CRASH.to_owned(), now_ms());
+    match on_crash {
+        OnCrash::Resume => Vec::new(),
+        OnCrash::Ask => vec![Record::Pause { subject: None, paused: true, by, at }],
+        OnCrash::Undo => vec![Record::Stop { now: true, by, at }],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_in_one_run_is_told_as_one_and_goes_no_further() {
+        let fault = caught::<()>(|| panic!("on purpose")).expect_err("it did not come to its end");
+        assert!(matches!(fault, RunsError::Fault));
+        assert_eq!(caught(|| Ok(7)).expect("it ended well"), 7);
+    }
+}
