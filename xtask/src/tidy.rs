@@ -29,6 +29,17 @@ const WALLS: [(&str, &[&str]); 6] = [
     ("crates/etcd-proto", &["hoist-"]),
     ("crates/store", &["hoist-model", "hoist-api", "hoist-inventory", "hoist-server"]),
     ("crates/inventory", &["hoist-api", "hoist-server", "axum", "hyper", "clap"]),
+    (
+        "crates/provision",
+        &[
+            "hoist-store",
+            "hoist-inventory",
+            "hoist-boot",
+            "hoist-metadata",
+            "hoist-server",
+            "tokio",
+        ],
+    ),
     ("crates/server", &["clap"]),
 ];
 
