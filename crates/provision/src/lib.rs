@@ -9,4 +9,6 @@
 //!
 //! Must never know: the store, the inventory, boot scripts, metadata, HTTP routes, an async runtime.
 
+pub mod diagnostic;
+pub mod document;
 pub mod facts;
