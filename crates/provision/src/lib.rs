@@ -13,3 +13,4 @@ pub mod bind;
 pub mod diagnostic;
 pub mod document;
 pub mod facts;
+pub mod layout;
