@@ -5,10 +5,9 @@ use std::ops::Range;
 
 use super::{Context, Difference, DiskPlan, Layout, PartitionPlan, Work, disks_of_mount};
 use crate::bind::{differences, identity};
+use crate::claim::started_by;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{
-    BootFirmware, Bytes, Flow, FsKind, Id, ImageTable, PartRole, StorageNode, Tables,
-};
+use crate::document::{Bytes, Flow, FsKind, Id, ImageTable, PartRole, StorageNode, Tables};
 use crate::facts::{
     BusyReason, DiskFacts, Firmware, Signature, SignatureKind, SignaturePlace, TableFacts,
 };
@@ -355,11 +354,7 @@ fn firmware(context: &Context<'_>) -> Vec<Diagnostic> {
     if !sections.flow.as_ref().is_none_or(is_queued) {
         return found;
     }
-    let (bios, uefi) = match (boot.firmware, firmware) {
-        (BootFirmware::Bios, _) | (BootFirmware::AsStarted, Firmware::Bios) => (true, false),
-        (BootFirmware::Uefi, _) | (BootFirmware::AsStarted, Firmware::Uefi) => (false, true),
-        (BootFirmware::Both, _) => (true, true),
-    };
+    let (bios, uefi) = started_by(boot, firmware);
     let root = disks_of_mount(context.document, "/");
     for (id, disk) in root.iter().filter_map(|id| Some((id, context.fact(id)?))) {
         if bios && disk.logical_sector == 4096 {
