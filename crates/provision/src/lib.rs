@@ -13,5 +13,6 @@ pub mod bind;
 pub mod claim;
 pub mod diagnostic;
 pub mod document;
+pub mod driver;
 pub mod facts;
 pub mod layout;
