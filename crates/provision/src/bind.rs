@@ -2,6 +2,7 @@
 //! no other; it is never taken because it is the only one left.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{DiskMatch, Document, Id};
@@ -243,13 +244,14 @@ pub fn identity(disk: &DiskFacts) -> String {
     ];
     for (name, value) in more {
         if let Some(value) = value {
-            text.push_str(&format!(", {name} {value}"));
+            write!(text, ", {name} {value}").expect("writing to memory");
         }
     }
     text
 }
 
 #[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "literals read better by value")]
 mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};

@@ -132,6 +132,12 @@ pub struct Entry {
     pub name: String,
 }
 
+impl Entry {
+    fn range(&self) -> Range<u64> {
+        self.start..self.start.saturating_add(self.len)
+    }
+}
+
 /// Something that lies on partitions. What it is in detail says the node of the document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

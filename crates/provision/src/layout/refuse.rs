@@ -1,6 +1,7 @@
 //! What must not be done although it could be.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::ops::Range;
 
 use super::{Context, Difference, DiskPlan, Layout, PartitionPlan, Work, disks_of_mount};
@@ -81,7 +82,7 @@ fn is_settled(plan: &DiskPlan, facts: &DiskFacts, signature: &Signature) -> bool
     }
     let at = place_of(facts.table.as_ref(), signature);
     let entries = plan.changes.iter().filter(stays).filter_map(|change| change.before.as_ref());
-    entries.into_iter().any(|entry| (entry.start..entry.start + entry.len).contains(&at))
+    entries.into_iter().any(|entry| entry.range().contains(&at))
 }
 
 /// S4: what others put there stays, unless it is named.
@@ -130,7 +131,7 @@ fn shown(signature: &Signature) -> String {
     let mut text = format!("{} in {place} at byte {}", signature.kind, signature.offset);
     for (name, value) in [("label", &signature.label), ("uuid", &signature.uuid)] {
         if let Some(value) = value {
-            text.push_str(&format!(", {name} `{value}`"));
+            write!(text, ", {name} `{value}`").expect("writing to memory");
         }
     }
     text
@@ -176,7 +177,7 @@ fn shared(context: &Context<'_>, layout: &mut Layout) -> Vec<Diagnostic> {
     for (id, leg) in also {
         let plan = layout.disks.iter_mut().find(|plan| plan.id == id);
         if let Some(plan) = plan.filter(|plan| !plan.destroys.contains(&leg)) {
-            plan.writable = vec![0..plan.size];
+            plan.writable = std::iter::once(0..plan.size).collect();
             plan.destroys.push(leg);
         }
     }

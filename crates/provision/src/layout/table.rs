@@ -81,7 +81,7 @@ pub(super) fn disk(
     if let Some(image) = context.image_of(id) {
         plan.work = Work::Image(image.clone());
         plan.changes = differences(before, &[]);
-        plan.writable = vec![0..facts.size];
+        plan.writable = std::iter::once(0..facts.size).collect();
         return Ok(plan);
     }
     if parts.is_empty() {
@@ -141,8 +141,7 @@ impl<'a> Table<'a> {
         if !found.is_empty() {
             return Err(found);
         }
-        let fences: Vec<Range<u64>> =
-            kept.iter().flatten().map(|part| part.start..part.start + part.len).collect();
+        let fences: Vec<Range<u64>> = kept.iter().flatten().map(|part| part.range()).collect();
         let sizes: Vec<Option<Size>> = self
             .parts
             .iter()
@@ -186,7 +185,7 @@ impl<'a> Table<'a> {
             partuuid: existing.partuuid.unwrap_or_default(),
             name: existing.name.clone(),
             attributes: existing.attributes,
-            ..self.new_one(part, 0, &(existing.start..existing.start + existing.len))
+            ..self.new_one(part, 0, &existing.range())
         }
     }
 
@@ -242,7 +241,7 @@ impl<'a> Table<'a> {
             return wrong(what, vec![shown(existing)]);
         }
         let geometry = self.geometry();
-        if existing.start < ALIGN || existing.start + existing.len > geometry.last() {
+        if existing.start < ALIGN || existing.range().end > geometry.last() {
             let what = "it lies where the table and the journal are".to_owned();
             return wrong(what, vec![shown(existing)]);
         }
@@ -256,7 +255,7 @@ impl<'a> Table<'a> {
         let mut found = Vec::new();
         for (at, (part, one)) in all.iter().enumerate() {
             for (other, two) in &all[..at] {
-                let overlap = one.start < two.start + two.len && two.start < one.start + one.len;
+                let overlap = one.start < two.range().end && two.start < one.range().end;
                 if overlap {
                     let what = format!("it shares its place with `{}`", other.id);
                     let place = format!("storage.{}.retain", part.id);

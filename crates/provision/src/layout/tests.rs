@@ -1,4 +1,5 @@
 //! What is laid out, and what is refused.
+#![expect(clippy::needless_pass_by_value, reason = "literals read better by value")]
 
 mod laws;
 mod refusals;

@@ -40,6 +40,58 @@ fn there(sector: u64, size: u64, gaps: &There) -> Vec<PartitionFacts> {
     parts
 }
 
+/// What somebody may have written to a disk to make us stumble.
+fn any_disk() -> impl Strategy<Value = DiskFacts> {
+    let edges = || prop_oneof![any::<u64>(), Just(0), Just(u64::MAX), 0..8 * GIB];
+    let partition = (0..6_u32, edges(), edges(), any::<u128>());
+    let partitions = proptest::collection::vec(partition, 0..5);
+    let signature = (0..SignatureKind::ALL.len(), edges(), proptest::option::of(0..6_u32));
+    let signatures = proptest::collection::vec(signature, 0..5);
+    (edges(), any::<bool>(), partitions, signatures).prop_map(|(size, gpt, partitions, found)| {
+        let partition = |(number, start, len, guid): (u32, u64, u64, u128)| PartitionFacts {
+            number,
+            start,
+            len,
+            type_guid: None,
+            // Some of them are what a document keeps.
+            partuuid: Some(Uuid::from_u128(guid % 4)),
+            name: String::new(),
+            attributes: 0,
+            kernel_name: None,
+        };
+        let signature = |(kind, offset, number): (usize, u64, Option<u32>)| {
+            let place = number.map_or(SignaturePlace::Disk, SignaturePlace::Partition);
+            let kind = SignatureKind::ALL[kind];
+            Signature { uuid: Some("one".to_owned()), ..super::signature(kind, place, offset) }
+        };
+        let kind = if gpt { TableKind::Gpt } else { TableKind::Mbr };
+        let partitions = partitions.into_iter().map(partition).collect();
+        DiskFacts {
+            table: Some(TableFacts { kind, id: None, partitions, faults: Vec::new() }),
+            signatures: found.into_iter().map(signature).collect(),
+            ..disk("sda", size)
+        }
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_disk_makes_planning_panic(disk in any_disk(), size in 0..u64::MAX, adopt: bool) {
+        let kept = json!({"part": {"id": "kept", "on": "os", "size": format!("{} B", size >> 8 | 1),
+            "retain": {"partuuid": Uuid::from_u128(1), "tolerance": "1 EiB"}}});
+        let tables = if adopt { "adopt" } else { "make" };
+        let document = document(json!({
+            "storage": [kept, part("a", "50%"), part("b", "rest"), part("c", "1 GiB")],
+            "disks": {"os": {"match": {"serial": "S-sda"}, "wipe": "any"}},
+            "policy": {"tables": tables},
+        }));
+        if let Ok(layout) = plan(&document, &machine([disk])) {
+            let end = layout.disks[0].writable.iter().map(|range| range.end).max();
+            prop_assert!(end <= Some(layout.disks[0].size));
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
