@@ -13,6 +13,9 @@ pub enum Record {
     Plan { hash: String, at: u64 },
     /// A step shall be started; durable before anybody is told to.
     Intent { step: StepId, attempt: u32, at: u64 },
+    /// What an attempt asks for is about to be given to somebody elsewhere, with that memory; durable
+    /// before it is. Where this is missing, nobody was given anything.
+    Given { step: StepId, attempt: u32, to: String, at: u64 },
     /// What was looked at before the step said no; the step was not started.
     Refused { step: StepId, attempt: u32, reason: String, at: u64 },
     /// An attempt came to its end.
@@ -67,6 +70,7 @@ impl Record {
         match self {
             Self::Plan { at, .. }
             | Self::Intent { at, .. }
+            | Self::Given { at, .. }
             | Self::Refused { at, .. }
             | Self::Ran { at, .. }
             | Self::Verified { at, .. }

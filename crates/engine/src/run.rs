@@ -129,6 +129,8 @@ pub struct Run {
     /// Attempts that may have left something, in their order, each with its receipt: every one that
     /// did not say that all was done already.
     traces: BTreeMap<StepId, Vec<(u32, Value)>>,
+    /// Whom the last attempt of a step was given to, if that is somebody elsewhere.
+    given: BTreeMap<StepId, String>,
     /// The same of steps that were carried over, the last one first.
     carried: BTreeMap<StepId, Vec<Made>>,
     queues: Queues,
@@ -179,6 +181,7 @@ impl Run {
             tries: vec![Tries::default(); plan.len()],
             tallies: Vec::new(),
             traces: BTreeMap::new(),
+            given: BTreeMap::new(),
             carried: BTreeMap::new(),
             queues: Queues::new(draft),
             places: Places::new(draft),
@@ -249,6 +252,11 @@ impl Run {
     /// The last attempt of a step; 0 if there was none.
     pub fn attempt(&self, id: StepId) -> u32 {
         self.tries[id.at()].attempt
+    }
+
+    /// The memory of whoever elsewhere was given the last attempt of a step; nothing, if nobody was.
+    pub fn given(&self, id: StepId) -> Option<&str> {
+        self.given.get(&id).map(String::as_str)
     }
 
     /// Whether a step was ever begun, here or in the run that it was carried over from.

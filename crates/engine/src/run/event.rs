@@ -14,6 +14,12 @@ pub enum Event {
         attempt: u32,
         refused: Option<String>,
     },
+    /// Somebody elsewhere, with that memory, shall be given the attempt when that is kept.
+    Given {
+        step: StepId,
+        attempt: u32,
+        to: String,
+    },
     Ran {
         step: StepId,
         attempt: u32,
@@ -72,6 +78,7 @@ impl Event {
     pub(super) fn vertex(&self) -> Option<StepId> {
         match self {
             Self::Checked { step, .. }
+            | Self::Given { step, .. }
             | Self::Ran { step, .. }
             | Self::Verified { step, .. }
             | Self::Found { step, .. }

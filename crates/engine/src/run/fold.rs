@@ -23,7 +23,9 @@ impl Run {
                     && matches!(at(step), State::Ready | State::Checking | State::Delayed)
                     && last(step, attempt.wrapping_sub(1))
             }
-            Record::Ran { step, attempt, .. } | Record::Lost { step, attempt, .. } => {
+            Record::Given { step, attempt, .. }
+            | Record::Ran { step, attempt, .. }
+            | Record::Lost { step, attempt, .. } => {
                 is(step) && at(step) == State::Running && last(step, *attempt)
             }
             Record::Verified { step, attempt, .. } => {
@@ -76,6 +78,7 @@ impl Run {
                 self.begin(*step, *attempt, State::Running);
                 self.tries[step.at()].begun = true;
             }
+            Record::Given { step, to, .. } => _ = self.given.insert(*step, to.clone()),
             Record::Refused { step, attempt, reason, at } => {
                 self.begin(*step, *attempt, State::Checking);
                 self.failed_at(*step, FailureKind::Precheck, reason, *at);
@@ -146,6 +149,7 @@ impl Run {
             self.take(step, true);
         }
         self.set(step, state);
+        self.given.remove(&step);
         self.tries[step.at()].attempt = attempt;
     }
 

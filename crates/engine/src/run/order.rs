@@ -38,6 +38,7 @@ impl Run {
         match event {
             Event::Tick
             | Event::Checked { .. }
+            | Event::Given { .. }
             | Event::Ran { .. }
             | Event::Verified { .. }
             | Event::Found { .. } => Ok(()),
@@ -120,6 +121,7 @@ pub(super) fn record(event: Event, at: u64) -> Option<Record> {
         Event::Mark { step, good, by } => Record::Marked { step, good, by, at },
         Event::Tick
         | Event::Checked { .. }
+        | Event::Given { .. }
         | Event::Ran { .. }
         | Event::Verified { .. }
         | Event::Found { .. } => return None,

@@ -32,6 +32,8 @@ pub struct Snapshot {
     due: BTreeMap<StepId, u64>,
     traces: BTreeMap<StepId, Vec<(u32, Value)>>,
     carried: BTreeMap<StepId, Vec<Made>>,
+    #[serde(default)]
+    given: BTreeMap<StepId, String>,
     /// Pools and subjects that have a place in them.
     places: Vec<(u32, u32)>,
     left_out: Vec<u32>,
@@ -123,6 +125,7 @@ impl Run {
                 .collect(),
             traces: self.traces.clone(),
             carried: self.carried.clone(),
+            given: self.given.clone(),
             places: places.map(|place| (place.pool, place.subject)).collect(),
             left_out: numbers(&self.left_out),
             failed: self.failed.clone(),
@@ -184,6 +187,7 @@ impl Run {
             *self.paused_subjects.get_mut(at as usize)? = true;
         }
         (self.traces, self.carried) = (snapshot.traces, snapshot.carried);
+        self.given = snapshot.given;
         self.failed = snapshot.failed;
         self.shut = snapshot.shut;
         self.shut.resize(self.failed.len(), BTreeSet::new());
