@@ -223,7 +223,7 @@ fn a_step_waits_for_its_window_and_the_run_wakes_when_it_opens() {
     let mut site = Site::new(Draft { windows, ..draft(vertices) });
     assert_eq!(site.running(), [1], "what has no window does not wait");
     assert_eq!(site.run.wakes_at(), Some(DAY));
-    assert_eq!(site.why(0), "its window `friday` is shut");
+    assert_eq!(site.why(0), "its window `friday` is shut; it opens on Friday at 00:00 UTC");
     site.end(1);
     site.restart();
     site.on(Event::Tick);
