@@ -161,7 +161,9 @@ impl Run {
 
     fn ran(&mut self, step: StepId, end: &End, at: u64) {
         match end {
-            End::Done { changed: false, .. } | End::NotBegun { .. } => {}
+            End::Done { changed: false, .. }
+            | End::NotBegun { .. }
+            | End::Failed { kind: FailureKind::Precheck, .. } => {}
             End::Done { receipt, .. } => self.leaves_trace(step, receipt.clone()),
             _ => self.leaves_trace(step, Value::Null),
         }

@@ -19,6 +19,8 @@ use hoist_engine::{Event, Plan, Record, Run, StepId};
 use tokio::sync::watch;
 use ulid::Ulid;
 
+pub(super) use self::undo::told_gaps;
+
 use self::driver::Driver;
 use self::recover::Why;
 use super::beside::{Beside, opened_nodes, planned_nodes, sharing};

@@ -1,6 +1,6 @@
 //! Taking back what runs did: by hand or by itself, and what that means for one that goes on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -22,6 +22,39 @@ use crate::deploy::view::View;
 /// Who takes back what a failure asks to be taken back.
 const FAILURE: &str = "a failure";
 
+/// Instances of a task that cannot be taken back for one reason and are named.
+const MAX_NAMED: usize = 3;
+
+/// What cannot be taken back, and why: a line for each task and reason.
+pub(in crate::deploy) fn told_gaps(plan: &Plan, gaps: &[Gap]) -> Vec<String> {
+    let mut alike: Vec<(&str, GapKind, Vec<&str>)> = Vec::new();
+    let mut lines: HashMap<(&str, GapKind), usize> = HashMap::new();
+    for Gap { step, kind } in gaps {
+        let name = plan.vertex(*step).name.as_str();
+        let task = name.rsplit_once('@').map_or(name, |(task, _)| task);
+        let line = *lines.entry((task, *kind)).or_insert(alike.len());
+        if line == alike.len() {
+            alike.push((task, *kind, Vec::new()));
+        }
+        alike[line].2.push(name);
+    }
+    let told = |(task, kind, names): (&str, GapKind, Vec<&str>)| {
+        let why = match kind {
+            GapKind::NoUndo => "nobody said how",
+            GapKind::NotThere => "its node is reached by ssh, and only an agent can do it",
+            GapKind::CommitPoint => "there is no way back from it",
+            GapKind::TooMany => "it was tried too often",
+        };
+        let named = names[..names.len().min(MAX_NAMED)].join(", ");
+        match names.len() - names.len().min(MAX_NAMED) {
+            _ if names.len() == 1 => format!("{named}: {why}"),
+            0 => format!("{task}: {} instances ({named}): {why}", names.len()),
+            more => format!("{task}: {} instances ({named} and {more} more): {why}", names.len()),
+        }
+    };
+    alike.into_iter().map(told).collect()
+}
+
 impl Runs {
     /// The way back over those steps of a run that are wanted back and were not taken back before.
     /// Blocks.
@@ -34,9 +67,17 @@ impl Runs {
         let plan = run.plan();
         let before: BTreeSet<String> =
             self.ways_back(&file.id)?.iter().flat_map(|way| undone(&way.run)).collect();
-        let is_wanted =
-            |id: StepId| is_wanted(id) && !before.contains(plan.vertex(id).name.as_str());
         let actions = self.actions();
+        // What only looked has nothing to be taken back, unless somebody said what.
+        let left_nothing = |step: &Step| {
+            let action = actions.get(&step.call.action).filter(|_| step.undo.is_none());
+            action.is_some_and(|action| action.only_looks(&step.call.input))
+        };
+        let is_wanted = |id: StepId| {
+            is_wanted(id)
+                && !before.contains(plan.vertex(id).name.as_str())
+                && !plan.step(id).is_some_and(left_nothing)
+        };
         let gap = |step: &Step| {
             let action = actions.get(&step.call.action);
             if !action.is_some_and(|action| action.can_undo(&step.call.input)) {
@@ -121,8 +162,7 @@ impl Runs {
         else {
             return Ok(());
         };
-        let name = |gap: &Gap| run.plan().vertex(gap.step).name.clone();
-        let left: Vec<String> = gaps.iter().map(name).collect();
+        let left = told_gaps(run.plan(), &gaps);
         if !left.is_empty() {
             tracing::warn!(run = file.id, ?left, "some instances cannot be taken back");
         }
