@@ -47,8 +47,8 @@ pub enum Record {
     Marked { step: StepId, good: bool, by: String, at: u64 },
     /// Nothing new starts; with `now`, what runs is ended too.
     Stop { now: bool, by: String, at: u64 },
-    /// As `Stop`, as soon as the vertex has come to a good end.
-    StopAfter { vertex: StepId, by: String, at: u64 },
+    /// As `Stop`, as soon as all of these have come to a good end, but for what is left out.
+    StopAfter { vertices: Vec<StepId>, by: String, at: u64 },
     /// What did not come to a good end is tried again.
     Resume { by: String, at: u64 },
     /// One step is tried again, with everything that it blocked.

@@ -15,6 +15,7 @@ mod places;
 mod queues;
 mod reopen;
 mod snapshot;
+mod stop_after;
 mod tally;
 mod why;
 
@@ -30,6 +31,7 @@ use crate::record::{FailureKind, Outcome, Record};
 use breaker::Breaker;
 use places::Places;
 use queues::Queues;
+use stop_after::StopAfter;
 use tally::{Class, Tally};
 
 pub use event::{Decision, Effect, Event, Found};
@@ -153,7 +155,7 @@ pub struct Run {
     undecided: Vec<u32>,
     /// Steps that somebody wants to wait.
     held: BTreeSet<StepId>,
-    stop_after: BTreeSet<StepId>,
+    stop_after: Vec<StopAfter>,
     /// Somebody said that nothing new starts.
     asked: bool,
     /// More failed than may, so nothing new starts.
@@ -196,7 +198,7 @@ impl Run {
             paused_subjects: vec![false; draft.subjects.len()],
             undecided: vec![0; draft.subjects.len()],
             held: BTreeSet::new(),
-            stop_after: BTreeSet::new(),
+            stop_after: Vec::new(),
             asked: false,
             tripped: false,
             kills: false,

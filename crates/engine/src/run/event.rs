@@ -42,9 +42,9 @@ pub enum Event {
         now: bool,
         by: String,
     },
-    /// Stop as soon as the vertex has come to a good end.
+    /// Stop as soon as all of these have come to a good end, but for what is left out.
     StopAfter {
-        vertex: StepId,
+        vertices: Vec<StepId>,
         by: String,
     },
     Resume {
@@ -85,8 +85,11 @@ impl Event {
             | Self::Retry { step, .. }
             | Self::Hold { step, .. }
             | Self::Mark { step, .. } => Some(*step),
-            Self::StopAfter { vertex, .. } => Some(*vertex),
-            Self::Tick | Self::Stop { .. } | Self::Resume { .. } | Self::Pause { .. } => None,
+            Self::Tick
+            | Self::Stop { .. }
+            | Self::StopAfter { .. }
+            | Self::Resume { .. }
+            | Self::Pause { .. } => None,
         }
     }
 }

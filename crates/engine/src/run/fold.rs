@@ -43,8 +43,9 @@ impl Run {
                 self.outcome.is_some() && undone.iter().chain(stuck).all(is)
             }
             Record::Stop { .. } => self.outcome.is_none(),
-            Record::StopAfter { vertex, .. } => {
-                vertex.at() < self.plan.len() && self.outcome.is_none()
+            Record::StopAfter { vertices, .. } => {
+                let is_there = |vertex: &StepId| vertex.at() < self.plan.len();
+                self.outcome.is_none() && !vertices.is_empty() && vertices.iter().all(is_there)
             }
             Record::Retry { step, .. } => {
                 let ended_badly = |state| {
@@ -103,13 +104,7 @@ impl Run {
                 self.asked = true;
                 self.kills |= *now;
             }
-            Record::StopAfter { vertex, .. } => {
-                self.stop_after.insert(*vertex);
-                let has_ended = matches!(self.state(*vertex), State::Ended(_));
-                if has_ended && self.classes[vertex.at()] == Class::Good {
-                    self.asked = true;
-                }
-            }
+            Record::StopAfter { vertices, .. } => self.stop_after(vertices.clone()),
             Record::Resume { .. } => self.resume(),
             Record::Retry { step, .. } => self.retry(*step),
             Record::Pause { subject, paused, by, .. } => self.pause(*subject, *paused, by),

@@ -43,8 +43,10 @@ impl Run {
             | Event::Verified { .. }
             | Event::Found { .. } => Ok(()),
             Event::Stop { .. } => refuse(Refusal::Ended, has_ended),
-            Event::StopAfter { vertex, .. } => {
-                refuse(Refusal::NoVertex(*vertex), vertex.at() >= self.plan.len())?;
+            Event::StopAfter { vertices, .. } => {
+                for vertex in vertices {
+                    refuse(Refusal::NoVertex(*vertex), vertex.at() >= self.plan.len())?;
+                }
                 refuse(Refusal::Ended, has_ended)
             }
             Event::Resume { .. } => {
@@ -113,7 +115,7 @@ impl Run {
 pub(super) fn record(event: Event, at: u64) -> Option<Record> {
     Some(match event {
         Event::Stop { now, by } => Record::Stop { now, by, at },
-        Event::StopAfter { vertex, by } => Record::StopAfter { vertex, by, at },
+        Event::StopAfter { vertices, by } => Record::StopAfter { vertices, by, at },
         Event::Resume { by } => Record::Resume { by, at },
         Event::Retry { step, by } => Record::Retry { step, by, at },
         Event::Hold { step, held, by } => Record::Hold { step, held, by, at },

@@ -43,7 +43,7 @@ pub struct Snapshot {
     paused: Option<String>,
     paused_subjects: Vec<u32>,
     held: BTreeSet<StepId>,
-    stop_after: BTreeSet<StepId>,
+    stop_after: Vec<Vec<StepId>>,
     asked: bool,
     tripped: bool,
     kills: bool,
@@ -133,7 +133,7 @@ impl Run {
             paused: self.paused.clone(),
             paused_subjects: numbers(&self.paused_subjects),
             held: self.held.clone(),
-            stop_after: self.stop_after.clone(),
+            stop_after: self.stop_after.iter().map(|goal| goal.vertices.clone()).collect(),
             asked: self.asked,
             tripped: self.tripped,
             kills: self.kills,
@@ -193,7 +193,10 @@ impl Run {
         self.shut.resize(self.failed.len(), BTreeSet::new());
         self.paused = snapshot.paused;
         self.held = snapshot.held;
-        self.stop_after = snapshot.stop_after;
+        for goal in snapshot.stop_after {
+            goal.iter().try_for_each(|id| self.states.get(id.at()).map(|_| ()))?;
+            self.stop_after(goal);
+        }
         self.asked = snapshot.asked;
         self.tripped = snapshot.tripped;
         self.kills = snapshot.kills;

@@ -271,7 +271,12 @@ impl World {
             5 | 6 => self.on(Event::Hold { step, held: yes, by: me() }),
             7 | 8 => self.on(Event::Retry { step, by: me() }),
             9 => self.on(Event::Mark { step, good: yes, by: me() }),
-            10 => self.on(Event::StopAfter { vertex: step, by: me() }),
+            10 => {
+                let more = self.chance.one_of(3);
+                let vertices = (0..more).map(|_| StepId(self.chance.one_of(count)));
+                let vertices = vertices.chain([step]).collect();
+                self.on(Event::StopAfter { vertices, by: me() });
+            }
             11 => self.die(),
             12 => {
                 // In the middle of keeping what it decided.

@@ -354,7 +354,7 @@ fn what_is_told_of_a_step_that_the_plan_does_not_have_has_no_consequence() {
         Event::Retry { step, by: me() },
         Event::Hold { step, held: true, by: me() },
         Event::Mark { step, good: true, by: me() },
-        Event::StopAfter { vertex: step, by: me() },
+        Event::StopAfter { vertices: vec![step], by: me() },
         Event::Pause { subject: Some(9), paused: true, by: me() },
     ] {
         site.on(event);
