@@ -84,10 +84,12 @@ async fn order(
             let view = runs.view_to_go_on(&id)?;
             let told = events(&view, word, &order, &by);
             let told = told.and_then(|told| has_effect(&view, &told).map(|()| told));
-            Ok(told.map(|told| {
-                let beside = runs.beside_told(&id, &view.run, &told.events);
-                (told, view, told_beside(&beside))
-            }))
+            let told = match told {
+                Ok(told) => told,
+                Err(refused) => return Ok(Err(refused)),
+            };
+            let beside = runs.beside_told(&id, &view.run, &told.events)?;
+            Ok(Ok((told, view, told_beside(&beside))))
         });
         said.await??
     };

@@ -149,7 +149,8 @@ async fn undo(
             return nothing();
         }
         let run = view.summary();
-        let beside = told_beside(&deploy.runs.beside_plan(&plan, &[]));
+        let beside = deploy.blocking(move |runs| runs.beside_plan(&plan, &[])).await?;
+        let beside = told_beside(&beside);
         let ordered = Ordered { run, instances, gaps, unsure, beside, dry_run: true };
         return Ok(Json(ordered).into_response());
     }
@@ -297,8 +298,10 @@ impl Deploy {
                 let Foreseen { predictions, left_out } = self.foresee(plan, &carried).await?;
                 (answer.predictions, answer.not_predicted) = (predictions, left_out);
             }
-            if let Some(plan) = &plan {
-                answer.beside = told_beside(&self.runs.beside_plan(plan, &carried));
+            if let Some(plan) = plan.clone() {
+                let carried = carried.clone();
+                let beside = self.blocking(move |runs| runs.beside_plan(&plan, &carried)).await?;
+                answer.beside = told_beside(&beside);
             }
             answer.skips.extend(plan.iter().flat_map(|plan| carried_over(plan, &carried)));
             return Ok(Json(answer).into_response());

@@ -5,23 +5,29 @@
 //! run is under way; what it printed stays where it was printed.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hoist_api::deploy::{RunState, RunSummary};
 use hoist_engine::journal::{self, JournalError};
-use hoist_engine::{Plan, Record};
+use hoist_engine::{Plan, Record, Run};
 use hoist_store::{Key, Lease, MAX_VALUE_BYTES, Op, Store, StoreError, Txn};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use super::folder::{FolderError, RunFile};
+use super::folder::{self, FolderError, OWNER_CHARS, RunFile};
 use super::summaries;
-use crate::chain;
 use crate::scan::{Step, walk};
+use crate::{chain, secret};
 
 /// A controller that was not heard of for so long has lost its runs.
 const LEASE: Duration = Duration::from_secs(15);
 const RENEW_EVERY: Duration = Duration::from_secs(4);
+
+/// Who holds it lets a run begin, or one go on that had ended: two controllers at once would each
+/// find that the other is on none of its nodes.
+const GATE: &str = "runs-begin";
+/// So long somebody waits for it: longer than one that died has it.
+const AT_GATE: Duration = Duration::from_secs(20);
 
 /// Before the store is asked again.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -49,12 +55,36 @@ pub(super) struct Claim {
     ended: CancellationToken,
 }
 
+/// No other controller lets runs begin meanwhile.
+#[derive(Debug)]
+pub(super) struct Gate {
+    shared: Shared,
+    lease: Lease,
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let released = self.shared.store.release(self.lease.clone());
+        if let Err(error) = self.shared.workers.block_on(released) {
+            tracing::debug!(error = %chain(&error), "the gate opens by itself");
+        }
+    }
+}
+
 /// A run as the store has it.
 #[derive(Debug)]
 pub(super) struct Stored {
     pub(super) file: RunFile,
     pub(super) plan: Vec<u8>,
     pub(super) records: Vec<Record>,
+}
+
+impl Stored {
+    /// What its records come to.
+    pub(super) fn run(self) -> Result<(RunFile, Run), FolderError> {
+        let plan = folder::plan_of(&self.plan)?;
+        Ok((self.file, Run::replay(&plan, &self.records)?))
+    }
 }
 
 impl Shared {
@@ -86,6 +116,24 @@ impl Shared {
             lease,
             ended: CancellationToken::new(),
         }))
+    }
+
+    /// Waits until no other controller lets runs begin; `None` if that takes too long. Blocks, and so
+    /// does letting it go.
+    pub(super) fn gate(&self) -> Result<Option<Gate>, StoreError> {
+        // Of each one its own: two of this controller wait for each other as well.
+        let owner = format!("{}-{}", self.owner, secret::random_text(OWNER_CHARS));
+        let until = Instant::now() + AT_GATE;
+        loop {
+            let lease = self.workers.block_on(self.store.acquire(GATE, &owner, LEASE))?;
+            if let Some(lease) = lease {
+                return Ok(Some(Gate { shared: self.clone(), lease }));
+            }
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+            std::thread::sleep(PAUSE / 10);
+        }
     }
 
     /// Whether some controller has brought the run to its end.
@@ -142,6 +190,7 @@ impl Claim {
         file: &RunFile,
         plan: &Plan,
         records: &[Record],
+        gate: Option<&Gate>,
     ) -> Result<(), JournalError> {
         let key = top().child(&self.id);
         let draft = serde_json::to_vec(plan.draft()).expect("a plain value");
@@ -149,8 +198,11 @@ impl Claim {
             self.put(key.child("plan").child(&format!("{n:010}")), part.to_vec())?;
         }
         self.append(0, records)?;
-        // Last: without it the rest is nothing.
-        self.put(key.child("run"), serde_json::to_vec(file).expect("a plain value"))
+        // Last: without it the rest is nothing. Who has lost the gate does not know any more whether
+        // others began on the same nodes.
+        let mut txn = self.putting(key.child("run"), serde_json::to_vec(file).expect("plain"));
+        txn.compares.extend(gate.map(|gate| gate.lease.guard()));
+        self.shared.commit(&txn, &self.lease)
     }
 
     /// Keeps records, the first of which has this number.
@@ -174,8 +226,11 @@ impl Claim {
     }
 
     fn put(&self, key: Key, value: Vec<u8>) -> Result<(), JournalError> {
-        let txn = Txn { compares: vec![self.lease.guard()], ops: vec![Op::Put(key, value)] };
-        self.shared.commit(&txn, &self.lease)
+        self.shared.commit(&self.putting(key, value), &self.lease)
+    }
+
+    fn putting(&self, key: Key, value: Vec<u8>) -> Txn {
+        Txn { compares: vec![self.lease.guard()], ops: vec![Op::Put(key, value)] }
     }
 
     /// Renews the lease until the claim is given up; calls `lost` when it is not ours any more.

@@ -179,7 +179,8 @@ impl Runs {
             carried: Vec::new(),
             beside: true,
         };
-        self.launch(&Arc::new(plan), begin, id).map(drop)
+        let gate = self.gate()?;
+        self.launch(&Arc::new(plan), begin, id, gate.as_ref()).map(drop)
     }
 
     /// Whether a run is or was with some controller.
