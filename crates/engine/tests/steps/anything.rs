@@ -193,8 +193,14 @@ impl World {
                     _ => false,
                 };
                 assert!(self.journal.iter().any(intends), "{step} {attempt} has no intent");
+                // Somebody elsewhere does it, and that is kept before or after it has ended.
+                if self.chance.one_of(4) == 0 {
+                    let to = "somebody".to_owned();
+                    self.pending.push(Event::Given { step, attempt, to });
+                }
                 let end = if bad {
-                    End::Failed { kind: FailureKind::Exit, reason }
+                    let kind = [FailureKind::Exit, FailureKind::Precheck];
+                    End::Failed { kind: kind[self.chance.one_of(2) as usize], reason }
                 } else {
                     End::Done { changed: attempt > 1, receipt: json!({ "attempt": attempt }) }
                 };
