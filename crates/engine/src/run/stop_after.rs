@@ -9,7 +9,8 @@ use crate::plan::StepId;
 pub(super) struct StopAfter {
     /// In their order.
     pub(super) vertices: Vec<StepId>,
-    /// One of them that has not come to a good end. While that is so, nobody looks at the others.
+    /// One of them that had not come to a good end when it was last looked at. While that is so, nobody
+    /// looks at the others.
     open: Option<usize>,
 }
 
@@ -26,26 +27,24 @@ impl Run {
     pub(super) fn stop_if_reached(&mut self, id: StepId) {
         let mut goals = std::mem::take(&mut self.stop_after);
         for goal in &mut goals {
-            let at = match goal.open {
-                Some(at) if goal.vertices[at] == id => at,
-                Some(_) => continue,
-                // It was reached once, and something of it was tried again.
-                None if goal.vertices.binary_search(&id).is_ok() => 0,
-                None => continue,
-            };
-            self.asked |= self.is_reached(goal, at);
+            let is_open = |at: usize| self.is_open(goal.vertices[at]);
+            if goal.vertices.binary_search(&id).is_err() || goal.open.is_some_and(is_open) {
+                continue;
+            }
+            self.asked |= self.is_reached(goal, goal.open.unwrap_or(0));
         }
         self.stop_after = goals;
     }
 
     /// Whether all have ended well, or at least not badly. Those before `from` are looked at last.
     fn is_reached(&self, goal: &mut StopAfter, from: usize) -> bool {
-        let is_open = |id: StepId| {
-            !matches!(self.state(id), State::Ended(_)) || self.classes[id.at()] == Class::Bad
-        };
         let count = goal.vertices.len();
-        goal.open = (from..count).chain(0..from).find(|at| is_open(goal.vertices[*at]));
+        goal.open = (from..count).chain(0..from).find(|at| self.is_open(goal.vertices[*at]));
         let is_good = |id: &StepId| self.classes[id.at()] == Class::Good;
         goal.open.is_none() && goal.vertices.iter().any(is_good)
+    }
+
+    fn is_open(&self, id: StepId) -> bool {
+        !matches!(self.state(id), State::Ended(_)) || self.classes[id.at()] == Class::Bad
     }
 }

@@ -328,7 +328,7 @@ impl Runs {
     ) -> Result<Option<Claim>, FolderError> {
         let Some(claim) = self.claim(&file.id)? else { return Ok(None) };
         if let Err(error) = claim.publish(file, plan, records, gate) {
-            claim.end();
+            claim.wipe();
             return Err(error.into());
         }
         Ok(Some(claim))
@@ -523,8 +523,14 @@ impl Runs {
             return Err(RunsError::UnderWay);
         }
         folder::remove(&self.0.root, id).map_err(FolderError::from)?;
-        self.lock().remove(id);
+        let known = self.lock().remove(id);
         self.0.summaries.forget(id);
+        // Others may have it, and then it is for them to remove.
+        if matches!(known, Some(Known::Ended(run)) if run.undoes.is_some())
+            && let Some(claim) = self.claim(id).ok().flatten()
+        {
+            claim.wipe();
+        }
         self.let_agents_forget();
         Ok(())
     }

@@ -2,7 +2,9 @@
 //! only by who holds the run's lease, so that another controller can take a run over.
 //!
 //! `journal/<run>/run`, `journal/<run>/plan/<n>` and `journal/<run>/records/<n>` are there while the
-//! run is under way; what it printed stays where it was printed.
+//! run is under way; what it printed stays where it was printed. Of one that takes another back they
+//! stay, with `journal/<run>/ended` in place of `run`, until it is removed: whoever has the other one
+//! has to know what is not done any more.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -149,7 +151,7 @@ impl Shared {
         let below = top().child(id);
         let walked = walk(self.store.as_ref(), &below, None, |record| {
             match record.key.as_str().split('/').nth(2) {
-                Some("run") => run = Some(record.value),
+                Some("run" | "ended") => run = Some(record.value),
                 Some("plan") => plan.extend_from_slice(&record.value),
                 Some("records") => records.extend_from_slice(&record.value),
                 _ => {}
@@ -164,6 +166,22 @@ impl Shared {
         })?;
         let records = journal::read(&records)?.records;
         Ok(Some(Stored { file, plan, records }))
+    }
+
+    /// Runs of any controller that take this one back, or have; and whether they have ended.
+    pub(super) fn ways_back(&self, undone: &str) -> Result<Vec<(String, bool)>, StoreError> {
+        let mut found = Vec::new();
+        self.workers.block_on(walk(self.store.as_ref(), &top(), None, |record| {
+            let mut parts = record.key.as_str().split('/').skip(1);
+            if let (Some(id), Some(part @ ("run" | "ended"))) = (parts.next(), parts.next())
+                && let Ok(file) = serde_json::from_slice::<RunFile>(&record.value)
+                && file.undoes.as_deref() == Some(undone)
+            {
+                found.push((id.to_owned(), part == "ended"));
+            }
+            Step::Go
+        }))?;
+        Ok(found)
     }
 
     /// Until it is done, or the store says no for good.
@@ -251,9 +269,24 @@ impl Claim {
         });
     }
 
-    /// The run has ended: the store need not know more than what is listed of it.
-    pub(super) fn end(self) {
+    /// The run has ended: the store need not know more than what is listed of it, and what it took
+    /// back of another.
+    pub(super) fn end(self, file: &RunFile) {
+        let key = top().child(&self.id);
+        if file.undoes.is_none() {
+            return self.wipe();
+        }
+        let ended = Op::Put(key.child("ended"), serde_json::to_vec(file).expect("a plain value"));
+        self.finish(vec![Op::Delete(key.child("run")), ended]);
+    }
+
+    /// The store need not know anything of the run.
+    pub(super) fn wipe(self) {
         let ops = vec![Op::DeletePrefix(top().child(&self.id))];
+        self.finish(ops);
+    }
+
+    fn finish(self, ops: Vec<Op>) {
         let txn = Txn { compares: vec![self.lease.guard()], ops };
         if let Err(error) = self.shared.commit(&txn, &self.lease) {
             tracing::warn!(error = %chain(&error), "a run that has ended is still in the store");

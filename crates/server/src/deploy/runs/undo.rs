@@ -151,7 +151,7 @@ impl Runs {
         (by, wanted): (&str, &BTreeSet<StepId>),
         id: String,
     ) -> Result<(), RunsError> {
-        if !self.ways_back(&file.id)?.is_empty() || self.is_anywhere(&id)? {
+        if self.is_anywhere(&id)? || !self.ways_back(&file.id)?.is_empty() {
             return Ok(());
         }
         if self.0.leaving.load(Ordering::SeqCst) {
@@ -210,6 +210,7 @@ impl Runs {
     /// The runs that take back what this one did, the oldest first; without those after which it
     /// went on. Blocks.
     pub(in crate::deploy) fn ways_back(&self, id: &str) -> Result<Vec<View>, RunsError> {
+        self.fetch_ways_back(id)?;
         let mut ways: Vec<String> = Vec::new();
         for run in self.list().into_iter().rev() {
             if run.undoes.as_deref() == Some(id) {
@@ -222,6 +223,28 @@ impl Runs {
         let undone = self.view(id)?;
         ways.retain(|way| !is_settled(&undone, way));
         ways.iter().map(|way| self.view(way)).collect()
+    }
+
+    /// Brings here what other controllers took back of a run, when that has ended. Blocks.
+    fn fetch_ways_back(&self, id: &str) -> Result<(), RunsError> {
+        let Some(shared) = self.0.shared.as_ref().filter(|_| self.live(id).is_none()) else {
+            return Ok(());
+        };
+        for (way, has_ended) in shared.ways_back(id).map_err(FolderError::from)? {
+            match self.lock().get(&way) {
+                Some(Known::Live(_) | Known::Ended(_)) => continue,
+                Some(Known::Broken(_)) | None => {}
+            }
+            if !has_ended {
+                return Err(RunsError::TakenBack(way));
+            }
+            if let Some(stored) = shared.read(&way)? {
+                folder::adopt(&self.0.root, &way, &stored)?;
+                let summary = self.view(&way)?.summary();
+                self.lock().insert(way, Known::Ended(summary));
+            }
+        }
+        Ok(())
     }
 
     /// Whether a run that takes back another is of no importance any more: that one went on. Blocks.
