@@ -152,6 +152,7 @@ impl From<RunsError> for Failure {
             | RunsError::TakenBack(_)
             | RunsError::WentOn(_)
             | RunsError::Beside(_)
+            | RunsError::AtGate
             | RunsError::NoEffect
             | RunsError::Broken(..) => Code::Conflict,
             RunsError::TooMany => Code::TooManyRequests,

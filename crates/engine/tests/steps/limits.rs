@@ -223,7 +223,7 @@ fn a_step_waits_for_its_window_and_the_run_wakes_when_it_opens() {
     let mut site = Site::new(Draft { windows, ..draft(vertices) });
     assert_eq!(site.running(), [1], "what has no window does not wait");
     assert_eq!(site.run.wakes_at(), Some(DAY));
-    assert_eq!(site.why(0), "its window `friday` is shut");
+    assert_eq!(site.why(0), "its window `friday` is shut; it opens on Friday at 00:00 UTC");
     site.end(1);
     site.restart();
     site.on(Event::Tick);
@@ -354,7 +354,7 @@ fn what_is_told_of_a_step_that_the_plan_does_not_have_has_no_consequence() {
         Event::Retry { step, by: me() },
         Event::Hold { step, held: true, by: me() },
         Event::Mark { step, good: true, by: me() },
-        Event::StopAfter { vertex: step, by: me() },
+        Event::StopAfter { vertices: vec![step], by: me() },
         Event::Pause { subject: Some(9), paused: true, by: me() },
     ] {
         site.on(event);

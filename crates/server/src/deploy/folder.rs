@@ -201,8 +201,11 @@ pub(super) fn read_summary(root: &Path, id: &str) -> Result<Option<RunSummary>, 
 }
 
 pub(super) fn read_plan(root: &Path, id: &str) -> Result<Arc<Plan>, FolderError> {
-    let path = root.join(id).join(PLAN);
-    let draft: Draft = serde_json::from_slice(&fs::read(path)?)
+    plan_of(&fs::read(root.join(id).join(PLAN))?)
+}
+
+pub(super) fn plan_of(bytes: &[u8]) -> Result<Arc<Plan>, FolderError> {
+    let draft: Draft = serde_json::from_slice(bytes)
         .map_err(|error| FolderError::Unreadable { file: PLAN, reason: error.to_string() })?;
     Ok(Arc::new(Plan::new(draft)?))
 }

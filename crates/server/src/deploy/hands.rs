@@ -208,7 +208,9 @@ impl Hands {
         let is_with_agent = |id: &StepId| {
             run.state(*id) == State::Running && way(&ways, plan, *id) == Some(&Way::Agent)
         };
-        let begun = plan.ids().filter(is_with_agent).map(|id| (id, run.attempt(id))).collect();
+        let begun = plan.ids().filter(is_with_agent);
+        let begun =
+            begun.map(|id| ((id, run.attempt(id)), run.given(id).map(str::to_owned))).collect();
         let desk = grip.counter.desk.open(&entry.file.id, events.clone(), outputs, plan, begun);
         Self { events, ways, local, ssh, desk }
     }
