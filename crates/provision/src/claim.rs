@@ -15,7 +15,7 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::size::MIB;
 use crate::document::{
     Boot, BootFirmware, BootLoader, Bytes, ConfigDrive, Content, Document, Fs, FsKind, Id, Part,
-    PartRole, Sections, Size, StorageNode, Tables, check,
+    PartRole, Sections, Size, StorageNode, check,
 };
 use crate::facts::{Facts, Firmware};
 use crate::layout::disks_of_mount;
@@ -146,12 +146,6 @@ fn config_drive(sections: &Sections) -> Result<Vec<Contribution>, Failure> {
     let mut asked = Vec::new();
     let target = match part_of(sections, PartRole::ConfigDrive) {
         Some(part) => part.id.to_string(),
-        None if sections.policy.tables == Tables::Adopt => {
-            return Err(failure(
-                "tables stay as they are, and none has a partition of role `config_drive`; add it \
-                 to the storage of the document",
-            ));
-        }
         None if !has_root(sections) => {
             return Err(failure(
                 "no file system is mounted at `/`, so nothing says which disk the config drive is \
@@ -198,7 +192,7 @@ fn config_drive_size(drive: &ConfigDrive) -> u64 {
 fn boot(sections: &Sections, firmware: Firmware) -> Result<Vec<Contribution>, Failure> {
     let Some(boot) = &sections.boot else { return Ok(Vec::new()) };
     // A whole system that comes as an image brings what it is started with.
-    if !has_root(sections) || sections.policy.tables == Tables::Adopt {
+    if !has_root(sections) {
         return Ok(Vec::new());
     }
     let (bios, uefi) = started_by(boot, firmware);
@@ -328,8 +322,8 @@ fn put(
 mod tests {
     use super::*;
     use crate::document::read;
-    use crate::facts::DiskFacts;
-    use crate::layout::{Work, plan};
+    use crate::facts::{DiskFacts, PartitionFacts, TableFacts, TableKind};
+    use crate::layout::{Geometry, PartitionPlan, Work, plan};
 
     fn document(sections: &Value) -> Document {
         let mut all = json!({
@@ -453,14 +447,50 @@ mod tests {
         let mut rootless = drive();
         rootless["storage"] = json!([]);
         assert!(told(&rootless).contains("`config_drive`"));
-        let mut adopted = drive();
-        adopted["policy"] = json!({"tables": "adopt"});
-        assert!(told(&adopted).contains("tables stay"));
         assert!(told(&json!({"boot": {"loader": "uki"}})).contains("`boot`"));
         // What the document calls so is something else.
         let mut taken = drive();
         taken["images"] = json!({"config-drive": {"sources": ["https://h/i"], "target": "other"}});
         assert!(told(&taken).contains("where the document says otherwise"));
+    }
+
+    #[test]
+    fn run_alone_an_action_finds_what_it_claimed_or_says_that_it_needs_the_disks() {
+        let mut alone = drive();
+        alone["flow"] = json!({"actions": ["config_drive", "images"]});
+        let alone = resolved(&alone, Firmware::Bios).expect("a document");
+        let found = plan(&alone, &facts(Firmware::Bios)).expect_err("empty disks");
+        assert!(found.iter().all(|found| found.code == Code::NotAsRetained), "{found:#?}");
+        assert!(found[0].hint.as_deref().expect("a hint").contains("`disks`"));
+        // Once the disks were made, only what is filled is written to.
+        let whole = resolved(&drive(), Firmware::Bios).expect("a document");
+        let mut later = facts(Firmware::Bios);
+        let made = plan(&whole, &later).expect("a plan");
+        for (disk, made) in later.disks.iter_mut().zip(&made.disks) {
+            let Work::Table(table) = &made.work else { panic!("a table") };
+            let partition = |part: &PartitionPlan| PartitionFacts {
+                number: part.number,
+                start: part.start,
+                len: part.len,
+                type_guid: Some(part.type_guid),
+                partuuid: Some(part.partuuid),
+                name: part.name.clone(),
+                attributes: part.attributes,
+                kernel_name: None,
+            };
+            disk.table = Some(TableFacts {
+                kind: TableKind::Gpt,
+                id: Some(table.guid.to_string()),
+                partitions: table.partitions.iter().map(partition).collect(),
+                faults: Vec::new(),
+            });
+        }
+        let layout = plan(&alone, &later).unwrap_or_else(|found| panic!("{found:#?}"));
+        let (_, drive) = layout.partition(&"config-drive".parse().unwrap()).expect("it");
+        let gap = Geometry { size: 8 << 30, sector: 512 }.gap();
+        assert_eq!(layout.disks[1].writable, [gap.clone(), drive.range()]);
+        assert_eq!(layout.disks[0].writable.as_slice(), std::slice::from_ref(&gap));
+        assert!(layout.stack.iter().all(|plan| plan.retained));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::storage::{Fs, FsKind, Part, StorageNode, in_order};
 use super::{
     Content, Disk, DiskMatch, Document, Id, Image, MAX_DISKS, MAX_FILES, MAX_IMAGES, MAX_STORAGE,
-    MAX_THIRD_PARTY, Size, Tables,
+    MAX_THIRD_PARTY, Size,
 };
 use crate::diagnostic::{Code, Diagnostic};
 
@@ -400,7 +400,7 @@ impl<'a> Checker<'a> {
     /// written to what shall not be.
     fn retained(&mut self) {
         // Tables and stacks are all as they are then.
-        let adopts = self.document.sections.policy.tables == Tables::Adopt;
+        let adopts = self.document.adopts_tables();
         for node in &self.document.sections.storage {
             let is_retained = node.is_retained();
             for below in node.on().iter().filter_map(|on| self.document.storage(on)) {

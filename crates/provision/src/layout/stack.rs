@@ -5,7 +5,7 @@ use super::{Context, Layout, Sizes, StackPlan};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::size::{KIB, MIB};
 use crate::document::storage::in_order;
-use crate::document::{Bytes, Id, Lv, MdLevel, Pv, Size, StorageNode, Tables};
+use crate::document::{Bytes, Id, Lv, MdLevel, Pv, Size, StorageNode};
 
 /// Where the data of an array's device begins. It is told to whoever makes it, so that sizes are
 /// known before.
@@ -57,8 +57,8 @@ fn names(ids: &[Id]) -> String {
 fn planned(context: &Context<'_>, node: &StorageNode, size: u64) -> StackPlan {
     let document = context.document;
     // Nothing below a file system is made anew where tables stay.
-    let adopts = document.sections.policy.tables == Tables::Adopt;
     let is_fs = matches!(node, StorageNode::Fs(_));
+    let adopts = document.adopts_tables() && !(is_fs && document.is_queued("disks"));
     let image = match node {
         StorageNode::Fs(fs) => context.image_of(&fs.on).cloned(),
         _ => None,
@@ -69,7 +69,7 @@ fn planned(context: &Context<'_>, node: &StorageNode, size: u64) -> StackPlan {
         on: node.on().to_vec(),
         size,
         uuid: derive(document.txn, document.node_id(), node.id()),
-        retained: node.is_retained() || (adopts && !is_fs),
+        retained: node.is_retained() || (adopts && image.is_none()),
         image,
     }
 }

@@ -8,7 +8,7 @@ use super::guid::{derive, type_of};
 use super::{Change, Context, Difference, DiskPlan, Entry, PartitionPlan, TablePlan, Work};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::size::MIB;
-use crate::document::{Bytes, FsKind, Id, Part, PartRole, Size, StorageNode, Tables};
+use crate::document::{Bytes, FsKind, Id, Part, PartRole, Size, StorageNode};
 use crate::facts::{DiskFacts, PartitionFacts, TableFacts, TableKind};
 
 /// Partitions begin at multiples of this, and are as long. The first of these is no partition's: it
@@ -93,9 +93,10 @@ pub(super) fn disk(
         return Ok(plan);
     }
     let table = Table { context, id, facts, parts };
-    let (partitions, guid) = match context.document.sections.policy.tables {
-        Tables::Make => (table.made()?, table.guid()),
-        Tables::Adopt => table.adopted()?,
+    let (partitions, guid) = if context.document.adopts_tables() {
+        table.adopted()?
+    } else {
+        (table.made()?, table.guid())
     };
     plan.changes = differences(before, &partitions);
     plan.writable = table.writable(&partitions);
@@ -291,7 +292,7 @@ impl<'a> Table<'a> {
         let name = &self.facts.kernel_name;
         let wrong = |what: String, seen: Vec<String>| {
             let found = Diagnostic::new(Code::NotAsRetained, format!("disks.{}", self.id), what);
-            let hint = "correct the document, or let `policy.tables` be `make`";
+            let hint = "correct the document, or let the action `disks` make it";
             Err(vec![found.evidence(seen).hint(hint)])
         };
         let Some(table) = self.facts.table.as_ref().filter(|table| is_sound(table)) else {
@@ -328,14 +329,17 @@ impl<'a> Table<'a> {
     /// Whether anything on a partition that is there is made anew.
     fn is_written(&self, id: &Id) -> bool {
         let is_new = |node: &StorageNode| match node {
-            StorageNode::Fs(fs) => fs.retain.is_none() || self.context.image_of(&fs.on).is_some(),
+            StorageNode::Fs(fs) => {
+                let is_made = fs.retain.is_none() && self.context.document.is_queued("disks");
+                is_made || self.context.image_of(&fs.on).is_some()
+            }
             _ => self.is_written(node.id()),
         };
         self.context.image_of(id).is_some() || self.context.above(id).any(is_new)
     }
 
     fn writable(&self, partitions: &[PartitionPlan]) -> Vec<Range<u64>> {
-        if self.context.document.sections.policy.tables == Tables::Adopt {
+        if self.context.document.adopts_tables() {
             let written = partitions.iter().filter(|part| !part.retained);
             let mut ranges: Vec<_> = written.map(PartitionPlan::range).collect();
             let gap = self.geometry().gap();

@@ -337,9 +337,15 @@ fn tables_that_stay_are_compared_and_only_what_is_made_anew_is_written_to() {
         {"fs": {"id": "kept", "on": "one", "kind": "ext4", "retain": {}}},
         {"fs": {"id": "new", "on": "two", "kind": "xfs"}},
     ]});
+    let found = plan_refused(&document(sections.clone()), &machine([used()]));
+    assert_eq!(found[0].code, Code::ForeignData, "{}", found[0]);
+    let mut sections = sections;
+    sections["disks"] = json!({"os": {"match": {"serial": "S-sda"}, "wipe": ["ext"]}});
     let layout = laid_out(&document(sections.clone()), &machine([used()]));
     let plan = &layout.disks[0];
     assert!(plan.changes.iter().all(|change| change.what == Difference::Kept));
+    let destroyed: Vec<_> = plan.destroys.iter().map(|signature| signature.place).collect();
+    assert_eq!(destroyed, [SignaturePlace::Partition(2)]);
     let gap = Geometry { size: 8 * GIB, sector: 512 }.gap();
     assert_eq!(plan.writable, [gap, MIB + GIB..MIB + 2 * GIB]);
     let mut other = sections;

@@ -50,6 +50,20 @@ fn what_hoist_put_there_for_this_node_needs_no_naming_and_is_still_shown() {
 }
 
 #[test]
+fn what_an_interrupted_run_left_is_gone_on_with() {
+    let left = |txn: &str| {
+        let mut left = disk("sda", 8 * GIB);
+        let mut at_work = signature(SignatureKind::Hoist, SignaturePlace::Partition(1), 17_408);
+        at_work.label = Some(txn.to_owned());
+        left.signatures = vec![signature(SignatureKind::Gpt, SignaturePlace::Disk, 512), at_work];
+        machine([left])
+    };
+    laid_out(&document(one_part(json!([]))), &left(TXN));
+    let other = Uuid::from_u128(77).to_string();
+    refused(one_part(json!([])), &left(&other), Code::ForeignData, "disks.os.wipe");
+}
+
+#[test]
 fn disks_that_are_not_named_are_in_no_plan() {
     let facts =
         machine([disk("sda", 4 * GIB), DiskFacts { kernel_name: "sdb".to_owned(), ..used() }]);
@@ -72,6 +86,23 @@ fn a_disk_that_is_in_use_is_refused() {
         let found = refused(one_part(json!("any")), &machine([used]), Code::Busy, "disks.os");
         assert_eq!(found.evidence.len(), 1);
     }
+}
+
+#[test]
+fn a_stack_of_ours_that_is_assembled_already_is_not_in_the_way() {
+    let group = json!({"storage": [
+        part("a", "1 GiB"), {"pv": {"id": "p", "on": "a"}}, {"vg": {"id": "v", "on": ["p"]}},
+    ]});
+    let facts = machine([disk("sda", 4 * GIB)]);
+    let mut later = after(&laid_out(&document(group.clone()), &facts), &facts);
+    let sda = &mut later.disks[0];
+    sda.table.as_mut().unwrap().partitions[0].kernel_name = Some("sda1".to_owned());
+    sda.signatures[1].kind = SignatureKind::Lvm;
+    let reason = BusyReason::Holder("dm-0".to_owned());
+    sda.busy.push(Busy { device: "sda1".to_owned(), reason });
+    assert!(laid_out(&document(group.clone()), &later).is_settled());
+    later.disks[0].busy[0].reason = BusyReason::Mount("/x".to_owned());
+    refused(group, &later, Code::Busy, "disks.os");
 }
 
 /// A volume group of two legs.
