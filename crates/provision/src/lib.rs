@@ -9,4 +9,5 @@
 //!
 //! Must never know: the store, the inventory, boot scripts, metadata, HTTP routes, an async runtime.
 
+pub mod device;
 pub mod facts;
