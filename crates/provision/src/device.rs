@@ -6,6 +6,7 @@ mod disk;
 pub mod fault;
 pub mod guard;
 pub mod ranges;
+pub mod table;
 
 use std::io;
 

@@ -3,3 +3,4 @@
 
 mod guard;
 mod loop_device;
+mod table;
