@@ -10,4 +10,6 @@
 //! Must never know: the store, the inventory, boot scripts, metadata, HTTP routes, an async runtime.
 
 pub mod device;
+pub mod diagnostic;
+pub mod document;
 pub mod facts;
