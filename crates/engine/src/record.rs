@@ -15,6 +15,8 @@ pub enum Record {
     Intent { step: StepId, attempt: u32, at: u64 },
     /// What was looked at before the step said no; the step was not started.
     Refused { step: StepId, attempt: u32, reason: String, at: u64 },
+    /// How far an attempt has come, in its own measure; all of that is durable.
+    Reached { step: StepId, attempt: u32, done: u64, at: u64 },
     /// An attempt came to its end.
     Ran { step: StepId, attempt: u32, end: End, at: u64 },
     /// What was looked at after it.
@@ -68,6 +70,7 @@ impl Record {
             Self::Plan { at, .. }
             | Self::Intent { at, .. }
             | Self::Refused { at, .. }
+            | Self::Reached { at, .. }
             | Self::Ran { at, .. }
             | Self::Verified { at, .. }
             | Self::Lost { at, .. }

@@ -4,8 +4,11 @@
 pub mod buffer;
 mod disk;
 pub mod fault;
+pub mod gap;
 pub mod guard;
 pub mod ranges;
+#[cfg(test)]
+pub(crate) mod scratch;
 pub mod table;
 
 use std::io;

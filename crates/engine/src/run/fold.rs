@@ -23,7 +23,9 @@ impl Run {
                     && matches!(at(step), State::Ready | State::Checking | State::Delayed)
                     && last(step, attempt.wrapping_sub(1))
             }
-            Record::Ran { step, attempt, .. } | Record::Lost { step, attempt, .. } => {
+            Record::Reached { step, attempt, .. }
+            | Record::Ran { step, attempt, .. }
+            | Record::Lost { step, attempt, .. } => {
                 is(step) && at(step) == State::Running && last(step, *attempt)
             }
             Record::Verified { step, attempt, .. } => {
@@ -71,7 +73,8 @@ impl Run {
     /// The only way that a run changes, but for what can be looked at again.
     pub(super) fn apply(&mut self, record: &Record) {
         match record {
-            Record::Plan { .. } => {}
+            // Whoever does the step reads how far it came; what comes next does not depend on it.
+            Record::Plan { .. } | Record::Reached { .. } => {}
             Record::Intent { step, attempt, .. } => {
                 self.begin(*step, *attempt, State::Running);
                 self.tries[step.at()].begun = true;

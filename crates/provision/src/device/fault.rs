@@ -183,7 +183,7 @@ mod tests {
     const SIZE: u64 = 16 * 1024;
 
     fn try_it(when: When, then: Then) -> (Vec<bool>, Vec<u8>) {
-        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let file = crate::device::scratch::file();
         file.as_file().set_len(SIZE).expect("it has a size");
         let meant = Identity::of(file.path(), 512).expect("it is there");
         let io = GuardedIo::open(file.path(), &meant, &(0..SIZE).into(), &Ranges::default())

@@ -270,7 +270,7 @@ mod tests {
     const SIZE: usize = 64 * 1024;
 
     fn file(bytes: &[u8]) -> tempfile::NamedTempFile {
-        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let file = crate::device::scratch::file();
         fs_err::write(file.path(), bytes).expect("it is written");
         file
     }

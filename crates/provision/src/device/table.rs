@@ -234,7 +234,7 @@ mod tests {
 
     impl Disk {
         fn with(table: &Table) -> Self {
-            let file = tempfile::NamedTempFile::new().expect("a temporary file");
+            let file = crate::device::scratch::file();
             file.as_file().set_len(SIZE).expect("it has a size");
             let disk = Self(file);
             let io = disk.open();
