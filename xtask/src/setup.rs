@@ -25,7 +25,7 @@ const POSTGRES: &[&str] = &["/usr/lib/postgresql/*/bin"];
 
 const SBIN: &[&str] = &["/usr/sbin", "/sbin"];
 
-const TEST: [Need; 15] = [
+const TEST: [Need; 22] = [
     Need { file: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
     Need { file: "postgres", package: "postgresql", elsewhere: POSTGRES },
     Need { file: "initdb", package: "postgresql", elsewhere: POSTGRES },
@@ -45,6 +45,13 @@ const TEST: [Need; 15] = [
     Need { file: "sgdisk", package: "gdisk", elsewhere: SBIN },
     Need { file: "blkid", package: "util-linux", elsewhere: SBIN },
     Need { file: "mke2fs", package: "e2fsprogs", elsewhere: SBIN },
+    Need { file: "mkfs.xfs", package: "xfsprogs", elsewhere: SBIN },
+    Need { file: "mkfs.btrfs", package: "btrfs-progs", elsewhere: SBIN },
+    Need { file: "mkfs.vfat", package: "dosfstools", elsewhere: SBIN },
+    Need { file: "mkfs.ntfs", package: "ntfs-3g", elsewhere: SBIN },
+    Need { file: "mksquashfs", package: "squashfs-tools", elsewhere: &[] },
+    Need { file: "mkfs.erofs", package: "erofs-utils", elsewhere: &[] },
+    Need { file: "cryptsetup", package: "cryptsetup-bin", elsewhere: SBIN },
 ];
 
 /// Virtual machines that boot from the network.

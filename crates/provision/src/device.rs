@@ -9,6 +9,7 @@ pub mod guard;
 pub mod ranges;
 #[cfg(test)]
 pub(crate) mod scratch;
+pub mod signature;
 pub mod table;
 
 use std::io;

@@ -372,7 +372,7 @@ mod tests {
     fn a_gap_that_is_too_small_is_none() {
         assert!(matches!(Gap::before(Some(FIRST - 1)), Err(GapError::NoRoom { .. })));
         assert_eq!(Gap::before(None).expect("it has room").range(), START..FIRST_PARTITION);
-        let disk = vec![0; 100];
+        let disk = [0; 100];
         assert_eq!(Marker::read(&disk[..], &gap()).expect("it is memory"), None);
         assert!(GapJournal::peek(&disk[..], &gap()).expect("it is memory").is_none());
     }

@@ -3,4 +3,5 @@
 
 mod guard;
 mod loop_device;
+mod signature;
 mod table;
