@@ -9,7 +9,10 @@
 //!
 //! Must never know: the store, the inventory, boot scripts, metadata, HTTP routes, an async runtime.
 
+pub mod bind;
+pub mod claim;
 pub mod device;
 pub mod diagnostic;
 pub mod document;
 pub mod facts;
+pub mod layout;

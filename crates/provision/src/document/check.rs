@@ -296,8 +296,8 @@ impl<'a> Checker<'a> {
                 let hint = "give its partuuid, or its name and its type";
                 self.say_hint(Code::Missing, format!("{place}.retain"), what, hint);
             }
-            if part.size == Size::Rest {
-                let what = "what is there has a size, and `rest` is what others leave";
+            if !matches!(part.size, Size::Exact(_)) {
+                let what = "what is there has a size of its own";
                 self.say_hint(Code::Contradiction, place, what, "give the size that it has");
             }
         }
