@@ -6,6 +6,9 @@ mod disk;
 pub mod fault;
 pub mod gap;
 pub mod guard;
+mod ioctl;
+pub mod kernel;
+pub mod probe;
 pub mod ranges;
 #[cfg(test)]
 pub(crate) mod scratch;

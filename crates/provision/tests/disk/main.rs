@@ -2,6 +2,8 @@
 //! every one of them as they went in.
 
 mod guard;
+mod kernel;
 mod loop_device;
+mod probe;
 mod signature;
 mod table;
