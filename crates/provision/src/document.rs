@@ -23,6 +23,7 @@ use uuid::Uuid;
 
 pub use check::{MAX_PARTITIONS, check};
 pub use hoist_model::document::API;
+pub(crate) use read::unreadable;
 pub use read::{MAX_BYTES, read};
 pub use secret::SecretRef;
 pub use section::{

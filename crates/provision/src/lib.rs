@@ -14,5 +14,6 @@ pub mod claim;
 pub mod device;
 pub mod diagnostic;
 pub mod document;
+pub mod driver;
 pub mod facts;
 pub mod layout;
