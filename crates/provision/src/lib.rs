@@ -11,6 +11,7 @@
 
 pub mod bind;
 pub mod claim;
+pub mod device;
 pub mod diagnostic;
 pub mod document;
 pub mod driver;
