@@ -323,7 +323,7 @@ mod tests {
     use super::*;
     use crate::document::read;
     use crate::facts::{DiskFacts, PartitionFacts, TableFacts, TableKind};
-    use crate::layout::{Geometry, PartitionPlan, Work, plan};
+    use crate::layout::{PartitionPlan, Work, plan};
 
     fn document(sections: &Value) -> Document {
         let mut all = json!({
@@ -487,7 +487,7 @@ mod tests {
         }
         let layout = plan(&alone, &later).unwrap_or_else(|found| panic!("{found:#?}"));
         let (_, drive) = layout.partition(&"config-drive".parse().unwrap()).expect("it");
-        let gap = Geometry { size: 8 << 30, sector: 512 }.gap();
+        let gap = crate::device::gap::Gap::before(None).expect("a gap").range();
         assert_eq!(layout.disks[1].writable, [gap.clone(), drive.range()]);
         assert_eq!(layout.disks[0].writable.as_slice(), std::slice::from_ref(&gap));
         assert!(layout.stack.iter().all(|plan| plan.retained));

@@ -21,7 +21,7 @@ use crate::document::{Document, Id, StorageNode};
 use crate::facts::{DiskFacts, Facts, Signature};
 
 pub use guid::{derive, type_of};
-pub use table::{ALIGN, Geometry, SLACK};
+pub use table::{ALIGN, SLACK};
 
 /// Everything that becomes of the disks of one machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

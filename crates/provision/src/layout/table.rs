@@ -6,6 +6,8 @@ use uuid::Uuid;
 
 use super::guid::{derive, type_of};
 use super::{Change, Context, Difference, DiskPlan, Entry, PartitionPlan, TablePlan, Work};
+use crate::device::gap::Gap;
+use crate::device::table::{FIRST_PARTITION, Geometry};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::size::MIB;
 use crate::document::{Bytes, FsKind, Id, Part, PartRole, Size, StorageNode};
@@ -13,41 +15,14 @@ use crate::facts::{DiskFacts, PartitionFacts, TableFacts, TableKind};
 
 /// Partitions begin at multiples of this, and are as long. The first of these is no partition's: it
 /// holds the table, and behind the table the journal.
-pub const ALIGN: u64 = MIB;
+pub const ALIGN: u64 = FIRST_PARTITION;
 
 /// How far what is there may be from what is said, where nothing else is.
 pub const SLACK: u64 = MIB;
 
-/// Entries of a table take this much, at either sector size.
-const ENTRIES: u64 = 128 * 128;
-
-/// What of a disk partitions can use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Geometry {
-    pub size: u64,
-    pub sector: u32,
-}
-
-impl Geometry {
-    /// Header and entries; the header of the first copy has the sector of the MBR before it.
-    fn table(self) -> u64 {
-        u64::from(self.sector) + ENTRIES
-    }
-
-    /// Between the table and the first partition, where the journal is.
-    pub fn gap(self) -> Range<u64> {
-        self.table() + u64::from(self.sector)..ALIGN
-    }
-
-    /// The end of what no table takes, aligned or not.
-    pub fn last(self) -> u64 {
-        self.size.saturating_sub(self.table())
-    }
-
-    /// Where partitions may be.
-    pub fn usable(self) -> Range<u64> {
-        ALIGN..self.last() / ALIGN * ALIGN
-    }
+/// Where partitions may be: a table has room for more, but not aligned.
+fn aligned(geometry: Geometry) -> Range<u64> {
+    ALIGN..down(geometry.usable().end)
 }
 
 /// What becomes of one disk, as far as its own table tells.
@@ -113,7 +88,7 @@ struct Table<'a> {
 
 impl<'a> Table<'a> {
     fn geometry(&self) -> Geometry {
-        Geometry { size: self.facts.size, sector: self.facts.logical_sector }
+        Geometry { size: self.facts.size, sector: self.facts.logical_sector.into() }
     }
 
     /// The table's own; a table in which something stays, stays itself.
@@ -149,7 +124,7 @@ impl<'a> Table<'a> {
             .zip(&kept)
             .map(|(part, kept)| kept.is_none().then_some(part.size))
             .collect();
-        let places = place(&self.geometry().usable(), &fences, &sizes)
+        let places = place(&aligned(self.geometry()), &fences, &sizes)
             .map_err(|lack| vec![self.no_room(&lack)])?;
         let mut numbers = Numbers::beside(kept.iter().flatten().map(|part| part.number));
         let plans = self.parts.iter().zip(&kept).zip(places);
@@ -241,8 +216,8 @@ impl<'a> Table<'a> {
             let what = format!("it has {} and not {}", Bytes(existing.len), Bytes(wanted));
             return wrong(what, vec![shown(existing)]);
         }
-        let geometry = self.geometry();
-        if existing.start < ALIGN || existing.range().end > geometry.last() {
+        let is_before_journal = Gap::before(Some(existing.start)).is_err();
+        if is_before_journal || existing.range().end > self.geometry().usable().end {
             let what = "it lies where the table and the journal are".to_owned();
             return wrong(what, vec![shown(existing)]);
         }
@@ -276,7 +251,7 @@ impl<'a> Table<'a> {
             self.facts.kernel_name,
             Bytes(lack.free)
         );
-        let usable = self.geometry().usable();
+        let usable = aligned(self.geometry());
         let seen = format!(
             "{} can be used of {}",
             Bytes(usable.end.saturating_sub(usable.start)),
@@ -342,10 +317,8 @@ impl<'a> Table<'a> {
         if self.context.document.adopts_tables() {
             let written = partitions.iter().filter(|part| !part.retained);
             let mut ranges: Vec<_> = written.map(PartitionPlan::range).collect();
-            let gap = self.geometry().gap();
-            if partitions.iter().all(|part| part.start >= gap.end) {
-                ranges.push(gap);
-            }
+            let first = partitions.iter().map(|part| part.start).min();
+            ranges.extend(Gap::before(first).map(|gap| gap.range()));
             ranges.sort_by_key(|range| range.start);
             return ranges;
         }
