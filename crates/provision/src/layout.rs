@@ -6,6 +6,7 @@
 
 mod guid;
 mod refuse;
+mod show;
 mod stack;
 mod table;
 

@@ -1,7 +1,6 @@
 //! What must not be done although it could be.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::ops::Range;
 
 use super::guid::derive;
@@ -131,25 +130,11 @@ fn foreign(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Opt
     kinds.sort_unstable();
     kinds.dedup();
     let what = format!("disk `{}` holds {}", plan.kernel_name, kinds.join(", "));
-    let seen = strange.iter().map(|signature| shown(signature));
+    let seen = strange.iter().map(ToString::to_string);
     let hint =
         format!("if all of that may be destroyed, say `wipe: [{}]` of the disk", kinds.join(", "));
     let found = Diagnostic::new(Code::ForeignData, format!("disks.{}.wipe", plan.id), what);
     Some(found.evidence(seen).hint(hint))
-}
-
-fn shown(signature: &Signature) -> String {
-    let place = match signature.place {
-        SignaturePlace::Disk => "the disk".to_owned(),
-        SignaturePlace::Partition(number) => format!("partition {number}"),
-    };
-    let mut text = format!("{} in {place} at byte {}", signature.kind, signature.offset);
-    for (name, value) in [("label", &signature.label), ("uuid", &signature.uuid)] {
-        if let Some(value) = value {
-            write!(text, ", {name} `{value}`").expect("writing to memory");
-        }
-    }
-    text
 }
 
 /// What is made of several disks.
@@ -227,7 +212,7 @@ fn refused_leg(
         doomed.kind, plan.kernel_name, disk.kernel_name
     );
     let found = Diagnostic::new(Code::SharedStack, format!("disks.{}", plan.id), what);
-    let seen = [shown(doomed), format!("{}: {}", identity(disk), shown(leg))];
+    let seen = [doomed.to_string(), format!("{}: {leg}", identity(disk))];
     let hint = format!("name disk `{}`, too, with `wipe: [{}]`", disk.kernel_name, doomed.kind);
     found.evidence(seen).hint(hint)
 }
@@ -313,7 +298,7 @@ fn retained_contents(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> 
                     "it is not in partition {} of disk `{}`",
                     part.number, plan.kernel_name
                 );
-                let seen = inside.into_iter().map(shown);
+                let seen = inside.into_iter().map(ToString::to_string);
                 let place = format!("storage.{}.retain", node.id());
                 found.push(Diagnostic::new(Code::NotAsRetained, place, what).evidence(seen));
             }
@@ -430,7 +415,7 @@ fn duplicates(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
                 let what = format!("disk `{}` has its name or UUID already", disk.kernel_name);
                 let hint = "give it another name, or name that disk with what of it to wipe";
                 let place = format!("storage.{id}");
-                let seen = [identity(disk), shown(signature)];
+                let seen = [identity(disk), signature.to_string()];
                 found.push(Diagnostic::new(Code::Duplicate, place, what).evidence(seen).hint(hint));
             }
         }

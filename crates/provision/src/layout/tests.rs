@@ -311,6 +311,36 @@ fn what_stays_is_known_by_its_name_and_type_as_well() {
 }
 
 #[test]
+fn a_person_sees_what_was_there_and_what_will_be_and_what_is_lost() {
+    let mut sections = keeping(2, json!({}));
+    sections["images"] = json!({"system": {"sources": ["https://h/i"], "target": "before"}});
+    let layout = laid_out(&document(sections), &machine([used()]));
+    let partuuid = |id: &str| derive(TXN.parse().unwrap(), "n1", &id.parse().unwrap());
+    let expected = format!(
+        "\
+disk os is sda, 8 GiB, serial S-sda
+  - deleted   1  at      1 MiB       1 GiB  p1  00000000-0000-0000-0000-000000000007  00000000-0000-0000-0000-000000000065
+  + new       1  at      1 MiB     512 MiB  before  data  {}
+  = kept      2  at   1025 MiB       1 GiB  p2  00000000-0000-0000-0000-000000000007  00000000-0000-0000-0000-000000000066
+  - deleted   3  at   2049 MiB       1 GiB  p3  00000000-0000-0000-0000-000000000007  00000000-0000-0000-0000-000000000067
+  + new       3  at   2049 MiB    5118 MiB  rest  data  {}
+  - deleted   4  at   3073 MiB       1 GiB  p4  00000000-0000-0000-0000-000000000007  00000000-0000-0000-0000-000000000068
+  + new       4  at   7167 MiB       1 GiB  last  data  {}
+  ! destroys gpt in the disk at byte 512
+  ! destroys ext in partition 1 at byte 1049656, label `fs1`
+  ! destroys ext in partition 3 at byte 2148533304, label `fs3`
+  ! destroys ext in partition 4 at byte 3222275128, label `fs4`
+on them
+  = fs   kept-fs on kept, 1 GiB, stays
+",
+        partuuid("before"),
+        partuuid("rest"),
+        partuuid("last")
+    );
+    assert_eq!(layout.to_string(), expected);
+}
+
+#[test]
 fn a_whole_disk_takes_an_image_and_everything_on_it_goes() {
     let document = document(json!({
         "disks": {"os": {"match": {"serial": "S-sda"}, "wipe": "any"}},

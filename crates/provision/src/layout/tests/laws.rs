@@ -157,6 +157,14 @@ proptest! {
         for pair in sorted.windows(2) {
             prop_assert!(pair[0].range().end <= pair[1].start, "{:?}", pair);
         }
+        // What is new is in the order in which it was written, but for the rest, which is where
+        // most is free.
+        let in_order = partitions.iter().filter(|part| !part.retained).filter(|part| {
+            let rest = sizes.iter().position(|size| size == "rest");
+            kept.is_empty() || rest.is_none_or(|rest| part.id.as_str() != format!("new{rest}"))
+        });
+        let starts: Vec<_> = in_order.map(|part| part.start).collect();
+        prop_assert!(starts.is_sorted(), "{:?}", starts);
         // What stays is as it was, and no range that may be written touches it.
         for kept in &kept {
             let plan = partitions.iter().find(|part| part.partuuid == kept.partuuid.unwrap());
