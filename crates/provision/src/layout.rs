@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::bind::{Binding, bind};
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Code, Diagnostic};
+use crate::document::storage::in_order;
 use crate::document::{Document, Id, StorageNode};
 use crate::facts::{DiskFacts, Facts, Signature};
 
@@ -188,6 +189,10 @@ pub fn lay_out(
     binding: &Binding<'_>,
     facts: &Facts,
 ) -> Result<Layout, Vec<Diagnostic>> {
+    let Some(ordered) = in_order(&document.sections.storage) else {
+        let what = "some nodes lie on each other in a circle";
+        return Err(vec![Diagnostic::new(Code::Contradiction, "storage", what)]);
+    };
     let context = Context { document, binding, facts };
     let (mut disks, mut found) = (Vec::new(), Vec::new());
     for (id, disk) in binding {
@@ -200,7 +205,7 @@ pub fn lay_out(
         return Err(found);
     }
     let mut layout = Layout { disks, stack: Vec::new() };
-    match stack::stack(&context, &layout) {
+    match stack::stack(&context, &ordered, &layout) {
         Ok(stack) => layout.stack = stack,
         Err(diagnostics) => found.extend(diagnostics),
     }

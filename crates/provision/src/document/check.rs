@@ -31,7 +31,7 @@ pub fn check(document: &Document) -> Vec<Diagnostic> {
     checker.images();
     checker.files();
     checker.erase();
-    checker.boot();
+    checker.boot_and_report();
     checker.found
 }
 
@@ -458,17 +458,12 @@ impl<'a> Checker<'a> {
         let rest = ["http://", "https://", "file:///"].iter().find_map(|s| url.strip_prefix(s));
         let Some(rest) = rest.filter(|_| !url.chars().any(|c| c.is_control() || c == ' ')) else {
             let hint = "write `https://…`, `http://…` or `file:///…`";
-            return self.say_hint(
-                Code::BadValue,
-                place,
-                "a source is not a URL that is fetched",
-                hint,
-            );
+            return self.say_hint(Code::BadValue, place, "this is no URL", hint);
         };
         // What stands before the host is a secret, and is not repeated.
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         if !url.starts_with("file:") && authority.contains('@') {
-            let what = "a source has a user or a password in its URL";
+            let what = "there is a user or a password in a URL";
             self.say_hint(Code::BadValue, place, what, "give a `token: secret://…`");
         }
     }
@@ -581,7 +576,10 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn boot(&mut self) {
+    fn boot_and_report(&mut self) {
+        if let Some(report) = &self.document.sections.report {
+            self.url("report.url", &report.url);
+        }
         for arg in self.document.sections.boot.iter().flat_map(|boot| &boot.kernel_args) {
             if arg.is_empty() || arg.chars().any(|c| c.is_control() || c == '"') {
                 let what = format!("`{arg}` is no word for a kernel");

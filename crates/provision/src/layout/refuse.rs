@@ -8,7 +8,7 @@ use super::{Context, Difference, DiskPlan, Layout, PartitionPlan, Work, disks_of
 use crate::bind::{differences, identity};
 use crate::claim::started_by;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{Bytes, FsKind, Id, ImageTable, PartRole, StorageNode};
+use crate::document::{Bytes, Document, FsKind, Id, ImageTable, PartRole, StorageNode};
 use crate::facts::{
     BusyReason, DiskFacts, Firmware, Signature, SignatureKind, SignaturePlace, TableFacts,
 };
@@ -373,13 +373,25 @@ fn firmware(context: &Context<'_>) -> Vec<Diagnostic> {
             say(format!("disks.{id}"), what, "start the machine by UEFI");
         }
     }
-    let is_esp =
-        |node: &StorageNode| matches!(node, StorageNode::Part(part) if part.role == PartRole::Esp);
-    if uefi && !root.is_empty() && !context.nodes().iter().any(is_esp) {
-        let what = "the machine is started by UEFI, and there is no partition of role `esp`";
-        say("boot".to_owned(), what.to_owned(), "add one, or run the action `boot` as well");
+    if root.is_empty() {
+        return found;
+    }
+    let has = |role| context.nodes().iter().any(|node| is_part_for(node, role));
+    let how =
+        [(bios, PartRole::BiosBoot, "BIOS", "bios_boot"), (uefi, PartRole::Esp, "UEFI", "esp")];
+    for (_, role, firmware, word) in how.into_iter().filter(|(is_started, ..)| *is_started) {
+        if !has(role) {
+            let what =
+                format!("{firmware} starts the machine, and no partition has the role `{word}`");
+            let hint = "add one, or let the action `boot` claim it";
+            found.push(Diagnostic::new(Code::Firmware, "boot", what).hint(hint));
+        }
     }
     found
+}
+
+fn is_part_for(node: &StorageNode, role: PartRole) -> bool {
+    matches!(node, StorageNode::Part(part) if part.role == role)
 }
 
 /// S13: what the installed system finds by a name is there once.
@@ -411,7 +423,10 @@ fn duplicates(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
                 signature.label.as_ref().and_then(|l| names.get(&(name, l.clone())).copied());
             let is_uuid = |uuid: &str| layout.stack.iter().find(|s| s.uuid.to_string() == uuid);
             let by_uuid = signature.uuid.as_deref().and_then(is_uuid).map(|plan| &plan.id);
-            if let Some(id) = by_name.or(by_uuid) {
+            // What stays by the document is what the document speaks of.
+            let part = plan.and_then(|plan| retained_at(plan, disk, signature));
+            let is_it = |id: &Id| part.is_some_and(|part| lies_on(context.document, id, part));
+            if let Some(id) = by_name.or(by_uuid).filter(|id| !is_it(id)) {
                 let what = format!("disk `{}` has its name or UUID already", disk.kernel_name);
                 let hint = "give it another name, or name that disk with what of it to wipe";
                 let place = format!("storage.{id}");
@@ -432,11 +447,25 @@ fn remains(
     signature: &Signature,
 ) -> bool {
     let Some(plan) = plan else { return true };
-    if plan.destroys.contains(signature) || is_settled(context, plan, disk, signature) {
-        return matches!(plan.work, Work::None) && !plan.destroys.contains(signature);
-    }
-    // What stays by the document is what the document speaks of.
-    matches!(plan.work, Work::None) || !is_kept(plan, disk, signature)
+    let is_untouched = matches!(plan.work, Work::None);
+    !plan.destroys.contains(signature)
+        && (is_untouched || !is_settled(context, plan, disk, signature))
+}
+
+/// The partition that stays and that a signature is in.
+fn retained_at<'a>(plan: &'a DiskPlan, facts: &DiskFacts, signature: &Signature) -> Option<&'a Id> {
+    let Work::Table(table) = &plan.work else { return None };
+    let at = place_of(facts.table.as_ref(), signature);
+    let mut kept = table.partitions.iter().filter(|part| part.retained);
+    kept.find(|part| part.range().contains(&at)).map(|part| &part.id)
+}
+
+/// Whether something lies on a partition, through whatever is between.
+fn lies_on(document: &Document, id: &Id, part: &Id) -> bool {
+    id == part
+        || document
+            .storage(id)
+            .is_some_and(|node| node.on().iter().any(|below| lies_on(document, below, part)))
 }
 
 /// A partition with the PARTUUID of one that is made here.

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::*;
-use crate::diagnostic::Code;
 use crate::document::size::{GIB, MIB};
 use crate::facts::{PartitionFacts, SignatureKind, SignaturePlace, TableFacts, TableKind};
 
