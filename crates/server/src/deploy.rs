@@ -39,6 +39,7 @@ use crate::route::{Plane, Route, with_state};
 use crate::secret;
 use crate::server::Chassis;
 
+use folder::FolderError;
 use hands::Grip;
 use runs::{Runs, RunsError};
 use shared::Shared;
@@ -144,7 +145,12 @@ pub fn routes(deploy: &Deploy) -> Vec<Route> {
 
 impl From<RunsError> for Failure {
     fn from(error: RunsError) -> Self {
+        if let RunsError::Folder(FolderError::Store(error)) = error {
+            return error.into();
+        }
         let code = match &error {
+            RunsError::Folder(error) if error.is_full() => Code::StoreFull,
+            RunsError::AtGate => Code::Busy,
             RunsError::Unknown(_) => Code::NotFound,
             RunsError::Ambiguous(_) => Code::Ambiguous,
             RunsError::Ended
@@ -152,7 +158,6 @@ impl From<RunsError> for Failure {
             | RunsError::TakenBack(_)
             | RunsError::WentOn(_)
             | RunsError::Beside(_)
-            | RunsError::AtGate
             | RunsError::NoEffect
             | RunsError::Broken(..) => Code::Conflict,
             RunsError::TooMany => Code::TooManyRequests,
@@ -163,6 +168,9 @@ impl From<RunsError> for Failure {
         match error {
             RunsError::Unknown(_) => failure.with_remedy("`hoist deploy list` shows all of them"),
             RunsError::Beside(_) => failure.with_remedy(INSIST),
+            RunsError::Folder(error) if error.is_full() => {
+                failure.with_remedy("make room on the data disk")
+            }
             RunsError::Broken(..) => failure.with_remedy(
                 "look at the place it names; a journal that is damaged is restored from a backup",
             ),
