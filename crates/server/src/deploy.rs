@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
+use hoist_api::deploy::RunSummary;
 use hoist_inventory::Registry;
 use hoist_model::Selector;
 
@@ -122,7 +123,19 @@ impl Deploy {
     /// Full id of the run that was named, once all of them are known.
     async fn resolve(&self, given: &str) -> Result<String, Failure> {
         self.runs.recovered().await;
-        Ok(self.runs.resolve(given)?)
+        let found = self.runs.resolve(given);
+        if let Err(RunsError::Unknown(given)) = &found
+            && self.runs.are_shared()
+        {
+            let others = self.runs.others().await;
+            let is_meant = |run: &&RunSummary| run.id == given.to_lowercase();
+            if let Some(run) = others.iter().find(is_meant) {
+                let detail = format!("run {} is with another controller of the site", run.id);
+                return Err(Failure::new(Code::NotFound, detail)
+                    .with_remedy("ask that one; here it is only listed"));
+            }
+        }
+        Ok(found?)
     }
 
     /// What reads or writes files, away from those who answer.
