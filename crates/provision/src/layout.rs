@@ -245,20 +245,23 @@ impl<'a> Context<'a> {
     }
 }
 
-/// The disks that something lies on, through everything between.
-pub fn disks_below(document: &Document, id: &Id) -> BTreeSet<Id> {
-    let mut disks = BTreeSet::new();
+/// Everything that something lies on, down to the disks, and itself.
+fn below(document: &Document, id: &Id) -> BTreeSet<Id> {
     let (mut waiting, mut seen) = (vec![id.clone()], BTreeSet::new());
     while let Some(id) = waiting.pop() {
-        if document.sections.disks.get(&id).is_some() {
-            disks.insert(id);
-        } else if seen.insert(id.clone())
-            && let Some(node) = document.storage(&id)
-        {
+        if let Some(node) = document.storage(&id).filter(|_| !seen.contains(&id)) {
             waiting.extend(node.on().iter().cloned());
         }
+        seen.insert(id);
     }
-    disks
+    seen
+}
+
+/// The disks that something lies on, through everything between.
+pub fn disks_below(document: &Document, id: &Id) -> BTreeSet<Id> {
+    let mut all = below(document, id);
+    all.retain(|id| document.sections.disks.get(id).is_some());
+    all
 }
 
 /// The disks that carry what is mounted there.

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::guid::derive;
-use super::{Context, Difference, DiskPlan, Layout, PartitionPlan, Work, disks_of_mount};
+use super::{Context, Difference, DiskPlan, Layout, PartitionPlan, Work, below, disks_of_mount};
 use crate::bind::{differences, identity};
 use crate::claim::started_by;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{Bytes, Document, FsKind, Id, ImageTable, PartRole, StorageNode};
+use crate::document::{Bytes, FsKind, Id, ImageTable, PartRole, StorageNode};
 use crate::facts::{
     BusyReason, DiskFacts, Firmware, Signature, SignatureKind, SignaturePlace, TableFacts,
 };
@@ -425,7 +425,8 @@ fn duplicates(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
             let by_uuid = signature.uuid.as_deref().and_then(is_uuid).map(|plan| &plan.id);
             // What stays by the document is what the document speaks of.
             let part = plan.and_then(|plan| retained_at(plan, disk, signature));
-            let is_it = |id: &Id| part.is_some_and(|part| lies_on(context.document, id, part));
+            let is_it =
+                |id: &Id| part.is_some_and(|part| below(context.document, id).contains(part));
             if let Some(id) = by_name.or(by_uuid).filter(|id| !is_it(id)) {
                 let what = format!("disk `{}` has its name or UUID already", disk.kernel_name);
                 let hint = "give it another name, or name that disk with what of it to wipe";
@@ -458,14 +459,6 @@ fn retained_at<'a>(plan: &'a DiskPlan, facts: &DiskFacts, signature: &Signature)
     let at = place_of(facts.table.as_ref(), signature);
     let mut kept = table.partitions.iter().filter(|part| part.retained);
     kept.find(|part| part.range().contains(&at)).map(|part| &part.id)
-}
-
-/// Whether something lies on a partition, through whatever is between.
-fn lies_on(document: &Document, id: &Id, part: &Id) -> bool {
-    id == part
-        || document
-            .storage(id)
-            .is_some_and(|node| node.on().iter().any(|below| lies_on(document, below, part)))
 }
 
 /// A partition with the PARTUUID of one that is made here.

@@ -1,5 +1,6 @@
 //! The table of one disk: where its partitions go, and what that changes.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use uuid::Uuid;
@@ -303,14 +304,23 @@ impl<'a> Table<'a> {
 
     /// Whether anything on a partition that is there is made anew.
     fn is_written(&self, id: &Id) -> bool {
-        let is_new = |node: &StorageNode| match node {
-            StorageNode::Fs(fs) => {
-                let is_made = fs.retain.is_none() && self.context.document.is_queued("disks");
-                is_made || self.context.image_of(&fs.on).is_some()
+        let makes = self.context.document.is_queued("disks");
+        let (mut waiting, mut seen) = (vec![id], BTreeSet::new());
+        while let Some(id) = waiting.pop() {
+            if !seen.insert(id) {
+                continue;
             }
-            _ => self.is_written(node.id()),
-        };
-        self.context.image_of(id).is_some() || self.context.above(id).any(is_new)
+            if self.context.image_of(id).is_some() {
+                return true;
+            }
+            for node in self.context.above(id) {
+                match node {
+                    StorageNode::Fs(fs) if fs.retain.is_none() && makes => return true,
+                    other => waiting.push(other.id()),
+                }
+            }
+        }
+        false
     }
 
     fn writable(&self, partitions: &[PartitionPlan]) -> Vec<Range<u64>> {

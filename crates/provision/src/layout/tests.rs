@@ -193,6 +193,33 @@ fn stacks_are_made_from_below_and_their_sizes_are_known_before() {
 }
 
 #[test]
+fn many_ways_through_a_stack_are_not_walked_one_by_one() {
+    // Every layer is a group of twenty volumes on which the next one lies: 20^8 ways.
+    let mut storage = vec![part("p", "100%"), json!({"pv": {"id": "pv", "on": "p"}})];
+    let mut on = vec!["pv".to_owned()];
+    for layer in 0..8 {
+        let group = format!("v{layer}");
+        storage.push(json!({"vg": {"id": group, "on": on}}));
+        on = (0..20).map(|at| format!("pv{layer}-{at}")).collect();
+        for (at, pv) in on.iter().enumerate() {
+            let lv = format!("l{layer}-{at}");
+            storage.push(json!({"lv": {"id": lv, "on": group, "size": "5%"}}));
+            if layer < 7 {
+                storage.push(json!({"pv": {"id": pv, "on": lv}}));
+            } else {
+                storage.push(json!({"fs": {"id": pv, "on": lv, "kind": "xfs", "label": "same", "retain": {}}}));
+            }
+        }
+    }
+    let made = document(json!({"storage": [part("p", "100%")]}));
+    let facts = machine([disk("sda", 1 << 40)]);
+    let there = after(&laid_out(&made, &facts), &facts);
+    let stacked = document(json!({"storage": storage, "policy": {"tables": "adopt"}}));
+    let found = plan_refused(&stacked, &there);
+    assert!(found.iter().all(|found| found.code == Code::Duplicate), "{found:#?}");
+}
+
+#[test]
 fn a_second_run_changes_nothing() {
     let document = document(json!({"storage": [
         part("root", "1 GiB"), part("data", "rest"),
