@@ -23,7 +23,9 @@ struct Need {
 
 const POSTGRES: &[&str] = &["/usr/lib/postgresql/*/bin"];
 
-const TEST: [Need; 10] = [
+const SBIN: &[&str] = &["/usr/sbin", "/sbin"];
+
+const TEST: [Need; 22] = [
     Need { file: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
     Need { file: "postgres", package: "postgresql", elsewhere: POSTGRES },
     Need { file: "initdb", package: "postgresql", elsewhere: POSTGRES },
@@ -37,6 +39,19 @@ const TEST: [Need; 10] = [
     Need { file: "ansible-playbook", package: "ansible-core", elsewhere: &[] },
     // An example of a plug-in, and the example of a deployment.
     Need { file: "python3", package: "python3", elsewhere: &[] },
+    // Disks, and what others say about ours.
+    Need { file: "losetup", package: "mount", elsewhere: SBIN },
+    Need { file: "partx", package: "util-linux", elsewhere: SBIN },
+    Need { file: "sgdisk", package: "gdisk", elsewhere: SBIN },
+    Need { file: "blkid", package: "util-linux", elsewhere: SBIN },
+    Need { file: "mke2fs", package: "e2fsprogs", elsewhere: SBIN },
+    Need { file: "mkfs.xfs", package: "xfsprogs", elsewhere: SBIN },
+    Need { file: "mkfs.btrfs", package: "btrfs-progs", elsewhere: SBIN },
+    Need { file: "mkfs.vfat", package: "dosfstools", elsewhere: SBIN },
+    Need { file: "mkfs.ntfs", package: "ntfs-3g", elsewhere: SBIN },
+    Need { file: "mksquashfs", package: "squashfs-tools", elsewhere: &[] },
+    Need { file: "mkfs.erofs", package: "erofs-utils", elsewhere: &[] },
+    Need { file: "cryptsetup", package: "cryptsetup-bin", elsewhere: SBIN },
 ];
 
 /// Virtual machines that boot from the network.

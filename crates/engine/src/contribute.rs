@@ -51,18 +51,35 @@ pub enum ContributeError {
     NotSettled { actions: Vec<String> },
 }
 
+/// Who says what it needs of others. An action does, and whoever decides for one that is not built
+/// in the same place.
+pub trait Contributor {
+    fn describe(&self) -> Description;
+    /// See [`Action::contribute`].
+    fn contribute(&self, document: &Document, facts: &Value) -> Result<Vec<Contribution>, Failure>;
+}
+
+impl Contributor for dyn Action + '_ {
+    fn describe(&self) -> Description {
+        Action::describe(self)
+    }
+    fn contribute(&self, document: &Document, facts: &Value) -> Result<Vec<Contribution>, Failure> {
+        Action::contribute(self, document, facts)
+    }
+}
+
 /// By section and entry: who asks, and for what.
 type Needs = BTreeMap<(String, String), (String, Value)>;
 
 /// The document with everything in it that the queued actions need of each other.
-pub fn merge<'a>(
+pub fn merge<'a, C: Contributor + ?Sized + 'a>(
     document: &Document,
-    queued: impl IntoIterator<Item = &'a dyn Action>,
+    queued: impl IntoIterator<Item = &'a C>,
     facts: &Value,
 ) -> Result<Document, ContributeError> {
     let described = queued.into_iter().map(|action| (action.describe(), action));
     // By name, so that errors name the same two whatever the order was.
-    let queued: BTreeMap<String, (Description, &dyn Action)> =
+    let queued: BTreeMap<String, (Description, &C)> =
         described.map(|(about, action)| (about.name.clone(), (about, action))).collect();
     let (mut merged, mut before, mut unsettled) = (document.clone(), Needs::new(), Vec::new());
     // The last time shows that nothing changes any more.
@@ -79,9 +96,9 @@ pub fn merge<'a>(
 }
 
 /// One round.
-fn ask(
+fn ask<C: Contributor + ?Sized>(
     document: &Document,
-    queued: &BTreeMap<String, (Description, &dyn Action)>,
+    queued: &BTreeMap<String, (Description, &C)>,
     facts: &Value,
 ) -> Result<Needs, ContributeError> {
     let mut needs = Needs::new();

@@ -18,6 +18,8 @@ pub enum Record {
     Given { step: StepId, attempt: u32, to: String, at: u64 },
     /// What was looked at before the step said no; the step was not started.
     Refused { step: StepId, attempt: u32, reason: String, at: u64 },
+    /// How far an attempt has come, in its own measure; all of that is durable.
+    Reached { step: StepId, attempt: u32, done: u64, at: u64 },
     /// An attempt came to its end.
     Ran { step: StepId, attempt: u32, end: End, at: u64 },
     /// What was looked at after it.
@@ -72,6 +74,7 @@ impl Record {
             | Self::Intent { at, .. }
             | Self::Given { at, .. }
             | Self::Refused { at, .. }
+            | Self::Reached { at, .. }
             | Self::Ran { at, .. }
             | Self::Verified { at, .. }
             | Self::Lost { at, .. }

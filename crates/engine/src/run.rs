@@ -314,6 +314,11 @@ impl Run {
         !self.in_flight.is_empty()
     }
 
+    /// So many steps have been begun, or looked at, and have not ended.
+    pub(crate) fn under_way(&self) -> usize {
+        self.in_flight.len()
+    }
+
     /// Steps that are being looked at before they start. A run that only follows records does not
     /// know of them.
     pub fn checking(&self) -> impl Iterator<Item = StepId> {

@@ -10,7 +10,7 @@ mod read;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-pub use read::{DocumentError, cloud_config, from_json, read};
+pub use read::{DocumentError, cloud_config, from_json, read, read_one};
 
 use crate::fault::Fault;
 use crate::{

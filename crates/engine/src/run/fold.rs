@@ -24,6 +24,7 @@ impl Run {
                     && last(step, attempt.wrapping_sub(1))
             }
             Record::Given { step, attempt, .. }
+            | Record::Reached { step, attempt, .. }
             | Record::Ran { step, attempt, .. }
             | Record::Lost { step, attempt, .. } => {
                 is(step) && at(step) == State::Running && last(step, *attempt)
@@ -74,7 +75,8 @@ impl Run {
     /// The only way that a run changes, but for what can be looked at again.
     pub(super) fn apply(&mut self, record: &Record) {
         match record {
-            Record::Plan { .. } => {}
+            // Whoever does the step reads how far it came; what comes next does not depend on it.
+            Record::Plan { .. } | Record::Reached { .. } => {}
             Record::Intent { step, attempt, .. } => {
                 self.begin(*step, *attempt, State::Running);
                 self.tries[step.at()].begun = true;

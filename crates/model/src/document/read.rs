@@ -52,24 +52,12 @@ impl std::fmt::Display for DocumentError {
 /// All documents of a text, or everything wrong with it. JSON (one object, a list, or one object
 /// per line) is recognised by how it begins; everything else is YAML.
 pub fn read(source: &str, text: &[u8]) -> Result<Vec<Document>, Vec<DocumentError>> {
-    let whole = |message: String, hint: Option<&str>| {
-        vec![DocumentError {
-            source: source.to_owned(),
-            line: 0,
-            column: 0,
-            subject: None,
-            message,
-            hint: hint.map(str::to_owned),
-        }]
-    };
+    let whole = |message, hint| Err(vec![of_whole(source, message, hint)]);
     if text.len() > MAX_BYTES {
         let message = format!("{} bytes are more than the limit of {MAX_BYTES}", text.len());
-        return Err(whole(message, Some("split it, or send it as JSON lines")));
+        return whole(message, "split it, or send it as JSON lines");
     }
-    let text = std::str::from_utf8(text).map_err(|error| {
-        let message = format!("byte {} is not UTF-8", error.valid_up_to());
-        whole(message, Some("save the file as UTF-8"))
-    })?;
+    let text = utf8(source, text)?;
     let pieces = if is_json(text) {
         json_pieces(text).map_err(|error| vec![error.located(source, text, 0)])?
     } else {
@@ -77,7 +65,7 @@ pub fn read(source: &str, text: &[u8]) -> Result<Vec<Document>, Vec<DocumentErro
     };
     if pieces.len() > MAX_DOCUMENTS {
         let message = format!("there are more than {MAX_DOCUMENTS} documents");
-        return Err(whole(message, Some("split it, or send it as JSON lines")));
+        return whole(message, "split it, or send it as JSON lines");
     }
     let mut documents = Vec::with_capacity(pieces.len());
     let mut errors = Vec::new();
@@ -90,6 +78,32 @@ pub fn read(source: &str, text: &[u8]) -> Result<Vec<Document>, Vec<DocumentErro
         }
     }
     if errors.is_empty() { Ok(documents) } else { Err(errors) }
+}
+
+/// One value of another format, read as documents are: the same YAML and JSON, the same bounds, and
+/// faults with their places. How long the text may be is the caller's to say.
+pub fn read_one<T: DeserializeOwned>(source: &str, text: &[u8]) -> Result<T, Vec<DocumentError>> {
+    let text = utf8(source, text)?;
+    let json = is_json(text);
+    let pieces = if json { vec![Piece { text, start: 0, json }] } else { yaml_pieces(text) };
+    let [piece] = pieces.as_slice() else {
+        let message = format!("there are {} documents in it", pieces.len());
+        return Err(vec![of_whole(source, message, "write exactly one")]);
+    };
+    let found = piece.parse();
+    found.map_err(|found| found.into_iter().map(|e| e.located(source, text, piece.start)).collect())
+}
+
+fn utf8<'a>(source: &str, text: &'a [u8]) -> Result<&'a str, Vec<DocumentError>> {
+    std::str::from_utf8(text).map_err(|error| {
+        let message = format!("byte {} is not UTF-8", error.valid_up_to());
+        vec![of_whole(source, message, "save the file as UTF-8")]
+    })
+}
+
+fn of_whole(source: &str, message: String, hint: &str) -> DocumentError {
+    let (source, hint) = (source.to_owned(), Some(hint.to_owned()));
+    DocumentError { source, line: 0, column: 0, subject: None, message, hint }
 }
 
 /// One document from one JSON text: a line of JSON lines.

@@ -30,6 +30,26 @@ fn a_missing_spec_is_an_empty_one_with_its_defaults() {
 }
 
 #[test]
+fn one_value_of_another_format_is_read_with_places_and_suggestions() {
+    #[derive(Debug, PartialEq, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Other {
+        size: u32,
+    }
+    let read = |text: &str| read_one::<Other>("other", text.as_bytes());
+    assert_eq!(read("# one\n---\nsize: 3\n"), Ok(Other { size: 3 }));
+    assert_eq!(read("{\"size\": 3}"), Ok(Other { size: 3 }));
+    let found = |text: &str| read(text).expect_err(text)[0].to_string();
+    let typo = "other:2:1: unknown field `siz`; did you mean `size`?";
+    assert_eq!(found("# one\nsiz: 3\n"), typo);
+    assert_eq!(
+        found("size: 1\n---\nsize: 2\n"),
+        "other: there are 2 documents in it; write exactly one"
+    );
+    assert_eq!(found(" \n"), "other: there are 0 documents in it; write exactly one");
+}
+
+#[test]
 fn every_fault_of_a_file_is_told_with_its_place() {
     let text = "\
 api: hoist/v1

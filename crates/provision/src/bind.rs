@@ -1,0 +1,531 @@
+//! Which disk is meant. A disk is bound when everything that is said about it agrees with it and with
+//! no other; it is never taken because it is the only one left.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use crate::diagnostic::{Code, Diagnostic};
+use crate::document::{DiskMatch, Document, Id};
+use crate::facts::{Bus, DiskFacts, Facts};
+
+/// Disks of the document, each with the one of the machine that it is.
+pub type Binding<'a> = BTreeMap<Id, &'a DiskFacts>;
+
+/// All disks of a document, or everything that keeps them from being found.
+pub fn bind<'a>(document: &Document, facts: &'a Facts) -> Result<Binding<'a>, Vec<Diagnostic>> {
+    let policy = &document.sections.policy;
+    let (mut bound, mut found) = (Binding::new(), Vec::new());
+    for (id, disk) in document.sections.disks.iter() {
+        let place = format!("disks.{id}.match");
+        match one(&place, &disk.matches, facts, policy.allow_kernel_names) {
+            Ok(facts) => drop(bound.insert(id.clone(), facts)),
+            Err(diagnostic) => found.push(diagnostic),
+        }
+    }
+    let mut owners: BTreeMap<&str, &Id> = BTreeMap::new();
+    for (id, disk) in &bound {
+        if let Some(other) = owners.insert(&disk.kernel_name, id) {
+            let what = format!("it is the same disk as `{other}`");
+            let place = format!("disks.{id}.match");
+            let diagnostic = Diagnostic::new(Code::Twice, place, what).evidence([identity(disk)]);
+            found.push(diagnostic.hint("name each disk once"));
+        }
+    }
+    if found.is_empty() { Ok(bound) } else { Err(found) }
+}
+
+fn one<'a>(
+    place: &str,
+    wanted: &DiskMatch,
+    facts: &'a Facts,
+    allow_kernel_names: bool,
+) -> Result<&'a DiskFacts, Diagnostic> {
+    if is_weak(wanted) && !allow_kernel_names {
+        let what = "a kernel name alone may be another disk the next time";
+        let hint = "add its wwn, eui, serial or by_path, or set `policy.allow_kernel_names`";
+        return Err(Diagnostic::new(Code::WeakMatch, place, what).hint(hint));
+    }
+    // Disks that are never written to count, too: otherwise leaving them out would choose.
+    let matching: Vec<_> =
+        facts.disks.iter().filter(|disk| differences(wanted, disk).is_empty()).collect();
+    match matching.as_slice() {
+        [disk] => {
+            is_target(place, wanted, disk, &facts.disks)?;
+            Ok(disk)
+        }
+        [] => Err(nothing(place, wanted, facts)),
+        several => {
+            let names: Vec<_> = several.iter().map(|disk| disk.kernel_name.as_str()).collect();
+            let what = format!("it is `{}`", names.join("` as well as `"));
+            let seen = several.iter().map(|disk| identity(disk));
+            let hint = "say more about the one that is meant: its serial or by_path";
+            Err(Diagnostic::new(Code::SeveralDisks, place, what).evidence(seen).hint(hint))
+        }
+    }
+}
+
+fn nothing(place: &str, wanted: &DiskMatch, facts: &Facts) -> Diagnostic {
+    let why = |disk: &DiskFacts| {
+        format!("`{}` differs in {}", disk.kernel_name, differences(wanted, disk).join(", "))
+    };
+    let seen: Vec<_> = facts.disks.iter().map(why).collect();
+    let what = "no disk is what it says";
+    let found = Diagnostic::new(Code::NoDisk, place, what);
+    if seen.is_empty() {
+        return found.evidence(["there is no disk at all".to_owned()]);
+    }
+    found.evidence(seen).hint("compare it with the facts of the machine")
+}
+
+/// Whether nothing that lasts is said, but what the kernel happens to call it.
+fn is_weak(wanted: &DiskMatch) -> bool {
+    wanted.kernel_name.is_some()
+        && DiskMatch { kernel_name: None, ..wanted.clone() } == DiskMatch::default()
+}
+
+/// The attributes that a disk does not have as they are wanted.
+pub fn differences(wanted: &DiskMatch, disk: &DiskFacts) -> Vec<&'static str> {
+    fn same(is: Option<&String>, wanted: &str, normal: fn(&str) -> String) -> bool {
+        is.is_some_and(|is| normal(is) == normal(wanted) && !normal(wanted).is_empty())
+    }
+    let mut differ = Vec::new();
+    let mut compare = |name, is_same: Option<bool>| {
+        if is_same == Some(false) {
+            differ.push(name);
+        }
+    };
+    let text = |wanted: &Option<String>, is: &Option<String>, normal: fn(&str) -> String| {
+        wanted.as_ref().map(|wanted| same(is.as_ref(), wanted, normal))
+    };
+    compare("wwn", text(&wanted.wwn, &disk.wwn, world_wide));
+    compare("eui", text(&wanted.eui, &disk.eui, world_wide));
+    compare("serial", text(&wanted.serial, &disk.serial, words));
+    compare("by_path", text(&wanted.by_path, &disk.by_path, path));
+    compare("hctl", text(&wanted.hctl, &disk.hctl, words));
+    compare("model", text(&wanted.model, &disk.model, words));
+    let name = Some(disk.kernel_name.clone());
+    compare("kernel_name", text(&wanted.kernel_name, &name, below_dev));
+    compare("links", (!wanted.links.is_empty()).then(|| has_link(&wanted.links, disk)));
+    compare("rotational", wanted.rotational.map(|wanted| wanted == disk.rotational));
+    compare("bus", wanted.bus.map(|wanted| Some(wanted) == disk.bus));
+    let in_range = wanted.size.map(|range| {
+        range.min.is_none_or(|min| disk.size >= min.0)
+            && range.max.is_none_or(|max| disk.size <= max.0)
+    });
+    compare("size", in_range);
+    differ
+}
+
+/// Where nobody makes links, what udev would have made them of says the same.
+fn has_link(wanted: &[String], disk: &DiskFacts) -> bool {
+    wanted.iter().map(|link| below_dev(link)).any(|link| {
+        disk.links.iter().any(|is| below_dev(is) == link)
+            || link.strip_prefix("by-id/").is_some_and(|id| is_id(id, disk))
+            || link
+                .strip_prefix("by-path/")
+                .is_some_and(|wanted| disk.by_path.as_deref().is_some_and(|is| path(is) == wanted))
+    })
+}
+
+/// A name below `/dev/disk/by-id`: of a number that is the disk's alone, or of its model and serial.
+fn is_id(id: &str, disk: &DiskFacts) -> bool {
+    const NUMBERS: [&str; 4] = ["wwn-", "nvme-eui.", "nvme-nvme.", "scsi-3"];
+    const KINDS: [&str; 6] = ["ata-", "nvme-", "scsi-SATA_", "scsi-S", "usb-", "virtio-"];
+    let mut numbers = disk.wwn.iter().chain(&disk.eui).map(|is| world_wide(is));
+    let is_number = NUMBERS.iter().filter_map(|kind| id.strip_prefix(kind)).any(|number| {
+        let number = world_wide(number);
+        !number.is_empty() && numbers.any(|is| is == number)
+    });
+    let serial = disk.serial.as_deref().map(words).filter(|serial| !serial.is_empty());
+    let model = disk.model.as_deref().map(words).unwrap_or_default();
+    let is_named = KINDS.iter().filter_map(|kind| id.strip_prefix(kind)).any(|name| {
+        let name = words(name);
+        let before = serial.as_deref().and_then(|serial| name.strip_suffix(serial));
+        // Of long models the kernel keeps the beginning.
+        before.is_some_and(|before| {
+            before.is_empty() || (before.ends_with(' ') && before.contains(&model))
+        })
+    });
+    is_number || is_named
+}
+
+/// `0x5000C500…`, `naa.5000c500…` and `wwn-0x5000c500…` are one number.
+fn world_wide(text: &str) -> String {
+    let mut text = text.trim().to_ascii_lowercase();
+    for prefix in ["wwn-", "naa.", "eui.", "nvme.", "t10.", "0x"] {
+        if let Some(rest) = text.strip_prefix(prefix) {
+            text = rest.to_owned();
+        }
+    }
+    text.retain(|c| !"-: ".contains(c));
+    text
+}
+
+/// Firmware pads with blanks, and udev writes underscores for them.
+fn words(text: &str) -> String {
+    text.replace('_', " ").split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn below_dev(text: &str) -> String {
+    let text = text.trim();
+    let text = text.strip_prefix("/dev/").unwrap_or(text);
+    let text = text.strip_prefix("disk/").unwrap_or(text);
+    text.to_owned()
+}
+
+fn path(text: &str) -> String {
+    let text = below_dev(text);
+    text.strip_prefix("by-path/").map(str::to_owned).unwrap_or(text)
+}
+
+/// Of disks that are never written to this one is none (S3, and legs of multipath).
+fn is_target(
+    place: &str,
+    wanted: &DiskMatch,
+    disk: &DiskFacts,
+    all: &[DiskFacts],
+) -> Result<(), Diagnostic> {
+    let name = &disk.kernel_name;
+    let never = |why: &str, hint: &str| {
+        let what = format!("disk `{name}` {why}");
+        Err(Diagnostic::new(Code::NeverTarget, place, what).evidence([identity(disk)]).hint(hint))
+    };
+    if disk.is_boot_medium {
+        return never("is what the machine was started from", "start it from something else");
+    }
+    if disk.removable {
+        return never("is removable", "removable disks are never written to");
+    }
+    if disk.read_only {
+        return never("is read-only", "read-only disks are left alone");
+    }
+    if disk.is_virtual {
+        return never("is a virtual medium", "virtual media are never written to");
+    }
+    if disk.bus == Some(Bus::Usb) && wanted.bus != Some(Bus::Usb) {
+        return never("is connected by USB", "if it is meant, say `bus: usb`");
+    }
+    if ![512, 4096].contains(&disk.logical_sector) {
+        let sector = disk.logical_sector;
+        let what = format!("disk `{name}` has sectors of {sector} bytes, and I know 512 and 4096");
+        return Err(Diagnostic::new(Code::Firmware, place, what).evidence([identity(disk)]));
+    }
+    is_no_leg(place, disk, all)
+}
+
+fn is_no_leg(place: &str, disk: &DiskFacts, all: &[DiskFacts]) -> Result<(), Diagnostic> {
+    let name = &disk.kernel_name;
+    let hint = "paths of multipath are no targets; take away the other paths while installing";
+    if !disk.multipath_maps.is_empty() {
+        let maps = disk.multipath_maps.join("`, `");
+        let what = format!("disk `{name}` is a path of multipath map `{maps}`");
+        let found = Diagnostic::new(Code::MultipathLeg, place, what);
+        return Err(found.evidence([identity(disk)]).hint(hint));
+    }
+    let twins: Vec<_> = all.iter().filter(|other| is_twin(disk, other)).collect();
+    if twins.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = twins.iter().map(|twin| twin.kernel_name.as_str()).collect();
+    let what = format!("disks `{name}` and `{}` may be one and the same", names.join("`, `"));
+    let seen = twins.iter().map(|twin| identity(twin));
+    let found = Diagnostic::new(Code::MultipathLeg, place, what);
+    Err(found.evidence([identity(disk)]).evidence(seen).hint(hint))
+}
+
+/// Nothing that a disk says of itself tells the two apart.
+fn is_twin(disk: &DiskFacts, other: &DiskFacts) -> bool {
+    let normal = |text: &Option<String>, normal: fn(&str) -> String| text.as_deref().map(normal);
+    let wwn = |disk: &DiskFacts| normal(&disk.wwn, world_wide).or(normal(&disk.eui, world_wide));
+    let serial = |disk: &DiskFacts| normal(&disk.serial, words);
+    disk.kernel_name != other.kernel_name
+        && wwn(disk).is_some()
+        && wwn(disk) == wwn(other)
+        && serial(disk) == serial(other)
+        && disk.size == other.size
+}
+
+/// A disk in one line.
+pub fn identity(disk: &DiskFacts) -> String {
+    let mut text = format!("`{}`, {} bytes", disk.kernel_name, disk.size);
+    let more = [
+        ("wwn", &disk.wwn),
+        ("eui", &disk.eui),
+        ("serial", &disk.serial),
+        ("model", &disk.model),
+        ("by_path", &disk.by_path),
+    ];
+    for (name, value) in more {
+        if let Some(value) = value {
+            write!(text, ", {name} {value}").expect("writing to memory");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "literals read better by value")]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::document::Entries;
+
+    fn disk(name: &str) -> DiskFacts {
+        DiskFacts {
+            kernel_name: name.to_owned(),
+            size: 1 << 40,
+            logical_sector: 512,
+            physical_sector: 4096,
+            wwn: Some(format!("0x5000c500{name}")),
+            serial: Some(format!("S-{name}")),
+            model: Some("Model A".to_owned()),
+            by_path: Some(format!("pci-{name}")),
+            bus: Some(Bus::Sas),
+            ..DiskFacts::default()
+        }
+    }
+
+    fn machine(disks: impl IntoIterator<Item = DiskFacts>) -> Facts {
+        Facts { disks: disks.into_iter().collect(), ..Facts::default() }
+    }
+
+    /// What the only disk of a document is bound to.
+    fn bound(matches: Value, facts: &Facts) -> Result<String, Diagnostic> {
+        bound_by(matches, &json!({}), facts)
+    }
+
+    fn bound_by(matches: Value, policy: &Value, facts: &Facts) -> Result<String, Diagnostic> {
+        let document = document(json!({"os": {"match": matches}}), policy);
+        let mut found = match bind(&document, facts) {
+            Ok(bound) => return Ok(bound.values().next().expect("one").kernel_name.clone()),
+            Err(found) => found,
+        };
+        assert_eq!(found.len(), 1, "{found:#?}");
+        Err(found.remove(0))
+    }
+
+    fn document(disks: Value, policy: &Value) -> Document {
+        let document = json!({
+            "api": "hoist/v1",
+            "txn": "00000000-0000-0000-0000-000000000001",
+            "sections": {"disks": disks, "policy": policy},
+        });
+        serde_json::from_value(document).expect("a document")
+    }
+
+    fn refused(matches: Value, facts: &Facts, code: Code) -> Diagnostic {
+        let found = bound(matches, facts).expect_err("refused");
+        assert_eq!(found.code, code, "{found}");
+        found
+    }
+
+    #[test]
+    fn a_disk_is_bound_when_everything_said_agrees() {
+        let facts = machine([disk("sda"), disk("sdb")]);
+        for matches in [
+            json!({"wwn": "0x5000c500sdb"}),
+            json!({"wwn": "naa.5000C500SDB"}),
+            json!({"serial": " S-sdb "}),
+            json!({"by_path": "/dev/disk/by-path/pci-sdb"}),
+            json!({"by_path": "pci-sdb"}),
+            json!({"wwn": "wwn-0x5000c500sdb", "model": "Model_A", "kernel_name": "/dev/sdb"}),
+            json!({"links": ["by-id/gone", "disk/by-id/wwn-0x5000c500sdb"]}),
+            json!({"serial": "S-sdb", "size": {"min": "1 TiB", "max": "1 TiB"}}),
+        ] {
+            assert_eq!(bound(matches.clone(), &facts), Ok("sdb".to_owned()), "{matches}");
+        }
+    }
+
+    #[test]
+    fn links_are_understood_where_nobody_makes_them() {
+        let facts = machine([
+            DiskFacts { model: Some("WDC WD40EFRX-68W".to_owned()), ..disk("sda") },
+            DiskFacts { model: Some("SAMSUNG MZ".to_owned()), ..disk("sdb") },
+            DiskFacts { eui: Some("eui.0025385b71b0f5a2".to_owned()), ..disk("nvme0n1") },
+        ]);
+        for (link, name) in [
+            ("by-id/ata-WDC_WD40EFRX-68WT0N0_S-sda", "sda"),
+            ("disk/by-id/scsi-SATA_SAMSUNG_MZ_S-sdb", "sdb"),
+            ("by-id/virtio-S-sdb", "sdb"),
+            ("by-id/scsi-35000c500sdb", "sdb"),
+            ("by-id/nvme-eui.0025385b71b0f5a2", "nvme0n1"),
+            ("by-path/pci-sda", "sda"),
+        ] {
+            let found = bound(json!({"links": [link]}), &facts);
+            assert_eq!(found, Ok(name.to_owned()), "{link}");
+        }
+        for link in [
+            "by-id/ata-OTHER_MODEL_S-sda",
+            "by-id/ata-SAMSUNG_MZ_xS-sdb",
+            "by-id/ata-SAMSUNG_MZ_S-sdc",
+            "by-id/wwn-",
+            "by-id/ata-",
+            "by-label/S-sda",
+        ] {
+            refused(json!({"links": [link]}), &facts, Code::NoDisk);
+        }
+    }
+
+    #[test]
+    fn one_attribute_that_disagrees_is_enough_to_refuse() {
+        let facts = machine([disk("sda"), disk("sdb")]);
+        let found =
+            refused(json!({"wwn": "0x5000c500sdb", "kernel_name": "sda"}), &facts, Code::NoDisk);
+        assert_eq!(found.evidence, ["`sda` differs in wwn", "`sdb` differs in kernel_name"]);
+        refused(json!({"serial": "S-sdb", "size": {"max": "1 GiB"}}), &facts, Code::NoDisk);
+        refused(json!({"serial": "S-sdb", "bus": "nvme"}), &facts, Code::NoDisk);
+        refused(json!({"eui": "1"}), &machine([]), Code::NoDisk);
+    }
+
+    #[test]
+    fn two_disks_with_one_wwn_are_both_named() {
+        let mut twin = disk("sdb");
+        twin.wwn = disk("sda").wwn;
+        let facts = machine([disk("sda"), twin]);
+        let found = refused(json!({"wwn": "0x5000c500sda"}), &facts, Code::SeveralDisks);
+        assert!(found.what.contains("`sda` as well as `sdb`"), "{found}");
+        assert_eq!(found.evidence.len(), 2);
+        let told_apart = json!({"wwn": "0x5000c500sda", "serial": "S-sdb"});
+        assert_eq!(bound(told_apart, &facts), Ok("sdb".to_owned()));
+    }
+
+    #[test]
+    fn a_path_and_a_name_that_contradict_each_other_choose_no_disk() {
+        // Two drives with one WWN, of which the name says one and the path the other.
+        let nvme = |name: &str, path: &str| DiskFacts {
+            wwn: Some("eui.0025385000000001".to_owned()),
+            by_path: Some(path.to_owned()),
+            ..disk(name)
+        };
+        let facts = machine([
+            nvme("nvme0n1", "pci-0000:04:00.0-nvme-1"),
+            nvme("nvme1n1", "pci-0000:05:00.0-nvme-1"),
+        ]);
+        let matches = json!({"by_path": "pci-0000:05:00.0-nvme-1", "kernel_name": "nvme0n1"});
+        refused(matches, &facts, Code::NoDisk);
+    }
+
+    #[test]
+    fn a_kernel_name_alone_needs_the_policy() {
+        let facts = machine([disk("sda")]);
+        refused(json!({"kernel_name": "sda"}), &facts, Code::WeakMatch);
+        let allowed = json!({"allow_kernel_names": true});
+        assert_eq!(bound_by(json!({"kernel_name": "sda"}), &allowed, &facts), Ok("sda".to_owned()));
+    }
+
+    #[test]
+    fn what_is_never_written_to_is_not_left_out_to_choose_another() {
+        let removable = DiskFacts { removable: true, ..disk("sdb") };
+        let facts = machine([disk("sda"), removable]);
+        refused(json!({"model": "Model A"}), &facts, Code::SeveralDisks);
+        refused(json!({"bus": "sas", "rotational": false}), &facts, Code::SeveralDisks);
+    }
+
+    #[test]
+    fn boot_media_and_removable_and_read_only_and_virtual_disks_are_never_bound() {
+        let of = |change: fn(&mut DiskFacts)| {
+            let mut disk = disk("sda");
+            change(&mut disk);
+            machine([disk])
+        };
+        for facts in [
+            of(|disk| disk.is_boot_medium = true),
+            of(|disk| disk.removable = true),
+            of(|disk| disk.read_only = true),
+            of(|disk| disk.is_virtual = true),
+            of(|disk| disk.bus = Some(Bus::Usb)),
+        ] {
+            refused(json!({"serial": "S-sda"}), &facts, Code::NeverTarget);
+            let allowed = json!({"allow_kernel_names": true, "allow_root_change": true});
+            let found = bound_by(json!({"kernel_name": "sda"}), &allowed, &facts);
+            assert_eq!(found.expect_err("never").code, Code::NeverTarget);
+        }
+        let usb = of(|disk| disk.bus = Some(Bus::Usb));
+        assert_eq!(bound(json!({"serial": "S-sda", "bus": "usb"}), &usb), Ok("sda".to_owned()));
+        let odd = of(|disk| disk.logical_sector = 520);
+        refused(json!({"serial": "S-sda"}), &odd, Code::Firmware);
+    }
+
+    #[test]
+    fn paths_of_multipath_are_no_targets() {
+        let leg = DiskFacts { multipath_maps: vec!["mpatha".to_owned()], ..disk("sda") };
+        refused(json!({"serial": "S-sda"}), &machine([leg]), Code::MultipathLeg);
+        let one = disk("sda");
+        let other = DiskFacts {
+            kernel_name: "sdb".to_owned(),
+            by_path: Some("pci-other".to_owned()),
+            ..disk("sda")
+        };
+        let facts = machine([one, other]);
+        let found = refused(json!({"by_path": "pci-other"}), &facts, Code::MultipathLeg);
+        assert!(found.what.contains("`sdb` and `sda`"), "{found}");
+    }
+
+    #[test]
+    fn two_disks_of_a_document_are_two_disks() {
+        let disks =
+            json!({"a": {"match": {"serial": "S-sda"}}, "b": {"match": {"by_path": "pci-sda"}}});
+        let document = document(disks, &json!({}));
+        let facts = machine([disk("sda")]);
+        let found = bind(&document, &facts).expect_err("one disk");
+        assert_eq!((found.len(), found[0].code), (1, Code::Twice));
+    }
+
+    /// Disks that share much with each other, as they do where somebody bought many of one kind.
+    fn any_disk() -> impl Strategy<Value = DiskFacts> {
+        let flags = (any::<[bool; 5]>(), 0..3_u8, 0..3_u8, 0..2_u8);
+        flags.prop_map(|([removable, read_only, boot, is_virtual, leg], wwn, serial, path)| {
+            DiskFacts {
+                wwn: (wwn > 0).then(|| wwn.to_string()),
+                serial: (serial > 0).then(|| serial.to_string()),
+                by_path: Some(path.to_string()),
+                removable,
+                read_only,
+                is_boot_medium: boot,
+                is_virtual,
+                multipath_maps: if leg { vec!["m".to_owned()] } else { Vec::new() },
+                ..disk("x")
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_bound_disk_agrees_in_all_is_the_only_one_and_may_be_written_to(
+            disks in proptest::collection::vec(any_disk(), 0..6),
+            wwn in proptest::option::of(0..3_u8),
+            serial in proptest::option::of(0..3_u8),
+            path in proptest::option::of(0..2_u8),
+            turn in 0..6_usize,
+        ) {
+            let named = |(at, disk): (usize, DiskFacts)| DiskFacts { kernel_name: format!("sd{at}"), ..disk };
+            let mut facts = machine(disks.into_iter().enumerate().map(named));
+            let text = |value: Option<u8>| value.map(|value| value.to_string());
+            let matches = DiskMatch {
+                wwn: text(wwn), serial: text(serial), by_path: text(path), ..DiskMatch::default()
+            };
+            let mut document = document(json!({}), &json!({}));
+            let id: Id = "os".parse().expect("an id");
+            let disk = crate::document::Disk { matches: matches.clone(), wipe: crate::document::Wipe::default() };
+            document.sections.disks = Entries([(id.clone(), disk)].into());
+            let agreeing: Vec<_> = facts.disks.iter().filter(|disk| {
+                (wwn.is_none() || disk.wwn == matches.wwn)
+                    && (serial.is_none() || disk.serial == matches.serial)
+                    && (path.is_none() || disk.by_path == matches.by_path)
+            }).map(|disk| disk.kernel_name.clone()).collect();
+            let first = bind(&document, &facts).map(|bound| bound[&id].clone());
+            if let Ok(disk) = &first {
+                prop_assert_eq!(&agreeing, &vec![disk.kernel_name.clone()]);
+                prop_assert!(!disk.removable && !disk.read_only && !disk.is_boot_medium && !disk.is_virtual);
+                prop_assert!(disk.multipath_maps.is_empty());
+            }
+            // The order in which disks are found says nothing.
+            let turn = turn % facts.disks.len().max(1);
+            facts.disks.rotate_left(turn);
+            let second = bind(&document, &facts).map(|bound| bound[&id].clone());
+            prop_assert_eq!(first.ok(), second.ok());
+        }
+    }
+}

@@ -1,0 +1,527 @@
+//! What actions need of each other's sections, put into the document before anything is laid out.
+//!
+//! Partitioning never asks whether a config drive is wanted: whoever makes one claims a partition,
+//! and the claim becomes a node of the storage like those that people write.
+
+use std::collections::BTreeMap;
+
+use hoist_engine::action::{Contribution, Description, Document as Shared, Failure};
+use hoist_engine::contribute::{ContributeError, Contributor, merge};
+use hoist_engine::record::FailureKind;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::diagnostic::{Code, Diagnostic};
+use crate::document::size::MIB;
+use crate::document::{
+    Boot, BootFirmware, BootLoader, Bytes, ConfigDrive, Content, Document, Fs, FsKind, Id, Part,
+    PartRole, Sections, Size, StorageNode, check,
+};
+use crate::facts::{Facts, Firmware};
+use crate::layout::disks_of_mount;
+
+/// The section that claims are entries of. No document has it: it exists between asking and
+/// resolving.
+const CLAIMS: &str = "claims";
+
+/// Smallest config drive; what FAT itself needs is in it.
+const CONFIG_DRIVE_LEAST: u64 = 8 * MIB;
+/// What a file or a directory takes beside its bytes, at most.
+const FAT_CLUSTER: u64 = 32 * 1024;
+/// Kernels and initramfs of two systems have room in it, and FAT32 enough clusters on 4Kn disks.
+const ESP_SIZE: u64 = 512 * MIB;
+/// GRUB's core has 100 KiB.
+const BIOS_BOOT_SIZE: u64 = MIB;
+
+/// A partition that an action needs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StorageClaim {
+    pub role: PartRole,
+    pub size: Bytes,
+    /// In the table; the claim's id unless said otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub placement: Placement,
+    pub order: Order,
+    /// What is made on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fs: Option<ClaimedFs>,
+}
+
+/// On which disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    /// That of what is mounted there; of several the first by id.
+    OnDiskOf(String),
+    Disk(Id),
+}
+
+/// Before or behind what people wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    First,
+    Last,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClaimedFs {
+    pub id: Id,
+    pub kind: FsKind,
+    pub label: String,
+}
+
+/// What those of hoist's own actions need that need something of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    ConfigDrive,
+    Boot,
+}
+
+impl Needs {
+    pub const ALL: [Self; 2] = [Self::ConfigDrive, Self::Boot];
+}
+
+impl Contributor for Needs {
+    fn describe(&self) -> Description {
+        let (name, contributes): (_, &[&str]) = match self {
+            Self::ConfigDrive => ("config_drive", &[CLAIMS, "images"]),
+            Self::Boot => ("boot", &[CLAIMS]),
+        };
+        let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        Description {
+            name: name.to_owned(),
+            reads: owned(&[name, "storage", "disks", "policy", "images"]),
+            contributes: owned(contributes),
+            ..Description::default()
+        }
+    }
+
+    fn contribute(&self, document: &Shared, facts: &Value) -> Result<Vec<Contribution>, Failure> {
+        let sections = sections(document).map_err(|error| failure(&error.to_string()))?;
+        match self {
+            Self::ConfigDrive => config_drive(&sections),
+            Self::Boot => {
+                let firmware = Firmware::deserialize(&facts["firmware"]).unwrap_or_default();
+                boot(&sections, firmware)
+            }
+        }
+    }
+}
+
+fn failure(reason: &str) -> Failure {
+    Failure { kind: FailureKind::Precheck, reason: reason.to_owned() }
+}
+
+fn sections(document: &Shared) -> Result<Sections, serde_json::Error> {
+    let mut sections = document.0.clone();
+    sections.remove(CLAIMS);
+    serde_json::from_value(Value::Object(sections.into_iter().collect()))
+}
+
+fn claim(id: &str, claim: &StorageClaim) -> Contribution {
+    let value = serde_json::to_value(claim).expect("plain values");
+    Contribution { section: CLAIMS.to_owned(), id: id.to_owned(), value }
+}
+
+fn part_of(sections: &Sections, role: PartRole) -> Option<&Part> {
+    sections.storage.iter().find_map(|node| match node {
+        StorageNode::Part(part) if part.role == role => Some(part),
+        _ => None,
+    })
+}
+
+fn has_root(sections: &Sections) -> bool {
+    let mut fss = sections.storage.iter().filter_map(StorageNode::as_fs);
+    fss.any(|fs| fs.mount.as_deref() == Some("/"))
+}
+
+/// A volume behind everything else on the disk of the root, and what fills it.
+fn config_drive(sections: &Sections) -> Result<Vec<Contribution>, Failure> {
+    let Some(drive) = &sections.config_drive else { return Ok(Vec::new()) };
+    let size = Bytes(config_drive_size(drive));
+    let mut asked = Vec::new();
+    let target = match part_of(sections, PartRole::ConfigDrive) {
+        Some(part) => part.id.to_string(),
+        None if !has_root(sections) => {
+            return Err(failure(
+                "no file system is mounted at `/`, so nothing says which disk the config drive is \
+                 on; add a partition of role `config_drive`",
+            ));
+        }
+        None => {
+            let wanted = StorageClaim {
+                role: PartRole::ConfigDrive,
+                size,
+                name: Some("config-2".to_owned()),
+                placement: Placement::OnDiskOf("/".to_owned()),
+                order: Order::Last,
+                fs: None,
+            };
+            asked.push(claim("config-drive", &wanted));
+            "config-drive".to_owned()
+        }
+    };
+    let image = json!({
+        "made_by": "config_drive", "target": target,
+        "format": "raw", "compression": "none", "size": size,
+    });
+    let (section, id) = ("images".to_owned(), "config-drive".to_owned());
+    asked.push(Contribution { section, id, value: image });
+    Ok(asked)
+}
+
+/// With room for every file and every directory on the way to it.
+fn config_drive_size(drive: &ConfigDrive) -> u64 {
+    let of = |(path, content): (&String, &Content)| {
+        let bytes = match content {
+            Content::Text(text) => text.len() as u64,
+            Content::Secret(_) => 0,
+        };
+        let directories = path.split('/').count() as u64;
+        bytes.div_ceil(FAT_CLUSTER) * FAT_CLUSTER + directories * FAT_CLUSTER
+    };
+    let content: u64 = drive.files.iter().map(of).sum();
+    (content + CONFIG_DRIVE_LEAST).div_ceil(MIB) * MIB
+}
+
+/// What the firmware needs to find the system, before everything else on the disk of the root.
+fn boot(sections: &Sections, firmware: Firmware) -> Result<Vec<Contribution>, Failure> {
+    let Some(boot) = &sections.boot else { return Ok(Vec::new()) };
+    // A whole system that comes as an image brings what it is started with.
+    if !has_root(sections) {
+        return Ok(Vec::new());
+    }
+    let (bios, uefi) = started_by(boot, firmware);
+    if bios && !uefi && matches!(boot.loader, Some(BootLoader::SystemdBoot | BootLoader::Uki)) {
+        return Err(failure("BIOS starts neither systemd-boot nor a UKI; take `grub`"));
+    }
+    let first = |role, size, fs| StorageClaim {
+        role,
+        size,
+        name: None,
+        placement: Placement::OnDiskOf("/".to_owned()),
+        order: Order::First,
+        fs,
+    };
+    let mut asked = Vec::new();
+    if bios && part_of(sections, PartRole::BiosBoot).is_none() {
+        asked.push(claim("bios-boot", &first(PartRole::BiosBoot, Bytes(BIOS_BOOT_SIZE), None)));
+    }
+    if uefi && part_of(sections, PartRole::Esp).is_none() {
+        let id = "esp-fs".parse().map_err(|_| failure("`esp-fs` is an id"))?;
+        let fs = ClaimedFs { id, kind: FsKind::Vfat, label: "ESP".to_owned() };
+        let size = boot.esp_size.unwrap_or(Bytes(ESP_SIZE));
+        asked.push(claim("esp", &first(PartRole::Esp, size, Some(fs))));
+    }
+    Ok(asked)
+}
+
+/// By BIOS, by UEFI, or by both.
+pub fn started_by(boot: &Boot, firmware: Firmware) -> (bool, bool) {
+    match (boot.firmware, firmware) {
+        (BootFirmware::Bios, _) | (BootFirmware::AsStarted, Firmware::Bios) => (true, false),
+        (BootFirmware::Uefi, _) | (BootFirmware::AsStarted, Firmware::Uefi) => (false, true),
+        (BootFirmware::Both, _) => (true, true),
+    }
+}
+
+/// The document with everything in it that the queued actions need of each other.
+pub fn resolve<'a, C: Contributor + ?Sized + 'a>(
+    document: &Document,
+    queued: impl IntoIterator<Item = &'a C>,
+    facts: &Facts,
+) -> Result<Document, Vec<Diagnostic>> {
+    let bug =
+        |error: serde_json::Error| vec![Diagnostic::new(Code::Contribution, "", error.to_string())];
+    let value = serde_json::to_value(&document.sections).map_err(bug)?;
+    let shared: Shared = serde_json::from_value(value).map_err(bug)?;
+    let facts = serde_json::to_value(facts).map_err(bug)?;
+    let merged = merge(&shared, queued, &facts).map_err(|error| vec![of_merging(&error)])?;
+    let wrong = |error: serde_json::Error| {
+        let what = format!("what actions ask for cannot be read: {error}");
+        vec![Diagnostic::new(Code::Contribution, CLAIMS, what)]
+    };
+    let claims = merged.0.get(CLAIMS).cloned().unwrap_or_else(|| json!({}));
+    let claims: BTreeMap<Id, StorageClaim> = serde_json::from_value(claims).map_err(wrong)?;
+    let mut resolved = Document { sections: sections(&merged).map_err(wrong)?, ..document.clone() };
+    let mut found = Vec::new();
+    for (id, claim) in &claims {
+        if let Err(diagnostic) = put(&mut resolved, document, id, claim) {
+            found.push(diagnostic);
+        }
+    }
+    found.extend(check(&resolved));
+    if found.is_empty() { Ok(resolved) } else { Err(found) }
+}
+
+fn of_merging(error: &ContributeError) -> Diagnostic {
+    let what = match error {
+        ContributeError::Failed { action, source } => format!("action `{action}`: {source}"),
+        other => other.to_string(),
+    };
+    Diagnostic::new(Code::Contribution, "flow.actions", what)
+}
+
+/// A claim becomes a node. Where it goes says the document as people wrote it, so that claims do not
+/// depend on each other.
+fn put(
+    resolved: &mut Document,
+    written: &Document,
+    id: &Id,
+    claim: &StorageClaim,
+) -> Result<(), Diagnostic> {
+    let wrong = |what: String| Diagnostic::new(Code::Contribution, format!("{CLAIMS}.{id}"), what);
+    let disk = match &claim.placement {
+        Placement::Disk(disk) => disk.clone(),
+        Placement::OnDiskOf(mount) => disks_of_mount(written, mount)
+            .into_iter()
+            .next()
+            .ok_or_else(|| wrong(format!("nothing is mounted at `{mount}`")))?,
+    };
+    let part = Part {
+        id: id.clone(),
+        on: disk,
+        size: Size::Exact(claim.size),
+        role: claim.role,
+        type_guid: None,
+        name: claim.name.clone(),
+        attributes: Vec::new(),
+        retain: None,
+    };
+    let storage = &mut resolved.sections.storage;
+    let node = StorageNode::Part(part);
+    match claim.order {
+        Order::First => {
+            // Behind the claims that were first before it.
+            let is_written = |node: &StorageNode| written.storage(node.id()).is_some();
+            let at = storage.iter().position(is_written).unwrap_or(storage.len());
+            storage.insert(at, node);
+        }
+        Order::Last => storage.push(node),
+    }
+    if let Some(ClaimedFs { id: fs, kind, label }) = &claim.fs {
+        storage.push(StorageNode::Fs(Fs {
+            id: fs.clone(),
+            on: id.clone(),
+            kind: *kind,
+            label: Some(label.clone()),
+            mount: None,
+            options: Vec::new(),
+            no_fstab: false,
+            retain: None,
+        }));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::read;
+    use crate::facts::{DiskFacts, PartitionFacts, TableFacts, TableKind};
+    use crate::layout::{PartitionPlan, Work, plan};
+
+    fn document(sections: &Value) -> Document {
+        let mut all = json!({
+            "node": {"id": "n1"},
+            "disks": {
+                "a": {"match": {"serial": "S-sda"}},
+                "b": {"match": {"serial": "S-sdb"}},
+            },
+            "storage": [
+                {"part": {"id": "other", "on": "a", "size": "rest"}},
+                {"part": {"id": "root", "on": "b", "size": "rest"}},
+                {"part": {"id": "swap", "on": "b", "size": "1 GiB"}},
+                {"fs": {"id": "root-fs", "on": "root", "kind": "ext4", "mount": "/"}},
+            ],
+        });
+        for (name, section) in sections.as_object().expect("an object") {
+            all[name] = section.clone();
+        }
+        let txn = "00000000-0000-0000-0000-000000000001";
+        let text = json!({"api": "hoist/v1", "txn": txn, "sections": all}).to_string();
+        read("doc", text.as_bytes()).unwrap_or_else(|found| panic!("{found:#?}"))
+    }
+
+    fn facts(firmware: Firmware) -> Facts {
+        let disk = |name: &str| DiskFacts {
+            kernel_name: name.to_owned(),
+            serial: Some(format!("S-{name}")),
+            size: 8 << 30,
+            logical_sector: 512,
+            ..DiskFacts::default()
+        };
+        Facts { firmware, disks: vec![disk("sda"), disk("sdb")], ..Facts::default() }
+    }
+
+    fn resolved(sections: &Value, firmware: Firmware) -> Result<Document, Vec<Diagnostic>> {
+        resolve(&document(sections), &Needs::ALL, &facts(firmware))
+    }
+
+    /// Partitions of the root's disk, in the order of the table.
+    fn on_root_disk(document: &Document, firmware: Firmware) -> Vec<String> {
+        let layout = plan(document, &facts(firmware)).unwrap_or_else(|found| panic!("{found:#?}"));
+        let Work::Table(table) = &layout.disks[1].work else { panic!("a table") };
+        let mut parts = table.partitions.clone();
+        parts.sort_by_key(|part| part.start);
+        parts.into_iter().map(|part| part.id.to_string()).collect()
+    }
+
+    fn drive() -> Value {
+        json!({"config_drive": {"files": {"openstack/latest/meta_data.json": {"text": "{}"}}}})
+    }
+
+    #[test]
+    fn a_config_drive_gets_the_last_partition_of_the_roots_disk_and_what_fills_it() {
+        let document = resolved(&drive(), Firmware::Bios).expect("a document");
+        assert_eq!(on_root_disk(&document, Firmware::Bios), ["root", "swap", "config-drive"]);
+        let (id, image) = document.sections.images.iter().next().expect("an image");
+        assert_eq!((id.as_str(), image.target.as_str()), ("config-drive", "config-drive"));
+        assert_eq!(image.made_by.as_deref(), Some("config_drive"));
+    }
+
+    #[test]
+    fn without_the_section_nothing_is_claimed() {
+        let written = document(&json!({}));
+        assert_eq!(resolved(&json!({}), Firmware::Uefi).expect("a document"), written);
+    }
+
+    #[test]
+    fn only_actions_that_are_queued_are_asked() {
+        let written = document(&drive());
+        let alone = resolve(&written, &[Needs::Boot], &facts(Firmware::Bios)).expect("a document");
+        assert_eq!(alone, written);
+    }
+
+    #[test]
+    fn a_partition_that_is_written_down_is_taken_and_no_other_claimed() {
+        let mut sections = drive();
+        sections["storage"] = json!([
+            {"part": {"id": "mine", "on": "a", "size": "16 MiB", "role": "config_drive"}},
+        ]);
+        let document = resolved(&sections, Firmware::Bios).expect("a document");
+        assert_eq!(document.sections.storage.len(), 1);
+        let (_, image) = document.sections.images.iter().next().expect("an image");
+        assert_eq!(image.target.as_str(), "mine");
+    }
+
+    #[test]
+    fn a_config_drive_is_as_large_as_what_is_in_it() {
+        let with = |bytes: usize| {
+            let text = Content::Text("x".repeat(bytes));
+            ConfigDrive { files: [("a/b".to_owned(), text)].into() }
+        };
+        assert_eq!(config_drive_size(&ConfigDrive::default()), 8 * MIB);
+        assert_eq!(config_drive_size(&with(3_000_000)), 11 * MIB);
+    }
+
+    #[test]
+    fn boot_claims_what_the_firmware_needs_before_everything_else() {
+        for (firmware, boot, first) in [
+            (Firmware::Bios, json!({}), &["bios-boot"][..]),
+            (Firmware::Uefi, json!({}), &["esp"][..]),
+            (Firmware::Bios, json!({"firmware": "both"}), &["bios-boot", "esp"][..]),
+            (Firmware::Bios, json!({"firmware": "uefi"}), &["esp"][..]),
+        ] {
+            let mut sections = drive();
+            sections["boot"] = boot;
+            let document = resolved(&sections, firmware).expect("a document");
+            let expected = [first, &["root", "swap", "config-drive"]].concat();
+            assert_eq!(on_root_disk(&document, firmware), expected);
+            let has_fs = document.storage(&"esp-fs".parse().unwrap()).is_some();
+            assert_eq!(has_fs, first.contains(&"esp"));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_claimed_is_told_with_who_asks() {
+        let told = |sections: &Value| {
+            let found = resolved(sections, Firmware::Bios).expect_err("refused");
+            assert_eq!(found[0].code, Code::Contribution, "{}", found[0]);
+            found[0].what.clone()
+        };
+        let mut rootless = drive();
+        rootless["storage"] = json!([]);
+        assert!(told(&rootless).contains("`config_drive`"));
+        assert!(told(&json!({"boot": {"loader": "uki"}})).contains("`boot`"));
+        // What the document calls so is something else.
+        let mut taken = drive();
+        taken["images"] = json!({"config-drive": {"sources": ["https://h/i"], "target": "other"}});
+        assert!(told(&taken).contains("where the document says otherwise"));
+    }
+
+    #[test]
+    fn run_alone_an_action_finds_what_it_claimed_or_says_that_it_needs_the_disks() {
+        let mut alone = drive();
+        alone["flow"] = json!({"actions": ["config_drive", "images"]});
+        let alone = resolved(&alone, Firmware::Bios).expect("a document");
+        let found = plan(&alone, &facts(Firmware::Bios)).expect_err("empty disks");
+        assert!(found.iter().all(|found| found.code == Code::NotAsRetained), "{found:#?}");
+        assert!(found[0].hint.as_deref().expect("a hint").contains("`disks`"));
+        // Once the disks were made, only what is filled is written to.
+        let whole = resolved(&drive(), Firmware::Bios).expect("a document");
+        let mut later = facts(Firmware::Bios);
+        let made = plan(&whole, &later).expect("a plan");
+        for (disk, made) in later.disks.iter_mut().zip(&made.disks) {
+            let Work::Table(table) = &made.work else { panic!("a table") };
+            let partition = |part: &PartitionPlan| PartitionFacts {
+                number: part.number,
+                start: part.start,
+                len: part.len,
+                type_guid: Some(part.type_guid),
+                partuuid: Some(part.partuuid),
+                name: part.name.clone(),
+                attributes: part.attributes,
+                kernel_name: None,
+            };
+            disk.table = Some(TableFacts {
+                kind: TableKind::Gpt,
+                id: Some(table.guid.to_string()),
+                partitions: table.partitions.iter().map(partition).collect(),
+                faults: Vec::new(),
+            });
+        }
+        let layout = plan(&alone, &later).unwrap_or_else(|found| panic!("{found:#?}"));
+        let (_, drive) = layout.partition(&"config-drive".parse().unwrap()).expect("it");
+        let gap = crate::device::gap::Gap::before(None).expect("a gap").range();
+        assert_eq!(layout.disks[1].writable, [gap.clone(), drive.range()]);
+        assert_eq!(layout.disks[0].writable.as_slice(), std::slice::from_ref(&gap));
+        assert!(layout.stack.iter().all(|plan| plan.retained));
+    }
+
+    #[test]
+    fn two_actions_that_claim_one_thing_differently_are_both_named() {
+        struct Other;
+        impl Contributor for Other {
+            fn describe(&self) -> Description {
+                Description {
+                    name: "vendor".to_owned(),
+                    contributes: vec![CLAIMS.to_owned()],
+                    ..Description::default()
+                }
+            }
+            fn contribute(&self, _: &Shared, _: &Value) -> Result<Vec<Contribution>, Failure> {
+                let wanted = StorageClaim {
+                    role: PartRole::Data,
+                    size: Bytes(MIB),
+                    name: None,
+                    placement: Placement::Disk("a".parse().unwrap()),
+                    order: Order::First,
+                    fs: None,
+                };
+                Ok(vec![claim("config-drive", &wanted)])
+            }
+        }
+        let queued: [&dyn Contributor; 2] = [&Needs::ConfigDrive, &Other];
+        let found = resolve(&document(&drive()), queued, &facts(Firmware::Bios));
+        let found = found.expect_err("a conflict");
+        assert!(found[0].what.contains("`config_drive` and `vendor`"), "{}", found[0]);
+        let alone: [&dyn Contributor; 1] = [&Other];
+        let document = resolve(&document(&drive()), alone, &facts(Firmware::Bios)).expect("alone");
+        assert_eq!(document.sections.storage[0].id().as_str(), "config-drive");
+    }
+}

@@ -1,0 +1,283 @@
+//! Disks, and who uses them.
+
+use std::path::{Path, PathBuf};
+
+use super::{Failure, Machine, entries, name_of, number, pci_address, text};
+use crate::device::{ReadIo, signature, table};
+use crate::facts::{Bus, Busy, BusyReason, DiskFacts, Signature, TableFacts};
+
+/// Not disks, but what is made of disks or of memory.
+const MADE: [&str; 5] = ["dm-", "md", "ram", "zram", "drbd"];
+
+/// What a system that runs from a disk has mounted from it.
+const SYSTEM: [&str; 5] = ["/", "/usr", "/boot", "/boot/efi", "/efi"];
+
+/// How many devices there may be above each other.
+const MAX_STACK: usize = 16;
+
+impl Machine {
+    pub(super) fn disks(&self) -> (Vec<DiskFacts>, Vec<Failure>) {
+        let users = Users::of(self);
+        let (mut disks, mut failures) = (Vec::new(), Vec::new());
+        for name in entries(&self.path("sys/block")) {
+            let is_made = MADE.iter().any(|made| name.starts_with(made));
+            let sys = self.path("sys/block").join(&name);
+            let is_hidden = number(&sys.join("hidden")) == Some(1);
+            let size = number(&sys.join("size")).unwrap_or_default() * 512;
+            if is_made || is_hidden || size == 0 {
+                continue;
+            }
+            match self.disk(&name, &sys, size, &users) {
+                Ok(disk) => disks.push(disk),
+                Err(reason) => failures.push(Failure { disk: name, reason }),
+            }
+        }
+        (disks, failures)
+    }
+
+    fn disk(&self, name: &str, sys: &Path, size: u64, users: &Users) -> Result<DiskFacts, String> {
+        let device = std::fs::canonicalize(sys.join("device")).ok();
+        let place = std::fs::canonicalize(sys).unwrap_or_else(|_| sys.to_owned());
+        let value = |below: &str| text(&sys.join(below));
+        let is_set = |below: &str| number(&sys.join(below)) == Some(1);
+        let sector = |below: &str| number(&sys.join(below)).and_then(|n| u32::try_from(n).ok());
+        let logical_sector = sector("queue/logical_block_size").unwrap_or(512);
+        let wwn = value("wwid").or_else(|| value("device/wwid"));
+        let hctl = device.as_deref().and_then(name_of).filter(|name| is_hctl(name));
+        let bus = bus(name, &place, hctl.is_some());
+        let model = value("device/model").or_else(|| value("device/name"));
+        let is_optical = name.starts_with("sr");
+        let shows = model.as_deref().is_some_and(|model| model.to_lowercase().contains("virtual"));
+        let users = users.below(sys, name);
+        let (table, signatures) =
+            if is_optical { (None, Vec::new()) } else { self.content(name, sys, logical_sector)? };
+        Ok(DiskFacts {
+            kernel_name: name.to_owned(),
+            size,
+            logical_sector,
+            physical_sector: sector("queue/physical_block_size").unwrap_or(logical_sector),
+            eui: wwn.clone().filter(|wwn| wwn.starts_with("eui.")),
+            wwn,
+            serial: serial(sys),
+            model,
+            by_path: by_path(name, &place, bus),
+            links: self.links(name),
+            hctl,
+            rotational: is_set("queue/rotational"),
+            bus,
+            removable: is_set("removable"),
+            read_only: is_set("ro"),
+            is_boot_medium: users.is_system,
+            // Hypervisors call real disks virtual too; a management controller shows its own by USB.
+            is_virtual: is_optical || (bus == Some(Bus::Usb) && shows),
+            multipath_maps: users.multipath_maps,
+            busy: users.busy,
+            table,
+            signatures,
+        })
+    }
+
+    fn content(
+        &self,
+        name: &str,
+        sys: &Path,
+        sector: u32,
+    ) -> Result<(Option<TableFacts>, Vec<Signature>), String> {
+        let io = ReadIo::open(&self.device(name), sector).map_err(|error| error.to_string())?;
+        let failed = |error: std::io::Error| error.to_string();
+        let mut found = table::read(&io, sector).map_err(failed)?.facts();
+        for partition in found.iter_mut().flat_map(|table| &mut table.partitions) {
+            let is_it = |known: &String| {
+                let known = sys.join(known);
+                number(&known.join("partition")) == Some(partition.number.into())
+                    && number(&known.join("start")) == Some(partition.start / 512)
+            };
+            partition.kernel_name = entries(sys).into_iter().find(is_it);
+        }
+        Ok((found, signature::find(&io, sector).map_err(failed)?))
+    }
+
+    /// Where there is somebody who makes them.
+    fn links(&self, name: &str) -> Vec<String> {
+        let mut links = Vec::new();
+        let all = self.path("dev/disk");
+        for kind in entries(&all) {
+            for link in entries(&all.join(&kind)) {
+                let target = std::fs::read_link(all.join(&kind).join(&link)).ok();
+                if target.as_deref().and_then(name_of).as_deref() == Some(name) {
+                    links.push(format!("{kind}/{link}"));
+                }
+            }
+        }
+        links
+    }
+}
+
+fn serial(sys: &Path) -> Option<String> {
+    let plain = ["serial", "device/serial"].into_iter().find_map(|file| text(&sys.join(file)));
+    plain.or_else(|| {
+        // A page of SCSI: four bytes of head, and then the serial number.
+        let page = std::fs::read(sys.join("device/vpd_pg80")).ok()?;
+        let serial = String::from_utf8_lossy(page.get(4..)?).trim().to_owned();
+        Some(serial).filter(|serial| !serial.is_empty())
+    })
+}
+
+fn is_hctl(name: &str) -> bool {
+    let parts: Vec<&str> = name.split(':').collect();
+    parts.len() == 4 && parts.iter().all(|part| part.parse::<u64>().is_ok())
+}
+
+fn bus(name: &str, place: &Path, is_scsi: bool) -> Option<Bus> {
+    let goes_through =
+        |start: &str| place.iter().any(|part| part.to_string_lossy().starts_with(start));
+    if name.starts_with("loop") {
+        Some(Bus::Loop)
+    } else if name.starts_with("nvme") {
+        Some(Bus::Nvme)
+    } else if name.starts_with("mmcblk") {
+        Some(Bus::Mmc)
+    } else if goes_through("vbd-") {
+        Some(Bus::Xen)
+    } else if goes_through("usb") {
+        Some(Bus::Usb)
+    } else if goes_through("ata") {
+        Some(Bus::Ata)
+    } else if goes_through("end_device-") {
+        Some(Bus::Sas)
+    } else if goes_through("virtio") {
+        Some(Bus::Virtio)
+    } else {
+        is_scsi.then_some(Bus::Scsi)
+    }
+}
+
+/// As udev would name it, for the buses on which that is simple.
+fn by_path(name: &str, place: &Path, bus: Option<Bus>) -> Option<String> {
+    let pci = pci_address(place)?;
+    match bus? {
+        Bus::Nvme => Some(format!("pci-{pci}-nvme-{}", number(&place.join("nsid"))?)),
+        Bus::Virtio if name.starts_with("vd") => Some(format!("pci-{pci}")),
+        Bus::Ata => {
+            let port = place
+                .ancestors()
+                .find(|above| name_of(above).is_some_and(|name| name.starts_with("ata")))?;
+            let port = port.join("ata_port").join(name_of(port)?).join("port_no");
+            Some(format!("pci-{pci}-ata-{}", number(&port)?))
+        }
+        _ => None,
+    }
+}
+
+/// Who uses devices: mounts and swap, by the device's number or by its name.
+struct Users {
+    mounts: Vec<Mount>,
+    swaps: Vec<String>,
+    block: PathBuf,
+}
+
+struct Mount {
+    device: String,
+    source: String,
+    at: String,
+}
+
+#[derive(Default)]
+struct Used {
+    busy: Vec<Busy>,
+    multipath_maps: Vec<String>,
+    is_system: bool,
+}
+
+impl Users {
+    fn of(machine: &Machine) -> Self {
+        let mounts = std::fs::read_to_string(machine.path("proc/self/mountinfo"));
+        let mounts = mounts.unwrap_or_default().lines().filter_map(mount).collect();
+        let swaps = std::fs::read_to_string(machine.path("proc/swaps")).unwrap_or_default();
+        let swaps = swaps.lines().skip(1).filter_map(|line| {
+            let path = unescape(line.split_whitespace().next()?);
+            // A file that is swapped to is on something that is mounted.
+            let is_device = path.starts_with("/dev/");
+            is_device.then(|| name_of(Path::new(&path))).flatten()
+        });
+        Self { mounts, swaps: swaps.collect(), block: machine.path("sys/class/block") }
+    }
+
+    /// Of a disk and its partitions.
+    fn below(&self, sys: &Path, name: &str) -> Used {
+        let mut used = Used::default();
+        self.look(sys, name, &mut used);
+        for partition in
+            entries(sys).into_iter().filter(|name| sys.join(name).join("partition").exists())
+        {
+            self.look(&sys.join(&partition), &partition, &mut used);
+        }
+        used
+    }
+
+    fn look(&self, sys: &Path, name: &str, used: &mut Used) {
+        let mut busy = |reason| used.busy.push(Busy { device: name.to_owned(), reason });
+        for mount in self.mounts_of(sys, name) {
+            used.is_system |= SYSTEM.contains(&mount.at.as_str());
+            busy(BusyReason::Mount(mount.at.clone()));
+        }
+        if self.swaps.iter().any(|swap| swap == name) {
+            busy(BusyReason::Swap);
+        }
+        for holder in entries(&sys.join("holders")) {
+            let map = self.block.join(&holder).join("dm");
+            let is_multipath =
+                text(&map.join("uuid")).is_some_and(|uuid| uuid.starts_with("mpath-"));
+            if is_multipath {
+                used.multipath_maps.push(text(&map.join("name")).unwrap_or_else(|| holder.clone()));
+            }
+            used.is_system |= self.is_system(&holder, 0);
+            used.busy.push(Busy { device: name.to_owned(), reason: BusyReason::Holder(holder) });
+        }
+    }
+
+    /// Whether the system runs from something above a device.
+    fn is_system(&self, name: &str, depth: usize) -> bool {
+        let sys = self.block.join(name);
+        self.mounts_of(&sys, name).any(|mount| SYSTEM.contains(&mount.at.as_str()))
+            || (depth < MAX_STACK
+                && entries(&sys.join("holders"))
+                    .iter()
+                    .any(|above| self.is_system(above, depth + 1)))
+    }
+
+    fn mounts_of<'a>(&'a self, sys: &Path, name: &'a str) -> impl Iterator<Item = &'a Mount> {
+        let number = text(&sys.join("dev"));
+        // File systems over several devices have a number of their own.
+        self.mounts.iter().filter(move |mount| {
+            number.as_ref() == Some(&mount.device)
+                || mount.source.strip_prefix("/dev/").is_some_and(|source| source == name)
+        })
+    }
+}
+
+/// `36 35 98:0 / /mnt rw,noatime shared:1 - ext3 /dev/root rw`
+fn mount(line: &str) -> Option<Mount> {
+    let (before, behind) = line.split_once(" - ")?;
+    let mut before = before.split(' ').skip(2);
+    let (device, at) = (before.next()?, before.nth(1)?);
+    let source = behind.split(' ').nth(1)?;
+    Some(Mount { device: device.to_owned(), source: unescape(source), at: unescape(at) })
+}
+
+/// Blanks are written as `\040`.
+fn unescape(text: &str) -> String {
+    let mut pieces = text.split('\\');
+    let mut bytes = pieces.next().unwrap_or_default().as_bytes().to_vec();
+    for piece in pieces {
+        let code = piece.get(..3).and_then(|code| u8::from_str_radix(code, 8).ok());
+        match code {
+            Some(byte) => {
+                bytes.push(byte);
+                bytes.extend(&piece.as_bytes()[3..]);
+            }
+            None => bytes.extend([b"\\".as_slice(), piece.as_bytes()].concat()),
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -1,0 +1,276 @@
+//! What a disk holds, told by what stands where: file systems, members of arrays and groups, tables,
+//! and what hoist itself has left there.
+//!
+//! Looking believes as little as possible and never panics. Wiping does not look at all: what is
+//! damaged must be wiped too.
+
+mod magic;
+mod stack;
+
+use std::io;
+use std::ops::Range;
+
+use super::gap::{Gap, Marker};
+use super::guard::WriteError;
+use super::table::{self, Found, IN_PROGRESS};
+use super::{GuardedIo, ReadAt};
+use crate::facts::{Ours, PartitionFacts, Signature, SignatureKind, SignaturePlace};
+
+/// Partition types that say what is inside where nothing else does.
+const TELLING_TYPES: [(u128, SignatureKind); 3] = [
+    (0xaa31_e02a_400f_11db_9590_000c_2911_d1b8, SignatureKind::Vmfs),
+    (0x37af_fc90_ef7d_4e96_91c3_2d7a_e055_b174, SignatureKind::Gpfs),
+    (IN_PROGRESS.as_u128(), SignatureKind::Hoist),
+];
+
+/// All that is on a disk: by itself, and in its partitions.
+pub fn find(disk: &impl ReadAt, sector: u32) -> io::Result<Vec<Signature>> {
+    let found = table::read(disk, sector)?;
+    let partitions = found.facts().map(|facts| facts.partitions).unwrap_or_default();
+    let mut all = Vec::new();
+    for partition in &partitions {
+        let place = SignaturePlace::Partition(partition.number);
+        let range = partition.start..partition.start.saturating_add(partition.len);
+        let inside = probe(disk, range.start..range.end.min(disk.size()), place)?;
+        all.extend(by_type(partition, &inside));
+        all.extend(inside);
+    }
+    all.extend(of_table(&found, disk.size(), sector));
+    all.extend(of_hoist(disk)?);
+    for signature in probe(disk, 0..disk.size(), SignaturePlace::Disk)? {
+        // What is at the end of the last partition may look as if it were at the end of the disk.
+        let is_known =
+            |have: &Signature| (have.kind, have.offset) == (signature.kind, signature.offset);
+        if !all.iter().any(is_known) {
+            all.push(signature);
+        }
+    }
+    Ok(all)
+}
+
+/// What a range of a disk holds: a partition, or all of it. Tables are not looked for.
+pub fn probe(
+    disk: &impl ReadAt,
+    range: Range<u64>,
+    place: SignaturePlace,
+) -> io::Result<Vec<Signature>> {
+    let region = Region { disk, range };
+    let mut found = magic::find(&region)?;
+    found.extend(stack::find(&region)?);
+    let signature = |Seen { kind, at, label, uuid, members }: Seen| Signature {
+        kind,
+        offset: region.range.start + at,
+        place,
+        label,
+        uuid,
+        members,
+        ours: None,
+    };
+    Ok(found.into_iter().map(signature).collect())
+}
+
+/// Where things stand that say what a range holds, before and behind.
+const WIPED: u64 = 4 * 1024 * 1024;
+
+/// Copies of the superblock of btrfs.
+const FAR: [u64; 2] = [64 << 20, 256 << 30];
+const FAR_LENGTH: u64 = 4096;
+
+/// Makes a range say nothing any more. It is not looked at: a superblock that we cannot read, others
+/// perhaps can.
+pub fn wipe(io: &GuardedIo, range: Range<u64>) -> Result<(), WriteError> {
+    let Range { start, end } = range;
+    io.check(start..end)?;
+    let far = FAR.map(|at| start.saturating_add(at)..start.saturating_add(at + FAR_LENGTH));
+    for far in far.into_iter().filter(|far| far.end <= end) {
+        io.zero(far)?;
+    }
+    let before = start..end.min(start.saturating_add(WIPED));
+    let behind = end.saturating_sub(WIPED).max(before.end)..end;
+    io.zero(behind)?;
+    io.zero(before)?;
+    io.sync()
+}
+
+/// Something that was seen, at a place within a region.
+#[derive(Debug)]
+struct Seen {
+    kind: SignatureKind,
+    at: u64,
+    label: Option<String>,
+    uuid: Option<String>,
+    members: Option<u32>,
+}
+
+impl Seen {
+    fn bare(kind: SignatureKind, at: u64) -> Self {
+        Self { kind, at, label: None, uuid: None, members: None }
+    }
+}
+
+/// A part of a disk.
+struct Region<'a> {
+    disk: &'a dyn ReadAt,
+    range: Range<u64>,
+}
+
+impl Region<'_> {
+    fn size(&self) -> u64 {
+        self.range.end.saturating_sub(self.range.start)
+    }
+
+    /// Bytes of it; nothing if it does not have them.
+    fn get(&self, at: u64, length: usize) -> io::Result<Option<Vec<u8>>> {
+        let is_inside = at.checked_add(length as u64).is_some_and(|end| end <= self.size());
+        if !is_inside {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; length];
+        self.disk.read_at(self.range.start + at, &mut bytes)?;
+        Ok(Some(bytes))
+    }
+}
+
+fn of_table(found: &Found, size: u64, sector: u32) -> Option<Signature> {
+    let sector = u64::from(sector);
+    let (kind, offset) = match found {
+        Found::Nothing => return None,
+        Found::Mbr { .. } => (SignatureKind::Mbr, 510),
+        Found::Gpt { flaws, .. }
+            if flaws.iter().any(|flaw| matches!(flaw, table::Flaw::First(_))) =>
+        {
+            (SignatureKind::Gpt, (size / sector - 1) * sector)
+        }
+        Found::Gpt { .. } | Found::Damaged(_) => (SignatureKind::Gpt, sector),
+    };
+    let uuid = found.facts().and_then(|facts| facts.id);
+    let place = SignaturePlace::Disk;
+    Some(Signature { kind, offset, place, label: None, uuid, members: None, ours: None })
+}
+
+/// The marker in the gap says whose disk it is.
+fn of_hoist(disk: &impl ReadAt) -> io::Result<Option<Signature>> {
+    let gap = Gap::before(None).expect("a whole gap has room");
+    let marker = Marker::read(disk, &gap)?;
+    Ok(marker.map(|Marker { node, txn, .. }| Signature {
+        kind: SignatureKind::Hoist,
+        offset: gap.range().start,
+        place: SignaturePlace::Disk,
+        label: None,
+        uuid: None,
+        members: None,
+        ours: Some(Ours { node, txn }),
+    }))
+}
+
+fn by_type(partition: &PartitionFacts, inside: &[Signature]) -> Option<Signature> {
+    let kind = partition.type_guid?.as_u128();
+    let (_, kind) = TELLING_TYPES.into_iter().find(|(guid, _)| *guid == kind)?;
+    let is_seen = inside.iter().any(|signature| signature.kind == kind);
+    (!is_seen).then(|| Signature {
+        kind,
+        offset: partition.start,
+        place: SignaturePlace::Partition(partition.number),
+        label: Some(partition.name.clone()).filter(|name| !name.is_empty()),
+        uuid: None,
+        members: None,
+        ours: None,
+    })
+}
+
+/// Text up to its first zero, without the blanks that fill it up.
+fn text(bytes: &[u8]) -> Option<String> {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let text = String::from_utf8_lossy(&bytes[..end]);
+    Some(text.trim_end().to_owned()).filter(|text| !text.is_empty())
+}
+
+fn uuid(bytes: &[u8]) -> Option<String> {
+    let uuid = uuid::Uuid::from_slice(bytes).ok()?;
+    (!uuid.is_nil()).then(|| uuid.to_string())
+}
+
+fn number32(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|four| four.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+fn number64(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|eight| eight.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SIZE: usize = 640 * 1024;
+
+    /// Where somebody looks at something.
+    const PLACES: [(usize, &[u8]); 20] = [
+        (0, b"LUKS\xba\xbe\0\x02"),
+        (0, b"XFSB"),
+        (0, b"bluestore block device\n"),
+        (0, b"LABELONE"),
+        (24, b"LVM2 001"),
+        (3, b"NTFS    "),
+        (510, b"\x55\xaaEFI PART"),
+        (512, b"LABELONE\0\0\0\0\0\0\0\0\0\0\0\0\x20\0\0\0LVM2 001"),
+        (0x438, b"\x53\xef"),
+        (0x400, b"\xe2\xe1\xf5\xe0"),
+        (0x800, b"OCFSV2"),
+        (4096, b"\xfc\x4e\x2b\xa9\x01\0\0\0"),
+        (4100, b"\x20LVM2\x20x[5A%r0N*>"),
+        (4086, b"SWAPSPACE2"),
+        (32_768, b"hoistmk\x01"),
+        (0x1_0000, b"\x01\x16\x19\x70"),
+        (0x1_0040, b"_BHRfS_M"),
+        (128 * 1024, b"\x0c\xb1\xba\0\0\0\0\0"),
+        (SIZE - 65_536, b"\xfc\x4e\x2b\xa9\0\0\0\0"),
+        (SIZE - 4036, b"\x83\x74\x02\x6b"),
+    ];
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+        #[test]
+        fn whatever_a_disk_holds_it_is_looked_at_without_panic(
+            planted in prop::collection::vec(0..PLACES.len(), 0..6),
+            noise in prop::collection::vec((0..9000_usize, any::<[u8; 16]>()), 0..60),
+            cut in prop_oneof![Just(SIZE), 0..SIZE],
+        ) {
+            let mut bytes = vec![0; SIZE];
+            for (at, noise) in noise {
+                bytes[at..at + 16].copy_from_slice(&noise);
+            }
+            for (at, magic) in planted.into_iter().map(|place| PLACES[place]) {
+                bytes[at..at + magic.len()].copy_from_slice(magic);
+            }
+            bytes.truncate(cut);
+            for sector in [512, 4096] {
+                find(&Memory(bytes.clone()), sector)?;
+            }
+        }
+    }
+
+    struct Memory(Vec<u8>);
+
+    impl ReadAt for Memory {
+        fn size(&self) -> u64 {
+            self.0.as_slice().size()
+        }
+
+        fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+            self.0.as_slice().read_at(at, into)
+        }
+    }
+
+    #[test]
+    fn a_disk_that_says_nothing_has_no_signatures_however_small() {
+        for size in [0, 1, 511, 512, 4096, 70_000, SIZE] {
+            for byte in [0, 0xff] {
+                let found = find(&Memory(vec![byte; size]), 512).expect("it is memory");
+                assert_eq!(found, [], "{size} times {byte}");
+            }
+        }
+    }
+}

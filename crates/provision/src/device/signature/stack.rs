@@ -1,0 +1,163 @@
+//! Members of arrays and groups, and what stands at the end of a device.
+
+use std::io;
+
+use super::{Region, Seen, number32, number64, uuid};
+use crate::facts::SignatureKind as K;
+
+pub(super) fn find(region: &Region<'_>) -> io::Result<Vec<Seen>> {
+    let mut found = Vec::new();
+    found.extend(lvm(region)?);
+    found.extend(md_1(region)?);
+    found.extend(md_0(region)?);
+    found.extend(zfs(region)?);
+    found.extend(drbd(region)?);
+    Ok(found)
+}
+
+/// The label is in one of the first four sectors, whatever size others have.
+fn lvm(region: &Region<'_>) -> io::Result<Option<Seen>> {
+    for at in (0..4).map(|sector| sector * 512) {
+        let Some(label) = region.get(at, 512)? else { break };
+        if &label[..8] == b"LABELONE" && &label[24..32] == b"LVM2 001" {
+            let group = volume_group(region, &label)?.unwrap_or_default();
+            let VolumeGroup { name, id, members } = group;
+            return Ok(Some(Seen {
+                label: name,
+                uuid: id,
+                members,
+                ..Seen::bare(K::Lvm, at + 24)
+            }));
+        }
+    }
+    Ok(None)
+}
+
+#[derive(Default)]
+struct VolumeGroup {
+    name: Option<String>,
+    id: Option<String>,
+    members: Option<u32>,
+}
+
+/// Of the description of a volume group; larger ones are known as LVM all the same.
+const MAX_DESCRIPTION: u64 = 1024 * 1024;
+
+/// What the area begins with in which groups are described, behind its checksum.
+const AREA: &[u8; 16] = b"\x20LVM2\x20x[5A%r0N*>";
+
+/// Of the area's first sector.
+const AREA_HEAD: u64 = 512;
+
+fn volume_group(region: &Region<'_>, label: &[u8]) -> io::Result<Option<VolumeGroup>> {
+    let Some((start, size)) = description_area(label) else { return Ok(None) };
+    let Some(head) = region.get(start, 512)? else { return Ok(None) };
+    let (at, length) = (number64(&head, 40), number64(&head, 48));
+    let is_sane = &head[4..20] == AREA
+        && (1..=MAX_DESCRIPTION).contains(&length)
+        && at >= AREA_HEAD
+        && at < size
+        && length <= size - AREA_HEAD;
+    let Some(place) = start.checked_add(at).filter(|_| is_sane) else { return Ok(None) };
+    // It goes round: behind the end of the area it goes on at the start, behind the first sector.
+    let before = length.min(size - at);
+    let pieces = [(place, before), (start + AREA_HEAD, length - before)];
+    let mut text = Vec::new();
+    for (at, length) in pieces {
+        let piece = region.get(at, usize::try_from(length).expect("it is bounded"))?;
+        text.extend(piece.unwrap_or_default());
+    }
+    Ok(Some(described(&String::from_utf8_lossy(&text))))
+}
+
+/// Where the first area is: behind the id and the size come a list of places for data and one of
+/// places for descriptions, each ended by a pair of zeros.
+fn description_area(label: &[u8]) -> Option<(u64, u64)> {
+    let header = usize::try_from(number32(label, 20)).ok()?;
+    let mut pairs = label.get(header.checked_add(40)?..)?.chunks_exact(16);
+    let pair = |bytes: &[u8]| (number64(bytes, 0), number64(bytes, 8));
+    pairs.by_ref().map(pair).find(|(at, _)| *at == 0)?;
+    pairs.next().map(pair).filter(|(at, _)| *at != 0)
+}
+
+fn described(text: &str) -> VolumeGroup {
+    let name = text.split_once(" {").map(|(name, _)| name.trim().to_owned());
+    let id = text.split_once("id = \"").and_then(|(_, rest)| rest.split_once('"'));
+    let is_member = |line: &&str| {
+        let number = line.trim().strip_prefix("pv").and_then(|line| line.strip_suffix(" {"));
+        number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let members = u32::try_from(text.lines().filter(is_member).count()).ok();
+    VolumeGroup {
+        name: name.filter(|name| !name.is_empty() && name.len() <= 128),
+        id: id.map(|(id, _)| id.to_owned()).filter(|id| id.len() <= 64),
+        members: members.filter(|count| *count > 0),
+    }
+}
+
+const MD: u32 = 0xa92b_4efc;
+
+/// Versions 1.1, 1.2 and 1.0, which differ in where they are.
+fn md_1(region: &Region<'_>) -> io::Result<Option<Seen>> {
+    let behind = (region.size() / 512).checked_sub(16).map(|sector| (sector & !7) * 512);
+    for at in [0, 4096].into_iter().chain(behind) {
+        let Some(block) = region.get(at, 256)? else { continue };
+        if number32(&block, 0) == MD && number32(&block, 4) == 1 {
+            let (label, uuid) = (super::text(&block[32..64]), uuid(&block[16..32]));
+            let members = Some(number32(&block, 92));
+            return Ok(Some(Seen { label, uuid, members, ..Seen::bare(K::Md, at) }));
+        }
+    }
+    Ok(None)
+}
+
+/// Version 0.90, in the byte order of the machine that made it.
+fn md_0(region: &Region<'_>) -> io::Result<Option<Seen>> {
+    const PLACE: u64 = 64 * 1024;
+    let Some(at) = (region.size() / PLACE * PLACE).checked_sub(PLACE) else { return Ok(None) };
+    let Some(block) = region.get(at, 256)? else { return Ok(None) };
+    let is_little = number32(&block, 0) == MD;
+    if !is_little && number32(&block, 0).swap_bytes() != MD {
+        return Ok(None);
+    }
+    let word = |number: usize| {
+        let word = number32(&block, number * 4);
+        if is_little { word } else { word.swap_bytes() }
+    };
+    if word(1) != 0 {
+        return Ok(None);
+    }
+    let id = [5, 13, 14, 15].map(|number| word(number).to_be_bytes()).concat();
+    let members = Some(word(10));
+    Ok(Some(Seen { uuid: uuid(&id), members, ..Seen::bare(K::Md, at) }))
+}
+
+/// Four labels, two at each end, each with a ring of uberblocks in its second half.
+fn zfs(region: &Region<'_>) -> io::Result<Option<Seen>> {
+    const LABEL: u64 = 256 * 1024;
+    const RING: u64 = 128 * 1024;
+    const UBERBLOCK: [u8; 8] = 0x00ba_b10c_u64.to_le_bytes();
+    let mut swapped = UBERBLOCK;
+    swapped.reverse();
+    let end = region.size() / LABEL * LABEL;
+    let behind = [2, 1].into_iter().filter_map(|back| end.checked_sub(back * LABEL));
+    for at in [0, LABEL].into_iter().chain(behind) {
+        let Some(ring) = region.get(at + RING, usize::try_from(RING).expect("it is small"))? else {
+            continue;
+        };
+        let is_one = |slot: &[u8]| slot.starts_with(&UBERBLOCK) || slot.starts_with(&swapped);
+        if let Some(slot) = ring.chunks(1024).position(is_one) {
+            return Ok(Some(Seen::bare(K::Zfs, at + RING + slot as u64 * 1024)));
+        }
+    }
+    Ok(None)
+}
+
+/// What is kept inside of the device is in its last 4 KiB.
+fn drbd(region: &Region<'_>) -> io::Result<Option<Seen>> {
+    const MAGICS: [u32; 3] = [0x8374_026b, 0x8374_026c, 0x8374_026d];
+    let Some(at) = (region.size() / 4096 * 4096).checked_sub(4096) else { return Ok(None) };
+    let Some(block) = region.get(at + 60, 4)? else { return Ok(None) };
+    let is_one = MAGICS.contains(&number32(&block, 0).swap_bytes());
+    Ok(is_one.then(|| Seen::bare(K::Drbd, at + 60)))
+}

@@ -1,0 +1,592 @@
+//! What is wrong with a document by itself, whatever the machine is. Everything is told at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::storage::{Fs, FsKind, Part, StorageNode, in_order};
+use super::{
+    Content, Disk, DiskMatch, Document, Id, Image, MAX_DISKS, MAX_FILES, MAX_IMAGES, MAX_STORAGE,
+    MAX_THIRD_PARTY, Size,
+};
+use crate::diagnostic::{Code, Diagnostic};
+
+/// Entries that a table has room for.
+pub const MAX_PARTITIONS: usize = 128;
+/// Longest name of a partition, in units of UTF-16.
+const MAX_PART_NAME: usize = 36;
+/// Longest text that identifies something: serial numbers, paths, names.
+const MAX_TEXT: usize = 256;
+
+/// All that is wrong with it.
+pub fn check(document: &Document) -> Vec<Diagnostic> {
+    let mut checker = Checker { document, found: Vec::new() };
+    checker.limits();
+    if !checker.found.is_empty() {
+        return checker.found;
+    }
+    checker.node();
+    checker.disks();
+    checker.ids();
+    checker.storage();
+    checker.retained();
+    checker.images();
+    checker.files();
+    checker.erase();
+    checker.boot();
+    checker.found
+}
+
+struct Checker<'a> {
+    document: &'a Document,
+    found: Vec<Diagnostic>,
+}
+
+impl<'a> Checker<'a> {
+    fn say(
+        &mut self,
+        code: Code,
+        place: impl Into<String>,
+        what: impl Into<String>,
+    ) -> &mut Diagnostic {
+        self.found.push(Diagnostic::new(code, place, what));
+        self.found.last_mut().expect("just pushed")
+    }
+
+    fn say_hint(
+        &mut self,
+        code: Code,
+        place: impl Into<String>,
+        what: impl Into<String>,
+        hint: &str,
+    ) {
+        self.say(code, place, what).hint = Some(hint.to_owned());
+    }
+
+    fn limits(&mut self) {
+        let all = &self.document.sections;
+        for (place, count, most) in [
+            ("disks", all.disks.0.len(), MAX_DISKS),
+            ("storage", all.storage.len(), MAX_STORAGE),
+            ("images", all.images.0.len(), MAX_IMAGES),
+            ("files", all.files.len(), MAX_FILES),
+            ("sections", all.third_party.len(), MAX_THIRD_PARTY),
+        ] {
+            if count > most {
+                self.say(
+                    Code::TooLarge,
+                    place,
+                    format!("{count} are more than the limit of {most}"),
+                );
+            }
+        }
+    }
+
+    fn text(&mut self, place: String, text: &str) {
+        if text.is_empty() || text.len() > MAX_TEXT || text.chars().any(char::is_control) {
+            let what = format!("it has 1 to {MAX_TEXT} characters that can be printed");
+            self.say(Code::BadValue, place, what);
+        }
+    }
+
+    fn node(&mut self) {
+        match &self.document.sections.node {
+            Some(node) => {
+                self.text("node.id".to_owned(), &node.id);
+                if let Some(last) = &node.last_root {
+                    self.matches("node.last_root", last);
+                }
+            }
+            None if !self.document.sections.disks.is_empty() => self.say_hint(
+                Code::Missing,
+                "node",
+                "nobody says which machine this is",
+                "write `node: {id: …}`; what is written to its disks carries it",
+            ),
+            None => {}
+        }
+    }
+
+    fn disks(&mut self) {
+        let document = self.document;
+        for (id, Disk { matches, .. }) in document.sections.disks.iter() {
+            self.matches(&format!("disks.{id}.match"), matches);
+        }
+    }
+
+    fn matches(&mut self, place: &str, matches: &DiskMatch) {
+        if *matches == DiskMatch::default() {
+            let hint = "name it by its wwn, eui, serial or by_path";
+            self.say_hint(Code::Missing, place, "nothing says which disk is meant", hint);
+        }
+        let texts = [
+            ("wwn", &matches.wwn),
+            ("eui", &matches.eui),
+            ("serial", &matches.serial),
+            ("by_path", &matches.by_path),
+            ("hctl", &matches.hctl),
+            ("model", &matches.model),
+            ("kernel_name", &matches.kernel_name),
+        ];
+        for (name, text) in texts {
+            if let Some(text) = text {
+                self.text(format!("{place}.{name}"), text);
+            }
+        }
+        for link in &matches.links {
+            self.text(format!("{place}.links"), link);
+        }
+        if let Some(range) = matches.size {
+            let is_empty = matches!((range.min, range.max), (Some(min), Some(max)) if min > max);
+            if is_empty || (range.min, range.max) == (None, None) {
+                let place = format!("{place}.size");
+                self.say_hint(Code::BadValue, place, "no size is in it", "write `{min: 400 GiB}`");
+            }
+        }
+    }
+
+    fn place(node: &StorageNode) -> String {
+        format!("storage.{}", node.id())
+    }
+
+    /// Disks and storage nodes are named alike in `on` and `target`, so their names differ.
+    fn ids(&mut self) {
+        let mut seen: BTreeSet<&Id> = self.document.sections.disks.0.keys().collect();
+        for node in &self.document.sections.storage {
+            if !seen.insert(node.id()) {
+                let what = format!("something else is called `{}`, too", node.id());
+                self.say_hint(Code::Twice, Self::place(node), what, "give one another id");
+            }
+        }
+    }
+
+    fn storage(&mut self) {
+        let document = self.document;
+        let nodes = &document.sections.storage;
+        let mut carried: BTreeMap<&Id, &Id> = BTreeMap::new();
+        for node in nodes {
+            let place = Self::place(node);
+            self.one(&place, node);
+            let mut own = BTreeSet::new();
+            for on in node.on() {
+                if !own.insert(on) {
+                    self.say(Code::Twice, &place, format!("`{on}` is named two times"));
+                    continue;
+                }
+                self.lies_on(&place, node, on);
+                // Partitions share a disk, and volumes a group; all others have theirs alone.
+                let shares = matches!(node, StorageNode::Part(_) | StorageNode::Lv(_));
+                if !shares && let Some(other) = carried.insert(on, node.id()) {
+                    let what = format!("`{other}` lies on `{on}`, too");
+                    self.say_hint(Code::Twice, &place, what, "give each one of its own");
+                }
+            }
+        }
+        if in_order(nodes).is_none() {
+            self.say(Code::Contradiction, "storage", "some nodes lie on each other in a circle");
+        }
+        self.sizes();
+        self.mounts();
+    }
+
+    fn lies_on(&mut self, place: &str, node: &StorageNode, on: &Id) {
+        let is_disk = self.document.sections.disks.get(on).is_some();
+        let below = self.document.storage(on);
+        let fits = match node {
+            StorageNode::Part(_) => is_disk,
+            StorageNode::Vg(_) => matches!(below, Some(StorageNode::Pv(_))),
+            StorageNode::Lv(_) => matches!(below, Some(StorageNode::Vg(_))),
+            StorageNode::Md(_) => {
+                matches!(below, Some(StorageNode::Part(_) | StorageNode::Luks(_)))
+            }
+            StorageNode::Pv(_) | StorageNode::Luks(_) | StorageNode::Fs(_) => matches!(
+                below,
+                Some(
+                    StorageNode::Part(_)
+                        | StorageNode::Md(_)
+                        | StorageNode::Lv(_)
+                        | StorageNode::Luks(_)
+                )
+            ),
+        };
+        if fits {
+            return;
+        }
+        let wanted = match node {
+            StorageNode::Part(_) => "a part lies on a disk",
+            StorageNode::Vg(_) => "a vg lies on pvs",
+            StorageNode::Lv(_) => "an lv lies on a vg",
+            StorageNode::Md(_) => "an md lies on parts",
+            _ => "it lies on a part, md, lv or luks",
+        };
+        let is = below.map(StorageNode::kind).or_else(|| is_disk.then_some("disk"));
+        let what = match is {
+            Some("disk") => {
+                let what = format!("`{on}` is a whole disk, and {wanted}");
+                let hint = "make one part of size `rest` on it";
+                return self.say_hint(Code::NoSuchThing, place, what, hint);
+            }
+            Some(kind) => format!("`{on}` is a {kind}, and {wanted}"),
+            None => format!("there is no `{on}`, and {wanted}"),
+        };
+        let known = self.document.sections.storage.iter().map(|node| node.id().as_str());
+        let known = known.chain(self.document.sections.disks.0.keys().map(Id::as_str));
+        let close = hoist_model::nearest(on.as_str(), known).filter(|_| is.is_none());
+        let hint = close.map(|close| format!("did you mean `{close}`?"));
+        self.say(Code::NoSuchThing, place, what).hint = hint;
+    }
+
+    fn one(&mut self, place: &str, node: &StorageNode) {
+        match node {
+            StorageNode::Part(part) => self.part(place, part),
+            StorageNode::Md(md) => {
+                let devices = md.on.len().saturating_sub(md.spares as usize);
+                if devices < md.level.least() {
+                    let (level, least) = (md.level.as_str(), md.level.least());
+                    let what = format!("{level} needs at least {least} devices and has {devices}");
+                    self.say(Code::BadValue, place, what);
+                }
+                self.name(place, md.name(), 32);
+            }
+            StorageNode::Vg(vg) => {
+                if vg.on.is_empty() {
+                    self.say(Code::Missing, place, "it lies on nothing");
+                }
+                self.name(place, vg.name(), 127);
+            }
+            StorageNode::Lv(lv) => self.name(place, lv.name(), 127),
+            StorageNode::Fs(fs) => self.fs(place, fs),
+            StorageNode::Luks(luks) => {
+                if let Some(label) = &luks.label {
+                    self.label(place, label, 47);
+                }
+            }
+            StorageNode::Pv(_) => {}
+        }
+    }
+
+    /// What becomes a part of a path below `/dev`.
+    fn name(&mut self, place: &str, name: &str, most: usize) {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
+        let is_name = (1..=most).contains(&name.len())
+            && name.chars().all(plain)
+            && !name.starts_with(['-', '.']);
+        if !is_name {
+            let what = format!("`{name}` is no name for it");
+            let hint = format!("take up to {most} letters, digits, `.`, `_`, `+` and `-`");
+            self.say_hint(Code::BadValue, place, what, &hint);
+        }
+    }
+
+    fn label(&mut self, place: &str, label: &str, most: usize) {
+        if label.is_empty() || label.len() > most || label.chars().any(char::is_control) {
+            let what = format!("`{label}` is no label for it");
+            self.say_hint(Code::BadValue, place, what, &format!("take 1 to {most} bytes"));
+        }
+    }
+
+    fn part(&mut self, place: &str, part: &Part) {
+        let name = part.name();
+        if name.encode_utf16().count() > MAX_PART_NAME || name.chars().any(char::is_control) {
+            let what = format!("`{name}` is no name for a partition");
+            let hint = format!("take up to {MAX_PART_NAME} characters");
+            self.say_hint(Code::BadValue, place, what, &hint);
+        }
+        if let Some(retain) = &part.retain {
+            if retain.partuuid.is_none() && (retain.name.is_none() || retain.type_guid.is_none()) {
+                let what = "nothing says which partition stays";
+                let hint = "give its partuuid, or its name and its type";
+                self.say_hint(Code::Missing, format!("{place}.retain"), what, hint);
+            }
+            if !matches!(part.size, Size::Exact(_)) {
+                let what = "what is there has a size of its own";
+                self.say_hint(Code::Contradiction, place, what, "give the size that it has");
+            }
+        }
+    }
+
+    fn fs(&mut self, place: &str, fs: &Fs) {
+        if let Some(label) = &fs.label {
+            self.label(place, label, fs.kind.max_label());
+        }
+        if let Some(mount) = &fs.mount {
+            let parts = mount.split('/').skip(1);
+            let is_path = mount == "/" || {
+                let mut parts = parts;
+                mount.starts_with('/')
+                    && mount.len() <= MAX_TEXT
+                    && parts.all(|part| !part.is_empty() && part != "." && part != "..")
+                    && !mount.chars().any(|c| c.is_control() || c.is_whitespace())
+            };
+            if !is_path {
+                let what = format!("`{mount}` is no place to mount at");
+                self.say_hint(Code::BadValue, place, what, "write a path like `/var/lib`");
+            }
+            if fs.kind == FsKind::Swap {
+                self.say_hint(
+                    Code::Contradiction,
+                    place,
+                    "swap is not mounted",
+                    "leave `mount` out",
+                );
+            }
+        }
+        for option in &fs.options {
+            if option.is_empty()
+                || option.chars().any(|c| c.is_control() || c.is_whitespace() || c == ',')
+            {
+                let what = format!("`{option}` is no option of a mount");
+                self.say_hint(Code::BadValue, place, what, "write each as an item of the list");
+            }
+        }
+    }
+
+    /// Within each disk and each group.
+    fn sizes(&mut self) {
+        let mut rest: BTreeMap<&Id, &Id> = BTreeMap::new();
+        let mut shares: BTreeMap<&Id, u64> = BTreeMap::new();
+        let mut counts: BTreeMap<&Id, usize> = BTreeMap::new();
+        for node in &self.document.sections.storage {
+            let (on, size) = match node {
+                StorageNode::Part(part) => {
+                    *counts.entry(&part.on).or_default() += 1;
+                    (&part.on, part.size)
+                }
+                StorageNode::Lv(lv) => (&lv.on, lv.size),
+                _ => continue,
+            };
+            match size {
+                Size::Rest => {
+                    if let Some(other) = rest.insert(on, node.id()) {
+                        let what = format!("`{other}` takes the rest of `{on}` already");
+                        let hint = "give one of them a size";
+                        self.say_hint(
+                            Code::Twice,
+                            format!("{}.size", Self::place(node)),
+                            what,
+                            hint,
+                        );
+                    }
+                }
+                Size::Percent(share) => *shares.entry(on).or_default() += share.hundredths(),
+                Size::Exact(_) => {}
+            }
+        }
+        for (on, hundredths) in shares {
+            if hundredths > 10_000 {
+                let what = format!("the shares of `{on}` are more than 100 % of it");
+                self.say(Code::Contradiction, format!("storage.{on}"), what);
+            }
+        }
+        for (on, count) in counts {
+            if count > MAX_PARTITIONS {
+                let what =
+                    format!("{count} partitions are more than the limit of {MAX_PARTITIONS}");
+                self.say(Code::TooLarge, format!("disks.{on}"), what);
+            }
+        }
+    }
+
+    fn mounts(&mut self) {
+        let mut seen: BTreeMap<&str, &Id> = BTreeMap::new();
+        for fs in self.document.sections.storage.iter().filter_map(StorageNode::as_fs) {
+            let Some(mount) = &fs.mount else { continue };
+            if let Some(other) = seen.insert(mount, &fs.id) {
+                let what = format!("`{other}` is mounted at `{mount}`, too");
+                self.say(Code::Twice, format!("storage.{}.mount", fs.id), what);
+            }
+        }
+    }
+
+    /// What stays lies on what stays, and nothing new lies on it: otherwise something would be
+    /// written to what shall not be.
+    fn retained(&mut self) {
+        // Tables and stacks are all as they are then.
+        let adopts = self.document.adopts_tables();
+        for node in &self.document.sections.storage {
+            let is_retained = node.is_retained();
+            for below in node.on().iter().filter_map(|on| self.document.storage(on)) {
+                if is_retained == below.is_retained() || adopts {
+                    continue;
+                }
+                let (what, hint) = if is_retained {
+                    (format!("it stays, and `{}` below it is made anew", below.id()), below)
+                } else {
+                    (format!("it is made anew, and `{}` below it stays", below.id()), node)
+                };
+                let hint = format!("say `retain` of `{}`, too, or of neither", hint.id());
+                self.say_hint(Code::Contradiction, Self::place(node), what, &hint);
+            }
+        }
+    }
+
+    fn images(&mut self) {
+        let document = self.document;
+        let mut written: BTreeMap<&Id, &Id> = BTreeMap::new();
+        for (id, image) in document.sections.images.iter() {
+            let place = format!("images.{id}");
+            self.image(&place, image);
+            let Some(device) = self.device(&place, &image.target) else { continue };
+            if let Some(other) = written.insert(device, id) {
+                let what = format!("image `{other}` is written to `{device}`, too");
+                self.say_hint(Code::Twice, &place, what, "give each a target of its own");
+            }
+            self.image_over_retained(&place, image, device);
+            self.image_under_others(&place, image, device);
+        }
+    }
+
+    fn image(&mut self, place: &str, image: &Image) {
+        if image.sources.is_empty() == image.made_by.is_none() {
+            let hint = "give its `sources`";
+            self.say_hint(Code::Missing, place, "nothing says where it comes from", hint);
+        }
+        for source in image.sources.iter().chain(&image.manifest) {
+            self.url(place, source);
+        }
+        if let Some(digest) = &image.digest {
+            let hex = digest.strip_prefix("sha256:").unwrap_or_default();
+            if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
+                let what = format!("`{digest}` is no digest");
+                self.say_hint(Code::BadValue, place, what, "write `sha256:` and 64 digits");
+            }
+        }
+        if image.sector_size.is_some_and(|size| ![512, 4096].contains(&size)) {
+            self.say(Code::BadValue, place, "a sector has 512 or 4096 bytes");
+        }
+    }
+
+    fn url(&mut self, place: &str, url: &str) {
+        let rest = ["http://", "https://", "file:///"].iter().find_map(|s| url.strip_prefix(s));
+        let Some(rest) = rest.filter(|_| !url.chars().any(|c| c.is_control() || c == ' ')) else {
+            let hint = "write `https://…`, `http://…` or `file:///…`";
+            return self.say_hint(
+                Code::BadValue,
+                place,
+                "a source is not a URL that is fetched",
+                hint,
+            );
+        };
+        // What stands before the host is a secret, and is not repeated.
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        if !url.starts_with("file:") && authority.contains('@') {
+            let what = "a source has a user or a password in its URL";
+            self.say_hint(Code::BadValue, place, what, "give a `token: secret://…`");
+        }
+    }
+
+    /// What an image is written to: of a file system, what it lies on.
+    fn device(&mut self, place: &str, target: &'a Id) -> Option<&'a Id> {
+        match self.document.storage(target) {
+            Some(StorageNode::Fs(fs)) => return Some(&fs.on),
+            Some(StorageNode::Pv(_) | StorageNode::Vg(_)) => {
+                let what = format!("`{target}` is nothing that an image can be written to");
+                self.say(Code::NoSuchThing, format!("{place}.target"), what);
+                return None;
+            }
+            Some(_) => return Some(target),
+            None => {}
+        }
+        if self.document.sections.disks.get(target).is_some() {
+            return Some(target);
+        }
+        let what = format!("there is no `{target}`");
+        let hint = "name a node of `storage`, or a disk";
+        self.say_hint(Code::NoSuchThing, format!("{place}.target"), what, hint);
+        None
+    }
+
+    fn image_over_retained(&mut self, place: &str, image: &Image, device: &Id) {
+        let nodes = &self.document.sections.storage;
+        let kept = nodes
+            .iter()
+            .find(|node| node.is_retained() && (node.id() == device || node.on().contains(device)));
+        if let Some(kept) = kept {
+            let what = format!("it would overwrite `{}`, which stays", kept.id());
+            let hint = format!("leave out `retain` of `{}`, or the image", kept.id());
+            let target = image.target.clone();
+            self.say_hint(Code::Contradiction, format!("{place}.target"), what, &hint);
+            self.found.last_mut().expect("just pushed").evidence.push(format!("target `{target}`"));
+        }
+    }
+
+    /// An image brings what it holds: only a file system that says what that is may lie on it.
+    fn image_under_others(&mut self, place: &str, image: &Image, device: &Id) {
+        let nodes = &self.document.sections.storage;
+        let others = nodes.iter().filter(|node| node.on().contains(device));
+        let in_the_way: Vec<_> = others
+            .filter(|node| node.as_fs().is_none())
+            .map(|node| node.id().to_string())
+            .collect();
+        if !in_the_way.is_empty() {
+            let what = format!("`{}` is made on what it overwrites", in_the_way.join("`, `"));
+            let hint = format!("give it another target than `{}`", image.target);
+            self.say_hint(Code::Contradiction, format!("{place}.target"), what, &hint);
+        }
+    }
+
+    fn files(&mut self) {
+        let document = self.document;
+        for (at, file) in document.sections.files.iter().enumerate() {
+            let place = format!("files[{at}]");
+            if document.storage(&file.on).and_then(StorageNode::as_fs).is_none() {
+                let what = format!("there is no file system `{}`", file.on);
+                self.say(Code::NoSuchThing, format!("{place}.on"), what);
+            }
+            self.path(&format!("{place}.path"), &file.path, true);
+            let is_mode = |mode: &String| {
+                (3..=4).contains(&mode.len()) && mode.bytes().all(|b| (b'0'..=b'7').contains(&b))
+            };
+            if !file.mode.as_ref().is_none_or(is_mode) {
+                self.say(Code::BadValue, format!("{place}.mode"), "a mode is like `0644`");
+            }
+        }
+        let drive = document.sections.config_drive.iter();
+        for (path, content) in drive.flat_map(|drive| &drive.files) {
+            let place = format!("config_drive.files.{path}");
+            self.path(&place, path, false);
+            if matches!(content, Content::Secret(_)) {
+                let what = "what is on a config drive can be read by everybody on the machine";
+                self.say_hint(Code::Contradiction, place, what, "give the secret to `files`");
+            }
+        }
+    }
+
+    /// It stays inside of what it is relative to.
+    fn path(&mut self, place: &str, path: &str, from_root: bool) {
+        let relative = path.strip_prefix('/');
+        let relative = if from_root { relative } else { Some(path).filter(|_| relative.is_none()) };
+        let is_inside = |path: &str| {
+            path.len() <= 4 * MAX_TEXT
+                && path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
+                && !path.chars().any(char::is_control)
+        };
+        if !relative.is_some_and(is_inside) {
+            let hint =
+                if from_root { "write it like `/etc/hostname`" } else { "write it like `a/b`" };
+            self.say_hint(Code::BadValue, place, format!("`{path}` is no path of a file"), hint);
+        }
+    }
+
+    fn erase(&mut self) {
+        let document = self.document;
+        for id in document.sections.erase.iter().flat_map(|erase| &erase.disks) {
+            if document.sections.disks.get(id).is_none() {
+                self.say(Code::NoSuchThing, "erase.disks", format!("there is no disk `{id}`"));
+            }
+            let mut nodes = document.sections.storage.iter();
+            let used = nodes.find(|node| node.on().contains(id) && node.is_retained());
+            if let Some(node) = used {
+                let what = format!("disk `{id}` is made empty, and `{}` on it stays", node.id());
+                self.say(Code::Contradiction, "erase.disks", what);
+            }
+        }
+    }
+
+    fn boot(&mut self) {
+        for arg in self.document.sections.boot.iter().flat_map(|boot| &boot.kernel_args) {
+            if arg.is_empty() || arg.chars().any(|c| c.is_control() || c == '"') {
+                let what = format!("`{arg}` is no word for a kernel");
+                self.say(Code::BadValue, "boot.kernel_args", what);
+            }
+        }
+    }
+}

@@ -1,0 +1,503 @@
+//! The table of one disk: where its partitions go, and what that changes.
+
+use std::ops::Range;
+
+use uuid::Uuid;
+
+use super::guid::{derive, type_of};
+use super::{Change, Context, Difference, DiskPlan, Entry, PartitionPlan, TablePlan, Work};
+use crate::device::gap::Gap;
+use crate::device::table::{FIRST_PARTITION, Geometry};
+use crate::diagnostic::{Code, Diagnostic};
+use crate::document::size::MIB;
+use crate::document::{Bytes, FsKind, Id, Part, PartRole, Size, StorageNode};
+use crate::facts::{DiskFacts, PartitionFacts, TableFacts, TableKind};
+
+/// Partitions begin at multiples of this, and are as long. The first of these is no partition's: it
+/// holds the table, and behind the table the journal.
+pub const ALIGN: u64 = FIRST_PARTITION;
+
+/// How far what is there may be from what is said, where nothing else is.
+pub const SLACK: u64 = MIB;
+
+/// Where partitions may be: a table has room for more, but not aligned.
+fn aligned(geometry: Geometry) -> Range<u64> {
+    ALIGN..down(geometry.usable().end)
+}
+
+/// What becomes of one disk, as far as its own table tells.
+pub(super) fn disk(
+    context: &Context<'_>,
+    id: &Id,
+    facts: &DiskFacts,
+) -> Result<DiskPlan, Vec<Diagnostic>> {
+    let parts: Vec<&Part> = context
+        .nodes()
+        .iter()
+        .filter_map(|node| match node {
+            StorageNode::Part(part) if part.on == *id => Some(part),
+            _ => None,
+        })
+        .collect();
+    let mut plan = DiskPlan {
+        id: id.clone(),
+        kernel_name: facts.kernel_name.clone(),
+        wwn: facts.wwn.clone(),
+        serial: facts.serial.clone(),
+        size: facts.size,
+        sector: facts.logical_sector,
+        work: Work::None,
+        changes: Vec::new(),
+        destroys: Vec::new(),
+        tears_down: Vec::new(),
+        writable: Vec::new(),
+    };
+    let before = facts.table.as_ref().map_or(&[][..], |table| &table.partitions);
+    if let Some(image) = context.image_of(id) {
+        plan.work = Work::Image(image.clone());
+        plan.changes = differences(before, &[]);
+        plan.writable = std::iter::once(0..facts.size).collect();
+        return Ok(plan);
+    }
+    if parts.is_empty() {
+        let kept = |part| {
+            let entry = Some(Entry::from(part));
+            Change { what: Difference::Kept, before: entry.clone(), after: entry }
+        };
+        plan.changes = before.iter().map(kept).collect();
+        return Ok(plan);
+    }
+    let table = Table { context, id, facts, parts };
+    let (partitions, guid) = if context.document.adopts_tables() {
+        table.adopted()?
+    } else {
+        (table.made()?, table.guid())
+    };
+    plan.changes = differences(before, &partitions);
+    plan.writable = table.writable(&partitions);
+    plan.work = Work::Table(TablePlan { guid, partitions });
+    Ok(plan)
+}
+
+struct Table<'a> {
+    context: &'a Context<'a>,
+    id: &'a Id,
+    facts: &'a DiskFacts,
+    parts: Vec<&'a Part>,
+}
+
+impl<'a> Table<'a> {
+    fn geometry(&self) -> Geometry {
+        Geometry { size: self.facts.size, sector: self.facts.logical_sector.into() }
+    }
+
+    /// The table's own; a table in which something stays, stays itself.
+    fn guid(&self) -> Uuid {
+        let is_kept = self.parts.iter().any(|part| part.retain.is_some());
+        let existing = self.facts.table.as_ref().and_then(|table| table.id.as_ref()?.parse().ok());
+        let document = self.context.document;
+        let derived = || derive(document.txn, document.node_id(), self.id);
+        existing.filter(|_| is_kept).unwrap_or_else(derived)
+    }
+
+    /// Everything at its place.
+    fn made(&self) -> Result<Vec<PartitionPlan>, Vec<Diagnostic>> {
+        let mut found = Vec::new();
+        let mut kept: Vec<Option<&PartitionFacts>> = Vec::new();
+        for part in &self.parts {
+            match self.retained(part) {
+                Ok(existing) => kept.push(existing),
+                Err(diagnostic) => {
+                    found.push(diagnostic);
+                    kept.push(None);
+                }
+            }
+        }
+        found.extend(self.kept_apart(&kept));
+        if !found.is_empty() {
+            return Err(found);
+        }
+        let fences: Vec<Range<u64>> = kept.iter().flatten().map(|part| part.range()).collect();
+        let sizes: Vec<Option<Size>> = self
+            .parts
+            .iter()
+            .zip(&kept)
+            .map(|(part, kept)| kept.is_none().then_some(part.size))
+            .collect();
+        let places = place(&aligned(self.geometry()), &fences, &sizes)
+            .map_err(|lack| vec![self.no_room(&lack)])?;
+        let mut numbers = Numbers::beside(kept.iter().flatten().map(|part| part.number));
+        let plans = self.parts.iter().zip(&kept).zip(places);
+        Ok(plans
+            .map(|((part, kept), place)| match kept {
+                Some(existing) => self.as_it_is(part, existing, true),
+                None => self.new_one(part, numbers.next(), &place),
+            })
+            .collect())
+    }
+
+    fn new_one(&self, part: &Part, number: u32, place: &Range<u64>) -> PartitionPlan {
+        let document = self.context.document;
+        let arch = &self.context.facts.cpu.arch;
+        let type_guid = part.type_guid.unwrap_or_else(|| type_of(self.role(part), arch));
+        PartitionPlan {
+            id: part.id.clone(),
+            number,
+            start: place.start,
+            len: place.end - place.start,
+            type_guid,
+            partuuid: derive(document.txn, document.node_id(), &part.id),
+            name: part.name().to_owned(),
+            attributes: part.attribute_bits(),
+            retained: false,
+        }
+    }
+
+    fn as_it_is(&self, part: &Part, existing: &PartitionFacts, retained: bool) -> PartitionPlan {
+        PartitionPlan {
+            retained,
+            number: existing.number,
+            type_guid: existing.type_guid.unwrap_or_default(),
+            partuuid: existing.partuuid.unwrap_or_default(),
+            name: existing.name.clone(),
+            attributes: existing.attributes,
+            ..self.new_one(part, 0, &existing.range())
+        }
+    }
+
+    /// What it is for, if it is not said, follows from what lies on it.
+    fn role(&self, part: &Part) -> PartRole {
+        if part.role != PartRole::Data {
+            return part.role;
+        }
+        let role = self.context.above(&part.id).map(|node| match node {
+            StorageNode::Pv(_) => PartRole::Lvm,
+            StorageNode::Md(_) => PartRole::Raid,
+            StorageNode::Luks(_) => PartRole::Luks,
+            StorageNode::Fs(fs) if fs.kind == FsKind::Swap => PartRole::Swap,
+            StorageNode::Fs(fs) if fs.mount.as_deref() == Some("/") => PartRole::Root,
+            _ => PartRole::Data,
+        });
+        role.into_iter().next().unwrap_or_default()
+    }
+
+    /// The partition that shall stay, if this is one of these and it is as described.
+    fn retained(&self, part: &Part) -> Result<Option<&'a PartitionFacts>, Diagnostic> {
+        let Some(retain) = &part.retain else { return Ok(None) };
+        let place = format!("storage.{}.retain", part.id);
+        let wrong = |what: String, seen: Vec<String>| {
+            let hint = "correct what the document says of it; it is not touched until then";
+            Err(Diagnostic::new(Code::NotAsRetained, &place, what).evidence(seen).hint(hint))
+        };
+        let name = &self.facts.kernel_name;
+        let Some(table) = self.facts.table.as_ref().filter(|table| is_sound(table)) else {
+            return wrong(
+                format!("disk `{name}` has no sound GPT to keep anything in"),
+                Vec::new(),
+            );
+        };
+        let is_it = |existing: &&PartitionFacts| {
+            retain.partuuid.is_none_or(|wanted| existing.partuuid == Some(wanted))
+                && retain.name.as_ref().is_none_or(|wanted| existing.name == *wanted)
+                && retain.type_guid.is_none_or(|wanted| existing.type_guid == Some(wanted))
+        };
+        let candidates: Vec<_> = table.partitions.iter().filter(is_it).collect();
+        let [existing] = candidates.as_slice() else {
+            let seen = table.partitions.iter().map(shown).collect();
+            let count = candidates.len();
+            let what = format!("{count} partitions of disk `{name}` are the one that shall stay");
+            return wrong(what, seen);
+        };
+        let Size::Exact(Bytes(wanted)) = part.size else {
+            return wrong("what stays has a size of its own".to_owned(), vec![shown(existing)]);
+        };
+        let slack = retain.tolerance.map_or(SLACK, |Bytes(bytes)| bytes);
+        if existing.len.abs_diff(wanted) > slack {
+            let what = format!("it has {} and not {}", Bytes(existing.len), Bytes(wanted));
+            return wrong(what, vec![shown(existing)]);
+        }
+        let is_before_journal = Gap::before(Some(existing.start)).is_err();
+        if is_before_journal || existing.range().end > self.geometry().usable().end {
+            let what = "it lies where the table and the journal are".to_owned();
+            return wrong(what, vec![shown(existing)]);
+        }
+        Ok(Some(existing))
+    }
+
+    /// Two that stay are two, and apart from each other.
+    fn kept_apart(&self, kept: &[Option<&PartitionFacts>]) -> Vec<Diagnostic> {
+        let all: Vec<_> =
+            self.parts.iter().zip(kept).filter_map(|(p, k)| Some((*p, (*k)?))).collect();
+        let mut found = Vec::new();
+        for (at, (part, one)) in all.iter().enumerate() {
+            for (other, two) in &all[..at] {
+                let overlap = one.start < two.range().end && two.start < one.range().end;
+                if overlap {
+                    let what = format!("it shares its place with `{}`", other.id);
+                    let place = format!("storage.{}.retain", part.id);
+                    let seen = [shown(one), shown(two)];
+                    found.push(Diagnostic::new(Code::NotAsRetained, place, what).evidence(seen));
+                }
+            }
+        }
+        found
+    }
+
+    fn no_room(&self, lack: &Lack) -> Diagnostic {
+        let part = self.parts[lack.at];
+        let what = format!(
+            "there is no room for {} on disk `{}`; the largest free range has {}",
+            part.size,
+            self.facts.kernel_name,
+            Bytes(lack.free)
+        );
+        let usable = aligned(self.geometry());
+        let seen = format!(
+            "{} can be used of {}",
+            Bytes(usable.end.saturating_sub(usable.start)),
+            Bytes(self.facts.size)
+        );
+        let found = Diagnostic::new(Code::NoRoom, format!("storage.{}.size", part.id), what);
+        found.evidence([seen]).hint("make this or what is before it smaller")
+    }
+
+    /// The table that is there, if it is what the document says to within [`SLACK`].
+    fn adopted(&self) -> Result<(Vec<PartitionPlan>, Uuid), Vec<Diagnostic>> {
+        let wanted = self.made()?;
+        let name = &self.facts.kernel_name;
+        let wrong = |what: String, seen: Vec<String>| {
+            let found = Diagnostic::new(Code::NotAsRetained, format!("disks.{}", self.id), what);
+            let hint = "correct the document, or let the action `disks` make it";
+            Err(vec![found.evidence(seen).hint(hint)])
+        };
+        let Some(table) = self.facts.table.as_ref().filter(|table| is_sound(table)) else {
+            return wrong(format!("disk `{name}` has no sound GPT that could stay"), Vec::new());
+        };
+        let mut existing: Vec<_> = table.partitions.iter().collect();
+        existing.sort_by_key(|part| part.start);
+        if existing.len() != wanted.len() {
+            let (there, said) = (existing.len(), wanted.len());
+            let what = format!("disk `{name}` has {there} partitions, and the document {said}");
+            return wrong(what, existing.into_iter().map(shown).collect());
+        }
+        let mut in_order: Vec<_> = self.parts.iter().zip(&wanted).collect();
+        in_order.sort_by_key(|(_, plan)| plan.start);
+        let mut adopted = Vec::new();
+        for ((part, plan), is) in in_order.into_iter().zip(existing) {
+            if is.start.abs_diff(plan.start) > SLACK || is.len.abs_diff(plan.len) > SLACK {
+                let what = format!(
+                    "`{}` is at {} with {}, and the document says at {} with {}",
+                    part.id,
+                    Bytes(is.start),
+                    Bytes(is.len),
+                    Bytes(plan.start),
+                    Bytes(plan.len)
+                );
+                return wrong(what, vec![shown(is)]);
+            }
+            adopted.push(self.as_it_is(part, is, !self.is_written(&part.id)));
+        }
+        let guid = table.id.as_ref().and_then(|id| id.parse().ok());
+        Ok((adopted, guid.unwrap_or_default()))
+    }
+
+    /// Whether anything on a partition that is there is made anew.
+    fn is_written(&self, id: &Id) -> bool {
+        let is_new = |node: &StorageNode| match node {
+            StorageNode::Fs(fs) => {
+                let is_made = fs.retain.is_none() && self.context.document.is_queued("disks");
+                is_made || self.context.image_of(&fs.on).is_some()
+            }
+            _ => self.is_written(node.id()),
+        };
+        self.context.image_of(id).is_some() || self.context.above(id).any(is_new)
+    }
+
+    fn writable(&self, partitions: &[PartitionPlan]) -> Vec<Range<u64>> {
+        if self.context.document.adopts_tables() {
+            let written = partitions.iter().filter(|part| !part.retained);
+            let mut ranges: Vec<_> = written.map(PartitionPlan::range).collect();
+            let first = partitions.iter().map(|part| part.start).min();
+            ranges.extend(Gap::before(first).map(|gap| gap.range()));
+            ranges.sort_by_key(|range| range.start);
+            return ranges;
+        }
+        let mut kept: Vec<_> =
+            partitions.iter().filter(|part| part.retained).map(PartitionPlan::range).collect();
+        kept.sort_by_key(|range| range.start);
+        without(&(0..self.facts.size), &kept)
+    }
+}
+
+fn is_sound(table: &TableFacts) -> bool {
+    table.kind == TableKind::Gpt && table.faults.is_empty()
+}
+
+fn shown(part: &PartitionFacts) -> String {
+    let guid = |guid: Option<Uuid>| guid.map_or_else(|| "none".to_owned(), |guid| guid.to_string());
+    format!(
+        "partition {} at {} with {}, name `{}`, type {}, partuuid {}",
+        part.number,
+        Bytes(part.start),
+        Bytes(part.len),
+        part.name,
+        guid(part.type_guid),
+        guid(part.partuuid)
+    )
+}
+
+/// A range without others that are sorted and apart.
+fn without(whole: &Range<u64>, holes: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut ranges = Vec::new();
+    let mut start = whole.start;
+    for hole in holes {
+        if hole.start > start {
+            ranges.push(start..hole.start.min(whole.end));
+        }
+        start = start.max(hole.end);
+    }
+    if start < whole.end {
+        ranges.push(start..whole.end);
+    }
+    ranges
+}
+
+/// Numbers that nobody has.
+struct Numbers {
+    taken: Vec<u32>,
+    last: u32,
+}
+
+impl Numbers {
+    fn beside(taken: impl Iterator<Item = u32>) -> Self {
+        Self { taken: taken.collect(), last: 0 }
+    }
+
+    fn next(&mut self) -> u32 {
+        self.last += 1;
+        while self.taken.contains(&self.last) {
+            self.last += 1;
+        }
+        self.last
+    }
+}
+
+/// What there is no room for, and what there is.
+struct Lack {
+    at: usize,
+    free: u64,
+}
+
+fn up(bytes: u64) -> u64 {
+    bytes.div_ceil(ALIGN).saturating_mul(ALIGN)
+}
+
+fn down(bytes: u64) -> u64 {
+    bytes / ALIGN * ALIGN
+}
+
+/// Places for everything that has none yet (`Some` of its size), in its order: what is before the
+/// rest from the front, what is behind it from the back, and the rest where most is free between.
+/// Nothing touches a fence. Of what has a place already, an empty range is returned.
+fn place(
+    usable: &Range<u64>,
+    fences: &[Range<u64>],
+    sizes: &[Option<Size>],
+) -> Result<Vec<Range<u64>>, Lack> {
+    let mut fences = fences.to_vec();
+    fences.sort_by_key(|fence| fence.start);
+    let aligned: Vec<_> = fences.iter().map(|fence| down(fence.start)..up(fence.end)).collect();
+    let mut free = without(usable, &aligned);
+    free.retain(|range| range.start < range.end);
+    let total: u64 = free.iter().map(|range| range.end - range.start).sum();
+    let rest = sizes.iter().position(|size| *size == Some(Size::Rest)).unwrap_or(sizes.len());
+    let mut places = vec![0..0; sizes.len()];
+    let bytes = |size: Size| match size {
+        Size::Exact(Bytes(bytes)) => up(bytes),
+        Size::Percent(share) => down(share.of(total)),
+        Size::Rest => 0,
+    };
+    let largest = |free: &[Range<u64>]| free.iter().map(|r| r.end - r.start).max().unwrap_or(0);
+    for (at, size) in sizes.iter().enumerate().take(rest) {
+        let Some(size) = size else { continue };
+        let wanted = bytes(*size);
+        let fits = |range: &Range<u64>| wanted > 0 && range.end - range.start >= wanted;
+        let Some(slot) = free.iter().position(fits) else {
+            return Err(Lack { at, free: largest(&free) });
+        };
+        let start = free[slot].start;
+        places[at] = start..start + wanted;
+        // What is before it stays free: the order is kept.
+        free.drain(..slot);
+        free[0].start += wanted;
+    }
+    for (at, size) in sizes.iter().enumerate().skip(rest + 1).rev() {
+        let Some(size) = size else { continue };
+        let wanted = bytes(*size);
+        let fits = |range: &Range<u64>| wanted > 0 && range.end - range.start >= wanted;
+        let Some(slot) = free.iter().rposition(fits) else {
+            return Err(Lack { at, free: largest(&free) });
+        };
+        let end = free[slot].end;
+        places[at] = end - wanted..end;
+        free.truncate(slot + 1);
+        free[slot].end -= wanted;
+    }
+    if rest < sizes.len() {
+        // The first of the largest.
+        let most =
+            free.iter().max_by_key(|range| (range.end - range.start, u64::MAX - range.start));
+        match most.filter(|range| range.start < range.end) {
+            Some(range) => places[rest] = range.clone(),
+            None => return Err(Lack { at: rest, free: 0 }),
+        }
+    }
+    Ok(places)
+}
+
+impl From<&PartitionFacts> for Entry {
+    fn from(part: &PartitionFacts) -> Self {
+        let PartitionFacts { number, start, len, type_guid, partuuid, ref name, .. } = *part;
+        Self { number, start, len, type_guid, partuuid, name: name.clone() }
+    }
+}
+
+impl From<&PartitionPlan> for Entry {
+    fn from(part: &PartitionPlan) -> Self {
+        let PartitionPlan { number, start, len, type_guid, partuuid, ref name, .. } = *part;
+        let (type_guid, partuuid) = (Some(type_guid), Some(partuuid));
+        Self { number, start, len, type_guid, partuuid, name: name.clone() }
+    }
+}
+
+/// Two tables compared. A partition is the same if its PARTUUID and its start are.
+fn differences(before: &[PartitionFacts], after: &[PartitionPlan]) -> Vec<Change> {
+    let is_same = |is: &PartitionFacts, will: &PartitionPlan| {
+        is.partuuid == Some(will.partuuid) && is.start == will.start
+    };
+    let mut changes: Vec<Change> = after
+        .iter()
+        .map(|will| {
+            let is = before.iter().find(|is| is_same(is, will));
+            let what = match is {
+                None => Difference::New,
+                Some(is)
+                    if Entry::from(is) == Entry::from(will) && is.attributes == will.attributes =>
+                {
+                    Difference::Kept
+                }
+                Some(_) => Difference::Resized,
+            };
+            Change { what, before: is.map(Entry::from), after: Some(will.into()) }
+        })
+        .collect();
+    let gone = before.iter().filter(|is| !after.iter().any(|will| is_same(is, will)));
+    let deleted =
+        |is| Change { what: Difference::Deleted, before: Some(Entry::from(is)), after: None };
+    changes.extend(gone.map(deleted));
+    let start = |entry: &Option<Entry>| entry.as_ref().map(|entry| entry.start);
+    changes.sort_by_key(|change| {
+        (start(&change.after).or(start(&change.before)), change.after.is_some())
+    });
+    changes
+}

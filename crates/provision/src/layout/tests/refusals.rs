@@ -1,0 +1,303 @@
+//! The safety rules, each with what it refuses and what it lets through.
+
+use super::*;
+use crate::facts::{Busy, BusyReason, Firmware, Ours};
+
+fn refused(sections: Value, facts: &Facts, code: Code, place: &str) -> Diagnostic {
+    let mut found = plan_refused(&document(sections), facts);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    let found = found.remove(0);
+    assert_eq!((found.code, found.place.as_str()), (code, place), "{found}");
+    found
+}
+
+fn one_part(wipe: Value) -> Value {
+    json!({
+        "disks": {"os": {"match": {"serial": "S-sda"}, "wipe": wipe}},
+        "storage": [part("root", "1 GiB")],
+    })
+}
+
+#[test]
+fn foreign_data_is_refused_unless_every_kind_of_it_is_named() {
+    for kind in SignatureKind::ALL {
+        let mut holding = disk("sda", 4 * GIB);
+        holding.signatures.push(signature(kind, SignaturePlace::Disk, 4096));
+        let facts = machine([holding]);
+        let found = refused(one_part(json!([])), &facts, Code::ForeignData, "disks.os.wipe");
+        assert!(found.hint.expect("a hint").contains(&format!("wipe: [{kind}]")));
+        let others: Vec<_> = SignatureKind::ALL.iter().filter(|k| **k != kind).collect();
+        refused(one_part(json!(others)), &facts, Code::ForeignData, "disks.os.wipe");
+        for wipe in [json!([kind]), json!("any")] {
+            let layout = laid_out(&document(one_part(wipe)), &facts);
+            assert_eq!(layout.disks[0].destroys.len(), 1);
+        }
+    }
+}
+
+#[test]
+fn what_hoist_put_there_for_this_node_needs_no_naming_and_is_still_shown() {
+    let marked = |node: &str| {
+        let mut used = used();
+        let mut marker = signature(SignatureKind::Hoist, SignaturePlace::Disk, 20_480);
+        marker.ours = Some(Ours { node: node.to_owned(), txn: Uuid::from_u128(5) });
+        used.signatures.push(marker);
+        machine([used])
+    };
+    let layout = laid_out(&document(one_part(json!([]))), &marked("n1"));
+    assert_eq!(layout.disks[0].destroys.len(), 5);
+    refused(one_part(json!([])), &marked("n2"), Code::ForeignData, "disks.os.wipe");
+}
+
+#[test]
+fn what_an_interrupted_run_left_is_gone_on_with() {
+    let left = |txn: &str| {
+        let mut left = disk("sda", 8 * GIB);
+        let mut at_work = signature(SignatureKind::Hoist, SignaturePlace::Partition(1), 17_408);
+        at_work.label = Some(txn.to_owned());
+        left.signatures = vec![signature(SignatureKind::Gpt, SignaturePlace::Disk, 512), at_work];
+        machine([left])
+    };
+    laid_out(&document(one_part(json!([]))), &left(TXN));
+    let other = Uuid::from_u128(77).to_string();
+    refused(one_part(json!([])), &left(&other), Code::ForeignData, "disks.os.wipe");
+}
+
+#[test]
+fn disks_that_are_not_named_are_in_no_plan() {
+    let facts =
+        machine([disk("sda", 4 * GIB), DiskFacts { kernel_name: "sdb".to_owned(), ..used() }]);
+    let mut facts = facts;
+    facts.disks[1].serial = Some("S-sdb".to_owned());
+    let layout = laid_out(&document(one_part(json!("any"))), &facts);
+    assert_eq!(layout.disks.len(), 1);
+    assert_eq!(layout.disks[0].kernel_name, "sda");
+}
+
+#[test]
+fn a_disk_that_is_in_use_is_refused() {
+    for reason in [
+        BusyReason::Mount("/srv".to_owned()),
+        BusyReason::Swap,
+        BusyReason::Holder("dm-0".to_owned()),
+    ] {
+        let mut used = used();
+        used.busy.push(Busy { device: "sda1".to_owned(), reason });
+        let found = refused(one_part(json!("any")), &machine([used]), Code::Busy, "disks.os");
+        assert_eq!(found.evidence.len(), 1);
+    }
+}
+
+#[test]
+fn a_stack_of_ours_that_is_assembled_already_is_not_in_the_way() {
+    let group = json!({"storage": [
+        part("a", "1 GiB"), {"pv": {"id": "p", "on": "a"}}, {"vg": {"id": "v", "on": ["p"]}},
+    ]});
+    let facts = machine([disk("sda", 4 * GIB)]);
+    let mut later = after(&laid_out(&document(group.clone()), &facts), &facts);
+    let sda = &mut later.disks[0];
+    sda.table.as_mut().unwrap().partitions[0].kernel_name = Some("sda1".to_owned());
+    sda.signatures[1].kind = SignatureKind::Lvm;
+    let reason = BusyReason::Holder("dm-0".to_owned());
+    sda.busy.push(Busy { device: "sda1".to_owned(), reason });
+    assert!(laid_out(&document(group.clone()), &later).is_settled());
+    later.disks[0].busy[0].reason = BusyReason::Mount("/x".to_owned());
+    refused(group, &later, Code::Busy, "disks.os");
+}
+
+/// A volume group of two legs.
+fn leg(disk: &mut DiskFacts) {
+    let mut leg = signature(SignatureKind::Lvm, SignaturePlace::Disk, 512);
+    leg.label = Some("data".to_owned());
+    leg.uuid = Some("vg-1".to_owned());
+    leg.members = Some(2);
+    disk.signatures.push(leg);
+    disk.busy.push(Busy {
+        device: disk.kernel_name.clone(),
+        reason: BusyReason::Holder("dm-0".to_owned()),
+    });
+}
+
+#[test]
+fn a_stack_is_taken_apart_only_if_all_of_it_is_on_disks_that_are_named() {
+    let (mut one, mut two) = (disk("sda", 4 * GIB), disk("sdb", 4 * GIB));
+    leg(&mut one);
+    leg(&mut two);
+    let facts = machine([one, two]);
+    let found = refused(one_part(json!(["lvm"])), &facts, Code::SharedStack, "disks.os");
+    assert!(found.what.contains("`data`") && found.what.contains("`sdb`"), "{found}");
+    let with_two = |wipe: Value| {
+        let mut sections = one_part(json!(["lvm"]));
+        sections["disks"]["two"] = json!({"match": {"serial": "S-sdb"}, "wipe": wipe});
+        sections
+    };
+    refused(with_two(json!([])), &facts, Code::SharedStack, "disks.os");
+    let layout = laid_out(&document(with_two(json!(["lvm"]))), &facts);
+    for plan in &layout.disks {
+        assert_eq!(
+            (plan.destroys.len(), plan.tears_down.as_slice()),
+            (1, &["dm-0".to_owned()][..])
+        );
+    }
+    assert_eq!(layout.disks[1].work, Work::None);
+}
+
+#[test]
+fn a_disk_that_is_named_and_not_spoken_of_is_left_alone() {
+    let mut sections = one_part(json!([]));
+    sections["disks"]["two"] = json!({"match": {"serial": "S-sdb"}, "wipe": "any"});
+    let mut two = DiskFacts { kernel_name: "sdb".to_owned(), ..used() };
+    two.serial = Some("S-sdb".to_owned());
+    two.busy.push(Busy { device: "sdb1".to_owned(), reason: BusyReason::Swap });
+    let layout = laid_out(&document(sections), &machine([disk("sda", 4 * GIB), two]));
+    let plan = &layout.disks[1];
+    assert_eq!((plan.work.clone(), plan.writable.len(), plan.destroys.len()), (Work::None, 0, 0));
+}
+
+#[test]
+fn an_image_that_is_larger_than_its_target_is_refused() {
+    let with = |target: &str, size: &str| {
+        json!({
+            "storage": [part("root", "1 GiB"), {"fs": {"id": "fs", "on": "root", "kind": "ext4"}}],
+            "images": {"i": {"sources": ["https://h/i"], "target": target, "size": size}},
+        })
+    };
+    let facts = machine([disk("sda", 4 * GIB)]);
+    for target in ["root", "fs"] {
+        laid_out(&document(with(target, "1 GiB")), &facts);
+        refused(with(target, "1073741825 B"), &facts, Code::ImageTooLarge, "images.i");
+    }
+    let whole = |size: &str| {
+        json!({"images": {"i":
+        {"sources": ["https://h/i"], "target": "os", "size": size}}})
+    };
+    laid_out(&document(whole("4 GiB")), &facts);
+    refused(whole("4097 MiB"), &facts, Code::ImageTooLarge, "images.i");
+}
+
+#[test]
+fn what_the_firmware_would_not_start_is_refused() {
+    let image = |more: Value| {
+        let mut image = json!({"sources": ["https://h/i"], "target": "os"});
+        for (key, value) in more.as_object().expect("an object").clone() {
+            image[key] = value;
+        }
+        json!({"images": {"i": image}})
+    };
+    let bios = machine([disk("sda", 4 * GIB)]);
+    let uefi = Facts { firmware: Firmware::Uefi, ..bios.clone() };
+    laid_out(&document(image(json!({"sector_size": 512, "table": "gpt"}))), &uefi);
+    refused(image(json!({"sector_size": 4096})), &bios, Code::Firmware, "images.i");
+    laid_out(&document(image(json!({"table": "mbr"}))), &bios);
+    refused(image(json!({"table": "mbr"})), &uefi, Code::Firmware, "images.i");
+    let root = |role: &str| {
+        json!({"boot": {}, "storage": [
+            {"part": {"id": "a", "on": "os", "size": "512 MiB", "role": role}},
+            part("root", "1 GiB"),
+            {"fs": {"id": "fs", "on": "root", "kind": "ext4", "mount": "/"}},
+        ]})
+    };
+    laid_out(&document(root("esp")), &uefi);
+    refused(root("data"), &uefi, Code::Firmware, "boot");
+    laid_out(&document(root("bios_boot")), &bios);
+    let mut large = bios;
+    large.disks[0].logical_sector = 4096;
+    refused(root("bios_boot"), &large, Code::Firmware, "disks.os");
+}
+
+#[test]
+fn names_that_would_be_there_twice_are_refused() {
+    let labelled = json!({"storage": [
+        part("a", "1 GiB"), {"fs": {"id": "fs", "on": "a", "kind": "ext4", "label": "root"}},
+        part("b", "1 GiB"), {"pv": {"id": "pv", "on": "b"}}, {"vg": {"id": "vg", "on": ["pv"]}},
+    ]});
+    let with = |kind: SignatureKind, label: &str, uuid: Option<String>| {
+        let mut other = disk("sdb", GIB);
+        let mut found = signature(kind, SignaturePlace::Disk, 0);
+        (found.label, found.uuid) = (Some(label.to_owned()), uuid);
+        other.signatures.push(found);
+        machine([disk("sda", 4 * GIB), other])
+    };
+    laid_out(&document(labelled.clone()), &with(SignatureKind::Ext, "other", None));
+    laid_out(&document(labelled.clone()), &with(SignatureKind::Ext, "vg", None));
+    refused(
+        labelled.clone(),
+        &with(SignatureKind::Xfs, "root", None),
+        Code::Duplicate,
+        "storage.fs",
+    );
+    refused(labelled.clone(), &with(SignatureKind::Lvm, "vg", None), Code::Duplicate, "storage.vg");
+    let uuid = derive(TXN.parse().unwrap(), "n1", &"fs".parse().unwrap()).to_string();
+    refused(labelled, &with(SignatureKind::Ext, "x", Some(uuid)), Code::Duplicate, "storage.fs");
+    let twice = json!({"storage": [
+        part("a", "1 GiB"), {"fs": {"id": "x", "on": "a", "kind": "ext4", "label": "root"}},
+        part("b", "1 GiB"), {"fs": {"id": "y", "on": "b", "kind": "ext4", "label": "root"}},
+    ]});
+    refused(twice, &machine([disk("sda", 4 * GIB)]), Code::Duplicate, "storage.y");
+}
+
+#[test]
+fn a_clone_of_what_was_made_before_is_noticed() {
+    let sections = one_part(json!([]));
+    let facts = machine([disk("sda", 4 * GIB)]);
+    let mut clone = after(&laid_out(&document(sections.clone()), &facts), &facts).disks.remove(0);
+    (clone.kernel_name, clone.serial) = ("sdb".to_owned(), Some("S-sdb".to_owned()));
+    let facts = machine([disk("sda", 4 * GIB), clone]);
+    refused(sections, &facts, Code::Duplicate, "storage.root");
+}
+
+#[test]
+fn the_root_does_not_move_to_another_disk_unnoticed() {
+    let with = |serial: &str, policy: Value| {
+        json!({
+            "node": {"id": "n1", "last_root": {"serial": serial}},
+            "policy": policy,
+            "storage": [part("root", "1 GiB"),
+                {"fs": {"id": "fs", "on": "root", "kind": "ext4", "mount": "/"}}],
+        })
+    };
+    let facts = machine([disk("sda", 4 * GIB), disk("sdb", 4 * GIB)]);
+    laid_out(&document(with("S-sda", json!({}))), &facts);
+    refused(with("S-sdb", json!({})), &facts, Code::RootMoved, "node.last_root");
+    laid_out(&document(with("S-sdb", json!({"allow_root_change": true}))), &facts);
+}
+
+#[test]
+fn what_shall_stay_and_is_not_as_described_is_refused() {
+    let facts = machine([used()]);
+    let place = "storage.kept.retain";
+    refused(keeping(9, json!({})), &facts, Code::NotAsRetained, place);
+    refused(keeping(2, json!({"name": "other"})), &facts, Code::NotAsRetained, place);
+    let mut larger = keeping(2, json!({}));
+    larger["storage"][0]["part"]["size"] = json!("1025 MiB");
+    laid_out(&document(larger.clone()), &facts);
+    larger["storage"][0]["part"]["size"] = json!("1026 MiB");
+    refused(larger.clone(), &facts, Code::NotAsRetained, place);
+    larger["storage"][0]["part"]["retain"]["tolerance"] = json!("2 MiB");
+    laid_out(&document(larger), &facts);
+    // The partition is the one, and what is in it is not.
+    refused(keeping(3, json!({})), &facts, Code::NotAsRetained, "storage.kept-fs.retain");
+    let mut damaged = used();
+    damaged.table.as_mut().unwrap().faults.push("its copy is gone".to_owned());
+    refused(keeping(2, json!({})), &machine([damaged]), Code::NotAsRetained, place);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_what_is_free() {
+    let facts = machine([disk("sda", 1024 * MIB)]);
+    let sections = json!({"storage": [part("a", "600 MiB"), part("b", "600 MiB")]});
+    let found = refused(sections, &facts, Code::NoRoom, "storage.b.size");
+    assert!(found.what.contains("422 MiB"), "{found}");
+    let sections = json!({"storage": [part("a", "1022 MiB"), part("b", "rest")]});
+    refused(sections, &facts, Code::NoRoom, "storage.b.size");
+    let tiny = machine([disk("sda", MIB)]);
+    refused(json!({"storage": [part("a", "1%")]}), &tiny, Code::NoRoom, "storage.a.size");
+    let group = |size: &str| {
+        json!({"storage": [
+            part("a", "100 MiB"), {"pv": {"id": "p", "on": "a"}}, {"vg": {"id": "v", "on": ["p"]}},
+            {"lv": {"id": "l", "on": "v", "size": size}},
+        ]})
+    };
+    laid_out(&document(group("96 MiB")), &facts);
+    refused(group("97 MiB"), &facts, Code::NoRoom, "storage.l.size");
+}

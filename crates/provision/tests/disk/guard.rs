@@ -1,0 +1,73 @@
+use std::process::Command;
+
+use hoist_provision::device::guard::WriteError;
+use hoist_provision::device::{GuardedIo, Identity, OpenError, Ranges, ReadAt, ReadIo};
+
+use crate::loop_device::{LoopDisk, run};
+
+const SIZE: u64 = 16 * 1024 * 1024;
+
+fn open(disk: &LoopDisk, identity: &Identity) -> Result<GuardedIo, OpenError> {
+    GuardedIo::open(disk.path(), identity, &Ranges::from(0..SIZE), &Ranges::default())
+}
+
+#[test]
+fn parts_of_sectors_are_written_past_the_page_cache_without_touching_the_rest() {
+    for sector in [512, 4096] {
+        let disk = LoopDisk::new(SIZE, sector);
+        let identity = disk.identity();
+        assert_eq!((identity.size, identity.sector), (SIZE, sector));
+        let (allow, retain) = (Ranges::from(0..8 << 20), Ranges::from(1 << 20..2 << 20));
+        let io = GuardedIo::open(disk.path(), &identity, &allow, &retain).expect("nobody uses it");
+        let mut wanted = disk.bytes();
+        let mut write = |at: usize, bytes: &[u8]| {
+            io.write_at(at as u64, bytes).expect("it is allowed");
+            wanted[at..at + bytes.len()].copy_from_slice(bytes);
+        };
+        write(440, &[1; 72]);
+        write(511, &[2; 2]);
+        write(4095, &[3; 8194]);
+        write((2 << 20) + 7, &vec![4; 5 << 20]);
+        io.zero((2 << 20) + 100..(7 << 20) - 1).expect("it is allowed");
+        wanted[(2 << 20) + 100..(7 << 20) - 1].fill(0);
+        for at in [(1 << 20) - 1, 1 << 20, (2 << 20) - 1, (8 << 20) - 1, SIZE - 1, SIZE] {
+            let refused = io.write_at(at, &[9; 2]);
+            assert!(matches!(refused, Err(WriteError::Outside { .. })), "at {at}");
+        }
+        io.sync().expect("it is durable");
+        assert!(disk.bytes() == wanted, "sectors of {sector}");
+        let mut read = vec![0; 5 << 20];
+        io.read_at((1 << 20) + 3, &mut read).expect("it is there");
+        assert!(read[..] == wanted[(1 << 20) + 3..(6 << 20) + 3]);
+        let looked = ReadIo::open(disk.path(), 512).expect("looking is allowed");
+        let mut read = [0; 3];
+        looked.read_at(4094, &mut read).expect("it is there");
+        assert_eq!(read, [0xff, 3, 3]);
+    }
+}
+
+#[test]
+fn a_disk_that_is_mounted_or_open_for_somebody_else_is_in_use() {
+    let disk = LoopDisk::new(SIZE, 512);
+    let identity = disk.identity();
+    run(Command::new("mke2fs").args(["-q", "-F"]).arg(disk.path()));
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    run(Command::new("mount").arg(disk.path()).arg(dir.path()));
+    let opened = open(&disk, &identity);
+    run(Command::new("umount").arg(dir.path()));
+    assert!(matches!(opened, Err(OpenError::InUse { .. })), "it was mounted");
+    let io = open(&disk, &identity).expect("it is free");
+    let mounted = Command::new("mount").arg(disk.path()).arg(dir.path()).output();
+    assert!(!mounted.expect("mount starts").status.success(), "it is ours for the whole run");
+    drop(io);
+}
+
+#[test]
+fn another_disk_in_the_same_place_is_refused_even_if_it_has_the_same_size() {
+    let mut disk = LoopDisk::new(SIZE, 512);
+    let identity = disk.identity();
+    disk.attach_again();
+    assert_eq!(disk.identity(), Identity { sequence: disk.identity().sequence, ..identity });
+    let opened = open(&disk, &identity);
+    assert!(matches!(opened, Err(OpenError::Changed { what: "sequence number", .. })));
+}

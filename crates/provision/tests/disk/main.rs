@@ -1,0 +1,12 @@
+//! Real block devices: loop devices over files, as root. Disks that no test names must come out of
+//! every one of them as they went in.
+
+mod guard;
+mod images;
+mod kernel;
+mod loop_device;
+mod probe;
+mod resume;
+mod server;
+mod signature;
+mod table;
