@@ -239,7 +239,7 @@ fn make(dir: &Path) -> Result<()> {
     let at = path(dir)?;
     shell(&format!("zstd -q -f -{LEVEL} -o {at}/zst {at}/raw && gzip -1 -c {at}/raw > {at}/gz"))?;
     fs_err::write(dir.join("digest"), Digest::of(&fs_err::read(dir.join("zst"))?).to_string())?;
-    shell(&format!("tr '\\0' '\\377' < /dev/zero | head -c {IMAGE} > {at}/disk && sync {at}/disk"))
+    shell(&format!("head -c {IMAGE} /dev/zero | tr '\\0' '\\377' > {at}/disk && sync {at}/disk"))
 }
 
 /// Files of this machine, one after the other.
