@@ -32,7 +32,6 @@ pub struct Manifest {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Chunk {
     /// Within the image, unpacked.
     pub offset: u64,
@@ -42,7 +41,7 @@ pub struct Chunk {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ChunkKind {
     /// All of it is zero, and must be.
     Zero,
