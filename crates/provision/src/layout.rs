@@ -66,8 +66,17 @@ pub enum Work {
     Table(TablePlan),
     /// An image is written over all of it.
     Image(Id),
+    /// All of it is made empty.
+    Erase,
     /// Nothing, but that what it destroys is.
     None,
+}
+
+impl Work {
+    /// Nothing that was on the disk is there afterwards.
+    fn is_of_all(&self) -> bool {
+        matches!(self, Self::Image(_) | Self::Erase)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,9 +172,7 @@ impl Layout {
     pub fn is_settled(&self) -> bool {
         self.disks.iter().all(|disk| {
             let same = |change: &Change| change.what == Difference::Kept;
-            !matches!(disk.work, Work::Image(_))
-                && disk.destroys.is_empty()
-                && disk.changes.iter().all(same)
+            !disk.work.is_of_all() && disk.destroys.is_empty() && disk.changes.iter().all(same)
         })
     }
 

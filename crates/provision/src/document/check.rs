@@ -429,7 +429,7 @@ impl<'a> Checker<'a> {
                 let what = format!("image `{other}` is written to `{device}`, too");
                 self.say_hint(Code::Twice, &place, what, "give each a target of its own");
             }
-            self.image_over_retained(&place, image, device);
+            self.image_over_retained(&place, device);
             self.image_under_others(&place, image, device);
         }
     }
@@ -489,17 +489,13 @@ impl<'a> Checker<'a> {
         None
     }
 
-    fn image_over_retained(&mut self, place: &str, image: &Image, device: &Id) {
-        let nodes = &self.document.sections.storage;
-        let kept = nodes
-            .iter()
-            .find(|node| node.is_retained() && (node.id() == device || node.on().contains(device)));
-        if let Some(kept) = kept {
+    fn image_over_retained(&mut self, place: &str, device: &Id) {
+        let mut nodes = self.document.sections.storage.iter();
+        let is_under = |node: &StorageNode| node.id() == device || node.on().contains(device);
+        if let Some(kept) = nodes.find(|node| node.is_retained() && is_under(node)) {
             let what = format!("it would overwrite `{}`, which stays", kept.id());
             let hint = format!("leave out `retain` of `{}`, or the image", kept.id());
-            let target = image.target.clone();
             self.say_hint(Code::Contradiction, format!("{place}.target"), what, &hint);
-            self.found.last_mut().expect("just pushed").evidence.push(format!("target `{target}`"));
         }
     }
 

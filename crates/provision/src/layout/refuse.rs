@@ -109,12 +109,11 @@ fn foreign(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Opt
         if is_kept(plan, facts, signature) {
             continue;
         }
-        let is_whole = matches!(plan.work, Work::Image(_));
         // Tables that stay as they are hold what they held, and our own notes are written over.
         let is_left = (adopts && signature.place == SignaturePlace::Disk)
             || is_settled(context, plan, facts, signature)
             || is_marker(context, signature);
-        if is_left && !is_whole {
+        if is_left && !plan.work.is_of_all() {
             continue;
         }
         if is_marked || wipe.covers(signature.kind) {

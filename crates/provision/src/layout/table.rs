@@ -54,8 +54,13 @@ pub(super) fn disk(
         writable: Vec::new(),
     };
     let before = facts.table.as_ref().map_or(&[][..], |table| &table.partitions);
-    if let Some(image) = context.image_of(id) {
-        plan.work = Work::Image(image.clone());
+    let erased = context.document.sections.erase.iter().flat_map(|erase| &erase.disks);
+    let is_erased =
+        context.document.is_queued("erase") && erased.into_iter().any(|disk| disk == id);
+    let image = context.image_of(id);
+    // What is erased and gets a table is erased before.
+    if image.is_some() || (is_erased && parts.is_empty()) {
+        plan.work = image.map_or(Work::Erase, |image| Work::Image(image.clone()));
         plan.changes = differences(before, &[]);
         plan.writable = std::iter::once(0..facts.size).collect();
         return Ok(plan);

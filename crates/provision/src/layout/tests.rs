@@ -380,6 +380,29 @@ fn a_whole_disk_takes_an_image_and_everything_on_it_goes() {
 }
 
 #[test]
+fn what_is_erased_is_named_and_its_data_is_of_us_or_named_too() {
+    let with = |wipe: Value| {
+        json!({
+            "disks": {"os": {"match": {"serial": "S-sda"}, "wipe": wipe}},
+            "erase": {"disks": ["os"]},
+        })
+    };
+    let found = plan_refused(&document(with(json!(["gpt"]))), &machine([used()]));
+    assert_eq!((found.len(), found[0].code), (1, Code::ForeignData));
+    let layout = laid_out(&document(with(json!("any"))), &machine([used(), disk("sdb", GIB)]));
+    let [plan] = layout.disks.as_slice() else { panic!("one disk") };
+    assert_eq!((&plan.work, plan.destroys.len()), (&Work::Erase, 5));
+    assert!(plan.changes.iter().all(|change| change.what == Difference::Deleted));
+    assert_eq!((plan.writable.len(), plan.writable[0].end), (1, 8 * GIB));
+    assert!(!layout.is_settled());
+    // Named and not queued is not erased.
+    let mut idle = with(json!("any"));
+    idle["flow"] = json!({"actions": ["report"]});
+    let layout = laid_out(&document(idle), &machine([used()]));
+    assert_eq!((&layout.disks[0].work, layout.disks[0].writable.len()), (&Work::None, 0));
+}
+
+#[test]
 fn tables_that_stay_are_compared_and_only_what_is_made_anew_is_written_to() {
     let sections = json!({"policy": {"tables": "adopt"}, "storage": [
         part("one", "1 GiB"), part("two", "1 GiB"), part("three", "1 GiB"), part("four", "1 GiB"),
