@@ -157,6 +157,12 @@ pub trait Action: Send + Sync {
     /// Whether the step is done, or, for an action that checks, whether what its input says holds.
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure>;
 
+    /// Whether it changes nothing with an input, however it ends, so that there is never anything to
+    /// take back. Pure.
+    fn only_looks(&self, _input: &Value) -> bool {
+        false
+    }
+
     /// Whether it takes back what it does with an input. Pure.
     fn can_undo(&self, _input: &Value) -> bool {
         self.describe().can.contains(&Ability::Undo)

@@ -8,10 +8,15 @@ use std::time::Duration;
 use crate::journal::{FileJournal, JournalError};
 use crate::plan::Plan;
 use crate::record::{Outcome, Record};
-use crate::run::{Effect, Event, Refusal, Run};
+use crate::run::{Decision, Effect, Event, Refusal, Run};
 
 /// Events that are answered together at most: operators shall see that something happens.
 const TOGETHER: usize = 4096;
+
+/// While so many steps are under way others do not wait for one of them,
+const MANY: usize = 8;
+/// so all that happens within this time is made durable in one go.
+const GATHER: Duration = Duration::from_millis(2);
 
 /// A clock that is set while nothing happens is noticed after so long.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
@@ -115,11 +120,26 @@ pub fn drive(
             None => return Ok(Halt::NeedsPerson),
         };
         decision = run.on(next, clock());
-        for event in events.try_iter().take(TOGETHER) {
-            let more = run.on(event, clock());
-            decision.records.extend(more.records);
-            decision.effects.extend(more.effects);
+        take_more(run, events, &mut decision, &clock);
+        let under_way = run.under_way().saturating_sub(decision.effects.len());
+        if under_way >= MANY && !decision.records.is_empty() {
+            std::thread::sleep(GATHER);
+            take_more(run, events, &mut decision, &clock);
         }
+    }
+}
+
+/// Answers what has happened by now together with what is answered already.
+fn take_more(
+    run: &mut Run,
+    events: &Receiver<Event>,
+    decision: &mut Decision,
+    clock: impl Fn() -> u64,
+) {
+    for event in events.try_iter().take(TOGETHER) {
+        let more = run.on(event, clock());
+        decision.records.extend(more.records);
+        decision.effects.extend(more.effects);
     }
 }
 

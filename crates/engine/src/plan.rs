@@ -5,6 +5,8 @@
 
 mod window;
 
+pub use window::time_of_week;
+
 use std::cmp::Reverse;
 use std::fmt::{self, Write as _};
 

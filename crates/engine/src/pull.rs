@@ -3,7 +3,9 @@
 //! A machine says who it is, what it holds and what came of it ([`Report`]), and is told what to do
 //! ([`Orders`]). It says everything each time until it is told that it is kept, so that any message
 //! may be lost, come twice or come late. Both sides name work by its attempt, and a machine begins
-//! each attempt once ([`Worker`]). The controller's side is the [`Desk`]. How messages travel is
+//! each attempt once ([`Worker`]). That it is given one is in the run's journal before it is, with the
+//! machine's memory: a controller of later times knows what was never given, and by whom it may have
+//! been begun. The controller's side is the [`Desk`]. How messages travel is
 //! somebody else's business ([`Transport`]).
 
 mod desk;
@@ -30,6 +32,9 @@ pub const MAX_OUTPUT: usize = 1024 * 1024;
 /// Largest message in either direction; whoever carries messages refuses larger ones.
 pub const MAX_MESSAGE: usize = 32 * 1024 * 1024;
 
+/// Longest name of a machine's memory: it is in journals.
+pub const MAX_MEMORY: usize = 128;
+
 /// A machine that has not been heard of for so long is taken for gone.
 pub const LOST_AFTER: Duration = Duration::from_mins(10);
 
@@ -49,8 +54,6 @@ pub struct Report {
     pub life: u64,
     /// Counts up within a life; what comes late is known by it.
     pub number: u64,
-    /// How long the memory goes back. What is older than that the machine may not know.
-    pub remembers_ms: u64,
     /// So long the answer may be held back when there is nothing to do.
     pub wait_ms: u64,
     /// Under way, or ended with more to say than fits here.

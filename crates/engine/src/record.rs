@@ -13,6 +13,9 @@ pub enum Record {
     Plan { hash: String, at: u64 },
     /// A step shall be started; durable before anybody is told to.
     Intent { step: StepId, attempt: u32, at: u64 },
+    /// What an attempt asks for is about to be given to somebody elsewhere, with that memory; durable
+    /// before it is. Where this is missing, nobody was given anything.
+    Given { step: StepId, attempt: u32, to: String, at: u64 },
     /// What was looked at before the step said no; the step was not started.
     Refused { step: StepId, attempt: u32, reason: String, at: u64 },
     /// How far an attempt has come, in its own measure; all of that is durable.
@@ -46,8 +49,8 @@ pub enum Record {
     Marked { step: StepId, good: bool, by: String, at: u64 },
     /// Nothing new starts; with `now`, what runs is ended too.
     Stop { now: bool, by: String, at: u64 },
-    /// As `Stop`, as soon as the vertex has come to a good end.
-    StopAfter { vertex: StepId, by: String, at: u64 },
+    /// As `Stop`, as soon as all of these have come to a good end, but for what is left out.
+    StopAfter { vertices: Vec<StepId>, by: String, at: u64 },
     /// What did not come to a good end is tried again.
     Resume { by: String, at: u64 },
     /// One step is tried again, with everything that it blocked.
@@ -69,6 +72,7 @@ impl Record {
         match self {
             Self::Plan { at, .. }
             | Self::Intent { at, .. }
+            | Self::Given { at, .. }
             | Self::Refused { at, .. }
             | Self::Reached { at, .. }
             | Self::Ran { at, .. }

@@ -15,6 +15,7 @@ mod places;
 mod queues;
 mod reopen;
 mod snapshot;
+mod stop_after;
 mod tally;
 mod why;
 
@@ -30,6 +31,7 @@ use crate::record::{FailureKind, Outcome, Record};
 use breaker::Breaker;
 use places::Places;
 use queues::Queues;
+use stop_after::StopAfter;
 use tally::{Class, Tally};
 
 pub use event::{Decision, Effect, Event, Found};
@@ -129,6 +131,8 @@ pub struct Run {
     /// Attempts that may have left something, in their order, each with its receipt: every one that
     /// did not say that all was done already.
     traces: BTreeMap<StepId, Vec<(u32, Value)>>,
+    /// Whom the last attempt of a step was given to, if that is somebody elsewhere.
+    given: BTreeMap<StepId, String>,
     /// The same of steps that were carried over, the last one first.
     carried: BTreeMap<StepId, Vec<Made>>,
     queues: Queues,
@@ -151,7 +155,7 @@ pub struct Run {
     undecided: Vec<u32>,
     /// Steps that somebody wants to wait.
     held: BTreeSet<StepId>,
-    stop_after: BTreeSet<StepId>,
+    stop_after: Vec<StopAfter>,
     /// Somebody said that nothing new starts.
     asked: bool,
     /// More failed than may, so nothing new starts.
@@ -179,6 +183,7 @@ impl Run {
             tries: vec![Tries::default(); plan.len()],
             tallies: Vec::new(),
             traces: BTreeMap::new(),
+            given: BTreeMap::new(),
             carried: BTreeMap::new(),
             queues: Queues::new(draft),
             places: Places::new(draft),
@@ -193,7 +198,7 @@ impl Run {
             paused_subjects: vec![false; draft.subjects.len()],
             undecided: vec![0; draft.subjects.len()],
             held: BTreeSet::new(),
-            stop_after: BTreeSet::new(),
+            stop_after: Vec::new(),
             asked: false,
             tripped: false,
             kills: false,
@@ -214,7 +219,7 @@ impl Run {
         let mut run = Self::new(Arc::clone(plan));
         let mut records = records.into_iter();
         match records.next() {
-            Some(Record::Plan { hash, .. }) if hash == plan.hash() => {}
+            Some(Record::Plan { hash, at }) if hash == plan.hash() => run.look(*at),
             Some(Record::Plan { hash, .. }) => {
                 let (ours, theirs) = (plan.hash().to_owned(), hash.clone());
                 return Err(ReplayError::OtherPlan { ours, theirs });
@@ -249,6 +254,11 @@ impl Run {
     /// The last attempt of a step; 0 if there was none.
     pub fn attempt(&self, id: StepId) -> u32 {
         self.tries[id.at()].attempt
+    }
+
+    /// The memory of whoever elsewhere was given the last attempt of a step; nothing, if nobody was.
+    pub fn given(&self, id: StepId) -> Option<&str> {
+        self.given.get(&id).map(String::as_str)
     }
 
     /// Whether a step was ever begun, here or in the run that it was carried over from.
@@ -302,6 +312,11 @@ impl Run {
     /// Whether something is under way that will come to an end by itself.
     pub fn is_busy(&self) -> bool {
         !self.in_flight.is_empty()
+    }
+
+    /// So many steps have been begun, or looked at, and have not ended.
+    pub(crate) fn under_way(&self) -> usize {
+        self.in_flight.len()
     }
 
     /// Steps that are being looked at before they start. A run that only follows records does not

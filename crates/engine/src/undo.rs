@@ -32,7 +32,7 @@ pub struct Gap {
     pub kind: GapKind,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GapKind {
     /// Nobody said how.
     NoUndo,

@@ -2,6 +2,7 @@
 //! complete; firmware lies about serial numbers, and two disks may have one WWN.
 
 use std::fmt;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -79,6 +80,7 @@ pub struct NicFacts {
 }
 
 /// One disk, whole.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskFacts {
@@ -210,6 +212,13 @@ pub struct PartitionFacts {
     /// What the kernel calls it, where it knows it: it is asked for, never made up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_name: Option<String>,
+}
+
+impl PartitionFacts {
+    /// A table may say anything; what it says beyond the largest number is not.
+    pub fn range(&self) -> Range<u64> {
+        self.start..self.start.saturating_add(self.len)
+    }
 }
 
 /// Something on a disk that says what it is.

@@ -4,8 +4,10 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hoist_engine::action::{Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Verdict};
-use hoist_engine::plan::Step;
+use hoist_engine::action::{
+    Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Undone, Verdict,
+};
+use hoist_engine::plan::{Made, Step};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
@@ -143,5 +145,22 @@ impl Action for Http {
             Ok(()) => Verdict::Holds,
             Err(reason) => Verdict::DoesNot { reason },
         })
+    }
+
+    fn only_looks(&self, input: &Value) -> bool {
+        read(input).is_ok_and(|input| input.only_looks())
+    }
+
+    /// In a list, where the others are taken back.
+    fn can_undo(&self, input: &Value) -> bool {
+        self.only_looks(input)
+    }
+
+    fn undo(&self, step: &Step, _: &Made, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
+        if self.only_looks(&step.call.input) {
+            return Ok(Undone::Undone);
+        }
+        let reason = "nobody knows what the request did".to_owned();
+        Ok(Undone::NotPossible { reason })
     }
 }

@@ -29,6 +29,10 @@ impl Action for None {
         Ok(Verdict::Holds)
     }
 
+    fn only_looks(&self, _: &Value) -> bool {
+        true
+    }
+
     fn undo(&self, _: &Step, _: &Made, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
         Ok(Undone::Undone)
     }

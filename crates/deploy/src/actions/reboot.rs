@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use hoist_engine::action::{Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Verdict};
 use hoist_engine::plan::Step;
+use hoist_engine::record::FailureKind;
 use serde_json::Value;
 
 use super::input::parse;
@@ -58,10 +59,12 @@ impl Reboot {
         if ctx.directory == Path::new("/") {
             return Ok(());
         }
-        Err(exit(format!(
+        let reason = format!(
             "`{}` is a directory of the controller's machine, which is not rebooted",
             ctx.subject
-        )))
+        );
+        // Nothing was done: there is nothing to take back, and nothing to try again.
+        Err(Failure { kind: FailureKind::Precheck, reason })
     }
 }
 

@@ -12,6 +12,7 @@ use hoist_engine::action::{
     Undone, Verdict,
 };
 use hoist_engine::plan::{Call, Made, Step};
+use hoist_engine::record::FailureKind;
 use hoist_model::nearest;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -37,7 +38,12 @@ impl Part {
     }
 
     fn explain(&self, failure: &Failure) -> Failure {
-        Failure { kind: failure.kind, reason: format!("{}: {}", self.name, failure.reason) }
+        let kind = match failure.kind {
+            // The list has begun, and those before it may have changed something.
+            FailureKind::Precheck => FailureKind::Exit,
+            kind => kind,
+        };
+        Failure { kind, reason: format!("{}: {}", self.name, failure.reason) }
     }
 
     fn can_undo(&self) -> bool {
@@ -107,6 +113,11 @@ impl Action for Steps {
 
     fn validate(&self, input: &Value) -> Vec<Diagnostic> {
         self.read(input).err().unwrap_or_default()
+    }
+
+    fn only_looks(&self, input: &Value) -> bool {
+        let looks = |part: &Part| part.action.only_looks(&part.call.input);
+        self.read(input).is_ok_and(|parts| parts.iter().all(looks))
     }
 
     fn can_undo(&self, input: &Value) -> bool {

@@ -134,6 +134,10 @@ impl Action for Wait {
         })
     }
 
+    fn only_looks(&self, _: &Value) -> bool {
+        true
+    }
+
     fn undo(&self, _: &Step, _: &Made, _: &mut Ctx<'_>) -> Result<Undone, Failure> {
         Ok(Undone::Undone)
     }

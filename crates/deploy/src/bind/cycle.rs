@@ -1,6 +1,6 @@
 //! Things that wait for each other: whether there are any, and the shortest way round.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{End, Graph, Is, number};
 use crate::diagnostic::{Code, Diagnostic};
@@ -9,6 +9,8 @@ use crate::target::Targets;
 
 /// Circles that are told at once.
 const MAX_TOLD: usize = 10;
+/// Nodes that have the same circle and are named.
+const MAX_NAMED: usize = 5;
 /// Vertices of a circle that the shortest way round is looked for from.
 const MAX_STARTS: usize = 256;
 
@@ -18,10 +20,41 @@ pub(super) fn find(book: &Book, targets: &Targets, graph: &Graph, found: &mut Ve
     if !tasks_wait_for_each_other(book, graph) {
         return;
     }
-    for component in components(&graph.after).into_iter().take(MAX_TOLD) {
-        let path = shortest(graph, &component);
-        found.push(told(book, targets, graph, &path));
+    // What is the same on every node is told once, as tasks.
+    let mut alike: BTreeMap<Kind, Vec<Vec<u32>>> = BTreeMap::new();
+    for component in components(&graph.after) {
+        alike.entry(kind(graph, &component)).or_default().push(component);
     }
+    let mut alike: Vec<Vec<Vec<u32>>> = alike.into_values().collect();
+    alike.sort();
+    for components in alike.iter().take(MAX_TOLD) {
+        found.push(told(book, targets, graph, components));
+    }
+}
+
+/// Who waits for whom, as tasks, and whether that is all on one node. Of two on one node each that
+/// are equal in this, the circles are equal.
+type Kind = (bool, BTreeSet<(Option<End>, Option<End>)>);
+
+fn kind(graph: &Graph, component: &[u32]) -> Kind {
+    let mut pairs = BTreeSet::new();
+    for vertex in component {
+        let inside = |before: &&u32| component.binary_search(before).is_ok();
+        for before in graph.after[*vertex as usize].iter().filter(inside) {
+            pairs.insert((graph.end(*vertex), graph.end(*before)));
+        }
+    }
+    (only_node(graph, component).is_some(), pairs)
+}
+
+/// The node that all of them are on.
+fn only_node(graph: &Graph, vertices: &[u32]) -> Option<u32> {
+    let node = |vertex: &u32| match graph.is(*vertex) {
+        Is::Instance(instance) => Some(instance.node),
+        Is::Barrier(_) | Is::Join(_) => None,
+    };
+    let first = node(vertices.first()?)?;
+    vertices.iter().all(|vertex| node(vertex) == Some(first)).then_some(first)
 }
 
 fn tasks_wait_for_each_other(book: &Book, graph: &Graph) -> bool {
@@ -123,18 +156,67 @@ fn shortest(graph: &Graph, component: &[u32]) -> Vec<u32> {
     best.unwrap_or_default()
 }
 
-fn told(book: &Book, targets: &Targets, graph: &Graph, path: &[u32]) -> Diagnostic {
-    let name = |vertex: u32| name(book, targets, graph, vertex);
-    let round: Vec<String> = path.iter().map(|vertex| name(*vertex)).collect();
-    let message = format!("they wait for each other: {}", round.join(" → "));
+/// The circle of tasks that components which are alike have, and where it is.
+fn told(book: &Book, targets: &Targets, graph: &Graph, alike: &[Vec<u32>]) -> Diagnostic {
+    let path = shortest(graph, &alike[0]);
+    let ends: Vec<End> = path.iter().filter_map(|vertex| graph.end(*vertex)).collect();
+    let round = &ends[..=period(&ends)];
+    let task = |end: &End| match end {
+        End::Barrier(at) => book.barriers[*at as usize].id.value.as_str(),
+        End::Task(at) => book.tasks[*at as usize].id.value.as_str(),
+    };
+    let tasks: Vec<&str> = round.iter().map(task).collect();
+    let place = place(book, targets, graph, &path, alike);
+    let message = format!("they wait for each other: {}{place}", tasks.join(" → "));
     let mut diagnostic = Diagnostic::without_place(Code::Cycle, message);
-    for pair in path.windows(2) {
+    for (pair, ends) in path.windows(2).zip(round.windows(2)) {
         let Some(reason) = graph.reasons(pair[1], pair[0]).next() else { continue };
         diagnostic.place.get_or_insert(reason.place);
-        let text = format!("{} → {} ({} {})", name(pair[0]), name(pair[1]), reason.word, reason.to);
+        let text =
+            format!("{} → {} ({} {})", task(&ends[0]), task(&ends[1]), reason.word, reason.to);
         diagnostic = diagnostic.note(reason.place, text);
     }
     diagnostic.remedy("take one of these declarations away")
+}
+
+/// After how many steps a closed way begins again: two instances of a task that wait for each other
+/// are one task that waits for itself.
+fn period(ends: &[End]) -> usize {
+    let steps = ends.len().saturating_sub(1);
+    let repeats = |length: &usize| {
+        steps.is_multiple_of(*length) && (*length..=steps).all(|at| ends[at] == ends[at - length])
+    };
+    (1..=steps).find(repeats).unwrap_or(steps)
+}
+
+/// `, on n1, n2 and 3 more`, or the way over several nodes.
+fn place(
+    book: &Book,
+    targets: &Targets,
+    graph: &Graph,
+    path: &[u32],
+    alike: &[Vec<u32>],
+) -> String {
+    let nodes: Option<Vec<u32>> = alike.iter().map(|one| only_node(graph, one)).collect();
+    let is_of_barriers = path.iter().all(|vertex| matches!(graph.is(*vertex), Is::Barrier(_)));
+    let more = |named: usize| match alike.len() - named {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    match nodes {
+        Some(nodes) => {
+            let named = nodes.iter().take(MAX_NAMED);
+            let named: Vec<&str> =
+                named.map(|node| targets.nodes[*node as usize].name.as_str()).collect();
+            format!(", on {}{}", named.join(", "), more(named.len()))
+        }
+        None if is_of_barriers => String::new(),
+        None => {
+            let way: Vec<String> =
+                path.iter().map(|vertex| name(book, targets, graph, *vertex)).collect();
+            format!(", as {}{}", way.join(" → "), more(1))
+        }
+    }
 }
 
 /// `db-join@node3`, or the barrier.

@@ -110,10 +110,60 @@ fn the_shortest_circle_is_told_with_the_declaration_behind_every_arrow() {
     assert_eq!(found.len(), 2, "the other node has a longer one: {found:?}");
     assert_eq!(
         found[1],
-        "tasks.yaml:6:16: E401 they wait for each other: a@n2 → c@n2 → a@n2; take one of these \
-         declarations away (a@n2 → c@n2 (requires c): tasks.yaml:6:16) (c@n2 → a@n2 (needs a): \
-         tasks.yaml:15:13)"
+        "tasks.yaml:6:16: E401 they wait for each other: a → c → a, on n2; take one of these \
+         declarations away (a → c (requires c): tasks.yaml:6:16) (c → a (needs a): tasks.yaml:15:13)"
     );
+}
+
+#[test]
+fn a_circle_that_is_the_same_on_many_nodes_is_told_once_and_then_where_it_is() {
+    let text = tasks(
+        "  a: {on: '*', run: none, requires: [b]}
+  b: {on: '*', run: none, requires: [a]}
+  c: {on: '*', run: none, needs: [d]}
+  d: {on: '*', run: none, requires: [c]}
+",
+    );
+    let found = told(&text, &site(&[("n1", &[]), ("n2", &[]), ("n3", &[])]));
+    assert_eq!(
+        found,
+        [
+            "tasks.yaml:3:38: E401 they wait for each other: a → b → a, on n1, n2, n3; take one of \
+             these declarations away (a → b (requires b): tasks.yaml:3:38) (b → a (requires a): \
+             tasks.yaml:4:38)",
+            "tasks.yaml:5:35: E401 they wait for each other: c → d → c, as c@n1 → d@n1 → c@n1; take \
+             one of these declarations away (c → d (needs d): tasks.yaml:5:35) (d → c (requires c): \
+             tasks.yaml:6:38)",
+        ]
+    );
+    let names: Vec<String> = (1..=40).map(|at| format!("n{at:02}")).collect();
+    let nodes: Vec<(&str, &[&str])> = names.iter().map(|name| (name.as_str(), &[][..])).collect();
+    let found = told(&text, &site(&nodes));
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(
+        found[0].contains(": a → b → a, on n01, n02, n03, n04, n05 and 35 more; "),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_circle_of_barriers_has_no_nodes_and_one_over_several_nodes_names_its_way() {
+    let nodes = site(&[("n1", &[]), ("n2", &[])]);
+    let text = "hoist: 1\ntasks:\n  a: {on: '*', run: none}\nbarriers:\n  b1: {requires: [b2]}\n  \
+                b2: {requires: [b1]}\n";
+    let found = told(text, &nodes);
+    assert!(found[0].contains("they wait for each other: b1 → b2 → b1; take"), "{found:?}");
+    let text = tasks(
+        "  a: {on: node:n1, run: none, needs: [b]}
+  b: {on: node:n2, run: none, requires: [mid]}
+barriers:
+  mid: {requires: [a]}
+",
+    );
+    let found = told(&text, &nodes);
+    assert_eq!(found.len(), 1, "{found:?}");
+    let way = "mid → a → b → mid, as mid → a@n1 → b@n2 → mid; take";
+    assert!(found[0].contains(way), "{found:?}");
 }
 
 #[test]
@@ -148,7 +198,10 @@ fn a_task_does_not_wait_for_itself_but_two_of_it_may_not_wait_for_each_other() {
     let compiled = compiled(&text, &nodes, &Options::default()).expect("it is a plan");
     assert_eq!(before(&compiled, "a", "n1"), ["b@n2"]);
     let found = told(&tasks("  a: {on: '*', run: none, needs: [/a/, a]}\n"), &nodes);
-    assert!(found.iter().any(|line| line.contains("a@n1 → a@n2 → a@n1")), "{found:?}");
+    assert!(
+        found.iter().any(|line| line.contains(": a → a, as a@n1 → a@n2 → a@n1; ")),
+        "{found:?}"
+    );
 }
 
 #[test]

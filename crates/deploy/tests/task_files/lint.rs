@@ -27,8 +27,8 @@ tasks:
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(
         found[0].starts_with(
-            "three nodes with every role: tasks.yaml:3:38: E401 they wait for each other: a@node1 → \
-             b@node1 → c@node1 → a@node1"
+            "three nodes with every role: tasks.yaml:3:38: E401 they wait for each other: a → b → c → \
+             a, on node1, node2, node3;"
         ),
         "{found:?}"
     );

@@ -225,10 +225,21 @@ impl<T: Serialize + DeserializeOwned + Clone> Ledger<T> {
     }
 }
 
-/// Different after each boot; empty where that cannot be told, so that boots do not look the same.
+/// Different after each boot. Where that cannot be told it is different each time, so that boots that
+/// nobody knows do not look the same.
 pub(super) fn boot_id() -> String {
-    let id = fs_err::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    id.trim().to_owned()
+    boot_id_in(Path::new("/proc/sys/kernel/random/boot_id"))
+}
+
+fn boot_id_in(path: &Path) -> String {
+    let known = std::fs::read_to_string(path).unwrap_or_default();
+    match known.trim() {
+        "" => {
+            let chance = getrandom::u64().expect("the system has a source of randomness");
+            format!("unknown-{chance:016x}")
+        }
+        known => known.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -292,6 +303,17 @@ mod tests {
         fs_err::write(&path, "{\"ledger\":{\"boot\":\"another\"}}\n").unwrap();
         assert!(!Ledger::<u32>::open(&path, Durable::Process).unwrap().is_complete());
         assert!(Ledger::<u32>::open(&path, Durable::Machine).unwrap().is_complete());
+    }
+
+    #[test]
+    fn boots_that_nobody_knows_are_never_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("boot_id");
+        assert_ne!(boot_id_in(&path), boot_id_in(&path));
+        fs_err::write(&path, "\n").unwrap();
+        assert_ne!(boot_id_in(&path), boot_id_in(&path));
+        fs_err::write(&path, "known\n").unwrap();
+        assert_eq!([boot_id_in(&path), boot_id_in(&path)], ["known", "known"]);
     }
 
     #[test]

@@ -40,6 +40,15 @@ fn minute_of_week(now: u64) -> u32 {
     u32::try_from(minutes % u64::from(WEEK)).expect("a week is short")
 }
 
+/// `Saturday at 22:00 UTC`. What opens within a week needs no date.
+pub fn time_of_week(now: u64) -> String {
+    const DAYS: [&str; 7] =
+        ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
+    let minute = minute_of_week(now);
+    let (day, minute) = (DAYS[(minute / DAY) as usize], minute % DAY);
+    format!("{day} at {:02}:{:02} UTC", minute / 60, minute % 60)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -65,6 +74,9 @@ mod tests {
         assert_eq!(window().opens_at(SATURDAY + 1), SATURDAY + 22 * HOUR);
         assert_eq!(window().opens_at(SATURDAY + 50 * HOUR), SATURDAY + (22 + 7 * 24) * HOUR);
         assert_eq!(window().opens_at(SATURDAY + 23 * HOUR + 7), SATURDAY + 23 * HOUR + 7);
+        let opens = |hours: u64| time_of_week(window().opens_at(SATURDAY + hours * HOUR));
+        assert_eq!([opens(1), opens(30)], ["Saturday at 22:00 UTC", "Sunday at 23:00 UTC"]);
+        assert_eq!(time_of_week(SATURDAY + 48 * HOUR + 5 * MINUTE_MS), "Monday at 00:05 UTC");
     }
 
     proptest! {

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{MAX_JOBS, Orders, Report, WorkId, WorkResult};
+use super::{MAX_JOBS, MAX_MEMORY, Orders, Report, WorkId, WorkResult};
 use crate::drive::{Executor, Journal};
 use crate::execute::{Came, Foretold, Job, Outputs, What, attempt_id, subject};
 use crate::journal::JournalError;
@@ -30,7 +30,6 @@ pub struct Desk {
 }
 
 struct State {
-    began: Instant,
     runs: HashMap<String, Connection>,
     machines: HashMap<String, Machine>,
     /// All runs of former times are open again: what belongs to none of them belongs to nobody.
@@ -73,10 +72,12 @@ struct Work {
 enum Stage {
     /// Not given to the machine yet.
     Waits(Box<Job>),
-    /// Given; it may or may not have reached the machine.
-    Given(Box<Job>),
-    /// Given by a controller of former times, and asked after.
-    Asked,
+    /// To be given to the machine with that memory when the journal says so.
+    Offered(Box<Job>, String),
+    /// Given to the machine with that memory; it may or may not have reached it.
+    Given(Box<Job>, String),
+    /// Given to the machine, with that memory, by a controller of former times, and asked after.
+    Asked(String),
     /// The machine said that it is under way.
     Runs,
     /// The run knows; the machine keeps it until the run's journal does.
@@ -95,7 +96,6 @@ impl Desk {
     /// `waker` is called with the name of a machine when it has something to come for.
     pub fn new(lost_after: Duration, waker: impl Fn(&str) + Send + Sync + 'static) -> Arc<Self> {
         let state = State {
-            began: Instant::now(),
             runs: HashMap::new(),
             machines: HashMap::new(),
             is_complete: false,
@@ -120,21 +120,31 @@ impl Desk {
 
     /// Opens a run, so that machines can be told of it and be listened to. In the same moment they
     /// are asked after the attempts that were begun before: what a machine says of them is heard,
-    /// also if it comes before the run itself asks.
+    /// also if it comes before the run itself asks. Each comes with the memory that it was given to;
+    /// what was given to nobody has not begun.
     pub fn open(
         self: &Arc<Self>,
         run: &str,
         events: Sender<Event>,
         outputs: Outputs,
         plan: &Plan,
-        begun: BTreeSet<(StepId, u32)>,
+        begun: BTreeMap<(StepId, u32), Option<String>>,
     ) -> DeskRun {
         let mut state = self.lock();
-        state.runs.insert(run.to_owned(), Connection { events, outputs, predicted: None });
-        for (step, attempt) in &begun {
+        for ((step, attempt), given) in &begun {
             let id = WorkId::new(&attempt_id(run, *step, *attempt), What::Start);
-            state.ask(subject(plan, *step), id, *step, *attempt);
+            let machine = subject(plan, *step);
+            if let Some(memory) = given {
+                state.ask(machine, id, *step, *attempt, memory);
+                continue;
+            }
+            state.withdraw(machine, &id);
+            // Whoever opens it listens.
+            let _ =
+                events.send(Event::Found { step: *step, attempt: *attempt, found: Found::Never });
         }
+        state.runs.insert(run.to_owned(), Connection { events, outputs, predicted: None });
+        let begun = begun.into_keys().collect();
         DeskRun { desk: Arc::clone(self), run: run.to_owned(), asked: begun }
     }
 
@@ -164,9 +174,20 @@ impl Desk {
     }
 
     /// What a machine says, and what it is told. While a message is held back because there is
-    /// nothing to do, it may be handed in again.
+    /// nothing to do, it may be handed in again. Nobody listens to a machine whose memory has a name
+    /// that no journal has room for.
     pub fn exchange(&self, machine: &str, report: &Report, now: Instant) -> Orders {
+        if report.memory.len() > MAX_MEMORY {
+            return Orders::default();
+        }
         self.lock().exchange(machine, report, now)
+    }
+
+    /// Whether something is to be given to a machine as soon as that is in a journal.
+    pub fn has_offers(&self, machine: &str) -> bool {
+        let state = self.lock();
+        let is_offered = |work: &Work| matches!(work.stage, Stage::Offered(..));
+        state.machines.get(machine).is_some_and(|machine| machine.work.values().any(is_offered))
     }
 
     /// Asks machines what steps would change. Whoever has heard enough closes it like a run.
@@ -241,7 +262,8 @@ impl Desk {
         } else {
             let id = |what| WorkId::new(&attempt_id(run, step, attempt), what);
             if matches!(effect, Effect::Ask { .. }) {
-                state.ask(&machine, id(What::Start), step, attempt);
+                // Nobody said whom it was given to, so nobody can say that it did not begin.
+                state.ask(&machine, id(What::Start), step, attempt, "");
             } else {
                 for what in [What::Check, What::Start, What::Verify] {
                     state.kill(&machine, &id(what));
@@ -254,9 +276,9 @@ impl Desk {
 
     fn kept(&self, run: &str, plan: &Plan, record: &Record) {
         let (step, attempt, what) = match record {
-            Record::Ran { step, attempt, .. } | Record::Lost { step, attempt, .. } => {
-                (*step, *attempt, What::Start)
-            }
+            Record::Given { step, attempt, .. }
+            | Record::Ran { step, attempt, .. }
+            | Record::Lost { step, attempt, .. } => (*step, *attempt, What::Start),
             Record::Refused { step, attempt, .. } | Record::Intent { step, attempt, .. } => {
                 (*step, *attempt, What::Check)
             }
@@ -264,12 +286,18 @@ impl Desk {
             _ => return,
         };
         let id = WorkId::new(&attempt_id(run, step, attempt), what);
-        let mut state = self.lock();
-        if let Some(machine) = state.machines.get_mut(subject(plan, step))
-            && let Some(work) = machine.work.get_mut(&id)
-            && matches!(work.stage, Stage::Told)
-        {
-            work.stage = Stage::Kept;
+        let (mut state, machine) = (self.lock(), subject(plan, step));
+        let work = state.machines.get_mut(machine).and_then(|machine| machine.work.get_mut(&id));
+        let Some(work) = work else { return };
+        match (&work.stage, record) {
+            (Stage::Offered(job, memory), Record::Given { to, .. }) if memory == to => {
+                work.stage = Stage::Given(job.clone(), memory.clone());
+                drop(state);
+                (self.waker)(machine);
+            }
+            (_, Record::Given { .. }) => {}
+            (Stage::Told, _) => work.stage = Stage::Kept,
+            _ => {}
         }
     }
 }
@@ -297,7 +325,7 @@ impl Work {
         let reason = format!("`{machine}` has not been heard of for {} s", after.as_secs());
         match (&self.stage, self.what) {
             // It never came for it, so it has not begun.
-            (Stage::Waits(_), What::Start) => {
+            (Stage::Waits(_) | Stage::Offered(..), What::Start) => {
                 let end = End::NotBegun { reason: Some(reason) };
                 Event::Ran { step, attempt, end }
             }
@@ -332,22 +360,39 @@ impl State {
         machine.work.insert(id, Work { number, attempt, what, stage, since: Instant::now() });
     }
 
-    fn ask(&mut self, machine: &str, id: WorkId, number: StepId, attempt: u32) {
+    fn ask(&mut self, machine: &str, id: WorkId, number: StepId, attempt: u32, memory: &str) {
         let machine = self.machines.entry(machine.to_owned()).or_default();
         // The machine says what it knows when it comes next.
-        let work =
-            Work { number, attempt, what: What::Start, stage: Stage::Asked, since: Instant::now() };
-        let known = machine.work.entry(id).or_insert(work);
-        // What was told may be in no journal, or it would not be asked for.
-        if matches!(known.stage, Stage::Told) {
-            known.stage = Stage::Asked;
+        let asked = || Stage::Asked(memory.to_owned());
+        let (what, since) = (What::Start, Instant::now());
+        let known = machine.work.entry(id);
+        let known = known.or_insert_with(|| Work { number, attempt, what, stage: asked(), since });
+        match &known.stage {
+            // What was told may be in no journal, or it would not be asked for.
+            Stage::Told => known.stage = asked(),
+            // The journal has it, though nobody said so.
+            Stage::Offered(job, to) if to == memory => {
+                known.stage = Stage::Given(job.clone(), to.clone());
+            }
+            Stage::Offered(job, _) => known.stage = Stage::Waits(job.clone()),
+            _ => {}
+        }
+    }
+
+    /// No journal says that it was offered.
+    fn withdraw(&mut self, machine: &str, id: &WorkId) {
+        let work = self.machines.get_mut(machine).and_then(|machine| machine.work.get_mut(id));
+        if let Some(work) = work
+            && let Stage::Offered(job, _) = &work.stage
+        {
+            work.stage = Stage::Waits(job.clone());
         }
     }
 
     fn kill(&mut self, machine: &str, id: &WorkId) {
         let machine = self.machines.entry(machine.to_owned()).or_default();
         let Some(work) = machine.work.get_mut(id) else { return };
-        if matches!(work.stage, Stage::Waits(_)) {
+        if matches!(work.stage, Stage::Waits(_) | Stage::Offered(..)) {
             tell(&self.runs, id, work.never_began());
             work.stage = if work.what == What::Start { Stage::Told } else { Stage::Kept };
         } else {
@@ -356,7 +401,7 @@ impl State {
     }
 
     fn exchange(&mut self, name: &str, report: &Report, now: Instant) -> Orders {
-        let Self { runs, machines, began, is_complete, strangers, disowned } = self;
+        let Self { runs, machines, is_complete, strangers, disowned } = self;
         let machine = machines.entry(name.to_owned()).or_default();
         if !machine.is_news(report) {
             // It was long under way; the machine has said more since.
@@ -381,10 +426,7 @@ impl State {
         for id in &report.running {
             machine.take_running(id, runs, is_nobodys(id), &mut orders);
         }
-        // It may have forgotten what it was told before this controller began.
-        let remembers =
-            Duration::from_millis(report.remembers_ms) >= now.saturating_duration_since(*began);
-        machine.hand_out(report, runs, remembers, &mut orders);
+        machine.hand_out(report, runs, &mut orders);
         orders
     }
 }
@@ -429,7 +471,11 @@ impl Machine {
                 orders.acknowledged.push(id.clone());
             }
             Stage::Told => {}
-            Stage::Waits(_) | Stage::Given(_) | Stage::Runs | Stage::Asked => {
+            Stage::Waits(_)
+            | Stage::Offered(..)
+            | Stage::Given(..)
+            | Stage::Runs
+            | Stage::Asked(_) => {
                 let (step, attempt) = (work.number, work.attempt);
                 if let (Some(run), Some(packed)) =
                     (runs.get(id.run()), output.as_ref().and_then(super::Packed::compressed))
@@ -443,7 +489,7 @@ impl Machine {
                     let _ = predicted.send((step, prediction.clone()));
                 }
                 let event = match (&work.stage, came) {
-                    (Stage::Asked, Came::Ran { end }) => {
+                    (Stage::Asked(_), Came::Ran { end }) => {
                         Event::Found { step, attempt, found: Found::Ended(end.clone()) }
                     }
                     _ => came.clone().event(step, attempt),
@@ -490,7 +536,7 @@ impl Machine {
     ) {
         match self.work.get_mut(id) {
             Some(work) => {
-                if matches!(work.stage, Stage::Asked) {
+                if matches!(work.stage, Stage::Asked(_)) {
                     let (step, attempt) = (work.number, work.attempt);
                     tell(runs, id, Event::Found { step, attempt, found: Found::Running });
                 }
@@ -511,7 +557,6 @@ impl Machine {
         &mut self,
         report: &Report,
         runs: &HashMap<String, Connection>,
-        remembers: bool,
         orders: &mut Orders,
     ) {
         let held: BTreeSet<&WorkId> = report
@@ -520,27 +565,44 @@ impl Machine {
             .chain(&report.lost)
             .chain(report.results.iter().map(|result| &result.id))
             .collect();
+        let mut room = MAX_JOBS;
         for (id, work) in &mut self.work {
             if held.contains(id) {
                 continue;
             }
-            let (step, attempt) = (work.number, work.attempt);
+            let (step, attempt, to) = (work.number, work.attempt, &report.memory);
+            let is_look = work.what != What::Start;
             match &mut work.stage {
+                // Who was given it is gone, and may have begun it.
+                Stage::Given(_, memory) | Stage::Asked(memory) if memory != to && !is_look => {
+                    tell(runs, id, Event::Found { step, attempt, found: Found::Gone });
+                    work.stage = Stage::Kept;
+                }
+                Stage::Asked(_) => {
+                    tell(runs, id, Event::Found { step, attempt, found: Found::Never });
+                    work.stage = Stage::Kept;
+                }
                 // It has not arrived, and need not any more.
-                Stage::Waits(_) | Stage::Given(_) if self.kill.contains(id) => {
+                Stage::Waits(_) | Stage::Given(..) if self.kill.contains(id) => {
                     tell(runs, id, work.never_began());
                     work.stage = Stage::Kept;
                 }
-                Stage::Waits(job) | Stage::Given(job) => {
-                    if orders.jobs.len() < MAX_JOBS {
-                        orders.jobs.push((**job).clone());
-                        work.stage = Stage::Given(job.clone());
-                    }
+                Stage::Offered(_, memory) if memory == to => room = room.saturating_sub(1),
+                Stage::Waits(_) | Stage::Offered(..) | Stage::Given(..) if room == 0 => {}
+                Stage::Waits(job) | Stage::Given(job, _) if is_look => {
+                    room -= 1;
+                    orders.jobs.push((**job).clone());
+                    work.stage = Stage::Given(job.clone(), to.clone());
                 }
-                Stage::Asked => {
-                    let found = if remembers { Found::Never } else { Found::Gone };
-                    tell(runs, id, Event::Found { step, attempt, found });
-                    work.stage = Stage::Kept;
+                Stage::Given(job, _) => {
+                    room -= 1;
+                    orders.jobs.push((**job).clone());
+                }
+                // It is begun once, so whom it is given to is kept before.
+                Stage::Waits(job) | Stage::Offered(job, _) => {
+                    room -= 1;
+                    work.stage = Stage::Offered(job.clone(), to.clone());
+                    tell(runs, id, Event::Given { step, attempt, to: to.clone() });
                 }
                 // It had it, and has lost all that it knew.
                 Stage::Runs => {

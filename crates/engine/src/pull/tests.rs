@@ -107,7 +107,7 @@ fn driven(
     outputs: Outputs,
 ) -> (Sender<Event>, std::thread::JoinHandle<(Halt, Vec<Record>)>) {
     let (send, events) = channel();
-    let mut executor = desk.open("r", send.clone(), outputs, plan, BTreeSet::new());
+    let mut executor = desk.open("r", send.clone(), outputs, plan, BTreeMap::new());
     desk.complete();
     let plan = Arc::clone(plan);
     let thread = std::thread::spawn(move || {
@@ -249,14 +249,14 @@ impl Table {
         let desk = Desk::new(LOST_AFTER, |_| {});
         let (send, events) = channel();
         let plan = plan(2, 1, Repeat::Safe, &Value::Null);
-        let run = desk.open("r", send, Outputs::none(), &plan, BTreeSet::new());
+        let run = desk.open("r", send, Outputs::none(), &plan, BTreeMap::new());
         Self { desk, run, plan, events, began: Instant::now() }
     }
 
-    /// The run is read back, with these attempts under way.
-    fn open_again(&mut self, begun: &[(StepId, u32)]) {
+    /// The run is read back, with these attempts under way, each with whom it was given to.
+    fn open_again(&mut self, begun: &[((StepId, u32), Option<&str>)]) {
         let (send, events) = channel();
-        let begun = begun.iter().copied().collect();
+        let begun = begun.iter().map(|(id, to)| (*id, to.map(str::to_owned))).collect();
         self.run = self.desk.open("r", send, Outputs::none(), &self.plan, begun);
         self.events = events;
     }
@@ -272,10 +272,27 @@ impl Table {
     fn heard(&self) -> Vec<Event> {
         self.events.try_iter().collect()
     }
+
+    /// The journal has whom it is given to, as far as that was said.
+    fn keep_given(&self) {
+        let mut journal = self.run.kept(&self.plan, Vec::new());
+        for event in self.heard() {
+            let Event::Given { step, attempt, to } = event else { panic!("{event:?}") };
+            journal.append(&[Record::Given { step, attempt, to, at: 0 }]).unwrap();
+        }
+    }
+
+    /// What is given to the machine that comes with nothing.
+    fn give(&self, number: u64) -> Orders {
+        let orders = self.say(&report(number));
+        assert!(orders.jobs.is_empty(), "no journal has it: {orders:?}");
+        self.keep_given();
+        self.say(&report(number))
+    }
 }
 
 fn report(number: u64) -> Report {
-    Report { memory: "m".to_owned(), life: 1, number, remembers_ms: 3_600_000, ..Report::default() }
+    Report { memory: "m".to_owned(), life: 1, number, ..Report::default() }
 }
 
 fn id() -> WorkId {
@@ -298,7 +315,7 @@ fn found(found: Found) -> Event {
 fn a_result_is_kept_by_the_machine_until_the_journal_has_it() {
     let mut table = Table::new();
     table.act(START);
-    assert_eq!(table.say(&report(1)).jobs.len(), 1);
+    assert_eq!(table.give(1).jobs.len(), 1);
     assert_eq!(table.say(&report(2)).jobs.len(), 1, "it may not have arrived");
     let ended = |number| Report { results: vec![result()], ..report(number) };
     assert!(table.say(&ended(3)).acknowledged.is_empty());
@@ -317,7 +334,7 @@ fn a_result_is_kept_by_the_machine_until_the_journal_has_it() {
 fn a_result_that_a_run_could_not_keep_is_told_again_when_it_asks() {
     let mut table = Table::new();
     table.act(START);
-    table.say(&report(1));
+    table.give(1);
     let ended = |number| Report { results: vec![result()], ..report(number) };
     table.say(&ended(2));
     // Its journal was broken, and it was read back since.
@@ -335,7 +352,7 @@ fn what_a_machine_says_before_a_run_that_was_read_back_asks_is_neither_lost_nor_
     let ask = Effect::Ask { step: STEP, attempt: 1 };
     let mut table = Table::new();
     table.desk.complete();
-    table.open_again(&[(STEP, 1)]);
+    table.open_again(&[((STEP, 1), Some("m"))]);
     let running = Report { running: vec![id()], ..report(1) };
     assert!(table.say(&running).is_empty(), "it is not ended");
     let ended = |number| Report { results: vec![result()], ..report(number) };
@@ -350,9 +367,9 @@ fn what_a_machine_says_before_a_run_that_was_read_back_asks_is_neither_lost_nor_
     assert_eq!(table.say(&ended(4)).acknowledged, [id()]);
     // It said it all to somebody whose journal broke.
     let mut table = Table::new();
-    table.open_again(&[(STEP, 1)]);
+    table.open_again(&[((STEP, 1), Some("m"))]);
     table.say(&ended(1));
-    table.open_again(&[(STEP, 1)]);
+    table.open_again(&[((STEP, 1), Some("m"))]);
     table.say(&ended(2));
     assert_eq!(table.heard(), [found(Found::Ended(end))]);
 }
@@ -361,7 +378,7 @@ fn what_a_machine_says_before_a_run_that_was_read_back_asks_is_neither_lost_nor_
 fn a_machine_that_is_not_heard_of_is_lost_and_what_it_does_is_ended_when_it_comes_back() {
     let mut table = Table::new();
     table.act(START);
-    table.say(&report(1));
+    table.give(1);
     table.say(&Report { running: vec![id()], ..report(2) });
     table.desk.tick(table.began + LOST_AFTER.saturating_sub(Duration::from_secs(1)));
     assert_eq!(table.heard(), []);
@@ -414,10 +431,10 @@ fn a_machine_that_never_came_has_begun_nothing() {
 
 #[test]
 fn what_an_earlier_controller_told_is_asked_after() {
-    let ask = Effect::Ask { step: STEP, attempt: 1 };
     let asked = |report: Report| {
         let mut table = Table::new();
-        table.act(ask);
+        table.open_again(&[((STEP, 1), Some("m"))]);
+        table.act(Effect::Ask { step: STEP, attempt: 1 });
         table.say(&report);
         table.heard()
     };
@@ -427,21 +444,76 @@ fn what_an_earlier_controller_told_is_asked_after() {
     assert_eq!(asked(Report { results: vec![result()], ..report(1) }), [found(Found::Ended(end))]);
     assert_eq!(asked(Report { lost: vec![id()], ..report(1) }), [found(Found::Gone)]);
     // A machine that was made anew since knows nothing.
+    let anew = Report { memory: "another".to_owned(), ..report(1) };
+    assert_eq!(asked(anew), [found(Found::Gone)]);
+}
+
+#[test]
+fn what_no_journal_says_was_given_has_not_begun_whoever_comes_and_whenever() {
+    for memory in ["m", "another"] {
+        let mut table = Table::new();
+        table.open_again(&[((STEP, 1), None)]);
+        table.act(Effect::Ask { step: STEP, attempt: 1 });
+        assert_eq!(table.heard(), [found(Found::Never)], "nobody has to come first");
+        table.act(START);
+        let comes = Report { memory: memory.to_owned(), ..report(1) };
+        assert!(table.say(&comes).jobs.is_empty(), "no journal has it");
+        table.keep_given();
+        assert_eq!(table.say(&comes).jobs.len(), 1);
+    }
+}
+
+#[test]
+fn what_was_given_to_a_machine_that_has_forgotten_it_is_not_given_to_it_again() {
     let mut table = Table::new();
-    table.act(ask);
-    table.desk.exchange(
-        "n0",
-        &Report { remembers_ms: 10, ..report(1) },
-        Instant::now() + Duration::from_secs(5),
-    );
+    table.act(START);
+    assert_eq!(table.give(1).jobs.len(), 1);
+    let anew = Report { memory: "another".to_owned(), ..report(1) };
+    assert!(table.say(&anew).jobs.is_empty(), "the other one may have begun it");
     assert_eq!(table.heard(), [found(Found::Gone)]);
+    // What was only about to be given is given to the new one.
+    let mut table = Table::new();
+    table.act(START);
+    table.say(&report(1));
+    assert!(table.say(&anew).jobs.is_empty());
+    table.keep_given();
+    assert_eq!(table.say(&anew).jobs.len(), 1);
+}
+
+#[test]
+fn what_a_broken_journal_was_to_say_is_said_again() {
+    let mut table = Table::new();
+    table.act(START);
+    table.say(&report(1));
+    // What was said to the journal is lost with it.
+    table.open_again(&[((STEP, 1), None)]);
+    assert_eq!(table.heard(), [found(Found::Never)]);
+    table.act(START);
+    assert_eq!(table.give(2).jobs.len(), 1);
+    // Or it had it just before it broke.
+    let mut table = Table::new();
+    table.act(START);
+    table.say(&report(1));
+    table.open_again(&[((STEP, 1), Some("m"))]);
+    assert_eq!(table.say(&report(2)).jobs.len(), 1);
+}
+
+#[test]
+fn a_machine_whose_memory_no_journal_has_room_for_is_not_listened_to() {
+    let mut table = Table::new();
+    table.act(START);
+    let named = |length| Report { memory: "m".repeat(length), ..report(1) };
+    table.say(&named(MAX_MEMORY + 1));
+    assert_eq!(table.heard(), []);
+    table.say(&named(MAX_MEMORY));
+    assert_eq!(table.heard().len(), 1);
 }
 
 #[test]
 fn a_machine_that_lost_what_it_knew_has_lost_what_it_did() {
     let mut table = Table::new();
     table.act(START);
-    table.say(&report(1));
+    table.give(1);
     table.say(&Report { running: vec![id()], ..report(2) });
     table.say(&Report { memory: "another".to_owned(), ..report(1) });
     assert_eq!(table.heard(), [found(Found::Gone)]);
@@ -459,7 +531,7 @@ fn what_was_not_given_yet_is_not_given_after_a_stop() {
     assert!(table.say(&report(1)).jobs.is_empty());
     let mut table = Table::new();
     table.act(START);
-    table.say(&report(1));
+    table.give(1);
     table.say(&Report { running: vec![id()], ..report(2) });
     table.act(Effect::Kill { step: STEP, attempt: 1 });
     assert_eq!(table.say(&Report { running: vec![id()], ..report(3) }).kill, [id()]);
@@ -501,13 +573,23 @@ fn what_belongs_to_a_run_elsewhere_is_kept_until_it_is_nowhere() {
 
 #[test]
 fn a_machine_is_not_given_too_much_at_once() {
-    let (send, _events) = channel();
+    let (send, events) = channel();
     let desk = Desk::new(LOST_AFTER, |_| {});
     let count = u32::try_from(MAX_JOBS).unwrap() + 1;
     let plan = plan(count, 1, Repeat::Safe, &Value::Null);
-    let mut run = desk.open("r", send, Outputs::none(), &plan, BTreeSet::new());
+    let mut run = desk.open("r", send, Outputs::none(), &plan, BTreeMap::new());
     for step in 0..count {
         run.act(&plan, Effect::Start { step: StepId(step), attempt: 1 });
+    }
+    let mut journal = run.kept(&plan, Vec::new());
+    for _ in 0..2 {
+        assert!(desk.exchange("n0", &report(1), Instant::now()).jobs.is_empty());
+    }
+    let given: Vec<Event> = events.try_iter().collect();
+    assert_eq!(given.len(), MAX_JOBS, "nor is it promised");
+    for event in given {
+        let Event::Given { step, attempt, to } = event else { panic!("{event:?}") };
+        journal.append(&[Record::Given { step, attempt, to, at: 0 }]).unwrap();
     }
     assert_eq!(desk.exchange("n0", &report(1), Instant::now()).jobs.len(), MAX_JOBS);
 }

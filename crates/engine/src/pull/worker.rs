@@ -237,7 +237,6 @@ impl Worker {
             memory: self.memory.name.clone(),
             life: self.memory.life,
             number: self.number,
-            remembers_ms: now_ms().saturating_sub(self.memory.since_ms),
             wait_ms: u64::try_from(wait.as_millis()).unwrap_or(0),
             running,
             results,
@@ -355,26 +354,26 @@ fn read(outputs: &Outputs, step: StepId, attempt: u32) -> Option<Packed> {
     Packed::new(&outputs.read(step, attempt).ok()??)
 }
 
-/// Since when, and in how many lives, a directory has kept what the worker was told.
+/// In how many lives a directory has kept what the worker was told.
 #[derive(Debug, Serialize, Deserialize)]
 struct Memory {
+    /// No other one has it, whatever the clock says: what was given to another memory may have begun.
     name: String,
     life: u64,
-    since_ms: u64,
 }
 
 impl Memory {
     fn open(dir: &Path) -> io::Result<Self> {
         let path = dir.join("memory");
-        let now = now_ms();
-        let new = || Self { name: format!("{now}-{}", std::process::id()), life: 0, since_ms: now };
-        let mut memory = match fs_err::read(&path) {
+        let known = match fs_err::read(&path) {
             // Without the ledger it knows nothing.
-            Ok(bytes) if dir.join("ledger").exists() => {
-                serde_json::from_slice(&bytes).unwrap_or_else(|_| new())
-            }
+            Ok(bytes) if dir.join("ledger").exists() => serde_json::from_slice(&bytes).ok(),
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => new(),
+            _ => None,
+        };
+        let mut memory = match known {
+            Some(memory) => memory,
+            None => Self { name: format!("{:016x}", getrandom::u64()?), life: 0 },
         };
         memory.life += 1;
         let part = dir.join("memory.new");
@@ -384,9 +383,4 @@ impl Memory {
         fs_err::File::open(dir)?.sync_all()?;
         Ok(memory)
     }
-}
-
-fn now_ms() -> u64 {
-    let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -53,6 +53,9 @@ impl Run {
             Event::Checked { step, attempt, refused } => {
                 self.on_checked(step, attempt, refused, now, &mut decision);
             }
+            Event::Given { step, attempt, to } => {
+                self.keep(Record::Given { step, attempt, to, at: now }, &mut decision);
+            }
             Event::Ran { step, attempt, end } => {
                 self.keep(Record::Ran { step, attempt, end, at: now }, &mut decision);
                 self.look_at(step, now, &mut decision);

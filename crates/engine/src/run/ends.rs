@@ -29,8 +29,8 @@ impl Run {
     fn set_ended(&mut self, id: StepId, ended: Ended, class: Class) {
         self.set(id, State::Ended(ended));
         self.classes[id.at()] = class;
-        if class == Class::Good && self.stop_after.contains(&id) {
-            self.asked = true;
+        if class != Class::Bad {
+            self.stop_if_reached(id);
         }
     }
 

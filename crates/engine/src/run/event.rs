@@ -14,6 +14,12 @@ pub enum Event {
         attempt: u32,
         refused: Option<String>,
     },
+    /// Somebody elsewhere, with that memory, shall be given the attempt when that is kept.
+    Given {
+        step: StepId,
+        attempt: u32,
+        to: String,
+    },
     Ran {
         step: StepId,
         attempt: u32,
@@ -36,9 +42,9 @@ pub enum Event {
         now: bool,
         by: String,
     },
-    /// Stop as soon as the vertex has come to a good end.
+    /// Stop as soon as all of these have come to a good end, but for what is left out.
     StopAfter {
-        vertex: StepId,
+        vertices: Vec<StepId>,
         by: String,
     },
     Resume {
@@ -72,14 +78,18 @@ impl Event {
     pub(super) fn vertex(&self) -> Option<StepId> {
         match self {
             Self::Checked { step, .. }
+            | Self::Given { step, .. }
             | Self::Ran { step, .. }
             | Self::Verified { step, .. }
             | Self::Found { step, .. }
             | Self::Retry { step, .. }
             | Self::Hold { step, .. }
             | Self::Mark { step, .. } => Some(*step),
-            Self::StopAfter { vertex, .. } => Some(*vertex),
-            Self::Tick | Self::Stop { .. } | Self::Resume { .. } | Self::Pause { .. } => None,
+            Self::Tick
+            | Self::Stop { .. }
+            | Self::StopAfter { .. }
+            | Self::Resume { .. }
+            | Self::Pause { .. } => None,
         }
     }
 }

@@ -23,7 +23,8 @@ impl Run {
                     && matches!(at(step), State::Ready | State::Checking | State::Delayed)
                     && last(step, attempt.wrapping_sub(1))
             }
-            Record::Reached { step, attempt, .. }
+            Record::Given { step, attempt, .. }
+            | Record::Reached { step, attempt, .. }
             | Record::Ran { step, attempt, .. }
             | Record::Lost { step, attempt, .. } => {
                 is(step) && at(step) == State::Running && last(step, *attempt)
@@ -43,8 +44,9 @@ impl Run {
                 self.outcome.is_some() && undone.iter().chain(stuck).all(is)
             }
             Record::Stop { .. } => self.outcome.is_none(),
-            Record::StopAfter { vertex, .. } => {
-                vertex.at() < self.plan.len() && self.outcome.is_none()
+            Record::StopAfter { vertices, .. } => {
+                let is_there = |vertex: &StepId| vertex.at() < self.plan.len();
+                self.outcome.is_none() && !vertices.is_empty() && vertices.iter().all(is_there)
             }
             Record::Retry { step, .. } => {
                 let ended_badly = |state| {
@@ -79,6 +81,7 @@ impl Run {
                 self.begin(*step, *attempt, State::Running);
                 self.tries[step.at()].begun = true;
             }
+            Record::Given { step, to, .. } => _ = self.given.insert(*step, to.clone()),
             Record::Refused { step, attempt, reason, at } => {
                 self.begin(*step, *attempt, State::Checking);
                 self.failed_at(*step, FailureKind::Precheck, reason, *at);
@@ -103,13 +106,7 @@ impl Run {
                 self.asked = true;
                 self.kills |= *now;
             }
-            Record::StopAfter { vertex, .. } => {
-                self.stop_after.insert(*vertex);
-                let has_ended = matches!(self.state(*vertex), State::Ended(_));
-                if has_ended && self.classes[vertex.at()] == Class::Good {
-                    self.asked = true;
-                }
-            }
+            Record::StopAfter { vertices, .. } => self.stop_after(vertices.clone()),
             Record::Resume { .. } => self.resume(),
             Record::Retry { step, .. } => self.retry(*step),
             Record::Pause { subject, paused, by, .. } => self.pause(*subject, *paused, by),
@@ -149,6 +146,7 @@ impl Run {
             self.take(step, true);
         }
         self.set(step, state);
+        self.given.remove(&step);
         self.tries[step.at()].attempt = attempt;
     }
 
@@ -160,7 +158,9 @@ impl Run {
 
     fn ran(&mut self, step: StepId, end: &End, at: u64) {
         match end {
-            End::Done { changed: false, .. } | End::NotBegun { .. } => {}
+            End::Done { changed: false, .. }
+            | End::NotBegun { .. }
+            | End::Failed { kind: FailureKind::Precheck, .. } => {}
             End::Done { receipt, .. } => self.leaves_trace(step, receipt.clone()),
             _ => self.leaves_trace(step, Value::Null),
         }

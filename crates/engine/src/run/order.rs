@@ -38,12 +38,15 @@ impl Run {
         match event {
             Event::Tick
             | Event::Checked { .. }
+            | Event::Given { .. }
             | Event::Ran { .. }
             | Event::Verified { .. }
             | Event::Found { .. } => Ok(()),
             Event::Stop { .. } => refuse(Refusal::Ended, has_ended),
-            Event::StopAfter { vertex, .. } => {
-                refuse(Refusal::NoVertex(*vertex), vertex.at() >= self.plan.len())?;
+            Event::StopAfter { vertices, .. } => {
+                for vertex in vertices {
+                    refuse(Refusal::NoVertex(*vertex), vertex.at() >= self.plan.len())?;
+                }
                 refuse(Refusal::Ended, has_ended)
             }
             Event::Resume { .. } => {
@@ -112,7 +115,7 @@ impl Run {
 pub(super) fn record(event: Event, at: u64) -> Option<Record> {
     Some(match event {
         Event::Stop { now, by } => Record::Stop { now, by, at },
-        Event::StopAfter { vertex, by } => Record::StopAfter { vertex, by, at },
+        Event::StopAfter { vertices, by } => Record::StopAfter { vertices, by, at },
         Event::Resume { by } => Record::Resume { by, at },
         Event::Retry { step, by } => Record::Retry { step, by, at },
         Event::Hold { step, held, by } => Record::Hold { step, held, by, at },
@@ -120,6 +123,7 @@ pub(super) fn record(event: Event, at: u64) -> Option<Record> {
         Event::Mark { step, good, by } => Record::Marked { step, good, by, at },
         Event::Tick
         | Event::Checked { .. }
+        | Event::Given { .. }
         | Event::Ran { .. }
         | Event::Verified { .. }
         | Event::Found { .. } => return None,

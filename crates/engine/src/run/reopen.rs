@@ -77,6 +77,7 @@ impl Run {
             self.states[step.at()] = State::Ended(Ended::Ok);
             self.open_again_after(step, shut);
             self.count_anew();
+            self.stop_if_reached(step);
         } else {
             // What it blocked is looked at again when the run is resumed.
             self.set(step, State::Ended(Ended::Ok));

@@ -32,6 +32,8 @@ pub struct Snapshot {
     due: BTreeMap<StepId, u64>,
     traces: BTreeMap<StepId, Vec<(u32, Value)>>,
     carried: BTreeMap<StepId, Vec<Made>>,
+    #[serde(default)]
+    given: BTreeMap<StepId, String>,
     /// Pools and subjects that have a place in them.
     places: Vec<(u32, u32)>,
     left_out: Vec<u32>,
@@ -41,7 +43,7 @@ pub struct Snapshot {
     paused: Option<String>,
     paused_subjects: Vec<u32>,
     held: BTreeSet<StepId>,
-    stop_after: BTreeSet<StepId>,
+    stop_after: Vec<Vec<StepId>>,
     asked: bool,
     tripped: bool,
     kills: bool,
@@ -123,6 +125,7 @@ impl Run {
                 .collect(),
             traces: self.traces.clone(),
             carried: self.carried.clone(),
+            given: self.given.clone(),
             places: places.map(|place| (place.pool, place.subject)).collect(),
             left_out: numbers(&self.left_out),
             failed: self.failed.clone(),
@@ -130,7 +133,7 @@ impl Run {
             paused: self.paused.clone(),
             paused_subjects: numbers(&self.paused_subjects),
             held: self.held.clone(),
-            stop_after: self.stop_after.clone(),
+            stop_after: self.stop_after.iter().map(|goal| goal.vertices.clone()).collect(),
             asked: self.asked,
             tripped: self.tripped,
             kills: self.kills,
@@ -184,12 +187,16 @@ impl Run {
             *self.paused_subjects.get_mut(at as usize)? = true;
         }
         (self.traces, self.carried) = (snapshot.traces, snapshot.carried);
+        self.given = snapshot.given;
         self.failed = snapshot.failed;
         self.shut = snapshot.shut;
         self.shut.resize(self.failed.len(), BTreeSet::new());
         self.paused = snapshot.paused;
         self.held = snapshot.held;
-        self.stop_after = snapshot.stop_after;
+        for goal in snapshot.stop_after {
+            goal.iter().try_for_each(|id| self.states.get(id.at()).map(|_| ()))?;
+            self.stop_after(goal);
+        }
         self.asked = snapshot.asked;
         self.tripped = snapshot.tripped;
         self.kills = snapshot.kills;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::decide::Bar;
 use super::tally::Class;
 use super::{Ended, Run, State};
-use crate::plan::{Kind, StepId};
+use crate::plan::{Kind, StepId, time_of_week};
 
 /// Steps or subjects that a reason names; more of them are a number.
 const NAMED: usize = 16;
@@ -132,9 +132,11 @@ impl Run {
                 let by = list(subjects.chain(steps), 0);
                 format!("all {} places of `{}` are taken: {by}", pool.places, pool.name)
             }
-            Reason::Window { window, .. } => {
-                format!("its window `{}` is shut", draft.windows[*window as usize].name)
-            }
+            Reason::Window { window, opens_at } => format!(
+                "its window `{}` is shut; it opens on {}",
+                draft.windows[*window as usize].name,
+                time_of_week(*opens_at)
+            ),
             Reason::Held => "somebody holds it; release it to go on".to_owned(),
             Reason::Paused { by } => format!("the run was paused by {by}"),
             Reason::SubjectPaused { subject } => {

@@ -193,8 +193,14 @@ impl World {
                     _ => false,
                 };
                 assert!(self.journal.iter().any(intends), "{step} {attempt} has no intent");
+                // Somebody elsewhere does it, and that is kept before or after it has ended.
+                if self.chance.one_of(4) == 0 {
+                    let to = "somebody".to_owned();
+                    self.pending.push(Event::Given { step, attempt, to });
+                }
                 let end = if bad {
-                    End::Failed { kind: FailureKind::Exit, reason }
+                    let kind = [FailureKind::Exit, FailureKind::Precheck];
+                    End::Failed { kind: kind[self.chance.one_of(2) as usize], reason }
                 } else {
                     End::Done { changed: attempt > 1, receipt: json!({ "attempt": attempt }) }
                 };
@@ -271,7 +277,12 @@ impl World {
             5 | 6 => self.on(Event::Hold { step, held: yes, by: me() }),
             7 | 8 => self.on(Event::Retry { step, by: me() }),
             9 => self.on(Event::Mark { step, good: yes, by: me() }),
-            10 => self.on(Event::StopAfter { vertex: step, by: me() }),
+            10 => {
+                let more = self.chance.one_of(3);
+                let vertices = (0..more).map(|_| StepId(self.chance.one_of(count)));
+                let vertices = vertices.chain([step]).collect();
+                self.on(Event::StopAfter { vertices, by: me() });
+            }
             11 => self.die(),
             12 => {
                 // In the middle of keeping what it decided.

@@ -57,7 +57,7 @@ fn a_run_stops_after_a_vertex_that_came_to_a_good_end() {
         step(&[1], plain()),
     ];
     let mut site = Site::new(draft(vertices));
-    site.on(Event::StopAfter { vertex: StepId(2), by: me() });
+    site.on(Event::StopAfter { vertices: vec![StepId(2)], by: me() });
     site.end(1);
     assert_eq!(site.running(), [0, 4], "not yet");
     site.end(0);
@@ -72,10 +72,49 @@ fn a_run_stops_after_a_vertex_that_came_to_a_good_end() {
 }
 
 #[test]
+fn a_run_stops_after_a_task_when_all_of_it_has_ended_but_for_what_is_left_out() {
+    let all = || Event::StopAfter { vertices: [0, 1, 2].map(StepId).to_vec(), by: me() };
+    // In any order, and one of them failed and is tried again.
+    let mut site = Site::new(draft((0..5).map(|at| step(&[], on(at % 3))).collect()));
+    site.on(Event::Hold { step: StepId(4), held: true, by: me() });
+    site.on(all());
+    site.end(2);
+    site.end(0);
+    site.end(3);
+    site.on(Event::Hold { step: StepId(4), held: false, by: me() });
+    assert_eq!(site.running(), [1, 4], "not yet");
+    site.end(1);
+    assert!(site.run.is_stopping());
+    site.end(4);
+    assert_eq!(site.run.outcome(), Some(Outcome::Succeeded), "nothing was left to stop");
+    // One is left out, and nobody waits for it.
+    let mut site = Site::new(cohort());
+    site.on(all());
+    site.fail(1, "no");
+    site.end(0);
+    assert!(!site.run.is_stopping());
+    site.end(2);
+    assert!(site.run.is_stopping());
+    for at in [3, 5] {
+        if site.running().contains(&at) {
+            site.end(at);
+        }
+    }
+    assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
+    // All of it has ended long ago.
+    let mut site = Site::new(line(4));
+    for at in 0..3 {
+        site.end(at);
+    }
+    site.on(all());
+    assert!(site.run.is_stopping());
+}
+
+#[test]
 fn stopping_after_what_has_ended_stops_at_once() {
     let mut site = Site::new(line(3));
     site.end(0);
-    site.on(Event::StopAfter { vertex: StepId(0), by: me() });
+    site.on(Event::StopAfter { vertices: vec![StepId(0)], by: me() });
     site.end(1);
     assert_eq!(site.run.outcome(), Some(Outcome::Stopped));
     assert_eq!(site.ended(Ended::Stopped), [2]);
@@ -133,7 +172,7 @@ fn what_was_not_to_be_done_is_not_blocked_and_blocks_what_comes_after_it() {
     let vertices =
         vec![step(&[], plain()), step(&[0], skipped), step(&[1], plain()), step(&[2], plain())];
     let mut site = Site::new(draft(vertices));
-    site.on(Event::StopAfter { vertex: StepId(1), by: me() });
+    site.on(Event::StopAfter { vertices: vec![StepId(1)], by: me() });
     site.fail(0, "no");
     assert_eq!(site.ended(Ended::Skipped), [1]);
     assert_eq!(site.ended(Ended::Blocked), [2, 3]);

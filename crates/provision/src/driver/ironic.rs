@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::scheme::{FsOf, LOADER, Scheme, add_link};
 use super::{Confidence, DataDriver, DriverInfo, Options, tree, typed};
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::size::{MAX_SIZE, MIB};
+use crate::document::size::{MAX_SIZE, MIB, ParseSizeError};
 use crate::document::{Bytes, Compression, DiskMatch, Document, Id, PartRole, Size, Wipe};
 
 /// The driver `bareon-ironic`.
@@ -423,14 +423,16 @@ fn read_size(text: &str) -> Result<Size, String> {
         bytes.map(|bytes| Size::Exact(Bytes(bytes)))
     };
     match unit {
-        "" if number.contains('.') => format!("{number} MiB").parse().map_err(of_size),
+        "" if number.contains('.') => {
+            format!("{number} MiB").parse().map_err(|error| of_size(&error))
+        }
         "" => scaled(MIB).ok_or_else(|| format!("`{text}` is no size")),
         "s" => scaled(SECTOR).ok_or_else(|| format!("`{text}` is no size")),
         "ZB" | "YB" | "ZiB" | "YiB" => Err(format!("`{text}` is no size: no disk is that large")),
-        _ => text.parse().map_err(of_size),
+        _ => text.parse().map_err(|error| of_size(&error)),
     }
 }
 
-fn of_size(error: crate::document::size::ParseSizeError) -> String {
+fn of_size(error: &ParseSizeError) -> String {
     error.to_string().replace("`rest`", "`remaining`")
 }

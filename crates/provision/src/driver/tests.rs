@@ -1,4 +1,5 @@
 //! Inputs of each driver: what becomes of them, and what is refused.
+#![expect(clippy::needless_pass_by_value, reason = "literals read better by value")]
 
 mod ironic;
 mod nailgun;

@@ -176,8 +176,8 @@ impl Entry {
 fn is_of(record: &Record, event: &Event) -> bool {
     match (event, record) {
         (Event::Stop { now, by }, Record::Stop { now: is, by: of, .. }) => (now, by) == (is, of),
-        (Event::StopAfter { vertex, by }, Record::StopAfter { vertex: is, by: of, .. }) => {
-            (vertex, by) == (is, of)
+        (Event::StopAfter { vertices, by }, Record::StopAfter { vertices: is, by: of, .. }) => {
+            (vertices, by) == (is, of)
         }
         (Event::Resume { by }, Record::Resume { by: of, .. }) => by == of,
         (Event::Retry { step, by }, Record::Retry { step: is, by: of, .. }) => {

@@ -33,7 +33,7 @@ use crate::secret;
 /// What variables with secrets begin with; every other reference is a file.
 use hoist_model::metadata_layer::SECRET_VARIABLES;
 
-pub(super) use forecast::Foreseen;
+pub(super) use forecast::{Foreseen, Missing};
 
 /// What all runs share.
 #[derive(Debug)]
@@ -208,7 +208,9 @@ impl Hands {
         let is_with_agent = |id: &StepId| {
             run.state(*id) == State::Running && way(&ways, plan, *id) == Some(&Way::Agent)
         };
-        let begun = plan.ids().filter(is_with_agent).map(|id| (id, run.attempt(id))).collect();
+        let begun = plan.ids().filter(is_with_agent);
+        let begun =
+            begun.map(|id| ((id, run.attempt(id)), run.given(id).map(str::to_owned))).collect();
         let desk = grip.counter.desk.open(&entry.file.id, events.clone(), outputs, plan, begun);
         Self { events, ways, local, ssh, desk }
     }

@@ -23,6 +23,9 @@ use crate::route::Route;
 
 const MAX_ORDER: usize = 1024 * 1024;
 
+/// Instances that a run can be told to stop after, so that they fit in one record.
+const MAX_AFTER: usize = 100_000;
+
 /// How long an answer waits until what was said is in the journal.
 const HEARD: Duration = Duration::from_secs(5);
 
@@ -44,7 +47,7 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
         };
     }
     orders! {
-        "stop": "Start nothing new; with `now`, end also what runs; with `after`, only after a barrier",
+        "stop": "Start nothing new; with `now`, end also what runs; with `after`, only after a barrier or a task",
         "resume": "Let a run go on that was stopped, paused or did not come to a good end",
         "pause": "Start nothing new, in all of the run or on nodes, until it is unpaused",
         "unpause": "Take a pause back",
@@ -81,10 +84,12 @@ async fn order(
             let view = runs.view_to_go_on(&id)?;
             let told = events(&view, word, &order, &by);
             let told = told.and_then(|told| has_effect(&view, &told).map(|()| told));
-            Ok(told.map(|told| {
-                let beside = runs.beside_told(&id, &view.run, &told.events);
-                (told, view, told_beside(&beside))
-            }))
+            let told = match told {
+                Ok(told) => told,
+                Err(refused) => return Ok(Err(refused)),
+            };
+            let beside = runs.beside_told(&id, &view.run, &told.events)?;
+            Ok(Ok((told, view, told_beside(&beside))))
         });
         said.await??
     };
@@ -167,14 +172,13 @@ fn events(view: &View, word: &str, order: &Order, by: &str) -> Result<Told, Fail
             if about.is_empty() {
                 return Err(no_instance(view, after));
             }
-            if let [first, _, ..] = &about[..] {
+            if about.len() > MAX_AFTER {
                 let detail = format!("`{after}` is on {} nodes", about.len());
-                let remedy =
-                    format!("name one of them, such as `{}`, or a barrier", view.name(*first));
+                let remedy = format!("name a barrier; at most {MAX_AFTER} instances fit");
                 return refuse(&detail, &remedy);
             }
-            let stop = |id: &StepId| Event::StopAfter { vertex: *id, by: by.clone() };
-            Ok(Told { events: about.iter().map(stop).collect(), about })
+            let vertices = about.clone();
+            Ok(Told { events: vec![Event::StopAfter { vertices, by }], about })
         }
         "hold" | "release" => {
             let (about, held) = (about(view, order)?, word == "hold");

@@ -15,7 +15,7 @@ use hoist_deploy::select::Past;
 use hoist_deploy::target::Site;
 use hoist_engine::carry::carry_over;
 use hoist_engine::plan::{Draft, Kind, Step};
-use hoist_engine::undo::{Gap, GapKind, UndoDraft};
+use hoist_engine::undo::UndoDraft;
 use hoist_engine::{Plan, Record, StepId};
 use http::StatusCode;
 use serde::Deserialize;
@@ -23,10 +23,10 @@ use serde_json::Value;
 
 use super::compile::{Grounds, answer, compile, site_of};
 use super::elections::{Chosen, Elections, deployment};
-use super::hands::Foreseen;
+use super::hands::{Foreseen, Missing};
 use super::orders::{about, told_beside};
 use super::past::{forget_others, look_back};
-use super::runs::{Begin, carried_steps, now_ms};
+use super::runs::{Begin, carried_steps, now_ms, told_gaps};
 use super::view::View;
 use super::{Deploy, READ, WRITE};
 use crate::auth::AuditContext;
@@ -132,7 +132,7 @@ async fn undo(
     if order.over_changes {
         put_back_over_changes(&mut draft);
     }
-    let gaps: Vec<String> = gaps.into_iter().map(|gap| explained(gap, &view)).collect();
+    let (left, gaps) = (gaps.len(), told_gaps(&view.plan, &gaps));
     let plan = Plan::new(draft).map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
     let steps = || plan.ids().filter_map(|id| Some((id, plan.step(id)?)));
     let instances: Vec<String> = steps().map(|(id, _)| plan.vertex(id).name.clone()).collect();
@@ -149,12 +149,13 @@ async fn undo(
             return nothing();
         }
         let run = view.summary();
-        let beside = told_beside(&deploy.runs.beside_plan(&plan, &[]));
+        let beside = deploy.blocking(move |runs| runs.beside_plan(&plan, &[])).await?;
+        let beside = told_beside(&beside);
         let ordered = Ordered { run, instances, gaps, unsure, beside, dry_run: true };
         return Ok(Json(ordered).into_response());
     }
     if !gaps.is_empty() && !order.leave_gaps {
-        let detail = format!("{} instances cannot be taken back; nothing was done", gaps.len());
+        let detail = format!("{left} instances cannot be taken back; nothing was done");
         let problem = Problem::new(Code::Conflict, detail)
             .with_remedy("`--leave-gaps` takes back what can be, and leaves these as they are");
         return Err(gaps.iter().fold(problem, with).into());
@@ -184,17 +185,6 @@ fn put_back_over_changes(draft: &mut Draft) {
             made.for_each(|made| made.over_changes = true);
         }
     }
-}
-
-/// What cannot be taken back, and why.
-fn explained(gap: Gap, view: &View) -> String {
-    let why = match gap.kind {
-        GapKind::NoUndo => "nobody said how",
-        GapKind::NotThere => "its node is reached by ssh, and only an agent can do it",
-        GapKind::CommitPoint => "there is no way back from it",
-        GapKind::TooMany => "it was tried too often",
-    };
-    format!("{}: {why}", view.name(gap.step))
 }
 
 /// Why it is not known before whether everything of a step can be taken back, if that is so.
@@ -308,8 +298,10 @@ impl Deploy {
                 let Foreseen { predictions, left_out } = self.foresee(plan, &carried).await?;
                 (answer.predictions, answer.not_predicted) = (predictions, left_out);
             }
-            if let Some(plan) = &plan {
-                answer.beside = told_beside(&self.runs.beside_plan(plan, &carried));
+            if let Some(plan) = plan.clone() {
+                let carried = carried.clone();
+                let beside = self.blocking(move |runs| runs.beside_plan(&plan, &carried)).await?;
+                answer.beside = told_beside(&beside);
             }
             answer.skips.extend(plan.iter().flat_map(|plan| carried_over(plan, &carried)));
             return Ok(Json(answer).into_response());
@@ -326,11 +318,10 @@ impl Deploy {
                 "write `+TASK` to do what it needs as well, or say `--without-prerequisites`",
             ));
         }
-        if let Some((node, action)) = self.runs.missing(&plan).first() {
-            let detail =
-                format!("there is no action `{action}` on `{node}`, and nothing was begun");
-            return Err(Failure::new(Code::Conflict, detail)
-                .with_remedy("install its plug-in there; `hoist deploy plan` names all of them"));
+        if let Some(missing) = self.missing(&plan).await?.first() {
+            let remedy = format!("{}; `hoist deploy plan` names all of them", missing.remedy());
+            let detail = format!("{missing}, and nothing was begun");
+            return Err(Failure::new(Code::Conflict, detail).with_remedy(remedy));
         }
         elections.keep(&*self.chassis.store, &firsts).await?;
         let (title, by) = (kept.title.clone(), audit.draft().who);
@@ -359,16 +350,22 @@ impl Deploy {
         self.blocking(move |runs| Ok(runs.foresee(&plan, &kept))).await
     }
 
+    /// What cannot be done on nodes the way that they are reached.
+    async fn missing(&self, plan: &Arc<Plan>) -> Result<BTreeSet<Missing>, Failure> {
+        let plan = Arc::clone(plan);
+        self.blocking(move |runs| Ok(runs.missing(&plan))).await
+    }
+
     /// A plan, with what stands against it on nodes that somebody else looks after.
     async fn compile(&self, request: PlanRequest) -> Result<Made, Failure> {
         let mut made = self.make(request).await?;
         if let Some(plan) = &made.plan {
-            let missing = self.runs.missing(plan).into_iter().take(MAX_MISSING);
-            made.answer.diagnostics.extend(missing.map(|(node, action)| Diagnostic {
+            let missing = self.missing(plan).await?.into_iter().take(MAX_MISSING);
+            made.answer.diagnostics.extend(missing.map(|missing| Diagnostic {
                 severity: Severity::Warning,
                 code: diagnostic::Code::NotOnNode.as_str().to_owned(),
-                message: format!("there is no action `{action}` on `{node}`"),
-                hint: Some("install its plug-in there, and start the agent anew".to_owned()),
+                message: missing.to_string(),
+                hint: Some(missing.remedy().to_owned()),
                 at: String::new(),
                 drawing: String::new(),
             }));

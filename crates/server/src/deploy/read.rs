@@ -16,6 +16,7 @@ use hoist_engine::run::{Ended, State as StepState};
 use http::header;
 use serde::Deserialize;
 
+use super::folder::FolderError;
 use super::runs::RunsError;
 use super::view::{View, attempts_of, word};
 use super::{Deploy, READ, folder};
@@ -128,7 +129,13 @@ async fn show(
         runs.await_end(&id);
         let view = runs.view(&id)?;
         let mut detail = detail(&view, runs.root());
-        detail.taken_back_by = runs.ways_back(&id)?.pop().map(|way| way.file.id);
+        detail.taken_back_by = match runs.ways_back(&id) {
+            Ok(mut ways) => ways.pop().map(|way| way.file.id),
+            Err(RunsError::TakenBack(by)) => Some(by),
+            // Of other controllers nobody knows while the store is away.
+            Err(RunsError::Folder(FolderError::Store(_))) => runs.undone_by(&id),
+            Err(error) => return Err(error),
+        };
         let mut waiting = detail.running.iter_mut().filter(|one| runs.is_by_agent(one));
         waiting.by_ref().for_each(|one| {
             let node = one.node.as_deref().unwrap_or_default();
@@ -266,7 +273,7 @@ async fn output(
             Err(failure) => return Ok(Err(failure)),
         };
         let bytes = folder::read_output(runs.root(), &id, step, attempt);
-        let bytes = bytes.map_err(super::folder::FolderError::from)?;
+        let bytes = bytes.map_err(FolderError::from)?;
         Ok(Ok(bytes))
     });
     match read.await?? {

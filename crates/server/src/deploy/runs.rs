@@ -16,18 +16,22 @@ use std::time::{Duration, Instant};
 use hoist_api::deploy::{Instance, PlanRequest, RunSummary};
 use hoist_engine::action::Catalog;
 use hoist_engine::{Event, Plan, Record, Run, StepId};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use ulid::Ulid;
+
+pub(super) use self::undo::told_gaps;
 
 use self::driver::Driver;
 use self::recover::Why;
 use super::beside::{Beside, opened_nodes, planned_nodes, sharing};
 use super::entry::{Entry, Shown};
 use super::folder::{self, FolderError, RunFile};
-use super::hands::{Foreseen, Grip, Hands};
-use super::shared::{Claim, Shared};
+use super::hands::{Foreseen, Grip, Hands, Missing};
+use super::shared::{Claim, Gate, Shared, Stored};
 use super::summaries::Summaries;
 use super::view::View;
+use crate::chain;
 use crate::events::EventBus;
 
 /// Runs at once: each has a thread, and what it carries out has more.
@@ -111,6 +115,8 @@ pub(super) enum RunsError {
     WentOn(String),
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Beside(Vec<Beside>),
+    #[error("another controller lets a run begin just now; try again")]
+    AtGate,
     #[error("the controller is stopping")]
     Stopping,
     #[error("it has no effect on the run as it is now")]
@@ -158,8 +164,8 @@ impl Runs {
         self.0.grip.catalog()
     }
 
-    /// What agents cannot do that a plan wants of them: nodes and actions.
-    pub(super) fn missing(&self, plan: &Plan) -> BTreeSet<(String, String)> {
+    /// What cannot be done on nodes the way that they are reached.
+    pub(super) fn missing(&self, plan: &Plan) -> BTreeSet<Missing> {
         self.0.grip.missing(plan)
     }
 
@@ -186,27 +192,49 @@ impl Runs {
             }
         }
         let only_looks = begin.request.as_ref().is_some_and(|request| request.check);
+        let gate = self.gate()?;
         if !begin.beside && !only_looks {
-            alone(self.beside_plan(plan, &begin.carried))?;
+            alone(self.beside_plan(plan, &begin.carried)?)?;
         }
-        self.launch(plan, begin, self.new_id(now_ms()))
+        self.launch(plan, begin, self.new_id(now_ms()), gate.as_ref())
     }
 
-    /// Runs under way on the nodes of a plan, without what is carried over.
-    pub(super) fn beside_plan(&self, plan: &Plan, carried: &[Record]) -> Vec<Beside> {
+    /// No other controller begins on the same nodes at the same time, where controllers share a store.
+    /// Blocks.
+    fn gate(&self) -> Result<Option<Gate>, RunsError> {
+        let Some(shared) = &self.0.shared else { return Ok(None) };
+        shared.gate().map_err(FolderError::from)?.ok_or(RunsError::AtGate).map(Some)
+    }
+
+    /// Runs under way on the nodes of a plan, without what is carried over. Blocks.
+    pub(super) fn beside_plan(
+        &self,
+        plan: &Plan,
+        carried: &[Record],
+    ) -> Result<Vec<Beside>, RunsError> {
         self.beside("", &planned_nodes(plan, &carried_steps(carried)))
     }
 
     /// Runs under way on the nodes on which a run has something to do again when it is told this.
-    pub(super) fn beside_told(&self, id: &str, run: &Run, events: &[Event]) -> Vec<Beside> {
+    /// Blocks.
+    pub(super) fn beside_told(
+        &self,
+        id: &str,
+        run: &Run,
+        events: &[Event],
+    ) -> Result<Vec<Beside>, RunsError> {
         let said: Vec<Record> = events.iter().filter_map(to_the_ended).collect();
         let opened = opened_nodes(run, &said, 0);
         self.beside(id, &opened.iter().map(String::as_str).collect())
     }
 
-    /// Other runs that are under way on these nodes. Those that only look harm nobody.
-    fn beside(&self, id: &str, nodes: &BTreeSet<&str>) -> Vec<Beside> {
-        let mut others = Vec::new();
+    /// Other runs that are under way on these nodes, with any controller. Those that only look harm
+    /// nobody. Blocks.
+    fn beside(&self, id: &str, nodes: &BTreeSet<&str>) -> Result<Vec<Beside>, RunsError> {
+        if nodes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut others = self.elsewhere(id)?;
         for (other, known) in &*self.lock() {
             if let Known::Live(entry) = known
                 && other != id
@@ -215,11 +243,35 @@ impl Runs {
                 others.push((other.clone(), entry.run()));
             }
         }
-        sharing(others.iter().map(|(id, run)| (id.as_str(), &**run)), nodes)
+        Ok(sharing(others.iter().map(|(id, run)| (id.as_str(), &**run)), nodes))
+    }
+
+    /// What other controllers have under way, but for what only looks and for one run.
+    fn elsewhere(&self, but: &str) -> Result<Vec<(String, Arc<Run>)>, RunsError> {
+        let Some(shared) = &self.0.shared else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        for id in shared.list().map_err(FolderError::from)? {
+            if id == but || self.lock().contains_key(&id) {
+                continue;
+            }
+            let run = shared.read(&id).and_then(|stored| stored.map(Stored::run).transpose());
+            match run.map_err(|error| RunsError::Broken(id.clone(), error))? {
+                Some((file, run)) if !file.is_check() => found.push((id, Arc::new(run))),
+                // It only looks, or has ended since.
+                Some(_) | None => {}
+            }
+        }
+        Ok(found)
     }
 
     /// Begins a run that nothing stands against. Blocks until that is durable.
-    fn launch(&self, plan: &Arc<Plan>, begin: Begin, id: String) -> Result<RunSummary, RunsError> {
+    fn launch(
+        &self,
+        plan: &Arc<Plan>,
+        begin: Begin,
+        id: String,
+        gate: Option<&Gate>,
+    ) -> Result<RunSummary, RunsError> {
         let now = now_ms();
         let file = RunFile {
             id,
@@ -232,10 +284,12 @@ impl Runs {
         };
         let made = folder::create(&self.0.root, &file, plan, &begin.carried, now)?;
         let folder::Made { folder, journal, records } = made;
-        let claim = self.claim(&file.id)?;
-        if let Some(claim) = &claim {
-            claim.publish(&file, plan, &records).map_err(FolderError::from)?;
-        }
+        let claim = self.publish(&file, plan, &records, gate).inspect_err(|_| {
+            // Whoever wanted it is told that it did not begin, so it shall not begin at the next start.
+            if let Err(error) = folder::remove(&self.0.root, &file.id) {
+                tracing::error!(error = %chain(&error), run = file.id, "a run that did not begin is still there");
+            }
+        })?;
         let run = Run::replay(plan, &records).map_err(FolderError::from)?;
         let (events, told) = channel();
         let entry = Arc::new(Entry::new(file, &run, records, events));
@@ -262,6 +316,22 @@ impl Runs {
         }
         let live = self.lock().values().filter(|known| matches!(known, Known::Live(_))).count();
         if live >= MAX_LIVE { Err(RunsError::TooMany) } else { Ok(()) }
+    }
+
+    /// Brings a new run to the store, where controllers share one.
+    fn publish(
+        &self,
+        file: &RunFile,
+        plan: &Plan,
+        records: &[Record],
+        gate: Option<&Gate>,
+    ) -> Result<Option<Claim>, FolderError> {
+        let Some(claim) = self.claim(&file.id)? else { return Ok(None) };
+        if let Err(error) = claim.publish(file, plan, records, gate) {
+            claim.wipe();
+            return Err(error.into());
+        }
+        Ok(Some(claim))
     }
 
     /// Makes a run ours, where controllers share a store.
@@ -398,7 +468,7 @@ impl Runs {
             let known = self.lock().get(id).cloned();
             match known {
                 None => return Err(RunsError::Unknown(id.to_owned())),
-                Some(Known::Live(entry)) if self.tell_live(&entry, events, wakes && !beside)? => {
+                Some(Known::Live(entry)) if self.tell_live(&entry, events, wakes, beside)? => {
                     return Ok(Some(entry));
                 }
                 // Its thread is about to end.
@@ -420,20 +490,31 @@ impl Runs {
         }
     }
 
-    /// False when it does not listen any more. What would let it begin on nodes of others is refused
-    /// to one that shall be `alone` there.
+    /// False when it does not listen any more. What `wakes` may let it begin on nodes of others, which
+    /// is refused unless it may be `beside` them.
     fn tell_live(
         &self,
         entry: &Entry,
         events: &[Event],
-        is_alone: bool,
+        wakes: bool,
+        beside: bool,
     ) -> Result<bool, RunsError> {
         // Whoever stops a run does not wait for those who begin others.
-        let _only_we = is_alone.then(|| self.only_we());
-        if is_alone {
-            alone(self.beside_told(&entry.file.id, &entry.run(), events))?;
+        if !wakes {
+            return Ok(entry.tell(events));
         }
-        Ok(entry.tell(events))
+        let (_only_we, _gate) = (self.only_we(), self.gate()?);
+        let run = entry.view();
+        if !beside {
+            alone(self.beside_told(&entry.file.id, &run.run, events)?)?;
+        }
+        if !entry.tell(events) {
+            return Ok(false);
+        }
+        // Until its records say so, nobody who looks whether he is alone would see it.
+        let heard = entry.heard(events, run.records.len());
+        let _ = Handle::current().block_on(tokio::time::timeout(SETTLE, heard));
+        Ok(true)
     }
 
     /// Removes a run that is not under way. Blocks.
@@ -442,8 +523,14 @@ impl Runs {
             return Err(RunsError::UnderWay);
         }
         folder::remove(&self.0.root, id).map_err(FolderError::from)?;
-        self.lock().remove(id);
+        let known = self.lock().remove(id);
         self.0.summaries.forget(id);
+        // Others may have it, and then it is for them to remove.
+        if matches!(known, Some(Known::Ended(run)) if run.undoes.is_some())
+            && let Some(claim) = self.claim(id).ok().flatten()
+        {
+            claim.wipe();
+        }
         self.let_agents_forget();
         Ok(())
     }

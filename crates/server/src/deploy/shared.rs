@@ -2,26 +2,34 @@
 //! only by who holds the run's lease, so that another controller can take a run over.
 //!
 //! `journal/<run>/run`, `journal/<run>/plan/<n>` and `journal/<run>/records/<n>` are there while the
-//! run is under way; what it printed stays where it was printed.
+//! run is under way; what it printed stays where it was printed. Of one that takes another back they
+//! stay, with `journal/<run>/ended` in place of `run`, until it is removed: whoever has the other one
+//! has to know what is not done any more.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hoist_api::deploy::{RunState, RunSummary};
 use hoist_engine::journal::{self, JournalError};
-use hoist_engine::{Plan, Record};
+use hoist_engine::{Plan, Record, Run};
 use hoist_store::{Key, Lease, MAX_VALUE_BYTES, Op, Store, StoreError, Txn};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use super::folder::{FolderError, RunFile};
+use super::folder::{self, FolderError, OWNER_CHARS, RunFile};
 use super::summaries;
-use crate::chain;
 use crate::scan::{Step, walk};
+use crate::{chain, secret};
 
 /// A controller that was not heard of for so long has lost its runs.
 const LEASE: Duration = Duration::from_secs(15);
 const RENEW_EVERY: Duration = Duration::from_secs(4);
+
+/// Who holds it lets a run begin, or one go on that had ended: two controllers at once would each
+/// find that the other is on none of its nodes.
+const GATE: &str = "runs-begin";
+/// So long somebody waits for it: longer than one that died has it.
+const AT_GATE: Duration = Duration::from_secs(20);
 
 /// Before the store is asked again.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -49,12 +57,36 @@ pub(super) struct Claim {
     ended: CancellationToken,
 }
 
+/// No other controller lets runs begin meanwhile.
+#[derive(Debug)]
+pub(super) struct Gate {
+    shared: Shared,
+    lease: Lease,
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let released = self.shared.store.release(self.lease.clone());
+        if let Err(error) = self.shared.workers.block_on(released) {
+            tracing::debug!(error = %chain(&error), "the gate opens by itself");
+        }
+    }
+}
+
 /// A run as the store has it.
 #[derive(Debug)]
 pub(super) struct Stored {
     pub(super) file: RunFile,
     pub(super) plan: Vec<u8>,
     pub(super) records: Vec<Record>,
+}
+
+impl Stored {
+    /// What its records come to.
+    pub(super) fn run(self) -> Result<(RunFile, Run), FolderError> {
+        let plan = folder::plan_of(&self.plan)?;
+        Ok((self.file, Run::replay(&plan, &self.records)?))
+    }
 }
 
 impl Shared {
@@ -88,6 +120,24 @@ impl Shared {
         }))
     }
 
+    /// Waits until no other controller lets runs begin; `None` if that takes too long. Blocks, and so
+    /// does letting it go.
+    pub(super) fn gate(&self) -> Result<Option<Gate>, StoreError> {
+        // Of each one its own: two of this controller wait for each other as well.
+        let owner = format!("{}-{}", self.owner, secret::random_text(OWNER_CHARS));
+        let until = Instant::now() + AT_GATE;
+        loop {
+            let lease = self.workers.block_on(self.store.acquire(GATE, &owner, LEASE))?;
+            if let Some(lease) = lease {
+                return Ok(Some(Gate { shared: self.clone(), lease }));
+            }
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+            std::thread::sleep(PAUSE / 10);
+        }
+    }
+
     /// Whether some controller has brought the run to its end.
     pub(super) fn has_ended(&self, id: &str) -> Result<bool, StoreError> {
         let found = self.workers.block_on(self.store.get(&summaries::key(id)))?;
@@ -101,7 +151,7 @@ impl Shared {
         let below = top().child(id);
         let walked = walk(self.store.as_ref(), &below, None, |record| {
             match record.key.as_str().split('/').nth(2) {
-                Some("run") => run = Some(record.value),
+                Some("run" | "ended") => run = Some(record.value),
                 Some("plan") => plan.extend_from_slice(&record.value),
                 Some("records") => records.extend_from_slice(&record.value),
                 _ => {}
@@ -116,6 +166,22 @@ impl Shared {
         })?;
         let records = journal::read(&records)?.records;
         Ok(Some(Stored { file, plan, records }))
+    }
+
+    /// Runs of any controller that take this one back, or have; and whether they have ended.
+    pub(super) fn ways_back(&self, undone: &str) -> Result<Vec<(String, bool)>, StoreError> {
+        let mut found = Vec::new();
+        self.workers.block_on(walk(self.store.as_ref(), &top(), None, |record| {
+            let mut parts = record.key.as_str().split('/').skip(1);
+            if let (Some(id), Some(part @ ("run" | "ended"))) = (parts.next(), parts.next())
+                && let Ok(file) = serde_json::from_slice::<RunFile>(&record.value)
+                && file.undoes.as_deref() == Some(undone)
+            {
+                found.push((id.to_owned(), part == "ended"));
+            }
+            Step::Go
+        }))?;
+        Ok(found)
     }
 
     /// Until it is done, or the store says no for good.
@@ -142,6 +208,7 @@ impl Claim {
         file: &RunFile,
         plan: &Plan,
         records: &[Record],
+        gate: Option<&Gate>,
     ) -> Result<(), JournalError> {
         let key = top().child(&self.id);
         let draft = serde_json::to_vec(plan.draft()).expect("a plain value");
@@ -149,8 +216,11 @@ impl Claim {
             self.put(key.child("plan").child(&format!("{n:010}")), part.to_vec())?;
         }
         self.append(0, records)?;
-        // Last: without it the rest is nothing.
-        self.put(key.child("run"), serde_json::to_vec(file).expect("a plain value"))
+        // Last: without it the rest is nothing. Who has lost the gate does not know any more whether
+        // others began on the same nodes.
+        let mut txn = self.putting(key.child("run"), serde_json::to_vec(file).expect("plain"));
+        txn.compares.extend(gate.map(|gate| gate.lease.guard()));
+        self.shared.commit(&txn, &self.lease)
     }
 
     /// Keeps records, the first of which has this number.
@@ -174,8 +244,11 @@ impl Claim {
     }
 
     fn put(&self, key: Key, value: Vec<u8>) -> Result<(), JournalError> {
-        let txn = Txn { compares: vec![self.lease.guard()], ops: vec![Op::Put(key, value)] };
-        self.shared.commit(&txn, &self.lease)
+        self.shared.commit(&self.putting(key, value), &self.lease)
+    }
+
+    fn putting(&self, key: Key, value: Vec<u8>) -> Txn {
+        Txn { compares: vec![self.lease.guard()], ops: vec![Op::Put(key, value)] }
     }
 
     /// Renews the lease until the claim is given up; calls `lost` when it is not ours any more.
@@ -196,9 +269,24 @@ impl Claim {
         });
     }
 
-    /// The run has ended: the store need not know more than what is listed of it.
-    pub(super) fn end(self) {
+    /// The run has ended: the store need not know more than what is listed of it, and what it took
+    /// back of another.
+    pub(super) fn end(self, file: &RunFile) {
+        let key = top().child(&self.id);
+        if file.undoes.is_none() {
+            return self.wipe();
+        }
+        let ended = Op::Put(key.child("ended"), serde_json::to_vec(file).expect("a plain value"));
+        self.finish(vec![Op::Delete(key.child("run")), ended]);
+    }
+
+    /// The store need not know anything of the run.
+    pub(super) fn wipe(self) {
         let ops = vec![Op::DeletePrefix(top().child(&self.id))];
+        self.finish(ops);
+    }
+
+    fn finish(self, ops: Vec<Op>) {
         let txn = Txn { compares: vec![self.lease.guard()], ops };
         if let Err(error) = self.shared.commit(&txn, &self.lease) {
             tracing::warn!(error = %chain(&error), "a run that has ended is still in the store");

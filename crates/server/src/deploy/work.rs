@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use axum::extract::State;
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
-use hoist_engine::pull::{Desk, HEARTBEAT, LOST_AFTER, MAX_MESSAGE, Orders, Report};
+use hoist_engine::pull::{Desk, HEARTBEAT, LOST_AFTER, MAX_MEMORY, MAX_MESSAGE, Orders, Report};
 use serde_json::Value;
 use tokio::sync::Notify;
 
@@ -18,6 +18,9 @@ use crate::failure::Failure;
 use crate::inventory::Sight;
 use crate::principal::Principal;
 use crate::route::{Plane, Route};
+
+/// A message waits so long for journals that say what it gives, also if it asks for no delay.
+const FOR_JOURNALS: Duration = Duration::from_secs(1);
 
 /// Where agents come for their work, and how those who wait are woken.
 #[derive(Debug, Clone)]
@@ -73,6 +76,10 @@ async fn work(
         return Err(Failure::new(Code::Forbidden, "this token is not of the agent of this node")
             .with_remedy("make one with `hoist token create NAME --scope write:agent:node:NODE`"));
     }
+    if report.memory.len() > MAX_MEMORY {
+        let message = format!("`memory` has more than {MAX_MEMORY} bytes");
+        return Err(Failure::new(Code::BadRequest, message));
+    }
     let wait = Duration::from_millis(report.wait_ms).min(HEARTBEAT);
     Ok(Json(deploy.exchange(&node, &report, wait).await))
 }
@@ -87,7 +94,12 @@ impl Deploy {
         // Whatever comes from here on is heard.
         rung.as_mut().enable();
         let orders = desk.exchange(node, report, Instant::now());
-        if !orders.is_empty() || wait.is_zero() {
+        let wait = match desk.has_offers(node) {
+            true => FOR_JOURNALS,
+            false if orders.is_empty() => wait,
+            false => Duration::ZERO,
+        };
+        if wait.is_zero() {
             return orders;
         }
         let stopping = self.chassis.tasks.stopping();

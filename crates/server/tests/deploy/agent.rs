@@ -10,7 +10,7 @@ use hoist_engine::pull::{Orders, Report, Transport, Unreachable, Worker, WorkerS
 use serde_json::{Value, json};
 
 use crate::site::Site;
-use crate::{RUNS, document, mac, plan, start, step, until, with};
+use crate::{RUNS, document, mac, plan, start, step, until, until_instance, with};
 
 /// The controller, over HTTP; every second answer is lost on the way.
 struct Lossy {
@@ -44,20 +44,27 @@ struct Agent {
     working: std::thread::JoinHandle<()>,
 }
 
+async fn lossy(site: &Site) -> Lossy {
+    let scope = json!([{"verbs": ["write"], "contexts": ["agent"], "selector": "node:n1"}]);
+    let token = site.token(scope).await;
+    let base = site.url("").parse().expect("an address");
+    let access = Access { token: Some(token.into()), authorities: None };
+    let client = Client::new(base, access).expect("a client");
+    Lossy { client, runtime: tokio::runtime::Handle::current(), number: 0 }
+}
+
+fn setup(dir: &std::path::Path) -> WorkerSetup {
+    WorkerSetup {
+        catalog: actions::catalog(),
+        secrets: Arc::new(NoSecrets),
+        place: Place::Below(dir.join("nodes")),
+        dir: dir.join("worker"),
+    }
+}
+
 impl Agent {
     async fn start(site: &Site, dir: &std::path::Path) -> Self {
-        let scope = json!([{"verbs": ["write"], "contexts": ["agent"], "selector": "node:n1"}]);
-        let token = site.token(scope).await;
-        let setup = WorkerSetup {
-            catalog: actions::catalog(),
-            secrets: Arc::new(NoSecrets),
-            place: Place::Below(dir.join("nodes")),
-            dir: dir.join("worker"),
-        };
-        let base = site.url("").parse().expect("an address");
-        let access = Access { token: Some(token.into()), authorities: None };
-        let client = Client::new(base, access).expect("a client");
-        let mut lossy = Lossy { client, runtime: tokio::runtime::Handle::current(), number: 0 };
+        let (setup, mut lossy) = (setup(dir), lossy(site).await);
         let done = Cancel::default();
         let until_done = done.clone();
         let working = std::thread::spawn(move || {
@@ -180,7 +187,7 @@ async fn an_agent_gets_only_the_work_of_its_own_node() {
     let scope = json!([{"verbs": ["write"], "contexts": ["agent"], "selector": "node:n1"}]);
     let token = site.token(scope).await;
     let report = json!({
-        "memory": "a", "life": 1, "number": 1, "remembers_ms": 0, "wait_ms": 0,
+        "memory": "a", "life": 1, "number": 1, "wait_ms": 0,
         "running": [], "results": [], "lost": []
     });
     let ask = async |token: &str, node: &str| {
@@ -193,5 +200,87 @@ async fn an_agent_gets_only_the_work_of_its_own_node() {
     ask(&token, "n9").await.problem(403, "forbidden");
     let other = site.token(json!([{"verbs": ["write"], "contexts": ["deploy"]}])).await;
     ask(&other, "n1").await.problem(403, "forbidden");
+    site.stop().await;
+}
+
+/// Kills the controller and starts it again.
+async fn killed(site: Site, run: &str) -> Site {
+    let (dir, config) = site.stop().await;
+    fs_err::remove_file(dir.path().join("journal").join(run).join("left")).expect("it was left");
+    Site::start_again(dir, config).await
+}
+
+async fn begin_once(site: &Site) -> String {
+    let vertex = step(
+        "s@n1",
+        1,
+        "echo x >> s; echo x >> begun; while test -e wait; do sleep 0.05; done",
+        &[],
+    );
+    let run = start(site, &plan(&[with(vertex, "repeat", json!("never"))])).await;
+    until_instance(site, &run, "s@n1", "running").await;
+    run
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_agent_came_for_before_the_controller_was_killed_is_done_when_one_comes() {
+    let site = one_node().await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let run = begin_once(&site).await;
+    let site = killed(site, &run).await;
+    let agent = Agent::start(&site, dir.path()).await;
+    let ended = until(&site, &run, "ended").await;
+    assert_eq!(ended["outcome"], "succeeded", "{ended:#}");
+    let times = fs_err::read_to_string(dir.path().join("nodes/n1/s"));
+    assert_eq!(times.expect("it was done"), "x\n", "once");
+    agent.end();
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_handed_out_and_lost_on_the_way_is_done_once_after_the_controller_was_killed() {
+    let site = one_node().await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let run = begin_once(&site).await;
+    let mut transport = Lossy { number: 1, ..lossy(&site).await };
+    let setup = setup(dir.path());
+    let lost = tokio::task::spawn_blocking(move || {
+        Worker::new(setup).expect("a worker").exchange(&mut transport)
+    });
+    lost.await.expect("it comes back").expect_err("the answer is lost");
+    let events = site.get(&format!("{RUNS}/{run}/events")).await.expect(200).json();
+    let records = events["items"].as_array().expect("a list");
+    assert!(records.iter().any(|record| record["record"] == "given"), "{events:#}");
+    let site = killed(site, &run).await;
+    let agent = Agent::start(&site, dir.path()).await;
+    let ended = until(&site, &run, "ended").await;
+    assert_eq!(ended["outcome"], "succeeded", "{ended:#}");
+    let times = fs_err::read_to_string(dir.path().join("nodes/n1/s"));
+    assert_eq!(times.expect("it was done"), "x\n", "once");
+    agent.end();
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_agent_has_begun_and_forgotten_is_left_to_a_person_whenever_the_controller_died() {
+    let site = one_node().await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = dir.path().join("nodes/n1");
+    fs_err::create_dir_all(&node).expect("a directory");
+    fs_err::write(node.join("wait"), "").expect("a file");
+    let run = begin_once(&site).await;
+    let agent = Agent::start(&site, dir.path()).await;
+    crate::eventually("it has begun", || node.join("begun").exists()).await;
+    agent.end();
+    // The machine is made anew, and its agent is older than the controller.
+    fs_err::remove_dir_all(dir.path().join("worker")).expect("it knew something");
+    drop(Worker::new(setup(dir.path())).expect("a worker"));
+    let site = killed(site, &run).await;
+    let agent = Agent::start(&site, dir.path()).await;
+    until_instance(&site, &run, "s@n1", "unknown").await;
+    let times = fs_err::read_to_string(node.join("s"));
+    assert_eq!(times.expect("it was done"), "x\n", "once");
+    fs_err::remove_file(node.join("wait")).expect("it is there");
+    agent.end();
     site.stop().await;
 }

@@ -1,10 +1,14 @@
 //! Two runs on the same nodes.
 
+use std::time::Duration;
+
+use hoist_testkit::etcd::EtcdServer;
+use hoist_testkit::stores::fresh_name;
 use serde_json::{Value, json};
 
 use crate::site::Site;
 use crate::{
-    HOLD, RUNS, eventually, file, lines, order, plan, put, site, start, step, until,
+    HOLD, RUNS, eventually, file, lines, order, plan, put, site, site_with, start, step, until,
     until_instance, with,
 };
 
@@ -129,5 +133,102 @@ async fn what_is_under_way_tries_nothing_again_where_another_has_begun_since() {
     eventually("it is tried again", || lines(&site, 2, "tries") == 2).await;
     put(&site, 1, "go");
     until(&site, &first, "ended").await;
+    site.stop().await;
+}
+
+/// Two controllers on one store.
+async fn two() -> (Site, Site) {
+    let store = EtcdServer::shared().url(&fresh_name());
+    let first = site_with(|config| config.store.clone_from(&store)).await;
+    let local = Some("*".parse().expect("a selector"));
+    let second = first.start_beside(|config| config.deploy.local = local).await;
+    (first, second)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_of_other_controllers_count_as_well() {
+    let (first, second) = two().await;
+    let run = slow(&first).await;
+    let there = plan(&[step("a@n2", 2, "touch a", &[])]);
+    is_conflict(&begin(&second, &there, false, 409).await, &run, "n2");
+    let body = json!({"title": "test", "plan": there});
+    let dry = second.post(&format!("{RUNS}?dry_run=1"), &body).await.expect(200).json();
+    assert_eq!(dry["beside"], json!([format!("run {run} is under way on n2")]));
+    // Another node is nobody's business, and whoever insists knows why.
+    let elsewhere = start(&second, &plan(&[step("a@n3", 3, "test -e mended", &[])])).await;
+    until(&second, &elsewhere, "ended").await;
+    let insisted = begin(&second, &there, true, 201).await;
+    until(&second, insisted["id"].as_str().expect("an id"), "ended").await;
+    // What has ended goes on only where nobody else is.
+    let hold = HOLD.replace("begun", "begun-too");
+    let third = start(&first, &plan(&[step("slow@n3", 3, &hold, &[])])).await;
+    let resumed = second.post(&format!("{RUNS}/{elsewhere}/resume"), &json!({})).await;
+    is_conflict(&resumed.expect(409).json(), &third, "n3");
+    put(&first, 3, "go");
+    until(&first, &third, "ended").await;
+    put(&second, 3, "mended");
+    order(&second, &elsewhere, "resume", json!({})).await;
+    assert_eq!(until(&second, &elsewhere, "ended").await["outcome"], "succeeded");
+    put(&first, 1, "go");
+    until(&first, &run, "ended").await;
+    begin(&second, &there, false, 201).await;
+    first.stop().await;
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_controllers_that_begin_on_one_node_at_once_one_does() {
+    let (first, second) = two().await;
+    for round in 0..5 {
+        let hold =
+            HOLD.replace("begun", &format!("begun{round}")).replace("go", &format!("go{round}"));
+        let body = json!({"title": "test", "plan": plan(&[step("slow@n1", 1, &hold, &[])])});
+        let (a, b) = tokio::join!(first.post(RUNS, &body), second.post(RUNS, &body));
+        let mut codes = [a.status, b.status];
+        codes.sort_unstable();
+        assert_eq!(codes, [201, 409], "round {round}: {a:?} {b:?}");
+        for (site, answer) in [(&first, a), (&second, b)] {
+            put(site, 1, &format!("go{round}"));
+            if answer.status == 201 {
+                let id = answer.json()["id"].as_str().expect("an id").to_owned();
+                until(site, &id, "ended").await;
+            }
+        }
+    }
+    first.stop().await;
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_tried_again_at_the_same_moment_is_seen_by_who_begins() {
+    let site = site().await;
+    for round in 0..20 {
+        let (go, other) = (format!("go{round}"), format!("other{round}"));
+        let hold = HOLD.replace("go &&", &format!("{go} &&"));
+        let bad = step("bad@n2", 2, &format!("test -e {other} && sleep 0.2; false"), &[]);
+        let bad = with(bad, "on_failure", json!("continue"));
+        let first = start(&site, &plan(&[step("slow@n1", 1, &hold, &[]), bad])).await;
+        until_instance(&site, &first, "bad@n2", "failed").await;
+        put(&site, 2, &other);
+        let retry = json!({"instances": ["bad@n2"]});
+        let retry_path = format!("{RUNS}/{first}/retry");
+        let hold_two = HOLD.replace("go &&", &format!("{go} &&"));
+        let body = json!({"title": "test", "plan": plan(&[step("slow@n2", 2, &hold_two, &[])])});
+        let begin_later = async {
+            tokio::time::sleep(Duration::from_micros(200 * round)).await;
+            site.post(RUNS, &body).await
+        };
+        let (retried, begun) = tokio::join!(site.post(&retry_path, &retry), begin_later);
+        assert!(
+            retried.status != 200 || begun.status != 201,
+            "round {round}: both are on n2: {retried:?} {begun:?}"
+        );
+        put(&site, 1, &go);
+        put(&site, 2, &go);
+        if begun.status == 201 {
+            until(&site, begun.json()["id"].as_str().expect("an id"), "ended").await;
+        }
+        until(&site, &first, "ended").await;
+    }
     site.stop().await;
 }

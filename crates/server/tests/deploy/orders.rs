@@ -128,6 +128,27 @@ async fn a_run_stops_after_what_it_was_told_to_stop_after() {
 }
 
 #[tokio::test]
+async fn a_run_stops_after_a_task_when_all_of_its_instances_have_ended() {
+    let site = site().await;
+    let vertices = [
+        step("slow@n1", 1, HOLD, &[]),
+        step("slow@n2", 2, HOLD, &[]),
+        step("last@n1", 1, "touch last", &[0]),
+        step("last@n2", 2, "touch last", &[1]),
+    ];
+    let run = start(&site, &plan(&vertices)).await;
+    let told = order(&site, &run, "stop", json!({"after": "slow"})).await;
+    assert_eq!(told["instances"], json!(["slow@n1", "slow@n2"]));
+    put(&site, 1, "go");
+    eventually("one goes on", || file(&site, 1, "last").exists()).await;
+    put(&site, 2, "go");
+    let ended = until(&site, &run, "ended").await;
+    assert_eq!(ended["counts"], json!({"ok": 3, "stopped": 1}), "{ended:#}");
+    assert!(!file(&site, 2, "last").exists());
+    site.stop().await;
+}
+
+#[tokio::test]
 async fn what_failed_is_tried_again_or_marked_as_done() {
     let site = site().await;
     let vertices = [

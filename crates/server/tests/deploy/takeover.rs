@@ -5,8 +5,10 @@ use std::time::Duration;
 use hoist_store::Store;
 use hoist_testkit::etcd::EtcdServer;
 use hoist_testkit::stores::fresh_name;
+use serde_json::json;
 
-use crate::{HOLD, RUNS, eventually, file, lines, plan, put, site_with, start, step, until};
+use crate::site::Site;
+use crate::{HOLD, RUNS, eventually, file, lines, order, plan, put, site_with, start, step, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_controller_takes_over_what_one_has_left() {
@@ -24,6 +26,8 @@ async fn another_controller_takes_over_what_one_has_left() {
     eventually("it began", || file(&first, 1, "begun").exists()).await;
     let listed = second.eventually(RUNS, |answer| answer.json()["items"][0]["id"] == *run).await;
     assert_eq!(listed.json()["items"][0]["state"], "running", "the other one sees it too");
+    let elsewhere = second.get(&format!("{RUNS}/{run}")).await.problem(404, "not-found");
+    assert!(elsewhere.detail.contains("is with another controller"), "{}", elsewhere.detail);
     put(&first, 1, "go");
     first.stop().await;
     put(&second, 1, "go");
@@ -56,4 +60,83 @@ async fn a_controller_that_has_lost_its_lease_writes_nothing_more() {
     let third = format!("journal/{run}/records/{:010}", 2).parse().expect("a key");
     assert_eq!(shared.get(&third).await.expect("the store answers"), None, "it ended, unheard");
     site.stop().await;
+}
+
+/// Where `b` fails, unless `ok` is there, `a` is taken back, when it may `go`.
+const FAILS: &str = r#"
+hoist: 1
+roles:
+  web: {nodes: "node:n1", on_failure: undo}
+tasks:
+  a: {on: web, run: {shell: "echo >> a"}, undo: {shell: "HOLD"}, repeat: safe}
+  b: {on: web, requires: [a], run: {shell: "test -e ok"}, undo: none}
+"#;
+
+/// Two controllers on one store, and a run of the first that is being taken back by itself: that run,
+/// and the one that takes it back.
+async fn being_taken_back() -> (Site, Site, String, String) {
+    let store = EtcdServer::shared().url(&fresh_name());
+    let first = site_with(|config| config.store.clone_from(&store)).await;
+    let local = Some("*".parse().expect("a selector"));
+    let second = first.start_beside(|config| config.deploy.local = local).await;
+    let text = FAILS.replace("HOLD", HOLD);
+    let body = json!({"title": "web", "files": [{"name": "tasks.yaml", "text": text}]});
+    let run = first.post(RUNS, &body).await.expect(201).json();
+    let run = run["id"].as_str().expect("an id").to_owned();
+    let ended = until(&first, &run, "ended").await;
+    let undo = ended["taken_back_by"].as_str().expect("it is told with the end").to_owned();
+    eventually("it is being taken back", || file(&first, 1, "begun").exists()).await;
+    (first, second, run, undo)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_controller_takes_over_what_takes_back_by_itself_and_the_first_one_hears_of_it() {
+    let (first, second, run, undo) = being_taken_back().await;
+    let (dir, config) = first.stop().await;
+    put(&second, 1, "go");
+    let ended = until(&second, &undo, "ended").await;
+    assert_eq!((&ended["outcome"], &ended["automatic"]), (&json!("succeeded"), &json!(true)));
+    assert!(file(&second, 1, "begun").exists(), "it was done here");
+    let first = Site::start_again(dir, config).await;
+    let shown = until(&first, &run, "ended").await;
+    assert_eq!(shown["taken_back_by"], *undo, "{shown:#}");
+    put(&first, 1, "ok");
+    order(&first, &run, "resume", json!({})).await;
+    assert_eq!(until(&first, &run, "ended").await["outcome"], "succeeded");
+    assert_eq!(lines(&first, 1, "a"), 2, "what was taken back is done again");
+    first.stop().await;
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_does_not_go_on_while_another_controller_takes_it_back_and_then_knows_what_it_did() {
+    let (first, second, run, undo) = being_taken_back().await;
+    // The first one has lost it, and does not know yet.
+    let shared = first.controller.chassis().store.clone();
+    let (name, path) = (format!("run-{undo}"), first.data_dir().join("journal/owner"));
+    let owner = fs_err::read_to_string(path).expect("it has a name");
+    let ours = shared.acquire(&name, &owner, Duration::from_secs(15)).await;
+    shared.release(ours.expect("the store answers").expect("ours")).await.expect("it is let go");
+    let theirs = fs_err::read_to_string(second.data_dir().join("journal/owner")).expect("a name");
+    let taken = shared.acquire(&name, &theirs, Duration::from_secs(15)).await;
+    assert!(taken.expect("the store answers").is_some());
+    eventually("the other one has it", || file(&second, 1, "begun").exists()).await;
+    put(&first, 1, "go");
+    let gone = |answer: &crate::site::Answer| answer.status == 404;
+    first.eventually(&format!("{RUNS}/{undo}"), gone).await;
+    let shown = until(&first, &run, "ended").await;
+    assert_eq!(shown["taken_back_by"], *undo, "{shown:#}");
+    put(&first, 1, "ok");
+    for word in ["resume", "undo"] {
+        let refused = first.post(&format!("{RUNS}/{run}/{word}"), &json!({})).await;
+        let problem = refused.problem(409, "conflict");
+        assert!(problem.detail.contains(&undo), "{word}: {}", problem.detail);
+    }
+    put(&second, 1, "go");
+    until(&second, &undo, "ended").await;
+    order(&first, &run, "resume", json!({})).await;
+    assert_eq!(until(&first, &run, "ended").await["outcome"], "succeeded");
+    assert_eq!(lines(&first, 1, "a"), 2, "what was taken back is done again");
+    first.stop().await;
+    second.stop().await;
 }

@@ -147,6 +147,48 @@ async fn lists_and_nodes_that_cannot_be_taken_back_are_gaps_before_anything_star
 }
 
 #[tokio::test]
+async fn gaps_of_many_instances_are_one_line_and_what_changed_nothing_is_none() {
+    let site = site().await;
+    let call = |name: &str, node: u32, call: Value| {
+        let vertex = with(step(name, node, "", &[]), "call", call);
+        with(vertex, "on_failure", json!("continue"))
+    };
+    let asks = json!({"action": "http", "input": {"url": "http://127.0.0.1:1/"}});
+    let sends =
+        json!({"action": "http", "input": {"url": "http://127.0.0.1:1/", "method": "POST"}});
+    let both = json!({"action": "steps", "input": {"steps": [asks, {"action": "none"}]}});
+    let reboot = json!({"action": "reboot"});
+    let write = json!({"action": "file", "input": {"path": "a", "text": "new"}});
+    let list = json!({"action": "steps", "input": {"steps": [write, reboot]}});
+    let mut vertices = vec![
+        call("asks@n1", 1, asks),
+        call("both@n1", 1, both),
+        call("reboot@n1", 1, reboot),
+        call("sends@n2", 2, sends),
+        call("list@n2", 2, list),
+    ];
+    let nodes = || [1, 2, 3].into_iter().cycle().zip(0..5);
+    vertices.extend(nodes().map(|(node, at)| step(&format!("change@{at}"), node, "true", &[])));
+    let run = start(&site, &plan(&vertices)).await;
+    let ended = until(&site, &run, "ended").await;
+    assert_eq!(ended["counts"], json!({"failed": 5, "ok": 5}), "{ended:#}");
+    let path = format!("{RUNS}/{run}/undo?dry_run=1");
+    let refused = site.post(&path, &json!({})).await.problem(409, "conflict");
+    let gaps: Vec<&str> = refused.errors.iter().map(|gap| gap.message.as_str()).collect();
+    assert_eq!(
+        gaps,
+        [
+            "sends@n2: nobody said how",
+            "list@n2: nobody said how",
+            "change: 5 instances (change@0, change@1, change@2 and 2 more): nobody said how",
+        ]
+    );
+    let refused = site.post(&format!("{RUNS}/{run}/undo"), &json!({"instances": ["asks"]})).await;
+    assert_eq!(refused.problem(409, "conflict").detail, "there is nothing to take back");
+    site.stop().await;
+}
+
+#[tokio::test]
 async fn a_run_is_taken_back_by_one_at_a_time_and_does_not_go_on_meanwhile() {
     let site = site().await;
     let call = json!({"action": "shell", "input": {"command": HOLD}});

@@ -89,8 +89,8 @@ pub(super) struct StopArgs {
     /// End also what runs
     #[arg(long)]
     now: bool,
-    /// Only after this barrier or task has come to a good end
-    #[arg(long, value_name = "BARRIER", conflicts_with = "now")]
+    /// Only after this barrier or instance, or all instances of this task, have come to a good end
+    #[arg(long, value_name = "BARRIER|TASK", conflicts_with = "now")]
     after: Option<String>,
 }
 

@@ -46,15 +46,21 @@ pub(super) fn outline(plan: &Plan, is_final: impl Fn(&str) -> bool, all: bool) -
     for limit in limits.take(shown) {
         lines.push(format!("at most {} at once: {}", limit.places, limit.name));
     }
-    if longest > 0 {
-        let longest = duration(longest);
-        lines.push(format!("earlier runs took {longest} for the longest way through it"));
-    }
     let tasks = |is_meant: &dyn Fn(&Step) -> bool| -> Vec<String> {
         let named = done(plan).filter(|(_, step)| is_meant(step));
         let tasks = named.map(|(name, _)| name.rsplit_once('@').map_or(name, |(task, _)| task));
         tasks.collect::<BTreeSet<_>>().into_iter().map(str::to_owned).collect()
     };
+    for (window, at) in plan.draft().windows.iter().zip(0..) {
+        let within = tasks(&|step| step.window == Some(at));
+        if !within.is_empty() {
+            lines.push(format!("only {}: {}", window.name, joined(within, ", ", shown)));
+        }
+    }
+    if longest > 0 {
+        let longest = duration(longest);
+        lines.push(format!("earlier runs took {longest} for the longest way through it"));
+    }
     let unseen = tasks(&|step| {
         step.after.is_empty() && !NOTHING_TO_SEE.contains(&step.call.action.as_str())
     });
@@ -118,7 +124,7 @@ fn order(plan: &Plan) -> (Vec<Vec<&str>>, u64) {
 
 #[cfg(test)]
 mod tests {
-    use hoist_engine::plan::{Draft, Holder, Kind, Pool, Rule, Vertex};
+    use hoist_engine::plan::{Draft, Holder, Kind, Pool, Rule, Vertex, Window};
     use serde_json::json;
 
     use super::*;
@@ -139,6 +145,7 @@ mod tests {
             kind: Kind::Join(Rule::All),
         };
         let pool = |name: &str| Pool { name: name.to_owned(), places: 1, held_by: Holder::Step };
+        let window = |name: &str| Window { name: name.to_owned(), spans: vec![(0, 60)] };
         let draft = Draft {
             vertices: vec![
                 step("a@n1", &[], |step| {
@@ -153,9 +160,16 @@ mod tests {
                     step.call.input = json!({"steps": [{"action": "file"}, {"action": "shell"}]});
                     step.expected_ms = Some(3000);
                 }),
-                step("c@n2", &[1], |step| step.call.action = "none".to_owned()),
+                step("c@n2", &[1], |step| {
+                    step.call.action = "none".to_owned();
+                    step.window = Some(1);
+                }),
+                step("d@n2", &[1], |step| {
+                    (step.window, step.skip) = (Some(0), Some("done".to_owned()));
+                }),
             ],
             pools: vec![pool("node n1"), pool("role web")],
+            windows: vec![window("Sun 01:00-02:00"), window("Sat 22:00-04:00")],
             ..Draft::default()
         };
         let plan = Plan::new(draft).unwrap();
@@ -165,6 +179,7 @@ mod tests {
                 "level 1: a on n1; c on n2",
                 "level 2: b on n1",
                 "at most 1 at once: role web",
+                "only Sat 22:00-04:00: c",
                 "earlier runs took 5.0s for the longest way through it",
                 "no check after it: a",
                 "no way back: b",

@@ -132,7 +132,7 @@ impl Driver {
             inner.grip.counter.desk.close(&id);
         }
         match journal.journal.claim.take() {
-            Some(claim) if is_ended && is_final => claim.end(),
+            Some(claim) if is_ended && is_final => claim.end(&self.entry.file),
             // Others may be able to go on.
             Some(claim) => claim.leave(),
             None => {}

@@ -150,6 +150,10 @@ impl Runs {
             Why::Asked(..) => self.settled(id)?,
             Why::Unfinished => Vec::new(),
         };
+        let gate = match why {
+            Why::Asked(..) => self.gate()?,
+            Why::Unfinished => None,
+        };
         let claim = self.claim(id)?;
         let stored = match &self.0.shared {
             Some(shared) => shared.read(id)?,
@@ -167,9 +171,6 @@ impl Runs {
         }
         let file = folder::read_run(&self.0.root, id)?;
         let mut back = folder::open(&self.0.root, id)?;
-        if let (Some(claim), None) = (&claim, &stored) {
-            claim.publish(&file, &back.plan, &back.records).map_err(FolderError::from)?;
-        }
         let mut run = back.run;
         let on_crash = back.plan.draft().on_crash;
         let said = match why {
@@ -184,12 +185,17 @@ impl Runs {
             back.records.push(record);
         }
         if matches!(why, Why::Asked(_, false))
-            && let Err(shared) = alone(self.beside(id, &open_nodes(&run)))
+            && let Err(shared) = self.beside(id, &open_nodes(&run)).and_then(alone)
         {
             if let Some(claim) = claim {
                 claim.leave();
             }
             return Err(shared);
+        }
+        if let (Some(claim), None) = (&claim, &stored) {
+            let known = &back.records[..before];
+            let published = claim.publish(&file, &back.plan, known, gate.as_ref());
+            published.map_err(FolderError::from)?;
         }
         let said = &back.records[before..];
         if !said.is_empty() {

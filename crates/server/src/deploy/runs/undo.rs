@@ -1,6 +1,6 @@
 //! Taking back what runs did: by hand or by itself, and what that means for one that goes on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -22,6 +22,39 @@ use crate::deploy::view::View;
 /// Who takes back what a failure asks to be taken back.
 const FAILURE: &str = "a failure";
 
+/// Instances of a task that cannot be taken back for one reason and are named.
+const MAX_NAMED: usize = 3;
+
+/// What cannot be taken back, and why: a line for each task and reason.
+pub(in crate::deploy) fn told_gaps(plan: &Plan, gaps: &[Gap]) -> Vec<String> {
+    let mut alike: Vec<(&str, GapKind, Vec<&str>)> = Vec::new();
+    let mut lines: HashMap<(&str, GapKind), usize> = HashMap::new();
+    for Gap { step, kind } in gaps {
+        let name = plan.vertex(*step).name.as_str();
+        let task = name.rsplit_once('@').map_or(name, |(task, _)| task);
+        let line = *lines.entry((task, *kind)).or_insert(alike.len());
+        if line == alike.len() {
+            alike.push((task, *kind, Vec::new()));
+        }
+        alike[line].2.push(name);
+    }
+    let told = |(task, kind, names): (&str, GapKind, Vec<&str>)| {
+        let why = match kind {
+            GapKind::NoUndo => "nobody said how",
+            GapKind::NotThere => "its node is reached by ssh, and only an agent can do it",
+            GapKind::CommitPoint => "there is no way back from it",
+            GapKind::TooMany => "it was tried too often",
+        };
+        let named = names[..names.len().min(MAX_NAMED)].join(", ");
+        match names.len() - names.len().min(MAX_NAMED) {
+            _ if names.len() == 1 => format!("{named}: {why}"),
+            0 => format!("{task}: {} instances ({named}): {why}", names.len()),
+            more => format!("{task}: {} instances ({named} and {more} more): {why}", names.len()),
+        }
+    };
+    alike.into_iter().map(told).collect()
+}
+
 impl Runs {
     /// The way back over those steps of a run that are wanted back and were not taken back before.
     /// Blocks.
@@ -34,9 +67,17 @@ impl Runs {
         let plan = run.plan();
         let before: BTreeSet<String> =
             self.ways_back(&file.id)?.iter().flat_map(|way| undone(&way.run)).collect();
-        let is_wanted =
-            |id: StepId| is_wanted(id) && !before.contains(plan.vertex(id).name.as_str());
         let actions = self.actions();
+        // What only looked has nothing to be taken back, unless somebody said what.
+        let left_nothing = |step: &Step| {
+            let action = actions.get(&step.call.action).filter(|_| step.undo.is_none());
+            action.is_some_and(|action| action.only_looks(&step.call.input))
+        };
+        let is_wanted = |id: StepId| {
+            is_wanted(id)
+                && !before.contains(plan.vertex(id).name.as_str())
+                && !plan.step(id).is_some_and(left_nothing)
+        };
         let gap = |step: &Step| {
             let action = actions.get(&step.call.action);
             if !action.is_some_and(|action| action.can_undo(&step.call.input)) {
@@ -110,7 +151,7 @@ impl Runs {
         (by, wanted): (&str, &BTreeSet<StepId>),
         id: String,
     ) -> Result<(), RunsError> {
-        if !self.ways_back(&file.id)?.is_empty() || self.is_anywhere(&id)? {
+        if self.is_anywhere(&id)? || !self.ways_back(&file.id)?.is_empty() {
             return Ok(());
         }
         if self.0.leaving.load(Ordering::SeqCst) {
@@ -121,8 +162,7 @@ impl Runs {
         else {
             return Ok(());
         };
-        let name = |gap: &Gap| run.plan().vertex(gap.step).name.clone();
-        let left: Vec<String> = gaps.iter().map(name).collect();
+        let left = told_gaps(run.plan(), &gaps);
         if !left.is_empty() {
             tracing::warn!(run = file.id, ?left, "some instances cannot be taken back");
         }
@@ -139,7 +179,8 @@ impl Runs {
             carried: Vec::new(),
             beside: true,
         };
-        self.launch(&Arc::new(plan), begin, id).map(drop)
+        let gate = self.gate()?;
+        self.launch(&Arc::new(plan), begin, id, gate.as_ref()).map(drop)
     }
 
     /// Whether a run is or was with some controller.
@@ -169,6 +210,7 @@ impl Runs {
     /// The runs that take back what this one did, the oldest first; without those after which it
     /// went on. Blocks.
     pub(in crate::deploy) fn ways_back(&self, id: &str) -> Result<Vec<View>, RunsError> {
+        self.fetch_ways_back(id)?;
         let mut ways: Vec<String> = Vec::new();
         for run in self.list().into_iter().rev() {
             if run.undoes.as_deref() == Some(id) {
@@ -181,6 +223,28 @@ impl Runs {
         let undone = self.view(id)?;
         ways.retain(|way| !is_settled(&undone, way));
         ways.iter().map(|way| self.view(way)).collect()
+    }
+
+    /// Brings here what other controllers took back of a run, when that has ended. Blocks.
+    fn fetch_ways_back(&self, id: &str) -> Result<(), RunsError> {
+        let Some(shared) = self.0.shared.as_ref().filter(|_| self.live(id).is_none()) else {
+            return Ok(());
+        };
+        for (way, has_ended) in shared.ways_back(id).map_err(FolderError::from)? {
+            match self.lock().get(&way) {
+                Some(Known::Live(_) | Known::Ended(_)) => continue,
+                Some(Known::Broken(_)) | None => {}
+            }
+            if !has_ended {
+                return Err(RunsError::TakenBack(way));
+            }
+            if let Some(stored) = shared.read(&way)? {
+                folder::adopt(&self.0.root, &way, &stored)?;
+                let summary = self.view(&way)?.summary();
+                self.lock().insert(way, Known::Ended(summary));
+            }
+        }
+        Ok(())
     }
 
     /// Whether a run that takes back another is of no importance any more: that one went on. Blocks.
