@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hoist_engine::action::{Cancel, Catalog, Failure};
-use hoist_engine::drive::{self, Executor, Halt, Journal};
+use hoist_engine::drive::{self, Executor, Halt, Journal, SayError};
 use hoist_engine::execute::{Came, Job, NoSecrets, Outputs, Place, Programs, Site};
 use hoist_engine::journal::JournalError;
 use hoist_engine::plan::{Made, Plan, StepId};
@@ -25,6 +25,9 @@ use crate::diagnostic::Diagnostic;
 use crate::document::{Document, Id};
 use crate::images::Progress;
 use crate::layout::Work;
+
+/// A journal that has less room than this, after many attempts, is begun anew, and everything with it.
+const LEAST_ROOM: u64 = 16 * 1024;
 
 /// Somebody who wants to know how it goes.
 pub trait Listener: Send + Sync {
@@ -65,6 +68,8 @@ pub enum ApplyError {
     Journal(#[from] JournalError),
     #[error(transparent)]
     Replay(#[from] ReplayError),
+    #[error(transparent)]
+    Say(#[from] SayError),
     #[error("everything was done, and the disks are not as the document says: {0}")]
     NotSettled(String),
 }
@@ -137,6 +142,11 @@ fn run(
         records = std::iter::once(begun).chain(carried).collect();
     }
     let mut run = Run::replay(&decision.plan, &records)?;
+    // What failed is tried again.
+    if run.outcome().is_some() {
+        let resume = Event::Resume { by: "hoist-agent".to_owned() };
+        drive::say(&mut run, &mut journal, [resume], clock())?;
+    }
     let (send, events) = channel();
     let mut catalog = Catalog::default();
     catalog.add(Arc::new(Disks { held: Arc::clone(held), marker }));
@@ -202,11 +212,14 @@ impl Decision {
             return Ok((Medium::Memory(Vec::new()), Vec::new()));
         };
         let io = held.io(&disk).map_err(ApplyError::Begin)?;
-        let (journal, records) = if resumes {
+        let (mut journal, mut records) = if resumes {
             GapJournal::open(&io, &gap)?
         } else {
             (GapJournal::create(&io, &gap)?, Vec::new())
         };
+        if journal.room() < LEAST_ROOM {
+            (journal, records) = (GapJournal::create(&io, &gap)?, Vec::new());
+        }
         Ok((Medium::Gap { held: Arc::clone(held), disk, journal }, records))
     }
 
