@@ -83,13 +83,26 @@ pub enum Needs {
 
 impl Needs {
     pub const ALL: [Self; 2] = [Self::ConfigDrive, Self::Boot];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::ConfigDrive => "config_drive",
+            Self::Boot => "boot",
+        }
+    }
+
+    /// Those of the actions that a document wants to run.
+    pub fn queued(document: &Document) -> Vec<Self> {
+        Self::ALL.into_iter().filter(|needs| document.is_queued(needs.name())).collect()
+    }
 }
 
 impl Contributor for Needs {
     fn describe(&self) -> Description {
-        let (name, contributes): (_, &[&str]) = match self {
-            Self::ConfigDrive => ("config_drive", &[CLAIMS, "images"]),
-            Self::Boot => ("boot", &[CLAIMS]),
+        let name = self.name();
+        let contributes: &[&str] = match self {
+            Self::ConfigDrive => &[CLAIMS, "images"],
+            Self::Boot => &[CLAIMS],
         };
         let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         Description {
@@ -392,9 +405,15 @@ mod tests {
 
     #[test]
     fn only_actions_that_are_queued_are_asked() {
-        let written = document(&drive());
-        let alone = resolve(&written, &[Needs::Boot], &facts(Firmware::Bios)).expect("a document");
-        assert_eq!(alone, written);
+        let mut sections = drive();
+        sections["boot"] = json!({});
+        sections["flow"] = json!({"actions": ["disks", "boot"]});
+        let written = document(&sections);
+        let queued = Needs::queued(&written);
+        assert_eq!(queued, [Needs::Boot]);
+        let resolved = resolve(&written, &queued, &facts(Firmware::Bios)).expect("a document");
+        assert_eq!(on_root_disk(&resolved, Firmware::Bios), ["bios-boot", "root", "swap"]);
+        assert_eq!(Needs::queued(&document(&drive())), Needs::ALL);
     }
 
     #[test]

@@ -54,6 +54,25 @@ sections:
 }
 
 #[test]
+fn numbers_that_are_names_need_no_quotes() {
+    let yaml = "\
+api: hoist/v1
+txn: 00000000-0000-0000-0000-000000000001
+sections:
+  node: {id: 0012}
+  disks:
+    1: {match: {serial: 0012, wwn: 0x5000c500aaaa0001, eui: 1e5}}
+";
+    let document = read("a", yaml.as_bytes()).expect("a document");
+    let (id, disk) = document.sections.disks.iter().next().expect("a disk");
+    let text = |text: &Option<String>| text.clone().expect("a text");
+    assert_eq!((id.as_str(), document.node_id()), ("1", "0012"));
+    let DiskMatch { serial, wwn, eui, .. } = &disk.matches;
+    assert_eq!((text(serial).as_str(), text(wwn).as_str()), ("0012", "0x5000c500aaaa0001"));
+    assert_eq!(text(eui), "1e5");
+}
+
+#[test]
 fn an_unknown_field_is_told_with_its_place_and_what_was_meant() {
     let yaml = "\
 api: hoist/v1

@@ -32,17 +32,15 @@ pub struct Manifest {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "Entry", into = "Entry")]
 pub struct Chunk {
     /// Within the image, unpacked.
     pub offset: u64,
     pub length: u32,
-    #[serde(flatten)]
     pub kind: ChunkKind,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChunkKind {
     /// All of it is zero, and must be.
     Zero,
@@ -53,6 +51,57 @@ pub enum ChunkKind {
         at: u64,
         stored: u32,
     },
+}
+
+/// A chunk as it is written in the list.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    offset: u64,
+    length: u32,
+    kind: Word,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sha256: Option<Digest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    at: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stored: Option<u32>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Word {
+    Zero,
+    Data,
+}
+
+impl TryFrom<Entry> for Chunk {
+    type Error = &'static str;
+
+    fn try_from(entry: Entry) -> Result<Self, Self::Error> {
+        let Entry { offset, length, .. } = entry;
+        let kind = match (entry.kind, entry.sha256, entry.at, entry.stored) {
+            (Word::Zero, None, None, None) => ChunkKind::Zero,
+            (Word::Data, Some(sha256), Some(at), Some(stored)) => {
+                ChunkKind::Data { sha256, at, stored }
+            }
+            (Word::Zero, ..) => return Err("a chunk of zeros has nothing but its place"),
+            (Word::Data, ..) => return Err("a chunk of data has `sha256`, `at` and `stored`"),
+        };
+        Ok(Self { offset, length, kind })
+    }
+}
+
+impl From<Chunk> for Entry {
+    fn from(Chunk { offset, length, kind }: Chunk) -> Self {
+        let (kind, sha256, at, stored) = match kind {
+            ChunkKind::Zero => (Word::Zero, None, None, None),
+            ChunkKind::Data { sha256, at, stored } => {
+                (Word::Data, Some(sha256), Some(at), Some(stored))
+            }
+        };
+        Self { offset, length, kind, sha256, at, stored }
+    }
 }
 
 /// Why a list is none.
@@ -201,5 +250,21 @@ mod tests {
         let error = Manifest::parse(bytes, Some(Digest::of(b"other"))).expect_err("it is another");
         assert!(matches!(error, ManifestError::Digest { .. }));
         assert!(matches!(Manifest::parse(b"[]", None), Err(ManifestError::Syntax(_))));
+    }
+
+    #[test]
+    fn a_list_is_read_as_it_is_written() {
+        let manifest = Manifest::new(8192, vec![zero(0, 4096), data(4096, 4096, 0, 7)]);
+        let text = serde_json::to_string(&manifest).expect("a plain value");
+        let digest = Digest::of(b"");
+        let wanted = format!(
+            r#"{{"version":1,"size":8192,"chunks":[{{"offset":0,"length":4096,"kind":"zero"}},{{"offset":4096,"length":4096,"kind":"data","sha256":"{digest}","at":0,"stored":7}}]}}"#
+        );
+        assert_eq!(text, wanted);
+        let read = Manifest::parse(text.as_bytes(), Some(Digest::of(text.as_bytes())));
+        assert_eq!(read.expect("it was just written"), manifest);
+        for odd in [text.replace(r#""at":0,"#, ""), text.replace(r#""zero""#, r#""zero","at":1"#)] {
+            assert!(matches!(Manifest::parse(odd.as_bytes(), None), Err(ManifestError::Syntax(_))));
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::guid::derive;
-use super::{Context, Difference, DiskPlan, Layout, PartitionPlan, Work, disks_of_mount};
+use super::{Context, Difference, DiskPlan, Layout, PartitionPlan, Work, below, disks_of_mount};
 use crate::bind::{differences, identity};
 use crate::claim::started_by;
 use crate::diagnostic::{Code, Diagnostic};
@@ -109,12 +109,11 @@ fn foreign(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Opt
         if is_kept(plan, facts, signature) {
             continue;
         }
-        let is_whole = matches!(plan.work, Work::Image(_));
         // Tables that stay as they are hold what they held, and our own notes are written over.
         let is_left = (adopts && signature.place == SignaturePlace::Disk)
             || is_settled(context, plan, facts, signature)
             || is_marker(context, signature);
-        if is_left && !is_whole {
+        if is_left && !plan.work.is_of_all() {
             continue;
         }
         if is_marked || wipe.covers(signature.kind) {
@@ -373,13 +372,25 @@ fn firmware(context: &Context<'_>) -> Vec<Diagnostic> {
             say(format!("disks.{id}"), what, "start the machine by UEFI");
         }
     }
-    let is_esp =
-        |node: &StorageNode| matches!(node, StorageNode::Part(part) if part.role == PartRole::Esp);
-    if uefi && !root.is_empty() && !context.nodes().iter().any(is_esp) {
-        let what = "the machine is started by UEFI, and there is no partition of role `esp`";
-        say("boot".to_owned(), what.to_owned(), "add one, or run the action `boot` as well");
+    if root.is_empty() {
+        return found;
+    }
+    let has = |role| context.nodes().iter().any(|node| is_part_for(node, role));
+    let how =
+        [(bios, PartRole::BiosBoot, "BIOS", "bios_boot"), (uefi, PartRole::Esp, "UEFI", "esp")];
+    for (_, role, firmware, word) in how.into_iter().filter(|(is_started, ..)| *is_started) {
+        if !has(role) {
+            let what =
+                format!("{firmware} starts the machine, and no partition has the role `{word}`");
+            let hint = "add one, or let the action `boot` claim it";
+            found.push(Diagnostic::new(Code::Firmware, "boot", what).hint(hint));
+        }
     }
     found
+}
+
+fn is_part_for(node: &StorageNode, role: PartRole) -> bool {
+    matches!(node, StorageNode::Part(part) if part.role == role)
 }
 
 /// S13: what the installed system finds by a name is there once.
@@ -411,7 +422,11 @@ fn duplicates(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
                 signature.label.as_ref().and_then(|l| names.get(&(name, l.clone())).copied());
             let is_uuid = |uuid: &str| layout.stack.iter().find(|s| s.uuid.to_string() == uuid);
             let by_uuid = signature.uuid.as_deref().and_then(is_uuid).map(|plan| &plan.id);
-            if let Some(id) = by_name.or(by_uuid) {
+            // What stays by the document is what the document speaks of.
+            let part = plan.and_then(|plan| retained_at(plan, disk, signature));
+            let is_it =
+                |id: &Id| part.is_some_and(|part| below(context.document, id).contains(part));
+            if let Some(id) = by_name.or(by_uuid).filter(|id| !is_it(id)) {
                 let what = format!("disk `{}` has its name or UUID already", disk.kernel_name);
                 let hint = "give it another name, or name that disk with what of it to wipe";
                 let place = format!("storage.{id}");
@@ -432,11 +447,17 @@ fn remains(
     signature: &Signature,
 ) -> bool {
     let Some(plan) = plan else { return true };
-    if plan.destroys.contains(signature) || is_settled(context, plan, disk, signature) {
-        return matches!(plan.work, Work::None) && !plan.destroys.contains(signature);
-    }
-    // What stays by the document is what the document speaks of.
-    matches!(plan.work, Work::None) || !is_kept(plan, disk, signature)
+    let is_untouched = matches!(plan.work, Work::None);
+    !plan.destroys.contains(signature)
+        && (is_untouched || !is_settled(context, plan, disk, signature))
+}
+
+/// The partition that stays and that a signature is in.
+fn retained_at<'a>(plan: &'a DiskPlan, facts: &DiskFacts, signature: &Signature) -> Option<&'a Id> {
+    let Work::Table(table) = &plan.work else { return None };
+    let at = place_of(facts.table.as_ref(), signature);
+    let mut kept = table.partitions.iter().filter(|part| part.retained);
+    kept.find(|part| part.range().contains(&at)).map(|part| &part.id)
 }
 
 /// A partition with the PARTUUID of one that is made here.

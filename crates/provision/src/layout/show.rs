@@ -30,6 +30,7 @@ impl Display for DiskPlan {
         let work = match &self.work {
             Work::Table(_) => String::new(),
             Work::Image(image) => format!(": image {image} is written over all of it"),
+            Work::Erase => ": all of it is made empty".to_owned(),
             Work::None if self.destroys.is_empty() => ": nothing is done to it".to_owned(),
             Work::None => ": it is wiped".to_owned(),
         };

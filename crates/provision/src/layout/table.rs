@@ -1,5 +1,6 @@
 //! The table of one disk: where its partitions go, and what that changes.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use uuid::Uuid;
@@ -53,8 +54,13 @@ pub(super) fn disk(
         writable: Vec::new(),
     };
     let before = facts.table.as_ref().map_or(&[][..], |table| &table.partitions);
-    if let Some(image) = context.image_of(id) {
-        plan.work = Work::Image(image.clone());
+    let erased = context.document.sections.erase.iter().flat_map(|erase| &erase.disks);
+    let is_erased =
+        context.document.is_queued("erase") && erased.into_iter().any(|disk| disk == id);
+    let image = context.image_of(id);
+    // What is erased and gets a table is erased before.
+    if image.is_some() || (is_erased && parts.is_empty()) {
+        plan.work = image.map_or(Work::Erase, |image| Work::Image(image.clone()));
         plan.changes = differences(before, &[]);
         plan.writable = std::iter::once(0..facts.size).collect();
         return Ok(plan);
@@ -303,14 +309,23 @@ impl<'a> Table<'a> {
 
     /// Whether anything on a partition that is there is made anew.
     fn is_written(&self, id: &Id) -> bool {
-        let is_new = |node: &StorageNode| match node {
-            StorageNode::Fs(fs) => {
-                let is_made = fs.retain.is_none() && self.context.document.is_queued("disks");
-                is_made || self.context.image_of(&fs.on).is_some()
+        let makes = self.context.document.is_queued("disks");
+        let (mut waiting, mut seen) = (vec![id], BTreeSet::new());
+        while let Some(id) = waiting.pop() {
+            if !seen.insert(id) {
+                continue;
             }
-            _ => self.is_written(node.id()),
-        };
-        self.context.image_of(id).is_some() || self.context.above(id).any(is_new)
+            if self.context.image_of(id).is_some() {
+                return true;
+            }
+            for node in self.context.above(id) {
+                match node {
+                    StorageNode::Fs(fs) if fs.retain.is_none() && makes => return true,
+                    other => waiting.push(other.id()),
+                }
+            }
+        }
+        false
     }
 
     fn writable(&self, partitions: &[PartitionPlan]) -> Vec<Range<u64>> {

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::*;
-use crate::diagnostic::Code;
 use crate::document::size::{GIB, MIB};
 use crate::facts::{PartitionFacts, SignatureKind, SignaturePlace, TableFacts, TableKind};
 
@@ -194,6 +193,33 @@ fn stacks_are_made_from_below_and_their_sizes_are_known_before() {
 }
 
 #[test]
+fn many_ways_through_a_stack_are_not_walked_one_by_one() {
+    // Every layer is a group of twenty volumes on which the next one lies: 20^8 ways.
+    let mut storage = vec![part("p", "100%"), json!({"pv": {"id": "pv", "on": "p"}})];
+    let mut on = vec!["pv".to_owned()];
+    for layer in 0..8 {
+        let group = format!("v{layer}");
+        storage.push(json!({"vg": {"id": group, "on": on}}));
+        on = (0..20).map(|at| format!("pv{layer}-{at}")).collect();
+        for (at, pv) in on.iter().enumerate() {
+            let lv = format!("l{layer}-{at}");
+            storage.push(json!({"lv": {"id": lv, "on": group, "size": "5%"}}));
+            if layer < 7 {
+                storage.push(json!({"pv": {"id": pv, "on": lv}}));
+            } else {
+                storage.push(json!({"fs": {"id": pv, "on": lv, "kind": "xfs", "label": "same", "retain": {}}}));
+            }
+        }
+    }
+    let made = document(json!({"storage": [part("p", "100%")]}));
+    let facts = machine([disk("sda", 1 << 40)]);
+    let there = after(&laid_out(&made, &facts), &facts);
+    let stacked = document(json!({"storage": storage, "policy": {"tables": "adopt"}}));
+    let found = plan_refused(&stacked, &there);
+    assert!(found.iter().all(|found| found.code == Code::Duplicate), "{found:#?}");
+}
+
+#[test]
 fn a_second_run_changes_nothing() {
     let document = document(json!({"storage": [
         part("root", "1 GiB"), part("data", "rest"),
@@ -351,6 +377,29 @@ fn a_whole_disk_takes_an_image_and_everything_on_it_goes() {
     assert_eq!(plan.work, Work::Image("system".parse().unwrap()));
     assert_eq!((plan.changes.len(), plan.destroys.len()), (4, 5));
     assert!(plan.changes.iter().all(|change| change.what == Difference::Deleted));
+}
+
+#[test]
+fn what_is_erased_is_named_and_its_data_is_of_us_or_named_too() {
+    let with = |wipe: Value| {
+        json!({
+            "disks": {"os": {"match": {"serial": "S-sda"}, "wipe": wipe}},
+            "erase": {"disks": ["os"]},
+        })
+    };
+    let found = plan_refused(&document(with(json!(["gpt"]))), &machine([used()]));
+    assert_eq!((found.len(), found[0].code), (1, Code::ForeignData));
+    let layout = laid_out(&document(with(json!("any"))), &machine([used(), disk("sdb", GIB)]));
+    let [plan] = layout.disks.as_slice() else { panic!("one disk") };
+    assert_eq!((&plan.work, plan.destroys.len()), (&Work::Erase, 5));
+    assert!(plan.changes.iter().all(|change| change.what == Difference::Deleted));
+    assert_eq!((plan.writable.len(), plan.writable[0].end), (1, 8 * GIB));
+    assert!(!layout.is_settled());
+    // Named and not queued is not erased.
+    let mut idle = with(json!("any"));
+    idle["flow"] = json!({"actions": ["report"]});
+    let layout = laid_out(&document(idle), &machine([used()]));
+    assert_eq!((&layout.disks[0].work, layout.disks[0].writable.len()), (&Work::None, 0));
 }
 
 #[test]

@@ -200,6 +200,7 @@ fn what_the_firmware_would_not_start_is_refused() {
     laid_out(&document(root("esp")), &uefi);
     refused(root("data"), &uefi, Code::Firmware, "boot");
     laid_out(&document(root("bios_boot")), &bios);
+    refused(root("data"), &bios, Code::Firmware, "boot");
     let mut large = bios;
     large.disks[0].logical_sector = 4096;
     refused(root("bios_boot"), &large, Code::Firmware, "disks.os");
@@ -234,6 +235,24 @@ fn names_that_would_be_there_twice_are_refused() {
         part("b", "1 GiB"), {"fs": {"id": "y", "on": "b", "kind": "ext4", "label": "root"}},
     ]});
     refused(twice, &machine([disk("sda", 4 * GIB)]), Code::Duplicate, "storage.y");
+}
+
+#[test]
+fn the_label_of_what_stays_is_not_given_to_something_else() {
+    let facts = machine([used()]);
+    let with = |label: &str| {
+        let mut sections = keeping(2, json!({}));
+        let fs = json!({"fs": {"id": "new", "on": "last", "kind": "ext4", "label": label}});
+        sections["storage"].as_array_mut().expect("a list").push(fs);
+        // It is kept without saying what it is called.
+        sections["storage"][4]["fs"]["retain"] = json!({});
+        sections
+    };
+    laid_out(&document(with("fs1")), &facts);
+    refused(with("fs2"), &facts, Code::Duplicate, "storage.new");
+    let mut said = with("other");
+    said["storage"][4]["fs"]["label"] = json!("fs2");
+    laid_out(&document(said), &facts);
 }
 
 #[test]
