@@ -168,7 +168,10 @@ impl Shared<'_> {
             let bytes = &mut unpacked[..chunk.length as usize];
             let outcome = match (packed, &mut decompressor) {
                 (None, _) => {
-                    bytes.fill(0);
+                    // Of the others only the length is looked at.
+                    if number == 0 {
+                        bytes.fill(0);
+                    }
                     Ok(())
                 }
                 (Some((packed, stored)), Ok(decompressor)) => {
@@ -190,7 +193,15 @@ impl Shared<'_> {
         let chunk = &self.chunks[number];
         let at = self.target.start + chunk.offset;
         let first = if number == 0 { bytes.len().min(FIRST) } else { 0 };
-        let zeros = write_runs(self.io, at + first as u64, &bytes[first..])?;
+        let zeros = match chunk.kind {
+            // Nobody needs to look at them to know what they are.
+            ChunkKind::Zero => {
+                let range = at + first as u64..at + bytes.len() as u64;
+                self.io.zero(range.clone())?;
+                range.end - range.start
+            }
+            ChunkKind::Data { .. } => write_runs(self.io, at + first as u64, &bytes[first..])?,
+        };
         self.meter.add((bytes.len() - first) as u64);
         let mut state = self.state();
         state.zeros += zeros;
