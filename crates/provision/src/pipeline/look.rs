@@ -6,6 +6,7 @@ use hoist_engine::record::{End, Record};
 use serde::Deserialize;
 
 use super::{Notes, Seen};
+use crate::actions::chain;
 use crate::actions::disks::find_tool;
 use crate::actions::images::{self, Receipt};
 use crate::bind::bind;
@@ -74,10 +75,10 @@ fn manifest(image: &Image) -> Option<Result<(Digest, Manifest), String>> {
     let url = image.manifest.clone()?;
     let bytes = match Origin::new(vec![url]).read_all(MAX_MANIFEST) {
         Ok(bytes) => bytes,
-        Err(error) => return Some(Err(error.to_string())),
+        Err(error) => return Some(Err(chain(&error))),
     };
     let wanted = image.digest.as_ref().and_then(|digest| digest.parse().ok());
-    let manifest = Manifest::parse(&bytes, wanted).map_err(|error| error.to_string());
+    let manifest = Manifest::parse(&bytes, wanted).map_err(|error| chain(&error));
     Some(manifest.map(|manifest| (Digest::of(&bytes), manifest)))
 }
 
