@@ -335,7 +335,9 @@ impl<'a> Planning<'a> {
         for disk in &self.layout.disks {
             match &disk.work {
                 Work::Table(table) => self.table(disk, table),
-                Work::None if !disk.destroys.is_empty() => self.wipe(disk, vec![0..disk.size]),
+                Work::None if !disk.destroys.is_empty() => {
+                    self.wipe(disk, std::iter::once(0..disk.size).collect());
+                }
                 Work::None | Work::Image(_) | Work::Erase => {}
             }
         }
@@ -358,7 +360,7 @@ impl<'a> Planning<'a> {
         let makes: Vec<_> = makes.collect();
         let adopts = self.document.adopts_tables();
         let is_settled = makes.is_empty() && self.is_closed(disk) && !self.needs_image(disk, table);
-        if is_settled && (adopts || self.has_table(disk)) {
+        if is_settled && (adopts || has_table(disk)) {
             return;
         }
         self.touched.insert(disk.id.clone());
@@ -386,12 +388,6 @@ impl<'a> Planning<'a> {
             let task = Task::Make { disk, table: table.clone(), partition, fs };
             self.step(name, disks::NAME, task, true);
         }
-    }
-
-    /// Whether the table is as it shall be, and nothing is destroyed.
-    fn has_table(&self, disk: &DiskPlan) -> bool {
-        let same = |change: &layout::Change| change.what == Difference::Kept;
-        disk.destroys.is_empty() && disk.changes.iter().all(same)
     }
 
     /// Whether an earlier run of this transaction came to its end on it.
@@ -478,6 +474,12 @@ impl<'a> Planning<'a> {
             self.step(name, disks::NAME, Task::Close { disk, table: opened.table }, true);
         }
     }
+}
+
+/// Whether the table is as it shall be, and nothing is destroyed.
+fn has_table(disk: &DiskPlan) -> bool {
+    let same = |change: &layout::Change| change.what == Difference::Kept;
+    disk.destroys.is_empty() && disk.changes.iter().all(same)
 }
 
 /// Whether a partition is there as it shall be.

@@ -27,17 +27,15 @@ const TOOLS: [&str; 5] = ["mke2fs", "mkfs.btrfs", "mkfs.vfat", "mkfs.xfs", "mksw
 pub fn look(document: &Document, machine: &Machine) -> Seen {
     let probed = machine.probe();
     let mut seen = Seen { facts: probed.facts, ..Seen::default() };
-    let names: BTreeSet<String> = match bind(document, &seen.facts) {
-        Ok(binding) => binding.values().map(|disk| disk.kernel_name.clone()).collect(),
+    let names: BTreeSet<String> = if let Ok(binding) = bind(document, &seen.facts) {
+        binding.values().map(|disk| disk.kernel_name.clone()).collect()
+    } else {
         // That is told by whoever decides; a disk that could not be read may be why.
-        Err(_) => {
-            let failures = probed.failures.iter();
-            let say = |failure: &crate::device::probe::Failure| {
-                Diagnostic::new(Code::NoDisk, "disks", failure.to_string())
-            };
-            seen.troubles.extend(failures.map(say));
-            BTreeSet::new()
-        }
+        let say = |failure: &crate::device::probe::Failure| {
+            Diagnostic::new(Code::NoDisk, "disks", failure.to_string())
+        };
+        seen.troubles.extend(probed.failures.iter().map(say));
+        BTreeSet::new()
     };
     for disk in seen.facts.disks.iter().filter(|disk| names.contains(&disk.kernel_name)) {
         match notes(disk, machine) {
