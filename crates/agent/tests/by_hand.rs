@@ -237,7 +237,7 @@ fn a_run_that_failed_goes_on_where_it_was() {
     let failed = agent("apply", &document, &[]);
     assert_eq!(failed.code, 1, "{}", failed.err);
     assert!(failed.err.contains("write image root"), "{}", failed.err);
-    let table = run(Command::new("sgdisk").arg("-p").arg(bench.disk.path()));
+    let table = run(Command::new("sgdisk").args(["-i", "1"]).arg(bench.disk.path()));
     let txn = format!("{TXN}{:012x}", bench.tag);
     assert!(table.contains(&txn), "it says who is at work: {table}");
     bench.pack_image();

@@ -10,15 +10,19 @@ use hoist_engine::record::FailureKind;
 
 pub use held::Held;
 
-/// A failure with everything that led to it, in one line.
-fn failed(error: &(dyn std::error::Error + 'static)) -> Failure {
-    let mut reason = error.to_string();
+/// An error with everything that led to it, in one line.
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
-        reason = format!("{reason}: {error}");
+        text = format!("{text}: {error}");
         source = error.source();
     }
-    Failure { kind: FailureKind::Exit, reason }
+    text
+}
+
+fn failed(error: &(dyn std::error::Error + 'static)) -> Failure {
+    Failure { kind: FailureKind::Exit, reason: chain(error) }
 }
 
 /// Something that a plan of ours never asks for.

@@ -335,7 +335,9 @@ impl<'a> Planning<'a> {
         for disk in &self.layout.disks {
             match &disk.work {
                 Work::Table(table) => self.table(disk, table),
-                Work::None if !disk.destroys.is_empty() => self.wipe(disk, vec![0..disk.size]),
+                Work::None if !disk.destroys.is_empty() => {
+                    self.wipe(disk, std::iter::once(0..disk.size).collect());
+                }
                 // Who erases is another action.
                 Work::None | Work::Image(_) | Work::Erase => {}
             }
@@ -359,7 +361,7 @@ impl<'a> Planning<'a> {
         let makes: Vec<_> = makes.collect();
         let adopts = self.document.adopts_tables();
         let is_settled = makes.is_empty() && self.is_closed(disk) && !self.needs_image(disk, table);
-        if is_settled && (adopts || self.has_table(disk)) {
+        if is_settled && (adopts || has_table(disk)) {
             return;
         }
         self.touched.insert(disk.id.clone());
@@ -387,12 +389,6 @@ impl<'a> Planning<'a> {
             let task = Task::Make { disk, table: table.clone(), partition, fs };
             self.step(name, disks::NAME, task, true);
         }
-    }
-
-    /// Whether the table is as it shall be, and nothing is destroyed.
-    fn has_table(&self, disk: &DiskPlan) -> bool {
-        let same = |change: &layout::Change| change.what == Difference::Kept;
-        disk.destroys.is_empty() && disk.changes.iter().all(same)
     }
 
     /// Whether an earlier run of this transaction came to its end on it.
@@ -481,10 +477,84 @@ impl<'a> Planning<'a> {
     }
 }
 
+/// Whether the table is as it shall be, and nothing is destroyed.
+fn has_table(disk: &DiskPlan) -> bool {
+    let same = |change: &layout::Change| change.what == Difference::Kept;
+    disk.destroys.is_empty() && disk.changes.iter().all(same)
+}
+
 /// Whether a partition is there as it shall be.
 fn is_kept(disk: &DiskPlan, part: &PartitionPlan) -> bool {
     disk.changes.iter().any(|change| {
         let after = change.after.as_ref();
         change.what == Difference::Kept && after.and_then(|a| a.partuuid) == Some(part.partuuid)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::read;
+
+    fn seen(tools: &[&str]) -> Seen {
+        let disk = DiskFacts {
+            kernel_name: "sda".to_owned(),
+            size: 64 << 20,
+            logical_sector: 512,
+            physical_sector: 512,
+            serial: Some("A1".to_owned()),
+            ..DiskFacts::default()
+        };
+        let facts = Facts { disks: vec![disk], ..Facts::default() };
+        let tools = tools.iter().map(|tool| (*tool).to_owned()).collect();
+        Seen { facts, tools, ..Seen::default() }
+    }
+
+    fn document(more: &str) -> Document {
+        let text = format!(
+            "api: hoist/v1\ntxn: 5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e41\nsections:\n  \
+             node: {{id: n1}}\n  disks: {{os: {{match: {{serial: A1}}}}}}\n  storage:\n  \
+             - part: {{id: a, on: os, size: 8 MiB}}\n  - fs: {{id: a-fs, on: a, kind: ext4}}\n  \
+             - part: {{id: b, on: os, size: rest}}\n{more}"
+        );
+        read("doc", text.as_bytes()).unwrap_or_else(|found| panic!("{found:#?}"))
+    }
+
+    fn names(decision: &Decision) -> Vec<String> {
+        decision.show().steps.iter().map(|step| step.name.to_owned()).collect()
+    }
+
+    #[test]
+    fn a_program_that_is_missing_is_named_before_anything_is_done() {
+        let document = document("");
+        let found = decide(&document, &seen(&["mkswap"])).expect_err("it is not there");
+        assert_eq!(found.iter().map(|found| found.code).collect::<Vec<_>>(), [Code::MissingTool]);
+        assert!(found[0].what.contains("`mke2fs`"), "{}", found[0]);
+        assert!(decide(&document, &seen(&["mke2fs"])).is_ok());
+    }
+
+    #[test]
+    fn tables_come_last_and_the_hash_is_of_what_is_there_too() {
+        let document = document("");
+        let seen = seen(&["mke2fs"]);
+        let decision = decide(&document, &seen).expect("nothing forbids it");
+        assert_eq!(names(&decision), ["wipe os", "make ext4 a-fs in a", "close os"]);
+        let again = decide(&document, &seen).expect("nothing forbids it");
+        assert_eq!(decision.hash(), again.hash());
+        let mut larger = seen;
+        larger.facts.disks[0].size += 1 << 20;
+        let other = decide(&document, &larger).expect("nothing forbids it");
+        assert_ne!(decision.hash(), other.hash());
+    }
+
+    #[test]
+    fn what_no_action_here_does_is_refused_as_a_whole() {
+        for more in ["  boot: {}\n", "  flow: {actions: [disks, reboot]}\n"] {
+            let found = decide(&document(more), &seen(&["mke2fs"])).expect_err("not here");
+            assert!(found.iter().all(|found| found.code == Code::Unsupported), "{found:#?}");
+        }
+        let lvm = "  - pv: {id: p, on: b}\n  - vg: {id: v, on: [p]}\n";
+        let found = decide(&document(lvm), &seen(&["mke2fs"])).expect_err("not here");
+        assert!(found.iter().all(|found| found.code == Code::Unsupported), "{found:#?}");
+    }
 }

@@ -145,18 +145,15 @@ impl Action for Images {
         let origin = Origin::new(task.sources.clone());
         let watch =
             Watching { action: self, image: &task.image, attempt: ctx.attempt, cancel: ctx.cancel };
-        let written = match self.manifest(&task)? {
-            Some(manifest) => {
-                let reached = self.reached.get(&task.image).copied().unwrap_or(0);
-                let keep_every = crate::images::KEEP_EVERY;
-                let image = Chunked { origin: &origin, manifest, reached, keep_every };
-                images::write_chunks(&image, &io, task.range.clone(), &watch)
-            }
-            None => {
-                let Task { compression, size, digest, .. } = task;
-                let image = Stream { origin: &origin, compression, size, digest };
-                images::write(&image, &io, task.range.clone(), &watch)
-            }
+        let written = if let Some(manifest) = self.manifest(&task)? {
+            let reached = self.reached.get(&task.image).copied().unwrap_or(0);
+            let keep_every = images::KEEP_EVERY;
+            let image = Chunked { origin: &origin, manifest, reached, keep_every };
+            images::write_chunks(&image, &io, task.range.clone(), &watch)
+        } else {
+            let Task { compression, size, digest, .. } = task;
+            let image = Stream { origin: &origin, compression, size, digest };
+            images::write(&image, &io, task.range.clone(), &watch)
         };
         let written = written.map_err(|error| failed(&error))?;
         let receipt = Receipt {

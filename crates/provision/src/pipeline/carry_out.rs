@@ -166,14 +166,12 @@ fn run(
     let name = decision.document.txn.to_string();
     let mut executor = InTurn { name, site, events: send, listener, failure: None };
     let halt = drive::drive(&mut run, &mut journal, &mut executor, &events, clock)?;
-    match halt {
-        Halt::Finished(Outcome::Succeeded) => Ok(resumed),
-        _ => {
-            let unknown = || ("?".to_owned(), "it did not come to its end".to_owned());
-            let (step, reason) = executor.failure.unwrap_or_else(unknown);
-            Err(ApplyError::Step { step, reason })
-        }
+    if halt == Halt::Finished(Outcome::Succeeded) {
+        return Ok(resumed);
     }
+    let unknown = || ("?".to_owned(), "it did not come to its end".to_owned());
+    let (step, reason) = executor.failure.unwrap_or_else(unknown);
+    Err(ApplyError::Step { step, reason })
 }
 
 fn clock() -> u64 {
@@ -304,9 +302,13 @@ struct InTurn {
 impl InTurn {
     fn note(&mut self, job: &Job, came: &Came) {
         let reason = match came {
-            Came::Ran { end: End::Failed { reason, .. } | End::Unknown { reason } }
+            Came::Ran {
+                end:
+                    End::Failed { reason, .. }
+                    | End::Unknown { reason }
+                    | End::NotBegun { reason: Some(reason) },
+            }
             | Came::Verified { holds: false, reason } => reason.clone(),
-            Came::Ran { end: End::NotBegun { reason: Some(reason) } } => reason.clone(),
             _ => return,
         };
         self.failure = Some((job.task.clone(), reason));

@@ -6,6 +6,7 @@ use hoist_engine::record::{End, Record};
 use serde::Deserialize;
 
 use super::{Notes, Seen};
+use crate::actions::chain;
 use crate::actions::disks::find_tool;
 use crate::actions::images::{self, Receipt};
 use crate::bind::bind;
@@ -26,17 +27,15 @@ const TOOLS: [&str; 5] = ["mke2fs", "mkfs.btrfs", "mkfs.vfat", "mkfs.xfs", "mksw
 pub fn look(document: &Document, machine: &Machine) -> Seen {
     let probed = machine.probe();
     let mut seen = Seen { facts: probed.facts, ..Seen::default() };
-    let names: BTreeSet<String> = match bind(document, &seen.facts) {
-        Ok(binding) => binding.values().map(|disk| disk.kernel_name.clone()).collect(),
+    let names: BTreeSet<String> = if let Ok(binding) = bind(document, &seen.facts) {
+        binding.values().map(|disk| disk.kernel_name.clone()).collect()
+    } else {
         // That is told by whoever decides; a disk that could not be read may be why.
-        Err(_) => {
-            let failures = probed.failures.iter();
-            let say = |failure: &crate::device::probe::Failure| {
-                Diagnostic::new(Code::NoDisk, "disks", failure.to_string())
-            };
-            seen.troubles.extend(failures.map(say));
-            BTreeSet::new()
-        }
+        let say = |failure: &crate::device::probe::Failure| {
+            Diagnostic::new(Code::NoDisk, "disks", failure.to_string())
+        };
+        seen.troubles.extend(probed.failures.iter().map(say));
+        BTreeSet::new()
     };
     for disk in seen.facts.disks.iter().filter(|disk| names.contains(&disk.kernel_name)) {
         match notes(disk, machine) {
@@ -74,10 +73,10 @@ fn manifest(image: &Image) -> Option<Result<(Digest, Manifest), String>> {
     let url = image.manifest.clone()?;
     let bytes = match Origin::new(vec![url]).read_all(MAX_MANIFEST) {
         Ok(bytes) => bytes,
-        Err(error) => return Some(Err(error.to_string())),
+        Err(error) => return Some(Err(chain(&error))),
     };
     let wanted = image.digest.as_ref().and_then(|digest| digest.parse().ok());
-    let manifest = Manifest::parse(&bytes, wanted).map_err(|error| error.to_string());
+    let manifest = Manifest::parse(&bytes, wanted).map_err(|error| chain(&error));
     Some(manifest.map(|manifest| (Digest::of(&bytes), manifest)))
 }
 
