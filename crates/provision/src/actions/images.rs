@@ -147,7 +147,8 @@ impl Action for Images {
             Watching { action: self, image: &task.image, attempt: ctx.attempt, cancel: ctx.cancel };
         let written = if let Some(manifest) = self.manifest(&task)? {
             let reached = self.reached.get(&task.image).copied().unwrap_or(0);
-            let image = Chunked { origin: &origin, manifest, reached };
+            let keep_every = images::KEEP_EVERY;
+            let image = Chunked { origin: &origin, manifest, reached, keep_every };
             images::write_chunks(&image, &io, task.range.clone(), &watch)
         } else {
             let Task { compression, size, digest, .. } = task;
