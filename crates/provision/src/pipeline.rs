@@ -25,7 +25,7 @@ use crate::facts::{DiskFacts, Facts, SignaturePlace};
 use crate::images::{Digest, Manifest};
 use crate::layout::{self, Difference, DiskPlan, Layout, PartitionPlan, TablePlan, Work};
 
-pub use carry_out::{Applied, ApplyError, Listener, apply};
+pub use carry_out::{Applied, ApplyError, Listener, apply, apply_to, take};
 pub use look::look;
 
 /// The actions that are built in.

@@ -90,9 +90,26 @@ pub fn apply(
     if decision.is_settled() {
         return Ok(Applied::Nothing);
     }
+    let held = take(decision, machine)?;
+    apply_to(held, document, decision, machine, listener)
+}
+
+/// The disks that something is done to; nobody else has them from here on.
+pub fn take(decision: &Decision, machine: &Machine) -> Result<Held, OpenError> {
     let plans = &decision.layout.disks;
     let touched = plans.iter().filter(|plan| decision.touched.contains(&plan.id));
-    let held = Arc::new(Held::take(touched, |name| machine.device(name))?);
+    Held::take(touched, |name| machine.device(name))
+}
+
+/// As [`apply`], to disks that were taken.
+pub fn apply_to(
+    held: Held,
+    document: &Document,
+    decision: &Decision,
+    machine: &Machine,
+    listener: Arc<dyn Listener>,
+) -> Result<Applied, ApplyError> {
+    let held = Arc::new(held);
     // From here on nobody else can change the disks: it must still be the same plan.
     let again = decide(document, &look(document, machine)).map_err(ApplyError::Refused)?;
     if again.hash != decision.hash {
@@ -120,7 +137,7 @@ fn run(
         node: decision.document.node_id().to_owned(),
         txn: decision.document.txn,
         plan: decision.plan.hash().to_owned(),
-        generation: 0,
+        generation: decision.document.generation(),
         is_complete: false,
     };
     let resumes = decision.is_left_in_the_middle(&marker);
@@ -215,7 +232,11 @@ impl Decision {
         } else {
             (GapJournal::create(&io, &gap)?, Vec::new())
         };
-        if journal.room() < LEAST_ROOM {
+        // The marker is written before the journal of the run before it is gone.
+        let is_ours = records.first().is_none_or(
+            |first| matches!(first, Record::Plan { hash, .. } if hash == self.plan.hash()),
+        );
+        if !is_ours || journal.room() < LEAST_ROOM {
             (journal, records) = (GapJournal::create(&io, &gap)?, Vec::new());
         }
         Ok((Medium::Gap { held: Arc::clone(held), disk, journal }, records))
