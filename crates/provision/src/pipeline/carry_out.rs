@@ -34,6 +34,11 @@ const LEAST_ROOM: u64 = 16 * 1024;
 pub trait Listener: Send + Sync {
     fn begins(&self, step: &str);
     fn progress(&self, image: &Id, progress: Progress);
+
+    /// What ends the work where it safely can.
+    fn cancel(&self) -> Cancel {
+        Cancel::default()
+    }
 }
 
 /// What came of it.
@@ -353,7 +358,7 @@ impl Executor for InTurn {
         if matches!(effect, Effect::Start { .. }) {
             self.listener.begins(&job.task);
         }
-        let came = self.site.carry_out(&job, &Cancel::default(), &Programs::default());
+        let came = self.site.carry_out(&job, &self.listener.cancel(), &Programs::default());
         self.note(&job, &came);
         // Whoever listens is waiting for this very answer.
         let _ = self.events.send(came.event(job.number, job.attempt));
