@@ -23,8 +23,8 @@ use hoist_model::Exit;
 use hoist_provision::device::probe::Machine;
 use hoist_provision::diagnostic::{Code, Diagnostic};
 use hoist_provision::document::{self, Document, Id};
-use hoist_provision::images::Progress;
-use hoist_provision::pipeline::{self, Decision, Listener, decide, look};
+use hoist_provision::images::{Progress, Trust};
+use hoist_provision::pipeline::{self, Decision, Given, Listener, decide, look};
 use serde_json::Value;
 
 pub(crate) use self::controller::NoAuthority;
@@ -66,6 +66,7 @@ pub(crate) fn run(args: &ProvisionArgs) -> Result<Exit, Failure> {
     let roots = authorities(&args.ca.display().to_string())?;
     let agent = Agent {
         controller: Arc::new(Controller::new(&orders.server, &roots)),
+        trust: Trust { roots },
         identity: identity(args.bring_up),
         orders,
         machine: Machine::here(),
@@ -135,6 +136,8 @@ fn identity(keep: bool) -> Identity {
 struct Agent {
     controller: Arc<Controller>,
     identity: Identity,
+    /// Who may vouch for servers that images come from.
+    trust: Trust,
     orders: Orders,
     machine: Machine,
     screen: Arc<Mutex<Screen>>,
@@ -185,12 +188,19 @@ impl Agent {
         Ok(if decision.is_settled() { Exit::Done } else { Exit::WouldChange })
     }
 
+    /// What comes with the document, and is not in it.
+    fn given(&self, order: &Order) -> Given {
+        let secrets = order.secrets.clone().into_iter().collect();
+        Given { secrets, trust: self.trust.clone() }
+    }
+
     fn decide(&self, order: &Order) -> Result<(Document, Decision), Vec<Diagnostic>> {
         let text = serde_json::to_vec(&order.document).expect("it was read as JSON");
         let document = document::read("order", &text)?;
+        let given = self.given(order);
         let deadline = Instant::now() + DISKS_APPEAR;
         loop {
-            match decide(&document, &look(&document, &self.machine)) {
+            match decide(&document, &look(&document, &self.machine, &given)) {
                 Ok(decision) => return Ok((document, decision)),
                 Err(found) if Instant::now() >= deadline || !may_appear(&found) => {
                     return Err(found);
@@ -215,7 +225,9 @@ impl Agent {
                 let work = Arc::new(Work::new(&decision, teller, Arc::clone(&self.screen)));
                 let listener =
                     Arc::new(Listening { work: Arc::clone(&work), cancel: cancel.clone() });
-                let applied = pipeline::apply(&document, &decision, &self.machine, None, listener);
+                let (machine, given) = (&self.machine, self.given(order));
+                let applied =
+                    pipeline::apply(&document, &decision, machine, &given, None, listener);
                 work.end(applied.as_ref().err().map(|error| chain(error)));
                 let report = match &applied {
                     Ok(applied) => reporting::applied(&decision, *applied),
