@@ -23,8 +23,8 @@ use hoist_model::Exit;
 use hoist_provision::device::probe::Machine;
 use hoist_provision::diagnostic::{Code, Diagnostic};
 use hoist_provision::document::{self, Document, Id};
-use hoist_provision::images::Progress;
-use hoist_provision::pipeline::{self, Decision, Listener, decide, look};
+use hoist_provision::images::{Progress, Trust};
+use hoist_provision::pipeline::{self, Decision, Given, Listener, decide, look};
 use serde_json::Value;
 
 pub(crate) use self::controller::NoAuthority;
@@ -70,6 +70,7 @@ pub(crate) fn run(args: &ProvisionArgs) -> Result<Exit, Failure> {
         orders,
         machine: Machine::here(),
         screen: Arc::new(Mutex::new(screen)),
+        trust: Trust { roots },
     };
     if args.dry_run {
         return agent.show();
@@ -138,6 +139,7 @@ struct Agent {
     orders: Orders,
     machine: Machine,
     screen: Arc<Mutex<Screen>>,
+    trust: Trust,
 }
 
 fn lock(screen: &Mutex<Screen>) -> MutexGuard<'_, Screen> {
@@ -180,17 +182,26 @@ impl Agent {
     /// What would be done.
     fn show(&self) -> Result<Exit, Failure> {
         let order = self.ask();
-        let (_, decision) = self.decide(&order).map_err(Failure::Found)?;
+        let (_, decision) = self.decide(&order, &self.given(&order)).map_err(Failure::Found)?;
         write!(io::stdout(), "{decision}")?;
         Ok(if decision.is_settled() { Exit::Done } else { Exit::WouldChange })
     }
 
-    fn decide(&self, order: &Order) -> Result<(Document, Decision), Vec<Diagnostic>> {
+    fn given(&self, order: &Order) -> Given {
+        let secrets = order.secrets.iter().map(|(name, secret)| (name.as_str(), secret.as_str()));
+        Given { secrets: secrets.collect(), trust: self.trust.clone() }
+    }
+
+    fn decide(
+        &self,
+        order: &Order,
+        given: &Given,
+    ) -> Result<(Document, Decision), Vec<Diagnostic>> {
         let text = serde_json::to_vec(&order.document).expect("it was read as JSON");
         let document = document::read("order", &text)?;
         let deadline = Instant::now() + DISKS_APPEAR;
         loop {
-            match decide(&document, &look(&document, &self.machine)) {
+            match decide(&document, &look(&document, &self.machine, given)) {
                 Ok(decision) => return Ok((document, decision)),
                 Err(found) if Instant::now() >= deadline || !may_appear(&found) => {
                     return Err(found);
@@ -203,7 +214,8 @@ impl Agent {
     fn carry_out(&self, order: &Arc<Order>) -> Report {
         let cancel = Cancel::default();
         let teller = Teller::start(Arc::clone(&self.controller), Arc::clone(order), cancel.clone());
-        let report = match self.decide(order) {
+        let given = self.given(order);
+        let report = match self.decide(order, &given) {
             Err(found) => {
                 for found in &found {
                     let message = Some(found.to_string());
@@ -215,7 +227,8 @@ impl Agent {
                 let work = Arc::new(Work::new(&decision, teller, Arc::clone(&self.screen)));
                 let listener =
                     Arc::new(Listening { work: Arc::clone(&work), cancel: cancel.clone() });
-                let applied = pipeline::apply(&document, &decision, &self.machine, None, listener);
+                let applied =
+                    pipeline::apply(&document, &decision, &self.machine, &given, None, listener);
                 work.end(applied.as_ref().err().map(|error| chain(error)));
                 let report = match &applied {
                     Ok(applied) => reporting::applied(&decision, *applied),

@@ -98,7 +98,7 @@ pub fn apply(
         return Ok(Applied::Nothing);
     }
     let held = take(decision, machine)?;
-    apply_to(held, document, decision, machine, listener)
+    apply_to(held, document, decision, machine, given, listener)
 }
 
 /// The disks that something is done to; nobody else has them from here on.
@@ -114,6 +114,7 @@ pub fn apply_to(
     document: &Document,
     decision: &Decision,
     machine: &Machine,
+    given: &Given,
     listener: Arc<dyn Listener>,
 ) -> Result<Applied, ApplyError> {
     let held = Arc::new(held);
