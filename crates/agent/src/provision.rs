@@ -66,11 +66,11 @@ pub(crate) fn run(args: &ProvisionArgs) -> Result<Exit, Failure> {
     let roots = authorities(&args.ca.display().to_string())?;
     let agent = Agent {
         controller: Arc::new(Controller::new(&orders.server, &roots)),
-        trust: Trust { roots },
         identity: identity(args.bring_up),
         orders,
         machine: Machine::here(),
         screen: Arc::new(Mutex::new(screen)),
+        trust: Trust { roots },
     };
     if args.dry_run {
         return agent.show();
@@ -136,11 +136,10 @@ fn identity(keep: bool) -> Identity {
 struct Agent {
     controller: Arc<Controller>,
     identity: Identity,
-    /// Who may vouch for servers that images come from.
-    trust: Trust,
     orders: Orders,
     machine: Machine,
     screen: Arc<Mutex<Screen>>,
+    trust: Trust,
 }
 
 fn lock(screen: &Mutex<Screen>) -> MutexGuard<'_, Screen> {
@@ -183,24 +182,26 @@ impl Agent {
     /// What would be done.
     fn show(&self) -> Result<Exit, Failure> {
         let order = self.ask();
-        let (_, decision) = self.decide(&order).map_err(Failure::Found)?;
+        let (_, decision) = self.decide(&order, &self.given(&order)).map_err(Failure::Found)?;
         write!(io::stdout(), "{decision}")?;
         Ok(if decision.is_settled() { Exit::Done } else { Exit::WouldChange })
     }
 
-    /// What comes with the document, and is not in it.
     fn given(&self, order: &Order) -> Given {
-        let secrets = order.secrets.clone().into_iter().collect();
-        Given { secrets, trust: self.trust.clone() }
+        let secrets = order.secrets.iter().map(|(name, secret)| (name.as_str(), secret.as_str()));
+        Given { secrets: secrets.collect(), trust: self.trust.clone() }
     }
 
-    fn decide(&self, order: &Order) -> Result<(Document, Decision), Vec<Diagnostic>> {
+    fn decide(
+        &self,
+        order: &Order,
+        given: &Given,
+    ) -> Result<(Document, Decision), Vec<Diagnostic>> {
         let text = serde_json::to_vec(&order.document).expect("it was read as JSON");
         let document = document::read("order", &text)?;
-        let given = self.given(order);
         let deadline = Instant::now() + DISKS_APPEAR;
         loop {
-            match decide(&document, &look(&document, &self.machine, &given)) {
+            match decide(&document, &look(&document, &self.machine, given)) {
                 Ok(decision) => return Ok((document, decision)),
                 Err(found) if Instant::now() >= deadline || !may_appear(&found) => {
                     return Err(found);
@@ -213,7 +214,8 @@ impl Agent {
     fn carry_out(&self, order: &Arc<Order>) -> Report {
         let cancel = Cancel::default();
         let teller = Teller::start(Arc::clone(&self.controller), Arc::clone(order), cancel.clone());
-        let report = match self.decide(order) {
+        let given = self.given(order);
+        let report = match self.decide(order, &given) {
             Err(found) => {
                 for found in &found {
                     let message = Some(found.to_string());
@@ -225,9 +227,8 @@ impl Agent {
                 let work = Arc::new(Work::new(&decision, teller, Arc::clone(&self.screen)));
                 let listener =
                     Arc::new(Listening { work: Arc::clone(&work), cancel: cancel.clone() });
-                let (machine, given) = (&self.machine, self.given(order));
                 let applied =
-                    pipeline::apply(&document, &decision, machine, &given, None, listener);
+                    pipeline::apply(&document, &decision, &self.machine, &given, None, listener);
                 work.end(applied.as_ref().err().map(|error| chain(error)));
                 let report = match &applied {
                     Ok(applied) => reporting::applied(&decision, *applied),

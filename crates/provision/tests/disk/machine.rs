@@ -63,8 +63,14 @@ impl FileMachine {
 
     pub(crate) fn apply(&self, document: &Document) -> Result<Applied, ApplyError> {
         let decision = self.decide(document);
-        let given = Given::default();
-        pipeline::apply(document, &decision, &self.machine(), &given, None, Arc::new(Quiet))
+        pipeline::apply(
+            document,
+            &decision,
+            &self.machine(),
+            &Given::default(),
+            None,
+            Arc::new(Quiet),
+        )
     }
 }
 

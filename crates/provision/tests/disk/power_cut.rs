@@ -82,8 +82,14 @@ impl Case {
         let machine = self.machine.machine();
         let mut held = pipeline::take(&decision, &machine).expect("nobody has it");
         held.break_disk(&"os".parse().expect("an id"), fault).expect("nobody has it");
-        let given = Given::default();
-        pipeline::apply_to(held, &self.document, &decision, &machine, &given, Arc::new(Quiet))
+        pipeline::apply_to(
+            held,
+            &self.document,
+            &decision,
+            &machine,
+            &Given::default(),
+            Arc::new(Quiet),
+        )
     }
 
     fn table(&self) -> Table {
