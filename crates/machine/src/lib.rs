@@ -12,4 +12,4 @@ pub mod initrd;
 mod machine;
 pub mod scratch;
 
-pub use machine::{Firmware, HOST, Hardware, Machine, Turn};
+pub use machine::{Firmware, HOST, Hardware, Kernel, Machine, Turn};

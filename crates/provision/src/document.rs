@@ -25,11 +25,11 @@ pub use check::{MAX_PARTITIONS, check};
 pub use hoist_model::document::API;
 pub(crate) use read::unreadable;
 pub use read::{MAX_BYTES, read};
-pub use secret::SecretRef;
+pub use secret::{SecretRef, Secrets};
 pub use section::{
-    Boot, BootFirmware, BootLoader, BootOrder, Compression, ConfigDrive, Content, Disk, DiskMatch,
-    End, Erase, EraseMethod, File, Flow, Image, ImageFormat, ImageTable, NodeSection, OnFailure,
-    Policy, Report, SizeRange, Tables, Wipe,
+    Boot, BootFiles, BootFirmware, BootLoader, BootOrder, Compression, ConfigDrive, Content, Disk,
+    DiskMatch, End, Erase, EraseMethod, Fetched, File, Flow, Image, ImageFormat, ImageTable,
+    NodeSection, OnFailure, Policy, Report, SizeRange, Tables, Wipe,
 };
 pub use size::{Bytes, Size};
 pub use storage::{
@@ -307,6 +307,11 @@ impl Document {
     /// What GUIDs of this machine are derived from.
     pub fn node_id(&self) -> &str {
         self.sections.node.as_ref().map_or("", |node| node.id.as_str())
+    }
+
+    /// Of the node's boot state; nothing is 0.
+    pub fn generation(&self) -> u64 {
+        self.sections.node.as_ref().and_then(|node| node.generation).unwrap_or(0)
     }
 
     /// Whether an action is queued: all are, unless it is said which.

@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Held, failed, faults, task, wrong};
-use crate::document::{Compression, Id};
+use super::{Held, failed, faults, origin, task, wrong};
+use crate::document::{Compression, Id, SecretRef};
 use crate::images::{
-    self, Chunked, Digest, Manifest, Origin, Progress, Stream, Watch, first_difference,
+    self, Chunked, Digest, Manifest, Progress, Stream, Trust, Watch, first_difference,
 };
 
 pub const NAME: &str = "images";
@@ -34,6 +34,8 @@ pub struct Task {
     pub size: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<SecretRef>,
     /// Where the list of its chunks is, and which list that was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<(String, Digest)>,
@@ -75,6 +77,7 @@ pub struct Images {
     pub manifests: BTreeMap<Id, Manifest>,
     /// What earlier attempts have made durable.
     pub reached: BTreeMap<Id, u64>,
+    pub trust: Trust,
     pub listener: Arc<dyn Listener>,
     pub keeper: Arc<dyn Keeper>,
 }
@@ -132,7 +135,7 @@ impl Action for Images {
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
         let task: Task = task(&step.call.input)?;
         let io = self.held.io(&task.disk)?;
-        let origin = Origin::new(task.sources.clone());
+        let origin = origin(&task.sources, task.token.as_ref(), &self.trust, ctx.secrets)?;
         let watch =
             Watching { action: self, image: &task.image, attempt: ctx.attempt, cancel: ctx.cancel };
         let written = if let Some(manifest) = self.manifest(&task)? {

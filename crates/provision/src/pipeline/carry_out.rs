@@ -8,14 +8,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use hoist_engine::action::{Cancel, Catalog, Failure};
 use hoist_engine::drive::{self, Executor, Halt, Journal, SayError};
-use hoist_engine::execute::{Came, Job, NoSecrets, Outputs, Place, Programs, Site};
+use hoist_engine::execute::{Came, Job, Outputs, Place, Programs, Site};
 use hoist_engine::journal::JournalError;
 use hoist_engine::plan::{Made, Plan, StepId};
 use hoist_engine::record::{End, Outcome, Record};
 use hoist_engine::run::{Effect, Event, Found, ReplayError, Run};
 
-use super::{Decision, decide, look};
+use super::{Decision, Given, decide, look};
 use crate::actions::Held;
+use crate::actions::config_drive::ConfigDrive;
 use crate::actions::disks::{self, Disks};
 use crate::actions::images::{self, Images, Keeper};
 use crate::device::OpenError;
@@ -33,6 +34,11 @@ const LEAST_ROOM: u64 = 16 * 1024;
 pub trait Listener: Send + Sync {
     fn begins(&self, step: &str);
     fn progress(&self, image: &Id, progress: Progress);
+
+    /// What ends the work where it safely can.
+    fn cancel(&self) -> Cancel {
+        Cancel::default()
+    }
 }
 
 /// What came of it.
@@ -80,6 +86,7 @@ pub fn apply(
     document: &Document,
     decision: &Decision,
     machine: &Machine,
+    given: &Given,
     wanted: Option<&str>,
     listener: Arc<dyn Listener>,
 ) -> Result<Applied, ApplyError> {
@@ -90,17 +97,35 @@ pub fn apply(
     if decision.is_settled() {
         return Ok(Applied::Nothing);
     }
+    let held = take(decision, machine)?;
+    apply_to(held, document, decision, machine, given, listener)
+}
+
+/// The disks that something is done to; nobody else has them from here on.
+pub fn take(decision: &Decision, machine: &Machine) -> Result<Held, OpenError> {
     let plans = &decision.layout.disks;
     let touched = plans.iter().filter(|plan| decision.touched.contains(&plan.id));
-    let held = Arc::new(Held::take(touched, |name| machine.device(name))?);
+    Held::take(touched, |name| machine.device(name))
+}
+
+/// As [`apply`], to disks that were taken.
+pub fn apply_to(
+    held: Held,
+    document: &Document,
+    decision: &Decision,
+    machine: &Machine,
+    given: &Given,
+    listener: Arc<dyn Listener>,
+) -> Result<Applied, ApplyError> {
+    let held = Arc::new(held);
     // From here on nobody else can change the disks: it must still be the same plan.
-    let again = decide(document, &look(document, machine)).map_err(ApplyError::Refused)?;
+    let again = decide(document, &look(document, machine, given)).map_err(ApplyError::Refused)?;
     if again.hash != decision.hash {
         return Err(ApplyError::Changed);
     }
-    let resumed = run(&again, &held, listener)?;
+    let resumed = run(&again, &held, given, listener)?;
     drop(held);
-    let settled = decide(document, &look(document, machine));
+    let settled = decide(document, &look(document, machine, given));
     match settled {
         Ok(settled) if settled.is_settled() => Ok(Applied::Done { resumed }),
         Ok(settled) => Err(ApplyError::NotSettled(settled.show().steps[0].name.to_owned())),
@@ -114,13 +139,14 @@ pub fn apply(
 fn run(
     decision: &Decision,
     held: &Arc<Held>,
+    given: &Given,
     listener: Arc<dyn Listener>,
 ) -> Result<bool, ApplyError> {
     let marker = Marker {
         node: decision.document.node_id().to_owned(),
         txn: decision.document.txn,
         plan: decision.plan.hash().to_owned(),
-        generation: 0,
+        generation: decision.document.generation(),
         is_complete: false,
     };
     let resumes = decision.is_left_in_the_middle(&marker);
@@ -154,12 +180,15 @@ fn run(
         held: Arc::clone(held),
         manifests: decision.manifests.clone(),
         reached: reached(decision, &records),
+        trust: given.trust.clone(),
         listener: Arc::new(Progresses(Arc::clone(&listener))),
         keeper: Arc::new(journal.clone()),
     }));
+    let drive = decision.document.sections.config_drive.clone().unwrap_or_default();
+    catalog.add(Arc::new(ConfigDrive { held: Arc::clone(held), files: drive.files }));
     let site = Site {
         catalog,
-        secrets: Arc::new(NoSecrets),
+        secrets: Arc::new(given.secrets.clone()),
         outputs: Outputs::none(),
         place: Place::Machine,
     };
@@ -215,7 +244,11 @@ impl Decision {
         } else {
             (GapJournal::create(&io, &gap)?, Vec::new())
         };
-        if journal.room() < LEAST_ROOM {
+        // The marker is written before the journal of the run before it is gone.
+        let is_ours = records.first().is_none_or(
+            |first| matches!(first, Record::Plan { hash, .. } if hash == self.plan.hash()),
+        );
+        if !is_ours || journal.room() < LEAST_ROOM {
             (journal, records) = (GapJournal::create(&io, &gap)?, Vec::new());
         }
         Ok((Medium::Gap { held: Arc::clone(held), disk, journal }, records))
@@ -326,7 +359,7 @@ impl Executor for InTurn {
         if matches!(effect, Effect::Start { .. }) {
             self.listener.begins(&job.task);
         }
-        let came = self.site.carry_out(&job, &Cancel::default(), &Programs::default());
+        let came = self.site.carry_out(&job, &self.listener.cancel(), &Programs::default());
         self.note(&job, &came);
         // Whoever listens is waiting for this very answer.
         let _ = self.events.send(came.event(job.number, job.attempt));
