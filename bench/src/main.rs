@@ -68,8 +68,14 @@ const SUBJECTS: [(&str, &str, Subject); 16] = [
     ("events", "what happens in a run, seen by somebody else", events::measure),
 ];
 
+/// What this program is started with, by itself, to keep the programs of steps.
+const KEEP_PROGRAMS: &str = "keep-programs";
+
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|argument| argument == KEEP_PROGRAMS) {
+        return Ok(hoist_engine::execute::keeper::main()?);
+    }
     if let Some(("--inside", rest)) =
         arguments.split_first().map(|(first, rest)| (first.as_str(), rest))
     {

@@ -21,6 +21,7 @@ mod settings;
 mod table;
 mod when;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -36,7 +37,19 @@ use crate::printer::Printer;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// What this program is started with, by itself, to keep programs of steps. Nobody else needs it.
+const KEEP_PROGRAMS: &str = "keep-programs";
+
+/// How the keeper of programs is started: as what runs here, whatever has become of its file.
+fn keeper() -> Vec<OsString> {
+    vec!["/proc/self/exe".into(), KEEP_PROGRAMS.into()]
+}
+
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == KEEP_PROGRAMS) {
+        let kept = hoist_engine::execute::keeper::main();
+        return exit_code(if kept.is_ok() { Exit::Done } else { Exit::Failed });
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

@@ -80,8 +80,10 @@ pub(super) struct Traces {
     pub(super) ledger: String,
     /// and of the attempt; any attempt, if it is empty.
     pub(super) attempt: String,
-    /// Programs that were written down.
+    /// Programs that were written down, or the shells that keep them,
     pub(super) noted: Vec<(i32, u64)>,
+    /// which only wait.
+    pub(super) waiting: Vec<(i32, u64)>,
     pub(super) cgroups: Vec<PathBuf>,
 }
 
@@ -122,10 +124,10 @@ impl Traces {
 
     /// Those who work for the attempt now, without who only waits for them.
     pub(super) fn found(&self) -> Vec<Process> {
-        let is_noted =
-            |process: &Process| self.noted.iter().any(|(pid, start)| process.is(*pid, *start));
+        let only_waits =
+            |process: &Process| self.waiting.iter().any(|(pid, start)| process.is(*pid, *start));
         let mut found = if self.cgroups.is_empty() { self.processes() } else { self.caged() };
-        found.retain(|process| !is_noted(process));
+        found.retain(|process| !only_waits(process));
         found
     }
 

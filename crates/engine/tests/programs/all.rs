@@ -1,5 +1,4 @@
-//! Programs of steps outlive the controller and are found again; what they leave behind is ended
-//! when they are. All of them are real processes, and none is left when a test ends.
+//! What holds for programs whoever keeps them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,20 +9,20 @@ use std::time::{Duration, Instant};
 
 use hoist_engine::action::{Action, Catalog, Ctx, Description, Diagnostic, Done, Failure, Verdict};
 use hoist_engine::drive::Executor as _;
-use hoist_engine::execute::process::{self, Ended};
-use hoist_engine::execute::{LocalExecutor, NoSecrets, Outputs, Place, Site, private_dir};
+use hoist_engine::execute::process::Ended;
+use hoist_engine::execute::{LocalExecutor, NoSecrets, Outputs, Place, Site, Start, private_dir};
 use hoist_engine::plan::{Call, Draft, Kind, Plan, Step, StepId, Vertex};
 use hoist_engine::record::{End, FailureKind};
 use hoist_engine::run::{Effect, Event, Found};
 use serde_json::{Value, json};
 
-const STEP: StepId = StepId(0);
-const START: Effect = Effect::Start { step: STEP, attempt: 1 };
-const ASK: Effect = Effect::Ask { step: STEP, attempt: 1 };
-const KILL: Effect = Effect::Kill { step: STEP, attempt: 1 };
+pub(super) const STEP: StepId = StepId(0);
+pub(super) const START: Effect = Effect::Start { step: STEP, attempt: 1 };
+pub(super) const ASK: Effect = Effect::Ask { step: STEP, attempt: 1 };
+pub(super) const KILL: Effect = Effect::Kill { step: STEP, attempt: 1 };
 
-/// Runs a script. With `secret`, the script finds a file in `$SECRET`; with `more`, there is more to
-/// it than a program.
+/// Runs a script. With `secret`, the script finds a file in `$SECRET`; with `large`, so many bytes in
+/// its environment; with `more`, there is more to it than a program.
 struct Sh;
 
 impl Action for Sh {
@@ -41,19 +40,26 @@ impl Action for Sh {
             begun.follow(ctx.deadline, ctx.cancel, ctx.output)
         } else {
             let script = input["script"].as_str().expect("a script");
-            let argv = ["/bin/sh", "-c", script].map(OsString::from);
-            let argv = ctx.programs.through_keeper(ctx.attempt, &argv);
-            let mut command = Command::new(&argv[0]);
-            command.args(&argv[1..]).envs(ctx.programs.marks(ctx.attempt));
-            command.current_dir(ctx.directory);
+            let argv = ["/bin/sh", "-c", script].map(OsString::from).to_vec();
+            let marks = ctx.programs.marks(ctx.attempt).map(|(name, value)| (name.into(), value));
+            let mut env: Vec<(OsString, OsString)> = std::env::vars_os().chain(marks).collect();
             if input["secret"].is_string() {
                 let prefix = ctx.programs.private_prefix(ctx.attempt);
                 let dir = private_dir().join(format!("{prefix}x"));
                 fs_err::create_dir(&dir).expect("a directory");
                 fs_err::write(dir.join("SECRET"), "hunter2").expect("a file");
-                command.env("SECRET", dir.join("SECRET"));
+                env.push(("SECRET".into(), dir.join("SECRET").into()));
             }
-            process::run(&mut command, b"", ctx.deadline, ctx.cancel, ctx.output)
+            if let Some(size) = input["large"].as_u64() {
+                let size = usize::try_from(size).expect("a size");
+                // The system takes no variable of more than 128 KiB.
+                env.extend(
+                    (0..size / 1024)
+                        .map(|at| (format!("LARGE_{at:04}").into(), "x".repeat(1024 - 11).into())),
+                );
+            }
+            let start = Start { argv, directory: ctx.directory.to_owned(), env };
+            Ok(ctx.programs.run(ctx.attempt, start, ctx.deadline, ctx.cancel, ctx.output)?)
         };
         let failure = |kind, reason| Err(Failure { kind, reason });
         match ran {
@@ -78,11 +84,11 @@ impl Action for Sh {
     }
 }
 
-fn call(input: Value) -> Call {
+pub(super) fn call(input: Value) -> Call {
     Call { action: "sh".to_owned(), input, ..Call::default() }
 }
 
-fn plan(step: Step) -> Plan {
+pub(super) fn plan(step: Step) -> Plan {
     let step = Step { subject: Some(0), ..step };
     let vertex =
         Vertex { name: "t@n".to_owned(), after: Vec::new(), kind: Kind::Step(Box::new(step)) };
@@ -91,18 +97,18 @@ fn plan(step: Step) -> Plan {
     Plan::new(draft).expect("a plan")
 }
 
-fn runs(script: &str) -> Plan {
+pub(super) fn runs(script: &str) -> Plan {
     plan(Step { call: call(json!({ "script": script })), ..Step::default() })
 }
 
 /// A controller's directory, and who works in it.
-struct Site1 {
-    executor: LocalExecutor,
+pub(super) struct Site1 {
+    pub(super) executor: LocalExecutor,
     events: Receiver<Event>,
 }
 
 impl Site1 {
-    fn at(dir: &Path) -> Self {
+    pub(super) fn at(dir: &Path) -> Self {
         fs_err::create_dir_all(dir).expect("a directory");
         let mut catalog = Catalog::default();
         catalog.add(Arc::new(Sh));
@@ -113,20 +119,20 @@ impl Site1 {
             place: Place::Below(dir.join("local")),
         };
         let (send, events) = channel();
-        let executor = LocalExecutor::new("r1", site, &dir.join("ledger"), send).expect("a ledger");
-        Self { executor, events }
+        let executor = LocalExecutor::new("r1", site, &dir.join("ledger"), send, crate::keeper());
+        Self { executor: executor.expect("a ledger"), events }
     }
 
-    fn act(&mut self, plan: &Plan, effect: Effect) -> Event {
+    pub(super) fn act(&mut self, plan: &Plan, effect: Effect) -> Event {
         self.executor.act(plan, effect);
         self.next()
     }
 
-    fn next(&self) -> Event {
+    pub(super) fn next(&self) -> Event {
         self.events.recv_timeout(Duration::from_mins(2)).expect("an event")
     }
 
-    fn end(&self) -> End {
+    pub(super) fn end(&self) -> End {
         match self.next() {
             Event::Ran { end, .. } => end,
             other => panic!("{other:?}"),
@@ -134,7 +140,7 @@ impl Site1 {
     }
 }
 
-fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+pub(super) fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_mins(2);
     while !is_so() {
         assert!(Instant::now() < until, "waited for: {what}");
@@ -143,24 +149,28 @@ fn wait_for(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// The number that a program writes to the file `pid` of its directory; it is ended with the test.
-struct Pid(i32);
+pub(super) struct Pid(i32);
 
 impl Pid {
-    fn of(dir: &Path) -> Self {
+    pub(super) fn of(dir: &Path) -> Self {
         let path = dir.join("local/n/pid");
         let read = || fs_err::read_to_string(&path).unwrap_or_default();
         wait_for("it begins", || read().ends_with('\n'));
         Self(read().trim().parse().expect("a number"))
     }
 
-    fn runs(&self) -> bool {
+    pub(super) fn runs(&self) -> bool {
         let stat = fs_err::read_to_string(format!("/proc/{}/stat", self.0)).unwrap_or_default();
         stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
     }
-}
 
-impl Drop for Pid {
-    fn drop(&mut self) {
+    pub(super) fn parent(&self) -> rustix::process::Pid {
+        let stat = fs_err::read_to_string(format!("/proc/{}/stat", self.0)).expect("it runs");
+        let parent = stat.rsplit_once(") ").expect("a name").1.split(' ').nth(1).expect("a parent");
+        rustix::process::Pid::from_raw(parent.parse().expect("a number")).expect("one")
+    }
+
+    fn kill(&self) {
         if self.runs() {
             let pid = rustix::process::Pid::from_raw(self.0).expect("a number");
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
@@ -168,15 +178,21 @@ impl Drop for Pid {
     }
 }
 
-fn output(dir: &Path) -> String {
+impl Drop for Pid {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+pub(super) fn output(dir: &Path) -> String {
     let outputs = Outputs::in_dir(dir.join("output"));
     let bytes = outputs.read(STEP, 1).expect("it can be read").unwrap_or_default();
     String::from_utf8(bytes).expect("text")
 }
 
-const IS_RUNNING: fn(&Event) -> bool =
+pub(super) const IS_RUNNING: fn(&Event) -> bool =
     |event| matches!(event, Event::Found { found: Found::Running, .. });
-const IS_GONE: fn(&Event) -> bool =
+pub(super) const IS_GONE: fn(&Event) -> bool =
     |event| matches!(event, Event::Found { found: Found::Gone, .. });
 
 const DIR: &str = "HOIST_TEST_DIR";
@@ -195,18 +211,18 @@ fn a_controller_of_another_test() {
     std::thread::sleep(Duration::from_mins(5));
 }
 
-struct Controller(Child);
+pub(super) struct Controller(Child);
 
 impl Controller {
-    fn start(dir: &Path, input: &Value) -> Self {
+    pub(super) fn start(dir: &Path, input: &Value) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["--ignored", "--exact", "a_controller_of_another_test"]);
+        command.args(["--ignored", "--exact", "all::a_controller_of_another_test"]);
         command.env(DIR, dir).env(SCRIPT, input.to_string());
         command.stdout(std::process::Stdio::null());
         Self(command.spawn().expect("this program"))
     }
 
-    fn kill(mut self) {
+    pub(super) fn kill(mut self) {
         self.0.kill().expect("it runs");
         self.0.wait().expect("it is ours");
     }
@@ -219,7 +235,7 @@ impl Drop for Controller {
     }
 }
 
-fn dir() -> tempfile::TempDir {
+pub(super) fn dir() -> tempfile::TempDir {
     tempfile::tempdir().expect("a directory")
 }
 
@@ -280,7 +296,7 @@ fn with_control_groups(kind: &[&str], test: &str) {
 
 #[test]
 fn what_left_everything_ends_with_a_stop_where_there_are_control_groups() {
-    with_control_groups(&["cgroup2"], "what_left_everything_ends_with_a_stop");
+    with_control_groups(&["cgroup2"], "all::what_left_everything_ends_with_a_stop");
 }
 
 /// No test of its own.
@@ -324,7 +340,7 @@ impl Drop for Frozen {
 
 #[test]
 fn what_does_not_go_away_leaves_a_step_unknown() {
-    with_control_groups(&["cgroup", "-o", "freezer"], "what_is_frozen_leaves_a_step_unknown");
+    with_control_groups(&["cgroup", "-o", "freezer"], "all::what_is_frozen_leaves_a_step_unknown");
 }
 
 /// No test of its own.
@@ -363,14 +379,14 @@ fn what_a_step_that_ended_well_has_left_is_meant_to_stay() {
     assert!(Pid::of(dir.path()).runs());
 }
 
-const GATED: &str =
+pub(super) const GATED: &str =
     "echo $$ > pid; echo before; until test -e go; do sleep 0.05; done; echo after; exit 7";
 
-fn open(dir: &Path) {
+pub(super) fn open(dir: &Path) {
     fs_err::write(dir.join("local/n/go"), "").expect("a gate");
 }
 
-fn says_seven(end: &End) {
+pub(super) fn says_seven(end: &End) {
     let End::Failed { kind: FailureKind::Exit, reason } = end else { panic!("{end:?}") };
     assert_eq!(reason, "exit code 7: after");
 }
@@ -434,10 +450,9 @@ fn a_program_that_was_killed_with_its_controller_is_gone() {
     let first = Controller::start(dir.path(), &json!({ "script": GATED }));
     let pid = Pid::of(dir.path());
     first.kill();
-    let stat = fs_err::read_to_string(format!("/proc/{}/stat", pid.0)).expect("it runs");
-    let parent = stat.rsplit_once(") ").expect("a name").1.split(' ').nth(1).expect("a parent");
-    let keeper = rustix::process::Pid::from_raw(parent.parse().expect("a number")).expect("one");
+    let keeper = pid.parent();
     rustix::process::kill_process_group(keeper, rustix::process::Signal::KILL).expect("it runs");
+    pid.kill();
     wait_for("it is gone", || !pid.runs());
     let event = Site1::at(dir.path()).act(&runs(GATED), ASK);
     assert!(IS_GONE(&event), "{event:?}");
