@@ -22,7 +22,8 @@ pub(super) const ASK: Effect = Effect::Ask { step: STEP, attempt: 1 };
 pub(super) const KILL: Effect = Effect::Kill { step: STEP, attempt: 1 };
 
 /// Runs a script. With `secret`, the script finds a file in `$SECRET`; with `large`, so many bytes in
-/// its environment; with `more`, there is more to it than a program.
+/// its environment; with `unkept`, nobody hears how it ended; with `more`, there is more to it than a
+/// program.
 struct Sh;
 
 impl Action for Sh {
@@ -59,7 +60,12 @@ impl Action for Sh {
                 );
             }
             let start = Start { argv, directory: ctx.directory.to_owned(), env };
-            Ok(ctx.programs.run(ctx.attempt, start, ctx.deadline, ctx.cancel, ctx.output)?)
+            let (deadline, cancel) = (ctx.deadline, ctx.cancel);
+            let ran = ctx.programs.run(ctx.attempt, start, deadline, cancel, ctx.output)?;
+            if input["unkept"].is_boolean() {
+                std::thread::sleep(Duration::from_mins(5));
+            }
+            Ok(ran)
         };
         let failure = |kind, reason| Err(Failure { kind, reason });
         match ran {
@@ -208,10 +214,15 @@ fn a_controller_of_another_test() {
     let mut site = Site1::at(&dir);
     site.executor.act(&plan(Step { call: call(input), ..Step::default() }), START);
     // Long enough for every test, and no longer.
+    let until = Instant::now() + Duration::from_mins(5);
+    while Instant::now() < until && !dir.join("second").exists() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    site.executor.act(&runs("touch begun"), Effect::Start { step: STEP, attempt: 2 });
     std::thread::sleep(Duration::from_mins(5));
 }
 
-pub(super) struct Controller(Child);
+pub(super) struct Controller(pub(super) Child);
 
 impl Controller {
     pub(super) fn start(dir: &Path, input: &Value) -> Self {

@@ -81,6 +81,9 @@ impl House {
         let stdin = io::stdin();
         sockopt::socket_type(&stdin)?;
         let socket = stdin.as_fd().try_clone_to_owned()?;
+        // What the group or the terminal of the controller is told is not for us. One that leads a
+        // group has one of its own.
+        let _ = setsid();
         // Programs have this one as theirs.
         rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
         // They write down no image of their memory, which holds secrets, unless they want to.
@@ -204,7 +207,8 @@ impl House {
             let (name, value) = (&variable[..at], &variable[at + 1..]);
             command.env(OsStr::from_bytes(name), OsStr::from_bytes(value));
         }
-        let started = self.files.as_they_were(|| command.spawn());
+        let start = || self.files.as_they_were(|| command.spawn());
+        let started = within(Path::new(&about.cgroup), start);
         let watched = started.and_then(|mut child| {
             let process = self.watch(id, &child);
             if process.is_err() {
@@ -216,7 +220,6 @@ impl House {
         });
         match watched {
             Ok((child, process)) => {
-                about.cage(&child);
                 let reads = [out, err];
                 let is_asked_to_end = false;
                 let running =
@@ -314,17 +317,6 @@ impl Running {
 }
 
 impl About {
-    /// Puts it where all that it starts stays with it. What it has started before that, in its first
-    /// moments, is found by other traces: a program cannot be started in another group than ours
-    /// without going there first, which takes longer than starting it.
-    fn cage(&self, child: &Child) {
-        if !self.cgroup.is_empty() {
-            let procs = Path::new(&self.cgroup).join("cgroup.procs");
-            // It may have ended just now.
-            let _ = fs_err::write(procs, child.id().to_string());
-        }
-    }
-
     /// As the system counts, as far as that is known without having looked.
     fn start(&self) -> u64 {
         let uptime = fs_err::read_to_string("/proc/uptime").unwrap_or_default();
@@ -347,6 +339,20 @@ impl About {
         let note = OpenOptions::new().append(true).open(&self.note);
         let _ = note.and_then(|mut note| writeln!(note, "{}", code(status)));
     }
+}
+
+/// Starts something in a control group, where all that it starts stays with it: this process goes
+/// there and comes back. To move a program that runs takes several times as long, and it may have
+/// started others by then.
+fn within<T>(cgroup: &Path, start: impl FnOnce() -> T) -> T {
+    let open = |cgroup: &Path| OpenOptions::new().write(true).open(cgroup.join("cgroup.procs"));
+    let doors = cgroup.parent().and_then(|home| Some((open(cgroup).ok()?, open(home).ok()?)));
+    let Some((mut there, mut back)) = doors else { return start() };
+    // Without it, it is found by other traces.
+    let _ = there.write_all(b"0");
+    let started = start();
+    let _ = back.write_all(b"0");
+    started
 }
 
 /// How many files this process may have open, and those that it starts.
