@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSliceMut, Read as _, Seek as _, Write as _};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
@@ -167,7 +167,7 @@ impl House {
         } else if verb == FORGET {
             self.forget(fields.next());
         } else if verb == HELLO {
-            self.ledger = text(fields.next()).to_owned();
+            text(fields.next()).clone_into(&mut self.ledger);
             let path = Path::new(OsStr::from_bytes(fields.next().unwrap_or_default()));
             self.own = OpenOptions::new().append(true).open(path).ok();
         } else if verb == SIGNAL {
@@ -290,7 +290,7 @@ impl House {
         let stat = String::from_utf8_lossy(&stat);
         let head = format!("{} {}", self.ledger, stat.trim_end());
         for running in self.running.values() {
-            let [out, err] = running.reads.each_ref().map(|pipe| pipe.as_raw_fd());
+            let [out, err] = running.reads.each_ref().map(AsRawFd::as_raw_fd);
             let line = format!("{} {} {out} {err}\n", running.pid(), running.start());
             running.about.write(&head, &line);
         }
