@@ -17,12 +17,13 @@ use hoist_server::inventory::SourceConfig;
 use hoist_store::embedded::{EmbeddedStore, Retention};
 use hoist_store::{Record, Revision, Store};
 
-use crate::{compile, cores, instructions, knock, resident, sample, storm};
+use crate::{compile, cores, images, instructions, knock, resident, sample, storm};
 
 const SELF: &str = "self";
 
 /// `roster N`, `compile`, `records N FILE`, `opened N`, `fill N DIR`, `site N DIR STORE`,
-/// `controller DIR STORE`, `importer DIR SOURCE`, and the clients of [`knock`].
+/// `controller DIR STORE`, `importer DIR SOURCE`, `image FORM DIR DEVICE`, and the clients of
+/// [`knock`].
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
@@ -49,6 +50,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         ["knock", address, rate, paths] => knock::run(address, rate.parse()?, Path::new(paths)),
         ["closed", address, connections, paths] => {
             knock::run_closed(address, connections.parse()?, Path::new(paths))
+        }
+        ["image", form, dir, device] => {
+            tell(images::peak(form, Path::new(dir), Path::new(device))?)
         }
         ["stops", least] => knock::run_stops(Duration::from_nanos(least.parse()?)),
         _ => bail!("nothing to do for {arguments:?}"),

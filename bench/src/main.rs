@@ -12,6 +12,7 @@ mod compile;
 mod cores;
 mod engine;
 mod events;
+mod images;
 mod import;
 mod inside;
 mod instructions;
@@ -41,7 +42,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Subject = fn() -> Result<Vec<Row>>;
 
-const SUBJECTS: [(&str, &str, Subject); 16] = [
+const SUBJECTS: [(&str, &str, Subject); 17] = [
     ("lookup", "by-MAC lookup at 100,000 nodes, as a multiple of a HashMap", || {
         Ok(lookup::measure())
     }),
@@ -66,6 +67,7 @@ const SUBJECTS: [(&str, &str, Subject); 16] = [
     ("engine", "what ordering, keeping and starting steps costs", engine::measure),
     ("whole", "a run of Fuel's tasks for 1,000 nodes, kept and read back", whole::measure),
     ("events", "what happens in a run, seen by somebody else", events::measure),
+    ("images", "a system's image, from its file to a disk", images::measure),
 ];
 
 /// What this program is started with, by itself, to keep the programs of steps.

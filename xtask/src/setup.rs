@@ -73,12 +73,14 @@ const CLIENTS: [Need; 3] = [
 const MIRROR: &str = "http://deb.debian.org/debian";
 
 /// What the benchmarks compare us with.
-const BENCH: [Need; 6] = [
+const BENCH: [Need; 8] = [
     Need { file: "nginx", package: "nginx-light", elsewhere: &["/usr/sbin"] },
     Need { file: "wrk", package: "wrk", elsewhere: &[] },
     Need { file: "taskset", package: "util-linux", elsewhere: &[] },
     Need { file: "valgrind", package: "valgrind", elsewhere: &[] },
     Need { file: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
+    Need { file: "zstd", package: "zstd", elsewhere: &[] },
+    Need { file: "losetup", package: "mount", elsewhere: SBIN },
     // What `python3 -m venv` needs.
     Need { file: "ensurepip/__main__.py", package: "python3-venv", elsewhere: &["/usr/lib/*/"] },
 ];

@@ -605,7 +605,7 @@ impl Reader {
 
     fn selector(&mut self, tree: &Tree) -> Option<At<Selector>> {
         let Some(text) = tree.text() else {
-            return self.expected("a selector such as `database`", tree);
+            return self.expected("a selector such as `database` or `web, database`", tree);
         };
         match text.parse() {
             Ok(selector) => Some(At::new(selector, tree.place)),

@@ -219,7 +219,7 @@ impl Run {
         let mut run = Self::new(Arc::clone(plan));
         let mut records = records.into_iter();
         match records.next() {
-            Some(Record::Plan { hash, .. }) if hash == plan.hash() => {}
+            Some(Record::Plan { hash, at }) if hash == plan.hash() => run.look(*at),
             Some(Record::Plan { hash, .. }) => {
                 let (ours, theirs) = (plan.hash().to_owned(), hash.clone());
                 return Err(ReplayError::OtherPlan { ours, theirs });

@@ -57,6 +57,22 @@ pub struct SshSetup {
     pub address: Address,
 }
 
+/// The first action of a step, with its checks, that has no form for machines with nothing but a shell.
+pub fn cannot_do<'s>(catalog: &Catalog, step: &'s Step) -> Option<&'s str> {
+    // What takes back is looked at by who plans that.
+    let own = step.call.undoes.is_none().then_some(&step.call);
+    let has_script = |call: &Call, purpose| {
+        let action = catalog.get(&call.action);
+        action.is_some_and(|action| action.script(&call.input, purpose).is_some())
+    };
+    let checks = step.before.iter().chain(&step.after).filter(|call| {
+        let check = Check::of(call);
+        !check.is_ok_and(|check| has_script(&check.call, Purpose::Verify))
+    });
+    let own = own.filter(|call| !has_script(call, Purpose::Apply));
+    own.into_iter().chain(checks).map(|call| call.action.as_str()).next()
+}
+
 /// Says where a subject is, or why nobody knows.
 pub type Address = Arc<dyn Fn(&str) -> Result<String, String> + Send + Sync>;
 

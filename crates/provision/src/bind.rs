@@ -116,24 +116,37 @@ pub fn differences(wanted: &DiskMatch, disk: &DiskFacts) -> Vec<&'static str> {
     differ
 }
 
+/// Where nobody makes links, what udev would have made them of says the same.
 fn has_link(wanted: &[String], disk: &DiskFacts) -> bool {
-    let has = |link: &String| {
-        let link = below_dev(link);
-        let leads = disk.links.iter().any(|is| below_dev(is) == link);
-        // Without udev there are no links, and these two say the same as a link would.
-        let by_wwn =
-            link.strip_prefix("by-id/wwn-").or_else(|| link.strip_prefix("by-id/nvme-eui."));
-        let is_wwn = |wwn: &str| {
-            let mut ids = disk.wwn.iter().chain(&disk.eui);
-            ids.any(|is| world_wide(is) == world_wide(wwn))
-        };
-        let by_path = link.strip_prefix("by-path/");
-        leads
-            || by_wwn.is_some_and(is_wwn)
-            || by_path
-                .is_some_and(|path| disk.by_path.as_ref().is_some_and(|is| self::path(is) == path))
-    };
-    wanted.iter().any(has)
+    wanted.iter().map(|link| below_dev(link)).any(|link| {
+        disk.links.iter().any(|is| below_dev(is) == link)
+            || link.strip_prefix("by-id/").is_some_and(|id| is_id(id, disk))
+            || link
+                .strip_prefix("by-path/")
+                .is_some_and(|wanted| disk.by_path.as_deref().is_some_and(|is| path(is) == wanted))
+    })
+}
+
+/// A name below `/dev/disk/by-id`: of a number that is the disk's alone, or of its model and serial.
+fn is_id(id: &str, disk: &DiskFacts) -> bool {
+    const NUMBERS: [&str; 4] = ["wwn-", "nvme-eui.", "nvme-nvme.", "scsi-3"];
+    const KINDS: [&str; 6] = ["ata-", "nvme-", "scsi-SATA_", "scsi-S", "usb-", "virtio-"];
+    let mut numbers = disk.wwn.iter().chain(&disk.eui).map(|is| world_wide(is));
+    let is_number = NUMBERS.iter().filter_map(|kind| id.strip_prefix(kind)).any(|number| {
+        let number = world_wide(number);
+        !number.is_empty() && numbers.any(|is| is == number)
+    });
+    let serial = disk.serial.as_deref().map(words).filter(|serial| !serial.is_empty());
+    let model = disk.model.as_deref().map(words).unwrap_or_default();
+    let is_named = KINDS.iter().filter_map(|kind| id.strip_prefix(kind)).any(|name| {
+        let name = words(name);
+        let before = serial.as_deref().and_then(|serial| name.strip_suffix(serial));
+        // Of long models the kernel keeps the beginning.
+        before.is_some_and(|before| {
+            before.is_empty() || (before.ends_with(' ') && before.contains(&model))
+        })
+    });
+    is_number || is_named
 }
 
 /// `0x5000C500…`, `naa.5000c500…` and `wwn-0x5000c500…` are one number.
@@ -322,6 +335,36 @@ mod tests {
             json!({"serial": "S-sdb", "size": {"min": "1 TiB", "max": "1 TiB"}}),
         ] {
             assert_eq!(bound(matches.clone(), &facts), Ok("sdb".to_owned()), "{matches}");
+        }
+    }
+
+    #[test]
+    fn links_are_understood_where_nobody_makes_them() {
+        let facts = machine([
+            DiskFacts { model: Some("WDC WD40EFRX-68W".to_owned()), ..disk("sda") },
+            DiskFacts { model: Some("SAMSUNG MZ".to_owned()), ..disk("sdb") },
+            DiskFacts { eui: Some("eui.0025385b71b0f5a2".to_owned()), ..disk("nvme0n1") },
+        ]);
+        for (link, name) in [
+            ("by-id/ata-WDC_WD40EFRX-68WT0N0_S-sda", "sda"),
+            ("disk/by-id/scsi-SATA_SAMSUNG_MZ_S-sdb", "sdb"),
+            ("by-id/virtio-S-sdb", "sdb"),
+            ("by-id/scsi-35000c500sdb", "sdb"),
+            ("by-id/nvme-eui.0025385b71b0f5a2", "nvme0n1"),
+            ("by-path/pci-sda", "sda"),
+        ] {
+            let found = bound(json!({"links": [link]}), &facts);
+            assert_eq!(found, Ok(name.to_owned()), "{link}");
+        }
+        for link in [
+            "by-id/ata-OTHER_MODEL_S-sda",
+            "by-id/ata-SAMSUNG_MZ_xS-sdb",
+            "by-id/ata-SAMSUNG_MZ_S-sdc",
+            "by-id/wwn-",
+            "by-id/ata-",
+            "by-label/S-sda",
+        ] {
+            refused(json!({"links": [link]}), &facts, Code::NoDisk);
         }
     }
 

@@ -15,7 +15,7 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::size::MIB;
 use crate::document::{
     Boot, BootFirmware, BootLoader, Bytes, ConfigDrive, Content, Document, Fs, FsKind, Id, Part,
-    PartRole, Sections, Size, StorageNode, Tables, check,
+    PartRole, Sections, Size, StorageNode, check,
 };
 use crate::facts::{Facts, Firmware};
 use crate::layout::disks_of_mount;
@@ -83,13 +83,26 @@ pub enum Needs {
 
 impl Needs {
     pub const ALL: [Self; 2] = [Self::ConfigDrive, Self::Boot];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::ConfigDrive => "config_drive",
+            Self::Boot => "boot",
+        }
+    }
+
+    /// Those of the actions that a document wants to run.
+    pub fn queued(document: &Document) -> Vec<Self> {
+        Self::ALL.into_iter().filter(|needs| document.is_queued(needs.name())).collect()
+    }
 }
 
 impl Contributor for Needs {
     fn describe(&self) -> Description {
-        let (name, contributes): (_, &[&str]) = match self {
-            Self::ConfigDrive => ("config_drive", &[CLAIMS, "images"]),
-            Self::Boot => ("boot", &[CLAIMS]),
+        let name = self.name();
+        let contributes: &[&str] = match self {
+            Self::ConfigDrive => &[CLAIMS, "images"],
+            Self::Boot => &[CLAIMS],
         };
         let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         Description {
@@ -146,12 +159,6 @@ fn config_drive(sections: &Sections) -> Result<Vec<Contribution>, Failure> {
     let mut asked = Vec::new();
     let target = match part_of(sections, PartRole::ConfigDrive) {
         Some(part) => part.id.to_string(),
-        None if sections.policy.tables == Tables::Adopt => {
-            return Err(failure(
-                "tables stay as they are, and none has a partition of role `config_drive`; add it \
-                 to the storage of the document",
-            ));
-        }
         None if !has_root(sections) => {
             return Err(failure(
                 "no file system is mounted at `/`, so nothing says which disk the config drive is \
@@ -198,7 +205,7 @@ fn config_drive_size(drive: &ConfigDrive) -> u64 {
 fn boot(sections: &Sections, firmware: Firmware) -> Result<Vec<Contribution>, Failure> {
     let Some(boot) = &sections.boot else { return Ok(Vec::new()) };
     // A whole system that comes as an image brings what it is started with.
-    if !has_root(sections) || sections.policy.tables == Tables::Adopt {
+    if !has_root(sections) {
         return Ok(Vec::new());
     }
     let (bios, uefi) = started_by(boot, firmware);
@@ -328,8 +335,8 @@ fn put(
 mod tests {
     use super::*;
     use crate::document::read;
-    use crate::facts::DiskFacts;
-    use crate::layout::{Work, plan};
+    use crate::facts::{DiskFacts, PartitionFacts, TableFacts, TableKind};
+    use crate::layout::{PartitionPlan, Work, plan};
 
     fn document(sections: &Value) -> Document {
         let mut all = json!({
@@ -398,9 +405,15 @@ mod tests {
 
     #[test]
     fn only_actions_that_are_queued_are_asked() {
-        let written = document(&drive());
-        let alone = resolve(&written, &[Needs::Boot], &facts(Firmware::Bios)).expect("a document");
-        assert_eq!(alone, written);
+        let mut sections = drive();
+        sections["boot"] = json!({});
+        sections["flow"] = json!({"actions": ["disks", "boot"]});
+        let written = document(&sections);
+        let queued = Needs::queued(&written);
+        assert_eq!(queued, [Needs::Boot]);
+        let resolved = resolve(&written, &queued, &facts(Firmware::Bios)).expect("a document");
+        assert_eq!(on_root_disk(&resolved, Firmware::Bios), ["bios-boot", "root", "swap"]);
+        assert_eq!(Needs::queued(&document(&drive())), Needs::ALL);
     }
 
     #[test]
@@ -453,14 +466,50 @@ mod tests {
         let mut rootless = drive();
         rootless["storage"] = json!([]);
         assert!(told(&rootless).contains("`config_drive`"));
-        let mut adopted = drive();
-        adopted["policy"] = json!({"tables": "adopt"});
-        assert!(told(&adopted).contains("tables stay"));
         assert!(told(&json!({"boot": {"loader": "uki"}})).contains("`boot`"));
         // What the document calls so is something else.
         let mut taken = drive();
         taken["images"] = json!({"config-drive": {"sources": ["https://h/i"], "target": "other"}});
         assert!(told(&taken).contains("where the document says otherwise"));
+    }
+
+    #[test]
+    fn run_alone_an_action_finds_what_it_claimed_or_says_that_it_needs_the_disks() {
+        let mut alone = drive();
+        alone["flow"] = json!({"actions": ["config_drive", "images"]});
+        let alone = resolved(&alone, Firmware::Bios).expect("a document");
+        let found = plan(&alone, &facts(Firmware::Bios)).expect_err("empty disks");
+        assert!(found.iter().all(|found| found.code == Code::NotAsRetained), "{found:#?}");
+        assert!(found[0].hint.as_deref().expect("a hint").contains("`disks`"));
+        // Once the disks were made, only what is filled is written to.
+        let whole = resolved(&drive(), Firmware::Bios).expect("a document");
+        let mut later = facts(Firmware::Bios);
+        let made = plan(&whole, &later).expect("a plan");
+        for (disk, made) in later.disks.iter_mut().zip(&made.disks) {
+            let Work::Table(table) = &made.work else { panic!("a table") };
+            let partition = |part: &PartitionPlan| PartitionFacts {
+                number: part.number,
+                start: part.start,
+                len: part.len,
+                type_guid: Some(part.type_guid),
+                partuuid: Some(part.partuuid),
+                name: part.name.clone(),
+                attributes: part.attributes,
+                kernel_name: None,
+            };
+            disk.table = Some(TableFacts {
+                kind: TableKind::Gpt,
+                id: Some(table.guid.to_string()),
+                partitions: table.partitions.iter().map(partition).collect(),
+                faults: Vec::new(),
+            });
+        }
+        let layout = plan(&alone, &later).unwrap_or_else(|found| panic!("{found:#?}"));
+        let (_, drive) = layout.partition(&"config-drive".parse().unwrap()).expect("it");
+        let gap = crate::device::gap::Gap::before(None).expect("a gap").range();
+        assert_eq!(layout.disks[1].writable, [gap.clone(), drive.range()]);
+        assert_eq!(layout.disks[0].writable.as_slice(), std::slice::from_ref(&gap));
+        assert!(layout.stack.iter().all(|plan| plan.retained));
     }
 
     #[test]

@@ -309,6 +309,17 @@ impl Document {
         self.sections.node.as_ref().map_or("", |node| node.id.as_str())
     }
 
+    /// Whether an action is queued: all are, unless it is said which.
+    pub fn is_queued(&self, action: &str) -> bool {
+        let flow = self.sections.flow.as_ref().map_or(&[][..], |flow| &flow.actions);
+        flow.is_empty() || flow.iter().any(|queued| queued == action)
+    }
+
+    /// Tables stay as they are: because that is wanted, or because nobody is there to change them.
+    pub fn adopts_tables(&self) -> bool {
+        self.sections.policy.tables == Tables::Adopt || !self.is_queued("disks")
+    }
+
     pub fn storage(&self, id: &Id) -> Option<&StorageNode> {
         self.sections.storage.iter().find(|node| node.id() == id)
     }

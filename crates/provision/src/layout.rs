@@ -6,6 +6,7 @@
 
 mod guid;
 mod refuse;
+mod show;
 mod stack;
 mod table;
 
@@ -16,12 +17,13 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::bind::{Binding, bind};
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Code, Diagnostic};
+use crate::document::storage::in_order;
 use crate::document::{Document, Id, StorageNode};
 use crate::facts::{DiskFacts, Facts, Signature};
 
 pub use guid::{derive, type_of};
-pub use table::{ALIGN, Geometry, SLACK};
+pub use table::{ALIGN, SLACK};
 
 /// Everything that becomes of the disks of one machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,8 +66,17 @@ pub enum Work {
     Table(TablePlan),
     /// An image is written over all of it.
     Image(Id),
+    /// All of it is made empty.
+    Erase,
     /// Nothing, but that what it destroys is.
     None,
+}
+
+impl Work {
+    /// Nothing that was on the disk is there afterwards.
+    fn is_of_all(&self) -> bool {
+        matches!(self, Self::Image(_) | Self::Erase)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,9 +172,7 @@ impl Layout {
     pub fn is_settled(&self) -> bool {
         self.disks.iter().all(|disk| {
             let same = |change: &Change| change.what == Difference::Kept;
-            !matches!(disk.work, Work::Image(_))
-                && disk.destroys.is_empty()
-                && disk.changes.iter().all(same)
+            !disk.work.is_of_all() && disk.destroys.is_empty() && disk.changes.iter().all(same)
         })
     }
 
@@ -187,6 +196,10 @@ pub fn lay_out(
     binding: &Binding<'_>,
     facts: &Facts,
 ) -> Result<Layout, Vec<Diagnostic>> {
+    let Some(ordered) = in_order(&document.sections.storage) else {
+        let what = "some nodes lie on each other in a circle";
+        return Err(vec![Diagnostic::new(Code::Contradiction, "storage", what)]);
+    };
     let context = Context { document, binding, facts };
     let (mut disks, mut found) = (Vec::new(), Vec::new());
     for (id, disk) in binding {
@@ -199,7 +212,7 @@ pub fn lay_out(
         return Err(found);
     }
     let mut layout = Layout { disks, stack: Vec::new() };
-    match stack::stack(&context, &layout) {
+    match stack::stack(&context, &ordered, &layout) {
         Ok(stack) => layout.stack = stack,
         Err(diagnostics) => found.extend(diagnostics),
     }
@@ -239,20 +252,23 @@ impl<'a> Context<'a> {
     }
 }
 
-/// The disks that something lies on, through everything between.
-pub fn disks_below(document: &Document, id: &Id) -> BTreeSet<Id> {
-    let mut disks = BTreeSet::new();
+/// Everything that something lies on, down to the disks, and itself.
+fn below(document: &Document, id: &Id) -> BTreeSet<Id> {
     let (mut waiting, mut seen) = (vec![id.clone()], BTreeSet::new());
     while let Some(id) = waiting.pop() {
-        if document.sections.disks.get(&id).is_some() {
-            disks.insert(id);
-        } else if seen.insert(id.clone())
-            && let Some(node) = document.storage(&id)
-        {
+        if let Some(node) = document.storage(&id).filter(|_| !seen.contains(&id)) {
             waiting.extend(node.on().iter().cloned());
         }
+        seen.insert(id);
     }
-    disks
+    seen
+}
+
+/// The disks that something lies on, through everything between.
+pub fn disks_below(document: &Document, id: &Id) -> BTreeSet<Id> {
+    let mut all = below(document, id);
+    all.retain(|id| document.sections.disks.get(id).is_some());
+    all
 }
 
 /// The disks that carry what is mounted there.

@@ -16,4 +16,5 @@ pub mod diagnostic;
 pub mod document;
 pub mod driver;
 pub mod facts;
+pub mod images;
 pub mod layout;

@@ -28,6 +28,7 @@ use std::sync::Arc;
 
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
+use hoist_api::deploy::RunSummary;
 use hoist_inventory::Registry;
 use hoist_model::Selector;
 
@@ -40,6 +41,7 @@ use crate::route::{Plane, Route, with_state};
 use crate::secret;
 use crate::server::Chassis;
 
+use folder::FolderError;
 use hands::Grip;
 use runs::{Runs, RunsError};
 use shared::Shared;
@@ -125,7 +127,19 @@ impl Deploy {
     /// Full id of the run that was named, once all of them are known.
     async fn resolve(&self, given: &str) -> Result<String, Failure> {
         self.runs.recovered().await;
-        Ok(self.runs.resolve(given)?)
+        let found = self.runs.resolve(given);
+        if let Err(RunsError::Unknown(given)) = &found
+            && self.runs.are_shared()
+        {
+            let others = self.runs.others().await;
+            let is_meant = |run: &&RunSummary| run.id == given.to_lowercase();
+            if let Some(run) = others.iter().find(is_meant) {
+                let detail = format!("run {} is with another controller of the site", run.id);
+                return Err(Failure::new(Code::NotFound, detail)
+                    .with_remedy("ask that one; here it is only listed"));
+            }
+        }
+        Ok(found?)
     }
 
     /// What reads or writes files, away from those who answer.
@@ -148,7 +162,12 @@ pub fn routes(deploy: &Deploy) -> Vec<Route> {
 
 impl From<RunsError> for Failure {
     fn from(error: RunsError) -> Self {
+        if let RunsError::Folder(FolderError::Store(error)) = error {
+            return error.into();
+        }
         let code = match &error {
+            RunsError::Folder(error) if error.is_full() => Code::StoreFull,
+            RunsError::AtGate => Code::Busy,
             RunsError::Unknown(_) => Code::NotFound,
             RunsError::Ambiguous(_) => Code::Ambiguous,
             RunsError::Ended
@@ -156,7 +175,6 @@ impl From<RunsError> for Failure {
             | RunsError::TakenBack(_)
             | RunsError::WentOn(_)
             | RunsError::Beside(_)
-            | RunsError::AtGate
             | RunsError::NoEffect
             | RunsError::Broken(..) => Code::Conflict,
             RunsError::TooMany => Code::TooManyRequests,
@@ -167,6 +185,9 @@ impl From<RunsError> for Failure {
         match error {
             RunsError::Unknown(_) => failure.with_remedy("`hoist deploy list` shows all of them"),
             RunsError::Beside(_) => failure.with_remedy(INSIST),
+            RunsError::Folder(error) if error.is_full() => {
+                failure.with_remedy("make room on the data disk")
+            }
             RunsError::Broken(..) => failure.with_remedy(
                 "look at the place it names; a journal that is damaged is restored from a backup",
             ),

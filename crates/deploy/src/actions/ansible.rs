@@ -6,6 +6,7 @@ use hoist_engine::action::{
     Action, Ctx, Description, Diagnostic, Done, Failure, Prediction, Verdict,
 };
 use hoist_engine::plan::Step;
+use hoist_engine::record::FailureKind;
 use serde_json::Value;
 
 use super::input::parse;
@@ -50,6 +51,16 @@ struct Found {
     skipped: u64,
     /// Tasks that changed something.
     tasks: String,
+    /// The last one that failed, and why.
+    fatal: String,
+}
+
+/// Why a task failed: in the first line of its message, if it has one.
+fn message(line: &str) -> String {
+    let (_, said) = line.split_once("=> ").unwrap_or_default();
+    let said: Value = serde_json::from_str(said).unwrap_or_default();
+    let first = said["msg"].as_str().and_then(|text| text.lines().next());
+    first.unwrap_or(line).to_owned()
 }
 
 /// The number after a word of the recap.
@@ -67,6 +78,8 @@ impl Found {
             self.skipped += number(line, " skipped=");
         } else if line.starts_with("TASK [") || line.starts_with("RUNNING HANDLER [") {
             line.trim_end_matches('*').trim_end().clone_into(&mut self.task);
+        } else if line.starts_with("fatal: ") || line.starts_with("failed: ") {
+            self.fatal = format!("{}: {}", self.task, message(line));
         } else if line.starts_with("changed: ") {
             self.tasks += &self.task;
             self.tasks.push('\n');
@@ -142,7 +155,14 @@ impl Ansible {
         let ran = program::run_watched(&argv, &options, ctx, |line| {
             found.hear(&String::from_utf8_lossy(line));
         })?;
-        program::well(&ran)?;
+        // Its last line is the recap, which says that something failed and not what.
+        program::well(&ran).map_err(|failure| match (failure.kind, found.fatal.as_str()) {
+            (FailureKind::Exit, fatal) if !fatal.is_empty() => {
+                let code = failure.reason.split(": ").next().unwrap_or_default();
+                exit(format!("{code}: {fatal}"))
+            }
+            _ => failure,
+        })?;
         Ok(found)
     }
 }

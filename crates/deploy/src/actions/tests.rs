@@ -506,6 +506,25 @@ fn ansible_says_in_its_recap_whether_it_changed_anything() {
     assert!(run(0, 2, &input).unwrap().changed);
     assert!(!run(0, 0, &input).unwrap().changed);
     assert!(run(2, 0, &input).unwrap_err().reason.starts_with("exit code 2: localhost"));
+    let fatal = |fatal: &str| {
+        let prints = format!(
+            "TASK [first] ***\nok: [localhost]\nTASK [the port] ****\n{fatal}\nPLAY RECAP ***\nlocalhost : ok=1 failed=1"
+        );
+        let ansible = ansible::Ansible { program: fake(&node, 2, &prints) };
+        let ran = node.with_action(&ansible, &input, |action, step, ctx| action.apply(step, ctx));
+        ran.unwrap_err().reason
+    };
+    assert_eq!(
+        fatal(
+            r#"fatal: [localhost]: FAILED! => {"changed": true, "msg": "it is in use\nby another"}"#
+        ),
+        "exit code 2: TASK [the port]: it is in use",
+        "the recap says only that something failed"
+    );
+    assert_eq!(
+        fatal("fatal: [localhost]: UNREACHABLE!"),
+        "exit code 2: TASK [the port]: fatal: [localhost]: UNREACHABLE!"
+    );
     let called = node.text("called");
     let lines: Vec<&str> = called.lines().collect();
     assert_eq!(lines[..5], ["-i", "localhost,", "-c", "local", "-e"]);

@@ -79,6 +79,7 @@ tasks:
     check: {befor: []}
     run: []
     on: x
+  c: {on: [web, database], run: {none: {}}}
 roles:
   r: {tolerate: some, rollout: {per: {rack: one}}}
 barriers:
@@ -99,9 +100,10 @@ barriers:
         "tasks.yaml:14:13: E104 `task` is missing",
         "tasks.yaml:15:13: E102 unknown key `befor` in the check of task `b`; did you mean `before`?",
         "tasks.yaml:16:10: E101 expected at least one action, found a list",
-        "tasks.yaml:19:17: E101 expected a number, `2%` or `all but 3`, found a text",
-        "tasks.yaml:19:45: E101 expected a whole number from 0 to 4294967295, found `one`",
-        "tasks.yaml:21:23: E101 expected all or tolerated or any_result, found `anything`",
+        "tasks.yaml:18:11: E101 expected a selector such as `database` or `web, database`, found a list",
+        "tasks.yaml:20:17: E101 expected a number, `2%` or `all but 3`, found a text",
+        "tasks.yaml:20:45: E101 expected a whole number from 0 to 4294967295, found `one`",
+        "tasks.yaml:22:23: E101 expected all or tolerated or any_result, found `anything`",
     ];
     for line in wanted {
         assert!(found.iter().any(|told| told.starts_with(line)), "{line}\n{found:#?}");

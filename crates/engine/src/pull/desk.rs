@@ -134,16 +134,14 @@ impl Desk {
         for ((step, attempt), given) in &begun {
             let id = WorkId::new(&attempt_id(run, *step, *attempt), What::Start);
             let machine = subject(plan, *step);
-            match given {
-                Some(memory) => state.ask(machine, id, *step, *attempt, memory),
-                None => {
-                    state.withdraw(machine, &id);
-                    // Whoever opens it listens.
-                    let found =
-                        Event::Found { step: *step, attempt: *attempt, found: Found::Never };
-                    let _ = events.send(found);
-                }
+            if let Some(memory) = given {
+                state.ask(machine, id, *step, *attempt, memory);
+                continue;
             }
+            state.withdraw(machine, &id);
+            // Whoever opens it listens.
+            let _ =
+                events.send(Event::Found { step: *step, attempt: *attempt, found: Found::Never });
         }
         state.runs.insert(run.to_owned(), Connection { events, outputs, predicted: None });
         let begun = begun.into_keys().collect();

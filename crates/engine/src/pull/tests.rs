@@ -396,6 +396,17 @@ fn a_machine_that_is_not_heard_of_is_lost_and_what_it_does_is_ended_when_it_come
 }
 
 #[test]
+fn two_workers_do_not_share_a_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let count = Arc::new(Count::default());
+    let first = Worker::new(setup(dir.path(), &count)).unwrap();
+    let refused = Worker::new(setup(dir.path(), &count)).unwrap_err();
+    assert!(refused.to_string().starts_with("another worker uses"), "{refused}");
+    drop(first);
+    Worker::new(setup(dir.path(), &count)).unwrap();
+}
+
+#[test]
 fn a_machine_that_is_told_again_what_it_has_forgotten_says_that_it_is_lost() {
     let dir = tempfile::tempdir().unwrap();
     let count = Arc::new(Count::default());

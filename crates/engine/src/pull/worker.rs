@@ -75,6 +75,8 @@ pub struct Worker {
     number: u64,
     woken: Receiver<()>,
     wake: Sender<()>,
+    /// Held as long as this lives.
+    _lock: std::fs::File,
 }
 
 struct Shared {
@@ -103,6 +105,7 @@ impl std::fmt::Debug for Worker {
 impl Worker {
     pub fn new(setup: WorkerSetup) -> io::Result<Self> {
         fs_err::create_dir_all(&setup.dir)?;
+        let lock = lock(&setup.dir)?;
         let memory = Memory::open(&setup.dir)?;
         let ledger: Ledger<Ended> = Ledger::open(&setup.dir.join("ledger"), Durable::Machine)?;
         let begun = |(id, known): (&str, &Known<Ended>)| {
@@ -120,6 +123,7 @@ impl Worker {
             number: 0,
             woken,
             wake,
+            _lock: lock,
         };
         let open: HashSet<String> = begun.iter().map(|id| file_name(&id.0)).collect();
         worker.kept.tidy_up(|attempt| open.contains(attempt)).end();
@@ -322,6 +326,28 @@ impl Worker {
             // Nobody waits when the worker ends.
             let _ = wake.send(());
         });
+    }
+}
+
+/// Two workers with one ledger would each begin what the other does not know of.
+fn lock(dir: &Path) -> io::Result<std::fs::File> {
+    /// A program that is just being started has it for a moment, also after its worker has ended.
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let options = fs_err::File::options().create(true).truncate(false).write(true).clone();
+    let file = options.open(dir.join("lock"))?.into_parts().0;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(std::fs::TryLockError::Error(error)) => return Err(error),
+            Err(std::fs::TryLockError::WouldBlock) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(std::fs::TryLockError::WouldBlock) => {
+                let said = format!("another worker uses `{}`; give each its own", dir.display());
+                return Err(io::Error::other(said));
+            }
+        }
     }
 }
 

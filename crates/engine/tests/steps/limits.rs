@@ -1,9 +1,11 @@
 //! Limits: places, windows, the breaker.
 
+use std::sync::Arc;
+
 use hoist_engine::plan::{Call, Cohort, Draft, Holder, Kind, OnFailure, Step, Window};
 use hoist_engine::record::{FailureKind, Outcome};
 use hoist_engine::run::{Ended, Found, Reason, State};
-use hoist_engine::{Event, Record, StepId};
+use hoist_engine::{Event, Plan, Record, Run, StepId};
 
 use crate::site::{Site, draft, me, on, pool, step};
 
@@ -213,6 +215,21 @@ fn a_place_that_the_next_one_cannot_use_is_not_lost() {
 }
 
 const DAY: u64 = 24 * 3_600_000;
+
+#[test]
+fn who_only_follows_the_records_knows_when_a_window_opens_from_the_first_one_on() {
+    // From 03:00 on, every day.
+    let spans = (0..7).map(|day| (day * 1440 + 180, day * 1440 + 190)).collect();
+    let windows = vec![Window { name: "night".to_owned(), spans }];
+    let late = Step { window: Some(0), ..Step::default() };
+    let plan = Plan::new(Draft { windows, ..draft(vec![step(&[], late)]) }).expect("a plan");
+    let plan = Arc::new(plan);
+    // A Monday, four days after the first day there was.
+    let first = Record::Plan { hash: plan.hash().to_owned(), at: 4 * DAY + DAY / 2 };
+    let run = Run::replay(&plan, [&first]).expect("a run");
+    let why = run.explain(&run.why(StepId(0)));
+    assert_eq!(why, "its window `night` is shut; it opens on Tuesday at 03:00 UTC");
+}
 
 #[test]
 fn a_step_waits_for_its_window_and_the_run_wakes_when_it_opens() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::storage::{Fs, FsKind, Part, StorageNode, in_order};
 use super::{
     Content, Disk, DiskMatch, Document, Id, Image, MAX_DISKS, MAX_FILES, MAX_IMAGES, MAX_STORAGE,
-    MAX_THIRD_PARTY, Size, Tables,
+    MAX_THIRD_PARTY, Size,
 };
 use crate::diagnostic::{Code, Diagnostic};
 
@@ -31,7 +31,7 @@ pub fn check(document: &Document) -> Vec<Diagnostic> {
     checker.images();
     checker.files();
     checker.erase();
-    checker.boot();
+    checker.boot_and_report();
     checker.found
 }
 
@@ -400,7 +400,7 @@ impl<'a> Checker<'a> {
     /// written to what shall not be.
     fn retained(&mut self) {
         // Tables and stacks are all as they are then.
-        let adopts = self.document.sections.policy.tables == Tables::Adopt;
+        let adopts = self.document.adopts_tables();
         for node in &self.document.sections.storage {
             let is_retained = node.is_retained();
             for below in node.on().iter().filter_map(|on| self.document.storage(on)) {
@@ -429,7 +429,7 @@ impl<'a> Checker<'a> {
                 let what = format!("image `{other}` is written to `{device}`, too");
                 self.say_hint(Code::Twice, &place, what, "give each a target of its own");
             }
-            self.image_over_retained(&place, image, device);
+            self.image_over_retained(&place, device);
             self.image_under_others(&place, image, device);
         }
     }
@@ -458,17 +458,12 @@ impl<'a> Checker<'a> {
         let rest = ["http://", "https://", "file:///"].iter().find_map(|s| url.strip_prefix(s));
         let Some(rest) = rest.filter(|_| !url.chars().any(|c| c.is_control() || c == ' ')) else {
             let hint = "write `https://…`, `http://…` or `file:///…`";
-            return self.say_hint(
-                Code::BadValue,
-                place,
-                "a source is not a URL that is fetched",
-                hint,
-            );
+            return self.say_hint(Code::BadValue, place, "this is no URL", hint);
         };
         // What stands before the host is a secret, and is not repeated.
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         if !url.starts_with("file:") && authority.contains('@') {
-            let what = "a source has a user or a password in its URL";
+            let what = "there is a user or a password in a URL";
             self.say_hint(Code::BadValue, place, what, "give a `token: secret://…`");
         }
     }
@@ -494,17 +489,13 @@ impl<'a> Checker<'a> {
         None
     }
 
-    fn image_over_retained(&mut self, place: &str, image: &Image, device: &Id) {
-        let nodes = &self.document.sections.storage;
-        let kept = nodes
-            .iter()
-            .find(|node| node.is_retained() && (node.id() == device || node.on().contains(device)));
-        if let Some(kept) = kept {
+    fn image_over_retained(&mut self, place: &str, device: &Id) {
+        let mut nodes = self.document.sections.storage.iter();
+        let is_under = |node: &StorageNode| node.id() == device || node.on().contains(device);
+        if let Some(kept) = nodes.find(|node| node.is_retained() && is_under(node)) {
             let what = format!("it would overwrite `{}`, which stays", kept.id());
             let hint = format!("leave out `retain` of `{}`, or the image", kept.id());
-            let target = image.target.clone();
             self.say_hint(Code::Contradiction, format!("{place}.target"), what, &hint);
-            self.found.last_mut().expect("just pushed").evidence.push(format!("target `{target}`"));
         }
     }
 
@@ -581,7 +572,10 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn boot(&mut self) {
+    fn boot_and_report(&mut self) {
+        if let Some(report) = &self.document.sections.report {
+            self.url("report.url", &report.url);
+        }
         for arg in self.document.sections.boot.iter().flat_map(|boot| &boot.kernel_args) {
             if arg.is_empty() || arg.chars().any(|c| c.is_control() || c == '"') {
                 let what = format!("`{arg}` is no word for a kernel");

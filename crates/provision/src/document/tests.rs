@@ -54,6 +54,25 @@ sections:
 }
 
 #[test]
+fn numbers_that_are_names_need_no_quotes() {
+    let yaml = "\
+api: hoist/v1
+txn: 00000000-0000-0000-0000-000000000001
+sections:
+  node: {id: 0012}
+  disks:
+    1: {match: {serial: 0012, wwn: 0x5000c500aaaa0001, eui: 1e5}}
+";
+    let document = read("a", yaml.as_bytes()).expect("a document");
+    let (id, disk) = document.sections.disks.iter().next().expect("a disk");
+    let text = |text: &Option<String>| text.clone().expect("a text");
+    assert_eq!((id.as_str(), document.node_id()), ("1", "0012"));
+    let DiskMatch { serial, wwn, eui, .. } = &disk.matches;
+    assert_eq!((text(serial).as_str(), text(wwn).as_str()), ("0012", "0x5000c500aaaa0001"));
+    assert_eq!(text(eui), "1e5");
+}
+
+#[test]
 fn an_unknown_field_is_told_with_its_place_and_what_was_meant() {
     let yaml = "\
 api: hoist/v1
@@ -297,6 +316,89 @@ fn the_published_schema_is_the_one_of_the_types() {
     }
     let published = std::fs::read_to_string(path).unwrap_or_default();
     assert!(published == schema, "run this test with HOIST_UPDATE_DOCS=1");
+}
+
+#[test]
+fn the_examples_of_the_page_are_documents() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/provision/document.md");
+    let page = std::fs::read_to_string(path).expect("the page");
+    let examples: Vec<&str> =
+        page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert_eq!(examples.len(), 6);
+    for example in examples {
+        let document = read("document.md", example.as_bytes());
+        let document = document.unwrap_or_else(|found| panic!("{found:#?}\n{example}"));
+        let facts = machine_of(&document);
+        let resolved = crate::claim::resolve(&document, &crate::claim::Needs::ALL, &facts);
+        let planned = resolved.and_then(|document| crate::layout::plan(&document, &facts));
+        // Nothing is on the disks of this machine that could stay.
+        if !example.contains("retain:") {
+            planned.unwrap_or_else(|found| panic!("{found:#?}\n{example}"));
+        }
+    }
+}
+
+/// A machine with empty disks that are what a document says of them.
+fn machine_of(document: &Document) -> crate::facts::Facts {
+    let disk = |(id, disk): (&Id, &Disk)| {
+        let known = disk.matches.clone();
+        crate::facts::DiskFacts {
+            kernel_name: id.to_string(),
+            size: known.size.and_then(|range| range.min).map_or(1 << 40, |bytes| bytes.0),
+            logical_sector: 512,
+            wwn: known.wwn,
+            eui: known.eui,
+            serial: known.serial,
+            by_path: known.by_path,
+            bus: known.bus,
+            ..crate::facts::DiskFacts::default()
+        }
+    };
+    let firmware = crate::facts::Firmware::Uefi;
+    let disks = document.sections.disks.iter().map(disk).collect();
+    crate::facts::Facts { firmware, disks, ..crate::facts::Facts::default() }
+}
+
+#[test]
+fn the_page_has_every_word_that_a_document_can_have() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/provision/document.md");
+    let page = std::fs::read_to_string(path).expect("the page");
+    let kinds = crate::facts::SignatureKind::ALL.map(crate::facts::SignatureKind::as_str);
+    let codes = Code::ALL.iter().map(|code| code.as_str());
+    let mut words: Vec<String> =
+        CORE_SECTIONS.into_iter().chain(kinds).chain(codes).map(str::to_owned).collect();
+    words_of(&Document::schema(), &mut words);
+    let missing: Vec<_> = words.into_iter().filter(|word| !has_word(&page, word)).collect();
+    assert!(missing.is_empty(), "the page does not speak of {missing:?}");
+}
+
+/// Names of fields, and words that stand for something, anywhere in a schema.
+fn words_of(schema: &Value, words: &mut Vec<String>) {
+    match schema {
+        Value::Object(map) => {
+            for (key, value) in map {
+                match (key.as_str(), value) {
+                    ("properties", Value::Object(fields)) => words.extend(fields.keys().cloned()),
+                    ("enum", Value::Array(list)) => {
+                        words.extend(list.iter().filter_map(Value::as_str).map(str::to_owned));
+                    }
+                    ("const", Value::String(word)) => words.push(word.clone()),
+                    _ => {}
+                }
+                words_of(value, words);
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|value| words_of(value, words)),
+        _ => {}
+    }
+}
+
+/// Between backticks, or as a key of an example.
+fn has_word(page: &str, word: &str) -> bool {
+    let is_edge = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric() && c != '_');
+    page.match_indices(word).any(|(at, _)| {
+        is_edge(page[..at].chars().next_back()) && is_edge(page[at + word.len()..].chars().next())
+    })
 }
 
 #[test]

@@ -45,6 +45,28 @@ pub fn type_of(role: PartRole, arch: &str) -> Uuid {
     }
 }
 
+/// What a type is called, or itself where nobody calls it anything.
+pub(super) fn name_of(kind: Uuid) -> String {
+    let name = match kind {
+        LINUX_DATA => "data",
+        ROOT_X86_64 | ROOT_ARM64 => "root",
+        ESP => "esp",
+        BIOS_BOOT => "bios_boot",
+        XBOOTLDR => "boot",
+        HOME => "home",
+        SRV => "srv",
+        VAR => "var",
+        TMP => "tmp",
+        SWAP => "swap",
+        LVM => "lvm",
+        RAID => "raid",
+        LUKS => "luks",
+        CONFIG_DRIVE => "config_drive",
+        other => return other.to_string(),
+    };
+    name.to_owned()
+}
+
 /// A GUID that is the same whenever the same is installed again, and no other's.
 pub fn derive(txn: Uuid, node: &str, claim: &Id) -> Uuid {
     // No id has this between its characters, so no two pairs make one text.
@@ -54,6 +76,31 @@ pub fn derive(txn: Uuid, node: &str, claim: &Id) -> Uuid {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_role_has_a_type_that_is_called_like_it() {
+        use PartRole as R;
+        for role in [
+            R::Data,
+            R::Root,
+            R::Esp,
+            R::BiosBoot,
+            R::Boot,
+            R::Home,
+            R::Srv,
+            R::Var,
+            R::Tmp,
+            R::Swap,
+            R::Lvm,
+            R::Raid,
+            R::Luks,
+            R::ConfigDrive,
+        ] {
+            let name = serde_json::to_value(role).unwrap();
+            assert_eq!(name, name_of(type_of(role, "x86_64")));
+        }
+        assert_eq!(name_of(Uuid::nil()), Uuid::nil().to_string());
+    }
 
     #[test]
     fn guids_follow_from_transaction_and_node_and_claim() {

@@ -1,14 +1,14 @@
 //! What must not be done although it could be.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::ops::Range;
 
-use super::{Context, Difference, DiskPlan, Layout, PartitionPlan, Work, disks_of_mount};
+use super::guid::derive;
+use super::{Context, Difference, DiskPlan, Layout, PartitionPlan, Work, below, disks_of_mount};
 use crate::bind::{differences, identity};
 use crate::claim::started_by;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{Bytes, Flow, FsKind, Id, ImageTable, PartRole, StorageNode, Tables};
+use crate::document::{Bytes, FsKind, Id, ImageTable, PartRole, StorageNode};
 use crate::facts::{
     BusyReason, DiskFacts, Firmware, Signature, SignatureKind, SignaturePlace, TableFacts,
 };
@@ -23,7 +23,7 @@ pub(super) fn refuse(context: &Context<'_>, layout: &mut Layout) -> Vec<Diagnost
     found.extend(shared(context, layout));
     for plan in &mut layout.disks {
         let Some(facts) = context.fact(&plan.id) else { continue };
-        found.extend(busy(plan, facts));
+        found.extend(busy(context, plan, facts));
     }
     found.extend(retained_contents(context, layout));
     found.extend(images(context, layout));
@@ -66,12 +66,21 @@ fn is_marked(context: &Context<'_>, facts: &DiskFacts) -> bool {
 
 fn is_marker(context: &Context<'_>, signature: &Signature) -> bool {
     let node = context.document.node_id();
-    !node.is_empty() && signature.ours.as_ref().is_some_and(|ours| ours.node == node)
+    // A table that says that somebody is at work says in which transaction.
+    let txn = context.document.txn.to_string();
+    let is_at_work = signature.kind == SignatureKind::Hoist && signature.label == Some(txn);
+    is_at_work
+        || (!node.is_empty() && signature.ours.as_ref().is_some_and(|ours| ours.node == node))
 }
 
 /// Whether it belongs to what is there already as it shall be: what has a derived GUID is of this
 /// very transaction.
-fn is_settled(plan: &DiskPlan, facts: &DiskFacts, signature: &Signature) -> bool {
+fn is_settled(
+    context: &Context<'_>,
+    plan: &DiskPlan,
+    facts: &DiskFacts,
+    signature: &Signature,
+) -> bool {
     let stays = |change: &&super::Change| {
         matches!(change.what, Difference::Kept | Difference::Resized) && change.after.is_some()
     };
@@ -80,14 +89,19 @@ fn is_settled(plan: &DiskPlan, facts: &DiskFacts, signature: &Signature) -> bool
         let mut before = plan.changes.iter().filter(|change| change.before.is_some()).peekable();
         return before.peek().is_some() && before.all(|change| stays(&change));
     }
+    let Work::Table(table) = &plan.work else { return false };
     let at = place_of(facts.table.as_ref(), signature);
-    let entries = plan.changes.iter().filter(stays).filter_map(|change| change.before.as_ref());
-    entries.into_iter().any(|entry| entry.range().contains(&at))
+    let (txn, node) = (context.document.txn, context.document.node_id());
+    let ours: Vec<_> =
+        table.partitions.iter().map(|part| Some(derive(txn, node, &part.id))).collect();
+    // Where it was: what it grows over is somebody else's.
+    let mut there = plan.changes.iter().filter(stays).filter_map(|change| change.before.as_ref());
+    there.any(|entry| ours.contains(&entry.partuuid) && entry.range().contains(&at))
 }
 
 /// S4: what others put there stays, unless it is named.
 fn foreign(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Option<Diagnostic> {
-    let adopts = context.document.sections.policy.tables == Tables::Adopt;
+    let adopts = context.document.adopts_tables();
     let wipe = &context.document.sections.disks.get(&plan.id)?.wipe;
     let is_marked = is_marked(context, facts);
     let mut strange = Vec::new();
@@ -95,12 +109,11 @@ fn foreign(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Opt
         if is_kept(plan, facts, signature) {
             continue;
         }
-        let is_whole = matches!(plan.work, Work::Image(_));
         // Tables that stay as they are hold what they held, and our own notes are written over.
         let is_left = (adopts && signature.place == SignaturePlace::Disk)
-            || is_settled(plan, facts, signature)
+            || is_settled(context, plan, facts, signature)
             || is_marker(context, signature);
-        if is_left && !is_whole {
+        if is_left && !plan.work.is_of_all() {
             continue;
         }
         if is_marked || wipe.covers(signature.kind) {
@@ -116,25 +129,11 @@ fn foreign(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Opt
     kinds.sort_unstable();
     kinds.dedup();
     let what = format!("disk `{}` holds {}", plan.kernel_name, kinds.join(", "));
-    let seen = strange.iter().map(|signature| shown(signature));
+    let seen = strange.iter().map(ToString::to_string);
     let hint =
         format!("if all of that may be destroyed, say `wipe: [{}]` of the disk", kinds.join(", "));
     let found = Diagnostic::new(Code::ForeignData, format!("disks.{}.wipe", plan.id), what);
     Some(found.evidence(seen).hint(hint))
-}
-
-fn shown(signature: &Signature) -> String {
-    let place = match signature.place {
-        SignaturePlace::Disk => "the disk".to_owned(),
-        SignaturePlace::Partition(number) => format!("partition {number}"),
-    };
-    let mut text = format!("{} in {place} at byte {}", signature.kind, signature.offset);
-    for (name, value) in [("label", &signature.label), ("uuid", &signature.uuid)] {
-        if let Some(value) = value {
-            write!(text, ", {name} `{value}`").expect("writing to memory");
-        }
-    }
-    text
 }
 
 /// What is made of several disks.
@@ -212,13 +211,13 @@ fn refused_leg(
         doomed.kind, plan.kernel_name, disk.kernel_name
     );
     let found = Diagnostic::new(Code::SharedStack, format!("disks.{}", plan.id), what);
-    let seen = [shown(doomed), format!("{}: {}", identity(disk), shown(leg))];
+    let seen = [doomed.to_string(), format!("{}: {leg}", identity(disk))];
     let hint = format!("name disk `{}`, too, with `wipe: [{}]`", disk.kernel_name, doomed.kind);
     found.evidence(seen).hint(hint)
 }
 
 /// S5: nobody uses it, but for stacks that are destroyed with what they lie on.
-fn busy(plan: &mut DiskPlan, facts: &DiskFacts) -> Option<Diagnostic> {
+fn busy(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Option<Diagnostic> {
     if matches!(plan.work, Work::None) && plan.destroys.is_empty() {
         return None;
     }
@@ -236,7 +235,8 @@ fn busy(plan: &mut DiskPlan, facts: &DiskFacts) -> Option<Diagnostic> {
             {
                 plan.tears_down.push(holder.clone());
             }
-            // Of an earlier try of ours; it is looked at again when it is reached.
+            // What is there as it shall be is assembled already.
+            BusyReason::Holder(_) if is_settled_stack(context, plan, facts, place) => {}
             BusyReason::Holder(_) | BusyReason::Mount(_) | BusyReason::Swap => {
                 using.push(busy.to_string());
             }
@@ -250,6 +250,16 @@ fn busy(plan: &mut DiskPlan, facts: &DiskFacts) -> Option<Diagnostic> {
     let what = format!("disk `{}` is in use", plan.kernel_name);
     let found = Diagnostic::new(Code::Busy, format!("disks.{}", plan.id), what);
     Some(found.evidence(using).hint("unmount it, end swapping to it, or take apart what is on it"))
+}
+
+fn is_settled_stack(
+    context: &Context<'_>,
+    plan: &DiskPlan,
+    facts: &DiskFacts,
+    place: SignaturePlace,
+) -> bool {
+    let mut there = facts.signatures.iter().filter(|s| s.place == place && is_stack(s.kind));
+    there.any(|signature| is_settled(context, plan, facts, signature))
 }
 
 /// What stays in a partition is what the document says it is.
@@ -287,7 +297,7 @@ fn retained_contents(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> 
                     "it is not in partition {} of disk `{}`",
                     part.number, plan.kernel_name
                 );
-                let seen = inside.into_iter().map(shown);
+                let seen = inside.into_iter().map(ToString::to_string);
                 let place = format!("storage.{}.retain", node.id());
                 found.push(Diagnostic::new(Code::NotAsRetained, place, what).evidence(seen));
             }
@@ -349,12 +359,9 @@ fn firmware(context: &Context<'_>) -> Vec<Diagnostic> {
             say(place, what, "take an image with a GPT, or start the machine by BIOS");
         }
     }
-    let is_queued =
-        |flow: &Flow| flow.actions.is_empty() || flow.actions.iter().any(|a| a == "boot");
-    let Some(boot) = &sections.boot else { return found };
-    if !sections.flow.as_ref().is_none_or(is_queued) {
+    let Some(boot) = sections.boot.as_ref().filter(|_| context.document.is_queued("boot")) else {
         return found;
-    }
+    };
     let (bios, uefi) = started_by(boot, firmware);
     let root = disks_of_mount(context.document, "/");
     for (id, disk) in root.iter().filter_map(|id| Some((id, context.fact(id)?))) {
@@ -365,13 +372,25 @@ fn firmware(context: &Context<'_>) -> Vec<Diagnostic> {
             say(format!("disks.{id}"), what, "start the machine by UEFI");
         }
     }
-    let is_esp =
-        |node: &StorageNode| matches!(node, StorageNode::Part(part) if part.role == PartRole::Esp);
-    if uefi && !root.is_empty() && !context.nodes().iter().any(is_esp) {
-        let what = "the machine is started by UEFI, and there is no partition of role `esp`";
-        say("boot".to_owned(), what.to_owned(), "add one, or run the action `boot` as well");
+    if root.is_empty() {
+        return found;
+    }
+    let has = |role| context.nodes().iter().any(|node| is_part_for(node, role));
+    let how =
+        [(bios, PartRole::BiosBoot, "BIOS", "bios_boot"), (uefi, PartRole::Esp, "UEFI", "esp")];
+    for (_, role, firmware, word) in how.into_iter().filter(|(is_started, ..)| *is_started) {
+        if !has(role) {
+            let what =
+                format!("{firmware} starts the machine, and no partition has the role `{word}`");
+            let hint = "add one, or let the action `boot` claim it";
+            found.push(Diagnostic::new(Code::Firmware, "boot", what).hint(hint));
+        }
     }
     found
+}
+
+fn is_part_for(node: &StorageNode, role: PartRole) -> bool {
+    matches!(node, StorageNode::Part(part) if part.role == role)
 }
 
 /// S13: what the installed system finds by a name is there once.
@@ -393,7 +412,7 @@ fn duplicates(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
     }
     for disk in &context.facts.disks {
         let plan = layout.disks.iter().find(|plan| plan.kernel_name == disk.kernel_name);
-        for signature in disk.signatures.iter().filter(|s| remains(plan, disk, s)) {
+        for signature in disk.signatures.iter().filter(|s| remains(context, plan, disk, s)) {
             let name = match signature.kind {
                 SignatureKind::Lvm => "volume group",
                 SignatureKind::Md => "array",
@@ -403,11 +422,15 @@ fn duplicates(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
                 signature.label.as_ref().and_then(|l| names.get(&(name, l.clone())).copied());
             let is_uuid = |uuid: &str| layout.stack.iter().find(|s| s.uuid.to_string() == uuid);
             let by_uuid = signature.uuid.as_deref().and_then(is_uuid).map(|plan| &plan.id);
-            if let Some(id) = by_name.or(by_uuid) {
+            // What stays by the document is what the document speaks of.
+            let part = plan.and_then(|plan| retained_at(plan, disk, signature));
+            let is_it =
+                |id: &Id| part.is_some_and(|part| below(context.document, id).contains(part));
+            if let Some(id) = by_name.or(by_uuid).filter(|id| !is_it(id)) {
                 let what = format!("disk `{}` has its name or UUID already", disk.kernel_name);
                 let hint = "give it another name, or name that disk with what of it to wipe";
                 let place = format!("storage.{id}");
-                let seen = [identity(disk), shown(signature)];
+                let seen = [identity(disk), signature.to_string()];
                 found.push(Diagnostic::new(Code::Duplicate, place, what).evidence(seen).hint(hint));
             }
         }
@@ -417,13 +440,24 @@ fn duplicates(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
 }
 
 /// Whether somebody else's signature is still there afterwards.
-fn remains(plan: Option<&DiskPlan>, disk: &DiskFacts, signature: &Signature) -> bool {
+fn remains(
+    context: &Context<'_>,
+    plan: Option<&DiskPlan>,
+    disk: &DiskFacts,
+    signature: &Signature,
+) -> bool {
     let Some(plan) = plan else { return true };
-    if plan.destroys.contains(signature) || is_settled(plan, disk, signature) {
-        return matches!(plan.work, Work::None) && !plan.destroys.contains(signature);
-    }
-    // What stays by the document is what the document speaks of.
-    matches!(plan.work, Work::None) || !is_kept(plan, disk, signature)
+    let is_untouched = matches!(plan.work, Work::None);
+    !plan.destroys.contains(signature)
+        && (is_untouched || !is_settled(context, plan, disk, signature))
+}
+
+/// The partition that stays and that a signature is in.
+fn retained_at<'a>(plan: &'a DiskPlan, facts: &DiskFacts, signature: &Signature) -> Option<&'a Id> {
+    let Work::Table(table) = &plan.work else { return None };
+    let at = place_of(facts.table.as_ref(), signature);
+    let mut kept = table.partitions.iter().filter(|part| part.retained);
+    kept.find(|part| part.range().contains(&at)).map(|part| &part.id)
 }
 
 /// A partition with the PARTUUID of one that is made here.

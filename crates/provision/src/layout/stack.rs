@@ -4,8 +4,7 @@ use super::guid::derive;
 use super::{Context, Layout, Sizes, StackPlan};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::size::{KIB, MIB};
-use crate::document::storage::in_order;
-use crate::document::{Bytes, Id, Lv, MdLevel, Pv, Size, StorageNode, Tables};
+use crate::document::{Bytes, Id, Lv, MdLevel, Pv, Size, StorageNode};
 
 /// Where the data of an array's device begins. It is told to whoever makes it, so that sizes are
 /// known before.
@@ -18,14 +17,11 @@ pub(super) const EXTENT: u64 = 4 * MIB;
 /// Everything above the partitions, each behind what it lies on.
 pub(super) fn stack(
     context: &Context<'_>,
+    ordered: &[&StorageNode],
     layout: &Layout,
 ) -> Result<Vec<StackPlan>, Vec<Diagnostic>> {
-    let Some(ordered) = in_order(context.nodes()) else {
-        let what = "some nodes lie on each other in a circle";
-        return Err(vec![Diagnostic::new(Code::Contradiction, "storage", what)]);
-    };
     let (mut sizes, mut stack, mut found) = (Sizes::new(), Vec::new(), Vec::new());
-    for node in ordered {
+    for &node in ordered {
         let size = match node {
             StorageNode::Part(part) => layout.partition(&part.id).map_or(0, |(_, plan)| plan.len),
             StorageNode::Lv(lv) => match volume(context, &sizes, lv) {
@@ -57,8 +53,8 @@ fn names(ids: &[Id]) -> String {
 fn planned(context: &Context<'_>, node: &StorageNode, size: u64) -> StackPlan {
     let document = context.document;
     // Nothing below a file system is made anew where tables stay.
-    let adopts = document.sections.policy.tables == Tables::Adopt;
     let is_fs = matches!(node, StorageNode::Fs(_));
+    let adopts = document.adopts_tables() && !(is_fs && document.is_queued("disks"));
     let image = match node {
         StorageNode::Fs(fs) => context.image_of(&fs.on).cloned(),
         _ => None,
@@ -69,7 +65,7 @@ fn planned(context: &Context<'_>, node: &StorageNode, size: u64) -> StackPlan {
         on: node.on().to_vec(),
         size,
         uuid: derive(document.txn, document.node_id(), node.id()),
-        retained: node.is_retained() || (adopts && !is_fs),
+        retained: node.is_retained() || (adopts && image.is_none()),
         image,
     }
 }

@@ -1,53 +1,29 @@
 //! The table of one disk: where its partitions go, and what that changes.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use uuid::Uuid;
 
 use super::guid::{derive, type_of};
 use super::{Change, Context, Difference, DiskPlan, Entry, PartitionPlan, TablePlan, Work};
+use crate::device::gap::Gap;
+use crate::device::table::{FIRST_PARTITION, Geometry};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::size::MIB;
-use crate::document::{Bytes, FsKind, Id, Part, PartRole, Size, StorageNode, Tables};
+use crate::document::{Bytes, FsKind, Id, Part, PartRole, Size, StorageNode};
 use crate::facts::{DiskFacts, PartitionFacts, TableFacts, TableKind};
 
 /// Partitions begin at multiples of this, and are as long. The first of these is no partition's: it
 /// holds the table, and behind the table the journal.
-pub const ALIGN: u64 = MIB;
+pub const ALIGN: u64 = FIRST_PARTITION;
 
 /// How far what is there may be from what is said, where nothing else is.
 pub const SLACK: u64 = MIB;
 
-/// Entries of a table take this much, at either sector size.
-const ENTRIES: u64 = 128 * 128;
-
-/// What of a disk partitions can use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Geometry {
-    pub size: u64,
-    pub sector: u32,
-}
-
-impl Geometry {
-    /// Header and entries; the header of the first copy has the sector of the MBR before it.
-    fn table(self) -> u64 {
-        u64::from(self.sector) + ENTRIES
-    }
-
-    /// Between the table and the first partition, where the journal is.
-    pub fn gap(self) -> Range<u64> {
-        self.table() + u64::from(self.sector)..ALIGN
-    }
-
-    /// The end of what no table takes, aligned or not.
-    pub fn last(self) -> u64 {
-        self.size.saturating_sub(self.table())
-    }
-
-    /// Where partitions may be.
-    pub fn usable(self) -> Range<u64> {
-        ALIGN..self.last() / ALIGN * ALIGN
-    }
+/// Where partitions may be: a table has room for more, but not aligned.
+fn aligned(geometry: Geometry) -> Range<u64> {
+    ALIGN..down(geometry.usable().end)
 }
 
 /// What becomes of one disk, as far as its own table tells.
@@ -78,8 +54,13 @@ pub(super) fn disk(
         writable: Vec::new(),
     };
     let before = facts.table.as_ref().map_or(&[][..], |table| &table.partitions);
-    if let Some(image) = context.image_of(id) {
-        plan.work = Work::Image(image.clone());
+    let erased = context.document.sections.erase.iter().flat_map(|erase| &erase.disks);
+    let is_erased =
+        context.document.is_queued("erase") && erased.into_iter().any(|disk| disk == id);
+    let image = context.image_of(id);
+    // What is erased and gets a table is erased before.
+    if image.is_some() || (is_erased && parts.is_empty()) {
+        plan.work = image.map_or(Work::Erase, |image| Work::Image(image.clone()));
         plan.changes = differences(before, &[]);
         plan.writable = std::iter::once(0..facts.size).collect();
         return Ok(plan);
@@ -93,9 +74,10 @@ pub(super) fn disk(
         return Ok(plan);
     }
     let table = Table { context, id, facts, parts };
-    let (partitions, guid) = match context.document.sections.policy.tables {
-        Tables::Make => (table.made()?, table.guid()),
-        Tables::Adopt => table.adopted()?,
+    let (partitions, guid) = if context.document.adopts_tables() {
+        table.adopted()?
+    } else {
+        (table.made()?, table.guid())
     };
     plan.changes = differences(before, &partitions);
     plan.writable = table.writable(&partitions);
@@ -112,7 +94,7 @@ struct Table<'a> {
 
 impl<'a> Table<'a> {
     fn geometry(&self) -> Geometry {
-        Geometry { size: self.facts.size, sector: self.facts.logical_sector }
+        Geometry { size: self.facts.size, sector: self.facts.logical_sector.into() }
     }
 
     /// The table's own; a table in which something stays, stays itself.
@@ -148,7 +130,7 @@ impl<'a> Table<'a> {
             .zip(&kept)
             .map(|(part, kept)| kept.is_none().then_some(part.size))
             .collect();
-        let places = place(&self.geometry().usable(), &fences, &sizes)
+        let places = place(&aligned(self.geometry()), &fences, &sizes)
             .map_err(|lack| vec![self.no_room(&lack)])?;
         let mut numbers = Numbers::beside(kept.iter().flatten().map(|part| part.number));
         let plans = self.parts.iter().zip(&kept).zip(places);
@@ -240,8 +222,8 @@ impl<'a> Table<'a> {
             let what = format!("it has {} and not {}", Bytes(existing.len), Bytes(wanted));
             return wrong(what, vec![shown(existing)]);
         }
-        let geometry = self.geometry();
-        if existing.start < ALIGN || existing.range().end > geometry.last() {
+        let is_before_journal = Gap::before(Some(existing.start)).is_err();
+        if is_before_journal || existing.range().end > self.geometry().usable().end {
             let what = "it lies where the table and the journal are".to_owned();
             return wrong(what, vec![shown(existing)]);
         }
@@ -275,7 +257,7 @@ impl<'a> Table<'a> {
             self.facts.kernel_name,
             Bytes(lack.free)
         );
-        let usable = self.geometry().usable();
+        let usable = aligned(self.geometry());
         let seen = format!(
             "{} can be used of {}",
             Bytes(usable.end.saturating_sub(usable.start)),
@@ -291,7 +273,7 @@ impl<'a> Table<'a> {
         let name = &self.facts.kernel_name;
         let wrong = |what: String, seen: Vec<String>| {
             let found = Diagnostic::new(Code::NotAsRetained, format!("disks.{}", self.id), what);
-            let hint = "correct the document, or let `policy.tables` be `make`";
+            let hint = "correct the document, or let the action `disks` make it";
             Err(vec![found.evidence(seen).hint(hint)])
         };
         let Some(table) = self.facts.table.as_ref().filter(|table| is_sound(table)) else {
@@ -327,21 +309,31 @@ impl<'a> Table<'a> {
 
     /// Whether anything on a partition that is there is made anew.
     fn is_written(&self, id: &Id) -> bool {
-        let is_new = |node: &StorageNode| match node {
-            StorageNode::Fs(fs) => fs.retain.is_none() || self.context.image_of(&fs.on).is_some(),
-            _ => self.is_written(node.id()),
-        };
-        self.context.image_of(id).is_some() || self.context.above(id).any(is_new)
+        let makes = self.context.document.is_queued("disks");
+        let (mut waiting, mut seen) = (vec![id], BTreeSet::new());
+        while let Some(id) = waiting.pop() {
+            if !seen.insert(id) {
+                continue;
+            }
+            if self.context.image_of(id).is_some() {
+                return true;
+            }
+            for node in self.context.above(id) {
+                match node {
+                    StorageNode::Fs(fs) if fs.retain.is_none() && makes => return true,
+                    other => waiting.push(other.id()),
+                }
+            }
+        }
+        false
     }
 
     fn writable(&self, partitions: &[PartitionPlan]) -> Vec<Range<u64>> {
-        if self.context.document.sections.policy.tables == Tables::Adopt {
+        if self.context.document.adopts_tables() {
             let written = partitions.iter().filter(|part| !part.retained);
             let mut ranges: Vec<_> = written.map(PartitionPlan::range).collect();
-            let gap = self.geometry().gap();
-            if partitions.iter().all(|part| part.start >= gap.end) {
-                ranges.push(gap);
-            }
+            let first = partitions.iter().map(|part| part.start).min();
+            ranges.extend(Gap::before(first).map(|gap| gap.range()));
             ranges.sort_by_key(|range| range.start);
             return ranges;
         }

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::*;
-use crate::diagnostic::Code;
 use crate::document::size::{GIB, MIB};
 use crate::facts::{PartitionFacts, SignatureKind, SignaturePlace, TableFacts, TableKind};
 
@@ -132,13 +131,6 @@ fn sectors_of_four_kilobytes_make_the_same_layout() {
     let large = DiskFacts { logical_sector: 4096, physical_sector: 4096, ..disk("sda", 8 * GIB) };
     let layout = laid_out(&document, &machine([large]));
     is_at(&layout, &[("a", 1, 1024), ("b", 1025, 8 * 1024 - 1025 - 1)]);
-    for sector in [512, 4096] {
-        let geometry = Geometry { size: 8 * GIB, sector };
-        let gap = geometry.gap();
-        assert_eq!((gap.start % u64::from(sector), gap.end), (0, MIB));
-        assert!(gap.end - gap.start > 900 * 1024);
-        assert!(geometry.usable().end <= geometry.last());
-    }
 }
 
 #[test]
@@ -198,6 +190,33 @@ fn stacks_are_made_from_below_and_their_sizes_are_known_before() {
     // In pieces of four.
     assert_eq!((size("vg"), size("lv"), size("little"), size("more")), (1004, 500, 4, 500));
     assert_eq!(size("fs"), size("lv"));
+}
+
+#[test]
+fn many_ways_through_a_stack_are_not_walked_one_by_one() {
+    // Every layer is a group of twenty volumes on which the next one lies: 20^8 ways.
+    let mut storage = vec![part("p", "100%"), json!({"pv": {"id": "pv", "on": "p"}})];
+    let mut on = vec!["pv".to_owned()];
+    for layer in 0..8 {
+        let group = format!("v{layer}");
+        storage.push(json!({"vg": {"id": group, "on": on}}));
+        on = (0..20).map(|at| format!("pv{layer}-{at}")).collect();
+        for (at, pv) in on.iter().enumerate() {
+            let lv = format!("l{layer}-{at}");
+            storage.push(json!({"lv": {"id": lv, "on": group, "size": "5%"}}));
+            if layer < 7 {
+                storage.push(json!({"pv": {"id": pv, "on": lv}}));
+            } else {
+                storage.push(json!({"fs": {"id": pv, "on": lv, "kind": "xfs", "label": "same", "retain": {}}}));
+            }
+        }
+    }
+    let made = document(json!({"storage": [part("p", "100%")]}));
+    let facts = machine([disk("sda", 1 << 40)]);
+    let there = after(&laid_out(&made, &facts), &facts);
+    let stacked = document(json!({"storage": storage, "policy": {"tables": "adopt"}}));
+    let found = plan_refused(&stacked, &there);
+    assert!(found.iter().all(|found| found.code == Code::Duplicate), "{found:#?}");
 }
 
 #[test]
@@ -318,6 +337,36 @@ fn what_stays_is_known_by_its_name_and_type_as_well() {
 }
 
 #[test]
+fn a_person_sees_what_was_there_and_what_will_be_and_what_is_lost() {
+    let mut sections = keeping(2, json!({}));
+    sections["images"] = json!({"system": {"sources": ["https://h/i"], "target": "before"}});
+    let layout = laid_out(&document(sections), &machine([used()]));
+    let partuuid = |id: &str| derive(TXN.parse().unwrap(), "n1", &id.parse().unwrap());
+    let expected = format!(
+        "\
+disk os is sda, 8 GiB, serial S-sda
+  - deleted   1  at      1 MiB       1 GiB  p1  00000000-0000-0000-0000-000000000007  00000000-0000-0000-0000-000000000065
+  + new       1  at      1 MiB     512 MiB  before  data  {}
+  = kept      2  at   1025 MiB       1 GiB  p2  00000000-0000-0000-0000-000000000007  00000000-0000-0000-0000-000000000066
+  - deleted   3  at   2049 MiB       1 GiB  p3  00000000-0000-0000-0000-000000000007  00000000-0000-0000-0000-000000000067
+  + new       3  at   2049 MiB    5118 MiB  rest  data  {}
+  - deleted   4  at   3073 MiB       1 GiB  p4  00000000-0000-0000-0000-000000000007  00000000-0000-0000-0000-000000000068
+  + new       4  at   7167 MiB       1 GiB  last  data  {}
+  ! destroys gpt in the disk at byte 512
+  ! destroys ext in partition 1 at byte 1049656, label `fs1`
+  ! destroys ext in partition 3 at byte 2148533304, label `fs3`
+  ! destroys ext in partition 4 at byte 3222275128, label `fs4`
+on them
+  = fs   kept-fs on kept, 1 GiB, stays
+",
+        partuuid("before"),
+        partuuid("rest"),
+        partuuid("last")
+    );
+    assert_eq!(layout.to_string(), expected);
+}
+
+#[test]
 fn a_whole_disk_takes_an_image_and_everything_on_it_goes() {
     let document = document(json!({
         "disks": {"os": {"match": {"serial": "S-sda"}, "wipe": "any"}},
@@ -331,16 +380,45 @@ fn a_whole_disk_takes_an_image_and_everything_on_it_goes() {
 }
 
 #[test]
+fn what_is_erased_is_named_and_its_data_is_of_us_or_named_too() {
+    let with = |wipe: Value| {
+        json!({
+            "disks": {"os": {"match": {"serial": "S-sda"}, "wipe": wipe}},
+            "erase": {"disks": ["os"]},
+        })
+    };
+    let found = plan_refused(&document(with(json!(["gpt"]))), &machine([used()]));
+    assert_eq!((found.len(), found[0].code), (1, Code::ForeignData));
+    let layout = laid_out(&document(with(json!("any"))), &machine([used(), disk("sdb", GIB)]));
+    let [plan] = layout.disks.as_slice() else { panic!("one disk") };
+    assert_eq!((&plan.work, plan.destroys.len()), (&Work::Erase, 5));
+    assert!(plan.changes.iter().all(|change| change.what == Difference::Deleted));
+    assert_eq!((plan.writable.len(), plan.writable[0].end), (1, 8 * GIB));
+    assert!(!layout.is_settled());
+    // Named and not queued is not erased.
+    let mut idle = with(json!("any"));
+    idle["flow"] = json!({"actions": ["report"]});
+    let layout = laid_out(&document(idle), &machine([used()]));
+    assert_eq!((&layout.disks[0].work, layout.disks[0].writable.len()), (&Work::None, 0));
+}
+
+#[test]
 fn tables_that_stay_are_compared_and_only_what_is_made_anew_is_written_to() {
     let sections = json!({"policy": {"tables": "adopt"}, "storage": [
         part("one", "1 GiB"), part("two", "1 GiB"), part("three", "1 GiB"), part("four", "1 GiB"),
         {"fs": {"id": "kept", "on": "one", "kind": "ext4", "retain": {}}},
         {"fs": {"id": "new", "on": "two", "kind": "xfs"}},
     ]});
+    let found = plan_refused(&document(sections.clone()), &machine([used()]));
+    assert_eq!(found[0].code, Code::ForeignData, "{}", found[0]);
+    let mut sections = sections;
+    sections["disks"] = json!({"os": {"match": {"serial": "S-sda"}, "wipe": ["ext"]}});
     let layout = laid_out(&document(sections.clone()), &machine([used()]));
     let plan = &layout.disks[0];
     assert!(plan.changes.iter().all(|change| change.what == Difference::Kept));
-    let gap = Geometry { size: 8 * GIB, sector: 512 }.gap();
+    let destroyed: Vec<_> = plan.destroys.iter().map(|signature| signature.place).collect();
+    assert_eq!(destroyed, [SignaturePlace::Partition(2)]);
+    let gap = crate::device::gap::Gap::before(None).expect("a gap").range();
     assert_eq!(plan.writable, [gap, MIB + GIB..MIB + 2 * GIB]);
     let mut other = sections;
     other["storage"][1] = part("two", "2 GiB");

@@ -2,8 +2,11 @@
 //! every one of them as they went in.
 
 mod guard;
+mod images;
 mod kernel;
 mod loop_device;
 mod probe;
+mod resume;
+mod server;
 mod signature;
 mod table;

@@ -93,6 +93,19 @@ pub(super) enum FolderError {
     Store(#[from] StoreError),
 }
 
+impl FolderError {
+    pub(super) fn is_full(&self) -> bool {
+        let is_full = |error: &io::Error| {
+            matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        };
+        match self {
+            Self::Io(error) => is_full(error),
+            Self::Journal(error) => matches!(error, JournalError::Full(_)),
+            _ => false,
+        }
+    }
+}
+
 impl From<RecoverError> for FolderError {
     fn from(error: RecoverError) -> Self {
         match error {
@@ -131,16 +144,30 @@ pub(super) fn create(
 ) -> Result<Made, FolderError> {
     secret::ensure_private_dir(root)?;
     let path = root.join(format!("{UNFINISHED}{}", file.id));
-    secret::ensure_private_dir(&path)?;
+    fill(&path, root, file, plan, carried, now).inspect_err(|_| {
+        // What there was of it takes room. If it cannot be removed, the next start does.
+        let _ = fs::remove_dir_all(&path);
+    })
+}
+
+fn fill(
+    path: &Path,
+    root: &Path,
+    file: &RunFile,
+    plan: &Plan,
+    carried: &[Record],
+    now: u64,
+) -> Result<Made, FolderError> {
+    secret::ensure_private_dir(path)?;
     secret::ensure_private_dir(&path.join(OUTPUT))?;
     secret::write_atomic(&path.join(PLAN), &json(plan.draft()), 0o600)?;
     secret::write_atomic(&path.join(RUN), &json(file), 0o600)?;
     let mut journal = FileJournal::create(&path.join(RECORDS))?;
     drive::begin(plan, &mut journal, now)?;
     journal.append(carried)?;
-    let lock = lock(&path)?;
+    let lock = lock(path)?;
     let whole = root.join(&file.id);
-    fs::rename(&path, &whole)?;
+    fs::rename(path, &whole)?;
     fs::File::open(root)?.sync_all()?;
     // Again, so that it names itself by the place where it is.
     drop(journal);

@@ -33,7 +33,7 @@ use crate::secret;
 /// What variables with secrets begin with; every other reference is a file.
 use hoist_model::metadata_layer::SECRET_VARIABLES;
 
-pub(super) use forecast::Foreseen;
+pub(super) use forecast::{Foreseen, Missing};
 
 /// What all runs share.
 #[derive(Debug)]

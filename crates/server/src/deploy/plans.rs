@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use super::compile::{Grounds, answer, compile, site_of};
 use super::elections::{Chosen, Elections, deployment};
-use super::hands::Foreseen;
+use super::hands::{Foreseen, Missing};
 use super::orders::{about, told_beside};
 use super::past::{forget_others, look_back};
 use super::runs::{Begin, carried_steps, now_ms, told_gaps};
@@ -318,11 +318,10 @@ impl Deploy {
                 "write `+TASK` to do what it needs as well, or say `--without-prerequisites`",
             ));
         }
-        if let Some((node, action)) = self.runs.missing(&plan).first() {
-            let detail =
-                format!("there is no action `{action}` on `{node}`, and nothing was begun");
-            return Err(Failure::new(Code::Conflict, detail)
-                .with_remedy("install its plug-in there; `hoist deploy plan` names all of them"));
+        if let Some(missing) = self.missing(&plan).await?.first() {
+            let remedy = format!("{}; `hoist deploy plan` names all of them", missing.remedy());
+            let detail = format!("{missing}, and nothing was begun");
+            return Err(Failure::new(Code::Conflict, detail).with_remedy(remedy));
         }
         elections.keep(&*self.chassis.store, &firsts).await?;
         let (title, by) = (kept.title.clone(), audit.draft().who);
@@ -351,16 +350,22 @@ impl Deploy {
         self.blocking(move |runs| Ok(runs.foresee(&plan, &kept))).await
     }
 
+    /// What cannot be done on nodes the way that they are reached.
+    async fn missing(&self, plan: &Arc<Plan>) -> Result<BTreeSet<Missing>, Failure> {
+        let plan = Arc::clone(plan);
+        self.blocking(move |runs| Ok(runs.missing(&plan))).await
+    }
+
     /// A plan, with what stands against it on nodes that somebody else looks after.
     async fn compile(&self, request: PlanRequest) -> Result<Made, Failure> {
         let mut made = self.make(request).await?;
         if let Some(plan) = &made.plan {
-            let missing = self.runs.missing(plan).into_iter().take(MAX_MISSING);
-            made.answer.diagnostics.extend(missing.map(|(node, action)| Diagnostic {
+            let missing = self.missing(plan).await?.into_iter().take(MAX_MISSING);
+            made.answer.diagnostics.extend(missing.map(|missing| Diagnostic {
                 severity: Severity::Warning,
                 code: diagnostic::Code::NotOnNode.as_str().to_owned(),
-                message: format!("there is no action `{action}` on `{node}`"),
-                hint: Some("install its plug-in there, and start the agent anew".to_owned()),
+                message: missing.to_string(),
+                hint: Some(missing.remedy().to_owned()),
                 at: String::new(),
                 drawing: String::new(),
             }));

@@ -27,7 +27,7 @@ use self::recover::Why;
 use super::beside::{Beside, opened_nodes, planned_nodes, sharing};
 use super::entry::{Entry, Shown};
 use super::folder::{self, FolderError, RunFile};
-use super::hands::{Foreseen, Grip, Hands};
+use super::hands::{Foreseen, Grip, Hands, Missing};
 use super::shared::{Claim, Gate, Shared, Stored};
 use super::summaries::Summaries;
 use super::view::View;
@@ -164,8 +164,8 @@ impl Runs {
         self.0.grip.catalog()
     }
 
-    /// What agents cannot do that a plan wants of them: nodes and actions.
-    pub(super) fn missing(&self, plan: &Plan) -> BTreeSet<(String, String)> {
+    /// What cannot be done on nodes the way that they are reached.
+    pub(super) fn missing(&self, plan: &Plan) -> BTreeSet<Missing> {
         self.0.grip.missing(plan)
     }
 

@@ -115,6 +115,14 @@ async fn a_task_that_fills_the_controllers_disk_stops_the_run_by_name_until_ther
     let is_named = ["there is no room for the journal; make some", "what is begun cannot be kept"];
     assert!(is_named.iter().any(|text| reason.contains(text)), "{stands:#}");
 
+    // Another one is not begun, and leaves nothing that takes room.
+    let body = json!({"title": "test", "plan": draft, "beside": true});
+    let full = site.post(RUNS, &body).await.problem(507, "store-full");
+    assert_eq!(full.remedy.as_deref(), Some("make room on the data disk"), "{}", full.detail);
+    let left = fs_err::read_dir(site.data_dir().join("journal")).expect("a directory").flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("new-")), "{left:?}");
+
     fs_err::remove_file(file(&site, 1, "filler")).expect("the file");
     put(&site, 1, "calm");
     site.post(&format!("{RUNS}/{run}/resume"), &json!({})).await.expect(200);

@@ -115,3 +115,25 @@ async fn what_would_change_on_far_nodes_is_said_and_nothing_is_changed() {
     assert_eq!(attempts.count(), 0, "nothing of it is left");
     site.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_done_through_ssh_is_named_before_anything_begins() {
+    let sshd = SshServer::start();
+    let site = far(&sshd, |_| {}).await;
+    let text = "hoist: 1\ntasks:\n\
+        \x20 first:\n    on: node:n1\n    run: {shell: \"touch $HOME/there\"}\n\
+        \x20 rules:\n    on: node:n1\n    requires: [first]\n    run: {puppet: {manifest: /x.pp}}\n\
+        \x20 asks:\n    on: node:n1\n    run: {shell: \"true\"}\n    check:\n      after:\n\
+        \x20       - {http: {url: \"http://localhost/\"}, for: 5s}\n        - {shell: \"true\", for: 5s}\n";
+    let body = json!({"title": "far", "files": [{"name": "tasks.yaml", "text": text}]});
+    let planned = site.post("/deploy/v1/plans", &body).await.expect(200).json();
+    let told = planned["diagnostics"].as_array().expect("a list").iter();
+    let told: Vec<_> =
+        told.filter(|one| one["code"] == "W605").map(|one| one["message"].clone()).collect();
+    let said = |action| format!("`{action}` cannot be done through ssh, as `n1` is reached");
+    assert_eq!(told, [said("http"), said("puppet")]);
+    let problem = site.post(RUNS, &body).await.problem(409, "conflict");
+    assert!(problem.detail.contains("`http` cannot be done"), "{}", problem.detail);
+    assert!(!sshd.file("there").exists(), "nothing has begun");
+    site.stop().await;
+}

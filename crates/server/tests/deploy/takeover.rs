@@ -26,6 +26,8 @@ async fn another_controller_takes_over_what_one_has_left() {
     eventually("it began", || file(&first, 1, "begun").exists()).await;
     let listed = second.eventually(RUNS, |answer| answer.json()["items"][0]["id"] == *run).await;
     assert_eq!(listed.json()["items"][0]["state"], "running", "the other one sees it too");
+    let elsewhere = second.get(&format!("{RUNS}/{run}")).await.problem(404, "not-found");
+    assert!(elsewhere.detail.contains("is with another controller"), "{}", elsewhere.detail);
     put(&first, 1, "go");
     first.stop().await;
     put(&second, 1, "go");

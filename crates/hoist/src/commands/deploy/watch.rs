@@ -179,6 +179,7 @@ fn line(event: &RunEvent) -> Option<(Tone, String)> {
     let (tone, text) = match event.record.as_str() {
         "plan" => return None,
         "intent" => (Tone::Faint, format!("started      {name}{again}")),
+        "given" => (Tone::Faint, format!("handed out   {name}{again}")),
         "ran" => match text("end") {
             "done" if flag("changed") => (Tone::Added, format!("done         {name}")),
             "done" => (Tone::Plain, format!("unchanged    {name}")),

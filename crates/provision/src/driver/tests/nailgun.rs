@@ -354,3 +354,56 @@ fn labels_with_blanks_and_bars_stay_one_label() {
     let document = parsed(&Nailgun, &input(json!([disk("sda", json!([labelled]))])));
     assert_eq!(mounted(&document, "/").label.as_deref(), Some("two | words"));
 }
+
+#[test]
+fn a_whole_document_comes_to_the_layout_that_bareon_makes() {
+    let boot = [
+        json!({"type": "boot", "size": 300}),
+        json!({"type": "raid", "mount": "/boot", "size": 200}),
+    ];
+    let pv = |group: &str, size: i64| json!({"type": "pv", "vg": group, "size": size, "lvm_meta_size": 64});
+    let lv = |name: &str, mount: &str, kind: &str, size: i64| json!({"type": "lv", "name": name, "mount": mount, "file_system": kind, "size": size});
+    let more = |name: &str| {
+        let meta = json!({"type": "lvm_meta_pool", "size": 64});
+        disk(name, json!([boot[0], boot[1], meta, pv("os", 0), pv("image", 64_971)]))
+    };
+    let spaces = json!([
+        disk("sda", json!([
+            boot[0], boot[1],
+            {"type": "partition", "mount": "/tmp", "size": 200, "file_system": "ext2", "name": "TMP",
+             "partition_guid": "0fc63daf-8483-4772-8e79-3d69d8477de4"},
+            {"type": "lvm_meta_pool", "size": 0}, pv("os", 19_438), pv("image", 45_597),
+        ])),
+        more("sdb"), more("sdc"),
+        {"type": "vg", "id": "os", "min_size": 19_374, "label": "Base System", "volumes": [
+            lv("root", "/", "ext4", 15_360), lv("swap", "swap", "swap", 4014),
+        ]},
+        {"type": "vg", "id": "image", "min_size": 5120, "label": "Image Storage", "volumes": [
+            lv("glance", "/var/lib/glance", "xfs", 175_347),
+        ]},
+    ]);
+    let document = parsed(&Nailgun, &input(spaces));
+    let facts = machine(&[("sda", 65_535 + 24 + 200), ("sdb", 65_535), ("sdc", 65_535)]);
+    let layout = layout::plan(&document, &facts).unwrap_or_else(|found| panic!("{found:#?}"));
+    let table = |at: usize| -> Vec<(u64, u64)> {
+        let Work::Table(table) = &layout.disks[at].work else { panic!("a table") };
+        table.partitions.iter().map(|part| (part.start / MIB, part.range().end / MIB)).collect()
+    };
+    let sda = [
+        (1, 25),
+        (25, 225),
+        (225, 425),
+        (425, 625),
+        (625, 20_063),
+        (20_063, 65_660),
+        (65_660, 65_680),
+    ];
+    assert_eq!(table(0), sda);
+    assert_eq!(table(1), [(1, 25), (25, 225), (225, 65_196)]);
+    assert_eq!(table(2), table(1));
+    let size = |id: &str| layout.stack.iter().find(|plan| plan.id.as_str() == id).expect(id).size;
+    // In whole extents, as LVM gives them.
+    assert_eq!(size("lv-os-root") / MIB, 15_360);
+    assert_eq!(size("lv-os-swap") / MIB, 4016);
+    assert_eq!(size("lv-image-glance") / MIB, 175_348);
+}

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::device::table::Geometry;
 
 /// As a person would write it.
 fn size() -> impl Strategy<Value = String> {
@@ -17,7 +18,7 @@ fn size() -> impl Strategy<Value = String> {
 type There = Vec<(u64, u64)>;
 
 fn there(sector: u64, size: u64, gaps: &There) -> Vec<PartitionFacts> {
-    let last = Geometry { size, sector: u32::try_from(sector).unwrap() }.last();
+    let last = Geometry { size, sector }.usable().end;
     let mut at = MIB / sector;
     let mut parts = Vec::new();
     for (number, (gap, len)) in (1_u32..).zip(gaps) {
@@ -140,7 +141,7 @@ proptest! {
             return Ok(());
         };
         let disk = &layout.disks[0];
-        let geometry = Geometry { size, sector };
+        let usable = Geometry { size, sector: sector.into() }.usable();
         let partitions = match &disk.work {
             Work::Table(table) => table.partitions.clone(),
             _ => Vec::new(),
@@ -148,14 +149,22 @@ proptest! {
         for part in partitions.iter().filter(|part| !part.retained) {
             prop_assert_eq!((part.start % ALIGN, part.len % ALIGN), (0, 0));
             prop_assert!(part.len > 0);
-            prop_assert!(part.start >= geometry.usable().start);
-            prop_assert!(part.range().end <= geometry.usable().end);
+            prop_assert!(part.start >= ALIGN);
+            prop_assert!(part.range().end <= usable.end);
         }
         let mut sorted = partitions.clone();
         sorted.sort_by_key(|part| part.start);
         for pair in sorted.windows(2) {
             prop_assert!(pair[0].range().end <= pair[1].start, "{:?}", pair);
         }
+        // What is new is in the order in which it was written, but for the rest, which is where
+        // most is free.
+        let in_order = partitions.iter().filter(|part| !part.retained).filter(|part| {
+            let rest = sizes.iter().position(|size| size == "rest");
+            kept.is_empty() || rest.is_none_or(|rest| part.id.as_str() != format!("new{rest}"))
+        });
+        let starts: Vec<_> = in_order.map(|part| part.start).collect();
+        prop_assert!(starts.is_sorted(), "{:?}", starts);
         // What stays is as it was, and no range that may be written touches it.
         for kept in &kept {
             let plan = partitions.iter().find(|part| part.partuuid == kept.partuuid.unwrap());
@@ -176,7 +185,7 @@ proptest! {
         // With a rest and nothing in between, nothing is left over.
         if rest.is_some() && kept.is_empty() {
             let all: u64 = partitions.iter().map(|part| part.len).sum();
-            prop_assert_eq!(all, geometry.usable().end - geometry.usable().start);
+            prop_assert_eq!(all, usable.end / ALIGN * ALIGN - ALIGN);
         }
         let mut numbers: Vec<_> = partitions.iter().map(|part| part.number).collect();
         numbers.sort_unstable();

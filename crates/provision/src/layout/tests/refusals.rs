@@ -50,6 +50,20 @@ fn what_hoist_put_there_for_this_node_needs_no_naming_and_is_still_shown() {
 }
 
 #[test]
+fn what_an_interrupted_run_left_is_gone_on_with() {
+    let left = |txn: &str| {
+        let mut left = disk("sda", 8 * GIB);
+        let mut at_work = signature(SignatureKind::Hoist, SignaturePlace::Partition(1), 17_408);
+        at_work.label = Some(txn.to_owned());
+        left.signatures = vec![signature(SignatureKind::Gpt, SignaturePlace::Disk, 512), at_work];
+        machine([left])
+    };
+    laid_out(&document(one_part(json!([]))), &left(TXN));
+    let other = Uuid::from_u128(77).to_string();
+    refused(one_part(json!([])), &left(&other), Code::ForeignData, "disks.os.wipe");
+}
+
+#[test]
 fn disks_that_are_not_named_are_in_no_plan() {
     let facts =
         machine([disk("sda", 4 * GIB), DiskFacts { kernel_name: "sdb".to_owned(), ..used() }]);
@@ -72,6 +86,23 @@ fn a_disk_that_is_in_use_is_refused() {
         let found = refused(one_part(json!("any")), &machine([used]), Code::Busy, "disks.os");
         assert_eq!(found.evidence.len(), 1);
     }
+}
+
+#[test]
+fn a_stack_of_ours_that_is_assembled_already_is_not_in_the_way() {
+    let group = json!({"storage": [
+        part("a", "1 GiB"), {"pv": {"id": "p", "on": "a"}}, {"vg": {"id": "v", "on": ["p"]}},
+    ]});
+    let facts = machine([disk("sda", 4 * GIB)]);
+    let mut later = after(&laid_out(&document(group.clone()), &facts), &facts);
+    let sda = &mut later.disks[0];
+    sda.table.as_mut().unwrap().partitions[0].kernel_name = Some("sda1".to_owned());
+    sda.signatures[1].kind = SignatureKind::Lvm;
+    let reason = BusyReason::Holder("dm-0".to_owned());
+    sda.busy.push(Busy { device: "sda1".to_owned(), reason });
+    assert!(laid_out(&document(group.clone()), &later).is_settled());
+    later.disks[0].busy[0].reason = BusyReason::Mount("/x".to_owned());
+    refused(group, &later, Code::Busy, "disks.os");
 }
 
 /// A volume group of two legs.
@@ -169,6 +200,7 @@ fn what_the_firmware_would_not_start_is_refused() {
     laid_out(&document(root("esp")), &uefi);
     refused(root("data"), &uefi, Code::Firmware, "boot");
     laid_out(&document(root("bios_boot")), &bios);
+    refused(root("data"), &bios, Code::Firmware, "boot");
     let mut large = bios;
     large.disks[0].logical_sector = 4096;
     refused(root("bios_boot"), &large, Code::Firmware, "disks.os");
@@ -203,6 +235,24 @@ fn names_that_would_be_there_twice_are_refused() {
         part("b", "1 GiB"), {"fs": {"id": "y", "on": "b", "kind": "ext4", "label": "root"}},
     ]});
     refused(twice, &machine([disk("sda", 4 * GIB)]), Code::Duplicate, "storage.y");
+}
+
+#[test]
+fn the_label_of_what_stays_is_not_given_to_something_else() {
+    let facts = machine([used()]);
+    let with = |label: &str| {
+        let mut sections = keeping(2, json!({}));
+        let fs = json!({"fs": {"id": "new", "on": "last", "kind": "ext4", "label": label}});
+        sections["storage"].as_array_mut().expect("a list").push(fs);
+        // It is kept without saying what it is called.
+        sections["storage"][4]["fs"]["retain"] = json!({});
+        sections
+    };
+    laid_out(&document(with("fs1")), &facts);
+    refused(with("fs2"), &facts, Code::Duplicate, "storage.new");
+    let mut said = with("other");
+    said["storage"][4]["fs"]["label"] = json!("fs2");
+    laid_out(&document(said), &facts);
 }
 
 #[test]

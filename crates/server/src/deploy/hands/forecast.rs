@@ -1,6 +1,7 @@
 //! What a run would change on its nodes, as far as that can be told beforehand.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use hoist_engine::action::Prediction;
 use hoist_engine::execute::{Forecast, Job, What, subject};
 use hoist_engine::plan::{Call, Step};
 use hoist_engine::pull::HEARTBEAT;
-use hoist_engine::ssh::SshForecast;
+use hoist_engine::ssh::{self, SshForecast};
 use serde_json::Value;
 
 use super::{Arc, Grip, Outputs, Place, Plan, Site, Way, action, chain, secret, way};
@@ -33,6 +34,34 @@ const LOOK_FOR: Duration = Duration::from_secs(10);
 pub(in crate::deploy) struct Foreseen {
     pub(in crate::deploy) predictions: Vec<Predicted>,
     pub(in crate::deploy) left_out: usize,
+}
+
+/// An action that cannot be done on a node.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::deploy) struct Missing {
+    node: String,
+    action: String,
+    is_by_ssh: bool,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { node, action, is_by_ssh } = self;
+        if *is_by_ssh {
+            return write!(f, "`{action}` cannot be done through ssh, as `{node}` is reached");
+        }
+        write!(f, "there is no action `{action}` on `{node}`")
+    }
+}
+
+impl Missing {
+    pub(in crate::deploy) fn remedy(&self) -> &'static str {
+        if self.is_by_ssh {
+            "start an agent there"
+        } else {
+            "install its plug-in there, and start the agent anew"
+        }
+    }
 }
 
 impl Grip {
@@ -117,17 +146,22 @@ impl Grip {
         Some(format!("there is no action `{action}` on `{node}`"))
     }
 
-    /// Actions that a plan wants of agents which have said that they do not have them: each with its
-    /// node.
-    pub(in crate::deploy) fn missing(&self, plan: &Plan) -> BTreeSet<(String, String)> {
+    /// Actions that a plan wants of agents which have said that they do not have them, and those that
+    /// cannot be done through ssh where nodes are reached so.
+    pub(in crate::deploy) fn missing(&self, plan: &Plan) -> BTreeSet<Missing> {
         let ways = self.ways(plan.draft().subjects.iter().map(String::as_str));
-        let far = plan.ids().filter(|id| way(&ways, plan, *id) == Some(&Way::Agent));
+        let catalog = self.catalog();
         let missing = |id: StepId| {
             let step = plan.step(id).filter(|step| step.skip.is_none())?;
             let node = subject(plan, id);
-            Some((node.to_owned(), self.missing_in(node, step)?.to_owned()))
+            let (action, is_by_ssh) = match way(&ways, plan, id)? {
+                Way::Agent => (self.missing_in(node, step)?, false),
+                Way::Ssh => (ssh::cannot_do(&catalog, step)?, true),
+                Way::Local | Way::None(_) => return None,
+            };
+            Some(Missing { node: node.to_owned(), action: action.to_owned(), is_by_ssh })
         };
-        far.filter_map(missing).collect()
+        plan.ids().filter_map(missing).collect()
     }
 
     fn missing_in<'s>(&self, node: &str, step: &'s Step) -> Option<&'s str> {

@@ -1,0 +1,175 @@
+//! Writing an image: from where it is, unpacked, checked and without holes, to a range of a disk.
+//!
+//! Nothing is kept in between but a bounded number of buffers. The first MiB goes last, when all the
+//! rest is durable and the digest is the right one: what was cut off, forged or damaged on the way
+//! never looks like a system. Runs of zeros are made zero, never skipped, because an old disk is full
+//! of old things.
+
+pub mod chunks;
+mod decode;
+mod digest;
+mod meter;
+mod pack;
+pub mod source;
+mod spread;
+mod stream;
+
+use std::io;
+use std::ops::Range;
+
+use crate::device::guard::WriteError;
+use crate::device::{GuardedIo, ReadAt};
+use crate::document::Compression;
+
+pub use chunks::{Chunk, ChunkKind, Manifest, ManifestError};
+pub use digest::Digest;
+pub use meter::Progress;
+pub use pack::pack;
+pub use source::{Origin, Patience, SourceError, Trust};
+
+/// What goes last.
+const FIRST: usize = 1024 * 1024;
+
+/// An image that is one stream.
+#[derive(Debug, Clone)]
+pub struct Stream<'a> {
+    pub origin: &'a Origin,
+    pub compression: Compression,
+    /// Bytes when it is unpacked, if that is known.
+    pub size: Option<u64>,
+    /// Of what comes.
+    pub digest: Option<Digest>,
+}
+
+/// An image of which every chunk is packed by itself.
+#[derive(Debug, Clone)]
+pub struct Chunked<'a> {
+    pub origin: &'a Origin,
+    pub manifest: &'a Manifest,
+    /// Bytes of it that an earlier attempt has made durable.
+    pub reached: u64,
+}
+
+/// Somebody who wants to know how it goes.
+pub trait Watch: Sync {
+    /// About twice a second, and at the end.
+    fn progress(&self, _progress: Progress) {}
+
+    /// All bytes of the image before this one are durable, but for its first MiB. What is said here
+    /// comes back as `reached`. An error ends the writing.
+    fn durable(&self, _reached: u64) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Asked often: nothing more shall be written.
+    fn is_stopped(&self) -> bool {
+        false
+    }
+}
+
+impl Watch for () {}
+
+/// What was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Of the image, unpacked.
+    pub bytes: u64,
+    /// Of those, made zero without writing them as data.
+    pub zeros: u64,
+}
+
+/// Why an image is not on its target. The target then holds nothing that looks whole.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImageError {
+    #[error("the image has {size} bytes, and its target only {room}; nothing was written")]
+    TooLarge { size: u64, room: u64 },
+    #[error("the image is larger than its target of {room} bytes; nothing behind it was written")]
+    Overflow { room: u64 },
+    #[error("the image has {is} bytes when it is unpacked, not {wanted}")]
+    Size { wanted: u64, is: u64 },
+    #[error("the image has the digest {is}, not {wanted}; ask who made it")]
+    Digest { wanted: Digest, is: Digest },
+    #[error("the chunk at byte {offset} of the image is damaged; ask who made it")]
+    Chunk { offset: u64 },
+    #[error("the image cannot be unpacked; it is damaged, or cut off")]
+    Unpack(#[source] io::Error),
+    #[error(
+        "the image wants {most} bytes of memory or more to be unpacked; \
+         pack it without `--ultra` and `--long`", most = decode::WINDOW
+    )]
+    Window,
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    #[error("how far it came cannot be kept: {0}")]
+    Keep(String),
+    #[error("it was stopped")]
+    Stopped,
+}
+
+/// Writes an image that is one stream. It starts at its beginning every time.
+pub fn write(
+    image: &Stream<'_>,
+    io: &GuardedIo,
+    target: Range<u64>,
+    watch: &dyn Watch,
+) -> Result<Written, ImageError> {
+    check_room(image.size, io, &target)?;
+    stream::write(image, io, &target, watch)
+}
+
+/// Writes an image in chunks, several of them at a time, from where an earlier attempt was.
+pub fn write_chunks(
+    image: &Chunked<'_>,
+    io: &GuardedIo,
+    target: Range<u64>,
+    watch: &dyn Watch,
+) -> Result<Written, ImageError> {
+    check_room(Some(image.manifest.size), io, &target)?;
+    spread::write(image, io, &target, watch)
+}
+
+/// Where the first chunk is that a disk does not hold as the image has it.
+pub fn first_difference(
+    disk: &impl ReadAt,
+    start: u64,
+    chunks: &[Chunk],
+) -> io::Result<Option<u64>> {
+    let mut buffer = crate::device::buffer::Buffer::new(crate::device::buffer::CHUNK);
+    for chunk in chunks {
+        let bytes = &mut buffer[..chunk.length as usize];
+        disk.read_at(start + chunk.offset, bytes)?;
+        if !chunk.is(bytes) {
+            return Ok(Some(chunk.offset));
+        }
+    }
+    Ok(None)
+}
+
+/// All of the target must be allowed, and what is known to be too large is not begun.
+fn check_room(size: Option<u64>, io: &GuardedIo, target: &Range<u64>) -> Result<(), ImageError> {
+    let room = target.end.saturating_sub(target.start);
+    if let Some(size) = size.filter(|size| *size > room) {
+        return Err(ImageError::TooLarge { size, room });
+    }
+    Ok(io.check(target.clone())?)
+}
+
+/// Makes the target unrecognisable before it is half of something. A whole disk says by its table
+/// that it is being worked on.
+fn open_target(io: &GuardedIo, target: &Range<u64>) -> Result<(), WriteError> {
+    if target.start > 0 {
+        io.zero(target.start..target.end.min(target.start + FIRST as u64))?;
+        io.sync()?;
+    }
+    Ok(())
+}
+
+/// The last thing that is written.
+fn close_target(io: &GuardedIo, target: &Range<u64>, first: &[u8]) -> Result<(), WriteError> {
+    io.sync()?;
+    io.write_at(target.start, first)?;
+    io.sync()
+}

@@ -1,0 +1,71 @@
+//! Unpacking a stream.
+
+use std::io::{self, BufRead, Read};
+
+use super::ImageError;
+use crate::document::Compression;
+
+/// What an unpacker may keep of what it has already unpacked: `zstd -19` wants half of it.
+pub(super) const WINDOW: u64 = 1 << WINDOW_LOG;
+const WINDOW_LOG: u32 = 24;
+
+/// What an image begins with.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// Unpacked bytes of a stream.
+pub(super) enum Decoder<R: BufRead> {
+    Raw(R),
+    /// Members one after the other are one image.
+    Gzip(Box<flate2::bufread::MultiGzDecoder<R>>),
+    /// And so are frames.
+    Zstd(Box<zstd::stream::read::Decoder<'static, R>>),
+}
+
+impl<R: BufRead> Decoder<R> {
+    pub(super) fn new(mut packed: R, compression: Compression) -> io::Result<Self> {
+        let compression = match compression {
+            Compression::Detect => detect(packed.fill_buf()?),
+            known => known,
+        };
+        Ok(match compression {
+            Compression::Detect | Compression::None => Self::Raw(packed),
+            Compression::Gzip => Self::Gzip(Box::new(flate2::bufread::MultiGzDecoder::new(packed))),
+            Compression::Zstd => {
+                let mut decoder = zstd::stream::read::Decoder::with_buffer(packed)?;
+                decoder.window_log_max(WINDOW_LOG)?;
+                Self::Zstd(Box::new(decoder))
+            }
+        })
+    }
+}
+
+impl<R: BufRead> Read for Decoder<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Raw(stream) => stream.read(into),
+            Self::Gzip(stream) => stream.read(into),
+            Self::Zstd(stream) => stream.read(into),
+        }
+    }
+}
+
+fn detect(start: &[u8]) -> Compression {
+    let skippable = start.get(1..4) == Some(&[0x2a, 0x4d, 0x18]) && start[0] & 0xf0 == 0x50;
+    if start.starts_with(&GZIP) {
+        Compression::Gzip
+    } else if start.starts_with(&ZSTD) || skippable {
+        Compression::Zstd
+    } else {
+        Compression::None
+    }
+}
+
+/// What went wrong, if it was the unpacker.
+pub(super) fn failure(error: io::Error) -> ImageError {
+    if error.to_string().contains("too much memory") {
+        ImageError::Window
+    } else {
+        ImageError::Unpack(error)
+    }
+}

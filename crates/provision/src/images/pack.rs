@@ -1,0 +1,35 @@
+//! Packing an image in chunks, for whoever builds one.
+
+use std::io::{self, Read, Write};
+
+use super::chunks::{Chunk, ChunkKind, Manifest};
+use super::stream::is_zero;
+use super::{Digest, stream};
+use crate::device::buffer::CHUNK;
+
+/// Packs everything that `image` has, and says where it is. The same bytes give the same bytes.
+pub fn pack(mut image: impl Read, mut packed: impl Write, level: i32) -> io::Result<Manifest> {
+    let mut compressor = zstd::bulk::Compressor::new(level)?;
+    let mut buffer = vec![0; CHUNK];
+    let (mut chunks, mut offset, mut at) = (Vec::new(), 0, 0);
+    loop {
+        let length = stream::fill(&mut image, &mut buffer)?;
+        if length == 0 {
+            return Ok(Manifest::new(offset, chunks));
+        }
+        let bytes = &buffer[..length];
+        let kind = if is_zero(bytes) {
+            ChunkKind::Zero
+        } else {
+            let frame = compressor.compress(bytes)?;
+            packed.write_all(&frame)?;
+            let stored = u32::try_from(frame.len()).expect("a frame is little larger than a chunk");
+            let kind = ChunkKind::Data { sha256: Digest::of(bytes), at, stored };
+            at += u64::from(stored);
+            kind
+        };
+        let length = u32::try_from(length).expect("a chunk is small");
+        chunks.push(Chunk { offset, length, kind });
+        offset += u64::from(length);
+    }
+}

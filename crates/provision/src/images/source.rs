@@ -1,0 +1,389 @@
+//! Where an image comes from: a file, or servers of which one goes on where another has ended.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls_pki_types::CertificateDer;
+use secrecy::{ExposeSecret, SecretString};
+use ureq::http::{Response, StatusCode, header};
+use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
+
+/// Places that have the same bytes.
+#[derive(Debug, Clone)]
+pub struct Origin {
+    /// `https://…`, `http://…` or `file:///…`; the first that answers is taken.
+    pub urls: Vec<String>,
+    /// Sent as a bearer token, to none but these places.
+    pub token: Option<SecretString>,
+    pub trust: Trust,
+    pub patience: Patience,
+}
+
+impl Origin {
+    pub fn new(urls: Vec<String>) -> Self {
+        let (trust, patience) = (Trust::default(), Patience::default());
+        Self { urls, token: None, trust, patience }
+    }
+
+    /// Everything, if it is no more than `most` bytes.
+    pub fn read_all(&self, most: u64) -> Result<Vec<u8>, SourceError> {
+        let mut fetch = Fetch::begin(self, 0)?;
+        let (mut all, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
+        loop {
+            let length = fetch.read(&mut buffer)?;
+            if length == 0 {
+                return Ok(all);
+            }
+            all.extend_from_slice(&buffer[..length]);
+            if all.len() as u64 > most {
+                return Err(SourceError::TooLong { url: shown(&self.urls[fetch.mirror]), most });
+            }
+        }
+    }
+}
+
+/// Authorities that may vouch for a server. Without any, nothing is fetched by HTTPS.
+#[derive(Debug, Clone, Default)]
+pub struct Trust {
+    pub roots: Vec<CertificateDer<'static>>,
+}
+
+/// How long is too long.
+#[derive(Debug, Clone)]
+pub struct Patience {
+    pub connect: Duration,
+    /// In every such time at least `least` bytes must come.
+    pub window: Duration,
+    pub least: u64,
+    /// Connections that may fail or end early.
+    pub attempts: u32,
+    /// Before the next one, and longer after each that brought nothing.
+    pub pause: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            window: Duration::from_secs(30),
+            least: 1024 * 1024,
+            attempts: 30,
+            pause: Duration::from_millis(200),
+        }
+    }
+}
+
+/// Why it does not come.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    #[error("nothing says where the image is")]
+    Nowhere,
+    #[error("`{url}` does not have the image: {reason}")]
+    Refused { url: String, reason: String },
+    #[error("`{url}` ended at byte {at}: {reason}; given up after {attempts} attempts")]
+    GivenUp { url: String, at: u64, reason: String, attempts: u32 },
+    #[error("`{url}` ended at byte {at}, before the image did")]
+    Short { url: String, at: u64 },
+    #[error("`{url}` has more than {most} bytes")]
+    TooLong { url: String, most: u64 },
+}
+
+/// Longest pause, as a multiple of the first.
+const LONGEST_PAUSE: u32 = 32;
+
+/// Something that is being fetched, from a place on.
+#[derive(Debug)]
+pub(super) struct Fetch<'a> {
+    origin: &'a Origin,
+    agent: ureq::Agent,
+    mirror: usize,
+    /// Why each place will never have it.
+    refusals: Vec<Option<String>>,
+    /// What the server of each place calls its content.
+    tags: Vec<Option<String>>,
+    body: Option<Body>,
+    position: u64,
+    total: Option<u64>,
+    attempts: u32,
+    /// Of those the last ones that brought nothing.
+    in_vain: u32,
+    window: (Instant, u64),
+}
+
+enum Body {
+    File(File),
+    Http(Box<ureq::BodyReader<'static>>),
+}
+
+impl std::fmt::Debug for Body {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::File(_) => "File",
+            Self::Http(_) => "Http",
+        })
+    }
+}
+
+/// Why a connection is none.
+enum Unopened {
+    Never(String),
+    ThisTime(String),
+}
+
+impl<'a> Fetch<'a> {
+    pub(super) fn begin(origin: &'a Origin, position: u64) -> Result<Self, SourceError> {
+        if origin.urls.is_empty() {
+            return Err(SourceError::Nowhere);
+        }
+        let mut fetch = Self {
+            origin,
+            agent: agent(origin),
+            mirror: 0,
+            refusals: vec![None; origin.urls.len()],
+            tags: vec![None; origin.urls.len()],
+            body: None,
+            position,
+            total: None,
+            attempts: 0,
+            in_vain: 0,
+            window: (Instant::now(), 0),
+        };
+        fetch.connect()?;
+        Ok(fetch)
+    }
+
+    /// Of the next byte that is read.
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Some bytes; none at the end.
+    pub(super) fn read(&mut self, into: &mut [u8]) -> Result<usize, SourceError> {
+        loop {
+            self.connect()?;
+            let outcome = match &mut self.body {
+                Some(Body::File(file)) => file.read(into),
+                Some(Body::Http(body)) => body.read(into),
+                None => continue,
+            };
+            match outcome {
+                Ok(0) if self.total.is_none_or(|total| self.position == total) => return Ok(0),
+                Ok(0) => self.broken(&self.ended_early())?,
+                Ok(length) => {
+                    self.position += length as u64;
+                    self.in_vain = 0;
+                    if self.is_dripping(length as u64) {
+                        self.broken("too few bytes come")?;
+                    }
+                    return Ok(length);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => self.broken(&error.to_string())?,
+            }
+        }
+    }
+
+    pub(super) fn read_exactly(&mut self, into: &mut [u8]) -> Result<(), SourceError> {
+        let mut length = 0;
+        while length < into.len() {
+            match self.read(&mut into[length..])? {
+                0 => return Err(SourceError::Short { url: self.url(), at: self.position }),
+                more => length += more,
+            }
+        }
+        Ok(())
+    }
+
+    fn url(&self) -> String {
+        shown(&self.origin.urls[self.mirror])
+    }
+
+    fn ended_early(&self) -> String {
+        let total = self.total.unwrap_or_default();
+        format!("it ended after {} of {total} bytes", self.position)
+    }
+
+    /// Whether in the last window too little came.
+    fn is_dripping(&mut self, length: u64) -> bool {
+        let Patience { window, least, .. } = self.origin.patience;
+        self.window.1 += length;
+        if self.window.0.elapsed() < window {
+            return false;
+        }
+        let came = self.window.1;
+        self.window = (Instant::now(), 0);
+        came < least && !matches!(self.body, Some(Body::File(_)))
+    }
+
+    /// The connection is of no more use; the next one may be to another place.
+    fn broken(&mut self, reason: &str) -> Result<(), SourceError> {
+        let Patience { attempts, pause, .. } = self.origin.patience;
+        self.body = None;
+        self.attempts += 1;
+        if self.attempts >= attempts {
+            let (url, at) = (self.url(), self.position);
+            return Err(SourceError::GivenUp { url, at, reason: reason.to_owned(), attempts });
+        }
+        let factor = 1_u32.checked_shl(self.in_vain).unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE);
+        self.in_vain += 1;
+        std::thread::sleep(pause * factor);
+        self.next_mirror();
+        Ok(())
+    }
+
+    fn next_mirror(&mut self) {
+        let count = self.origin.urls.len();
+        let order = (1..=count).map(|step| (self.mirror + step) % count);
+        if let Some(next) = order.into_iter().find(|mirror| self.refusals[*mirror].is_none()) {
+            self.mirror = next;
+        }
+    }
+
+    fn connect(&mut self) -> Result<(), SourceError> {
+        while self.body.is_none() {
+            match self.open() {
+                Ok(body) => {
+                    self.body = Some(body);
+                    self.window = (Instant::now(), 0);
+                }
+                Err(Unopened::ThisTime(reason)) => self.broken(&reason)?,
+                Err(Unopened::Never(reason)) => {
+                    self.refusals[self.mirror] = Some(reason.clone());
+                    if self.refusals.iter().all(Option::is_some) {
+                        return Err(SourceError::Refused { url: self.url(), reason });
+                    }
+                    self.next_mirror();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&mut self) -> Result<Body, Unopened> {
+        let url = &self.origin.urls[self.mirror];
+        if let Some(path) = url.strip_prefix("file://") {
+            let never = |error: io::Error| Unopened::Never(error.to_string());
+            let mut file = File::open(path).map_err(never)?;
+            self.has_total(Some(file.seek(SeekFrom::End(0)).map_err(never)?))?;
+            file.seek(SeekFrom::Start(self.position)).map_err(never)?;
+            return Ok(Body::File(file));
+        }
+        let mut request = self.agent.get(url).header(header::ACCEPT_ENCODING, "identity");
+        if let Some(token) = &self.origin.token {
+            let value = format!("Bearer {}", token.expose_secret());
+            request = request.header(header::AUTHORIZATION, value);
+        }
+        if self.position > 0 {
+            request = request.header(header::RANGE, format!("bytes={}-", self.position));
+            if let Some(tag) = &self.tags[self.mirror] {
+                request = request.header(header::IF_RANGE, tag);
+            }
+        }
+        let answer = request.call().map_err(|error| match error {
+            ureq::Error::BadUri(_)
+            | ureq::Error::Http(_)
+            | ureq::Error::Tls(_)
+            | ureq::Error::Rustls(_) => Unopened::Never(error.to_string()),
+            // Who is not trusted now is not trusted later.
+            ureq::Error::Io(error) if is_of_tls(&error) => Unopened::Never(error.to_string()),
+            error => Unopened::ThisTime(error.to_string()),
+        })?;
+        self.accept(answer)
+    }
+
+    fn accept(&mut self, answer: Response<ureq::Body>) -> Result<Body, Unopened> {
+        let status = answer.status();
+        let value = |name: header::HeaderName| {
+            answer.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+        };
+        // A weak one does not say that bytes are the same.
+        let tag = value(header::ETAG).filter(|tag| !tag.starts_with("W/"));
+        let length = value(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+        let range = value(header::CONTENT_RANGE);
+        let skip = match status {
+            StatusCode::OK => {
+                self.has_total(length)?;
+                self.position
+            }
+            StatusCode::PARTIAL_CONTENT => {
+                let (start, total) = range.as_deref().and_then(content_range).ok_or_else(|| {
+                    Unopened::Never("it does not say which part it answers with".to_owned())
+                })?;
+                if start != self.position {
+                    let wanted = self.position;
+                    let reason = format!("it answers from byte {start}, not {wanted}");
+                    return Err(Unopened::Never(reason));
+                }
+                self.has_total(total)?;
+                0
+            }
+            status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
+                return Err(Unopened::ThisTime(format!("it answers {}", status.as_u16())));
+            }
+            status => return Err(Unopened::Never(format!("it answers {}", status.as_u16()))),
+        };
+        self.tags[self.mirror] = tag;
+        let mut body = answer.into_body().into_reader();
+        // A server that does not know ranges begins from the start; what we have is passed over.
+        let passed = io::copy(&mut (&mut body).take(skip), &mut io::sink());
+        match passed {
+            Ok(passed) if passed == skip => Ok(Body::Http(Box::new(body))),
+            Ok(passed) => Err(Unopened::ThisTime(format!("it ended after {passed} bytes"))),
+            Err(error) => Err(Unopened::ThisTime(error.to_string())),
+        }
+    }
+
+    /// All places must have the same.
+    fn has_total(&mut self, is: Option<u64>) -> Result<(), Unopened> {
+        match (self.total, is) {
+            (Some(was), Some(is)) if was != is => {
+                Err(Unopened::Never(format!("it has {is} bytes, and had {was} before")))
+            }
+            (_, is) => {
+                self.total = is.or(self.total);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn is_of_tls(error: &io::Error) -> bool {
+    error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).is_some()
+}
+
+/// `bytes 100-199/1000`: where it begins, and how much there is in all.
+fn content_range(value: &str) -> Option<(u64, Option<u64>)> {
+    let (range, total) = value.strip_prefix("bytes ")?.split_once('/')?;
+    let (start, _) = range.split_once('-')?;
+    Some((start.trim().parse().ok()?, total.trim().parse().ok()))
+}
+
+/// What comes behind a question mark may be a secret.
+fn shown(url: &str) -> String {
+    url.split(['?', '#']).next().unwrap_or_default().to_owned()
+}
+
+fn agent(origin: &Origin) -> ureq::Agent {
+    let Patience { connect, window, .. } = origin.patience;
+    let config = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .proxy(None)
+        .timeout_connect(Some(connect))
+        .timeout_recv_response(Some(window))
+        .timeout_per_read(Some(window))
+        .tls_config(tls(&origin.trust));
+    ureq::Agent::new_with_config(config.build())
+}
+
+fn tls(trust: &Trust) -> TlsConfig {
+    let roots: Vec<Certificate<'static>> =
+        trust.roots.iter().map(|root| Certificate::from_der(root).to_owned()).collect();
+    TlsConfig::builder()
+        .provider(TlsProvider::Rustls)
+        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+        .root_certs(RootCerts::new_with_certs(&roots))
+        .build()
+}

@@ -1,0 +1,308 @@
+//! An image that is one stream: one fetches it, one computes its digest, one unpacks it and two
+//! write.
+
+use std::io::{self, BufRead, Read};
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sha2::{Digest as _, Sha256};
+
+use super::decode::{self, Decoder};
+use super::meter::Meter;
+use super::source::Fetch;
+use super::{
+    Digest, FIRST, ImageError, SourceError, Stream, Watch, Written, close_target, open_target,
+};
+use crate::device::GuardedIo;
+use crate::device::buffer::{CHUNK, Pool, Pooled};
+
+/// What is fetched at once, and how much of it may wait.
+const FETCHED: usize = 512 * 1024;
+const FETCHES: usize = 8;
+
+/// Buffers of unpacked bytes: one that is filled, and for each writer one that is written and one
+/// that waits.
+const CHUNKS: usize = 1 + 2 * WRITERS;
+const WRITERS: usize = 2;
+
+/// Shorter runs of zeros are written with what is around them: telling a device about each would take
+/// longer.
+const RUN: usize = 256 * 1024;
+
+/// What was fetched, for the one who unpacks and the one who computes.
+#[derive(Clone)]
+struct Piece {
+    bytes: Arc<Pooled>,
+    length: usize,
+}
+
+impl Piece {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// Bytes for a place.
+struct Job {
+    at: u64,
+    bytes: Pooled,
+    length: usize,
+}
+
+pub(super) fn write(
+    image: &Stream<'_>,
+    io: &GuardedIo,
+    target: &Range<u64>,
+    watch: &dyn Watch,
+) -> Result<Written, ImageError> {
+    let fetch = Fetch::begin(image.origin, 0)?;
+    open_target(io, target)?;
+    let meter = Meter::new(watch, image.size, 0);
+    let shared = Shared { io, meter: &meter, state: Mutex::default() };
+    let digest = image.digest;
+    let (pieces, fetched) = sync_channel(FETCHES);
+    let (jobs, todo) = sync_channel::<Job>(WRITERS);
+    let todo = Mutex::new(todo);
+    let (first, is) = std::thread::scope(|scope| {
+        let hashed = digest.map(|_| sync_channel::<Piece>(FETCHES));
+        let (to_hash, hasher) = match hashed {
+            Some((to_hash, hashed)) => (Some(to_hash), Some(scope.spawn(|| hash(hashed)))),
+            None => (None, None),
+        };
+        scope.spawn(move || fetch_all(fetch, &pieces, to_hash.as_ref()));
+        for _ in 0..WRITERS {
+            scope.spawn(|| shared.write_all(&todo));
+        }
+        let first = unpack(image, target, fetched, &jobs, &shared, watch);
+        drop(jobs);
+        let is = hasher.map(|hasher| hasher.join().expect("it does not panic"));
+        (first, is)
+    });
+    let state = shared.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some(error) = state.failure {
+        return Err(error);
+    }
+    let first = first?;
+    if let (Some(wanted), Some(is)) = (digest, is)
+        && wanted != is
+    {
+        return Err(ImageError::Digest { wanted, is });
+    }
+    close_target(io, target, &first)?;
+    meter.add(first.len() as u64);
+    Ok(Written { bytes: meter.end(), zeros: state.zeros })
+}
+
+fn fetch_all(
+    mut fetch: Fetch<'_>,
+    pieces: &SyncSender<Result<Piece, SourceError>>,
+    to_hash: Option<&SyncSender<Piece>>,
+) {
+    let pool = Pool::new(FETCHES + 2, FETCHED);
+    loop {
+        let mut bytes = pool.take();
+        let length = match fetch.read(&mut bytes) {
+            Ok(0) => return,
+            Ok(length) => length,
+            Err(error) => {
+                let _ = pieces.send(Err(error));
+                return;
+            }
+        };
+        let piece = Piece { bytes: Arc::new(bytes), length };
+        if let Some(to_hash) = to_hash {
+            let _ = to_hash.send(piece.clone());
+        }
+        // Nobody wants more: something went wrong elsewhere, and is said there.
+        if pieces.send(Ok(piece)).is_err() {
+            return;
+        }
+    }
+}
+
+fn hash(pieces: Receiver<Piece>) -> Digest {
+    let mut hash = Sha256::new();
+    for piece in pieces {
+        hash.update(piece.bytes());
+    }
+    Digest::end(hash)
+}
+
+/// Unpacks everything and gives it to the writers, but for the first MiB, which it returns.
+fn unpack(
+    image: &Stream<'_>,
+    target: &Range<u64>,
+    fetched: Receiver<Result<Piece, SourceError>>,
+    jobs: &SyncSender<Job>,
+    shared: &Shared<'_>,
+    watch: &dyn Watch,
+) -> Result<Vec<u8>, ImageError> {
+    let room = target.end - target.start;
+    let mut packed = Fetched { pieces: fetched, piece: None, at: 0, failure: None };
+    let decoder = Decoder::new(&mut packed, image.compression);
+    let outcome = decoder.map_err(decode::failure).and_then(|mut decoder| {
+        let pool = Pool::new(CHUNKS, CHUNK);
+        let (mut first, mut done) = (Vec::new(), 0_u64);
+        loop {
+            if watch.is_stopped() {
+                return Err(ImageError::Stopped);
+            }
+            let mut bytes = pool.take();
+            // Chunks begin where they would without the first MiB.
+            let want = if done == 0 { FIRST } else { CHUNK };
+            let length = fill(&mut decoder, &mut bytes[..want]).map_err(decode::failure)?;
+            let at = done;
+            done += length as u64;
+            if done > room {
+                return Err(ImageError::Overflow { room });
+            }
+            if at == 0 {
+                first = bytes[..length].to_vec();
+            } else if length > 0 {
+                let job = Job { at: target.start + at, bytes, length };
+                // The writers are there until there are no more jobs.
+                let _ = jobs.send(job);
+            }
+            if length < want {
+                break match image.size {
+                    Some(wanted) if wanted != done => Err(ImageError::Size { wanted, is: done }),
+                    _ => Ok(first),
+                };
+            }
+            if shared.has_failed() {
+                return Ok(first);
+            }
+        }
+    });
+    // What stopped the stream is the reason, whatever the unpacker makes of it.
+    match packed.failure.take() {
+        Some(error) => Err(error.into()),
+        None => outcome,
+    }
+}
+
+/// What was fetched, as a stream.
+struct Fetched {
+    pieces: Receiver<Result<Piece, SourceError>>,
+    piece: Option<Piece>,
+    at: usize,
+    failure: Option<SourceError>,
+}
+
+impl BufRead for Fetched {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.piece.as_ref().is_none_or(|piece| self.at == piece.length) {
+            // Before the next one is waited for, so that it can be used again.
+            (self.piece, self.at) = (None, 0);
+            match self.pieces.recv() {
+                Ok(Ok(piece)) => self.piece = Some(piece),
+                Ok(Err(error)) => {
+                    self.failure = Some(error);
+                    return Err(io::Error::other("the image cannot be fetched"));
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(self.piece.as_ref().map_or(&[], |piece| &piece.bytes()[self.at..]))
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.at += amount;
+    }
+}
+
+impl Read for Fetched {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let from = self.fill_buf()?;
+        let length = from.len().min(into.len());
+        into[..length].copy_from_slice(&from[..length]);
+        self.consume(length);
+        Ok(length)
+    }
+}
+
+/// What writers have in common.
+struct Shared<'a> {
+    io: &'a GuardedIo,
+    meter: &'a Meter<'a>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    failure: Option<ImageError>,
+    zeros: u64,
+}
+
+impl Shared<'_> {
+    fn has_failed(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).failure.is_some()
+    }
+
+    fn write_all(&self, todo: &Mutex<Receiver<Job>>) {
+        loop {
+            let job = todo.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(Job { at, bytes, length }) = job else { return };
+            // Whoever sends is not kept waiting, even if nothing is written any more.
+            if self.has_failed() {
+                continue;
+            }
+            let outcome = write_runs(self.io, at, &bytes[..length]);
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            match outcome {
+                Ok(zeros) => state.zeros += zeros,
+                Err(error) => {
+                    state.failure.get_or_insert(error.into());
+                }
+            }
+            drop(state);
+            self.meter.add(length as u64);
+        }
+    }
+}
+
+/// Writes bytes, and makes long runs of zeros zero. Says how many bytes were in those.
+pub(super) fn write_runs(
+    io: &GuardedIo,
+    at: u64,
+    bytes: &[u8],
+) -> Result<u64, crate::device::guard::WriteError> {
+    let mut zeros = 0;
+    let mut start = 0;
+    while start < bytes.len() {
+        let is_hole = is_zero(&bytes[start..bytes.len().min(start + RUN)]);
+        let mut end = start;
+        while end < bytes.len() && is_zero(&bytes[end..bytes.len().min(end + RUN)]) == is_hole {
+            end = bytes.len().min(end + RUN);
+        }
+        let (from, until) = (at + start as u64, at + end as u64);
+        if is_hole {
+            io.zero(from..until)?;
+            zeros += until - from;
+        } else {
+            io.write_at(from, &bytes[start..end])?;
+        }
+        start = end;
+    }
+    Ok(zeros)
+}
+
+pub(super) fn is_zero(bytes: &[u8]) -> bool {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    bytes.chunks(ZEROS.len()).all(|part| *part == ZEROS[..part.len()])
+}
+
+/// Reads until the buffer is full or there is no more.
+pub(super) fn fill(stream: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
+    let mut length = 0;
+    while length < into.len() {
+        match stream.read(&mut into[length..]) {
+            Ok(0) => break,
+            Ok(more) => length += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(length)
+}

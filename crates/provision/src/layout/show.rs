@@ -1,0 +1,103 @@
+//! A layout for people: what was there, what will be, and what is lost on the way.
+
+use std::fmt::{self, Display, Formatter};
+
+use super::guid::name_of;
+use super::{Change, Difference, DiskPlan, Entry, Layout, StackPlan, Work};
+use crate::document::Bytes;
+use crate::facts::{Signature, SignaturePlace};
+
+impl Display for Layout {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for disk in &self.disks {
+            disk.fmt(f)?;
+        }
+        if !self.stack.is_empty() {
+            writeln!(f, "on them")?;
+        }
+        self.stack.iter().try_for_each(|plan| plan.fmt(f))
+    }
+}
+
+impl Display for DiskPlan {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "disk {} is {}, {}", self.id, self.kernel_name, Bytes(self.size))?;
+        for (name, value) in [("serial", &self.serial), ("wwn", &self.wwn)] {
+            if let Some(value) = value {
+                write!(f, ", {name} {value}")?;
+            }
+        }
+        let work = match &self.work {
+            Work::Table(_) => String::new(),
+            Work::Image(image) => format!(": image {image} is written over all of it"),
+            Work::Erase => ": all of it is made empty".to_owned(),
+            Work::None if self.destroys.is_empty() => ": nothing is done to it".to_owned(),
+            Work::None => ": it is wiped".to_owned(),
+        };
+        writeln!(f, "{work}")?;
+        self.changes.iter().try_for_each(|change| change.fmt(f))?;
+        for signature in &self.destroys {
+            writeln!(f, "  ! destroys {signature}")?;
+        }
+        for holder in &self.tears_down {
+            writeln!(f, "  ! takes {holder} apart")?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for Change {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (sign, word) = match self.what {
+            Difference::Kept => ('=', "kept"),
+            Difference::New => ('+', "new"),
+            Difference::Resized => ('~', "resized"),
+            Difference::Deleted => ('-', "deleted"),
+        };
+        let Some(entry) = self.after.as_ref().or(self.before.as_ref()) else { return Ok(()) };
+        write!(f, "  {sign} {word:<8}{entry}")?;
+        if let (Difference::Resized, Some(before)) = (self.what, &self.before) {
+            write!(f, ", was {}", Bytes(before.len))?;
+        }
+        writeln!(f)
+    }
+}
+
+impl Display for Entry {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (start, len) = (Bytes(self.start).to_string(), Bytes(self.len).to_string());
+        let kind = self.type_guid.map_or_else(|| "no type".to_owned(), name_of);
+        write!(f, "{:>3}  at {start:>10}  {len:>10}  {}  {kind}", self.number, self.name)?;
+        self.partuuid.map_or(Ok(()), |partuuid| write!(f, "  {partuuid}"))
+    }
+}
+
+impl Display for Signature {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in ", self.kind)?;
+        match self.place {
+            SignaturePlace::Disk => f.write_str("the disk")?,
+            SignaturePlace::Partition(number) => write!(f, "partition {number}")?,
+        }
+        write!(f, " at byte {}", self.offset)?;
+        for (name, value) in [("label", &self.label), ("uuid", &self.uuid)] {
+            if let Some(value) = value {
+                write!(f, ", {name} `{value}`")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Display for StackPlan {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let on: Vec<_> = self.on.iter().map(ToString::to_string).collect();
+        let (sign, how) = match (&self.image, self.retained) {
+            (Some(image), _) => ('+', format!(", from image {image}")),
+            (None, true) => ('=', ", stays".to_owned()),
+            (None, false) => ('+', String::new()),
+        };
+        let Self { kind, id, size, .. } = self;
+        writeln!(f, "  {sign} {kind:<5}{id} on {}, {}{how}", on.join(" and "), Bytes(*size))
+    }
+}

@@ -1,0 +1,404 @@
+use std::io::Write;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use hoist_provision::device::fault::Fault;
+use hoist_provision::device::guard::WriteError;
+use hoist_provision::device::{GuardedIo, Identity, Ranges};
+use hoist_provision::document::Compression;
+use hoist_provision::images::{
+    Chunked, Digest, ImageError, Manifest, Origin, Patience, Progress, SourceError, Stream, Watch,
+    Written, pack, write, write_chunks,
+};
+
+use crate::loop_device::LoopDisk;
+use crate::server::{Answer, Server};
+
+const MIB: usize = 1 << 20;
+
+/// Where the image goes, on a disk that is a little larger.
+const TARGET: Range<u64> = MIB as u64..25 * MIB as u64;
+const DISK: u64 = 27 * MIB as u64;
+
+/// Of an image with everything: what does not pack well, what does, holes, and an odd end.
+fn image() -> Vec<u8> {
+    let mut bytes = noise(21 * MIB + 12_345);
+    bytes[2 * MIB..3 * MIB].fill(0);
+    bytes[5 * MIB + 17..17 * MIB].fill(0);
+    bytes[18 * MIB..18 * MIB + 500_000].fill(b'x');
+    bytes
+}
+
+fn noise(length: usize) -> Vec<u8> {
+    let mut state = 88_172_645_463_325_252_u64;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).expect("it is memory");
+    encoder.finish().expect("it is memory")
+}
+
+fn zstd(bytes: &[u8]) -> Vec<u8> {
+    zstd::encode_all(bytes, 1).expect("it is memory")
+}
+
+fn chunked(bytes: &[u8]) -> (Vec<u8>, Manifest) {
+    let mut packed = Vec::new();
+    let manifest = pack(bytes, &mut packed, 1).expect("it is memory");
+    (packed, manifest)
+}
+
+/// A disk that is a file, full of old things.
+struct Target(tempfile::NamedTempFile);
+
+impl Target {
+    fn new() -> Self {
+        let memory = std::path::Path::new("/dev/shm");
+        let elsewhere = std::env::temp_dir();
+        let dir = if memory.is_dir() { memory } else { &elsewhere };
+        let file = tempfile::NamedTempFile::new_in(dir).expect("a temporary file");
+        fs_err::write(file.path(), vec![0xff; usize::try_from(DISK).expect("small")])
+            .expect("written");
+        Self(file)
+    }
+
+    fn open(&self) -> GuardedIo {
+        let meant = Identity::of(self.0.path(), 512).expect("it is there");
+        let allow = Ranges::from(TARGET);
+        GuardedIo::open(self.0.path(), &meant, &allow, &Ranges::default()).expect("it is free")
+    }
+
+    /// It holds the image, and nothing else changed.
+    fn holds(&self, image: &[u8]) {
+        holds(&fs_err::read(self.0.path()).expect("it is there"), image);
+    }
+
+    /// Nothing on it looks like the image, and nothing outside of the target changed.
+    fn does_not_look_whole(&self) {
+        let bytes = fs_err::read(self.0.path()).expect("it is there");
+        let first = &bytes[MIB..2 * MIB];
+        assert!(first.iter().all(|byte| *byte == 0 || *byte == 0xff), "the first MiB goes last");
+        assert!(bytes[..MIB].iter().chain(&bytes[25 * MIB..]).all(|byte| *byte == 0xff));
+    }
+}
+
+fn holds(disk: &[u8], image: &[u8]) {
+    assert!(disk[MIB..MIB + image.len()] == *image, "the image is there");
+    let is_old = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0xff);
+    assert!(is_old(&disk[..MIB]) && is_old(&disk[MIB + image.len()..]), "nothing else changed");
+}
+
+fn origin(server: &Server) -> Origin {
+    let patience = Patience {
+        connect: Duration::from_secs(5),
+        window: Duration::from_millis(300),
+        least: 64 * 1024,
+        attempts: 4,
+        pause: Duration::from_millis(1),
+    };
+    Origin { patience, ..Origin::new(vec![server.url.clone()]) }
+}
+
+fn stream(origin: &Origin) -> Stream<'_> {
+    Stream { origin, compression: Compression::Detect, size: None, digest: None }
+}
+
+fn file(bytes: &[u8]) -> (tempfile::NamedTempFile, Origin) {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    fs_err::write(file.path(), bytes).expect("it is written");
+    let origin = Origin::new(vec![format!("file://{}", file.path().display())]);
+    (file, origin)
+}
+
+/// What was said about it.
+#[derive(Default)]
+struct Said {
+    progress: Mutex<Vec<Progress>>,
+    durable: Mutex<Vec<u64>>,
+}
+
+impl Watch for Said {
+    fn progress(&self, progress: Progress) {
+        self.progress.lock().expect("nobody panicked").push(progress);
+    }
+
+    fn durable(&self, reached: u64) -> Result<(), String> {
+        self.durable.lock().expect("nobody panicked").push(reached);
+        Ok(())
+    }
+}
+
+#[test]
+fn every_form_of_an_image_becomes_the_same_bytes_on_a_real_device() {
+    let image = image();
+    let (half, rest) = image.split_at(9 * MIB + 1);
+    let members = [gzip(half), gzip(rest)].concat();
+    let frames = [zstd(half), zstd(rest)].concat();
+    let (in_chunks, manifest) = chunked(&image);
+    let forms =
+        [("raw", image.clone()), ("gzip", members), ("zstd", frames), ("chunks", in_chunks)];
+    for (number, (name, packed)) in forms.into_iter().enumerate() {
+        let sector = if number % 2 == 0 { 512 } else { 4096 };
+        let disk = LoopDisk::new(DISK, sector);
+        let identity = disk.identity();
+        let allow = Ranges::from(TARGET);
+        let io = GuardedIo::open(disk.path(), &identity, &allow, &Ranges::default());
+        let io = io.expect("nobody uses it");
+        let (_file, origin) = file(&packed);
+        let said = Said::default();
+        let written = if name == "chunks" {
+            let image = Chunked { origin: &origin, manifest: &manifest, reached: 0 };
+            write_chunks(&image, &io, TARGET, &said)
+        } else {
+            let digest = Some(Digest::of(&packed));
+            let size = Some(image.len() as u64);
+            write(&Stream { digest, size, ..stream(&origin) }, &io, TARGET, &said)
+        };
+        let Written { bytes, zeros } = written.unwrap_or_else(|error| panic!("{name}: {error:?}"));
+        assert_eq!(bytes, image.len() as u64, "{name}");
+        assert!(zeros > 11 * MIB as u64, "{name}: zeros are not written as data: {zeros}");
+        drop(io);
+        let mut wanted = vec![0xff; usize::try_from(DISK).expect("small")];
+        wanted[MIB..MIB + image.len()].copy_from_slice(&image);
+        assert!(disk.bytes() == wanted, "{name}");
+        let last =
+            *said.progress.lock().expect("nobody panicked").last().expect("something was said");
+        assert_eq!((last.done, last.total), (bytes, Some(bytes)), "{name}");
+        assert!(last.rate > 0);
+    }
+}
+
+#[test]
+fn a_device_that_cannot_make_zeros_gets_them_written() {
+    let image = image();
+    let (_file, origin) = file(&zstd(&image));
+    let target = Target::new();
+    let io = target.open().with_fault(Fault::without_punch());
+    write(&stream(&origin), &io, TARGET, &()).expect("it is written");
+    target.holds(&image);
+}
+
+#[test]
+fn bytes_that_are_damaged_or_cut_off_never_look_like_a_system() {
+    let image = image();
+    let cut = |bytes: Vec<u8>| bytes[..bytes.len() - 1000].to_vec();
+    let flip = |mut bytes: Vec<u8>| {
+        let at = bytes.len() / 2;
+        bytes[at] ^= 4;
+        bytes
+    };
+    for packed in [cut(gzip(&image)), cut(zstd(&image)), flip(gzip(&image))] {
+        let (_file, origin) = file(&packed);
+        let target = Target::new();
+        let error = write(&stream(&origin), &target.open(), TARGET, &()).expect_err("it is bad");
+        assert!(matches!(error, ImageError::Unpack(_)), "{error:?}");
+        target.does_not_look_whole();
+    }
+    for (packed, good) in
+        [(flip(image.clone()), image.clone()), (cut(image.clone()), image.clone())]
+    {
+        let (_file, origin) = file(&packed);
+        let target = Target::new();
+        let wanted = Digest::of(&good);
+        let asked = Stream { digest: Some(wanted), ..stream(&origin) };
+        let error = write(&asked, &target.open(), TARGET, &()).expect_err("it is bad");
+        let is = Digest::of(&packed);
+        assert_eq!(
+            error.to_string(),
+            format!("the image has the digest {is}, not {wanted}; ask who made it")
+        );
+        target.does_not_look_whole();
+    }
+    let (_file, origin) = file(&cut(image.clone()));
+    let asked = Stream { size: Some(image.len() as u64), ..stream(&origin) };
+    let error = write(&asked, &Target::new().open(), TARGET, &()).expect_err("it is short");
+    assert!(matches!(error, ImageError::Size { .. }), "{error}");
+    let (packed, manifest) = chunked(&image);
+    for bad in [flip(packed.clone()), cut(packed)] {
+        let (_file, origin) = file(&bad);
+        let target = Target::new();
+        let asked = Chunked { origin: &origin, manifest: &manifest, reached: 0 };
+        let error = write_chunks(&asked, &target.open(), TARGET, &()).expect_err("it is bad");
+        let is_said = matches!(
+            error,
+            ImageError::Chunk { .. } | ImageError::Source(SourceError::Short { .. })
+        );
+        assert!(is_said, "{error:?}");
+        target.does_not_look_whole();
+    }
+}
+
+#[test]
+fn an_image_that_is_larger_than_its_target_ends_at_the_boundary() {
+    let exact = noise(24 * MIB);
+    let larger = [&exact[..], &[1]].concat();
+    let (_file, origin) = file(&larger);
+    let target = Target::new();
+    let error = write(&stream(&origin), &target.open(), TARGET, &()).expect_err("it is too large");
+    assert!(matches!(error, ImageError::Overflow { room } if room == 24 * MIB as u64), "{error}");
+    target.does_not_look_whole();
+    let target = Target::new();
+    let asked = Stream { size: Some(larger.len() as u64), ..stream(&origin) };
+    let error = write(&asked, &target.open(), TARGET, &()).expect_err("it is too large");
+    assert!(matches!(error, ImageError::TooLarge { .. }), "{error}");
+    let (packed, manifest) = chunked(&larger);
+    let (_file, origin) = file(&packed);
+    let asked = Chunked { origin: &origin, manifest: &manifest, reached: 0 };
+    let error = write_chunks(&asked, &target.open(), TARGET, &()).expect_err("it is too large");
+    assert!(matches!(error, ImageError::TooLarge { .. }), "{error}");
+    let bytes = fs_err::read(target.0.path()).expect("it is there");
+    assert!(bytes.iter().all(|byte| *byte == 0xff), "nothing was written");
+    let outside = write(&stream(&origin), &target.open(), 0..DISK, &()).expect_err("not allowed");
+    assert!(matches!(outside, ImageError::Write(WriteError::Outside { .. })), "{outside}");
+
+    let (_file, origin) = file(&exact);
+    write(&stream(&origin), &target.open(), TARGET, &()).expect("as large as its target");
+    target.holds(&exact);
+}
+
+#[test]
+fn a_connection_that_ends_is_gone_on_with_where_it_ended() {
+    let image = image();
+    let packed = zstd(&image);
+    let answers = [Answer::Cut(300_000), Answer::Cut(200_000), Answer::Good];
+    let server = Server::start(&packed, &answers);
+    let (origin, target) = (origin(&server), Target::new());
+    let asked = Stream { digest: Some(Digest::of(&packed)), ..stream(&origin) };
+    write(&asked, &target.open(), TARGET, &()).expect("it goes on");
+    target.holds(&image);
+    assert_eq!(server.starts(), [0, 300_000, 500_000]);
+    assert!(server.requests()[1].contains("if-range: \"one\""), "{:?}", server.requests()[1]);
+}
+
+#[test]
+fn a_server_that_knows_no_ranges_is_read_from_its_start_again() {
+    let image = image();
+    let packed = gzip(&image);
+    let server = Server::start(&packed, &[Answer::Cut(300_000), Answer::Whole]);
+    let (origin, target) = (origin(&server), Target::new());
+    write(&stream(&origin), &target.open(), TARGET, &()).expect("it goes on");
+    target.holds(&image);
+    assert_eq!(server.starts(), [0, 300_000]);
+}
+
+#[test]
+fn a_server_that_always_ends_early_is_given_up() {
+    let packed = zstd(&image());
+    let server = Server::start(&packed, &[Answer::Cut(100_000)]);
+    let (origin, target) = (origin(&server), Target::new());
+    let error = write(&stream(&origin), &target.open(), TARGET, &()).expect_err("it never comes");
+    let ImageError::Source(SourceError::GivenUp { at: 400_000, attempts: 4, url, .. }) = error
+    else {
+        panic!("{error:?}");
+    };
+    assert!(!url.contains("secret"), "what is behind the question mark is not shown");
+    target.does_not_look_whole();
+}
+
+#[test]
+fn a_server_that_drips_is_left_for_one_that_does_not() {
+    let image = image();
+    let packed = zstd(&image);
+    let slow = Server::start(&packed, &[Answer::Drip(1000, Duration::from_millis(20))]);
+    let hanging = Server::start(&packed, &[Answer::Drip(50_000, Duration::from_secs(30))]);
+    let good = Server::start(&packed, &[Answer::Good]);
+    let (mut origin, target) = (origin(&slow), Target::new());
+    let alone =
+        write(&stream(&origin), &target.open(), TARGET, &()).expect_err("it takes for ever");
+    assert!(matches!(alone, ImageError::Source(SourceError::GivenUp { .. })), "{alone:?}");
+    assert_eq!(slow.requests().len(), 4);
+    origin.urls.extend([hanging.url.clone(), good.url.clone()]);
+    write(&stream(&origin), &target.open(), TARGET, &()).expect("one of them is good");
+    target.holds(&image);
+    assert!(good.starts()[0] > 0, "it goes on where the others ended");
+}
+
+#[test]
+fn places_that_do_not_have_the_image_or_have_another_are_passed_over() {
+    let image = image();
+    let packed = zstd(&image);
+    let missing = Server::start(&packed, &[Answer::Status(404)]);
+    let ending = Server::start(&packed, &[Answer::Cut(100_000)]);
+    let other = Server::start(&packed, &[Answer::OtherLength]);
+    let part = Server::start(&packed, &[Answer::OtherPart]);
+    let busy = Server::start(&packed, &[Answer::Status(503), Answer::Good]);
+    let (mut origin, target) = (origin(&missing), Target::new());
+    let alone = write(&stream(&origin), &target.open(), TARGET, &()).expect_err("nobody has it");
+    let text = alone.to_string();
+    assert!(text.ends_with("/image` does not have the image: it answers 404"), "{text}");
+    assert_eq!(missing.requests().len(), 1, "it is not asked again");
+    origin.urls.extend([&ending, &other, &part, &busy].map(|server| server.url.clone()));
+    origin.token = Some("hunter2".into());
+    write(&stream(&origin), &target.open(), TARGET, &()).expect("one of them is good");
+    target.holds(&image);
+    assert!(busy.requests().iter().all(|head| head.contains("authorization: bearer hunter2")));
+    assert_eq!((other.requests().len(), part.requests().len()), (1, 1));
+    assert!(matches!(origin.read_all(1000), Err(SourceError::TooLong { most: 1000, .. })));
+}
+
+#[test]
+fn a_server_is_believed_only_if_somebody_trusted_vouches_for_it() {
+    let image = image();
+    let packed = zstd(&image);
+    let (server, certificate) = Server::start_with_tls(&packed);
+    let target = Target::new();
+    let mut origin = origin(&server);
+    let error = write(&stream(&origin), &target.open(), TARGET, &()).expect_err("nobody vouches");
+    assert!(matches!(error, ImageError::Source(SourceError::Refused { .. })), "{error:?}");
+    origin.trust.roots.push(certificate);
+    write(&stream(&origin), &target.open(), TARGET, &()).expect("it vouches for itself");
+    target.holds(&image);
+}
+
+#[test]
+fn an_image_that_is_nowhere_is_refused() {
+    let nowhere = Origin::new(Vec::new());
+    let error = write(&stream(&nowhere), &Target::new().open(), TARGET, &()).expect_err("nowhere");
+    assert!(matches!(error, ImageError::Source(SourceError::Nowhere)), "{error}");
+    let gone = Origin::new(vec!["file:///gone/away".to_owned()]);
+    let error = write(&stream(&gone), &Target::new().open(), TARGET, &()).expect_err("gone");
+    assert!(matches!(error, ImageError::Source(SourceError::Refused { .. })), "{error}");
+}
+
+#[test]
+fn an_image_that_wants_too_much_memory_is_refused() {
+    let mut encoder = zstd::stream::Encoder::new(Vec::new(), 1).expect("it is memory");
+    encoder.window_log(27).expect("it is known");
+    encoder.write_all(&noise(2 * MIB)).expect("it is memory");
+    let (_file, origin) = file(&encoder.finish().expect("it is memory"));
+    let error = write(&stream(&origin), &Target::new().open(), TARGET, &()).expect_err("too much");
+    assert!(matches!(error, ImageError::Window), "{error:?}");
+}
+
+struct Stopped;
+
+impl Watch for Stopped {
+    fn is_stopped(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn what_is_stopped_does_not_look_whole() {
+    let image = image();
+    let (packed, manifest) = chunked(&image);
+    let (_file, origin) = file(&packed);
+    let target = Target::new();
+    let error = write(&stream(&origin), &target.open(), TARGET, &Stopped).expect_err("stopped");
+    assert!(matches!(error, ImageError::Stopped), "{error:?}");
+    let asked = Chunked { origin: &origin, manifest: &manifest, reached: 0 };
+    let error = write_chunks(&asked, &target.open(), TARGET, &Stopped).expect_err("stopped");
+    assert!(matches!(error, ImageError::Stopped), "{error:?}");
+    target.does_not_look_whole();
+}
