@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use hoist_provision::device::{GuardedIo, Identity, Ranges};
 use hoist_provision::document::Compression;
 use hoist_provision::images::{
-    Chunked, Digest, Manifest, Origin, Stream, pack, write, write_chunks,
+    Chunked, Digest, KEEP_EVERY, Manifest, Origin, Stream, pack, write, write_chunks,
 };
 
 use crate::stopwatch::ratio;
@@ -189,7 +189,12 @@ impl Bench {
 
     fn chunks(&self) -> Result<()> {
         let origin = origin(&self.chunks)?;
-        let image = Chunked { origin: &origin, manifest: &self.manifest, reached: 0 };
+        let image = Chunked {
+            origin: &origin,
+            manifest: &self.manifest,
+            reached: 0,
+            keep_every: KEEP_EVERY,
+        };
         let written = write_chunks(&image, &self.open()?, 0..IMAGE, &())?;
         ensure!(written.bytes == IMAGE, "all of it");
         Ok(())

@@ -123,6 +123,8 @@ codes! {
     Duplicate "duplicate" Refused;
     /// The system would move to another disk (S14).
     RootMoved "root-moved" Refused;
+    /// A program that has to be called is not there.
+    MissingTool "missing-tool" Facts;
     /// What actions need of each other does not fit together.
     Contribution "contribution" Input;
 }

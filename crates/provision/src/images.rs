@@ -48,7 +48,12 @@ pub struct Chunked<'a> {
     pub manifest: &'a Manifest,
     /// Bytes of it that an earlier attempt has made durable.
     pub reached: u64,
+    /// Bytes between two words about what is durable; each costs a flush of the disk.
+    pub keep_every: u64,
 }
+
+/// What is soon written again.
+pub const KEEP_EVERY: u64 = 256 * 1024 * 1024;
 
 /// Somebody who wants to know how it goes.
 pub trait Watch: Sync {

@@ -9,6 +9,7 @@
 //!
 //! Must never know: the store, the inventory, boot scripts, metadata, HTTP routes, an async runtime.
 
+pub mod actions;
 pub mod bind;
 pub mod claim;
 pub mod device;
@@ -18,3 +19,4 @@ pub mod driver;
 pub mod facts;
 pub mod images;
 pub mod layout;
+pub mod pipeline;

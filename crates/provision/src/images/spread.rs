@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::chunks::{Chunk, ChunkKind, MAX_STORED, Manifest};
 use super::meter::Meter;
@@ -19,8 +20,8 @@ use crate::device::buffer::{Buffer, CHUNK, Pool, Pooled};
 /// More would need more memory, and devices do not take more.
 const MOST_WORKERS: usize = 4;
 
-/// Chunks between two words about what is durable: 64 MiB are soon written again.
-const DURABLE_EVERY: usize = 16;
+/// Longest time between two words about what is durable, as long as something is written.
+const LONGEST: Duration = Duration::from_secs(2);
 
 /// Chunks before the one that was reached that are read back: what a disk said to be durable may not
 /// have been.
@@ -49,7 +50,8 @@ pub(super) fn write(
         watch,
         meter: &meter,
         state: Mutex::new(State { next: from.max(1), ..State::default() }),
-        told: Mutex::new(from.max(1)),
+        every: image.keep_every,
+        told: Mutex::new((chunk_start(chunks, from.max(1)), Instant::now())),
     };
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_WORKERS);
     let (jobs, todo) = sync_channel(workers);
@@ -131,8 +133,9 @@ struct Shared<'a> {
     watch: &'a dyn Watch,
     meter: &'a Meter<'a>,
     state: Mutex<State>,
-    /// All chunks before this one were said to be durable.
-    told: Mutex<usize>,
+    every: u64,
+    /// All bytes before this one were said to be durable, and when.
+    told: Mutex<(u64, Instant)>,
 }
 
 #[derive(Default)]
@@ -165,7 +168,10 @@ impl Shared<'_> {
             let bytes = &mut unpacked[..chunk.length as usize];
             let outcome = match (packed, &mut decompressor) {
                 (None, _) => {
-                    bytes.fill(0);
+                    // Of the others only the length is looked at.
+                    if number == 0 {
+                        bytes.fill(0);
+                    }
                     Ok(())
                 }
                 (Some((packed, stored)), Ok(decompressor)) => {
@@ -187,7 +193,15 @@ impl Shared<'_> {
         let chunk = &self.chunks[number];
         let at = self.target.start + chunk.offset;
         let first = if number == 0 { bytes.len().min(FIRST) } else { 0 };
-        let zeros = write_runs(self.io, at + first as u64, &bytes[first..])?;
+        let zeros = match chunk.kind {
+            // Nobody needs to look at them to know what they are.
+            ChunkKind::Zero => {
+                let range = at + first as u64..at + bytes.len() as u64;
+                self.io.zero(range.clone())?;
+                range.end - range.start
+            }
+            ChunkKind::Data { .. } => write_runs(self.io, at + first as u64, &bytes[first..])?,
+        };
         self.meter.add((bytes.len() - first) as u64);
         let mut state = self.state();
         state.zeros += zeros;
@@ -206,20 +220,25 @@ impl Shared<'_> {
     /// Says what is durable, now and then, one after the other.
     fn keep(&self) -> Result<(), ImageError> {
         let Ok(mut told) = self.told.try_lock() else { return Ok(()) };
-        let next = {
+        let reached = {
             let state = self.state();
             // Without the first chunk there is nothing to go on from.
-            if state.first.is_empty() { 0 } else { state.next }
+            if state.first.is_empty() { 0 } else { chunk_start(self.chunks, state.next) }
         };
-        if next < *told + DURABLE_EVERY {
+        let is_late = reached > told.0 && told.1.elapsed() >= LONGEST;
+        if reached < told.0.saturating_add(self.every) && !is_late {
             return Ok(());
         }
         self.io.sync()?;
-        *told = next;
-        let last = &self.chunks[next - 1];
-        let reached = last.offset + u64::from(last.length);
+        *told = (reached, Instant::now());
         self.watch.durable(reached).map_err(ImageError::Keep)
     }
+}
+
+/// Where a chunk begins, also the one behind the last.
+fn chunk_start(chunks: &[Chunk], number: usize) -> u64 {
+    let before = number.checked_sub(1).and_then(|before| chunks.get(before));
+    before.map_or(0, |chunk| chunk.offset + u64::from(chunk.length))
 }
 
 fn unpack(

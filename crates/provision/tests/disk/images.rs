@@ -8,8 +8,8 @@ use hoist_provision::device::guard::WriteError;
 use hoist_provision::device::{GuardedIo, Identity, Ranges};
 use hoist_provision::document::Compression;
 use hoist_provision::images::{
-    Chunked, Digest, ImageError, Manifest, Origin, Patience, Progress, SourceError, Stream, Watch,
-    Written, pack, write, write_chunks,
+    Chunked, Digest, ImageError, KEEP_EVERY, Manifest, Origin, Patience, Progress, SourceError,
+    Stream, Watch, Written, pack, write, write_chunks,
 };
 
 use crate::loop_device::LoopDisk;
@@ -158,7 +158,12 @@ fn every_form_of_an_image_becomes_the_same_bytes_on_a_real_device() {
         let (_file, origin) = file(&packed);
         let said = Said::default();
         let written = if name == "chunks" {
-            let image = Chunked { origin: &origin, manifest: &manifest, reached: 0 };
+            let image = Chunked {
+                origin: &origin,
+                manifest: &manifest,
+                reached: 0,
+                keep_every: KEEP_EVERY,
+            };
             write_chunks(&image, &io, TARGET, &said)
         } else {
             let digest = Some(Digest::of(&packed));
@@ -228,7 +233,8 @@ fn bytes_that_are_damaged_or_cut_off_never_look_like_a_system() {
     for bad in [flip(packed.clone()), cut(packed)] {
         let (_file, origin) = file(&bad);
         let target = Target::new();
-        let asked = Chunked { origin: &origin, manifest: &manifest, reached: 0 };
+        let asked =
+            Chunked { origin: &origin, manifest: &manifest, reached: 0, keep_every: KEEP_EVERY };
         let error = write_chunks(&asked, &target.open(), TARGET, &()).expect_err("it is bad");
         let is_said = matches!(
             error,
@@ -254,7 +260,8 @@ fn an_image_that_is_larger_than_its_target_ends_at_the_boundary() {
     assert!(matches!(error, ImageError::TooLarge { .. }), "{error}");
     let (packed, manifest) = chunked(&larger);
     let (_file, origin) = file(&packed);
-    let asked = Chunked { origin: &origin, manifest: &manifest, reached: 0 };
+    let asked =
+        Chunked { origin: &origin, manifest: &manifest, reached: 0, keep_every: KEEP_EVERY };
     let error = write_chunks(&asked, &target.open(), TARGET, &()).expect_err("it is too large");
     assert!(matches!(error, ImageError::TooLarge { .. }), "{error}");
     let bytes = fs_err::read(target.0.path()).expect("it is there");
@@ -397,7 +404,8 @@ fn what_is_stopped_does_not_look_whole() {
     let target = Target::new();
     let error = write(&stream(&origin), &target.open(), TARGET, &Stopped).expect_err("stopped");
     assert!(matches!(error, ImageError::Stopped), "{error:?}");
-    let asked = Chunked { origin: &origin, manifest: &manifest, reached: 0 };
+    let asked =
+        Chunked { origin: &origin, manifest: &manifest, reached: 0, keep_every: KEEP_EVERY };
     let error = write_chunks(&asked, &target.open(), TARGET, &Stopped).expect_err("stopped");
     assert!(matches!(error, ImageError::Stopped), "{error:?}");
     target.does_not_look_whole();

@@ -71,7 +71,12 @@ impl Case {
 
     fn write(&self, io: &GuardedIo, reached: u64, watch: &dyn Watch) -> Result<(), ImageError> {
         let origin = Origin::new(vec![self.server.url.clone()]);
-        let image = Chunked { origin: &origin, manifest: &self.manifest, reached };
+        let image = Chunked {
+            origin: &origin,
+            manifest: &self.manifest,
+            reached,
+            keep_every: 40 * MIB as u64,
+        };
         write_chunks(&image, io, TARGET, watch).map(|written| {
             assert_eq!(written.bytes, IMAGE as u64);
         })

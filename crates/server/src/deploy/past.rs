@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hoist_api::deploy::{RunSummary, TaskFile};
+use hoist_api::deploy::{Attempt, RunSummary, TaskFile};
 use hoist_deploy::compile::Compiled;
 use hoist_deploy::select::{Outcome, Past, Was};
 use hoist_engine::plan::Kind;
@@ -13,6 +13,9 @@ use super::view::{View, attempts_of};
 
 /// Runs that are looked back over.
 const LOOKED_AT: usize = 20;
+
+/// What took longer, in milliseconds, did not: somebody set the clock meanwhile.
+const LONGEST_MS: u64 = 7 * 24 * 3600 * 1000;
 
 /// What became of instances, and the milliseconds that tasks took.
 #[derive(Debug, Default)]
@@ -76,13 +79,33 @@ impl Before {
             let name =
                 name.strip_prefix("undo ").filter(|_| view.file.undoes.is_some()).unwrap_or(name);
             self.past.entry(name.to_owned()).or_insert(was);
-            let took = attempts
-                .get(&id)
-                .and_then(|of| of.last())
-                .and_then(|last| Some(last.ended?.saturating_sub(last.started?)));
+            let took = attempts.get(&id).and_then(|of| of.last()).and_then(took);
             if let Some(took) = took.filter(|_| state == Outcome::Good) {
                 self.expected_ms.entry(view.task(id).to_owned()).or_insert(took);
             }
         }
+    }
+}
+
+/// How long an attempt took, as far as the clock can be trusted.
+fn took(attempt: &Attempt) -> Option<u64> {
+    let took = attempt.ended?.checked_sub(attempt.started?)?;
+    (took <= LONGEST_MS).then_some(took)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_clock_says_that_was_set_meanwhile_is_not_expected_the_next_time() {
+        let at = |started, ended| {
+            let (end, reason) = (String::new(), String::new());
+            took(&Attempt { attempt: 1, started: Some(started), ended, end, reason })
+        };
+        assert_eq!(at(1000, Some(1000 + LONGEST_MS)), Some(LONGEST_MS));
+        assert_eq!(at(1000, Some(1001 + LONGEST_MS)), None, "it was set ahead");
+        assert_eq!(at(1000, Some(999)), None, "it was set back");
+        assert_eq!(at(1000, None), None);
     }
 }

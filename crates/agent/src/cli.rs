@@ -1,0 +1,87 @@
+//! What can be typed.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "hoist-agent",
+    version,
+    about = "Makes the disks of this machine what a document says",
+    long_about = "hoist-agent makes the disks of this machine what a document says.\n\nNothing is \
+        written until everything was checked and planned against the real disks, and only disks \
+        that the document names are ever written to.",
+    after_help = "Examples:\n  hoist-agent facts -o json\n  hoist-agent plan -f node.yaml\n  \
+        hoist-agent apply -f node.yaml --plan 3f9c…\n\nExit codes: 0 done or nothing to do, \
+        1 error, 2 wrong usage or invalid document, 3 refused by a rule, 20 there are changes to \
+        make.",
+    arg_required_else_help = true,
+    subcommand_required = true,
+    max_term_width = 100
+)]
+pub(crate) struct Cli {
+    /// How to print: for people, or json
+    #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    pub(crate) output: Output,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people
+    #[default]
+    Text,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show what this machine has
+    #[command(after_help = "Examples:\n  hoist-agent facts\n  \
+        hoist-agent facts -o json | jq '.disks[].serial'")]
+    Facts,
+    /// Show what would be done, and do nothing
+    ///
+    /// Ends with 0 if there is nothing to do, with 20 if there is, with 3 if a rule forbids it and
+    /// with 2 if the document is wrong.
+    #[command(after_help = "Examples:\n  hoist-agent plan -f node.yaml\n  \
+        hoist-agent plan -f node.yaml --only images -o json")]
+    Plan(Wanted),
+    /// Do it
+    ///
+    /// What an earlier attempt has done is not done again. If it was cut off, it goes on from there.
+    #[command(after_help = "Examples:\n  hoist-agent apply -f node.yaml\n  \
+        hoist-agent apply -f node.yaml --plan 3f9c…\n  \
+        hoist-agent apply -f node.yaml --only disks --dry-run")]
+    Apply(ApplyArgs),
+    /// See whether everything is as the document says
+    ///
+    /// Ends with 0 if it is and with 1 if it is not.
+    #[command(after_help = "Examples:\n  hoist-agent verify -f node.yaml")]
+    Verify(Wanted),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Wanted {
+    /// The document, or `-` for standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Only these actions, of `disks` and `images`
+    #[arg(long, value_name = "ACTION", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ApplyArgs {
+    #[command(flatten)]
+    pub(crate) wanted: Wanted,
+    /// The plan that was looked at; if it would be another one now, nothing is done
+    #[arg(long, value_name = "HASH")]
+    pub(crate) plan: Option<String>,
+    /// Show what would be done, and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}

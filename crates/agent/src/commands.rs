@@ -1,0 +1,142 @@
+//! The commands.
+
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use hoist_model::Exit;
+use hoist_provision::device::probe::Machine;
+use hoist_provision::document::{Bytes, Document, Id, MAX_BYTES, read};
+use hoist_provision::facts::{DiskFacts, Facts};
+use hoist_provision::images::Progress;
+use hoist_provision::pipeline::{self, Applied, Decision, Listener, decide, look};
+use serde::Serialize;
+
+use crate::cli::{ApplyArgs, Output, Wanted};
+use crate::failure::Failure;
+
+pub(crate) fn facts(output: Output) -> Result<Exit, Failure> {
+    let probed = Machine::here().probe();
+    for failure in &probed.failures {
+        eprintln!("warning: {failure}");
+    }
+    match output {
+        Output::Json => print_json(&probed.facts)?,
+        Output::Text => io::stdout().write_all(shown(&probed.facts).as_bytes())?,
+    }
+    let is_whole = probed.failures.is_empty();
+    Ok(if is_whole { Exit::Done } else { Exit::Degraded })
+}
+
+pub(crate) fn plan(wanted: &Wanted, output: Output) -> Result<Exit, Failure> {
+    let (_, decision) = decided(wanted)?;
+    print_decision(&decision, output)?;
+    Ok(if decision.is_settled() { Exit::Done } else { Exit::WouldChange })
+}
+
+pub(crate) fn apply(args: &ApplyArgs, output: Output) -> Result<Exit, Failure> {
+    if args.dry_run {
+        return plan(&args.wanted, output);
+    }
+    let (document, decision) = decided(&args.wanted)?;
+    let wanted = args.plan.as_deref();
+    let machine = Machine::here();
+    let applied = pipeline::apply(&document, &decision, &machine, wanted, Arc::new(OnTerminal))?;
+    let said = match (output, applied) {
+        (Output::Json, applied) => {
+            #[derive(Serialize)]
+            struct Ended<'a> {
+                hash: &'a str,
+                changed: bool,
+                resumed: bool,
+            }
+            let resumed = applied == Applied::Done { resumed: true };
+            let changed = applied != Applied::Nothing;
+            return print_json(&Ended { hash: decision.hash(), changed, resumed })
+                .map(|()| Exit::Done);
+        }
+        (Output::Text, Applied::Nothing) => "nothing to do: everything is as the document says",
+        (Output::Text, Applied::Done { resumed: true }) => "done, from where it had been cut off",
+        (Output::Text, Applied::Done { resumed: false }) => "done",
+    };
+    writeln!(io::stdout(), "{said}")?;
+    Ok(Exit::Done)
+}
+
+pub(crate) fn verify(wanted: &Wanted, output: Output) -> Result<Exit, Failure> {
+    let (_, decision) = decided(wanted)?;
+    print_decision(&decision, output)?;
+    Ok(if decision.is_settled() { Exit::Done } else { Exit::Failed })
+}
+
+fn decided(wanted: &Wanted) -> Result<(Document, Decision), Failure> {
+    let text = text(&wanted.file)?;
+    let name = wanted.file.display().to_string();
+    let document = read(&name, &text).map_err(Failure::Found)?;
+    let document = pipeline::only(document, &wanted.only);
+    let seen = look(&document, &Machine::here());
+    let decision = decide(&document, &seen).map_err(Failure::Found)?;
+    Ok((document, decision))
+}
+
+/// Of a file that is too large just enough to say so.
+fn text(path: &Path) -> Result<Vec<u8>, Failure> {
+    let most = MAX_BYTES as u64 + 1;
+    let mut text = Vec::new();
+    let outcome = if path == Path::new("-") {
+        io::stdin().lock().take(most).read_to_end(&mut text)
+    } else {
+        std::fs::File::open(path).and_then(|file| file.take(most).read_to_end(&mut text))
+    };
+    outcome.map_err(|source| Failure::Read { path: path.to_owned(), source })?;
+    Ok(text)
+}
+
+fn print_decision(decision: &Decision, output: Output) -> Result<(), Failure> {
+    match output {
+        Output::Json => print_json(&decision.show()),
+        Output::Text => Ok(write!(io::stdout(), "{decision}")?),
+    }
+}
+
+fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(io::Error::from)?;
+    Ok(writeln!(io::stdout(), "{text}")?)
+}
+
+fn shown(facts: &Facts) -> String {
+    let mut text = String::new();
+    for disk in &facts.disks {
+        text.push_str(&shown_disk(disk));
+    }
+    text
+}
+
+fn shown_disk(disk: &DiskFacts) -> String {
+    let mut words = vec![
+        disk.kernel_name.clone(),
+        Bytes(disk.size).to_string(),
+        format!("sectors of {}", disk.logical_sector),
+    ];
+    let known = [("serial", &disk.serial), ("wwn", &disk.wwn), ("model", &disk.model)];
+    let known = known.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+    words.extend(known.map(|(name, value)| format!("{name} {value}")));
+    let mut lines = vec![words.join(", ")];
+    lines.extend(disk.signatures.iter().map(|signature| format!("  holds {signature}")));
+    lines.extend(disk.busy.iter().map(|busy| format!("  in use: {busy}")));
+    lines.join("\n") + "\n"
+}
+
+/// Says on standard error how it goes.
+struct OnTerminal;
+
+impl Listener for OnTerminal {
+    fn begins(&self, step: &str) {
+        eprintln!("{step}");
+    }
+
+    fn progress(&self, image: &Id, Progress { done, total, rate }: Progress) {
+        let of = total.map(|total| format!(" of {}", Bytes(total))).unwrap_or_default();
+        eprintln!("  {image}: {}{of}, {} MiB/s", Bytes(done), rate >> 20);
+    }
+}

@@ -1,0 +1,60 @@
+//! Why a command did not do what it should, and which exit code says so.
+
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+
+use hoist_model::Exit;
+use hoist_provision::device::OpenError;
+use hoist_provision::diagnostic::{Class, Diagnostic};
+use hoist_provision::pipeline::ApplyError;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("cannot read `{path}`; name a document with -f")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{} thing(s) forbid it; nothing was written", .0.len())]
+    Found(Vec<Diagnostic>),
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    #[error("cannot print")]
+    Print(#[from] io::Error),
+}
+
+impl Failure {
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::Read { .. } => Exit::Usage,
+            Self::Found(found) | Self::Apply(ApplyError::Refused(found)) => {
+                let is_input = |found: &Diagnostic| found.class == Class::Input;
+                if found.iter().any(is_input) { Exit::Usage } else { Exit::Refused }
+            }
+            Self::Apply(
+                ApplyError::OtherPlan { .. }
+                | ApplyError::Changed
+                | ApplyError::Open(OpenError::InUse { .. } | OpenError::Changed { .. }),
+            ) => Exit::Refused,
+            // Whoever reads the output has enough of it.
+            Self::Print(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
+            Self::Apply(_) | Self::Print(_) => Exit::Failed,
+        }
+    }
+
+    pub(crate) fn print(&self) {
+        if self.exit() == Exit::Done {
+            return;
+        }
+        let mut text = self.to_string();
+        let mut source = self.source();
+        while let Some(error) = source {
+            text = format!("{text}: {error}");
+            source = error.source();
+        }
+        eprintln!("error: {text}");
+        if let Self::Found(found) | Self::Apply(ApplyError::Refused(found)) = self {
+            for found in found {
+                eprintln!("  {found}");
+            }
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Tables and file systems.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use hoist_engine::action::{Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Verdict};
+use hoist_engine::execute::process;
+use hoist_engine::plan::Step;
+use hoist_engine::record::FailureKind;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::{Held, failed, wrong};
+use crate::device::gap::{Gap, Marker};
+use crate::device::table::{self, FIRST_PARTITION, Found, Geometry, Partition, Table};
+use crate::device::{GuardedIo, ReadAt, kernel, signature};
+use crate::document::{FsKind, Id};
+use crate::facts::{Signature, SignatureKind, SignaturePlace};
+use crate::layout::{PartitionPlan, TablePlan};
+
+pub const NAME: &str = "disks";
+
+/// Where programs are looked for that are in no `PATH` of a person.
+const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Task {
+    /// These ranges say nothing any more of what was there.
+    Wipe { disk: Id, ranges: Vec<Range<u64>> },
+    /// A file system is made in a partition.
+    Make { disk: Id, table: TablePlan, partition: Id, fs: Making },
+    /// The disk gets its table, and is done.
+    Close { disk: Id, table: TablePlan },
+}
+
+/// A file system that is made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Making {
+    pub id: Id,
+    pub kind: FsKind,
+    /// As tools show it.
+    pub uuid: String,
+    /// What is called, but for the device, which comes last.
+    pub program: Vec<String>,
+}
+
+impl Making {
+    pub fn new(id: &Id, kind: FsKind, uuid: Uuid, label: Option<&str>) -> Self {
+        // FAT has a number of 32 bits only.
+        let serial = uuid.as_fields().0;
+        let (tool, uuid_option, uuid_value, label_option): (&[&str], _, _, _) = match kind {
+            FsKind::Ext2 => (&["mke2fs", "-q", "-t", "ext2"], "-U", uuid.to_string(), "-L"),
+            FsKind::Ext3 => (&["mke2fs", "-q", "-t", "ext3"], "-U", uuid.to_string(), "-L"),
+            FsKind::Ext4 => (&["mke2fs", "-q", "-t", "ext4"], "-U", uuid.to_string(), "-L"),
+            FsKind::Xfs => (&["mkfs.xfs", "-q"], "-m", format!("uuid={uuid}"), "-L"),
+            FsKind::Btrfs => (&["mkfs.btrfs", "-q"], "-U", uuid.to_string(), "-L"),
+            FsKind::Vfat => (&["mkfs.vfat"], "-i", format!("{serial:08X}"), "-n"),
+            FsKind::Swap => (&["mkswap"], "-U", uuid.to_string(), "-L"),
+        };
+        let mut program: Vec<String> = tool.iter().map(|word| (*word).to_owned()).collect();
+        program.extend([uuid_option.to_owned(), uuid_value]);
+        if let Some(label) = label {
+            program.extend([label_option.to_owned(), label.to_owned()]);
+        }
+        let uuid = match kind {
+            FsKind::Vfat => format!("{:04X}-{:04X}", serial >> 16, serial & 0xffff),
+            _ => uuid.to_string(),
+        };
+        Self { id: id.clone(), kind, uuid, program }
+    }
+
+    pub fn tool(&self) -> &str {
+        self.program.first().map_or("", String::as_str)
+    }
+
+    /// Whether this is what was made.
+    pub fn is(&self, found: &Signature) -> bool {
+        found.kind == kind_of(self.kind) && found.uuid.as_deref() == Some(&self.uuid)
+    }
+}
+
+fn kind_of(kind: FsKind) -> SignatureKind {
+    match kind {
+        FsKind::Ext2 | FsKind::Ext3 | FsKind::Ext4 => SignatureKind::Ext,
+        FsKind::Xfs => SignatureKind::Xfs,
+        FsKind::Btrfs => SignatureKind::Btrfs,
+        FsKind::Vfat => SignatureKind::Vfat,
+        FsKind::Swap => SignatureKind::Swap,
+    }
+}
+
+/// Where a program is.
+pub fn find_tool(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = std::env::split_paths(SYSTEM_PATH);
+    let mut places = std::env::split_paths(&path).chain(system).filter(|dir| dir.is_absolute());
+    places.find_map(|dir| Some(dir.join(name)).filter(|file| file.is_file()))
+}
+
+/// Begins with a disk: from here on it says that it is being worked on, and by whom. What is kept of
+/// its table stays visible.
+pub fn open(
+    io: &GuardedIo,
+    guid: Uuid,
+    kept: &[PartitionPlan],
+    marker: &Marker,
+) -> Result<(), Failure> {
+    let gap = gap(kept).map_err(|error| failed(&error))?;
+    let kept: Vec<Partition> = kept.iter().map(Partition::from).collect();
+    let geometry = Geometry { size: io.size(), sector: io.sector() };
+    let opening = Table::in_progress(guid, marker.txn, &kept, &geometry);
+    opening.write_opening(io).map_err(|error| failed(&error))?;
+    marker.write(io, &gap).map_err(|error| failed(&error))?;
+    // Between the table and the journal an old system may have said what it is.
+    io.zero(geometry.usable().start..gap.range().start).map_err(|error| failed(&error))?;
+    io.sync().map_err(|error| failed(&error))
+}
+
+/// The gap before what stays, or will be there.
+pub fn gap(partitions: &[PartitionPlan]) -> Result<Gap, crate::device::gap::GapError> {
+    Gap::before(partitions.iter().map(|part| part.start).min())
+}
+
+/// Room on a disk that is no partition's, but for that of the table and the gap.
+pub fn free(table: &TablePlan, geometry: &Geometry) -> Vec<Range<u64>> {
+    let mut taken: Vec<_> = table.partitions.iter().map(PartitionPlan::range).collect();
+    taken.sort_by_key(|range| range.start);
+    let (mut at, mut free) = (FIRST_PARTITION, Vec::new());
+    let end = geometry.usable().end;
+    for range in taken.into_iter().chain(std::iter::once(end..end)) {
+        if at < range.start {
+            free.push(at..range.start);
+        }
+        at = at.max(range.end);
+    }
+    free
+}
+
+impl From<&PartitionPlan> for Partition {
+    fn from(plan: &PartitionPlan) -> Self {
+        Self {
+            number: plan.number,
+            start: plan.start,
+            length: plan.len,
+            kind: plan.type_guid,
+            id: plan.partuuid,
+            attributes: plan.attributes,
+            name: plan.name.clone(),
+        }
+    }
+}
+
+impl From<&TablePlan> for Table {
+    fn from(plan: &TablePlan) -> Self {
+        let partitions = plan.partitions.iter().map(Partition::from).collect();
+        Self { id: plan.guid, partitions }
+    }
+}
+
+/// The action.
+#[derive(Debug)]
+pub struct Disks {
+    pub held: Arc<Held>,
+    /// Whose disks they are.
+    pub marker: Marker,
+}
+
+impl Disks {
+    fn make(
+        &self,
+        disk: &Id,
+        table: &TablePlan,
+        partition: &Id,
+        fs: &Making,
+        ctx: &mut Ctx<'_>,
+    ) -> Result<(), Failure> {
+        let part = part_of(table, partition)?;
+        let wanted: Vec<Partition> = table.partitions.iter().map(Partition::from).collect();
+        self.held.lend(disk, |path| {
+            let known = kernel::tell(path, &wanted).map_err(|error| failed(&error))?;
+            let name = known.into_iter().find(|known| known.number == part.number);
+            let name = name.ok_or_else(|| wrong(format!("`{partition}` has no device")))?;
+            let node = Path::new("/dev").join(name.kernel_name);
+            call(&fs.program, &node, ctx)
+        })?
+    }
+
+    fn close(&self, disk: &Id, plan: &TablePlan) -> Result<(), Failure> {
+        let io = self.held.io(disk)?;
+        let gap = gap(&plan.partitions).map_err(|error| failed(&error))?;
+        let table = Table::from(plan);
+        table.write_closing(&io).map_err(|error| failed(&error))?;
+        let marker = Marker { is_complete: true, ..self.marker.clone() };
+        marker.write(&io, &gap).map_err(|error| failed(&error))?;
+        kernel::tell(io.path(), &table.partitions).map_err(|error| failed(&error))?;
+        Ok(())
+    }
+}
+
+fn part_of<'a>(table: &'a TablePlan, id: &Id) -> Result<&'a PartitionPlan, Failure> {
+    let part = table.partitions.iter().find(|part| part.id == *id);
+    part.ok_or_else(|| wrong(format!("`{id}` is in no table of this run")))
+}
+
+/// Runs a program on a device. No shell, and nothing of our environment but where programs are.
+fn call(program: &[String], node: &Path, ctx: &mut Ctx<'_>) -> Result<(), Failure> {
+    let (tool, words) = program.split_first().ok_or_else(|| wrong("no program".to_owned()))?;
+    let path = find_tool(tool).ok_or_else(|| wrong(format!("`{tool}` is not here any more")))?;
+    let mut command = Command::new(path);
+    command.args(words).arg(node).env_clear().env("PATH", SYSTEM_PATH).env("LC_ALL", "C");
+    command.envs(ctx.programs.marks(ctx.attempt));
+    let ran = process::run(&mut command, b"", ctx.deadline, ctx.cancel, ctx.output);
+    let ran = ran.map_err(|error| failed(&error))?;
+    match ran.fault() {
+        None => Ok(()),
+        Some(fault) => {
+            let reason = format!("{tool} on `{}`: {fault}", node.display());
+            Err(Failure { kind: FailureKind::Exit, reason })
+        }
+    }
+}
+
+fn task(input: &Value) -> Result<Task, Failure> {
+    Task::deserialize(input).map_err(|error| wrong(error.to_string()))
+}
+
+impl Action for Disks {
+    fn describe(&self) -> Description {
+        let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        Description {
+            name: NAME.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            about: "partition tables and file systems".to_owned(),
+            reads: owned(&["disks", "storage"]),
+            tools: owned(&["mke2fs", "mkfs.btrfs", "mkfs.vfat", "mkfs.xfs", "mkswap"]),
+            can: BTreeSet::from([Ability::Verify]),
+            skip_when_verified: true,
+            ..Description::default()
+        }
+    }
+
+    fn validate(&self, input: &Value) -> Vec<Diagnostic> {
+        let found = Task::deserialize(input).err();
+        let diagnostic = |error: serde_json::Error| Diagnostic {
+            at: String::new(),
+            message: error.to_string(),
+            hint: None,
+        };
+        found.map(diagnostic).into_iter().collect()
+    }
+
+    fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
+        match task(&step.call.input)? {
+            Task::Wipe { disk, ranges } => {
+                let io = self.held.io(&disk)?;
+                for range in ranges {
+                    signature::wipe(&io, range).map_err(|error| failed(&error))?;
+                }
+            }
+            Task::Make { disk, table, partition, fs } => {
+                self.make(&disk, &table, &partition, &fs, ctx)?;
+            }
+            Task::Close { disk, table } => self.close(&disk, &table)?,
+        }
+        Ok(Done { changed: true, receipt: Value::Null })
+    }
+
+    fn verify(&self, step: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
+        let read = |error: std::io::Error| failed(&error);
+        let difference = match task(&step.call.input)? {
+            Task::Wipe { disk, ranges } => {
+                let io = self.held.io(&disk)?;
+                let mut left = Vec::new();
+                for range in ranges {
+                    let found =
+                        signature::probe(&*io, range, SignaturePlace::Disk).map_err(read)?;
+                    left.extend(found.iter().map(ToString::to_string));
+                }
+                (!left.is_empty()).then(|| format!("there still is {}", left.join(", ")))
+            }
+            Task::Make { disk, table, partition, fs } => {
+                let io = self.held.io(&disk)?;
+                let range = part_of(&table, &partition)?.range();
+                let found = signature::probe(&*io, range, SignaturePlace::Disk).map_err(read)?;
+                let is_there = found.iter().any(|found| fs.is(found));
+                (!is_there).then(|| format!("`{partition}` does not hold {}", fs.kind))
+            }
+            Task::Close { disk, table } => {
+                let io = self.held.io(&disk)?;
+                let sector = u32::try_from(io.sector()).expect("it is small");
+                let found = table::read(&*io, sector).map_err(read)?;
+                let mut wanted = Table::from(&table);
+                wanted.partitions.sort_by_key(|part| part.number);
+                let is_it = found == Found::Gpt { table: wanted, flaws: Vec::new() };
+                (!is_it).then(|| format!("the table of disk `{disk}` is another one"))
+            }
+        };
+        Ok(difference.map_or(Verdict::Holds, |reason| Verdict::DoesNot { reason }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_words_and_labels_stay_one_of_them() {
+        let id = "root-fs".parse().expect("an id");
+        let uuid = Uuid::from_u128(0x1234_abcd_0000_4000_8000_0000_0000_0001);
+        let made = |kind| Making::new(&id, kind, uuid, Some("a b; c")).program.join("|");
+        let text = uuid.to_string();
+        assert_eq!(made(FsKind::Ext4), format!("mke2fs|-q|-t|ext4|-U|{text}|-L|a b; c"));
+        assert_eq!(made(FsKind::Xfs), format!("mkfs.xfs|-q|-m|uuid={text}|-L|a b; c"));
+        assert_eq!(made(FsKind::Vfat), "mkfs.vfat|-i|1234ABCD|-n|a b; c");
+        assert_eq!(made(FsKind::Swap), format!("mkswap|-U|{text}|-L|a b; c"));
+        assert_eq!(Making::new(&id, FsKind::Vfat, uuid, None).uuid, "1234-ABCD");
+    }
+}

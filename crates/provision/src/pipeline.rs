@@ -1,0 +1,560 @@
+//! From a document and a machine to what is done about them, in this order: claims, disks, checks,
+//! plan, gate, steps, and a look at what came of it. Nothing is written before everything was
+//! checked and planned, and what was planned is what is done, or nothing is.
+
+mod carry_out;
+mod look;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Display, Formatter};
+use std::ops::Range;
+use std::sync::Arc;
+
+use hoist_engine::contribute::Contributor;
+use hoist_engine::plan::{Call, Draft, Kind, Plan, Repeat, Step, StepId, Vertex};
+use serde::Serialize;
+
+use crate::actions::disks::{self, Making, Task};
+use crate::actions::images::{self, Receipt};
+use crate::claim::{Needs, resolve};
+use crate::device::gap::Marker;
+use crate::device::table::Geometry;
+use crate::diagnostic::{Code, Diagnostic};
+use crate::document::{Bytes, Document, Flow, Fs, Id, Image, ImageFormat, StorageNode};
+use crate::facts::{DiskFacts, Facts, SignaturePlace};
+use crate::images::{Digest, Manifest};
+use crate::layout::{self, Difference, DiskPlan, Layout, PartitionPlan, TablePlan, Work};
+
+pub use carry_out::{Applied, ApplyError, Listener, apply};
+pub use look::look;
+
+/// The actions that are built in.
+pub const ACTIONS: [&str; 2] = [disks::NAME, images::NAME];
+
+/// All that a decision is made from, beside the document.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub facts: Facts,
+    /// What hoist has left on disks, by kernel name.
+    pub notes: BTreeMap<String, Notes>,
+    /// Lists of chunks by image, with their digests.
+    pub manifests: BTreeMap<Id, (Digest, Manifest)>,
+    /// Programs that are here, of those that could be called.
+    pub tools: BTreeSet<String>,
+    /// What could not be looked at.
+    pub troubles: Vec<Diagnostic>,
+}
+
+/// What hoist has left in the gap of a disk.
+#[derive(Debug, Clone, Default)]
+pub struct Notes {
+    pub marker: Option<Marker>,
+    /// Images that were written.
+    pub receipts: Vec<Receipt>,
+}
+
+/// What is to be done to a machine.
+#[derive(Debug)]
+pub struct Decision {
+    /// With everything in it that actions need of each other.
+    pub document: Document,
+    pub layout: Layout,
+    pub plan: Arc<Plan>,
+    /// Disks that are begun with, and what stays of their tables.
+    opened: BTreeMap<Id, Opened>,
+    /// Disks that something is done to.
+    touched: BTreeSet<Id>,
+    manifests: BTreeMap<Id, Manifest>,
+    /// Images that are where they shall be, though something else is done.
+    done: BTreeMap<StepId, Receipt>,
+    hash: String,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Opened {
+    table: TablePlan,
+    kept: Vec<PartitionPlan>,
+    /// Who was at work on it before.
+    marker: Option<Marker>,
+}
+
+/// A decision as programs read it.
+#[derive(Debug, Serialize)]
+pub struct Shown<'a> {
+    pub hash: &'a str,
+    pub is_settled: bool,
+    pub layout: &'a Layout,
+    pub steps: Vec<ShownStep<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct ShownStep<'a> {
+    pub name: &'a str,
+    pub call: &'a Call,
+}
+
+impl Decision {
+    /// Of everything that is decided and everything on the disks that it was decided from.
+    pub fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// There is nothing to do.
+    pub fn is_settled(&self) -> bool {
+        self.touched.is_empty()
+    }
+
+    pub fn show(&self) -> Shown<'_> {
+        let steps = self.plan.order().iter().filter_map(|id| {
+            let call = &self.plan.step(*id)?.call;
+            let is_done = self.done.contains_key(id);
+            (!is_done).then(|| ShownStep { name: &self.plan.vertex(*id).name, call })
+        });
+        Shown {
+            hash: self.hash(),
+            is_settled: self.is_settled(),
+            layout: &self.layout,
+            steps: steps.collect(),
+        }
+    }
+}
+
+impl Display for Decision {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.layout.fmt(f)?;
+        if self.is_settled() {
+            return writeln!(f, "nothing to do: everything is as the document says");
+        }
+        writeln!(f, "steps")?;
+        for (number, step) in self.show().steps.iter().enumerate() {
+            write!(f, "  {:>2}. {}", number + 1, step.name)?;
+            let input = &step.call.input;
+            if let Some(words) = input["fs"]["program"].as_array() {
+                let words: Vec<_> = words.iter().filter_map(|word| word.as_str()).collect();
+                write!(f, ": {}", words.join(" "))?;
+            }
+            if let Some(size) = input["size"].as_u64() {
+                write!(f, ": {}", Bytes(size))?;
+            }
+            writeln!(f)?;
+        }
+        writeln!(f, "plan {}", self.hash)
+    }
+}
+
+/// The document with only these actions queued.
+pub fn only(mut document: Document, actions: &[String]) -> Document {
+    if !actions.is_empty() {
+        let flow = document.sections.flow.take().unwrap_or_default();
+        document.sections.flow = Some(Flow { actions: actions.to_vec(), ..flow });
+    }
+    document
+}
+
+/// What is to be done, or everything that forbids it.
+pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnostic>> {
+    let mut found = not_ours(document);
+    let queued = Needs::ALL.into_iter().filter(|need| {
+        let name = need.describe().name;
+        ACTIONS.contains(&name.as_str()) && document.is_queued(&name)
+    });
+    let queued: Vec<_> = queued.collect();
+    let resolved = match resolve(document, &queued, &seen.facts) {
+        Ok(resolved) => resolved,
+        Err(more) => {
+            found.extend(more);
+            return Err(found);
+        }
+    };
+    found.extend(seen.troubles.iter().cloned());
+    let sized = with_sizes(&resolved, seen);
+    let layout = match layout::plan(&sized, &seen.facts) {
+        Ok(layout) => layout,
+        Err(more) => {
+            found.extend(more);
+            return Err(found);
+        }
+    };
+    found.extend(cannot(&sized, &layout));
+    let mut work = Planning::new(&sized, &layout, seen);
+    work.disks();
+    work.images();
+    work.ends();
+    found.extend(missing_tools(&work, seen));
+    if !found.is_empty() {
+        return Err(found);
+    }
+    let Planning { vertices, opened, touched, done, .. } = work;
+    let plan = Plan::new(Draft { vertices, ..Draft::default() })
+        .map_err(|error| vec![Diagnostic::new(Code::Contradiction, "", error.to_string())])?;
+    let hash = hash(&plan, &layout);
+    let manifests = seen.manifests.iter().map(|(id, (_, list))| (id.clone(), list.clone()));
+    let (document, plan, manifests) = (sized, Arc::new(plan), manifests.collect());
+    Ok(Decision { document, layout, plan, opened, touched, manifests, done, hash })
+}
+
+fn hash(plan: &Plan, layout: &Layout) -> String {
+    let bytes = serde_json::to_vec(&(plan.hash(), layout)).expect("a plain value");
+    let text = Digest::of(&bytes).to_string();
+    text.strip_prefix("sha256:").unwrap_or(&text).to_owned()
+}
+
+/// What is asked for and no action here does.
+fn not_ours(document: &Document) -> Vec<Diagnostic> {
+    let sections = &document.sections;
+    let asked = [
+        ("boot", sections.boot.is_some()),
+        ("config_drive", sections.config_drive.is_some()),
+        ("files", !sections.files.is_empty()),
+        ("erase", sections.erase.is_some()),
+    ];
+    let flow = sections.flow.as_ref().map_or(&[][..], |flow| &flow.actions);
+    let by_section = asked
+        .into_iter()
+        .filter(|(name, is_there)| *is_there && flow.is_empty() && { !ACTIONS.contains(name) });
+    let by_flow = flow.iter().map(String::as_str).filter(|name| !ACTIONS.contains(name));
+    let names: BTreeSet<&str> = by_section.map(|(name, _)| name).chain(by_flow).collect();
+    let unsupported = |name: &str| {
+        let what = format!("action `{name}` is not in this program");
+        let hint = format!("run the others alone: `--only {}`", ACTIONS.join(","));
+        Diagnostic::new(Code::Unsupported, "flow.actions", what).hint(hint)
+    };
+    names.into_iter().map(unsupported).collect()
+}
+
+/// Sizes that nobody wrote, and the list of chunks says.
+fn with_sizes(document: &Document, seen: &Seen) -> Document {
+    let mut document = document.clone();
+    for (id, image) in &mut document.sections.images.0 {
+        if let Some((_, manifest)) = seen.manifests.get(id) {
+            image.size.get_or_insert(Bytes(manifest.size));
+        }
+    }
+    document
+}
+
+/// What the document may ask for and the actions cannot.
+fn cannot(document: &Document, layout: &Layout) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    let mut say = |place: String, what: &str, hint: &str| {
+        found.push(Diagnostic::new(Code::Unsupported, place, what).hint(hint));
+    };
+    for plan in layout.stack.iter().filter(|plan| !plan.retained && plan.kind != "fs") {
+        let what = format!("`{}` is not made by this program", plan.kind);
+        say(format!("storage.{}", plan.id), &what, "put file systems on partitions");
+    }
+    for disk in &layout.disks {
+        if !disk.tears_down.is_empty() {
+            let what = format!("{} would have to be taken apart", disk.tears_down.join(", "));
+            say(format!("disks.{}", disk.id), &what, "take it apart by hand");
+        }
+    }
+    if !document.is_queued(images::NAME) {
+        return found;
+    }
+    for (id, image) in document.sections.images.iter() {
+        let place = |field: &str| format!("images.{id}.{field}");
+        if document.sections.disks.get(&image.target).is_some() {
+            say(place("target"), "whole disks are not written by this program", "name a partition");
+        }
+        if image.format == ImageFormat::Qcow2 {
+            say(place("format"), "qcow2 is not unpacked by this program", "convert it to raw");
+        }
+        if image.grow {
+            say(place("grow"), "file systems are not grown by this program", "leave it out");
+        }
+        if image.token.is_some() {
+            say(place("token"), "no secret is known by hand", "fetch the image before");
+        }
+        if image.made_by.is_some() {
+            say(place("made_by"), "nothing here makes images", "name a source");
+        }
+    }
+    found
+}
+
+fn missing_tools(work: &Planning<'_>, seen: &Seen) -> Vec<Diagnostic> {
+    let tools: BTreeMap<&str, &Id> = work.makes.iter().map(|fs| (fs.tool(), &fs.id)).collect();
+    let missing = tools.into_iter().filter(|(tool, _)| !seen.tools.contains(*tool));
+    let say = |(tool, id): (&str, &Id)| {
+        let what = format!("the program `{tool}` is needed for it, and is not here");
+        Diagnostic::new(Code::MissingTool, format!("storage.{id}"), what)
+            .hint("install it; nothing was written")
+    };
+    missing.map(say).collect()
+}
+
+/// Steps, as they come together. Each waits for the one before it.
+struct Planning<'a> {
+    document: &'a Document,
+    layout: &'a Layout,
+    seen: &'a Seen,
+    vertices: Vec<Vertex>,
+    opened: BTreeMap<Id, Opened>,
+    touched: BTreeSet<Id>,
+    makes: Vec<Making>,
+    done: BTreeMap<StepId, Receipt>,
+}
+
+impl<'a> Planning<'a> {
+    fn new(document: &'a Document, layout: &'a Layout, seen: &'a Seen) -> Self {
+        Self {
+            document,
+            layout,
+            seen,
+            vertices: Vec::new(),
+            opened: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            makes: Vec::new(),
+            done: BTreeMap::new(),
+        }
+    }
+
+    fn facts(&self, disk: &DiskPlan) -> Option<&'a DiskFacts> {
+        self.seen.facts.disks.iter().find(|facts| facts.kernel_name == disk.kernel_name)
+    }
+
+    fn notes(&self, disk: &DiskPlan) -> Option<&'a Notes> {
+        self.seen.notes.get(&disk.kernel_name)
+    }
+
+    fn step(&mut self, name: String, action: &str, input: impl Serialize, verify: bool) -> StepId {
+        let id = StepId(u32::try_from(self.vertices.len()).expect("documents are bounded"));
+        let input = serde_json::to_value(input).expect("a plain value");
+        let call = Call { action: action.to_owned(), input, undoes: None };
+        let after = if verify { vec![call.clone()] } else { Vec::new() };
+        // Everything can be done again: nothing that is there already is taken for ours.
+        let step = Step { call, after, repeat: Repeat::Safe, ..Step::default() };
+        let after = id.0.checked_sub(1).map(StepId).into_iter().collect();
+        self.vertices.push(Vertex { name, after, kind: Kind::Step(Box::new(step)) });
+        id
+    }
+
+    /// What is wiped and made, disk by disk.
+    fn disks(&mut self) {
+        for disk in &self.layout.disks {
+            match &disk.work {
+                Work::Table(table) => self.table(disk, table),
+                Work::None if !disk.destroys.is_empty() => {
+                    self.wipe(disk, std::iter::once(0..disk.size).collect());
+                }
+                // Who erases is another action.
+                Work::None | Work::Image(_) | Work::Erase => {}
+            }
+        }
+    }
+
+    fn wipe(&mut self, disk: &DiskPlan, ranges: Vec<Range<u64>>) {
+        self.touched.insert(disk.id.clone());
+        let name = format!("wipe {}", disk.id);
+        self.step(name, disks::NAME, Task::Wipe { disk: disk.id.clone(), ranges }, true);
+    }
+
+    fn table(&mut self, disk: &DiskPlan, table: &TablePlan) {
+        let makes = self.layout.stack.iter().filter_map(|plan| {
+            let fs = self.document.storage(&plan.id).and_then(StorageNode::as_fs)?;
+            let part = table.partitions.iter().find(|part| part.id == fs.on)?;
+            let is_made = !plan.retained && plan.image.is_none();
+            let making = Making::new(&fs.id, fs.kind, plan.uuid, fs.label.as_deref());
+            (is_made && !self.is_made(disk, part, &making)).then_some((part, making))
+        });
+        let makes: Vec<_> = makes.collect();
+        let adopts = self.document.adopts_tables();
+        let is_settled = makes.is_empty() && self.is_closed(disk) && !self.needs_image(disk, table);
+        if is_settled && (adopts || has_table(disk)) {
+            return;
+        }
+        self.touched.insert(disk.id.clone());
+        let kept: Vec<_> = table.partitions.iter().filter(|part| is_kept(disk, part)).collect();
+        let is_made = |part: &PartitionPlan| makes.iter().any(|(made, _)| made.id == part.id);
+        let wiped = table.partitions.iter().filter(|part| {
+            is_made(part) || (!adopts && !kept.iter().any(|kept| kept.id == part.id))
+        });
+        let mut ranges: Vec<_> = wiped.map(PartitionPlan::range).collect();
+        if !adopts {
+            let geometry = Geometry { size: disk.size, sector: disk.sector.into() };
+            ranges.extend(disks::free(table, &geometry));
+            let kept = kept.into_iter().cloned().collect();
+            let marker = self.notes(disk).and_then(|notes| notes.marker.clone());
+            let opened = Opened { table: table.clone(), kept, marker };
+            self.opened.insert(disk.id.clone(), opened);
+        }
+        if !ranges.is_empty() {
+            self.wipe(disk, ranges);
+        }
+        for (part, fs) in makes {
+            let name = format!("make {} {} in {}", fs.kind, fs.id, part.id);
+            self.makes.push(fs.clone());
+            let (disk, partition) = (disk.id.clone(), part.id.clone());
+            let task = Task::Make { disk, table: table.clone(), partition, fs };
+            self.step(name, disks::NAME, task, true);
+        }
+    }
+
+    /// Whether an earlier run of this transaction came to its end on it.
+    fn is_closed(&self, disk: &DiskPlan) -> bool {
+        let marker = self.notes(disk).and_then(|notes| notes.marker.as_ref());
+        self.document.adopts_tables()
+            || marker.is_some_and(|marker| marker.is_complete && marker.txn == self.document.txn)
+    }
+
+    fn is_made(&self, disk: &DiskPlan, part: &PartitionPlan, fs: &Making) -> bool {
+        let place = SignaturePlace::Partition(part.number);
+        let signatures = self.facts(disk).map_or(&[][..], |facts| &facts.signatures);
+        let mut inside = signatures.iter().filter(|signature| signature.place == place);
+        is_kept(disk, part) && inside.any(|signature| fs.is(signature))
+    }
+
+    /// The partition that an image goes to, directly or through its file system.
+    fn target(&self, image: &Image) -> Option<(&'a DiskPlan, &'a PartitionPlan)> {
+        let fs: Option<&Fs> = self.document.storage(&image.target).and_then(StorageNode::as_fs);
+        self.layout.partition(fs.map_or(&image.target, |fs| &fs.on))
+    }
+
+    fn queued_images(&self) -> Vec<(DiskPlan, PartitionPlan, images::Task)> {
+        if !self.document.is_queued(images::NAME) {
+            return Vec::new();
+        }
+        let all = self.document.sections.images.iter().filter_map(|(id, image)| {
+            let (disk, part) = self.target(image)?;
+            let manifest = self.seen.manifests.get(id);
+            let task = images::Task {
+                image: id.clone(),
+                disk: disk.id.clone(),
+                partuuid: part.partuuid,
+                range: part.range(),
+                sources: image.sources.clone(),
+                compression: image.compression,
+                size: image.size.map(|Bytes(bytes)| bytes),
+                digest: image.digest.as_ref().and_then(|digest| digest.parse().ok()),
+                manifest: image.manifest.clone().zip(manifest.map(|(digest, _)| *digest)),
+            };
+            Some((disk.clone(), part.clone(), task))
+        });
+        all.collect()
+    }
+
+    /// What says that an image is where it shall be.
+    fn receipt(
+        &self,
+        disk: &DiskPlan,
+        part: &PartitionPlan,
+        task: &images::Task,
+    ) -> Option<Receipt> {
+        let fingerprint = task.fingerprint();
+        let mut receipts = self.notes(disk)?.receipts.iter();
+        let receipt = receipts.find(|receipt| receipt.task == fingerprint)?;
+        is_kept(disk, part).then(|| receipt.clone())
+    }
+
+    fn needs_image(&self, disk: &DiskPlan, table: &TablePlan) -> bool {
+        self.queued_images().iter().any(|(on, part, task)| {
+            on.id == disk.id
+                && table.partitions.iter().any(|here| here.id == part.id)
+                && self.receipt(on, part, task).is_none()
+        })
+    }
+
+    fn images(&mut self) {
+        for (disk, part, task) in self.queued_images() {
+            let receipt = self.receipt(&disk, &part, &task);
+            if receipt.is_some() && !self.touched.contains(&disk.id) {
+                continue;
+            }
+            self.touched.insert(disk.id.clone());
+            let name = format!("write image {} to {}", task.image, part.id);
+            let id = self.step(name, images::NAME, &task, task.manifest.is_some());
+            self.done.extend(receipt.map(|receipt| (id, receipt)));
+        }
+    }
+
+    /// Tables come last, when all else is durable.
+    fn ends(&mut self) {
+        for (disk, opened) in self.opened.clone() {
+            let name = format!("close {disk}");
+            self.step(name, disks::NAME, Task::Close { disk, table: opened.table }, true);
+        }
+    }
+}
+
+/// Whether the table is as it shall be, and nothing is destroyed.
+fn has_table(disk: &DiskPlan) -> bool {
+    let same = |change: &layout::Change| change.what == Difference::Kept;
+    disk.destroys.is_empty() && disk.changes.iter().all(same)
+}
+
+/// Whether a partition is there as it shall be.
+fn is_kept(disk: &DiskPlan, part: &PartitionPlan) -> bool {
+    disk.changes.iter().any(|change| {
+        let after = change.after.as_ref();
+        change.what == Difference::Kept && after.and_then(|a| a.partuuid) == Some(part.partuuid)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::read;
+
+    fn seen(tools: &[&str]) -> Seen {
+        let disk = DiskFacts {
+            kernel_name: "sda".to_owned(),
+            size: 64 << 20,
+            logical_sector: 512,
+            physical_sector: 512,
+            serial: Some("A1".to_owned()),
+            ..DiskFacts::default()
+        };
+        let facts = Facts { disks: vec![disk], ..Facts::default() };
+        let tools = tools.iter().map(|tool| (*tool).to_owned()).collect();
+        Seen { facts, tools, ..Seen::default() }
+    }
+
+    fn document(more: &str) -> Document {
+        let text = format!(
+            "api: hoist/v1\ntxn: 5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e41\nsections:\n  \
+             node: {{id: n1}}\n  disks: {{os: {{match: {{serial: A1}}}}}}\n  storage:\n  \
+             - part: {{id: a, on: os, size: 8 MiB}}\n  - fs: {{id: a-fs, on: a, kind: ext4}}\n  \
+             - part: {{id: b, on: os, size: rest}}\n{more}"
+        );
+        read("doc", text.as_bytes()).unwrap_or_else(|found| panic!("{found:#?}"))
+    }
+
+    fn names(decision: &Decision) -> Vec<String> {
+        decision.show().steps.iter().map(|step| step.name.to_owned()).collect()
+    }
+
+    #[test]
+    fn a_program_that_is_missing_is_named_before_anything_is_done() {
+        let document = document("");
+        let found = decide(&document, &seen(&["mkswap"])).expect_err("it is not there");
+        assert_eq!(found.iter().map(|found| found.code).collect::<Vec<_>>(), [Code::MissingTool]);
+        assert!(found[0].what.contains("`mke2fs`"), "{}", found[0]);
+        assert!(decide(&document, &seen(&["mke2fs"])).is_ok());
+    }
+
+    #[test]
+    fn tables_come_last_and_the_hash_is_of_what_is_there_too() {
+        let document = document("");
+        let seen = seen(&["mke2fs"]);
+        let decision = decide(&document, &seen).expect("nothing forbids it");
+        assert_eq!(names(&decision), ["wipe os", "make ext4 a-fs in a", "close os"]);
+        let again = decide(&document, &seen).expect("nothing forbids it");
+        assert_eq!(decision.hash(), again.hash());
+        let mut larger = seen;
+        larger.facts.disks[0].size += 1 << 20;
+        let other = decide(&document, &larger).expect("nothing forbids it");
+        assert_ne!(decision.hash(), other.hash());
+    }
+
+    #[test]
+    fn what_no_action_here_does_is_refused_as_a_whole() {
+        for more in ["  boot: {}\n", "  flow: {actions: [disks, reboot]}\n"] {
+            let found = decide(&document(more), &seen(&["mke2fs"])).expect_err("not here");
+            assert!(found.iter().all(|found| found.code == Code::Unsupported), "{found:#?}");
+        }
+        let lvm = "  - pv: {id: p, on: b}\n  - vg: {id: v, on: [p]}\n";
+        let found = decide(&document(lvm), &seen(&["mke2fs"])).expect_err("not here");
+        assert!(found.iter().all(|found| found.code == Code::Unsupported), "{found:#?}");
+    }
+}

@@ -1,0 +1,334 @@
+//! Doing what was decided.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use hoist_engine::action::{Cancel, Catalog, Failure};
+use hoist_engine::drive::{self, Executor, Halt, Journal, SayError};
+use hoist_engine::execute::{Came, Job, NoSecrets, Outputs, Place, Programs, Site};
+use hoist_engine::journal::JournalError;
+use hoist_engine::plan::{Made, Plan, StepId};
+use hoist_engine::record::{End, Outcome, Record};
+use hoist_engine::run::{Effect, Event, Found, ReplayError, Run};
+
+use super::{Decision, decide, look};
+use crate::actions::Held;
+use crate::actions::disks::{self, Disks};
+use crate::actions::images::{self, Images, Keeper};
+use crate::device::OpenError;
+use crate::device::gap::{Gap, GapError, GapJournal, Marker};
+use crate::device::probe::Machine;
+use crate::diagnostic::Diagnostic;
+use crate::document::{Document, Id};
+use crate::images::Progress;
+use crate::layout::Work;
+
+/// A journal that has less room than this, after many attempts, is begun anew, and everything with it.
+const LEAST_ROOM: u64 = 16 * 1024;
+
+/// Somebody who wants to know how it goes.
+pub trait Listener: Send + Sync {
+    fn begins(&self, step: &str);
+    fn progress(&self, image: &Id, progress: Progress);
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Applied {
+    /// There was nothing to do, and nothing was written.
+    Nothing,
+    Done {
+        /// It went on where an earlier attempt had ended.
+        resumed: bool,
+    },
+}
+
+/// Why a machine is not as it was decided.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ApplyError {
+    #[error("the plan is {is} now, not {wanted}; look at the new one, nothing was written")]
+    OtherPlan { wanted: String, is: String },
+    #[error("the machine changed after it was looked at; plan again, nothing was written")]
+    Changed,
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error("the machine is not as the document needs it any more; nothing was written")]
+    Refused(Vec<Diagnostic>),
+    #[error("step `{step}` failed: {reason}")]
+    Step { step: String, reason: String },
+    #[error("it cannot be begun: {0}")]
+    Begin(Failure),
+    #[error(transparent)]
+    Gap(#[from] GapError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    #[error(transparent)]
+    Say(#[from] SayError),
+    #[error("everything was done, and the disks are not as the document says: {0}")]
+    NotSettled(String),
+}
+
+/// Does what was decided, if the machine still is what it was decided for, and looks at what came of
+/// it. `wanted` is the hash of the plan that somebody has seen.
+pub fn apply(
+    document: &Document,
+    decision: &Decision,
+    machine: &Machine,
+    wanted: Option<&str>,
+    listener: Arc<dyn Listener>,
+) -> Result<Applied, ApplyError> {
+    if let Some(wanted) = wanted.filter(|wanted| *wanted != decision.hash) {
+        let (wanted, is) = (wanted.to_owned(), decision.hash.clone());
+        return Err(ApplyError::OtherPlan { wanted, is });
+    }
+    if decision.is_settled() {
+        return Ok(Applied::Nothing);
+    }
+    let plans = &decision.layout.disks;
+    let touched = plans.iter().filter(|plan| decision.touched.contains(&plan.id));
+    let held = Arc::new(Held::take(touched, |name| machine.device(name))?);
+    // From here on nobody else can change the disks: it must still be the same plan.
+    let again = decide(document, &look(document, machine)).map_err(ApplyError::Refused)?;
+    if again.hash != decision.hash {
+        return Err(ApplyError::Changed);
+    }
+    let resumed = run(&again, &held, listener)?;
+    drop(held);
+    let settled = decide(document, &look(document, machine));
+    match settled {
+        Ok(settled) if settled.is_settled() => Ok(Applied::Done { resumed }),
+        Ok(settled) => Err(ApplyError::NotSettled(settled.show().steps[0].name.to_owned())),
+        Err(found) => {
+            let found: Vec<_> = found.iter().map(ToString::to_string).collect();
+            Err(ApplyError::NotSettled(found.join("; ")))
+        }
+    }
+}
+
+fn run(
+    decision: &Decision,
+    held: &Arc<Held>,
+    listener: Arc<dyn Listener>,
+) -> Result<bool, ApplyError> {
+    let marker = Marker {
+        node: decision.document.node_id().to_owned(),
+        txn: decision.document.txn,
+        plan: decision.plan.hash().to_owned(),
+        generation: 0,
+        is_complete: false,
+    };
+    let resumes = decision.is_left_in_the_middle(&marker);
+    if !resumes {
+        for (id, opened) in &decision.opened {
+            let io = held.io(id).map_err(ApplyError::Begin)?;
+            disks::open(&io, opened.table.guid, &opened.kept, &marker)
+                .map_err(ApplyError::Begin)?;
+        }
+    }
+    let (medium, mut records) = decision.medium(held, resumes)?;
+    let resumed = !records.is_empty();
+    let mut journal = Shared(Arc::new(Mutex::new(medium)));
+    if records.is_empty() {
+        drive::begin(&decision.plan, &mut journal, clock())?;
+        let begun = Record::Plan { hash: decision.plan.hash().to_owned(), at: clock() };
+        let carried: Vec<Record> = decision.done.iter().map(carried).collect();
+        journal.append(&carried)?;
+        records = std::iter::once(begun).chain(carried).collect();
+    }
+    let mut run = Run::replay(&decision.plan, &records)?;
+    // What failed is tried again.
+    if run.outcome().is_some() {
+        let resume = Event::Resume { by: "hoist-agent".to_owned() };
+        drive::say(&mut run, &mut journal, [resume], clock())?;
+    }
+    let (send, events) = channel();
+    let mut catalog = Catalog::default();
+    catalog.add(Arc::new(Disks { held: Arc::clone(held), marker }));
+    catalog.add(Arc::new(Images {
+        held: Arc::clone(held),
+        manifests: decision.manifests.clone(),
+        reached: reached(decision, &records),
+        listener: Arc::new(Progresses(Arc::clone(&listener))),
+        keeper: Arc::new(journal.clone()),
+    }));
+    let site = Site {
+        catalog,
+        secrets: Arc::new(NoSecrets),
+        outputs: Outputs::none(),
+        place: Place::Machine,
+    };
+    let name = decision.document.txn.to_string();
+    let mut executor = InTurn { name, site, events: send, listener, failure: None };
+    let halt = drive::drive(&mut run, &mut journal, &mut executor, &events, clock)?;
+    if halt == Halt::Finished(Outcome::Succeeded) {
+        return Ok(resumed);
+    }
+    let unknown = || ("?".to_owned(), "it did not come to its end".to_owned());
+    let (step, reason) = executor.failure.unwrap_or_else(unknown);
+    Err(ApplyError::Step { step, reason })
+}
+
+fn clock() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn carried((step, receipt): (&StepId, &images::Receipt)) -> Record {
+    let receipt = serde_json::to_value(receipt).expect("a plain value");
+    let made = vec![Made { receipt, ..Made::default() }];
+    Record::Carried { step: *step, changed: false, made, at: clock() }
+}
+
+/// How far each image came that was not finished.
+fn reached(decision: &Decision, records: &[Record]) -> BTreeMap<Id, u64> {
+    let reached = records.iter().filter_map(|record| match record {
+        Record::Reached { step, done, .. } => {
+            let image = decision.plan.step(*step)?.call.input["image"].as_str()?;
+            Some((image.parse().ok()?, *done))
+        }
+        _ => None,
+    });
+    reached.collect()
+}
+
+impl Decision {
+    /// Whether every disk was left by an earlier attempt at this very plan.
+    fn is_left_in_the_middle(&self, marker: &Marker) -> bool {
+        !self.opened.is_empty()
+            && self.opened.values().all(|opened| opened.marker.as_ref() == Some(marker))
+    }
+
+    /// Where the records are kept: in the gap of the first disk that has one.
+    fn medium(&self, held: &Arc<Held>, resumes: bool) -> Result<(Medium, Vec<Record>), ApplyError> {
+        let Some((disk, gap)) = self.journal_place() else {
+            return Ok((Medium::Memory(Vec::new()), Vec::new()));
+        };
+        let io = held.io(&disk).map_err(ApplyError::Begin)?;
+        let (mut journal, mut records) = if resumes {
+            GapJournal::open(&io, &gap)?
+        } else {
+            (GapJournal::create(&io, &gap)?, Vec::new())
+        };
+        if journal.room() < LEAST_ROOM {
+            (journal, records) = (GapJournal::create(&io, &gap)?, Vec::new());
+        }
+        Ok((Medium::Gap { held: Arc::clone(held), disk, journal }, records))
+    }
+
+    fn journal_place(&self) -> Option<(Id, Gap)> {
+        let mut disks = self.layout.disks.iter().filter(|disk| self.touched.contains(&disk.id));
+        disks.find_map(|disk| {
+            let Work::Table(table) = &disk.work else { return None };
+            Some((disk.id.clone(), disks::gap(&table.partitions).ok()?))
+        })
+    }
+}
+
+enum Medium {
+    Gap {
+        held: Arc<Held>,
+        disk: Id,
+        journal: GapJournal,
+    },
+    /// Where no disk has room for it, a run that was cut off begins anew.
+    Memory(Vec<Record>),
+}
+
+impl Medium {
+    fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        match self {
+            Self::Memory(kept) => kept.append(&mut records.to_vec()),
+            Self::Gap { held, disk, journal } => {
+                let io = held.io(disk).map_err(io::Error::other)?;
+                match journal.append(&io, records) {
+                    Ok(()) => {}
+                    Err(GapError::Journal(error)) => return Err(error),
+                    Err(other) => return Err(io::Error::other(other).into()),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The journal, for the run and for images that say how far they came.
+#[derive(Clone)]
+struct Shared(Arc<Mutex<Medium>>);
+
+impl Journal for Shared {
+    fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).append(records)
+    }
+}
+
+impl Keeper for Shared {
+    fn reached(&self, attempt: &str, done: u64) -> Result<(), String> {
+        let mut numbers = attempt.rsplit('/').map(str::parse);
+        let (Some(Ok(attempt)), Some(Ok(step))) = (numbers.next(), numbers.next()) else {
+            return Err(format!("`{attempt}` is no attempt"));
+        };
+        let record = Record::Reached { step: StepId(step), attempt, done, at: clock() };
+        let mut medium = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        medium.append(&[record]).map_err(|error| error.to_string())
+    }
+}
+
+struct Progresses(Arc<dyn Listener>);
+
+impl images::Listener for Progresses {
+    fn progress(&self, image: &Id, progress: Progress) {
+        self.0.progress(image, progress);
+    }
+}
+
+/// Does one step after the other, in the thread that decides.
+struct InTurn {
+    name: String,
+    site: Site,
+    events: Sender<Event>,
+    listener: Arc<dyn Listener>,
+    failure: Option<(String, String)>,
+}
+
+impl InTurn {
+    fn note(&mut self, job: &Job, came: &Came) {
+        let reason = match came {
+            Came::Ran {
+                end:
+                    End::Failed { reason, .. }
+                    | End::Unknown { reason }
+                    | End::NotBegun { reason: Some(reason) },
+            }
+            | Came::Verified { holds: false, reason } => reason.clone(),
+            _ => return,
+        };
+        self.failure = Some((job.task.clone(), reason));
+    }
+}
+
+impl Executor for InTurn {
+    fn act(&mut self, plan: &Plan, effect: Effect) {
+        // What an earlier process had begun ended with it.
+        if let Effect::Ask { step, attempt } = effect {
+            let _ = self.events.send(Event::Found { step, attempt, found: Found::Gone });
+            return;
+        }
+        let Some(job) = Job::of(&self.name, plan, effect) else { return };
+        if matches!(effect, Effect::Start { .. }) {
+            self.listener.begins(&job.task);
+        }
+        let came = self.site.carry_out(&job, &Cancel::default(), &Programs::default());
+        self.note(&job, &came);
+        // Whoever listens is waiting for this very answer.
+        let _ = self.events.send(came.event(job.number, job.attempt));
+    }
+}
