@@ -120,27 +120,31 @@ pub fn drive(
             None => return Ok(Halt::NeedsPerson),
         };
         decision = run.on(next, clock());
-        take_more(run, events, &mut decision, &clock);
+        let taken = take_more(run, events, &mut decision, &clock);
         let under_way = run.under_way().saturating_sub(decision.effects.len());
-        if under_way >= MANY && !decision.records.is_empty() {
+        // Where more has happened already nobody waits for it.
+        if taken < TOGETHER && under_way >= MANY && !decision.records.is_empty() {
             std::thread::sleep(GATHER);
             take_more(run, events, &mut decision, &clock);
         }
     }
 }
 
-/// Answers what has happened by now together with what is answered already.
+/// Answers what has happened by now together with what is answered already. Says how much that was.
 fn take_more(
     run: &mut Run,
     events: &Receiver<Event>,
     decision: &mut Decision,
     clock: impl Fn() -> u64,
-) {
+) -> usize {
+    let mut taken = 0;
     for event in events.try_iter().take(TOGETHER) {
         let more = run.on(event, clock());
         decision.records.extend(more.records);
         decision.effects.extend(more.effects);
+        taken += 1;
     }
+    taken
 }
 
 /// What happens next; nothing, if nothing can.
