@@ -5,8 +5,10 @@ pub mod disks;
 mod held;
 pub mod images;
 
-use hoist_engine::action::Failure;
+use hoist_engine::action::{Diagnostic, Failure};
 use hoist_engine::record::FailureKind;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 pub use held::Held;
 
@@ -28,4 +30,20 @@ fn failed(error: &(dyn std::error::Error + 'static)) -> Failure {
 /// Something that a plan of ours never asks for.
 fn wrong(reason: String) -> Failure {
     Failure { kind: FailureKind::Internal, reason }
+}
+
+/// What a step is to do.
+fn task<Task: DeserializeOwned>(input: &Value) -> Result<Task, Failure> {
+    Task::deserialize(input).map_err(|error| wrong(error.to_string()))
+}
+
+/// Why it cannot be that, if it cannot.
+fn faults<Task: DeserializeOwned>(input: &Value) -> Vec<Diagnostic> {
+    let found = Task::deserialize(input).err();
+    let told = |error: serde_json::Error| Diagnostic {
+        at: String::new(),
+        message: error.to_string(),
+        hint: None,
+    };
+    found.map(told).into_iter().collect()
 }

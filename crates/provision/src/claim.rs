@@ -335,8 +335,8 @@ fn put(
 mod tests {
     use super::*;
     use crate::document::read;
-    use crate::facts::{DiskFacts, PartitionFacts, TableFacts, TableKind};
-    use crate::layout::{PartitionPlan, Work, plan};
+    use crate::facts::DiskFacts;
+    use crate::layout::{Work, plan};
 
     fn document(sections: &Value) -> Document {
         let mut all = json!({
@@ -487,22 +487,7 @@ mod tests {
         let made = plan(&whole, &later).expect("a plan");
         for (disk, made) in later.disks.iter_mut().zip(&made.disks) {
             let Work::Table(table) = &made.work else { panic!("a table") };
-            let partition = |part: &PartitionPlan| PartitionFacts {
-                number: part.number,
-                start: part.start,
-                len: part.len,
-                type_guid: Some(part.type_guid),
-                partuuid: Some(part.partuuid),
-                name: part.name.clone(),
-                attributes: part.attributes,
-                kernel_name: None,
-            };
-            disk.table = Some(TableFacts {
-                kind: TableKind::Gpt,
-                id: Some(table.guid.to_string()),
-                partitions: table.partitions.iter().map(partition).collect(),
-                faults: Vec::new(),
-            });
+            disk.table = Some(table.written());
         }
         let layout = plan(&alone, &later).unwrap_or_else(|found| panic!("{found:#?}"));
         let (_, drive) = layout.partition(&"config-drive".parse().unwrap()).expect("it");

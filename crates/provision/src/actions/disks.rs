@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Held, failed, wrong};
+use super::{Held, failed, faults, task, wrong};
 use crate::device::gap::{Gap, Marker};
 use crate::device::table::{self, FIRST_PARTITION, Found, Geometry, Partition, Table};
 use crate::device::{GuardedIo, ReadAt, kernel, signature};
 use crate::document::{FsKind, Id};
-use crate::facts::{Signature, SignatureKind, SignaturePlace};
+use crate::facts::{Signature, SignaturePlace};
 use crate::layout::{PartitionPlan, TablePlan};
 
 pub const NAME: &str = "disks";
@@ -82,17 +82,7 @@ impl Making {
 
     /// Whether this is what was made.
     pub fn is(&self, found: &Signature) -> bool {
-        found.kind == kind_of(self.kind) && found.uuid.as_deref() == Some(&self.uuid)
-    }
-}
-
-fn kind_of(kind: FsKind) -> SignatureKind {
-    match kind {
-        FsKind::Ext2 | FsKind::Ext3 | FsKind::Ext4 => SignatureKind::Ext,
-        FsKind::Xfs => SignatureKind::Xfs,
-        FsKind::Btrfs => SignatureKind::Btrfs,
-        FsKind::Vfat => SignatureKind::Vfat,
-        FsKind::Swap => SignatureKind::Swap,
+        found.kind == self.kind.signature() && found.uuid.as_deref() == Some(&self.uuid)
     }
 }
 
@@ -227,10 +217,6 @@ fn call(program: &[String], node: &Path, ctx: &mut Ctx<'_>) -> Result<(), Failur
     }
 }
 
-fn task(input: &Value) -> Result<Task, Failure> {
-    Task::deserialize(input).map_err(|error| wrong(error.to_string()))
-}
-
 impl Action for Disks {
     fn describe(&self) -> Description {
         let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
@@ -247,17 +233,11 @@ impl Action for Disks {
     }
 
     fn validate(&self, input: &Value) -> Vec<Diagnostic> {
-        let found = Task::deserialize(input).err();
-        let diagnostic = |error: serde_json::Error| Diagnostic {
-            at: String::new(),
-            message: error.to_string(),
-            hint: None,
-        };
-        found.map(diagnostic).into_iter().collect()
+        faults::<Task>(input)
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
-        match task(&step.call.input)? {
+        match task::<Task>(&step.call.input)? {
             Task::Wipe { disk, ranges } => {
                 let io = self.held.io(&disk)?;
                 for range in ranges {
@@ -274,7 +254,7 @@ impl Action for Disks {
 
     fn verify(&self, step: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
         let read = |error: std::io::Error| failed(&error);
-        let difference = match task(&step.call.input)? {
+        let difference = match task::<Task>(&step.call.input)? {
             Task::Wipe { disk, ranges } => {
                 let io = self.held.io(&disk)?;
                 let mut left = Vec::new();

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Held, failed, wrong};
+use super::{Held, failed, faults, task, wrong};
 use crate::document::{Compression, Id};
 use crate::images::{
     self, Chunked, Digest, Manifest, Origin, Progress, Stream, Watch, first_difference,
@@ -100,10 +100,6 @@ impl Watch for Watching<'_> {
     }
 }
 
-fn task(input: &Value) -> Result<Task, Failure> {
-    Task::deserialize(input).map_err(|error| wrong(error.to_string()))
-}
-
 impl Images {
     fn manifest(&self, task: &Task) -> Result<Option<&Manifest>, Failure> {
         if task.manifest.is_none() {
@@ -130,17 +126,11 @@ impl Action for Images {
     }
 
     fn validate(&self, input: &Value) -> Vec<Diagnostic> {
-        let found = Task::deserialize(input).err();
-        let diagnostic = |error: serde_json::Error| Diagnostic {
-            at: String::new(),
-            message: error.to_string(),
-            hint: None,
-        };
-        found.map(diagnostic).into_iter().collect()
+        faults::<Task>(input)
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
-        let task = task(&step.call.input)?;
+        let task: Task = task(&step.call.input)?;
         let io = self.held.io(&task.disk)?;
         let origin = Origin::new(task.sources.clone());
         let watch =
@@ -169,7 +159,7 @@ impl Action for Images {
     /// An image in chunks is read back. Of one that is a stream, the digest was of what came, and
     /// nobody knows what it is unpacked.
     fn verify(&self, step: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
-        let task = task(&step.call.input)?;
+        let task: Task = task(&step.call.input)?;
         let Some(manifest) = self.manifest(&task)? else { return Ok(Verdict::Holds) };
         let io = self.held.io(&task.disk)?;
         let difference = first_difference(&*io, task.range.start, &manifest.chunks);

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{Bytes, Id, SecretRef, Size};
+use crate::facts::SignatureKind;
 
 /// One node. Partitions of a disk and volumes of a group come in the order in which they are
 /// written.
@@ -216,6 +217,19 @@ pub enum FsKind {
     Btrfs,
     Vfat,
     Swap,
+}
+
+impl FsKind {
+    /// As what it is found on a disk.
+    pub fn signature(self) -> SignatureKind {
+        match self {
+            Self::Ext2 | Self::Ext3 | Self::Ext4 => SignatureKind::Ext,
+            Self::Xfs => SignatureKind::Xfs,
+            Self::Btrfs => SignatureKind::Btrfs,
+            Self::Vfat => SignatureKind::Vfat,
+            Self::Swap => SignatureKind::Swap,
+        }
+    }
 }
 
 /// By what a file system that stays is known: its UUID or its label. Neither: by its kind alone, if

@@ -8,7 +8,7 @@ use super::{Context, Difference, DiskPlan, Layout, PartitionPlan, Work, below, d
 use crate::bind::{differences, identity};
 use crate::claim::started_by;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{Bytes, FsKind, Id, ImageTable, PartRole, StorageNode};
+use crate::document::{Bytes, Id, ImageTable, PartRole, StorageNode};
 use crate::facts::{
     BusyReason, DiskFacts, Firmware, Signature, SignatureKind, SignaturePlace, TableFacts,
 };
@@ -267,7 +267,7 @@ fn retained_contents(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> 
     let mut found = Vec::new();
     for node in context.nodes().iter().filter(|node| node.is_retained()) {
         let wanted = match node {
-            StorageNode::Fs(fs) => kind_of(fs.kind),
+            StorageNode::Fs(fs) => fs.kind.signature(),
             StorageNode::Pv(_) => SignatureKind::Lvm,
             StorageNode::Md(_) => SignatureKind::Md,
             StorageNode::Luks(_) => SignatureKind::Luks,
@@ -304,16 +304,6 @@ fn retained_contents(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> 
         }
     }
     found
-}
-
-fn kind_of(kind: FsKind) -> SignatureKind {
-    match kind {
-        FsKind::Ext2 | FsKind::Ext3 | FsKind::Ext4 => SignatureKind::Ext,
-        FsKind::Xfs => SignatureKind::Xfs,
-        FsKind::Btrfs => SignatureKind::Btrfs,
-        FsKind::Vfat => SignatureKind::Vfat,
-        FsKind::Swap => SignatureKind::Swap,
-    }
 }
 
 /// S8: an image fits into what it is written to.

@@ -48,13 +48,10 @@ fn signature(kind: SignatureKind, place: SignaturePlace, offset: u64) -> Signatu
     Signature { kind, offset, place, label: None, uuid: None, members: None, ours: None }
 }
 
-/// A disk as it is when somebody has written what the plan says.
-fn after(layout: &Layout, facts: &Facts) -> Facts {
-    let mut facts = facts.clone();
-    for plan in &layout.disks {
-        let Work::Table(table) = &plan.work else { continue };
-        let disk = facts.disks.iter_mut().find(|d| d.kernel_name == plan.kernel_name).expect("it");
-        let partitions = table.partitions.iter().map(|part| PartitionFacts {
+impl TablePlan {
+    /// As it is found when somebody has written it.
+    pub(crate) fn written(&self) -> TableFacts {
+        let partition = |part: &PartitionPlan| PartitionFacts {
             number: part.number,
             start: part.start,
             len: part.len,
@@ -63,13 +60,23 @@ fn after(layout: &Layout, facts: &Facts) -> Facts {
             name: part.name.clone(),
             attributes: part.attributes,
             kernel_name: None,
-        });
-        disk.table = Some(TableFacts {
+        };
+        TableFacts {
             kind: TableKind::Gpt,
-            id: Some(table.guid.to_string()),
-            partitions: partitions.collect(),
+            id: Some(self.guid.to_string()),
+            partitions: self.partitions.iter().map(partition).collect(),
             faults: Vec::new(),
-        });
+        }
+    }
+}
+
+/// A disk as it is when somebody has written what the plan says.
+fn after(layout: &Layout, facts: &Facts) -> Facts {
+    let mut facts = facts.clone();
+    for plan in &layout.disks {
+        let Work::Table(table) = &plan.work else { continue };
+        let disk = facts.disks.iter_mut().find(|d| d.kernel_name == plan.kernel_name).expect("it");
+        disk.table = Some(table.written());
         let is_kept = |s: &Signature| !plan.destroys.contains(s);
         disk.signatures.retain(is_kept);
         disk.signatures.push(signature(SignatureKind::Gpt, SignaturePlace::Disk, 512));

@@ -1,5 +1,6 @@
 //! Nodes whose agent comes for its work, here with a worker in this process.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use hoist_api::client::{Access, Client};
@@ -223,19 +224,24 @@ async fn begin_once(site: &Site) -> String {
     run
 }
 
+/// An agent comes, the run ends well, and its step was done one time.
+async fn is_done_once(site: Site, dir: &Path, run: &str) {
+    let agent = Agent::start(&site, dir).await;
+    let ended = until(&site, run, "ended").await;
+    assert_eq!(ended["outcome"], "succeeded", "{ended:#}");
+    let times = fs_err::read_to_string(dir.join("nodes/n1/s"));
+    assert_eq!(times.expect("it was done"), "x\n", "once");
+    agent.end();
+    site.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_no_agent_came_for_before_the_controller_was_killed_is_done_when_one_comes() {
     let site = one_node().await;
     let dir = tempfile::tempdir().expect("a directory");
     let run = begin_once(&site).await;
     let site = killed(site, &run).await;
-    let agent = Agent::start(&site, dir.path()).await;
-    let ended = until(&site, &run, "ended").await;
-    assert_eq!(ended["outcome"], "succeeded", "{ended:#}");
-    let times = fs_err::read_to_string(dir.path().join("nodes/n1/s"));
-    assert_eq!(times.expect("it was done"), "x\n", "once");
-    agent.end();
-    site.stop().await;
+    is_done_once(site, dir.path(), &run).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -253,13 +259,7 @@ async fn what_was_handed_out_and_lost_on_the_way_is_done_once_after_the_controll
     let records = events["items"].as_array().expect("a list");
     assert!(records.iter().any(|record| record["record"] == "given"), "{events:#}");
     let site = killed(site, &run).await;
-    let agent = Agent::start(&site, dir.path()).await;
-    let ended = until(&site, &run, "ended").await;
-    assert_eq!(ended["outcome"], "succeeded", "{ended:#}");
-    let times = fs_err::read_to_string(dir.path().join("nodes/n1/s"));
-    assert_eq!(times.expect("it was done"), "x\n", "once");
-    agent.end();
-    site.stop().await;
+    is_done_once(site, dir.path(), &run).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
