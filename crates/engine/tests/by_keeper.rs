@@ -15,8 +15,8 @@ use serde_json::json;
 mod all;
 
 use all::{
-    ASK, Controller, GATED, IS_GONE, IS_RUNNING, KILL, START, Site1, call, dir, open, output, plan,
-    runs, wait_for,
+    ASK, Controller, DIR, GATED, IS_GONE, IS_RUNNING, KILL, START, Site1, call, dir, open, output,
+    plan, runs, says_seven, wait_for, with_mount,
 };
 
 /// This program, as no more than the test below.
@@ -63,9 +63,7 @@ fn one_process_keeps_all_programs_and_goes_with_the_last_of_them() {
     site.executor.act(&runs(GATED), start(3));
     let _pid = all::Pid::of(dir.path());
     drop(site);
-    wait_for("it is on its own", || {
-        fs_err::read_to_string(dir.path().join("keeper")).is_ok_and(|text| text.ends_with("left\n"))
-    });
+    wait_for("it is on its own", || left(dir.path()));
     assert!(lives(keeper), "a program runs");
     let notes: Vec<_> = fs_err::read_dir(dir.path().join("programs"))
         .expect("notes")
@@ -237,4 +235,124 @@ fn programs_have_the_limits_of_their_controller() {
     let wanted =
         format!("{}\n{}\n0\n{}\n", shown(files.current), shown(files.maximum), shown(core));
     assert_eq!(output(dir.path()), wanted);
+}
+
+fn left(dir: &Path) -> bool {
+    fs_err::read_to_string(dir.join("keeper")).is_ok_and(|text| text.ends_with("left\n"))
+}
+
+#[test]
+fn what_was_killed_together_with_who_kept_it_is_found_by_its_control_group() {
+    with_mount(&["cgroup2"], "what_cleared_its_environment_is_found_without_a_note");
+}
+
+/// No test of its own.
+#[test]
+#[ignore = "another starts it"]
+fn what_cleared_its_environment_is_found_without_a_note() {
+    if std::env::var_os(DIR).is_none() {
+        return;
+    }
+    let dir = dir();
+    let script = "exec env -i sh -c 'echo $$ > pid; exec sleep 300 >/dev/null 2>&1 </dev/null'";
+    let first = Controller::start(dir.path(), &json!({ "script": script }));
+    let pid = all::Pid::of(dir.path());
+    let keeper = keeper_of(dir.path());
+    // Stopped, so that it cannot write anything down.
+    kill_process(keeper, Signal::STOP).expect("it runs");
+    first.kill();
+    kill_process(keeper, Signal::KILL).expect("it runs");
+    wait_for("it is gone", || !lives(keeper));
+    assert!(pid.runs());
+    let event = Site1::at(dir.path()).act(&runs(script), ASK);
+    assert!(IS_GONE(&event), "{event:?}");
+    assert!(!pid.runs(), "nothing runs beside what comes next");
+}
+
+#[test]
+fn when_nothing_can_be_written_down_programs_run_on() {
+    with_mount(&["tmpfs", "-o", "size=256k"], "on_a_full_disk_programs_run_on");
+}
+
+/// No test of its own.
+#[test]
+#[ignore = "another starts it"]
+fn on_a_full_disk_programs_run_on() {
+    let Some(dir) = std::env::var_os(DIR).map(std::path::PathBuf::from) else { return };
+    let script = "echo $$ > pid; until test -e go; do sleep 0.05; done; \
+                  echo after; echo after; touch done; exit 7";
+    let first = Controller::start(&dir, &json!({ "script": script }));
+    let pid = all::Pid::of(&dir);
+    let keeper = keeper_of(&dir);
+    // So that there is no room left in the page either which the file has already.
+    let mut own = fs_err::OpenOptions::new();
+    let mut own = own.append(true).open(dir.join("keeper")).expect("its file");
+    std::io::Write::write_all(&mut own, &vec![b'\n'; 4096 - own_length(&dir)]).expect("room");
+    let fill = dir.join("fill");
+    assert!(fs_err::write(&fill, vec![0; 1 << 20]).is_err(), "it is full");
+    first.kill();
+    open(&dir);
+    wait_for("it ends", || !pid.runs());
+    assert!(dir.join("local/n/done").exists(), "what it printed did not end it");
+    wait_for("its keeper goes with it", || !lives(keeper));
+    fs_err::remove_file(&fill).expect("room");
+    let event = Site1::at(&dir).act(&runs(script), ASK);
+    assert!(IS_GONE(&event), "{event:?}");
+}
+
+fn own_length(dir: &Path) -> usize {
+    fs_err::read(dir.join("keeper")).expect("its file").len()
+}
+
+#[test]
+fn a_keeper_that_may_open_nothing_more_starts_nothing_more_and_loses_nothing() {
+    let dir = dir();
+    let mut site = Site1::at(dir.path());
+    site.executor.act(&runs(GATED), START);
+    let _pid = all::Pid::of(dir.path());
+    let keeper = keeper_of(dir.path());
+    let open_files = fs_err::read_dir(format!("/proc/{}/fd", keeper.as_raw_pid()))
+        .expect("it runs")
+        .count() as u64;
+    let resource = rustix::process::Resource::Nofile;
+    let limit = |current| rustix::process::Rlimit {
+        current: Some(current),
+        ..rustix::process::getrlimit(resource)
+    };
+    let few = limit(open_files + 2);
+    rustix::process::prlimit(Some(keeper), resource, few).expect("it is ours");
+    for (attempt, bytes) in [(2, 0), (3, 70 * 1024)] {
+        let input = json!({ "script": "true", "large": bytes });
+        let step = Step { call: call(input), ..Step::default() };
+        let event = site.act(&plan(step), Effect::Start { step: StepId(0), attempt });
+        let Event::Ran { end: End::Failed { kind: FailureKind::Exit, reason }, .. } = event else {
+            panic!("{event:?}")
+        };
+        assert!(reason.starts_with("cannot run `/bin/sh`: Too many open files"), "{reason}");
+    }
+    rustix::process::prlimit(Some(keeper), resource, limit(1024)).expect("it is ours");
+    open(dir.path());
+    says_seven(&site.end());
+}
+
+#[test]
+fn a_keeper_that_does_not_listen_holds_nobody_up_who_goes() {
+    let dir = dir();
+    let mut site = Site1::at(dir.path());
+    says_done(&site.act(&runs("true"), START));
+    let keeper = keeper_of(dir.path());
+    kill_process(keeper, Signal::STOP).expect("it runs");
+    for attempt in 2..600 {
+        site.executor.act(&runs("true"), Effect::Start { step: StepId(0), attempt });
+    }
+    let (gone, is_gone) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(site);
+        gone.send(())
+    });
+    let went = is_gone.recv_timeout(Duration::from_secs(30));
+    kill_process(keeper, Signal::CONT).expect("it runs");
+    went.expect("it goes");
+    wait_for("its keeper goes too", || !lives(keeper));
+    assert!(left(dir.path()));
 }

@@ -184,6 +184,8 @@ pub(super) fn wait_for_the_last(dir: &Path, ledger: &str) {
 #[derive(Debug)]
 pub(super) struct Link {
     socket: OwnedFd,
+    /// The process, and its start.
+    pub(super) keeper: (i32, u64),
     next: AtomicU64,
     /// What the keeper need not remember any more.
     kept: Mutex<Vec<u64>>,
@@ -201,11 +203,16 @@ impl Link {
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            .spawn()?;
+            .spawn()
+            .map_err(|error| {
+                let program = Path::new(program).display();
+                let said = format!("`{program}`, which would keep it, cannot be started: {error}");
+                io::Error::new(error.kind(), said)
+            })?;
         let written = write_down(&child, file, ledger);
         wait_in_the_background(child)?;
-        written?;
-        let link = Self { socket: ours, next: AtomicU64::new(0), kept: Mutex::default() };
+        let (keeper, next) = (written?, AtomicU64::new(0));
+        let link = Self { socket: ours, keeper, next, kept: Mutex::default() };
         link.send(&[HELLO, ledger.as_bytes(), file.as_os_str().as_bytes()], &[])?;
         Ok(link)
     }
@@ -255,7 +262,7 @@ impl Link {
     fn send(&self, fields: &[&[u8]], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let message = fields.join(&0);
         if message.len() <= MAX_MESSAGE {
-            return self.send_message(&message, descriptors);
+            return self.send_message(&message, descriptors, SendFlags::empty());
         }
         if message.len() > MAX_REQUEST {
             return Err(Errno::TOOBIG.into());
@@ -264,10 +271,15 @@ impl Link {
         large.write_all(&message)?;
         let descriptors: Vec<BorrowedFd<'_>> =
             descriptors.iter().copied().chain([large.as_fd()]).collect();
-        self.send_message(LARGE, &descriptors)
+        self.send_message(LARGE, &descriptors, SendFlags::empty())
     }
 
-    fn send_message(&self, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn send_message(
+        &self,
+        message: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         loop {
             let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -275,7 +287,7 @@ impl Link {
                 ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
             }
             let message = [IoSlice::new(message)];
-            match sendmsg(&self.socket, &message, &mut ancillary, SendFlags::NOSIGNAL) {
+            match sendmsg(&self.socket, &message, &mut ancillary, flags | SendFlags::NOSIGNAL) {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
                 // The keeper takes what is under way, and then there is room again.
@@ -311,8 +323,12 @@ impl Link {
 
     fn close(&self) {
         let kept = std::mem::take(&mut *self.kept());
-        // What it does not hear it writes down, and nobody reads it.
-        let _ = self.send(&[FORGET, listed(&kept).as_bytes()], &[]);
+        // What it does not hear it writes down, and nobody reads it: one that does not listen is not
+        // waited for.
+        let message = [FORGET, listed(&kept).as_bytes()].join(&0);
+        if message.len() <= MAX_MESSAGE {
+            let _ = self.send_message(&message, &[], SendFlags::DONTWAIT);
+        }
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 }
@@ -324,12 +340,15 @@ impl Drop for Link {
 }
 
 /// Before anything is asked of it, so that whoever comes next waits for it.
-fn write_down(child: &Child, file: &Path, ledger: &str) -> io::Result<()> {
+fn write_down(child: &Child, file: &Path, ledger: &str) -> io::Result<(i32, u64)> {
     let stat = fs_err::read(format!("/proc/{}/stat", child.id()))?;
+    let stat = String::from_utf8_lossy(&stat);
+    let Process { pid, start, .. } = Process::read(&stat).ok_or(io::ErrorKind::InvalidData)?;
     // An older one may still write to its own.
     let _ = fs_err::remove_file(file);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
-    write!(file, "{ledger} {}", String::from_utf8_lossy(&stat))
+    write!(file, "{ledger} {stat}")?;
+    Ok((pid, start))
 }
 
 /// It is ours to wait for, whenever it ends.

@@ -119,6 +119,17 @@ impl Kept {
         (made.is_ok() || path.is_dir()).then_some(path)
     }
 
+    /// The control groups of an attempt and its parts that are there.
+    fn cgroups_of(&self, attempt: &str) -> Vec<PathBuf> {
+        let wanted = self.cgroup(attempt);
+        let wanted = wanted.as_ref().and_then(|path| path.file_name()).unwrap_or_default();
+        let entries = self.cgroups.iter().filter_map(|path| fs_err::read_dir(path).ok());
+        let entries = entries.flatten().flatten().filter(|entry| {
+            is_part_of(entry.file_name().as_encoded_bytes(), wanted.as_encoded_bytes())
+        });
+        entries.map(|entry| entry.path()).collect()
+    }
+
     /// What is in the notes of an attempt and its parts.
     fn begun(&self, attempt: &str) -> Vec<Begun> {
         let wanted = file_name(attempt);
@@ -392,17 +403,26 @@ impl Programs {
         let [_, (_, ledger)] = self.marks(attempt);
         let shells = begun.iter().filter(|begun| begun.program.is_none());
         let waiting = shells.map(|begun| (begun.pid, begun.start)).collect();
-        let mut noted: Vec<(i32, u64)> = begun.iter().map(Begun::leader).collect();
+        let mut noted: Vec<(i32, u64)> = begun.iter().filter_map(Begun::leader).collect();
+        let keepers = begun.iter().filter(|begun| begun.program.is_some());
+        let mut spared: Vec<(i32, u64)> = keepers.map(|begun| (begun.pid, begun.start)).collect();
         let mut cgroups: Vec<PathBuf> =
             begun.into_iter().filter_map(|begun| begun.cgroup).collect();
         for started in &*self.started() {
             if let Some((link, id)) = &started.kept {
                 noted.extend(link.who(*id));
+                spared.push(link.keeper);
                 cgroups.extend(started.cgroup.clone());
             }
         }
+        if let Some(kept) = self.kept.as_ref().filter(|_| self.goes_on) {
+            // Who was killed together with its keeper has left no note.
+            cgroups.extend(kept.cgroups_of(attempt));
+            cgroups.sort();
+            cgroups.dedup();
+        }
         let ledger = ledger.to_string_lossy().into_owned();
-        Traces { ledger, attempt: attempt.to_owned(), noted, waiting, cgroups }
+        Traces { ledger, attempt: attempt.to_owned(), noted, waiting, cgroups, spared }
     }
 
     /// The attempt has ended, and what came of it is kept.
@@ -422,6 +442,10 @@ impl Programs {
             let begun = kept.begun(attempt);
             let name = |begun: &Begun| Some(begun.path.file_name()?.to_str()?.to_owned());
             begun.iter().filter_map(name).for_each(|name| kept.forget(&name));
+            for cgroup in kept.cgroups_of(attempt) {
+                // The same for one without a note.
+                let _ = fs_err::remove_dir(cgroup);
+            }
             let whole = file_name(attempt);
             kept.remove_private(|name| is_part_of(name.as_bytes(), whole.as_bytes()));
         }
@@ -502,9 +526,11 @@ impl Begun {
         Some(Self { path, ledger: ledger.to_owned(), pid, start, cgroup, program, code })
     }
 
-    /// The first process of its group.
-    fn leader(&self) -> (i32, u64) {
-        self.program.map_or((self.pid, self.start), |program| (program.pid, program.start))
+    /// The first process of its group; there is none if it could not be started.
+    fn leader(&self) -> Option<(i32, u64)> {
+        let (pid, start) =
+            self.program.map_or((self.pid, self.start), |program| (program.pid, program.start));
+        (pid > 0).then_some((pid, start))
     }
 
     pub(crate) fn runs(&self) -> bool {
@@ -521,8 +547,9 @@ impl Begun {
     pub(crate) fn age(&self) -> Duration {
         let uptime = fs_err::read_to_string("/proc/uptime").unwrap_or_default();
         let seconds = uptime.split(' ').next().and_then(|text| text.parse::<f64>().ok());
-        let age = seconds.unwrap_or_default()
-            - Duration::from_millis(self.leader().1 * 1000 / TICKS).as_secs_f64();
+        let Some((_, start)) = self.leader() else { return Duration::ZERO };
+        let age =
+            seconds.unwrap_or_default() - Duration::from_millis(start * 1000 / TICKS).as_secs_f64();
         Duration::try_from_secs_f64(age).unwrap_or_default()
     }
 
@@ -534,8 +561,7 @@ impl Begun {
         output: &mut dyn Output,
     ) -> io::Result<Ran> {
         let (mut ended, mut last_line) = (Ended::ByItself, String::new());
-        if let Some((program, out, err)) = self.open() {
-            let group = Pid::from_raw(self.leader().0).expect("it was opened");
+        if let Some((group, program, out, err)) = self.open() {
             (ended, last_line) =
                 process::follow(group, program, [out, err], deadline, cancel, output)?;
         }
@@ -566,8 +592,8 @@ impl Begun {
     }
 
     /// The program, or the shell that keeps it, and what is printed; nothing if it has ended.
-    fn open(&self) -> Option<(std::os::fd::OwnedFd, File, File)> {
-        let (pid, start) = self.leader();
+    fn open(&self) -> Option<(Pid, std::os::fd::OwnedFd, File, File)> {
+        let (pid, start) = self.leader()?;
         let [out, err] = self.program.map_or(SHELL_PIPES, |program| program.pipes);
         let raw = Pid::from_raw(pid).filter(|_| self.code.is_none())?;
         let process = pidfd_open(raw, PidfdFlags::empty()).ok()?;
@@ -579,6 +605,27 @@ impl Begun {
         let (out, err) = (pipe(out)?, pipe(err)?);
         // No number was another's when all of that was opened.
         let is_it = Process::find(pid).is_some_and(|process| process.is(pid, start));
-        (is_it && self.runs()).then_some((process, out, err))
+        (is_it && self.runs()).then_some((raw, process, out, err))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_started_has_no_group_that_could_be_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Arc::new(Kept::new(dir.path(), None).unwrap());
+        let stat = fs_err::read_to_string("/proc/self/stat").unwrap();
+        let head = format!("{} {}\n\n", kept.ledger, stat.trim_end());
+        fs_err::write(kept.note("r/1/1"), format!("{head}0 77 0 0\n127\n")).unwrap();
+        let programs = Programs::again(&kept);
+        let begun = programs.begun("r/1/1").unwrap();
+        assert_eq!((begun.code, begun.age()), (Some(127), Duration::ZERO));
+        // Kernel threads, and whoever came from outside a namespace, are of group 0.
+        assert_eq!(programs.traces("r/1/1").noted, []);
+        fs_err::write(kept.note("r/1/1"), format!("{head}4194303 77 0 0\n0\n")).unwrap();
+        assert_eq!(programs.traces("r/1/1").noted, [(4_194_303, 77)]);
     }
 }

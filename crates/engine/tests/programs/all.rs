@@ -176,6 +176,14 @@ impl Pid {
         rustix::process::Pid::from_raw(parent.parse().expect("a number")).expect("one")
     }
 
+    /// Whether somebody in this process has its pipe, and so reads what it prints. What it printed
+    /// before and nobody has read is lost with its end.
+    pub(super) fn is_read(&self) -> bool {
+        let pipe = fs_err::read_link(format!("/proc/{}/fd/1", self.0)).expect("it runs");
+        let own = fs_err::read_dir("/proc/self/fd").expect("files").flatten();
+        own.filter_map(|entry| fs_err::read_link(entry.path()).ok()).any(|link| link == pipe)
+    }
+
     fn kill(&self) {
         if self.runs() {
             let pid = rustix::process::Pid::from_raw(self.0).expect("a number");
@@ -201,7 +209,7 @@ pub(super) const IS_RUNNING: fn(&Event) -> bool =
 pub(super) const IS_GONE: fn(&Event) -> bool =
     |event| matches!(event, Event::Found { found: Found::Gone, .. });
 
-const DIR: &str = "HOIST_TEST_DIR";
+pub(super) const DIR: &str = "HOIST_TEST_DIR";
 const SCRIPT: &str = "HOIST_TEST_SCRIPT";
 
 /// No test of its own: a controller in a process that is killed.
@@ -280,9 +288,9 @@ fn what_left_its_session_ends_with_the_time_of_its_step() {
     }
 }
 
-/// Runs another test with these control groups, which the machine may not have where they are looked
-/// for. Only that test sees them.
-fn with_control_groups(kind: &[&str], test: &str) {
+/// Runs another test with this kind of file system, for example control groups, which the machine may
+/// not have where they are looked for. Only that test sees it, at the directory in [`DIR`].
+pub(super) fn with_mount(kind: &[&str], test: &str) {
     let groups = tempfile::tempdir().expect("a directory");
     let ran = Command::new("unshare")
         .args([
@@ -307,7 +315,7 @@ fn with_control_groups(kind: &[&str], test: &str) {
 
 #[test]
 fn what_left_everything_ends_with_a_stop_where_there_are_control_groups() {
-    with_control_groups(&["cgroup2"], "all::what_left_everything_ends_with_a_stop");
+    with_mount(&["cgroup2"], "all::what_left_everything_ends_with_a_stop");
 }
 
 /// No test of its own.
@@ -351,7 +359,7 @@ impl Drop for Frozen {
 
 #[test]
 fn what_does_not_go_away_leaves_a_step_unknown() {
-    with_control_groups(&["cgroup", "-o", "freezer"], "all::what_is_frozen_leaves_a_step_unknown");
+    with_mount(&["cgroup", "-o", "freezer"], "all::what_is_frozen_leaves_a_step_unknown");
 }
 
 /// No test of its own.
@@ -414,6 +422,7 @@ fn after_a_controller_was_killed_a_program_is_waited_for_and_its_outcome_known()
         let event = next.act(&runs(&script), ASK);
         assert!(IS_RUNNING(&event), "{event:?}");
         assert!(pid.runs());
+        wait_for("it is read", || pid.is_read());
         open(dir.path());
         says_seven(&next.end());
         assert_eq!(output(dir.path()), "before\nafter\n");
@@ -428,11 +437,13 @@ fn an_executor_that_goes_leaves_programs_to_the_next() {
     let dir = dir();
     let mut first = Site1::at(dir.path());
     first.executor.act(&runs(GATED), START);
-    let _pid = Pid::of(dir.path());
+    let pid = Pid::of(dir.path());
     wait_for("it prints", || output(dir.path()).contains("before"));
     drop(first);
+    wait_for("nobody reads it", || !pid.is_read());
     let mut next = Site1::at(dir.path());
     assert!(IS_RUNNING(&next.act(&runs(GATED), ASK)));
+    wait_for("it is read", || pid.is_read());
     open(dir.path());
     says_seven(&next.end());
 }
@@ -510,6 +521,7 @@ fn a_program_of_something_larger_is_waited_for_and_then_nobody_knows() {
     let mut next = Site1::at(dir.path());
     let plan = plan(Step { call: call(input), ..Step::default() });
     assert!(IS_RUNNING(&next.act(&plan, ASK)));
+    wait_for("it is read", || pid.is_read());
     open(dir.path());
     let event = next.next();
     assert!(IS_GONE(&event), "{event:?}");
@@ -538,7 +550,7 @@ fn files_that_only_a_program_may_read_stay_as_long_as_it_runs() {
     let script = format!("echo $SECRET > where; {GATED}");
     let input = json!({ "script": script, "secret": "a" });
     let first = Controller::start(dir.path(), &input);
-    let _pid = Pid::of(dir.path());
+    let pid = Pid::of(dir.path());
     let secret = fs_err::read_to_string(dir.path().join("local/n/where")).expect("a path");
     let secret = Path::new(secret.trim()).to_owned();
     first.kill();
@@ -547,6 +559,7 @@ fn files_that_only_a_program_may_read_stay_as_long_as_it_runs() {
     let plan = plan(Step { call: call(input), ..Step::default() });
     assert!(IS_RUNNING(&next.act(&plan, ASK)));
     assert!(secret.exists(), "it still needs it");
+    wait_for("it is read", || pid.is_read());
     open(dir.path());
     says_seven(&next.end());
     assert!(!secret.parent().expect("a directory").exists());

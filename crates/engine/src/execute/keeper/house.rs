@@ -15,7 +15,9 @@ use fs_err::os::unix::fs::OpenOptionsExt as _;
 use fs_err::{File, OpenOptions};
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg, sockopt,
+};
 use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, kill_process_group, pidfd_open,
     setrlimit, setsid,
@@ -116,7 +118,7 @@ impl House {
             for event in &events {
                 let (data, flags) = (event.data, event.flags);
                 if data.u64() != SOCKET {
-                    self.has_ended(data.u64())?;
+                    self.has_ended(data.u64());
                 } else if flags.contains(epoll::EventFlags::HUP) {
                     self.leave(&mut buffer)?;
                 } else {
@@ -134,8 +136,10 @@ impl House {
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let received = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags);
-        let received = match received {
-            Ok(received) if received.bytes > 0 => received.bytes,
+        let (received, has_all) = match received {
+            Ok(received) if received.bytes > 0 => {
+                (received.bytes, !received.flags.contains(ReturnFlags::CTRUNC))
+            }
             Ok(_) | Err(Errno::AGAIN | Errno::CONNRESET) => return Ok(false),
             Err(Errno::INTR) => return Ok(true),
             Err(error) => return Err(error.into()),
@@ -146,7 +150,13 @@ impl House {
                 descriptors.extend(rights);
             }
         }
-        if &buffer[..received] == LARGE {
+        if !has_all {
+            // This process has as many as it may. Where not even the first is there, its other end
+            // says that nobody knows.
+            if let Some(tells) = descriptors.into_iter().next() {
+                tell(tells, REFUSED, Errno::MFILE.raw_os_error());
+            }
+        } else if &buffer[..received] == LARGE {
             let large = descriptors.pop().map(read_large).transpose()?.unwrap_or_default();
             self.obey(&large, descriptors, may_start);
         } else {
@@ -242,16 +252,17 @@ impl House {
         Ok(process)
     }
 
-    fn has_ended(&mut self, id: u64) -> io::Result<()> {
-        let Some(running) = self.running.remove(&id) else { return Ok(()) };
+    fn has_ended(&mut self, id: u64) {
+        let Some(running) = self.running.remove(&id) else { return };
         let Running { about, mut child, process, tells, reads, command, is_asked_to_end } = running;
         // To close it is not enough: one that is just being started may have a copy.
-        epoll::delete(&self.epoll, &process)?;
+        let _ = epoll::delete(&self.epoll, &process);
         if is_asked_to_end {
             // Its number is nobody else's yet. Nobody of its group may be left.
             let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         }
-        let status = child.wait()?;
+        // Of one that somebody else waited for nobody knows; the others are not to be lost with it.
+        let Ok(status) = child.wait() else { return };
         drop((command, reads));
         if self.socket.is_some() {
             tell(tells, ENDED, status.into_raw());
@@ -260,7 +271,6 @@ impl House {
         } else {
             about.write_end(status);
         }
-        Ok(())
     }
 
     fn signal(&mut self, id: Option<u64>, signal: Option<i32>) {
@@ -299,7 +309,8 @@ impl House {
             ended.about.write(&head, &format!("{} {start} 0 0\n{}\n", ended.pid, ended.code));
         }
         if let Some(own) = &mut self.own {
-            writeln!(own, "{LEFT}")?;
+            // If there is no room for it, whoever comes next waits longer; programs go on all the same.
+            let _ = writeln!(own, "{LEFT}");
         }
         Ok(())
     }
