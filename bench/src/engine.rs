@@ -214,8 +214,9 @@ fn run_programs(plan: &Arc<Plan>) {
         outputs: Outputs::in_dir(dir.path().join("output")),
         place: Place::Machine,
     };
-    let mut executor =
-        LocalExecutor::new("bench", site, &dir.path().join("ledger"), send).expect("an executor");
+    let keeper = Some(["/proc/self/exe", crate::KEEP_PROGRAMS].map(Into::into).to_vec());
+    let executor = LocalExecutor::new("bench", site, &dir.path().join("ledger"), send, keeper);
+    let mut executor = executor.expect("an executor");
     begin(plan, &mut journal, 0).expect("it can be kept");
     let mut run = Run::new(Arc::clone(plan));
     let halt = drive(&mut run, &mut journal, &mut executor, &events, || 0);
