@@ -16,6 +16,7 @@ use hoist_engine::run::{Effect, Event, Found, ReplayError, Run};
 
 use super::{Decision, Given, decide, look};
 use crate::actions::Held;
+use crate::actions::boot::Boot;
 use crate::actions::config_drive::ConfigDrive;
 use crate::actions::disks::{self, Disks};
 use crate::actions::images::{self, Images, Keeper};
@@ -123,7 +124,7 @@ pub fn apply_to(
     if again.hash != decision.hash {
         return Err(ApplyError::Changed);
     }
-    let resumed = run(&again, &held, given, listener)?;
+    let resumed = run(&again, &held, machine, given, listener)?;
     drop(held);
     let settled = decide(document, &look(document, machine, given));
     match settled {
@@ -139,6 +140,7 @@ pub fn apply_to(
 fn run(
     decision: &Decision,
     held: &Arc<Held>,
+    machine: &Machine,
     given: &Given,
     listener: Arc<dyn Listener>,
 ) -> Result<bool, ApplyError> {
@@ -186,6 +188,8 @@ fn run(
     }));
     let drive = decision.document.sections.config_drive.clone().unwrap_or_default();
     catalog.add(Arc::new(ConfigDrive { held: Arc::clone(held), files: drive.files }));
+    let (trust, efivars) = (given.trust.clone(), machine.efivars());
+    catalog.add(Arc::new(Boot { held: Arc::clone(held), trust, efivars }));
     let site = Site {
         catalog,
         secrets: Arc::new(given.secrets.clone()),
