@@ -142,6 +142,7 @@ async fn ask(command: Command, shell: &mut Shell) -> Result<Exit, Failure> {
         Command::Boot(args) => args.run(shell).await,
         Command::Metadata(args) => args.run(shell).await,
         Command::Provision(args) => args.run(shell).await,
+        Command::Agent(args) => args.run(shell).await,
         Command::Deploy(args) => args.run(shell).await,
         Command::Group(args) => args.run(shell).await,
         Command::Network(args) => args.run(shell).await,
