@@ -14,4 +14,4 @@ mod machine;
 pub mod scratch;
 
 pub use from_disk::{NvmeDisk, boot_from_disk};
-pub use machine::{Firmware, HOST, Hardware, Machine, Turn};
+pub use machine::{Firmware, HOST, Hardware, Kernel, Machine, Turn};

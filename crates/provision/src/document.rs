@@ -309,6 +309,11 @@ impl Document {
         self.sections.node.as_ref().map_or("", |node| node.id.as_str())
     }
 
+    /// Of the node's boot state; nothing is 0.
+    pub fn generation(&self) -> u64 {
+        self.sections.node.as_ref().and_then(|node| node.generation).unwrap_or(0)
+    }
+
     /// Whether an action is queued: all are, unless it is said which.
     pub fn is_queued(&self, action: &str) -> bool {
         let flow = self.sections.flow.as_ref().map_or(&[][..], |flow| &flow.actions);

@@ -30,7 +30,7 @@ use crate::fat::Contents;
 use crate::images::{Digest, Manifest, Trust};
 use crate::layout::{self, Difference, DiskPlan, Layout, PartitionPlan, TablePlan, Work};
 
-pub use carry_out::{Applied, ApplyError, Listener, apply};
+pub use carry_out::{Applied, ApplyError, Listener, apply, apply_to, take};
 pub use look::look;
 
 /// The actions that are built in.

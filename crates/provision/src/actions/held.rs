@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hoist_engine::action::Failure;
 
 use super::{failed, wrong};
+use crate::device::fault::Fault;
 use crate::device::{GuardedIo, Identity, OpenError, Ranges};
 use crate::document::Id;
 use crate::layout::DiskPlan;
@@ -21,13 +22,22 @@ struct Disk {
     path: PathBuf,
     identity: Identity,
     allow: Ranges,
+    fault: Option<Arc<Fault>>,
     /// Nothing, if it was lent and did not come back.
     io: Mutex<Option<Arc<GuardedIo>>>,
 }
 
 impl Disk {
     fn open(&self) -> Result<GuardedIo, OpenError> {
-        GuardedIo::open(&self.path, &self.identity, &self.allow, &Ranges::default())
+        let io = GuardedIo::open(&self.path, &self.identity, &self.allow, &Ranges::default())?;
+        Ok(match &self.fault {
+            Some(fault) => io.with_fault(Arc::clone(fault)),
+            None => io,
+        })
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<Arc<GuardedIo>>> {
+        self.io.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -42,16 +52,26 @@ impl Held {
             let path = device(&plan.kernel_name);
             let identity = Identity::of(&path, plan.sector)?;
             let allow = plan.writable.iter().cloned().collect();
-            let disk = Disk { path, identity, allow, io: Mutex::default() };
+            let disk = Disk { path, identity, allow, fault: None, io: Mutex::default() };
             let io = disk.open()?;
-            *disk.io.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(io));
+            *disk.slot() = Some(Arc::new(io));
             held.insert(plan.id.clone(), disk);
         }
         Ok(Self(held))
     }
 
+    /// From now on writes to this disk fail as the fault says. Not if somebody has the disk.
+    pub fn break_disk(&mut self, id: &Id, fault: &Arc<Fault>) -> Result<(), OpenError> {
+        let Some(disk) = self.0.get_mut(id) else { return Ok(()) };
+        disk.fault = Some(Arc::clone(fault));
+        *disk.slot() = None;
+        let io = disk.open()?;
+        *disk.slot() = Some(Arc::new(io));
+        Ok(())
+    }
+
     pub fn io(&self, id: &Id) -> Result<Arc<GuardedIo>, Failure> {
-        let io = self.disk(id)?.io.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let io = self.disk(id)?.slot().clone();
         io.ok_or_else(|| wrong(format!("disk `{id}` was lost on the way")))
     }
 
@@ -60,7 +80,7 @@ impl Held {
     /// be the same disk.
     pub(super) fn lend<T>(&self, id: &Id, work: impl FnOnce(&Path) -> T) -> Result<T, Failure> {
         let disk = self.disk(id)?;
-        let mut slot = disk.io.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = disk.slot();
         *slot = None;
         let lock = File::open(&disk.path).map_err(|error| failed(&error))?;
         lock.lock().map_err(|error| failed(&error))?;

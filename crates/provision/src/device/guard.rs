@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -58,7 +58,7 @@ pub struct GuardedIo {
     bounces: Pool,
     /// Two that change parts of one sector would undo each other's work.
     patching: Mutex<()>,
-    fault: Option<Fault>,
+    fault: Option<Arc<Fault>>,
 }
 
 impl GuardedIo {
@@ -80,13 +80,13 @@ impl GuardedIo {
 
     /// From now on writes fail as the fault says.
     #[must_use]
-    pub fn with_fault(mut self, fault: Fault) -> Self {
-        self.fault = Some(fault);
+    pub fn with_fault(mut self, fault: impl Into<Arc<Fault>>) -> Self {
+        self.fault = Some(fault.into());
         self
     }
 
     pub fn fault(&self) -> Option<&Fault> {
-        self.fault.as_ref()
+        self.fault.as_deref()
     }
 
     pub fn path(&self) -> &Path {

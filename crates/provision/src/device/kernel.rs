@@ -38,12 +38,16 @@ pub struct Known {
 }
 
 /// Makes the kernel know these partitions of a disk and no others. What it knows already stays as it
-/// is, so that it may be in use; what only has another length is told the new one.
+/// is, so that it may be in use; what only has another length is told the new one. Of a file that
+/// stands for a disk it knows nothing.
 pub fn tell(disk: &Path, wanted: &[Partition]) -> Result<Vec<Known>, KernelError> {
     let failed = |what, number| {
         move |source| KernelError { what, number, disk: disk.display().to_string(), source }
     };
     let device = File::open(disk).map_err(failed("show us", 0))?;
+    if !is_block(&device).map_err(failed("show us", 0))? {
+        return Ok(Vec::new());
+    }
     let known = known(&device).map_err(failed("show us", 0))?;
     let stays = |known: &Known| {
         wanted.iter().any(|one| one.number == known.number && one.start == known.start)
@@ -69,6 +73,11 @@ pub fn tell(disk: &Path, wanted: &[Partition]) -> Result<Vec<Known>, KernelError
             .map_err(failed("take", one.number))?;
     }
     self::known(&device).map_err(failed("show us", 0))
+}
+
+fn is_block(device: &File) -> io::Result<bool> {
+    use std::os::unix::fs::FileTypeExt;
+    Ok(device.metadata()?.file_type().is_block_device())
 }
 
 /// The partitions of a disk that the kernel knows, in order of their numbers.

@@ -18,6 +18,9 @@ pub struct NodeSection {
     pub id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Of its boot state; the marker on its disks carries it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u64>,
     /// The disk that had the root the last time. Another one needs `policy.allow_root_change`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_root: Option<DiskMatch>,

@@ -55,7 +55,12 @@ pub(super) struct FsOf {
 impl Scheme {
     pub(super) fn new(options: &Options) -> Self {
         let mut sections = Sections {
-            node: Some(NodeSection { id: options.node.clone(), name: None, last_root: None }),
+            node: Some(NodeSection {
+                id: options.node.clone(),
+                name: None,
+                generation: None,
+                last_root: None,
+            }),
             ..Sections::default()
         };
         sections.policy.allow_kernel_names = options.allow_kernel_names;

@@ -35,6 +35,11 @@ const LEAST_ROOM: u64 = 16 * 1024;
 pub trait Listener: Send + Sync {
     fn begins(&self, step: &str);
     fn progress(&self, image: &Id, progress: Progress);
+
+    /// What ends the work where it safely can.
+    fn cancel(&self) -> Cancel {
+        Cancel::default()
+    }
 }
 
 /// What came of it.
@@ -93,9 +98,27 @@ pub fn apply(
     if decision.is_settled() {
         return Ok(Applied::Nothing);
     }
+    let held = take(decision, machine)?;
+    apply_to(held, document, decision, machine, given, listener)
+}
+
+/// The disks that something is done to; nobody else has them from here on.
+pub fn take(decision: &Decision, machine: &Machine) -> Result<Held, OpenError> {
     let plans = &decision.layout.disks;
     let touched = plans.iter().filter(|plan| decision.touched.contains(&plan.id));
-    let held = Arc::new(Held::take(touched, |name| machine.device(name))?);
+    Held::take(touched, |name| machine.device(name))
+}
+
+/// As [`apply`], to disks that were taken.
+pub fn apply_to(
+    held: Held,
+    document: &Document,
+    decision: &Decision,
+    machine: &Machine,
+    given: &Given,
+    listener: Arc<dyn Listener>,
+) -> Result<Applied, ApplyError> {
+    let held = Arc::new(held);
     // From here on nobody else can change the disks: it must still be the same plan.
     let again = decide(document, &look(document, machine, given)).map_err(ApplyError::Refused)?;
     if again.hash != decision.hash {
@@ -125,7 +148,7 @@ fn run(
         node: decision.document.node_id().to_owned(),
         txn: decision.document.txn,
         plan: decision.plan.hash().to_owned(),
-        generation: 0,
+        generation: decision.document.generation(),
         is_complete: false,
     };
     let resumes = decision.is_left_in_the_middle(&marker);
@@ -225,7 +248,11 @@ impl Decision {
         } else {
             (GapJournal::create(&io, &gap)?, Vec::new())
         };
-        if journal.room() < LEAST_ROOM {
+        // The marker is written before the journal of the run before it is gone.
+        let is_ours = records.first().is_none_or(
+            |first| matches!(first, Record::Plan { hash, .. } if hash == self.plan.hash()),
+        );
+        if !is_ours || journal.room() < LEAST_ROOM {
             (journal, records) = (GapJournal::create(&io, &gap)?, Vec::new());
         }
         Ok((Medium::Gap { held: Arc::clone(held), disk, journal }, records))
@@ -336,7 +363,7 @@ impl Executor for InTurn {
         if matches!(effect, Effect::Start { .. }) {
             self.listener.begins(&job.task);
         }
-        let came = self.site.carry_out(&job, &Cancel::default(), &Programs::default());
+        let came = self.site.carry_out(&job, &self.listener.cancel(), &Programs::default());
         self.note(&job, &came);
         // Whoever listens is waiting for this very answer.
         let _ = self.events.send(came.event(job.number, job.attempt));

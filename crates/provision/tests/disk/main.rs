@@ -5,6 +5,8 @@ mod guard;
 mod images;
 mod kernel;
 mod loop_device;
+mod machine;
+mod power_cut;
 mod probe;
 mod resume;
 mod server;
