@@ -7,6 +7,7 @@
 mod cli;
 mod commands;
 mod failure;
+mod input;
 
 use std::process::ExitCode;
 

@@ -5,6 +5,7 @@ pub mod config_drive;
 pub mod disks;
 mod held;
 pub mod images;
+pub mod plugin;
 
 use hoist_engine::action::{Diagnostic, Failure, Secrets};
 use hoist_engine::record::FailureKind;

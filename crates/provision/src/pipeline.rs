@@ -5,6 +5,7 @@
 mod carry_out;
 mod drive;
 mod look;
+mod plugins;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
@@ -12,12 +13,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hoist_engine::contribute::Contributor;
+use hoist_engine::plugin::Plugin;
 use hoist_engine::plan::{Call, Draft, Kind, Plan, Repeat, Step, StepId, Vertex};
 use serde::Serialize;
 
 use crate::actions::config_drive;
 use crate::actions::disks::{self, Making, Task};
 use crate::actions::images::{self, Receipt};
+use crate::actions::plugin;
 use crate::claim::{Needs, resolve};
 use crate::device::gap::Marker;
 use crate::device::table::Geometry;
@@ -41,6 +44,8 @@ pub struct Given {
     pub secrets: Secrets,
     /// Who may vouch for servers that something is fetched from.
     pub trust: Trust,
+    /// Actions of others that are here.
+    pub plugins: Vec<Arc<Plugin>>,
 }
 
 /// All that a decision is made from, beside the document.
@@ -57,6 +62,8 @@ pub struct Seen {
     pub tools: BTreeSet<String>,
     /// Only whether they are known decides anything.
     pub secrets: Secrets,
+    /// Actions of others, which say themselves what they need and do.
+    pub plugins: Vec<Arc<Plugin>>,
     /// What could not be looked at.
     pub troubles: Vec<Diagnostic>,
 }
@@ -67,6 +74,8 @@ pub struct Notes {
     pub marker: Option<Marker>,
     /// Images that were written.
     pub receipts: Vec<Receipt>,
+    /// Steps of plug-ins that were done.
+    pub plugins: Vec<plugin::Receipt>,
 }
 
 /// What is to be done to a machine.
@@ -169,7 +178,8 @@ pub fn only(mut document: Document, actions: &[String]) -> Document {
 
 /// What is to be done, or everything that forbids it.
 pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnostic>> {
-    let mut found = not_ours(document);
+    let mut found = not_ours(document, seen);
+    found.extend(plugins::refused(document, seen));
     let (sized, layout) = match laid_out(document, seen) {
         Ok(laid_out) => laid_out,
         Err(more) => {
@@ -180,9 +190,14 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
     found.extend(seen.troubles.iter().cloned());
     found.extend(cannot(&sized, &layout, seen));
     let mut work = Planning::new(&sized, &layout, seen);
+    match plugins::wanted(&sized, &layout, seen) {
+        Ok(wanted) => work.expect_plugins(wanted),
+        Err(more) => found.extend(more),
+    }
     work.disks();
     work.images();
     work.drive();
+    work.plugins();
     work.keep_receipts();
     work.ends();
     found.extend(missing_tools(&work, seen));
@@ -207,7 +222,10 @@ fn laid_out(document: &Document, seen: &Seen) -> Result<(Document, Layout), Vec<
         ACTIONS.contains(&name.as_str()) && is_asked(&name)
     });
     let queued: Vec<_> = queued.collect();
-    let resolved = resolve(document, &queued, &seen.facts)?;
+    let own = queued.iter().map(|need| need as &dyn Contributor);
+    let others = plugins::queued(document, seen);
+    let others = others.iter().map(|plugin| &***plugin as &dyn Contributor);
+    let resolved = resolve(document, own.chain(others), &seen.facts)?;
     let sized = with_sizes(&resolved, seen);
     let layout = layout::plan(&sized, &seen.facts)?;
     Ok((sized, layout))
@@ -220,7 +238,7 @@ fn hash(plan: &Plan, layout: &Layout) -> String {
 }
 
 /// What is asked for and no action here does.
-fn not_ours(document: &Document) -> Vec<Diagnostic> {
+fn not_ours(document: &Document, seen: &Seen) -> Vec<Diagnostic> {
     let sections = &document.sections;
     let asked = [
         ("boot", sections.boot.is_some()),
@@ -232,7 +250,7 @@ fn not_ours(document: &Document) -> Vec<Diagnostic> {
     let by_section = asked
         .into_iter()
         .filter(|(name, is_there)| *is_there && flow.is_empty() && { !ACTIONS.contains(name) });
-    let by_flow = flow.iter().map(String::as_str).filter(|name| !ACTIONS.contains(name));
+    let by_flow = flow.iter().map(String::as_str).filter(|name| !plugins::is_here(name, seen));
     let names: BTreeSet<&str> = by_section.map(|(name, _)| name).chain(by_flow).collect();
     let unsupported = |name: &str| {
         let what = format!("action `{name}` is not in this program");
@@ -315,6 +333,7 @@ struct Planning<'a> {
     touched: BTreeSet<Id>,
     makes: Vec<Making>,
     done: BTreeMap<StepId, Receipt>,
+    plugins: Vec<plugins::Wanted>,
 }
 
 impl<'a> Planning<'a> {
@@ -328,6 +347,7 @@ impl<'a> Planning<'a> {
             touched: BTreeSet::new(),
             makes: Vec::new(),
             done: BTreeMap::new(),
+            plugins: Vec::new(),
         }
     }
 
@@ -349,6 +369,13 @@ impl<'a> Planning<'a> {
         let after = id.0.checked_sub(1).map(StepId).into_iter().collect();
         self.vertices.push(Vertex { name, after, kind: Kind::Step(Box::new(step)) });
         id
+    }
+
+    fn step_mut(&mut self, StepId(at): StepId) -> Option<&mut Step> {
+        match &mut self.vertices.get_mut(at as usize)?.kind {
+            Kind::Step(step) => Some(step),
+            _ => None,
+        }
     }
 
     /// What is wiped and made, disk by disk.
@@ -502,7 +529,7 @@ impl<'a> Planning<'a> {
 
     /// Whether anything is still to come into its partitions.
     fn is_pending(&self, disk: &DiskPlan, table: &TablePlan) -> bool {
-        self.needs_image(disk, table) || self.needs_drive(&disk.id)
+        self.needs_image(disk, table) || self.needs_drive(&disk.id) || self.needs_plugin(&disk.id)
     }
 
     fn images(&mut self) {

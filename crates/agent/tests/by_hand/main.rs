@@ -5,6 +5,7 @@
 mod loop_device;
 
 mod config_drive;
+mod plugins;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

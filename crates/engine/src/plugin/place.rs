@@ -11,6 +11,9 @@ use super::PluginError;
 /// What the name of the file begins with; the rest is the name of the action.
 pub const PREFIX: &str = "hoist-action-";
 
+/// The same for a driver, which reads inputs of others.
+pub const DRIVER_PREFIX: &str = "hoist-driver-";
+
 /// Plug-ins in one directory.
 pub const MAX_PLUGINS: usize = 256;
 
@@ -59,12 +62,17 @@ pub type Stamp = (PathBuf, Option<(u64, u64, i64, i64)>);
 
 /// The name of the action that a file is, if the file may be run at all.
 pub(super) fn admit(path: &Path) -> Result<String, PluginError> {
+    admit_as(path, PREFIX)
+}
+
+/// The same for a file whose name begins with `prefix`.
+pub(super) fn admit_as(path: &Path, prefix: &str) -> Result<String, PluginError> {
     let unusable = |why: &str| PluginError::Unusable { path: path.to_owned(), why: why.to_owned() };
     let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let name = file
-        .strip_prefix(PREFIX)
+        .strip_prefix(prefix)
         .filter(|name| is_name(name))
-        .ok_or_else(|| unusable("a plug-in is called `hoist-action-` and a name of small letters, digits, `-` and `_`; rename it"))?;
+        .ok_or_else(|| unusable(&format!("a plug-in is called `{prefix}` and a name of small letters, digits, `-` and `_`; rename it")))?;
     let metadata = fs_err::symlink_metadata(path).map_err(|error| unusable(&error.to_string()))?;
     if !metadata.is_file() {
         return Err(unusable("it is no regular file; put the program itself there, not a link"));

@@ -19,6 +19,7 @@ use crate::actions::Held;
 use crate::actions::config_drive::ConfigDrive;
 use crate::actions::disks::{self, Disks};
 use crate::actions::images::{self, Images, Keeper};
+use crate::actions::plugin::OnDisks;
 use crate::device::OpenError;
 use crate::device::gap::{Gap, GapError, GapJournal, Marker};
 use crate::device::probe::Machine;
@@ -180,6 +181,9 @@ fn run(
     }));
     let drive = decision.document.sections.config_drive.clone().unwrap_or_default();
     catalog.add(Arc::new(ConfigDrive { held: Arc::clone(held), files: drive.files }));
+    for plugin in &given.plugins {
+        catalog.add(Arc::new(OnDisks { plugin: Arc::clone(plugin), held: Arc::clone(held) }));
+    }
     let site = Site {
         catalog,
         secrets: Arc::new(given.secrets.clone()),
