@@ -20,9 +20,8 @@ use crate::failure::Failure;
 const NO_NODE: &str = "by-hand";
 
 /// Names that only hoist's own actions have, also those that are not in this program.
-const OWN: [&str; 9] = [
-    "disks", "images", "config_drive", "boot", "files", "erase", "reboot", "kexec", "report",
-];
+const OWN: [&str; 9] =
+    ["disks", "images", "config_drive", "boot", "files", "erase", "reboot", "kexec", "report"];
 
 /// What is wanted, and what there is for it beside this program.
 pub(crate) fn wanted(wanted: &Wanted) -> Result<(Document, Given), Failure> {
@@ -114,7 +113,7 @@ fn by_plugin(wanted: &Wanted, text: &[u8]) -> Result<Document, Failure> {
 }
 
 /// Those of the directory, if the document wants something that hoist itself does not do.
-fn plugins(document: &Document, directory: &Path) -> Result<Vec<Arc<Plugin>>, Failure> {
+pub(crate) fn plugins(document: &Document, directory: &Path) -> Result<Vec<Arc<Plugin>>, Failure> {
     let flow = document.sections.flow.as_ref().map_or(&[][..], |flow| &flow.actions);
     let names_others = flow.iter().any(|name| !OWN.contains(&name.as_str()));
     if document.sections.third_party.is_empty() && !names_others {

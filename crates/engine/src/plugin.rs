@@ -196,7 +196,7 @@ impl Program {
         prefix: &'static str,
         isolation: &Arc<Isolation>,
     ) -> Result<Self, PluginError> {
-        let name = place::admit_as(path, prefix)?;
+        let name = place::admit(path, prefix)?;
         // It is started in another directory.
         let path = std::path::absolute(path).map_err(|error| PluginError::Unusable {
             path: path.to_owned(),
@@ -213,7 +213,7 @@ impl Program {
         terms: Terms<'_>,
     ) -> Result<Map<String, Value>, PluginError> {
         // It may have been changed since it was found.
-        place::admit_as(&self.path, self.prefix)?;
+        place::admit(&self.path, self.prefix)?;
         let at = || Asked { plugin: self.name.clone(), verb: verb.to_owned() };
         let redactions = Redactions::default();
         let (mut numbers, mut descriptors) = (Map::new(), Vec::new());

@@ -1,6 +1,6 @@
 //! Actions and drivers of others, on a real device.
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -127,8 +127,7 @@ fn a_plug_in_tunes_a_disk_that_it_is_lent_nothing_of() {
     let file = format!("/sys/block/{}/queue/read_ahead_kb", bench.kernel_name());
     let read = || fs_err::read_to_string(&file).expect("a number").trim().to_owned();
     fs_err::write(&file, "128").expect("it takes that");
-    let document =
-        bench.with_sections("  tuning.example/readahead@1: {disk: os, kib: 512}\n");
+    let document = bench.with_sections("  tuning.example/readahead@1: {disk: os, kib: 512}\n");
     let examples = ["--plugins", EXAMPLES];
     assert_eq!(agent("plan", &document, &examples).code, 20);
     assert_eq!(read(), "128");
@@ -196,7 +195,8 @@ fn a_plug_in_cannot_write_outside_of_what_it_was_lent() {
     assert_eq!(applied.code, 0, "{}", applied.err);
     let bytes = bench.disk.bytes();
     let neighbours: Vec<_> = [1, 2, 3].map(|number| range(&bench, number)).into();
-    let own = neighbours.iter().find(|range| bytes[(*range).clone()][..65536].iter().all(|b| *b == 0));
+    let own =
+        neighbours.iter().find(|range| bytes[(*range).clone()][..65536].iter().all(|b| *b == 0));
     assert!(own.is_some(), "it wrote inside");
     let last = neighbours.iter().map(|range| range.end).max().expect("three");
     let checked = super::run(std::process::Command::new("sgdisk").arg("-v").arg(bench.disk.path()));

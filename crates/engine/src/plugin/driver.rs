@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{
-    DRIVER_PREFIX, Isolation, Lent, PluginError, Program, Terms, Verb, introduce, kept,
-};
+use super::{DRIVER_PREFIX, Isolation, Lent, PluginError, Program, Terms, Verb, introduce, kept};
 use crate::action::{Description, Diagnostic};
 
 /// The file `hoist-driver-NAME`, which said what it is.

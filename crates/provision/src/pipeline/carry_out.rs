@@ -16,6 +16,7 @@ use hoist_engine::run::{Effect, Event, Found, ReplayError, Run};
 
 use super::{Decision, Given, decide, look};
 use crate::actions::Held;
+use crate::actions::boot::Boot;
 use crate::actions::config_drive::ConfigDrive;
 use crate::actions::disks::{self, Disks};
 use crate::actions::images::{self, Images, Keeper};
@@ -35,6 +36,11 @@ const LEAST_ROOM: u64 = 16 * 1024;
 pub trait Listener: Send + Sync {
     fn begins(&self, step: &str);
     fn progress(&self, image: &Id, progress: Progress);
+
+    /// What ends the work where it safely can.
+    fn cancel(&self) -> Cancel {
+        Cancel::default()
+    }
 }
 
 /// What came of it.
@@ -94,7 +100,7 @@ pub fn apply(
         return Ok(Applied::Nothing);
     }
     let held = take(decision, machine)?;
-    apply_to(held, document, decision, machine, listener)
+    apply_to(held, document, decision, machine, given, listener)
 }
 
 /// The disks that something is done to; nobody else has them from here on.
@@ -110,6 +116,7 @@ pub fn apply_to(
     document: &Document,
     decision: &Decision,
     machine: &Machine,
+    given: &Given,
     listener: Arc<dyn Listener>,
 ) -> Result<Applied, ApplyError> {
     let held = Arc::new(held);
@@ -118,7 +125,7 @@ pub fn apply_to(
     if again.hash != decision.hash {
         return Err(ApplyError::Changed);
     }
-    let resumed = run(&again, &held, given, listener)?;
+    let resumed = run(&again, &held, machine, given, listener)?;
     drop(held);
     let settled = decide(document, &look(document, machine, given));
     match settled {
@@ -134,6 +141,7 @@ pub fn apply_to(
 fn run(
     decision: &Decision,
     held: &Arc<Held>,
+    machine: &Machine,
     given: &Given,
     listener: Arc<dyn Listener>,
 ) -> Result<bool, ApplyError> {
@@ -184,6 +192,8 @@ fn run(
     for plugin in &given.plugins {
         catalog.add(Arc::new(OnDisks { plugin: Arc::clone(plugin), held: Arc::clone(held) }));
     }
+    let (trust, efivars) = (given.trust.clone(), machine.efivars());
+    catalog.add(Arc::new(Boot { held: Arc::clone(held), trust, efivars }));
     let site = Site {
         catalog,
         secrets: Arc::new(given.secrets.clone()),
@@ -357,7 +367,7 @@ impl Executor for InTurn {
         if matches!(effect, Effect::Start { .. }) {
             self.listener.begins(&job.task);
         }
-        let came = self.site.carry_out(&job, &Cancel::default(), &Programs::default());
+        let came = self.site.carry_out(&job, &self.listener.cancel(), &Programs::default());
         self.note(&job, &came);
         // Whoever listens is waiting for this very answer.
         let _ = self.events.send(came.event(job.number, job.attempt));

@@ -15,7 +15,7 @@ use crate::document::{Document, Id, StorageNode};
 use crate::layout::{Layout, Work};
 
 /// Steps of one plug-in.
-pub const MAX_STEPS: usize = 64;
+const MAX_STEPS: usize = 64;
 
 /// Where an input says which devices its step is about.
 const DEVICES: &str = "devices";
@@ -62,7 +62,8 @@ pub(super) fn refused(document: &Document, seen: &Seen) -> Vec<Diagnostic> {
         if let Isolation::None { why } = plugin.isolation() {
             let name = plugin.describe().name;
             let what = format!("plug-in `{name}` would have every disk of this machine: {why}");
-            let hint = "a plug-in on disks needs namespaces of its own: unshare(1), setpriv(1), root";
+            let hint =
+                "a plug-in on disks needs namespaces of its own: unshare(1), setpriv(1), root";
             found.push(Diagnostic::new(Code::MissingTool, "flow.actions", what).hint(hint));
         }
     }
@@ -91,7 +92,8 @@ pub(super) fn wanted(
         };
         let steps = match plugin.plan(&shared, &observed) {
             Ok(steps) if steps.len() > MAX_STEPS => {
-                let what = format!("{} steps are wanted; at most {MAX_STEPS} are taken", steps.len());
+                let what =
+                    format!("{} steps are wanted; at most {MAX_STEPS} are taken", steps.len());
                 found.push(say(what));
                 continue;
             }
@@ -104,7 +106,8 @@ pub(super) fn wanted(
         for step in steps {
             let faults = plugin.validate(&step.call.input);
             let faults = faults.into_iter().map(|fault| {
-                let at = if fault.at.is_empty() { String::new() } else { format!("{}: ", fault.at) };
+                let at =
+                    if fault.at.is_empty() { String::new() } else { format!("{}: ", fault.at) };
                 let found = say(format!("{at}{}", fault.message));
                 Diagnostic { hint: fault.hint, ..found }
             });
@@ -165,7 +168,10 @@ fn task(
     let named = input.get(DEVICES).and_then(Value::as_object).filter(|named| !named.is_empty());
     let named = named.ok_or("a step says in `devices` what it is about, by names of its own")?;
     if named.len() > MAX_SECRETS {
-        return Err(format!("{} devices are named; at most {MAX_SECRETS} can be lent", named.len()));
+        return Err(format!(
+            "{} devices are named; at most {MAX_SECRETS} can be lent",
+            named.len()
+        ));
     }
     let (mut disks, mut devices) = (Vec::new(), BTreeMap::new());
     for (name, id) in named {
@@ -176,9 +182,10 @@ fn task(
         let fs = document.storage(&id).and_then(StorageNode::as_fs);
         let (disk, part) = if let Some((disk, part)) = layout.partition(fs.map_or(&id, |fs| &fs.on))
         {
-            let is_retained = !disk.writable.iter().any(|range| {
-                range.start <= part.start && part.start + part.len <= range.end
-            });
+            let is_retained = !disk
+                .writable
+                .iter()
+                .any(|range| range.start <= part.start && part.start + part.len <= range.end);
             if is_retained {
                 return Err(format!("`{id}` is kept as it is, so nobody writes to it"));
             }
@@ -186,7 +193,9 @@ fn task(
         } else if let Some(disk) = layout.disks.iter().find(|disk| disk.id == id) {
             (disk, None)
         } else {
-            return Err(format!("`devices.{name}`: `{id}` is no partition and no disk of this run"));
+            return Err(format!(
+                "`devices.{name}`: `{id}` is no partition and no disk of this run"
+            ));
         };
         disks.push(disk);
         devices.insert(name.clone(), part);
@@ -207,9 +216,8 @@ impl Planning<'_> {
     fn is_done(&self, wanted: &Wanted) -> bool {
         let fingerprint = wanted.task.fingerprint();
         let mut receipts = self.seen.notes.values().flat_map(|notes| &notes.plugins);
-        let is_kept = |id: &Id| {
-            self.layout.partition(id).is_some_and(|(disk, part)| is_kept(disk, part))
-        };
+        let is_kept =
+            |id: &Id| self.layout.partition(id).is_some_and(|(disk, part)| is_kept(disk, part));
         receipts.any(|receipt| receipt.task == fingerprint) && wanted.task.partitions().all(is_kept)
     }
 
