@@ -385,7 +385,7 @@ impl<'a> Planning<'a> {
     fn step_mut(&mut self, StepId(at): StepId) -> Option<&mut Step> {
         match &mut self.vertices.get_mut(at as usize)?.kind {
             Kind::Step(step) => Some(step),
-            _ => None,
+            Kind::Join(_) => None,
         }
     }
 
