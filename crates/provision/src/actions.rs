@@ -7,6 +7,7 @@ pub mod disks;
 pub mod files;
 mod held;
 pub mod images;
+pub mod plugin;
 
 use hoist_engine::action::{Diagnostic, Failure, Secrets};
 use hoist_engine::record::FailureKind;

@@ -7,6 +7,7 @@ mod carry_out;
 mod drive;
 mod files;
 mod look;
+mod plugins;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
@@ -15,12 +16,13 @@ use std::sync::Arc;
 
 use hoist_engine::contribute::Contributor;
 use hoist_engine::plan::{Call, Draft, Kind, Plan, Repeat, Step, StepId, Vertex};
+use hoist_engine::plugin::Plugin;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::actions::disks::{self, Making, Task};
 use crate::actions::images::{self, Receipt};
-use crate::actions::{boot as booting, config_drive, files as filing};
+use crate::actions::{boot as booting, config_drive, files as filing, plugin};
 use crate::claim::{Needs, resolve};
 use crate::device::efivars::Variables;
 use crate::device::gap::Marker;
@@ -46,6 +48,8 @@ pub struct Given {
     pub secrets: Secrets,
     /// Who may vouch for servers that something is fetched from.
     pub trust: Trust,
+    /// Actions of others that are here.
+    pub plugins: Vec<Arc<Plugin>>,
 }
 
 /// All that a decision is made from, beside the document.
@@ -68,6 +72,8 @@ pub struct Seen {
     pub tools: BTreeSet<String>,
     /// Only whether they are known decides anything.
     pub secrets: Secrets,
+    /// Actions of others, which say themselves what they need and do.
+    pub plugins: Vec<Arc<Plugin>>,
     /// What could not be looked at.
     pub troubles: Vec<Diagnostic>,
 }
@@ -80,6 +86,8 @@ pub struct Notes {
     pub receipts: Vec<Receipt>,
     /// Files that were put there.
     pub filed: Vec<filing::Receipt>,
+    /// Steps of plug-ins that were done.
+    pub plugins: Vec<plugin::Receipt>,
 }
 
 /// What is to be done to a machine.
@@ -183,7 +191,8 @@ pub fn only(mut document: Document, actions: &[String]) -> Document {
 
 /// What is to be done, or everything that forbids it.
 pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnostic>> {
-    let mut found = not_ours(document);
+    let mut found = not_ours(document, seen);
+    found.extend(plugins::refused(document, seen));
     let (sized, layout) = match laid_out(document, seen) {
         Ok(laid_out) => laid_out,
         Err(more) => {
@@ -194,11 +203,16 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
     found.extend(seen.troubles.iter().cloned());
     found.extend(cannot(&sized, &layout, seen));
     let mut work = Planning::new(&sized, &layout, seen);
+    match plugins::wanted(&sized, &layout, seen) {
+        Ok(wanted) => work.expect_plugins(wanted),
+        Err(more) => found.extend(more),
+    }
     work.disks();
     work.touch();
     work.images();
     work.drive();
     work.files();
+    work.plugins();
     work.boot();
     work.keep_receipts();
     work.ends();
@@ -228,7 +242,10 @@ fn laid_out(document: &Document, seen: &Seen) -> Result<(Document, Layout), Vec<
         ACTIONS.contains(&name.as_str()) && is_asked(&name)
     });
     let queued: Vec<_> = queued.collect();
-    let resolved = resolve(document, &queued, &seen.facts)?;
+    let own = queued.iter().map(|need| need as &dyn Contributor);
+    let others = plugins::queued(document, seen);
+    let others = others.iter().map(|plugin| &***plugin as &dyn Contributor);
+    let resolved = resolve(document, own.chain(others), &seen.facts)?;
     let sized = with_sizes(&resolved, seen);
     let layout = layout::plan(&sized, &seen.facts)?;
     Ok((sized, layout))
@@ -241,7 +258,7 @@ fn hash(plan: &Plan, layout: &Layout) -> String {
 }
 
 /// What is asked for and no action here does.
-fn not_ours(document: &Document) -> Vec<Diagnostic> {
+fn not_ours(document: &Document, seen: &Seen) -> Vec<Diagnostic> {
     let sections = &document.sections;
     let asked = [
         ("boot", sections.boot.is_some()),
@@ -253,7 +270,7 @@ fn not_ours(document: &Document) -> Vec<Diagnostic> {
     let by_section = asked
         .into_iter()
         .filter(|(name, is_there)| *is_there && flow.is_empty() && { !ACTIONS.contains(name) });
-    let by_flow = flow.iter().map(String::as_str).filter(|name| !ACTIONS.contains(name));
+    let by_flow = flow.iter().map(String::as_str).filter(|name| !plugins::is_here(name, seen));
     let names: BTreeSet<&str> = by_section.map(|(name, _)| name).chain(by_flow).collect();
     let unsupported = |name: &str| {
         let what = format!("action `{name}` is not in this program");
@@ -337,6 +354,7 @@ struct Planning<'a> {
     touched: BTreeSet<Id>,
     makes: Vec<Making>,
     done: BTreeMap<StepId, Value>,
+    plugins: Vec<plugins::Wanted>,
 }
 
 impl<'a> Planning<'a> {
@@ -350,6 +368,7 @@ impl<'a> Planning<'a> {
             touched: BTreeSet::new(),
             makes: Vec::new(),
             done: BTreeMap::new(),
+            plugins: Vec::new(),
         }
     }
 
@@ -371,6 +390,13 @@ impl<'a> Planning<'a> {
         let after = id.0.checked_sub(1).map(StepId).into_iter().collect();
         self.vertices.push(Vertex { name, after, kind: Kind::Step(Box::new(step)) });
         id
+    }
+
+    fn step_mut(&mut self, StepId(at): StepId) -> Option<&mut Step> {
+        match &mut self.vertices.get_mut(at as usize)?.kind {
+            Kind::Step(step) => Some(step),
+            Kind::Join(_) => None,
+        }
     }
 
     /// What is wiped and made, disk by disk.
@@ -542,6 +568,7 @@ impl<'a> Planning<'a> {
         self.needs_image(disk, table)
             || self.needs_drive(&disk.id)
             || self.needs_files(disk)
+            || self.needs_plugin(&disk.id)
             || self.needs_boot(disk)
     }
 

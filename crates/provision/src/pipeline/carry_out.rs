@@ -23,6 +23,7 @@ use crate::actions::config_drive::ConfigDrive;
 use crate::actions::disks::{self, Disks};
 use crate::actions::files::Files;
 use crate::actions::images::{self, Images, Keeper};
+use crate::actions::plugin::OnDisks;
 use crate::device::OpenError;
 use crate::device::gap::{Gap, GapError, GapJournal, Marker};
 use crate::device::probe::Machine;
@@ -193,6 +194,9 @@ fn run(
     catalog.add(Arc::new(ConfigDrive { held: Arc::clone(held), files: drive.files }));
     let texts = decision.texts.clone();
     catalog.add(Arc::new(Files { held: Arc::clone(held), texts }));
+    for plugin in &given.plugins {
+        catalog.add(Arc::new(OnDisks { plugin: Arc::clone(plugin), held: Arc::clone(held) }));
+    }
     let (trust, efivars) = (given.trust.clone(), machine.efivars());
     catalog.add(Arc::new(Boot { held: Arc::clone(held), trust, efivars }));
     let site = Site {
