@@ -1,12 +1,11 @@
 //! The commands.
 
-use std::io::{self, Read, Write};
-use std::path::Path;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 use hoist_model::Exit;
 use hoist_provision::device::probe::Machine;
-use hoist_provision::document::{Bytes, Document, Id, MAX_BYTES, read};
+use hoist_provision::document::{Bytes, Document, Id};
 use hoist_provision::facts::{DiskFacts, Facts};
 use hoist_provision::images::Progress;
 use hoist_provision::pipeline::{self, Applied, Decision, Given, Listener, decide, look};
@@ -14,6 +13,7 @@ use serde::Serialize;
 
 use crate::cli::{ApplyArgs, Output, Wanted};
 use crate::failure::Failure;
+use crate::input;
 
 pub(crate) fn facts(output: Output) -> Result<Exit, Failure> {
     let probed = Machine::here().probe();
@@ -29,7 +29,7 @@ pub(crate) fn facts(output: Output) -> Result<Exit, Failure> {
 }
 
 pub(crate) fn plan(wanted: &Wanted, output: Output) -> Result<Exit, Failure> {
-    let (_, decision) = decided(wanted)?;
+    let (_, _, decision) = decided(wanted)?;
     print_decision(&decision, output)?;
     Ok(if decision.is_settled() { Exit::Done } else { Exit::WouldChange })
 }
@@ -38,9 +38,9 @@ pub(crate) fn apply(args: &ApplyArgs, output: Output) -> Result<Exit, Failure> {
     if args.dry_run {
         return plan(&args.wanted, output);
     }
-    let (document, decision) = decided(&args.wanted)?;
+    let (document, given, decision) = decided(&args.wanted)?;
     let wanted = args.plan.as_deref();
-    let (machine, given, listener) = (Machine::here(), Given::default(), Arc::new(OnTerminal));
+    let (machine, listener) = (Machine::here(), Arc::new(OnTerminal));
     let applied = pipeline::apply(&document, &decision, &machine, &given, wanted, listener)?;
     let said = match (output, applied) {
         (Output::Json, applied) => {
@@ -64,32 +64,16 @@ pub(crate) fn apply(args: &ApplyArgs, output: Output) -> Result<Exit, Failure> {
 }
 
 pub(crate) fn verify(wanted: &Wanted, output: Output) -> Result<Exit, Failure> {
-    let (_, decision) = decided(wanted)?;
+    let (_, _, decision) = decided(wanted)?;
     print_decision(&decision, output)?;
     Ok(if decision.is_settled() { Exit::Done } else { Exit::Failed })
 }
 
-fn decided(wanted: &Wanted) -> Result<(Document, Decision), Failure> {
-    let text = text(&wanted.file)?;
-    let name = wanted.file.display().to_string();
-    let document = read(&name, &text).map_err(Failure::Found)?;
-    let document = pipeline::only(document, &wanted.only);
-    let seen = look(&document, &Machine::here(), &Given::default());
+fn decided(wanted: &Wanted) -> Result<(Document, Given, Decision), Failure> {
+    let (document, given) = input::wanted(wanted)?;
+    let seen = look(&document, &Machine::here(), &given);
     let decision = decide(&document, &seen).map_err(Failure::Found)?;
-    Ok((document, decision))
-}
-
-/// Of a file that is too large just enough to say so.
-fn text(path: &Path) -> Result<Vec<u8>, Failure> {
-    let most = MAX_BYTES as u64 + 1;
-    let mut text = Vec::new();
-    let outcome = if path == Path::new("-") {
-        io::stdin().lock().take(most).read_to_end(&mut text)
-    } else {
-        std::fs::File::open(path).and_then(|file| file.take(most).read_to_end(&mut text))
-    };
-    outcome.map_err(|source| Failure::Read { path: path.to_owned(), source })?;
-    Ok(text)
+    Ok((document, given, decision))
 }
 
 fn print_decision(decision: &Decision, output: Output) -> Result<(), Failure> {

@@ -5,7 +5,9 @@
 mod boot;
 mod carry_out;
 mod drive;
+mod files;
 mod look;
+mod plugins;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
@@ -14,11 +16,13 @@ use std::sync::Arc;
 
 use hoist_engine::contribute::Contributor;
 use hoist_engine::plan::{Call, Draft, Kind, Plan, Repeat, Step, StepId, Vertex};
+use hoist_engine::plugin::Plugin;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::actions::disks::{self, Making, Task};
 use crate::actions::images::{self, Receipt};
-use crate::actions::{boot as booting, config_drive};
+use crate::actions::{boot as booting, config_drive, files as filing, plugin};
 use crate::claim::{Needs, resolve};
 use crate::device::efivars::Variables;
 use crate::device::gap::Marker;
@@ -34,7 +38,8 @@ pub use carry_out::{Applied, ApplyError, Listener, apply, apply_to, take};
 pub use look::look;
 
 /// The actions that are built in.
-pub const ACTIONS: [&str; 4] = [disks::NAME, images::NAME, config_drive::NAME, booting::NAME];
+pub const ACTIONS: [&str; 5] =
+    [disks::NAME, images::NAME, config_drive::NAME, filing::NAME, booting::NAME];
 
 /// What a run is given beside its document. By hand that is nothing.
 #[derive(Debug, Clone, Default)]
@@ -43,6 +48,8 @@ pub struct Given {
     pub secrets: Secrets,
     /// Who may vouch for servers that something is fetched from.
     pub trust: Trust,
+    /// Actions of others that are here.
+    pub plugins: Vec<Arc<Plugin>>,
 }
 
 /// All that a decision is made from, beside the document.
@@ -65,6 +72,8 @@ pub struct Seen {
     pub tools: BTreeSet<String>,
     /// Only whether they are known decides anything.
     pub secrets: Secrets,
+    /// Actions of others, which say themselves what they need and do.
+    pub plugins: Vec<Arc<Plugin>>,
     /// What could not be looked at.
     pub troubles: Vec<Diagnostic>,
 }
@@ -75,6 +84,10 @@ pub struct Notes {
     pub marker: Option<Marker>,
     /// Images that were written.
     pub receipts: Vec<Receipt>,
+    /// Files that were put there.
+    pub filed: Vec<filing::Receipt>,
+    /// Steps of plug-ins that were done.
+    pub plugins: Vec<plugin::Receipt>,
 }
 
 /// What is to be done to a machine.
@@ -89,8 +102,9 @@ pub struct Decision {
     /// Disks that something is done to.
     touched: BTreeSet<Id>,
     manifests: BTreeMap<Id, Manifest>,
-    /// Images that are where they shall be, though something else is done.
-    done: BTreeMap<StepId, Receipt>,
+    /// What is where it shall be, though something else is done.
+    done: BTreeMap<StepId, Value>,
+    texts: filing::Texts,
     hash: String,
 }
 
@@ -177,7 +191,8 @@ pub fn only(mut document: Document, actions: &[String]) -> Document {
 
 /// What is to be done, or everything that forbids it.
 pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnostic>> {
-    let mut found = not_ours(document);
+    let mut found = not_ours(document, seen);
+    found.extend(plugins::refused(document, seen));
     let (sized, layout) = match laid_out(document, seen) {
         Ok(laid_out) => laid_out,
         Err(more) => {
@@ -188,25 +203,34 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
     found.extend(seen.troubles.iter().cloned());
     found.extend(cannot(&sized, &layout, seen));
     let mut work = Planning::new(&sized, &layout, seen);
+    match plugins::wanted(&sized, &layout, seen) {
+        Ok(wanted) => work.expect_plugins(wanted),
+        Err(more) => found.extend(more),
+    }
     work.disks();
+    work.touch();
     work.images();
     work.drive();
+    work.files();
+    work.plugins();
     work.boot();
     work.keep_receipts();
     work.ends();
     work.remember();
     found.extend(work.refused_boot());
+    found.extend(work.refused_files());
     found.extend(missing_tools(&work, seen));
     if !found.is_empty() {
         return Err(found);
     }
+    let texts = work.texts();
     let Planning { vertices, opened, touched, done, .. } = work;
     let plan = Plan::new(Draft { vertices, ..Draft::default() })
         .map_err(|error| vec![Diagnostic::new(Code::Contradiction, "", error.to_string())])?;
     let hash = hash(&plan, &layout);
     let manifests = seen.manifests.iter().map(|(id, (_, list))| (id.clone(), list.clone()));
     let (document, plan, manifests) = (sized, Arc::new(plan), manifests.collect());
-    Ok(Decision { document, layout, plan, opened, touched, manifests, done, hash })
+    Ok(Decision { document, layout, plan, opened, touched, manifests, done, texts, hash })
 }
 
 /// The document with everything in it that actions need of each other, and what its disks become.
@@ -218,7 +242,10 @@ fn laid_out(document: &Document, seen: &Seen) -> Result<(Document, Layout), Vec<
         ACTIONS.contains(&name.as_str()) && is_asked(&name)
     });
     let queued: Vec<_> = queued.collect();
-    let resolved = resolve(document, &queued, &seen.facts)?;
+    let own = queued.iter().map(|need| need as &dyn Contributor);
+    let others = plugins::queued(document, seen);
+    let others = others.iter().map(|plugin| &***plugin as &dyn Contributor);
+    let resolved = resolve(document, own.chain(others), &seen.facts)?;
     let sized = with_sizes(&resolved, seen);
     let layout = layout::plan(&sized, &seen.facts)?;
     Ok((sized, layout))
@@ -231,7 +258,7 @@ fn hash(plan: &Plan, layout: &Layout) -> String {
 }
 
 /// What is asked for and no action here does.
-fn not_ours(document: &Document) -> Vec<Diagnostic> {
+fn not_ours(document: &Document, seen: &Seen) -> Vec<Diagnostic> {
     let sections = &document.sections;
     let asked = [
         ("boot", sections.boot.is_some()),
@@ -243,7 +270,7 @@ fn not_ours(document: &Document) -> Vec<Diagnostic> {
     let by_section = asked
         .into_iter()
         .filter(|(name, is_there)| *is_there && flow.is_empty() && { !ACTIONS.contains(name) });
-    let by_flow = flow.iter().map(String::as_str).filter(|name| !ACTIONS.contains(name));
+    let by_flow = flow.iter().map(String::as_str).filter(|name| !plugins::is_here(name, seen));
     let names: BTreeSet<&str> = by_section.map(|(name, _)| name).chain(by_flow).collect();
     let unsupported = |name: &str| {
         let what = format!("action `{name}` is not in this program");
@@ -326,7 +353,8 @@ struct Planning<'a> {
     opened: BTreeMap<Id, Opened>,
     touched: BTreeSet<Id>,
     makes: Vec<Making>,
-    done: BTreeMap<StepId, Receipt>,
+    done: BTreeMap<StepId, Value>,
+    plugins: Vec<plugins::Wanted>,
 }
 
 impl<'a> Planning<'a> {
@@ -340,6 +368,7 @@ impl<'a> Planning<'a> {
             touched: BTreeSet::new(),
             makes: Vec::new(),
             done: BTreeMap::new(),
+            plugins: Vec::new(),
         }
     }
 
@@ -361,6 +390,13 @@ impl<'a> Planning<'a> {
         let after = id.0.checked_sub(1).map(StepId).into_iter().collect();
         self.vertices.push(Vertex { name, after, kind: Kind::Step(Box::new(step)) });
         id
+    }
+
+    fn step_mut(&mut self, StepId(at): StepId) -> Option<&mut Step> {
+        match &mut self.vertices.get_mut(at as usize)?.kind {
+            Kind::Step(step) => Some(step),
+            Kind::Join(_) => None,
+        }
     }
 
     /// What is wiped and made, disk by disk.
@@ -508,8 +544,15 @@ impl<'a> Planning<'a> {
                 continue;
             };
             let id = self.step(format!("keep image {}", task.image), images::NAME, &task, false);
-            self.done.insert(id, receipt.clone());
+            self.done.insert(id, as_value(receipt));
         }
+    }
+
+    /// Whether an image comes over what is in a partition now.
+    fn is_rewritten(&self, part: &PartitionPlan) -> bool {
+        self.queued_images()
+            .iter()
+            .any(|(disk, on, task)| on.id == part.id && self.receipt(disk, on, task).is_none())
     }
 
     fn needs_image(&self, disk: &DiskPlan, table: &TablePlan) -> bool {
@@ -522,7 +565,11 @@ impl<'a> Planning<'a> {
 
     /// Whether anything is still to come into its partitions.
     fn is_pending(&self, disk: &DiskPlan, table: &TablePlan) -> bool {
-        self.needs_image(disk, table) || self.needs_drive(&disk.id) || self.needs_boot(disk)
+        self.needs_image(disk, table)
+            || self.needs_drive(&disk.id)
+            || self.needs_files(disk)
+            || self.needs_plugin(&disk.id)
+            || self.needs_boot(disk)
     }
 
     fn images(&mut self) {
@@ -534,7 +581,7 @@ impl<'a> Planning<'a> {
             self.touched.insert(disk.id.clone());
             let name = format!("write image {} to {}", task.image, part.id);
             let id = self.step(name, images::NAME, &task, task.manifest.is_some());
-            self.done.extend(receipt.map(|receipt| (id, receipt)));
+            self.done.extend(receipt.map(|receipt| (id, as_value(&receipt))));
         }
     }
 
@@ -545,6 +592,10 @@ impl<'a> Planning<'a> {
             self.step(name, disks::NAME, Task::Close { disk, table: opened.table }, true);
         }
     }
+}
+
+fn as_value(receipt: &impl Serialize) -> Value {
+    serde_json::to_value(receipt).expect("a plain value")
 }
 
 /// Whether the table is as it shall be, and nothing is destroyed.
