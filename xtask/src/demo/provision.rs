@@ -19,7 +19,9 @@ const DISK: u64 = 256 * 1024 * 1024;
 const WORTH_SHOWING: [&str; 5] = ["http://10.0.2.2", "  now ", "[#", "  error", "hoist-tiny"];
 
 pub(super) async fn show(site: &Site, place: &Path, firmware: Firmware) -> Result<()> {
-    say("\n# The machine gets a disk, an empty one. What it boots to fill it, and what it is filled with,");
+    say(
+        "\n# The machine gets a disk, an empty one. What it boots to fill it, and what it is filled with,",
+    );
     say("# are made here, from a kernel and busybox of Debian:");
     agent_image(site, place)?;
     system_image(site, place)?;
@@ -40,14 +42,19 @@ pub(super) async fn show(site: &Site, place: &Path, firmware: Firmware) -> Resul
         boot_url: format!("http://{HOST}:{port}/boot/v1/bootscript?mac={MAC}"),
         disk: Some(Disk::Nvme { image, serial: SERIAL.to_owned() }),
     };
-    say("\n# It is switched on. Everything that is planned is checked against the real disk first.");
+    say(
+        "\n# It is switched on. Everything that is planned is checked against the real disk first.",
+    );
     let begun = Instant::now();
     let mut screen = Screen::new(Machine::power_on(hardware)?, &WORTH_SHOWING);
     screen.until("writing").await?;
     site.run(&["provision", "status", NAME])?;
     say("");
     screen.until("hoist-tiny: up").await?;
-    say(format!("\n# From power-on to a system that runs from its own disk: {} s.", begun.elapsed().as_secs()));
+    say(format!(
+        "\n# From power-on to a system that runs from its own disk: {} s.",
+        begun.elapsed().as_secs()
+    ));
     site.run(&["provision", "status", NAME])?;
     site.run(&["provision", "facts", NAME])?;
     site.run(&["boot", "explain", NAME])
