@@ -8,9 +8,9 @@ mod drive;
 mod files;
 mod look;
 mod plugins;
+mod show;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Display, Formatter};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -36,6 +36,7 @@ use crate::layout::{self, Difference, DiskPlan, Layout, PartitionPlan, TablePlan
 
 pub use carry_out::{Applied, ApplyError, Listener, apply, apply_to, take};
 pub use look::look;
+pub use show::{Becomes, FileChange, FirmwareChange, Shown, ShownStep};
 
 /// The actions that are built in.
 pub const ACTIONS: [&str; 5] =
@@ -105,6 +106,8 @@ pub struct Decision {
     /// What is where it shall be, though something else is done.
     done: BTreeMap<StepId, Value>,
     texts: filing::Texts,
+    files: Vec<FileChange>,
+    firmware: Option<FirmwareChange>,
     hash: String,
 }
 
@@ -116,21 +119,6 @@ struct Opened {
     marker: Option<Marker>,
 }
 
-/// A decision as programs read it.
-#[derive(Debug, Serialize)]
-pub struct Shown<'a> {
-    pub hash: &'a str,
-    pub is_settled: bool,
-    pub layout: &'a Layout,
-    pub steps: Vec<ShownStep<'a>>,
-}
-
-#[derive(Debug, Serialize)]
-pub struct ShownStep<'a> {
-    pub name: &'a str,
-    pub call: &'a Call,
-}
-
 impl Decision {
     /// Of everything that is decided and everything on the disks that it was decided from.
     pub fn hash(&self) -> &str {
@@ -140,43 +128,6 @@ impl Decision {
     /// There is nothing to do.
     pub fn is_settled(&self) -> bool {
         self.touched.is_empty()
-    }
-
-    pub fn show(&self) -> Shown<'_> {
-        let steps = self.plan.order().iter().filter_map(|id| {
-            let call = &self.plan.step(*id)?.call;
-            let is_done = self.done.contains_key(id);
-            (!is_done).then(|| ShownStep { name: &self.plan.vertex(*id).name, call })
-        });
-        Shown {
-            hash: self.hash(),
-            is_settled: self.is_settled(),
-            layout: &self.layout,
-            steps: steps.collect(),
-        }
-    }
-}
-
-impl Display for Decision {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        self.layout.fmt(f)?;
-        if self.is_settled() {
-            return writeln!(f, "nothing to do: everything is as the document says");
-        }
-        writeln!(f, "steps")?;
-        for (number, step) in self.show().steps.iter().enumerate() {
-            write!(f, "  {:>2}. {}", number + 1, step.name)?;
-            let input = &step.call.input;
-            if let Some(words) = input["fs"]["program"].as_array() {
-                let words: Vec<_> = words.iter().filter_map(|word| word.as_str()).collect();
-                write!(f, ": {}", words.join(" "))?;
-            }
-            if let Some(size) = input["size"].as_u64() {
-                write!(f, ": {}", Bytes(size))?;
-            }
-            writeln!(f)?;
-        }
-        writeln!(f, "plan {}", self.hash)
     }
 }
 
@@ -193,7 +144,7 @@ pub fn only(mut document: Document, actions: &[String]) -> Document {
 pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnostic>> {
     let mut found = not_ours(document, seen);
     found.extend(plugins::refused(document, seen));
-    let (sized, layout) = match laid_out(document, seen) {
+    let (sized, mut layout) = match laid_out(document, seen) {
         Ok(laid_out) => laid_out,
         Err(more) => {
             found.extend(seen.troubles.iter().cloned().chain(more));
@@ -224,13 +175,30 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
         return Err(found);
     }
     let texts = work.texts();
+    let (files, firmware) = (work.file_changes(), work.firmware_change());
+    let there: Vec<bool> = layout.stack.iter().map(|plan| work.is_there(&plan.id)).collect();
     let Planning { vertices, opened, touched, done, .. } = work;
     let plan = Plan::new(Draft { vertices, ..Draft::default() })
         .map_err(|error| vec![Diagnostic::new(Code::Contradiction, "", error.to_string())])?;
+    for (plan, is_there) in layout.stack.iter_mut().zip(there) {
+        plan.is_there = is_there;
+    }
     let hash = hash(&plan, &layout);
     let manifests = seen.manifests.iter().map(|(id, (_, list))| (id.clone(), list.clone()));
     let (document, plan, manifests) = (sized, Arc::new(plan), manifests.collect());
-    Ok(Decision { document, layout, plan, opened, touched, manifests, done, texts, hash })
+    Ok(Decision {
+        document,
+        layout,
+        plan,
+        opened,
+        touched,
+        manifests,
+        done,
+        texts,
+        files,
+        firmware,
+        hash,
+    })
 }
 
 /// The document with everything in it that actions need of each other, and what its disks become.
@@ -666,6 +634,57 @@ mod tests {
         larger.facts.disks[0].size += 1 << 20;
         let other = decide(&document, &larger).expect("nothing forbids it");
         assert_ne!(decision.hash(), other.hash());
+    }
+
+    /// A machine that UEFI started, and a document that says what it starts next.
+    fn booting(order: &str) -> (Document, Seen) {
+        let digest = Digest::of(b"");
+        let file = format!("{{sources: ['file:///none'], digest: '{digest}'}}");
+        let more = format!(
+            "  - fs: {{id: b-fs, on: b, kind: ext4, mount: /}}\n  boot: {{loader: uki, esp_size: 16 MiB, \
+             order: {order}, kernel_args: [quiet], files: {{uki: {file}}}}}\n"
+        );
+        let mut seen = seen(&["mke2fs"]);
+        seen.facts.firmware = crate::facts::Firmware::Uefi;
+        seen.variables = Some(Variables { order: vec![7], ..Variables::default() });
+        (document(&more), seen)
+    }
+
+    #[test]
+    fn the_firmware_is_told_last_and_only_what_the_document_wants() {
+        let (document, mut seen) = booting("disk_first");
+        let decision = decide(&document, &seen).unwrap_or_else(|found| panic!("{found:#?}"));
+        let steps = names(&decision);
+        assert_eq!(steps[steps.len() - 2..], ["close os", "tell the firmware what to start"]);
+        let shown = serde_json::to_value(decision.show()).expect("a plain value");
+        let changes = &shown["firmware"]["changed"];
+        assert_eq!((&changes["before"][0], &changes["order"][0]), (&7.into(), &0.into()));
+        let arguments = changes["set"][1]["arguments"].as_str().expect("for the kernel in it");
+        assert!(arguments.starts_with("root=PARTUUID=") && arguments.ends_with(" quiet"));
+        let text = decision.to_string();
+        assert!(text.contains("  + entry   Boot0000 is /EFI/BOOT/BOOTX64.EFI"), "{text}");
+        assert!(text.contains("  ~ order   0000, was 0007"), "{text}");
+
+        seen.variables = None;
+        let text = decide(&document, &seen).expect("nothing forbids it").to_string();
+        assert!(text.contains("left alone: there is no efivarfs"), "{text}");
+        let (document, seen) = booting("leave");
+        let decision = decide(&document, &seen).expect("nothing forbids it");
+        assert!(decision.to_string().contains("left alone: the document leaves them alone"));
+        assert!(!names(&decision).contains(&"tell the firmware what to start".to_owned()));
+    }
+
+    #[test]
+    fn secrets_of_files_must_be_known_and_are_in_no_plan() {
+        let secret = "  files:\n  - {on: a-fs, path: /k, content: {secret: 'secret://join'}}\n";
+        let (document, mut seen) = (document(secret), seen(&["mke2fs"]));
+        let found = decide(&document, &seen).expect_err("nobody knows it");
+        assert_eq!(found.iter().map(|found| found.code).collect::<Vec<_>>(), [Code::Unsupported]);
+        seen.secrets = [("join", "hunter2")].into_iter().collect();
+        let decision = decide(&document, &seen).expect("it is known");
+        let shown = serde_json::to_string(&decision.show()).expect("a plain value");
+        assert!(shown.contains("secret://join") && !shown.contains("hunter2"), "{shown}");
+        assert!(!format!("{decision:?}{decision}").contains("hunter2"));
     }
 
     #[test]
