@@ -4,6 +4,7 @@
 
 mod carry_out;
 mod look;
+mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
@@ -74,6 +75,8 @@ pub struct Decision {
 struct Opened {
     table: TablePlan,
     kept: Vec<PartitionPlan>,
+    /// It gets the table of an image.
+    is_whole: bool,
     /// Who was at work on it before.
     marker: Option<Marker>,
 }
@@ -185,6 +188,7 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
         return Err(found);
     }
     let Planning { vertices, opened, touched, done, .. } = work;
+    let layout = whole::as_it_is(&layout, &touched, seen);
     let plan = Plan::new(Draft { vertices, ..Draft::default() })
         .map_err(|error| vec![Diagnostic::new(Code::Contradiction, "", error.to_string())])?;
     let hash = hash(&plan, &layout);
@@ -254,8 +258,10 @@ fn cannot(document: &Document, layout: &Layout) -> Vec<Diagnostic> {
     }
     for (id, image) in document.sections.images.iter() {
         let place = |field: &str| format!("images.{id}.{field}");
-        if document.sections.disks.get(&image.target).is_some() {
-            say(place("target"), "whole disks are not written by this program", "name a partition");
+        let is_whole = document.sections.disks.get(&image.target).is_some();
+        if is_whole && image.grow {
+            let what = "a whole disk has no file system of its own that could be grown";
+            say(place("grow"), what, "leave it out; what it starts can grow itself");
         }
         if image.format == ImageFormat::Qcow2 {
             say(place("format"), "qcow2 is not unpacked by this program", "convert it to raw");
@@ -335,11 +341,12 @@ impl<'a> Planning<'a> {
         for disk in &self.layout.disks {
             match &disk.work {
                 Work::Table(table) => self.table(disk, table),
+                Work::Image(_) => self.whole(disk),
                 Work::None if !disk.destroys.is_empty() => {
                     self.wipe(disk, std::iter::once(0..disk.size).collect());
                 }
                 // Who erases is another action.
-                Work::None | Work::Image(_) | Work::Erase => {}
+                Work::None | Work::Erase => {}
             }
         }
     }
@@ -360,7 +367,7 @@ impl<'a> Planning<'a> {
         });
         let makes: Vec<_> = makes.collect();
         let adopts = self.document.adopts_tables();
-        let is_settled = makes.is_empty() && self.is_closed(disk) && !self.needs_image(disk, table);
+        let is_settled = makes.is_empty() && self.is_closed(disk) && !self.needs_image(disk);
         if is_settled && (adopts || has_table(disk)) {
             return;
         }
@@ -376,7 +383,7 @@ impl<'a> Planning<'a> {
             ranges.extend(disks::free(table, &geometry));
             let kept = kept.into_iter().cloned().collect();
             let marker = self.notes(disk).and_then(|notes| notes.marker.clone());
-            let opened = Opened { table: table.clone(), kept, marker };
+            let opened = Opened { table: table.clone(), kept, is_whole: false, marker };
             self.opened.insert(disk.id.clone(), opened);
         }
         if !ranges.is_empty() {
@@ -394,7 +401,7 @@ impl<'a> Planning<'a> {
     /// Whether an earlier run of this transaction came to its end on it.
     fn is_closed(&self, disk: &DiskPlan) -> bool {
         let marker = self.notes(disk).and_then(|notes| notes.marker.as_ref());
-        self.document.adopts_tables()
+        (self.document.adopts_tables() && !matches!(disk.work, Work::Image(_)))
             || marker.is_some_and(|marker| marker.is_complete && marker.txn == self.document.txn)
     }
 
@@ -411,58 +418,62 @@ impl<'a> Planning<'a> {
         self.layout.partition(fs.map_or(&image.target, |fs| &fs.on))
     }
 
-    fn queued_images(&self) -> Vec<(DiskPlan, PartitionPlan, images::Task)> {
+    fn queued_images(&self) -> Vec<(DiskPlan, Option<PartitionPlan>, images::Task)> {
         if !self.document.is_queued(images::NAME) {
             return Vec::new();
         }
         let all = self.document.sections.images.iter().filter_map(|(id, image)| {
-            let (disk, part) = self.target(image)?;
+            let (disk, part) = match self.target(image) {
+                Some((disk, part)) => (disk, Some(part)),
+                None => (self.whole_target(image)?, None),
+            };
             let manifest = self.seen.manifests.get(id);
             let task = images::Task {
                 image: id.clone(),
                 disk: disk.id.clone(),
-                partuuid: part.partuuid,
-                range: part.range(),
+                partuuid: part.map_or_else(|| self.disk_guid(disk), |part| part.partuuid),
+                range: part.map_or(0..disk.size, PartitionPlan::range),
                 sources: image.sources.clone(),
                 compression: image.compression,
                 size: image.size.map(|Bytes(bytes)| bytes),
                 digest: image.digest.as_ref().and_then(|digest| digest.parse().ok()),
                 manifest: image.manifest.clone().zip(manifest.map(|(digest, _)| *digest)),
+                table: image.table.filter(|_| part.is_none()),
             };
-            Some((disk.clone(), part.clone(), task))
+            Some((disk.clone(), part.cloned(), task))
         });
         all.collect()
     }
 
-    /// What says that an image is where it shall be.
+    /// What says that an image is where it shall be. The journal of a run is on one of its disks.
     fn receipt(
         &self,
         disk: &DiskPlan,
-        part: &PartitionPlan,
+        part: Option<&PartitionPlan>,
         task: &images::Task,
     ) -> Option<Receipt> {
         let fingerprint = task.fingerprint();
-        let mut receipts = self.notes(disk)?.receipts.iter();
+        let mut receipts = self.seen.notes.values().flat_map(|notes| &notes.receipts);
         let receipt = receipts.find(|receipt| receipt.task == fingerprint)?;
-        is_kept(disk, part).then(|| receipt.clone())
+        let is_there = part.map_or_else(|| self.is_closed(disk), |part| is_kept(disk, part));
+        is_there.then(|| receipt.clone())
     }
 
-    fn needs_image(&self, disk: &DiskPlan, table: &TablePlan) -> bool {
+    fn needs_image(&self, disk: &DiskPlan) -> bool {
         self.queued_images().iter().any(|(on, part, task)| {
-            on.id == disk.id
-                && table.partitions.iter().any(|here| here.id == part.id)
-                && self.receipt(on, part, task).is_none()
+            on.id == disk.id && self.receipt(on, part.as_ref(), task).is_none()
         })
     }
 
     fn images(&mut self) {
         for (disk, part, task) in self.queued_images() {
-            let receipt = self.receipt(&disk, &part, &task);
+            let receipt = self.receipt(&disk, part.as_ref(), &task);
             if receipt.is_some() && !self.touched.contains(&disk.id) {
                 continue;
             }
             self.touched.insert(disk.id.clone());
-            let name = format!("write image {} to {}", task.image, part.id);
+            let target = part.as_ref().map_or(&disk.id, |part| &part.id);
+            let name = format!("write image {} to {target}", task.image);
             let id = self.step(name, images::NAME, &task, task.manifest.is_some());
             self.done.extend(receipt.map(|receipt| (id, receipt)));
         }
@@ -471,8 +482,13 @@ impl<'a> Planning<'a> {
     /// Tables come last, when all else is durable.
     fn ends(&mut self) {
         for (disk, opened) in self.opened.clone() {
-            let name = format!("close {disk}");
-            self.step(name, disks::NAME, Task::Close { disk, table: opened.table }, true);
+            let (name, table) = (format!("close {disk}"), opened.table);
+            let task = if opened.is_whole {
+                Task::Fit { disk, guid: table.guid }
+            } else {
+                Task::Close { disk, table }
+            };
+            self.step(name, disks::NAME, task, true);
         }
     }
 }

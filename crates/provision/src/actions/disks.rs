@@ -19,7 +19,7 @@ use crate::device::gap::{Gap, Marker};
 use crate::device::table::{self, FIRST_PARTITION, Found, Geometry, Partition, Table};
 use crate::device::{GuardedIo, ReadAt, kernel, signature};
 use crate::document::{FsKind, Id};
-use crate::facts::{Signature, SignaturePlace};
+use crate::facts::{PartitionFacts, Signature, SignaturePlace};
 use crate::layout::{PartitionPlan, TablePlan};
 
 pub const NAME: &str = "disks";
@@ -37,6 +37,8 @@ pub enum Task {
     Make { disk: Id, table: TablePlan, partition: Id, fs: Making },
     /// The disk gets its table, and is done.
     Close { disk: Id, table: TablePlan },
+    /// The disk has the table of an image, which is made to fit, and is done.
+    Fit { disk: Id, guid: Uuid },
 }
 
 /// A file system that is made.
@@ -192,6 +194,51 @@ impl Disks {
         kernel::tell(io.path(), &table.partitions).map_err(|error| failed(&error))?;
         Ok(())
     }
+
+    fn fit(&self, disk: &Id, guid: Uuid) -> Result<(), Failure> {
+        let io = self.held.io(disk)?;
+        let geometry = Geometry { size: io.size(), sector: io.sector() };
+        let opening = Table::in_progress(guid, self.marker.txn, &[], &geometry);
+        let partitions = match found(&io)? {
+            Found::Gpt { table, .. } if table != opening => {
+                table.write_moved(&io).map_err(|error| failed(&error))?;
+                table.partitions
+            }
+            // Behind a table of another kind the copy of ours must not stay.
+            _ => {
+                opening.clear_copy(&io).map_err(|error| failed(&error))?;
+                found(&io)?.facts().map_or(Vec::new(), |facts| known(&facts.partitions))
+            }
+        };
+        let gap = gap(&[]).map_err(|error| failed(&error))?;
+        // What the image has in the gap stays.
+        if Marker::read(&*io, &gap).map_err(|error| failed(&error))?.as_ref() == Some(&self.marker)
+        {
+            let marker = Marker { is_complete: true, ..self.marker.clone() };
+            marker.write(&io, &gap).map_err(|error| failed(&error))?;
+        }
+        kernel::tell(io.path(), &partitions).map_err(|error| failed(&error))?;
+        Ok(())
+    }
+}
+
+fn found(io: &GuardedIo) -> Result<Found, Failure> {
+    let sector = u32::try_from(io.sector()).expect("it is small");
+    table::read(io, sector).map_err(|error| failed(&error))
+}
+
+/// As the kernel is told of them.
+fn known(partitions: &[PartitionFacts]) -> Vec<Partition> {
+    let known = |part: &PartitionFacts| Partition {
+        number: part.number,
+        start: part.start,
+        length: part.len,
+        kind: Uuid::nil(),
+        id: Uuid::nil(),
+        attributes: 0,
+        name: String::new(),
+    };
+    partitions.iter().map(known).collect()
 }
 
 fn part_of<'a>(table: &'a TablePlan, id: &Id) -> Result<&'a PartitionPlan, Failure> {
@@ -248,6 +295,7 @@ impl Action for Disks {
                 self.make(&disk, &table, &partition, &fs, ctx)?;
             }
             Task::Close { disk, table } => self.close(&disk, &table)?,
+            Task::Fit { disk, guid } => self.fit(&disk, guid)?,
         }
         Ok(Done { changed: true, receipt: Value::Null })
     }
@@ -274,13 +322,20 @@ impl Action for Disks {
             }
             Task::Close { disk, table } => {
                 let io = self.held.io(&disk)?;
-                let sector = u32::try_from(io.sector()).expect("it is small");
-                let found = table::read(&*io, sector).map_err(read)?;
+                let is = found(&io)?;
                 let mut wanted = Table::from(&table);
                 wanted.partitions.sort_by_key(|part| part.number);
-                let is_it = found == Found::Gpt { table: wanted, flaws: Vec::new() };
+                let is_it = is == Found::Gpt { table: wanted, flaws: Vec::new() };
                 (!is_it).then(|| format!("the table of disk `{disk}` is another one"))
             }
+            Task::Fit { disk, .. } => match self.held.io(&disk).and_then(|io| found(&io))? {
+                Found::Gpt { flaws, .. } if !flaws.is_empty() => {
+                    let flaws: Vec<_> = flaws.iter().map(ToString::to_string).collect();
+                    Some(flaws.join(", "))
+                }
+                Found::Damaged(_) => Some(format!("the table of disk `{disk}` is damaged")),
+                _ => None,
+            },
         };
         Ok(difference.map_or(Verdict::Holds, |reason| Verdict::DoesNot { reason }))
     }

@@ -12,3 +12,4 @@ mod resume;
 mod server;
 mod signature;
 mod table;
+mod whole;
