@@ -69,7 +69,7 @@ pub(crate) struct Wanted {
     /// The document, or `-` for standard input
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Only these actions, of `disks` and `images`
+    /// Only these actions, of `disks`, `images` and `config_drive`
     #[arg(long, value_name = "ACTION", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
 }

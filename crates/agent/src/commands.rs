@@ -9,7 +9,7 @@ use hoist_provision::device::probe::Machine;
 use hoist_provision::document::{Bytes, Document, Id, MAX_BYTES, read};
 use hoist_provision::facts::{DiskFacts, Facts};
 use hoist_provision::images::Progress;
-use hoist_provision::pipeline::{self, Applied, Decision, Listener, decide, look};
+use hoist_provision::pipeline::{self, Applied, Decision, Given, Listener, decide, look};
 use serde::Serialize;
 
 use crate::cli::{ApplyArgs, Output, Wanted};
@@ -40,8 +40,8 @@ pub(crate) fn apply(args: &ApplyArgs, output: Output) -> Result<Exit, Failure> {
     }
     let (document, decision) = decided(&args.wanted)?;
     let wanted = args.plan.as_deref();
-    let machine = Machine::here();
-    let applied = pipeline::apply(&document, &decision, &machine, wanted, Arc::new(OnTerminal))?;
+    let (machine, given, listener) = (Machine::here(), Given::default(), Arc::new(OnTerminal));
+    let applied = pipeline::apply(&document, &decision, &machine, &given, wanted, listener)?;
     let said = match (output, applied) {
         (Output::Json, applied) => {
             #[derive(Serialize)]
@@ -74,7 +74,7 @@ fn decided(wanted: &Wanted) -> Result<(Document, Decision), Failure> {
     let name = wanted.file.display().to_string();
     let document = read(&name, &text).map_err(Failure::Found)?;
     let document = pipeline::only(document, &wanted.only);
-    let seen = look(&document, &Machine::here());
+    let seen = look(&document, &Machine::here(), &Given::default());
     let decision = decide(&document, &seen).map_err(Failure::Found)?;
     Ok((document, decision))
 }

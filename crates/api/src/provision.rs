@@ -1,4 +1,7 @@
-//! Bodies of `/provision/v1`: who may take a node's secrets, and the documents with them.
+//! Bodies of `/provision/v1`: who may take a node's secrets, the documents with them, and what an
+//! agent is told and tells.
+
+mod agent;
 
 use std::fmt;
 
@@ -7,6 +10,10 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::agent::{
+    Event, EventsAnswer, EventsRequest, Finding, Go, MAX_EVENTS, MAX_EVENTS_REQUEST,
+    MAX_ORDER_REQUEST, MAX_REPORT, Order, OrderRequest, Outcome, Phase, Report, ReportAnswer, Then,
+};
 use crate::metadata::RenderedDocument;
 
 /// `POST /provision/v1/nodes/{node}/arming`: the token is told only now.

@@ -91,6 +91,12 @@ pub fn kernel() -> Result<PathBuf> {
     find(&packages().join("boot"), &|name| name.starts_with("vmlinuz-")).with_context(missing)
 }
 
+/// The directory of its modules.
+pub fn modules() -> Result<PathBuf> {
+    let list = find(&packages().join("lib/modules"), &|name| name == "modules.builtin");
+    list.and_then(|list| Some(list.parent()?.to_owned())).with_context(missing)
+}
+
 /// An initial RAM disk that runs `init`, a script that begins with `#!/bin/busybox sh`. It has
 /// busybox, and `network-up` to reach [`crate::HOST`].
 pub fn initrd(init: &str) -> Result<Vec<u8>> {

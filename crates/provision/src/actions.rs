@@ -1,14 +1,18 @@
 //! What is done to disks, as actions of the engine: each step is data, and an action does to the
 //! disks that it was given what the data says.
 
+pub mod config_drive;
 pub mod disks;
 mod held;
 pub mod images;
 
-use hoist_engine::action::{Diagnostic, Failure};
+use hoist_engine::action::{Diagnostic, Failure, Secrets};
 use hoist_engine::record::FailureKind;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+use crate::document::SecretRef;
+use crate::images::{Origin, Trust};
 
 pub use held::Held;
 
@@ -25,6 +29,18 @@ pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 
 fn failed(error: &(dyn std::error::Error + 'static)) -> Failure {
     Failure { kind: FailureKind::Exit, reason: chain(error) }
+}
+
+/// Where something is fetched from, with what it takes to be let in.
+fn origin(
+    sources: &[String],
+    token: Option<&SecretRef>,
+    trust: &Trust,
+    secrets: &dyn Secrets,
+) -> Result<Origin, Failure> {
+    let token = token.map(|token| secrets.get(token.name())).transpose()?;
+    let token = token.map(Into::into);
+    Ok(Origin { token, trust: trust.clone(), ..Origin::new(sources.to_vec()) })
 }
 
 /// Something that a plan of ours never asks for.

@@ -25,11 +25,11 @@ pub use check::{MAX_PARTITIONS, check};
 pub use hoist_model::document::API;
 pub(crate) use read::unreadable;
 pub use read::{MAX_BYTES, read};
-pub use secret::SecretRef;
+pub use secret::{SecretRef, Secrets};
 pub use section::{
-    Boot, BootFirmware, BootLoader, BootOrder, Compression, ConfigDrive, Content, Disk, DiskMatch,
-    End, Erase, EraseMethod, File, Flow, Image, ImageFormat, ImageTable, NodeSection, OnFailure,
-    Policy, Report, SizeRange, Tables, Wipe,
+    Boot, BootFiles, BootFirmware, BootLoader, BootOrder, Compression, ConfigDrive, Content, Disk,
+    DiskMatch, End, Erase, EraseMethod, Fetched, File, Flow, Image, ImageFormat, ImageTable,
+    NodeSection, OnFailure, Policy, Report, SizeRange, Tables, Wipe,
 };
 pub use size::{Bytes, Size};
 pub use storage::{

@@ -240,7 +240,11 @@ impl<'a> Context<'a> {
     /// What is written to this, if an image is: directly, or through the file system on it.
     fn image_of(&self, device: &Id) -> Option<&'a Id> {
         let mut images = self.document.sections.images.iter();
+        let is_made = |maker: &String| self.document.is_queued(maker);
         let found = images.find(|(_, image)| {
+            if !image.made_by.as_ref().is_none_or(is_made) {
+                return false;
+            }
             let fs = self.document.storage(&image.target).and_then(StorageNode::as_fs);
             fs.map_or(&image.target, |fs| &fs.on) == device
         });

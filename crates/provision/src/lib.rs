@@ -17,6 +17,7 @@ pub mod diagnostic;
 pub mod document;
 pub mod driver;
 pub mod facts;
+pub mod fat;
 pub mod images;
 pub mod layout;
 pub mod pipeline;

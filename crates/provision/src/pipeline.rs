@@ -3,6 +3,7 @@
 //! checked and planned, and what was planned is what is done, or nothing is.
 
 mod carry_out;
+mod drive;
 mod look;
 mod whole;
 
@@ -15,22 +16,33 @@ use hoist_engine::contribute::Contributor;
 use hoist_engine::plan::{Call, Draft, Kind, Plan, Repeat, Step, StepId, Vertex};
 use serde::Serialize;
 
+use crate::actions::config_drive;
 use crate::actions::disks::{self, Making, Task};
 use crate::actions::images::{self, Receipt};
 use crate::claim::{Needs, resolve};
 use crate::device::gap::Marker;
 use crate::device::table::Geometry;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{Bytes, Document, Flow, Fs, Id, Image, ImageFormat, StorageNode};
+use crate::document::{Bytes, Document, Flow, Fs, Id, Image, ImageFormat, Secrets, StorageNode};
 use crate::facts::{DiskFacts, Facts, SignaturePlace};
-use crate::images::{Digest, Manifest};
+use crate::fat::Contents;
+use crate::images::{Digest, Manifest, Trust};
 use crate::layout::{self, Difference, DiskPlan, Layout, PartitionPlan, TablePlan, Work};
 
 pub use carry_out::{Applied, ApplyError, Listener, apply, apply_to, take};
 pub use look::look;
 
 /// The actions that are built in.
-pub const ACTIONS: [&str; 2] = [disks::NAME, images::NAME];
+pub const ACTIONS: [&str; 3] = [disks::NAME, images::NAME, config_drive::NAME];
+
+/// What a run is given beside its document. By hand that is nothing.
+#[derive(Debug, Clone, Default)]
+pub struct Given {
+    /// What the document refers to as `secret://NAME`.
+    pub secrets: Secrets,
+    /// Who may vouch for servers that something is fetched from.
+    pub trust: Trust,
+}
 
 /// All that a decision is made from, beside the document.
 #[derive(Debug, Default)]
@@ -40,8 +52,12 @@ pub struct Seen {
     pub notes: BTreeMap<String, Notes>,
     /// Lists of chunks by image, with their digests.
     pub manifests: BTreeMap<Id, (Digest, Manifest)>,
+    /// What is in volumes that are there already, by partition.
+    pub contents: BTreeMap<Id, Contents>,
     /// Programs that are here, of those that could be called.
     pub tools: BTreeSet<String>,
+    /// Only whether they are known decides anything.
+    pub secrets: Secrets,
     /// What could not be looked at.
     pub troubles: Vec<Diagnostic>,
 }
@@ -157,31 +173,20 @@ pub fn only(mut document: Document, actions: &[String]) -> Document {
 /// What is to be done, or everything that forbids it.
 pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnostic>> {
     let mut found = not_ours(document);
-    let queued = Needs::ALL.into_iter().filter(|need| {
-        let name = need.describe().name;
-        ACTIONS.contains(&name.as_str()) && document.is_queued(&name)
-    });
-    let queued: Vec<_> = queued.collect();
-    let resolved = match resolve(document, &queued, &seen.facts) {
-        Ok(resolved) => resolved,
+    let (sized, layout) = match laid_out(document, seen) {
+        Ok(laid_out) => laid_out,
         Err(more) => {
-            found.extend(more);
+            found.extend(seen.troubles.iter().cloned().chain(more));
             return Err(found);
         }
     };
     found.extend(seen.troubles.iter().cloned());
-    let sized = with_sizes(&resolved, seen);
-    let layout = match layout::plan(&sized, &seen.facts) {
-        Ok(layout) => layout,
-        Err(more) => {
-            found.extend(more);
-            return Err(found);
-        }
-    };
-    found.extend(cannot(&sized, &layout));
+    found.extend(cannot(&sized, &layout, seen));
     let mut work = Planning::new(&sized, &layout, seen);
     work.disks();
     work.images();
+    work.drive();
+    work.keep_receipts();
     work.ends();
     found.extend(missing_tools(&work, seen));
     if !found.is_empty() {
@@ -195,6 +200,21 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
     let manifests = seen.manifests.iter().map(|(id, (_, list))| (id.clone(), list.clone()));
     let (document, plan, manifests) = (sized, Arc::new(plan), manifests.collect());
     Ok(Decision { document, layout, plan, opened, touched, manifests, done, hash })
+}
+
+/// The document with everything in it that actions need of each other, and what its disks become.
+fn laid_out(document: &Document, seen: &Seen) -> Result<(Document, Layout), Vec<Diagnostic>> {
+    // Where nobody makes tables, they have what all actions need, whichever of them run now.
+    let is_asked = |name: &str| document.is_queued(name) || !document.is_queued(disks::NAME);
+    let queued = Needs::ALL.into_iter().filter(|need| {
+        let name = need.describe().name;
+        ACTIONS.contains(&name.as_str()) && is_asked(&name)
+    });
+    let queued: Vec<_> = queued.collect();
+    let resolved = resolve(document, &queued, &seen.facts)?;
+    let sized = with_sizes(&resolved, seen);
+    let layout = layout::plan(&sized, &seen.facts)?;
+    Ok((sized, layout))
 }
 
 fn hash(plan: &Plan, layout: &Layout) -> String {
@@ -238,7 +258,7 @@ fn with_sizes(document: &Document, seen: &Seen) -> Document {
 }
 
 /// What the document may ask for and the actions cannot.
-fn cannot(document: &Document, layout: &Layout) -> Vec<Diagnostic> {
+fn cannot(document: &Document, layout: &Layout, seen: &Seen) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     let mut say = |place: String, what: &str, hint: &str| {
         found.push(Diagnostic::new(Code::Unsupported, place, what).hint(hint));
@@ -269,11 +289,12 @@ fn cannot(document: &Document, layout: &Layout) -> Vec<Diagnostic> {
         if image.grow {
             say(place("grow"), "file systems are not grown by this program", "leave it out");
         }
-        if image.token.is_some() {
-            say(place("token"), "no secret is known by hand", "fetch the image before");
+        if let Some(token) = image.token.as_ref().filter(|token| !seen.secrets.has(token)) {
+            let what = format!("`{token}` is not known here; by hand no secret is");
+            say(place("token"), &what, "fetch the image before");
         }
-        if image.made_by.is_some() {
-            say(place("made_by"), "nothing here makes images", "name a source");
+        if image.made_by.as_deref().is_some_and(|maker| maker != config_drive::NAME) {
+            say(place("made_by"), "nothing here makes it", "name a source");
         }
     }
     found
@@ -367,7 +388,7 @@ impl<'a> Planning<'a> {
         });
         let makes: Vec<_> = makes.collect();
         let adopts = self.document.adopts_tables();
-        let is_settled = makes.is_empty() && self.is_closed(disk) && !self.needs_image(disk);
+        let is_settled = makes.is_empty() && self.is_closed(disk) && !self.is_pending(disk);
         if is_settled && (adopts || has_table(disk)) {
             return;
         }
@@ -419,10 +440,13 @@ impl<'a> Planning<'a> {
     }
 
     fn queued_images(&self) -> Vec<(DiskPlan, Option<PartitionPlan>, images::Task)> {
-        if !self.document.is_queued(images::NAME) {
-            return Vec::new();
-        }
-        let all = self.document.sections.images.iter().filter_map(|(id, image)| {
+        let is_queued = self.document.is_queued(images::NAME);
+        if is_queued { self.all_images() } else { Vec::new() }
+    }
+
+    fn all_images(&self) -> Vec<(DiskPlan, Option<PartitionPlan>, images::Task)> {
+        let images = self.document.sections.images.iter();
+        let all = images.filter(|(_, image)| image.made_by.is_none()).filter_map(|(id, image)| {
             let (disk, part) = match self.target(image) {
                 Some((disk, part)) => (disk, Some(part)),
                 None => (self.whole_target(image)?, None),
@@ -437,6 +461,7 @@ impl<'a> Planning<'a> {
                 compression: image.compression,
                 size: image.size.map(|Bytes(bytes)| bytes),
                 digest: image.digest.as_ref().and_then(|digest| digest.parse().ok()),
+                token: image.token.clone(),
                 manifest: image.manifest.clone().zip(manifest.map(|(digest, _)| *digest)),
                 table: image.table.filter(|_| part.is_none()),
             };
@@ -453,16 +478,45 @@ impl<'a> Planning<'a> {
         task: &images::Task,
     ) -> Option<Receipt> {
         let fingerprint = task.fingerprint();
-        let mut receipts = self.seen.notes.values().flat_map(|notes| &notes.receipts);
-        let receipt = receipts.find(|receipt| receipt.task == fingerprint)?;
-        let is_there = part.map_or_else(|| self.is_closed(disk), |part| is_kept(disk, part));
-        is_there.then(|| receipt.clone())
+        let receipt = self.receipts().find(|receipt| receipt.task == fingerprint)?;
+        self.is_there(disk, part).then(|| receipt.clone())
+    }
+
+    /// Whether what an image was written to is still there.
+    fn is_there(&self, disk: &DiskPlan, part: Option<&PartitionPlan>) -> bool {
+        part.map_or_else(|| self.is_closed(disk), |part| is_kept(disk, part))
+    }
+
+    /// On whichever disk the journal was.
+    fn receipts(&self) -> impl Iterator<Item = &'a Receipt> {
+        self.seen.notes.values().flat_map(|notes| &notes.receipts)
+    }
+
+    /// The journal begins anew with a run: what says that images are where they shall be goes on into
+    /// it, also if nobody asks for them now.
+    fn keep_receipts(&mut self) {
+        if self.document.is_queued(images::NAME) || self.touched.is_empty() {
+            return;
+        }
+        for (disk, part, task) in self.all_images() {
+            let receipt = self.receipts().filter(|receipt| receipt.image == task.image).last();
+            let Some(receipt) = receipt.filter(|_| self.is_there(&disk, part.as_ref())) else {
+                continue;
+            };
+            let id = self.step(format!("keep image {}", task.image), images::NAME, &task, false);
+            self.done.insert(id, receipt.clone());
+        }
     }
 
     fn needs_image(&self, disk: &DiskPlan) -> bool {
         self.queued_images().iter().any(|(on, part, task)| {
             on.id == disk.id && self.receipt(on, part.as_ref(), task).is_none()
         })
+    }
+
+    /// Whether anything is still to come into its partitions.
+    fn is_pending(&self, disk: &DiskPlan) -> bool {
+        self.needs_image(disk) || self.needs_drive(&disk.id)
     }
 
     fn images(&mut self) {

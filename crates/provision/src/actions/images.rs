@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Held, failed, faults, task, wrong};
+use super::{Held, failed, faults, origin, task, wrong};
 use crate::device::gap::{self, Gap, Marker};
 use crate::device::{GuardedIo, ReadAt};
-use crate::document::{Compression, Id, ImageTable};
+use crate::document::{Compression, Id, ImageTable, SecretRef};
 use crate::images::{
-    self, Chunked, Digest, Manifest, Masked, Origin, Place, Progress, Stream, Watch,
+    self, Chunked, Digest, Manifest, Masked, Place, Progress, Stream, Trust, Watch,
     first_difference, judge,
 };
 
@@ -38,6 +38,8 @@ pub struct Task {
     pub size: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<SecretRef>,
     /// Where the list of its chunks is, and which list that was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<(String, Digest)>,
@@ -92,6 +94,7 @@ pub struct Images {
     pub manifests: BTreeMap<Id, Manifest>,
     /// What earlier attempts have made durable.
     pub reached: BTreeMap<Id, u64>,
+    pub trust: Trust,
     pub listener: Arc<dyn Listener>,
     pub keeper: Arc<dyn Keeper>,
 }
@@ -164,7 +167,7 @@ impl Action for Images {
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
         let task: Task = task(&step.call.input)?;
         let io = self.held.io(&task.disk)?;
-        let origin = Origin::new(task.sources.clone());
+        let origin = origin(&task.sources, task.token.as_ref(), &self.trust, ctx.secrets)?;
         let watch = Watching {
             action: self,
             task: &task,

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::storage::{Fs, FsKind, Part, StorageNode, in_order};
 use super::{
-    Content, Disk, DiskMatch, Document, Id, Image, MAX_DISKS, MAX_FILES, MAX_IMAGES, MAX_STORAGE,
-    MAX_THIRD_PARTY, Size,
+    Boot, Content, Disk, DiskMatch, Document, Fetched, Id, Image, MAX_DISKS, MAX_FILES, MAX_IMAGES,
+    MAX_STORAGE, MAX_THIRD_PARTY, Size,
 };
 use crate::diagnostic::{Code, Diagnostic};
+use crate::fat::check_names;
+use crate::images::Digest;
 
 /// Entries that a table has room for.
 pub const MAX_PARTITIONS: usize = 128;
@@ -442,15 +444,16 @@ impl<'a> Checker<'a> {
         for source in image.sources.iter().chain(&image.manifest) {
             self.url(place, source);
         }
-        if let Some(digest) = &image.digest {
-            let hex = digest.strip_prefix("sha256:").unwrap_or_default();
-            if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
-                let what = format!("`{digest}` is no digest");
-                self.say_hint(Code::BadValue, place, what, "write `sha256:` and 64 digits");
-            }
-        }
+        self.digest(place, image.digest.as_deref());
         if image.sector_size.is_some_and(|size| ![512, 4096].contains(&size)) {
             self.say(Code::BadValue, place, "a sector has 512 or 4096 bytes");
+        }
+    }
+
+    fn digest(&mut self, place: &str, digest: Option<&str>) {
+        if let Some(digest) = digest.filter(|digest| digest.parse::<Digest>().is_err()) {
+            let what = format!("`{digest}` is no digest");
+            self.say_hint(Code::BadValue, place, what, "write `sha256:` and 64 digits");
         }
     }
 
@@ -531,6 +534,10 @@ impl<'a> Checker<'a> {
             }
         }
         let drive = document.sections.config_drive.iter();
+        let paths = drive.clone().flat_map(|drive| drive.files.keys().map(String::as_str));
+        for error in check_names(paths) {
+            self.say(Code::BadValue, "config_drive.files", error.to_string());
+        }
         for (path, content) in drive.flat_map(|drive| &drive.files) {
             let place = format!("config_drive.files.{path}");
             self.path(&place, path, false);
@@ -572,7 +579,24 @@ impl<'a> Checker<'a> {
         }
     }
 
+    fn boot_files(&mut self, boot: &Boot) {
+        for (name, file) in boot.files.named() {
+            let Some(Fetched { sources, digest }) = file else { continue };
+            let place = format!("boot.files.{name}");
+            if sources.is_empty() {
+                let what = "nothing says where it comes from";
+                self.say_hint(Code::Missing, &place, what, "give its `sources`");
+            }
+            for source in sources {
+                self.url(&place, source);
+            }
+            self.digest(&place, digest.as_deref());
+        }
+    }
+
     fn boot_and_report(&mut self) {
+        let document = self.document;
+        document.sections.boot.iter().for_each(|boot| self.boot_files(boot));
         if let Some(report) = &self.document.sections.report {
             self.url("report.url", &report.url);
         }

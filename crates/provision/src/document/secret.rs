@@ -1,9 +1,13 @@
 //! Where a secret is. What it is stands in no document, plan, event or journal.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use hoist_engine::action::{Failure, Secrets as Known};
+use hoist_engine::record::FailureKind;
 use schemars::JsonSchema;
+use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
 const SCHEME: &str = "secret://";
@@ -72,9 +76,52 @@ impl From<SecretRef> for String {
     }
 }
 
+/// What secrets are, by name, for as long as a run takes. They are never shown.
+#[derive(Clone, Default)]
+pub struct Secrets(BTreeMap<String, SecretString>);
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+impl Secrets {
+    pub fn has(&self, secret: &SecretRef) -> bool {
+        self.0.contains_key(secret.name())
+    }
+}
+
+impl<N: Into<String>, S: Into<String>> FromIterator<(N, S)> for Secrets {
+    fn from_iter<I: IntoIterator<Item = (N, S)>>(all: I) -> Self {
+        let named = |(name, secret): (N, S)| (name.into(), SecretString::from(secret.into()));
+        Self(all.into_iter().map(named).collect())
+    }
+}
+
+impl Known for Secrets {
+    fn get(&self, name: &str) -> Result<String, Failure> {
+        let secret = self.0.get(name).map(|secret| secret.expose_secret().to_owned());
+        secret.ok_or_else(|| {
+            let reason = format!("there is no secret `{name}` here");
+            Failure { kind: FailureKind::Precheck, reason }
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn secrets_are_known_by_name_and_not_shown() {
+        let secrets: Secrets = [("join", "hunter2")].into_iter().collect();
+        assert_eq!(secrets.get("join").expect("it is known"), "hunter2");
+        assert!(secrets.get("other").expect_err("it is not").reason.contains("`other`"));
+        assert!(secrets.has(&"secret://join".parse().unwrap()));
+        let shown = format!("{secrets:?}");
+        assert!(shown.contains("join") && !shown.contains("hunter2"), "{shown}");
+    }
 
     #[test]
     fn a_secret_is_a_reference_and_a_literal_one_is_refused_without_being_repeated() {

@@ -252,6 +252,60 @@ pub struct Boot {
     pub esp_size: Option<Bytes>,
     #[serde(default)]
     pub order: BootOrder,
+    /// What it is started with.
+    #[serde(default, skip_serializing_if = "BootFiles::is_empty")]
+    pub files: BootFiles,
+}
+
+/// What a machine is started with, each from where it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BootFiles {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<Fetched>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initrd: Option<Fetched>,
+    /// What UEFI starts: systemd-boot, or an image of GRUB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loader: Option<Fetched>,
+    /// Kernel, initramfs and command line in one file that UEFI starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uki: Option<Fetched>,
+    /// GRUB's `boot.img`, for BIOS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grub_boot: Option<Fetched>,
+    /// GRUB's `core.img`, for BIOS. It looks for `/hoist/grub.cfg` by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grub_core: Option<Fetched>,
+}
+
+impl BootFiles {
+    /// All by their names in the document.
+    pub fn named(&self) -> [(&'static str, Option<&Fetched>); 6] {
+        [
+            ("kernel", self.kernel.as_ref()),
+            ("initrd", self.initrd.as_ref()),
+            ("loader", self.loader.as_ref()),
+            ("uki", self.uki.as_ref()),
+            ("grub_boot", self.grub_boot.as_ref()),
+            ("grub_core", self.grub_core.as_ref()),
+        ]
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.named().iter().all(|(_, file)| file.is_none())
+    }
+}
+
+/// A file that comes from elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Fetched {
+    /// Where it is; the first that answers is taken.
+    pub sources: Vec<String>,
+    /// Of what comes: `sha256:…`. Nothing is taken whose digest nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -18,7 +18,7 @@ impl Digest {
         Self(Sha256::digest(bytes).into())
     }
 
-    pub(super) fn end(hash: Sha256) -> Self {
+    pub(crate) fn end(hash: Sha256) -> Self {
         Self(hash.finalize().into())
     }
 }

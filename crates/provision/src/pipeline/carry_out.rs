@@ -9,14 +9,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use hoist_engine::action::{Cancel, Catalog, Failure};
 use hoist_engine::drive::{self, Executor, Halt, Journal, SayError};
-use hoist_engine::execute::{Came, Job, NoSecrets, Outputs, Place, Programs, Site};
+use hoist_engine::execute::{Came, Job, Outputs, Place, Programs, Site};
 use hoist_engine::journal::JournalError;
 use hoist_engine::plan::{Made, Plan, StepId};
 use hoist_engine::record::{End, Outcome, Record};
 use hoist_engine::run::{Effect, Event, Found, ReplayError, Run};
 
-use super::{Decision, decide, look};
+use super::{Decision, Given, decide, look};
 use crate::actions::Held;
+use crate::actions::config_drive::ConfigDrive;
 use crate::actions::disks::{self, Disks};
 use crate::actions::images::{self, Images, Keeper};
 use crate::device::OpenError;
@@ -81,6 +82,7 @@ pub fn apply(
     document: &Document,
     decision: &Decision,
     machine: &Machine,
+    given: &Given,
     wanted: Option<&str>,
     listener: Arc<dyn Listener>,
 ) -> Result<Applied, ApplyError> {
@@ -92,7 +94,7 @@ pub fn apply(
         return Ok(Applied::Nothing);
     }
     let held = take(decision, machine)?;
-    apply_to(held, document, decision, machine, listener)
+    apply_to(held, document, decision, machine, given, listener)
 }
 
 /// The disks that something is done to; nobody else has them from here on.
@@ -108,20 +110,21 @@ pub fn apply_to(
     document: &Document,
     decision: &Decision,
     machine: &Machine,
+    given: &Given,
     listener: Arc<dyn Listener>,
 ) -> Result<Applied, ApplyError> {
     let held = Arc::new(held);
     // From here on nobody else can change the disks: it must still be the same plan.
-    let again = decide(document, &look(document, machine)).map_err(ApplyError::Refused)?;
+    let again = decide(document, &look(document, machine, given)).map_err(ApplyError::Refused)?;
     if again.hash != decision.hash {
         return Err(ApplyError::Changed);
     }
-    let Ran { resumed, tells } = run(&again, &held, listener)?;
+    let Ran { resumed, tells } = run(&again, &held, given, listener)?;
     drop(held);
     if !tells {
         return Ok(Applied::Done { resumed });
     }
-    let settled = decide(document, &look(document, machine));
+    let settled = decide(document, &look(document, machine, given));
     match settled {
         Ok(settled) if settled.is_settled() => Ok(Applied::Done { resumed }),
         Ok(settled) => Err(ApplyError::NotSettled(settled.show().steps[0].name.to_owned())),
@@ -142,6 +145,7 @@ struct Ran {
 fn run(
     decision: &Decision,
     held: &Arc<Held>,
+    given: &Given,
     listener: Arc<dyn Listener>,
 ) -> Result<Ran, ApplyError> {
     let marker = Marker {
@@ -183,12 +187,15 @@ fn run(
         txn: decision.document.txn,
         manifests: decision.manifests.clone(),
         reached: reached(decision, &records),
+        trust: given.trust.clone(),
         listener: Arc::new(Progresses(Arc::clone(&listener))),
         keeper: Arc::new(journal.clone()),
     }));
+    let drive = decision.document.sections.config_drive.clone().unwrap_or_default();
+    catalog.add(Arc::new(ConfigDrive { held: Arc::clone(held), files: drive.files }));
     let site = Site {
         catalog,
-        secrets: Arc::new(NoSecrets),
+        secrets: Arc::new(given.secrets.clone()),
         outputs: Outputs::none(),
         place: Place::Machine,
     };

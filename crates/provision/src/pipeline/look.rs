@@ -1,11 +1,12 @@
 //! What there is: the machine, what hoist left on its disks, and the lists of images.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use hoist_engine::action::Secrets as _;
 use hoist_engine::record::{End, Record};
 use serde::Deserialize;
 
-use super::{Notes, Seen};
+use super::{Given, Notes, Seen, drive, is_kept, laid_out};
 use crate::actions::chain;
 use crate::actions::disks::find_tool;
 use crate::actions::images::{self, Receipt};
@@ -17,16 +18,19 @@ use crate::device::table::IN_PROGRESS;
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Document, Id, Image};
 use crate::facts::DiskFacts;
+use crate::fat::{Contents, ReadOnly, Volume};
 use crate::images::chunks::MAX_MANIFEST;
 use crate::images::{Digest, Manifest, Origin};
+use crate::layout::{DiskPlan, PartitionPlan};
 
 /// Programs that file systems are made with.
 const TOOLS: [&str; 5] = ["mke2fs", "mkfs.btrfs", "mkfs.vfat", "mkfs.xfs", "mkswap"];
 
 /// Looks at everything that a decision is made from. Nothing is changed.
-pub fn look(document: &Document, machine: &Machine) -> Seen {
+pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
     let probed = machine.probe();
-    let mut seen = Seen { facts: probed.facts, ..Seen::default() };
+    let secrets = given.secrets.clone();
+    let mut seen = Seen { facts: probed.facts, secrets, ..Seen::default() };
     let names: BTreeSet<String> = if let Ok(binding) = bind(document, &seen.facts) {
         binding.values().map(|disk| disk.kernel_name.clone()).collect()
     } else {
@@ -50,7 +54,7 @@ pub fn look(document: &Document, machine: &Machine) -> Seen {
     }
     if document.is_queued(images::NAME) {
         for (id, image) in document.sections.images.iter() {
-            match manifest(image) {
+            match manifest(image, given) {
                 None => {}
                 Some(Ok(manifest)) => {
                     seen.manifests.insert(id.clone(), manifest);
@@ -59,9 +63,39 @@ pub fn look(document: &Document, machine: &Machine) -> Seen {
             }
         }
     }
+    seen.contents = contents(document, &seen, machine);
     seen.tools =
         TOOLS.into_iter().filter(|tool| find_tool(tool).is_some()).map(str::to_owned).collect();
     seen
+}
+
+/// What is in the volumes that this is about, as far as they are there. What cannot be read is as if
+/// it were not there, and is made anew.
+fn contents(document: &Document, seen: &Seen, machine: &Machine) -> BTreeMap<Id, Contents> {
+    let mut all = BTreeMap::new();
+    let Ok((document, layout)) = laid_out(document, seen) else { return all };
+    if let Some((disk, part, task)) = drive::wanted(&document, &layout) {
+        let most = task.files.values().map(|stored| stored.size).max().unwrap_or(0);
+        let found = inside(machine, disk, part, |volume| {
+            let paths = volume.paths().ok()?;
+            volume.contents(paths.iter().map(String::as_str), most).ok()
+        });
+        all.extend(found.map(|found| (part.id.clone(), found)));
+    }
+    all
+}
+
+fn inside(
+    machine: &Machine,
+    disk: &DiskPlan,
+    part: &PartitionPlan,
+    read: impl FnOnce(&Volume<ReadOnly<'_, ReadIo>>) -> Option<Contents>,
+) -> Option<Contents> {
+    if !is_kept(disk, part) {
+        return None;
+    }
+    let io = ReadIo::open(&machine.device(&disk.kernel_name), disk.sector).ok()?;
+    read(&Volume::read_only(&io, part.range()).ok()?)
 }
 
 fn unreadable(id: &Id, reason: &str) -> Diagnostic {
@@ -69,9 +103,12 @@ fn unreadable(id: &Id, reason: &str) -> Diagnostic {
 }
 
 /// With a list, the digest of the document is that of the list, which vouches for every chunk.
-fn manifest(image: &Image) -> Option<Result<(Digest, Manifest), String>> {
+fn manifest(image: &Image, given: &Given) -> Option<Result<(Digest, Manifest), String>> {
     let url = image.manifest.clone()?;
-    let bytes = match Origin::new(vec![url]).read_all(MAX_MANIFEST) {
+    let token = image.token.as_ref().and_then(|token| given.secrets.get(token.name()).ok());
+    let (token, trust) = (token.map(Into::into), given.trust.clone());
+    let origin = Origin { token, trust, ..Origin::new(vec![url]) };
+    let bytes = match origin.read_all(MAX_MANIFEST) {
         Ok(bytes) => bytes,
         Err(error) => return Some(Err(chain(&error))),
     };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hoist_provision::device::probe::Machine;
 use hoist_provision::document::{Document, Id, read};
 use hoist_provision::images::Progress;
-use hoist_provision::pipeline::{self, Applied, ApplyError, Decision, Listener};
+use hoist_provision::pipeline::{self, Applied, ApplyError, Decision, Given, Listener};
 
 pub(crate) struct FileMachine {
     dir: tempfile::TempDir,
@@ -57,13 +57,20 @@ impl FileMachine {
     }
 
     pub(crate) fn decide(&self, document: &Document) -> Decision {
-        let seen = pipeline::look(document, &self.machine());
+        let seen = pipeline::look(document, &self.machine(), &Given::default());
         pipeline::decide(document, &seen).unwrap_or_else(|found| panic!("{found:#?}"))
     }
 
     pub(crate) fn apply(&self, document: &Document) -> Result<Applied, ApplyError> {
         let decision = self.decide(document);
-        pipeline::apply(document, &decision, &self.machine(), None, Arc::new(Quiet))
+        pipeline::apply(
+            document,
+            &decision,
+            &self.machine(),
+            &Given::default(),
+            None,
+            Arc::new(Quiet),
+        )
     }
 }
 

@@ -6,7 +6,7 @@ use hoist_provision::device::fault::{Fault, Then, When};
 use hoist_provision::device::table::{self, Found, Table};
 use hoist_provision::document::Document;
 use hoist_provision::images::pack;
-use hoist_provision::pipeline::{self, Applied, ApplyError};
+use hoist_provision::pipeline::{self, Applied, ApplyError, Given};
 use uuid::Uuid;
 
 use crate::machine::{FileMachine, Quiet, document};
@@ -82,7 +82,14 @@ impl Case {
         let machine = self.machine.machine();
         let mut held = pipeline::take(&decision, &machine).expect("nobody has it");
         held.break_disk(&"os".parse().expect("an id"), fault).expect("nobody has it");
-        pipeline::apply_to(held, &self.document, &decision, &machine, Arc::new(Quiet))
+        pipeline::apply_to(
+            held,
+            &self.document,
+            &decision,
+            &machine,
+            &Given::default(),
+            Arc::new(Quiet),
+        )
     }
 
     fn table(&self) -> Table {

@@ -9,7 +9,7 @@ use hoist_provision::device::table::{self, Found};
 use hoist_provision::diagnostic::Code;
 use hoist_provision::document::Document;
 use hoist_provision::images::pack;
-use hoist_provision::pipeline::{self, Applied};
+use hoist_provision::pipeline::{self, Applied, Given};
 
 use crate::loop_device::{LoopDisk, run};
 use crate::machine::{FileMachine, Quiet, document};
@@ -131,9 +131,11 @@ fn what_others_find_is_a_sound_table_and_the_partitions_of_the_image() {
             file.display()
         ));
         let machine = hoist_provision::device::probe::Machine::here();
-        let decide = || pipeline::decide(&document, &pipeline::look(&document, &machine));
+        let decide =
+            || pipeline::decide(&document, &pipeline::look(&document, &machine, &Given::default()));
         let decision = decide().unwrap_or_else(|found| panic!("{found:#?}"));
-        pipeline::apply(&document, &decision, &machine, None, Arc::new(Quiet)).expect("done");
+        pipeline::apply(&document, &decision, &machine, &Given::default(), None, Arc::new(Quiet))
+            .expect("done");
         let checked = run(Command::new("sgdisk").arg("-v").arg(disk.path()));
         assert!(checked.contains("No problems found"), "{checked}");
         let known = kernel::partitions(disk.path()).expect("it is looked at");
@@ -148,7 +150,7 @@ fn an_image_that_needs_the_gap_has_it_and_leaves_no_notes() {
     let document = case.document("");
     case.machine.apply(&document).expect("nothing is wrong");
     case.assert_whole(Gap::Loader);
-    let seen = pipeline::look(&document, &case.machine.machine());
+    let seen = pipeline::look(&document, &case.machine.machine(), &Given::default());
     let found = pipeline::decide(&document, &seen).expect_err("nothing says whose it is");
     assert_eq!(found[0].code, Code::ForeignData, "{}", found[0]);
 }
@@ -169,7 +171,7 @@ fn an_image_for_other_sectors_or_with_another_table_leaves_the_disk_marked() {
     }
     let case = Case::new(gpt, 4096, false);
     let document = case.document(", sector_size: 512");
-    let seen = pipeline::look(&document, &case.machine.machine());
+    let seen = pipeline::look(&document, &case.machine.machine(), &Given::default());
     let found = pipeline::decide(&document, &seen).expect_err("it is known before");
     assert_eq!(found[0].code, Code::Firmware, "{}", found[0]);
 }
@@ -183,7 +185,7 @@ fn wherever_it_is_cut_off_it_never_looks_like_the_image_before_it_is() {
         let machine = case.machine.machine();
         let mut held = pipeline::take(&decision, &machine).expect("nobody has it");
         held.break_disk(&"os".parse().expect("an id"), fault).expect("nobody has it");
-        pipeline::apply_to(held, &document, &decision, &machine, Arc::new(Quiet))
+        pipeline::apply_to(held, &document, &decision, &machine, &Given::default(), Arc::new(Quiet))
     };
     let whole = Arc::new(Fault::new(When::Never, Then::Die));
     attempt(&whole).expect("nothing is wrong");

@@ -1,8 +1,10 @@
 //! The walk-through of docs/provision/agent.md, and what is refused. As root, on loop devices.
 
 #[allow(dead_code, reason = "shared with the tests of hoist-provision, which use all of it")]
-#[path = "../../provision/tests/disk/loop_device.rs"]
+#[path = "../../../provision/tests/disk/loop_device.rs"]
 mod loop_device;
+
+mod config_drive;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +16,7 @@ use loop_device::{LoopDisk, run};
 use sha2::{Digest, Sha256};
 
 const MIB: u64 = 1 << 20;
-const DOCUMENT: &str = include_str!("../../../docs/provision/agent.md");
+const DOCUMENT: &str = include_str!("../../../../docs/provision/agent.md");
 
 /// The transaction of the document, but for what tells one bench from another.
 const TXN: &str = "5d1b6d5e-6f3a-4a7e-9d0c-";

@@ -1,0 +1,254 @@
+//! What a node's agent and the controller say to each other while a machine is provisioned.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use hoist_model::{Name, NodeId};
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Largest body of an [`OrderRequest`]: the facts of a machine with hundreds of disks.
+pub const MAX_ORDER_REQUEST: usize = 1024 * 1024;
+/// Largest body of an [`EventsRequest`].
+pub const MAX_EVENTS_REQUEST: usize = 256 * 1024;
+/// Most events in one request; an agent that has more sends them in several.
+pub const MAX_EVENTS: usize = 256;
+/// Largest body of a [`Report`].
+pub const MAX_REPORT: usize = 512 * 1024;
+
+/// `POST /provision/v1/agent/order`, over TLS: an agent has started and asks what it shall do.
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OrderRequest {
+    pub node: NodeId,
+    /// The provision token.
+    pub token: String,
+    /// The agent's ephemeral Ed25519 public key: 32 bytes in base64.
+    pub key: String,
+    /// Its signature, in base64, over the lines `hoist provision`, the node's id and the token, each
+    /// ended by a line feed.
+    pub signature: String,
+    /// What the machine has, as `hoist-agent facts -o json` says it.
+    #[serde(default)]
+    pub facts: Value,
+}
+
+/// What an agent shall do.
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Order {
+    pub run: String,
+    /// What the agent shows as a bearer token from here on; good for this node in this run.
+    pub session: String,
+    pub node: Name,
+    pub id: NodeId,
+    pub generation: u64,
+    /// The provisioning document of this machine.
+    pub document: Value,
+    /// What `secret://NAME` in the document stands for, by name.
+    #[serde(default)]
+    pub secrets: BTreeMap<String, String>,
+}
+
+/// `POST /provision/v1/agent/runs/{run}/events`, with the session as bearer token.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EventsRequest {
+    pub events: Vec<Event>,
+}
+
+/// How far a machine is. Nothing secret is ever in one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Event {
+    /// Counts from 1 within a session: what was sent before and is sent again is known by it.
+    pub seq: u64,
+    #[schemars(with = "String")]
+    pub at: Timestamp,
+    pub action: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub step: String,
+    pub phase: Phase,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub done: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<u64>,
+    /// What `done` and `total` count: `bytes` unless said otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
+    /// Of that unit, in a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    Started,
+    Progress,
+    Done,
+    Failed,
+    /// Something worth telling, and no more.
+    Note,
+}
+
+/// The answer to events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EventsAnswer {
+    pub go: Go,
+}
+
+/// Whether the agent goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Go {
+    On,
+    /// It ends where it safely can, and reports `aborted`.
+    Abort,
+}
+
+/// `POST /provision/v1/agent/runs/{run}/report`, with the session as bearer token: what came of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    pub outcome: Outcome,
+    /// The hash of the plan that was carried out, if it came to one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<String>,
+    /// Whether anything was written.
+    #[serde(default)]
+    pub changed: bool,
+    /// Whether it went on from where an earlier attempt was cut off.
+    #[serde(default)]
+    pub resumed: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<Finding>,
+    /// What the actions left for those who come later.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub receipts: Value,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Done,
+    /// A step failed.
+    Failed,
+    /// A rule forbids it, or the document is wrong for this machine; nothing was written.
+    Refused,
+    /// It was told to end.
+    Aborted,
+}
+
+/// Something that is wrong, in words a person can act on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Finding {
+    pub code: String,
+    /// Who has to do something about it: `input`, `facts`, `refused`, `transient`, `device`,
+    /// `plugin` or `bug`.
+    pub class: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub action: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub step: String,
+    pub what: String,
+    /// In the document, or of the machine.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub place: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evidence: Vec<String>,
+}
+
+/// The answer to a report, once it is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ReportAnswer {
+    pub then: Then,
+}
+
+/// What the machine does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Then {
+    Reboot,
+    PowerOff,
+    /// It waits for people, with its screen as it is.
+    Stay,
+    /// It asks for an order again, after a while.
+    Retry,
+    Kexec,
+}
+
+impl fmt::Debug for OrderRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OrderRequest").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { run, node, .. } = self;
+        f.debug_struct("Order").field("run", run).field("node", node).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn neither_tokens_nor_documents_nor_secrets_are_printed() {
+        let id = NodeId::from_bits(1);
+        let request = OrderRequest {
+            node: id,
+            token: "hunter2".to_owned(),
+            key: String::new(),
+            signature: "hunter2".to_owned(),
+            facts: json!("hunter2"),
+        };
+        let order = Order {
+            run: "r1".to_owned(),
+            session: "hunter2".to_owned(),
+            node: "n1".parse().unwrap(),
+            id,
+            generation: 0,
+            document: json!({"sections": "hunter2"}),
+            secrets: BTreeMap::from([("disk".to_owned(), "hunter2".to_owned())]),
+        };
+        let printed = format!("{request:?} {order:?}");
+        assert!(printed.contains("n1") && printed.contains("r1"), "{printed}");
+        assert!(!printed.contains("hunter2"), "{printed}");
+    }
+
+    #[test]
+    fn what_an_agent_sends_is_read_with_what_it_leaves_out() {
+        let events: EventsRequest = serde_json::from_value(json!({"events": [{
+            "seq": 1, "at": "2026-01-02T03:04:05Z", "action": "images", "phase": "progress",
+            "done": 1024, "total": 4096, "unit": "bytes", "rate": 512,
+        }]}))
+        .unwrap();
+        assert_eq!((events.events[0].phase, events.events[0].done), (Phase::Progress, Some(1024)));
+        let report: Report = serde_json::from_value(json!({"outcome": "refused", "problems": [{
+            "code": "foreign-data", "class": "refused", "what": "an ext file system is there",
+        }]}))
+        .unwrap();
+        assert_eq!(report.outcome, Outcome::Refused);
+        assert!(!report.changed && report.plan.is_none());
+        let typo: Result<Report, _> =
+            serde_json::from_value(json!({"outcome": "done", "plam": ""}));
+        assert!(typo.unwrap_err().to_string().contains("plam"));
+    }
+
+    #[test]
+    fn answers_are_words() {
+        let told = json!([EventsAnswer { go: Go::Abort }, ReportAnswer { then: Then::PowerOff }]);
+        assert_eq!(told, json!([{"go": "abort"}, {"then": "power_off"}]));
+    }
+}

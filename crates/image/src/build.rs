@@ -1,0 +1,405 @@
+//! From a document to a directory with everything that was wanted, and an index of it. The directory
+//! appears whole or not at all.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use hoist_model::image::INDEX_FILE;
+use hoist_model::{ArtifactName, Digest, ImageFile, ImageIndex};
+use sha2::{Digest as _, Sha256};
+use uuid::Uuid;
+
+use crate::builder::{self, FillError, Site};
+use crate::cpio;
+use crate::document::{DiskOutput, Image, LiveFormat, Loader};
+use crate::ext4::{Ext4, Ext4Error};
+use crate::loader::{self, LoaderError, Platform};
+use crate::tool::{self, MKE2FS, MKSQUASHFS, ToolError, UNSHARE};
+use crate::tree::Tree;
+
+/// How hard images are packed: once packed, they are fetched and unpacked often.
+const LEVEL: i32 = 9;
+
+/// What UUIDs of file systems are derived from.
+const NAMESPACE: Uuid = Uuid::from_u128(0x6a3e_8c55_41f7_4e0b_9d3c_52a6_7f10_b8d4);
+
+/// Somebody who wants to know how it goes.
+pub trait Told: Sync {
+    fn stage(&self, _what: &str) {}
+    fn note(&self, _line: &str) {}
+    /// Of the stage, in bytes; a total of nothing is unknown.
+    fn progress(&self, _done: u64, _total: u64) {}
+}
+
+impl Told for () {}
+
+/// An image that is to be built, and where.
+#[derive(Debug)]
+pub struct Build<'a> {
+    pub image: &'a Image,
+    pub place: Place<'a>,
+    /// Seconds since 1970; nothing in the image is newer.
+    pub epoch: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// Where the paths of the document begin.
+    pub beside: &'a Path,
+    /// The directory that is made.
+    pub out: &'a Path,
+    /// Where plug-ins are.
+    pub plugins: &'a Path,
+}
+
+/// A file that would be made.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Made {
+    pub file: &'static str,
+    pub artifact: ArtifactName,
+}
+
+/// Why there is no image. Nothing of it is left, but what is on the way beside the directory.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    #[error("`{}` is there and no image; name another directory with --out", .0.display())]
+    Occupied(PathBuf),
+    #[error("the time {0} is in the future; write an earlier one as `epoch` or SOURCE_DATE_EPOCH")]
+    Future(u32),
+    #[error(transparent)]
+    Fill(#[from] FillError),
+    #[error(transparent)]
+    Ext4(#[from] Ext4Error),
+    #[error(transparent)]
+    Loader(#[from] LoaderError),
+    #[error(transparent)]
+    Tool(#[from] ToolError),
+    #[error(
+        "there is no kernel in `/boot` of the tree; put one in, in Debian by the package `linux-image-cloud-amd64`"
+    )]
+    NoKernel,
+    #[error("there are several kernels in `/boot` of the tree: {}; leave one", .0.join(", "))]
+    SeveralKernels(Vec<String>),
+    #[error("cannot write the image")]
+    Io(#[from] io::Error),
+}
+
+const ROOT: &str = "root.ext4.zst";
+const MANIFEST: &str = "root.manifest.json";
+const KERNEL: &str = "kernel";
+const INITRD: &str = "initrd";
+const SYSTEMD_BOOT: &str = "systemd-boot.efi";
+const UKI: &str = "uki.efi";
+const GRUB_EFI: &str = "grub.efi";
+const GRUB_BOOT: &str = "grub-boot.img";
+const GRUB_CORE: &str = "grub-core.img";
+const LIVE_SQUASHFS: &str = "live.squashfs";
+const LIVE_CPIO: &str = "live.cpio.zst";
+
+impl Build<'_> {
+    /// Whether everything is there that it takes, and what would be made. Writes nothing.
+    pub fn check(&self) -> Result<Vec<Made>, BuildError> {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        if now.is_ok_and(|now| now.as_secs() < self.epoch.into()) {
+            return Err(BuildError::Future(self.epoch));
+        }
+        if !is_free(self.place.out)? {
+            return Err(BuildError::Occupied(self.place.out.to_owned()));
+        }
+        let spec = &self.image.spec;
+        builder::check(&spec.builder, self.place.plugins)?;
+        if let Some(disk) = &spec.outputs.disk {
+            MKE2FS.find()?;
+            if !rustix::process::geteuid().is_root() {
+                UNSHARE.find()?;
+            }
+            loader::check(&disk.loaders)?;
+        }
+        if spec.outputs.live.as_ref().is_some_and(|live| live.format == LiveFormat::Squashfs) {
+            MKSQUASHFS.find()?;
+        }
+        Ok(self.files().into_iter().map(|file| self.made(file)).collect())
+    }
+
+    /// Builds it.
+    pub fn run(&self, told: &dyn Told) -> Result<ImageIndex, BuildError> {
+        self.check()?;
+        let partial = beside(self.place.out, ".partial");
+        remove(&partial)?;
+        let (work, files) = (partial.join("work"), partial.join("files"));
+        fs_err::create_dir_all(&work)?;
+        fs_err::create_dir(&files)?;
+        let index = self.make(&work, &files, told)?;
+        let text = serde_json::to_string_pretty(&index).map_err(io::Error::from)? + "\n";
+        fs_err::write(files.join(INDEX_FILE), text)?;
+        remove(self.place.out)?;
+        fs_err::rename(&files, self.place.out)?;
+        remove(&partial)?;
+        Ok(index)
+    }
+
+    fn make(&self, work: &Path, files: &Path, told: &dyn Told) -> Result<ImageIndex, BuildError> {
+        let tree = Tree::create(work.join("tree"))?;
+        let Place { beside, plugins, .. } = self.place;
+        let site = Site { tree: &tree, beside, work, plugins, epoch: self.epoch };
+        let made_from = builder::fill(self.image, &site, told)?;
+        tree.settle(self.epoch)?;
+        let outputs = &self.image.spec.outputs;
+        let booted = Booted::of(&tree)?;
+        match &booted {
+            Some(booted) => booted.copy_out(&tree, files)?,
+            None if outputs.disk.is_some() => return Err(BuildError::NoKernel),
+            None => {}
+        }
+        if let Some(disk) = &outputs.disk {
+            self.disk(disk, &tree, work, files, told)?;
+        }
+        if let Some(live) = &outputs.live {
+            self.live(live.format, &tree, work, files, told)?;
+        }
+        told.stage("taking stock");
+        let entries = fs_err::read_dir(files)?
+            .map(|entry| entry.map(|entry| entry.file_name()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let is_made = |file: &&'static str| entries.iter().any(|entry| entry == file);
+        let made = self.files().into_iter().filter(is_made);
+        Ok(ImageIndex {
+            name: self.image.name.clone(),
+            kernel_args: self.image.spec.kernel_args.clone(),
+            made_from,
+            files: made.map(|file| self.entry(file, files)).collect::<io::Result<_>>()?,
+        })
+    }
+
+    fn disk(
+        &self,
+        disk: &DiskOutput,
+        tree: &Tree,
+        work: &Path,
+        files: &Path,
+        told: &dyn Told,
+    ) -> Result<(), BuildError> {
+        told.stage("making the file system");
+        let image = work.join("root.ext4");
+        let text = serde_json::to_vec(self.image).map_err(io::Error::from)?;
+        let ext4 = Ext4 {
+            size: disk.size.0,
+            label: disk.label.as_deref(),
+            uuid: Uuid::new_v5(&NAMESPACE, &text),
+            epoch: self.epoch,
+        };
+        ext4.make(tree.path(), &image, &work.join("mke2fs.log"))?;
+        told.stage("packing the file system");
+        let read = Counted { file: File::open(&image)?, done: 0, total: disk.size.0, told };
+        let mut packed = BufWriter::new(File::create_new(files.join(ROOT))?);
+        let manifest = hoist_provision::images::pack(read, &mut packed, LEVEL)?;
+        packed.flush()?;
+        let manifest = serde_json::to_vec(&manifest).map_err(io::Error::from)?;
+        fs_err::write(files.join(MANIFEST), manifest)?;
+        fs_err::remove_file(&image)?;
+        told.stage("making what boots it");
+        for loader in &disk.loaders {
+            self.loader(*loader, work, files)?;
+        }
+        Ok(())
+    }
+
+    fn loader(&self, loader: Loader, work: &Path, files: &Path) -> Result<(), BuildError> {
+        match loader {
+            Loader::SystemdBoot => {
+                fs_err::copy(loader::systemd_boot()?, files.join(SYSTEMD_BOOT))?;
+            }
+            Loader::Uki => {
+                let initrd = Some(files.join(INITRD)).filter(|initrd| initrd.exists());
+                let words = &self.image.spec.kernel_args;
+                loader::uki(&files.join(KERNEL), initrd.as_deref(), words, &files.join(UKI))?;
+            }
+            Loader::Grub => {
+                loader::grub(Platform::Uefi, &files.join(GRUB_EFI), work, self.epoch)?;
+                loader::grub(Platform::Bios, &files.join(GRUB_CORE), work, self.epoch)?;
+                fs_err::copy(loader::grub_boot()?, files.join(GRUB_BOOT))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Without `/boot`: the kernel is beside it, and memory is short where there is no disk.
+    fn live(
+        &self,
+        format: LiveFormat,
+        tree: &Tree,
+        work: &Path,
+        files: &Path,
+        told: &dyn Told,
+    ) -> Result<(), BuildError> {
+        told.stage("making the live image");
+        match format {
+            LiveFormat::Squashfs => {
+                let mut command = MKSQUASHFS.command(self.epoch)?;
+                command.arg(tree.path()).arg(files.join(LIVE_SQUASHFS));
+                command.args(["-noappend", "-no-progress", "-comp", "zstd", "-b", "256K"]);
+                if !rustix::process::geteuid().is_root() {
+                    command.arg("-all-root");
+                }
+                command.args(["-wildcards", "-e", "boot/*"]);
+                tool::run(&mut command, &work.join("mksquashfs.log"))?;
+            }
+            LiveFormat::Cpio => {
+                let file = BufWriter::new(File::create_new(files.join(LIVE_CPIO))?);
+                let mut packed = zstd::Encoder::new(file, LEVEL)?;
+                cpio::write(tree.path(), Path::new("boot"), &mut packed)?;
+                packed.finish()?.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that may be made of it; there may be no initial RAM disk.
+    fn files(&self) -> Vec<&'static str> {
+        let outputs = &self.image.spec.outputs;
+        let mut files = Vec::new();
+        if let Some(disk) = &outputs.disk {
+            files.extend([ROOT, MANIFEST]);
+            for loader in &disk.loaders {
+                match loader {
+                    Loader::SystemdBoot => files.push(SYSTEMD_BOOT),
+                    Loader::Uki => files.push(UKI),
+                    Loader::Grub => files.extend([GRUB_EFI, GRUB_BOOT, GRUB_CORE]),
+                }
+            }
+        }
+        match outputs.live.as_ref().map(|live| live.format) {
+            Some(LiveFormat::Squashfs) => files.push(LIVE_SQUASHFS),
+            Some(LiveFormat::Cpio) => files.push(LIVE_CPIO),
+            None => {}
+        }
+        files.extend([KERNEL, INITRD]);
+        files
+    }
+
+    fn made(&self, file: &'static str) -> Made {
+        Made { file, artifact: self.artifact(file) }
+    }
+
+    /// `os-NAME-root` for `root.ext4.zst`: what it is, and not how it is written, but for programs of
+    /// the firmware, which are told by their ending.
+    fn artifact(&self, file: &str) -> ArtifactName {
+        let what = match file {
+            ROOT => "root",
+            MANIFEST => "manifest",
+            GRUB_BOOT => "grub-boot",
+            GRUB_CORE => "grub-core",
+            LIVE_SQUASHFS | LIVE_CPIO => "live",
+            file => file,
+        };
+        let name = format!("os-{}-{what}", self.image.name);
+        name.parse().expect("names of images are short, and of the same letters")
+    }
+
+    fn entry(&self, file: &'static str, files: &Path) -> io::Result<ImageFile> {
+        let (size, sha256) = measure(&files.join(file))?;
+        Ok(ImageFile { file: file.to_owned(), artifact: self.artifact(file), size, sha256 })
+    }
+}
+
+/// The kernel of a tree, and its initial RAM disk if it has one.
+#[derive(Debug, PartialEq, Eq)]
+struct Booted {
+    kernel: String,
+    initrd: Option<String>,
+}
+
+impl Booted {
+    fn of(tree: &Tree) -> Result<Option<Self>, BuildError> {
+        let names = tree.names("/boot")?;
+        let mut kernels: Vec<&String> =
+            names.iter().filter(|name| name.starts_with("vmlinuz")).collect();
+        // Debian has a link of this name beside the file that it leads to.
+        if kernels.len() > 1 {
+            kernels.retain(|name| name.as_str() != "vmlinuz");
+        }
+        match kernels.as_slice() {
+            [] => Ok(None),
+            [kernel] => {
+                let version = kernel.trim_start_matches("vmlinuz");
+                let is_its = |name: &&String| {
+                    [format!("initrd{version}"), format!("initrd.img{version}")].contains(*name)
+                };
+                let initrd = names.iter().find(is_its).cloned();
+                Ok(Some(Self { kernel: (*kernel).clone(), initrd }))
+            }
+            several => {
+                Err(BuildError::SeveralKernels(several.iter().map(|n| (*n).clone()).collect()))
+            }
+        }
+    }
+
+    fn copy_out(&self, tree: &Tree, files: &Path) -> io::Result<()> {
+        let initrd = self.initrd.as_deref().map(|name| (name, INITRD));
+        for (name, file) in [Some((self.kernel.as_str(), KERNEL)), initrd].into_iter().flatten() {
+            let mut from = tree.open(&format!("/boot/{name}"))?;
+            io::copy(&mut from, &mut File::create_new(files.join(file))?)?;
+        }
+        Ok(())
+    }
+}
+
+/// A path of the same place with something behind its name.
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name: OsString = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
+}
+
+/// What is to be written over is nothing, empty, or an image of ours.
+fn is_free(out: &Path) -> io::Result<bool> {
+    match fs_err::symlink_metadata(out) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error),
+        Ok(about) if !about.is_dir() => Ok(false),
+        Ok(_) => Ok(out.join(INDEX_FILE).is_file() || fs_err::read_dir(out)?.next().is_none()),
+    }
+}
+
+fn remove(directory: &Path) -> io::Result<()> {
+    match fs_err::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn measure(path: &Path) -> io::Result<(u64, Digest)> {
+    let mut file = fs_err::File::open(path)?;
+    let (mut hash, mut size, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 20]);
+    loop {
+        let count = file.read(&mut buffer)?;
+        if count == 0 {
+            return Ok((size, Digest::from_bytes(hash.finalize().into())));
+        }
+        hash.update(&buffer[..count]);
+        size += count as u64;
+    }
+}
+
+/// Says how much of it was read.
+struct Counted<'a> {
+    file: File,
+    done: u64,
+    total: u64,
+    told: &'a dyn Told,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read(buffer)?;
+        self.done += count as u64;
+        self.told.progress(self.done, self.total);
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests;

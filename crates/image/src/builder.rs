@@ -1,0 +1,96 @@
+//! Who fills the directory that becomes the root.
+
+mod debian;
+mod plugin;
+mod tiny;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::build::Told;
+use crate::document::{Builder, File, Image, parse_mode};
+use crate::module::ModuleError;
+use crate::package::PackageError;
+use crate::tool::ToolError;
+use crate::tree::Tree;
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FillError {
+    #[error(transparent)]
+    Tool(#[from] ToolError),
+    #[error(transparent)]
+    Package(#[from] PackageError),
+    #[error(transparent)]
+    Module(#[from] ModuleError),
+    #[error("{place}: cannot put `{path}` into the image")]
+    Put { place: String, path: String, source: io::Error },
+    #[error("builder.debian: only root can unpack a distribution; run it with sudo")]
+    NotRoot,
+    #[error("builder.plugin: {0}")]
+    Plugin(String),
+    #[error("cannot write the tree")]
+    Io(#[from] io::Error),
+}
+
+/// What a builder works with.
+#[derive(Debug)]
+pub(crate) struct Site<'a> {
+    pub(crate) tree: &'a Tree,
+    /// Where the paths of the document begin.
+    pub(crate) beside: &'a Path,
+    /// For what is needed on the way.
+    pub(crate) work: &'a Path,
+    pub(crate) plugins: &'a Path,
+    pub(crate) epoch: u32,
+}
+
+impl Site<'_> {
+    fn log(&self) -> PathBuf {
+        self.work.join("builder.log")
+    }
+
+    fn here(&self, path: &str) -> PathBuf {
+        self.beside.join(path)
+    }
+}
+
+/// Fills the tree, and says from what that the document only names.
+pub(crate) fn fill(
+    image: &Image,
+    site: &Site<'_>,
+    told: &dyn Told,
+) -> Result<Vec<String>, FillError> {
+    let made_from = match &image.spec.builder {
+        Builder::Tiny(tiny) => tiny::fill(tiny, image, site, told)?,
+        Builder::Debian(debian) => debian::fill(debian, site, told)?,
+        Builder::Plugin(plugin) => plugin::fill(plugin, site, told)?,
+    };
+    put_files(&image.spec.files, site)?;
+    Ok(made_from)
+}
+
+/// What must be there, before anything is built.
+pub(crate) fn check(builder: &Builder, plugins: &Path) -> Result<(), FillError> {
+    match builder {
+        Builder::Tiny(tiny) => tiny::check(tiny),
+        Builder::Debian(_) => debian::check(),
+        Builder::Plugin(plugin) => plugin::check(plugin, plugins),
+    }
+}
+
+fn put_files(files: &[File], site: &Site<'_>) -> Result<(), FillError> {
+    for (number, file) in files.iter().enumerate() {
+        let mode = file.mode.as_deref().and_then(parse_mode).unwrap_or(0o644);
+        let put = match (&file.text, &file.file) {
+            (Some(text), _) => site.tree.file(&file.path, text.as_bytes(), mode),
+            (None, Some(from)) => site.tree.copy(&file.path, &site.here(from), mode),
+            (None, None) => Ok(()),
+        };
+        put.map_err(|source| {
+            let (place, path) = (format!("files[{number}]"), file.path.clone());
+            FillError::Put { place, path, source }
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! Debian, by mmdebstrap: its packages, and commands of the document in the tree.
+
+use super::{FillError, Site};
+use crate::build::Told;
+use crate::document::Debian;
+use crate::tool::{self, MMDEBSTRAP, UNSHARE};
+
+/// Where packages come from unless said otherwise.
+const MIRROR: &str = "http://deb.debian.org/debian";
+
+/// What the making of the tree leaves in it, and what says when that was.
+const LEFT_BEHIND: [&str; 6] = [
+    "/var/cache/ldconfig/aux-cache",
+    "/var/log/alternatives.log",
+    "/var/log/apt/history.log",
+    "/var/log/apt/term.log",
+    "/var/log/bootstrap.log",
+    "/var/log/dpkg.log",
+];
+
+pub(super) fn check() -> Result<(), FillError> {
+    MMDEBSTRAP.find()?;
+    UNSHARE.find()?;
+    if rustix::process::geteuid().is_root() { Ok(()) } else { Err(FillError::NotRoot) }
+}
+
+pub(super) fn fill(
+    debian: &Debian,
+    site: &Site<'_>,
+    told: &dyn Told,
+) -> Result<Vec<String>, FillError> {
+    told.stage(&format!("fetching and unpacking {}", debian.suite));
+    let mut command = MMDEBSTRAP.command(site.epoch)?;
+    command.args(["--quiet", "--mode=root", "--format=directory"]);
+    command.arg(format!("--variant={}", debian.variant.as_str()));
+    if !debian.packages.is_empty() {
+        command.arg(format!("--include={}", debian.packages.join(",")));
+    }
+    command.arg("--").arg(&debian.suite).arg(site.tree.path());
+    command.arg(debian.mirror.as_deref().unwrap_or(MIRROR));
+    tool::run(&mut command, &site.log())?;
+    for words in &debian.run {
+        told.stage(&format!("running {}", words.join(" ")));
+        run(words, site)?;
+    }
+    for path in LEFT_BEHIND {
+        // In a tree without such a directory nothing was left either.
+        match site.tree.remove(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+    }
+    Ok(packages(site))
+}
+
+/// In the tree, with processes and mounts of its own, and without a network.
+fn run(words: &[String], site: &Site<'_>) -> Result<(), FillError> {
+    let mut command = UNSHARE.command(site.epoch)?;
+    command.args(["--mount", "--pid", "--net", "--uts", "--ipc", "--fork", "--kill-child"]);
+    command.arg(format!("--mount-proc={}", site.tree.path().join("proc").display()));
+    command.arg("--").arg("chroot").arg(site.tree.path()).args(words);
+    Ok(tool::run(&mut command, &site.log())?)
+}
+
+/// What is installed, with its version.
+fn packages(site: &Site<'_>) -> Vec<String> {
+    let status = site.tree.open("/var/lib/dpkg/status").and_then(std::io::read_to_string);
+    let status = status.unwrap_or_default();
+    let field = |entry: &str, name: &str| {
+        entry.lines().find_map(|line| line.strip_prefix(name).map(|value| value.trim().to_owned()))
+    };
+    let package =
+        |entry: &str| Some(format!("{}_{}", field(entry, "Package:")?, field(entry, "Version:")?));
+    status.split("\n\n").filter_map(package).collect()
+}

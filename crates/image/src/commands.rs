@@ -1,0 +1,129 @@
+//! The commands.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use hoist_image::build::{Build, Made, Place, Told};
+use hoist_image::document::{Image, MAX_BYTES, read};
+use hoist_model::{Exit, ImageIndex};
+use hoist_provision::document::Bytes;
+use serde::Serialize;
+
+use crate::cli::{BuildArgs, Output};
+use crate::failure::Failure;
+
+pub(crate) fn build(args: &BuildArgs, output: Output) -> Result<Exit, Failure> {
+    let file = args.file.as_path();
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let image = read(&file.display().to_string(), &text(file)?, &stem)?;
+    let beside = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let beside = beside.unwrap_or(Path::new("."));
+    let out = match &args.out {
+        Some(out) => out.clone(),
+        None => beside.join(format!("{}.image", image.name)),
+    };
+    let place = Place { beside, out: &out, plugins: &args.plugins };
+    let build = Build { image: &image, place, epoch: image.epoch(source_date_epoch()?) };
+    if args.dry_run {
+        print_plan(&image, &out, &build.check()?, output)?;
+        return Ok(Exit::WouldChange);
+    }
+    let index = build.run(&OnTerminal::new())?;
+    print_index(&index, &out, output)?;
+    Ok(Exit::Done)
+}
+
+pub(crate) fn schema() -> Result<Exit, Failure> {
+    print_json(&Image::schema())?;
+    Ok(Exit::Done)
+}
+
+/// Of a file that is too large just enough to say so.
+fn text(path: &Path) -> Result<Vec<u8>, Failure> {
+    let mut text = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(MAX_BYTES as u64 + 1).read_to_end(&mut text))
+        .map_err(|source| Failure::Read { path: path.to_owned(), source })?;
+    Ok(text)
+}
+
+/// As everybody who builds the same twice says when it is.
+fn source_date_epoch() -> Result<Option<u32>, Failure> {
+    match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(text) if text.is_empty() => Ok(None),
+        Ok(text) => text.parse().map(Some).map_err(|_| Failure::Epoch(text)),
+        Err(_) => Ok(None),
+    }
+}
+
+fn print_plan(image: &Image, out: &Path, made: &[Made], output: Output) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Plan<'a> {
+        name: &'a str,
+        out: PathBuf,
+        files: &'a [Made],
+    }
+    if output == Output::Json {
+        return print_json(&Plan { name: &image.name, out: out.to_owned(), files: made });
+    }
+    let mut text = format!("would make in {}:\n", out.display());
+    for Made { file, artifact } in made {
+        text.push_str(&format!("  {file:20} {artifact}\n"));
+    }
+    text.push_str("(an initrd only if there is one in the image)\n");
+    Ok(io::stdout().write_all(text.as_bytes())?)
+}
+
+fn print_index(index: &ImageIndex, out: &Path, output: Output) -> Result<(), Failure> {
+    if output == Output::Json {
+        return print_json(index);
+    }
+    let mut text = format!("{} is in {}:\n", index.name, out.display());
+    for entry in &index.files {
+        text.push_str(&format!("  {:20} {:>12}  {}\n", entry.file, entry.size, entry.sha256));
+    }
+    Ok(io::stdout().write_all(text.as_bytes())?)
+}
+
+fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(io::Error::from)?;
+    Ok(writeln!(io::stdout(), "{text}")?)
+}
+
+/// Bytes are told this often where somebody looks, and not at all where a file does.
+const TELL_EVERY: Duration = Duration::from_millis(500);
+
+/// Says on standard error how it goes.
+struct OnTerminal {
+    told: Mutex<Instant>,
+    is_terminal: bool,
+}
+
+impl OnTerminal {
+    fn new() -> Self {
+        Self { told: Mutex::new(Instant::now()), is_terminal: io::stderr().is_terminal() }
+    }
+}
+
+impl Told for OnTerminal {
+    fn stage(&self, what: &str) {
+        eprintln!("{what}");
+    }
+
+    fn note(&self, line: &str) {
+        eprintln!("  {line}");
+    }
+
+    fn progress(&self, done: u64, total: u64) {
+        let mut told = self.told.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if !self.is_terminal || told.elapsed() < TELL_EVERY {
+            return;
+        }
+        *told = Instant::now();
+        let of = if total > 0 { format!(" of {}", Bytes(total)) } else { String::new() };
+        eprintln!("  {}{of}", Bytes(done));
+    }
+}

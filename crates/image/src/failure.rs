@@ -1,0 +1,57 @@
+//! Why a command did not do what it should, and which exit code says so.
+
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+
+use hoist_image::build::BuildError;
+use hoist_image::document::ReadError;
+use hoist_model::Exit;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("cannot read `{path}`; name a document with -f")]
+    Read { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Document(#[from] ReadError),
+    #[error("SOURCE_DATE_EPOCH is `{0}`; write seconds since 1970")]
+    Epoch(String),
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    #[error("cannot print")]
+    Print(#[from] io::Error),
+}
+
+impl Failure {
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::Read { .. } | Self::Document(_) | Self::Epoch(_) => Exit::Usage,
+            Self::Build(BuildError::Occupied(_) | BuildError::Future(_)) => Exit::Refused,
+            // Whoever reads the output has enough of it.
+            Self::Print(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
+            Self::Build(_) | Self::Print(_) => Exit::Failed,
+        }
+    }
+
+    pub(crate) fn print(&self) {
+        if self.exit() == Exit::Done {
+            return;
+        }
+        let mut text = self.to_string();
+        let mut source = self.source();
+        while let Some(error) = source {
+            text = format!("{text}: {error}");
+            source = error.source();
+        }
+        eprintln!("error: {text}");
+        match self {
+            Self::Document(ReadError::Text(found)) => {
+                found.iter().for_each(|found| eprintln!("  {found}"));
+            }
+            Self::Document(ReadError::Faults(found)) => {
+                found.iter().for_each(|found| eprintln!("  {found}"));
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Unified kernel images: systemd's stub, with the kernel, its words and its initial RAM disk as
+//! further sections of the same EFI program. Only what that takes of the PE format is known here.
+
+/// How large a section begins in memory.
+const PAGE: u32 = 4096;
+
+/// Sections that a program may have.
+const MAX_SECTIONS: u16 = 96;
+
+/// Data that is there from the beginning and can be read.
+const READABLE_DATA: u32 = 0x4000_0040;
+
+const SECTION_HEADER: usize = 40;
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeError {
+    #[error("this is no EFI program for 64-bit machines")]
+    NoProgram,
+    #[error("the headers have no room for {0} more sections; use another stub")]
+    NoRoom(usize),
+    #[error("the program becomes larger than 2 GiB")]
+    TooLarge,
+}
+
+/// A section to add: a name of at most eight bytes, and what is in it.
+pub(crate) type Section<'a> = (&'a str, &'a [u8]);
+
+/// The program with these sections behind its own. The same input gives the same bytes.
+pub(crate) fn append(program: &[u8], sections: &[Section<'_>]) -> Result<Vec<u8>, PeError> {
+    let layout = Layout::of(program)?;
+    let first = layout.sections + layout.count * SECTION_HEADER;
+    let room = layout.headers.checked_sub(first).ok_or(PeError::NoProgram)?;
+    if sections.len() * SECTION_HEADER > room {
+        return Err(PeError::NoRoom(sections.len()));
+    }
+    // What lies behind the last section (symbols) is for debuggers, and would lie in the way.
+    let mut file = program.get(..layout.end).ok_or(PeError::NoProgram)?.to_vec();
+    let mut address = layout.memory_end.next_multiple_of(PAGE);
+    let mut data = 0_u32;
+    for (number, (name, content)) in sections.iter().enumerate() {
+        file.resize(file.len().next_multiple_of(layout.file_unit), 0);
+        let size = u32::try_from(content.len()).map_err(|_| PeError::TooLarge)?;
+        let at = u32::try_from(file.len()).map_err(|_| PeError::TooLarge)?;
+        file.extend_from_slice(content);
+        file.resize(file.len().next_multiple_of(layout.file_unit), 0);
+        let stored = u32::try_from(file.len()).map_err(|_| PeError::TooLarge)? - at;
+        let header = &mut file[first + number * SECTION_HEADER..][..SECTION_HEADER];
+        header.fill(0);
+        header[..name.len()].copy_from_slice(name.as_bytes());
+        put(header, 8, size);
+        put(header, 12, address);
+        put(header, 16, stored);
+        put(header, 20, at);
+        put(header, 36, READABLE_DATA);
+        address = address
+            .checked_add(size)
+            .and_then(|end| end.checked_next_multiple_of(PAGE))
+            .filter(|end| *end < 1 << 31)
+            .ok_or(PeError::TooLarge)?;
+        data = data.saturating_add(stored);
+    }
+    let count = layout.count + sections.len();
+    let count = u16::try_from(count).ok().filter(|count| *count <= MAX_SECTIONS);
+    let count = count.ok_or(PeError::NoRoom(sections.len()))?;
+    file[layout.coff + 2..layout.coff + 4].copy_from_slice(&count.to_le_bytes());
+    // No symbols, and no checksum, which firmware does not look at.
+    put(&mut file, layout.coff + 8, 0);
+    put(&mut file, layout.coff + 12, 0);
+    put(&mut file, layout.optional + 64, 0);
+    let known = number(&file, layout.optional + 8)?;
+    put(&mut file, layout.optional + 8, known.saturating_add(data));
+    put(&mut file, layout.optional + 56, address.next_multiple_of(layout.memory_unit));
+    Ok(file)
+}
+
+/// Where things are in a program.
+struct Layout {
+    coff: usize,
+    optional: usize,
+    sections: usize,
+    count: usize,
+    /// Bytes of all headers.
+    headers: usize,
+    file_unit: usize,
+    memory_unit: u32,
+    /// Of the sections, in the file and in memory.
+    end: usize,
+    memory_end: u32,
+}
+
+impl Layout {
+    fn of(program: &[u8]) -> Result<Self, PeError> {
+        let no = PeError::NoProgram;
+        if program.get(..2) != Some(b"MZ") {
+            return Err(no);
+        }
+        let pe = number(program, 0x3c)? as usize;
+        let coff = pe.checked_add(4).ok_or(no.clone())?;
+        if program.get(pe..coff) != Some(b"PE\0\0") || half(program, coff)? != 0x8664 {
+            return Err(no);
+        }
+        let count = usize::from(half(program, coff + 2)?);
+        let optional = coff + 20;
+        if half(program, optional)? != 0x20b || count > usize::from(MAX_SECTIONS) {
+            return Err(no);
+        }
+        let sections = optional + usize::from(half(program, coff + 16)?);
+        let memory_unit = number(program, optional + 32)?;
+        let file_unit = number(program, optional + 36)?;
+        let headers = number(program, optional + 60)? as usize;
+        let is_unit = |unit: u32| unit.is_power_of_two() && unit <= 1 << 16;
+        if !is_unit(memory_unit) || !is_unit(file_unit) || headers > program.len() {
+            return Err(no);
+        }
+        let (mut end, mut memory_end) = (headers, 0);
+        for at in (0..count).map(|index| sections + index * SECTION_HEADER) {
+            let field = |offset: usize| number(program, at + offset);
+            let (size, address, stored, place) = (field(8)?, field(12)?, field(16)?, field(20)?);
+            let stop = place.checked_add(stored).ok_or(no.clone())?;
+            end = end.max(stop as usize);
+            memory_end = memory_end.max(address.checked_add(size).ok_or(no.clone())?);
+        }
+        if end > program.len() || memory_end > 1 << 30 {
+            return Err(no);
+        }
+        let file_unit = file_unit as usize;
+        Ok(Self {
+            coff,
+            optional,
+            sections,
+            count,
+            headers,
+            file_unit,
+            memory_unit,
+            end,
+            memory_end,
+        })
+    }
+}
+
+fn half(bytes: &[u8], at: usize) -> Result<u16, PeError> {
+    let field = at.checked_add(2).and_then(|end| bytes.get(at..end)).ok_or(PeError::NoProgram)?;
+    Ok(u16::from_le_bytes([field[0], field[1]]))
+}
+
+fn number(bytes: &[u8], at: usize) -> Result<u32, PeError> {
+    let field = at.checked_add(4).and_then(|end| bytes.get(at..end)).ok_or(PeError::NoProgram)?;
+    Ok(u32::from_le_bytes([field[0], field[1], field[2], field[3]]))
+}
+
+/// Where a field is that was read before.
+fn put(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
