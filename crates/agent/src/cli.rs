@@ -62,6 +62,17 @@ pub(crate) enum Command {
     /// Ends with 0 if it is and with 1 if it is not.
     #[command(after_help = "Examples:\n  hoist-agent verify -f node.yaml")]
     Verify(Wanted),
+    /// Ask a controller what to do, do it, and say what came of it
+    ///
+    /// What the image runs that `hoist agent image` makes. Whom to ask, as which node and with which
+    /// token, is read from the kernel command line, or from a file that is written like it:
+    /// `hoist.server=https://HOST:PORT hoist.node=ID hoist.token=TOKEN`.
+    #[command(
+        after_help = "Examples:\n  hoist-agent provision --command-line orders --ca ca.pem --stay\n  \
+        hoist-agent provision --command-line orders --ca ca.pem --dry-run\n\nWithout --stay the \
+        machine is restarted when the controller says so."
+    )]
+    Provision(ProvisionArgs),
 }
 
 #[derive(Debug, Args)]
@@ -69,7 +80,7 @@ pub(crate) struct Wanted {
     /// The document, or `-` for standard input
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Only these actions, of `disks`, `images` and `config_drive`
+    /// Only these actions, of `disks`, `images`, `config_drive` and `boot`
     #[arg(long, value_name = "ACTION", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
 }
@@ -83,5 +94,26 @@ pub(crate) struct ApplyArgs {
     pub(crate) plan: Option<String>,
     /// Show what would be done, and do nothing
     #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProvisionArgs {
+    /// Where the orders are
+    #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
+    pub(crate) command_line: PathBuf,
+    /// The authority of the controllers, as PEM
+    #[arg(long, value_name = "FILE", default_value = "/etc/hoist/ca.pem")]
+    pub(crate) ca: PathBuf,
+    /// Load drivers and set up the network before, as in an image
+    #[arg(long)]
+    pub(crate) bring_up: bool,
+    /// Carry out one order and end; the machine stays on
+    #[arg(long)]
+    pub(crate) stay: bool,
+    /// Take the order, show what would be done, and do nothing
+    ///
+    /// The controller learns that the order was taken, and nothing else.
+    #[arg(long, conflicts_with = "stay")]
     pub(crate) dry_run: bool,
 }

@@ -9,6 +9,10 @@ use hoist_provision::device::OpenError;
 use hoist_provision::diagnostic::{Class, Diagnostic};
 use hoist_provision::pipeline::ApplyError;
 
+use crate::command_line::CommandLineError;
+use crate::network::NetworkError;
+use crate::provision::NoAuthority;
+
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("cannot read `{path}`; name a document with -f")]
@@ -19,12 +23,33 @@ pub(crate) enum Failure {
     Apply(#[from] ApplyError),
     #[error("cannot print")]
     Print(#[from] io::Error),
+    #[error(transparent)]
+    CommandLine(#[from] CommandLineError),
+    #[error(transparent)]
+    NoAuthority(#[from] NoAuthority),
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    #[error("cannot switch the machine off or on")]
+    Power(#[source] io::Error),
+    #[error("the order was not carried out; {0}")]
+    NotDone(String),
+}
+
+/// An error with everything that led to it, in one line.
+pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
 }
 
 impl Failure {
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Self::Read { .. } => Exit::Usage,
+            Self::Read { .. } | Self::CommandLine(_) | Self::NoAuthority(_) => Exit::Usage,
             Self::Found(found) | Self::Apply(ApplyError::Refused(found)) => {
                 let is_input = |found: &Diagnostic| found.class == Class::Input;
                 if found.iter().any(is_input) { Exit::Usage } else { Exit::Refused }
@@ -36,7 +61,11 @@ impl Failure {
             ) => Exit::Refused,
             // Whoever reads the output has enough of it.
             Self::Print(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
-            Self::Apply(_) | Self::Print(_) => Exit::Failed,
+            Self::Apply(_)
+            | Self::Print(_)
+            | Self::Network(_)
+            | Self::Power(_)
+            | Self::NotDone(_) => Exit::Failed,
         }
     }
 
@@ -44,13 +73,7 @@ impl Failure {
         if self.exit() == Exit::Done {
             return;
         }
-        let mut text = self.to_string();
-        let mut source = self.source();
-        while let Some(error) = source {
-            text = format!("{text}: {error}");
-            source = error.source();
-        }
-        eprintln!("error: {text}");
+        eprintln!("error: {}", chain(self));
         if let Self::Found(found) | Self::Apply(ApplyError::Refused(found)) = self {
             for found in found {
                 eprintln!("  {found}");

@@ -7,7 +7,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
     apply, artifact, audit, bench, boot, completions, delete, deploy, diff, events, export, get,
-    group, man, metadata, network, node, partition, plugin, provision, schema, status, token,
+    group, image, man, metadata, network, node, partition, plugin, provision, schema, status,
+    token,
 };
 use crate::printer::Output;
 use crate::{backup, db, serve};
@@ -113,6 +114,7 @@ pub(crate) enum Command {
     Network(network::NetworkArgs),
     Partition(partition::PartitionArgs),
     Artifact(artifact::ArtifactArgs),
+    Image(image::ImageArgs),
     Plugin(plugin::PluginArgs),
     Token(token::TokenArgs),
     Audit(audit::AuditArgs),

@@ -14,6 +14,7 @@ pub(crate) mod events;
 pub(crate) mod export;
 pub(crate) mod get;
 pub(crate) mod group;
+pub(crate) mod image;
 pub(crate) mod man;
 pub(crate) mod metadata;
 pub(crate) mod network;

@@ -110,6 +110,7 @@ async fn ask(command: Command, shell: &mut Shell) -> Result<Exit, Failure> {
         Command::Network(args) => args.run(shell).await,
         Command::Partition(args) => args.run(shell).await,
         Command::Artifact(args) => args.run(shell).await,
+        Command::Image(args) => args.run(shell).await,
         Command::Token(args) => args.run(shell).await,
         Command::Audit(args) => args.run(shell).await,
         Command::Status(args) => args.run(shell).await,

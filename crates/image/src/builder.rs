@@ -7,9 +7,10 @@ mod tiny;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use hoist_initramfs::modules::ModulesError;
+
 use crate::build::Told;
 use crate::document::{Builder, File, Image, parse_mode};
-use crate::module::ModuleError;
 use crate::package::PackageError;
 use crate::tool::ToolError;
 use crate::tree::Tree;
@@ -21,8 +22,14 @@ pub enum FillError {
     Tool(#[from] ToolError),
     #[error(transparent)]
     Package(#[from] PackageError),
-    #[error(transparent)]
-    Module(#[from] ModuleError),
+    #[error("builder.tiny.modules: the kernel has no module {}, neither as a file nor built in; leave it out", .0.join(", "))]
+    NoModules(Vec<String>),
+    #[error(
+        "builder.tiny.modules: it is not said where the modules of the kernel are; write `modules: DIRECTORY` beside its `file`"
+    )]
+    NoModulesDirectory,
+    #[error("builder.tiny.modules")]
+    Modules(#[from] ModulesError),
     #[error("{place}: cannot put `{path}` into the image")]
     Put { place: String, path: String, source: io::Error },
     #[error("builder.debian: only root can unpack a distribution; run it with sudo")]

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -63,11 +63,11 @@ fn print_plan(image: &Image, out: &Path, made: &[Made], output: Output) -> Resul
     #[derive(Serialize)]
     struct Plan<'a> {
         name: &'a str,
-        out: PathBuf,
+        out: &'a Path,
         files: &'a [Made],
     }
     if output == Output::Json {
-        return print_json(&Plan { name: &image.name, out: out.to_owned(), files: made });
+        return print_json(&Plan { name: &image.name, out, files: made });
     }
     let mut text = format!("would make in {}:\n", out.display());
     for Made { file, artifact } in made {
@@ -78,8 +78,14 @@ fn print_plan(image: &Image, out: &Path, made: &[Made], output: Output) -> Resul
 }
 
 fn print_index(index: &ImageIndex, out: &Path, output: Output) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Built<'a> {
+        out: &'a Path,
+        #[serde(flatten)]
+        index: &'a ImageIndex,
+    }
     if output == Output::Json {
-        return print_json(index);
+        return print_json(&Built { out, index });
     }
     let mut text = format!("{} is in {}:\n", index.name, out.display());
     for entry in &index.files {

@@ -103,7 +103,7 @@ pub struct Kernel {
     pub package: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// The directory, with its modules somewhere below, that belongs to `file`.
+    /// The directory of its modules, like `lib/modules/6.1.0-9-amd64`, that belongs to `file`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modules: Option<String>,
 }

@@ -20,7 +20,7 @@ mount -o remount,rw / 2>/dev/null
 
 say "this is $(hostname), root=$(word root)"
 say "mounted: $(awk '$2 !~ "^/(proc|sys|dev|run)" {printf "%s ", $2}' /proc/mounts)"
-if drive=$(findfs LABEL=CONFIG-2 2>/dev/null); then
+if drive=$(findfs LABEL=CONFIG-2 2>/dev/null || findfs LABEL=config-2 2>/dev/null); then
     mkdir -p /run/config && mount -o ro "$drive" /run/config || say "cannot mount $drive"
     (cd /run/config && find . -type f | sort) | while read -r file; do
         say "config drive has ${file#./}: $(head -c 200 "/run/config/$file" | tr '\n' ' ')"

@@ -14,7 +14,6 @@ mod cpio;
 pub mod document;
 mod ext4;
 mod loader;
-mod module;
 mod package;
 mod pe;
 mod tool;

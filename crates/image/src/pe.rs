@@ -153,3 +153,62 @@ fn number(bytes: &[u8], at: usize) -> Result<u32, PeError> {
 fn put(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn stub() -> Vec<u8> {
+        fs_err::read("/usr/lib/systemd/boot/efi/linuxx64.efi.stub")
+            .expect("this test needs package `systemd-boot-efi`")
+    }
+
+    #[test]
+    fn other_programs_read_the_sections_that_were_added() {
+        let (words, kernel) = (b"console=ttyS0 quiet".to_vec(), vec![0x5a; 100_001]);
+        let stub = stub();
+        let made = append(&stub, &[(".cmdline", &words), (".linux", &kernel)]).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs_err::write(path("uki"), &made).unwrap();
+        let mut objcopy = Command::new("objcopy");
+        for section in ["cmdline", "linux"] {
+            let to = path(section).display().to_string();
+            objcopy.arg("--dump-section").arg(format!(".{section}={to}"));
+        }
+        let output = objcopy.arg(path("uki")).arg(path("other")).output();
+        let output = output.expect("this test needs package `binutils`");
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(&fs_err::read(path("cmdline")).unwrap()[..words.len()], words);
+        assert_eq!(&fs_err::read(path("linux")).unwrap()[..kernel.len()], kernel);
+        // What was there is still where it was, but for what the headers say of the whole.
+        let headers = Layout::of(&stub).unwrap();
+        assert_eq!(made[headers.headers..headers.end], stub[headers.headers..headers.end]);
+        assert!(Layout::of(&made).unwrap().memory_end > headers.memory_end);
+    }
+
+    #[test]
+    fn sections_that_find_no_room_are_refused() {
+        let stub = stub();
+        let some = |count: usize| append(&stub, &vec![(".x", &b"x"[..]); count]);
+        assert!(some(3).is_ok());
+        assert_eq!(some(90), Err(PeError::NoRoom(90)));
+        assert_eq!(append(b"#!/bin/sh", &[]), Err(PeError::NoProgram));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_reader_panic(bytes: Vec<u8>, flips: Vec<(u16, u8)>) {
+            let _ = append(&bytes, &[(".x", &[1])]);
+            let mut program = stub()[..4096].to_vec();
+            for (at, byte) in flips {
+                program[usize::from(at) % 1024] = byte;
+            }
+            let _ = append(&program, &[(".x", &[1])]);
+        }
+    }
+}

@@ -2,6 +2,7 @@
 //! needs and which hardware it is for is read from the modules themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -178,9 +179,10 @@ impl Chosen {
         for module in &self.modules {
             tree.file(&format!("{dir}/{}.ko", module.name), module.content.clone())?;
             let nearest_first = module.needs.iter().rev().map(|need| format!(" {need}.ko"));
-            needs += &format!("{}.ko:{}\n", module.name, nearest_first.collect::<String>());
+            let nearest_first: String = nearest_first.collect();
+            writeln!(needs, "{}.ko:{nearest_first}", module.name).expect("into memory");
             for alias in &module.aliases {
-                aliases += &format!("alias {alias} {}\n", module.name);
+                writeln!(aliases, "alias {alias} {}", module.name).expect("into memory");
             }
         }
         tree.file(&format!("{dir}/modules.dep"), needs.into_bytes())?;

@@ -15,6 +15,8 @@ pub enum Disk {
     Image(PathBuf),
     /// A directory shown as a FAT file system that cannot be written.
     Directory(PathBuf),
+    /// A raw image behind a controller of the kind `nvme`.
+    Nvme { image: PathBuf, serial: String },
 }
 
 impl Disk {

@@ -119,9 +119,15 @@ pub fn initrd(init: &str) -> Result<Vec<u8>> {
     Ok(initrd.program("init", init.as_bytes()).finish())
 }
 
-fn busybox() -> Result<PathBuf> {
+/// A static busybox.
+pub fn busybox() -> Result<PathBuf> {
     let places = ["bin/busybox", "usr/bin/busybox"].map(|place| packages().join(place));
     places.into_iter().find(|place| place.is_file()).with_context(missing)
+}
+
+/// A file of the packages, by its name.
+pub fn find_file(name: &str) -> Result<PathBuf> {
+    find(&packages(), &|known| known == name).with_context(missing)
 }
 
 fn missing() -> String {

@@ -7,9 +7,11 @@
 pub mod cloud_init;
 pub mod console;
 pub mod disk;
+mod from_disk;
 pub mod guest;
 pub mod initrd;
 mod machine;
 pub mod scratch;
 
-pub use machine::{Firmware, HOST, Hardware, Machine, Turn};
+pub use from_disk::{NvmeDisk, boot_from_disk};
+pub use machine::{Firmware, HOST, Hardware, Kernel, Machine, Turn};

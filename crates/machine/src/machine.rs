@@ -42,10 +42,20 @@ pub struct Hardware {
     pub disk: Option<Disk>,
 }
 
+/// A kernel that is started without firmware having looked for one. When the guest starts the machine
+/// again, it goes off.
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    pub kernel: PathBuf,
+    pub initrd: PathBuf,
+    pub command_line: String,
+}
+
 /// A machine that is on until it powers itself off, is powered off, or is dropped.
 #[derive(Debug)]
 pub struct Machine {
     hardware: Hardware,
+    kernel: Option<Kernel>,
     scratch: Scratch,
     process: Option<Child>,
     /// How many bytes of the console have been read.
@@ -54,7 +64,17 @@ pub struct Machine {
 
 impl Machine {
     pub fn power_on(hardware: Hardware) -> Result<Self> {
-        let mut machine = Self { hardware, scratch: Scratch::new(), process: None, read: 0 };
+        Self::start_with(hardware, None)
+    }
+
+    /// Starts this kernel, whatever the network and the disk have.
+    pub fn power_on_with(hardware: Hardware, kernel: Kernel) -> Result<Self> {
+        Self::start_with(hardware, Some(kernel))
+    }
+
+    fn start_with(hardware: Hardware, kernel: Option<Kernel>) -> Result<Self> {
+        let scratch = Scratch::new();
+        let mut machine = Self { hardware, kernel, scratch, process: None, read: 0 };
         machine.start()?;
         Ok(machine)
     }
@@ -133,6 +153,10 @@ impl Machine {
 
     fn start(&mut self) -> Result<()> {
         let command = &mut command(&self.hardware, &self.console_file())?;
+        if let Some(Kernel { kernel, initrd, command_line }) = &self.kernel {
+            command.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
+            command.args(["-append", command_line, "-no-reboot", "-m", "512", "-cpu", "max"]);
+        }
         self.process = Some(self.scratch.spawn("machine", command));
         Ok(())
     }
@@ -177,7 +201,7 @@ fn command(hardware: &Hardware, console: &Path) -> Result<Command> {
     // With IPv6, or iPXE waits 13 seconds for a router before it believes DHCP.
     command.args(["-netdev", &format!("user,id=net,bootfile={url}")]);
     let mac = value(&hardware.mac);
-    command.args(["-device", &format!("virtio-net-pci,netdev=net,mac={mac},bootindex=0")]);
+    command.args(["-device", &format!("virtio-net-pci,netdev=net,mac={mac},bootindex=1")]);
     if hardware.firmware == Firmware::Uefi {
         command.args(["-bios", "OVMF.fd"]);
         // When iPXE leaves, the firmware's own network boot would be asked before the disk, and
@@ -193,9 +217,14 @@ fn command(hardware: &Hardware, console: &Path) -> Result<Command> {
         Some(Disk::Directory(path)) => {
             format!("readonly=on,file=fat:{}", value(&path.display().to_string()))
         }
+        Some(Disk::Nvme { image, .. }) => format!("file={}", value(&image.display().to_string())),
     };
     command.args(["-drive", &format!("if=none,id=disk,format=raw,{drive}")]);
-    command.args(["-device", "virtio-blk-pci,drive=disk,bootindex=1"]);
+    let device = match &hardware.disk {
+        Some(Disk::Nvme { serial, .. }) => format!("nvme,serial={}", value(serial)),
+        _ => "virtio-blk-pci".to_owned(),
+    };
+    command.args(["-device", &format!("{device},drive=disk,bootindex=2")]);
     Ok(command)
 }
 

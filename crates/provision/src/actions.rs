@@ -1,6 +1,7 @@
 //! What is done to disks, as actions of the engine: each step is data, and an action does to the
 //! disks that it was given what the data says.
 
+pub mod boot;
 pub mod config_drive;
 pub mod disks;
 mod held;

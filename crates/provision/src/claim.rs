@@ -230,6 +230,15 @@ fn boot(sections: &Sections, firmware: Firmware) -> Result<Vec<Contribution>, Fa
         let size = boot.esp_size.unwrap_or(Bytes(ESP_SIZE));
         asked.push(claim("esp", &first(PartRole::Esp, size, Some(fs))));
     }
+    let has_volume =
+        [PartRole::Boot, PartRole::Esp].into_iter().any(|role| part_of(sections, role).is_some());
+    // GRUB's core alone has no room for a kernel.
+    if bios && !uefi && !has_volume && boot.files.kernel.is_some() {
+        let id = "boot-fs".parse().map_err(|_| failure("`boot-fs` is an id"))?;
+        let fs = ClaimedFs { id, kind: FsKind::Vfat, label: "BOOT".to_owned() };
+        let size = boot.esp_size.unwrap_or(Bytes(ESP_SIZE));
+        asked.push(claim("boot", &first(PartRole::Boot, size, Some(fs))));
+    }
     Ok(asked)
 }
 

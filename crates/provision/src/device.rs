@@ -3,6 +3,7 @@
 
 pub mod buffer;
 mod disk;
+pub mod efivars;
 pub mod fault;
 pub mod gap;
 pub mod guard;

@@ -125,6 +125,8 @@ codes! {
     RootMoved "root-moved" Refused;
     /// A program that has to be called is not there.
     MissingTool "missing-tool" Facts;
+    /// Nobody has what is to be fetched.
+    Unreachable "unreachable" Transient;
     /// What actions need of each other does not fit together.
     Contribution "contribution" Input;
 }

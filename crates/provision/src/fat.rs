@@ -280,6 +280,3 @@ pub struct Contents {
     pub capacity: u64,
     pub files: BTreeMap<String, Stored>,
 }
-
-#[cfg(test)]
-mod tests;

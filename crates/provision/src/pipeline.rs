@@ -2,6 +2,7 @@
 //! plan, gate, steps, and a look at what came of it. Nothing is written before everything was
 //! checked and planned, and what was planned is what is done, or nothing is.
 
+mod boot;
 mod carry_out;
 mod drive;
 mod look;
@@ -16,10 +17,11 @@ use hoist_engine::contribute::Contributor;
 use hoist_engine::plan::{Call, Draft, Kind, Plan, Repeat, Step, StepId, Vertex};
 use serde::Serialize;
 
-use crate::actions::config_drive;
 use crate::actions::disks::{self, Making, Task};
 use crate::actions::images::{self, Receipt};
+use crate::actions::{boot as booting, config_drive};
 use crate::claim::{Needs, resolve};
+use crate::device::efivars::Variables;
 use crate::device::gap::Marker;
 use crate::device::table::Geometry;
 use crate::diagnostic::{Code, Diagnostic};
@@ -33,7 +35,7 @@ pub use carry_out::{Applied, ApplyError, Listener, apply, apply_to, take};
 pub use look::look;
 
 /// The actions that are built in.
-pub const ACTIONS: [&str; 3] = [disks::NAME, images::NAME, config_drive::NAME];
+pub const ACTIONS: [&str; 4] = [disks::NAME, images::NAME, config_drive::NAME, booting::NAME];
 
 /// What a run is given beside its document. By hand that is nothing.
 #[derive(Debug, Clone, Default)]
@@ -54,6 +56,12 @@ pub struct Seen {
     pub manifests: BTreeMap<Id, (Digest, Manifest)>,
     /// What is in volumes that are there already, by partition.
     pub contents: BTreeMap<Id, Contents>,
+    /// Partitions with the GRUB that is wanted, which the first sector of their disk starts.
+    pub grub: BTreeSet<Id>,
+    /// Bytes of what is fetched, as far as its servers say, by digest.
+    pub sizes: BTreeMap<String, u64>,
+    /// What firmware remembers, if it does.
+    pub variables: Option<Variables>,
     /// Programs that are here, of those that could be called.
     pub tools: BTreeSet<String>,
     /// Only whether they are known decides anything.
@@ -186,8 +194,11 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
     work.disks();
     work.images();
     work.drive();
+    work.boot();
     work.keep_receipts();
     work.ends();
+    work.remember();
+    found.extend(work.refused_boot());
     found.extend(missing_tools(&work, seen));
     if !found.is_empty() {
         return Err(found);
@@ -301,7 +312,8 @@ fn cannot(document: &Document, layout: &Layout, seen: &Seen) -> Vec<Diagnostic> 
 }
 
 fn missing_tools(work: &Planning<'_>, seen: &Seen) -> Vec<Diagnostic> {
-    let tools: BTreeMap<&str, &Id> = work.makes.iter().map(|fs| (fs.tool(), &fs.id)).collect();
+    let tools: BTreeMap<&str, &Id> =
+        work.makes.iter().filter_map(|fs| Some((fs.tool()?, &fs.id))).collect();
     let missing = tools.into_iter().filter(|(tool, _)| !seen.tools.contains(*tool));
     let say = |(tool, id): (&str, &Id)| {
         let what = format!("the program `{tool}` is needed for it, and is not here");
@@ -433,6 +445,14 @@ impl<'a> Planning<'a> {
         is_kept(disk, part) && inside.any(|signature| fs.is(signature))
     }
 
+    /// Whether what is in a partition now will not be.
+    fn is_made_anew(&self, part: &PartitionPlan) -> bool {
+        self.makes.iter().any(|fs| {
+            let node = self.document.storage(&fs.id).and_then(StorageNode::as_fs);
+            node.is_some_and(|node| node.on == part.id)
+        })
+    }
+
     /// The partition that an image goes to, directly or through its file system.
     fn target(&self, image: &Image) -> Option<(&'a DiskPlan, &'a PartitionPlan)> {
         let fs: Option<&Fs> = self.document.storage(&image.target).and_then(StorageNode::as_fs);
@@ -516,7 +536,7 @@ impl<'a> Planning<'a> {
 
     /// Whether anything is still to come into its partitions.
     fn is_pending(&self, disk: &DiskPlan) -> bool {
-        self.needs_image(disk) || self.needs_drive(&disk.id)
+        self.needs_image(disk) || self.needs_drive(&disk.id) || self.needs_boot(disk)
     }
 
     fn images(&mut self) {
@@ -619,10 +639,9 @@ mod tests {
 
     #[test]
     fn what_no_action_here_does_is_refused_as_a_whole() {
-        for more in ["  boot: {}\n", "  flow: {actions: [disks, reboot]}\n"] {
-            let found = decide(&document(more), &seen(&["mke2fs"])).expect_err("not here");
-            assert!(found.iter().all(|found| found.code == Code::Unsupported), "{found:#?}");
-        }
+        let reboot = document("  flow: {actions: [disks, reboot]}\n");
+        let found = decide(&reboot, &seen(&["mke2fs"])).expect_err("not here");
+        assert!(found.iter().all(|found| found.code == Code::Unsupported), "{found:#?}");
         let lvm = "  - pv: {id: p, on: b}\n  - vg: {id: v, on: [p]}\n";
         let found = decide(&document(lvm), &seen(&["mke2fs"])).expect_err("not here");
         assert!(found.iter().all(|found| found.code == Code::Unsupported), "{found:#?}");

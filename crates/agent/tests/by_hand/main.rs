@@ -4,6 +4,7 @@
 #[path = "../../../provision/tests/disk/loop_device.rs"]
 mod loop_device;
 
+mod boot;
 mod config_drive;
 
 use std::path::{Path, PathBuf};
@@ -273,7 +274,8 @@ fn a_document_that_asks_for_what_there_is_not_is_invalid() {
     let bench = Bench::new(512);
     let before = bench.digest();
     for (changes, code) in [
-        (("  images:", "  boot: {}\n  images:"), "[unsupported]"),
+        (("  images:", "  flow: {actions: [disks, reboot]}\n  images:"), "[unsupported]"),
+        (("  images:", "  boot: {firmware: uefi}\n  images:"), "[missing]"),
         (("kind: vfat", "kind: fat64"), "[unreadable]"),
     ] {
         let invalid = agent("plan", &bench.document(&[changes]), &[]);

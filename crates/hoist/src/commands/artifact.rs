@@ -135,45 +135,102 @@ async fn add(shell: &mut Shell, client: &Client, args: AddArgs) -> Result<Exit, 
         Some(name) => name,
         None => name_of(&args.file)?,
     };
-    let known = find(client, &name).await?;
-    let path = args.file.clone();
-    let hashed = tokio::task::spawn_blocking(move || hash(&path)).await;
-    let (sha256, size) = hashed.map_err(|died| Failure::Broken(died.to_string()))??;
-    let keeps_its_meaning = |known: Option<&ArtifactObject>| {
-        if known.is_none_or(|known| known.sha256 == sha256) || args.replace {
-            return Ok(());
+    let (file, arch, description) = (args.file, args.arch, args.description);
+    let addition = Addition { file, name, arch, description, sha256: None };
+    add_all(shell, client, vec![addition], args.replace, &args.write).await
+}
+
+/// A file that gets a name.
+#[derive(Debug)]
+pub(crate) struct Addition {
+    pub(crate) file: PathBuf,
+    pub(crate) name: ArtifactName,
+    pub(crate) arch: Option<Arch>,
+    pub(crate) description: Option<String>,
+    /// What it must be, if somebody said so.
+    pub(crate) sha256: Option<Digest>,
+}
+
+/// Brings files to the controller, and then gives all of them their names in one change.
+pub(crate) async fn add_all(
+    shell: &mut Shell,
+    client: &Client,
+    additions: Vec<Addition>,
+    replace: bool,
+    write: &WriteArgs,
+) -> Result<Exit, Failure> {
+    let mut hashed = Vec::new();
+    for addition in additions {
+        let path = addition.file.clone();
+        let content = tokio::task::spawn_blocking(move || hash(&path)).await;
+        let (sha256, size) = content.map_err(|died| Failure::Broken(died.to_string()))??;
+        if addition.sha256.is_some_and(|wanted| wanted != sha256) {
+            let what = format!("`{}` is not what its index says", addition.file.display());
+            return Err(Failure::refused(what).with_hint("build it again"));
         }
-        Err(Failure::refused(format!("artifact `{name}` exists, with another content"))
-            .with_hint("`--replace` gives the name to this file; `--name` another name"))
-    };
-    keeps_its_meaning(known.as_ref())?;
-    if !args.write.dry_run {
-        Upload { client, path: &args.file, sha256, size }.run(shell).await?;
+        hashed.push(Hashed { addition, sha256, size });
     }
-    // Somebody else may have taken the name meanwhile.
+    let known = client.artifacts().await?.items;
+    hashed.iter().try_for_each(|hashed| hashed.check_name(&known, replace))?;
+    if !write.dry_run {
+        for Hashed { addition, sha256, size } in &hashed {
+            let (path, sha256, size) = (&addition.file, *sha256, *size);
+            Upload { client, path, sha256, size }.run(shell).await?;
+        }
+    }
+    // Somebody else may have taken a name meanwhile.
     let make = async || {
-        let known = find(client, &name).await?;
-        keeps_its_meaning(known.as_ref())?;
-        let (arch, description) = known.map(|known| (known.arch, known.description)).unzip();
-        let spec = ArtifactSpec {
-            sha256,
-            size,
-            arch: args.arch.or(arch).unwrap_or_default(),
-            description: args.description.clone().or(description).unwrap_or_default(),
-        };
-        let name = DocumentName::Artifact(name.clone());
-        Documents::of(&[Document { name, spec: Spec::Artifact(spec) }])
+        let known = client.artifacts().await?.items;
+        hashed.iter().try_for_each(|hashed| hashed.check_name(&known, replace))?;
+        let documents: Vec<_> = hashed.iter().map(|hashed| hashed.document(&known)).collect();
+        Documents::of(&documents)
     };
-    let ended = edit::modify(shell, client, &args.write, make).await?;
+    let ended = edit::modify(shell, client, write, make).await?;
     if ended == Exit::Done {
-        shell.printer.note(&format!("boot configurations name it `artifact:{name}`"));
+        let names: Vec<_> =
+            hashed.iter().map(|hashed| format!("`artifact:{}`", hashed.addition.name)).collect();
+        shell.printer.note(&match names.as_slice() {
+            [name] => format!("boot configurations name it {name}"),
+            names => format!("boot configurations name them {}", names.join(", ")),
+        });
     }
     Ok(ended)
 }
 
-async fn find(client: &Client, name: &ArtifactName) -> Result<Option<ArtifactObject>, Failure> {
-    let artifacts = client.artifacts().await?.items;
-    Ok(artifacts.into_iter().find(|known| known.name == *name))
+/// A file of which it is known what it is.
+struct Hashed {
+    addition: Addition,
+    sha256: Digest,
+    size: u64,
+}
+
+impl Hashed {
+    fn known<'a>(&self, known: &'a [ArtifactObject]) -> Option<&'a ArtifactObject> {
+        known.iter().find(|known| known.name == self.addition.name)
+    }
+
+    /// Nobody gives another meaning to a name without saying so.
+    fn check_name(&self, known: &[ArtifactObject], replace: bool) -> Result<(), Failure> {
+        if replace || self.known(known).is_none_or(|known| known.sha256 == self.sha256) {
+            return Ok(());
+        }
+        let name = &self.addition.name;
+        Err(Failure::refused(format!("artifact `{name}` exists, with another content"))
+            .with_hint("`--replace` gives the name to this file; `--name` another name"))
+    }
+
+    fn document(&self, known: &[ArtifactObject]) -> Document {
+        let known = self.known(known).cloned();
+        let (arch, description) = known.map(|known| (known.arch, known.description)).unzip();
+        let Addition { name, arch: new_arch, description: new_description, .. } = &self.addition;
+        let spec = ArtifactSpec {
+            sha256: self.sha256,
+            size: self.size,
+            arch: new_arch.or(arch).unwrap_or_default(),
+            description: new_description.clone().or(description).unwrap_or_default(),
+        };
+        Document { name: DocumentName::Artifact(name.clone()), spec: Spec::Artifact(spec) }
+    }
 }
 
 fn name_of(file: &Path) -> Result<ArtifactName, Failure> {

@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use hoist_initramfs::modules::Modules;
+
 use super::{FillError, Site};
 use crate::build::Told;
 use crate::document::{Image, Kernel, Source, Tiny};
 use crate::package::{self, PackageError};
 use crate::tool::{APT_CACHE, APT_GET, DPKG_DEB};
-use crate::{module, tree};
+use crate::tree;
 
 const INIT: &str = include_str!("../init.sh");
 
@@ -58,12 +60,7 @@ pub(super) fn fill(
     put("/boot/vmlinuz", &kernel, 0o644, "kernel")?;
     put("/bin/busybox", &busybox, 0o755, "busybox")?;
     site.tree.link("/bin/sh", "busybox")?;
-    if let Some(directory) = modules {
-        for (number, module) in module::find(&directory, &tiny.modules)?.iter().enumerate() {
-            let path = format!("/lib/hoist/modules/{number:03}-{}.ko", module.name);
-            put(&path, &module.path, 0o644, "modules")?;
-        }
-    }
+    put_modules(&tiny.modules, modules.as_deref(), site)?;
     let init = tiny.init.as_deref().unwrap_or(INIT);
     site.tree.file("/sbin/init", init.as_bytes(), 0o755)?;
     // Where the kernel looks in an initial RAM disk.
@@ -74,7 +71,28 @@ pub(super) fn fill(
     Ok(made_from)
 }
 
-/// The kernel's file, and below which directory its modules are.
+/// In the order in which they can be loaded, which is how init does it.
+fn put_modules(
+    names: &[String],
+    directory: Option<&Path>,
+    site: &Site<'_>,
+) -> Result<(), FillError> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let modules = Modules::of(directory.ok_or(FillError::NoModulesDirectory)?)?;
+    let chosen = modules.choose(names.iter().map(String::as_str))?;
+    if !chosen.absent.is_empty() {
+        return Err(FillError::NoModules(chosen.absent));
+    }
+    for (number, module) in chosen.modules.iter().enumerate() {
+        let path = format!("/lib/hoist/modules/{number:03}-{}.ko", module.name);
+        site.tree.file(&path, &module.content, 0o644)?;
+    }
+    Ok(())
+}
+
+/// The kernel's file, and the directory of its modules.
 fn kernel(
     kernel: &Kernel,
     site: &Site<'_>,
@@ -92,7 +110,7 @@ fn kernel(
     made_from.push(fetched.file.clone());
     let file = find(&fetched.directory.join("boot"), |name| name.starts_with("vmlinuz-"));
     let file = file?.ok_or(PackageError::Without { package: name, what: "kernel" })?;
-    Ok((file, Some(fetched.directory)))
+    Ok((file, modules_of(&fetched.directory)?))
 }
 
 fn busybox(
@@ -111,6 +129,12 @@ fn busybox(
     let file = find(&fetched.directory, |name| name == "busybox")?;
     let (package, what) = (name.clone(), "busybox");
     Ok(file.ok_or(PackageError::Without { package, what })?)
+}
+
+/// `lib/modules/RELEASE` of a package.
+fn modules_of(package: &Path) -> std::io::Result<Option<PathBuf>> {
+    let list = find(package, |name| name == "modules.builtin")?;
+    Ok(list.and_then(|list| list.parent().map(Path::to_owned)))
 }
 
 fn find(below: &Path, is_it: impl Fn(&str) -> bool) -> std::io::Result<Option<PathBuf>> {

@@ -20,6 +20,7 @@ use crate::device::table::{self, FIRST_PARTITION, Found, Geometry, Partition, Ta
 use crate::device::{GuardedIo, ReadAt, kernel, signature};
 use crate::document::{FsKind, Id};
 use crate::facts::{PartitionFacts, Signature, SignaturePlace};
+use crate::fat;
 use crate::layout::{PartitionPlan, TablePlan};
 
 pub const NAME: &str = "disks";
@@ -49,7 +50,10 @@ pub struct Making {
     pub kind: FsKind,
     /// As tools show it.
     pub uuid: String,
-    /// What is called, but for the device, which comes last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// What is called, but for the device, which comes last. For FAT nothing is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub program: Vec<String>,
 }
 
@@ -63,23 +67,29 @@ impl Making {
             FsKind::Ext4 => (&["mke2fs", "-q", "-t", "ext4"], "-U", uuid.to_string(), "-L"),
             FsKind::Xfs => (&["mkfs.xfs", "-q"], "-m", format!("uuid={uuid}"), "-L"),
             FsKind::Btrfs => (&["mkfs.btrfs", "-q"], "-U", uuid.to_string(), "-L"),
-            FsKind::Vfat => (&["mkfs.vfat"], "-i", format!("{serial:08X}"), "-n"),
+            FsKind::Vfat => (&[], "", String::new(), ""),
             FsKind::Swap => (&["mkswap"], "-U", uuid.to_string(), "-L"),
         };
         let mut program: Vec<String> = tool.iter().map(|word| (*word).to_owned()).collect();
-        program.extend([uuid_option.to_owned(), uuid_value]);
-        if let Some(label) = label {
-            program.extend([label_option.to_owned(), label.to_owned()]);
+        if !tool.is_empty() {
+            program.extend([uuid_option.to_owned(), uuid_value]);
+            let label = label.map(|label| [label_option.to_owned(), label.to_owned()]);
+            program.extend(label.into_iter().flatten());
         }
         let uuid = match kind {
             FsKind::Vfat => format!("{:04X}-{:04X}", serial >> 16, serial & 0xffff),
             _ => uuid.to_string(),
         };
-        Self { id: id.clone(), kind, uuid, program }
+        Self { id: id.clone(), kind, uuid, label: label.map(str::to_owned), program }
     }
 
-    pub fn tool(&self) -> &str {
-        self.program.first().map_or("", String::as_str)
+    pub fn tool(&self) -> Option<&str> {
+        self.program.first().map(String::as_str)
+    }
+
+    /// The number that FAT has in place of a UUID.
+    fn serial(&self) -> u32 {
+        u32::from_str_radix(&self.uuid.replace('-', ""), 16).unwrap_or_default()
     }
 
     /// Whether this is what was made.
@@ -174,6 +184,11 @@ impl Disks {
         ctx: &mut Ctx<'_>,
     ) -> Result<(), Failure> {
         let part = part_of(table, partition)?;
+        if fs.kind == FsKind::Vfat {
+            let io = self.held.io(disk)?;
+            let made = fat::make(&io, &part.range(), fs.label.as_deref(), fs.serial());
+            return made.map_err(|error| failed(&error));
+        }
         let wanted: Vec<Partition> = table.partitions.iter().map(Partition::from).collect();
         self.held.lend(disk, |path| {
             let known = kernel::tell(path, &wanted).map_err(|error| failed(&error))?;
@@ -272,7 +287,7 @@ impl Action for Disks {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             about: "partition tables and file systems".to_owned(),
             reads: owned(&["disks", "storage"]),
-            tools: owned(&["mke2fs", "mkfs.btrfs", "mkfs.vfat", "mkfs.xfs", "mkswap"]),
+            tools: owned(&["mke2fs", "mkfs.btrfs", "mkfs.xfs", "mkswap"]),
             can: BTreeSet::from([Ability::Verify]),
             skip_when_verified: true,
             ..Description::default()
@@ -353,8 +368,9 @@ mod tests {
         let text = uuid.to_string();
         assert_eq!(made(FsKind::Ext4), format!("mke2fs|-q|-t|ext4|-U|{text}|-L|a b; c"));
         assert_eq!(made(FsKind::Xfs), format!("mkfs.xfs|-q|-m|uuid={text}|-L|a b; c"));
-        assert_eq!(made(FsKind::Vfat), "mkfs.vfat|-i|1234ABCD|-n|a b; c");
+        assert_eq!(made(FsKind::Vfat), "", "it is made without a program");
         assert_eq!(made(FsKind::Swap), format!("mkswap|-U|{text}|-L|a b; c"));
-        assert_eq!(Making::new(&id, FsKind::Vfat, uuid, None).uuid, "1234-ABCD");
+        let fat = Making::new(&id, FsKind::Vfat, uuid, None);
+        assert_eq!((fat.uuid.as_str(), fat.serial()), ("1234-ABCD", 0x1234_ABCD));
     }
 }

@@ -6,6 +6,7 @@ mod disks;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use super::efivars::Efivars;
 use crate::facts::{CpuFacts, DmiFacts, Facts, Firmware, NicFacts};
 
 /// Of a value below `/sys`; longer ones are cut.
@@ -60,6 +61,11 @@ impl Machine {
     pub fn device(&self, kernel_name: &str) -> PathBuf {
         // A `!` below /sys is a directory below /dev.
         self.root.join("dev").join(kernel_name.replace('!', "/"))
+    }
+
+    /// What its firmware remembers, if it is of the UEFI kind.
+    pub fn efivars(&self) -> Efivars {
+        Efivars::at(&self.path("sys/firmware/efi/efivars"))
     }
 
     fn path(&self, below: &str) -> PathBuf {

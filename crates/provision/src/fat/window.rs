@@ -95,7 +95,9 @@ impl<M: Medium> Window<M> {
         entries.copy_within(above, ENTRY);
         entries[2 * ENTRY..].fill(0);
         if is_in_root {
-            CLUSTER.into_iter().for_each(|half| entries[ENTRY..][half].fill(0));
+            for half in CLUSTER {
+                entries[ENTRY..][half].fill(0);
+            }
         }
         self.seek(SeekFrom::Start(start))?;
         self.write_all(&entries)

@@ -27,6 +27,14 @@ impl Origin {
         Self { urls, token: None, trust, patience }
     }
 
+    /// How many bytes it has, if whoever has it says so.
+    pub fn size(&self) -> Result<Option<u64>, SourceError> {
+        // What is not there now is looked for again when it is needed.
+        let once =
+            Self { patience: Patience { attempts: 2, ..self.patience.clone() }, ..self.clone() };
+        Fetch::begin(&once, 0).map(|fetch| fetch.total)
+    }
+
     /// Everything, if it is no more than `most` bytes.
     pub fn read_all(&self, most: u64) -> Result<Vec<u8>, SourceError> {
         let mut fetch = Fetch::begin(self, 0)?;
@@ -96,7 +104,7 @@ const LONGEST_PAUSE: u32 = 32;
 
 /// Something that is being fetched, from a place on.
 #[derive(Debug)]
-pub(super) struct Fetch<'a> {
+pub(crate) struct Fetch<'a> {
     origin: &'a Origin,
     agent: ureq::Agent,
     mirror: usize,
@@ -134,7 +142,7 @@ enum Unopened {
 }
 
 impl<'a> Fetch<'a> {
-    pub(super) fn begin(origin: &'a Origin, position: u64) -> Result<Self, SourceError> {
+    pub(crate) fn begin(origin: &'a Origin, position: u64) -> Result<Self, SourceError> {
         if origin.urls.is_empty() {
             return Err(SourceError::Nowhere);
         }
@@ -156,12 +164,12 @@ impl<'a> Fetch<'a> {
     }
 
     /// Of the next byte that is read.
-    pub(super) fn position(&self) -> u64 {
+    pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
     /// Some bytes; none at the end.
-    pub(super) fn read(&mut self, into: &mut [u8]) -> Result<usize, SourceError> {
+    pub(crate) fn read(&mut self, into: &mut [u8]) -> Result<usize, SourceError> {
         loop {
             self.connect()?;
             let outcome = match &mut self.body {

@@ -307,6 +307,18 @@ impl<'a> Table<'a> {
         Ok((adopted, guid.unwrap_or_default()))
     }
 
+    /// Whether an action puts something into a partition that is there, beside what is in it.
+    fn is_filled(&self, id: &Id) -> bool {
+        let document = self.context.document;
+        let is_for_boot = |part: &Part| {
+            matches!(part.role, PartRole::Esp | PartRole::Boot | PartRole::BiosBoot)
+                && document.sections.boot.is_some()
+                && document.is_queued("boot")
+        };
+        let part = self.parts.iter().find(|part| part.id == *id);
+        part.is_some_and(|part| part.retain.is_none() && is_for_boot(part))
+    }
+
     /// Whether anything on a partition that is there is made anew.
     fn is_written(&self, id: &Id) -> bool {
         let makes = self.context.document.is_queued("disks");
@@ -330,8 +342,17 @@ impl<'a> Table<'a> {
 
     fn writable(&self, partitions: &[PartitionPlan]) -> Vec<Range<u64>> {
         if self.context.document.adopts_tables() {
-            let written = partitions.iter().filter(|part| !part.retained);
+            let written =
+                partitions.iter().filter(|part| !part.retained || self.is_filled(&part.id));
             let mut ranges: Vec<_> = written.map(PartitionPlan::range).collect();
+            // What BIOS starts; the table behind it stays.
+            if self
+                .parts
+                .iter()
+                .any(|part| part.role == PartRole::BiosBoot && self.is_filled(&part.id))
+            {
+                ranges.push(0..self.geometry().sector);
+            }
             let first = partitions.iter().map(|part| part.start).min();
             ranges.extend(Gap::before(first).map(|gap| gap.range()));
             ranges.sort_by_key(|range| range.start);

@@ -17,6 +17,7 @@ use hoist_engine::run::{Effect, Event, Found, ReplayError, Run};
 
 use super::{Decision, Given, decide, look};
 use crate::actions::Held;
+use crate::actions::boot::Boot;
 use crate::actions::config_drive::ConfigDrive;
 use crate::actions::disks::{self, Disks};
 use crate::actions::images::{self, Images, Keeper};
@@ -35,6 +36,11 @@ const LEAST_ROOM: u64 = 16 * 1024;
 pub trait Listener: Send + Sync {
     fn begins(&self, step: &str);
     fn progress(&self, image: &Id, progress: Progress);
+
+    /// What ends the work where it safely can.
+    fn cancel(&self) -> Cancel {
+        Cancel::default()
+    }
 }
 
 /// What came of it.
@@ -119,7 +125,7 @@ pub fn apply_to(
     if again.hash != decision.hash {
         return Err(ApplyError::Changed);
     }
-    let Ran { resumed, tells } = run(&again, &held, given, listener)?;
+    let Ran { resumed, tells } = run(&again, &held, machine, given, listener)?;
     drop(held);
     if !tells {
         return Ok(Applied::Done { resumed });
@@ -145,6 +151,7 @@ struct Ran {
 fn run(
     decision: &Decision,
     held: &Arc<Held>,
+    machine: &Machine,
     given: &Given,
     listener: Arc<dyn Listener>,
 ) -> Result<Ran, ApplyError> {
@@ -193,6 +200,8 @@ fn run(
     }));
     let drive = decision.document.sections.config_drive.clone().unwrap_or_default();
     catalog.add(Arc::new(ConfigDrive { held: Arc::clone(held), files: drive.files }));
+    let (trust, efivars) = (given.trust.clone(), machine.efivars());
+    catalog.add(Arc::new(Boot { held: Arc::clone(held), trust, efivars }));
     let site = Site {
         catalog,
         secrets: Arc::new(given.secrets.clone()),
@@ -390,7 +399,7 @@ impl Executor for InTurn {
         if matches!(effect, Effect::Start { .. }) {
             self.listener.begins(&job.task);
         }
-        let came = self.site.carry_out(&job, &Cancel::default(), &Programs::default());
+        let came = self.site.carry_out(&job, &self.listener.cancel(), &Programs::default());
         self.note(&job, &came);
         // Whoever listens is waiting for this very answer.
         let _ = self.events.send(came.event(job.number, job.attempt));

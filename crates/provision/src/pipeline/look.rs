@@ -6,7 +6,8 @@ use hoist_engine::action::Secrets as _;
 use hoist_engine::record::{End, Record};
 use serde::Deserialize;
 
-use super::{Given, Notes, Seen, drive, is_kept, laid_out};
+use super::{Given, Notes, Seen, boot, drive, is_kept, laid_out};
+use crate::actions::boot::{MAX_FILE, has_grub};
 use crate::actions::chain;
 use crate::actions::disks::find_tool;
 use crate::actions::images::{self, Receipt};
@@ -24,7 +25,7 @@ use crate::images::{Digest, Manifest, Origin};
 use crate::layout::{DiskPlan, PartitionPlan};
 
 /// Programs that file systems are made with.
-const TOOLS: [&str; 5] = ["mke2fs", "mkfs.btrfs", "mkfs.vfat", "mkfs.xfs", "mkswap"];
+const TOOLS: [&str; 4] = ["mke2fs", "mkfs.btrfs", "mkfs.xfs", "mkswap"];
 
 /// Looks at everything that a decision is made from. Nothing is changed.
 pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
@@ -63,7 +64,16 @@ pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
             }
         }
     }
-    seen.contents = contents(document, &seen, machine);
+    volumes(document, &mut seen, machine, given);
+    seen.variables = match machine.efivars().read() {
+        Ok(variables) => variables,
+        Err(error) => {
+            let told = Diagnostic::new(Code::Firmware, "boot.order", chain(&error));
+            let is_asked = document.is_queued("boot") && document.sections.boot.is_some();
+            seen.troubles.extend(is_asked.then_some(told));
+            None
+        }
+    };
     seen.tools =
         TOOLS.into_iter().filter(|tool| find_tool(tool).is_some()).map(str::to_owned).collect();
     seen
@@ -71,18 +81,54 @@ pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
 
 /// What is in the volumes that this is about, as far as they are there. What cannot be read is as if
 /// it were not there, and is made anew.
-fn contents(document: &Document, seen: &Seen, machine: &Machine) -> BTreeMap<Id, Contents> {
-    let mut all = BTreeMap::new();
-    let Ok((document, layout)) = laid_out(document, seen) else { return all };
+fn volumes(document: &Document, seen: &mut Seen, machine: &Machine, given: &Given) {
+    let Ok((document, layout)) = laid_out(document, seen) else { return };
     if let Some((disk, part, task)) = drive::wanted(&document, &layout) {
         let most = task.files.values().map(|stored| stored.size).max().unwrap_or(0);
         let found = inside(machine, disk, part, |volume| {
             let paths = volume.paths().ok()?;
             volume.contents(paths.iter().map(String::as_str), most).ok()
         });
-        all.extend(found.map(|found| (part.id.clone(), found)));
+        seen.contents.extend(found.map(|found| (part.id.clone(), found)));
     }
-    all
+    let Ok(Some(wanted)) = boot::wanted(&document, &layout, &seen.facts) else { return };
+    let found = inside(machine, wanted.disk, wanted.volume, |volume| {
+        volume.contents(wanted.files.keys().map(String::as_str), MAX_FILE).ok()
+    });
+    seen.contents.extend(found.map(|found| (wanted.volume.id.clone(), found)));
+    if let Some((part, boot, core)) = &wanted.grub {
+        let io = ReadIo::open(&machine.device(&wanted.disk.kernel_name), wanted.disk.sector);
+        let has = io.is_ok_and(|io| has_grub(&io, &part.range(), boot, core).unwrap_or(false));
+        seen.grub.extend((has && is_kept(wanted.disk, part)).then(|| part.id.clone()));
+    }
+    sizes(&wanted, seen, given);
+}
+
+/// Of what is not there yet: what nobody has is told before anything is written.
+fn sizes(wanted: &boot::Wanted<'_>, seen: &mut Seen, given: &Given) {
+    let contents = seen.contents.get(&wanted.volume.id);
+    let stored: BTreeMap<String, u64> = contents
+        .iter()
+        .flat_map(|contents| contents.files.values())
+        .map(|stored| (stored.digest.to_string(), stored.size))
+        .collect();
+    seen.sizes.extend(stored);
+    let has_grub = wanted.grub.as_ref().is_some_and(|(part, ..)| seen.grub.contains(&part.id));
+    let code: Vec<_> = wanted.grub.iter().flat_map(|(_, boot, core)| [boot, core]).collect();
+    for file in wanted.fetched() {
+        let digest = file.digest.to_string();
+        if seen.sizes.contains_key(&digest) || (has_grub && code.contains(&file)) {
+            continue;
+        }
+        let trust = given.trust.clone();
+        match (Origin { trust, ..Origin::new(file.sources.clone()) }).size() {
+            Ok(size) => seen.sizes.extend(size.map(|size| (digest, size))),
+            Err(error) => {
+                let told = Diagnostic::new(Code::Unreachable, "boot.files", chain(&error));
+                seen.troubles.push(told.hint("nothing was written; see that it is there"));
+            }
+        }
+    }
 }
 
 fn inside(

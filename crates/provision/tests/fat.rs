@@ -1,7 +1,10 @@
+//! Volumes that hoist makes, and what the tools of others say of them.
+
+use std::ops::Range;
 use std::process::Command;
 
-use super::*;
-use crate::device::{Identity, Ranges};
+use hoist_provision::device::{GuardedIo, Identity, Ranges};
+use hoist_provision::fat::{FatError, NameError, Stored, Volume, check_names, make};
 
 const MIB: u64 = 1 << 20;
 
@@ -10,7 +13,7 @@ struct Disk(tempfile::NamedTempFile);
 
 impl Disk {
     fn new(size: u64) -> Self {
-        let file = crate::device::scratch::file();
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
         file.as_file().set_len(size).expect("it has a size");
         Self(file)
     }

@@ -1,0 +1,385 @@
+//! `hoist-agent provision`: an order from the controller, carried out, and a report before anything
+//! else happens to the machine.
+//!
+//! Whatever fails, the agent stays, says what is wrong on its screen and to the controller, and asks
+//! again. It restarts the machine only when the controller has the report.
+
+mod controller;
+mod power;
+mod reporting;
+mod screen;
+mod telling;
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hoist_api::provision::{Event, Order, Outcome, Phase, Report, Then};
+use hoist_engine::action::Cancel;
+use hoist_model::Exit;
+use hoist_provision::device::probe::Machine;
+use hoist_provision::diagnostic::{Code, Diagnostic};
+use hoist_provision::document::{self, Document, Id};
+use hoist_provision::images::{Progress, Trust};
+use hoist_provision::pipeline::{self, Decision, Given, Listener, decide, look};
+use serde_json::Value;
+
+pub(crate) use self::controller::NoAuthority;
+use self::controller::{CallError, Controller, Identity, authorities};
+use self::power::Power;
+use self::screen::{Screen, View};
+use self::telling::{Teller, event};
+use crate::cli::ProvisionArgs;
+use crate::command_line::{self, Orders};
+use crate::failure::{Failure, chain};
+use crate::{modules, network};
+
+/// Before asking again; doubled each time, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Between questions whether there is something new to do.
+const STAY: Duration = Duration::from_secs(15);
+
+/// Disks that are meant may not have been found by their drivers yet.
+const DISKS_APPEAR: Duration = Duration::from_secs(20);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// The last words about steps, before the report.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
+/// In memory only: where an agent that is started again finds who it was.
+const KEY: &str = "/run/hoist-agent.key";
+
+pub(crate) fn run(args: &ProvisionArgs) -> Result<Exit, Failure> {
+    let line = read_line(&args.command_line)?;
+    let orders = command_line::orders(&line)?;
+    let view =
+        View { node: orders.node.to_string(), server: orders.server.clone(), ..View::default() };
+    let mut screen = Screen::new(view);
+    if args.bring_up {
+        bring_up(&line, &mut screen)?;
+    }
+    let roots = authorities(&args.ca.display().to_string())?;
+    let agent = Agent {
+        controller: Arc::new(Controller::new(&orders.server, &roots)),
+        identity: identity(args.bring_up),
+        orders,
+        machine: Machine::here(),
+        screen: Arc::new(Mutex::new(screen)),
+        trust: Trust { roots },
+    };
+    if args.dry_run {
+        return agent.show();
+    }
+    loop {
+        let order = Arc::new(agent.ask());
+        let report = agent.carry_out(&order);
+        let then = agent.report(&order, &report);
+        if args.stay {
+            return ended(&report);
+        }
+        agent.go_on(then)?;
+    }
+}
+
+fn read_line(path: &Path) -> Result<String, Failure> {
+    let mut text = String::new();
+    let read = fs::File::open(path)
+        .and_then(|file| file.take(command_line::MAX_BYTES).read_to_string(&mut text));
+    read.map_err(|source| Failure::Read { path: path.to_owned(), source })?;
+    Ok(text)
+}
+
+fn ended(report: &Report) -> Result<Exit, Failure> {
+    match report.outcome {
+        Outcome::Done => Ok(Exit::Done),
+        Outcome::Failed | Outcome::Refused | Outcome::Aborted => {
+            let first = report.problems.first().map_or("", |problem| &problem.what);
+            Err(Failure::NotDone(first.to_owned()))
+        }
+    }
+}
+
+/// Drivers and the network, in a system where nobody else does that.
+fn bring_up(line: &str, screen: &mut Screen) -> Result<(), Failure> {
+    screen.stage("looking for hardware");
+    for failure in modules::load_for_hardware() {
+        screen.error(&failure);
+    }
+    let network = command_line::network(line)?;
+    screen.stage(&format!("setting up the network as {}", network.address));
+    let name = network::bring_up(&network)?;
+    screen.view.done.push(format!("network: {} as {}/{}", name, network.address, network.prefix));
+    Ok(())
+}
+
+/// The same one after a crash, or the controller would take us for somebody else.
+fn identity(keep: bool) -> Identity {
+    let kept = keep.then(|| fs::read(KEY).ok()).flatten();
+    if let Some(identity) = kept.and_then(|bytes| Identity::from_pkcs8(&bytes)) {
+        return identity;
+    }
+    let identity = Identity::generate();
+    if keep && let Some(bytes) = identity.to_pkcs8() {
+        let file =
+            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(KEY);
+        // Without it only a crash is worse.
+        let _ = file.and_then(|mut file| file.write_all(&bytes));
+    }
+    identity
+}
+
+struct Agent {
+    controller: Arc<Controller>,
+    identity: Identity,
+    orders: Orders,
+    machine: Machine,
+    screen: Arc<Mutex<Screen>>,
+    trust: Trust,
+}
+
+fn lock(screen: &Mutex<Screen>) -> MutexGuard<'_, Screen> {
+    screen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Agent {
+    fn screen(&self) -> MutexGuard<'_, Screen> {
+        lock(&self.screen)
+    }
+
+    /// For as long as it takes.
+    fn ask(&self) -> Order {
+        self.screen().stage("asking the controller what to do");
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let facts = serde_json::to_value(self.machine.probe().facts).unwrap_or(Value::Null);
+            match self.controller.order(&self.identity, &self.orders, &facts) {
+                Ok(order) => {
+                    let mut screen = self.screen();
+                    screen.view.node = order.node.to_string();
+                    (screen.view.error, screen.view.next) = (None, None);
+                    screen.stage("looking at the disks");
+                    return order;
+                }
+                Err(error) => self.wait(&error, &mut pause),
+            }
+        }
+    }
+
+    fn wait(&self, error: &CallError, pause: &mut Duration) {
+        let mut screen = self.screen();
+        screen.view.next = Some(format!("asking again in {} s", pause.as_secs()));
+        screen.error(&error.to_string());
+        drop(screen);
+        std::thread::sleep(*pause);
+        *pause = (*pause * 2).min(LONGEST_PAUSE);
+    }
+
+    /// What would be done.
+    fn show(&self) -> Result<Exit, Failure> {
+        let order = self.ask();
+        let (_, decision) = self.decide(&order, &self.given(&order)).map_err(Failure::Found)?;
+        write!(io::stdout(), "{decision}")?;
+        Ok(if decision.is_settled() { Exit::Done } else { Exit::WouldChange })
+    }
+
+    fn given(&self, order: &Order) -> Given {
+        let secrets = order.secrets.iter().map(|(name, secret)| (name.as_str(), secret.as_str()));
+        Given { secrets: secrets.collect(), trust: self.trust.clone() }
+    }
+
+    fn decide(
+        &self,
+        order: &Order,
+        given: &Given,
+    ) -> Result<(Document, Decision), Vec<Diagnostic>> {
+        let text = serde_json::to_vec(&order.document).expect("it was read as JSON");
+        let document = document::read("order", &text)?;
+        let deadline = Instant::now() + DISKS_APPEAR;
+        loop {
+            match decide(&document, &look(&document, &self.machine, given)) {
+                Ok(decision) => return Ok((document, decision)),
+                Err(found) if Instant::now() >= deadline || !may_appear(&found) => {
+                    return Err(found);
+                }
+                Err(_) => std::thread::sleep(LOOK_EVERY),
+            }
+        }
+    }
+
+    fn carry_out(&self, order: &Arc<Order>) -> Report {
+        let cancel = Cancel::default();
+        let teller = Teller::start(Arc::clone(&self.controller), Arc::clone(order), cancel.clone());
+        let given = self.given(order);
+        let report = match self.decide(order, &given) {
+            Err(found) => {
+                for found in &found {
+                    let message = Some(found.to_string());
+                    teller.tell(Event { message, ..event("", "", Phase::Failed) });
+                }
+                reporting::refused(&found)
+            }
+            Ok((document, decision)) => {
+                let work = Arc::new(Work::new(&decision, teller, Arc::clone(&self.screen)));
+                let listener =
+                    Arc::new(Listening { work: Arc::clone(&work), cancel: cancel.clone() });
+                let applied =
+                    pipeline::apply(&document, &decision, &self.machine, &given, None, listener);
+                work.end(applied.as_ref().err().map(|error| chain(error)));
+                let report = match &applied {
+                    Ok(applied) => reporting::applied(&decision, *applied),
+                    Err(error) => reporting::failed(&decision, error, cancel.is_cancelled()),
+                };
+                work.close();
+                report
+            }
+        };
+        if let Some(problem) = report.problems.first() {
+            self.screen().error(&problem.what);
+        }
+        report
+    }
+
+    /// Until it is durable where the controller keeps it, or the controller wants nothing of it.
+    fn report(&self, order: &Order, report: &Report) -> Then {
+        self.screen().stage("telling the controller what came of it");
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.controller.report(order, report) {
+                Ok(answer) => {
+                    let word = serde_json::to_value(report.outcome).unwrap_or_default();
+                    let word = word.as_str().unwrap_or_default().to_owned();
+                    let mut screen = self.screen();
+                    screen.view.next = None;
+                    screen.stage(&format!("the controller knows: {word}"));
+                    return answer.then;
+                }
+                Err(error @ CallError::Refused(_)) => {
+                    self.wait(&error, &mut pause);
+                    return Then::Retry;
+                }
+                Err(error) => self.wait(&error, &mut pause),
+            }
+        }
+    }
+
+    fn go_on(&self, then: Then) -> Result<(), Failure> {
+        let (words, power) = match then {
+            Then::Reboot => ("starting the machine again", Some(Power::Restart)),
+            Then::Kexec => (
+                "starting the machine again, without kexec: it is not in this program",
+                Some(Power::Restart),
+            ),
+            Then::PowerOff => ("switching the machine off", Some(Power::Off)),
+            Then::Stay => ("waiting for people", None),
+            Then::Retry => ("trying again soon", None),
+        };
+        self.screen().stage(words);
+        match power {
+            Some(power) => power::switch(power).map_err(Failure::Power),
+            None => {
+                std::thread::sleep(STAY);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Whether all that is missing is a disk.
+fn may_appear(found: &[Diagnostic]) -> bool {
+    found.iter().any(|found| found.code == Code::NoDisk)
+}
+
+/// What is done now, for the screen and the controller.
+struct Work {
+    /// Which action each step belongs to.
+    actions: Vec<(String, String)>,
+    now: Mutex<Option<String>>,
+    teller: Mutex<Option<Teller>>,
+    screen: Arc<Mutex<Screen>>,
+}
+
+struct Listening {
+    work: Arc<Work>,
+    cancel: Cancel,
+}
+
+impl Work {
+    fn new(decision: &Decision, teller: Teller, screen: Arc<Mutex<Screen>>) -> Self {
+        let steps = decision.show().steps;
+        let actions = steps.iter().map(|step| (step.name.to_owned(), step.call.action.clone()));
+        let actions = actions.collect();
+        Self { actions, now: Mutex::default(), teller: Mutex::new(Some(teller)), screen }
+    }
+
+    fn now(&self) -> MutexGuard<'_, Option<String>> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn action(&self, step: &str) -> &str {
+        let found = self.actions.iter().find(|(name, _)| name == step);
+        found.map_or("", |(_, action)| action)
+    }
+
+    fn tell(&self, event: Event) {
+        let teller = self.teller.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(teller) = &*teller {
+            if event.phase == Phase::Progress { teller.progress(event) } else { teller.tell(event) }
+        }
+    }
+
+    fn begins(&self, step: &str) {
+        self.end(None);
+        *self.now() = Some(step.to_owned());
+        self.tell(event(self.action(step), step, Phase::Started));
+        lock(&self.screen).stage(step);
+    }
+
+    /// The step that was at work has ended, well or not.
+    fn end(&self, failure: Option<String>) {
+        let Some(step) = self.now().take() else { return };
+        let phase = if failure.is_some() { Phase::Failed } else { Phase::Done };
+        if failure.is_none() {
+            lock(&self.screen).view.done.push(step.clone());
+        }
+        self.tell(Event { message: failure, ..event(self.action(&step), &step, phase) });
+    }
+
+    fn progress(&self, progress: Progress) {
+        let step = self.now().clone().unwrap_or_default();
+        let Progress { done, total, rate } = progress;
+        self.tell(Event {
+            done: Some(done),
+            total,
+            unit: Some("bytes".to_owned()),
+            rate: Some(rate),
+            ..event(self.action(&step), &step, Phase::Progress)
+        });
+        lock(&self.screen).progress(progress);
+    }
+
+    fn close(&self) {
+        let teller = self.teller.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(teller) = teller {
+            teller.close(LAST_WORDS);
+        }
+    }
+}
+
+impl Listener for Listening {
+    fn begins(&self, step: &str) {
+        self.work.begins(step);
+    }
+
+    fn progress(&self, _: &Id, progress: Progress) {
+        self.work.progress(progress);
+    }
+
+    fn cancel(&self) -> Cancel {
+        self.cancel.clone()
+    }
+}

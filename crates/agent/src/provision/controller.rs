@@ -1,0 +1,244 @@
+//! The controller: whom we ask, over TLS, and how long we wait for an answer.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hoist_api::Problem;
+use hoist_api::provision::{
+    EventsAnswer, EventsRequest, MAX_ORDER_REQUEST, Order, OrderRequest, Report, ReportAnswer,
+};
+use hoist_provision::document::MAX_BYTES;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
+
+use crate::command_line::Orders;
+
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// A controller that has to ask its store may take longer than one that has not.
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// A document, its secrets, and what is around them.
+const MAX_ANSWER: u64 = 2 * MAX_BYTES as u64;
+
+#[derive(Debug)]
+pub(super) struct Controller {
+    agent: ureq::Agent,
+    server: String,
+}
+
+/// Who this agent is for as long as it lives.
+pub(super) struct Identity {
+    key: Ed25519KeyPair,
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(super) enum CallError {
+    /// It may be otherwise soon.
+    #[error("the controller cannot be reached: {0}")]
+    Away(String),
+    /// It says that it may be otherwise soon, and why.
+    #[error("{0}")]
+    Later(String),
+    #[error("the controller is not trusted: {0}; is the image made for this site?")]
+    Untrusted(String),
+    /// With what it says about it.
+    #[error("{0}")]
+    Refused(String),
+    #[error("the answer of the controller cannot be understood: {0}")]
+    Unreadable(String),
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "`{path}` has no certificate that can be read; make the image with `hoist agent image --ca`"
+)]
+pub(crate) struct NoAuthority {
+    pub(crate) path: String,
+}
+
+/// All certificates of a file.
+pub(super) fn authorities(path: &str) -> Result<Vec<CertificateDer<'static>>, NoAuthority> {
+    let read = CertificateDer::pem_file_iter(path);
+    let roots: Result<Vec<_>, _> = read.and_then(Iterator::collect);
+    let roots = roots.unwrap_or_default();
+    if roots.is_empty() { Err(NoAuthority { path: path.to_owned() }) } else { Ok(roots) }
+}
+
+impl Identity {
+    /// A key that nobody else has.
+    pub(super) fn generate() -> Self {
+        Self { key: Ed25519KeyPair::generate().expect("there is randomness") }
+    }
+
+    pub(super) fn from_pkcs8(bytes: &[u8]) -> Option<Self> {
+        Some(Self { key: Ed25519KeyPair::from_pkcs8(bytes).ok()? })
+    }
+
+    pub(super) fn to_pkcs8(&self) -> Option<Vec<u8>> {
+        Some(self.key.to_pkcs8v1().ok()?.as_ref().to_vec())
+    }
+
+    fn request(&self, orders: &Orders, facts: Value) -> OrderRequest {
+        let Orders { node, token, .. } = orders;
+        let text = format!("hoist provision\n{node}\n{token}\n");
+        OrderRequest {
+            node: *node,
+            token: token.clone(),
+            key: STANDARD.encode(self.key.public_key()),
+            signature: STANDARD.encode(self.key.sign(text.as_bytes())),
+            facts,
+        }
+    }
+}
+
+impl Controller {
+    pub(super) fn new(server: &str, roots: &[CertificateDer<'static>]) -> Self {
+        let roots: Vec<Certificate<'static>> =
+            roots.iter().map(|root| Certificate::from_der(root).to_owned()).collect();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let tls = TlsConfig::builder()
+            .provider(TlsProvider::Rustls)
+            .unversioned_rustls_crypto_provider(provider)
+            .root_certs(RootCerts::new_with_certs(&roots))
+            .build();
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .https_only(true)
+            .proxy(None)
+            .max_redirects(0)
+            .timeout_connect(Some(CONNECT))
+            .timeout_global(Some(ANSWER))
+            .tls_config(tls);
+        Self { agent: ureq::Agent::new_with_config(config.build()), server: server.to_owned() }
+    }
+
+    pub(super) fn order(
+        &self,
+        identity: &Identity,
+        orders: &Orders,
+        facts: &Value,
+    ) -> Result<Order, CallError> {
+        let mut request = identity.request(orders, facts.clone());
+        // A machine with more than that is provisioned all the same.
+        if serde_json::to_vec(&request).is_ok_and(|body| body.len() > MAX_ORDER_REQUEST) {
+            request.facts = Value::Null;
+        }
+        self.post("/provision/v1/agent/order", None, &request)
+    }
+
+    pub(super) fn events(
+        &self,
+        order: &Order,
+        events: &EventsRequest,
+    ) -> Result<EventsAnswer, CallError> {
+        let path = format!("/provision/v1/agent/runs/{}/events", order.run);
+        self.post(&path, Some(&order.session), events)
+    }
+
+    pub(super) fn report(&self, order: &Order, report: &Report) -> Result<ReportAnswer, CallError> {
+        let path = format!("/provision/v1/agent/runs/{}/report", order.run);
+        self.post(&path, Some(&order.session), report)
+    }
+
+    fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        session: Option<&str>,
+        body: &impl Serialize,
+    ) -> Result<T, CallError> {
+        let body = serde_json::to_vec(body).expect("plain values");
+        let mut request = self.agent.post(format!("{}{path}", self.server));
+        request = request.header("content-type", "application/json");
+        if let Some(session) = session {
+            request = request.header("authorization", format!("Bearer {session}"));
+        }
+        let answer = request.send(&body[..]).map_err(unreached)?;
+        let status = answer.status();
+        let read = answer.into_body().into_with_config().limit(MAX_ANSWER).read_to_vec();
+        let text = read.map_err(unreached)?;
+        if status.is_success() {
+            return serde_json::from_slice(&text)
+                .map_err(|error| CallError::Unreadable(error.to_string()));
+        }
+        let said = said(status.as_u16(), &text);
+        let is_later = status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429);
+        Err(if is_later { CallError::Later(said) } else { CallError::Refused(said) })
+    }
+}
+
+fn unreached(error: ureq::Error) -> CallError {
+    match error {
+        ureq::Error::Tls(_) | ureq::Error::Rustls(_) => CallError::Untrusted(error.to_string()),
+        ureq::Error::Io(error) => {
+            let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+            match tls {
+                Some(tls) => CallError::Untrusted(tls.to_string()),
+                None => CallError::Away(error.to_string()),
+            }
+        }
+        error => CallError::Away(error.to_string()),
+    }
+}
+
+/// What a controller says about why not, or how it answered.
+fn said(status: u16, text: &[u8]) -> String {
+    let Ok(problem) = serde_json::from_slice::<Problem>(text) else {
+        return format!("the controller answers {status}");
+    };
+    let detail =
+        if problem.detail.is_empty() { problem.title.into_owned() } else { problem.detail };
+    match problem.remedy {
+        Some(remedy) => format!("{detail}; {remedy}"),
+        None => detail,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};
+
+    use super::*;
+
+    #[test]
+    fn a_key_proves_that_it_asks_and_lasts_over_a_restart() {
+        let identity = Identity::generate();
+        let orders = Orders {
+            server: "https://h".to_owned(),
+            node: "01ARZ3NDEKTSV4RRFFQ69G5FAV".parse().unwrap(),
+            token: "t".to_owned(),
+        };
+        let again = Identity::from_pkcs8(&identity.to_pkcs8().unwrap()).unwrap();
+        let request = again.request(&orders, Value::Null);
+        assert_eq!(request.key, identity.request(&orders, Value::Null).key);
+        let key = STANDARD.decode(&request.key).unwrap();
+        let signature = STANDARD.decode(&request.signature).unwrap();
+        let text = "hoist provision\n01ARZ3NDEKTSV4RRFFQ69G5FAV\nt\n";
+        UnparsedPublicKey::new(&ED25519, key).verify(text.as_bytes(), &signature).unwrap();
+        assert!(Identity::from_pkcs8(b"?").is_none());
+    }
+
+    #[test]
+    fn what_a_controller_says_is_shown_with_its_remedy() {
+        let problem = Problem::new(hoist_api::Code::Held, "nothing is ordered for `n1`")
+            .with_remedy("hoist provision start n1");
+        let text = serde_json::to_vec(&problem).unwrap();
+        assert_eq!(said(409, &text), "nothing is ordered for `n1`; hoist provision start n1");
+        assert_eq!(said(502, b"<html>"), "the controller answers 502");
+    }
+}

@@ -1,0 +1,21 @@
+//! What becomes of the machine at the end.
+
+use std::io;
+
+use rustix::system::{RebootCommand, reboot};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Power {
+    Restart,
+    Off,
+}
+
+/// Does not come back, unless the kernel refuses.
+pub(super) fn switch(power: Power) -> io::Result<()> {
+    rustix::fs::sync();
+    let command = match power {
+        Power::Restart => RebootCommand::Restart,
+        Power::Off => RebootCommand::PowerOff,
+    };
+    Ok(reboot(command)?)
+}

@@ -1,0 +1,159 @@
+//! What came of it, in the words of the controller.
+
+use hoist_api::provision::{Finding, MAX_REPORT, Outcome, Report};
+use hoist_provision::device::OpenError;
+use hoist_provision::diagnostic::Diagnostic;
+use hoist_provision::pipeline::{Applied, ApplyError, Decision};
+use rustix::fs::{Mode, OFlags, open};
+use serde_json::{Value, json};
+
+use crate::failure::chain;
+
+/// Findings that are sent; who has more mends these first.
+const MAX_FINDINGS: usize = 100;
+
+/// Of the kernel's log.
+const KERNEL_LINES: usize = 20;
+const MAX_RECORD: usize = 8192;
+
+pub(super) fn refused(found: &[Diagnostic]) -> Report {
+    let problems = found.iter().take(MAX_FINDINGS).map(finding).collect();
+    Report { problems, ..report(Outcome::Refused) }
+}
+
+pub(super) fn applied(decision: &Decision, applied: Applied) -> Report {
+    Report {
+        plan: Some(decision.hash().to_owned()),
+        changed: applied != Applied::Nothing,
+        resumed: applied == Applied::Done { resumed: true },
+        receipts: receipts(decision),
+        ..report(Outcome::Done)
+    }
+}
+
+pub(super) fn failed(decision: &Decision, error: &ApplyError, is_aborted: bool) -> Report {
+    let plan = Some(decision.hash().to_owned());
+    let changed = !is_untouched(error);
+    if let ApplyError::Refused(found) = error {
+        return Report { plan, ..refused(found) };
+    }
+    let (code, class) = match error {
+        ApplyError::OtherPlan { .. } | ApplyError::Changed => ("changed", "facts"),
+        ApplyError::Open(OpenError::InUse { .. } | OpenError::Changed { .. }) => {
+            ("busy", "refused")
+        }
+        ApplyError::Step { .. } => ("step-failed", "device"),
+        _ => ("failed", "device"),
+    };
+    let step = match error {
+        ApplyError::Step { step, .. } => step.clone(),
+        _ => String::new(),
+    };
+    let action = action_of(decision, &step).unwrap_or_default();
+    let evidence = kernel_says();
+    let problem = Finding {
+        code: code.to_owned(),
+        class: class.to_owned(),
+        action,
+        step,
+        what: chain(error),
+        place: String::new(),
+        hint: None,
+        evidence,
+    };
+    let outcome = if is_aborted {
+        Outcome::Aborted
+    } else if changed {
+        Outcome::Failed
+    } else {
+        Outcome::Refused
+    };
+    Report { plan, changed, problems: vec![problem], ..report(outcome) }
+}
+
+fn is_untouched(error: &ApplyError) -> bool {
+    let before = matches!(error, ApplyError::OtherPlan { .. } | ApplyError::Changed);
+    before || matches!(error, ApplyError::Open(_) | ApplyError::Refused(_))
+}
+
+fn report(outcome: Outcome) -> Report {
+    Report {
+        outcome,
+        plan: None,
+        changed: false,
+        resumed: false,
+        problems: Vec::new(),
+        receipts: Value::Null,
+    }
+}
+
+fn finding(found: &Diagnostic) -> Finding {
+    let Diagnostic { code, class, place, what, hint, evidence } = found;
+    let class = json!(class).as_str().unwrap_or_default().to_owned();
+    Finding {
+        code: code.to_string(),
+        class,
+        action: String::new(),
+        step: String::new(),
+        what: what.clone(),
+        place: place.clone(),
+        hint: hint.clone(),
+        evidence: evidence.clone(),
+    }
+}
+
+/// Which action a step belongs to.
+pub(super) fn action_of(decision: &Decision, step: &str) -> Option<String> {
+    let shown = decision.show();
+    let step = shown.steps.iter().find(|shown| shown.name == step)?;
+    Some(step.call.action.clone())
+}
+
+/// What is on the disks now, for those who come later.
+fn receipts(decision: &Decision) -> Value {
+    let receipts = json!({ "layout": decision.layout });
+    // A report that is too long would be none.
+    if receipts.to_string().len() > MAX_REPORT / 2 { Value::Null } else { receipts }
+}
+
+/// The last warnings of the kernel: of a disk that fails, it knows most.
+fn kernel_says() -> Vec<String> {
+    let mut warnings = Vec::new();
+    let (flags, mode) = (OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
+    let Ok(log) = open("/dev/kmsg", flags, mode) else { return warnings };
+    let mut record = vec![0; MAX_RECORD];
+    // Each read gives one record; there is an end only for those who do not wait.
+    loop {
+        match rustix::io::read(&log, &mut record) {
+            Ok(length) => warnings.extend(warning(&String::from_utf8_lossy(&record[..length]))),
+            // Overwritten before we came to it.
+            Err(rustix::io::Errno::PIPE) => {}
+            Err(_) => break,
+        }
+    }
+    warnings.drain(..warnings.len().saturating_sub(KERNEL_LINES));
+    warnings
+}
+
+/// `level,number,time,flags;text`, and lines that explain it; what is no more than a notice says
+/// nothing about a failure.
+fn warning(record: &str) -> Option<String> {
+    const WARNING: u8 = 4;
+    let (head, text) = record.lines().next()?.split_once(';')?;
+    let level: u8 = head.split(',').next()?.parse::<u32>().ok()?.to_le_bytes()[0] & 7;
+    (level <= WARNING).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_of_the_kernel_are_evidence_and_the_rest_is_not() {
+        let bad = "3,612,9711,-;blk_update_request: I/O error, dev nvme0n1\n SUBSYSTEM=block\n";
+        assert_eq!(warning(bad).unwrap(), "blk_update_request: I/O error, dev nvme0n1");
+        assert_eq!(warning("6,613,9712,-;eth0: link becomes ready"), None);
+        assert_eq!(warning("30,614,9713,-;hoist"), None);
+        assert_eq!(warning("?"), None);
+    }
+}

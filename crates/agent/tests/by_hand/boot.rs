@@ -1,0 +1,127 @@
+//! What starts the installed system, as far as files go; that it starts is seen in `boots.rs`.
+
+use std::path::{Path, PathBuf};
+
+use hoist_provision::device::{ReadAt, ReadIo};
+use hoist_provision::fat::{Stored, Volume};
+use hoist_provision::images::Digest;
+
+use super::{Bench, agent};
+
+const MIB: u64 = 1 << 20;
+const KERNEL: &[u8] = b"a kernel";
+const LOADER: &[u8] = b"a loader";
+
+/// Writes a file, and names it as a document does.
+fn fetched(bench: &Bench, name: &str, bytes: &[u8], digest: &str) -> String {
+    let path = bench.path(name);
+    fs_err::write(&path, bytes).expect("it is written");
+    format!("{{sources: ['file://{}'], digest: '{digest}'}}", path.display())
+}
+
+fn of(bytes: &[u8]) -> String {
+    Digest::of(bytes).to_string()
+}
+
+/// The walk-through, started by systemd-boot with these files.
+fn document(bench: &Bench, files: &[(&str, String)], arguments: &str) -> PathBuf {
+    let files: Vec<_> = files.iter().map(|(name, file)| format!("{name}: {file}")).collect();
+    let section = format!(
+        "  boot: {{firmware: uefi, kernel_args: [{arguments}], files: {{{}}}}}\n  images:",
+        files.join(", ")
+    );
+    bench.document(&[("  images:", section.as_str())])
+}
+
+fn files(bench: &Bench) -> Vec<(&'static str, String)> {
+    vec![
+        ("kernel", fetched(bench, "kernel", KERNEL, &of(KERNEL))),
+        ("loader", fetched(bench, "loader", LOADER, &of(LOADER))),
+    ]
+}
+
+fn with_volume<T>(
+    node: &Path,
+    look: impl FnOnce(&Volume<hoist_provision::fat::ReadOnly<'_, ReadIo>>) -> T,
+) -> T {
+    let io = ReadIo::open(node, 512).expect("it is there");
+    look(&Volume::read_only(&io, 0..io.size()).expect("a volume"))
+}
+
+fn stored(node: &Path, path: &str) -> Option<Stored> {
+    with_volume(node, |volume| volume.stored(path, MIB).expect("it can be read"))
+}
+
+fn paths(node: &Path) -> Vec<String> {
+    with_volume(node, |volume| volume.paths().expect("it can be read"))
+}
+
+#[test]
+fn what_the_loader_reads_is_put_there_and_changed_alone() {
+    let bench = Bench::new(512);
+    bench.pack_image();
+    let first = document(&bench, &files(&bench), "quiet");
+    let applied = agent("apply", &first, &[]);
+    assert_eq!(applied.code, 0, "{}", applied.err);
+    let esp = bench.node(1);
+    let all =
+        ["EFI/BOOT/BOOTX64.EFI", "hoist/linux", "loader/entries/hoist.conf", "loader/loader.conf"];
+    assert_eq!(paths(&esp), all);
+    assert_eq!(stored(&esp, "EFI/BOOT/BOOTX64.EFI"), Some(Stored::of(LOADER)));
+    assert_eq!(stored(&esp, "hoist/linux"), Some(Stored::of(KERNEL)));
+    assert_eq!(agent("verify", &first, &[]).code, 0);
+
+    let second = document(&bench, &files(&bench), "quiet, debug");
+    let kept = fs_err::read(bench.node(4)).expect("it is read");
+    let before = stored(&esp, "loader/entries/hoist.conf");
+    let again = agent("apply", &second, &["--only", "boot"]);
+    assert_eq!(again.code, 0, "{}", again.err);
+    assert!(again.err.contains("put loader/entries/hoist.conf"), "{}", again.err);
+    assert!(!again.err.contains("hoist/linux"), "what is there stays: {}", again.err);
+    assert_ne!(stored(&esp, "loader/entries/hoist.conf"), before);
+    assert!(fs_err::read(bench.node(4)).expect("it is read") == kept);
+    assert_eq!(agent("verify", &second, &[]).code, 0, "everything else is known as before");
+}
+
+#[test]
+fn what_cannot_be_started_is_refused_before_anything_is_written() {
+    let bench = Bench::new(512);
+    bench.pack_image();
+    let before = bench.digest();
+    let kernel = || ("kernel", fetched(&bench, "kernel", KERNEL, &of(KERNEL)));
+    let gone =
+        format!("{{sources: ['file://{}'], digest: '{}'}}", bench.path("no").display(), of(b""));
+    let large = vec![1; 41 << 20];
+    let cases = [
+        (vec![kernel()], 2, "boot.files.loader"),
+        (vec![kernel(), ("loader", gone)], 3, "[unreachable]"),
+        (vec![kernel(), ("loader", "{sources: ['file:///x']}".to_owned())], 2, "[missing]"),
+        (vec![kernel(), ("loader", fetched(&bench, "l", &large, &of(&large)))], 3, "[no-room]"),
+        (vec![kernel(), ("loader", fetched(&bench, "m", b"x", "sha256:12"))], 2, "[bad-value]"),
+    ];
+    for (files, code, told) in cases {
+        let refused = agent("apply", &document(&bench, &files, "quiet"), &[]);
+        assert_eq!(refused.code, code, "{}", refused.err);
+        assert!(refused.err.contains(told), "{}", refused.err);
+        assert!(before == bench.digest());
+    }
+}
+
+#[test]
+fn a_file_of_another_digest_is_not_kept_and_the_disk_says_that_it_is_not_done() {
+    let bench = Bench::new(512);
+    bench.pack_image();
+    let mut all = files(&bench);
+    all[1].1 = fetched(&bench, "loader", b"somebody else", &of(LOADER));
+    let document = document(&bench, &all, "quiet");
+    let failed = agent("apply", &document, &[]);
+    assert_eq!(failed.code, 1, "{}", failed.err);
+    assert!(failed.err.contains("was asked for; nothing of it is kept"), "{}", failed.err);
+    assert_eq!(agent("verify", &document, &[]).code, 1);
+    fetched(&bench, "loader", LOADER, "");
+    let resumed = agent("apply", &document, &[]);
+    assert_eq!(resumed.code, 0, "{}", resumed.err);
+    assert!(resumed.out.contains("cut off"), "{}", resumed.out);
+    assert_eq!(stored(&bench.node(1), "EFI/BOOT/BOOTX64.EFI"), Some(Stored::of(LOADER)));
+    assert_eq!(agent("verify", &document, &[]).code, 0);
+}

@@ -1,0 +1,234 @@
+//! The agent as the first program of a virtual machine with an empty disk: real kernel, real drivers,
+//! an order over HTTPS; what it has done is looked at from outside.
+
+mod power_cut;
+mod server;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use hoist_initramfs::agent::{Recipe, build};
+use hoist_machine::disk::Disk;
+use hoist_machine::{Firmware, HOST, Hardware, Kernel, Machine, Turn, guest};
+use hoist_provision::images::{self, pack};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::server::Server;
+
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
+
+const MAC: &str = "52:54:00:00:00:01";
+const NODE: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
+
+/// A machine, its controller, and its disk.
+pub(crate) struct Bench {
+    pub(crate) server: Server,
+    pub(crate) dir: tempfile::TempDir,
+    _turn: Turn,
+}
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        let turn = Turn::wait().expect("our turn");
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let server = Server::start(&dir.path().join("ca.pem"));
+        let bench = Self { server, dir, _turn: turn };
+        let disk = fs_err::File::create(bench.disk()).expect("created");
+        disk.set_len(192 * MIB).expect("it has room");
+        bench
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn disk(&self) -> PathBuf {
+        self.path("disk.img")
+    }
+
+    pub(crate) fn power_on(&self) -> Machine {
+        let initrd = self.path("agent.cpio");
+        if !initrd.exists() {
+            let authority = fs_err::read(self.path("ca.pem")).expect("written");
+            let mut tree = hoist_initramfs::Tree::new();
+            tree.file(hoist_initramfs::agent::AUTHORITY, authority).expect("a path");
+            // The authority is all that differs from one test to the next.
+            let image = [&image()[..], &tree.archive()].concat();
+            fs_err::write(&initrd, image).expect("written");
+        }
+        let port = self.server.port;
+        let command_line = format!(
+            "console=ttyS0 quiet panic=-1 hoist.server=https://{HOST}:{port} hoist.node={NODE} \
+             hoist.token=token ip=10.0.2.15::{HOST}:255.255.255.0:::none \
+             BOOTIF=01-{}",
+            MAC.replace(':', "-")
+        );
+        let hardware = Hardware {
+            firmware: Firmware::Bios,
+            mac: MAC.to_owned(),
+            boot_url: String::new(),
+            disk: Some(Disk::Nvme { image: self.disk(), serial: "HOIST1".to_owned() }),
+        };
+        let kernel = guest::kernel().expect("set up");
+        let kernel = Kernel { kernel, initrd, command_line };
+        Machine::power_on_with(hardware, kernel).expect("a machine")
+    }
+
+    /// An ext4 of so many MiB with something in it, in chunks, and the document that orders it.
+    pub(crate) fn order_image(&self, mib: u64, noise: u64) -> Vec<u8> {
+        let content = self.path("content");
+        fs_err::create_dir_all(content.join("etc")).expect("created");
+        fs_err::write(content.join("etc/marker"), "installed by hoist\n").expect("written");
+        fs_err::write(content.join("noise"), random(noise)).expect("written");
+        let image = self.path("root.img");
+        fs_err::File::create(&image).and_then(|file| file.set_len(mib * MIB)).expect("created");
+        run(Command::new("mke2fs").args(["-q", "-t", "ext4", "-d"]).arg(&content).arg(&image));
+        let bytes = fs_err::read(&image).expect("made");
+        let mut packed = Vec::new();
+        let manifest = pack(&mut &bytes[..], &mut packed, 1).expect("packed");
+        let manifest = serde_json::to_vec(&manifest).expect("plain values");
+        let digest = images::Digest::of(&manifest).to_string();
+        let source = self.server.file("root.img.zst", packed);
+        let manifest = self.server.file("root.json", manifest);
+        let image = json!({
+            "sources": [source], "manifest": manifest, "digest": digest, "target": "root-fs",
+            "compression": "zstd",
+        });
+        self.server.order(document(&image, mib));
+        bytes
+    }
+
+    /// Where the partition with this number begins, and how long it is, in bytes.
+    pub(crate) fn partition(&self, number: u32) -> (u64, u64) {
+        let shown = run(Command::new("sgdisk").args(["-i", &number.to_string()]).arg(self.disk()));
+        let value = |name: &str| -> u64 {
+            let line = shown.lines().find_map(|line| line.strip_prefix(name)).expect(name);
+            line.split_whitespace().next().and_then(|word| word.parse().ok()).expect(name)
+        };
+        (value("First sector:") * 512, value("Partition size:") * 512)
+    }
+
+    /// The disk is whole, and this image is where it shall be.
+    pub(crate) fn assert_installed(&self, image: &[u8]) {
+        let verified = run(Command::new("sgdisk").arg("-v").arg(self.disk()));
+        assert!(verified.contains("No problems found"), "{verified}");
+        let (start, length) = self.partition(2);
+        assert!(length >= image.len() as u64, "{length}");
+        let disk = fs_err::read(self.disk()).expect("there");
+        let start = usize::try_from(start).expect("small");
+        assert!(disk[start..start + image.len()] == *image, "the image is as it was made");
+        let root = self.path("root.out");
+        fs_err::write(&root, &disk[start..start + image.len()]).expect("written");
+        run(Command::new("e2fsck").arg("-fn").arg(&root));
+    }
+}
+
+fn document(image: &Value, mib: u64) -> Value {
+    json!({
+        "api": "hoist/v1",
+        "txn": "5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e31",
+        "sections": {
+            "node": {"id": NODE},
+            "disks": {"os": {"match": {"serial": "HOIST1"}}},
+            "storage": [
+                {"part": {"id": "swap", "on": "os", "size": "8 MiB"}},
+                {"fs": {"id": "swap-fs", "on": "swap", "kind": "swap", "label": "hoist-swap"}},
+                {"part": {"id": "root", "on": "os", "size": format!("{} MiB", mib + 8)}},
+                {"fs": {"id": "root-fs", "on": "root", "kind": "ext4", "mount": "/"}},
+                {"part": {"id": "data", "on": "os", "size": "rest"}},
+                {"fs": {"id": "data-fs", "on": "data", "kind": "ext4", "mount": "/srv"}},
+            ],
+            "images": {"root": image},
+        },
+    })
+}
+
+/// Bytes that do not pack, the same every time.
+fn random(length: u64) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    };
+    (0..length).map(next).collect()
+}
+
+/// The image without an authority, made once.
+fn image() -> Arc<Vec<u8>> {
+    static IMAGE: OnceLock<Arc<Vec<u8>>> = OnceLock::new();
+    let make = || {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let agent = dir.path().join("hoist-agent");
+        // What only debuggers read would take longer to unpack than everything else.
+        let built = Path::new(env!("CARGO_BIN_EXE_hoist-agent"));
+        run(Command::new("strip").arg("-o").arg(&agent).arg(built));
+        let recipe = Recipe {
+            agent,
+            modules: guest::modules().expect("set up"),
+            more_modules: Vec::new(),
+            tools: vec!["mke2fs".to_owned(), "mkswap".to_owned()],
+            authority: None,
+            archives: Vec::new(),
+            level: 1,
+        };
+        Arc::new(build(&recipe).expect("an image").bytes)
+    };
+    IMAGE.get_or_init(make).clone()
+}
+
+pub(crate) fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {text}{errors}");
+    text
+}
+
+#[test]
+fn an_empty_disk_becomes_what_the_controller_orders() {
+    let bench = Bench::new();
+    let mut machine = bench.power_on();
+    // Nothing is ordered: it says so, with the remedy, and asks again.
+    machine.wait_for("nothing is ordered for `n1`; hoist provision start n1", PATIENCE).unwrap();
+    let image = bench.order_image(16, 4 * MIB);
+    // Words that are lost are said again.
+    bench.server.be_away(2);
+    machine.wait_for("starting the machine again", PATIENCE).unwrap();
+    machine.wait_until_off(PATIENCE).unwrap();
+    bench.assert_installed(&image);
+
+    let reports = bench.server.reports();
+    assert_eq!(reports.len(), 1, "{reports:?}");
+    assert_eq!((&reports[0]["outcome"], &reports[0]["changed"]), (&json!("done"), &json!(true)));
+    let facts = &bench.server.orders()[0]["facts"];
+    assert_eq!(facts["nics"][0]["mac"], MAC, "{facts}");
+    assert_eq!(facts["nics"][0]["driver"], "virtio_net", "{facts}");
+    assert_eq!(facts["disks"][0]["serial"], "HOIST1", "{facts}");
+    assert_eq!(facts["cpu"]["arch"], "x86_64", "{facts}");
+    let told = bench.server.events();
+    let numbers: Vec<u64> = told.iter().filter_map(|event| event["seq"].as_u64()).collect();
+    assert_eq!(numbers, (1..=told.len() as u64).collect::<Vec<_>>());
+    let phases = |step: &str| -> Vec<&str> {
+        let of_step = told.iter().filter(|event| event["step"] == step);
+        of_step.filter_map(|event| event["phase"].as_str()).collect()
+    };
+    assert_eq!(phases("wipe os"), ["started", "done"], "{told:?}");
+    let end = told.iter().rev().find(|event| event["phase"] == "progress").expect("progress");
+    assert_eq!((&end["action"], &end["done"]), (&json!("images"), &json!(16 * MIB)), "{end}");
+
+    // Started once more, it finds everything done, says so, and writes nothing.
+    let before = Sha256::digest(fs_err::read(bench.disk()).unwrap());
+    bench.server.answer("on", "power_off");
+    let mut machine = bench.power_on();
+    machine.wait_for("switching the machine off", PATIENCE).unwrap();
+    machine.wait_until_off(PATIENCE).unwrap();
+    let again = bench.server.reports().pop().unwrap();
+    assert_eq!((&again["outcome"], &again["changed"]), (&json!("done"), &json!(false)), "{again}");
+    assert_eq!(Sha256::digest(fs_err::read(bench.disk()).unwrap()), before);
+}

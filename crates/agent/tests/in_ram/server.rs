@@ -1,0 +1,215 @@
+//! A controller as small as it gets: one order, kept words, over TLS; and images by plain HTTP.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use hoist_machine::HOST;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls_pki_types::PrivateKeyDer;
+use serde_json::{Value, json};
+
+/// A guest that was switched off leaves its connections open.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// What is ordered; nothing until the test says so.
+    document: Option<Value>,
+    orders: Vec<Value>,
+    events: Vec<Value>,
+    reports: Vec<Value>,
+    files: HashMap<String, Vec<u8>>,
+    /// Answers to events that are not given.
+    away: usize,
+    go: Option<&'static str>,
+    then: Option<&'static str>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Server {
+    kept: Arc<Mutex<Kept>>,
+    pub(crate) port: u16,
+    pub(crate) plain_port: u16,
+}
+
+impl Server {
+    /// Writes the authority that its certificate is of to `ca`.
+    pub(crate) fn start(ca: &Path) -> Self {
+        let kept = Arc::new(Mutex::new(Kept::default()));
+        let config = Arc::new(certified(ca));
+        let port = listen(&kept, move |stream, kept| {
+            let connection = rustls::ServerConnection::new(Arc::clone(&config)).expect("whole");
+            let mut stream = rustls::StreamOwned::new(connection, stream);
+            let _ = serve(&mut stream, kept);
+            stream.conn.send_close_notify();
+            let _ = stream.flush();
+        });
+        let plain_port = listen(&kept, |mut stream, kept| {
+            let _ = serve(&mut stream, kept);
+        });
+        Self { kept, port, plain_port }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().expect("nobody panicked")
+    }
+
+    pub(crate) fn order(&self, document: Value) {
+        self.kept().document = Some(document);
+    }
+
+    pub(crate) fn file(&self, name: &str, content: Vec<u8>) -> String {
+        self.kept().files.insert(format!("/{name}"), content);
+        format!("http://{HOST}:{}/{name}", self.plain_port)
+    }
+
+    /// So many words of the agent are lost.
+    pub(crate) fn be_away(&self, times: usize) {
+        self.kept().away = times;
+    }
+
+    pub(crate) fn answer(&self, go: &'static str, then: &'static str) {
+        let mut kept = self.kept();
+        (kept.go, kept.then) = (Some(go), Some(then));
+    }
+
+    pub(crate) fn orders(&self) -> Vec<Value> {
+        self.kept().orders.clone()
+    }
+
+    pub(crate) fn events(&self) -> Vec<Value> {
+        self.kept().events.clone()
+    }
+
+    pub(crate) fn reports(&self) -> Vec<Value> {
+        self.kept().reports.clone()
+    }
+}
+
+fn listen(
+    kept: &Arc<Mutex<Kept>>,
+    talk: impl Fn(TcpStream, &Mutex<Kept>) + Send + Sync + 'static,
+) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
+    let port = listener.local_addr().expect("bound").port();
+    let (kept, talk) = (Arc::clone(kept), Arc::new(talk));
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let (kept, talk) = (Arc::clone(&kept), Arc::clone(&talk));
+            stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+            stream.set_write_timeout(Some(PATIENCE)).expect("a socket");
+            std::thread::spawn(move || talk(stream, &kept));
+        }
+    });
+    port
+}
+
+fn certified(ca: &Path) -> rustls::ServerConfig {
+    let mut params = CertificateParams::new(Vec::new()).expect("no names, no faults");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().expect("a key");
+    let authority = params.self_signed(&key).expect("an authority");
+    fs_err::write(ca, authority.pem()).expect("written");
+    let issuer = Issuer::new(params, key);
+    let key = KeyPair::generate().expect("a key");
+    let names = vec![HOST.to_owned(), "127.0.0.1".to_owned()];
+    let params = CertificateParams::new(names).expect("valid names");
+    let certificate = params.signed_by(&key, &issuer).expect("a certificate");
+    let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions that are known")
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], key)
+        .expect("they belong together")
+}
+
+/// Requests of one connection, until nobody asks any more.
+fn serve(stream: &mut (impl Read + Write), kept: &Mutex<Kept>) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if reader.read_line(&mut head)? == 0 {
+                return Ok(());
+            }
+        }
+        let value = |name: &str| {
+            let line = head.lines().find(|line| line.to_lowercase().starts_with(name))?;
+            Some(line[name.len()..].trim().to_owned())
+        };
+        let length = value("content-length:").and_then(|length| length.parse().ok()).unwrap_or(0);
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body)?;
+        let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+        let from = value("range:").and_then(|range| {
+            range.strip_prefix("bytes=")?.trim_end_matches('-').parse::<usize>().ok()
+        });
+        let session = value("authorization:");
+        let answer = answer(&path, from, session.as_deref(), &body, kept);
+        let Some((status, more, body)) = answer else { return Ok(()) };
+        let stream = reader.get_mut();
+        write!(stream, "HTTP/1.1 {status}\r\n{more}content-length: {}\r\n\r\n", body.len())?;
+        stream.write_all(&body)?;
+        stream.flush()?;
+    }
+}
+
+type Answer = (&'static str, String, Vec<u8>);
+
+/// Nothing where the connection shall just end.
+fn answer(
+    path: &str,
+    from: Option<usize>,
+    session: Option<&str>,
+    body: &[u8],
+    kept: &Mutex<Kept>,
+) -> Option<Answer> {
+    let mut kept = kept.lock().expect("nobody panicked");
+    let json = |value: &Value| Some(("200 OK", String::new(), value.to_string().into_bytes()));
+    if let Some(file) = kept.files.get(path) {
+        let Some(from) = from else { return Some(("200 OK", String::new(), file.clone())) };
+        let range = format!("content-range: bytes {from}-{}/{}\r\n", file.len() - 1, file.len());
+        return Some(("206 Partial Content", range, file[from..].to_vec()));
+    }
+    let said: Value = serde_json::from_slice(body).unwrap_or_default();
+    if path == "/provision/v1/agent/order" {
+        kept.orders.push(said.clone());
+        let Some(document) = &kept.document else {
+            let problem = json!({
+                "type": "urn:hoist:problem:held", "title": "Not yet", "status": 503,
+                "detail": "nothing is ordered for `n1`", "remedy": "hoist provision start n1",
+            });
+            let body = problem.to_string().into_bytes();
+            return Some(("503 Service Unavailable", String::new(), body));
+        };
+        return json(&json!({
+            "run": "r1", "session": "s1", "node": "n1", "id": said["node"], "generation": 1,
+            "document": document,
+        }));
+    }
+    if session != Some("Bearer s1") {
+        return Some(("401 Unauthorized", String::new(), Vec::new()));
+    }
+    match path {
+        "/provision/v1/agent/runs/r1/events" => {
+            if kept.away > 0 {
+                kept.away -= 1;
+                return None;
+            }
+            let events = said["events"].as_array().cloned().unwrap_or_default();
+            kept.events.extend(events);
+            json(&json!({"go": kept.go.unwrap_or("on")}))
+        }
+        "/provision/v1/agent/runs/r1/report" => {
+            kept.reports.push(said);
+            json(&json!({"then": kept.then.unwrap_or("reboot")}))
+        }
+        _ => Some(("404 Not Found", String::new(), Vec::new())),
+    }
+}

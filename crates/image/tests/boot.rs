@@ -1,0 +1,121 @@
+//! Images boot, each by what was made for booting it, in virtual machines.
+
+#[path = "support/bench.rs"]
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use hoist_machine::scratch::{Scratch, program};
+use hoist_machine::{Turn, console};
+use serde_json::json;
+use support::{Bench, tiny};
+
+const PATIENCE: Duration = Duration::from_mins(2);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// The words that lead to the whole device, and then off.
+const WORDS: [&str; 4] = ["console=ttyS0", "quiet", "root=/dev/nvme0n1", "hoist.then=poweroff"];
+
+/// What a machine says on its serial console until it powers itself off.
+fn said(hardware: &[String]) -> String {
+    let _turn = Turn::wait().expect("our turn");
+    let scratch = Scratch::new();
+    let said = scratch.dir().join("console");
+    let qemu = program("qemu-system-x86_64", &[], "qemu-system-x86");
+    let mut command = Command::new(qemu);
+    command.args(["-accel", "tcg", "-m", "512", "-nographic", "-nodefaults", "-no-reboot"]);
+    command.args(["-monitor", "none", "-serial", &format!("file:{}", said.display())]);
+    let mut machine = scratch.spawn("machine", command.args(hardware));
+    let deadline = Instant::now() + PATIENCE;
+    while machine.try_wait().expect("it can be asked").is_none() {
+        if Instant::now() > deadline {
+            machine.kill().and_then(|()| machine.wait()).expect("it was running");
+            break;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    scratch.forget("machine");
+    let said = fs_err::read(said).unwrap_or_default();
+    format!("{}{}", console::plain(&said), scratch.log("machine"))
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(ToString::to_string).collect()
+}
+
+/// A file as a whole NVMe device.
+fn nvme(file: &Path, id: &str) -> Vec<String> {
+    let drive = format!("if=none,id={id},format=raw,file={}", file.display());
+    words(&["-drive", &drive, "-device", &format!("nvme,drive={id},serial={id}")])
+}
+
+/// A directory as the disk that UEFI boots from.
+fn firmware_disk(directory: &Path) -> Vec<String> {
+    let drive = format!("if=none,id=esp,format=raw,readonly=on,file=fat:{}", directory.display());
+    let device = "virtio-blk-pci,drive=esp,bootindex=0";
+    words(&["-bios", "OVMF.fd", "-drive", &drive, "-device", device])
+}
+
+#[test]
+fn a_tiny_system_boots_from_its_file_system_and_finds_its_config_drive() {
+    let bench = Bench::new(&tiny(&json!({"disk": {"size": "48 MiB", "loaders": []}}), &[]));
+    bench.built();
+    let drive = bench.path("drive");
+    fs_err::File::create(&drive).and_then(|file| file.set_len(4 << 20)).expect("created");
+    let made = Command::new("/usr/sbin/mkfs.vfat").args(["-n", "CONFIG-2"]).arg(&drive).output();
+    assert!(made.expect("this test needs package `dosfstools`").status.success());
+    let kernel = bench.file("kernel").display().to_string();
+    let mut hardware = words(&["-kernel", &kernel, "-append", &WORDS.join(" ")]);
+    hardware.extend(nvme(&bench.root(), "root").into_iter().chain(nvme(&drive, "config")));
+    let said = said(&hardware);
+    assert!(said.contains("hoist-tiny: this is tiny, root=/dev/nvme0n1"), "{said}");
+    assert!(!said.contains("no config drive") && !said.contains("cannot"), "{said}");
+    assert!(said.contains("hoist-tiny: up"), "{said}");
+}
+
+#[test]
+fn a_live_image_boots_without_a_disk() {
+    let bench = Bench::new(&tiny(&json!({"live": {"format": "cpio"}}), &[]));
+    bench.built();
+    let [kernel, live] =
+        ["kernel", "live.cpio.zst"].map(|name| bench.file(name).display().to_string());
+    let append = "console=ttyS0 quiet hoist.then=poweroff";
+    let said = said(&words(&["-kernel", &kernel, "-initrd", &live, "-append", append]));
+    assert!(said.contains("hoist-tiny: up"), "{said}");
+}
+
+#[test]
+fn uefi_boots_the_unified_kernel_image_and_grub() {
+    let loaders = ["uki", "grub", "systemd_boot"];
+    let outputs = json!({"disk": {"size": "48 MiB", "loaders": loaders}});
+    let bench = Bench::new(&tiny(&outputs, &WORDS));
+    bench.built();
+    let root = bench.root();
+    for loader in ["uki.efi", "grub.efi", "systemd-boot.efi"] {
+        let esp = bench.path(&format!("esp-{loader}"));
+        let put = |from: &str, to: &str| {
+            let to = esp.join(to);
+            fs_err::create_dir_all(to.parent().expect("a directory")).expect("created");
+            fs_err::copy(bench.file(from), to).expect("copied");
+        };
+        put(loader, "EFI/BOOT/BOOTX64.EFI");
+        if loader != "uki.efi" {
+            put("kernel", "hoist/kernel");
+        }
+        let line = WORDS.join(" ");
+        let (path, text) = if loader == "grub.efi" {
+            ("hoist/grub.cfg", format!("linux /hoist/kernel {line}\nboot\n"))
+        } else {
+            ("loader/entries/x.conf", format!("title x\nlinux /hoist/kernel\noptions {line}\n"))
+        };
+        fs_err::create_dir_all(esp.join(path).parent().expect("a directory")).expect("created");
+        fs_err::write(esp.join(path), text).expect("written");
+        let mut hardware = firmware_disk(&esp);
+        hardware.extend(nvme(&root, "root"));
+        let said = said(&hardware);
+        assert!(said.contains("root=/dev/nvme0n1"), "{loader}: {said}");
+        assert!(said.contains("hoist-tiny: up"), "{loader}: {said}");
+    }
+}

@@ -1,0 +1,93 @@
+//! Documents, and what is built of them with the real program.
+
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use hoist_machine::guest;
+use hoist_model::{Exit, ImageIndex};
+use hoist_provision::images::{ChunkKind, Manifest};
+use serde_json::{Value, json};
+
+/// A directory with a document in it.
+pub(crate) struct Bench {
+    dir: tempfile::TempDir,
+}
+
+impl Bench {
+    pub(crate) fn new(document: &Value) -> Self {
+        let bench = Self { dir: tempfile::tempdir().expect("a temporary directory") };
+        fs_err::write(bench.path("image.yaml"), document.to_string()).expect("written");
+        bench
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hoist-image"));
+        command.args(["build", "-o", "json", "-f"]).arg(self.path("image.yaml"));
+        command.arg("--out").arg(self.path("out")).args(words);
+        command.env_remove("SOURCE_DATE_EPOCH").output().expect("the binary was built")
+    }
+
+    pub(crate) fn ends(&self, exit: Exit, words: &[&str]) -> String {
+        let output = self.run(words);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(exit.code().into()), "{said}");
+        said
+    }
+
+    pub(crate) fn built(&self) -> ImageIndex {
+        self.ends(Exit::Done, &[]);
+        let text = fs_err::read(self.path("out/index.json")).expect("an index");
+        serde_json::from_slice(&text).expect("an index")
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.path("out").join(name)
+    }
+
+    /// The file system as it lies on a partition.
+    pub(crate) fn root(&self) -> PathBuf {
+        let (packed, list) = (self.file("root.ext4.zst"), self.file("root.manifest.json"));
+        let packed = fs_err::read(packed).expect("packed");
+        let list = Manifest::parse(&fs_err::read(list).expect("a list"), None).expect("a list");
+        let mut image = Vec::new();
+        for chunk in &list.chunks {
+            let end = image.len() + chunk.length as usize;
+            if let ChunkKind::Data { at, stored, .. } = &chunk.kind {
+                let start = usize::try_from(*at).expect("small");
+                let frame = &packed[start..start + *stored as usize];
+                image.extend(zstd::decode_all(frame).expect("a frame"));
+                assert!(chunk.is(&image[image.len() - chunk.length as usize..]));
+            }
+            image.resize(end, 0);
+        }
+        let path = self.path("root.ext4");
+        fs_err::write(&path, image).expect("written");
+        path
+    }
+}
+
+/// The packages that setup has unpacked.
+pub(crate) fn tiny(outputs: &Value, kernel_args: &[&str]) -> Value {
+    let modules = guest::packages().join("lib/modules");
+    let modules = fs_err::read_dir(modules).expect("set up").next().expect("a kernel");
+    let modules = modules.expect("readable").path();
+    json!({
+        "api": "hoist/v1", "kind": "Image", "name": "tiny",
+        "spec": {
+            "builder": {"tiny": {
+                "kernel": {"file": guest::kernel().expect("set up"), "modules": modules},
+                "busybox": {"file": guest::packages().join("bin/busybox")},
+                "modules": ["vfat", "nls_cp437", "nls_ascii", "ext4"],
+            }},
+            "files": [{"path": "/etc/motd", "text": "hello\n", "mode": "0600"}],
+            "kernel_args": kernel_args,
+            "outputs": outputs,
+        }
+    })
+}
