@@ -5,6 +5,8 @@
 mod boot;
 mod carry_out;
 mod drive;
+mod erase;
+mod grow;
 mod look;
 mod whole;
 
@@ -18,6 +20,8 @@ use hoist_engine::plan::{Call, Draft, Kind, Plan, Repeat, Step, StepId, Vertex};
 use serde::Serialize;
 
 use crate::actions::disks::{self, Making, Task};
+use crate::actions::erase as erasing;
+use crate::actions::grow::Growing;
 use crate::actions::images::{self, Receipt};
 use crate::actions::{boot as booting, config_drive};
 use crate::claim::{Needs, resolve};
@@ -35,7 +39,8 @@ pub use carry_out::{Applied, ApplyError, Listener, apply, apply_to, take};
 pub use look::look;
 
 /// The actions that are built in.
-pub const ACTIONS: [&str; 4] = [disks::NAME, images::NAME, config_drive::NAME, booting::NAME];
+pub const ACTIONS: [&str; 5] =
+    [disks::NAME, images::NAME, config_drive::NAME, booting::NAME, erasing::NAME];
 
 /// What a run is given beside its document. By hand that is nothing.
 #[derive(Debug, Clone, Default)]
@@ -99,10 +104,20 @@ pub struct Decision {
 struct Opened {
     table: TablePlan,
     kept: Vec<PartitionPlan>,
-    /// It gets the table of an image.
-    is_whole: bool,
+    ending: Ending,
     /// Who was at work on it before.
     marker: Option<Marker>,
+}
+
+/// What becomes of a disk that was begun with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// It gets its table.
+    Table,
+    /// It gets the table of an image.
+    Image,
+    /// It holds nothing.
+    Nothing,
 }
 
 /// A decision as programs read it.
@@ -160,6 +175,11 @@ impl Display for Decision {
                 let words: Vec<_> = words.iter().filter_map(|word| word.as_str()).collect();
                 write!(f, ": {}", words.join(" "))?;
             }
+            for words in input["fs"]["programs"].as_array().into_iter().flatten() {
+                let words: Vec<_> = words.as_array().into_iter().flatten().collect();
+                let words: Vec<_> = words.iter().filter_map(|word| word.as_str()).collect();
+                write!(f, ": {}", words.join(" "))?;
+            }
             if let Some(size) = input["size"].as_u64() {
                 write!(f, ": {}", Bytes(size))?;
             }
@@ -190,6 +210,8 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
     };
     found.extend(seen.troubles.iter().cloned());
     found.extend(cannot(&sized, &layout, seen));
+    found.extend(grow::cannot(&sized));
+    found.extend(erase::cannot(&sized, &layout, seen));
     let mut work = Planning::new(&sized, &layout, seen);
     work.disks();
     work.images();
@@ -222,6 +244,7 @@ fn laid_out(document: &Document, seen: &Seen) -> Result<(Document, Layout), Vec<
         ACTIONS.contains(&name.as_str()) && is_asked(&name)
     });
     let queued: Vec<_> = queued.collect();
+    let document = &erase::alone(document);
     let resolved = resolve(document, &queued, &seen.facts)?;
     let sized = with_sizes(&resolved, seen);
     let layout = layout::plan(&sized, &seen.facts)?;
@@ -289,16 +312,8 @@ fn cannot(document: &Document, layout: &Layout, seen: &Seen) -> Vec<Diagnostic> 
     }
     for (id, image) in document.sections.images.iter() {
         let place = |field: &str| format!("images.{id}.{field}");
-        let is_whole = document.sections.disks.get(&image.target).is_some();
-        if is_whole && image.grow {
-            let what = "a whole disk has no file system of its own that could be grown";
-            say(place("grow"), what, "leave it out; what it starts can grow itself");
-        }
         if image.format == ImageFormat::Qcow2 {
             say(place("format"), "qcow2 is not unpacked by this program", "convert it to raw");
-        }
-        if image.grow {
-            say(place("grow"), "file systems are not grown by this program", "leave it out");
         }
         if let Some(token) = image.token.as_ref().filter(|token| !seen.secrets.has(token)) {
             let what = format!("`{token}` is not known here; by hand no secret is");
@@ -312,8 +327,9 @@ fn cannot(document: &Document, layout: &Layout, seen: &Seen) -> Vec<Diagnostic> 
 }
 
 fn missing_tools(work: &Planning<'_>, seen: &Seen) -> Vec<Diagnostic> {
-    let tools: BTreeMap<&str, &Id> =
-        work.makes.iter().filter_map(|fs| Some((fs.tool()?, &fs.id))).collect();
+    let makes = work.makes.iter().filter_map(|fs| Some((fs.tool()?, &fs.id)));
+    let grows = work.grows.iter().flat_map(|fs| fs.tools().map(|tool| (tool, &fs.id)));
+    let tools: BTreeMap<&str, &Id> = makes.chain(grows).collect();
     let missing = tools.into_iter().filter(|(tool, _)| !seen.tools.contains(*tool));
     let say = |(tool, id): (&str, &Id)| {
         let what = format!("the program `{tool}` is needed for it, and is not here");
@@ -332,6 +348,7 @@ struct Planning<'a> {
     opened: BTreeMap<Id, Opened>,
     touched: BTreeSet<Id>,
     makes: Vec<Making>,
+    grows: Vec<Growing>,
     done: BTreeMap<StepId, Receipt>,
 }
 
@@ -345,6 +362,7 @@ impl<'a> Planning<'a> {
             opened: BTreeMap::new(),
             touched: BTreeSet::new(),
             makes: Vec::new(),
+            grows: Vec::new(),
             done: BTreeMap::new(),
         }
     }
@@ -378,8 +396,8 @@ impl<'a> Planning<'a> {
                 Work::None if !disk.destroys.is_empty() => {
                     self.wipe(disk, std::iter::once(0..disk.size).collect());
                 }
-                // Who erases is another action.
-                Work::None | Work::Erase => {}
+                Work::Erase => self.erase(disk),
+                Work::None => {}
             }
         }
     }
@@ -416,8 +434,11 @@ impl<'a> Planning<'a> {
             ranges.extend(disks::free(table, &geometry));
             let kept = kept.into_iter().cloned().collect();
             let marker = self.notes(disk).and_then(|notes| notes.marker.clone());
-            let opened = Opened { table: table.clone(), kept, is_whole: false, marker };
+            let opened = Opened { table: table.clone(), kept, ending: Ending::Table, marker };
             self.opened.insert(disk.id.clone(), opened);
+        }
+        if self.opened.get(&disk.id).is_some_and(|opened| opened.kept.is_empty()) {
+            self.erase_before(disk);
         }
         if !ranges.is_empty() {
             self.wipe(disk, ranges);
@@ -519,7 +540,10 @@ impl<'a> Planning<'a> {
             return;
         }
         for (disk, part, task) in self.all_images() {
-            let receipt = self.receipts().filter(|receipt| receipt.image == task.image).last();
+            let receipt = self
+                .receipts()
+                .filter(|receipt| receipt.image == task.image && !receipt.is_grown)
+                .last();
             let Some(receipt) = receipt.filter(|_| self.is_there(&disk, part.as_ref())) else {
                 continue;
             };
@@ -536,7 +560,10 @@ impl<'a> Planning<'a> {
 
     /// Whether anything is still to come into its partitions.
     fn is_pending(&self, disk: &DiskPlan) -> bool {
-        self.needs_image(disk) || self.needs_drive(&disk.id) || self.needs_boot(disk)
+        self.needs_image(disk)
+            || self.needs_growing(disk)
+            || self.needs_drive(&disk.id)
+            || self.needs_boot(disk)
     }
 
     fn images(&mut self) {
@@ -549,7 +576,11 @@ impl<'a> Planning<'a> {
             let target = part.as_ref().map_or(&disk.id, |part| &part.id);
             let name = format!("write image {} to {target}", task.image);
             let id = self.step(name, images::NAME, &task, task.manifest.is_some());
+            let is_written = receipt.is_none();
             self.done.extend(receipt.map(|receipt| (id, receipt)));
+            if let Some(part) = part {
+                self.grow(&part, &task, is_written);
+            }
         }
     }
 
@@ -557,10 +588,10 @@ impl<'a> Planning<'a> {
     fn ends(&mut self) {
         for (disk, opened) in self.opened.clone() {
             let (name, table) = (format!("close {disk}"), opened.table);
-            let task = if opened.is_whole {
-                Task::Fit { disk, guid: table.guid }
-            } else {
-                Task::Close { disk, table }
+            let task = match opened.ending {
+                Ending::Table => Task::Close { disk, table },
+                Ending::Image => Task::Fit { disk, guid: table.guid },
+                Ending::Nothing => continue,
             };
             self.step(name, disks::NAME, task, true);
         }

@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
+use super::grow::{self, Growing};
+use super::images::Receipt;
 use super::{Held, failed, faults, task, wrong};
 use crate::device::gap::{Gap, Marker};
 use crate::device::table::{self, FIRST_PARTITION, Found, Geometry, Partition, Table};
@@ -21,6 +23,7 @@ use crate::device::{GuardedIo, ReadAt, kernel, signature};
 use crate::document::{FsKind, Id};
 use crate::facts::{PartitionFacts, Signature, SignaturePlace};
 use crate::fat;
+use crate::images::Digest;
 use crate::layout::{PartitionPlan, TablePlan};
 
 pub const NAME: &str = "disks";
@@ -36,10 +39,18 @@ pub enum Task {
     Wipe { disk: Id, ranges: Vec<Range<u64>> },
     /// A file system is made in a partition.
     Make { disk: Id, table: TablePlan, partition: Id, fs: Making },
+    /// A file system that came as an image is grown to its partition; `of` says which image that was.
+    Grow { disk: Id, table: TablePlan, partition: Id, fs: Growing, image: Id, of: Digest },
     /// The disk gets its table, and is done.
     Close { disk: Id, table: TablePlan },
     /// The disk has the table of an image, which is made to fit, and is done.
     Fit { disk: Id, guid: Uuid },
+}
+
+impl Task {
+    pub fn fingerprint(&self) -> Digest {
+        Digest::of(&serde_json::to_vec(self).expect("a plain value"))
+    }
 }
 
 /// A file system that is made.
@@ -189,13 +200,39 @@ impl Disks {
             let made = fat::make(&io, &part.range(), fs.label.as_deref(), fs.serial());
             return made.map_err(|error| failed(&error));
         }
+        self.with_node(disk, table, partition, |node| call(&fs.program, node, &[], ctx))
+    }
+
+    /// Says how large it is then.
+    fn grow(
+        &self,
+        disk: &Id,
+        table: &TablePlan,
+        partition: &Id,
+        fs: &Growing,
+        ctx: &mut Ctx<'_>,
+    ) -> Result<u64, Failure> {
+        self.with_node(disk, table, partition, |node| fs.grow(node, ctx))?;
+        let (io, start) = (self.held.io(disk)?, part_of(table, partition)?.start);
+        let size = grow::size_of(&*io, start, fs.kind).map_err(|error| failed(&error))?;
+        Ok(size.unwrap_or(0))
+    }
+
+    /// Lets somebody have the device of a partition.
+    fn with_node(
+        &self,
+        disk: &Id,
+        table: &TablePlan,
+        partition: &Id,
+        work: impl FnOnce(&Path) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let part = part_of(table, partition)?;
         let wanted: Vec<Partition> = table.partitions.iter().map(Partition::from).collect();
         self.held.lend(disk, |path| {
             let known = kernel::tell(path, &wanted).map_err(|error| failed(&error))?;
             let name = known.into_iter().find(|known| known.number == part.number);
             let name = name.ok_or_else(|| wrong(format!("`{partition}` has no device")))?;
-            let node = Path::new("/dev").join(name.kernel_name);
-            call(&fs.program, &node, ctx)
+            work(&Path::new("/dev").join(name.kernel_name))
         })?
     }
 
@@ -262,7 +299,12 @@ fn part_of<'a>(table: &'a TablePlan, id: &Id) -> Result<&'a PartitionPlan, Failu
 }
 
 /// Runs a program on a device. No shell, and nothing of our environment but where programs are.
-fn call(program: &[String], node: &Path, ctx: &mut Ctx<'_>) -> Result<(), Failure> {
+pub(super) fn call(
+    program: &[String],
+    node: &Path,
+    good: &[i32],
+    ctx: &mut Ctx<'_>,
+) -> Result<(), Failure> {
     let (tool, words) = program.split_first().ok_or_else(|| wrong("no program".to_owned()))?;
     let path = find_tool(tool).ok_or_else(|| wrong(format!("`{tool}` is not here any more")))?;
     let mut command = Command::new(path);
@@ -271,6 +313,7 @@ fn call(program: &[String], node: &Path, ctx: &mut Ctx<'_>) -> Result<(), Failur
     let ran = process::run(&mut command, b"", ctx.deadline, ctx.cancel, ctx.output);
     let ran = ran.map_err(|error| failed(&error))?;
     match ran.fault() {
+        Some(_) if ran.status.code().is_some_and(|code| good.contains(&code)) => Ok(()),
         None => Ok(()),
         Some(fault) => {
             let reason = format!("{tool} on `{}`: {fault}", node.display());
@@ -299,7 +342,9 @@ impl Action for Disks {
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
-        match task::<Task>(&step.call.input)? {
+        let task = task::<Task>(&step.call.input)?;
+        let print = task.fingerprint();
+        match task {
             Task::Wipe { disk, ranges } => {
                 let io = self.held.io(&disk)?;
                 for range in ranges {
@@ -308,6 +353,12 @@ impl Action for Disks {
             }
             Task::Make { disk, table, partition, fs } => {
                 self.make(&disk, &table, &partition, &fs, ctx)?;
+            }
+            Task::Grow { disk, table, partition, fs, image, .. } => {
+                let bytes = self.grow(&disk, &table, &partition, &fs, ctx)?;
+                let receipt = Receipt { image, task: print, bytes, zeros: 0, is_grown: true };
+                let receipt = serde_json::to_value(receipt).expect("a plain value");
+                return Ok(Done { changed: true, receipt });
             }
             Task::Close { disk, table } => self.close(&disk, &table)?,
             Task::Fit { disk, guid } => self.fit(&disk, guid)?,
@@ -334,6 +385,12 @@ impl Action for Disks {
                 let found = signature::probe(&*io, range, SignaturePlace::Disk).map_err(read)?;
                 let is_there = found.iter().any(|found| fs.is(found));
                 (!is_there).then(|| format!("`{partition}` does not hold {}", fs.kind))
+            }
+            Task::Grow { disk, table, partition, fs, .. } => {
+                let (io, part) = (self.held.io(&disk)?, part_of(&table, &partition)?);
+                let size = grow::size_of(&*io, part.start, fs.kind).map_err(read)?;
+                let is_grown = size.is_some_and(|size| Growing::fills(size, part.len));
+                (!is_grown).then(|| format!("`{}` does not fill `{partition}`", fs.id))
             }
             Task::Close { disk, table } => {
                 let io = self.held.io(&disk)?;

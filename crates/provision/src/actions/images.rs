@@ -58,6 +58,9 @@ pub struct Receipt {
     pub bytes: u64,
     /// Of those, not written as data.
     pub zeros: u64,
+    /// It is not that it was written, but that its file system was grown to so many bytes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_grown: bool,
 }
 
 impl Task {
@@ -191,6 +194,7 @@ impl Action for Images {
             image: task.image,
             bytes: written.bytes,
             zeros: written.zeros,
+            is_grown: false,
         };
         let receipt = serde_json::to_value(receipt).expect("a plain value");
         Ok(Done { changed: true, receipt })

@@ -20,6 +20,7 @@ use crate::actions::Held;
 use crate::actions::boot::Boot;
 use crate::actions::config_drive::ConfigDrive;
 use crate::actions::disks::{self, Disks};
+use crate::actions::erase::{self, Erase};
 use crate::actions::images::{self, Images, Keeper};
 use crate::device::OpenError;
 use crate::device::gap::{Gap, GapError, GapJournal, Marker};
@@ -41,6 +42,9 @@ pub trait Listener: Send + Sync {
     fn cancel(&self) -> Cancel {
         Cancel::default()
     }
+
+    /// A disk was made empty.
+    fn erased(&self, _: &erase::Report) {}
 }
 
 /// What came of it.
@@ -202,6 +206,11 @@ fn run(
     catalog.add(Arc::new(ConfigDrive { held: Arc::clone(held), files: drive.files }));
     let (trust, efivars) = (given.trust.clone(), machine.efivars());
     catalog.add(Arc::new(Boot { held: Arc::clone(held), trust, efivars }));
+    catalog.add(Arc::new(Erase {
+        held: Arc::clone(held),
+        listener: Arc::new(Progresses(Arc::clone(&listener))),
+        keeper: Arc::new(journal.clone()),
+    }));
     let site = Site {
         catalog,
         secrets: Arc::new(given.secrets.clone()),
@@ -360,6 +369,16 @@ struct Progresses(Arc<dyn Listener>);
 impl images::Listener for Progresses {
     fn progress(&self, image: &Id, progress: Progress) {
         self.0.progress(image, progress);
+    }
+}
+
+impl erase::Listener for Progresses {
+    fn progress(&self, disk: &Id, progress: Progress) {
+        self.0.progress(disk, progress);
+    }
+
+    fn erased(&self, report: &erase::Report) {
+        self.0.erased(report);
     }
 }
 

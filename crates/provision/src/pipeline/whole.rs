@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use uuid::Uuid;
 
-use super::{Opened, Planning, Seen};
+use super::{Ending, Opened, Planning, Seen};
 use crate::device::table::{FIRST_PARTITION, Geometry};
 use crate::document::{Id, Image};
 use crate::layout::{Change, Difference, DiskPlan, Entry, Layout, TablePlan, Work, derive};
@@ -27,8 +27,9 @@ impl<'a> Planning<'a> {
         self.touched.insert(disk.id.clone());
         let table = TablePlan { guid: self.disk_guid(disk), partitions: Vec::new() };
         let marker = self.notes(disk).and_then(|notes| notes.marker.clone());
-        let opened = Opened { table, kept: Vec::new(), is_whole: true, marker };
+        let opened = Opened { table, kept: Vec::new(), ending: Ending::Image, marker };
         self.opened.insert(disk.id.clone(), opened);
+        self.erase_before(disk);
         let geometry = Geometry { size: disk.size, sector: disk.sector.into() };
         // Between the table that says that it is worked on, and its copy.
         self.wipe(disk, std::iter::once(FIRST_PARTITION..geometry.usable().end).collect());
