@@ -33,7 +33,7 @@ pub struct ArtifactObject {
     pub revision: u64,
     /// Its content is on the disk of the controller that was asked.
     pub here: bool,
-    /// The boot configurations that name it.
+    /// The boot configurations and provision profiles that name it.
     #[serde(default)]
     pub used_by: Vec<Name>,
     /// How many BSS records name it.

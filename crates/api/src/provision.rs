@@ -1,7 +1,8 @@
 //! Bodies of `/provision/v1`: who may take a node's secrets, the documents with them, and what an
-//! agent is told and tells.
+//! agent is told and tells, and the runs in which that happens.
 
 mod agent;
+mod run;
 
 use std::fmt;
 
@@ -13,6 +14,10 @@ use serde::{Deserialize, Serialize};
 pub use self::agent::{
     Event, EventsAnswer, EventsRequest, Finding, Go, MAX_EVENTS, MAX_EVENTS_REQUEST,
     MAX_ORDER_REQUEST, MAX_REPORT, Order, OrderRequest, Outcome, Phase, Report, ReportAnswer, Then,
+};
+pub use self::run::{
+    Chosen, Counts, How, LeftOutNode, NodeFacts, NodeRunState, Progress, ProvisionProfileObject,
+    Run, RunNode, RunState, StartRequest, Started, SteerRequest, Steered,
 };
 use crate::metadata::RenderedDocument;
 

@@ -1,17 +1,20 @@
 //! The answer to a booting machine: a function of the roster, the request and the settings.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use compact_str::CompactString;
 use hoist_inventory::Roster;
-use hoist_metadata::MetadataProvider;
 use hoist_metadata::provider::nocloud_argument;
-use hoist_model::{BootConfig, BootMode, BootState, BssKey, BssRecord, HandOut, Node, NodeId};
+use hoist_metadata::{MetadataProvider, SiteKey};
+use hoist_model::{
+    BootConfig, BootMode, BootState, BssKey, BssRecord, HandOut, Node, NodeId, Provisioning,
+};
 use hoist_template::NodeValues;
 use jiff::Timestamp;
 
+use crate::agent::{self, NoAgent};
 use crate::asked::{Asked, Who};
 use crate::command_line::{self, Line, Surroundings, resolve, resolve_in};
 use crate::memo::{self, Memo};
@@ -41,6 +44,9 @@ pub struct Settings {
     pub ds_address: Option<String>,
     /// `ds=nocloud;…` in the form that every version of cloud-init takes, also for BSS records.
     pub portable_ds: bool,
+    /// Where agents reach this controller over TLS, if that does not follow from how the machine
+    /// reached it.
+    pub agent_server: Option<String>,
     pub retry_delay: Duration,
     pub ask_delay: Duration,
     pub s3: Option<S3>,
@@ -53,6 +59,7 @@ impl Default for Settings {
             chain_base: None,
             ds_address: None,
             portable_ds: false,
+            agent_server: None,
             retry_delay: Duration::from_secs(30),
             ask_delay: Duration::from_secs(10),
             s3: None,
@@ -106,6 +113,8 @@ pub enum What {
         /// To be remembered of the node.
         hand_out: Option<Box<HandOut>>,
     },
+    /// The agent that provisions the node.
+    Agent,
     /// The image for machines nobody knows.
     Discovery,
     Disk,
@@ -158,6 +167,10 @@ pub struct Booter {
     settings: Settings,
     /// Says where nodes find their documents; without one, nodes are told nothing of that.
     metadata: Option<Arc<dyn MetadataProvider>>,
+    /// What the tokens of agents are made with.
+    key: Option<SiteKey>,
+    /// Where this controller listens for TLS, once it does.
+    tls_port: Arc<OnceLock<u16>>,
     table: ArcSwapOption<Table>,
     building: Mutex<()>,
 }
@@ -175,7 +188,8 @@ struct Case<'a> {
 impl Booter {
     pub fn new(settings: Settings) -> Self {
         let (table, building) = (ArcSwapOption::empty(), Mutex::new(()));
-        Self { settings, metadata: None, table, building }
+        let tls_port = Arc::default();
+        Self { settings, metadata: None, key: None, tls_port, table, building }
     }
 
     /// Tells nodes where they find their documents.
@@ -184,11 +198,23 @@ impl Booter {
         Self { metadata: Some(provider), ..self }
     }
 
+    /// Lets nodes be provisioned: with the key that their tokens are made of, and the port on which
+    /// agents are listened for as soon as it is known.
+    #[must_use]
+    pub fn with_agents(self, key: SiteKey, tls_port: Arc<OnceLock<u16>>) -> Self {
+        Self { key: Some(key), tls_port, ..self }
+    }
+
     /// One that decides the same, for other rosters: what is worked out for the current one stays
     /// where it is.
     #[must_use]
     pub fn another(&self) -> Self {
-        Self { metadata: self.metadata.clone(), ..Self::new(self.settings.clone()) }
+        Self {
+            metadata: self.metadata.clone(),
+            key: self.key.clone(),
+            tls_port: Arc::clone(&self.tls_port),
+            ..Self::new(self.settings.clone())
+        }
     }
 
     /// The configurations of the roster, made ready. Made anew only when they, or the nodes and
@@ -247,6 +273,9 @@ impl Booter {
         let state = state(node.id);
         let standing = Standing::after(roster, state.as_deref(), asked.retry, now);
         let case = Case { standing, ..case };
+        if let Some(provisioning) = standing.provisioning().filter(|_| !asked.json) {
+            return self.agent(&case, node, provisioning);
+        }
         let key = asked.who.key();
         let choice = table.best(roster, node, key.as_ref(), standing);
         let mode = mode(node, standing, choice.as_ref());
@@ -269,6 +298,45 @@ impl Booter {
             Some(choice) => self.boot(&case, Some(node), &choice),
             None => self.unconfigured(&case, Some(node)),
         }
+    }
+
+    /// The agent, or a word of why there is none: whoever is to be provisioned boots nothing else.
+    fn agent(&self, case: &Case<'_>, node: &Node, provisioning: &Provisioning) -> Answer {
+        let arch = case.asked.arch.as_deref();
+        let (text, what) = match self.agent_script(case, node, provisioning, arch) {
+            Ok(text) => (text, What::Agent),
+            Err(why) => {
+                let why = format!("this node is to be provisioned, but {why}");
+                (script::wait(&why, self.pause(case), &self.asking(case)), What::AskAgain)
+            }
+        };
+        Answer::Script { text, served: Served { node: Some(node.id), what } }
+    }
+
+    fn agent_script(
+        &self,
+        case: &Case<'_>,
+        node: &Node,
+        provisioning: &Provisioning,
+        arch: Option<&str>,
+    ) -> Result<String, NoAgent> {
+        let images = agent::images(case.roster, &self.base(case.place), node, arch)?;
+        let server = self.agent_server(case.place).ok_or(NoAgent::Server)?;
+        let key = self.key.as_ref().ok_or(NoAgent::Server)?;
+        let line = agent::line(case.roster, &server, node, provisioning, Some(key));
+        Ok(script::boot(&BootScript {
+            kernel: &images.kernel,
+            initrds: &images.initrd,
+            line: &line.text(),
+            retry_delay: self.settings.retry_delay.as_secs(),
+            chain: &self.retrying(case, Some(node), true),
+        }))
+    }
+
+    /// Where agents reach this controller.
+    pub fn agent_server(&self, place: Place<'_>) -> Option<String> {
+        let told = self.settings.agent_server.clone();
+        told.or_else(|| agent::secure(&self.base(place), self.tls_port.get().copied()))
     }
 
     /// The answer that was known ahead.

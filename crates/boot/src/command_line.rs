@@ -61,7 +61,7 @@ pub struct Line {
 }
 
 impl Line {
-    fn push(&mut self, text: impl Into<String>, origin: Origin) {
+    pub(crate) fn push(&mut self, text: impl Into<String>, origin: Origin) {
         let text = text.into();
         if !text.is_empty() {
             self.parts.push(Part { text, origin });

@@ -6,9 +6,10 @@ use hoist_model::selector::Class;
 use hoist_model::{BssKey, Doing, Node};
 use jiff::Timestamp;
 
+use crate::agent;
 use crate::answer::{Booter, Place, asked_by};
 use crate::bss;
-use crate::command_line::{Origin, resolve_in};
+use crate::command_line::{Line, Origin, Part, resolve_in};
 use crate::outcome::{self, Images};
 use crate::select::{Barred, Choice, Rank, Source, Standing, Table};
 
@@ -59,7 +60,9 @@ pub fn explain(
     lost.extend(taken.into_iter().flat_map(|taken| other_records(roster, node, &taken)));
     let barred = selection.barred.into_iter();
     lost.extend(barred.map(|(choice, why)| Lost { choice, why: why_barred(&why) }));
+    let provisioning = standing.provisioning();
     let (images, words) = match choice.as_ref().filter(|choice| choice.boots()) {
+        _ if provisioning.is_some() => (None, Vec::new()),
         None => (None, Vec::new()),
         Some(choice) => {
             let base = booter.base(place);
@@ -74,6 +77,14 @@ pub fn explain(
             (Some(outcome::images(roster, &base, choice)), words)
         }
     };
+    let (images, words) = match provisioning {
+        None => (images, words),
+        Some(provisioning) => {
+            let server = booter.agent_server(place).unwrap_or_default();
+            let line = agent::line(roster, &server, node, provisioning, None);
+            (agent::images(roster, &booter.base(place), node, None).ok(), words_of(line))
+        }
+    };
     Explanation {
         doing: outcome::doing(node, standing, choice.as_ref()),
         choice,
@@ -81,6 +92,14 @@ pub fn explain(
         images,
         words,
     }
+}
+
+fn words_of(line: Line) -> Vec<(String, Origin)> {
+    let words = |part: Part| {
+        let words: Vec<_> = part.text.split_whitespace().map(str::to_owned).collect();
+        words.into_iter().map(move |word| (word, part.origin))
+    };
+    line.parts.into_iter().flat_map(words).collect()
 }
 
 /// Boot parameters of BSS that speak of the node beside the ones that took part: among themselves

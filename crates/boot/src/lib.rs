@@ -4,6 +4,7 @@
 //! Selection and rendering are functions of a roster and a request; they never wait or touch a
 //! disk. HTTP, tokens and command lines do not belong here.
 
+pub mod agent;
 pub mod answer;
 pub mod asked;
 pub mod bss;

@@ -38,6 +38,9 @@ pub fn doing(node: &Node, standing: Standing<'_>, choice: Option<&Choice>) -> Do
     if !node.spec.enabled {
         return Doing::Disabled;
     }
+    if standing.provisioning().is_some() {
+        return Doing::Provision;
+    }
     match answer::mode(node, standing, choice) {
         BootMode::Disk => Doing::Disk,
         BootMode::Hold => Doing::Hold,
@@ -76,7 +79,8 @@ pub fn of(booter: &Booter, roster: &Roster, table: &Table, node: &Node) -> Outco
     let asked = asked_by(roster, node).who.key();
     let choice = table.best(roster, node, asked.as_ref(), standing);
     let doing = doing(node, standing, choice.as_ref());
-    let booted = choice.filter(|_| doing.boots()).map(|choice| {
+    let boots_choice = doing.boots() && doing != Doing::Provision;
+    let booted = choice.filter(|_| boots_choice).map(|choice| {
         // A seed needs a place, whichever it is.
         let place = Place { host: Some(NOWHERE), ..Place::default() };
         // Nothing of it depends on the time.

@@ -22,7 +22,7 @@ use hoist_inventory::Roster;
 use hoist_model::selector::{Bound, Class, Identity, Specificity};
 use hoist_model::{
     BootConfig, BootMode, BootState, BssKey, BssRecord, ConfigMode, Given, HandOut, Name, Nid,
-    Node, NodeId,
+    Node, NodeId, Provisioning,
 };
 use jiff::{SignedDuration, Timestamp};
 
@@ -270,6 +270,11 @@ impl<'a> Standing<'a> {
     /// The configuration of the next boot only.
     fn next(&self) -> Option<&'a Name> {
         self.named().or_else(|| Some(&self.again.filter(|given| given.named)?.config))
+    }
+
+    /// What it boots the agent for.
+    pub fn provisioning(&self) -> Option<&'a Provisioning> {
+        self.state.and_then(|state| state.provisioning.as_ref())
     }
 
     fn named(&self) -> Option<&'a Name> {

@@ -6,8 +6,8 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    apply, artifact, audit, bench, boot, completions, delete, deploy, diff, events, export, get,
-    group, image, man, metadata, network, node, partition, plugin, provision, schema, status,
+    agent, apply, artifact, audit, bench, boot, completions, delete, deploy, diff, events, export,
+    get, group, image, man, metadata, network, node, partition, plugin, provision, schema, status,
     token,
 };
 use crate::printer::Output;
@@ -109,6 +109,7 @@ pub(crate) enum Command {
     Boot(boot::BootArgs),
     Metadata(metadata::MetadataArgs),
     Provision(provision::ProvisionArgs),
+    Agent(agent::AgentArgs),
     Deploy(deploy::DeployArgs),
     Group(group::GroupArgs),
     Network(network::NetworkArgs),

@@ -1,6 +1,7 @@
 //! One file per command. A command reads its options, asks the server, prints; what it prints goes
 //! through [`Shell::printer`], how it ends is its [`hoist_model::Exit`].
 
+pub(crate) mod agent;
 pub(crate) mod apply;
 pub(crate) mod artifact;
 pub(crate) mod audit;

@@ -114,6 +114,17 @@ pub(crate) fn client(connection: &Connection) -> Result<Client, Failure> {
     Ok(Client::new(target.url, Access { token, authorities })?)
 }
 
+/// Where the certificate authority of the site is: that of this machine's controller, unless said.
+pub(crate) fn authority(connection: &Connection) -> Result<PathBuf, Failure> {
+    let data_dir = data_dir(connection, &Surroundings::of_process());
+    let running = read_running(&data_dir)?.and_then(|running| running.ca);
+    let made = Some(data_dir.join("ca").join("root.pem")).filter(|path| path.is_file());
+    connection.ca.clone().or(running).or(made).ok_or_else(|| {
+        Failure::usage("no certificate authority of the site is known")
+            .with_hint("give it with `--ca FILE`; it is `<data-dir>/ca/root.pem` on the controller")
+    })
+}
+
 fn choose(
     connection: &Connection,
     surroundings: Surroundings,

@@ -31,7 +31,7 @@ const fn setting(key: &'static str, default: &'static str, about: &'static str) 
     Setting { key, default, about }
 }
 
-pub(crate) const SETTINGS: [Setting; 63] = [
+pub(crate) const SETTINGS: [Setting; 64] = [
     setting("data_dir", "", "where state is kept; /var/lib/hoist for root"),
     setting("listen", "0.0.0.0:27778", "plain HTTP, or `off`"),
     setting("tls_listen", "0.0.0.0:27443", "HTTPS, or `off`"),
@@ -61,6 +61,7 @@ pub(crate) const SETTINGS: [Setting; 63] = [
     setting("boot.retry_delay", "30s", "pause before a machine whose boot failed asks again"),
     setting("boot.ask_delay", "10s", "first pause of a machine there is nothing for yet"),
     setting("boot.chain_base", "", "URL in front of `/boot/v1` where machines ask again"),
+    setting("boot.agent_server", "", "https URL where agents reach this controller"),
     setting("boot.ds_address", "", "address in the `ds=` word of BSS records"),
     setting("boot.notify_url", "", "told by POST that a machine asked for its boot script"),
     setting("boot.spire_url", "", "server of the join tokens for `${SPIRE_JOIN_TOKEN}`"),

@@ -112,6 +112,32 @@ fn faults_are_told_with_their_places_and_leave_no_image() {
     }
 }
 
+/// Some minutes and some hundred megabytes from Debian.
+#[test]
+#[ignore = "fetches a distribution twice"]
+fn a_debian_is_the_same_every_time_and_has_its_kernel() {
+    let document = json!({
+        "builder": {"debian": {
+            "suite": "bookworm",
+            "variant": "essential",
+            "packages": ["linux-image-cloud-amd64"],
+            "run": [["sh", "-c", "test -e /proc/self && echo here > /etc/motd"]],
+        }},
+        "files": [{"path": "/etc/hostname", "text": "deb\n"}],
+        "outputs": {"disk": {"size": "1 GiB", "loaders": ["systemd_boot"]}},
+    });
+    let bench = Bench::new(&document);
+    let index = bench.built();
+    let has = |name: &str| index.files.iter().any(|entry| entry.artifact.ends_with(name));
+    assert!(has("-kernel") && has("-initrd") && has("-root"), "{index:?}");
+    assert!(index.made_from.iter().any(|package| package.starts_with("linux-image-6")));
+    let root = bench.root();
+    said_by(Command::new("/usr/sbin/e2fsck").args(["-f", "-n"]).arg(&root));
+    assert_eq!(debugfs(&root, "cat /etc/motd"), "here\n");
+    assert_eq!(debugfs(&root, "cat /etc/hostname"), "deb\n");
+    assert_eq!(Bench::new(&document).built(), index);
+}
+
 #[test]
 fn a_plug_in_fills_the_tree() {
     use std::os::unix::fs::PermissionsExt;

@@ -2,7 +2,7 @@
 //! authority of the controllers that it trusts.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 
@@ -142,6 +142,9 @@ pub enum ImageError {
 /// Where the agent looks for the authority of its controllers.
 pub const AUTHORITY: &str = "etc/hoist/ca.pem";
 
+/// What tools do differently without their settings.
+const SETTINGS: [(&str, &str); 1] = [("mke2fs", "/etc/mke2fs.conf")];
+
 /// Directories that something is mounted on, or that programs expect.
 const PLACES: [&str; 8] = ["dev", "etc", "proc", "root", "run", "sys", "tmp", "var"];
 
@@ -179,6 +182,11 @@ pub fn build(recipe: &Recipe) -> Result<Image, ImageError> {
     let mut tools = program.clone();
     for tool in &recipe.tools {
         programs::put(&mut tools, &programs::find(tool)?, &format!("sbin/{tool}"))?;
+        let settings =
+            SETTINGS.iter().filter(|(of, _)| of == tool).map(|(_, path)| Path::new(path));
+        for path in settings.filter(|path| path.is_file()) {
+            tools.file(&path.to_string_lossy(), fs::read(path)?)?;
+        }
     }
     let tools = tools.without(&program);
     let mut drivers = Tree::new();

@@ -12,7 +12,7 @@ use hoist_model::document::DocumentName;
 use hoist_model::{
     Artifact, ArtifactName, BootConfig, BootState, BssImage, BssImageKey, BssKey, BssRecord,
     Digest, Group, GroupKey, ImageKind, Kind, MetadataLayer, Name, Network, Node, NodeId,
-    Partition,
+    Partition, ProvisionProfile,
 };
 use hoist_store::{Key, Prefix, Record};
 use jiff::Timestamp;
@@ -29,6 +29,7 @@ pub enum Resource {
     Artifact(Arc<Artifact>),
     BootConfig(Arc<BootConfig>),
     MetadataLayer(Arc<MetadataLayer>),
+    ProvisionProfile(Arc<ProvisionProfile>),
     BootState(Arc<BootState>),
     Bss(Arc<BssRecord>),
     BssImage(Arc<BssImage>),
@@ -45,6 +46,7 @@ pub enum ResourceKey {
     Artifact(ArtifactName),
     BootConfig(Name),
     MetadataLayer(Name),
+    ProvisionProfile(Name),
     BootState(NodeId),
     Bss(BssKey),
     /// By the digest of the image's path, which may be longer than a key.
@@ -107,6 +109,30 @@ pub fn arming_key(node: NodeId) -> Key {
     armings().child(&node.to_string())
 }
 
+/// Runs of provisioning, and each node's part in them. Neither is declared.
+pub fn provision_runs() -> Key {
+    key("provision/run")
+}
+
+pub fn provision_run_key(run: &str) -> Option<Key> {
+    let is_plain = !run.is_empty() && run.bytes().all(|b| b.is_ascii_alphanumeric());
+    is_plain.then(|| provision_runs().child(run))
+}
+
+pub fn provision_nodes(run: &str) -> Key {
+    key("provision/node").child(run)
+}
+
+/// In which run each node was last.
+pub fn provision_lasts() -> Key {
+    key("provision/last")
+}
+
+/// What was found of a machine; it goes with the node.
+pub fn facts_key(node: NodeId) -> Key {
+    key("provision/facts").child(&node.to_string())
+}
+
 pub fn is_arming(key: &Key) -> bool {
     Prefix::Under(armings()).covers(key)
 }
@@ -125,6 +151,7 @@ impl Resource {
             Self::Artifact(artifact) => ResourceKey::Artifact(artifact.name.clone()),
             Self::BootConfig(config) => ResourceKey::BootConfig(config.name.clone()),
             Self::MetadataLayer(layer) => ResourceKey::MetadataLayer(layer.name.clone()),
+            Self::ProvisionProfile(profile) => ResourceKey::ProvisionProfile(profile.name.clone()),
             Self::BootState(state) => ResourceKey::BootState(state.node),
             Self::Bss(record) => ResourceKey::Bss(record.key.clone()),
             Self::BssImage(image) => ResourceKey::of_image(&image.image),
@@ -151,6 +178,7 @@ impl Resource {
             Self::Artifact(artifact) => serde_json::to_vec(artifact),
             Self::BootConfig(config) => serde_json::to_vec(config),
             Self::MetadataLayer(layer) => serde_json::to_vec(layer),
+            Self::ProvisionProfile(profile) => serde_json::to_vec(profile),
             Self::BootState(state) => serde_json::to_vec(state),
             Self::Bss(record) => serde_json::to_vec(record),
             Self::BssImage(image) => serde_json::to_vec(image),
@@ -179,6 +207,7 @@ impl Resource {
             "artifact" => Self::Artifact(Arc::new(parse(record, value)?)),
             "boot-config" => Self::BootConfig(Arc::new(parse(record, value)?)),
             "metadata-layer" => Self::MetadataLayer(Arc::new(parse(record, value)?)),
+            "provision-profile" => Self::ProvisionProfile(Arc::new(parse(record, value)?)),
             "boot-state" => Self::BootState(Arc::new(parse(record, value)?)),
             "bss" => Self::Bss(Arc::new(parse(record, value)?)),
             "bss-image" => Self::BssImage(Arc::new(parse(record, value)?)),
@@ -212,6 +241,7 @@ impl ResourceKey {
             Self::Artifact(name) => format!("site/artifact/{name}"),
             Self::BootConfig(name) => format!("site/boot-config/{name}"),
             Self::MetadataLayer(name) => format!("site/metadata-layer/{name}"),
+            Self::ProvisionProfile(name) => format!("site/provision-profile/{name}"),
             Self::BootState(id) => format!("site/boot-state/{id}"),
             Self::Bss(key) => format!("site/bss/{}", escape(&key.to_string())),
             Self::BssImage(ImageKind::Kernel, path) => format!("site/bss-image/kernel-{path}"),
@@ -233,6 +263,7 @@ impl ResourceKey {
             "artifact" => Self::Artifact(name.parse().ok()?),
             "boot-config" => Self::BootConfig(name.parse().ok()?),
             "metadata-layer" => Self::MetadataLayer(name.parse().ok()?),
+            "provision-profile" => Self::ProvisionProfile(name.parse().ok()?),
             "boot-state" => Self::BootState(name.parse().ok()?),
             "bss" => Self::Bss(unescape(name)?.parse().ok()?),
             "bss-image" => {
@@ -302,6 +333,7 @@ mod tests {
             ResourceKey::Artifact("vmlinuz-6.1+a".parse().expect("a name")),
             ResourceKey::BootConfig("compute".parse().expect("a name")),
             ResourceKey::MetadataLayer("site".parse().expect("a name")),
+            ResourceKey::ProvisionProfile("compute".parse().expect("a name")),
             ResourceKey::BootState(id),
             ResourceKey::Bss("x1203c4s2b1n0".parse().expect("a key")),
             ResourceKey::Bss("a4:bf:01:3c:5e:70".parse().expect("a key")),

@@ -26,7 +26,9 @@ use jiff::Timestamp;
 use tokio::sync::{Mutex, watch};
 
 use crate::plan::{Change, Draft, Plan, Refusal, Rule};
-use crate::record::{RecordError, Resource, ResourceKey, SiteRevision, arming_key, revision_key};
+use crate::record::{
+    RecordError, Resource, ResourceKey, SiteRevision, arming_key, facts_key, revision_key,
+};
 use crate::roster::{Delta, Incarnation, Roster};
 use crate::schema::SchemaError;
 use trial::Trial;
@@ -359,7 +361,8 @@ impl Registry {
         Written { revision, plan, needs_affects }
     }
 
-    fn brake_acts(&self, roster: &Roster, affected: usize) -> bool {
+    /// Whether so many nodes have to be named by whoever changes them.
+    pub fn brake_acts(&self, roster: &Roster, affected: usize) -> bool {
         let brake = self.0.brake;
         affected > brake.nodes
             || affected >= brake.percent_from && affected * 100 > roster.len() * brake.percent
@@ -453,7 +456,7 @@ async fn commit_plan(
     let mut deletes = plan.deletes.clone();
     deletes.extend(forgotten);
     ops.extend(deletes.iter().map(|key| Op::Delete(key.to_key())));
-    ops.extend(plan.deletes.iter().filter_map(ends_arming));
+    ops.extend(plan.deletes.iter().flat_map(ends_with_node));
     ops.extend(plan.puts.iter().map(|put| Op::Put(put.key().to_key(), value(put))));
     let about = About { before: plan.base, after, summary: summary(plan) };
     let stored = commit.commit(Txn { compares: vec![compare], ops }, &about).await?;
@@ -461,11 +464,11 @@ async fn commit_plan(
     Ok((stored, Delta { revision: after, horizon, puts, deletes }))
 }
 
-/// A node that is gone can neither be listed nor disarmed.
-fn ends_arming(deleted: &ResourceKey) -> Option<Op> {
+/// A node that is gone can neither be listed nor disarmed, and has no disks.
+fn ends_with_node(deleted: &ResourceKey) -> Vec<Op> {
     match deleted {
-        ResourceKey::Node(id) => Some(Op::Delete(arming_key(*id))),
-        _ => None,
+        ResourceKey::Node(id) => [arming_key(*id), facts_key(*id)].map(Op::Delete).into(),
+        _ => Vec::new(),
     }
 }
 

@@ -17,7 +17,7 @@ use hoist_model::selector::{BindError, Bound, Subject, Vocabulary};
 use hoist_model::{
     Artifact, ArtifactName, Boot, BootConfig, BootState, BssImage, BssImageKey, BssKey, BssRecord,
     Group, GroupKey, GroupName, Lifecycle, Mac, MetadataLayer, Name, Network, Nid, Node, NodeId,
-    Partition, Selector, Xname,
+    Partition, ProvisionProfile, Selector, Xname,
 };
 
 use crate::record::{AppliedSet, Resource, ResourceKey, Tombstone};
@@ -79,6 +79,7 @@ struct Rest {
     artifacts: BTreeMap<ArtifactName, Arc<Artifact>>,
     configs: BTreeMap<Name, Arc<BootConfig>>,
     layers: BTreeMap<Name, Arc<MetadataLayer>>,
+    profiles: BTreeMap<Name, Arc<ProvisionProfile>>,
     sets: BTreeMap<Name, Arc<AppliedSet>>,
     tombstones: BTreeMap<(u64, NodeId), Tombstone>,
 }
@@ -405,6 +406,14 @@ impl Roster {
         self.rest.layers.values()
     }
 
+    pub fn provision_profile(&self, name: &str) -> Option<&Arc<ProvisionProfile>> {
+        self.rest.profiles.get(name)
+    }
+
+    pub fn provision_profiles(&self) -> impl Iterator<Item = &Arc<ProvisionProfile>> {
+        self.rest.profiles.values()
+    }
+
     /// What was decided about a node's booting; most nodes have none.
     pub fn boot_state(&self, id: NodeId) -> Option<&Arc<BootState>> {
         self.records.states.get(&id)
@@ -475,6 +484,9 @@ impl Roster {
             ResourceKey::MetadataLayer(name) => {
                 rest.layers.get(name).cloned().map(Resource::MetadataLayer)
             }
+            ResourceKey::ProvisionProfile(name) => {
+                rest.profiles.get(name).cloned().map(Resource::ProvisionProfile)
+            }
             ResourceKey::BootState(id) => self.boot_state(*id).cloned().map(Resource::BootState),
             ResourceKey::Bss(key) => self.bss(key).cloned().map(Resource::Bss),
             ResourceKey::BssImage(..) => {
@@ -498,6 +510,7 @@ impl Roster {
         let artifacts = rest.artifacts.values().cloned().map(Resource::Artifact);
         let configs = rest.configs.values().cloned().map(Resource::BootConfig);
         let layers = rest.layers.values().cloned().map(Resource::MetadataLayer);
+        let profiles = rest.profiles.values().cloned().map(Resource::ProvisionProfile);
         let states = self.boot_states().cloned().map(Resource::BootState);
         let records = self.bss_records().cloned().map(Resource::Bss);
         let images = self.bss_images().cloned().map(Resource::BssImage);
@@ -506,7 +519,7 @@ impl Roster {
         let nodes = self.nodes().cloned().map(Resource::Node);
         let boot = artifacts.chain(configs).chain(states).chain(records).chain(images);
         let site = partitions.chain(networks).chain(groups);
-        site.chain(boot).chain(layers).chain(sets).chain(gone).chain(nodes)
+        site.chain(boot).chain(layers).chain(profiles).chain(sets).chain(gone).chain(nodes)
     }
 }
 
@@ -665,6 +678,7 @@ impl Home {
             | ResourceKey::Artifact(_)
             | ResourceKey::BootConfig(_)
             | ResourceKey::MetadataLayer(_)
+            | ResourceKey::ProvisionProfile(_)
             | ResourceKey::Set(_)
             | ResourceKey::Tombstone(..) => Self::Rest,
         }
@@ -686,6 +700,9 @@ impl Rest {
             }
             Resource::BootConfig(config) => drop(self.configs.insert(config.name.clone(), config)),
             Resource::MetadataLayer(layer) => drop(self.layers.insert(layer.name.clone(), layer)),
+            Resource::ProvisionProfile(profile) => {
+                self.profiles.insert(profile.name.clone(), profile);
+            }
             Resource::Set(set) => drop(self.sets.insert(set.name.clone(), set)),
             Resource::Tombstone(tombstone) => {
                 self.tombstones.insert((tombstone.revision, tombstone.node), tombstone);
@@ -702,6 +719,7 @@ impl Rest {
             ResourceKey::Artifact(name) => drop(self.artifacts.remove(name)),
             ResourceKey::BootConfig(name) => drop(self.configs.remove(name)),
             ResourceKey::MetadataLayer(name) => drop(self.layers.remove(name)),
+            ResourceKey::ProvisionProfile(name) => drop(self.profiles.remove(name)),
             ResourceKey::Set(name) => drop(self.sets.remove(name)),
             ResourceKey::Tombstone(revision, id) => drop(self.tombstones.remove(&(*revision, *id))),
             other => unreachable!("{other:?} lives elsewhere"),

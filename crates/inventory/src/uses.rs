@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use hoist_model::boot_config::{artifact_name_length, artifacts_in};
-use hoist_model::{Artifact, BootConfig, BssImage, BssRecord, Digest, Name};
+use hoist_model::{Artifact, BootConfig, BssImage, BssRecord, Digest, Name, ProvisionProfile};
 
 use crate::roster::Roster;
 
@@ -20,6 +20,7 @@ enum Reference<'r> {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Users {
     pub configs: BTreeSet<Name>,
+    pub profiles: BTreeSet<Name>,
     /// Of BSS, those of images included.
     pub records: usize,
 }
@@ -34,6 +35,7 @@ impl<'r> Uses<'r> {
             roster.boot_configs().map(AsRef::as_ref),
             roster.bss_records().map(AsRef::as_ref),
             roster.bss_images().map(AsRef::as_ref),
+            roster.provision_profiles().map(AsRef::as_ref),
         )
     }
 
@@ -41,6 +43,7 @@ impl<'r> Uses<'r> {
         configs: impl Iterator<Item = &'r BootConfig>,
         records: impl Iterator<Item = &'r BssRecord>,
         images: impl Iterator<Item = &'r BssImage>,
+        profiles: impl Iterator<Item = &'r ProvisionProfile>,
     ) -> Self {
         let mut uses = Self::default();
         for config in configs {
@@ -60,6 +63,14 @@ impl<'r> Uses<'r> {
                 uses.0.entry(reference).or_default().records += 1;
             }
         }
+        for profile in profiles {
+            let named: HashSet<_> =
+                profile.spec.artifacts().into_iter().map(|(_, name)| name).collect();
+            for name in named {
+                let users = uses.0.entry(Reference::Name(name)).or_default();
+                users.profiles.insert(profile.name.clone());
+            }
+        }
         uses
     }
 
@@ -68,6 +79,7 @@ impl<'r> Uses<'r> {
         let by_name = self.0.get(&Reference::Name(artifact.name.as_str()));
         by_digest.into_iter().chain(by_name).fold(Users::default(), |mut all, users| {
             all.configs.extend(users.configs.iter().cloned());
+            all.profiles.extend(users.profiles.iter().cloned());
             all.records += users.records;
             all
         })

@@ -34,6 +34,8 @@ pub struct SiteKey(hmac::Key);
 pub enum Purpose {
     Seed,
     Provision,
+    /// What an agent that has redeemed a provision token shows from then on.
+    Session,
 }
 
 /// A token as it is written.
@@ -46,6 +48,7 @@ impl Purpose {
         match self {
             Self::Seed => b"seed\0",
             Self::Provision => b"provision\0",
+            Self::Session => b"session\0",
         }
     }
 }
@@ -63,6 +66,11 @@ impl SiteKey {
     /// The token that arming a node hands out.
     pub fn provision(&self, node: NodeId, generation: u64, nonce: &[u8; NONCE_BYTES]) -> Token {
         self.token(Purpose::Provision, node, generation, nonce)
+    }
+
+    /// What whoever has redeemed the token of the same nonce shows from then on.
+    pub fn session(&self, node: NodeId, generation: u64, nonce: &[u8; NONCE_BYTES]) -> Token {
+        self.token(Purpose::Session, node, generation, nonce)
     }
 
     fn token(

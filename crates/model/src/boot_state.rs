@@ -43,6 +43,9 @@ pub struct BootState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub installed: Option<Timestamp>,
+    /// It is being provisioned: until that is over it boots the agent, whatever else was decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provisioning: Option<Provisioning>,
     /// The node is gone; that it is installed waits for it to come back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was: Option<Was>,
@@ -75,6 +78,17 @@ pub struct Given {
     /// It might install the node although it was installed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reinstall: bool,
+}
+
+/// What a node boots the agent for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Provisioning {
+    pub run: String,
+    pub profile: Name,
+    /// Of the node's arming. Its token is made of this and of the site's key, so that a script can
+    /// carry it without anything being looked up; alone it is worth nothing.
+    pub nonce: [u8; 16],
 }
 
 /// The machine that a removed node was.
@@ -125,6 +139,8 @@ pub enum Doing {
     Boot,
     /// It boots what installs it.
     Install,
+    /// It boots the agent, to be provisioned.
+    Provision,
     /// It leaves for its disk.
     Disk,
     /// It waits because somebody said so.
@@ -140,6 +156,7 @@ impl Doing {
         match self {
             Self::Boot => "boot",
             Self::Install => "install",
+            Self::Provision => "provision",
             Self::Disk => "disk",
             Self::Hold => "hold",
             Self::Wait => "wait",
@@ -149,7 +166,7 @@ impl Doing {
 
     /// Whether it gets a kernel from the network.
     pub fn boots(self) -> bool {
-        matches!(self, Self::Boot | Self::Install)
+        matches!(self, Self::Boot | Self::Install | Self::Provision)
     }
 }
 
@@ -190,6 +207,7 @@ impl BootState {
             given: None,
             installing: None,
             installed: None,
+            provisioning: None,
             was: None,
             decided: None,
             reason: None,
@@ -208,6 +226,7 @@ impl BootState {
             && self.given.is_none()
             && self.installing.is_none()
             && self.installed.is_none()
+            && self.provisioning.is_none()
     }
 
     /// Takes note of what was handed out. What was decided or reported after that stands: a note

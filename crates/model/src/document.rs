@@ -15,7 +15,7 @@ pub use read::{DocumentError, cloud_config, from_json, read, read_one};
 use crate::fault::Fault;
 use crate::{
     ArtifactName, ArtifactSpec, BootConfigSpec, GroupKey, GroupSpec, MetadataLayerSpec, Name,
-    NetworkSpec, NodeSpec, PartitionSpec,
+    NetworkSpec, NodeSpec, PartitionSpec, ProvisionProfileSpec,
 };
 
 /// The version of the document format.
@@ -31,6 +31,7 @@ pub enum Kind {
     Artifact,
     BootConfig,
     MetadataLayer,
+    ProvisionProfile,
 }
 
 /// One resource as declared.
@@ -57,11 +58,12 @@ pub enum Spec {
     Artifact(ArtifactSpec),
     BootConfig(Box<BootConfigSpec>),
     MetadataLayer(Box<MetadataLayerSpec>),
+    ProvisionProfile(Box<ProvisionProfileSpec>),
 }
 
 impl Kind {
     /// In the order in which documents refer to each other, so that listings read well.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Partition,
         Self::Network,
         Self::Group,
@@ -69,6 +71,7 @@ impl Kind {
         Self::Artifact,
         Self::BootConfig,
         Self::MetadataLayer,
+        Self::ProvisionProfile,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -80,6 +83,7 @@ impl Kind {
             Self::Artifact => "Artifact",
             Self::BootConfig => "BootConfig",
             Self::MetadataLayer => "MetadataLayer",
+            Self::ProvisionProfile => "ProvisionProfile",
         }
     }
 
@@ -102,6 +106,7 @@ impl Kind {
             Self::Artifact => schemars::schema_for!(ArtifactSpec),
             Self::BootConfig => schemars::schema_for!(BootConfigSpec),
             Self::MetadataLayer => schemars::schema_for!(MetadataLayerSpec),
+            Self::ProvisionProfile => schemars::schema_for!(ProvisionProfileSpec),
         };
         let mut spec = spec.to_value();
         let defs = spec.as_object_mut().and_then(|spec| spec.remove("$defs"));
@@ -141,6 +146,7 @@ impl Document {
             Spec::Artifact(spec) => spec.check(),
             Spec::BootConfig(spec) => spec.check(),
             Spec::MetadataLayer(spec) => spec.check(),
+            Spec::ProvisionProfile(spec) => spec.check(),
         }
     }
 
@@ -159,6 +165,7 @@ impl Spec {
             Self::Artifact(_) => Kind::Artifact,
             Self::BootConfig(_) => Kind::BootConfig,
             Self::MetadataLayer(_) => Kind::MetadataLayer,
+            Self::ProvisionProfile(_) => Kind::ProvisionProfile,
         }
     }
 }
@@ -194,6 +201,7 @@ impl Serialize for Document {
             Spec::Artifact(spec) => out.serialize_field("spec", spec)?,
             Spec::BootConfig(spec) => out.serialize_field("spec", spec)?,
             Spec::MetadataLayer(spec) => out.serialize_field("spec", spec)?,
+            Spec::ProvisionProfile(spec) => out.serialize_field("spec", spec)?,
         }
         out.end()
     }

@@ -26,13 +26,14 @@ pub mod metadata_layer;
 pub mod network;
 pub mod node;
 pub mod partition;
+pub mod provision_profile;
 pub mod selector;
 
 pub use artifact::{Artifact, ArtifactSpec, Digest};
 pub use boot::{Boot, BootRules, SelectedBy};
 pub use boot_config::{BootConfig, BootConfigSpec, ConfigMode};
 pub use boot_parameters::{BootParameters, ParseParametersError};
-pub use boot_state::{BootMode, BootState, Doing, Given, HandOut, Was};
+pub use boot_state::{BootMode, BootState, Doing, Given, HandOut, Provisioning, Was};
 pub use bss::{BssImage, BssImageKey, BssKey, BssRecord, CloudInit, ImageKind, PhoneHome};
 pub use document::{Document, Kind, Spec};
 pub use exit::Exit;
@@ -50,5 +51,6 @@ pub use node::{
     NodeState, Protection, Provenance,
 };
 pub use partition::{Partition, PartitionSpec};
+pub use provision_profile::{ProvisionProfile, ProvisionProfileSpec};
 pub use selector::Selector;
 pub use xname::{Xname, XnameKind};

@@ -170,7 +170,7 @@ impl Secret {
         Some(secret.and_then(|secret| secret.check().map(|()| secret)))
     }
 
-    fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         match self {
             Self::File(path) => {
                 let plain = |part: &str| {
@@ -524,13 +524,13 @@ fn check_value(at: &str, value: &Value, faults: &mut Vec<Fault>) {
 
 /// How much there is in some maps. Counting ends where it is too much anyway.
 #[derive(Default)]
-struct Bounds {
-    values: usize,
-    depth: usize,
+pub(crate) struct Bounds {
+    pub(crate) values: usize,
+    pub(crate) depth: usize,
 }
 
 impl Bounds {
-    fn of<'v>(maps: impl IntoIterator<Item = &'v Map<String, Value>>) -> Self {
+    pub(crate) fn of<'v>(maps: impl IntoIterator<Item = &'v Map<String, Value>>) -> Self {
         let mut bounds = Self::default();
         for map in maps {
             map.values().for_each(|value| bounds.add(value, 1));

@@ -4,6 +4,7 @@
 //! Scripts are answered from one roster, without waiting. What was served is remembered in memory
 //! and written behind.
 
+mod agents_sent;
 mod ahead;
 mod change;
 mod cloud_init;
@@ -25,14 +26,14 @@ mod states;
 mod whole_site;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::response::{IntoResponse, Response};
 use hoist_api::admin::Context;
 use hoist_boot::Booter;
 use hoist_boot::rule::BootRule;
 use hoist_inventory::{Registry, States};
-use hoist_metadata::MetadataProvider;
+use hoist_metadata::{MetadataProvider, SiteKey};
 use hoist_model::PhoneHome;
 use http::{HeaderValue, header};
 use rustls_pki_types::CertificateDer;
@@ -49,6 +50,7 @@ use crate::inventory::Source;
 use crate::route::{Plane, Route, with_state};
 use crate::server::Chassis;
 
+pub use agents_sent::AgentsSent;
 pub use helper::HelperError;
 pub use hoist_boot::Settings as ScriptSettings;
 pub use hoist_boot::presign::S3;
@@ -83,6 +85,7 @@ pub struct Boot {
     pub(crate) booter: Arc<Booter>,
     pub(crate) sightings: Sightings,
     pub(crate) one_boots: OneBoots,
+    pub(crate) agents_sent: AgentsSent,
     states: States,
     /// `embedded`, `etcd` or `postgres`.
     backend: &'static str,
@@ -105,6 +108,9 @@ pub struct Grounds {
     pub source: Option<Source>,
     pub contacts: Contacts,
     pub metadata: Arc<dyn MetadataProvider>,
+    /// What the tokens of agents are made with, and where agents are listened for, once they are.
+    pub key: SiteKey,
+    pub tls_port: Arc<OnceLock<u16>>,
     pub data_dir: PathBuf,
 }
 
@@ -135,14 +141,26 @@ pub(crate) const OPEN: Plane = Plane::Lockable { context: Context::Boot };
 
 impl Boot {
     pub fn new(chassis: &Chassis, grounds: Grounds, settings: BootSettings) -> Self {
-        let Grounds { registry, states, backend, source, contacts, metadata, data_dir } = grounds;
-        let booter = Arc::new(Booter::new(settings.scripts).with_metadata(metadata));
+        let Grounds {
+            registry,
+            states,
+            backend,
+            source,
+            contacts,
+            metadata,
+            key,
+            tls_port,
+            data_dir,
+        } = grounds;
+        let booter = Booter::new(settings.scripts).with_metadata(metadata);
+        let booter = Arc::new(booter.with_agents(key, tls_port));
         registry.add_rule(Arc::new(BootRule::new(Arc::clone(&booter))));
         Self {
             chassis: chassis.clone(),
             booter,
             sightings: Sightings::new(Arc::clone(&chassis.store)),
             one_boots: OneBoots::new(chassis, registry.clone(), &data_dir),
+            agents_sent: AgentsSent::default(),
             registry,
             states,
             backend,

@@ -4,8 +4,8 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use hoist_inventory::import::Importer;
@@ -34,6 +34,7 @@ use crate::metadata::key::KeyError;
 use crate::metadata::secrets::Vault;
 use crate::metadata::{self, Metadata, MetadataSettings, Providers};
 use crate::peer::Proxies;
+use crate::provision::{self, Provision, Runs};
 use crate::server::{Chassis, Retentions, Running, Server, StartError, Stopped};
 use crate::{backup, chain, database, registration};
 
@@ -175,6 +176,7 @@ impl Controller {
         };
         let key = open_key(&data_dir, &registry, backend).await?;
         let shared_key = key.clone();
+        let (plain_port, tls_port) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
         let providers = Arc::new(Providers::new(&key, &config.metadata, data_dir.path())?);
         let unknown = config.metadata.unknown;
         let deploy_vault = Vault::new(data_dir.path(), config.metadata.variables.clone());
@@ -186,6 +188,8 @@ impl Controller {
             source: source.clone(),
             contacts: Contacts::new(&config.boot.helpers)?,
             metadata: Arc::clone(&providers) as Arc<dyn MetadataProvider>,
+            key: key.clone(),
+            tls_port: Arc::clone(&tls_port),
             data_dir: data_dir.path().to_owned(),
         };
         let (hsm_registry, hsm_states) = (registry.clone(), states.clone());
@@ -195,6 +199,7 @@ impl Controller {
         let is_shared = backend != "embedded";
         let (deploy_dir, deploy_registry) = (dir.clone(), registry.clone());
         let siblings = config.boot.scripts.advertise.clone();
+        let (advertise, shared_plain_port) = (siblings.clone(), Arc::clone(&plain_port));
         let running = builder
             .context(move |chassis| backup::route::routes(chassis, dir))
             .context(move |chassis| {
@@ -206,10 +211,14 @@ impl Controller {
             })
             .context(move |chassis| {
                 let boot = Boot::new(chassis, grounds, config.boot);
-                let metadata = Metadata::new(&boot, key, providers, unknown, vault);
+                let runs = Runs::new(&boot, key.clone());
+                let metadata = Metadata::new(&boot, key, providers, unknown, vault, runs.clone());
+                let provision = Provision::new(&metadata, runs, advertise, shared_plain_port);
                 let mut routes = boot::routes(&boot);
                 routes.extend(metadata::routes(&metadata));
+                routes.extend(provision::routes(&provision));
                 boot.start();
+                provision.start();
                 routes
             })
             .context(move |chassis| hsm::routes(&Hsm::new(chassis, hsm_registry, hsm_states)))
@@ -231,6 +240,11 @@ impl Controller {
             })
             .start()
             .await?;
+        // A machine that is to boot the agent and asks before this is told to ask again.
+        let known = [(&plain_port, running.plain_addr()), (&tls_port, running.tls_addr())];
+        for (port, addr) in known {
+            addr.map(|addr| port.set(addr.port()));
+        }
         let inventory = receiver.recv().expect("a started server has made its routes");
         let controller = Self { running, data_dir, registry, inventory };
         controller.start_background(states, source, shared_key);

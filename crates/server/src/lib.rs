@@ -33,6 +33,7 @@ mod path;
 pub mod peer;
 mod plain;
 pub mod principal;
+pub mod provision;
 mod registration;
 pub mod route;
 mod scan;

@@ -31,6 +31,7 @@ use rustls_pki_types::CertificateDer;
 use secrecy::SecretString;
 
 use crate::boot::Boot;
+use crate::provision::Runs;
 use crate::route::{Plane, Route, with_state};
 use crate::whole_site::Turns;
 
@@ -57,7 +58,7 @@ pub struct MetadataSettings {
 /// What the handlers share.
 #[derive(Debug, Clone)]
 pub struct Metadata {
-    boot: Boot,
+    pub(crate) boot: Boot,
     key: SiteKey,
     provider: Arc<Providers>,
     unknown: Unknown,
@@ -67,6 +68,8 @@ pub struct Metadata {
     /// Of meta-data that is taken apart.
     readings: Turns,
     unlock: Arc<Unlock>,
+    /// Who wants to know that a node is up.
+    runs: Runs,
 }
 
 /// Open to everybody, unless the site has locked it.
@@ -79,6 +82,7 @@ impl Metadata {
         provider: Arc<Providers>,
         unknown: Unknown,
         vault: Vault,
+        runs: Runs,
     ) -> Self {
         boot.registry.add_rule(Arc::new(LayerRule));
         Self {
@@ -90,6 +94,7 @@ impl Metadata {
             counts: Arc::default(),
             turns: Turns::default(),
             readings: Turns::default(),
+            runs,
         }
     }
 }

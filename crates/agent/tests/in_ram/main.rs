@@ -22,6 +22,7 @@ pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 
 const MAC: &str = "52:54:00:00:00:01";
+pub(crate) const TXN: &str = "5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e31";
 const NODE: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
 
 /// A machine, its controller, and its disk.
@@ -130,7 +131,7 @@ impl Bench {
 fn document(image: &Value, mib: u64) -> Value {
     json!({
         "api": "hoist/v1",
-        "txn": "5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e31",
+        "txn": TXN,
         "sections": {
             "node": {"id": NODE},
             "disks": {"os": {"match": {"serial": "HOIST1"}}},

@@ -6,11 +6,13 @@ use hoist_api::boot::BootConfigObject;
 use hoist_api::client::Client;
 use hoist_api::inventory::{Group, NetworkObject, PartitionObject};
 use hoist_api::metadata::MetadataLayerObject;
+use hoist_api::provision::ProvisionProfileObject;
 use hoist_model::document::DocumentName;
 use hoist_model::{ArtifactName, ArtifactSpec, Document, Exit, GroupKey, Kind, Name, Spec};
 
 use super::{
-    Shell, artifact, boot, export, group, metadata, network, node, partition, schema, selector,
+    Shell, artifact, boot, export, group, metadata, network, node, partition, provision, schema,
+    selector,
 };
 use crate::failure::Failure;
 use crate::node_ref;
@@ -26,7 +28,8 @@ use crate::table::Table;
 #[command(after_help = "Examples:\n  hoist get nodes\n  hoist get node login1 -o yaml\n  \
     hoist get nodes -l 'compute & label:rack=7' -o name\n  hoist get group default/gpu -o json")]
 pub(crate) struct GetArgs {
-    /// Partition, Network, Group, Node, Artifact, `BootConfig` or `MetadataLayer`
+    /// Partition, Network, Group, Node, Artifact, `BootConfig`, `MetadataLayer` or
+    /// `ProvisionProfile`
     #[arg(value_name = "KIND")]
     kind: String,
 
@@ -56,6 +59,7 @@ impl GetArgs {
             Kind::Artifact => artifacts(&client, self.name).await?,
             Kind::BootConfig => configs(&client, self.name).await?,
             Kind::MetadataLayer => layers(&client, self.name).await?,
+            Kind::ProvisionProfile => profiles(&client, self.name).await?,
         };
         print(shell, &table, &documents)?;
         Ok(Exit::Done)
@@ -162,6 +166,19 @@ async fn layers(client: &Client, name: Option<String>) -> Result<Found, Failure>
     Ok((table, layers.into_iter().map(document).collect()))
 }
 
+async fn profiles(client: &Client, name: Option<String>) -> Result<Found, Failure> {
+    let profiles = match name {
+        Some(name) => vec![provision::find_profile(client, &name).await?],
+        None => client.provision_profiles().await?.items,
+    };
+    let table = provision::profile_table(&profiles);
+    let document = |profile: ProvisionProfileObject| Document {
+        name: DocumentName::Plain(profile.name),
+        spec: Spec::ProvisionProfile(Box::new(profile.spec)),
+    };
+    Ok((table, profiles.into_iter().map(document).collect()))
+}
+
 /// Names in one selector; the longest ones still fit its limit of 8 KiB.
 const NAMES_AT_ONCE: usize = 64;
 
@@ -214,7 +231,12 @@ pub(crate) fn target(kind: Kind, name: &str) -> Result<String, Failure> {
     let name = match kind {
         Kind::Group => name.parse::<GroupKey>().map_err(|error| wrong(&error))?.to_string(),
         Kind::Artifact => name.parse::<ArtifactName>().map_err(|error| wrong(&error))?.to_string(),
-        Kind::Node | Kind::Network | Kind::Partition | Kind::BootConfig | Kind::MetadataLayer => {
+        Kind::Node
+        | Kind::Network
+        | Kind::Partition
+        | Kind::BootConfig
+        | Kind::MetadataLayer
+        | Kind::ProvisionProfile => {
             name.parse::<Name>().map_err(|error| wrong(&error))?.to_string()
         }
     };

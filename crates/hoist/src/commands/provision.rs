@@ -1,9 +1,14 @@
 //! `hoist provision`.
 
+pub(crate) mod start;
+mod status;
+mod steer;
+
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use hoist_api::provision::{Armed, Arming, ShownKey};
+use hoist_api::client::Client;
+use hoist_api::provision::{Armed, Arming, ProvisionProfileObject, ShownKey};
 use hoist_model::Exit;
 use serde_json::json;
 
@@ -15,7 +20,7 @@ use crate::printer::Output;
 use crate::secret_file::{SecretFile, check_new};
 use crate::table::Table;
 
-/// Which nodes may take their secrets
+/// Make the disks of nodes what profiles say, and say which nodes may take their secrets
 #[derive(Debug, Args)]
 pub(crate) struct ProvisionArgs {
     #[command(subcommand)]
@@ -24,6 +29,36 @@ pub(crate) struct ProvisionArgs {
 
 #[derive(Debug, Subcommand)]
 enum ProvisionCommand {
+    Start(start::StartArgs),
+    Status(status::StatusArgs),
+    /// Begin nodes that failed or were aborted once more
+    ///
+    /// They get another token: machines that wait with an agent in memory have to be started anew.
+    #[command(after_help = "Examples:\n  hoist provision retry n1\n  \
+        hoist provision retry last --dry-run")]
+    Retry(steer::SteerArgs),
+    /// Begin no more nodes, and end what is under way where that is safe
+    ///
+    /// Nodes that have not booted the agent boot as before. An agent that works ends its step, and
+    /// the node is held: what was begun on its disks is not finished.
+    #[command(after_help = "Examples:\n  hoist provision abort last\n  \
+        hoist provision abort n1 --yes")]
+    Abort(steer::SteerArgs),
+    /// Abort a run, and let its nodes boot as they did before
+    ///
+    /// What was written to disks stays there: a system that was written over does not come back. Start
+    /// a run with the profile of before to have it again.
+    #[command(after_help = "Examples:\n  hoist provision undo last --dry-run\n  \
+        hoist provision undo n1")]
+    Undo(steer::SteerArgs),
+    /// Show what the agent of a node found there: disks, interfaces, firmware
+    #[command(after_help = "Examples:\n  hoist provision facts n1\n  \
+        hoist provision facts n1 -o json | jq '.facts.disks[].serial'")]
+    Facts {
+        /// Name, id, xname, MAC, nid or address
+        #[arg(value_name = "NODE")]
+        node: String,
+    },
     Arm(ArmArgs),
     /// Take back that a node may take its secrets; what was taken is taken
     #[command(after_help = "Examples:\n  hoist provision disarm n1\n  \
@@ -66,6 +101,12 @@ struct ArmArgs {
 impl ProvisionArgs {
     pub(crate) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         match self.command {
+            ProvisionCommand::Start(args) => args.run(shell).await,
+            ProvisionCommand::Status(args) => args.run(shell).await,
+            ProvisionCommand::Retry(args) => args.run(shell, "retry").await,
+            ProvisionCommand::Abort(args) => args.run(shell, "abort").await,
+            ProvisionCommand::Undo(args) => args.run(shell, "undo").await,
+            ProvisionCommand::Facts { node } => facts(shell, &node).await,
             ProvisionCommand::Arm(args) => args.run(shell).await,
             ProvisionCommand::Disarm { nodes, dry_run } => disarm(shell, &nodes, dry_run).await,
             ProvisionCommand::Armed => list(shell).await,
@@ -125,6 +166,44 @@ async fn disarm(shell: &mut Shell, words: &[String], dry_run: bool) -> Result<Ex
         }
     }
     Ok(exit)
+}
+
+async fn facts(shell: &mut Shell, word: &str) -> Result<Exit, Failure> {
+    let client = shell.client()?;
+    let node = node_ref::find(&client, word).await?;
+    let found = client.facts(&node_ref::id_of(&node)?.to_string()).await?;
+    let printer = &mut shell.printer;
+    match printer.output() {
+        Output::Name => printer.line(found.node.as_str())?,
+        Output::Json => printer.value(&found)?,
+        Output::Table | Output::Wide | Output::Yaml => printer.yaml(&found)?,
+    }
+    Ok(Exit::Done)
+}
+
+pub(crate) async fn find_profile(
+    client: &Client,
+    name: &str,
+) -> Result<ProvisionProfileObject, Failure> {
+    client.provision_profile(name).await?.ok_or_else(|| {
+        Failure::missing(format!("provision profile `{name}`"))
+            .with_hint("`hoist get provisionprofiles` shows all of them")
+    })
+}
+
+pub(crate) fn profile_table(profiles: &[ProvisionProfileObject]) -> Table {
+    let mut table = Table::new(&["NAME", "SELECTOR", "PRIORITY", "NODES", "SECTIONS"]);
+    for profile in profiles {
+        let sections: Vec<_> = profile.spec.document.keys().map(String::as_str).collect();
+        table.row(vec![
+            profile.name.to_string(),
+            profile.spec.selector.as_ref().map(ToString::to_string).unwrap_or_default(),
+            profile.spec.priority.to_string(),
+            profile.nodes.to_string(),
+            sections.join(","),
+        ]);
+    }
+    table
 }
 
 async fn list(shell: &mut Shell) -> Result<Exit, Failure> {

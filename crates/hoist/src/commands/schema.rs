@@ -13,7 +13,8 @@ use crate::failure::Failure;
 #[command(after_help = "Examples:\n  hoist schema\n  hoist schema node > node.schema.json\n  \
     hoist schema group -o yaml")]
 pub(crate) struct SchemaArgs {
-    /// Partition, Network, Group or Node
+    /// Partition, Network, Group, Node, Artifact, `BootConfig`, `MetadataLayer` or
+    /// `ProvisionProfile`
     #[arg(value_name = "KIND")]
     kind: Option<String>,
 }

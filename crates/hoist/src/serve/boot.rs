@@ -17,6 +17,7 @@ pub(super) fn settings(settings: &Settings) -> Result<BootSettings, SettingError
             chain_base: url(settings, "boot.chain_base")?,
             ds_address: ds_address(settings)?,
             portable_ds: settings.parse("bss.portable_ds")?,
+            agent_server: agent_server(settings)?,
             retry_delay: settings.duration("boot.retry_delay")?,
             ask_delay: settings.duration("boot.ask_delay")?,
             s3: s3(settings)?,
@@ -38,6 +39,15 @@ pub(super) fn auth(settings: &Settings) -> Result<BssAuth, SettingError> {
         return Err(settings.wrong("bss.auth", reason.to_owned()));
     }
     Ok(auth)
+}
+
+/// Agents show tokens there, so it is never plain HTTP.
+fn agent_server(settings: &Settings) -> Result<Option<String>, SettingError> {
+    const KEY: &str = "boot.agent_server";
+    let Some(text) = settings.given(KEY) else { return Ok(None) };
+    let url = read_url(text).filter(|(base, path)| base.starts_with("https://") && path.is_empty());
+    let reason = "write it as https://HOST:PORT, without a path";
+    url.map(|(base, _)| Some(base)).ok_or_else(|| settings.wrong(KEY, reason.to_owned()))
 }
 
 /// Every advertised URL, without a slash at the end.
@@ -162,6 +172,11 @@ mod tests {
         assert!(ds_address(&with("boot.ds_address", "http://a\nchain b")).is_err());
         let address = ds_address(&with("boot.ds_address", "http://10.1.0.2/")).unwrap();
         assert_eq!(address.as_deref(), Some("http://10.1.0.2"));
+        for wrong in ["http://h", "https://h/x", "h"] {
+            assert!(agent_server(&with("boot.agent_server", wrong)).is_err(), "{wrong}");
+        }
+        let server = agent_server(&with("boot.agent_server", "https://h:9")).unwrap();
+        assert_eq!(server.as_deref(), Some("https://h:9"));
         assert!(url(&with("boot.chain_base", "http://h /x"), "boot.chain_base").is_err());
     }
 

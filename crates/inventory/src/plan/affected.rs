@@ -64,6 +64,7 @@ fn candidates(before: &Roster, plan: &Plan) -> BTreeSet<NodeId> {
             | ResourceKey::Artifact(_)
             | ResourceKey::BootConfig(_)
             | ResourceKey::MetadataLayer(_)
+            | ResourceKey::ProvisionProfile(_)
             | ResourceKey::BootState(_)
             | ResourceKey::Bss(_)
             | ResourceKey::BssImage(..)

@@ -27,6 +27,7 @@ pub(super) fn whole(draft: &mut Draft<'_>) {
     removals(draft, &mut found);
     computed_groups(draft, &mut found);
     boot_configs(draft, &mut found);
+    provision_profiles(draft, &mut found);
     artifacts_in_use(draft, &mut found);
     boot_states(draft, &mut found);
     found.truncate(MAX_REFUSALS);
@@ -346,17 +347,39 @@ fn boot_configs(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
             found.push(Refusal::new(Reason::Invalid, about.clone(), fault));
         }
         for (at, artifact) in config.spec.artifacts() {
-            if !draft.has_artifact(artifact) {
-                let known = draft.roster.artifacts().map(|artifact| artifact.name.as_str());
-                let hint = match nearest(artifact, known) {
-                    Some(close) => format!("did you mean `{close}`?"),
-                    None => format!("`hoist artifact add FILE --name {artifact}` first"),
-                };
-                let fault = Fault::new(at, format!("there is no Artifact `{artifact}`")).hint(hint);
-                found.push(Refusal::new(Reason::Missing, about.clone(), fault));
-            }
+            found.extend(missing_artifact(draft, &about, at, artifact));
         }
     }
+}
+
+/// The same for provision profiles.
+fn provision_profiles(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
+    let words = Words { draft };
+    for (name, profile) in &draft.profiles {
+        let Some(profile) = profile else { continue };
+        let about = subject(Kind::ProvisionProfile, name);
+        let bound = profile.spec.selector.as_ref().map(|selector| selector.bind(&words));
+        if let Some(Err(error)) = bound {
+            let fault = Fault::new("selector", error.to_string());
+            found.push(Refusal::new(Reason::Invalid, about.clone(), fault));
+        }
+        for (at, artifact) in profile.spec.artifacts() {
+            found.extend(missing_artifact(draft, &about, at, artifact));
+        }
+    }
+}
+
+fn missing_artifact(draft: &Draft<'_>, about: &str, at: String, artifact: &str) -> Option<Refusal> {
+    if draft.has_artifact(artifact) {
+        return None;
+    }
+    let known = draft.roster.artifacts().map(|artifact| artifact.name.as_str());
+    let hint = match nearest(artifact, known) {
+        Some(close) => format!("did you mean `{close}`?"),
+        None => format!("`hoist artifact add FILE --name {artifact}` first"),
+    };
+    let fault = Fault::new(at, format!("there is no Artifact `{artifact}`")).hint(hint);
+    Some(Refusal::new(Reason::Missing, about, fault))
 }
 
 /// An artifact that a configuration or a BSS record names stays.
@@ -366,20 +389,25 @@ fn artifacts_in_use(draft: &Draft<'_>, found: &mut Vec<Refusal>) {
     if gone.is_empty() {
         return;
     }
-    let Draft { roster, configs, bss, images, .. } = draft;
+    let Draft { roster, configs, bss, images, profiles, .. } = draft;
     let kept = roster.boot_configs().filter(|config| !configs.contains_key(&config.name));
     let records = roster.bss_records().filter(|record| !bss.contains_key(&record.key));
     let of_images = roster.bss_images().filter(|image| !images.contains_key(&image.image));
+    let of_profiles =
+        roster.provision_profiles().filter(|profile| !profiles.contains_key(&profile.name));
     let uses = Uses::new(
         kept.map(AsRef::as_ref).chain(configs.values().flatten()),
         records.map(AsRef::as_ref).chain(bss.values().flatten()),
         of_images.map(AsRef::as_ref).chain(images.values().flatten()),
+        of_profiles.map(AsRef::as_ref).chain(profiles.values().flatten()),
     );
     for artifact in gone {
-        let Users { configs, records } = uses.users(artifact);
+        let Users { configs, profiles, records } = uses.users(artifact);
         let configs = configs.iter().map(|config| format!("the BootConfig `{config}` names it"));
+        let profiles =
+            profiles.iter().map(|profile| format!("the ProvisionProfile `{profile}` names it"));
         let records = (records > 0).then(|| format!("{records} BSS records name it"));
-        for message in configs.chain(records) {
+        for message in configs.chain(profiles).chain(records) {
             let fault = Fault::new("", message).hint("change that first, or in the same change");
             let about = subject(Kind::Artifact, &artifact.name);
             found.push(Refusal::new(Reason::InUse, about, fault));

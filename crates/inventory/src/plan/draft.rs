@@ -8,7 +8,7 @@ use hoist_model::{
     Artifact, ArtifactName, ArtifactSpec, BootConfig, BootConfigSpec, BootState, BssImage,
     BssImageKey, BssKey, BssRecord, Fault, Group, GroupKey, GroupSpec, HandOut, Kind,
     MetadataLayer, MetadataLayerSpec, Name, Network, NetworkSpec, Node, NodeId, NodeSpec,
-    Partition, PartitionSpec, Provenance,
+    Partition, PartitionSpec, Provenance, ProvisionProfile, ProvisionProfileSpec,
 };
 use jiff::Timestamp;
 
@@ -30,6 +30,7 @@ pub struct Draft<'a> {
     pub(super) artifacts: BTreeMap<ArtifactName, Option<Artifact>>,
     pub(super) configs: BTreeMap<Name, Option<BootConfig>>,
     layers: BTreeMap<Name, Option<MetadataLayer>>,
+    pub(super) profiles: BTreeMap<Name, Option<ProvisionProfile>>,
     pub(super) states: BTreeMap<NodeId, Option<BootState>>,
     pub(super) bss: BTreeMap<BssKey, Option<BssRecord>>,
     pub(super) images: BTreeMap<BssImageKey, Option<BssImage>>,
@@ -55,6 +56,7 @@ impl<'a> Draft<'a> {
             artifacts: BTreeMap::new(),
             configs: BTreeMap::new(),
             layers: BTreeMap::new(),
+            profiles: BTreeMap::new(),
             states: BTreeMap::new(),
             bss: BTreeMap::new(),
             images: BTreeMap::new(),
@@ -111,6 +113,9 @@ impl<'a> Draft<'a> {
                 }
                 (Spec::MetadataLayer(spec), DocumentName::Plain(name)) => {
                     self.put_metadata_layer(name, *spec);
+                }
+                (Spec::ProvisionProfile(spec), DocumentName::Plain(name)) => {
+                    self.put_provision_profile(name, *spec);
                 }
                 (spec, name) => unreachable!("a {} named {name}", spec.kind()),
             }
@@ -190,6 +195,11 @@ impl<'a> Draft<'a> {
     pub fn put_metadata_layer(&mut self, name: Name, spec: MetadataLayerSpec) {
         let layer = MetadataLayer { name: name.clone(), spec, revision: 0 };
         self.layers.insert(name, Some(layer));
+    }
+
+    pub fn put_provision_profile(&mut self, name: Name, spec: ProvisionProfileSpec) {
+        let profile = ProvisionProfile { name: name.clone(), spec, revision: 0 };
+        self.profiles.insert(name, Some(profile));
     }
 
     /// Changes what is decided about a node's booting. One that says nothing is removed.
@@ -395,6 +405,11 @@ impl<'a> Draft<'a> {
                 let Some(name) = found else { return false };
                 self.layers.insert(name, None);
             }
+            Kind::ProvisionProfile => {
+                let found = self.roster.provision_profile(name).map(|found| found.name.clone());
+                let Some(name) = found else { return false };
+                self.profiles.insert(name, None);
+            }
             Kind::Network => {
                 let found = self.roster.network(name).map(|network| network.name.clone());
                 let Some(name) = found else { return false };
@@ -508,6 +523,7 @@ impl Draft<'_> {
         self.plan_nodes(&mut plan);
         self.plan_boot(&mut plan);
         self.plan_layers(&mut plan);
+        self.plan_profiles(&mut plan);
         self.plan_records(&mut plan);
         self.plan_sets(&mut plan);
         affected::find(self.roster, &mut plan, self.now);
@@ -623,6 +639,19 @@ impl Draft<'_> {
                 .map(|l| Resource::MetadataLayer(Arc::new(MetadataLayer { revision, ..l })));
             let key = ResourceKey::MetadataLayer(name.clone());
             plan_one(plan, Kind::MetadataLayer, &name, before, after, put, key);
+        }
+    }
+
+    fn plan_profiles(&mut self, plan: &mut Plan) {
+        let revision = plan.base + 1;
+        for (name, profile) in std::mem::take(&mut self.profiles) {
+            let before = self.roster.provision_profile(&name).map(|before| &before.spec);
+            let after = profile.as_ref().map(|after| &after.spec);
+            let put = profile
+                .clone()
+                .map(|p| Resource::ProvisionProfile(Arc::new(ProvisionProfile { revision, ..p })));
+            let key = ResourceKey::ProvisionProfile(name.clone());
+            plan_one(plan, Kind::ProvisionProfile, &name, before, after, put, key);
         }
     }
 

@@ -231,6 +231,7 @@ fn one(piece: &Piece<'_>) -> Result<Document, Vec<Found>> {
             piece.check_plain().map_err(|found| about(found, &subject))?;
             Spec::MetadataLayer(spec)
         }
+        Kind::ProvisionProfile => Spec::ProvisionProfile(piece.spec(&subject)?),
     };
     let document = Document { name, spec };
     let faults = document.check();

@@ -49,7 +49,7 @@ pub(super) async fn list(
             description: artifact.spec.description.clone(),
             revision: artifact.revision,
             here: here.contains(&artifact.spec.sha256),
-            used_by: users.configs.into_iter().collect(),
+            used_by: users.configs.into_iter().chain(users.profiles).collect(),
             bss_records: users.records,
         }
     };

@@ -152,6 +152,11 @@ impl Boot {
                 }
                 Allowance::Within
             }
+            (Some(node), What::Agent) => {
+                self.sightings.booted(node, "agent", 0, from, now);
+                self.agents_sent.push(node);
+                Allowance::Within
+            }
             (Some(node), What::Disk) => {
                 self.sightings.booted(node, "disk", 0, from, now);
                 Allowance::Within

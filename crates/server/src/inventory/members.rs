@@ -193,7 +193,15 @@ fn other_documents(roster: &Roster, principal: &Principal) -> impl Iterator<Item
         name: DocumentName::Plain(layer.name.clone()),
         spec: Spec::MetadataLayer(Box::new(layer.spec.clone())),
     });
-    partitions.chain(networks).chain(groups).chain(artifacts).chain(configs).chain(layers)
+    // So is what becomes of their disks.
+    let provisions_all = principal.reach(Verb::Read, Context::Provision) == Reach::All;
+    let profiles = roster.provision_profiles().filter(move |_| provisions_all);
+    let profiles = profiles.map(|profile| Document {
+        name: DocumentName::Plain(profile.name.clone()),
+        spec: Spec::ProvisionProfile(Box::new(profile.spec.clone())),
+    });
+    let boot = artifacts.chain(configs).chain(layers).chain(profiles);
+    partitions.chain(networks).chain(groups).chain(boot)
 }
 
 fn lines(documents: impl Iterator<Item = Document>) -> Vec<u8> {

@@ -127,6 +127,7 @@ fn context_of(key: &ResourceKey) -> Context {
         | ResourceKey::Bss(_)
         | ResourceKey::BssImage(..) => Context::Boot,
         ResourceKey::MetadataLayer(_) => Context::Metadata,
+        ResourceKey::ProvisionProfile(_) => Context::Provision,
         ResourceKey::Node(_)
         | ResourceKey::Group(_)
         | ResourceKey::Partition(_)
@@ -146,6 +147,7 @@ fn told(key: &ResourceKey) -> String {
         ResourceKey::Artifact(name) => format!("{} {name}", Kind::Artifact),
         ResourceKey::BootConfig(name) => format!("{} {name}", Kind::BootConfig),
         ResourceKey::MetadataLayer(name) => format!("{} {name}", Kind::MetadataLayer),
+        ResourceKey::ProvisionProfile(name) => format!("{} {name}", Kind::ProvisionProfile),
         ResourceKey::BootState(id) => format!("the boot state of {id}"),
         ResourceKey::Bss(key) => format!("the boot parameters of {key}"),
         ResourceKey::BssImage(..) => "the parameters of an image".to_owned(),

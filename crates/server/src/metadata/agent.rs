@@ -21,6 +21,7 @@ use hoist_inventory::Roster;
 use hoist_metadata::provision::KeyPrint;
 use hoist_metadata::{Document, Failed, Rendered, Secrets, SiteKey, With};
 use hoist_model::{Name, Node};
+use hoist_store::StoreError;
 use http::{HeaderValue, header};
 use metrics::Counter;
 use tokio::sync::Semaphore;
@@ -111,10 +112,7 @@ async fn documents(
     let _turn = metadata.unlock.turns.acquire().await.expect("it is never closed");
     let roster = metadata.boot.registry.roster();
     let (node, by) = metadata.unlocked(&roster, &asked, from).await?;
-    let rendered = metadata.with_secrets(&roster, &node).await?;
-    if let Some(failed) = rendered.failed.first() {
-        return Err(metadata.failed(&node, failed));
-    }
+    let rendered = metadata.rendered_whole(&roster, &node).await?;
     let layers = secret_layers(&roster, &rendered.layers);
     let handed = HandedOut { node: &node, by, from, layers: &layers };
     let chassis = &metadata.boot.chassis;
@@ -176,6 +174,62 @@ impl fmt::Display for Refused {
     }
 }
 
+/// Nothing is handed out.
+#[derive(Debug)]
+pub(crate) struct Locked {
+    pub(crate) failure: Failure,
+    /// Another key has what was shown.
+    pub(crate) is_quarantined: bool,
+}
+
+impl From<Locked> for Failure {
+    fn from(locked: Locked) -> Self {
+        locked.failure
+    }
+}
+
+impl From<StoreError> for Locked {
+    fn from(error: StoreError) -> Self {
+        Self { failure: error.into(), is_quarantined: false }
+    }
+}
+
+/// For provisioning, which hands out more than documents.
+impl Metadata {
+    pub(crate) fn check_secure(&self, peer: &Peer, from: IpAddr) -> Result<(), Failure> {
+        if peer.secure { Ok(()) } else { Err(self.refuse(Refused::Plain, None, from)) }
+    }
+
+    /// The node, once the key has its token for good.
+    pub(crate) async fn redeem(
+        &self,
+        asked: &DocumentsRequest,
+        from: IpAddr,
+    ) -> Result<(Arc<Roster>, Arc<Node>), Locked> {
+        let _turn = self.unlock.turns.acquire().await.expect("it is never closed");
+        let roster = self.boot.registry.roster();
+        let (node, _) = self.unlocked(&roster, asked, from).await?;
+        Ok((roster, node))
+    }
+
+    pub(crate) fn vault(&self) -> &Arc<Vault> {
+        &self.unlock.vault
+    }
+
+    /// The documents of a node with their secrets, all of them or none.
+    pub(crate) async fn rendered_whole(
+        &self,
+        roster: &Arc<Roster>,
+        node: &Arc<Node>,
+    ) -> Result<Rendered, Failure> {
+        let rendered = self.with_secrets(roster, node).await?;
+        match rendered.failed.first() {
+            Some(failed) => Err(self.failed(node, failed)),
+            None => Ok(rendered),
+        }
+    }
+}
+
 impl Metadata {
     /// The node, once the key has its token for good.
     async fn unlocked(
@@ -183,12 +237,12 @@ impl Metadata {
         roster: &Roster,
         asked: &DocumentsRequest,
         from: IpAddr,
-    ) -> Result<(Arc<Node>, KeyPrint), Failure> {
+    ) -> Result<(Arc<Node>, KeyPrint), Locked> {
         let Some(by) = proven(asked) else {
-            return Err(self.refuse(Refused::Proof, None, from));
+            return Err(self.locked(Refused::Proof, None, from));
         };
         let node = roster.by_id(asked.node).filter(|node| node.spec.enabled);
-        let Some(node) = node else { return Err(self.refuse(Refused::Node, None, from)) };
+        let Some(node) = node else { return Err(self.locked(Refused::Node, None, from)) };
         let is_here = may_be_at(roster, node, from);
         let offer = Offer { token: &asked.token, by, is_here };
         let refused = match self.unlock.armings.redeem(node, offer).await? {
@@ -197,7 +251,12 @@ impl Metadata {
             Redemption::Elsewhere => Refused::Address,
             Redemption::Refused => Refused::Token,
         };
-        Err(self.refuse(refused, Some(&node.name), from))
+        Err(self.locked(refused, Some(&node.name), from))
+    }
+
+    fn locked(&self, why: Refused, node: Option<&Name>, from: IpAddr) -> Locked {
+        let is_quarantined = matches!(why, Refused::Quarantined);
+        Locked { failure: self.refuse(why, node, from), is_quarantined }
     }
 
     /// Away from the threads that answer: secrets are in files.

@@ -61,6 +61,9 @@ async fn proven(
     }
     let boot = &metadata.boot;
     boot.phoned_home(node, &report, word, &audit).await.map_err(IntoResponse::into_response)?;
+    if word == Word::Counts {
+        metadata.runs.is_up(node.id).await.map_err(IntoResponse::into_response)?;
+    }
     metadata.tell(node, &report, from, "token");
     Ok(StatusCode::OK.into_response())
 }

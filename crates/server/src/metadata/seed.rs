@@ -169,7 +169,7 @@ pub(super) fn with_address(roster: &Roster, address: IpAddr) -> Asking<'_> {
 
 impl Metadata {
     /// Who really asks, as far as proxies are believed.
-    pub(super) fn client<'a>(
+    pub(crate) fn client<'a>(
         &self,
         peer: &Peer,
         fields: impl Into<crate::direct::Fields<'a>>,

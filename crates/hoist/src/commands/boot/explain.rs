@@ -2,7 +2,7 @@
 
 use clap::Args;
 use hoist_api::boot::{ExplainedChoice, Explanation};
-use hoist_model::{BootState, Doing, Exit};
+use hoist_model::{BootState, Doing, Exit, Provisioning};
 
 use super::Shell;
 use crate::failure::Failure;
@@ -39,7 +39,11 @@ impl ExplainArgs {
 
 fn print(printer: &mut Printer, found: &Explanation) -> Result<(), Failure> {
     printer.toned(Tone::Strong, &headline(found))?;
-    if let Some(choice) = &found.choice {
+    if let Some(provisioning) = found.state.as_ref().and_then(|state| state.provisioning.as_ref()) {
+        let Provisioning { run, profile, .. } = provisioning;
+        printer
+            .line(format!("  run: {run}, by profile {profile}; `hoist provision status {run}`"))?;
+    } else if let Some(choice) = &found.choice {
         printer.line(format!(
             "  chosen: {} because `{}` names {}, at priority {}, revision {}",
             choice.name, choice.matched, choice.by, choice.priority, choice.revision
@@ -94,6 +98,7 @@ fn headline(found: &Explanation) -> String {
     match found.doing {
         Doing::Boot => format!("{node} boots {name}"),
         Doing::Install => format!("{node} is installed by {name}"),
+        Doing::Provision => format!("{node} boots the agent, to be provisioned"),
         Doing::Disk => format!("{node} boots its disk"),
         Doing::Hold => format!("{node} is held and waits"),
         Doing::Wait => format!("{node} waits: nothing was written for it"),
@@ -114,6 +119,10 @@ pub(super) fn decided(state: &BootState) -> String {
     let given = state.given.as_ref();
     parts.extend(given.map(|given| format!("had {} for one boot {}", given.config, given.at)));
     parts.extend(state.installing.as_ref().map(|config| format!("being installed by {config}")));
+    let provisioning = state.provisioning.as_ref();
+    parts.extend(
+        provisioning.map(|provisioning| format!("provisioned in run {}", provisioning.run)),
+    );
     parts.extend(state.installed.map(|since| format!("installed {since}")));
     if parts.is_empty() {
         parts.push("as its configuration says".to_owned());

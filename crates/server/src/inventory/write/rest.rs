@@ -75,6 +75,9 @@ fn tag_of(roster: &Roster, kind: Kind, name: &str) -> Option<String> {
         Kind::MetadataLayer => roster
             .metadata_layer(name)
             .map(|layer| etag::of_object(roster, kind, name, layer.revision)),
+        Kind::ProvisionProfile => roster
+            .provision_profile(name)
+            .map(|profile| etag::of_object(roster, kind, name, profile.revision)),
         Kind::Node => {
             roster.by_name(name).map(|node| etag::of_node(roster, node.id, node.revision))
         }

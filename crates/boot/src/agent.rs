@@ -1,0 +1,125 @@
+//! What a node boots to be provisioned: hoist's agent, with the node's provision token on its
+//! command line.
+//!
+//! The token is a function of the boot state and the site's key, so nothing is looked up for it.
+
+use hoist_inventory::Roster;
+use hoist_metadata::SiteKey;
+use hoist_model::boot_config::ARTIFACT_SCHEME;
+use hoist_model::provision_profile::agent_artifacts;
+use hoist_model::{Arch, Node, Provisioning};
+
+use crate::command_line::{Line, Origin, initrd_name, resolve};
+use crate::outcome::Images;
+
+/// In the place of a token where people look.
+const HIDDEN: &str = "(token)";
+
+/// Why a node that is to be provisioned cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoAgent {
+    #[error("there is no artifact {0}, add it with hoist agent image --add")]
+    Artifact(String),
+    #[error("this controller has no TLS address that agents could be told")]
+    Server,
+}
+
+/// The kernel and the initrd of the agent, for a node that asked with `buildarch`.
+pub fn images(
+    roster: &Roster,
+    base: &str,
+    node: &Node,
+    buildarch: Option<&str>,
+) -> Result<Images, NoAgent> {
+    let arch = match node.spec.arch {
+        Arch::Unknown => arch_of(buildarch),
+        arch => arch,
+    };
+    let [kernel, initrd] = agent_artifacts(arch);
+    if let Some(missing) =
+        [&kernel, &initrd].into_iter().find(|name| roster.artifact(name).is_none())
+    {
+        return Err(NoAgent::Artifact(missing.clone()));
+    }
+    let url = |name: &str| resolve(roster, base, &format!("{ARTIFACT_SCHEME}{name}"));
+    Ok(Images { kernel: url(&kernel), initrd: vec![url(&initrd)] })
+}
+
+/// As iPXE calls them.
+fn arch_of(buildarch: Option<&str>) -> Arch {
+    match buildarch {
+        Some("arm64") => Arch::Aarch64,
+        Some("riscv64") => Arch::Riscv64,
+        _ => Arch::X86_64,
+    }
+}
+
+/// The command line, without a token unless there is a key to make it with.
+pub fn line(
+    roster: &Roster,
+    server: &str,
+    node: &Node,
+    provisioning: &Provisioning,
+    key: Option<&SiteKey>,
+) -> Line {
+    let token = key.map(|key| key.provision(node.id, node.generation, &provisioning.nonce));
+    let token = token.as_ref().map_or(HIDDEN, |token| token.as_str());
+    let mut line = Line::default();
+    line.push(format!("initrd={}", initrd_name(0)), Origin::Initrd);
+    line.push(
+        format!("hoist.server={server} hoist.node={} hoist.token={token}", node.id),
+        Origin::Node,
+    );
+    // The interface that iPXE booted from, as iPXE has it.
+    line.push(
+        "ip=${netX/ip}::${netX/gateway}:${netX/netmask}:::none BOOTIF=01-${netX/mac:hexhyp}",
+        Origin::Asked,
+    );
+    if let Some(profile) = roster.provision_profile(&provisioning.profile) {
+        line.push(profile.spec.agent_params.trim(), Origin::Params);
+    }
+    line
+}
+
+/// The TLS address of a controller that is reached at `base`, where it listens on `port`.
+pub fn secure(base: &str, port: Option<u16>) -> Option<String> {
+    if base.starts_with("https://") {
+        return Some(base.to_owned());
+    }
+    let authority = base.strip_prefix("http://")?.split('/').next()?;
+    let host = match authority.rsplit_once(':') {
+        // The colons of an IPv6 address are not that of a port.
+        Some((host, port)) if !port.contains(']') => host,
+        _ => authority,
+    };
+    let port = port.filter(|_| !host.is_empty())?;
+    Some(format!("https://{host}:{port}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tls_address_is_on_the_host_that_the_machine_asked() {
+        let secure = |base, port| secure(base, port);
+        assert_eq!(secure("https://a.example/x", None).as_deref(), Some("https://a.example/x"));
+        assert_eq!(secure("http://10.0.2.2:80", Some(27),).as_deref(), Some("https://10.0.2.2:27"));
+        assert_eq!(
+            secure("http://boot.example", Some(1)).as_deref(),
+            Some("https://boot.example:1")
+        );
+        assert_eq!(secure("http://[::1]:80", Some(1)).as_deref(), Some("https://[::1]:1"));
+        assert_eq!(secure("http://[::1]", Some(1)).as_deref(), Some("https://[::1]:1"));
+        assert_eq!(secure("http://10.0.2.2", None), None);
+        assert_eq!(secure("", Some(1)), None);
+    }
+
+    #[test]
+    fn an_agent_is_of_the_architecture_that_asks() {
+        assert_eq!(arch_of(Some("arm64")), Arch::Aarch64);
+        for usual in [None, Some("i386"), Some("x86_64")] {
+            assert_eq!(arch_of(usual), Arch::X86_64);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! `hoist provision start`.
+
+use clap::Args;
+use hoist_api::provision::{How, StartRequest, Started};
+use hoist_model::{Exit, Name};
+
+use super::Shell;
+use super::status;
+use crate::commands::selector;
+use crate::edit::WriteArgs;
+use crate::failure::Failure;
+use crate::printer::{Output, Printer};
+
+/// Provision nodes: boot the agent on them and let it make their disks what a profile says
+///
+/// Each node gets the `ProvisionProfile` that is closest to it. The next time it boots from the
+/// network it boots the agent, which takes its document, writes the disks, and reports; from then on
+/// the node boots its disk. What is on the disks that the profile names is destroyed as far as the
+/// profile and `--wipe` allow it. Nodes that are protected, or installed, stop the whole command;
+/// nodes in maintenance are left out.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  hoist provision start node:n1\n  \
+    hoist provision start role:compute --canary 2 --at-once 16 --affects 128\n  \
+    hoist provision start 'label:rack=7' --profile debian-13 --reinstall --watch\n  \
+    hoist provision start node:n1 --only config_drive,boot\n  \
+    hoist provision start node:n1 --wipe ext,lvm --dry-run")]
+pub(super) struct StartArgs {
+    /// Which nodes
+    #[arg(value_name = "SELECTOR")]
+    selector: String,
+
+    /// By this profile, instead of the one that is closest to each node
+    #[arg(long, value_name = "PROFILE")]
+    profile: Option<Name>,
+
+    /// Only these actions, such as `config_drive,boot`; what they need has to be there
+    #[arg(long, value_name = "ACTION", value_delimiter = ',')]
+    only: Vec<String>,
+
+    /// What of others may be destroyed on the disks, besides what the profile says; `any` for all
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    wipe: Vec<String>,
+
+    /// So many nodes at the same time
+    #[arg(long, value_name = "N")]
+    at_once: Option<usize>,
+
+    /// So many nodes may be neither as before nor done; those that failed count
+    #[arg(long, value_name = "N")]
+    max_unavailable: Option<usize>,
+
+    /// So many nodes first, one after the other; the first failure stops the run
+    #[arg(long, value_name = "N")]
+    canary: Option<usize>,
+
+    /// Also nodes that are installed; their disks are written over
+    #[arg(long)]
+    reinstall: bool,
+
+    /// Show how it goes until it is over
+    #[arg(long)]
+    watch: bool,
+
+    #[command(flatten)]
+    write: WriteArgs,
+}
+
+impl StartArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let selector = selector(std::slice::from_ref(&self.selector))?.unwrap_or_default();
+        let how = How {
+            only: self.only,
+            wipe: self.wipe,
+            at_once: self.at_once,
+            max_unavailable: self.max_unavailable,
+            canary: self.canary,
+            retire: false,
+        };
+        let request = StartRequest {
+            selector,
+            profile: self.profile,
+            how,
+            reinstall: self.reinstall,
+            dry_run: true,
+            affects: None,
+        };
+        begin(shell, request, &self.write, self.watch, "provisioned; their disks are written").await
+    }
+}
+
+/// Looks first, so that a large run is refused with its number, and asked about on a terminal.
+pub(crate) async fn begin(
+    shell: &mut Shell,
+    request: StartRequest,
+    write: &WriteArgs,
+    watch: bool,
+    what: &str,
+) -> Result<Exit, Failure> {
+    let client = shell.client()?;
+    let plan = client.start_provisioning(&request).await?;
+    if write.dry_run {
+        report(&mut shell.printer, &plan)?;
+        shell.printer.note(&format!("{} nodes would be {what}", plan.nodes.len()));
+        return Ok(Exit::WouldChange);
+    }
+    let count = plan.nodes.len();
+    if plan.needs_affects && write.affects != Some(count) {
+        return Err(Failure::refused(format!("this affects {count} nodes"))
+            .with_hint(format!("`--affects {count}` says that you mean it")));
+    }
+    let ask = shell.printer.interactive() && !write.yes && write.affects.is_none();
+    if ask && !shell.printer.ask(&format!("{count} nodes are {what}. Go on?"))? {
+        return Err(Failure::Declined);
+    }
+    let request = StartRequest { dry_run: false, affects: write.affects, ..request };
+    let started = client.start_provisioning(&request).await?;
+    let run = started.run.clone().unwrap_or_default();
+    if watch {
+        shell.printer.note(&format!("run {run}"));
+        return status::watch(shell, &client, &run).await;
+    }
+    report(&mut shell.printer, &started)?;
+    shell.printer.note(&format!(
+        "run {run} has begun; start the machines from the network, and see \
+         `hoist provision status {run} --watch`"
+    ));
+    Ok(Exit::Done)
+}
+
+fn report(printer: &mut Printer, started: &Started) -> Result<(), Failure> {
+    match printer.output() {
+        Output::Json | Output::Yaml => printer.value(started)?,
+        Output::Name => match &started.run {
+            Some(run) => printer.line(run)?,
+            None => started.nodes.iter().try_for_each(|chosen| printer.line(&*chosen.node))?,
+        },
+        Output::Table | Output::Wide => {
+            for chosen in &started.nodes {
+                printer.line(format!("{} by profile {}", chosen.node, chosen.profile))?;
+            }
+        }
+    }
+    printer.flush()?;
+    for left in &started.left_out {
+        printer.note(&format!("{} is left out: {}", left.node, left.why));
+    }
+    Ok(())
+}

@@ -1,0 +1,270 @@
+//! `hoist provision status`.
+
+use std::time::Duration;
+
+use clap::Args;
+use hoist_api::client::Client;
+use hoist_api::provision::{Counts, Finding, Progress, Run, RunNode, RunState};
+use hoist_model::Exit;
+
+use super::Shell;
+use crate::failure::Failure;
+use crate::printer::{Output, Printer, plain};
+use crate::table::Table;
+
+/// How often it is looked at while somebody watches.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Problems told of one node in a table; `-o json` has all.
+const MAX_TOLD: usize = 3;
+
+/// Show how far runs and their nodes are
+///
+/// Without a name, lists the runs. With a run, `last`, or a node, shows its nodes: what the agent
+/// does, how many bytes it has written and how fast, and what went wrong. Ends with 0 if all is done,
+/// with 1 if a node failed, with 4 if it goes on or waits for people, with 8 if it was aborted.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  hoist provision status\n  hoist provision status last --watch\n  \
+    hoist provision status n1 -o json"
+)]
+pub(super) struct StatusArgs {
+    /// A run, `last`, or a node
+    #[arg(value_name = "RUN|NODE")]
+    name: Option<String>,
+
+    /// Go on until it is over
+    #[arg(long, requires = "name")]
+    watch: bool,
+}
+
+impl StatusArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let client = shell.client()?;
+        let Some(name) = self.name else { return list(shell, &client).await };
+        if self.watch {
+            return watch(shell, &client, &name).await;
+        }
+        let run = find(&client, &name).await?;
+        show(&mut shell.printer, &run)?;
+        Ok(exit(&run))
+    }
+}
+
+/// The run of that name, or the last one of the node of that name, with this node alone.
+pub(super) async fn find(client: &Client, name: &str) -> Result<Run, Failure> {
+    if let Some(run) = client.provision_run(name).await? {
+        return Ok(run);
+    }
+    let found = client.provision_run_of(name).await?;
+    found.ok_or_else(|| {
+        Failure::missing(format!("run or provisioned node `{name}`"))
+            .with_hint("`hoist provision status` lists the runs")
+    })
+}
+
+async fn list(shell: &mut Shell, client: &Client) -> Result<Exit, Failure> {
+    let runs = client.provision_runs().await?.items;
+    let printer = &mut shell.printer;
+    match printer.output() {
+        Output::Json | Output::Yaml => printer.value(&runs)?,
+        Output::Name => runs.iter().try_for_each(|run| printer.line(&run.run))?,
+        Output::Table | Output::Wide => {
+            let mut table = Table::new(&["RUN", "STATE", "NODES", "SELECTOR", "BY", "STARTED"]);
+            for run in &runs {
+                table.row(vec![
+                    run.run.clone(),
+                    run.state.to_string(),
+                    told(run.counts),
+                    run.selector.clone(),
+                    plain(&run.by),
+                    run.started.to_string(),
+                ]);
+            }
+            printer.table(&table)?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// Shows a run until it is over: on a terminal the same lines again and again, elsewhere a line
+/// whenever something is another.
+pub(super) async fn watch(shell: &mut Shell, client: &Client, name: &str) -> Result<Exit, Failure> {
+    let people = matches!(shell.printer.output(), Output::Table | Output::Wide);
+    let (mut lines, mut before) = (0, None);
+    loop {
+        let run = find(client, name).await?;
+        if before.as_ref() != Some(&run) {
+            if people && shell.printer.interactive() {
+                // Up to where it began, and everything below is made anew.
+                if lines > 0 {
+                    shell.printer.text(&format!("\x1b[{lines}A\x1b[J"))?;
+                }
+                lines = show(&mut shell.printer, &run)?;
+            } else if people {
+                changes(&mut shell.printer, before.as_ref(), &run)?;
+            } else {
+                shell.printer.value(&run)?;
+            }
+            shell.printer.flush()?;
+        }
+        if run.state != RunState::Running {
+            return Ok(exit(&run));
+        }
+        before = Some(run);
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn changes(printer: &mut Printer, before: Option<&Run>, run: &Run) -> Result<(), Failure> {
+    for node in &run.nodes {
+        let was = before.and_then(|run| run.nodes.iter().find(|was| was.id == node.id));
+        if was.is_none_or(|was| line(was) != line(node)) {
+            printer.line(line(node))?;
+        }
+        if was.is_none_or(|was| was.problems != node.problems) {
+            problems(node).iter().try_for_each(|problem| printer.line(problem))?;
+        }
+    }
+    Ok(())
+}
+
+fn line(node: &RunNode) -> String {
+    let how = node.progress.as_ref().map(shown).filter(|_| !node.state.is_over());
+    let how = how.map(|how| format!(": {how}")).unwrap_or_default();
+    format!("{} {}{how}", node.node, node.state)
+}
+
+/// How many lines it takes.
+fn show(printer: &mut Printer, run: &Run) -> Result<usize, Failure> {
+    match printer.output() {
+        Output::Json | Output::Yaml => return printer.value(run).map(|()| 0),
+        Output::Name => {
+            return run.nodes.iter().try_for_each(|node| printer.line(&*node.node)).map(|()| 0);
+        }
+        Output::Table | Output::Wide => {}
+    }
+    let why = run.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+    printer.line(format!("run {} {}{why} ({})", run.run, run.state, told(run.counts)))?;
+    let mut table = Table::new(&["NODE", "STATE", "PROFILE", "TRY", "DOING"]);
+    for node in &run.nodes {
+        let doing = match &node.note {
+            Some(note) => plain(note),
+            None => node.progress.as_ref().map(shown).unwrap_or_default(),
+        };
+        table.row(vec![
+            node.node.to_string(),
+            node.state.to_string(),
+            node.profile.to_string(),
+            node.attempt.to_string(),
+            doing,
+        ]);
+    }
+    printer.table(&table)?;
+    let problems: Vec<_> = run.nodes.iter().flat_map(problems).collect();
+    problems.iter().try_for_each(|problem| printer.line(problem))?;
+    Ok(2 + run.nodes.len() + problems.len())
+}
+
+/// `images image root: 512 MiB of 2.0 GiB (25 %), 310 MiB/s`.
+fn shown(progress: &Progress) -> String {
+    let Progress { action, step, done, total, rate, message, unit, .. } = progress;
+    let bytes = unit.as_deref().is_none_or(|unit| unit == "bytes");
+    let amount = |n: u64| if bytes { size(n) } else { n.to_string() };
+    let mut text = plain(&format!("{action} {step}")).trim().to_owned();
+    if let Some(done) = done {
+        text.push_str(&format!(": {}", amount(*done)));
+        if let Some(total) = total.filter(|total| *total > 0) {
+            let percent = u128::from(*done) * 100 / u128::from(total);
+            text.push_str(&format!(" of {} ({percent} %)", amount(total)));
+        }
+    }
+    if let Some(rate) = rate {
+        text.push_str(&format!(", {}/s", amount(*rate)));
+    }
+    if let Some(message) = message {
+        text.push_str(&format!(" ({})", plain(message)));
+    }
+    text
+}
+
+fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut tenths, mut unit) = (u128::from(bytes) * 10, 0);
+    while tenths >= 10_240 && unit + 1 < UNITS.len() {
+        tenths /= 1024;
+        unit += 1;
+    }
+    match (tenths / 10, tenths % 10) {
+        (whole, _) if unit == 0 || whole >= 100 => format!("{whole} {}", UNITS[unit]),
+        (whole, tenth) => format!("{whole}.{tenth} {}", UNITS[unit]),
+    }
+}
+
+fn problems(node: &RunNode) -> Vec<String> {
+    let told = |found: &Finding| {
+        let Finding { code, class, place, what, hint, evidence, .. } = found;
+        let place = if place.is_empty() { String::new() } else { format!("{place}: ") };
+        let hint = hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
+        let seen = match evidence.as_slice() {
+            [] => String::new(),
+            seen => format!(" [{}]", seen.join(", ")),
+        };
+        plain(&format!("{}: {place}{what} ({code}, {class}){hint}{seen}", node.node))
+    };
+    node.problems.iter().take(MAX_TOLD).map(told).collect()
+}
+
+fn told(counts: Counts) -> String {
+    let Counts { waiting, active, done, failed, aborted } = counts;
+    let parts = [
+        (waiting, "waiting"),
+        (active, "under way"),
+        (done, "done"),
+        (failed, "failed"),
+        (aborted, "aborted"),
+    ];
+    let parts: Vec<_> = parts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| format!("{count} {word}"))
+        .collect();
+    parts.join(", ")
+}
+
+fn exit(run: &Run) -> Exit {
+    match run.state {
+        RunState::Done => Exit::Done,
+        RunState::Failed => Exit::Failed,
+        RunState::Running | RunState::Stopped => Exit::Waiting,
+        RunState::Aborted => Exit::Stopped,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_short() {
+        let sizes = [0, 1023, 1024, 1536, 150 << 20, 5 << 40].map(size);
+        assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "150 MiB", "5.0 TiB"]);
+    }
+
+    #[test]
+    fn progress_says_how_much_of_what_and_how_fast() {
+        let progress = Progress {
+            action: "images".to_owned(),
+            step: "image root".to_owned(),
+            done: Some(512 << 20),
+            total: Some(2 << 30),
+            unit: None,
+            rate: Some(310 << 20),
+            message: Some("from\x1b[2J mirror".to_owned()),
+            at: jiff::Timestamp::UNIX_EPOCH,
+        };
+        assert_eq!(
+            shown(&progress),
+            "images image root: 512 MiB of 2.0 GiB (25 %), 310 MiB/s (from\\u{1b}[2J mirror)"
+        );
+    }
+}

@@ -1,0 +1,77 @@
+//! `hoist provision retry`, `abort` and `undo`.
+
+use clap::Args;
+use hoist_api::provision::{SteerRequest, Steered};
+use hoist_model::Exit;
+
+use super::Shell;
+use super::status;
+use crate::failure::Failure;
+use crate::printer::Output;
+
+#[derive(Debug, Args)]
+pub(super) struct SteerArgs {
+    /// A run, `last`, or a node
+    #[arg(value_name = "RUN|NODE", default_value = "last")]
+    name: String,
+
+    /// Show what would be done, change nothing; ends with 20 if there is something to do
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Do not ask before
+    #[arg(short, long)]
+    yes: bool,
+}
+
+impl SteerArgs {
+    pub(super) async fn run(self, shell: &mut Shell, what: &str) -> Result<Exit, Failure> {
+        let client = shell.client()?;
+        let run = status::find(&client, &self.name).await?;
+        let is_run = run.run == self.name || self.name == "last";
+        let nodes = if is_run {
+            Vec::new()
+        } else {
+            run.nodes.iter().map(|node| node.node.clone()).collect()
+        };
+        let dry = SteerRequest { nodes, dry_run: true };
+        let plan = client.steer_provisioning(&run.run, what, &dry).await?;
+        if self.dry_run {
+            report(shell, &plan, what)?;
+            let changes = !plan.nodes.is_empty();
+            return Ok(if changes { Exit::WouldChange } else { Exit::Done });
+        }
+        if plan.nodes.is_empty() {
+            shell.printer.note(&format!("there is nothing to {what} in run {}", run.run));
+            return Ok(Exit::Done);
+        }
+        let ask = shell.printer.interactive() && !self.yes;
+        let question = format!("{what} {} nodes of run {}?", plan.nodes.len(), run.run);
+        if ask && !shell.printer.ask(&question)? {
+            return Err(Failure::Declined);
+        }
+        let request = SteerRequest { dry_run: false, ..dry };
+        let done = client.steer_provisioning(&run.run, what, &request).await?;
+        report(shell, &done, what)?;
+        Ok(Exit::Done)
+    }
+}
+
+fn report(shell: &mut Shell, steered: &Steered, what: &str) -> Result<(), Failure> {
+    let printer = &mut shell.printer;
+    match printer.output() {
+        Output::Json | Output::Yaml => printer.value(steered)?,
+        Output::Name => steered.nodes.iter().try_for_each(|node| printer.line(&**node))?,
+        Output::Table | Output::Wide => {
+            let would = if steered.dry_run { "would " } else { "" };
+            for node in &steered.nodes {
+                printer.line(format!("{would}{what} {node}"))?;
+            }
+        }
+    }
+    printer.flush()?;
+    for note in &steered.notes {
+        printer.note(note);
+    }
+    Ok(())
+}

@@ -1,0 +1,545 @@
+//! What an agent is told and tells. It proves once who it is, with the token of its arming and a key
+//! of its own; what it shows from then on is good for this node in this attempt of this run.
+//!
+//! What an agent reports is durable before it is told what to do next.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::{FromRequest, Request, State};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use hoist_api::Code;
+use hoist_api::provision::{
+    Event, EventsAnswer, EventsRequest, Finding, Go, How, MAX_EVENTS, MAX_EVENTS_REQUEST,
+    MAX_ORDER_REQUEST, MAX_REPORT, NodeRunState, Order, OrderRequest, Outcome, Phase, Progress,
+    Report, ReportAnswer, Then,
+};
+use hoist_inventory::{Roster, record};
+use hoist_metadata::{Resolve as _, config_drive};
+use hoist_model::{Name, Node, NodeId, ProvisionProfile};
+use hoist_store::Op;
+use http::{HeaderMap, HeaderValue, header};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+use subtle::ConstantTimeEq as _;
+
+use super::document::{self, Case};
+use super::record::{FactsRecord, Kept, NodeRecord, put};
+use super::runs::{Changed, print};
+use super::{BootChange, Provision};
+use crate::audit::Draft;
+use crate::auth::AuditContext;
+use crate::extract::{Json, Path};
+use crate::failure::Failure;
+use crate::peer::Peer;
+use crate::route::{Plane, Route};
+
+/// Largest facts that are kept: a record of every store takes them.
+const MAX_FACTS: usize = 768 * 1024;
+/// Longest words of an event, and of a finding.
+const MAX_TEXT: usize = 4096;
+/// Findings of one report.
+const MAX_FINDINGS: usize = 100;
+/// How often a node is begun by itself.
+const MAX_ATTEMPTS: u32 = 3;
+
+pub(super) fn routes() -> Vec<Route<Provision>> {
+    vec![
+        Route::post("/provision/v1/agent/order", Plane::Proof, order)
+            .summary("An agent asks what it shall do; over TLS only")
+            .takes::<OrderRequest>()
+            .body_limit(MAX_ORDER_REQUEST)
+            .gives::<Order>(200),
+        Route::post("/provision/v1/agent/runs/{run}/events", Plane::Proof, events)
+            .summary("An agent says how far it is, with its session as bearer token")
+            .takes::<EventsRequest>()
+            .body_limit(MAX_EVENTS_REQUEST)
+            .gives::<EventsAnswer>(200),
+        Route::post("/provision/v1/agent/runs/{run}/report", Plane::Proof, report)
+            .summary("An agent says what came of it; it is durable before it is answered")
+            .takes::<Report>()
+            .body_limit(MAX_REPORT)
+            .gives::<ReportAnswer>(200),
+    ]
+}
+
+async fn order(
+    State(provision): State<Provision>,
+    peer: Peer,
+    audit: AuditContext,
+    request: Request,
+) -> Result<Response, Failure> {
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    let base = provision.artifact_base(host);
+    let from = provision.metadata.client(&peer, request.headers());
+    provision.metadata.check_secure(&peer, from)?;
+    let Json(asked) = Json::<OrderRequest>::from_request(request, &()).await?;
+    let OrderRequest { node, token, key, signature, facts } = asked;
+    let facts = FactsRecord { at: provision.runs.now(), facts };
+    if serde_json::to_vec(&facts).map_or(usize::MAX, |text| text.len()) > MAX_FACTS {
+        let detail = format!("the facts have more than {MAX_FACTS} bytes");
+        return Err(Failure::new(Code::BodyTooLarge, detail));
+    }
+    let proof = hoist_api::provision::DocumentsRequest { node, token, key, signature };
+    let redeemed = provision.metadata.redeem(&proof, from).await;
+    if redeemed.as_ref().is_err_and(|locked| locked.is_quarantined) {
+        provision.note_stranger(node).await;
+    }
+    let (roster, node) = redeemed?;
+    let draft = Draft { who: format!("node/{}", node.name), ..audit.draft() };
+    let record = provision.take_up(&roster, &node, &facts, &draft).await?;
+    let order = provision.order(&roster, &node, &record, &base, &draft).await?;
+    let no_store = [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
+    Ok((no_store, Json(order)).into_response())
+}
+
+async fn events(
+    State(provision): State<Provision>,
+    Path(run): Path<String>,
+    peer: Peer,
+    audit: AuditContext,
+    request: Request,
+) -> Result<Json<EventsAnswer>, Failure> {
+    let node = provision.session(&run, &peer, request.headers()).await?;
+    let Json(EventsRequest { events }) = Json::<EventsRequest>::from_request(request, &()).await?;
+    if events.len() > MAX_EVENTS {
+        let detail = format!("there are more than {MAX_EVENTS} events");
+        return Err(Failure::new(Code::InvalidBody, detail).with_remedy("send them in parts"));
+    }
+    provision.take_in(node, events, &audit).await
+}
+
+async fn report(
+    State(provision): State<Provision>,
+    Path(run): Path<String>,
+    peer: Peer,
+    audit: AuditContext,
+    request: Request,
+) -> Result<Json<ReportAnswer>, Failure> {
+    let node = provision.session(&run, &peer, request.headers()).await?;
+    let Json(mut report) = Json::<Report>::from_request(request, &()).await?;
+    report.problems.truncate(MAX_FINDINGS);
+    report.problems.iter_mut().for_each(shorten_finding);
+    let draft = Draft { who: format!("node/{}", node.value.shown.node), ..audit.draft() };
+    let then = provision.reported(&node.value, &report, &draft).await?;
+    Ok(Json(ReportAnswer { then }))
+}
+
+/// Giving orders.
+impl Provision {
+    /// Another key came with the right token: people see it where they look for the node.
+    async fn note_stranger(&self, node: NodeId) {
+        let roster = self.runs.roster();
+        let provisioning = roster.boot_state(node).and_then(|state| state.provisioning.as_ref());
+        let Some(provisioning) = provisioning else { return };
+        let audit = self.runs.own_draft("quarantined", &provisioning.run);
+        let noted = self.runs.amend(&provisioning.run, node, &audit, |_, was| {
+            let note = "another key came with this node's token; if the machine was started anew, \
+                        `hoist provision retry` lets it in again";
+            (was.value.shown.note.as_deref() != Some(note)).then(|| {
+                let mut next = was.value.clone();
+                next.shown.note = Some(note.to_owned());
+                Changed::new(was, next)
+            })
+        });
+        if let Err(failure) = noted.await {
+            tracing::warn!(error = %crate::chain(&failure), "a second key is not noted");
+        }
+    }
+
+    /// The node's part in its run: from now on its agent works.
+    async fn take_up(
+        &self,
+        roster: &Roster,
+        node: &Node,
+        facts: &FactsRecord,
+        audit: &Draft,
+    ) -> Result<NodeRecord, Failure> {
+        let provisioning = roster.boot_state(node.id).and_then(|state| state.provisioning.as_ref());
+        let facts = put(record::facts_key(node.id), facts);
+        let Some(provisioning) = provisioning else {
+            return Err(nothing_ordered(node));
+        };
+        let draft = Draft { object: format!("node/{}: order", node.name), ..audit.clone() };
+        let taken = self.runs.amend(&provisioning.run, node.id, &draft, |runs, was| {
+            let state = was.value.shown.state;
+            state.is_active().then(|| {
+                let mut next = was.value.clone();
+                next.become_state(NodeRunState::Working, runs.now());
+                next.seq = 0;
+                Changed { more: vec![facts.clone()], ..Changed::new(was, next) }
+            })
+        });
+        let taken = taken.await?.filter(|taken| taken.shown.state == NodeRunState::Working);
+        taken.ok_or_else(|| nothing_ordered(node))
+    }
+
+    async fn order(
+        &self,
+        roster: &Arc<Roster>,
+        node: &Arc<Node>,
+        record: &NodeRecord,
+        base: &str,
+        audit: &Draft,
+    ) -> Result<Order, Failure> {
+        let run = &record.shown.run;
+        let header = self.runs.header(run).await?.ok_or_else(|| nothing_ordered(node))?.value;
+        let profile = roster.provision_profile(&record.shown.profile);
+        let Some(profile) = profile else {
+            return Err(self
+                .no_order(record, audit, vec![no_profile(&record.shown.profile)])
+                .await?);
+        };
+        let drive = self.drive(roster, node, profile, &header.how).await?;
+        let case =
+            Case { roster, node, how: &header.how, txn: record.txn, base, drive: drive.as_ref() };
+        let document = document::make(&profile.spec, &case);
+        let found = document::check(&document);
+        if !found.is_empty() {
+            let found = found.iter().map(document::finding).collect();
+            return Err(self.no_order(record, audit, found).await?);
+        }
+        let secrets = match self.secrets(profile, &document).await? {
+            Ok(secrets) => secrets,
+            Err(missing) => return Err(self.no_order(record, audit, vec![missing]).await?),
+        };
+        let provisioning = roster.boot_state(node.id).and_then(|state| state.provisioning.as_ref());
+        let nonce = provisioning.ok_or_else(|| nothing_ordered(node))?.nonce;
+        Ok(Order {
+            run: run.clone(),
+            session: self.runs.session(node, &nonce),
+            node: node.name.clone(),
+            id: node.id,
+            generation: node.generation,
+            document,
+            secrets,
+        })
+    }
+
+    /// What the config drive of a node says, with its secrets: it travels over TLS only.
+    async fn drive(
+        &self,
+        roster: &Arc<Roster>,
+        node: &Arc<Node>,
+        profile: &ProvisionProfile,
+        how: &How,
+    ) -> Result<Option<BTreeMap<String, Bytes>>, Failure> {
+        if !document::wants_drive(&profile.spec, how) {
+            return Ok(None);
+        }
+        let rendered = self.metadata.rendered_whole(roster, node).await?;
+        Ok(Some(config_drive::tree(&rendered)))
+    }
+
+    /// Away from the threads that answer: secrets are in files.
+    async fn secrets(
+        &self,
+        profile: &ProvisionProfile,
+        document: &Value,
+    ) -> Result<Result<BTreeMap<String, String>, Finding>, Failure> {
+        let wanted = document::secrets(&profile.spec, document);
+        let vault = Arc::clone(self.metadata.vault());
+        let resolving = tokio::task::spawn_blocking(move || {
+            let resolved = wanted.into_iter().map(|(name, place)| match vault.resolve(&place) {
+                Ok(secret) => Ok((name, secret)),
+                Err(reason) => {
+                    tracing::error!(name, reason, "a secret of a profile cannot be read");
+                    Err(no_secret(&name))
+                }
+            });
+            resolved.collect::<Result<BTreeMap<_, _>, _>>()
+        });
+        resolving.await.map_err(|_| Failure::new(Code::Internal, "the secrets cannot be read"))
+    }
+
+    /// There is something wrong that a person has to mend: the node has failed, and its agent is
+    /// told to wait.
+    async fn no_order(
+        &self,
+        record: &NodeRecord,
+        audit: &Draft,
+        problems: Vec<Finding>,
+    ) -> Result<Failure, Failure> {
+        let detail = problems.first().map(|found| found.what.clone()).unwrap_or_default();
+        let report = Report {
+            outcome: Outcome::Refused,
+            plan: None,
+            changed: false,
+            resumed: false,
+            problems,
+            receipts: Value::Null,
+        };
+        self.reported(record, &report, audit).await?;
+        Ok(Failure::new(Code::Conflict, detail)
+            .with_remedy("mend it, then `hoist provision retry`"))
+    }
+}
+
+/// Listening.
+impl Provision {
+    /// The node whose session is shown; it is of the last attempt.
+    async fn session(
+        &self,
+        run: &str,
+        peer: &Peer,
+        headers: &HeaderMap,
+    ) -> Result<Kept<NodeRecord>, Failure> {
+        let from = self.metadata.client(peer, headers);
+        self.metadata.check_secure(peer, from)?;
+        let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let shown = shown.and_then(|shown| shown.strip_prefix("Bearer ")).unwrap_or_default();
+        let refused = || Failure::new(Code::Forbidden, "this session is not good for this run");
+        let node: NodeId =
+            shown.split_once('.').and_then(|(node, _)| node.parse().ok()).ok_or_else(refused)?;
+        // Nothing but letters and digits is in the name of a run.
+        let run = record::provision_run_key(run).map(|_| run).ok_or_else(refused)?;
+        let kept = self.runs.node(run, node).await?.ok_or_else(refused)?;
+        let print = print(shown);
+        let known = kept.value.session.as_deref().unwrap_or_default();
+        if known.is_empty() || !bool::from(known.as_bytes().ct_eq(print.as_bytes())) {
+            return Err(refused());
+        }
+        Ok(kept)
+    }
+
+    async fn take_in(
+        &self,
+        node: Kept<NodeRecord>,
+        events: Vec<Event>,
+        audit: &AuditContext,
+    ) -> Result<Json<EventsAnswer>, Failure> {
+        let record = &node.value;
+        let new = |event: &Event| event.seq > record.seq;
+        let events: Vec<Event> = events.into_iter().filter(new).map(shorten_event).collect();
+        metrics::counter!("hoist_provision_events_total").increment(events.len() as u64);
+        for event in events.iter().filter(|event| event.phase != Phase::Progress) {
+            let told = serde_json::json!({"run": record.shown.run, "event": event});
+            self.runs.tell_node("provision.step", &record.shown.node, told);
+        }
+        let last = events.last().map(|event| (event.seq, progress(event, self.runs.now())));
+        let works = record.shown.state == NodeRunState::Working;
+        let mut go = if record.abort || !works { Go::Abort } else { Go::On };
+        if let Some((seq, progress)) = last.filter(|_| works)
+            && self.runs.heard_of(record, &progress)
+        {
+            go = self.keep_progress(record, seq, &progress).await?.unwrap_or(go);
+        }
+        // What an agent says of its progress is no change that anybody has to answer for.
+        audit.nothing_written();
+        Ok(Json(EventsAnswer { go }))
+    }
+
+    async fn keep_progress(
+        &self,
+        record: &NodeRecord,
+        seq: u64,
+        progress: &Progress,
+    ) -> Result<Option<Go>, Failure> {
+        let (run, id) = (&record.shown.run, record.shown.id);
+        let kept = self.runs.keep(run, id, |node| {
+            let works = node.shown.state == NodeRunState::Working && seq > node.seq;
+            works.then(|| {
+                let mut next = node.clone();
+                next.seq = seq;
+                next.shown.progress = Some(progress.clone());
+                next
+            })
+        });
+        Ok(kept.await?.map(|node| if node.abort { Go::Abort } else { Go::On }))
+    }
+
+    /// Takes in what came of an attempt; the same report again changes nothing, and is answered the
+    /// same.
+    pub(super) async fn reported(
+        &self,
+        node: &NodeRecord,
+        report: &Report,
+        audit: &Draft,
+    ) -> Result<Then, Failure> {
+        let roster = self.runs.roster();
+        let (run, id) = (&node.shown.run, node.shown.id);
+        let how = self.runs.header(run).await?.map(|header| header.value.how).unwrap_or_default();
+        let profile = roster.provision_profile(&node.shown.profile);
+        let flow = Flow::of(profile.map(AsRef::as_ref), &how);
+        let draft = Draft {
+            object: format!("node/{}: {:?}", node.shown.node, report.outcome),
+            ..audit.clone()
+        };
+        let session = node.session.clone();
+        let taken = self.runs.amend(run, id, &draft, |runs, was| {
+            let is_of_this = was.value.session == session;
+            let works = was.value.shown.state.is_active() && was.value.up_by.is_none();
+            if !is_of_this || !works || was.value.shown.state == NodeRunState::Starting {
+                return None;
+            }
+            // Started anew, a machine comes with another key.
+            match roster.by_id(id).filter(|_| flow.is_begun_anew(&was.value, report)) {
+                Some(node) => {
+                    let mut changed = runs.armed(was, node);
+                    changed.now.shown.problems.clone_from(&report.problems);
+                    Some(changed)
+                }
+                None => Some(ended(was, report, &flow, runs.now())),
+            }
+        });
+        let taken = taken.await?;
+        let state = taken.map_or(NodeRunState::Aborted, |taken| taken.shown.state);
+        Ok(flow.then(report.outcome, state))
+    }
+}
+
+/// What the profile says about the end.
+struct Flow {
+    end: Then,
+    again: Again,
+    up_within: Option<u32>,
+    retire: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Again {
+    No,
+    /// The same agent asks again.
+    Same,
+    /// The machine is started anew.
+    Reboot,
+}
+
+impl Flow {
+    fn of(profile: Option<&ProvisionProfile>, how: &How) -> Self {
+        let section = profile.and_then(|profile| profile.spec.document.get("flow"));
+        let word = |key: &str| section.and_then(|flow| flow.get(key)).and_then(Value::as_str);
+        let end = match word("end") {
+            _ if how.retire => Then::PowerOff,
+            Some("power_off") => Then::PowerOff,
+            Some("stay") => Then::Stay,
+            Some("kexec") => Then::Kexec,
+            _ => Then::Reboot,
+        };
+        let again = match word("on_failure") {
+            // A failed erasure is looked at by people.
+            _ if how.retire => Again::No,
+            Some("retry") => Again::Same,
+            Some("reboot") => Again::Reboot,
+            _ => Again::No,
+        };
+        let up_within = profile.and_then(|profile| profile.spec.phone_home_within_s);
+        Self { end, again, up_within: up_within.filter(|_| !how.retire), retire: how.retire }
+    }
+
+    /// What a rule forbids is never tried again by itself.
+    fn tries_again(&self, node: &NodeRecord, report: &Report) -> bool {
+        let failed = report.outcome == Outcome::Failed && !node.abort;
+        failed && node.shown.attempt < MAX_ATTEMPTS && self.again != Again::No
+    }
+
+    fn is_begun_anew(&self, node: &NodeRecord, report: &Report) -> bool {
+        self.again == Again::Reboot && self.tries_again(node, report)
+    }
+
+    fn then(&self, outcome: Outcome, state: NodeRunState) -> Then {
+        match (outcome, state) {
+            (Outcome::Done, _) => self.end,
+            (_, state) if state.is_over() => Then::Stay,
+            (_, _) if self.again == Again::Reboot => Then::Reboot,
+            _ => Then::Retry,
+        }
+    }
+}
+
+/// What becomes of a node whose agent has reported.
+fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) -> Changed {
+    let mut next = was.value.clone();
+    let Report { outcome, plan, changed, resumed, problems, receipts } = report;
+    next.shown.problems.clone_from(problems);
+    next.shown.plan.clone_from(plan);
+    (next.shown.changed, next.shown.resumed) = (*changed, *resumed);
+    next.shown.receipts = receipts.clone();
+    let disarmed = Op::Delete(record::arming_key(next.shown.id));
+    let run = next.shown.run.clone();
+    if *outcome == Outcome::Done {
+        let up_within = flow.up_within.map(|s| SignedDuration::from_secs(i64::from(s)));
+        next.up_by = up_within.and_then(|within| now.checked_add(within).ok());
+        let waits = next.up_by.is_some();
+        next.become_state(if waits { NodeRunState::Starting } else { NodeRunState::Done }, now);
+        next.shown.note = None;
+        let boot = Some(if flow.retire { BootChange::Retired } else { BootChange::Disk });
+        return Changed { was, now: next, boot, more: vec![disarmed] };
+    }
+    if flow.tries_again(&next, report) && flow.again == Again::Same {
+        // Its arming stays: the same key may ask again.
+        next.shown.attempt += 1;
+        next.become_state(NodeRunState::Armed, now);
+        return Changed::new(was, next);
+    }
+    let state = match outcome {
+        Outcome::Aborted => NodeRunState::Aborted,
+        _ => NodeRunState::Failed,
+    };
+    next.become_state(state, now);
+    let why = format!("provisioning {state} in run {run}, see hoist provision status");
+    Changed { was, now: next, boot: Some(BootChange::Hold(why)), more: vec![disarmed] }
+}
+
+fn progress(event: &Event, now: Timestamp) -> Progress {
+    let Event { action, step, done, total, unit, rate, message, .. } = event.clone();
+    // By the clock here: that of a machine without a system may say anything.
+    Progress { action, step, done, total, unit, rate, message, at: now }
+}
+
+fn shorten(text: &mut String) {
+    if text.len() > MAX_TEXT {
+        let mut end = MAX_TEXT;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+    }
+}
+
+fn shorten_event(mut event: Event) -> Event {
+    shorten(&mut event.action);
+    shorten(&mut event.step);
+    event.unit.as_mut().map(shorten);
+    event.message.as_mut().map(shorten);
+    event
+}
+
+fn shorten_finding(found: &mut Finding) {
+    let Finding { code, class, action, step, what, place, hint, evidence } = found;
+    for text in [code, class, action, step, what, place] {
+        shorten(text);
+    }
+    hint.as_mut().map(shorten);
+    evidence.truncate(MAX_FINDINGS);
+    evidence.iter_mut().for_each(shorten);
+}
+
+fn nothing_ordered(node: &Node) -> Failure {
+    Failure::new(Code::Conflict, format!("nothing is ordered for node `{}`", node.name))
+        .with_remedy("`hoist provision start` or `hoist provision retry` orders something")
+}
+
+fn no_profile(name: &Name) -> Finding {
+    wrong("no-such-thing", format!("there is no ProvisionProfile `{name}` any more"))
+}
+
+fn no_secret(name: &str) -> Finding {
+    let hint = "the controller's log has the reason".to_owned();
+    let what = format!("the secret `{name}` cannot be read");
+    Finding { hint: Some(hint), ..wrong("no-such-thing", what) }
+}
+
+fn wrong(code: &str, what: String) -> Finding {
+    Finding {
+        code: code.to_owned(),
+        class: "input".to_owned(),
+        action: String::new(),
+        step: String::new(),
+        what,
+        place: String::new(),
+        hint: None,
+        evidence: Vec::new(),
+    }
+}

@@ -1,0 +1,141 @@
+//! Which nodes of a run are begun next, and what the run comes to: functions of how far each is.
+
+use hoist_api::provision::{Counts, How, NodeRunState, RunState};
+use hoist_inventory::Roster;
+use hoist_model::{Node, ProvisionProfile};
+
+/// How far the nodes are.
+pub(super) fn count(states: impl IntoIterator<Item = NodeRunState>) -> Counts {
+    let mut counts = Counts::default();
+    for state in states {
+        match state {
+            NodeRunState::Waiting => counts.waiting += 1,
+            NodeRunState::Done => counts.done += 1,
+            NodeRunState::Failed => counts.failed += 1,
+            NodeRunState::Aborted => counts.aborted += 1,
+            _ => counts.active += 1,
+        }
+    }
+    counts
+}
+
+/// How many of those that wait may be begun now.
+pub(super) fn room(how: &How, counts: Counts) -> usize {
+    let Counts { waiting, active, done, failed, .. } = counts;
+    let canary = how.canary.unwrap_or(0);
+    if done < canary {
+        // One after the other, until something goes wrong.
+        return usize::from(active == 0 && failed == 0).min(waiting);
+    }
+    // Canaries that failed were mended one by one; a failure among them stops the rest too.
+    if canary > 0 && failed > 0 {
+        return 0;
+    }
+    let at_once = how.at_once.unwrap_or(usize::MAX).saturating_sub(active);
+    let unavailable = how.max_unavailable.unwrap_or(usize::MAX).saturating_sub(active + failed);
+    waiting.min(at_once).min(unavailable)
+}
+
+/// What a run comes to, and why it does not go on.
+pub(super) fn state(how: &How, aborted: bool, counts: Counts) -> (RunState, Option<String>) {
+    let Counts { waiting, active, failed, .. } = counts;
+    if active > 0 {
+        return (RunState::Running, None);
+    }
+    if aborted {
+        return (RunState::Aborted, None);
+    }
+    if waiting > 0 && room(how, counts) == 0 {
+        let why = format!("{failed} nodes failed, and {waiting} are not begun because of that");
+        return (RunState::Stopped, Some(why));
+    }
+    match (waiting, failed) {
+        (0, 0) if counts.done == 0 => (RunState::Aborted, None),
+        (0, 0) => (RunState::Done, None),
+        (0, _) => (RunState::Failed, None),
+        _ => (RunState::Running, None),
+    }
+}
+
+/// The profile that is closest to a node: by its selector, then its priority, then its name.
+pub(super) fn profile_of<'r>(roster: &'r Roster, node: &Node) -> Option<&'r ProvisionProfile> {
+    let subject = roster.subject(node);
+    let ranked = roster.provision_profiles().filter_map(|profile| {
+        let bound = profile.spec.selector.as_ref()?.bind(roster).ok()?;
+        let rank = (bound.specificity(&subject)?, profile.spec.priority);
+        Some((rank, std::cmp::Reverse(&profile.name), profile))
+    });
+    let best = ranked.max_by(|(a, an, _), (b, bn, _)| (a, an).cmp(&(b, bn)));
+    best.map(|(_, _, profile)| profile.as_ref())
+}
+
+/// Why a node cannot be begun, now or at all.
+pub(super) fn obstacle(node: &Node) -> Option<String> {
+    if !node.spec.enabled {
+        return Some("it is disabled".to_owned());
+    }
+    let reason = node.maintenance.as_ref()?;
+    let said =
+        if reason.reason.is_empty() { String::new() } else { format!(": {}", reason.reason) };
+    Some(format!("it is in maintenance{said}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(waiting: usize, active: usize, done: usize, failed: usize) -> Counts {
+        Counts { waiting, active, done, failed, aborted: 0 }
+    }
+
+    #[test]
+    fn without_a_word_all_are_begun_at_once() {
+        assert_eq!(room(&How::default(), counts(7, 0, 0, 0)), 7);
+        assert_eq!(room(&How::default(), counts(7, 3, 0, 5)), 7);
+    }
+
+    #[test]
+    fn so_many_at_once_and_no_more() {
+        let how = How { at_once: Some(3), ..How::default() };
+        assert_eq!(room(&how, counts(7, 0, 0, 0)), 3);
+        assert_eq!(room(&how, counts(7, 2, 4, 0)), 1);
+        assert_eq!(room(&how, counts(7, 3, 0, 0)), 0);
+        assert_eq!(room(&how, counts(7, 0, 0, 4)), 3, "failures alone do not stop it");
+    }
+
+    #[test]
+    fn nodes_that_failed_are_unavailable_too() {
+        let how = How { max_unavailable: Some(2), ..How::default() };
+        assert_eq!(room(&how, counts(7, 1, 4, 0)), 1);
+        assert_eq!(room(&how, counts(7, 0, 4, 2)), 0);
+        let (stopped, why) = state(&how, false, counts(7, 0, 4, 2));
+        assert_eq!(stopped, RunState::Stopped);
+        assert!(why.is_some_and(|why| why.contains("2 nodes failed, and 7 are not begun")));
+        assert_eq!(room(&how, counts(7, 1, 4, 1)), 0);
+        assert_eq!(state(&how, false, counts(7, 1, 4, 1)).0, RunState::Running);
+    }
+
+    #[test]
+    fn canaries_go_one_by_one_and_the_first_failure_ends_it() {
+        let how = How { canary: Some(2), at_once: Some(10), ..How::default() };
+        assert_eq!(room(&how, counts(9, 0, 0, 0)), 1);
+        assert_eq!(room(&how, counts(8, 1, 0, 0)), 0);
+        assert_eq!(room(&how, counts(8, 0, 1, 0)), 1);
+        assert_eq!(room(&how, counts(7, 0, 2, 0)), 7);
+        assert_eq!(room(&how, counts(8, 0, 0, 1)), 0);
+        assert_eq!(state(&how, false, counts(8, 0, 0, 1)).0, RunState::Stopped);
+        let one = How { canary: Some(5), ..How::default() };
+        assert_eq!(room(&one, counts(0, 0, 1, 0)), 0, "there are fewer nodes than canaries");
+    }
+
+    #[test]
+    fn a_run_is_over_when_nothing_more_happens() {
+        let of = |counts| state(&How::default(), false, counts).0;
+        assert_eq!(of(counts(0, 0, 3, 0)), RunState::Done);
+        assert_eq!(of(counts(0, 0, 3, 1)), RunState::Failed);
+        assert_eq!(of(counts(2, 0, 3, 1)), RunState::Running);
+        assert_eq!(of(counts(0, 1, 3, 1)), RunState::Running);
+        assert_eq!(state(&How::default(), true, counts(2, 0, 3, 1)).0, RunState::Aborted);
+        assert_eq!(state(&How::default(), true, counts(0, 1, 3, 1)).0, RunState::Running);
+    }
+}

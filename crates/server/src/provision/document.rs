@@ -1,0 +1,339 @@
+//! The provisioning document of one node, made of its profile: what is the controller's to say is
+//! put in, and what only the controller can look up is looked up.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use hoist_api::provision::{Finding, How};
+use hoist_inventory::Roster;
+use hoist_model::boot_config::ARTIFACT_SCHEME;
+use hoist_model::{Node, ProvisionProfileSpec, Secret};
+use hoist_provision::diagnostic::Diagnostic;
+use hoist_provision::document::{self, API, SecretRef};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+/// For which node, in which run.
+pub(super) struct Case<'a> {
+    pub(super) roster: &'a Roster,
+    pub(super) node: &'a Node,
+    pub(super) how: &'a How,
+    pub(super) txn: Uuid,
+    /// Where artifacts are fetched, without a slash at the end.
+    pub(super) base: &'a str,
+    /// The config drive, by path; none where nobody needs it.
+    pub(super) drive: Option<&'a BTreeMap<String, Bytes>>,
+}
+
+/// Whether the controller makes what is on the config drive.
+pub(super) fn wants_drive(spec: &ProvisionProfileSpec, how: &How) -> bool {
+    let section = spec.document.get("config_drive").filter(|_| !how.retire);
+    section.is_some_and(|section| section.get("files").is_none_or(is_empty))
+}
+
+fn is_empty(value: &Value) -> bool {
+    value.as_object().is_some_and(Map::is_empty)
+}
+
+/// The whole document.
+pub(super) fn make(spec: &ProvisionProfileSpec, case: &Case<'_>) -> Value {
+    let mut sections =
+        if case.how.retire { erasing(&spec.document) } else { spec.document.clone() };
+    let Node { id, name, .. } = case.node;
+    sections.insert("node".to_owned(), json!({"id": id.to_string(), "name": name}));
+    allow_wiping(&mut sections, &case.how.wipe);
+    if !case.how.only.is_empty() {
+        let flow = sections.entry("flow").or_insert_with(|| json!({}));
+        flow["actions"] = json!(case.how.only);
+    }
+    if let (Some(drive), Some(section)) = (case.drive, sections.get_mut("config_drive")) {
+        let text = |bytes: &Bytes| json!({"text": String::from_utf8_lossy(bytes)});
+        let files = drive.iter().map(|(path, bytes)| (path.clone(), text(bytes)));
+        section["files"] = Value::Object(files.collect());
+    }
+    let mut sections = Value::Object(sections);
+    fetch(case.roster, case.base, &mut sections);
+    json!({"api": API, "txn": case.txn, "sections": sections})
+}
+
+/// Only the disks, to be erased.
+fn erasing(document: &Map<String, Value>) -> Map<String, Value> {
+    let mut sections = Map::new();
+    let disks = document.get("disks").cloned().unwrap_or_else(|| json!({}));
+    let mut erase = match document.get("erase") {
+        Some(Value::Object(erase)) => erase.clone(),
+        _ => Map::new(),
+    };
+    let ids: Vec<_> = disks.as_object().into_iter().flatten().map(|(id, _)| id.clone()).collect();
+    erase.insert("disks".to_owned(), json!(ids));
+    for section in ["policy"] {
+        if let Some(value) = document.get(section) {
+            sections.insert(section.to_owned(), value.clone());
+        }
+    }
+    sections.insert("disks".to_owned(), disks);
+    sections.insert("erase".to_owned(), Value::Object(erase));
+    sections.insert("flow".to_owned(), json!({"actions": ["erase"], "end": "power_off"}));
+    sections
+}
+
+fn allow_wiping(sections: &mut Map<String, Value>, kinds: &[String]) {
+    if kinds.is_empty() {
+        return;
+    }
+    let any = kinds.iter().any(|kind| kind == "any");
+    let disks = sections.get_mut("disks").and_then(Value::as_object_mut);
+    for disk in disks.into_iter().flat_map(Map::values_mut) {
+        let Some(disk) = disk.as_object_mut() else { continue };
+        let wipe = disk.entry("wipe").or_insert_with(|| json!([]));
+        match wipe {
+            _ if any => *wipe = json!("any"),
+            Value::Array(allowed) => allowed.extend(kinds.iter().map(|kind| json!(kind))),
+            _ => {}
+        }
+    }
+}
+
+/// `artifact:NAME` becomes a URL, with the digest that is known of it.
+fn fetch(roster: &Roster, base: &str, value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            if let Some(artifact) = artifact(roster, text) {
+                *text = format!("{base}/artifacts/{}/{}", artifact.spec.sha256, artifact.name);
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(|value| fetch(roster, base, value)),
+        Value::Object(map) => {
+            if let Some(digest) = digest(roster, map) {
+                map.insert("digest".to_owned(), digest.into());
+            }
+            map.values_mut().for_each(|value| fetch(roster, base, value));
+        }
+        _ => {}
+    }
+}
+
+/// Where none is written. That of an image in chunks is that of the list of its chunks.
+fn digest(roster: &Roster, map: &Map<String, Value>) -> Option<String> {
+    if map.contains_key("digest") {
+        return None;
+    }
+    let sources = map.get("sources")?.as_array()?;
+    let vouching = match map.get("manifest") {
+        Some(manifest) => manifest.as_str()?,
+        None => sources.first()?.as_str()?,
+    };
+    artifact(roster, vouching).map(|artifact| format!("sha256:{}", artifact.spec.sha256))
+}
+
+fn artifact<'r>(roster: &'r Roster, text: &str) -> Option<&'r hoist_model::Artifact> {
+    roster.artifact(text.strip_prefix(ARTIFACT_SCHEME)?).map(AsRef::as_ref)
+}
+
+/// Everything that is wrong with a document, as far as that can be told without the machine.
+pub(super) fn check(document: &Value) -> Vec<Diagnostic> {
+    let unreadable = unreadable(&document["sections"]);
+    if !unreadable.is_empty() {
+        return unreadable;
+    }
+    let text = serde_json::to_vec(document).expect("a plain value");
+    document::read("document", &text).err().unwrap_or_default()
+}
+
+/// Each section by itself, so that the place of a fault can be told; of maps and lists each entry.
+fn unreadable(sections: &Value) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    for (name, section) in sections.as_object().into_iter().flatten() {
+        let whole = |section: &Value| {
+            let one = Map::from_iter([(name.clone(), section.clone())]);
+            serde_json::from_value::<document::Sections>(Value::Object(one)).err()
+        };
+        let Some(error) = whole(section) else { continue };
+        let entry = match section {
+            Value::Object(map) if matches!(name.as_str(), "disks" | "images") => {
+                map.iter().find_map(|(id, value)| {
+                    let error = whole(&json!({id.clone(): value}))?;
+                    Some((format!("document.{name}.{id}"), error))
+                })
+            }
+            Value::Array(list) => list.iter().enumerate().find_map(|(i, value)| {
+                Some((format!("document.{name}[{i}]"), whole(&json!([value]))?))
+            }),
+            _ => None,
+        };
+        let (place, error) = entry.unwrap_or_else(|| (format!("document.{name}"), error));
+        let code = hoist_provision::diagnostic::Code::Unreadable;
+        found.push(Diagnostic::new(code, place, error.to_string()));
+    }
+    found
+}
+
+/// As it is told and kept.
+pub(super) fn finding(found: &Diagnostic) -> Finding {
+    Finding {
+        code: found.code.as_str().to_owned(),
+        class: found.class.as_str().to_owned(),
+        action: String::new(),
+        step: String::new(),
+        what: found.what.clone(),
+        place: found.place.clone(),
+        hint: found.hint.clone(),
+        evidence: found.evidence.clone(),
+    }
+}
+
+/// The secrets that a document refers to, and where each is.
+pub(super) fn secrets(spec: &ProvisionProfileSpec, document: &Value) -> BTreeMap<String, Secret> {
+    let mut names = BTreeSet::new();
+    collect(document, &mut names);
+    let place = |name: String| {
+        let place = spec.secrets.get(&name).cloned();
+        (name.clone(), place.unwrap_or(Secret::File(name)))
+    };
+    names.into_iter().map(place).collect()
+}
+
+fn collect(value: &Value, names: &mut BTreeSet<String>) {
+    match value {
+        Value::String(text) => {
+            names.extend(text.parse::<SecretRef>().ok().map(|secret| secret.name().to_owned()));
+        }
+        Value::Array(list) => list.iter().for_each(|value| collect(value, names)),
+        Value::Object(map) => map.values().for_each(|value| collect(value, names)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use hoist_inventory::{Incarnation, Resource};
+    use hoist_model::Artifact;
+
+    use super::*;
+
+    const DIGEST: &str = "abababababababababababababababababababababababababababababababab";
+
+    fn roster() -> Roster {
+        let artifact = |name: &str, digest: &str| {
+            let spec = json!({"sha256": digest, "size": 1});
+            let spec = serde_json::from_value(spec).unwrap();
+            Resource::Artifact(Arc::new(Artifact {
+                name: name.parse().unwrap(),
+                spec,
+                revision: 1,
+            }))
+        };
+        let puts = vec![artifact("root", DIGEST), artifact("chunks", &"cd".repeat(32))];
+        Roster::empty(Incarnation::new("0")).apply(hoist_inventory::Delta {
+            revision: 1,
+            horizon: 0,
+            puts,
+            deletes: Vec::new(),
+        })
+    }
+
+    fn spec(document: Value) -> ProvisionProfileSpec {
+        serde_json::from_value(json!({"selector": "*", "document": document})).unwrap()
+    }
+
+    fn made(document: Value, how: &How, drive: Option<&BTreeMap<String, Bytes>>) -> Value {
+        let (roster, node) = (roster(), hoist_template::sample());
+        let (txn, base) = (Uuid::nil(), "http://c:1");
+        make(&spec(document), &Case { roster: &roster, node: &node, how, txn, base, drive })
+    }
+
+    #[test]
+    fn artifacts_become_urls_with_the_digest_that_is_known() {
+        let document = made(
+            json!({"images": {
+                "a": {"sources": ["artifact:root", "https://mirror/root"], "target": "r"},
+                "b": {"sources": ["artifact:root"], "manifest": "artifact:chunks"},
+                "c": {"sources": ["artifact:root"], "digest": "sha256:mine"},
+                "d": {"sources": ["https://elsewhere/x"]},
+            }}),
+            &How::default(),
+            None,
+        );
+        let images = &document["sections"]["images"];
+        assert_eq!(images["a"]["sources"][0], format!("http://c:1/artifacts/{DIGEST}/root"));
+        assert_eq!(images["a"]["sources"][1], "https://mirror/root");
+        assert_eq!(images["a"]["digest"], format!("sha256:{DIGEST}"));
+        assert_eq!(images["b"]["digest"], format!("sha256:{}", "cd".repeat(32)));
+        assert_eq!(
+            images["b"]["manifest"],
+            format!("http://c:1/artifacts/{}/chunks", "cd".repeat(32))
+        );
+        assert_eq!(images["c"]["digest"], "sha256:mine");
+        assert!(images["d"].get("digest").is_none());
+    }
+
+    #[test]
+    fn what_is_asked_for_in_a_run_goes_over_the_profile() {
+        let disks = json!({"disks": {"a": {"match": {}, "wipe": ["ext"]}, "b": {"match": {}}}});
+        let how =
+            How { wipe: vec!["lvm".to_owned()], only: vec!["disks".to_owned()], ..How::default() };
+        let document = made(disks.clone(), &how, None);
+        let sections = &document["sections"];
+        assert_eq!(sections["disks"]["a"]["wipe"], json!(["ext", "lvm"]));
+        assert_eq!(sections["disks"]["b"]["wipe"], json!(["lvm"]));
+        assert_eq!(sections["flow"]["actions"], json!(["disks"]));
+        let any = How { wipe: vec!["any".to_owned()], ..How::default() };
+        assert_eq!(made(disks, &any, None)["sections"]["disks"]["a"]["wipe"], "any");
+    }
+
+    #[test]
+    fn a_config_drive_is_filled_where_the_profile_leaves_it_empty() {
+        let drive = BTreeMap::from([("openstack/latest/user_data".to_owned(), "x".into())]);
+        let empty = spec(json!({"config_drive": {}}));
+        assert!(wants_drive(&empty, &How::default()));
+        let document = made(json!({"config_drive": {}}), &How::default(), Some(&drive));
+        let files = &document["sections"]["config_drive"]["files"];
+        assert_eq!(files["openstack/latest/user_data"]["text"], "x");
+        let own = json!({"config_drive": {"files": {"a": {"text": "b"}}}});
+        assert!(!wants_drive(&spec(own), &How::default()));
+    }
+
+    #[test]
+    fn secrets_are_where_the_profile_says_or_files_of_their_names() {
+        let mut spec = spec(json!({}));
+        spec.secrets.insert("db".to_owned(), Secret::Env("HOIST_SECRET_DB".to_owned()));
+        let document = json!({"a": ["secret://db", {"b": "secret://disks/data"}], "c": "plain"});
+        let found = secrets(&spec, &document);
+        assert_eq!(found.len(), 2);
+        assert_eq!(found["db"], Secret::Env("HOIST_SECRET_DB".to_owned()));
+        assert_eq!(found["disks/data"], Secret::File("disks/data".to_owned()));
+    }
+
+    #[test]
+    fn a_node_that_retires_is_erased_and_nothing_else() {
+        let how = How { retire: true, ..How::default() };
+        let document = made(
+            json!({"disks": {"a": {"match": {"serial": "1"}}}, "images": {}, "boot": {}}),
+            &how,
+            None,
+        );
+        let sections = document["sections"].as_object().unwrap();
+        let names: Vec<_> = sections.keys().cloned().collect();
+        assert_eq!(names, ["disks", "erase", "flow", "node"]);
+        assert_eq!(sections["erase"]["disks"], json!(["a"]));
+        assert_eq!(sections["flow"]["actions"], json!(["erase"]));
+    }
+
+    #[test]
+    fn what_is_wrong_is_found_where_it_stands() {
+        let places = |document: Value| -> Vec<String> {
+            let document = made(document, &How::default(), None);
+            check(&document).into_iter().map(|found| found.place).collect()
+        };
+        let disks = json!({"os": {"match": {"serial": "1"}}});
+        assert!(places(json!({"disks": disks})).is_empty());
+        assert_eq!(places(json!({"disks": {"os": {"matsch": {}}}})), ["document.disks.os"]);
+        let storage = json!([{"part": {"id": "r", "on": "os", "size": "rest"}}, {"parrt": {}}]);
+        assert_eq!(places(json!({"disks": disks, "storage": storage})), ["document.storage[1]"]);
+        assert_eq!(places(json!({"disk": {}})), ["document.disk"]);
+        let nowhere = json!([{"part": {"id": "r", "on": "nothing", "size": "rest"}}]);
+        assert!(!places(json!({"disks": disks, "storage": nowhere})).is_empty());
+    }
+}

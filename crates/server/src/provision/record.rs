@@ -1,0 +1,135 @@
+//! What is kept of runs: one record of the run, one of each node in it, and one for each node that
+//! says in which run it was last.
+
+use hoist_api::provision::{How, NodeRunState, RunNode};
+use hoist_inventory::record;
+use hoist_model::{BootState, NodeId};
+use hoist_store::{Compare, Key, Op, Record, Revision, Store, StoreError};
+use jiff::Timestamp;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::scan::{Step, walk};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RunRecord {
+    pub(super) run: String,
+    pub(super) selector: String,
+    pub(super) how: How,
+    pub(super) by: String,
+    pub(super) started: Timestamp,
+    /// Nothing more is begun.
+    #[serde(default)]
+    pub(super) aborted: bool,
+    /// All its nodes are over: nobody has to look at it any more.
+    #[serde(default)]
+    pub(super) over: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct NodeRecord {
+    #[serde(flatten)]
+    pub(super) shown: RunNode,
+    /// Its place in the run.
+    pub(super) order: u32,
+    pub(super) txn: Uuid,
+    /// SHA-256 of what its agent shows, in hexadecimal digits; of the last attempt.
+    #[serde(default)]
+    pub(super) session: Option<String>,
+    /// The last event that was taken in.
+    #[serde(default)]
+    pub(super) seq: u64,
+    /// Its agent is told to end.
+    #[serde(default)]
+    pub(super) abort: bool,
+    /// What had been decided about its booting before.
+    #[serde(default)]
+    pub(super) before: Option<BootState>,
+    /// Until when its system has to be up.
+    #[serde(default)]
+    pub(super) up_by: Option<Timestamp>,
+}
+
+/// In which run a node was last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Last {
+    pub(super) node: NodeId,
+    pub(super) run: String,
+    pub(super) over: bool,
+}
+
+/// What a machine has, as it said itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct FactsRecord {
+    pub(super) at: Timestamp,
+    pub(super) facts: serde_json::Value,
+}
+
+/// Something that is kept, and where in the history of the store it was read.
+#[derive(Debug, Clone)]
+pub(super) struct Kept<T> {
+    pub(super) value: T,
+    pub(super) key: Key,
+    pub(super) at: Revision,
+}
+
+impl<T: DeserializeOwned + Send> Kept<T> {
+    pub(super) fn read(record: &Record) -> Result<Self, StoreError> {
+        let value = serde_json::from_slice(&record.value).map_err(|error| StoreError::Damaged {
+            detail: format!("`{}` cannot be read: {error}", record.key),
+        })?;
+        Ok(Self { value, key: record.key.clone(), at: record.revision })
+    }
+
+    pub(super) async fn get(store: &dyn Store, key: &Key) -> Result<Option<Self>, StoreError> {
+        store.get(key).await?.as_ref().map(Self::read).transpose()
+    }
+
+    pub(super) async fn list(store: &dyn Store, top: &Key) -> Result<Vec<Self>, StoreError> {
+        let mut found = Vec::new();
+        walk(store, top, None, |record| {
+            found.push(Self::read(&record));
+            Step::Go
+        })
+        .await?;
+        found.into_iter().collect()
+    }
+
+    /// That nobody else has written it since.
+    pub(super) fn unchanged(&self) -> Compare {
+        Compare::At(self.key.clone(), self.at)
+    }
+}
+
+pub(super) fn put<T: Serialize>(key: Key, value: &T) -> Op {
+    Op::Put(key, serde_json::to_vec(value).expect("a plain value"))
+}
+
+pub(super) fn node_key(run: &str, node: NodeId) -> Key {
+    record::provision_nodes(run).child(&node.to_string())
+}
+
+pub(super) fn last_key(node: NodeId) -> Key {
+    record::provision_lasts().child(&node.to_string())
+}
+
+impl NodeRecord {
+    pub(super) fn key(&self) -> Key {
+        node_key(&self.shown.run, self.shown.id)
+    }
+
+    /// What is written of a node: its record, and whether it is free for another run.
+    pub(super) fn ops(&self) -> Vec<Op> {
+        let RunNode { id, run, state, .. } = &self.shown;
+        let last = Last { node: *id, run: run.clone(), over: state.is_over() };
+        vec![put(self.key(), self), put(last_key(*id), &last)]
+    }
+
+    pub(super) fn become_state(&mut self, state: NodeRunState, now: Timestamp) {
+        if self.shown.state != state {
+            self.shown.state = state;
+            self.shown.since = now;
+        }
+    }
+}

@@ -1,0 +1,605 @@
+//! Runs in the store. Every step of a node is one transaction with what it boots from then on, so
+//! that whatever fails in between, and whichever controller is asked, both say the same.
+//!
+//! No controller has a run for itself: whoever sees that something can be begun begins it, and the
+//! store lets one of them be the first.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hoist_api::Code;
+use hoist_api::provision::{Counts, Finding, NodeRunState, Progress, Run, RunNode, StartRequest};
+use hoist_inventory::record;
+use hoist_inventory::registry::{Terms, WriteError};
+use hoist_inventory::{Registry, Roster};
+use hoist_metadata::SiteKey;
+use hoist_metadata::provision::Arming;
+use hoist_metadata::token::NONCE_BYTES;
+use hoist_model::{Name, Node, NodeId, Provisioning};
+use hoist_store::{Compare, Op, StoreError, Txn};
+use jiff::{SignedDuration, Timestamp};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::boot_change::{BootChange, Together};
+use super::decide;
+use super::record::{Kept, Last, NodeRecord, RunRecord, last_key, node_key, put};
+use crate::audit::{AuditError, Draft};
+use crate::boot::{AgentsSent, Boot};
+use crate::failure::Failure;
+use crate::server::Chassis;
+
+/// How often somebody else may be faster.
+const TRIES: usize = 16;
+/// Nodes that are begun in one transaction.
+const BATCH: usize = 200;
+/// Runs that are remembered; the oldest that are over are forgotten.
+pub(super) const MAX_RUNS: usize = 200;
+/// How often runs are looked at although nothing was heard.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often what an agent says of itself is written, while it does the same.
+const WRITE_EVERY: SignedDuration = SignedDuration::from_secs(10);
+
+/// Cheap to clone; all clones are the same.
+#[derive(Debug, Clone)]
+pub struct Runs(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    chassis: Chassis,
+    registry: Registry,
+    key: SiteKey,
+    sent: AgentsSent,
+    /// How far agents are, as they said to this controller last.
+    live: Mutex<HashMap<(String, NodeId), Progress>>,
+    news: Notify,
+}
+
+/// What becomes of one node of a run.
+#[derive(Debug)]
+pub(super) struct Changed {
+    pub(super) was: Kept<NodeRecord>,
+    pub(super) now: NodeRecord,
+    pub(super) boot: Option<BootChange>,
+    pub(super) more: Vec<Op>,
+}
+
+impl Changed {
+    pub(super) fn new(was: Kept<NodeRecord>, now: NodeRecord) -> Self {
+        Self { was, now, boot: None, more: Vec::new() }
+    }
+}
+
+/// Whether something was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wrote {
+    Done,
+    /// Somebody else was faster; nothing was.
+    Overtaken,
+}
+
+impl Runs {
+    pub fn new(boot: &Boot, key: SiteKey) -> Self {
+        Self(Arc::new(Inner {
+            chassis: boot.chassis.clone(),
+            registry: boot.registry.clone(),
+            key,
+            sent: boot.agents_sent.clone(),
+            live: Mutex::default(),
+            news: Notify::new(),
+        }))
+    }
+
+    pub(super) fn roster(&self) -> Arc<Roster> {
+        self.0.registry.roster()
+    }
+
+    pub(super) fn registry(&self) -> &Registry {
+        &self.0.registry
+    }
+
+    pub(super) fn chassis(&self) -> &Chassis {
+        &self.0.chassis
+    }
+
+    fn store(&self) -> &dyn hoist_store::Store {
+        self.0.chassis.store.as_ref()
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.0.chassis.clock.now()
+    }
+
+    pub(super) async fn header(&self, run: &str) -> Result<Option<Kept<RunRecord>>, StoreError> {
+        match record::provision_run_key(run) {
+            Some(key) => Kept::get(self.store(), &key).await,
+            None => Ok(None),
+        }
+    }
+
+    pub(super) async fn headers(&self) -> Result<Vec<Kept<RunRecord>>, StoreError> {
+        Kept::list(self.store(), &record::provision_runs()).await
+    }
+
+    /// Those of a run, in their order.
+    pub(super) async fn nodes(&self, run: &str) -> Result<Vec<Kept<NodeRecord>>, StoreError> {
+        let mut nodes: Vec<Kept<NodeRecord>> =
+            Kept::list(self.store(), &record::provision_nodes(run)).await?;
+        nodes.sort_by_key(|node| node.value.order);
+        Ok(nodes)
+    }
+
+    pub(super) async fn node(
+        &self,
+        run: &str,
+        node: NodeId,
+    ) -> Result<Option<Kept<NodeRecord>>, StoreError> {
+        Kept::get(self.store(), &node_key(run, node)).await
+    }
+
+    /// In which run a node was last.
+    pub(super) async fn last(&self, node: NodeId) -> Result<Option<Last>, StoreError> {
+        Ok(Kept::get(self.store(), &last_key(node)).await?.map(|kept| kept.value))
+    }
+
+    /// A run as it is shown, with what agents said to this controller last.
+    pub(super) fn show(&self, run: &RunRecord, nodes: Vec<NodeRecord>, whole: bool) -> Run {
+        let counts = decide::count(nodes.iter().map(|node| node.shown.state));
+        let (state, why) = decide::state(&run.how, run.aborted, counts);
+        let nodes = if whole { nodes } else { Vec::new() };
+        Run {
+            run: run.run.clone(),
+            state,
+            why,
+            selector: run.selector.clone(),
+            how: run.how.clone(),
+            by: run.by.clone(),
+            started: run.started,
+            counts,
+            nodes: nodes.into_iter().map(|node| self.shown(node)).collect(),
+        }
+    }
+
+    fn shown(&self, node: NodeRecord) -> RunNode {
+        let mut shown = node.shown;
+        if shown.state == NodeRunState::Working {
+            let live = self.0.live.lock().unwrap_or_else(PoisonError::into_inner);
+            let said = live.get(&(shown.run.clone(), shown.id));
+            let later = said.filter(|said| shown.progress.as_ref().is_none_or(|p| p.at <= said.at));
+            shown.progress = later.cloned().or(shown.progress);
+        }
+        if shown.state == NodeRunState::Waiting {
+            let roster = self.roster();
+            let why = roster.by_id(shown.id).and_then(|node| decide::obstacle(node));
+            shown.note = why.or(shown.note);
+        }
+        shown
+    }
+}
+
+/// Beginning.
+impl Runs {
+    /// Writes a run with its nodes; nothing is begun yet.
+    pub(super) async fn create(
+        &self,
+        request: &StartRequest,
+        by: &str,
+        chosen: &[(Arc<Node>, Name)],
+        audit: Draft,
+    ) -> Result<String, Failure> {
+        let (now, roster) = (self.now(), self.roster());
+        // Such names grow with time, as those of nodes do.
+        let run = hoist_inventory::registry::mint_id().to_string().to_ascii_lowercase();
+        let header = RunRecord {
+            run: run.clone(),
+            selector: request.selector.clone(),
+            how: request.how.clone(),
+            by: by.to_owned(),
+            started: now,
+            aborted: false,
+            over: false,
+        };
+        let lasts = self.lasts().await?;
+        let key = record::provision_run_key(&run).expect("letters and digits");
+        let (mut compares, mut ops) = (vec![Compare::Absent(key.clone())], vec![put(key, &header)]);
+        for (order, (node, profile)) in (0..).zip(chosen) {
+            match lasts.get(&node.id) {
+                Some(last) if !last.value.over => return Err(under_way(node, &last.value.run)),
+                Some(last) => compares.push(last.unchanged()),
+                None => compares.push(Compare::Absent(last_key(node.id))),
+            }
+            let record = NodeRecord {
+                shown: RunNode {
+                    node: node.name.clone(),
+                    id: node.id,
+                    run: run.clone(),
+                    profile: profile.clone(),
+                    state: NodeRunState::Waiting,
+                    since: now,
+                    attempt: 0,
+                    progress: None,
+                    problems: Vec::new(),
+                    note: None,
+                    plan: None,
+                    changed: false,
+                    resumed: false,
+                    receipts: serde_json::Value::Null,
+                },
+                order,
+                txn: Uuid::new_v4(),
+                session: None,
+                seq: 0,
+                abort: false,
+                before: roster.boot_state(node.id).map(|state| state.as_ref().clone()),
+                up_by: None,
+            };
+            ops.extend(record.ops());
+        }
+        let draft = Draft { object: format!("run/{run}"), ..audit };
+        self.0.chassis.audit.commit(Txn { compares, ops }, &draft).await?;
+        let told = serde_json::json!({"nodes": chosen.len(), "by": by, "how": request.how});
+        self.tell("provision.started", &run, told);
+        self.forget_oldest().await?;
+        Ok(run)
+    }
+
+    async fn lasts(&self) -> Result<HashMap<NodeId, Kept<Last>>, StoreError> {
+        let lasts: Vec<Kept<Last>> = Kept::list(self.store(), &record::provision_lasts()).await?;
+        Ok(lasts.into_iter().map(|last| (last.value.node, last)).collect())
+    }
+
+    async fn forget_oldest(&self) -> Result<(), StoreError> {
+        let headers = self.headers().await?;
+        let surplus = headers.len().saturating_sub(MAX_RUNS);
+        // Their names grow with time.
+        for header in headers.iter().filter(|header| header.value.over).take(surplus) {
+            let nodes = record::provision_nodes(&header.value.run);
+            let ops = vec![Op::Delete(header.key.clone()), Op::DeletePrefix(nodes)];
+            self.store().commit(Txn { compares: vec![header.unchanged()], ops }).await?;
+        }
+        Ok(())
+    }
+
+    /// Begins what may be begun, and notes when all is over.
+    pub(super) async fn advance(&self, run: &str) -> Result<(), Failure> {
+        for _ in 0..TRIES {
+            let Some(header) = self.header(run).await? else { return Ok(()) };
+            if header.value.over {
+                return Ok(());
+            }
+            let nodes = self.nodes(run).await?;
+            let counts = decide::count(nodes.iter().map(|node| node.value.shown.state));
+            let changes = self.next(&header.value, counts, nodes);
+            let over = counts.waiting + counts.active == 0;
+            if changes.is_empty() && !over {
+                return Ok(());
+            }
+            let next = RunRecord { over, ..header.value.clone() };
+            let names: Vec<_> =
+                changes.iter().map(|change| change.now.shown.node.clone()).collect();
+            let audit = self.own_draft("begin", run);
+            let wrote = self.write(audit, changes, Some((&header, &next))).await?;
+            if wrote == Wrote::Overtaken {
+                continue;
+            }
+            if over {
+                let state = decide::state(&next.how, next.aborted, counts).0;
+                self.tell(
+                    "provision.ended",
+                    run,
+                    serde_json::json!({"state": state, "counts": counts}),
+                );
+                return Ok(());
+            }
+            for name in names {
+                self.tell_node("provision.begun", &name, serde_json::json!({"run": run}));
+            }
+        }
+        Ok(())
+    }
+
+    fn next(&self, run: &RunRecord, counts: Counts, nodes: Vec<Kept<NodeRecord>>) -> Vec<Changed> {
+        let (roster, now) = (self.roster(), self.now());
+        let mut room = if run.aborted { 0 } else { decide::room(&run.how, counts).min(BATCH) };
+        let mut changes = Vec::new();
+        for was in nodes {
+            let shown = &was.value.shown;
+            let Some(node) = roster.by_id(shown.id) else {
+                if !shown.state.is_over() {
+                    changes.push(gone(was, now));
+                }
+                continue;
+            };
+            let waits = shown.state == NodeRunState::Waiting;
+            if waits && room > 0 && decide::obstacle(node).is_none() && !node.is_protected() {
+                room -= 1;
+                changes.push(self.armed(was, node));
+            }
+        }
+        changes
+    }
+
+    /// It boots the agent from now on, which finds a token that is good for it once.
+    pub(super) fn armed(&self, was: Kept<NodeRecord>, node: &Node) -> Changed {
+        let now = self.now();
+        let mut nonce = [0; NONCE_BYTES];
+        aws_lc_rs::rand::fill(&mut nonce).expect("the operating system gives random bytes");
+        let arming = Arming::new(&self.0.key, node.id, node.generation, nonce, now);
+        let session = self.session(node, &nonce);
+        let mut next = was.value.clone();
+        next.become_state(NodeRunState::Armed, now);
+        next.shown.attempt += 1;
+        next.shown.problems.clear();
+        (next.shown.note, next.shown.progress, next.up_by) = (None, None, None);
+        (next.session, next.seq, next.abort) = (Some(print(&session)), 0, false);
+        let (run, profile) = (next.shown.run.clone(), next.shown.profile.clone());
+        let more = vec![put(record::arming_key(node.id), &arming)];
+        let boot = Some(BootChange::Agent(Provisioning { run, profile, nonce }));
+        Changed { was, now: next, boot, more }
+    }
+
+    /// What the agent of this arming shows.
+    pub(super) fn session(&self, node: &Node, nonce: &[u8; NONCE_BYTES]) -> String {
+        let token = self.0.key.session(node.id, node.generation, nonce);
+        format!("{}.{}", node.id, token.as_str())
+    }
+}
+
+/// Going on.
+impl Runs {
+    /// Writes what becomes of nodes, and of the run, all or nothing.
+    pub(super) async fn write(
+        &self,
+        audit: Draft,
+        changes: Vec<Changed>,
+        run: Option<(&Kept<RunRecord>, &RunRecord)>,
+    ) -> Result<Wrote, Failure> {
+        let now = self.now();
+        let (mut compares, mut ops, mut boots) = (Vec::new(), Vec::new(), Vec::new());
+        if let Some((was, next)) = run {
+            compares.push(was.unchanged());
+            ops.push(put(was.key.clone(), next));
+        }
+        for change in changes {
+            let Changed { was, now: next, boot, more } = change;
+            compares.push(was.unchanged());
+            ops.extend(next.ops());
+            ops.extend(more);
+            let by = format!("provision {}", next.shown.run);
+            boots.extend(boot.map(|boot| (next.shown.id, by, boot)));
+        }
+        let audited = audit.clone();
+        let together = Together::new(self.0.chassis.audit.committer(audit), compares, ops);
+        if !boots.is_empty() {
+            // Whoever started the run has said how many nodes it is about.
+            let terms = Terms { no_brake: true, ..Terms::default() };
+            let written = self.0.registry.write(terms, &together, |draft| {
+                for (node, by, boot) in &boots {
+                    boot.draft(draft, *node, by, now);
+                }
+                Ok(())
+            });
+            match written.await {
+                Err(WriteError::Precondition) => return Ok(Wrote::Overtaken),
+                written => drop(written?),
+            }
+        }
+        let Some(txn) = together.left() else { return Ok(Wrote::Done) };
+        match self.0.chassis.audit.commit(txn, &audited).await {
+            Err(AuditError::Store(StoreError::Conflict { .. })) => Ok(Wrote::Overtaken),
+            written => written.map(|_| Wrote::Done).map_err(Into::into),
+        }
+    }
+
+    /// Changes one node of a run, again when somebody was faster. `change` says what becomes of it,
+    /// or that nothing does.
+    pub(super) async fn amend(
+        &self,
+        run: &str,
+        node: NodeId,
+        audit: &Draft,
+        change: impl Fn(&Runs, Kept<NodeRecord>) -> Option<Changed>,
+    ) -> Result<Option<NodeRecord>, Failure> {
+        for _ in 0..TRIES {
+            let Some(was) = self.node(run, node).await? else { return Ok(None) };
+            let before = was.value.clone();
+            let Some(changed) = change(self, was) else { return Ok(Some(before)) };
+            let next = changed.now.clone();
+            if self.write(audit.clone(), vec![changed], None).await? == Wrote::Done {
+                if next.shown.state != before.shown.state {
+                    self.changed(&next);
+                }
+                return Ok(Some(next));
+            }
+        }
+        Err(Failure::new(Code::Busy, "others write the same again and again")
+            .with_remedy("try again"))
+    }
+
+    /// What is told when a node is another step further.
+    fn changed(&self, node: &NodeRecord) {
+        let RunNode { run, state, problems, attempt, .. } = &node.shown;
+        let told = serde_json::json!({
+            "run": run, "state": state, "attempt": attempt, "problems": problems,
+        });
+        self.tell_node(&format!("provision.{state}"), &node.shown.node, told);
+        if state.is_over() {
+            let key = (run.clone(), node.shown.id);
+            self.0.live.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+            metrics::counter!("hoist_provision_nodes_total", "outcome" => state.as_str())
+                .increment(1);
+            self.0.news.notify_one();
+        }
+    }
+
+    /// Remembers how far an agent is, and says whether that is worth being written.
+    pub(super) fn heard_of(&self, node: &NodeRecord, progress: &Progress) -> bool {
+        let mut live = self.0.live.lock().unwrap_or_else(PoisonError::into_inner);
+        live.insert((node.shown.run.clone(), node.shown.id), progress.clone());
+        let Some(kept) = &node.shown.progress else { return true };
+        let same = kept.action == progress.action && kept.step == progress.step;
+        !same || progress.at.duration_since(kept.at) >= WRITE_EVERY
+    }
+
+    pub(super) fn tell(&self, kind: &str, run: &str, told: serde_json::Value) {
+        self.0.chassis.events.publish(kind, &format!("run/{run}"), told);
+    }
+
+    pub(super) fn tell_node(&self, kind: &str, node: &Name, told: serde_json::Value) {
+        self.0.chassis.events.publish(kind, &format!("node/{node}"), told);
+    }
+
+    /// What the controller writes by itself.
+    pub(super) fn own_draft(&self, what: &str, run: &str) -> Draft {
+        Draft {
+            who: "controller".to_owned(),
+            method: what.to_owned(),
+            route: "provision".to_owned(),
+            object: format!("run/{run}"),
+            ..Draft::default()
+        }
+    }
+}
+
+/// Looking after runs.
+impl Runs {
+    /// The system of a node says that it is up.
+    pub(crate) async fn is_up(&self, node: NodeId) -> Result<(), Failure> {
+        let Some(last) = self.last(node).await?.filter(|last| !last.over) else { return Ok(()) };
+        let audit = self.own_draft("phone-home", &last.run);
+        self.amend(&last.run, node, &audit, |runs, was| {
+            (was.value.shown.state == NodeRunState::Starting).then(|| {
+                let mut next = was.value.clone();
+                next.become_state(NodeRunState::Done, runs.now());
+                next.up_by = None;
+                Changed::new(was, next)
+            })
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Looks after all runs until told to stop.
+    pub async fn watch(self, stop: CancellationToken) {
+        loop {
+            if let Err(error) = self.look().await {
+                tracing::warn!(error = %crate::chain(&error), "runs are not looked after");
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.0.news.notified() => {}
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+        }
+    }
+
+    async fn look(&self) -> Result<(), Failure> {
+        for node in self.0.sent.take() {
+            self.agent_was_sent(node).await?;
+        }
+        for header in self.headers().await? {
+            if header.value.over {
+                continue;
+            }
+            let run = &header.value.run;
+            self.end_waits(run).await?;
+            self.advance(run).await?;
+        }
+        Ok(())
+    }
+
+    async fn agent_was_sent(&self, node: NodeId) -> Result<(), Failure> {
+        let roster = self.roster();
+        let provisioning = roster.boot_state(node).and_then(|state| state.provisioning.as_ref());
+        let Some(Provisioning { run, .. }) = provisioning else { return Ok(()) };
+        let audit = self.own_draft("agent sent", run);
+        self.amend(run, node, &audit, |runs, was| {
+            (was.value.shown.state == NodeRunState::Armed).then(|| {
+                let mut next = was.value.clone();
+                next.become_state(NodeRunState::Booting, runs.now());
+                Changed::new(was, next)
+            })
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Systems that should be up by now.
+    async fn end_waits(&self, run: &str) -> Result<(), Failure> {
+        let now = self.now();
+        let late = |node: &NodeRecord| {
+            node.shown.state == NodeRunState::Starting && node.up_by.is_some_and(|by| by < now)
+        };
+        for node in self.nodes(run).await?.into_iter().filter(|node| late(&node.value)) {
+            let audit = self.own_draft("not heard of", run);
+            self.amend(run, node.value.shown.id, &audit, |_, was| {
+                late(&was.value).then(|| {
+                    let mut next = was.value.clone();
+                    next.become_state(NodeRunState::Failed, now);
+                    next.shown.problems.push(not_up());
+                    Changed::new(was, next)
+                })
+            })
+            .await?;
+        }
+        Ok(())
+    }
+}
+
+fn not_up() -> Finding {
+    Finding {
+        code: "not-up".to_owned(),
+        class: "device".to_owned(),
+        action: "boot".to_owned(),
+        step: String::new(),
+        what: "the installed system has not said that it is up within its time".to_owned(),
+        place: String::new(),
+        hint: Some("look at its console; `hoist provision retry` installs it again".to_owned()),
+        evidence: Vec::new(),
+    }
+}
+
+/// A node that was removed meanwhile.
+fn gone(was: Kept<NodeRecord>, now: Timestamp) -> Changed {
+    let mut next = was.value.clone();
+    next.become_state(NodeRunState::Aborted, now);
+    next.shown.note = Some("the node was removed".to_owned());
+    Changed::new(was, next)
+}
+
+fn under_way(node: &Node, run: &str) -> Failure {
+    let detail = format!("node `{}` is in run {run}, which is not over", node.name);
+    Failure::new(Code::Conflict, detail)
+        .with_remedy(format!("`hoist provision status {run}`, then `retry` or `abort`"))
+}
+
+/// What is kept of what an agent shows.
+pub(super) fn print(session: &str) -> String {
+    Sha256::digest(session.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What only says how far something is.
+impl Runs {
+    /// Writes a record without an entry in the audit log; `None` when there was nothing to write.
+    pub(super) async fn keep(
+        &self,
+        run: &str,
+        node: NodeId,
+        change: impl Fn(&NodeRecord) -> Option<NodeRecord>,
+    ) -> Result<Option<NodeRecord>, Failure> {
+        for _ in 0..TRIES {
+            let Some(was) = self.node(run, node).await? else { return Ok(None) };
+            let Some(next) = change(&was.value) else { return Ok(None) };
+            let txn = Txn { compares: vec![was.unchanged()], ops: vec![put(next.key(), &next)] };
+            match self.store().commit(txn).await {
+                Ok(_) => return Ok(Some(next)),
+                Err(StoreError::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(None)
+    }
+}

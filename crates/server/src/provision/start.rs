@@ -1,0 +1,201 @@
+//! `POST /provision/v1/runs`: which nodes are provisioned by which profile, and why others are not.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use hoist_api::admin::Verb;
+use hoist_api::provision::{Chosen, How, LeftOutNode, StartRequest, Started};
+use hoist_api::{Code, Fault, Problem};
+use hoist_inventory::Roster;
+use hoist_model::{Name, Node, ProvisionProfile};
+use hoist_provision::facts::SignatureKind;
+use uuid::Uuid;
+
+use super::document::{self, Case};
+use super::{Provision, WRITE, decide, sight};
+use crate::auth::AuditContext;
+use crate::extract::Json;
+use crate::failure::Failure;
+use crate::inventory::{bad_parameter, bind, no_such_node};
+use crate::principal::Principal;
+use crate::route::Route;
+
+/// Actions and kinds that can be named.
+const MAX_WORDS: usize = 64;
+/// Nodes named when one of them cannot be provisioned.
+const MAX_TOLD: usize = 20;
+
+pub(super) fn routes() -> Vec<Route<Provision>> {
+    vec![
+        Route::post("/provision/v1/runs", WRITE, start)
+            .summary("Provision the nodes of a selector; what is on their disks may be destroyed")
+            .takes::<StartRequest>()
+            .gives::<Started>(200)
+            .selective(),
+    ]
+}
+
+async fn start(
+    State(provision): State<Provision>,
+    principal: Principal,
+    audit: AuditContext,
+    Json(request): Json<StartRequest>,
+) -> Result<Json<Started>, Failure> {
+    check(&request.how)?;
+    let runs = &provision.runs;
+    let roster = runs.registry().latest().await?;
+    let bound = bind(&roster, &request.selector)?;
+    let mut nodes: Vec<Arc<Node>> = roster.select_bound(&bound).into_iter().cloned().collect();
+    nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    if nodes.is_empty() {
+        return Err(no_such_node(format!("that `{}` names", request.selector)));
+    }
+    let sight = sight(&principal, Verb::Write, &roster);
+    if nodes.iter().any(|node| !sight.reaches(&roster, node)) {
+        return Err(Failure::new(Code::Forbidden, "one of the nodes is out of reach")
+            .with_remedy("your token is limited to other nodes"));
+    }
+    let Choice { chosen, left_out } = choose(&roster, nodes, &request)?;
+    try_out(&roster, &chosen, &request.how)?;
+    let needs_affects = runs.registry().brake_acts(&roster, chosen.len());
+    let started = |run| {
+        let nodes = chosen
+            .iter()
+            .map(|(node, profile)| Chosen { node: node.name.clone(), profile: profile.clone() });
+        let (nodes, left_out) = (nodes.collect(), left_out.clone());
+        Started { run, dry_run: request.dry_run, nodes, left_out, needs_affects }
+    };
+    if request.dry_run {
+        audit.nothing_written();
+        return Ok(Json(started(None)));
+    }
+    let count = chosen.len();
+    let said = request.affects.is_some_and(|said| said != count);
+    if said || needs_affects && request.affects.is_none() {
+        return Err(Failure::new(Code::AffectsTooMany, format!("this affects {count} nodes"))
+            .with_remedy(format!("if that is what you want, say `--affects {count}`")));
+    }
+    let by = principal.who().to_string();
+    let run = runs.create(&request, &by, &chosen, audit.draft()).await?;
+    runs.advance(&run).await?;
+    Ok(Json(started(Some(run))))
+}
+
+/// What is said about a run is something that can be done.
+fn check(how: &How) -> Result<(), Failure> {
+    if how.only.len() > MAX_WORDS || how.wipe.len() > MAX_WORDS {
+        let message = format!("there are more than {MAX_WORDS} words");
+        return Err(bad_parameter("how", &message, "name fewer"));
+    }
+    for kind in how.wipe.iter().filter(|kind| *kind != "any") {
+        if serde_json::from_value::<SignatureKind>(kind.as_str().into()).is_err() {
+            let message = format!("`{kind}` is nothing that can be found on a disk");
+            let remedy =
+                "write `gpt`, `ext`, `lvm`, …, or `any`; docs/provision/document.md has all";
+            return Err(bad_parameter("wipe", &message, remedy));
+        }
+    }
+    let counted = [
+        ("at_once", how.at_once),
+        ("max_unavailable", how.max_unavailable),
+        ("canary", how.canary),
+    ];
+    for (name, _) in counted.into_iter().filter(|(_, count)| *count == Some(0)) {
+        return Err(bad_parameter(name, "with none nothing is ever begun", "name 1 or more"));
+    }
+    Ok(())
+}
+
+#[derive(Debug)]
+struct Choice {
+    chosen: Vec<(Arc<Node>, Name)>,
+    left_out: Vec<LeftOutNode>,
+}
+
+/// Nodes that hold something are not wiped by a slip of the hand: the whole is refused.
+fn choose(
+    roster: &Roster,
+    nodes: Vec<Arc<Node>>,
+    request: &StartRequest,
+) -> Result<Choice, Failure> {
+    let named = named_profile(roster, request)?;
+    let (mut chosen, mut left_out, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+    for node in nodes {
+        if let Some(why) = decide::obstacle(&node) {
+            left_out.push(LeftOutNode { node: node.name.clone(), why });
+            continue;
+        }
+        if let Some(fault) = refusal(roster, &node, request) {
+            refused.push(fault);
+            continue;
+        }
+        match named.or_else(|| decide::profile_of(roster, &node)) {
+            Some(profile) => chosen.push((node, profile.name.clone())),
+            None => {
+                let why = "no ProvisionProfile is for it".to_owned();
+                left_out.push(LeftOutNode { node: node.name.clone(), why });
+            }
+        }
+    }
+    if !refused.is_empty() {
+        let detail = format!("{} of the nodes must not be provisioned", refused.len());
+        let mut problem = Problem::new(Code::Protected, detail);
+        problem.errors = refused.into_iter().take(MAX_TOLD).collect();
+        return Err(problem.into());
+    }
+    if chosen.is_empty() {
+        let why = left_out.first().map(|left| format!(": node `{}`: {}", left.node, left.why));
+        let detail = format!("there is nothing to provision{}", why.unwrap_or_default());
+        return Err(Failure::new(Code::Conflict, detail)
+            .with_remedy("apply a ProvisionProfile for them, or name one with `--profile`"));
+    }
+    Ok(Choice { chosen, left_out })
+}
+
+fn named_profile<'r>(
+    roster: &'r Roster,
+    request: &StartRequest,
+) -> Result<Option<&'r ProvisionProfile>, Failure> {
+    let Some(name) = &request.profile else { return Ok(None) };
+    let found = roster.provision_profile(name).map(AsRef::as_ref);
+    found.map(Some).ok_or_else(|| {
+        let message = format!("there is no ProvisionProfile `{name}`");
+        bad_parameter("profile", &message, "`hoist get provisionprofiles` shows all of them")
+    })
+}
+
+fn refusal(roster: &Roster, node: &Node, request: &StartRequest) -> Option<Fault> {
+    let at = format!("Node {}", node.name);
+    let fault = |message: String, hint: String| Fault { at: at.clone(), message, hint: Some(hint) };
+    if node.is_protected() {
+        let hint = format!("`hoist node protect --off {}` first", node.name);
+        return Some(fault("it is protected".to_owned(), hint));
+    }
+    let state = roster.boot_state(node.id)?;
+    let since = state.installed.filter(|_| !request.reinstall && !request.how.retire)?;
+    let hint = "`--reinstall` writes over what is on its disks".to_owned();
+    Some(fault(format!("it is installed since {since}"), hint))
+}
+
+/// One node of each profile shows what is wrong with it for all.
+fn try_out(roster: &Roster, chosen: &[(Arc<Node>, Name)], how: &How) -> Result<(), Failure> {
+    let mut seen = std::collections::BTreeSet::new();
+    for (node, name) in chosen.iter().filter(|(_, name)| seen.insert(name)) {
+        let Some(profile) = roster.provision_profile(name) else { continue };
+        let (txn, base) = (Uuid::nil(), "http://controller");
+        let case = Case { roster, node, how, txn, base, drive: None };
+        let found = document::check(&document::make(&profile.spec, &case));
+        if found.is_empty() {
+            continue;
+        }
+        let detail = format!("the ProvisionProfile `{name}` is wrong for this");
+        let mut problem = Problem::new(Code::InvalidBody, detail);
+        problem.errors = found
+            .into_iter()
+            .take(MAX_TOLD)
+            .map(|found| Fault { at: found.place, message: found.what, hint: found.hint })
+            .collect();
+        return Err(problem.into());
+    }
+    Ok(())
+}

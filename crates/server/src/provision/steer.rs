@@ -1,0 +1,264 @@
+//! Trying again, ending, and taking back.
+
+use axum::extract::State;
+use hoist_api::Code;
+use hoist_api::admin::Verb;
+use hoist_api::provision::{NodeRunState, SteerRequest, Steered};
+use hoist_inventory::record;
+use hoist_model::{Name, Node};
+use hoist_store::Op;
+
+use super::record::{Kept, NodeRecord, RunRecord};
+use super::runs::{Changed, Runs, Wrote};
+use super::{BootChange, Provision, WRITE, decide, sight};
+use crate::audit::Draft;
+use crate::auth::AuditContext;
+use crate::extract::{Json, Path};
+use crate::failure::Failure;
+use crate::principal::Principal;
+use crate::route::Route;
+
+/// Nodes that can be named.
+const MAX_NODES: usize = 10_000;
+/// How often somebody else may be faster.
+const TRIES: usize = 16;
+
+pub(super) fn routes() -> Vec<Route<Provision>> {
+    vec![
+        Route::post("/provision/v1/runs/{run}/retry", WRITE, retry)
+            .summary("Begin nodes that failed or were ended once more")
+            .takes::<SteerRequest>()
+            .gives::<Steered>(200)
+            .selective(),
+        Route::post("/provision/v1/runs/{run}/abort", WRITE, abort)
+            .summary("Begin no more, and end what is under way where that is safe")
+            .takes::<SteerRequest>()
+            .gives::<Steered>(200)
+            .selective(),
+        Route::post("/provision/v1/runs/{run}/undo", WRITE, undo)
+            .summary("End it, and let nodes boot as before; what is on their disks stays")
+            .takes::<SteerRequest>()
+            .gives::<Steered>(200)
+            .selective(),
+    ]
+}
+
+async fn retry(
+    state: State<Provision>,
+    principal: Principal,
+    audit: AuditContext,
+    path: Path<String>,
+    body: Json<SteerRequest>,
+) -> Result<Json<Steered>, Failure> {
+    Wish { state, principal, audit, path, body }.carry_out(Turn::Retry).await
+}
+
+async fn abort(
+    state: State<Provision>,
+    principal: Principal,
+    audit: AuditContext,
+    path: Path<String>,
+    body: Json<SteerRequest>,
+) -> Result<Json<Steered>, Failure> {
+    Wish { state, principal, audit, path, body }.carry_out(Turn::Abort).await
+}
+
+async fn undo(
+    state: State<Provision>,
+    principal: Principal,
+    audit: AuditContext,
+    path: Path<String>,
+    body: Json<SteerRequest>,
+) -> Result<Json<Steered>, Failure> {
+    Wish { state, principal, audit, path, body }.carry_out(Turn::Undo).await
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Retry,
+    Abort,
+    Undo,
+}
+
+/// What somebody wants of a run.
+struct Wish {
+    state: State<Provision>,
+    principal: Principal,
+    audit: AuditContext,
+    path: Path<String>,
+    body: Json<SteerRequest>,
+}
+
+impl Wish {
+    async fn carry_out(self, turn: Turn) -> Result<Json<Steered>, Failure> {
+        let Self { state: State(provision), principal, audit, path: Path(run), body } = self;
+        let Json(request) = body;
+        let runs = &provision.runs;
+        if request.nodes.len() > MAX_NODES {
+            let detail = format!("there are more than {MAX_NODES} nodes");
+            return Err(Failure::new(Code::InvalidBody, detail).with_remedy("name the run alone"));
+        }
+        for _ in 0..TRIES {
+            let header = runs.header(&run).await?.ok_or_else(|| no_such_run(&run))?;
+            let nodes = chosen(runs, &header.value, &principal, &request).await?;
+            let (changes, notes) = changes(runs, turn, nodes)?;
+            let names: Vec<Name> =
+                changes.iter().map(|change| change.now.shown.node.clone()).collect();
+            let steered = Steered {
+                run: header.value.run.clone(),
+                dry_run: request.dry_run,
+                nodes: names,
+                notes,
+            };
+            if request.dry_run {
+                audit.nothing_written();
+                return Ok(Json(steered));
+            }
+            let next = RunRecord {
+                aborted: turn != Turn::Retry && request.nodes.is_empty()
+                    || turn != Turn::Retry && header.value.aborted,
+                over: false,
+                ..header.value.clone()
+            };
+            let draft = Draft { object: format!("run/{}", header.value.run), ..audit.draft() };
+            let wrote = runs.write(draft, changes, Some((&header, &next))).await?;
+            if wrote == Wrote::Done {
+                let word = match turn {
+                    Turn::Retry => "provision.retried",
+                    Turn::Abort => "provision.abort",
+                    Turn::Undo => "provision.undone",
+                };
+                let by = principal.who().to_string();
+                let told = serde_json::json!({"nodes": steered.nodes, "by": by});
+                runs.tell(word, &steered.run, told);
+                runs.advance(&steered.run).await?;
+                return Ok(Json(steered));
+            }
+        }
+        Err(Failure::new(Code::Busy, "others write the same again and again")
+            .with_remedy("try again"))
+    }
+}
+
+/// The nodes of the run that are meant; all of them have to be within reach.
+async fn chosen(
+    runs: &Runs,
+    run: &RunRecord,
+    principal: &Principal,
+    request: &SteerRequest,
+) -> Result<Vec<Kept<NodeRecord>>, Failure> {
+    let roster = runs.roster();
+    let sight = sight(principal, Verb::Write, &roster);
+    let mut nodes = runs.nodes(&run.run).await?;
+    if !request.nodes.is_empty() {
+        let known = |name: &Name| nodes.iter().any(|node| node.value.shown.node == *name);
+        if let Some(stranger) = request.nodes.iter().find(|name| !known(name)) {
+            let detail = format!("node `{stranger}` is not in run {}", run.run);
+            return Err(Failure::new(Code::NotFound, detail));
+        }
+        nodes.retain(|node| request.nodes.contains(&node.value.shown.node));
+    }
+    let out_of_reach = |node: &Kept<NodeRecord>| match roster.by_id(node.value.shown.id) {
+        Some(node) => !sight.reaches(&roster, node),
+        None => !sight.is_all(),
+    };
+    if nodes.iter().any(out_of_reach) {
+        return Err(no_such_run(&run.run));
+    }
+    Ok(nodes)
+}
+
+fn changes(
+    runs: &Runs,
+    turn: Turn,
+    nodes: Vec<Kept<NodeRecord>>,
+) -> Result<(Vec<Changed>, Vec<String>), Failure> {
+    let roster = runs.roster();
+    let (mut changes, mut notes) = (Vec::new(), Vec::new());
+    for was in nodes {
+        let name = was.value.shown.node.clone();
+        let node = roster.by_id(was.value.shown.id).cloned();
+        let changed = match turn {
+            Turn::Retry => retried(was, node.as_deref(), &mut notes)?,
+            Turn::Abort => aborted(runs, was, false),
+            Turn::Undo => {
+                if was.value.shown.changed || was.value.shown.state == NodeRunState::Working {
+                    notes.push(format!("{name}: what was written to its disks stays there"));
+                }
+                aborted(runs, was, true)
+            }
+        };
+        changes.extend(changed);
+    }
+    Ok((changes, notes))
+}
+
+/// Its turn comes again, with a token of its own. What is under way is not disturbed, unless a second
+/// key has come for it: then the machine was started anew, and waits.
+fn retried(
+    was: Kept<NodeRecord>,
+    node: Option<&Node>,
+    notes: &mut Vec<String>,
+) -> Result<Option<Changed>, Failure> {
+    let shown = &was.value.shown;
+    let stuck = shown.state.is_active() && shown.note.is_some();
+    let ended = matches!(shown.state, NodeRunState::Failed | NodeRunState::Aborted);
+    if !ended && !stuck {
+        return Ok(None);
+    }
+    let Some(node) = node else { return Ok(None) };
+    if node.is_protected() {
+        let detail = format!("node `{}` is protected", node.name);
+        return Err(Failure::new(Code::Protected, detail)
+            .with_remedy(format!("`hoist node protect --off {}` first", node.name)));
+    }
+    if let Some(why) = decide::obstacle(node) {
+        notes.push(format!("{}: {why}, and waits", node.name));
+    }
+    let mut next = was.value.clone();
+    next.shown.state = NodeRunState::Waiting;
+    (next.shown.note, next.session, next.up_by) = (None, None, None);
+    let disarmed = Op::Delete(record::arming_key(next.shown.id));
+    Ok(Some(Changed { more: vec![disarmed], ..Changed::new(was, next) }))
+}
+
+/// What was not begun is ended at once; an agent that works is told to end, and says when it has.
+fn aborted(runs: &Runs, was: Kept<NodeRecord>, undo: bool) -> Option<Changed> {
+    let mut next = was.value.clone();
+    let before = || BootChange::Before(Box::new(was.value.before.clone()));
+    let disarmed = Op::Delete(record::arming_key(next.shown.id));
+    match next.shown.state {
+        NodeRunState::Waiting => {
+            next.become_state(NodeRunState::Aborted, runs.now());
+            Some(Changed::new(was, next))
+        }
+        NodeRunState::Armed | NodeRunState::Booting => {
+            next.become_state(NodeRunState::Aborted, runs.now());
+            next.session = None;
+            let boot = Some(before());
+            Some(Changed { was, now: next, boot, more: vec![disarmed] })
+        }
+        NodeRunState::Working if !next.abort => {
+            next.abort = true;
+            Some(Changed::new(was, next))
+        }
+        NodeRunState::Starting if !undo => {
+            next.become_state(NodeRunState::Done, runs.now());
+            next.up_by = None;
+            Some(Changed::new(was, next))
+        }
+        NodeRunState::Starting | NodeRunState::Done | NodeRunState::Failed if undo => {
+            next.become_state(NodeRunState::Aborted, runs.now());
+            next.up_by = None;
+            let boot = Some(before());
+            Some(Changed { was, now: next, boot, more: vec![disarmed] })
+        }
+        _ => None,
+    }
+}
+
+pub(super) fn no_such_run(run: &str) -> Failure {
+    let run: String = run.chars().take(64).collect();
+    Failure::new(Code::NotFound, format!("there is no run `{run}` of provisioning"))
+        .with_remedy("`hoist provision status` shows the runs")
+}

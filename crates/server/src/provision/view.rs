@@ -1,0 +1,165 @@
+//! Profiles, runs and facts, for those who look.
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use hoist_api::Code;
+use hoist_api::admin::Verb;
+use hoist_api::inventory::Listing;
+use hoist_api::provision::{NodeFacts, ProvisionProfileObject, Run};
+use hoist_inventory::{Roster, record};
+use hoist_model::ProvisionProfile;
+
+use super::record::{FactsRecord, Kept, NodeRecord};
+use super::steer::no_such_run;
+use super::{Provision, READ, sight};
+use crate::boot::find_node;
+use crate::extract::{Json, Path};
+use crate::failure::Failure;
+use crate::inventory::Sight;
+use crate::principal::Principal;
+use crate::route::Route;
+
+/// What stands for the last run.
+const LAST: &str = "last";
+
+pub(super) fn routes() -> Vec<Route<Provision>> {
+    vec![
+        Route::get("/provision/v1/profiles", READ, profiles)
+            .summary("All provision profiles, with how many nodes each is for")
+            .gives::<Listing<ProvisionProfileObject>>(200)
+            .selective(),
+        Route::get("/provision/v1/profiles/{name}", READ, profile)
+            .summary("One provision profile")
+            .gives::<ProvisionProfileObject>(200)
+            .selective(),
+        Route::get("/provision/v1/runs", READ, list)
+            .summary("Runs of provisioning, the last one first, without their nodes")
+            .gives::<Listing<Run>>(200)
+            .selective(),
+        Route::get("/provision/v1/runs/{run}", READ, get)
+            .summary("A run with all its nodes; `last` is the last one")
+            .gives::<Run>(200)
+            .selective(),
+        Route::get("/provision/v1/nodes/{node}/run", READ, of_node)
+            .summary("The run that a node was in last, with this node alone")
+            .gives::<Run>(200)
+            .selective(),
+        Route::get("/provision/v1/nodes/{node}/facts", READ, facts)
+            .summary("What the agent of a node found there")
+            .gives::<NodeFacts>(200)
+            .selective(),
+    ]
+}
+
+async fn profiles(State(provision): State<Provision>, principal: Principal) -> Response {
+    let roster = provision.runs.roster();
+    let sight = sight(&principal, Verb::Read, &roster);
+    let items = roster.provision_profiles().filter_map(|profile| object(&roster, &sight, profile));
+    Json(Listing { revision: roster.revision(), items: items.collect() }).into_response()
+}
+
+async fn profile(
+    State(provision): State<Provision>,
+    principal: Principal,
+    Path(name): Path<String>,
+) -> Result<Json<ProvisionProfileObject>, Failure> {
+    let roster = provision.runs.roster();
+    let sight = sight(&principal, Verb::Read, &roster);
+    let found = roster.provision_profile(&name);
+    let found = found.and_then(|profile| object(&roster, &sight, profile));
+    found.map(Json).ok_or_else(|| {
+        Failure::new(Code::NotFound, format!("there is no ProvisionProfile `{name}`"))
+            .with_remedy("`hoist get provisionprofiles` shows all of them")
+    })
+}
+
+/// A limited token sees the profiles of its nodes.
+fn object(
+    roster: &Roster,
+    sight: &Sight,
+    profile: &ProvisionProfile,
+) -> Option<ProvisionProfileObject> {
+    let bound = profile.spec.selector.as_ref().and_then(|selector| selector.bind(roster).ok());
+    let nodes = bound.map(|bound| roster.select_bound(&bound)).unwrap_or_default();
+    let nodes = nodes.iter().filter(|node| sight.reaches(roster, node)).count();
+    (sight.is_all() || nodes > 0).then(|| ProvisionProfileObject::from_stored(profile, nodes))
+}
+
+async fn list(
+    State(provision): State<Provision>,
+    principal: Principal,
+) -> Result<Json<Listing<Run>>, Failure> {
+    let (runs, roster) = (&provision.runs, provision.runs.roster());
+    let sight = sight(&principal, Verb::Read, &roster);
+    let mut items = Vec::new();
+    for header in runs.headers().await?.into_iter().rev() {
+        let nodes = seen(&roster, &sight, runs.nodes(&header.value.run).await?);
+        if sight.is_all() || !nodes.is_empty() {
+            items.push(runs.show(&header.value, nodes, false));
+        }
+    }
+    Ok(Json(Listing { revision: roster.revision(), items }))
+}
+
+async fn get(
+    State(provision): State<Provision>,
+    principal: Principal,
+    Path(run): Path<String>,
+) -> Result<Json<Run>, Failure> {
+    let (runs, roster) = (&provision.runs, provision.runs.roster());
+    let sight = sight(&principal, Verb::Read, &roster);
+    let header = match run.as_str() {
+        LAST => runs.headers().await?.pop(),
+        run => runs.header(run).await?,
+    };
+    let header = header.ok_or_else(|| no_such_run(&run))?.value;
+    let nodes = seen(&roster, &sight, runs.nodes(&header.run).await?);
+    if nodes.is_empty() && !sight.is_all() {
+        return Err(no_such_run(&run));
+    }
+    Ok(Json(runs.show(&header, nodes, true)))
+}
+
+/// Of a run, the nodes that somebody may see; those that are gone are for who may see all.
+fn seen(roster: &Roster, sight: &Sight, nodes: Vec<Kept<NodeRecord>>) -> Vec<NodeRecord> {
+    let is_seen = |node: &NodeRecord| match roster.by_id(node.shown.id) {
+        Some(node) => sight.reaches(roster, node),
+        None => sight.is_all(),
+    };
+    nodes.into_iter().map(|node| node.value).filter(is_seen).collect()
+}
+
+async fn of_node(
+    State(provision): State<Provision>,
+    principal: Principal,
+    Path(node): Path<String>,
+) -> Result<Json<Run>, Failure> {
+    let (runs, roster) = (&provision.runs, provision.runs.roster());
+    let node = find_node(&roster, &sight(&principal, Verb::Read, &roster), &node)?;
+    let none = || {
+        Failure::new(Code::NotFound, format!("node `{}` was in no run yet", node.name))
+            .with_remedy("`hoist provision start` begins one")
+    };
+    let last = runs.last(node.id).await?.ok_or_else(none)?;
+    let header = runs.header(&last.run).await?.ok_or_else(none)?.value;
+    let record = runs.node(&last.run, node.id).await?.ok_or_else(none)?.value;
+    Ok(Json(runs.show(&header, vec![record], true)))
+}
+
+async fn facts(
+    State(provision): State<Provision>,
+    principal: Principal,
+    Path(node): Path<String>,
+) -> Result<Json<NodeFacts>, Failure> {
+    let roster = provision.runs.roster();
+    let node = find_node(&roster, &sight(&principal, Verb::Read, &roster), &node)?;
+    let store = provision.runs.chassis().store.as_ref();
+    let found: Option<Kept<FactsRecord>> = Kept::get(store, &record::facts_key(node.id)).await?;
+    let FactsRecord { at, facts } = found
+        .ok_or_else(|| {
+            Failure::new(Code::NotFound, format!("no agent has looked at node `{}`", node.name))
+                .with_remedy("one does when the node is provisioned")
+        })?
+        .value;
+    Ok(Json(NodeFacts { node: node.name.clone(), id: node.id, at, facts }))
+}

@@ -1,0 +1,301 @@
+//! From a boot script to a disk that is booted from, and what may go wrong in between.
+
+use hoist_testkit::etcd::EtcdServer;
+use serde_json::json;
+
+use crate::agent::{Agent, Words, done, failed};
+use crate::site::{Site, document};
+use crate::{DIGEST, profile, run, script, site, spec, start, states, until};
+
+#[tokio::test]
+async fn a_node_boots_the_agent_is_provisioned_and_boots_its_disk() {
+    let site = site(|_| {}).await;
+    assert!(script(&site, 1).await.contains("http://k/live"));
+    let revision = site.revision();
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    assert_eq!(states(&run(&site, &id).await), [("n1".to_owned(), "armed".to_owned())]);
+
+    // It boots the agent, and nothing else does.
+    let text = script(&site, 1).await;
+    let words = Words::of(&text);
+    assert!(text.contains(&format!("/artifacts/{DIGEST}/agent-x86_64-kernel ")), "{text}");
+    assert!(text.contains(&format!("/artifacts/{DIGEST}/agent-x86_64-initrd ")), "{text}");
+    assert!(words.has("ip=${netX/ip}::${netX/gateway}:${netX/netmask}:::none"), "{text}");
+    assert!(words.has("BOOTIF=01-${netX/mac:hexhyp}"), "{text}");
+    assert!(script(&site, 2).await.contains("http://k/live"));
+    until(&site, &id, "n1", "booting").await;
+    let explained = site.get("/boot/v2/explain/n1").await.expect(200).json();
+    assert_eq!(explained["doing"], "provision");
+    assert_eq!(explained["state"]["provisioning"]["run"], id.as_str());
+    let told = explained.to_string();
+    assert!(told.contains("hoist.token=(token)") && !told.contains(words.get("hoist.token")));
+
+    let agent = Agent::boot(&site, 1, 1).await;
+    let session = agent.order(&site).await;
+    let order = &session.order;
+    assert_eq!((&order["run"], &order["node"]), (&json!(id), &json!("n1")));
+    let sections = &order["document"]["sections"];
+    assert_eq!(sections["node"]["id"], order["id"]);
+    let url = sections["images"]["root"]["sources"][0].as_str().expect("a URL");
+    let plain = site.controller.plain_addr().expect("HTTP");
+    assert_eq!(url, format!("http://{plain}/artifacts/{DIGEST}/os-root"));
+    assert_eq!(sections["images"]["root"]["digest"], format!("sha256:{DIGEST}"));
+
+    assert_eq!(session.says(&site, 1, 1024).await, "on");
+    let node = until(&site, &id, "n1", "working").await;
+    assert_eq!(node["progress"]["step"], "image root");
+    assert_eq!((&node["progress"]["done"], &node["progress"]["rate"]), (&json!(1024), &json!(512)));
+    // In between only what this controller hears is new.
+    assert_eq!(session.says(&site, 2, 2048).await, "on");
+    let shown = run(&site, &id).await;
+    assert_eq!(shown["nodes"][0]["progress"]["done"], 2048);
+    assert_eq!(shown["state"], "running");
+
+    assert_eq!(session.reports(&site, &done()).await, "reboot");
+    // What was answered is durable: the node boots its disk now, here and after a restart.
+    assert!(script(&site, 1).await.contains("sanboot"));
+    let shown = until(&site, &id, "n1", "done").await;
+    assert_eq!((&shown["plan"], &shown["changed"]), (&json!("3f9c"), &json!(true)));
+    site.eventually(&format!("/provision/v1/runs/{id}"), |a| a.json()["state"] == "done").await;
+    assert!(
+        site.get("/provision/v1/armings").await.expect(200).json()["items"]
+            .as_array()
+            .is_some_and(Vec::is_empty)
+    );
+    // An answer that was lost is given again, and changes nothing.
+    let settled = site.revision();
+    assert!(settled > revision);
+    assert_eq!(session.reports(&site, &done()).await, "reboot");
+    assert_eq!(site.revision(), settled);
+    agent.ask(&site).await.problem(403, "forbidden");
+
+    // What it has is known without a change of the site.
+    let facts = site.get("/provision/v1/nodes/n1/facts").await.expect(200).json();
+    assert_eq!(facts["facts"]["disks"][0]["serial"], "A1");
+    site.get("/provision/v1/nodes/n2/facts").await.problem(404, "not-found");
+    let entries = site.audit().await;
+    assert!(entries.iter().any(|entry| entry.object == "node/n1: order"), "{entries:?}");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_restart_in_the_middle_loses_nothing() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    let before = Words::of(&script(&site, 1).await).get("hoist.token").to_owned();
+    let site = site.restart().await;
+    assert_eq!(Words::of(&script(&site, 1).await).get("hoist.token"), before);
+    let agent = Agent::boot(&site, 1, 1).await;
+    let session = agent.order(&site).await;
+    session.says(&site, 1, 1024).await;
+    let site = site.restart().await;
+    let node = until(&site, &id, "n1", "working").await;
+    assert_eq!(node["progress"]["done"], 1024);
+    // The same key gets the same order again, so that it can go on where it was.
+    let again = agent.order(&site).await;
+    for member in ["run", "session", "id"] {
+        assert_eq!(again.order[member], session.order[member]);
+    }
+    assert_eq!(again.order["document"]["txn"], session.order["document"]["txn"]);
+    assert_eq!(session.says(&site, 2, 2048).await, "on");
+    let site = site.restart().await;
+    assert_eq!(session.reports(&site, &done()).await, "reboot");
+    let site = site.restart().await;
+    assert!(script(&site, 1).await.contains("sanboot"));
+    assert_eq!(states(&run(&site, &id).await), [("n1".to_owned(), "done".to_owned())]);
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_goes_on_at_another_controller_of_the_same_store() {
+    let etcd = EtcdServer::start();
+    let first = site(|config| config.store = etcd.url("provision")).await;
+    let id = start(&first, &json!({"selector": "node:n1"})).await;
+    // The same site has the same key, and the same CA.
+    let second = first
+        .start_beside(|config| {
+            config.tls_listen = Some(([127, 0, 0, 1], 0).into());
+            config.proxies = ["127.0.0.1/32".parse().expect("a network")].into_iter().collect();
+        })
+        .await;
+    let token = |text: &str| Words::of(text).get("hoist.token").to_owned();
+    let here = token(&script(&first, 1).await);
+    assert_eq!(token(&script(&second, 1).await), here);
+    let session = Agent::boot(&second, 1, 1).await.order(&second).await;
+    assert_eq!(session.says(&first, 1, 1024).await, "on");
+    assert_eq!(session.reports(&second, &done()).await, "reboot");
+    until(&first, &id, "n1", "done").await;
+    second.stop().await;
+    first.stop().await;
+}
+
+#[tokio::test]
+async fn nobody_else_gets_an_order_or_speaks_for_a_node() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1,node:n2"})).await;
+    let agent = Agent::boot(&site, 1, 1).await;
+    let body = agent.request(&json!({}));
+    let plain = site.ask_as_nobody("POST", "/provision/v1/agent/order");
+    let plain = plain.header("x-forwarded-for", "10.0.0.1").json(&body).send().await;
+    plain.problem(403, "plain-secret");
+    let session = agent.order(&site).await;
+
+    // A second key is quarantined, and people see it.
+    Agent::boot(&site, 1, 2).await.ask(&site).await.problem(403, "forbidden");
+    let noted = until(&site, &id, "n1", "working").await;
+    assert!(noted["note"].as_str().is_some_and(|note| note.contains("another key")), "{noted}");
+
+    let other = Agent::boot(&site, 2, 3).await.order(&site).await;
+    let others = other.order["session"].as_str().expect("a session").to_owned();
+    let own = session.order["session"].as_str().expect("a session").to_owned();
+    // The session of another node is good, and says what it says of that node only.
+    session.send_as(&site, Some(&others), "events").await.expect(200);
+    let forged = own.replacen(
+        own.split('.').next().expect("a node"),
+        others.split('.').next().expect("a node"),
+        1,
+    );
+    for wrong in [None, Some(""), Some("x"), Some(forged.as_str()), Some(&own[..own.len() - 1])] {
+        session.send_as(&site, wrong, "events").await.problem(403, "forbidden");
+        session.send_as(&site, wrong, "report").await.problem(403, "forbidden");
+    }
+    let path = "/provision/v1/agent/runs/nothere/events";
+    let elsewhere = site.ask_as_nobody("POST", path).json(&json!({"events": []})).send().await;
+    elsewhere.problem(403, "plain-secret");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_without_an_order_or_an_agent_waits() {
+    let site = site(|_| {}).await;
+    let armed = site.ask("POST", "/provision/v1/nodes/n3/arming").send().await.expect(200).json();
+    assert!(script(&site, 3).await.contains("http://k/live"), "armed by hand, it boots as before");
+    let problem = Agent::with(&armed, "10.0.0.3").ask(&site).await.problem(409, "conflict");
+    assert!(problem.detail.contains("nothing is ordered for node `n3`"), "{problem:?}");
+
+    let mut arm = spec(4);
+    arm["arch"] = json!("aarch64");
+    site.apply(&[document("Node", "n4", &arm)]).await;
+    start(&site, &json!({"selector": "node:n4"})).await;
+    let text = script(&site, 4).await;
+    assert!(text.contains("there is no artifact agent-aarch64-kernel"), "{text}");
+    assert!(text.contains("chain --replace") && !text.contains("hoist.token"), "{text}");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_refused_is_held_with_its_evidence_until_somebody_tries_again() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    let session = Agent::boot(&site, 1, 1).await.order(&site).await;
+    assert_eq!(session.reports(&site, &failed("refused")).await, "stay");
+    let node = until(&site, &id, "n1", "failed").await;
+    assert_eq!(node["problems"][0]["code"], "foreign-data");
+    assert_eq!(node["problems"][0]["evidence"], json!(["uuid 1234"]));
+    let held = script(&site, 1).await;
+    assert!(held.contains("this node is held") && held.contains(&id), "{held}");
+    assert_eq!(session.says(&site, 5, 0).await, "abort");
+
+    // Begun once more it has another token; the session of before is good for nothing.
+    let retried = site.post(&format!("/provision/v1/runs/{id}/retry"), &json!({})).await;
+    assert_eq!(retried.expect(200).json()["nodes"], json!(["n1"]));
+    session.send(&site, "events", &json!({"events": []})).await.problem(403, "forbidden");
+    let again = Agent::boot(&site, 1, 2).await.order(&site).await;
+    assert_eq!(again.order["document"]["txn"], session.order["document"]["txn"]);
+    assert_eq!(again.reports(&site, &done()).await, "reboot");
+    until(&site, &id, "n1", "done").await;
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_fails_is_tried_again_as_the_profile_says() {
+    let site = site(|_| {}).await;
+    profile(&site, "again", "node:n1", json!({"document": {"flow": {"on_failure": "retry"}}}))
+        .await;
+    profile(&site, "reboot", "node:n2", json!({"document": {"flow": {"on_failure": "reboot"}}}))
+        .await;
+    let id = start(&site, &json!({"selector": "node:n1,node:n2"})).await;
+    let agent = Agent::boot(&site, 1, 1).await;
+    for expected in ["retry", "retry", "stay"] {
+        let session = agent.order(&site).await;
+        assert_eq!(session.reports(&site, &failed("failed")).await, expected);
+    }
+    assert_eq!(until(&site, &id, "n1", "failed").await["attempt"], 3);
+    // Started anew, the machine comes with another key, and has another token for it.
+    for (seed, expected) in [(11, "reboot"), (12, "reboot"), (13, "stay")] {
+        let session = Agent::boot(&site, 2, seed).await.order(&site).await;
+        assert_eq!(session.reports(&site, &failed("failed")).await, expected);
+    }
+    until(&site, &id, "n2", "failed").await;
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_config_drive_says_what_the_layers_say_and_secrets_come_with_the_order() {
+    let site = site(|_| {}).await;
+    fs_err::create_dir_all(site.data_dir().join("secrets")).expect("a directory");
+    for name in ["root", "disk"] {
+        let path = site.data_dir().join("secrets").join(name);
+        fs_err::write(path, format!("hunter2-{name}\n")).expect("a secret");
+    }
+    let layer = json!({"selector": "*", "hostname": "first",
+        "user_data": {"password": {"secret": {"file": "root"}}}});
+    site.apply(&[document("MetadataLayer", "all", &layer)]).await;
+    let more = json!({"document": {
+        "config_drive": {},
+        "files": [{"on": "root-fs", "path": "/etc/key", "content": {"secret": "secret://disk"}}],
+    }});
+    profile(&site, "drive", "node:n1,node:n2", more).await;
+    let id = start(&site, &json!({"selector": "node:n1,node:n2"})).await;
+    let order = Agent::boot(&site, 1, 1).await.order(&site).await.order;
+    let files = &order["document"]["sections"]["config_drive"]["files"];
+    let text = |name: &str| files[format!("openstack/latest/{name}")]["text"].as_str();
+    assert!(
+        text("meta_data.json").is_some_and(|text| text.contains("\"name\": \"first\"")),
+        "{files}"
+    );
+    assert!(text("user_data").is_some_and(|text| text.contains("hunter2-root")), "{files}");
+    assert_eq!(order["secrets"], json!({"disk": "hunter2-disk"}));
+    let entries = serde_json::to_string(&site.audit().await).expect("plain");
+    assert!(!entries.contains("hunter2"));
+
+    // Without a secret the node fails, and its agent is told to wait for people.
+    fs_err::remove_file(site.data_dir().join("secrets/disk")).expect("it was there");
+    let problem = Agent::boot(&site, 2, 2).await.ask(&site).await.problem(409, "conflict");
+    assert!(problem.detail.contains("the secret `disk` cannot be read"), "{problem:?}");
+    let node = until(&site, &id, "n2", "failed").await;
+    assert_eq!(node["problems"][0]["class"], "input");
+    assert!(script(&site, 2).await.contains("this node is held"));
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_system_has_to_say_in_time_that_it_is_up() {
+    let site = site(|_| {}).await;
+    profile(&site, "up", "node:n1", json!({"phone_home_within_s": 600})).await;
+    profile(&site, "late", "node:n2", json!({"phone_home_within_s": 1})).await;
+    let id = start(&site, &json!({"selector": "node:n1,node:n2"})).await;
+    for n in [1, 2] {
+        let number = u8::try_from(n).expect("small");
+        let session = Agent::boot(&site, n, number).await.order(&site).await;
+        assert_eq!(session.reports(&site, &done()).await, "reboot");
+        assert!(script(&site, n).await.contains("sanboot"));
+    }
+    until(&site, &id, "n1", "starting").await;
+    let late = until(&site, &id, "n2", "failed").await;
+    assert_eq!(late["problems"][0]["code"], "not-up");
+    phone_home(&site, 1).await;
+    until(&site, &id, "n1", "done").await;
+    site.stop().await;
+}
+
+/// As the installed system does it, with the token of its seed.
+async fn phone_home(site: &Site, n: u32) {
+    let node = site.get(&format!("/inventory/v1/nodes/by/name/n{n}")).await.expect(200).json();
+    let id: hoist_model::NodeId = node["id"].as_str().expect("an id").parse().expect("an id");
+    let key = hoist_server::metadata::key::open(site.data_dir()).expect("the site's key");
+    let path = format!("/meta/v1/phone-home/{id}/{}", key.seed(id, 0).as_str());
+    let request =
+        site.ask_as_nobody("POST", &path).header("x-forwarded-for", &format!("10.0.0.{n}"));
+    request.json(&json!({"fqdn": "n"})).send().await.expect(200);
+}

@@ -1,0 +1,80 @@
+//! Provision profiles as documents: checked when they are applied, chosen when nodes are.
+
+use serde_json::json;
+
+use crate::site::document;
+use crate::{disk, profile, site};
+
+#[tokio::test]
+async fn a_profile_is_checked_as_a_provisioning_document_before_it_is_kept() {
+    let site = site(|_| {}).await;
+    let wrong = [
+        (json!({"disks": {"os": {"matsch": {}}}}), "document.disks.os", "matsch"),
+        (
+            json!({"storage": [{"part": {"id": "a", "on": "no", "size": "rest"}}]}),
+            "document.storage",
+            "no",
+        ),
+        (json!({"disk": {}}), "document.disk", "disk"),
+        (json!({"node": {"id": "x"}}), "document.node", "hoist sets"),
+    ];
+    for (document_, at, word) in wrong {
+        let spec = json!({"selector": "*", "document": document_});
+        let body = document("ProvisionProfile", "wrong", &spec);
+        let problem = site.post("/inventory/v1/apply", &body).await.problem(400, "invalid-body");
+        let told = format!("{:?} {}", problem.errors, problem.detail);
+        assert!(told.contains(at) && told.contains(word), "{at}: {told}");
+    }
+    let spec = json!({"selector": "*", "document": {"images": {"a": {"sources": ["artifact:none"], "target": "x"}}}});
+    let body = document("ProvisionProfile", "wrong", &spec);
+    let problem = site.post("/inventory/v1/apply", &body).await.problem(400, "invalid-body");
+    assert!(format!("{:?}", problem.errors).contains("there is no Artifact `none`"), "{problem:?}");
+    site.get("/provision/v1/profiles/wrong").await.problem(404, "not-found");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_profile_keeps_its_artifacts_and_is_given_back_as_it_was_written() {
+    let site = site(|_| {}).await;
+    let shown = site.get("/provision/v1/profiles/base").await.expect(200).json();
+    assert_eq!((&shown["document"], &shown["nodes"]), (&disk(), &json!(3)));
+    let exported = site.get("/inventory/v1/export").await.expect(200).text();
+    let line =
+        exported.lines().find(|line| line.contains("ProvisionProfile")).expect("it is exported");
+    let kept: serde_json::Value = serde_json::from_str(line).expect("a document");
+    assert_eq!(kept["spec"]["document"], disk());
+    let revision = site.revision();
+    site.post("/inventory/v1/apply", &kept).await.expect(200);
+    assert_eq!(site.revision(), revision, "the same again is no change");
+    let site = site.restart().await;
+    assert_eq!(
+        site.get("/provision/v1/profiles/base").await.expect(200).json()["document"],
+        disk()
+    );
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn the_closest_profile_is_taken_unless_one_is_named() {
+    let site = site(|_| {}).await;
+    profile(&site, "close", "node:n1", json!({})).await;
+    profile(&site, "high", "*", json!({"priority": 10})).await;
+    let chosen = async |body: serde_json::Value| {
+        let started = site.post("/provision/v1/runs", &body).await.expect(200).json();
+        assert!(started["run"].is_null());
+        started["nodes"].clone()
+    };
+    assert_eq!(
+        chosen(json!({"selector": "node:n1,node:n2", "dry_run": true})).await,
+        json!([{"node": "n1", "profile": "close"}, {"node": "n2", "profile": "high"}])
+    );
+    assert_eq!(
+        chosen(json!({"selector": "node:n1", "profile": "base", "dry_run": true})).await,
+        json!([{"node": "n1", "profile": "base"}])
+    );
+    let unknown = json!({"selector": "node:n1", "profile": "none"});
+    site.post("/provision/v1/runs", &unknown).await.problem(400, "bad-parameter");
+    let runs = site.get("/provision/v1/runs").await.expect(200).json();
+    assert_eq!(runs["items"], json!([]), "a dry run leaves nothing");
+    site.stop().await;
+}

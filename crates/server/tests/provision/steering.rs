@@ -1,0 +1,93 @@
+//! Ending and taking back, and limits of what an agent sends.
+
+use serde_json::{Value, json};
+
+use crate::agent::{Agent, done};
+use crate::{run, script, site, start, states, until};
+
+#[tokio::test]
+async fn what_is_not_begun_is_ended_at_once_and_who_works_is_told() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "*", "how": {"at_once": 2}})).await;
+    let session = Agent::boot(&site, 1, 1).await.order(&site).await;
+    assert_eq!(session.says(&site, 1, 1).await, "on");
+    let dry = json!({"dry_run": true});
+    let path = format!("/provision/v1/runs/{id}/abort");
+    assert_eq!(site.post(&path, &dry).await.expect(200).json()["nodes"], json!(["n1", "n2", "n3"]));
+    assert_eq!(session.says(&site, 2, 2).await, "on");
+    site.post(&path, &json!({})).await.expect(200);
+    let words: Vec<_> = states(&run(&site, &id).await).into_iter().map(|(_, s)| s).collect();
+    assert_eq!(words, ["working", "aborted", "aborted"]);
+    assert!(script(&site, 2).await.contains("http://k/live"), "as before");
+    assert_eq!(session.says(&site, 3, 3).await, "abort");
+    assert_eq!(
+        session.reports(&site, &json!({"outcome": "aborted", "changed": true})).await,
+        "stay"
+    );
+    assert!(script(&site, 1).await.contains("this node is held"));
+    site.eventually(&format!("/provision/v1/runs/{id}"), |a| a.json()["state"] == "aborted").await;
+    site.post("/provision/v1/runs/nothere/abort", &json!({})).await.problem(404, "not-found");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_taken_back_boots_as_before_and_says_that_disks_stay() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1,node:n2"})).await;
+    let session = Agent::boot(&site, 1, 1).await.order(&site).await;
+    session.reports(&site, &done()).await;
+    until(&site, &id, "n1", "done").await;
+    let undone = site.post(&format!("/provision/v1/runs/{id}/undo"), &json!({})).await.expect(200);
+    let undone = undone.json();
+    assert!(
+        undone["notes"][0]
+            .as_str()
+            .is_some_and(|note| note.contains("n1") && note.contains("stays"))
+    );
+    for n in [1, 2] {
+        assert!(!script(&site, n).await.contains("hoist.token"), "{n}");
+    }
+    assert!(script(&site, 2).await.contains("http://k/live"));
+    let state = site.get("/boot/v2/state/n1").await.expect(200).json();
+    assert!(state["state"]["mode"].is_null(), "{state}");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_an_agent_sends_is_bounded() {
+    let site = site(|_| {}).await;
+    start(&site, &json!({"selector": "node:n1"})).await;
+    let agent = Agent::boot(&site, 1, 1).await;
+    let large = json!({"x": "y".repeat(1024 * 1024)});
+    agent.ask_with(&site, &large).await.problem(413, "body-too-large");
+    let kept = json!({"x": "y".repeat(800 * 1024)});
+    agent.ask_with(&site, &kept).await.problem(413, "body-too-large");
+    agent.ask_with(&site, &json!({"x": "y".repeat(700 * 1024)})).await.expect(200);
+    let session = agent.order(&site).await;
+    let event = |seq: usize| json!({"seq": seq, "at": "2026-01-02T03:04:05Z", "action": "disks", "phase": "note"});
+    let events = |count: usize| json!({"events": (1..=count).map(event).collect::<Vec<Value>>()});
+    session.send(&site, "events", &events(256)).await.expect(200);
+    session.send(&site, "events", &events(257)).await.problem(400, "invalid-body");
+    let long = json!({"outcome": "done", "receipts": "x".repeat(512 * 1024)});
+    session.send(&site, "report", &long).await.problem(413, "body-too-large");
+    session
+        .send(&site, "report", &json!({"outcome": "splendid"}))
+        .await
+        .problem(400, "invalid-body");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_removed_leaves_its_run() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    let session = Agent::boot(&site, 1, 1).await.order(&site).await;
+    let node = session.order["id"].as_str().expect("an id").to_owned();
+    site.delete(&format!("/inventory/v1/nodes/{node}")).await.expect(200);
+    let gone = until(&site, &id, "n1", "aborted").await;
+    assert_eq!(gone["note"], "the node was removed");
+    let store = &site.controller.chassis().store;
+    let facts = format!("provision/facts/{node}").parse().expect("a key");
+    assert!(store.get(&facts).await.expect("the store").is_none());
+    site.stop().await;
+}
