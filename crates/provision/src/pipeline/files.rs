@@ -1,6 +1,7 @@
 //! Files of the installed system: which, where, and whether they are there.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use super::{Planning, as_value, is_kept};
 use crate::actions::disks::Making;
@@ -89,7 +90,7 @@ fn fstab(document: &Document, layout: &Layout, facts: &Facts) -> Result<String, 
             _ => 2,
         };
         let spec = spec(layout, facts, fs)?;
-        text.push_str(&format!("{spec} {mount} {} {options} 0 {pass}\n", fs.kind));
+        writeln!(text, "{spec} {mount} {} {options} 0 {pass}", fs.kind).expect("into memory");
     }
     Ok(text)
 }
