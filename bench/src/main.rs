@@ -70,8 +70,14 @@ const SUBJECTS: [(&str, &str, Subject); 17] = [
     ("images", "a system's image, from its file to a disk", images::measure),
 ];
 
+/// What this program is started with, by itself, to keep the programs of steps.
+const KEEP_PROGRAMS: &str = "keep-programs";
+
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|argument| argument == KEEP_PROGRAMS) {
+        return Ok(hoist_engine::execute::keeper::main()?);
+    }
     if let Some(("--inside", rest)) =
         arguments.split_first().map(|(first, rest)| (first.as_str(), rest))
     {

@@ -1,9 +1,10 @@
 //! A whole site on this machine: a controller on the embedded store in a temporary directory, the
-//! example applied to it, a look around, a virtual machine that boots, and a deployment. Nothing is
-//! left behind.
+//! example applied to it, a look around, a virtual machine that boots, gets a disk and a system on it,
+//! and a deployment. Nothing is left behind.
 
 mod boot;
 mod deploy;
+mod provision;
 
 use std::io::{IsTerminal, Read, Write};
 use std::net::TcpStream;
@@ -12,6 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use hoist_machine::{Firmware, HOST};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
@@ -24,6 +26,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How a comparison ends that has found a difference.
 const DIFFERS: i32 = 1;
 
+/// How a look at something ends that is under way.
+const WAITS: i32 = 4;
+
+/// How a dry run ends that has found something to do.
+const WOULD_CHANGE: i32 = 20;
+
 /// How a command ends that has seen a run fail.
 const WAS_FAILED: i32 = 1;
 
@@ -31,16 +39,19 @@ const WAS_FAILED: i32 = 1;
 pub(crate) struct Options {
     once: bool,
     release: bool,
+    firmware: Firmware,
 }
 
 impl Options {
     pub(crate) fn parse(words: &[&str]) -> Result<Self> {
         let asked = std::env::var("HOIST_DEMO_ONCE").is_ok_and(|value| value == "1");
-        let mut options = Self { once: asked || !std::io::stdout().is_terminal(), release: false };
+        let once = asked || !std::io::stdout().is_terminal();
+        let mut options = Self { once, release: false, firmware: Firmware::Bios };
         for word in words {
             match *word {
                 "--once" => options.once = true,
                 "--release" => options.release = true,
+                "--uefi" => options.firmware = Firmware::Uefi,
                 other => bail!("the demo has no option `{other}`"),
             }
         }
@@ -57,7 +68,11 @@ pub(crate) fn run(options: Options) -> Result<()> {
         let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
         let [interrupt, terminate, hangup] = kinds.map(signal);
         let mut signals = [interrupt?, terminate?, hangup?];
-        let more = ["--tls-listen", "127.0.0.1:0"];
+        // An emulated machine knows this one by another name, which the certificate has to have.
+        let config = place.path().join("hoist.toml");
+        fs_err::write(&config, format!("names = [\"{HOST}\"]\n"))?;
+        let config = config.display().to_string();
+        let more = ["--tls-listen", "127.0.0.1:0", "--config", &config];
         let mut site = Site::start(hoist, place.path(), &root(), &more)?;
         tokio::select! {
             shown = site.present(options, place.path()) => shown?,
@@ -78,7 +93,8 @@ async fn told_to_stop([interrupt, terminate, hangup]: &mut [Signals; 3]) {
 
 fn build(options: Options) -> Result<PathBuf> {
     let mut command = cargo();
-    command.args(["build", "--quiet", "--package", "hoist"]);
+    command.args(["build", "--quiet"]);
+    command.args(["--package", "hoist", "--package", "hoist-agent", "--package", "hoist-image"]);
     if options.release {
         command.arg("--release");
     }
@@ -159,6 +175,7 @@ impl Site {
     async fn present(&mut self, options: Options, place: &Path) -> Result<()> {
         self.show()?;
         boot::show(self, place).await?;
+        provision::show(self, place, options.firmware).await?;
         deploy::show(&self.hoist, place)?;
         if !options.once {
             self.say_where();

@@ -25,7 +25,7 @@ const POSTGRES: &[&str] = &["/usr/lib/postgresql/*/bin"];
 
 const SBIN: &[&str] = &["/usr/sbin", "/sbin"];
 
-const TEST: [Need; 22] = [
+const TEST: [Need; 21] = [
     Need { file: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
     Need { file: "postgres", package: "postgresql", elsewhere: POSTGRES },
     Need { file: "initdb", package: "postgresql", elsewhere: POSTGRES },
@@ -44,7 +44,6 @@ const TEST: [Need; 22] = [
     Need { file: "partx", package: "util-linux", elsewhere: SBIN },
     Need { file: "sgdisk", package: "gdisk", elsewhere: SBIN },
     Need { file: "blkid", package: "util-linux", elsewhere: SBIN },
-    Need { file: "mke2fs", package: "e2fsprogs", elsewhere: SBIN },
     Need { file: "mkfs.xfs", package: "xfsprogs", elsewhere: SBIN },
     Need { file: "mkfs.btrfs", package: "btrfs-progs", elsewhere: SBIN },
     Need { file: "mkfs.vfat", package: "dosfstools", elsewhere: SBIN },
@@ -60,6 +59,25 @@ const MACHINES: [Need; 4] = [
     Need { file: "efi-virtio.rom", package: "ipxe-qemu", elsewhere: &["/usr/lib/ipxe/qemu"] },
     Need { file: "bios-256k.bin", package: "seabios", elsewhere: &["/usr/share/seabios"] },
     Need { file: "OVMF.fd", package: "ovmf", elsewhere: &["/usr/share/ovmf"] },
+];
+
+/// Images of systems, and what boots them.
+const IMAGES: [Need; 6] = [
+    Need { file: "mke2fs", package: "e2fsprogs", elsewhere: SBIN },
+    Need {
+        file: "systemd-bootx64.efi",
+        package: "systemd-boot-efi",
+        elsewhere: &["/usr/lib/systemd/boot/efi"],
+    },
+    Need { file: "grub-mkimage", package: "grub-common", elsewhere: &[] },
+    Need { file: "boot.img", package: "grub-pc-bin", elsewhere: &["/usr/lib/grub/i386-pc"] },
+    Need {
+        file: "moddep.lst",
+        package: "grub-efi-amd64-bin",
+        elsewhere: &["/usr/lib/grub/x86_64-efi"],
+    },
+    // What others say about programs of the firmware that we put together.
+    Need { file: "objcopy", package: "binutils", elsewhere: &[] },
 ];
 
 /// Debian trees with the real cloud-init, and the namespaces it runs in.
@@ -96,7 +114,7 @@ const SERVICES: [&str; 4] = ["etcd.service", "nginx.service", "postgresql.servic
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 pub(crate) fn test() -> Result<()> {
-    let needs = TEST.iter().chain(&MACHINES).chain(&CLIENTS);
+    let needs = TEST.iter().chain(&MACHINES).chain(&IMAGES).chain(&CLIENTS);
     ensure("setup-test", needs, Guest::Needed)?;
     // One after the other: each unpacks and configures some hundred packages.
     for release in cloud_init::RELEASES.into_iter().filter(|name| !cloud_init::is_complete(name)) {
@@ -107,7 +125,7 @@ pub(crate) fn test() -> Result<()> {
 }
 
 pub(crate) fn demo() -> Result<()> {
-    ensure("setup-demo", &MACHINES, Guest::Needed)
+    ensure("setup-demo", MACHINES.iter().chain(&IMAGES), Guest::Needed)
 }
 
 pub(crate) fn bench() -> Result<()> {

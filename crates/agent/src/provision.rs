@@ -33,10 +33,10 @@ use self::controller::{CallError, Controller, Identity, authorities};
 use self::power::Power;
 use self::screen::{Screen, View};
 use self::telling::{Teller, event};
-use crate::cli::ProvisionArgs;
+use crate::cli::{PLUGINS, ProvisionArgs};
 use crate::command_line::{self, Orders};
 use crate::failure::{Failure, chain};
-use crate::{modules, network};
+use crate::{input, modules, network};
 
 /// Before asking again; doubled each time, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -207,7 +207,13 @@ impl Agent {
 
     fn given(&self, order: &Order) -> Given {
         let secrets = order.secrets.iter().map(|(name, secret)| (name.as_str(), secret.as_str()));
-        Given { secrets: secrets.collect(), trust: self.trust.clone() }
+        let text = serde_json::to_vec(&order.document).expect("it was read as JSON");
+        // What cannot be read is told by who decides, and what no plug-in reads as well.
+        let document = document::read("order", &text).ok();
+        let plugins =
+            document.and_then(|document| input::plugins(&document, PLUGINS.as_ref()).ok());
+        let (secrets, trust) = (secrets.collect(), self.trust.clone());
+        Given { secrets, trust, plugins: plugins.unwrap_or_default() }
     }
 
     fn decide(

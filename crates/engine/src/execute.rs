@@ -6,6 +6,7 @@
 mod crew;
 mod forecast;
 pub(crate) mod guard;
+pub mod keeper;
 mod ledger;
 mod leftover;
 pub(crate) mod output;
@@ -14,6 +15,7 @@ mod programs;
 
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -34,6 +36,7 @@ use output::{Redactions, Sink, Watched};
 
 pub(crate) use crew::Crew;
 pub use forecast::{Forecast, Foretold};
+pub use keeper::Start;
 pub use ledger::{Durable, Known, Ledger, MAX_LEDGER};
 pub use output::{KEPT_HEAD, KEPT_TAIL, Outputs};
 pub use programs::{Begun, Programs, private_dir};
@@ -143,6 +146,11 @@ impl Came {
             Self::Ran { end } => Event::Ran { step, attempt, end },
             Self::Verified { holds, reason } => Event::Verified { step, attempt, holds, reason },
         }
+    }
+
+    /// Whether nobody knows how it ended.
+    pub(crate) fn is_lost(&self) -> bool {
+        matches!(self, Self::Ran { end: End::Failed { kind: FailureKind::Lost, .. } })
     }
 
     /// What is told of a job that cannot be carried out here.
@@ -259,8 +267,7 @@ impl Site {
         let is_programs = self.catalog.get(action).is_some_and(|action| action.is_programs(input));
         if is_programs && !begun.is_empty() && begun.iter().all(Begun::has_outcome) {
             let came = self.carry_out(job, cancel, programs);
-            let lost = FailureKind::Lost;
-            if !matches!(&came, Came::Ran { end: End::Failed { kind, .. } } if *kind == lost) {
+            if !came.is_lost() {
                 return Some(came);
             }
         } else {
@@ -413,7 +420,8 @@ impl Work<'_> {
             Err(_) if self.cancel.is_cancelled() => End::Interrupted,
             Err(Failure { kind, reason }) => End::Failed { kind, reason },
         };
-        if self.was_cut()
+        let is_lost = matches!(end, End::Failed { kind: FailureKind::Lost, .. });
+        if (self.was_cut() || is_lost && !self.cancel.is_left())
             && let Err(reason) = self.programs.end(self.attempt)
         {
             return End::Unknown { reason };
@@ -665,16 +673,19 @@ impl Shared {
 }
 
 impl LocalExecutor {
-    /// `ledger` is a file of this run, which says after a restart what was told before.
+    /// `ledger` is a file of this run, which says after a restart what was told before. `keeper` is
+    /// how [`keeper::main`] is started, the program and its arguments; without it each program that
+    /// shall outlive us has a shell of its own.
     pub fn new(
         run: impl Into<String>,
         site: Site,
         ledger: &Path,
         events: Sender<Event>,
+        keeper: Option<Vec<OsString>>,
     ) -> io::Result<Self> {
         let run = run.into();
         let dir = ledger.parent().unwrap_or(Path::new("."));
-        let kept = Arc::new(Kept::new(dir)?);
+        let kept = Arc::new(Kept::new(dir, keeper)?);
         let ledger: Ledger<End> = Ledger::open(ledger, Durable::Process)?;
         let crew = Crew::new(MAX_THREADS);
         if ledger.iter().next().is_some() {
@@ -721,7 +732,7 @@ impl LocalExecutor {
         let programs = Programs::of(&job.step, &self.kept);
         self.crew.send(move || {
             let came = site.carry_out(&job, &cancel, &programs);
-            shared.ended(&job, &programs, Some(came));
+            shared.ended(&job, &programs, Some(came).filter(|came| !came.is_lost()));
         });
     }
 
@@ -781,6 +792,8 @@ impl Drop for LocalExecutor {
         book.is_closed = true;
         book.running.values().for_each(Cancel::leave);
         book.looks.values().for_each(Cancel::cancel);
+        drop(book);
+        self.kept.close();
     }
 }
 

@@ -150,10 +150,17 @@ fn was_durable(bytes: &[u8], number: u32) -> bool {
         match frame_at(&bytes[place..]) {
             Some(frame) if frame.lot > number || frame.number < number => return true,
             Some(frame) => place += HEAD + frame.payload.len(),
-            None => place += 1,
+            None => place += next_head(&bytes[place..]),
         }
     }
     false
+}
+
+/// How far it is to where a frame could begin next. Of its length, which comes first, the last byte
+/// that is not zero is among the first three.
+fn next_head(bytes: &[u8]) -> usize {
+    let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
+    zeros.saturating_sub(2).max(1)
 }
 
 struct Frame<'a> {

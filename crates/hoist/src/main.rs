@@ -21,10 +21,12 @@ mod settings;
 mod table;
 mod when;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
 use hoist_model::Exit;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{Cli, Command};
 use crate::commands::Shell;
@@ -36,7 +38,42 @@ use crate::printer::Printer;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// What this program is started with, by itself, to keep programs of steps. Nobody else needs it.
+const KEEP_PROGRAMS: &str = "keep-programs";
+
+/// How the keeper of programs is started: as what runs here, whatever has become of its file.
+fn keeper() -> Vec<OsString> {
+    vec!["/proc/self/exe".into(), KEEP_PROGRAMS.into()]
+}
+
+/// What asks all processes of a service to end is for the programs; their keeper goes with the last
+/// of them. It is caught, and not ignored, because programs would inherit that. Whoever started the
+/// controller may have wanted not to hear of ended children; here that is what it is about.
+fn outlive_signals() -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let _inside = runtime.enter();
+    let kinds = [
+        SignalKind::child(),
+        SignalKind::hangup(),
+        SignalKind::interrupt(),
+        SignalKind::quit(),
+        SignalKind::terminate(),
+    ];
+    // What was once caught stays so without the runtime.
+    kinds.into_iter().try_for_each(|kind| signal(kind).map(drop))
+}
+
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == KEEP_PROGRAMS) {
+        let kept = outlive_signals().and_then(|()| hoist_engine::execute::keeper::main());
+        if let Err(error) = &kept {
+            // The controller does not read it; whoever starts it by hand does.
+            eprintln!(
+                "hoist: only a controller starts this, with a socket to be asked by: {error}"
+            );
+        }
+        return exit_code(if kept.is_ok() { Exit::Done } else { Exit::Failed });
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

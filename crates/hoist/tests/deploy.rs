@@ -477,6 +477,51 @@ fn a_run_goes_on_by_itself_when_the_controller_is_killed_and_nothing_with_a_resu
 }
 
 #[test]
+fn what_a_service_is_asked_to_end_with_does_not_end_who_keeps_its_programs() {
+    let example = Example::new();
+    let mut controller = example.start();
+    let file = example.dir.path().join("waits.yaml");
+    let script = "grep SigIgn /proc/self/status > ignored; echo $PPID > keeper; \
+                  until test -e go; do sleep 0.05; done; exit 7";
+    let yaml = format!(
+        "hoist: 1\nroles: {{web: {{}}}}\ntasks:\n  wait:\n    on: web\n    repeat: never\n    \
+         run: {{shell: \"{script}\"}}\n"
+    );
+    fs_err::write(&file, yaml).expect("a file");
+    let file = file.display().to_string();
+    let id = controller.does(&["deploy", "run", &file, "--detach"]).trim().to_owned();
+    let said = |name| fs_err::read_to_string(example.file("web1", name)).unwrap_or_default();
+    eventually("it runs", || said("keeper").ends_with('\n'));
+    let keeper = said("keeper").trim().parse().ok().and_then(Pid::from_raw).expect("a number");
+    for signal in [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT] {
+        kill_process(keeper, signal).expect("it lives");
+    }
+    let ignored = said("ignored");
+    let ignored = ignored.trim().rsplit('\t').next().expect("a number");
+    let ignored = u64::from_str_radix(ignored, 16).expect("a number");
+    assert_eq!(ignored & (1 << (Signal::TERM.as_raw() - 1)), 0, "a program can be asked to end");
+    controller.kill();
+    controller = example.start();
+    fs_err::write(example.file("web1", "go"), "").expect("a file");
+    let ended = controller.hoist(&["deploy", "watch", &id]);
+    assert_eq!(ended.status.code(), Some(1), "{}", text(&ended));
+    let shown = json(&controller, &["deploy", "show", &id]);
+    let one = &shown["instances"][0];
+    assert_eq!(one["state"], "failed", "{one}");
+    assert_eq!(one["attempts"].as_array().map(Vec::len), Some(1), "{one}");
+    eventually("its keeper goes", || kill_process(keeper, Signal::CONT).is_err());
+}
+
+#[test]
+fn who_starts_the_keeper_of_programs_by_hand_is_told_that_it_is_not_for_people() {
+    let mut started = Command::new(env!("CARGO_BIN_EXE_hoist"));
+    let started = started.arg("keep-programs").stdin(Stdio::null()).output().expect("hoist");
+    assert_eq!(started.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&started.stderr);
+    assert!(said.contains("only a controller starts this"), "{said}");
+}
+
+#[test]
 fn somebody_who_looks_on_goes_on_looking_when_the_controller_comes_back() {
     let example = Example::new();
     let controller = example.start();

@@ -2,7 +2,7 @@
 //! appears whole or not at all.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -13,11 +13,12 @@ use uuid::Uuid;
 
 use crate::builder::{self, FillError, Site};
 use crate::cpio;
-use crate::document::{DiskOutput, Image, LiveFormat, Loader};
+use crate::document::{DiskOutput, Image, LiveFormat, Loader, WholeDisk};
 use crate::ext4::{Ext4, Ext4Error};
 use crate::loader::{self, LoaderError, Platform};
 use crate::tool::{self, MKE2FS, MKSQUASHFS, ToolError, UNSHARE};
 use crate::tree::Tree;
+use crate::whole_disk::{self, Parts, WholeDiskError};
 
 /// How hard images are packed: once packed, they are fetched and unpacked often.
 const LEVEL: i32 = 9;
@@ -67,6 +68,8 @@ pub struct Made {
 pub enum BuildError {
     #[error("`{}` is there and no image; name another directory with --out", .0.display())]
     Occupied(PathBuf),
+    #[error("somebody else is building in `{}`; wait, or name another directory with --out", .0.display())]
+    Locked(PathBuf),
     #[error("the time {0} is in the future; write an earlier one as `epoch` or SOURCE_DATE_EPOCH")]
     Future(u32),
     #[error(transparent)]
@@ -75,6 +78,8 @@ pub enum BuildError {
     Ext4(#[from] Ext4Error),
     #[error(transparent)]
     Loader(#[from] LoaderError),
+    #[error(transparent)]
+    WholeDisk(#[from] WholeDiskError),
     #[error(transparent)]
     Tool(#[from] ToolError),
     #[error(
@@ -96,6 +101,8 @@ const UKI: &str = "uki.efi";
 const GRUB_EFI: &str = "grub.efi";
 const GRUB_BOOT: &str = "grub-boot.img";
 const GRUB_CORE: &str = "grub-core.img";
+const DISK: &str = "disk.img.zst";
+const DISK_MANIFEST: &str = "disk.manifest.json";
 const LIVE_SQUASHFS: &str = "live.squashfs";
 const LIVE_CPIO: &str = "live.cpio.zst";
 
@@ -110,7 +117,7 @@ impl Build<'_> {
             return Err(BuildError::Occupied(self.place.out.to_owned()));
         }
         let spec = &self.image.spec;
-        builder::check(&spec.builder, self.place.plugins)?;
+        builder::check(self.image, self.place.beside, self.place.plugins)?;
         if let Some(disk) = &spec.outputs.disk {
             MKE2FS.find()?;
             if !rustix::process::geteuid().is_root() {
@@ -128,10 +135,13 @@ impl Build<'_> {
     pub fn run(&self, told: &dyn Told) -> Result<ImageIndex, BuildError> {
         self.check()?;
         let partial = beside(self.place.out, ".partial");
-        remove(&partial)?;
+        let _lock = take(&partial)?;
         let (work, files) = (partial.join("work"), partial.join("files"));
-        fs_err::create_dir_all(&work)?;
-        fs_err::create_dir(&files)?;
+        for directory in [&work, &files] {
+            // Of a build that was cut off.
+            remove(directory)?;
+            fs_err::create_dir(directory)?;
+        }
         let index = self.make(&work, &files, told)?;
         let text = serde_json::to_string_pretty(&index).map_err(io::Error::from)? + "\n";
         fs_err::write(files.join(INDEX_FILE), text)?;
@@ -156,6 +166,9 @@ impl Build<'_> {
         }
         if let Some(disk) = &outputs.disk {
             self.disk(disk, &tree, work, files, told)?;
+        }
+        if let Some(whole) = &outputs.whole_disk {
+            self.whole_disk(whole, work, files, told)?;
         }
         if let Some(live) = &outputs.live {
             self.live(live.format, &tree, work, files, told)?;
@@ -184,22 +197,15 @@ impl Build<'_> {
     ) -> Result<(), BuildError> {
         told.stage("making the file system");
         let image = work.join("root.ext4");
-        let text = serde_json::to_vec(self.image).map_err(io::Error::from)?;
         let ext4 = Ext4 {
             size: disk.size.0,
             label: disk.label.as_deref(),
-            uuid: Uuid::new_v5(&NAMESPACE, &text),
+            uuid: self.uuid()?,
             epoch: self.epoch,
         };
         ext4.make(tree.path(), &image, &work.join("mke2fs.log"))?;
         told.stage("packing the file system");
-        let read = Counted { file: File::open(&image)?, done: 0, total: disk.size.0, told };
-        let mut packed = BufWriter::new(File::create_new(files.join(ROOT))?);
-        let manifest = hoist_provision::images::pack(read, &mut packed, LEVEL)?;
-        packed.flush()?;
-        let manifest = serde_json::to_vec(&manifest).map_err(io::Error::from)?;
-        fs_err::write(files.join(MANIFEST), manifest)?;
-        fs_err::remove_file(&image)?;
+        pack(&image, &files.join(ROOT), &files.join(MANIFEST), told)?;
         told.stage("making what boots it");
         for loader in &disk.loaders {
             self.loader(*loader, work, files)?;
@@ -224,6 +230,43 @@ impl Build<'_> {
             }
         }
         Ok(())
+    }
+
+    fn whole_disk(
+        &self,
+        wanted: &WholeDisk,
+        work: &Path,
+        files: &Path,
+        told: &dyn Told,
+    ) -> Result<(), BuildError> {
+        told.stage("making the whole disk");
+        let path = |name: &str| files.join(name);
+        let (initrd, uki) = (path(INITRD), path(UKI));
+        let efi = match wanted.loader {
+            Loader::Grub => path(GRUB_EFI),
+            Loader::SystemdBoot | Loader::Uki => path(SYSTEMD_BOOT),
+        };
+        let is_uefi = wanted.firmware.is_uefi();
+        let parts = Parts {
+            root: &path(ROOT),
+            manifest: &path(MANIFEST),
+            kernel: &path(KERNEL),
+            initrd: initrd.exists().then_some(&initrd),
+            efi: is_uefi.then_some(&efi),
+            uki: (is_uefi && wanted.loader == Loader::Uki).then_some(&uki),
+            grub_boot: &path(GRUB_BOOT),
+            grub_core: &path(GRUB_CORE),
+        };
+        let words = &self.image.spec.kernel_args;
+        let disk = whole_disk::make(wanted, &parts, words, self.uuid()?, work)?;
+        told.stage("packing the whole disk");
+        Ok(pack(&disk, &files.join(DISK), &files.join(DISK_MANIFEST), told)?)
+    }
+
+    /// Follows from the document: the same again means the same.
+    fn uuid(&self) -> io::Result<Uuid> {
+        let text = serde_json::to_vec(self.image).map_err(io::Error::from)?;
+        Ok(Uuid::new_v5(&NAMESPACE, &text))
     }
 
     /// Without `/boot`: the kernel is beside it, and memory is short where there is no disk.
@@ -271,6 +314,9 @@ impl Build<'_> {
                 }
             }
         }
+        if outputs.whole_disk.is_some() {
+            files.extend([DISK, DISK_MANIFEST]);
+        }
         match outputs.live.as_ref().map(|live| live.format) {
             Some(LiveFormat::Squashfs) => files.push(LIVE_SQUASHFS),
             Some(LiveFormat::Cpio) => files.push(LIVE_CPIO),
@@ -292,6 +338,8 @@ impl Build<'_> {
             MANIFEST => "manifest",
             GRUB_BOOT => "grub-boot",
             GRUB_CORE => "grub-core",
+            DISK => "disk",
+            DISK_MANIFEST => "disk-manifest",
             LIVE_SQUASHFS | LIVE_CPIO => "live",
             file => file,
         };
@@ -347,6 +395,18 @@ impl Booted {
     }
 }
 
+/// Packs a file in chunks, and takes it away.
+fn pack(file: &Path, to: &Path, list: &Path, told: &dyn Told) -> io::Result<()> {
+    let from = File::open(file)?;
+    let total = from.metadata()?.len();
+    let mut packed = BufWriter::new(File::create_new(to)?);
+    let counted = Counted { file: from, done: 0, total, told };
+    let manifest = hoist_provision::images::pack(counted, &mut packed, LEVEL)?;
+    packed.flush()?;
+    fs_err::write(list, serde_json::to_vec(&manifest)?)?;
+    fs_err::remove_file(file)
+}
+
 /// A path of the same place with something behind its name.
 fn beside(path: &Path, end: &str) -> PathBuf {
     let mut name: OsString = path.as_os_str().to_owned();
@@ -361,6 +421,17 @@ fn is_free(out: &Path) -> io::Result<bool> {
         Err(error) => Err(error),
         Ok(about) if !about.is_dir() => Ok(false),
         Ok(_) => Ok(out.join(INDEX_FILE).is_file() || fs_err::read_dir(out)?.next().is_none()),
+    }
+}
+
+/// A directory that nobody else uses until it is dropped.
+fn take(directory: &Path) -> Result<File, BuildError> {
+    fs_err::create_dir_all(directory)?;
+    let lock = File::open(directory)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(BuildError::Locked(directory.to_owned())),
+        Err(TryLockError::Error(error)) => Err(error.into()),
     }
 }
 

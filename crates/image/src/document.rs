@@ -192,6 +192,9 @@ pub struct Outputs {
     pub disk: Option<DiskOutput>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live: Option<LiveOutput>,
+    /// Made of `disk`, which must be wanted, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whole_disk: Option<WholeDisk>,
 }
 
 /// The file system of a partition, and what boots it.
@@ -225,6 +228,73 @@ pub enum Loader {
     Uki,
     /// For UEFI and for BIOS.
     Grub,
+}
+
+/// A disk with partitions that boots by itself, for virtual machines and for copying.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WholeDisk {
+    pub size: Bytes,
+    #[serde(default)]
+    pub firmware: Firmware,
+    /// What UEFI starts; BIOS starts GRUB.
+    #[serde(default = "systemd_boot")]
+    pub loader: Loader,
+    /// Of the volume that the firmware reads, with the kernel; 512 MiB unless said otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub esp_size: Option<Bytes>,
+}
+
+fn systemd_boot() -> Loader {
+    Loader::SystemdBoot
+}
+
+/// What starts a disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Firmware {
+    Bios,
+    Uefi,
+    #[default]
+    Both,
+}
+
+impl Loader {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::SystemdBoot => "systemd_boot",
+            Self::Uki => "uki",
+            Self::Grub => "grub",
+        }
+    }
+}
+
+impl WholeDisk {
+    /// What must have been made for it. A unified kernel image by itself does not know its root, so
+    /// systemd-boot tells it.
+    fn loaders(&self) -> Vec<Loader> {
+        let mut loaders = Vec::new();
+        if self.firmware.is_uefi() {
+            loaders.push(self.loader);
+            if self.loader == Loader::Uki {
+                loaders.push(Loader::SystemdBoot);
+            }
+        }
+        if self.firmware.is_bios() {
+            loaders.push(Loader::Grub);
+        }
+        loaders
+    }
+}
+
+impl Firmware {
+    pub(crate) fn is_bios(self) -> bool {
+        self != Self::Uefi
+    }
+
+    pub(crate) fn is_uefi(self) -> bool {
+        self != Self::Bios
+    }
 }
 
 /// One file that a machine without a disk runs from.
@@ -444,9 +514,12 @@ fn check_kernel_args(words: &[String], faults: &mut Vec<Fault>) {
 }
 
 fn check_outputs(outputs: &Outputs, faults: &mut Vec<Fault>) {
-    if outputs.disk.is_none() && outputs.live.is_none() {
+    if outputs.disk.is_none() && outputs.live.is_none() && outputs.whole_disk.is_none() {
         let hint = "write `disk`, `live` or both";
         faults.push(Fault::new("outputs", "nothing is wanted").hint(hint));
+    }
+    if let Some(whole) = &outputs.whole_disk {
+        check_whole_disk(whole, outputs.disk.as_ref(), faults);
     }
     let Some(disk) = &outputs.disk else { return };
     if disk.fs != FsKind::Ext4 {
@@ -454,18 +527,38 @@ fn check_outputs(outputs: &Outputs, faults: &mut Vec<Fault>) {
         let what = format!("images cannot be made as `{}`", name.as_str().unwrap_or_default());
         faults.push(Fault::new("outputs.disk.fs", what).hint("write `ext4`, or leave it out"));
     }
-    if !(MIN_SIZE..=MAX_SIZE).contains(&disk.size.0) || !disk.size.0.is_multiple_of(4096) {
-        let what = format!("`{}` is no size of a file system", disk.size);
-        let hint =
-            format!("write one of {} to {}, in steps of 4 KiB", Bytes(MIN_SIZE), Bytes(MAX_SIZE));
-        faults.push(Fault::new("outputs.disk.size", what).hint(hint));
-    }
+    check_size(disk.size, "outputs.disk.size", faults);
     if let Some(label) = &disk.label {
         let is_label = |b: u8| b.is_ascii_graphic() && b != b'"' && b != b'\\';
         if label.is_empty() || label.len() > MAX_LABEL || !label.bytes().all(is_label) {
             let what = format!("`{label}` is no label");
             let hint = format!("write 1 to {MAX_LABEL} letters, digits and signs");
             faults.push(Fault::new("outputs.disk.label", what).hint(hint));
+        }
+    }
+}
+
+fn check_size(size: Bytes, at: &str, faults: &mut Vec<Fault>) {
+    if !(MIN_SIZE..=MAX_SIZE).contains(&size.0) || !size.0.is_multiple_of(4096) {
+        let (least, most) = (Bytes(MIN_SIZE), Bytes(MAX_SIZE));
+        let hint = format!("write one of {least} to {most}, in steps of 4 KiB");
+        faults.push(Fault::new(at, format!("`{size}` cannot be its size")).hint(hint));
+    }
+}
+
+fn check_whole_disk(whole: &WholeDisk, disk: Option<&DiskOutput>, faults: &mut Vec<Fault>) {
+    let at = "outputs.whole_disk";
+    check_size(whole.size, &format!("{at}.size"), faults);
+    let Some(disk) = disk else {
+        let hint = "write `disk`, too, with what boots it";
+        faults.push(Fault::new(at, "there is nothing to put on it").hint(hint));
+        return;
+    };
+    for loader in whole.loaders() {
+        if !disk.loaders.contains(&loader) {
+            let what = format!("it needs the loader `{}`", loader.as_str());
+            let hint = "name it in `outputs.disk.loaders`";
+            faults.push(Fault::new(at, what).hint(hint));
         }
     }
 }

@@ -18,5 +18,6 @@ mod package;
 mod pe;
 mod tool;
 mod tree;
+mod whole_disk;
 
 pub use build::{Build, BuildError, Made, Place, Told};

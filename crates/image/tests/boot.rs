@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use hoist_machine::scratch::{Scratch, program};
-use hoist_machine::{Turn, console};
+use hoist_machine::{Firmware, NvmeDisk, Turn, boot_from_disk, console};
 use serde_json::json;
 use support::{Bench, tiny};
 
@@ -88,12 +88,12 @@ fn a_live_image_boots_without_a_disk() {
 
 #[test]
 fn uefi_boots_the_unified_kernel_image_and_grub() {
-    let loaders = ["uki", "grub", "systemd_boot"];
+    let loaders = ["uki", "grub"];
     let outputs = json!({"disk": {"size": "48 MiB", "loaders": loaders}});
     let bench = Bench::new(&tiny(&outputs, &WORDS));
     bench.built();
     let root = bench.root();
-    for loader in ["uki.efi", "grub.efi", "systemd-boot.efi"] {
+    for loader in ["uki.efi", "grub.efi"] {
         let esp = bench.path(&format!("esp-{loader}"));
         let put = |from: &str, to: &str| {
             let to = esp.join(to);
@@ -101,21 +101,40 @@ fn uefi_boots_the_unified_kernel_image_and_grub() {
             fs_err::copy(bench.file(from), to).expect("copied");
         };
         put(loader, "EFI/BOOT/BOOTX64.EFI");
-        if loader != "uki.efi" {
+        if loader == "grub.efi" {
             put("kernel", "hoist/kernel");
+            let config = format!("linux /hoist/kernel {}\nboot\n", WORDS.join(" "));
+            fs_err::write(esp.join("hoist/grub.cfg"), config).expect("written");
         }
-        let line = WORDS.join(" ");
-        let (path, text) = if loader == "grub.efi" {
-            ("hoist/grub.cfg", format!("linux /hoist/kernel {line}\nboot\n"))
-        } else {
-            ("loader/entries/x.conf", format!("title x\nlinux /hoist/kernel\noptions {line}\n"))
-        };
-        fs_err::create_dir_all(esp.join(path).parent().expect("a directory")).expect("created");
-        fs_err::write(esp.join(path), text).expect("written");
         let mut hardware = firmware_disk(&esp);
         hardware.extend(nvme(&root, "root"));
         let said = said(&hardware);
         assert!(said.contains("root=/dev/nvme0n1"), "{loader}: {said}");
         assert!(said.contains("hoist-tiny: up"), "{loader}: {said}");
     }
+}
+
+#[test]
+fn a_whole_disk_boots_with_bios_and_with_uefi() {
+    let outputs = json!({
+        "disk": {"size": "48 MiB", "loaders": ["systemd_boot", "grub"]},
+        "whole_disk": {"size": "128 MiB", "esp_size": "64 MiB"},
+    });
+    let words = ["console=ttyS0", "quiet", "hoist.then=poweroff"];
+    let bench = Bench::new(&tiny(&outputs, &words));
+    let index = bench.built();
+    let image = bench.disk();
+    let checked = Command::new("/usr/sbin/sgdisk").arg("-v").arg(&image).output();
+    let checked = checked.expect("this test needs package `gdisk`").stdout;
+    let checked = String::from_utf8_lossy(&checked);
+    assert!(checked.contains("No problems found"), "{checked}");
+    let _turn = Turn::wait().expect("our turn");
+    for firmware in [Firmware::Bios, Firmware::Uefi] {
+        let disk = NvmeDisk { image: image.clone(), sector: 512 };
+        let said = boot_from_disk(firmware, &disk, PATIENCE).expect("it ends");
+        assert!(said.contains("hoist-tiny: this is tiny, root=PARTUUID="), "{firmware:?}: {said}");
+        assert!(said.contains("hoist-tiny: up"), "{firmware:?}: {said}");
+    }
+    // Partitions, volumes and what is in them follow from the document, too.
+    assert_eq!(Bench::new(&tiny(&outputs, &words)).built(), index);
 }

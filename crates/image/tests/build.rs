@@ -103,6 +103,7 @@ fn faults_are_told_with_their_places_and_leave_no_image() {
         (with("/spec/outputs/disk/size", json!("1 MiB")), Exit::Usage, "outputs.disk.size: "),
         (with("/spec/outputs/disk/size", json!("8 MiB")), Exit::Failed, "mke2fs"),
         (with("/spec/files/0", json!({"path": "/x", "file": "none"})), Exit::Failed, "files[0]: "),
+        (with("/spec/files/0", json!({"path": "/x", "file": "."})), Exit::Failed, "it is no file"),
         (with("/spec/builder/tiny/kernel", json!({"file": "none"})), Exit::Failed, "tiny.kernel: "),
         (with("/spec/builder/tiny/modules", json!(["nope"])), Exit::Failed, "module nope"),
     ] {
@@ -110,6 +111,32 @@ fn faults_are_told_with_their_places_and_leave_no_image() {
         assert!(said.contains(what), "{what}: {said}");
         assert!(!bench.path("out").exists());
     }
+}
+
+/// Some minutes and some hundred megabytes from Debian.
+#[test]
+#[ignore = "fetches a distribution twice"]
+fn a_debian_is_the_same_every_time_and_has_its_kernel() {
+    let document = json!({
+        "builder": {"debian": {
+            "suite": "bookworm",
+            "variant": "essential",
+            "packages": ["linux-image-cloud-amd64"],
+            "run": [["sh", "-c", "test -e /proc/self && echo here > /etc/motd"]],
+        }},
+        "files": [{"path": "/etc/hostname", "text": "deb\n"}],
+        "outputs": {"disk": {"size": "1 GiB", "loaders": ["systemd_boot"]}},
+    });
+    let bench = Bench::new(&document);
+    let index = bench.built();
+    let has = |name: &str| index.files.iter().any(|entry| entry.artifact.ends_with(name));
+    assert!(has("-kernel") && has("-initrd") && has("-root"), "{index:?}");
+    assert!(index.made_from.iter().any(|package| package.starts_with("linux-image-6")));
+    let root = bench.root();
+    said_by(Command::new("/usr/sbin/e2fsck").args(["-f", "-n"]).arg(&root));
+    assert_eq!(debugfs(&root, "cat /etc/motd"), "here\n");
+    assert_eq!(debugfs(&root, "cat /etc/hostname"), "deb\n");
+    assert_eq!(Bench::new(&document).built(), index);
 }
 
 #[test]

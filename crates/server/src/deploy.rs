@@ -22,6 +22,7 @@ mod summaries;
 mod view;
 mod work;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -64,6 +65,9 @@ pub struct DeploySettings {
     pub ssh_known_hosts: Option<PathBuf>,
     /// Where plug-ins are; without it there are none.
     pub plugins: Option<PathBuf>,
+    /// How [`hoist_engine::execute::keeper::main`] is started, which keeps programs on this machine;
+    /// without it each has a shell of its own.
+    pub keeper: Option<Vec<OsString>>,
     pub retention: RunRetention,
 }
 

@@ -9,8 +9,8 @@ use hoist_machine::{Firmware, HOST, Hardware, Machine, guest};
 use super::{DIFFERS, LOOK_EVERY, Site};
 use crate::say;
 
-const MAC: &str = "52:54:00:10:00:09";
-const NAME: &str = "nid000009";
+pub(super) const MAC: &str = "52:54:00:10:00:09";
+pub(super) const NAME: &str = "nid000009";
 const CONFIG: &str = "examples/boot.yaml";
 const LAYERS: &str = "examples/metadata/site.yaml";
 
@@ -36,7 +36,7 @@ pub(super) async fn show(site: &Site, place: &Path) -> Result<()> {
     say(format!("# {boot_url}"));
     say("# (an emulated one: QEMU with iPXE; lines with | are its serial console)");
     let hardware = Hardware { firmware: Firmware::Bios, mac: MAC.to_owned(), boot_url, disk: None };
-    let mut screen = Screen { machine: Machine::power_on(hardware)?, before: String::new() };
+    let mut screen = Screen::new(Machine::power_on(hardware)?, &WORTH_SHOWING);
     screen.until("/boot/v1/bootscript... ok").await?;
 
     say(
@@ -74,20 +74,26 @@ pub(super) async fn show(site: &Site, place: &Path) -> Result<()> {
 }
 
 /// The machine's console, as far as it is worth showing.
-struct Screen {
+pub(super) struct Screen {
     machine: Machine,
+    worth_showing: &'static [&'static str],
     before: String,
 }
 
 impl Screen {
+    pub(super) fn new(machine: Machine, worth_showing: &'static [&'static str]) -> Self {
+        Self { machine, worth_showing, before: String::new() }
+    }
+
     /// Shows what the machine says, up to the line with this text.
-    async fn until(&mut self, text: &str) -> Result<()> {
+    pub(super) async fn until(&mut self, text: &str) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let on = self.machine.is_on()?;
             while let Some(line) = self.machine.next_line()? {
                 // Said again and again while it waits.
-                if line != self.before && WORTH_SHOWING.iter().any(|word| line.contains(word)) {
+                if line != self.before && self.worth_showing.iter().any(|word| line.contains(word))
+                {
                     say(format!("  | {line}"));
                     self.before.clone_from(&line);
                 }

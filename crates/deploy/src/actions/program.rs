@@ -5,12 +5,11 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
 use hoist_engine::action::{Cancel, Ctx, Failure, Output, Stream};
-use hoist_engine::execute::private_dir;
-use hoist_engine::execute::process::{self, Ended, Ran};
+use hoist_engine::execute::process::{Ended, Ran};
+use hoist_engine::execute::{Start, private_dir};
 use hoist_engine::record::FailureKind;
 
 use super::account::{self, Base};
@@ -127,15 +126,14 @@ pub(super) fn run_watched(
             Path::new(&program[0]).display()
         )));
     }
-    let program = ctx.programs.through_keeper(ctx.attempt, &program);
-    let mut command = Command::new(&program[0]);
-    command.args(&program[1..]).current_dir(directory).env_clear().env("PATH", path);
-    command.envs(
-        INHERITED.iter().filter_map(|name| std::env::var_os(name).map(|value| (name, value))),
-    );
+    let mut env: Vec<(OsString, OsString)> = vec![("PATH".into(), path)];
+    let inherited = |name: &&str| Some((OsString::from(name), std::env::var_os(name)?));
+    env.extend(INHERITED.iter().filter_map(inherited));
     let run = ctx.attempt.split('/').next().unwrap_or_default();
-    command.env("HOIST_NODE", ctx.subject).env("HOIST_RUN", run);
-    command.env("HOIST_TASK", ctx.task).envs(&options.env).envs(ctx.programs.marks(ctx.attempt));
+    let own = [("HOIST_NODE", ctx.subject), ("HOIST_RUN", run), ("HOIST_TASK", ctx.task)];
+    env.extend(own.map(|(name, value)| (name.into(), value.into())));
+    env.extend(options.env.iter().map(|(name, value)| (name.into(), value.into())));
+    env.extend(ctx.programs.marks(ctx.attempt).map(|(name, value)| (name.into(), value)));
     let private = if options.secrets.is_empty() {
         None
     } else {
@@ -146,11 +144,11 @@ pub(super) fn run_watched(
             .as_ref()
             .expect("there are secrets")
             .write(name, &ctx.secrets.get(reference)?)?;
-        command.env(name, path);
+        env.push((name.into(), path.into()));
     }
     let mut heard = Heard { output: ctx.output, hear };
-    process::run(&mut command, b"", deadline, cancel, &mut heard)
-        .map_err(|error| exit(format!("cannot run `{}`: {error}", Path::new(&argv[0]).display())))
+    let start = Start { argv: program, directory, env };
+    ctx.programs.run(ctx.attempt, start, deadline, cancel, &mut heard)
 }
 
 /// Hands everything on, and lets somebody hear the lines.

@@ -17,6 +17,8 @@ use super::{ATTEMPT_VARIABLE, LEDGER_VARIABLE};
 /// Time to end by themselves.
 const GRACE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(50);
+/// To leave a control group where something was just started.
+const GRACE_OF_SPARED: Duration = Duration::from_secs(1);
 /// Of those that do not go away, so many are named.
 const NAMED: usize = 5;
 
@@ -80,9 +82,13 @@ pub(super) struct Traces {
     pub(super) ledger: String,
     /// and of the attempt; any attempt, if it is empty.
     pub(super) attempt: String,
-    /// Programs that were written down.
+    /// Programs that were written down, or the shells that keep them,
     pub(super) noted: Vec<(i32, u64)>,
+    /// which only wait.
+    pub(super) waiting: Vec<(i32, u64)>,
     pub(super) cgroups: Vec<PathBuf>,
+    /// The keepers of all programs, which go to a control group for a moment to start one there.
+    pub(super) spared: Vec<(i32, u64)>,
 }
 
 impl Traces {
@@ -122,23 +128,41 @@ impl Traces {
 
     /// Those who work for the attempt now, without who only waits for them.
     pub(super) fn found(&self) -> Vec<Process> {
-        let is_noted =
-            |process: &Process| self.noted.iter().any(|(pid, start)| process.is(*pid, *start));
+        let only_waits =
+            |process: &Process| self.waiting.iter().any(|(pid, start)| process.is(*pid, *start));
         let mut found = if self.cgroups.is_empty() { self.processes() } else { self.caged() };
-        found.retain(|process| !is_noted(process));
+        found.retain(|process| !only_waits(process));
         found
     }
 
     /// Those that are in a control group, which is soon known.
     fn caged(&self) -> Vec<Process> {
         let pids: HashSet<i32> = self.cgroups.iter().flat_map(|cgroup| members(cgroup)).collect();
-        pids.into_iter().filter_map(Process::find).collect()
+        let found = pids.into_iter().filter_map(Process::find);
+        found.filter(|process| !self.is_spared(process)).collect()
+    }
+
+    fn is_spared(&self, process: &Process) -> bool {
+        self.spared.iter().any(|(pid, start)| process.is(*pid, *start))
+    }
+
+    /// Waits a moment for who is to be spared to leave a control group.
+    fn is_without_spared(&self, cgroup: &Path) -> bool {
+        let until = Instant::now() + GRACE_OF_SPARED;
+        let is_in = || self.spared.iter().any(|(pid, _)| members(cgroup).contains(pid));
+        while is_in() {
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
     }
 
     /// Kills all of them at once. One that makes others faster than they can be killed is kept from
     /// it first.
     pub(super) fn kill(&self) {
-        for cgroup in &self.cgroups {
+        for cgroup in self.cgroups.iter().filter(|cgroup| self.is_without_spared(cgroup)) {
             // Older systems do not have it.
             let _ = fs_err::write(cgroup.join("cgroup.kill"), "1");
         }
@@ -164,7 +188,8 @@ impl Traces {
         let entries = fs_err::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let own = getpid().as_raw_pid();
-        let all: Vec<Process> = pids.filter(|pid| *pid != own).filter_map(Process::find).collect();
+        let all = pids.filter(|pid| *pid != own).filter_map(Process::find);
+        let all: Vec<Process> = all.filter(|process| !self.is_spared(process)).collect();
         let caged: HashSet<i32> = self.cgroups.iter().flat_map(|cgroup| members(cgroup)).collect();
         let groups = self.groups(&all);
         let is_ours = |process: &Process| {
@@ -273,6 +298,37 @@ mod tests {
         let mut pids: Vec<i32> = found.iter().map(|process| process.pid).collect();
         pids.sort_unstable();
         assert_eq!(pids, [2, 3, 4, 5], "by parent, by group, by session");
+    }
+
+    #[test]
+    fn a_keeper_that_starts_something_in_a_control_group_is_not_killed_with_it() {
+        let group = tempfile::tempdir().unwrap();
+        let sleep = || {
+            let child = std::process::Command::new("sleep").arg("300").spawn().unwrap();
+            let process = Process::find(child.id().cast_signed()).unwrap();
+            (child, process)
+        };
+        let ((mut keeper, spared), (mut program, _)) = (sleep(), sleep());
+        let procs = group.path().join("cgroup.procs");
+        fs_err::write(&procs, format!("{}\n{}\n", keeper.id(), program.id())).unwrap();
+        let traces = Traces {
+            ledger: "none".to_owned(),
+            attempt: "r/1/1".to_owned(),
+            cgroups: vec![group.path().to_owned()],
+            spared: vec![(spared.pid, spared.start)],
+            ..Traces::default()
+        };
+        let is_program = |found: &Process| found.pid.cast_unsigned() == program.id();
+        assert!(traces.found().iter().all(is_program) && traces.found().len() == 1);
+        traces.kill();
+        assert!(!group.path().join("cgroup.kill").exists(), "all of them at once");
+        assert!(!program.wait().unwrap().success());
+        assert!(keeper.try_wait().unwrap().is_none(), "it keeps others as well");
+        fs_err::write(&procs, "").unwrap();
+        traces.kill();
+        assert!(group.path().join("cgroup.kill").exists());
+        keeper.kill().unwrap();
+        keeper.wait().unwrap();
     }
 
     #[test]

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use super::guard::{FILE_TOO_LARGE, FILE_TOO_LARGE_CODE, without_core};
+use super::keeper::{self, Fault, Link};
 use crate::action::{Cancel, Output, Stream};
 
 /// After the time is over, from asking to killing.
@@ -116,8 +117,7 @@ pub(super) fn follow(
     output: &mut dyn Output,
 ) -> io::Result<(Ended, String)> {
     let pipes = pipes.map(|pipe| Some(OwnedFd::from(pipe.into_file())));
-    let mut running = Running::new(group, process, pipes, None);
-    running.is_child = false;
+    let mut running = Running::new(Leader::Stranger(group), process, pipes, None);
     running.watch(deadline, cancel, output)?;
     if cancel.is_left() {
         return Err(left());
@@ -125,14 +125,45 @@ pub(super) fn follow(
     Ok((running.ended, running.last_line(output)))
 }
 
-fn left() -> io::Error {
+/// The same for a program that the keeper has started.
+pub(super) fn run_kept(
+    program: keeper::Kept,
+    deadline: Option<Instant>,
+    cancel: &Cancel,
+    output: &mut dyn Output,
+) -> Result<Ran, Fault> {
+    let keeper::Kept { link, id, done, pipes } = program;
+    let mut running = Running::new(Leader::Kept(&link, id), done, pipes.map(Some), None);
+    let watched = running.watch(deadline, cancel, output);
+    if cancel.is_left() {
+        return Err(Fault::NotStarted(left()));
+    }
+    if let Err(error) = watched {
+        running.signal(Signal::KILL);
+        return Err(Fault::NotStarted(error));
+    }
+    let (ended, last_line) = (running.ended, running.last_line(output));
+    let status = keeper::answer(running.process)?;
+    Ok(Ran { status, ended, last_line })
+}
+
+pub(super) fn left() -> io::Error {
     io::Error::other("it runs on, and somebody else waits for it")
 }
 
+/// Who is at the head of the group.
+enum Leader<'a> {
+    /// It is for us to wait for it, so its number is nobody else's.
+    Child(Pid),
+    /// The same for the keeper.
+    Kept(&'a Link, u64),
+    Stranger(Pid),
+}
+
 struct Running<'a> {
-    group: Pid,
+    leader: Leader<'a>,
+    /// Has something to read when it has ended.
     process: OwnedFd,
-    is_child: bool,
     input: Option<(ChildStdin, &'a [u8])>,
     out: Option<Lines>,
     err: Option<Lines>,
@@ -159,20 +190,19 @@ impl<'a> Running<'a> {
         }
         let pipes =
             [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)];
-        Ok(Self::new(group, process, pipes, input))
+        Ok(Self::new(Leader::Child(group), process, pipes, input))
     }
 
     fn new(
-        group: Pid,
+        leader: Leader<'a>,
         process: OwnedFd,
         pipes: [Option<OwnedFd>; 2],
         input: Option<(ChildStdin, &'a [u8])>,
     ) -> Self {
         let [out, err] = pipes.map(|pipe| pipe.map(Lines::new));
         Self {
-            group,
+            leader,
             process,
-            is_child: true,
             input,
             out,
             err,
@@ -190,6 +220,7 @@ impl<'a> Running<'a> {
         output: &mut dyn Output,
     ) -> io::Result<()> {
         let mut gone_at: Option<Instant> = None;
+        let is_stranger = matches!(self.leader, Leader::Stranger(_));
         loop {
             let now = Instant::now();
             if cancel.is_left() {
@@ -199,7 +230,7 @@ impl<'a> Running<'a> {
                 return Err(io::Error::other("it does not end when it is killed"));
             }
             // After its end its number may be another's, if it is not for us to wait for it.
-            if self.is_child || gone_at.is_none() {
+            if !is_stranger || gone_at.is_none() {
                 self.end_if_told(now, deadline, cancel);
             }
             if let Some(gone_at) = gone_at
@@ -226,7 +257,7 @@ impl<'a> Running<'a> {
             if ready.gone && gone_at.is_none() {
                 gone_at = Some(Instant::now());
                 self.input = None;
-                if self.is_child && self.kill_at.is_some() {
+                if !is_stranger && self.kill_at.is_some() {
                     self.signal(Signal::KILL);
                 }
             }
@@ -261,8 +292,13 @@ impl<'a> Running<'a> {
     }
 
     fn signal(&self, signal: Signal) {
-        // Nobody may be left. Its number is nobody else's: it has not been waited for.
-        let _ = kill_process_group(self.group, signal);
+        match self.leader {
+            // Nobody may be left.
+            Leader::Child(group) | Leader::Stranger(group) => {
+                let _ = kill_process_group(group, signal);
+            }
+            Leader::Kept(link, id) => link.signal(id, signal),
+        }
     }
 
     fn poll(&self, is_running: bool, wait: Duration) -> io::Result<Ready> {

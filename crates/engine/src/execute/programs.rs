@@ -1,6 +1,7 @@
 //! Programs of attempts, so that they are found again when the one who started them is gone.
 //!
-//! The program of a step that may not be repeated is started through a keeper, a few lines of shell.
+//! The program of a step that may not be repeated is started by a keeper: by one process for all of
+//! them ([`super::keeper`]), or where nobody said how to start that, by a few lines of shell for each.
 //! It writes down which process it is, and then how the program ended, in a file that is named after
 //! the attempt; it keeps the pipes of the program open, so that printing does not end it; and it
 //! outlives the signals that the program is asked to end with. Whoever comes next reads the file,
@@ -15,8 +16,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::process::{Command, ExitStatus};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fs_err::os::unix::fs::OpenOptionsExt as _;
@@ -25,12 +26,14 @@ use rustix::fs::OFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use sha2::{Digest, Sha256};
 
+use super::keeper::{self, Fault, Keeper, Link, Start};
 use super::ledger::boot_id;
 use super::leftover::{Process, Traces, is_part_of};
 use super::process::{self, Ended, Ran};
 use super::{ATTEMPT_VARIABLE, LEDGER_VARIABLE};
-use crate::action::{Cancel, Output};
+use crate::action::{Cancel, Failure, Output};
 use crate::plan::{MayUse, Repeat, Step};
+use crate::record::FailureKind;
 
 /// Its arguments are the file, the control group if there is one, and the program. A trap that does
 /// something is, other than one that does nothing, not handed down to the program. What the shell
@@ -50,6 +53,9 @@ echo "$hoist_code" >>"$hoist_note"
 exit "$hoist_code"
 "#;
 
+/// Where that one has what is printed.
+const SHELL_PIPES: [u32; 2] = [3, 4];
+
 /// Nothing is marked with it.
 const NO_LEDGER: &str = "none";
 
@@ -57,7 +63,7 @@ const NO_LEDGER: &str = "none";
 const MAX_NOTE: u64 = 16 * 1024;
 
 /// In a second, as `/proc` counts them on every machine.
-const TICKS: u64 = 100;
+pub(super) const TICKS: u64 = 100;
 
 /// What is kept in memory only, on every Linux.
 const MEMORY: &str = "/dev/shm";
@@ -69,11 +75,13 @@ pub(crate) struct Kept {
     ledger: String,
     /// Where control groups can be made, if they can.
     cgroups: Option<PathBuf>,
+    /// Else each program has a shell of its own.
+    keeper: Option<Keeper>,
 }
 
 impl Kept {
-    /// `dir` is the one of the ledger.
-    pub(crate) fn new(dir: &Path) -> io::Result<Self> {
+    /// `dir` is the one of the ledger, and `keeper` what is started as [`super::keeper::main`].
+    pub(crate) fn new(dir: &Path, keeper: Option<Vec<OsString>>) -> io::Result<Self> {
         let dir = fs_err::canonicalize(dir)?;
         let about = fs_err::metadata(&dir)?;
         let whole = format!("{} {} {}", boot_id(), about.dev(), about.ino());
@@ -86,7 +94,14 @@ impl Kept {
         if let Some(cgroups) = &cgroups {
             remove_empty(cgroups);
         }
-        Ok(Self { notes, ledger, cgroups })
+        keeper::wait_for_the_last(&dir, &ledger);
+        let keeper = keeper.map(|argv| Keeper::new(argv, &dir, &ledger));
+        Ok(Self { notes, ledger, cgroups, keeper })
+    }
+
+    /// What runs is left to whoever comes next.
+    pub(crate) fn close(&self) {
+        self.keeper.iter().for_each(Keeper::close);
     }
 
     fn note(&self, attempt: &str) -> PathBuf {
@@ -95,6 +110,24 @@ impl Kept {
 
     fn cgroup(&self, attempt: &str) -> Option<PathBuf> {
         Some(self.cgroups.as_ref()?.join(format!("hoist-{}-{}", self.ledger, file_name(attempt))))
+    }
+
+    /// The same, if it can be made.
+    fn make_cgroup(&self, attempt: &str) -> Option<PathBuf> {
+        let path = self.cgroup(attempt)?;
+        let made = fs_err::create_dir(&path);
+        (made.is_ok() || path.is_dir()).then_some(path)
+    }
+
+    /// The control groups of an attempt and its parts that are there.
+    fn cgroups_of(&self, attempt: &str) -> Vec<PathBuf> {
+        let wanted = self.cgroup(attempt);
+        let wanted = wanted.as_ref().and_then(|path| path.file_name()).unwrap_or_default();
+        let entries = self.cgroups.iter().filter_map(|path| fs_err::read_dir(path).ok());
+        let entries = entries.flatten().flatten().filter(|entry| {
+            is_part_of(entry.file_name().as_encoded_bytes(), wanted.as_encoded_bytes())
+        });
+        entries.map(|entry| entry.path()).collect()
     }
 
     /// What is in the notes of an attempt and its parts.
@@ -203,8 +236,16 @@ pub struct Programs {
     goes_on: bool,
     may_repeat: bool,
     may_use: Option<MayUse>,
-    /// Attempts, and parts of them, of which there is a note.
-    noted: Arc<Mutex<Vec<String>>>,
+    /// Attempts, and parts of them, whose program was started here.
+    started: Arc<Mutex<Vec<Started>>>,
+}
+
+#[derive(Debug)]
+struct Started {
+    attempt: String,
+    cgroup: Option<PathBuf>,
+    /// Where it is known, if there is no note.
+    kept: Option<(Arc<Link>, u64)>,
 }
 
 impl Programs {
@@ -254,27 +295,75 @@ impl Programs {
         self.may_use.as_ref().map(MayUse::as_commands).unwrap_or_default()
     }
 
-    /// The same program with no more than it may use, and so that others know of it. For each
-    /// attempt, or part of one, there is one.
-    pub fn through_keeper(&self, attempt: &str, program: &[OsString]) -> Vec<OsString> {
-        let program = &within(self.limits(), program)[..];
+    /// Runs a program to its end with no more than it may use, and so that others know of it. For
+    /// each attempt, or part of one, there is one.
+    pub fn run(
+        &self,
+        attempt: &str,
+        start: Start,
+        deadline: Option<Instant>,
+        cancel: &Cancel,
+        output: &mut dyn Output,
+    ) -> Result<Ran, Failure> {
+        let name = start.argv.first().cloned().unwrap_or_default();
+        let start = Start { argv: within(self.limits(), start.argv), ..start };
         // Of one that is counted it is known at once which processes are its own.
         let is_plain = self.may_repeat && !self.may_use.is_some_and(|may_use| may_use.is_counted());
-        let Some(kept) = self.kept.as_ref().filter(|_| !self.is_look && !is_plain) else {
-            return program.to_vec();
+        let kept = self.kept.as_ref().filter(|_| !self.is_look && !is_plain);
+        let ran = match kept.map(|kept| (kept, kept.keeper.as_ref())) {
+            None => plainly(&start, deadline, cancel, output),
+            Some((kept, None)) => {
+                let argv = self.through_shell(kept, attempt, start.argv);
+                plainly(&Start { argv, ..start }, deadline, cancel, output)
+            }
+            Some((kept, Some(keeper))) => self
+                .through_keeper(kept, keeper, attempt, &start)
+                .and_then(|program| process::run_kept(program, deadline, cancel, output)),
         };
+        ran.map_err(|fault| match fault {
+            Fault::Lost => {
+                let reason = "the process that started it is gone; nobody knows how it ended";
+                Failure { kind: FailureKind::Lost, reason: reason.to_owned() }
+            }
+            Fault::NotStarted(error) => {
+                let reason = format!("cannot run `{}`: {error}", Path::new(&name).display());
+                Failure { kind: FailureKind::Exit, reason }
+            }
+        })
+    }
+
+    fn started(&self) -> MutexGuard<'_, Vec<Started>> {
+        self.started.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn through_keeper(
+        &self,
+        kept: &Kept,
+        keeper: &Keeper,
+        attempt: &str,
+        start: &Start,
+    ) -> Result<keeper::Kept, Fault> {
+        let cgroup = kept.make_cgroup(attempt);
+        let started = keeper.start(start, &kept.note(attempt), cgroup.as_deref());
+        let program = started.map_err(|error| {
+            let _ = cgroup.as_ref().map(fs_err::remove_dir);
+            Fault::NotStarted(error)
+        })?;
+        let known = Some((Arc::clone(&program.link), program.id));
+        self.started().push(Started { attempt: attempt.to_owned(), cgroup, kept: known });
+        Ok(program)
+    }
+
+    fn through_shell(&self, kept: &Kept, attempt: &str, program: Vec<OsString>) -> Vec<OsString> {
         let note = kept.note(attempt);
         // What it says is of another life, if there is one. A keeper would let others read it.
         let _ = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&note);
-        let cgroup = kept.cgroup(attempt).filter(|path| {
-            let _ = fs_err::create_dir(path);
-            path.is_dir()
-        });
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner).push(attempt.to_owned());
+        let cgroup = kept.make_cgroup(attempt);
         let mut argv = ["/bin/sh", "-c", KEEPER, "hoist"].map(OsString::from).to_vec();
         argv.push(note.into());
-        argv.push(cgroup.map(OsString::from).unwrap_or_default());
-        argv.extend_from_slice(program);
+        argv.push(cgroup.clone().map(OsString::from).unwrap_or_default());
+        argv.extend(program);
+        self.started().push(Started { attempt: attempt.to_owned(), cgroup, kept: None });
         argv
     }
 
@@ -312,40 +401,81 @@ impl Programs {
     pub(super) fn traces(&self, attempt: &str) -> Traces {
         let begun = if self.is_look { Vec::new() } else { self.all_begun(attempt) };
         let [_, (_, ledger)] = self.marks(attempt);
-        Traces {
-            ledger: ledger.to_string_lossy().into_owned(),
-            attempt: attempt.to_owned(),
-            noted: begun.iter().map(|begun| (begun.pid, begun.start)).collect(),
-            cgroups: begun.into_iter().filter_map(|begun| begun.cgroup).collect(),
+        let shells = begun.iter().filter(|begun| begun.program.is_none());
+        let waiting = shells.map(|begun| (begun.pid, begun.start)).collect();
+        let mut noted: Vec<(i32, u64)> = begun.iter().filter_map(Begun::leader).collect();
+        let keepers = begun.iter().filter(|begun| begun.program.is_some());
+        let mut spared: Vec<(i32, u64)> = keepers.map(|begun| (begun.pid, begun.start)).collect();
+        let mut cgroups: Vec<PathBuf> =
+            begun.into_iter().filter_map(|begun| begun.cgroup).collect();
+        for started in &*self.started() {
+            if let Some((link, id)) = &started.kept {
+                noted.extend(link.who(*id));
+                spared.push(link.keeper);
+                cgroups.extend(started.cgroup.clone());
+            }
         }
+        if let Some(kept) = self.kept.as_ref().filter(|_| self.goes_on) {
+            // Who was killed together with its keeper has left no note.
+            cgroups.extend(kept.cgroups_of(attempt));
+            cgroups.sort();
+            cgroups.dedup();
+        }
+        let ledger = ledger.to_string_lossy().into_owned();
+        Traces { ledger, attempt: attempt.to_owned(), noted, waiting, cgroups, spared }
     }
 
     /// The attempt has ended, and what came of it is kept.
     pub(crate) fn forget(&self, attempt: &str) {
         let Some(kept) = &self.kept else { return };
-        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut names: Vec<String> = std::mem::take(&mut noted);
+        for Started { attempt, cgroup, kept: known } in self.started().drain(..) {
+            match known {
+                Some((link, id)) => {
+                    link.forget(id);
+                    // As long as something that was meant to stay is in it, it stays.
+                    let _ = cgroup.map(fs_err::remove_dir);
+                }
+                None => kept.forget(&attempt),
+            }
+        }
         if self.goes_on {
             let begun = kept.begun(attempt);
-            names.extend(
-                begun.iter().filter_map(|begun| Some(begun.path.file_name()?.to_str()?.to_owned())),
-            );
+            let name = |begun: &Begun| Some(begun.path.file_name()?.to_str()?.to_owned());
+            begun.iter().filter_map(name).for_each(|name| kept.forget(&name));
+            for cgroup in kept.cgroups_of(attempt) {
+                // The same for one without a note.
+                let _ = fs_err::remove_dir(cgroup);
+            }
             let whole = file_name(attempt);
             kept.remove_private(|name| is_part_of(name.as_bytes(), whole.as_bytes()));
-        }
-        for name in &names {
-            kept.forget(name);
         }
     }
 }
 
+/// Without anybody who keeps it.
+fn plainly(
+    start: &Start,
+    deadline: Option<Instant>,
+    cancel: &Cancel,
+    output: &mut dyn Output,
+) -> Result<Ran, Fault> {
+    let mut command = Command::new(start.argv.first().ok_or_else(no_program)?);
+    command.args(&start.argv[1..]).current_dir(&start.directory);
+    command.env_clear().envs(start.env.iter().map(|(name, value)| (name, value)));
+    process::run(&mut command, b"", deadline, cancel, output).map_err(Fault::NotStarted)
+}
+
+fn no_program() -> Fault {
+    Fault::NotStarted(io::ErrorKind::InvalidInput.into())
+}
+
 /// The same program, after some commands of a shell.
-fn within(limits: String, program: &[OsString]) -> Vec<OsString> {
+fn within(limits: String, program: Vec<OsString>) -> Vec<OsString> {
     if limits.is_empty() {
-        return program.to_vec();
+        return program;
     }
     let shell = ["/bin/sh", "-c", &(limits + r#"exec "$@""#), "hoist"];
-    shell.map(OsString::from).into_iter().chain(program.iter().cloned()).collect()
+    shell.map(OsString::from).into_iter().chain(program).collect()
 }
 
 /// A program that another life has started.
@@ -353,10 +483,31 @@ fn within(limits: String, program: &[OsString]) -> Vec<OsString> {
 pub struct Begun {
     path: PathBuf,
     ledger: String,
+    /// Of its keeper.
     pid: i32,
     start: u64,
     cgroup: Option<PathBuf>,
+    /// If its keeper is no shell.
+    program: Option<Program>,
     code: Option<i32>,
+}
+
+/// One of several that the same process keeps.
+#[derive(Debug, Clone, Copy)]
+struct Program {
+    pid: i32,
+    start: u64,
+    /// The keeper's descriptors of what it prints.
+    pipes: [u32; 2],
+}
+
+impl Program {
+    fn read(line: &str) -> Option<Self> {
+        let mut fields = line.split(' ');
+        let (pid, start) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let pipes = [fields.next()?.parse().ok()?, fields.next()?.parse().ok()?];
+        Some(Self { pid, start, pipes })
+    }
 }
 
 impl Begun {
@@ -365,12 +516,21 @@ impl Begun {
         use std::io::Read as _;
         let mut text = String::new();
         File::open(&path).ok()?.take(MAX_NOTE).read_to_string(&mut text).ok()?;
-        let mut lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+        let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+        let mut lines = lines.peekable();
         let stat = lines.next()?.strip_prefix(ledger)?.strip_prefix(' ')?;
         let Process { pid, start, .. } = Process::read(stat)?;
         let cgroup = lines.next().filter(|line| !line.is_empty()).map(PathBuf::from);
-        let code = lines.next().and_then(|line| line.parse().ok());
-        Some(Self { path, ledger: ledger.to_owned(), pid, start, cgroup, code })
+        let program = lines.peek().and_then(|line| Program::read(line));
+        let code = lines.nth(usize::from(program.is_some())).and_then(|line| line.parse().ok());
+        Some(Self { path, ledger: ledger.to_owned(), pid, start, cgroup, program, code })
+    }
+
+    /// The first process of its group; there is none if it could not be started.
+    fn leader(&self) -> Option<(i32, u64)> {
+        let (pid, start) =
+            self.program.map_or((self.pid, self.start), |program| (program.pid, program.start));
+        (pid > 0).then_some((pid, start))
     }
 
     pub(crate) fn runs(&self) -> bool {
@@ -387,8 +547,9 @@ impl Begun {
     pub(crate) fn age(&self) -> Duration {
         let uptime = fs_err::read_to_string("/proc/uptime").unwrap_or_default();
         let seconds = uptime.split(' ').next().and_then(|text| text.parse::<f64>().ok());
-        let age = seconds.unwrap_or_default()
-            - Duration::from_millis(self.start * 1000 / TICKS).as_secs_f64();
+        let Some((_, start)) = self.leader() else { return Duration::ZERO };
+        let age =
+            seconds.unwrap_or_default() - Duration::from_millis(start * 1000 / TICKS).as_secs_f64();
         Duration::try_from_secs_f64(age).unwrap_or_default()
     }
 
@@ -400,14 +561,13 @@ impl Begun {
         output: &mut dyn Output,
     ) -> io::Result<Ran> {
         let (mut ended, mut last_line) = (Ended::ByItself, String::new());
-        if let Some((program, out, err)) = self.open() {
-            let group = Pid::from_raw(self.pid).expect("it was opened");
+        if let Some((group, program, out, err)) = self.open() {
             (ended, last_line) =
                 process::follow(group, program, [out, err], deadline, cancel, output)?;
         }
-        let code = Self::read(self.path, &self.ledger).and_then(|begun| begun.code);
-        let status = match (ended, code) {
-            (_, Some(code)) => ExitStatus::from_raw((code & 0xff) << 8),
+        let status = match (ended, self.wait_for_code(cancel)) {
+            _ if cancel.is_left() => return Err(process::left()),
+            (_, Some(code)) => keeper::status(code),
             (Ended::ByItself, None) => {
                 return Err(io::Error::other("nobody has seen how it ended"));
             }
@@ -418,17 +578,54 @@ impl Begun {
         Ok(Ran { status, ended, last_line })
     }
 
-    /// The keeper, and what is printed; nothing if it has ended.
-    fn open(&self) -> Option<(std::os::fd::OwnedFd, File, File)> {
-        let pid = Pid::from_raw(self.pid).filter(|_| self.code.is_none())?;
-        let keeper = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    /// A keeper of many writes it down a moment after the end.
+    fn wait_for_code(self, cancel: &Cancel) -> Option<i32> {
+        let Self { path, ledger, .. } = self;
+        loop {
+            // Looked at before the note: one that is gone by then has written it.
+            let begun = Self::read(path.clone(), &ledger)?;
+            if !begun.runs() || cancel.is_left() {
+                return Self::read(path, &ledger)?.code;
+            }
+            std::thread::sleep(super::NAP);
+        }
+    }
+
+    /// The program, or the shell that keeps it, and what is printed; nothing if it has ended.
+    fn open(&self) -> Option<(Pid, std::os::fd::OwnedFd, File, File)> {
+        let (pid, start) = self.leader()?;
+        let [out, err] = self.program.map_or(SHELL_PIPES, |program| program.pipes);
+        let raw = Pid::from_raw(pid).filter(|_| self.code.is_none())?;
+        let process = pidfd_open(raw, PidfdFlags::empty()).ok()?;
         let pipe = |number: u32| {
             let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
             let path = format!("/proc/{}/fd/{number}", self.pid);
             OpenOptions::new().read(true).custom_flags(flags).open(path).ok()
         };
-        let (out, err) = (pipe(3)?, pipe(4)?);
-        // The number was not another's when all of that was opened.
-        self.runs().then_some((keeper, out, err))
+        let (out, err) = (pipe(out)?, pipe(err)?);
+        // No number was another's when all of that was opened.
+        let is_it = Process::find(pid).is_some_and(|process| process.is(pid, start));
+        (is_it && self.runs()).then_some((raw, process, out, err))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_started_has_no_group_that_could_be_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Arc::new(Kept::new(dir.path(), None).unwrap());
+        let stat = fs_err::read_to_string("/proc/self/stat").unwrap();
+        let head = format!("{} {}\n\n", kept.ledger, stat.trim_end());
+        fs_err::write(kept.note("r/1/1"), format!("{head}0 77 0 0\n127\n")).unwrap();
+        let programs = Programs::again(&kept);
+        let begun = programs.begun("r/1/1").unwrap();
+        assert_eq!((begun.code, begun.age()), (Some(127), Duration::ZERO));
+        // Kernel threads, and whoever came from outside a namespace, are of group 0.
+        assert_eq!(programs.traces("r/1/1").noted, []);
+        fs_err::write(kept.note("r/1/1"), format!("{head}4194303 77 0 0\n0\n")).unwrap();
+        assert_eq!(programs.traces("r/1/1").noted, [(4_194_303, 77)]);
     }
 }

@@ -116,7 +116,7 @@ impl Bench {
         };
         let (send, events) = channel();
         let executor =
-            LocalExecutor::new("r1", site, &dir.path().join("told"), send).expect("a ledger");
+            LocalExecutor::new("r1", site, &dir.path().join("told"), send, None).expect("a ledger");
         Self { dir, executor, events }
     }
 
@@ -214,7 +214,7 @@ fn an_attempt_whose_ledger_is_lost_is_not_begun_again() {
                 outputs: Outputs::none(),
                 place: Place::Machine,
             };
-            let mut executor = LocalExecutor::new("r1", site, &told, send).unwrap();
+            let mut executor = LocalExecutor::new("r1", site, &told, send, None).unwrap();
             executor.act(&plan, ASK);
             let found = events.recv_timeout(Duration::from_mins(1)).unwrap();
             assert!(matches!(found, Event::Found { found: Found::Gone, .. }), "{found:?}");

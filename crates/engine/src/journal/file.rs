@@ -1,7 +1,8 @@
 //! A journal in a file of its own.
 
 use std::fs::TryLockError;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,6 +17,12 @@ use crate::run::{ReplayError, Run};
 /// Records between two snapshots: few enough that the rest is read back at once.
 const SNAPSHOT_EVERY: u32 = 16_384;
 
+/// What a long journal is longer than its records: syncing bytes that a file has already takes a
+/// fraction of what it takes to make it longer, which the file system has to write down as well.
+static AHEAD: [u8; 256 * 1024] = [0; 256 * 1024];
+/// A journal is long from here on. Most runs are short, and there are many of them.
+const LONG: u64 = 64 * 1024;
+
 /// Records are durable when [`FileJournal::append`] has returned. Only one has the file at a time.
 #[derive(Debug)]
 pub struct FileJournal {
@@ -23,6 +30,8 @@ pub struct FileJournal {
     file: Locked,
     next: u32,
     length: u64,
+    /// Bytes that the file has; those behind the records are zeros.
+    room: u64,
     /// CRC-32C of all of it: a snapshot is of these bytes and no others.
     sum: u32,
     /// Records that the snapshot is made of.
@@ -84,7 +93,15 @@ impl FileJournal {
 
     /// The records of a journal that somebody else may be writing.
     pub fn peek(path: &Path) -> Result<Vec<Record>, JournalError> {
-        Ok(read(&load(&mut File::open(path)?)?)?.records)
+        let mut last = None;
+        loop {
+            match read(&load(&mut File::open(path)?)?) {
+                // What was written between two looks at different parts of the file leaves a gap that
+                // is not there the next time.
+                Err(JournalError::Damaged { at, .. }) if last != Some(at) => last = Some(at),
+                read => return Ok(read?.records),
+            }
+        }
     }
 
     /// Records that it holds: the number of the next one.
@@ -124,13 +141,14 @@ impl FileJournal {
     fn at(path: &Path, file: Locked, next: u32, holds: &[u8]) -> Self {
         let (path, buffer) = (path.to_owned(), Vec::new());
         let (length, sum) = (holds.len() as u64, crc32c::crc32c(holds));
-        Self { path, file, next, length, sum, in_snapshot: 0, buffer, is_broken: false }
+        let room = length;
+        Self { path, file, next, length, room, sum, in_snapshot: 0, buffer, is_broken: false }
     }
 
     /// Goes on behind what was read, the first record of which has the number `first`.
     fn go_on(
         path: &Path,
-        mut file: Locked,
+        file: Locked,
         first: u32,
         bytes: &[u8],
         contents: Contents,
@@ -140,7 +158,6 @@ impl FileJournal {
             file.0.set_len(length as u64)?;
             file.0.sync_data()?;
         }
-        file.0.seek(SeekFrom::Start(length as u64))?;
         let next = first + u32::try_from(records.len()).expect("journals are bounded");
         let mut journal = Self::at(path, file, next, &bytes[..length]);
         if length == 0 {
@@ -156,12 +173,28 @@ impl FileJournal {
             return Err(std::io::Error::other(reason).into());
         }
         self.is_broken = true;
-        self.file.0.write_all(&self.buffer)?;
-        self.file.0.sync_data()?;
-        self.length += self.buffer.len() as u64;
+        let file = self.file.0.file();
+        let end = self.length + self.buffer.len() as u64;
+        file.write_all_at(&self.buffer, self.length)?;
+        if end > self.room {
+            // Where there is no room for zeros there was room for the records.
+            let has_zeros = end >= LONG && file.write_all_at(&AHEAD, end).is_ok();
+            self.room = if has_zeros { end + AHEAD.len() as u64 } else { end };
+        }
+        file.sync_data()?;
+        self.length = end;
         self.sum = crc32c::crc32c_append(self.sum, &self.buffer);
         self.is_broken = false;
         Ok(())
+    }
+}
+
+impl Drop for FileJournal {
+    fn drop(&mut self) {
+        if self.room > self.length && !self.is_broken {
+            // Whoever reads it does without.
+            let _ = self.file.0.set_len(self.length);
+        }
     }
 }
 
@@ -267,6 +300,34 @@ mod tests {
         assert_eq!(FileJournal::peek(&path).unwrap(), [record(0)], "looking is allowed");
         drop(journal);
         FileJournal::open(&path).unwrap();
+    }
+
+    #[test]
+    fn a_long_journal_is_ahead_of_its_records_and_is_as_long_as_they_are_when_it_is_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run");
+        let mut journal = FileJournal::create(&path).unwrap();
+        let mut all = Vec::new();
+        let length = || fs_err::metadata(&path).unwrap().len();
+        while journal.length() < LONG + 2 * AHEAD.len() as u64 {
+            let lot: Vec<_> = (0..100).map(record).collect();
+            journal.append(&lot).unwrap();
+            all.extend(lot);
+            assert_eq!(length() > journal.length(), journal.length() >= LONG);
+        }
+        assert_eq!(FileJournal::peek(&path).unwrap(), all);
+        // As a controller that is killed leaves it.
+        let left = fs_err::read(&path).unwrap();
+        let whole = journal.length();
+        drop(journal);
+        assert_eq!(length(), whole);
+        fs_err::write(&path, &left).unwrap();
+        let (mut journal, records) = FileJournal::open(&path).unwrap();
+        assert_eq!((records, length()), (all.clone(), whole));
+        journal.append(&[record(7)]).unwrap();
+        drop(journal);
+        all.push(record(7));
+        assert_eq!(FileJournal::peek(&path).unwrap(), all);
     }
 
     #[test]

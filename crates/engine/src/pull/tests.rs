@@ -15,7 +15,7 @@ use crate::action::{
     Action, Cancel, Catalog, Ctx, Description, Diagnostic, Done, Failure, Stream, Verdict,
 };
 use crate::drive::{self, Executor, Halt, Journal};
-use crate::execute::{NoSecrets, Outputs, Place, attempt_id, process};
+use crate::execute::{NoSecrets, Outputs, Place, Start, attempt_id};
 use crate::plan::{Call, Draft, Kind, Plan, Repeat, Step, StepId, Vertex};
 use crate::record::{End, FailureKind, Outcome, Record};
 use crate::run::{Effect, Event, Found, Run};
@@ -40,11 +40,15 @@ impl Action for Count {
             let ran = if let Some(begun) = ctx.programs.begun(ctx.attempt) {
                 begun.follow(ctx.deadline, ctx.cancel, ctx.output)
             } else {
-                let argv = ["/bin/sh", "-c", script].map(std::ffi::OsString::from);
-                let argv = ctx.programs.through_keeper(ctx.attempt, &argv);
-                let mut command = Command::new(&argv[0]);
-                command.args(&argv[1..]).envs(ctx.programs.marks(ctx.attempt));
-                process::run(&mut command, b"", ctx.deadline, ctx.cancel, ctx.output)
+                let argv = ["/bin/sh", "-c", script].map(std::ffi::OsString::from).to_vec();
+                let marks =
+                    ctx.programs.marks(ctx.attempt).map(|(name, value)| (name.into(), value));
+                let env = std::env::vars_os().chain(marks).collect();
+                let directory = std::env::current_dir().unwrap();
+                let start = Start { argv, directory, env };
+                let (deadline, cancel) = (ctx.deadline, ctx.cancel);
+                let ran = ctx.programs.run(ctx.attempt, start, deadline, cancel, ctx.output);
+                Ok(ran.expect("a shell"))
             };
             if let Some(reason) = ran.expect("a shell").fault() {
                 return Err(Failure { kind: FailureKind::Exit, reason });
@@ -70,6 +74,7 @@ fn setup(dir: &Path, count: &Arc<Count>) -> WorkerSetup {
         secrets: Arc::new(NoSecrets),
         place: Place::Machine,
         dir: dir.to_owned(),
+        keeper: None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The machine's side: comes for work, does it once, and says what came of it until that is kept.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -47,6 +48,8 @@ pub struct WorkerSetup {
     pub place: Place,
     /// A directory of the worker's own, kept over restarts.
     pub dir: PathBuf,
+    /// How [`crate::execute::keeper::main`] is started; without it each program has a shell.
+    pub keeper: Option<Vec<OsString>>,
 }
 
 impl std::fmt::Debug for WorkerSetup {
@@ -112,7 +115,7 @@ impl Worker {
         let (wake, woken) = channel();
         let state = Mutex::new(State { ledger, running: HashMap::new(), lost: Vec::new() });
         let worker = Self {
-            kept: Arc::new(Kept::new(&setup.dir)?),
+            kept: Arc::new(Kept::new(&setup.dir, setup.keeper.clone())?),
             setup,
             shared: Arc::new(Shared { state }),
             crew: Crew::new(MAX_THREADS),
@@ -305,12 +308,17 @@ impl Worker {
             (self.setup.clone(), Arc::clone(&self.shared), self.wake.clone());
         let programs = Programs::new(&self.kept).within(&job.step);
         self.crew.send(move || {
-            let carry_out = |site: &Site| Some(site.carry_out(&job, &cancel, &programs));
-            let Some(result) = with_output(&setup, &job, carry_out) else { return };
+            let carry_out = |site: &Site| {
+                Some(site.carry_out(&job, &cancel, &programs)).filter(|came| !came.is_lost())
+            };
+            let ended = with_output(&setup, &job, carry_out);
             let mut state = shared.lock();
             state.running.remove(&id);
-            // It is said all the same; only a restart could lose it.
-            let _ = state.ledger.end(&id.0, result);
+            match ended {
+                // It is said all the same; only a restart could lose it.
+                Some(ended) => _ = state.ledger.end(&id.0, ended),
+                None => state.lost.push(id.clone()),
+            }
             drop(state);
             programs.forget(&job.attempt_id());
             // It is of no use, and does no harm.

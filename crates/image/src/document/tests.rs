@@ -91,6 +91,27 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
         (with("/outputs", json!({})), "outputs", "write `disk`, `live` or both"),
         (with("/outputs/disk/fs", json!("xfs")), "outputs.disk.fs", "as `xfs`; write `ext4`"),
         (with("/outputs/disk/label", json!("a label of 17 b")), "outputs.disk.label", "no label"),
+        (
+            with("/outputs", json!({"whole_disk": {"size": "1 GiB"}})),
+            "outputs.whole_disk",
+            "write `disk`, too",
+        ),
+        (
+            with(
+                "/outputs",
+                json!({
+                    "disk": {"size": "64 MiB", "loaders": ["systemd_boot"]},
+                    "whole_disk": {"size": "1 GiB"},
+                }),
+            ),
+            "outputs.whole_disk",
+            "it needs the loader `grub`; name it",
+        ),
+        (
+            with("/outputs/whole_disk", json!({"size": "1 MiB"})),
+            "outputs.whole_disk.size",
+            "write one of",
+        ),
         (with("/builder/tiny/kernel", json!({})), "builder.tiny.kernel", "neither a package nor"),
         (
             with("/builder/tiny/kernel", json!({"package": "a", "file": "b"})),

@@ -52,7 +52,16 @@ impl Bench {
 
     /// The file system as it lies on a partition.
     pub(crate) fn root(&self) -> PathBuf {
-        let (packed, list) = (self.file("root.ext4.zst"), self.file("root.manifest.json"));
+        self.unpacked("root.ext4", "root.manifest.json")
+    }
+
+    /// The whole disk.
+    pub(crate) fn disk(&self) -> PathBuf {
+        self.unpacked("disk.img", "disk.manifest.json")
+    }
+
+    fn unpacked(&self, name: &str, list: &str) -> PathBuf {
+        let (packed, list) = (self.file(&format!("{name}.zst")), self.file(list));
         let packed = fs_err::read(packed).expect("packed");
         let list = Manifest::parse(&fs_err::read(list).expect("a list"), None).expect("a list");
         let mut image = Vec::new();
@@ -66,7 +75,7 @@ impl Bench {
             }
             image.resize(end, 0);
         }
-        let path = self.path("root.ext4");
+        let path = self.path(name);
         fs_err::write(&path, image).expect("written");
         path
     }

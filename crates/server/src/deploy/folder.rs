@@ -244,8 +244,7 @@ pub(super) fn is_there(root: &Path, id: &str) -> bool {
 
 /// Only to look at: nothing is locked, nothing is cut.
 pub(super) fn read_records(root: &Path, id: &str) -> Result<Vec<Record>, FolderError> {
-    let bytes = fs::read(root.join(id).join(RECORDS))?;
-    Ok(hoist_engine::journal::read(&bytes)?.records)
+    Ok(FileJournal::peek(&root.join(id).join(RECORDS))?)
 }
 
 /// Takes a run that is there.

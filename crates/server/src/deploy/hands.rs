@@ -198,7 +198,8 @@ impl Hands {
             place: Place::Below(grip.local_root.clone()),
         };
         let local = secret::ensure_private_dir(&grip.local_root).and_then(|()| {
-            LocalExecutor::new(&entry.file.id, site, &folder.ledger(), events.clone())
+            let (ledger, keeper) = (folder.ledger(), grip.settings.keeper.clone());
+            LocalExecutor::new(&entry.file.id, site, &ledger, events.clone(), keeper)
         });
         let local = local.map_err(|error| chain(&error));
         let outputs = Outputs::in_dir(folder.outputs());

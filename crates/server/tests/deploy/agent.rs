@@ -60,6 +60,7 @@ fn setup(dir: &std::path::Path) -> WorkerSetup {
         secrets: Arc::new(NoSecrets),
         place: Place::Below(dir.join("nodes")),
         dir: dir.join("worker"),
+        keeper: None,
     }
 }
 

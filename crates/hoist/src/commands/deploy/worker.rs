@@ -55,7 +55,8 @@ impl WorkerArgs {
             None => offline::catalog(shell)?,
         };
         let secrets = Arc::new(NoSecrets);
-        let setup = WorkerSetup { catalog, secrets, place, dir: self.dir };
+        let keeper = Some(crate::keeper());
+        let setup = WorkerSetup { catalog, secrets, place, dir: self.dir, keeper };
         let mut worker = Worker::new(setup).map_err(Failure::File)?;
         shell.printer.note(&format!("working for node {}", self.node));
         let (cancel, (notes, mut noted)) = (Cancel::default(), mpsc::unbounded_channel());

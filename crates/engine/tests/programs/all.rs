@@ -1,5 +1,4 @@
-//! Programs of steps outlive the controller and are found again; what they leave behind is ended
-//! when they are. All of them are real processes, and none is left when a test ends.
+//! What holds for programs whoever keeps them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,20 +9,21 @@ use std::time::{Duration, Instant};
 
 use hoist_engine::action::{Action, Catalog, Ctx, Description, Diagnostic, Done, Failure, Verdict};
 use hoist_engine::drive::Executor as _;
-use hoist_engine::execute::process::{self, Ended};
-use hoist_engine::execute::{LocalExecutor, NoSecrets, Outputs, Place, Site, private_dir};
+use hoist_engine::execute::process::Ended;
+use hoist_engine::execute::{LocalExecutor, NoSecrets, Outputs, Place, Site, Start, private_dir};
 use hoist_engine::plan::{Call, Draft, Kind, Plan, Step, StepId, Vertex};
 use hoist_engine::record::{End, FailureKind};
 use hoist_engine::run::{Effect, Event, Found};
 use serde_json::{Value, json};
 
-const STEP: StepId = StepId(0);
-const START: Effect = Effect::Start { step: STEP, attempt: 1 };
-const ASK: Effect = Effect::Ask { step: STEP, attempt: 1 };
-const KILL: Effect = Effect::Kill { step: STEP, attempt: 1 };
+pub(super) const STEP: StepId = StepId(0);
+pub(super) const START: Effect = Effect::Start { step: STEP, attempt: 1 };
+pub(super) const ASK: Effect = Effect::Ask { step: STEP, attempt: 1 };
+pub(super) const KILL: Effect = Effect::Kill { step: STEP, attempt: 1 };
 
-/// Runs a script. With `secret`, the script finds a file in `$SECRET`; with `more`, there is more to
-/// it than a program.
+/// Runs a script. With `secret`, the script finds a file in `$SECRET`; with `large`, so many bytes in
+/// its environment; with `unkept`, nobody hears how it ended; with `more`, there is more to it than a
+/// program.
 struct Sh;
 
 impl Action for Sh {
@@ -41,19 +41,31 @@ impl Action for Sh {
             begun.follow(ctx.deadline, ctx.cancel, ctx.output)
         } else {
             let script = input["script"].as_str().expect("a script");
-            let argv = ["/bin/sh", "-c", script].map(OsString::from);
-            let argv = ctx.programs.through_keeper(ctx.attempt, &argv);
-            let mut command = Command::new(&argv[0]);
-            command.args(&argv[1..]).envs(ctx.programs.marks(ctx.attempt));
-            command.current_dir(ctx.directory);
+            let argv = ["/bin/sh", "-c", script].map(OsString::from).to_vec();
+            let marks = ctx.programs.marks(ctx.attempt).map(|(name, value)| (name.into(), value));
+            let mut env: Vec<(OsString, OsString)> = std::env::vars_os().chain(marks).collect();
             if input["secret"].is_string() {
                 let prefix = ctx.programs.private_prefix(ctx.attempt);
                 let dir = private_dir().join(format!("{prefix}x"));
                 fs_err::create_dir(&dir).expect("a directory");
                 fs_err::write(dir.join("SECRET"), "hunter2").expect("a file");
-                command.env("SECRET", dir.join("SECRET"));
+                env.push(("SECRET".into(), dir.join("SECRET").into()));
             }
-            process::run(&mut command, b"", ctx.deadline, ctx.cancel, ctx.output)
+            if let Some(size) = input["large"].as_u64() {
+                let size = usize::try_from(size).expect("a size");
+                // The system takes no variable of more than 128 KiB.
+                env.extend(
+                    (0..size / 1024)
+                        .map(|at| (format!("LARGE_{at:04}").into(), "x".repeat(1024 - 11).into())),
+                );
+            }
+            let start = Start { argv, directory: ctx.directory.to_owned(), env };
+            let (deadline, cancel) = (ctx.deadline, ctx.cancel);
+            let ran = ctx.programs.run(ctx.attempt, start, deadline, cancel, ctx.output)?;
+            if input["unkept"].is_boolean() {
+                std::thread::sleep(Duration::from_mins(5));
+            }
+            Ok(ran)
         };
         let failure = |kind, reason| Err(Failure { kind, reason });
         match ran {
@@ -78,11 +90,11 @@ impl Action for Sh {
     }
 }
 
-fn call(input: Value) -> Call {
+pub(super) fn call(input: Value) -> Call {
     Call { action: "sh".to_owned(), input, ..Call::default() }
 }
 
-fn plan(step: Step) -> Plan {
+pub(super) fn plan(step: Step) -> Plan {
     let step = Step { subject: Some(0), ..step };
     let vertex =
         Vertex { name: "t@n".to_owned(), after: Vec::new(), kind: Kind::Step(Box::new(step)) };
@@ -91,18 +103,18 @@ fn plan(step: Step) -> Plan {
     Plan::new(draft).expect("a plan")
 }
 
-fn runs(script: &str) -> Plan {
+pub(super) fn runs(script: &str) -> Plan {
     plan(Step { call: call(json!({ "script": script })), ..Step::default() })
 }
 
 /// A controller's directory, and who works in it.
-struct Site1 {
-    executor: LocalExecutor,
+pub(super) struct Site1 {
+    pub(super) executor: LocalExecutor,
     events: Receiver<Event>,
 }
 
 impl Site1 {
-    fn at(dir: &Path) -> Self {
+    pub(super) fn at(dir: &Path) -> Self {
         fs_err::create_dir_all(dir).expect("a directory");
         let mut catalog = Catalog::default();
         catalog.add(Arc::new(Sh));
@@ -113,20 +125,20 @@ impl Site1 {
             place: Place::Below(dir.join("local")),
         };
         let (send, events) = channel();
-        let executor = LocalExecutor::new("r1", site, &dir.join("ledger"), send).expect("a ledger");
-        Self { executor, events }
+        let executor = LocalExecutor::new("r1", site, &dir.join("ledger"), send, crate::keeper());
+        Self { executor: executor.expect("a ledger"), events }
     }
 
-    fn act(&mut self, plan: &Plan, effect: Effect) -> Event {
+    pub(super) fn act(&mut self, plan: &Plan, effect: Effect) -> Event {
         self.executor.act(plan, effect);
         self.next()
     }
 
-    fn next(&self) -> Event {
+    pub(super) fn next(&self) -> Event {
         self.events.recv_timeout(Duration::from_mins(2)).expect("an event")
     }
 
-    fn end(&self) -> End {
+    pub(super) fn end(&self) -> End {
         match self.next() {
             Event::Ran { end, .. } => end,
             other => panic!("{other:?}"),
@@ -134,7 +146,7 @@ impl Site1 {
     }
 }
 
-fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+pub(super) fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_mins(2);
     while !is_so() {
         assert!(Instant::now() < until, "waited for: {what}");
@@ -143,24 +155,36 @@ fn wait_for(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// The number that a program writes to the file `pid` of its directory; it is ended with the test.
-struct Pid(i32);
+pub(super) struct Pid(i32);
 
 impl Pid {
-    fn of(dir: &Path) -> Self {
+    pub(super) fn of(dir: &Path) -> Self {
         let path = dir.join("local/n/pid");
         let read = || fs_err::read_to_string(&path).unwrap_or_default();
         wait_for("it begins", || read().ends_with('\n'));
         Self(read().trim().parse().expect("a number"))
     }
 
-    fn runs(&self) -> bool {
+    pub(super) fn runs(&self) -> bool {
         let stat = fs_err::read_to_string(format!("/proc/{}/stat", self.0)).unwrap_or_default();
         stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
     }
-}
 
-impl Drop for Pid {
-    fn drop(&mut self) {
+    pub(super) fn parent(&self) -> rustix::process::Pid {
+        let stat = fs_err::read_to_string(format!("/proc/{}/stat", self.0)).expect("it runs");
+        let parent = stat.rsplit_once(") ").expect("a name").1.split(' ').nth(1).expect("a parent");
+        rustix::process::Pid::from_raw(parent.parse().expect("a number")).expect("one")
+    }
+
+    /// Whether somebody in this process has its pipe, and so reads what it prints. What it printed
+    /// before and nobody has read is lost with its end.
+    pub(super) fn is_read(&self) -> bool {
+        let pipe = fs_err::read_link(format!("/proc/{}/fd/1", self.0)).expect("it runs");
+        let own = fs_err::read_dir("/proc/self/fd").expect("files").flatten();
+        own.filter_map(|entry| fs_err::read_link(entry.path()).ok()).any(|link| link == pipe)
+    }
+
+    fn kill(&self) {
         if self.runs() {
             let pid = rustix::process::Pid::from_raw(self.0).expect("a number");
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
@@ -168,18 +192,24 @@ impl Drop for Pid {
     }
 }
 
-fn output(dir: &Path) -> String {
+impl Drop for Pid {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+pub(super) fn output(dir: &Path) -> String {
     let outputs = Outputs::in_dir(dir.join("output"));
     let bytes = outputs.read(STEP, 1).expect("it can be read").unwrap_or_default();
     String::from_utf8(bytes).expect("text")
 }
 
-const IS_RUNNING: fn(&Event) -> bool =
+pub(super) const IS_RUNNING: fn(&Event) -> bool =
     |event| matches!(event, Event::Found { found: Found::Running, .. });
-const IS_GONE: fn(&Event) -> bool =
+pub(super) const IS_GONE: fn(&Event) -> bool =
     |event| matches!(event, Event::Found { found: Found::Gone, .. });
 
-const DIR: &str = "HOIST_TEST_DIR";
+pub(super) const DIR: &str = "HOIST_TEST_DIR";
 const SCRIPT: &str = "HOIST_TEST_SCRIPT";
 
 /// No test of its own: a controller in a process that is killed.
@@ -192,21 +222,26 @@ fn a_controller_of_another_test() {
     let mut site = Site1::at(&dir);
     site.executor.act(&plan(Step { call: call(input), ..Step::default() }), START);
     // Long enough for every test, and no longer.
+    let until = Instant::now() + Duration::from_mins(5);
+    while Instant::now() < until && !dir.join("second").exists() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    site.executor.act(&runs("touch begun"), Effect::Start { step: STEP, attempt: 2 });
     std::thread::sleep(Duration::from_mins(5));
 }
 
-struct Controller(Child);
+pub(super) struct Controller(pub(super) Child);
 
 impl Controller {
-    fn start(dir: &Path, input: &Value) -> Self {
+    pub(super) fn start(dir: &Path, input: &Value) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["--ignored", "--exact", "a_controller_of_another_test"]);
+        command.args(["--ignored", "--exact", "all::a_controller_of_another_test"]);
         command.env(DIR, dir).env(SCRIPT, input.to_string());
         command.stdout(std::process::Stdio::null());
         Self(command.spawn().expect("this program"))
     }
 
-    fn kill(mut self) {
+    pub(super) fn kill(mut self) {
         self.0.kill().expect("it runs");
         self.0.wait().expect("it is ours");
     }
@@ -219,7 +254,7 @@ impl Drop for Controller {
     }
 }
 
-fn dir() -> tempfile::TempDir {
+pub(super) fn dir() -> tempfile::TempDir {
     tempfile::tempdir().expect("a directory")
 }
 
@@ -253,9 +288,9 @@ fn what_left_its_session_ends_with_the_time_of_its_step() {
     }
 }
 
-/// Runs another test with these control groups, which the machine may not have where they are looked
-/// for. Only that test sees them.
-fn with_control_groups(kind: &[&str], test: &str) {
+/// Runs another test with this kind of file system, for example control groups, which the machine may
+/// not have where they are looked for. Only that test sees it, at the directory in [`DIR`].
+pub(super) fn with_mount(kind: &[&str], test: &str) {
     let groups = tempfile::tempdir().expect("a directory");
     let ran = Command::new("unshare")
         .args([
@@ -280,7 +315,7 @@ fn with_control_groups(kind: &[&str], test: &str) {
 
 #[test]
 fn what_left_everything_ends_with_a_stop_where_there_are_control_groups() {
-    with_control_groups(&["cgroup2"], "what_left_everything_ends_with_a_stop");
+    with_mount(&["cgroup2"], "all::what_left_everything_ends_with_a_stop");
 }
 
 /// No test of its own.
@@ -324,7 +359,7 @@ impl Drop for Frozen {
 
 #[test]
 fn what_does_not_go_away_leaves_a_step_unknown() {
-    with_control_groups(&["cgroup", "-o", "freezer"], "what_is_frozen_leaves_a_step_unknown");
+    with_mount(&["cgroup", "-o", "freezer"], "all::what_is_frozen_leaves_a_step_unknown");
 }
 
 /// No test of its own.
@@ -363,14 +398,14 @@ fn what_a_step_that_ended_well_has_left_is_meant_to_stay() {
     assert!(Pid::of(dir.path()).runs());
 }
 
-const GATED: &str =
+pub(super) const GATED: &str =
     "echo $$ > pid; echo before; until test -e go; do sleep 0.05; done; echo after; exit 7";
 
-fn open(dir: &Path) {
+pub(super) fn open(dir: &Path) {
     fs_err::write(dir.join("local/n/go"), "").expect("a gate");
 }
 
-fn says_seven(end: &End) {
+pub(super) fn says_seven(end: &End) {
     let End::Failed { kind: FailureKind::Exit, reason } = end else { panic!("{end:?}") };
     assert_eq!(reason, "exit code 7: after");
 }
@@ -387,6 +422,7 @@ fn after_a_controller_was_killed_a_program_is_waited_for_and_its_outcome_known()
         let event = next.act(&runs(&script), ASK);
         assert!(IS_RUNNING(&event), "{event:?}");
         assert!(pid.runs());
+        wait_for("it is read", || pid.is_read());
         open(dir.path());
         says_seven(&next.end());
         assert_eq!(output(dir.path()), "before\nafter\n");
@@ -401,11 +437,13 @@ fn an_executor_that_goes_leaves_programs_to_the_next() {
     let dir = dir();
     let mut first = Site1::at(dir.path());
     first.executor.act(&runs(GATED), START);
-    let _pid = Pid::of(dir.path());
+    let pid = Pid::of(dir.path());
     wait_for("it prints", || output(dir.path()).contains("before"));
     drop(first);
+    wait_for("nobody reads it", || !pid.is_read());
     let mut next = Site1::at(dir.path());
     assert!(IS_RUNNING(&next.act(&runs(GATED), ASK)));
+    wait_for("it is read", || pid.is_read());
     open(dir.path());
     says_seven(&next.end());
 }
@@ -434,10 +472,9 @@ fn a_program_that_was_killed_with_its_controller_is_gone() {
     let first = Controller::start(dir.path(), &json!({ "script": GATED }));
     let pid = Pid::of(dir.path());
     first.kill();
-    let stat = fs_err::read_to_string(format!("/proc/{}/stat", pid.0)).expect("it runs");
-    let parent = stat.rsplit_once(") ").expect("a name").1.split(' ').nth(1).expect("a parent");
-    let keeper = rustix::process::Pid::from_raw(parent.parse().expect("a number")).expect("one");
+    let keeper = pid.parent();
     rustix::process::kill_process_group(keeper, rustix::process::Signal::KILL).expect("it runs");
+    pid.kill();
     wait_for("it is gone", || !pid.runs());
     let event = Site1::at(dir.path()).act(&runs(GATED), ASK);
     assert!(IS_GONE(&event), "{event:?}");
@@ -484,6 +521,7 @@ fn a_program_of_something_larger_is_waited_for_and_then_nobody_knows() {
     let mut next = Site1::at(dir.path());
     let plan = plan(Step { call: call(input), ..Step::default() });
     assert!(IS_RUNNING(&next.act(&plan, ASK)));
+    wait_for("it is read", || pid.is_read());
     open(dir.path());
     let event = next.next();
     assert!(IS_GONE(&event), "{event:?}");
@@ -512,7 +550,7 @@ fn files_that_only_a_program_may_read_stay_as_long_as_it_runs() {
     let script = format!("echo $SECRET > where; {GATED}");
     let input = json!({ "script": script, "secret": "a" });
     let first = Controller::start(dir.path(), &input);
-    let _pid = Pid::of(dir.path());
+    let pid = Pid::of(dir.path());
     let secret = fs_err::read_to_string(dir.path().join("local/n/where")).expect("a path");
     let secret = Path::new(secret.trim()).to_owned();
     first.kill();
@@ -521,6 +559,7 @@ fn files_that_only_a_program_may_read_stay_as_long_as_it_runs() {
     let plan = plan(Step { call: call(input), ..Step::default() });
     assert!(IS_RUNNING(&next.act(&plan, ASK)));
     assert!(secret.exists(), "it still needs it");
+    wait_for("it is read", || pid.is_read());
     open(dir.path());
     says_seven(&next.end());
     assert!(!secret.parent().expect("a directory").exists());

@@ -1,0 +1,86 @@
+//! The machine gets a disk: an agent in its memory makes a system of it, which it then starts.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use hoist_machine::disk::Disk;
+use hoist_machine::{Firmware, HOST, Hardware, Machine, guest};
+
+use super::boot::{MAC, NAME, Screen};
+use super::{Site, WAITS, WOULD_CHANGE};
+use crate::say;
+
+const PROFILE: &str = "examples/provision/profile.yaml";
+/// As the profile has it.
+const SERIAL: &str = "HOIST-1";
+const DISK: u64 = 256 * 1024 * 1024;
+
+/// Of all the machine says: what it fetches, the agent's screen, and what the new system says.
+const WORTH_SHOWING: [&str; 5] = ["http://10.0.2.2", "  now ", "[#", "  error", "hoist-tiny"];
+
+pub(super) async fn show(site: &Site, place: &Path, firmware: Firmware) -> Result<()> {
+    say(
+        "\n# The machine gets a disk, an empty one. What it boots to fill it, and what it is filled with,",
+    );
+    say("# are made here, from a kernel and busybox of Debian:");
+    agent_image(site, place)?;
+    system_image(site, place)?;
+    say(format!("\n$ cat {PROFILE}"));
+    say(fs_err::read_to_string(crate::root().join(PROFILE))?.trim_end());
+    site.run(&["apply", "-f", PROFILE])?;
+    let node = format!("node:{NAME}");
+    let start = ["provision", "start", &node];
+    site.run_ending(&[&start[..], &["--dry-run"]].concat(), WOULD_CHANGE)?;
+    site.run(&start)?;
+    site.run(&["boot", "explain", NAME])?;
+
+    let image = place.join("disk.img");
+    fs_err::File::create(&image)?.set_len(DISK)?;
+    let port = site.url.rsplit(':').next().context("the controller's URL has a port")?;
+    let hardware = Hardware {
+        firmware,
+        mac: MAC.to_owned(),
+        boot_url: format!("http://{HOST}:{port}/boot/v1/bootscript?mac={MAC}"),
+        disk: Some(Disk::Nvme { image, serial: SERIAL.to_owned() }),
+    };
+    say(
+        "\n# It is switched on. Everything that is planned is checked against the real disk first.",
+    );
+    let begun = Instant::now();
+    let mut screen = Screen::new(Machine::power_on(hardware)?, &WORTH_SHOWING);
+    screen.until("MiB/s").await?;
+    site.run_ending(&["provision", "status", NAME], WAITS)?;
+    say("");
+    screen.until("hoist-tiny: up").await?;
+    say(format!(
+        "\n# From power-on to a system that runs from its own disk: {} s.",
+        begun.elapsed().as_secs()
+    ));
+    site.run(&["provision", "status", NAME])?;
+    site.run(&["provision", "facts", NAME])?;
+    site.run(&["boot", "explain", NAME])
+}
+
+fn agent_image(site: &Site, place: &Path) -> Result<()> {
+    let (kernel, modules) = (guest::kernel()?, guest::modules()?);
+    let out = place.join("agent");
+    let [kernel, modules, out] = [&kernel, &modules, &out].map(|path| path.display().to_string());
+    let from = ["--kernel", &kernel, "--modules", &modules, "--out", &out];
+    // Small is for those who boot a thousand of them.
+    site.run(&[&["agent", "image"][..], &from, &["--level", "3", "--add"]].concat())
+}
+
+/// The example, from what is unpacked already.
+fn system_image(site: &Site, place: &Path) -> Result<()> {
+    let example = fs_err::read_to_string(crate::root().join("examples/image/tiny.yaml"))?;
+    let (kernel, modules) = (guest::kernel()?, guest::modules()?);
+    let kernel = format!("{{file: {}, modules: {}}}", kernel.display(), modules.display());
+    let busybox = format!("{{file: {}}}", guest::busybox()?.display());
+    let text = example
+        .replace("{package: linux-image-cloud-amd64}", &kernel)
+        .replace("{package: busybox-static}", &busybox);
+    let document = place.join("tiny.yaml");
+    fs_err::write(&document, text)?;
+    site.run(&["image", "build", "-f", &document.display().to_string(), "--add"])
+}
