@@ -303,13 +303,11 @@ impl Agent {
             Then::Retry => ("trying again soon", None),
         };
         self.screen().stage(words);
-        match power {
-            Some(power) => power::switch(power).map_err(Failure::Power),
-            None => {
-                std::thread::sleep(STAY);
-                Ok(())
-            }
+        if let Some(power) = power {
+            return power::switch(power).map_err(Failure::Power);
         }
+        std::thread::sleep(STAY);
+        Ok(())
     }
 }
 

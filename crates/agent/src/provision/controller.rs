@@ -24,7 +24,7 @@ use crate::command_line::Orders;
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// A controller that has to ask its store may take longer than one that has not.
-const ANSWER: Duration = Duration::from_secs(60);
+const ANSWER: Duration = Duration::from_mins(1);
 
 /// Half of what a controller reads: it keeps them with something around them.
 const MAX_FACTS: usize = MAX_ORDER_REQUEST / 2;
