@@ -1,9 +1,10 @@
 //! The commands.
 
 use std::io::{self, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use hoist_model::Exit;
+use hoist_provision::actions::erase::Report;
 use hoist_provision::device::probe::Machine;
 use hoist_provision::document::{Bytes, Document, Id};
 use hoist_provision::facts::{DiskFacts, Facts};
@@ -40,8 +41,10 @@ pub(crate) fn apply(args: &ApplyArgs, output: Output) -> Result<Exit, Failure> {
     }
     let (document, given, decision) = decided(&args.wanted)?;
     let wanted = args.plan.as_deref();
-    let (machine, listener) = (Machine::here(), Arc::new(OnTerminal));
-    let applied = pipeline::apply(&document, &decision, &machine, &given, wanted, listener)?;
+    let (machine, listener) = (Machine::here(), Arc::new(OnTerminal::default()));
+    let to = Arc::clone(&listener);
+    let applied = pipeline::apply(&document, &decision, &machine, &given, wanted, to)?;
+    let erased = listener.erased.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let said = match (output, applied) {
         (Output::Json, applied) => {
             #[derive(Serialize)]
@@ -49,10 +52,12 @@ pub(crate) fn apply(args: &ApplyArgs, output: Output) -> Result<Exit, Failure> {
                 hash: &'a str,
                 changed: bool,
                 resumed: bool,
+                #[serde(skip_serializing_if = "Vec::is_empty")]
+                erased: Vec<Report>,
             }
             let resumed = applied == Applied::Done { resumed: true };
             let changed = applied != Applied::Nothing;
-            return print_json(&Ended { hash: decision.hash(), changed, resumed })
+            return print_json(&Ended { hash: decision.hash(), changed, resumed, erased })
                 .map(|()| Exit::Done);
         }
         (Output::Text, Applied::Nothing) => "nothing to do: everything is as the document says",
@@ -112,7 +117,10 @@ fn shown_disk(disk: &DiskFacts) -> String {
 }
 
 /// Says on standard error how it goes.
-struct OnTerminal;
+#[derive(Default)]
+struct OnTerminal {
+    erased: Mutex<Vec<Report>>,
+}
 
 impl Listener for OnTerminal {
     fn begins(&self, step: &str) {
@@ -122,5 +130,11 @@ impl Listener for OnTerminal {
     fn progress(&self, image: &Id, Progress { done, total, rate }: Progress) {
         let of = total.map(|total| format!(" of {}", Bytes(total))).unwrap_or_default();
         eprintln!("  {image}: {}{of}, {} MiB/s", Bytes(done), rate >> 20);
+    }
+
+    fn erased(&self, report: &Report) {
+        let Report { disk, samples, .. } = report;
+        eprintln!("  {disk}: empty at {samples} places that were read back");
+        self.erased.lock().unwrap_or_else(PoisonError::into_inner).push(report.clone());
     }
 }

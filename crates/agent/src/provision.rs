@@ -4,6 +4,7 @@
 //! Whatever fails, the agent stays, says what is wrong on its screen and to the controller, and asks
 //! again. It restarts the machine only when the controller has the report.
 
+mod clock;
 mod controller;
 mod power;
 mod reporting;
@@ -165,7 +166,24 @@ impl Agent {
                     screen.stage("looking at the disks");
                     return order;
                 }
+                Err(CallError::TooEarly) if self.mend_clock() => {}
                 Err(error) => self.wait(&error, &mut pause),
+            }
+        }
+    }
+
+    /// Whether it is later now.
+    fn mend_clock(&self) -> bool {
+        match clock::mend(&self.orders.server, &self.trust.roots) {
+            Ok(now) => {
+                let mut screen = self.screen();
+                screen.view.done.push(format!("clock: set to {now}"));
+                screen.draw();
+                true
+            }
+            Err(error) => {
+                self.screen().error(&chain(&error));
+                false
             }
         }
     }

@@ -247,15 +247,18 @@ fn plug_ins_are_packed_with_what_they_call_and_the_same_files_give_the_same_byte
     let place = unpacked.join("usr/lib/hoist/plugins").join(name);
     assert_eq!(fs_err::read(place).unwrap(), fs_err::read(examples.join(name)).unwrap());
     assert!(unpacked.join(text(&more).trim_start_matches('/')).join("table").exists());
-    // What it names as a tool is there and starts, with the libraries of the archive alone.
-    let sed = ["usr/bin/sed", "bin/sed"].map(|place| unpacked.join(place));
-    assert!(sed.iter().any(|place| place.is_file()));
-    let alone = Command::new("chroot")
-        .arg(&unpacked)
-        .args(["/usr/bin/setpriv", "--version"])
-        .output()
-        .expect("as root");
-    assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stderr));
+    // With the programs and libraries of the archive alone it starts, and so does what encloses it.
+    for words in [
+        vec!["/usr/bin/setpriv", "--version"],
+        vec!["/usr/bin/unshare", "--version"],
+        vec!["/bin/sh", "-c", "echo '{\"verb\":\"plan\"}' | /usr/lib/hoist/plugins/$0", name],
+    ] {
+        let alone = Command::new("chroot").arg(&unpacked).args(&words).output().expect("as root");
+        let said = String::from_utf8_lossy(&alone.stdout).into_owned();
+        let error = String::from_utf8_lossy(&alone.stderr);
+        assert!(alone.status.success(), "{words:?}: {said}{error}");
+        assert!(words.len() < 4 || said.contains(r#""steps":[]"#), "{said}{error}");
+    }
     fs_err::write(plugins.join("hoist-action-data"), "no program").unwrap();
     let refused = pack(&two, &[]);
     ends(&refused, Exit::Usage);

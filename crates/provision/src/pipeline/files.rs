@@ -158,11 +158,13 @@ impl Planning<'_> {
         receipts.filter(|receipt| is_it(receipt)).last().filter(|_| is_there)
     }
 
+    pub(super) fn is_filed(&self, task: &Task) -> bool {
+        let fingerprint = task.fingerprint();
+        self.filed(task, |one| one.task == fingerprint).is_some()
+    }
+
     pub(super) fn needs_files(&self, disk: &DiskPlan) -> bool {
-        let is_missing = |task: &Task| {
-            let fingerprint = task.fingerprint();
-            task.disk == disk.id && self.filed(task, |one| one.task == fingerprint).is_none()
-        };
+        let is_missing = |task: &Task| task.disk == disk.id && !self.is_filed(task);
         self.document.is_queued(files::NAME) && self.all_files().iter().any(is_missing)
     }
 

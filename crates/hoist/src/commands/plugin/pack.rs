@@ -19,8 +19,8 @@ use crate::printer::Output;
 /// Where the agent looks.
 const PLACE: &str = "usr/lib/hoist/plugins";
 
-/// What plug-ins have namespaces of their own with; small machines have less able ones.
-const ISOLATION: [&str; 2] = ["setpriv", "unshare"];
+/// What plug-ins are started with, in namespaces of their own. The image of the agent has none of it.
+const STARTED_WITH: [&str; 7] = ["/bin/sh", "ln", "mkdir", "mount", "setpriv", "sleep", "unshare"];
 
 /// All files together. Every machine that is given the archive holds it in memory.
 const MAX_ARCHIVE: u64 = 256 * 1024 * 1024;
@@ -48,8 +48,8 @@ pub(super) fn pack(
         let hint = format!("their files are called `{PREFIX}NAME` and `{DRIVER_PREFIX}NAME`");
         return Err(Failure::usage(what).with_hint(hint));
     }
-    for tool in ISOLATION {
-        put_program(&mut tree, tool)?;
+    for program in STARTED_WITH {
+        put_program(&mut tree, program)?;
     }
     for path in with {
         put_as_it_is(&mut tree, path)?;
@@ -105,9 +105,7 @@ fn put_plugins(tree: &mut Tree, directory: &Path) -> Result<Vec<String>, Failure
     for (path, tools) in found {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let content = fs_err::read(&path).map_err(Failure::File)?;
-        // Whoever unpacks it has a shell already.
-        let programs = interpreters(&content).into_iter().filter(|program| program != "/bin/sh");
-        for program in programs.chain(tools) {
+        for program in interpreters(&content).into_iter().chain(tools) {
             put_program(tree, &program)?;
         }
         add(tree, &format!("{PLACE}/{name}"), Entry::File { content, mode: 0o755 })?;
