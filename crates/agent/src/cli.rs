@@ -85,7 +85,7 @@ pub(crate) struct Wanted {
     /// The document, or `-` for standard input
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Only these actions, of `disks`, `images`, `config_drive` and `boot`
+    /// Only these actions, of `disks`, `images`, `config_drive`, `files` and `boot`
     #[arg(long, value_name = "ACTION", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
     /// Who reads the document: `hoist`, `bareon-ironic`, `nailgun`, or the file

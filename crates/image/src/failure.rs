@@ -45,13 +45,15 @@ impl Failure {
         }
         eprintln!("error: {text}");
         match self {
-            Self::Document(ReadError::Text(found)) => {
-                found.iter().for_each(|found| eprintln!("  {found}"));
-            }
-            Self::Document(ReadError::Faults(found)) => {
-                found.iter().for_each(|found| eprintln!("  {found}"));
-            }
+            Self::Document(ReadError::Text(found)) => print_each(found),
+            Self::Document(ReadError::Faults(found)) => print_each(found),
             _ => {}
         }
+    }
+}
+
+fn print_each(found: &[impl std::fmt::Display]) {
+    for found in found {
+        eprintln!("  {found}");
     }
 }

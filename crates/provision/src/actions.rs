@@ -4,6 +4,7 @@
 pub mod boot;
 pub mod config_drive;
 pub mod disks;
+pub mod files;
 mod held;
 pub mod images;
 pub mod plugin;

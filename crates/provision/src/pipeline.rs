@@ -5,6 +5,7 @@
 mod boot;
 mod carry_out;
 mod drive;
+mod files;
 mod look;
 mod plugins;
 
@@ -17,10 +18,11 @@ use hoist_engine::contribute::Contributor;
 use hoist_engine::plan::{Call, Draft, Kind, Plan, Repeat, Step, StepId, Vertex};
 use hoist_engine::plugin::Plugin;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::actions::disks::{self, Making, Task};
 use crate::actions::images::{self, Receipt};
-use crate::actions::{boot as booting, config_drive, plugin};
+use crate::actions::{boot as booting, config_drive, files as filing, plugin};
 use crate::claim::{Needs, resolve};
 use crate::device::efivars::Variables;
 use crate::device::gap::Marker;
@@ -36,7 +38,8 @@ pub use carry_out::{Applied, ApplyError, Listener, apply, apply_to, take};
 pub use look::look;
 
 /// The actions that are built in.
-pub const ACTIONS: [&str; 4] = [disks::NAME, images::NAME, config_drive::NAME, booting::NAME];
+pub const ACTIONS: [&str; 5] =
+    [disks::NAME, images::NAME, config_drive::NAME, filing::NAME, booting::NAME];
 
 /// What a run is given beside its document. By hand that is nothing.
 #[derive(Debug, Clone, Default)]
@@ -81,6 +84,8 @@ pub struct Notes {
     pub marker: Option<Marker>,
     /// Images that were written.
     pub receipts: Vec<Receipt>,
+    /// Files that were put there.
+    pub filed: Vec<filing::Receipt>,
     /// Steps of plug-ins that were done.
     pub plugins: Vec<plugin::Receipt>,
 }
@@ -97,8 +102,9 @@ pub struct Decision {
     /// Disks that something is done to.
     touched: BTreeSet<Id>,
     manifests: BTreeMap<Id, Manifest>,
-    /// Images that are where they shall be, though something else is done.
-    done: BTreeMap<StepId, Receipt>,
+    /// What is where it shall be, though something else is done.
+    done: BTreeMap<StepId, Value>,
+    texts: filing::Texts,
     hash: String,
 }
 
@@ -202,25 +208,29 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
         Err(more) => found.extend(more),
     }
     work.disks();
+    work.touch();
     work.images();
     work.drive();
+    work.files();
     work.plugins();
     work.boot();
     work.keep_receipts();
     work.ends();
     work.remember();
     found.extend(work.refused_boot());
+    found.extend(work.refused_files());
     found.extend(missing_tools(&work, seen));
     if !found.is_empty() {
         return Err(found);
     }
+    let texts = work.texts();
     let Planning { vertices, opened, touched, done, .. } = work;
     let plan = Plan::new(Draft { vertices, ..Draft::default() })
         .map_err(|error| vec![Diagnostic::new(Code::Contradiction, "", error.to_string())])?;
     let hash = hash(&plan, &layout);
     let manifests = seen.manifests.iter().map(|(id, (_, list))| (id.clone(), list.clone()));
     let (document, plan, manifests) = (sized, Arc::new(plan), manifests.collect());
-    Ok(Decision { document, layout, plan, opened, touched, manifests, done, hash })
+    Ok(Decision { document, layout, plan, opened, touched, manifests, done, texts, hash })
 }
 
 /// The document with everything in it that actions need of each other, and what its disks become.
@@ -343,7 +353,7 @@ struct Planning<'a> {
     opened: BTreeMap<Id, Opened>,
     touched: BTreeSet<Id>,
     makes: Vec<Making>,
-    done: BTreeMap<StepId, Receipt>,
+    done: BTreeMap<StepId, Value>,
     plugins: Vec<plugins::Wanted>,
 }
 
@@ -534,8 +544,15 @@ impl<'a> Planning<'a> {
                 continue;
             };
             let id = self.step(format!("keep image {}", task.image), images::NAME, &task, false);
-            self.done.insert(id, receipt.clone());
+            self.done.insert(id, as_value(receipt));
         }
+    }
+
+    /// Whether an image comes over what is in a partition now.
+    fn is_rewritten(&self, part: &PartitionPlan) -> bool {
+        self.queued_images()
+            .iter()
+            .any(|(disk, on, task)| on.id == part.id && self.receipt(disk, on, task).is_none())
     }
 
     fn needs_image(&self, disk: &DiskPlan, table: &TablePlan) -> bool {
@@ -550,6 +567,7 @@ impl<'a> Planning<'a> {
     fn is_pending(&self, disk: &DiskPlan, table: &TablePlan) -> bool {
         self.needs_image(disk, table)
             || self.needs_drive(&disk.id)
+            || self.needs_files(disk)
             || self.needs_plugin(&disk.id)
             || self.needs_boot(disk)
     }
@@ -563,7 +581,7 @@ impl<'a> Planning<'a> {
             self.touched.insert(disk.id.clone());
             let name = format!("write image {} to {}", task.image, part.id);
             let id = self.step(name, images::NAME, &task, task.manifest.is_some());
-            self.done.extend(receipt.map(|receipt| (id, receipt)));
+            self.done.extend(receipt.map(|receipt| (id, as_value(&receipt))));
         }
     }
 
@@ -574,6 +592,10 @@ impl<'a> Planning<'a> {
             self.step(name, disks::NAME, Task::Close { disk, table: opened.table }, true);
         }
     }
+}
+
+fn as_value(receipt: &impl Serialize) -> Value {
+    serde_json::to_value(receipt).expect("a plain value")
 }
 
 /// Whether the table is as it shall be, and nothing is destroyed.

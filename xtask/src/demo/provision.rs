@@ -4,10 +4,11 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use hoist_machine::{Disk, Firmware, HOST, Hardware, Machine, guest};
+use hoist_machine::disk::Disk;
+use hoist_machine::{Firmware, HOST, Hardware, Machine, guest};
 
 use super::boot::{MAC, NAME, Screen};
-use super::{Site, WOULD_CHANGE};
+use super::{Site, WAITS, WOULD_CHANGE};
 use crate::say;
 
 const PROFILE: &str = "examples/provision/profile.yaml";
@@ -28,7 +29,8 @@ pub(super) async fn show(site: &Site, place: &Path, firmware: Firmware) -> Resul
     say(format!("\n$ cat {PROFILE}"));
     say(fs_err::read_to_string(crate::root().join(PROFILE))?.trim_end());
     site.run(&["apply", "-f", PROFILE])?;
-    let start = ["provision", "start", NAME];
+    let node = format!("node:{NAME}");
+    let start = ["provision", "start", &node];
     site.run_ending(&[&start[..], &["--dry-run"]].concat(), WOULD_CHANGE)?;
     site.run(&start)?;
     site.run(&["boot", "explain", NAME])?;
@@ -47,8 +49,8 @@ pub(super) async fn show(site: &Site, place: &Path, firmware: Firmware) -> Resul
     );
     let begun = Instant::now();
     let mut screen = Screen::new(Machine::power_on(hardware)?, &WORTH_SHOWING);
-    screen.until("writing").await?;
-    site.run(&["provision", "status", NAME])?;
+    screen.until("MiB/s").await?;
+    site.run_ending(&["provision", "status", NAME], WAITS)?;
     say("");
     screen.until("hoist-tiny: up").await?;
     say(format!(

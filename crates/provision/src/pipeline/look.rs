@@ -174,15 +174,20 @@ fn notes(disk: &DiskFacts, machine: &Machine) -> Result<Notes, Box<dyn std::erro
     let marker = Marker::read(&io, &gap)?;
     // What cannot be read is no reason to stop: it is as if nothing had been done.
     let records = GapJournal::peek(&io, &gap).ok().flatten().unwrap_or_default();
-    Ok(Notes { marker, receipts: receipts(&records), plugins: receipts(&records) })
+    Ok(Notes {
+        marker,
+        receipts: receipts(&records),
+        filed: receipts(&records),
+        plugins: receipts(&records),
+    })
 }
 
 /// What steps said that they have done, in this run or before it.
-pub(super) fn receipts<Receipt: DeserializeOwned>(records: &[Record]) -> Vec<Receipt> {
+pub(super) fn receipts<R: DeserializeOwned>(records: &[Record]) -> Vec<R> {
     let values = records.iter().flat_map(|record| match record {
         Record::Ran { end: End::Done { receipt, .. }, .. } => vec![receipt],
         Record::Carried { made, .. } => made.iter().map(|made| &made.receipt).collect(),
         _ => Vec::new(),
     });
-    values.filter_map(|value| Receipt::deserialize(value).ok()).collect()
+    values.filter_map(|value| R::deserialize(value).ok()).collect()
 }
