@@ -119,6 +119,14 @@ fn a_plug_in_claims_a_partition_and_fills_it_once() {
     let after = bench.disk.bytes();
     assert!(String::from_utf8_lossy(&after[range(&bench, 2)][..120]).contains("r13"));
     assert!(bytes[data.clone()] == after[data], "what others have stays");
+
+    let tuned = CARD.replace("r12", "r13") + "  tuning.example/readahead@1: {disk: os, kib: 256}\n";
+    let tuned = bench.with_sections(&tuned);
+    let planned = agent("plan", &tuned, &examples);
+    let is_done = !planned.out.contains("identity on") && planned.out.contains("readahead on os");
+    assert!(is_done, "{}{}", planned.out, planned.err);
+    assert_eq!(agent("apply", &tuned, &examples).code, 0);
+    assert_eq!(agent("plan", &tuned, &examples).code, 0, "what was done before is not forgotten");
 }
 
 #[test]

@@ -8,8 +8,8 @@ use hoist_engine::plan::Step;
 use hoist_engine::plugin::{Isolation, MAX_SECRETS, Plugin};
 use serde_json::{Value, json};
 
-use super::{ACTIONS, Planning, Seen, is_kept};
-use crate::actions::plugin::Task;
+use super::{ACTIONS, Planning, Seen, as_value, is_kept};
+use crate::actions::plugin::{self, Task};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Document, Id, StorageNode};
 use crate::layout::{Layout, Work};
@@ -213,12 +213,18 @@ fn task(
 }
 
 impl Planning<'_> {
-    fn is_done(&self, wanted: &Wanted) -> bool {
+    /// What says that a step was done, and that what it was done to is there.
+    fn receipt_of(&self, wanted: &Wanted) -> Option<&plugin::Receipt> {
         let fingerprint = wanted.task.fingerprint();
         let mut receipts = self.seen.notes.values().flat_map(|notes| &notes.plugins);
         let is_kept =
             |id: &Id| self.layout.partition(id).is_some_and(|(disk, part)| is_kept(disk, part));
-        receipts.any(|receipt| receipt.task == fingerprint) && wanted.task.partitions().all(is_kept)
+        let is_there = wanted.task.partitions().all(is_kept);
+        receipts.find(|receipt| receipt.task == fingerprint).filter(|_| is_there)
+    }
+
+    fn is_done(&self, wanted: &Wanted) -> bool {
+        self.receipt_of(wanted).is_some()
     }
 
     /// Whether one of them is still to write to a disk.
@@ -238,8 +244,8 @@ impl Planning<'_> {
     pub(super) fn plugins(&mut self) {
         let plugins = std::mem::take(&mut self.plugins);
         for wanted in plugins {
-            // Where something else is done too, what it left in the journal is gone.
-            if self.is_done(&wanted) && !self.touched.contains(&wanted.task.disk) {
+            let receipt = self.receipt_of(&wanted).map(as_value);
+            if receipt.is_some() && !self.touched.contains(&wanted.task.disk) {
                 continue;
             }
             let about = wanted.task.partitions().next().unwrap_or(&wanted.task.disk);
@@ -249,6 +255,7 @@ impl Planning<'_> {
                 step.timeout_ms = wanted.timeout_ms;
                 step.skip_when_done = wanted.verifies && wanted.skips;
             }
+            self.done.extend(receipt.map(|receipt| (id, receipt)));
         }
     }
 }
