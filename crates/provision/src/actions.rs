@@ -4,6 +4,8 @@
 pub mod boot;
 pub mod config_drive;
 pub mod disks;
+pub mod erase;
+pub mod grow;
 mod held;
 pub mod images;
 

@@ -8,6 +8,7 @@ mod drive;
 mod erase;
 mod grow;
 mod look;
+mod undo;
 mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +38,7 @@ use crate::layout::{self, Difference, DiskPlan, Layout, PartitionPlan, TablePlan
 
 pub use carry_out::{Applied, ApplyError, Listener, apply, apply_to, take};
 pub use look::look;
+pub use undo::{Undoing, plan_undo, undo};
 
 /// The actions that are built in.
 pub const ACTIONS: [&str; 5] =
