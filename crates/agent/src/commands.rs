@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hoist_model::Exit;
 use hoist_provision::actions::erase::Report;
 use hoist_provision::device::probe::Machine;
-use hoist_provision::document::{Bytes, Document, Id};
+use hoist_provision::document::{Bytes, Document, Id, read};
 use hoist_provision::facts::{DiskFacts, Facts};
 use hoist_provision::images::Progress;
 use hoist_provision::pipeline::{self, Applied, Decision, Given, Listener, decide, look};
 use serde::Serialize;
 
-use crate::cli::{ApplyArgs, Output, Wanted};
+use crate::cli::{ApplyArgs, Output, UndoArgs, Wanted};
 use crate::failure::Failure;
 use crate::input;
 
@@ -72,6 +72,36 @@ pub(crate) fn verify(wanted: &Wanted, output: Output) -> Result<Exit, Failure> {
     let (_, _, decision) = decided(wanted)?;
     print_decision(&decision, output)?;
     Ok(if decision.is_settled() { Exit::Done } else { Exit::Failed })
+}
+
+pub(crate) fn undo(args: &UndoArgs, output: Output) -> Result<Exit, Failure> {
+    let text = input::text(&args.file)?;
+    let document = read(&args.file.display().to_string(), &text).map_err(Failure::Found)?;
+    let machine = Machine::here();
+    let undoing = pipeline::plan_undo(&document, &machine).map_err(Failure::Found)?;
+    let disks: Vec<String> = undoing.disks().iter().map(ToString::to_string).collect();
+    if !args.dry_run {
+        pipeline::undo(&undoing, &machine)?;
+    }
+    match output {
+        Output::Json => {
+            #[derive(Serialize)]
+            struct Undone {
+                disks: Vec<String>,
+                changed: bool,
+            }
+            let changed = !disks.is_empty() && !args.dry_run;
+            print_json(&Undone { disks, changed })?;
+        }
+        Output::Text if disks.is_empty() => {
+            writeln!(io::stdout(), "nothing to put back: no disk is of this transaction")?;
+        }
+        Output::Text => {
+            let word = if args.dry_run { "can be put back" } else { "put back" };
+            writeln!(io::stdout(), "{word}: {}", disks.join(", "))?;
+        }
+    }
+    Ok(Exit::Done)
 }
 
 fn decided(wanted: &Wanted) -> Result<(Document, Given, Decision), Failure> {

@@ -1,4 +1,4 @@
-//! What is done to file systems and disks as a whole: grown, erased. As root, on loop devices.
+//! What is done to file systems and disks as a whole: grown, erased, put back. As root, on loop devices.
 
 #[allow(dead_code, reason = "shared with the tests of hoist-provision, which use all of it")]
 #[path = "../../provision/tests/disk/loop_device.rs"]
@@ -138,5 +138,29 @@ fn a_disk_is_erased_and_the_report_is_for_programs_too() {
         assert_eq!((&report["disk"], &report["method"]), (&"os".into(), &method.into()));
         assert_eq!(report["samples"], 64);
         assert!(bench.disk.bytes().iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
+fn a_disk_is_put_back_as_it_was_or_it_is_said_what_is_lost() {
+    for sector in [512, 4096] {
+        let bench = Bench::new(24 * MIB, sector, 40 + sector);
+        let before = bench.disk.bytes();
+        let document = bench.document("  storage:\n  - part: {id: a, on: os, size: rest}\n");
+        assert_eq!(agent("apply", &document, &[]).0, Some(0));
+        let (code, out, err) = agent("undo", &document, &["--dry-run"]);
+        assert_eq!((code, out.trim()), (Some(0), "can be put back: os"), "{err}");
+        let (code, out, err) = agent("undo", &document, &["-o", "json"]);
+        assert_eq!(code, Some(0), "{err}");
+        let said: Value = serde_json::from_str(&out).expect("json");
+        assert_eq!((&said["disks"][0], &said["changed"]), (&"os".into(), &true.into()));
+        let after = bench.disk.bytes();
+        let last = before.len() - (1 << 20);
+        assert!(before[..1 << 20] == after[..1 << 20] && before[last..] == after[last..]);
+        run(Command::new("sgdisk").args(["-n", "1:0:+8M"]).arg(bench.disk.path()));
+        assert_eq!(agent("apply", &document, &[]).0, Some(0));
+        let (code, _, err) = agent("undo", &document, &[]);
+        assert_eq!(code, Some(3), "{err}");
+        assert!(err.contains("[cannot-undo]") && err.contains("partition 1"), "{err}");
     }
 }

@@ -2,6 +2,8 @@
 //! works on it, and the journal of that work. It is found again at the next boot, also if nobody else
 //! can be asked.
 
+pub mod backup;
+
 use std::io;
 use std::ops::Range;
 
@@ -69,7 +71,7 @@ impl Gap {
     }
 
     fn journal(&self) -> Range<u64> {
-        self.0.start + SLOTS * SLOT..self.0.end
+        self.0.start + SLOTS * SLOT..self.0.end - backup::room(&self.0)
     }
 
     /// Nothing of hoist's is left in it.

@@ -204,8 +204,13 @@ pub struct Backup {
 const BACKUP: u64 = 1024 * 1024;
 
 impl Backup {
+    /// Of each end of a disk of this size.
+    pub(super) fn length(size: u64) -> u64 {
+        size.min(BACKUP)
+    }
+
     pub fn take(disk: &impl ReadAt) -> std::io::Result<Self> {
-        let length = usize::try_from(disk.size().min(BACKUP)).expect("it is a MiB");
+        let length = usize::try_from(Self::length(disk.size())).expect("it is a MiB");
         let (mut head, mut tail) = (vec![0; length], vec![0; length]);
         disk.read_at(0, &mut head)?;
         disk.read_at(disk.size() - length as u64, &mut tail)?;

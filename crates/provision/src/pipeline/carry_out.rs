@@ -27,8 +27,10 @@ use crate::actions::files::Files;
 use crate::actions::images::{self, Images, Keeper};
 use crate::actions::plugin::OnDisks;
 use crate::device::OpenError;
+use crate::device::gap::backup::{self, Before};
 use crate::device::gap::{Gap, GapError, GapJournal, Marker};
 use crate::device::probe::Machine;
+use crate::device::table::Backup;
 use crate::diagnostic::Diagnostic;
 use crate::document::{Document, Id};
 use crate::images::Progress;
@@ -174,8 +176,11 @@ fn run(
     if !resumes {
         for (id, opened) in &decision.opened {
             let io = held.io(id).map_err(ApplyError::Begin)?;
+            let ends = Backup::take(&*io).map_err(GapError::Read)?;
             disks::open(&io, opened.table.guid, &opened.kept, &marker)
                 .map_err(ApplyError::Begin)?;
+            let gap = disks::gap(&opened.kept)?;
+            backup::keep(&io, &gap, &decision.before(id), &ends)?;
         }
     }
     let (medium, mut records) = decision.medium(held, resumes)?;
@@ -260,6 +265,18 @@ fn reached(decision: &Decision, records: &[Record]) -> BTreeMap<Id, u64> {
 }
 
 impl Decision {
+    /// What is to be known of a disk when it shall be put back.
+    fn before(&self, disk: &Id) -> Before {
+        let plan = self.layout.disks.iter().find(|plan| plan.id == *disk);
+        let destroys = plan.map_or(&[][..], |plan| &plan.destroys).iter();
+        Before {
+            txn: self.document.txn,
+            writable: plan.map(|plan| plan.writable.clone()).unwrap_or_default(),
+            destroys: destroys.map(ToString::to_string).collect(),
+            journal: self.journal_place().map(|(disk, _)| disk),
+        }
+    }
+
     /// Whether every disk was left by an earlier attempt at this very plan.
     fn is_left_in_the_middle(&self, marker: &Marker) -> bool {
         !self.opened.is_empty()

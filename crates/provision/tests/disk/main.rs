@@ -13,4 +13,5 @@ mod resume;
 mod server;
 mod signature;
 mod table;
+mod undo;
 mod whole;
