@@ -6,25 +6,29 @@ mod boot;
 mod carry_out;
 mod drive;
 mod erase;
+mod files;
 mod grow;
 mod look;
+mod plugins;
+mod show;
 mod undo;
 mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Display, Formatter};
 use std::ops::Range;
 use std::sync::Arc;
 
 use hoist_engine::contribute::Contributor;
 use hoist_engine::plan::{Call, Draft, Kind, Plan, Repeat, Step, StepId, Vertex};
+use hoist_engine::plugin::Plugin;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::actions::disks::{self, Making, Task};
 use crate::actions::erase as erasing;
 use crate::actions::grow::Growing;
 use crate::actions::images::{self, Receipt};
-use crate::actions::{boot as booting, config_drive};
+use crate::actions::{boot as booting, config_drive, files as filing, plugin};
 use crate::claim::{Needs, resolve};
 use crate::device::efivars::Variables;
 use crate::device::gap::Marker;
@@ -38,11 +42,12 @@ use crate::layout::{self, Difference, DiskPlan, Layout, PartitionPlan, TablePlan
 
 pub use carry_out::{Applied, ApplyError, Listener, apply, apply_to, take};
 pub use look::look;
+pub use show::{Becomes, FileChange, FirmwareChange, Shown, ShownStep};
 pub use undo::{Undoing, plan_undo, undo};
 
 /// The actions that are built in.
-pub const ACTIONS: [&str; 5] =
-    [disks::NAME, images::NAME, config_drive::NAME, booting::NAME, erasing::NAME];
+pub const ACTIONS: [&str; 6] =
+    [disks::NAME, images::NAME, config_drive::NAME, filing::NAME, booting::NAME, erasing::NAME];
 
 /// What a run is given beside its document. By hand that is nothing.
 #[derive(Debug, Clone, Default)]
@@ -51,6 +56,8 @@ pub struct Given {
     pub secrets: Secrets,
     /// Who may vouch for servers that something is fetched from.
     pub trust: Trust,
+    /// Actions of others that are here.
+    pub plugins: Vec<Arc<Plugin>>,
 }
 
 /// All that a decision is made from, beside the document.
@@ -73,6 +80,8 @@ pub struct Seen {
     pub tools: BTreeSet<String>,
     /// Only whether they are known decides anything.
     pub secrets: Secrets,
+    /// Actions of others, which say themselves what they need and do.
+    pub plugins: Vec<Arc<Plugin>>,
     /// What could not be looked at.
     pub troubles: Vec<Diagnostic>,
 }
@@ -83,6 +92,10 @@ pub struct Notes {
     pub marker: Option<Marker>,
     /// Images that were written.
     pub receipts: Vec<Receipt>,
+    /// Files that were put there.
+    pub filed: Vec<filing::Receipt>,
+    /// Steps of plug-ins that were done.
+    pub plugins: Vec<plugin::Receipt>,
 }
 
 /// What is to be done to a machine.
@@ -97,8 +110,11 @@ pub struct Decision {
     /// Disks that something is done to.
     touched: BTreeSet<Id>,
     manifests: BTreeMap<Id, Manifest>,
-    /// Images that are where they shall be, though something else is done.
-    done: BTreeMap<StepId, Receipt>,
+    /// What is where it shall be, though something else is done.
+    done: BTreeMap<StepId, Value>,
+    texts: filing::Texts,
+    files: Vec<FileChange>,
+    firmware: Option<FirmwareChange>,
     hash: String,
 }
 
@@ -122,21 +138,6 @@ enum Ending {
     Nothing,
 }
 
-/// A decision as programs read it.
-#[derive(Debug, Serialize)]
-pub struct Shown<'a> {
-    pub hash: &'a str,
-    pub is_settled: bool,
-    pub layout: &'a Layout,
-    pub steps: Vec<ShownStep<'a>>,
-}
-
-#[derive(Debug, Serialize)]
-pub struct ShownStep<'a> {
-    pub name: &'a str,
-    pub call: &'a Call,
-}
-
 impl Decision {
     /// Of everything that is decided and everything on the disks that it was decided from.
     pub fn hash(&self) -> &str {
@@ -146,48 +147,6 @@ impl Decision {
     /// There is nothing to do.
     pub fn is_settled(&self) -> bool {
         self.touched.is_empty()
-    }
-
-    pub fn show(&self) -> Shown<'_> {
-        let steps = self.plan.order().iter().filter_map(|id| {
-            let call = &self.plan.step(*id)?.call;
-            let is_done = self.done.contains_key(id);
-            (!is_done).then(|| ShownStep { name: &self.plan.vertex(*id).name, call })
-        });
-        Shown {
-            hash: self.hash(),
-            is_settled: self.is_settled(),
-            layout: &self.layout,
-            steps: steps.collect(),
-        }
-    }
-}
-
-impl Display for Decision {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        self.layout.fmt(f)?;
-        if self.is_settled() {
-            return writeln!(f, "nothing to do: everything is as the document says");
-        }
-        writeln!(f, "steps")?;
-        for (number, step) in self.show().steps.iter().enumerate() {
-            write!(f, "  {:>2}. {}", number + 1, step.name)?;
-            let input = &step.call.input;
-            if let Some(words) = input["fs"]["program"].as_array() {
-                let words: Vec<_> = words.iter().filter_map(|word| word.as_str()).collect();
-                write!(f, ": {}", words.join(" "))?;
-            }
-            for words in input["fs"]["programs"].as_array().into_iter().flatten() {
-                let words: Vec<_> = words.as_array().into_iter().flatten().collect();
-                let words: Vec<_> = words.iter().filter_map(|word| word.as_str()).collect();
-                write!(f, ": {}", words.join(" "))?;
-            }
-            if let Some(size) = input["size"].as_u64() {
-                write!(f, ": {}", Bytes(size))?;
-            }
-            writeln!(f)?;
-        }
-        writeln!(f, "plan {}", self.hash)
     }
 }
 
@@ -202,7 +161,8 @@ pub fn only(mut document: Document, actions: &[String]) -> Document {
 
 /// What is to be done, or everything that forbids it.
 pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnostic>> {
-    let mut found = not_ours(document);
+    let mut found = not_ours(document, seen);
+    found.extend(plugins::refused(document, seen));
     let (sized, layout) = match laid_out(document, seen) {
         Ok(laid_out) => laid_out,
         Err(more) => {
@@ -215,26 +175,52 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
     found.extend(grow::cannot(&sized));
     found.extend(erase::cannot(&sized, &layout, seen));
     let mut work = Planning::new(&sized, &layout, seen);
+    match plugins::wanted(&sized, &layout, seen) {
+        Ok(wanted) => work.expect_plugins(wanted),
+        Err(more) => found.extend(more),
+    }
     work.disks();
+    work.touch();
     work.images();
     work.drive();
+    work.files();
+    work.plugins();
     work.boot();
     work.keep_receipts();
     work.ends();
     work.remember();
     found.extend(work.refused_boot());
+    found.extend(work.refused_files());
     found.extend(missing_tools(&work, seen));
     if !found.is_empty() {
         return Err(found);
     }
+    let texts = work.texts();
+    let (files, firmware) = (work.file_changes(), work.firmware_change());
+    let there: Vec<bool> = layout.stack.iter().map(|plan| work.is_there(&plan.id)).collect();
     let Planning { vertices, opened, touched, done, .. } = work;
-    let layout = whole::as_it_is(&layout, &touched, seen);
+    let mut layout = whole::as_it_is(&layout, &touched, seen);
     let plan = Plan::new(Draft { vertices, ..Draft::default() })
         .map_err(|error| vec![Diagnostic::new(Code::Contradiction, "", error.to_string())])?;
+    for (plan, is_there) in layout.stack.iter_mut().zip(there) {
+        plan.is_there = is_there;
+    }
     let hash = hash(&plan, &layout);
     let manifests = seen.manifests.iter().map(|(id, (_, list))| (id.clone(), list.clone()));
     let (document, plan, manifests) = (sized, Arc::new(plan), manifests.collect());
-    Ok(Decision { document, layout, plan, opened, touched, manifests, done, hash })
+    Ok(Decision {
+        document,
+        layout,
+        plan,
+        opened,
+        touched,
+        manifests,
+        done,
+        texts,
+        files,
+        firmware,
+        hash,
+    })
 }
 
 /// The document with everything in it that actions need of each other, and what its disks become.
@@ -247,7 +233,10 @@ fn laid_out(document: &Document, seen: &Seen) -> Result<(Document, Layout), Vec<
     });
     let queued: Vec<_> = queued.collect();
     let document = &erase::alone(document);
-    let resolved = resolve(document, &queued, &seen.facts)?;
+    let own = queued.iter().map(|need| need as &dyn Contributor);
+    let others = plugins::queued(document, seen);
+    let others = others.iter().map(|plugin| &***plugin as &dyn Contributor);
+    let resolved = resolve(document, own.chain(others), &seen.facts)?;
     let sized = with_sizes(&resolved, seen);
     let layout = layout::plan(&sized, &seen.facts)?;
     Ok((sized, layout))
@@ -260,7 +249,7 @@ fn hash(plan: &Plan, layout: &Layout) -> String {
 }
 
 /// What is asked for and no action here does.
-fn not_ours(document: &Document) -> Vec<Diagnostic> {
+fn not_ours(document: &Document, seen: &Seen) -> Vec<Diagnostic> {
     let sections = &document.sections;
     let asked = [
         ("boot", sections.boot.is_some()),
@@ -272,7 +261,7 @@ fn not_ours(document: &Document) -> Vec<Diagnostic> {
     let by_section = asked
         .into_iter()
         .filter(|(name, is_there)| *is_there && flow.is_empty() && { !ACTIONS.contains(name) });
-    let by_flow = flow.iter().map(String::as_str).filter(|name| !ACTIONS.contains(name));
+    let by_flow = flow.iter().map(String::as_str).filter(|name| !plugins::is_here(name, seen));
     let names: BTreeSet<&str> = by_section.map(|(name, _)| name).chain(by_flow).collect();
     let unsupported = |name: &str| {
         let what = format!("action `{name}` is not in this program");
@@ -351,7 +340,8 @@ struct Planning<'a> {
     touched: BTreeSet<Id>,
     makes: Vec<Making>,
     grows: Vec<Growing>,
-    done: BTreeMap<StepId, Receipt>,
+    done: BTreeMap<StepId, Value>,
+    plugins: Vec<plugins::Wanted>,
 }
 
 impl<'a> Planning<'a> {
@@ -366,6 +356,7 @@ impl<'a> Planning<'a> {
             makes: Vec::new(),
             grows: Vec::new(),
             done: BTreeMap::new(),
+            plugins: Vec::new(),
         }
     }
 
@@ -387,6 +378,13 @@ impl<'a> Planning<'a> {
         let after = id.0.checked_sub(1).map(StepId).into_iter().collect();
         self.vertices.push(Vertex { name, after, kind: Kind::Step(Box::new(step)) });
         id
+    }
+
+    fn step_mut(&mut self, StepId(at): StepId) -> Option<&mut Step> {
+        match &mut self.vertices.get_mut(at as usize)?.kind {
+            Kind::Step(step) => Some(step),
+            Kind::Join(_) => None,
+        }
     }
 
     /// What is wiped and made, disk by disk.
@@ -522,11 +520,11 @@ impl<'a> Planning<'a> {
     ) -> Option<Receipt> {
         let fingerprint = task.fingerprint();
         let receipt = self.receipts().find(|receipt| receipt.task == fingerprint)?;
-        self.is_there(disk, part).then(|| receipt.clone())
+        self.still_has(disk, part).then(|| receipt.clone())
     }
 
     /// Whether what an image was written to is still there.
-    fn is_there(&self, disk: &DiskPlan, part: Option<&PartitionPlan>) -> bool {
+    fn still_has(&self, disk: &DiskPlan, part: Option<&PartitionPlan>) -> bool {
         part.map_or_else(|| self.is_closed(disk), |part| is_kept(disk, part))
     }
 
@@ -546,12 +544,20 @@ impl<'a> Planning<'a> {
                 .receipts()
                 .filter(|receipt| receipt.image == task.image && !receipt.is_grown)
                 .last();
-            let Some(receipt) = receipt.filter(|_| self.is_there(&disk, part.as_ref())) else {
+            let Some(receipt) = receipt.filter(|_| self.still_has(&disk, part.as_ref())) else {
                 continue;
             };
             let id = self.step(format!("keep image {}", task.image), images::NAME, &task, false);
-            self.done.insert(id, receipt.clone());
+            self.done.insert(id, as_value(receipt));
         }
+    }
+
+    /// Whether an image comes over what is in a partition now.
+    fn is_rewritten(&self, part: &PartitionPlan) -> bool {
+        self.queued_images().iter().any(|(disk, on, task)| {
+            on.as_ref().is_some_and(|on| on.id == part.id)
+                && self.receipt(disk, on.as_ref(), task).is_none()
+        })
     }
 
     fn needs_image(&self, disk: &DiskPlan) -> bool {
@@ -565,6 +571,8 @@ impl<'a> Planning<'a> {
         self.needs_image(disk)
             || self.needs_growing(disk)
             || self.needs_drive(&disk.id)
+            || self.needs_files(disk)
+            || self.needs_plugin(&disk.id)
             || self.needs_boot(disk)
     }
 
@@ -579,7 +587,7 @@ impl<'a> Planning<'a> {
             let name = format!("write image {} to {target}", task.image);
             let id = self.step(name, images::NAME, &task, task.manifest.is_some());
             let is_written = receipt.is_none();
-            self.done.extend(receipt.map(|receipt| (id, receipt)));
+            self.done.extend(receipt.map(|receipt| (id, as_value(&receipt))));
             if let Some(part) = part {
                 self.grow(&part, &task, is_written);
             }
@@ -598,6 +606,10 @@ impl<'a> Planning<'a> {
             self.step(name, disks::NAME, task, true);
         }
     }
+}
+
+fn as_value(receipt: &impl Serialize) -> Value {
+    serde_json::to_value(receipt).expect("a plain value")
 }
 
 /// Whether the table is as it shall be, and nothing is destroyed.
@@ -668,6 +680,57 @@ mod tests {
         larger.facts.disks[0].size += 1 << 20;
         let other = decide(&document, &larger).expect("nothing forbids it");
         assert_ne!(decision.hash(), other.hash());
+    }
+
+    /// A machine that UEFI started, and a document that says what it starts next.
+    fn booting(order: &str) -> (Document, Seen) {
+        let digest = Digest::of(b"");
+        let file = format!("{{sources: ['file:///none'], digest: '{digest}'}}");
+        let more = format!(
+            "  - fs: {{id: b-fs, on: b, kind: ext4, mount: /}}\n  boot: {{loader: uki, esp_size: 16 MiB, \
+             order: {order}, kernel_args: [quiet], files: {{uki: {file}}}}}\n"
+        );
+        let mut seen = seen(&["mke2fs"]);
+        seen.facts.firmware = crate::facts::Firmware::Uefi;
+        seen.variables = Some(Variables { order: vec![7], ..Variables::default() });
+        (document(&more), seen)
+    }
+
+    #[test]
+    fn the_firmware_is_told_last_and_only_what_the_document_wants() {
+        let (document, mut seen) = booting("disk_first");
+        let decision = decide(&document, &seen).unwrap_or_else(|found| panic!("{found:#?}"));
+        let steps = names(&decision);
+        assert_eq!(steps[steps.len() - 2..], ["close os", "tell the firmware what to start"]);
+        let shown = serde_json::to_value(decision.show()).expect("a plain value");
+        let changes = &shown["firmware"]["changed"];
+        assert_eq!((&changes["before"][0], &changes["order"][0]), (&7.into(), &0.into()));
+        let arguments = changes["set"][1]["arguments"].as_str().expect("for the kernel in it");
+        assert!(arguments.starts_with("root=PARTUUID=") && arguments.ends_with(" quiet"));
+        let text = decision.to_string();
+        assert!(text.contains("  + entry   Boot0000 is /EFI/BOOT/BOOTX64.EFI"), "{text}");
+        assert!(text.contains("  ~ order   0000, was 0007"), "{text}");
+
+        seen.variables = None;
+        let text = decide(&document, &seen).expect("nothing forbids it").to_string();
+        assert!(text.contains("left alone: there is no efivarfs"), "{text}");
+        let (document, seen) = booting("leave");
+        let decision = decide(&document, &seen).expect("nothing forbids it");
+        assert!(decision.to_string().contains("left alone: the document leaves them alone"));
+        assert!(!names(&decision).contains(&"tell the firmware what to start".to_owned()));
+    }
+
+    #[test]
+    fn secrets_of_files_must_be_known_and_are_in_no_plan() {
+        let secret = "  files:\n  - {on: a-fs, path: /k, content: {secret: 'secret://join'}}\n";
+        let (document, mut seen) = (document(secret), seen(&["mke2fs"]));
+        let found = decide(&document, &seen).expect_err("nobody knows it");
+        assert_eq!(found.iter().map(|found| found.code).collect::<Vec<_>>(), [Code::Unsupported]);
+        seen.secrets = [("join", "hunter2")].into_iter().collect();
+        let decision = decide(&document, &seen).expect("it is known");
+        let shown = serde_json::to_string(&decision.show()).expect("a plain value");
+        assert!(shown.contains("secret://join") && !shown.contains("hunter2"), "{shown}");
+        assert!(!format!("{decision:?}{decision}").contains("hunter2"));
     }
 
     #[test]

@@ -293,7 +293,7 @@ fn known(partitions: &[PartitionFacts]) -> Vec<Partition> {
     partitions.iter().map(known).collect()
 }
 
-fn part_of<'a>(table: &'a TablePlan, id: &Id) -> Result<&'a PartitionPlan, Failure> {
+pub(super) fn part_of<'a>(table: &'a TablePlan, id: &Id) -> Result<&'a PartitionPlan, Failure> {
     let part = table.partitions.iter().find(|part| part.id == *id);
     part.ok_or_else(|| wrong(format!("`{id}` is in no table of this run")))
 }

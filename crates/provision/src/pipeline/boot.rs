@@ -390,11 +390,17 @@ impl Planning<'_> {
         efivars::decide(now, &entry, section.order, is_there).map(Ok)
     }
 
+    /// What only changes the firmware's memory has a journal, too.
+    pub(super) fn touch(&mut self) {
+        if let Some(Ok(_)) = self.variables() {
+            let disk = self.wanted_boot().map(|wanted| wanted.disk.id.clone());
+            self.touched.extend(disk);
+        }
+    }
+
     /// When everything else is durable.
     pub(super) fn remember(&mut self) {
         let Some(Ok(changes)) = self.variables() else { return };
-        let disk = self.wanted_boot().map(|wanted| wanted.disk.id.clone());
-        self.touched.extend(disk);
         let name = "tell the firmware what to start".to_owned();
         self.step(name, boot::NAME, Task::Remember { changes }, true);
     }

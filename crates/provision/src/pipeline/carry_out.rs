@@ -15,13 +15,17 @@ use hoist_engine::plan::{Made, Plan, StepId};
 use hoist_engine::record::{End, Outcome, Record};
 use hoist_engine::run::{Effect, Event, Found, ReplayError, Run};
 
+use serde_json::Value;
+
 use super::{Decision, Given, decide, look};
 use crate::actions::Held;
 use crate::actions::boot::Boot;
 use crate::actions::config_drive::ConfigDrive;
 use crate::actions::disks::{self, Disks};
 use crate::actions::erase::{self, Erase};
+use crate::actions::files::Files;
 use crate::actions::images::{self, Images, Keeper};
+use crate::actions::plugin::OnDisks;
 use crate::device::OpenError;
 use crate::device::gap::backup::{self, Before};
 use crate::device::gap::{Gap, GapError, GapJournal, Marker};
@@ -209,6 +213,11 @@ fn run(
     }));
     let drive = decision.document.sections.config_drive.clone().unwrap_or_default();
     catalog.add(Arc::new(ConfigDrive { held: Arc::clone(held), files: drive.files }));
+    let texts = decision.texts.clone();
+    catalog.add(Arc::new(Files { held: Arc::clone(held), texts }));
+    for plugin in &given.plugins {
+        catalog.add(Arc::new(OnDisks { plugin: Arc::clone(plugin), held: Arc::clone(held) }));
+    }
     let (trust, efivars) = (given.trust.clone(), machine.efivars());
     catalog.add(Arc::new(Boot { held: Arc::clone(held), trust, efivars }));
     catalog.add(Arc::new(Erase {
@@ -238,9 +247,8 @@ fn clock() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn carried((step, receipt): (&StepId, &images::Receipt)) -> Record {
-    let receipt = serde_json::to_value(receipt).expect("a plain value");
-    let made = vec![Made { receipt, ..Made::default() }];
+fn carried((step, receipt): (&StepId, &Value)) -> Record {
+    let made = vec![Made { receipt: receipt.clone(), ..Made::default() }];
     Record::Carried { step: *step, changed: false, made, at: clock() }
 }
 

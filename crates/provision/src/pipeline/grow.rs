@@ -1,6 +1,6 @@
 //! File systems of images that are grown.
 
-use super::Planning;
+use super::{Planning, as_value};
 use crate::actions::disks::{self, Task};
 use crate::actions::grow::Growing;
 use crate::actions::images::{self, Receipt};
@@ -62,6 +62,6 @@ impl Planning<'_> {
         let name = format!("grow {} {} in {}", fs.kind, fs.id, part.id);
         self.grows.push(fs);
         let id = self.step(name, disks::NAME, task, true);
-        self.done.extend(receipt.map(|receipt| (id, receipt)));
+        self.done.extend(receipt.map(|receipt| (id, as_value(&receipt))));
     }
 }
