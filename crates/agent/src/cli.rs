@@ -158,9 +158,8 @@ pub(crate) struct ProvisionArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct UndoArgs {
-    /// The document, or `-` for standard input
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) wanted: Wanted,
     /// Say what could be put back, and do nothing
     #[arg(long)]
     pub(crate) dry_run: bool,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hoist_model::Exit;
 use hoist_provision::actions::erase::Report;
 use hoist_provision::device::probe::Machine;
-use hoist_provision::document::{Bytes, Document, Id, read};
+use hoist_provision::document::{Bytes, Document, Id};
 use hoist_provision::facts::{DiskFacts, Facts};
 use hoist_provision::images::Progress;
 use hoist_provision::pipeline::{self, Applied, Decision, Given, Listener, decide, look};
@@ -75,8 +75,7 @@ pub(crate) fn verify(wanted: &Wanted, output: Output) -> Result<Exit, Failure> {
 }
 
 pub(crate) fn undo(args: &UndoArgs, output: Output) -> Result<Exit, Failure> {
-    let text = input::text(&args.file)?;
-    let document = read(&args.file.display().to_string(), &text).map_err(Failure::Found)?;
+    let (document, _) = input::wanted(&args.wanted)?;
     let machine = Machine::here();
     let undoing = pipeline::plan_undo(&document, &machine).map_err(Failure::Found)?;
     let disks: Vec<String> = undoing.disks().iter().map(ToString::to_string).collect();

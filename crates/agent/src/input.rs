@@ -140,7 +140,7 @@ pub(crate) fn plugins(document: &Document, directory: &Path) -> Result<Vec<Arc<P
 }
 
 /// Of a file that is too large just enough to say so.
-pub(crate) fn text(path: &Path) -> Result<Vec<u8>, Failure> {
+fn text(path: &Path) -> Result<Vec<u8>, Failure> {
     let most = MAX_BYTES as u64 + 1;
     let mut text = Vec::new();
     let outcome = if path == Path::new("-") {
