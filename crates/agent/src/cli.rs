@@ -3,6 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use uuid::Uuid;
+
+/// As the controller has it.
+pub(crate) const PLUGINS: &str = "/usr/lib/hoist/plugins";
 
 #[derive(Debug, Parser)]
 #[command(
@@ -48,7 +52,8 @@ pub(crate) enum Command {
     /// Ends with 0 if there is nothing to do, with 20 if there is, with 3 if a rule forbids it and
     /// with 2 if the document is wrong.
     #[command(after_help = "Examples:\n  hoist-agent plan -f node.yaml\n  \
-        hoist-agent plan -f node.yaml --only images -o json")]
+        hoist-agent plan -f node.yaml --only images -o json\n  \
+        hoist-agent plan -f provision.json --driver nailgun --node n1 --wipe any")]
     Plan(Wanted),
     /// Do it
     ///
@@ -62,6 +67,13 @@ pub(crate) enum Command {
     /// Ends with 0 if it is and with 1 if it is not.
     #[command(after_help = "Examples:\n  hoist-agent verify -f node.yaml")]
     Verify(Wanted),
+    /// Put back what the disks were before the document was applied
+    ///
+    /// Their tables and what is beside them, as long as what these speak of was not overwritten;
+    /// otherwise nothing is done, and it ends with 3.
+    #[command(after_help = "Examples:\n  hoist-agent undo -f node.yaml --dry-run\n  \
+        hoist-agent undo -f node.yaml")]
+    Undo(UndoArgs),
     /// Ask a controller what to do, do it, and say what came of it
     ///
     /// What the image runs that `hoist agent image` makes. Whom to ask, as which node and with which
@@ -80,9 +92,35 @@ pub(crate) struct Wanted {
     /// The document, or `-` for standard input
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Only these actions, of `disks`, `images`, `config_drive` and `boot`
+    /// Only these actions, of `disks`, `images`, `config_drive`, `files` and `boot`
     #[arg(long, value_name = "ACTION", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
+    /// Who reads the document: `hoist`, `bareon-ironic`, `nailgun`, or the file
+    /// `hoist-driver-NAME` of the plug-in directory; otherwise whoever of hoist's own knows it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) driver: Option<String>,
+    /// Where plug-ins are: `hoist-action-NAME` and `hoist-driver-NAME`
+    #[arg(long, value_name = "DIR", default_value = PLUGINS)]
+    pub(crate) plugins: PathBuf,
+    #[command(flatten)]
+    pub(crate) foreign: Foreign,
+}
+
+/// What inputs of others do not say themselves. Hoist's own documents do, and pass it over.
+#[derive(Debug, Args)]
+pub(crate) struct Foreign {
+    /// Which node this is, for an input of another program
+    #[arg(long, value_name = "ID")]
+    pub(crate) node: Option<String>,
+    /// Which installation this is, for an input of another program; otherwise the input decides
+    #[arg(long, value_name = "UUID")]
+    pub(crate) txn: Option<Uuid>,
+    /// Take disks by their kernel names alone, for an input of another program
+    #[arg(long)]
+    pub(crate) allow_kernel_names: bool,
+    /// What may be destroyed on the disks that an input of another program names: kinds, or `any`
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    pub(crate) wipe: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -115,5 +153,15 @@ pub(crate) struct ProvisionArgs {
     ///
     /// The controller learns that the order was taken, and nothing else.
     #[arg(long, conflicts_with = "stay")]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UndoArgs {
+    /// The document, or `-` for standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Say what could be put back, and do nothing
+    #[arg(long)]
     pub(crate) dry_run: bool,
 }

@@ -29,6 +29,8 @@ say "words: $(cat /proc/cmdline)"
 say "root: $(awk '$2 == "/" {print $3}' /proc/mounts)"
 drive=$(findfs LABEL=CONFIG-2) && mkdir -p /run/drive && mount -o ro "$drive" /run/drive
 say "drive: $(cat /run/drive/openstack/latest/meta_data.json)"
+mount -a || say "not everything of fstab is mounted"
+say "fstab: $(awk '$2 == "/srv" {print $1, $3}' /proc/mounts)"
 say "done"
 poweroff -f
 "#;
@@ -215,6 +217,8 @@ sections:
   config_drive:
     files:
       openstack/latest/meta_data.json: {{text: '{{\"name\": \"found\"}}'}}
+  files:
+    - {{on: root-fs, path: /etc/fstab, content: fstab}}
   boot:
     firmware: {firmware}
     loader: {loader}
@@ -255,6 +259,7 @@ fn boots(case: &Case) {
         let says = |text: &str| assert!(said.contains(text), "`{text}` is not in\n{said}");
         says("hoist-test: root: ext4");
         says("hoist-test: drive: {\"name\": \"found\"}");
+        says("hoist-test: fstab: /dev/nvme0n1p");
         says("hoist-test: done");
         if case.loader != Loader::Uki {
             says(&format!("root=PARTUUID={partuuid} rootfstype=ext4 rw console=ttyS0"));

@@ -6,6 +6,8 @@ mod loop_device;
 
 mod boot;
 mod config_drive;
+mod files;
+mod plugins;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -47,7 +49,11 @@ impl Drop for Bench {
 impl Bench {
     /// A disk full of old bytes, and an image for it.
     fn new(sector: u32) -> Self {
-        let disk = LoopDisk::new(128 * MIB, sector);
+        Self::sized(sector, 128)
+    }
+
+    fn sized(sector: u32, mib: u64) -> Self {
+        let disk = LoopDisk::new(mib * MIB, sector);
         let dir = tempfile::tempdir().expect("a temporary directory");
         let number = BENCHES.fetch_add(1, Ordering::Relaxed);
         let bench = Self { disk, dir, tag: u64::from(std::process::id()) << 8 | number };

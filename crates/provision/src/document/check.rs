@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::storage::{Fs, FsKind, Part, StorageNode, in_order};
 use super::{
-    Boot, Content, Disk, DiskMatch, Document, Fetched, Id, Image, MAX_DISKS, MAX_FILES, MAX_IMAGES,
-    MAX_STORAGE, MAX_THIRD_PARTY, Size,
+    Boot, Content, Disk, DiskMatch, Document, Fetched, File, Id, Image, MAX_DISKS, MAX_FILES,
+    MAX_IMAGES, MAX_STORAGE, MAX_THIRD_PARTY, Size,
 };
 use crate::diagnostic::{Code, Diagnostic};
 use crate::fat::check_names;
@@ -519,11 +519,19 @@ impl<'a> Checker<'a> {
 
     fn files(&mut self) {
         let document = self.document;
+        let mut seen = BTreeSet::new();
         for (at, file) in document.sections.files.iter().enumerate() {
             let place = format!("files[{at}]");
-            if document.storage(&file.on).and_then(StorageNode::as_fs).is_none() {
-                let what = format!("there is no file system `{}`", file.on);
-                self.say(Code::NoSuchThing, format!("{place}.on"), what);
+            match document.storage(&file.on).and_then(StorageNode::as_fs) {
+                None => {
+                    let what = format!("there is no file system `{}`", file.on);
+                    self.say(Code::NoSuchThing, format!("{place}.on"), what);
+                }
+                Some(fs) => self.file_on(&place, file, fs),
+            }
+            if !seen.insert((&file.on, &file.path)) {
+                let what = format!("`{}` is there twice", file.path);
+                self.say(Code::Twice, format!("{place}.path"), what);
             }
             self.path(&format!("{place}.path"), &file.path, true);
             let is_mode = |mode: &String| {
@@ -541,10 +549,43 @@ impl<'a> Checker<'a> {
         for (path, content) in drive.flat_map(|drive| &drive.files) {
             let place = format!("config_drive.files.{path}");
             self.path(&place, path, false);
+            if *content == Content::Fstab {
+                let what = "a config drive has no fstab";
+                self.say_hint(Code::Contradiction, &place, what, "give it to `files`");
+            }
             if matches!(content, Content::Secret(_)) {
                 let what = "what is on a config drive can be read by everybody on the machine";
                 self.say_hint(Code::Contradiction, place, what, "give the secret to `files`");
             }
+        }
+    }
+
+    fn file_on(&mut self, place: &str, file: &File, fs: &Fs) {
+        if fs.retain.is_some() {
+            let what = format!("`{}` stays as it is, and this would be put into it", fs.id);
+            let hint = format!("leave out `retain` of `{}`, or the file", fs.id);
+            self.say_hint(Code::Contradiction, format!("{place}.on"), what, &hint);
+        }
+        match fs.kind {
+            FsKind::Swap => {
+                self.say(Code::NoSuchThing, format!("{place}.on"), "swap has no files");
+            }
+            FsKind::Vfat => {
+                if file.mode.is_some() || (file.uid, file.gid) != (0, 0) {
+                    let what = "FAT keeps neither modes nor owners";
+                    let hint = "leave out `mode`, `uid` and `gid`";
+                    self.say_hint(Code::Contradiction, place, what, hint);
+                }
+                for error in check_names([file.path.trim_start_matches('/')]) {
+                    self.say(Code::BadValue, format!("{place}.path"), error.to_string());
+                }
+                if matches!(file.content, Content::Secret(_)) {
+                    let what = "what is in FAT can be read by everybody on the machine";
+                    let hint = "give the secret to a file system with modes";
+                    self.say_hint(Code::Contradiction, place, what, hint);
+                }
+            }
+            _ => {}
         }
     }
 

@@ -234,6 +234,8 @@ pub struct ConfigDrive {
 pub enum Content {
     Text(String),
     Secret(SecretRef),
+    /// What is mounted where, as the document says it. Only of `files`.
+    Fstab,
 }
 
 /// How the machine starts what was installed.

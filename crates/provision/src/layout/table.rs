@@ -315,8 +315,15 @@ impl<'a> Table<'a> {
                 && document.sections.boot.is_some()
                 && document.is_queued("boot")
         };
+        // Of others the kernel writes what is in them.
+        let is_for_files = || {
+            let fss = self.context.above(id).filter_map(StorageNode::as_fs);
+            let mut fats = fss.filter(|fs| fs.kind == FsKind::Vfat);
+            document.is_queued("files")
+                && fats.any(|fs| document.sections.files.iter().any(|file| file.on == fs.id))
+        };
         let part = self.parts.iter().find(|part| part.id == *id);
-        part.is_some_and(|part| part.retain.is_none() && is_for_boot(part))
+        part.is_some_and(|part| part.retain.is_none() && (is_for_boot(part) || is_for_files()))
     }
 
     /// Whether anything on a partition that is there is made anew.

@@ -246,12 +246,11 @@ impl<'a> Asking<'_, 'a> {
     }
 
     fn arguments(&self, root: &Fs) -> String {
-        let by = match self.layout.partition(&root.on) {
-            Some((_, part)) => format!("PARTUUID={}", part.partuuid),
-            None => {
-                let plan = self.layout.stack.iter().find(|plan| plan.id == root.id);
-                format!("UUID={}", plan.map(|plan| plan.uuid).unwrap_or_default())
-            }
+        let by = if let Some((_, part)) = self.layout.partition(&root.on) {
+            format!("PARTUUID={}", part.partuuid)
+        } else {
+            let plan = self.layout.stack.iter().find(|plan| plan.id == root.id);
+            format!("UUID={}", plan.map(|plan| plan.uuid).unwrap_or_default())
         };
         let own = [format!("root={by}"), format!("rootfstype={}", root.kind)];
         own.into_iter()
@@ -390,11 +389,17 @@ impl Planning<'_> {
         efivars::decide(now, &entry, section.order, is_there).map(Ok)
     }
 
+    /// What only changes the firmware's memory has a journal, too.
+    pub(super) fn touch(&mut self) {
+        if let Some(Ok(_)) = self.variables() {
+            let disk = self.wanted_boot().map(|wanted| wanted.disk.id.clone());
+            self.touched.extend(disk);
+        }
+    }
+
     /// When everything else is durable.
     pub(super) fn remember(&mut self) {
         let Some(Ok(changes)) = self.variables() else { return };
-        let disk = self.wanted_boot().map(|wanted| wanted.disk.id.clone());
-        self.touched.extend(disk);
         let name = "tell the firmware what to start".to_owned();
         self.step(name, boot::NAME, Task::Remember { changes }, true);
     }

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hoist_engine::action::Secrets as _;
 use hoist_engine::record::{End, Record};
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::{Given, Notes, Seen, boot, drive, is_kept, laid_out};
 use crate::actions::boot::{MAX_FILE, has_grub};
 use crate::actions::chain;
 use crate::actions::disks::find_tool;
-use crate::actions::images::{self, Receipt};
+use crate::actions::images;
 use crate::bind::bind;
 use crate::device::ReadIo;
 use crate::device::gap::{Gap, GapJournal, Marker};
@@ -24,14 +24,16 @@ use crate::images::chunks::MAX_MANIFEST;
 use crate::images::{Digest, Manifest, Origin};
 use crate::layout::{DiskPlan, PartitionPlan};
 
-/// Programs that file systems are made with.
-const TOOLS: [&str; 4] = ["mke2fs", "mkfs.btrfs", "mkfs.xfs", "mkswap"];
+/// Programs that file systems are made and grown with.
+const TOOLS: [&str; 8] =
+    ["btrfs", "e2fsck", "mke2fs", "mkfs.btrfs", "mkfs.xfs", "mkswap", "resize2fs", "xfs_growfs"];
 
 /// Looks at everything that a decision is made from. Nothing is changed.
 pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
     let probed = machine.probe();
     let secrets = given.secrets.clone();
-    let mut seen = Seen { facts: probed.facts, secrets, ..Seen::default() };
+    let plugins = given.plugins.clone();
+    let mut seen = Seen { facts: probed.facts, secrets, plugins, ..Seen::default() };
     let names: BTreeSet<String> = if let Ok(binding) = bind(document, &seen.facts) {
         binding.values().map(|disk| disk.kernel_name.clone()).collect()
     } else {
@@ -173,15 +175,20 @@ fn notes(disk: &DiskFacts, machine: &Machine) -> Result<Notes, Box<dyn std::erro
     let marker = Marker::read(&io, &gap)?;
     // What cannot be read is no reason to stop: it is as if nothing had been done.
     let records = GapJournal::peek(&io, &gap).ok().flatten().unwrap_or_default();
-    Ok(Notes { marker, receipts: receipts(&records) })
+    Ok(Notes {
+        marker,
+        receipts: receipts(&records),
+        filed: receipts(&records),
+        plugins: receipts(&records),
+    })
 }
 
 /// What steps said that they have done, in this run or before it.
-pub(super) fn receipts(records: &[Record]) -> Vec<Receipt> {
+pub(super) fn receipts<R: DeserializeOwned>(records: &[Record]) -> Vec<R> {
     let values = records.iter().flat_map(|record| match record {
         Record::Ran { end: End::Done { receipt, .. }, .. } => vec![receipt],
         Record::Carried { made, .. } => made.iter().map(|made| &made.receipt).collect(),
         _ => Vec::new(),
     });
-    values.filter_map(|value| Receipt::deserialize(value).ok()).collect()
+    values.filter_map(|value| R::deserialize(value).ok()).collect()
 }

@@ -1,0 +1,192 @@
+//! Files of the installed system: which, where, and whether they are there.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::{Planning, as_value, is_kept};
+use crate::actions::disks::Making;
+use crate::actions::files::{self, Holds, Receipt, Task, Texts, Wanted};
+use crate::diagnostic::{Code, Diagnostic};
+use crate::document::{Content, Document, File, Fs, FsKind, Id, StorageNode};
+use crate::facts::Facts;
+use crate::fat::Stored;
+use crate::layout::{DiskPlan, Layout, Work};
+
+/// Of a file that nothing else is said of, and of one that is a secret.
+const MODE: u32 = 0o644;
+const SECRET_MODE: u32 = 0o600;
+
+/// What is to be in which file system, and the texts of it.
+pub(super) fn wanted(
+    document: &Document,
+    layout: &Layout,
+    facts: &Facts,
+) -> Result<(Vec<Task>, Texts), Vec<Diagnostic>> {
+    let (mut tasks, mut texts) = (BTreeMap::<&Id, Task>::new(), Texts::new());
+    let mut found = Vec::new();
+    for (at, file) in document.sections.files.iter().enumerate() {
+        let Some(fs) = document.storage(&file.on).and_then(StorageNode::as_fs) else { continue };
+        let Some(empty) = task(layout, fs) else {
+            let what = format!("`{}` does not lie on a partition", fs.id);
+            let hint = "put files into file systems of partitions";
+            found.push(
+                Diagnostic::new(Code::Unsupported, format!("files[{at}].on"), what).hint(hint),
+            );
+            continue;
+        };
+        let path = file.path.trim_start_matches('/').to_owned();
+        let text = match &file.content {
+            Content::Text(text) => Some(text.clone()),
+            Content::Fstab => match fstab(document, layout, facts) {
+                Ok(text) => Some(text),
+                Err(diagnostic) => {
+                    found.push(diagnostic);
+                    continue;
+                }
+            },
+            Content::Secret(_) => None,
+        };
+        tasks.entry(&fs.id).or_insert(empty).files.push(as_wanted(file, &path, text.as_deref()));
+        texts.extend(text.map(|text| ((fs.id.clone(), path), text)));
+    }
+    if found.is_empty() { Ok((tasks.into_values().collect(), texts)) } else { Err(found) }
+}
+
+fn task(layout: &Layout, fs: &Fs) -> Option<Task> {
+    let (disk, part) = layout.partition(&fs.on)?;
+    let Work::Table(table) = &disk.work else { return None };
+    let (disk, partition, table) = (disk.id.clone(), part.id.clone(), table.clone());
+    Some(Task { disk, table, partition, fs: fs.id.clone(), kind: fs.kind, files: Vec::new() })
+}
+
+fn as_wanted(file: &File, path: &str, text: Option<&str>) -> Wanted {
+    let (content, mode) = match (&file.content, text) {
+        (Content::Secret(secret), _) => (Holds::Secret(secret.clone()), SECRET_MODE),
+        (_, text) => (Holds::Text(Stored::of(text.unwrap_or_default().as_bytes())), MODE),
+    };
+    let said = file.mode.as_ref().and_then(|mode| u32::from_str_radix(mode, 8).ok());
+    let File { uid, gid, .. } = *file;
+    Wanted { path: path.to_owned(), mode: said.unwrap_or(mode), uid, gid, content }
+}
+
+/// What is mounted where, as the installed system reads it: what lies below comes first.
+fn fstab(document: &Document, layout: &Layout, facts: &Facts) -> Result<String, Diagnostic> {
+    let fss = document.sections.storage.iter().filter_map(StorageNode::as_fs);
+    let is_in = |fs: &&Fs| !fs.no_fstab && (fs.mount.is_some() || fs.kind == FsKind::Swap);
+    let mut listed: Vec<&Fs> = fss.filter(is_in).collect();
+    listed.sort_by_key(|fs| (fs.mount.is_none(), fs.mount.clone()));
+    let mut text = "# Written by hoist when this system was installed.\n".to_owned();
+    for fs in listed {
+        let options = match fs.kind {
+            _ if !fs.options.is_empty() => fs.options.join(","),
+            FsKind::Swap => "sw".to_owned(),
+            _ => "defaults".to_owned(),
+        };
+        let mount = fs.mount.as_deref().unwrap_or("none");
+        // The last number is when it is checked; xfs and btrfs do that by themselves.
+        let pass = match fs.kind {
+            FsKind::Xfs | FsKind::Btrfs | FsKind::Swap => 0,
+            _ if mount == "/" => 1,
+            _ => 2,
+        };
+        let spec = spec(layout, facts, fs)?;
+        writeln!(text, "{spec} {mount} {} {options} 0 {pass}", fs.kind).expect("into memory");
+    }
+    Ok(text)
+}
+
+/// How a file system is found: by the UUID that it was given, or by that of its partition if it
+/// brought one of its own.
+fn spec(layout: &Layout, facts: &Facts, fs: &Fs) -> Result<String, Diagnostic> {
+    let plan = layout.stack.iter().find(|plan| plan.id == fs.id);
+    if let Some(plan) = plan.filter(|plan| fs.retain.is_none() && plan.image.is_none()) {
+        let made = Making::new(&fs.id, fs.kind, plan.uuid, fs.label.as_deref());
+        let mut found = facts.disks.iter().flat_map(|disk| &disk.signatures);
+        // Where tables stay it is what was made before, or something of others.
+        if !plan.retained || found.any(|signature| made.is(signature)) {
+            return Ok(format!("UUID={}", made.uuid));
+        }
+    }
+    if let Some((_, part)) = layout.partition(&fs.on) {
+        return Ok(format!("PARTUUID={}", part.partuuid));
+    }
+    let retain = fs.retain.clone().unwrap_or_default();
+    let uuid = retain.uuid.map(|uuid| format!("UUID={uuid}"));
+    let label = retain.label.or_else(|| fs.label.clone()).map(|label| format!("LABEL={label}"));
+    uuid.or(label).ok_or_else(|| {
+        let what = "nothing says how the installed system finds it";
+        let place = format!("storage.{}", fs.id);
+        Diagnostic::new(Code::Missing, place, what).hint("give its label, or `no_fstab: true`")
+    })
+}
+
+impl Planning<'_> {
+    pub(super) fn refused_files(&self) -> Vec<Diagnostic> {
+        if !self.document.is_queued(files::NAME) {
+            return Vec::new();
+        }
+        let mut found =
+            wanted(self.document, self.layout, &self.seen.facts).err().unwrap_or_default();
+        for (at, file) in self.document.sections.files.iter().enumerate() {
+            let Content::Secret(secret) = &file.content else { continue };
+            if !self.seen.secrets.has(secret) {
+                let what = format!("`{secret}` is not known here; by hand no secret is");
+                let place = format!("files[{at}].content");
+                let hint = "leave the file out, or let the controller order it";
+                found.push(Diagnostic::new(Code::Unsupported, place, what).hint(hint));
+            }
+        }
+        found
+    }
+
+    pub(super) fn texts(&self) -> Texts {
+        wanted(self.document, self.layout, &self.seen.facts)
+            .map(|(_, texts)| texts)
+            .unwrap_or_default()
+    }
+
+    fn all_files(&self) -> Vec<Task> {
+        wanted(self.document, self.layout, &self.seen.facts)
+            .map(|(tasks, _)| tasks)
+            .unwrap_or_default()
+    }
+
+    /// What says that files are where they shall be; `is_it` which of them.
+    fn filed(&self, task: &Task, is_it: impl Fn(&Receipt) -> bool) -> Option<&Receipt> {
+        let (disk, part) = self.layout.partition(&task.partition)?;
+        let is_there = is_kept(disk, part) && !self.is_made_anew(part) && !self.is_rewritten(part);
+        let receipts = self.seen.notes.values().flat_map(|notes| &notes.filed);
+        receipts.filter(|receipt| is_it(receipt)).last().filter(|_| is_there)
+    }
+
+    pub(super) fn is_filed(&self, task: &Task) -> bool {
+        let fingerprint = task.fingerprint();
+        self.filed(task, |one| one.task == fingerprint).is_some()
+    }
+
+    pub(super) fn needs_files(&self, disk: &DiskPlan) -> bool {
+        let is_missing = |task: &Task| task.disk == disk.id && !self.is_filed(task);
+        self.document.is_queued(files::NAME) && self.all_files().iter().any(is_missing)
+    }
+
+    /// Where nobody asks for them now, what says that they are there goes on into the next journal.
+    pub(super) fn files(&mut self) {
+        let is_queued = self.document.is_queued(files::NAME);
+        for task in self.all_files() {
+            let fingerprint = task.fingerprint();
+            let is_it = |one: &Receipt| {
+                if is_queued { one.task == fingerprint } else { one.files_on == task.fs }
+            };
+            let receipt = self.filed(&task, is_it).cloned();
+            match &receipt {
+                None if !is_queued => continue,
+                Some(_) if self.touched.is_empty() => continue,
+                Some(_) => {}
+                None => drop(self.touched.insert(task.disk.clone())),
+            }
+            let name = format!("put files into {}", task.fs);
+            let id = self.step(name, files::NAME, &task, true);
+            self.done.extend(receipt.map(|receipt| (id, as_value(&receipt))));
+        }
+    }
+}
