@@ -27,7 +27,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::document::{self, Case};
 use super::record::{FactsRecord, Kept, NodeRecord, put};
-use super::runs::{Changed, print};
+use super::runs::{Changed, own_draft, print};
 use super::{BootChange, Provision};
 use crate::audit::Draft;
 use crate::auth::AuditContext;
@@ -138,7 +138,7 @@ impl Provision {
         let roster = self.runs.roster();
         let provisioning = roster.boot_state(node).and_then(|state| state.provisioning.as_ref());
         let Some(provisioning) = provisioning else { return };
-        let audit = self.runs.own_draft("quarantined", &provisioning.run);
+        let audit = own_draft("quarantined", &provisioning.run);
         let noted = self.runs.amend(&provisioning.run, node, &audit, |_, was| {
             let note = "another key came with this node's token; if the machine was started anew, \
                         `hoist provision retry` lets it in again";
@@ -224,7 +224,7 @@ impl Provision {
         }
         let secrets = match self.secrets(profile, &document).await? {
             Ok(secrets) => secrets,
-            Err(missing) => return Err(self.no_order(record, audit, vec![missing]).await?),
+            Err(missing) => return Err(self.no_order(record, audit, vec![*missing]).await?),
         };
         let provisioning = roster.boot_state(node.id).and_then(|state| state.provisioning.as_ref());
         let nonce = provisioning.ok_or_else(|| nothing_ordered(node))?.nonce;
@@ -259,7 +259,7 @@ impl Provision {
         &self,
         profile: &ProvisionProfile,
         document: &Value,
-    ) -> Result<Result<BTreeMap<String, String>, Finding>, Failure> {
+    ) -> Result<Result<BTreeMap<String, String>, Box<Finding>>, Failure> {
         let wanted = document::secrets(&profile.spec, document);
         let vault = Arc::clone(self.metadata.vault());
         let resolving = tokio::task::spawn_blocking(move || {
@@ -267,7 +267,7 @@ impl Provision {
                 Ok(secret) => Ok((name, secret)),
                 Err(reason) => {
                     tracing::error!(name, reason, "a secret of a profile cannot be read");
-                    Err(no_secret(&name))
+                    Err(Box::new(no_secret(&name)))
                 }
             });
             resolved.collect::<Result<BTreeMap<_, _>, _>>()
@@ -397,18 +397,15 @@ impl Provision {
                 return None;
             }
             // Started anew, a machine comes with another key.
-            match roster.by_id(id).filter(|_| flow.is_begun_anew(&was.value, report)) {
-                Some(node) => {
-                    let mut changed = runs.armed(was, node);
-                    changed.now.shown.problems.clone_from(&report.problems);
-                    Some(changed)
-                }
-                None => {
-                    let mut changed = ended(was, report, &flow, runs.now());
-                    changed.now.earlier.clone_from(&arming);
-                    Some(changed)
-                }
+            let begun_anew = flow.is_begun_anew(&was.value, report);
+            if let Some(node) = roster.by_id(id).filter(|_| begun_anew) {
+                let mut changed = runs.armed(was, node);
+                changed.now.shown.problems.clone_from(&report.problems);
+                return Some(changed);
             }
+            let mut changed = ended(was, report, &flow, runs.now());
+            changed.now.earlier.clone_from(&arming);
+            Some(changed)
         });
         let taken = taken.await?;
         let state = taken.map_or(NodeRunState::Aborted, |taken| taken.shown.state);
