@@ -74,7 +74,7 @@ fn size_of(kind: &str, node: &Path) -> u64 {
         let found = said.lines().find_map(|line| line.strip_prefix(*key)?.trim().parse().ok());
         found.unwrap_or_else(|| panic!("no `{key}` in {said}"))
     };
-    keys.iter().map(number).fold(1, |product: u64, number: u64| product * number)
+    keys.iter().map(number).product()
 }
 
 #[test]

@@ -202,12 +202,14 @@ fn an_empty_disk_becomes_what_the_controller_orders() {
     let bench = Bench::new();
     let mut machine = bench.power_on();
     // Nothing is ordered: it says so, with the remedy, and asks again.
-    machine.wait_for("nothing is ordered for `n1`; hoist provision start n1", PATIENCE).unwrap();
+    machine
+        .wait_for("nothing is ordered for `n1`; hoist provision start n1", PATIENCE)
+        .expect("it says so");
     let image = bench.order_image(16, 4 * MIB);
     // Words that are lost are said again.
     bench.server.be_away(2);
-    machine.wait_for("starting the machine again", PATIENCE).unwrap();
-    machine.wait_until_off(PATIENCE).unwrap();
+    machine.wait_for("starting the machine again", PATIENCE).expect("it says so");
+    machine.wait_until_off(PATIENCE).expect("it goes off");
     bench.assert_installed(&image);
 
     let reports = bench.server.reports();
@@ -231,13 +233,13 @@ fn an_empty_disk_becomes_what_the_controller_orders() {
 
     // Started once more, it finds everything done, says so, and writes nothing. That its battery was
     // empty meanwhile is no harm.
-    let before = Sha256::digest(fs_err::read(bench.disk()).unwrap());
+    let before = Sha256::digest(fs_err::read(bench.disk()).expect("it can be read"));
     bench.server.answer("on", "power_off");
     let mut machine = bench.power_on_at(Some("2001-01-01"));
-    machine.wait_for("clock: set to 20", PATIENCE).unwrap();
-    machine.wait_for("switching the machine off", PATIENCE).unwrap();
-    machine.wait_until_off(PATIENCE).unwrap();
-    let again = bench.server.reports().pop().unwrap();
+    machine.wait_for("clock: set to 20", PATIENCE).expect("it says so");
+    machine.wait_for("switching the machine off", PATIENCE).expect("it says so");
+    machine.wait_until_off(PATIENCE).expect("it goes off");
+    let again = bench.server.reports().pop().expect("a report");
     assert_eq!((&again["outcome"], &again["changed"]), (&json!("done"), &json!(false)), "{again}");
-    assert_eq!(Sha256::digest(fs_err::read(bench.disk()).unwrap()), before);
+    assert_eq!(Sha256::digest(fs_err::read(bench.disk()).expect("it can be read")), before);
 }
