@@ -26,6 +26,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How a comparison ends that has found a difference.
 const DIFFERS: i32 = 1;
 
+/// How a look at something ends that is under way.
+const WAITS: i32 = 4;
+
 /// How a dry run ends that has found something to do.
 const WOULD_CHANGE: i32 = 20;
 
@@ -65,8 +68,11 @@ pub(crate) fn run(options: Options) -> Result<()> {
         let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
         let [interrupt, terminate, hangup] = kinds.map(signal);
         let mut signals = [interrupt?, terminate?, hangup?];
-        // The name by which an emulated machine knows this one.
-        let more = ["--tls-listen", "127.0.0.1:0", "--advertise", HOST];
+        // An emulated machine knows this one by another name, which the certificate has to have.
+        let config = place.path().join("hoist.toml");
+        fs_err::write(&config, format!("names = [\"{HOST}\"]\n"))?;
+        let config = config.display().to_string();
+        let more = ["--tls-listen", "127.0.0.1:0", "--config", &config];
         let mut site = Site::start(hoist, place.path(), &root(), &more)?;
         tokio::select! {
             shown = site.present(options, place.path()) => shown?,

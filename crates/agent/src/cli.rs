@@ -3,6 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use uuid::Uuid;
+
+/// As the controller has it.
+pub(crate) const PLUGINS: &str = "/usr/lib/hoist/plugins";
 
 #[derive(Debug, Parser)]
 #[command(
@@ -48,7 +52,8 @@ pub(crate) enum Command {
     /// Ends with 0 if there is nothing to do, with 20 if there is, with 3 if a rule forbids it and
     /// with 2 if the document is wrong.
     #[command(after_help = "Examples:\n  hoist-agent plan -f node.yaml\n  \
-        hoist-agent plan -f node.yaml --only images -o json")]
+        hoist-agent plan -f node.yaml --only images -o json\n  \
+        hoist-agent plan -f provision.json --driver nailgun --node n1 --wipe any")]
     Plan(Wanted),
     /// Do it
     ///
@@ -83,6 +88,32 @@ pub(crate) struct Wanted {
     /// Only these actions, of `disks`, `images`, `config_drive`, `files` and `boot`
     #[arg(long, value_name = "ACTION", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
+    /// Who reads the document: `hoist`, `bareon-ironic`, `nailgun`, or the file
+    /// `hoist-driver-NAME` of the plug-in directory; otherwise whoever of hoist's own knows it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) driver: Option<String>,
+    /// Where plug-ins are: `hoist-action-NAME` and `hoist-driver-NAME`
+    #[arg(long, value_name = "DIR", default_value = PLUGINS)]
+    pub(crate) plugins: PathBuf,
+    #[command(flatten)]
+    pub(crate) foreign: Foreign,
+}
+
+/// What inputs of others do not say themselves. Hoist's own documents do, and pass it over.
+#[derive(Debug, Args)]
+pub(crate) struct Foreign {
+    /// Which node this is, for an input of another program
+    #[arg(long, value_name = "ID")]
+    pub(crate) node: Option<String>,
+    /// Which installation this is, for an input of another program; otherwise the input decides
+    #[arg(long, value_name = "UUID")]
+    pub(crate) txn: Option<Uuid>,
+    /// Take disks by their kernel names alone, for an input of another program
+    #[arg(long)]
+    pub(crate) allow_kernel_names: bool,
+    /// What may be destroyed on the disks that an input of another program names: kinds, or `any`
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    pub(crate) wipe: Vec<String>,
 }
 
 #[derive(Debug, Args)]

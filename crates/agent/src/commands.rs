@@ -1,12 +1,12 @@
 //! The commands.
 
-use std::io::{self, Read, Write};
-use std::path::Path;
-use std::sync::Arc;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use hoist_model::Exit;
+use hoist_provision::actions::erase::Report;
 use hoist_provision::device::probe::Machine;
-use hoist_provision::document::{Bytes, Document, Id, MAX_BYTES, read};
+use hoist_provision::document::{Bytes, Document, Id};
 use hoist_provision::facts::{DiskFacts, Facts};
 use hoist_provision::images::Progress;
 use hoist_provision::pipeline::{self, Applied, Decision, Given, Listener, decide, look};
@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::cli::{ApplyArgs, Output, Wanted};
 use crate::failure::Failure;
+use crate::input;
 
 pub(crate) fn facts(output: Output) -> Result<Exit, Failure> {
     let probed = Machine::here().probe();
@@ -29,7 +30,7 @@ pub(crate) fn facts(output: Output) -> Result<Exit, Failure> {
 }
 
 pub(crate) fn plan(wanted: &Wanted, output: Output) -> Result<Exit, Failure> {
-    let (_, decision) = decided(wanted)?;
+    let (_, _, decision) = decided(wanted)?;
     print_decision(&decision, output)?;
     Ok(if decision.is_settled() { Exit::Done } else { Exit::WouldChange })
 }
@@ -38,10 +39,12 @@ pub(crate) fn apply(args: &ApplyArgs, output: Output) -> Result<Exit, Failure> {
     if args.dry_run {
         return plan(&args.wanted, output);
     }
-    let (document, decision) = decided(&args.wanted)?;
+    let (document, given, decision) = decided(&args.wanted)?;
     let wanted = args.plan.as_deref();
-    let (machine, given, listener) = (Machine::here(), Given::default(), Arc::new(OnTerminal));
-    let applied = pipeline::apply(&document, &decision, &machine, &given, wanted, listener)?;
+    let (machine, listener) = (Machine::here(), Arc::new(OnTerminal::default()));
+    let to = Arc::clone(&listener);
+    let applied = pipeline::apply(&document, &decision, &machine, &given, wanted, to)?;
+    let erased = listener.erased.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let said = match (output, applied) {
         (Output::Json, applied) => {
             #[derive(Serialize)]
@@ -49,10 +52,12 @@ pub(crate) fn apply(args: &ApplyArgs, output: Output) -> Result<Exit, Failure> {
                 hash: &'a str,
                 changed: bool,
                 resumed: bool,
+                #[serde(skip_serializing_if = "Vec::is_empty")]
+                erased: Vec<Report>,
             }
             let resumed = applied == Applied::Done { resumed: true };
             let changed = applied != Applied::Nothing;
-            return print_json(&Ended { hash: decision.hash(), changed, resumed })
+            return print_json(&Ended { hash: decision.hash(), changed, resumed, erased })
                 .map(|()| Exit::Done);
         }
         (Output::Text, Applied::Nothing) => "nothing to do: everything is as the document says",
@@ -64,32 +69,16 @@ pub(crate) fn apply(args: &ApplyArgs, output: Output) -> Result<Exit, Failure> {
 }
 
 pub(crate) fn verify(wanted: &Wanted, output: Output) -> Result<Exit, Failure> {
-    let (_, decision) = decided(wanted)?;
+    let (_, _, decision) = decided(wanted)?;
     print_decision(&decision, output)?;
     Ok(if decision.is_settled() { Exit::Done } else { Exit::Failed })
 }
 
-fn decided(wanted: &Wanted) -> Result<(Document, Decision), Failure> {
-    let text = text(&wanted.file)?;
-    let name = wanted.file.display().to_string();
-    let document = read(&name, &text).map_err(Failure::Found)?;
-    let document = pipeline::only(document, &wanted.only);
-    let seen = look(&document, &Machine::here(), &Given::default());
+fn decided(wanted: &Wanted) -> Result<(Document, Given, Decision), Failure> {
+    let (document, given) = input::wanted(wanted)?;
+    let seen = look(&document, &Machine::here(), &given);
     let decision = decide(&document, &seen).map_err(Failure::Found)?;
-    Ok((document, decision))
-}
-
-/// Of a file that is too large just enough to say so.
-fn text(path: &Path) -> Result<Vec<u8>, Failure> {
-    let most = MAX_BYTES as u64 + 1;
-    let mut text = Vec::new();
-    let outcome = if path == Path::new("-") {
-        io::stdin().lock().take(most).read_to_end(&mut text)
-    } else {
-        std::fs::File::open(path).and_then(|file| file.take(most).read_to_end(&mut text))
-    };
-    outcome.map_err(|source| Failure::Read { path: path.to_owned(), source })?;
-    Ok(text)
+    Ok((document, given, decision))
 }
 
 fn print_decision(decision: &Decision, output: Output) -> Result<(), Failure> {
@@ -128,7 +117,10 @@ fn shown_disk(disk: &DiskFacts) -> String {
 }
 
 /// Says on standard error how it goes.
-struct OnTerminal;
+#[derive(Default)]
+struct OnTerminal {
+    erased: Mutex<Vec<Report>>,
+}
 
 impl Listener for OnTerminal {
     fn begins(&self, step: &str) {
@@ -138,5 +130,11 @@ impl Listener for OnTerminal {
     fn progress(&self, image: &Id, Progress { done, total, rate }: Progress) {
         let of = total.map(|total| format!(" of {}", Bytes(total))).unwrap_or_default();
         eprintln!("  {image}: {}{of}, {} MiB/s", Bytes(done), rate >> 20);
+    }
+
+    fn erased(&self, report: &Report) {
+        let Report { disk, samples, .. } = report;
+        eprintln!("  {disk}: empty at {samples} places that were read back");
+        self.erased.lock().unwrap_or_else(PoisonError::into_inner).push(report.clone());
     }
 }

@@ -12,6 +12,7 @@ mod command_line;
 mod commands;
 mod failure;
 mod init;
+mod input;
 mod modules;
 mod network;
 mod provision;

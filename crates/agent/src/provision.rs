@@ -4,6 +4,7 @@
 //! Whatever fails, the agent stays, says what is wrong on its screen and to the controller, and asks
 //! again. It restarts the machine only when the controller has the report.
 
+mod clock;
 mod controller;
 mod power;
 mod reporting;
@@ -32,10 +33,10 @@ use self::controller::{CallError, Controller, Identity, authorities};
 use self::power::Power;
 use self::screen::{Screen, View};
 use self::telling::{Teller, event};
-use crate::cli::ProvisionArgs;
+use crate::cli::{PLUGINS, ProvisionArgs};
 use crate::command_line::{self, Orders};
 use crate::failure::{Failure, chain};
-use crate::{modules, network};
+use crate::{input, modules, network};
 
 /// Before asking again; doubled each time, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -165,7 +166,24 @@ impl Agent {
                     screen.stage("looking at the disks");
                     return order;
                 }
+                Err(CallError::TooEarly) if self.mend_clock() => {}
                 Err(error) => self.wait(&error, &mut pause),
+            }
+        }
+    }
+
+    /// Whether it is later now.
+    fn mend_clock(&self) -> bool {
+        match clock::mend(&self.orders.server, &self.trust.roots) {
+            Ok(now) => {
+                let mut screen = self.screen();
+                screen.view.done.push(format!("clock: set to {now}"));
+                screen.draw();
+                true
+            }
+            Err(error) => {
+                self.screen().error(&chain(&error));
+                false
             }
         }
     }
@@ -189,7 +207,13 @@ impl Agent {
 
     fn given(&self, order: &Order) -> Given {
         let secrets = order.secrets.iter().map(|(name, secret)| (name.as_str(), secret.as_str()));
-        Given { secrets: secrets.collect(), trust: self.trust.clone() }
+        let text = serde_json::to_vec(&order.document).expect("it was read as JSON");
+        // What cannot be read is told by who decides, and what no plug-in reads as well.
+        let document = document::read("order", &text).ok();
+        let plugins =
+            document.and_then(|document| input::plugins(&document, PLUGINS.as_ref()).ok());
+        let (secrets, trust) = (secrets.collect(), self.trust.clone());
+        Given { secrets, trust, plugins: plugins.unwrap_or_default() }
     }
 
     fn decide(
@@ -279,13 +303,11 @@ impl Agent {
             Then::Retry => ("trying again soon", None),
         };
         self.screen().stage(words);
-        match power {
-            Some(power) => power::switch(power).map_err(Failure::Power),
-            None => {
-                std::thread::sleep(STAY);
-                Ok(())
-            }
+        if let Some(power) = power {
+            return power::switch(power).map_err(Failure::Power);
         }
+        std::thread::sleep(STAY);
+        Ok(())
     }
 }
 

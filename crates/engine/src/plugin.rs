@@ -6,6 +6,7 @@
 //! what goes wrong is one [`PluginError`]. docs/plugins.md describes it for those who write one.
 
 pub mod check;
+mod driver;
 mod isolation;
 mod lines;
 mod place;
@@ -34,11 +35,13 @@ use crate::execute::output::Redactions;
 use crate::plan::{Made, Step};
 use crate::record::FailureKind;
 
+pub use driver::{Driver, Parsed};
 pub use isolation::Isolation;
-pub use place::{MAX_NAME, MAX_PLUGINS, PREFIX, Stamp, is_name, look, stamps};
+pub use place::{DRIVER_PREFIX, MAX_NAME, MAX_PLUGINS, PREFIX, Stamp, is_name, look, stamps};
 pub use process::{GRACE, LINGER};
 pub use protocol::{Fault, MAX_BYTES, MAX_ERROR_LINE, MAX_LINE, MAX_LINES, PROTO, Verb};
 
+use isolation::Descriptor;
 use process::{Trouble, Until, converse};
 use protocol::{Answer, Talk};
 
@@ -51,7 +54,7 @@ pub const RUN_TIME: Duration = Duration::from_hours(1);
 /// Plug-ins that are asked at the same time what they are.
 const LOADED_AT_ONCE: usize = 8;
 
-/// Secrets of one step: each takes a descriptor.
+/// Secrets of one step, and what else it is lent: each takes a descriptor.
 pub const MAX_SECRETS: usize = (isolation::LAST_FD - isolation::FIRST_FD + 1) as usize;
 
 /// Why a plug-in was of no use.
@@ -140,8 +143,18 @@ impl From<PluginError> for Failure {
 #[derive(Debug, Clone)]
 struct Program {
     path: PathBuf,
+    /// What its file is called before its own name.
+    prefix: &'static str,
     name: String,
     isolation: Arc<Isolation>,
+}
+
+/// Something open that a plug-in is lent under a name, as long as it answers one question.
+#[derive(Debug)]
+pub struct Lent {
+    pub name: String,
+    pub fd: OwnedFd,
+    pub is_written: bool,
 }
 
 /// What a question comes with, beside itself.
@@ -150,6 +163,7 @@ struct Terms<'a> {
     until: Until<'a>,
     network: bool,
     secrets: Vec<(String, String)>,
+    lent: Vec<Lent>,
     /// By which what it leaves behind can be found.
     attempt: Option<(&'a str, &'a Programs)>,
     output: Option<&'a mut dyn Output>,
@@ -160,19 +174,35 @@ impl Terms<'_> {
     fn pure() -> Self {
         let until = Until { deadline: Instant::now() + ASK_TIME, cancel: None };
         let directory = Path::new("/");
-        Self { directory, until, network: false, secrets: Vec::new(), attempt: None, output: None }
+        Self {
+            directory,
+            until,
+            network: false,
+            secrets: Vec::new(),
+            lent: Vec::new(),
+            attempt: None,
+            output: None,
+        }
     }
 }
 
 impl Program {
     fn open(path: &Path, isolation: &Arc<Isolation>) -> Result<Self, PluginError> {
-        let name = place::admit(path)?;
+        Self::open_as(path, PREFIX, isolation)
+    }
+
+    fn open_as(
+        path: &Path,
+        prefix: &'static str,
+        isolation: &Arc<Isolation>,
+    ) -> Result<Self, PluginError> {
+        let name = place::admit(path, prefix)?;
         // It is started in another directory.
         let path = std::path::absolute(path).map_err(|error| PluginError::Unusable {
             path: path.to_owned(),
             why: error.to_string(),
         })?;
-        Ok(Self { path, name, isolation: Arc::clone(isolation) })
+        Ok(Self { path, prefix, name, isolation: Arc::clone(isolation) })
     }
 
     /// Asks, and gives what the plug-in answers if that is not a failure.
@@ -183,15 +213,25 @@ impl Program {
         terms: Terms<'_>,
     ) -> Result<Map<String, Value>, PluginError> {
         // It may have been changed since it was found.
-        place::admit(&self.path)?;
+        place::admit(&self.path, self.prefix)?;
         let at = || Asked { plugin: self.name.clone(), verb: verb.to_owned() };
         let redactions = Redactions::default();
         let (mut numbers, mut descriptors) = (Map::new(), Vec::new());
-        for (number, (name, secret)) in (isolation::FIRST_FD..).zip(&terms.secrets) {
+        for (name, secret) in &terms.secrets {
             redactions.add(secret);
-            numbers.insert(name.clone(), json!(number));
-            descriptors
-                .push(kept(secret).map_err(|source| PluginError::Start { at: at(), source })?);
+            let fd = kept(secret.as_bytes())
+                .map_err(|source| PluginError::Start { at: at(), source })?;
+            numbers.insert(name.clone(), json!(isolation::FIRST_FD as usize + descriptors.len()));
+            descriptors.push(Descriptor { fd, is_written: false });
+        }
+        for Lent { name, fd, is_written } in terms.lent {
+            numbers.insert(name, json!(isolation::FIRST_FD as usize + descriptors.len()));
+            descriptors.push(Descriptor { fd, is_written });
+        }
+        if descriptors.len() > MAX_SECRETS {
+            let count = descriptors.len();
+            let why = format!("{count} descriptors are wanted and {MAX_SECRETS} can be given");
+            return Err(PluginError::Secrets { at: at(), why });
         }
         let left = terms.until.deadline.saturating_duration_since(Instant::now());
         let mut request = json!({"proto": PROTO, "verb": verb, "fds": numbers, "deadline_s": left.as_secs().max(1)});
@@ -288,10 +328,10 @@ impl Program {
 }
 
 /// A secret where only its descriptor leads.
-fn kept(secret: &str) -> io::Result<OwnedFd> {
+fn kept(secret: &[u8]) -> io::Result<OwnedFd> {
     let fd = memfd_create("secret", MemfdFlags::CLOEXEC)?;
     let mut file = std::fs::File::from(fd);
-    file.write_all(secret.as_bytes())?;
+    file.write_all(secret)?;
     Ok(file.into())
 }
 
@@ -354,12 +394,48 @@ impl Plugin {
         &self.program.isolation
     }
 
+    /// Does a step with what it is lent for it; `fields` are told beside the step.
+    pub fn apply_with(
+        &self,
+        step: &Step,
+        fields: Map<String, Value>,
+        lent: Vec<Lent>,
+        ctx: &mut Ctx<'_>,
+    ) -> Result<Done, Failure> {
+        let mut answer = self.act(Verb::Run, step, fields, lent, ctx)?;
+        let receipt = answer.remove("receipt").unwrap_or_default();
+        // Who does not say so may have changed something.
+        let changed = if answer.contains_key("changed") {
+            self.program.field(Verb::Run, &answer, "changed")?
+        } else {
+            true
+        };
+        Ok(Done { changed, receipt })
+    }
+
+    /// The same for whether it is done.
+    pub fn verify_with(
+        &self,
+        step: &Step,
+        fields: Map<String, Value>,
+        lent: Vec<Lent>,
+        ctx: &mut Ctx<'_>,
+    ) -> Result<Verdict, Failure> {
+        let answer = self.act(Verb::Verify, step, fields, lent, ctx)?;
+        if self.program.field(Verb::Verify, &answer, "holds")? {
+            return Ok(Verdict::Holds);
+        }
+        let reason = answer.get("reason").and_then(Value::as_str).unwrap_or("it does not hold");
+        Ok(Verdict::DoesNot { reason: reason.to_owned() })
+    }
+
     /// Asks for something that happens on a machine.
     fn act(
         &self,
         verb: Verb,
         step: &Step,
         mut fields: Map<String, Value>,
+        lent: Vec<Lent>,
         ctx: &mut Ctx<'_>,
     ) -> Result<Map<String, Value>, PluginError> {
         if let Isolation::None { why } = &*self.program.isolation {
@@ -382,6 +458,7 @@ impl Plugin {
             until: Until { deadline, cancel: Some(ctx.cancel) },
             network: self.about.network,
             secrets,
+            lent,
             attempt: Some((ctx.attempt, ctx.programs)),
             output: Some(&mut *ctx.output),
         };
@@ -459,24 +536,11 @@ impl Action for Plugin {
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
-        let mut answer = self.act(Verb::Run, step, Map::new(), ctx)?;
-        let receipt = answer.remove("receipt").unwrap_or_default();
-        // Who does not say so may have changed something.
-        let changed = if answer.contains_key("changed") {
-            self.program.field(Verb::Run, &answer, "changed")?
-        } else {
-            true
-        };
-        Ok(Done { changed, receipt })
+        self.apply_with(step, Map::new(), Vec::new(), ctx)
     }
 
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
-        let answer = self.act(Verb::Verify, step, Map::new(), ctx)?;
-        if self.program.field(Verb::Verify, &answer, "holds")? {
-            return Ok(Verdict::Holds);
-        }
-        let reason = answer.get("reason").and_then(Value::as_str).unwrap_or("it does not hold");
-        Ok(Verdict::DoesNot { reason: reason.to_owned() })
+        self.verify_with(step, Map::new(), Vec::new(), ctx)
     }
 
     fn undo(&self, step: &Step, made: &Made, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
@@ -491,11 +555,21 @@ impl Action for Plugin {
             ("receipt".to_owned(), made.receipt.clone()),
             ("undoes".to_owned(), json!(made.attempt)),
         ]);
-        let answer = self.act(Verb::Undo, step, fields, ctx)?;
+        let answer = self.act(Verb::Undo, step, fields, Vec::new(), ctx)?;
         if self.program.field(Verb::Undo, &answer, "undone")? {
             return Ok(Undone::Undone);
         }
         not_possible("says that it is not possible")
+    }
+}
+
+impl crate::contribute::Contributor for Plugin {
+    fn describe(&self) -> Description {
+        self.about.clone()
+    }
+
+    fn contribute(&self, document: &Document, facts: &Value) -> Result<Vec<Contribution>, Failure> {
+        Action::contribute(self, document, facts)
     }
 }
 

@@ -191,3 +191,76 @@ fn runs(word: &str) -> bool {
     let lines = entries.filter_map(|entry| fs_err::read(entry.path().join("cmdline")).ok());
     lines.into_iter().any(|line| String::from_utf8_lossy(&line).contains(word))
 }
+
+#[test]
+fn examples_for_disks_keep_all_rules_that_can_be_tried_without_one() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/plugins");
+    for name in ["hoist-action-identity", "hoist-action-readahead"] {
+        let path = examples.join(name);
+        let report = ends(&hoist(&["plugin", "check", text(&path), "-o", "json"]), Exit::Done);
+        let report: Value = serde_json::from_str(&report).unwrap();
+        let findings = report["findings"].as_array().unwrap();
+        for rule in ["validate", "contribute", "plan", "verbs"] {
+            let found = findings.iter().find(|found| found["rule"] == rule).unwrap();
+            assert_eq!(found["verdict"], "kept", "{report:#}");
+        }
+    }
+}
+
+#[test]
+fn plug_ins_are_packed_with_what_they_call_and_the_same_files_give_the_same_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (plugins, more) = (dir.path().join("plugins"), dir.path().join("more"));
+    fs_err::create_dir(&plugins).unwrap();
+    fs_err::create_dir(&more).unwrap();
+    fs_err::write(more.join("table"), "1 2 3\n").unwrap();
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/plugins");
+    let name = "hoist-action-readahead";
+    fs_err::copy(examples.join(name), plugins.join(name)).unwrap();
+    let driver = plugins.join("hoist-driver-plain");
+    let about = r#"{"proto":[1],"name":"plain","version":"1"}"#;
+    let said = format!(r#"{{"t":"result","ok":true,"description":{about}}}"#);
+    fs_err::write(&driver, format!("#!/bin/sh\ncat >/dev/null\necho '{said}'\n")).unwrap();
+    fs_err::set_permissions(&driver, PermissionsExt::from_mode(0o755)).unwrap();
+    let pack = |out: &Path, words: &[&str]| {
+        let with = ["plugin", "pack", text(&plugins), "--with", text(&more), "--out", text(out)];
+        hoist(&[&with, words].concat())
+    };
+    let (one, two) = (dir.path().join("one.cpio"), dir.path().join("two.cpio"));
+    ends(&pack(&one, &["--dry-run"]), Exit::WouldChange);
+    assert!(!one.exists());
+    let said: Value =
+        serde_json::from_str(&ends(&pack(&one, &["-o", "json"]), Exit::Done)).unwrap();
+    assert_eq!(said["plugins"], serde_json::json!([name, "hoist-driver-plain"]));
+    ends(&pack(&two, &[]), Exit::Done);
+    let archive = fs_err::read(&one).unwrap();
+    assert!(archive == fs_err::read(&two).unwrap());
+    assert_eq!(said["bytes"], archive.len());
+    let unpacked = dir.path().join("unpacked");
+    fs_err::create_dir(&unpacked).unwrap();
+    let ended = Command::new("sh")
+        .args(["-c", "cpio -i -d --quiet < \"$0\"", text(&one)])
+        .current_dir(&unpacked)
+        .status()
+        .expect("`cpio` is needed");
+    assert!(ended.success());
+    let place = unpacked.join("usr/lib/hoist/plugins").join(name);
+    assert_eq!(fs_err::read(place).unwrap(), fs_err::read(examples.join(name)).unwrap());
+    assert!(unpacked.join(text(&more).trim_start_matches('/')).join("table").exists());
+    // With the programs and libraries of the archive alone it starts, and so does what encloses it.
+    for words in [
+        vec!["/usr/bin/setpriv", "--version"],
+        vec!["/usr/bin/unshare", "--version"],
+        vec!["/bin/sh", "-c", "echo '{\"verb\":\"plan\"}' | /usr/lib/hoist/plugins/$0", name],
+    ] {
+        let alone = Command::new("chroot").arg(&unpacked).args(&words).output().expect("as root");
+        let said = String::from_utf8_lossy(&alone.stdout).into_owned();
+        let error = String::from_utf8_lossy(&alone.stderr);
+        assert!(alone.status.success(), "{words:?}: {said}{error}");
+        assert!(words.len() < 4 || said.contains(r#""steps":[]"#), "{said}{error}");
+    }
+    fs_err::write(plugins.join("hoist-action-data"), "no program").unwrap();
+    let refused = pack(&two, &[]);
+    ends(&refused, Exit::Usage);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("not executable"));
+}

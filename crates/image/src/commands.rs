@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use hoist_image::build::{Build, Made, Place, Told};
 use hoist_image::document::{Image, MAX_BYTES, read};
-use hoist_model::{Exit, ImageIndex};
+use hoist_model::{Exit, ImageFile, ImageIndex};
 use hoist_provision::document::Bytes;
 use serde::Serialize;
 
@@ -69,12 +69,10 @@ fn print_plan(image: &Image, out: &Path, made: &[Made], output: Output) -> Resul
     if output == Output::Json {
         return print_json(&Plan { name: &image.name, out, files: made });
     }
-    let mut text = format!("would make in {}:\n", out.display());
-    for Made { file, artifact } in made {
-        text.push_str(&format!("  {file:20} {artifact}\n"));
-    }
-    text.push_str("(an initrd only if there is one in the image)\n");
-    Ok(io::stdout().write_all(text.as_bytes())?)
+    let mut lines = vec![format!("would make in {}:", out.display())];
+    lines.extend(made.iter().map(|Made { file, artifact }| format!("  {file:20} {artifact}")));
+    lines.push("(an initrd only if there is one in the image)".to_owned());
+    Ok(writeln!(io::stdout(), "{}", lines.join("\n"))?)
 }
 
 fn print_index(index: &ImageIndex, out: &Path, output: Output) -> Result<(), Failure> {
@@ -87,11 +85,12 @@ fn print_index(index: &ImageIndex, out: &Path, output: Output) -> Result<(), Fai
     if output == Output::Json {
         return print_json(&Built { out, index });
     }
-    let mut text = format!("{} is in {}:\n", index.name, out.display());
-    for entry in &index.files {
-        text.push_str(&format!("  {:20} {:>12}  {}\n", entry.file, entry.size, entry.sha256));
-    }
-    Ok(io::stdout().write_all(text.as_bytes())?)
+    let mut lines = vec![format!("{} is in {}:", index.name, out.display())];
+    lines.extend(index.files.iter().map(|entry| {
+        let ImageFile { file, size, sha256, .. } = entry;
+        format!("  {file:20} {size:>12}  {sha256}")
+    }));
+    Ok(writeln!(io::stdout(), "{}", lines.join("\n"))?)
 }
 
 fn print_json(value: &impl Serialize) -> Result<(), Failure> {

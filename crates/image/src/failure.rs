@@ -27,6 +27,7 @@ impl Failure {
         match self {
             Self::Read { .. } | Self::Document(_) | Self::Epoch(_) => Exit::Usage,
             Self::Build(BuildError::Occupied(_) | BuildError::Future(_)) => Exit::Refused,
+            Self::Build(BuildError::Locked(_)) => Exit::Locked,
             // Whoever reads the output has enough of it.
             Self::Print(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
             Self::Build(_) | Self::Print(_) => Exit::Failed,
@@ -45,13 +46,15 @@ impl Failure {
         }
         eprintln!("error: {text}");
         match self {
-            Self::Document(ReadError::Text(found)) => {
-                found.iter().for_each(|found| eprintln!("  {found}"));
-            }
-            Self::Document(ReadError::Faults(found)) => {
-                found.iter().for_each(|found| eprintln!("  {found}"));
-            }
+            Self::Document(ReadError::Text(found)) => print_each(found),
+            Self::Document(ReadError::Faults(found)) => print_each(found),
             _ => {}
         }
+    }
+}
+
+fn print_each(found: &[impl std::fmt::Display]) {
+    for found in found {
+        eprintln!("  {found}");
     }
 }

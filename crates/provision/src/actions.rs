@@ -4,9 +4,12 @@
 pub mod boot;
 pub mod config_drive;
 pub mod disks;
+pub mod erase;
 pub mod files;
+pub mod grow;
 mod held;
 pub mod images;
+pub mod plugin;
 
 use hoist_engine::action::{Diagnostic, Failure, Secrets};
 use hoist_engine::record::FailureKind;

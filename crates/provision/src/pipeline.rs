@@ -5,9 +5,13 @@
 mod boot;
 mod carry_out;
 mod drive;
+mod erase;
 mod files;
+mod grow;
 mod look;
+mod plugins;
 mod show;
+mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -15,12 +19,15 @@ use std::sync::Arc;
 
 use hoist_engine::contribute::Contributor;
 use hoist_engine::plan::{Call, Draft, Kind, Plan, Repeat, Step, StepId, Vertex};
+use hoist_engine::plugin::Plugin;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::actions::disks::{self, Making, Task};
+use crate::actions::erase as erasing;
+use crate::actions::grow::Growing;
 use crate::actions::images::{self, Receipt};
-use crate::actions::{boot as booting, config_drive, files as filing};
+use crate::actions::{boot as booting, config_drive, files as filing, plugin};
 use crate::claim::{Needs, resolve};
 use crate::device::efivars::Variables;
 use crate::device::gap::Marker;
@@ -37,8 +44,8 @@ pub use look::look;
 pub use show::{Becomes, FileChange, FirmwareChange, Shown, ShownStep};
 
 /// The actions that are built in.
-pub const ACTIONS: [&str; 5] =
-    [disks::NAME, images::NAME, config_drive::NAME, filing::NAME, booting::NAME];
+pub const ACTIONS: [&str; 6] =
+    [disks::NAME, images::NAME, config_drive::NAME, filing::NAME, booting::NAME, erasing::NAME];
 
 /// What a run is given beside its document. By hand that is nothing.
 #[derive(Debug, Clone, Default)]
@@ -47,6 +54,8 @@ pub struct Given {
     pub secrets: Secrets,
     /// Who may vouch for servers that something is fetched from.
     pub trust: Trust,
+    /// Actions of others that are here.
+    pub plugins: Vec<Arc<Plugin>>,
 }
 
 /// All that a decision is made from, beside the document.
@@ -69,6 +78,8 @@ pub struct Seen {
     pub tools: BTreeSet<String>,
     /// Only whether they are known decides anything.
     pub secrets: Secrets,
+    /// Actions of others, which say themselves what they need and do.
+    pub plugins: Vec<Arc<Plugin>>,
     /// What could not be looked at.
     pub troubles: Vec<Diagnostic>,
 }
@@ -81,6 +92,8 @@ pub struct Notes {
     pub receipts: Vec<Receipt>,
     /// Files that were put there.
     pub filed: Vec<filing::Receipt>,
+    /// Steps of plug-ins that were done.
+    pub plugins: Vec<plugin::Receipt>,
 }
 
 /// What is to be done to a machine.
@@ -107,8 +120,20 @@ pub struct Decision {
 struct Opened {
     table: TablePlan,
     kept: Vec<PartitionPlan>,
+    ending: Ending,
     /// Who was at work on it before.
     marker: Option<Marker>,
+}
+
+/// What becomes of a disk that was begun with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// It gets its table.
+    Table,
+    /// It gets the table of an image.
+    Image,
+    /// It holds nothing.
+    Nothing,
 }
 
 impl Decision {
@@ -134,8 +159,9 @@ pub fn only(mut document: Document, actions: &[String]) -> Document {
 
 /// What is to be done, or everything that forbids it.
 pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnostic>> {
-    let mut found = not_ours(document);
-    let (sized, mut layout) = match laid_out(document, seen) {
+    let mut found = not_ours(document, seen);
+    found.extend(plugins::refused(document, seen));
+    let (sized, layout) = match laid_out(document, seen) {
         Ok(laid_out) => laid_out,
         Err(more) => {
             found.extend(seen.troubles.iter().cloned().chain(more));
@@ -144,12 +170,19 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
     };
     found.extend(seen.troubles.iter().cloned());
     found.extend(cannot(&sized, &layout, seen));
+    found.extend(grow::cannot(&sized));
+    found.extend(erase::cannot(&sized, &layout, seen));
     let mut work = Planning::new(&sized, &layout, seen);
+    match plugins::wanted(&sized, &layout, seen) {
+        Ok(wanted) => work.expect_plugins(wanted),
+        Err(more) => found.extend(more),
+    }
     work.disks();
     work.touch();
     work.images();
     work.drive();
     work.files();
+    work.plugins();
     work.boot();
     work.keep_receipts();
     work.ends();
@@ -164,6 +197,7 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
     let (files, firmware) = (work.file_changes(), work.firmware_change());
     let there: Vec<bool> = layout.stack.iter().map(|plan| work.is_there(&plan.id)).collect();
     let Planning { vertices, opened, touched, done, .. } = work;
+    let mut layout = whole::as_it_is(&layout, &touched, seen);
     let plan = Plan::new(Draft { vertices, ..Draft::default() })
         .map_err(|error| vec![Diagnostic::new(Code::Contradiction, "", error.to_string())])?;
     for (plan, is_there) in layout.stack.iter_mut().zip(there) {
@@ -196,7 +230,11 @@ fn laid_out(document: &Document, seen: &Seen) -> Result<(Document, Layout), Vec<
         ACTIONS.contains(&name.as_str()) && is_asked(&name)
     });
     let queued: Vec<_> = queued.collect();
-    let resolved = resolve(document, &queued, &seen.facts)?;
+    let document = &erase::alone(document);
+    let own = queued.iter().map(|need| need as &dyn Contributor);
+    let others = plugins::queued(document, seen);
+    let others = others.iter().map(|plugin| &***plugin as &dyn Contributor);
+    let resolved = resolve(document, own.chain(others), &seen.facts)?;
     let sized = with_sizes(&resolved, seen);
     let layout = layout::plan(&sized, &seen.facts)?;
     Ok((sized, layout))
@@ -209,7 +247,7 @@ fn hash(plan: &Plan, layout: &Layout) -> String {
 }
 
 /// What is asked for and no action here does.
-fn not_ours(document: &Document) -> Vec<Diagnostic> {
+fn not_ours(document: &Document, seen: &Seen) -> Vec<Diagnostic> {
     let sections = &document.sections;
     let asked = [
         ("boot", sections.boot.is_some()),
@@ -221,7 +259,7 @@ fn not_ours(document: &Document) -> Vec<Diagnostic> {
     let by_section = asked
         .into_iter()
         .filter(|(name, is_there)| *is_there && flow.is_empty() && { !ACTIONS.contains(name) });
-    let by_flow = flow.iter().map(String::as_str).filter(|name| !ACTIONS.contains(name));
+    let by_flow = flow.iter().map(String::as_str).filter(|name| !plugins::is_here(name, seen));
     let names: BTreeSet<&str> = by_section.map(|(name, _)| name).chain(by_flow).collect();
     let unsupported = |name: &str| {
         let what = format!("action `{name}` is not in this program");
@@ -263,14 +301,8 @@ fn cannot(document: &Document, layout: &Layout, seen: &Seen) -> Vec<Diagnostic> 
     }
     for (id, image) in document.sections.images.iter() {
         let place = |field: &str| format!("images.{id}.{field}");
-        if document.sections.disks.get(&image.target).is_some() {
-            say(place("target"), "whole disks are not written by this program", "name a partition");
-        }
         if image.format == ImageFormat::Qcow2 {
             say(place("format"), "qcow2 is not unpacked by this program", "convert it to raw");
-        }
-        if image.grow {
-            say(place("grow"), "file systems are not grown by this program", "leave it out");
         }
         if let Some(token) = image.token.as_ref().filter(|token| !seen.secrets.has(token)) {
             let what = format!("`{token}` is not known here; by hand no secret is");
@@ -284,8 +316,9 @@ fn cannot(document: &Document, layout: &Layout, seen: &Seen) -> Vec<Diagnostic> 
 }
 
 fn missing_tools(work: &Planning<'_>, seen: &Seen) -> Vec<Diagnostic> {
-    let tools: BTreeMap<&str, &Id> =
-        work.makes.iter().filter_map(|fs| Some((fs.tool()?, &fs.id))).collect();
+    let makes = work.makes.iter().filter_map(|fs| Some((fs.tool()?, &fs.id)));
+    let grows = work.grows.iter().flat_map(|fs| fs.tools().map(|tool| (tool, &fs.id)));
+    let tools: BTreeMap<&str, &Id> = makes.chain(grows).collect();
     let missing = tools.into_iter().filter(|(tool, _)| !seen.tools.contains(*tool));
     let say = |(tool, id): (&str, &Id)| {
         let what = format!("the program `{tool}` is needed for it, and is not here");
@@ -304,7 +337,9 @@ struct Planning<'a> {
     opened: BTreeMap<Id, Opened>,
     touched: BTreeSet<Id>,
     makes: Vec<Making>,
+    grows: Vec<Growing>,
     done: BTreeMap<StepId, Value>,
+    plugins: Vec<plugins::Wanted>,
 }
 
 impl<'a> Planning<'a> {
@@ -317,7 +352,9 @@ impl<'a> Planning<'a> {
             opened: BTreeMap::new(),
             touched: BTreeSet::new(),
             makes: Vec::new(),
+            grows: Vec::new(),
             done: BTreeMap::new(),
+            plugins: Vec::new(),
         }
     }
 
@@ -341,16 +378,24 @@ impl<'a> Planning<'a> {
         id
     }
 
+    fn step_mut(&mut self, StepId(at): StepId) -> Option<&mut Step> {
+        match &mut self.vertices.get_mut(at as usize)?.kind {
+            Kind::Step(step) => Some(step),
+            Kind::Join(_) => None,
+        }
+    }
+
     /// What is wiped and made, disk by disk.
     fn disks(&mut self) {
         for disk in &self.layout.disks {
             match &disk.work {
                 Work::Table(table) => self.table(disk, table),
+                Work::Image(_) => self.whole(disk),
                 Work::None if !disk.destroys.is_empty() => {
                     self.wipe(disk, std::iter::once(0..disk.size).collect());
                 }
-                // Who erases is another action.
-                Work::None | Work::Image(_) | Work::Erase => {}
+                Work::Erase => self.erase(disk),
+                Work::None => {}
             }
         }
     }
@@ -371,7 +416,7 @@ impl<'a> Planning<'a> {
         });
         let makes: Vec<_> = makes.collect();
         let adopts = self.document.adopts_tables();
-        let is_settled = makes.is_empty() && self.is_closed(disk) && !self.is_pending(disk, table);
+        let is_settled = makes.is_empty() && self.is_closed(disk) && !self.is_pending(disk);
         if is_settled && (adopts || has_table(disk)) {
             return;
         }
@@ -387,8 +432,11 @@ impl<'a> Planning<'a> {
             ranges.extend(disks::free(table, &geometry));
             let kept = kept.into_iter().cloned().collect();
             let marker = self.notes(disk).and_then(|notes| notes.marker.clone());
-            let opened = Opened { table: table.clone(), kept, marker };
+            let opened = Opened { table: table.clone(), kept, ending: Ending::Table, marker };
             self.opened.insert(disk.id.clone(), opened);
+        }
+        if self.opened.get(&disk.id).is_some_and(|opened| opened.kept.is_empty()) {
+            self.erase_before(disk);
         }
         if !ranges.is_empty() {
             self.wipe(disk, ranges);
@@ -405,7 +453,7 @@ impl<'a> Planning<'a> {
     /// Whether an earlier run of this transaction came to its end on it.
     fn is_closed(&self, disk: &DiskPlan) -> bool {
         let marker = self.notes(disk).and_then(|notes| notes.marker.as_ref());
-        self.document.adopts_tables()
+        (self.document.adopts_tables() && !matches!(disk.work, Work::Image(_)))
             || marker.is_some_and(|marker| marker.is_complete && marker.txn == self.document.txn)
     }
 
@@ -430,43 +478,52 @@ impl<'a> Planning<'a> {
         self.layout.partition(fs.map_or(&image.target, |fs| &fs.on))
     }
 
-    fn queued_images(&self) -> Vec<(DiskPlan, PartitionPlan, images::Task)> {
+    fn queued_images(&self) -> Vec<(DiskPlan, Option<PartitionPlan>, images::Task)> {
         let is_queued = self.document.is_queued(images::NAME);
         if is_queued { self.all_images() } else { Vec::new() }
     }
 
-    fn all_images(&self) -> Vec<(DiskPlan, PartitionPlan, images::Task)> {
+    fn all_images(&self) -> Vec<(DiskPlan, Option<PartitionPlan>, images::Task)> {
         let images = self.document.sections.images.iter();
         let all = images.filter(|(_, image)| image.made_by.is_none()).filter_map(|(id, image)| {
-            let (disk, part) = self.target(image)?;
+            let (disk, part) = match self.target(image) {
+                Some((disk, part)) => (disk, Some(part)),
+                None => (self.whole_target(image)?, None),
+            };
             let manifest = self.seen.manifests.get(id);
             let task = images::Task {
                 image: id.clone(),
                 disk: disk.id.clone(),
-                partuuid: part.partuuid,
-                range: part.range(),
+                partuuid: part.map_or_else(|| self.disk_guid(disk), |part| part.partuuid),
+                range: part.map_or(0..disk.size, PartitionPlan::range),
                 sources: image.sources.clone(),
                 compression: image.compression,
                 size: image.size.map(|Bytes(bytes)| bytes),
                 digest: image.digest.as_ref().and_then(|digest| digest.parse().ok()),
                 token: image.token.clone(),
                 manifest: image.manifest.clone().zip(manifest.map(|(digest, _)| *digest)),
+                table: image.table.filter(|_| part.is_none()),
             };
-            Some((disk.clone(), part.clone(), task))
+            Some((disk.clone(), part.cloned(), task))
         });
         all.collect()
     }
 
-    /// What says that an image is where it shall be.
+    /// What says that an image is where it shall be. The journal of a run is on one of its disks.
     fn receipt(
         &self,
         disk: &DiskPlan,
-        part: &PartitionPlan,
+        part: Option<&PartitionPlan>,
         task: &images::Task,
     ) -> Option<Receipt> {
         let fingerprint = task.fingerprint();
         let receipt = self.receipts().find(|receipt| receipt.task == fingerprint)?;
-        is_kept(disk, part).then(|| receipt.clone())
+        self.still_has(disk, part).then(|| receipt.clone())
+    }
+
+    /// Whether what an image was written to is still there.
+    fn still_has(&self, disk: &DiskPlan, part: Option<&PartitionPlan>) -> bool {
+        part.map_or_else(|| self.is_closed(disk), |part| is_kept(disk, part))
     }
 
     /// On whichever disk the journal was.
@@ -481,8 +538,11 @@ impl<'a> Planning<'a> {
             return;
         }
         for (disk, part, task) in self.all_images() {
-            let receipt = self.receipts().filter(|receipt| receipt.image == task.image).last();
-            let Some(receipt) = receipt.filter(|_| is_kept(&disk, &part)) else {
+            let receipt = self
+                .receipts()
+                .filter(|receipt| receipt.image == task.image && !receipt.is_grown)
+                .last();
+            let Some(receipt) = receipt.filter(|_| self.still_has(&disk, part.as_ref())) else {
                 continue;
             };
             let id = self.step(format!("keep image {}", task.image), images::NAME, &task, false);
@@ -492,45 +552,56 @@ impl<'a> Planning<'a> {
 
     /// Whether an image comes over what is in a partition now.
     fn is_rewritten(&self, part: &PartitionPlan) -> bool {
-        self.queued_images()
-            .iter()
-            .any(|(disk, on, task)| on.id == part.id && self.receipt(disk, on, task).is_none())
+        self.queued_images().iter().any(|(disk, on, task)| {
+            on.as_ref().is_some_and(|on| on.id == part.id)
+                && self.receipt(disk, on.as_ref(), task).is_none()
+        })
     }
 
-    fn needs_image(&self, disk: &DiskPlan, table: &TablePlan) -> bool {
+    fn needs_image(&self, disk: &DiskPlan) -> bool {
         self.queued_images().iter().any(|(on, part, task)| {
-            on.id == disk.id
-                && table.partitions.iter().any(|here| here.id == part.id)
-                && self.receipt(on, part, task).is_none()
+            on.id == disk.id && self.receipt(on, part.as_ref(), task).is_none()
         })
     }
 
     /// Whether anything is still to come into its partitions.
-    fn is_pending(&self, disk: &DiskPlan, table: &TablePlan) -> bool {
-        self.needs_image(disk, table)
+    fn is_pending(&self, disk: &DiskPlan) -> bool {
+        self.needs_image(disk)
+            || self.needs_growing(disk)
             || self.needs_drive(&disk.id)
             || self.needs_files(disk)
+            || self.needs_plugin(&disk.id)
             || self.needs_boot(disk)
     }
 
     fn images(&mut self) {
         for (disk, part, task) in self.queued_images() {
-            let receipt = self.receipt(&disk, &part, &task);
+            let receipt = self.receipt(&disk, part.as_ref(), &task);
             if receipt.is_some() && !self.touched.contains(&disk.id) {
                 continue;
             }
             self.touched.insert(disk.id.clone());
-            let name = format!("write image {} to {}", task.image, part.id);
+            let target = part.as_ref().map_or(&disk.id, |part| &part.id);
+            let name = format!("write image {} to {target}", task.image);
             let id = self.step(name, images::NAME, &task, task.manifest.is_some());
+            let is_written = receipt.is_none();
             self.done.extend(receipt.map(|receipt| (id, as_value(&receipt))));
+            if let Some(part) = part {
+                self.grow(&part, &task, is_written);
+            }
         }
     }
 
     /// Tables come last, when all else is durable.
     fn ends(&mut self) {
         for (disk, opened) in self.opened.clone() {
-            let name = format!("close {disk}");
-            self.step(name, disks::NAME, Task::Close { disk, table: opened.table }, true);
+            let (name, table) = (format!("close {disk}"), opened.table);
+            let task = match opened.ending {
+                Ending::Table => Task::Close { disk, table },
+                Ending::Image => Task::Fit { disk, guid: table.guid },
+                Ending::Nothing => continue,
+            };
+            self.step(name, disks::NAME, task, true);
         }
     }
 }

@@ -92,7 +92,8 @@ impl Screen {
             let on = self.machine.is_on()?;
             while let Some(line) = self.machine.next_line()? {
                 // Said again and again while it waits.
-                if line != self.before && self.worth_showing.iter().any(|word| line.contains(word)) {
+                if line != self.before && self.worth_showing.iter().any(|word| line.contains(word))
+                {
                     say(format!("  | {line}"));
                     self.before.clone_from(&line);
                 }

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use hoist_machine::{Disk, Firmware, HOST, Hardware, Machine, guest};
+use hoist_machine::disk::Disk;
+use hoist_machine::{Firmware, HOST, Hardware, Machine, guest};
 
 use super::boot::{MAC, NAME, Screen};
-use super::{Site, WOULD_CHANGE};
+use super::{Site, WAITS, WOULD_CHANGE};
 use crate::say;
 
 const PROFILE: &str = "examples/provision/profile.yaml";
@@ -19,14 +20,17 @@ const DISK: u64 = 256 * 1024 * 1024;
 const WORTH_SHOWING: [&str; 5] = ["http://10.0.2.2", "  now ", "[#", "  error", "hoist-tiny"];
 
 pub(super) async fn show(site: &Site, place: &Path, firmware: Firmware) -> Result<()> {
-    say("\n# The machine gets a disk, an empty one. What it boots to fill it, and what it is filled with,");
+    say(
+        "\n# The machine gets a disk, an empty one. What it boots to fill it, and what it is filled with,",
+    );
     say("# are made here, from a kernel and busybox of Debian:");
     agent_image(site, place)?;
     system_image(site, place)?;
     say(format!("\n$ cat {PROFILE}"));
     say(fs_err::read_to_string(crate::root().join(PROFILE))?.trim_end());
     site.run(&["apply", "-f", PROFILE])?;
-    let start = ["provision", "start", NAME];
+    let node = format!("node:{NAME}");
+    let start = ["provision", "start", &node];
     site.run_ending(&[&start[..], &["--dry-run"]].concat(), WOULD_CHANGE)?;
     site.run(&start)?;
     site.run(&["boot", "explain", NAME])?;
@@ -40,14 +44,19 @@ pub(super) async fn show(site: &Site, place: &Path, firmware: Firmware) -> Resul
         boot_url: format!("http://{HOST}:{port}/boot/v1/bootscript?mac={MAC}"),
         disk: Some(Disk::Nvme { image, serial: SERIAL.to_owned() }),
     };
-    say("\n# It is switched on. Everything that is planned is checked against the real disk first.");
+    say(
+        "\n# It is switched on. Everything that is planned is checked against the real disk first.",
+    );
     let begun = Instant::now();
     let mut screen = Screen::new(Machine::power_on(hardware)?, &WORTH_SHOWING);
-    screen.until("writing").await?;
-    site.run(&["provision", "status", NAME])?;
+    screen.until("MiB/s").await?;
+    site.run_ending(&["provision", "status", NAME], WAITS)?;
     say("");
     screen.until("hoist-tiny: up").await?;
-    say(format!("\n# From power-on to a system that runs from its own disk: {} s.", begun.elapsed().as_secs()));
+    say(format!(
+        "\n# From power-on to a system that runs from its own disk: {} s.",
+        begun.elapsed().as_secs()
+    ));
     site.run(&["provision", "status", NAME])?;
     site.run(&["provision", "facts", NAME])?;
     site.run(&["boot", "explain", NAME])

@@ -7,6 +7,7 @@ mod loop_device;
 mod boot;
 mod config_drive;
 mod files;
+mod plugins;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -65,6 +65,13 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 pub(super) const FIRST_FD: u32 = 3;
 pub(super) const LAST_FD: u32 = 9;
 
+/// Something that a plug-in may read, or write to as well.
+#[derive(Debug)]
+pub(super) struct Descriptor {
+    pub(super) fd: OwnedFd,
+    pub(super) is_written: bool,
+}
+
 impl Isolation {
     /// Tries what is possible here.
     pub fn find() -> Self {
@@ -103,14 +110,15 @@ impl Isolation {
         &self,
         program: &Path,
         directory: &Path,
-        descriptors: &[OwnedFd],
+        descriptors: &[Descriptor],
         network: bool,
         limits: String,
     ) -> Command {
         let mut opens = limits;
         for (number, ours) in (FIRST_FD..=LAST_FD).zip(descriptors) {
-            let (process, ours) = (std::process::id(), ours.as_raw_fd());
-            write!(opens, "exec {number}</proc/{process}/fd/{ours} || exit 125; ")
+            let (process, fd) = (std::process::id(), ours.fd.as_raw_fd());
+            let how = if ours.is_written { "<>" } else { "<" };
+            write!(opens, "exec {number}{how}/proc/{process}/fd/{fd} || exit 125; ")
                 .expect("writing to a string");
         }
         let mut command = Command::new("/bin/sh");

@@ -11,6 +11,9 @@ use super::PluginError;
 /// What the name of the file begins with; the rest is the name of the action.
 pub const PREFIX: &str = "hoist-action-";
 
+/// The same for a driver, which reads inputs of others.
+pub const DRIVER_PREFIX: &str = "hoist-driver-";
+
 /// Plug-ins in one directory.
 pub const MAX_PLUGINS: usize = 256;
 
@@ -57,14 +60,14 @@ pub fn stamps(directory: &Path) -> Vec<Stamp> {
 /// A file, and its number, length and last change, if it is there.
 pub type Stamp = (PathBuf, Option<(u64, u64, i64, i64)>);
 
-/// The name of the action that a file is, if the file may be run at all.
-pub(super) fn admit(path: &Path) -> Result<String, PluginError> {
+/// The name of what a file is, behind `prefix`, if the file may be run at all.
+pub(super) fn admit(path: &Path, prefix: &str) -> Result<String, PluginError> {
     let unusable = |why: &str| PluginError::Unusable { path: path.to_owned(), why: why.to_owned() };
     let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let name = file
-        .strip_prefix(PREFIX)
+        .strip_prefix(prefix)
         .filter(|name| is_name(name))
-        .ok_or_else(|| unusable("a plug-in is called `hoist-action-` and a name of small letters, digits, `-` and `_`; rename it"))?;
+        .ok_or_else(|| unusable(&format!("a plug-in is called `{prefix}` and a name of small letters, digits, `-` and `_`; rename it")))?;
     let metadata = fs_err::symlink_metadata(path).map_err(|error| unusable(&error.to_string()))?;
     if !metadata.is_file() {
         return Err(unusable("it is no regular file; put the program itself there, not a link"));
@@ -115,14 +118,14 @@ mod tests {
     }
 
     fn refusal(path: &Path) -> String {
-        admit(path).unwrap_err().to_string()
+        admit(path, PREFIX).unwrap_err().to_string()
     }
 
     #[test]
     fn only_programs_that_nobody_else_can_change_are_taken() {
         let dir = tempfile::tempdir().unwrap();
         let good = put(dir.path(), "hoist-action-motd", 0o755);
-        assert_eq!(admit(&good).unwrap(), "motd");
+        assert_eq!(admit(&good, PREFIX).unwrap(), "motd");
         let refused = [
             ("hoist-action-data", 0o644, "not executable"),
             ("hoist-action-open", 0o757, "everybody may write to it"),

@@ -39,6 +39,8 @@ pub enum Verb {
     Run,
     Verify,
     Undo,
+    /// Of a driver.
+    Parse,
 }
 
 impl Verb {
@@ -51,6 +53,7 @@ impl Verb {
             Self::Run => "run",
             Self::Verify => "verify",
             Self::Undo => "undo",
+            Self::Parse => "parse",
         }
     }
 }

@@ -1,5 +1,7 @@
 //! `hoist plugin`.
 
+mod pack;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,6 +55,26 @@ enum PluginCommand {
         #[arg(long, value_name = "FILE")]
         input: Option<PathBuf>,
     },
+    /// Make an archive of plug-ins that a kernel unpacks behind the image of the agent
+    ///
+    /// It holds the plug-ins of a directory, their interpreters, and the programs that they name as
+    /// `tools`, with their libraries, all taken from this machine. The same files give the same bytes.
+    #[command(after_help = "Examples:\n  hoist plugin pack ./plugins --out raid.cpio\n  \
+        hoist plugin pack ./plugins --out raid.cpio --with /usr/lib/python3.13\n  \
+        hoist plugin pack ./plugins --out raid.cpio --dry-run")]
+    Pack {
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+        /// The archive to write
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+        /// A file or a directory that they need as well; it has the same path there
+        #[arg(long, value_name = "PATH")]
+        with: Vec<PathBuf>,
+        /// Say what it would be and write nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Write a plug-in to begin with
     #[command(after_help = "Examples:\n  hoist plugin new motd\n  \
         hoist plugin new raid --language python --into ./plugins\n  \
@@ -98,6 +120,9 @@ impl PluginArgs {
                 list(shell, &directory)
             }
             PluginCommand::Check { file, input } => try_out(shell, &file, input.as_deref()),
+            PluginCommand::Pack { directory, out, with, dry_run } => {
+                pack::pack(shell, &directory, &out, &with, dry_run)
+            }
             PluginCommand::New { name, language, into, dry_run } => {
                 write(shell, &name, language, &into, dry_run)
             }

@@ -106,6 +106,34 @@ impl Table {
         Ok(io.sync()?)
     }
 
+    /// A table that came with an image, for a disk of another size: the copy goes to the real end of
+    /// it, and the first one says where that is. What is in the first sector stays.
+    pub fn write_moved(&self, io: &GuardedIo) -> Result<(), TableError> {
+        let encoded = self.encode(io)?;
+        io.write_at(encoded.tail_at, &encoded.tail)?;
+        io.sync()?;
+        let sector = usize::try_from(io.sector()).expect("it is small");
+        io.write_at(io.sector(), &encoded.head[sector..])?;
+        Ok(io.sync()?)
+    }
+
+    /// Whether it can be a table of a disk.
+    pub fn check(&self, geometry: &Geometry) -> Result<(), LayoutError> {
+        layout::encode(self, geometry).map(|_| ())
+    }
+
+    /// Takes away the copy at the end of a disk that an opening table has left there.
+    pub fn clear_copy(&self, io: &GuardedIo) -> Result<(), TableError> {
+        let encoded = self.encode(io)?;
+        let mut found = vec![0; encoded.tail.len()];
+        io.read(encoded.tail_at, &mut found)?;
+        if found == encoded.tail {
+            io.zero(encoded.tail_at..encoded.tail_at + found.len() as u64)?;
+            io.sync()?;
+        }
+        Ok(())
+    }
+
     fn encode(&self, io: &GuardedIo) -> Result<layout::Encoded, TableError> {
         let encoded = layout::encode(self, &Geometry { size: io.size(), sector: io.sector() })?;
         // Half of a table is worse than none.

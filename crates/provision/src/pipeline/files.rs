@@ -1,6 +1,7 @@
 //! Files of the installed system: which, where, and whether they are there.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use super::{Planning, as_value, is_kept};
 use crate::actions::disks::Making;
@@ -74,7 +75,7 @@ fn fstab(document: &Document, layout: &Layout, facts: &Facts) -> Result<String, 
     let is_in = |fs: &&Fs| !fs.no_fstab && (fs.mount.is_some() || fs.kind == FsKind::Swap);
     let mut listed: Vec<&Fs> = fss.filter(is_in).collect();
     listed.sort_by_key(|fs| (fs.mount.is_none(), fs.mount.clone()));
-    let mut lines = vec!["# Written by hoist when this system was installed.\n".to_owned()];
+    let mut text = "# Written by hoist when this system was installed.\n".to_owned();
     for fs in listed {
         let options = match fs.kind {
             _ if !fs.options.is_empty() => fs.options.join(","),
@@ -89,9 +90,9 @@ fn fstab(document: &Document, layout: &Layout, facts: &Facts) -> Result<String, 
             _ => 2,
         };
         let spec = spec(layout, facts, fs)?;
-        lines.push(format!("{spec} {mount} {} {options} 0 {pass}\n", fs.kind));
+        writeln!(text, "{spec} {mount} {} {options} 0 {pass}", fs.kind).expect("into memory");
     }
-    Ok(lines.concat())
+    Ok(text)
 }
 
 /// How a file system is found: by the UUID that it was given, or by that of its partition if it

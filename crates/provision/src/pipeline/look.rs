@@ -24,14 +24,16 @@ use crate::images::chunks::MAX_MANIFEST;
 use crate::images::{Digest, Manifest, Origin};
 use crate::layout::{DiskPlan, PartitionPlan};
 
-/// Programs that file systems are made with.
-const TOOLS: [&str; 4] = ["mke2fs", "mkfs.btrfs", "mkfs.xfs", "mkswap"];
+/// Programs that file systems are made and grown with.
+const TOOLS: [&str; 8] =
+    ["btrfs", "e2fsck", "mke2fs", "mkfs.btrfs", "mkfs.xfs", "mkswap", "resize2fs", "xfs_growfs"];
 
 /// Looks at everything that a decision is made from. Nothing is changed.
 pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
     let probed = machine.probe();
     let secrets = given.secrets.clone();
-    let mut seen = Seen { facts: probed.facts, secrets, ..Seen::default() };
+    let plugins = given.plugins.clone();
+    let mut seen = Seen { facts: probed.facts, secrets, plugins, ..Seen::default() };
     let names: BTreeSet<String> = if let Ok(binding) = bind(document, &seen.facts) {
         binding.values().map(|disk| disk.kernel_name.clone()).collect()
     } else {
@@ -173,7 +175,12 @@ fn notes(disk: &DiskFacts, machine: &Machine) -> Result<Notes, Box<dyn std::erro
     let marker = Marker::read(&io, &gap)?;
     // What cannot be read is no reason to stop: it is as if nothing had been done.
     let records = GapJournal::peek(&io, &gap).ok().flatten().unwrap_or_default();
-    Ok(Notes { marker, receipts: receipts(&records), filed: receipts(&records) })
+    Ok(Notes {
+        marker,
+        receipts: receipts(&records),
+        filed: receipts(&records),
+        plugins: receipts(&records),
+    })
 }
 
 /// What steps said that they have done, in this run or before it.

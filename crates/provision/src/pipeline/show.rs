@@ -116,6 +116,11 @@ impl Display for Decision {
                 let words: Vec<_> = words.iter().filter_map(|word| word.as_str()).collect();
                 write!(f, ": {}", words.join(" "))?;
             }
+            for words in input["fs"]["programs"].as_array().into_iter().flatten() {
+                let words = words.as_array().into_iter().flatten();
+                let words: Vec<_> = words.filter_map(|word| word.as_str()).collect();
+                write!(f, ": {}", words.join(" "))?;
+            }
             if let Some(size) = input["size"].as_u64() {
                 write!(f, ": {}", Bytes(size))?;
             }
@@ -281,7 +286,8 @@ impl Planning<'_> {
         if plan.image.is_some() {
             let mut images = self.all_images().into_iter();
             return images.any(|(disk, on, task)| {
-                on.id == part.id && self.receipt(&disk, &on, &task).is_some()
+                on.as_ref().is_some_and(|on| on.id == part.id)
+                    && self.receipt(&disk, on.as_ref(), &task).is_some()
             });
         }
         let making = Making::new(&fs.id, fs.kind, plan.uuid, fs.label.as_deref());

@@ -145,6 +145,11 @@ impl Runs {
         Ok(Kept::get(self.store(), &last_key(node)).await?.map(|kept| kept.value))
     }
 
+    /// Who may take, and has taken, what is a node's.
+    pub(super) async fn arming(&self, node: NodeId) -> Result<Option<Arming>, StoreError> {
+        Ok(Kept::get(self.store(), &record::arming_key(node)).await?.map(|kept| kept.value))
+    }
+
     /// A run as it is shown, with what agents said to this controller last.
     pub(super) fn show(&self, run: &RunRecord, nodes: Vec<NodeRecord>, whole: bool) -> Run {
         let counts = decide::count(nodes.iter().map(|node| node.shown.state));
@@ -231,6 +236,7 @@ impl Runs {
                 order,
                 txn: Uuid::new_v4(),
                 session: None,
+                earlier: None,
                 seq: 0,
                 abort: false,
                 before: roster.boot_state(node.id).map(|state| state.as_ref().clone()),

@@ -1,0 +1,153 @@
+//! From a file to a document, by whoever knows such files, and the plug-ins that it needs.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use hoist_engine::action::Catalog;
+use hoist_engine::plugin::{self, Driver, Isolation, Parsed, Plugin};
+use hoist_provision::diagnostic::{Code, Diagnostic};
+use hoist_provision::document::{Document, MAX_BYTES, Wipe, read};
+use hoist_provision::driver::{Confidence, DRIVERS, DataDriver, Native, Options, choose};
+use hoist_provision::pipeline::{self, Given};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::cli::{Foreign, Wanted};
+use crate::failure::Failure;
+
+/// Of a node that nobody named.
+const NO_NODE: &str = "by-hand";
+
+/// Names that only hoist's own actions have, also those that are not in this program.
+const OWN: [&str; 9] =
+    ["disks", "images", "config_drive", "boot", "files", "erase", "reboot", "kexec", "report"];
+
+/// What is wanted, and what there is for it beside this program.
+pub(crate) fn wanted(wanted: &Wanted) -> Result<(Document, Given), Failure> {
+    let text = text(&wanted.file)?;
+    let document = document(wanted, &text)?;
+    let document = pipeline::only(document, &wanted.only);
+    let plugins = plugins(&document, &wanted.plugins)?;
+    Ok((document, Given { plugins, ..Given::default() }))
+}
+
+fn document(wanted: &Wanted, text: &[u8]) -> Result<Document, Failure> {
+    let name = wanted.file.display().to_string();
+    let is_known = DRIVERS.iter().any(|driver| driver.sniff(text) > Confidence::No);
+    let own = match wanted.driver.as_deref() {
+        // What nobody knows is taken for one of our own with faults.
+        None if !is_known => Some(&Native as &dyn DataDriver),
+        None => Some(choose(text).map_err(|found| Failure::Found(vec![found]))?),
+        Some(named) => DRIVERS.into_iter().find(|driver| driver.describe().name == named),
+    };
+    match own {
+        // It says in which line something is wrong.
+        Some(driver) if driver.describe().name == "hoist" => {
+            read(&name, text).map_err(Failure::Found)
+        }
+        Some(driver) => {
+            let about = driver.describe();
+            eprintln!("read by driver `{}`: {}", about.name, about.about);
+            driver.parse(text, &options(&wanted.foreign, text)?).map_err(Failure::Found)
+        }
+        None => by_plugin(wanted, text),
+    }
+}
+
+/// What such inputs do not say themselves.
+fn options(foreign: &Foreign, text: &[u8]) -> Result<Options, Failure> {
+    Ok(Options {
+        txn: foreign.txn.unwrap_or_else(|| Uuid::new_v5(&Uuid::NAMESPACE_OID, text)),
+        node: foreign.node.clone().unwrap_or_else(|| NO_NODE.to_owned()),
+        allow_kernel_names: foreign.allow_kernel_names,
+        wipe: wipe(&foreign.wipe)?,
+    })
+}
+
+fn wipe(words: &[String]) -> Result<Wipe, Failure> {
+    let value = if words == ["any"] { json!("any") } else { json!(words) };
+    serde_json::from_value(value).map_err(|error| {
+        let found = Diagnostic::new(Code::BadValue, "--wipe", error.to_string());
+        Failure::Found(vec![found])
+    })
+}
+
+/// A driver of somebody else, which has a file of its own.
+fn by_plugin(wanted: &Wanted, text: &[u8]) -> Result<Document, Failure> {
+    let name = wanted.driver.as_deref().unwrap_or_default();
+    let wrong = |what: String| {
+        let own: Vec<&str> = DRIVERS.iter().map(|driver| driver.describe().name).collect();
+        let hint = format!(
+            "there are {}, and files `hoist-driver-NAME` in `{}`",
+            own.join(", "),
+            wanted.plugins.display()
+        );
+        Failure::Found(vec![Diagnostic::new(Code::NoSuchThing, "--driver", what).hint(hint)])
+    };
+    if !plugin::is_name(name) {
+        return Err(wrong(format!("`{name}` is no name of a driver")));
+    }
+    let isolation = Arc::new(Isolation::find());
+    let driver = Driver::open(&wanted.plugins, name, &isolation)
+        .map_err(|error| wrong(error.to_string()))?;
+    eprintln!("read by driver `{name}` {}: {}", driver.about().version, driver.about().about);
+    let Options { txn, node, allow_kernel_names, wipe } = options(&wanted.foreign, text)?;
+    let options = json!({
+        "txn": txn, "node": node, "allow_kernel_names": allow_kernel_names, "wipe": wipe,
+    });
+    match driver.parse(text, &options).map_err(|error| wrong(error.to_string()))? {
+        // What it made is looked at like what a person wrote.
+        Parsed::Document(document) => {
+            read(&format!("document of driver `{name}`"), document.to_string().as_bytes())
+                .map_err(Failure::Found)
+        }
+        Parsed::Faults(faults) => {
+            let found = faults.into_iter().map(|fault| Diagnostic {
+                hint: fault.hint,
+                ..Diagnostic::new(Code::BadValue, fault.at, fault.message)
+            });
+            Err(Failure::Found(found.collect()))
+        }
+    }
+}
+
+/// Those of the directory, if the document wants something that hoist itself does not do.
+pub(crate) fn plugins(document: &Document, directory: &Path) -> Result<Vec<Arc<Plugin>>, Failure> {
+    let flow = document.sections.flow.as_ref().map_or(&[][..], |flow| &flow.actions);
+    let names_others = flow.iter().any(|name| !OWN.contains(&name.as_str()));
+    if document.sections.third_party.is_empty() && !names_others {
+        return Ok(Vec::new());
+    }
+    let isolation = Arc::new(Isolation::find());
+    let (plugins, refused) = plugin::load(directory, &isolation, &Catalog::default());
+    for error in refused {
+        eprintln!("warning: {error}");
+    }
+    let mut taken = Vec::new();
+    for plugin in &plugins {
+        let name = hoist_engine::action::Action::describe(plugin).name;
+        if OWN.contains(&name.as_str()) {
+            let what = format!("`{}` is called as an action of hoist is", plugin.path().display());
+            taken.push(Diagnostic::new(Code::Twice, "--plugins", what).hint("rename it"));
+        }
+    }
+    if taken.is_empty() {
+        Ok(plugins.into_iter().map(Arc::new).collect())
+    } else {
+        Err(Failure::Found(taken))
+    }
+}
+
+/// Of a file that is too large just enough to say so.
+fn text(path: &Path) -> Result<Vec<u8>, Failure> {
+    let most = MAX_BYTES as u64 + 1;
+    let mut text = Vec::new();
+    let outcome = if path == Path::new("-") {
+        std::io::stdin().lock().take(most).read_to_end(&mut text)
+    } else {
+        std::fs::File::open(path).and_then(|file| file.take(most).read_to_end(&mut text))
+    };
+    outcome.map_err(|source| Failure::Read { path: path.to_owned(), source })?;
+    Ok(text)
+}

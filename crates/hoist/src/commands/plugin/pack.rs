@@ -1,0 +1,182 @@
+//! `hoist plugin pack`: plug-ins as an archive that a kernel unpacks behind the image of the agent,
+//! so that machines carry what they need and no more.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hoist_engine::action::{Action, Catalog};
+use hoist_engine::plugin::{self, DRIVER_PREFIX, Driver, Isolation, PREFIX};
+use hoist_initramfs::{Entry, Tree, TreeError, programs};
+use hoist_model::Exit;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::commands::Shell;
+use crate::failure::Failure;
+use crate::printer::Output;
+
+/// Where the agent looks.
+const PLACE: &str = "usr/lib/hoist/plugins";
+
+/// What plug-ins are started with, in namespaces of their own. The image of the agent has none of it.
+const STARTED_WITH: [&str; 7] = ["/bin/sh", "ln", "mkdir", "mount", "setpriv", "sleep", "unshare"];
+
+/// All files together. Every machine that is given the archive holds it in memory.
+const MAX_ARCHIVE: u64 = 256 * 1024 * 1024;
+
+#[derive(Debug, Serialize)]
+struct Packed {
+    path: PathBuf,
+    bytes: usize,
+    sha256: String,
+    plugins: Vec<String>,
+    files: usize,
+}
+
+pub(super) fn pack(
+    shell: &mut Shell,
+    directory: &Path,
+    out: &Path,
+    with: &[PathBuf],
+    dry_run: bool,
+) -> Result<Exit, Failure> {
+    let mut tree = Tree::new();
+    let plugins = put_plugins(&mut tree, directory)?;
+    if plugins.is_empty() {
+        let what = format!("there are no plug-ins in `{}`", directory.display());
+        let hint = format!("their files are called `{PREFIX}NAME` and `{DRIVER_PREFIX}NAME`");
+        return Err(Failure::usage(what).with_hint(hint));
+    }
+    for program in STARTED_WITH {
+        put_program(&mut tree, program)?;
+    }
+    for path in with {
+        put_as_it_is(&mut tree, path)?;
+    }
+    let archive = tree.archive();
+    let packed = Packed {
+        path: out.to_owned(),
+        bytes: archive.len(),
+        sha256: format!("{:x}", Sha256::digest(&archive)),
+        plugins,
+        files: tree.paths().count(),
+    };
+    if !dry_run {
+        let part = out.with_added_extension("part");
+        fs_err::write(&part, &archive)
+            .and_then(|()| fs_err::rename(&part, out))
+            .map_err(Failure::File)?;
+    }
+    match shell.printer.output() {
+        Output::Json | Output::Yaml => shell.printer.value(&packed)?,
+        Output::Table | Output::Wide | Output::Name => {
+            let Packed { path, bytes, sha256, plugins, files } = &packed;
+            let (path, plugins) = (path.display(), plugins.join(", "));
+            shell.printer.line(format!("{path}: {bytes} bytes, {files} files, sha256:{sha256}"))?;
+            shell.printer.line(format!("holds {plugins}"))?;
+        }
+    }
+    Ok(if dry_run { Exit::WouldChange } else { Exit::Done })
+}
+
+/// All plug-ins of a directory with what they call. One that is none is named.
+fn put_plugins(tree: &mut Tree, directory: &Path) -> Result<Vec<String>, Failure> {
+    let isolation = Arc::new(Isolation::find());
+    let wrong = |error: plugin::PluginError| Failure::usage(error.to_string());
+    let (actions, mut refused) = plugin::load(directory, &isolation, &Catalog::default());
+    if let Some(error) = refused.pop() {
+        return Err(wrong(error));
+    }
+    let mut found: Vec<(PathBuf, Vec<String>)> = actions
+        .iter()
+        .map(|plugin| (plugin.path().to_owned(), Action::describe(plugin).tools))
+        .collect();
+    for entry in fs_err::read_dir(directory).map_err(Failure::File)? {
+        let path = entry.map_err(Failure::File)?.path();
+        let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if let Some(name) = file.strip_prefix(DRIVER_PREFIX) {
+            let driver = Driver::open(directory, name, &isolation).map_err(wrong)?;
+            found.push((path.clone(), driver.about().tools.clone()));
+        }
+    }
+    found.sort();
+    let mut names = Vec::new();
+    for (path, tools) in found {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let content = fs_err::read(&path).map_err(Failure::File)?;
+        for program in interpreters(&content).into_iter().chain(tools) {
+            put_program(tree, &program)?;
+        }
+        add(tree, &format!("{PLACE}/{name}"), Entry::File { content, mode: 0o755 })?;
+        names.push(name);
+    }
+    Ok(names)
+}
+
+/// What the first line of a script names: a program, and the one that `env` starts.
+fn interpreters(content: &[u8]) -> Vec<String> {
+    let line = content.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let Some(line) = line.strip_prefix(b"#!").and_then(|line| str::from_utf8(line).ok()) else {
+        return Vec::new();
+    };
+    let mut words = line.split_ascii_whitespace();
+    let Some(program) = words.next() else { return Vec::new() };
+    let is_env = program.ends_with("/env");
+    std::iter::once(program).chain(words.next().filter(|_| is_env)).map(str::to_owned).collect()
+}
+
+/// A program by name or path, with the libraries that it needs, where it is on this machine.
+fn put_program(tree: &mut Tree, name: &str) -> Result<(), Failure> {
+    let wrong = |error: programs::ProgramError| {
+        Failure::usage(error.to_string())
+            .with_hint("install what the plug-in calls on this machine; it is taken from here")
+    };
+    let path = if name.starts_with('/') {
+        PathBuf::from(name)
+    } else {
+        programs::find(name).map_err(wrong)?
+    };
+    let at = path.display().to_string();
+    programs::put(tree, &path, &at).map_err(wrong)?;
+    is_small(tree)
+}
+
+/// A file, or a directory with everything in it, at the same place.
+fn put_as_it_is(tree: &mut Tree, path: &Path) -> Result<(), Failure> {
+    let path = std::path::absolute(path).map_err(Failure::File)?;
+    let about = fs_err::symlink_metadata(&path).map_err(Failure::File)?;
+    let at = path.display().to_string();
+    if about.is_dir() {
+        for entry in fs_err::read_dir(&path).map_err(Failure::File)? {
+            put_as_it_is(tree, &entry.map_err(Failure::File)?.path())?;
+        }
+        return Ok(());
+    }
+    if about.is_symlink() {
+        let to = fs_err::read_link(&path).map_err(Failure::File)?;
+        return add(tree, &at, Entry::Link(to.display().to_string()));
+    }
+    if !about.is_file() {
+        return Err(Failure::usage(format!("`{at}` is neither a file nor a directory")));
+    }
+    let mut content = Vec::new();
+    let file = fs_err::File::open(&path).map_err(Failure::File)?;
+    file.take(MAX_ARCHIVE + 1).read_to_end(&mut content).map_err(Failure::File)?;
+    let mode = std::os::unix::fs::PermissionsExt::mode(&about.permissions()) & 0o755;
+    add(tree, &at, Entry::File { content, mode })
+}
+
+fn add(tree: &mut Tree, path: &str, entry: Entry) -> Result<(), Failure> {
+    tree.add(path, entry).map_err(|error: TreeError| Failure::usage(error.to_string()))?;
+    is_small(tree)
+}
+
+fn is_small(tree: &Tree) -> Result<(), Failure> {
+    let size = tree.size();
+    if size <= MAX_ARCHIVE {
+        return Ok(());
+    }
+    let what = format!("{size} bytes are more than an archive may hold, which are {MAX_ARCHIVE}");
+    Err(Failure::usage(what).with_hint("leave some of it out"))
+}
