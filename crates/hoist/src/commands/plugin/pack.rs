@@ -8,9 +8,9 @@ use std::sync::Arc;
 use hoist_engine::action::{Action, Catalog};
 use hoist_engine::plugin::{self, DRIVER_PREFIX, Driver, Isolation, PREFIX};
 use hoist_initramfs::{Entry, Tree, TreeError, programs};
-use hoist_model::Exit;
+use hoist_model::{Digest, Exit};
 use serde::Serialize;
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 
 use crate::commands::Shell;
 use crate::failure::Failure;
@@ -29,7 +29,7 @@ const MAX_ARCHIVE: u64 = 256 * 1024 * 1024;
 struct Packed {
     path: PathBuf,
     bytes: usize,
-    sha256: String,
+    sha256: Digest,
     plugins: Vec<String>,
     files: usize,
 }
@@ -58,7 +58,7 @@ pub(super) fn pack(
     let packed = Packed {
         path: out.to_owned(),
         bytes: archive.len(),
-        sha256: format!("{:x}", Sha256::digest(&archive)),
+        sha256: Digest::from_bytes(Sha256::digest(&archive).into()),
         plugins,
         files: tree.paths().count(),
     };
