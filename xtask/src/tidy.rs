@@ -107,7 +107,7 @@ fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<String>> {
     for (file, text) in &texts {
         if extension(file) == "rs" {
             names.functions.extend(text.lines().filter_map(function));
-            names.quoted.extend(text.split('"').filter(|word| word.starts_with("hoist_")));
+            names.quoted.extend(text.split('"').filter(|word| is_long_name(word)));
         }
     }
     for (file, text) in &texts {
@@ -247,13 +247,18 @@ fn normal(path: &Path) -> PathBuf {
     out
 }
 
+/// Of at least four words, with underscores between them.
+fn is_long_name(word: &str) -> bool {
+    word.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_'))
+        && word.matches('_').count() >= 3
+}
+
 /// Tests are named by sentences. A document that cites one must cite one that exists; the same goes
 /// for metrics and for fields with long names.
 fn cited_names(file: &Path, text: &str, names: &Names<'_>, faults: &mut Vec<String>) {
     for (number, line) in prose(text) {
         for word in line.split('`').skip(1).step_by(2) {
-            let is_name = word.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_'));
-            let is_sentence = is_name && word.matches('_').count() >= 3;
+            let is_sentence = is_long_name(word);
             let known = match word.strip_prefix("hoist_") {
                 Some(_) => names.quoted.contains(word),
                 None => names.functions.contains(word) || names.quoted.contains(word),

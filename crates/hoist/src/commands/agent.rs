@@ -239,7 +239,8 @@ fn fetch(package: &str, into: &Path) -> Result<(PathBuf, PathBuf), Failure> {
     let newest = kernels.map(str::trim).find(|name| name.starts_with("linux-image-"));
     let package = newest.filter(|name| is_name(name)).unwrap_or(package);
     run(Command::new("apt-get").args(["download", "-q", package]).current_dir(into))?;
-    let archive = entry(into, &|name| name.ends_with(".deb"))?;
+    let archive =
+        entry(into, &|name| Path::new(name).extension().is_some_and(|ending| ending == "deb"))?;
     let tree = into.join("tree");
     run(Command::new("dpkg-deb").arg("-x").arg(archive).arg(&tree))?;
     let kernel = entry(&tree.join("boot"), &|name| name.starts_with("vmlinuz-"))?;
