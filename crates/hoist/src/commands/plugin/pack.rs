@@ -58,7 +58,7 @@ pub(super) fn pack(
     let packed = Packed {
         path: out.to_owned(),
         bytes: archive.len(),
-        sha256: format!("{:x}", Sha256::digest(&archive)),
+        sha256: hoist_model::Digest::from_bytes(Sha256::digest(&archive).into()).to_string(),
         plugins,
         files: tree.paths().count(),
     };
