@@ -1,6 +1,5 @@
 //! `hoist agent image`, from the outside, with the kernel that `make setup-test` has unpacked.
 
-#[allow(dead_code, reason = "shared with tests that use all of it")]
 #[path = "support/controller.rs"]
 mod controller;
 
