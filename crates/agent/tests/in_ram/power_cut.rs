@@ -55,34 +55,40 @@ fn cut(seed: u64) {
     let deadline = Instant::now() + PATIENCE;
     while written(&bench, &image) < at {
         let is_on = machine.is_on().expect("it can be asked");
-        assert!(is_on && Instant::now() < deadline, "{}", machine.console().expect("a console"));
+        assert!(
+            is_on && Instant::now() < deadline,
+            "{}",
+            machine.console().expect("as it should be")
+        );
         std::thread::sleep(LOOK_EVERY);
     }
     machine.power_off();
 
     // It says what it is, and holds nothing that firmware or a person could take for a system.
-    let disk = fs_err::read(bench.disk()).expect("it can be read");
+    let disk = fs_err::read(bench.disk()).expect("as it should be");
     let left = marker(&disk).expect("a marker");
     assert!(!left.is_complete && left.txn.to_string() == TXN, "{left:?}");
-    let Found::Gpt { table, .. } = table::read(&disk[..], 512).expect("it can be read") else {
+    let Found::Gpt { table, .. } = table::read(&disk[..], 512).expect("as it should be") else {
         panic!("a table")
     };
     assert_eq!(table.txn_in_progress(), Some(left.txn), "{table:?}");
-    let first = usize::try_from(ROOT_START).expect("it is small")
-        ..usize::try_from(ROOT_START + MIB).expect("it is small");
+    let first = usize::try_from(ROOT_START).expect("as it should be")
+        ..usize::try_from(ROOT_START + MIB).expect("as it should be");
     assert!(disk[first].iter().all(|byte| *byte == 0), "seed {seed}: the first MiB goes last");
     assert!(bench.server.reports().is_empty());
 
     let mut machine = bench.power_on();
-    machine.wait_for("starting the machine again", PATIENCE).expect("it says so");
-    machine.wait_until_off(PATIENCE).expect("it goes off");
+    machine.wait_for("starting the machine again", PATIENCE).expect("as it should be");
+    machine.wait_until_off(PATIENCE).expect("as it should be");
     bench.assert_installed(&image);
     let reports = bench.server.reports();
     assert_eq!(reports.len(), 1, "{reports:?}");
     assert_eq!(reports[0]["outcome"], json!("done"), "{reports:?}");
     assert_eq!(reports[0]["resumed"], json!(true), "{reports:?}");
     assert!(
-        marker(&fs_err::read(bench.disk()).expect("it can be read")).expect("a marker").is_complete
+        marker(&fs_err::read(bench.disk()).expect("as it should be"))
+            .expect("a marker")
+            .is_complete
     );
 }
 
