@@ -38,7 +38,7 @@ impl Bench {
         self.program(
             &format!("hoist-action-{name}"),
             &format!(
-                r##"#!/bin/sh
+                r#"#!/bin/sh
 IFS= read -r request
 ok() {{ printf '{{"t":"result","ok":true%s}}\n' "$1"; exit 0; }}
 no() {{ printf '{{"t":"result","ok":false,"error":"%s"}}\n' "$1"; exit 0; }}
@@ -57,7 +57,7 @@ case $request in
     ;;
 *) no unsupported ;;
 esac
-"##
+"#
             ),
         );
     }
@@ -268,7 +268,7 @@ fn a_driver_of_somebody_else_makes_the_document() {
     bench.program(
         "hoist-driver-plain",
         &format!(
-            r##"#!/bin/sh
+            r#"#!/bin/sh
 IFS= read -r request
 case $request in
 *'"verb":"describe"'*) echo '{{"t":"result","ok":true,"description":{{"proto":[1],"name":"plain","version":"1","about":"one line for each disk"}}}}' ;;
@@ -278,7 +278,7 @@ case $request in
     echo '{{"t":"result","ok":true,"document":{json}}}' ;;
 *) echo '{{"t":"result","ok":false,"error":"unsupported"}}' ;;
 esac
-"##
+"#
         ),
     );
     let applied = bench.agent("apply", &input, &["--driver", "plain"]);
