@@ -248,7 +248,7 @@ fn normal(path: &Path) -> PathBuf {
 }
 
 /// Tests are named by sentences. A document that cites one must cite one that exists; the same goes
-/// for metrics.
+/// for metrics and for fields with long names.
 fn cited_names(file: &Path, text: &str, names: &Names<'_>, faults: &mut Vec<String>) {
     for (number, line) in prose(text) {
         for word in line.split('`').skip(1).step_by(2) {
@@ -256,7 +256,7 @@ fn cited_names(file: &Path, text: &str, names: &Names<'_>, faults: &mut Vec<Stri
             let is_sentence = is_name && word.matches('_').count() >= 3;
             let known = match word.strip_prefix("hoist_") {
                 Some(_) => names.quoted.contains(word),
-                None => names.functions.contains(word),
+                None => names.functions.contains(word) || names.quoted.contains(word),
             };
             if is_sentence && !known {
                 faults.push(at(file, number, &format!("there is no test or metric `{word}`")));

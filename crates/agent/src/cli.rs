@@ -67,6 +67,13 @@ pub(crate) enum Command {
     /// Ends with 0 if it is and with 1 if it is not.
     #[command(after_help = "Examples:\n  hoist-agent verify -f node.yaml")]
     Verify(Wanted),
+    /// Put back what the disks were before the document was applied
+    ///
+    /// Their tables and what is beside them, as long as what these speak of was not overwritten;
+    /// otherwise nothing is done, and it ends with 3.
+    #[command(after_help = "Examples:\n  hoist-agent undo -f node.yaml --dry-run\n  \
+        hoist-agent undo -f node.yaml")]
+    Undo(UndoArgs),
     /// Ask a controller what to do, do it, and say what came of it
     ///
     /// What the image runs that `hoist agent image` makes. Whom to ask, as which node and with which
@@ -146,5 +153,14 @@ pub(crate) struct ProvisionArgs {
     ///
     /// The controller learns that the order was taken, and nothing else.
     #[arg(long, conflicts_with = "stay")]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UndoArgs {
+    #[command(flatten)]
+    pub(crate) wanted: Wanted,
+    /// Say what could be put back, and do nothing
+    #[arg(long)]
     pub(crate) dry_run: bool,
 }

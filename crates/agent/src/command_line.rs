@@ -60,8 +60,8 @@ fn wrong(word: &'static str, reason: impl Into<String>) -> CommandLineError {
 /// What stands behind `name=`; the last one counts.
 fn value<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     let words = line.split_ascii_whitespace();
-    let values = words.filter_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-    values.filter(|value| !value.is_empty()).next_back()
+    let mut values = words.filter_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    values.rfind(|value| !value.is_empty())
 }
 
 fn needed<'a>(line: &'a str, word: &'static str) -> Result<&'a str, CommandLineError> {

@@ -1,9 +1,10 @@
 //! The commands.
 
 use std::io::{self, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use hoist_model::Exit;
+use hoist_provision::actions::erase::Report;
 use hoist_provision::device::probe::Machine;
 use hoist_provision::document::{Bytes, Document, Id};
 use hoist_provision::facts::{DiskFacts, Facts};
@@ -11,7 +12,7 @@ use hoist_provision::images::Progress;
 use hoist_provision::pipeline::{self, Applied, Decision, Given, Listener, decide, look};
 use serde::Serialize;
 
-use crate::cli::{ApplyArgs, Output, Wanted};
+use crate::cli::{ApplyArgs, Output, UndoArgs, Wanted};
 use crate::failure::Failure;
 use crate::input;
 
@@ -40,8 +41,10 @@ pub(crate) fn apply(args: &ApplyArgs, output: Output) -> Result<Exit, Failure> {
     }
     let (document, given, decision) = decided(&args.wanted)?;
     let wanted = args.plan.as_deref();
-    let (machine, listener) = (Machine::here(), Arc::new(OnTerminal));
-    let applied = pipeline::apply(&document, &decision, &machine, &given, wanted, listener)?;
+    let (machine, listener) = (Machine::here(), Arc::new(OnTerminal::default()));
+    let to = Arc::clone(&listener);
+    let applied = pipeline::apply(&document, &decision, &machine, &given, wanted, to)?;
+    let erased = listener.erased.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let said = match (output, applied) {
         (Output::Json, applied) => {
             #[derive(Serialize)]
@@ -49,10 +52,12 @@ pub(crate) fn apply(args: &ApplyArgs, output: Output) -> Result<Exit, Failure> {
                 hash: &'a str,
                 changed: bool,
                 resumed: bool,
+                #[serde(skip_serializing_if = "Vec::is_empty")]
+                erased: Vec<Report>,
             }
             let resumed = applied == Applied::Done { resumed: true };
             let changed = applied != Applied::Nothing;
-            return print_json(&Ended { hash: decision.hash(), changed, resumed })
+            return print_json(&Ended { hash: decision.hash(), changed, resumed, erased })
                 .map(|()| Exit::Done);
         }
         (Output::Text, Applied::Nothing) => "nothing to do: everything is as the document says",
@@ -67,6 +72,35 @@ pub(crate) fn verify(wanted: &Wanted, output: Output) -> Result<Exit, Failure> {
     let (_, _, decision) = decided(wanted)?;
     print_decision(&decision, output)?;
     Ok(if decision.is_settled() { Exit::Done } else { Exit::Failed })
+}
+
+pub(crate) fn undo(args: &UndoArgs, output: Output) -> Result<Exit, Failure> {
+    let (document, _) = input::wanted(&args.wanted)?;
+    let machine = Machine::here();
+    let undoing = pipeline::plan_undo(&document, &machine).map_err(Failure::Found)?;
+    let disks: Vec<String> = undoing.disks().iter().map(ToString::to_string).collect();
+    if !args.dry_run {
+        pipeline::undo(&undoing, &machine)?;
+    }
+    match output {
+        Output::Json => {
+            #[derive(Serialize)]
+            struct Undone {
+                disks: Vec<String>,
+                changed: bool,
+            }
+            let changed = !disks.is_empty() && !args.dry_run;
+            print_json(&Undone { disks, changed })?;
+        }
+        Output::Text if disks.is_empty() => {
+            writeln!(io::stdout(), "nothing to put back: no disk is of this transaction")?;
+        }
+        Output::Text => {
+            let word = if args.dry_run { "can be put back" } else { "put back" };
+            writeln!(io::stdout(), "{word}: {}", disks.join(", "))?;
+        }
+    }
+    Ok(Exit::Done)
 }
 
 fn decided(wanted: &Wanted) -> Result<(Document, Given, Decision), Failure> {
@@ -112,7 +146,10 @@ fn shown_disk(disk: &DiskFacts) -> String {
 }
 
 /// Says on standard error how it goes.
-struct OnTerminal;
+#[derive(Default)]
+struct OnTerminal {
+    erased: Mutex<Vec<Report>>,
+}
 
 impl Listener for OnTerminal {
     fn begins(&self, step: &str) {
@@ -122,5 +159,11 @@ impl Listener for OnTerminal {
     fn progress(&self, image: &Id, Progress { done, total, rate }: Progress) {
         let of = total.map(|total| format!(" of {}", Bytes(total))).unwrap_or_default();
         eprintln!("  {image}: {}{of}, {} MiB/s", Bytes(done), rate >> 20);
+    }
+
+    fn erased(&self, report: &Report) {
+        let Report { disk, samples, .. } = report;
+        eprintln!("  {disk}: empty at {samples} places that were read back");
+        self.erased.lock().unwrap_or_else(PoisonError::into_inner).push(report.clone());
     }
 }

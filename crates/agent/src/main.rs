@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         Command::Plan(wanted) => commands::plan(&wanted, cli.output),
         Command::Apply(args) => commands::apply(&args, cli.output),
         Command::Verify(wanted) => commands::verify(&wanted, cli.output),
+        Command::Undo(args) => commands::undo(&args, cli.output),
         Command::Provision(args) => provision::run(&args),
     };
     let exit = ended.unwrap_or_else(|failure| {

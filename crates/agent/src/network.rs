@@ -58,8 +58,8 @@ fn write_resolver(servers: &[Ipv4Addr]) -> io::Result<()> {
     if servers.is_empty() {
         return Ok(());
     }
-    let lines: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
-    fs::write("/etc/resolv.conf", lines)
+    let lines: Vec<String> = servers.iter().map(|server| format!("nameserver {server}")).collect();
+    fs::write("/etc/resolv.conf", lines.join("\n") + "\n")
 }
 
 fn wait_for_interface(nic: &Nic) -> Result<String, NetworkError> {

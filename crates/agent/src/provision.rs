@@ -4,6 +4,7 @@
 //! Whatever fails, the agent stays, says what is wrong on its screen and to the controller, and asks
 //! again. It restarts the machine only when the controller has the report.
 
+mod clock;
 mod controller;
 mod power;
 mod reporting;
@@ -165,7 +166,24 @@ impl Agent {
                     screen.stage("looking at the disks");
                     return order;
                 }
+                Err(CallError::TooEarly) if self.mend_clock() => {}
                 Err(error) => self.wait(&error, &mut pause),
+            }
+        }
+    }
+
+    /// Whether it is later now.
+    fn mend_clock(&self) -> bool {
+        match clock::mend(&self.orders.server, &self.trust.roots) {
+            Ok(now) => {
+                let mut screen = self.screen();
+                screen.view.done.push(format!("clock: set to {now}"));
+                screen.draw();
+                true
+            }
+            Err(error) => {
+                self.screen().error(&chain(&error));
+                false
             }
         }
     }
@@ -285,13 +303,11 @@ impl Agent {
             Then::Retry => ("trying again soon", None),
         };
         self.screen().stage(words);
-        match power {
-            Some(power) => power::switch(power).map_err(Failure::Power),
-            None => {
-                std::thread::sleep(STAY);
-                Ok(())
-            }
+        if let Some(power) = power {
+            return power::switch(power).map_err(Failure::Power);
         }
+        std::thread::sleep(STAY);
+        Ok(())
     }
 }
 

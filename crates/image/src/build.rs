@@ -2,7 +2,7 @@
 //! appears whole or not at all.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -68,6 +68,8 @@ pub struct Made {
 pub enum BuildError {
     #[error("`{}` is there and no image; name another directory with --out", .0.display())]
     Occupied(PathBuf),
+    #[error("somebody else is building in `{}`; wait, or name another directory with --out", .0.display())]
+    Locked(PathBuf),
     #[error("the time {0} is in the future; write an earlier one as `epoch` or SOURCE_DATE_EPOCH")]
     Future(u32),
     #[error(transparent)]
@@ -115,7 +117,7 @@ impl Build<'_> {
             return Err(BuildError::Occupied(self.place.out.to_owned()));
         }
         let spec = &self.image.spec;
-        builder::check(&spec.builder, self.place.plugins)?;
+        builder::check(self.image, self.place.beside, self.place.plugins)?;
         if let Some(disk) = &spec.outputs.disk {
             MKE2FS.find()?;
             if !rustix::process::geteuid().is_root() {
@@ -133,10 +135,13 @@ impl Build<'_> {
     pub fn run(&self, told: &dyn Told) -> Result<ImageIndex, BuildError> {
         self.check()?;
         let partial = beside(self.place.out, ".partial");
-        remove(&partial)?;
+        let _lock = take(&partial)?;
         let (work, files) = (partial.join("work"), partial.join("files"));
-        fs_err::create_dir_all(&work)?;
-        fs_err::create_dir(&files)?;
+        for directory in [&work, &files] {
+            // Of a build that was cut off.
+            remove(directory)?;
+            fs_err::create_dir(directory)?;
+        }
         let index = self.make(&work, &files, told)?;
         let text = serde_json::to_string_pretty(&index).map_err(io::Error::from)? + "\n";
         fs_err::write(files.join(INDEX_FILE), text)?;
@@ -416,6 +421,17 @@ fn is_free(out: &Path) -> io::Result<bool> {
         Err(error) => Err(error),
         Ok(about) if !about.is_dir() => Ok(false),
         Ok(_) => Ok(out.join(INDEX_FILE).is_file() || fs_err::read_dir(out)?.next().is_none()),
+    }
+}
+
+/// A directory that nobody else uses until it is dropped.
+fn take(directory: &Path) -> Result<File, BuildError> {
+    fs_err::create_dir_all(directory)?;
+    let lock = File::open(directory)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(BuildError::Locked(directory.to_owned())),
+        Err(TryLockError::Error(error)) => Err(error.into()),
     }
 }
 

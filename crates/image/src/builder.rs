@@ -78,12 +78,31 @@ pub(crate) fn fill(
 }
 
 /// What must be there, before anything is built.
-pub(crate) fn check(builder: &Builder, plugins: &Path) -> Result<(), FillError> {
-    match builder {
-        Builder::Tiny(tiny) => tiny::check(tiny),
-        Builder::Debian(_) => debian::check(),
-        Builder::Plugin(plugin) => plugin::check(plugin, plugins),
+pub(crate) fn check(image: &Image, beside: &Path, plugins: &Path) -> Result<(), FillError> {
+    match &image.spec.builder {
+        Builder::Tiny(tiny) => tiny::check(tiny, beside)?,
+        Builder::Debian(_) => debian::check()?,
+        Builder::Plugin(plugin) => plugin::check(plugin, plugins)?,
     }
+    for (number, file) in image.spec.files.iter().enumerate() {
+        if let Some(from) = &file.file {
+            check_file(&beside.join(from), &format!("files[{number}]"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a file can be read that is to be put into the image.
+fn check_file(path: &Path, place: &str) -> Result<(), FillError> {
+    let wrong = |source| {
+        let (place, path) = (place.to_owned(), path.display().to_string());
+        FillError::Put { place, path, source }
+    };
+    // Looked at first: opening a pipe waits for somebody to write.
+    if !fs_err::metadata(path).map_err(wrong)?.is_file() {
+        return Err(wrong(io::Error::other("it is no file")));
+    }
+    fs_err::File::open(path).map(drop).map_err(wrong)
 }
 
 fn put_files(files: &[File], site: &Site<'_>) -> Result<(), FillError> {

@@ -1,7 +1,7 @@
 //! An ext4 from a directory, without mounting: `mke2fs -d`, and the times that it takes from the
 //! machine it runs on made those of the image.
 //!
-//! mke2fs before 1.47.1 keeps when each inode of the *directory* was changed, which nobody can set.
+//! mke2fs 1.47.0 keeps when each inode of the *directory* was changed, which nobody can set.
 //! So that the same tree gives the same bytes, these times are written over here, with the checksums
 //! of the inodes they are in.
 

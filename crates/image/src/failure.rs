@@ -27,6 +27,7 @@ impl Failure {
         match self {
             Self::Read { .. } | Self::Document(_) | Self::Epoch(_) => Exit::Usage,
             Self::Build(BuildError::Occupied(_) | BuildError::Future(_)) => Exit::Refused,
+            Self::Build(BuildError::Locked(_)) => Exit::Locked,
             // Whoever reads the output has enough of it.
             Self::Print(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
             Self::Build(_) | Self::Print(_) => Exit::Failed,

@@ -103,6 +103,7 @@ fn faults_are_told_with_their_places_and_leave_no_image() {
         (with("/spec/outputs/disk/size", json!("1 MiB")), Exit::Usage, "outputs.disk.size: "),
         (with("/spec/outputs/disk/size", json!("8 MiB")), Exit::Failed, "mke2fs"),
         (with("/spec/files/0", json!({"path": "/x", "file": "none"})), Exit::Failed, "files[0]: "),
+        (with("/spec/files/0", json!({"path": "/x", "file": "."})), Exit::Failed, "it is no file"),
         (with("/spec/builder/tiny/kernel", json!({"file": "none"})), Exit::Failed, "tiny.kernel: "),
         (with("/spec/builder/tiny/modules", json!(["nope"])), Exit::Failed, "module nope"),
     ] {

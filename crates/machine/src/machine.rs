@@ -49,6 +49,8 @@ pub struct Kernel {
     pub kernel: PathBuf,
     pub initrd: PathBuf,
     pub command_line: String,
+    /// What the machine's clock shows, as `2001-01-01`, if not the time that it is.
+    pub clock: Option<String>,
 }
 
 /// A machine that is on until it powers itself off, is powered off, or is dropped.
@@ -153,9 +155,12 @@ impl Machine {
 
     fn start(&mut self) -> Result<()> {
         let command = &mut command(&self.hardware, &self.console_file())?;
-        if let Some(Kernel { kernel, initrd, command_line }) = &self.kernel {
+        if let Some(Kernel { kernel, initrd, command_line, clock }) = &self.kernel {
             command.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
             command.args(["-append", command_line, "-no-reboot", "-m", "512", "-cpu", "max"]);
+            if let Some(clock) = clock {
+                command.args(["-rtc", &format!("base={clock}")]);
+            }
         }
         self.process = Some(self.scratch.spawn("machine", command));
         Ok(())

@@ -4,7 +4,9 @@
 pub mod boot;
 pub mod config_drive;
 pub mod disks;
+pub mod erase;
 pub mod files;
+pub mod grow;
 mod held;
 pub mod images;
 pub mod plugin;

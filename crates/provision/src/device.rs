@@ -9,6 +9,7 @@ pub mod gap;
 pub mod guard;
 mod ioctl;
 pub mod kernel;
+pub(crate) mod mount;
 pub mod probe;
 pub mod ranges;
 #[cfg(test)]

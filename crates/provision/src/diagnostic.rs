@@ -123,6 +123,8 @@ codes! {
     Duplicate "duplicate" Refused;
     /// The system would move to another disk (S14).
     RootMoved "root-moved" Refused;
+    /// What was there cannot be put back.
+    CannotUndo "cannot-undo" Refused;
     /// A program that has to be called is not there.
     MissingTool "missing-tool" Facts;
     /// Nobody has what is to be fetched.

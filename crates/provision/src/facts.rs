@@ -110,6 +110,9 @@ pub struct DiskFacts {
     pub hctl: Option<String>,
     #[serde(default)]
     pub rotational: bool,
+    /// It can make its blocks zero by itself, without being sent zeros.
+    #[serde(default)]
+    pub can_zero: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bus: Option<Bus>,
     #[serde(default)]

@@ -13,6 +13,7 @@ mod pack;
 pub mod source;
 mod spread;
 mod stream;
+mod whole;
 
 use std::io;
 use std::ops::Range;
@@ -26,9 +27,14 @@ pub use digest::Digest;
 pub use meter::Progress;
 pub use pack::pack;
 pub use source::{Origin, Patience, SourceError, Trust};
+pub use whole::{Masked, Place, judge};
 
 /// What goes last.
 const FIRST: usize = 1024 * 1024;
+
+/// What a disk or a file system is recognised by is not behind this.
+const HEAD: usize = 32 * 1024;
+const _: () = assert!(HEAD as u64 == crate::device::gap::START);
 
 /// An image that is one stream.
 #[derive(Debug, Clone)]
@@ -64,6 +70,12 @@ pub trait Watch: Sync {
     /// comes back as `reached`. An error ends the writing.
     fn durable(&self, _reached: u64) -> Result<(), String> {
         Ok(())
+    }
+
+    /// What comes last of an image, before it is written: how many bytes of it shall be. Those behind
+    /// are somebody else's. An error leaves the target unrecognisable.
+    fn last(&self, first: &[u8]) -> Result<usize, String> {
+        Ok(first.len())
     }
 
     /// Asked often: nothing more shall be written.
@@ -110,6 +122,8 @@ pub enum ImageError {
     Write(#[from] WriteError),
     #[error("how far it came cannot be kept: {0}")]
     Keep(String),
+    #[error("it cannot be started from this disk: {0}")]
+    Last(String),
     #[error("it was stopped")]
     Stopped,
 }
@@ -172,9 +186,18 @@ fn open_target(io: &GuardedIo, target: &Range<u64>) -> Result<(), WriteError> {
     Ok(())
 }
 
-/// The last thing that is written.
-fn close_target(io: &GuardedIo, target: &Range<u64>, first: &[u8]) -> Result<(), WriteError> {
+/// The last thing that is written, and of that the very last what it is recognised by.
+fn close_target(
+    io: &GuardedIo,
+    target: &Range<u64>,
+    first: &[u8],
+    watch: &dyn Watch,
+) -> Result<(), ImageError> {
     io.sync()?;
-    io.write_at(target.start, first)?;
-    io.sync()
+    let last = first.get(..watch.last(first).map_err(ImageError::Last)?).unwrap_or(first);
+    let (head, rest) = last.split_at(last.len().min(HEAD));
+    io.write_at(target.start + head.len() as u64, rest)?;
+    io.sync()?;
+    io.write_at(target.start, head)?;
+    Ok(io.sync()?)
 }

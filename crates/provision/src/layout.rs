@@ -162,6 +162,9 @@ pub struct StackPlan {
     pub uuid: Uuid,
     /// It is there, and stays.
     pub retained: bool,
+    /// It is there as it shall be, by what an earlier run has done.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_there: bool,
     /// What it holds comes from this image; it is not made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<Id>,

@@ -5,12 +5,16 @@
 mod boot;
 mod carry_out;
 mod drive;
+mod erase;
 mod files;
+mod grow;
 mod look;
 mod plugins;
+mod show;
+mod undo;
+mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Display, Formatter};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -21,6 +25,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::actions::disks::{self, Making, Task};
+use crate::actions::erase as erasing;
+use crate::actions::grow::Growing;
 use crate::actions::images::{self, Receipt};
 use crate::actions::{boot as booting, config_drive, files as filing, plugin};
 use crate::claim::{Needs, resolve};
@@ -36,10 +42,12 @@ use crate::layout::{self, Difference, DiskPlan, Layout, PartitionPlan, TablePlan
 
 pub use carry_out::{Applied, ApplyError, Listener, apply, apply_to, take};
 pub use look::look;
+pub use show::{Becomes, FileChange, FirmwareChange, Shown, ShownStep};
+pub use undo::{Undoing, plan_undo, undo};
 
 /// The actions that are built in.
-pub const ACTIONS: [&str; 5] =
-    [disks::NAME, images::NAME, config_drive::NAME, filing::NAME, booting::NAME];
+pub const ACTIONS: [&str; 6] =
+    [disks::NAME, images::NAME, config_drive::NAME, filing::NAME, booting::NAME, erasing::NAME];
 
 /// What a run is given beside its document. By hand that is nothing.
 #[derive(Debug, Clone, Default)]
@@ -105,6 +113,8 @@ pub struct Decision {
     /// What is where it shall be, though something else is done.
     done: BTreeMap<StepId, Value>,
     texts: filing::Texts,
+    files: Vec<FileChange>,
+    firmware: Option<FirmwareChange>,
     hash: String,
 }
 
@@ -112,23 +122,20 @@ pub struct Decision {
 struct Opened {
     table: TablePlan,
     kept: Vec<PartitionPlan>,
+    ending: Ending,
     /// Who was at work on it before.
     marker: Option<Marker>,
 }
 
-/// A decision as programs read it.
-#[derive(Debug, Serialize)]
-pub struct Shown<'a> {
-    pub hash: &'a str,
-    pub is_settled: bool,
-    pub layout: &'a Layout,
-    pub steps: Vec<ShownStep<'a>>,
-}
-
-#[derive(Debug, Serialize)]
-pub struct ShownStep<'a> {
-    pub name: &'a str,
-    pub call: &'a Call,
+/// What becomes of a disk that was begun with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// It gets its table.
+    Table,
+    /// It gets the table of an image.
+    Image,
+    /// It holds nothing.
+    Nothing,
 }
 
 impl Decision {
@@ -140,43 +147,6 @@ impl Decision {
     /// There is nothing to do.
     pub fn is_settled(&self) -> bool {
         self.touched.is_empty()
-    }
-
-    pub fn show(&self) -> Shown<'_> {
-        let steps = self.plan.order().iter().filter_map(|id| {
-            let call = &self.plan.step(*id)?.call;
-            let is_done = self.done.contains_key(id);
-            (!is_done).then(|| ShownStep { name: &self.plan.vertex(*id).name, call })
-        });
-        Shown {
-            hash: self.hash(),
-            is_settled: self.is_settled(),
-            layout: &self.layout,
-            steps: steps.collect(),
-        }
-    }
-}
-
-impl Display for Decision {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        self.layout.fmt(f)?;
-        if self.is_settled() {
-            return writeln!(f, "nothing to do: everything is as the document says");
-        }
-        writeln!(f, "steps")?;
-        for (number, step) in self.show().steps.iter().enumerate() {
-            write!(f, "  {:>2}. {}", number + 1, step.name)?;
-            let input = &step.call.input;
-            if let Some(words) = input["fs"]["program"].as_array() {
-                let words: Vec<_> = words.iter().filter_map(|word| word.as_str()).collect();
-                write!(f, ": {}", words.join(" "))?;
-            }
-            if let Some(size) = input["size"].as_u64() {
-                write!(f, ": {}", Bytes(size))?;
-            }
-            writeln!(f)?;
-        }
-        writeln!(f, "plan {}", self.hash)
     }
 }
 
@@ -202,6 +172,8 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
     };
     found.extend(seen.troubles.iter().cloned());
     found.extend(cannot(&sized, &layout, seen));
+    found.extend(grow::cannot(&sized));
+    found.extend(erase::cannot(&sized, &layout, seen));
     let mut work = Planning::new(&sized, &layout, seen);
     match plugins::wanted(&sized, &layout, seen) {
         Ok(wanted) => work.expect_plugins(wanted),
@@ -224,13 +196,31 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
         return Err(found);
     }
     let texts = work.texts();
+    let (files, firmware) = (work.file_changes(), work.firmware_change());
+    let there: Vec<bool> = layout.stack.iter().map(|plan| work.is_there(&plan.id)).collect();
     let Planning { vertices, opened, touched, done, .. } = work;
+    let mut layout = whole::as_it_is(&layout, &touched, seen);
     let plan = Plan::new(Draft { vertices, ..Draft::default() })
         .map_err(|error| vec![Diagnostic::new(Code::Contradiction, "", error.to_string())])?;
+    for (plan, is_there) in layout.stack.iter_mut().zip(there) {
+        plan.is_there = is_there;
+    }
     let hash = hash(&plan, &layout);
     let manifests = seen.manifests.iter().map(|(id, (_, list))| (id.clone(), list.clone()));
     let (document, plan, manifests) = (sized, Arc::new(plan), manifests.collect());
-    Ok(Decision { document, layout, plan, opened, touched, manifests, done, texts, hash })
+    Ok(Decision {
+        document,
+        layout,
+        plan,
+        opened,
+        touched,
+        manifests,
+        done,
+        texts,
+        files,
+        firmware,
+        hash,
+    })
 }
 
 /// The document with everything in it that actions need of each other, and what its disks become.
@@ -242,6 +232,7 @@ fn laid_out(document: &Document, seen: &Seen) -> Result<(Document, Layout), Vec<
         ACTIONS.contains(&name.as_str()) && is_asked(&name)
     });
     let queued: Vec<_> = queued.collect();
+    let document = &erase::alone(document);
     let own = queued.iter().map(|need| need as &dyn Contributor);
     let others = plugins::queued(document, seen);
     let others = others.iter().map(|plugin| &***plugin as &dyn Contributor);
@@ -312,14 +303,8 @@ fn cannot(document: &Document, layout: &Layout, seen: &Seen) -> Vec<Diagnostic> 
     }
     for (id, image) in document.sections.images.iter() {
         let place = |field: &str| format!("images.{id}.{field}");
-        if document.sections.disks.get(&image.target).is_some() {
-            say(place("target"), "whole disks are not written by this program", "name a partition");
-        }
         if image.format == ImageFormat::Qcow2 {
             say(place("format"), "qcow2 is not unpacked by this program", "convert it to raw");
-        }
-        if image.grow {
-            say(place("grow"), "file systems are not grown by this program", "leave it out");
         }
         if let Some(token) = image.token.as_ref().filter(|token| !seen.secrets.has(token)) {
             let what = format!("`{token}` is not known here; by hand no secret is");
@@ -333,8 +318,9 @@ fn cannot(document: &Document, layout: &Layout, seen: &Seen) -> Vec<Diagnostic> 
 }
 
 fn missing_tools(work: &Planning<'_>, seen: &Seen) -> Vec<Diagnostic> {
-    let tools: BTreeMap<&str, &Id> =
-        work.makes.iter().filter_map(|fs| Some((fs.tool()?, &fs.id))).collect();
+    let makes = work.makes.iter().filter_map(|fs| Some((fs.tool()?, &fs.id)));
+    let grows = work.grows.iter().flat_map(|fs| fs.tools().map(|tool| (tool, &fs.id)));
+    let tools: BTreeMap<&str, &Id> = makes.chain(grows).collect();
     let missing = tools.into_iter().filter(|(tool, _)| !seen.tools.contains(*tool));
     let say = |(tool, id): (&str, &Id)| {
         let what = format!("the program `{tool}` is needed for it, and is not here");
@@ -353,6 +339,7 @@ struct Planning<'a> {
     opened: BTreeMap<Id, Opened>,
     touched: BTreeSet<Id>,
     makes: Vec<Making>,
+    grows: Vec<Growing>,
     done: BTreeMap<StepId, Value>,
     plugins: Vec<plugins::Wanted>,
 }
@@ -367,6 +354,7 @@ impl<'a> Planning<'a> {
             opened: BTreeMap::new(),
             touched: BTreeSet::new(),
             makes: Vec::new(),
+            grows: Vec::new(),
             done: BTreeMap::new(),
             plugins: Vec::new(),
         }
@@ -404,11 +392,12 @@ impl<'a> Planning<'a> {
         for disk in &self.layout.disks {
             match &disk.work {
                 Work::Table(table) => self.table(disk, table),
+                Work::Image(_) => self.whole(disk),
                 Work::None if !disk.destroys.is_empty() => {
                     self.wipe(disk, std::iter::once(0..disk.size).collect());
                 }
-                // Who erases is another action.
-                Work::None | Work::Image(_) | Work::Erase => {}
+                Work::Erase => self.erase(disk),
+                Work::None => {}
             }
         }
     }
@@ -429,7 +418,7 @@ impl<'a> Planning<'a> {
         });
         let makes: Vec<_> = makes.collect();
         let adopts = self.document.adopts_tables();
-        let is_settled = makes.is_empty() && self.is_closed(disk) && !self.is_pending(disk, table);
+        let is_settled = makes.is_empty() && self.is_closed(disk) && !self.is_pending(disk);
         if is_settled && (adopts || has_table(disk)) {
             return;
         }
@@ -445,8 +434,11 @@ impl<'a> Planning<'a> {
             ranges.extend(disks::free(table, &geometry));
             let kept = kept.into_iter().cloned().collect();
             let marker = self.notes(disk).and_then(|notes| notes.marker.clone());
-            let opened = Opened { table: table.clone(), kept, marker };
+            let opened = Opened { table: table.clone(), kept, ending: Ending::Table, marker };
             self.opened.insert(disk.id.clone(), opened);
+        }
+        if self.opened.get(&disk.id).is_some_and(|opened| opened.kept.is_empty()) {
+            self.erase_before(disk);
         }
         if !ranges.is_empty() {
             self.wipe(disk, ranges);
@@ -463,7 +455,7 @@ impl<'a> Planning<'a> {
     /// Whether an earlier run of this transaction came to its end on it.
     fn is_closed(&self, disk: &DiskPlan) -> bool {
         let marker = self.notes(disk).and_then(|notes| notes.marker.as_ref());
-        self.document.adopts_tables()
+        (self.document.adopts_tables() && !matches!(disk.work, Work::Image(_)))
             || marker.is_some_and(|marker| marker.is_complete && marker.txn == self.document.txn)
     }
 
@@ -488,43 +480,52 @@ impl<'a> Planning<'a> {
         self.layout.partition(fs.map_or(&image.target, |fs| &fs.on))
     }
 
-    fn queued_images(&self) -> Vec<(DiskPlan, PartitionPlan, images::Task)> {
+    fn queued_images(&self) -> Vec<(DiskPlan, Option<PartitionPlan>, images::Task)> {
         let is_queued = self.document.is_queued(images::NAME);
         if is_queued { self.all_images() } else { Vec::new() }
     }
 
-    fn all_images(&self) -> Vec<(DiskPlan, PartitionPlan, images::Task)> {
+    fn all_images(&self) -> Vec<(DiskPlan, Option<PartitionPlan>, images::Task)> {
         let images = self.document.sections.images.iter();
         let all = images.filter(|(_, image)| image.made_by.is_none()).filter_map(|(id, image)| {
-            let (disk, part) = self.target(image)?;
+            let (disk, part) = match self.target(image) {
+                Some((disk, part)) => (disk, Some(part)),
+                None => (self.whole_target(image)?, None),
+            };
             let manifest = self.seen.manifests.get(id);
             let task = images::Task {
                 image: id.clone(),
                 disk: disk.id.clone(),
-                partuuid: part.partuuid,
-                range: part.range(),
+                partuuid: part.map_or_else(|| self.disk_guid(disk), |part| part.partuuid),
+                range: part.map_or(0..disk.size, PartitionPlan::range),
                 sources: image.sources.clone(),
                 compression: image.compression,
                 size: image.size.map(|Bytes(bytes)| bytes),
                 digest: image.digest.as_ref().and_then(|digest| digest.parse().ok()),
                 token: image.token.clone(),
                 manifest: image.manifest.clone().zip(manifest.map(|(digest, _)| *digest)),
+                table: image.table.filter(|_| part.is_none()),
             };
-            Some((disk.clone(), part.clone(), task))
+            Some((disk.clone(), part.cloned(), task))
         });
         all.collect()
     }
 
-    /// What says that an image is where it shall be.
+    /// What says that an image is where it shall be. The journal of a run is on one of its disks.
     fn receipt(
         &self,
         disk: &DiskPlan,
-        part: &PartitionPlan,
+        part: Option<&PartitionPlan>,
         task: &images::Task,
     ) -> Option<Receipt> {
         let fingerprint = task.fingerprint();
         let receipt = self.receipts().find(|receipt| receipt.task == fingerprint)?;
-        is_kept(disk, part).then(|| receipt.clone())
+        self.still_has(disk, part).then(|| receipt.clone())
+    }
+
+    /// Whether what an image was written to is still there.
+    fn still_has(&self, disk: &DiskPlan, part: Option<&PartitionPlan>) -> bool {
+        part.map_or_else(|| self.is_closed(disk), |part| is_kept(disk, part))
     }
 
     /// On whichever disk the journal was.
@@ -539,8 +540,11 @@ impl<'a> Planning<'a> {
             return;
         }
         for (disk, part, task) in self.all_images() {
-            let receipt = self.receipts().filter(|receipt| receipt.image == task.image).last();
-            let Some(receipt) = receipt.filter(|_| is_kept(&disk, &part)) else {
+            let receipt = self
+                .receipts()
+                .filter(|receipt| receipt.image == task.image && !receipt.is_grown)
+                .last();
+            let Some(receipt) = receipt.filter(|_| self.still_has(&disk, part.as_ref())) else {
                 continue;
             };
             let id = self.step(format!("keep image {}", task.image), images::NAME, &task, false);
@@ -550,22 +554,22 @@ impl<'a> Planning<'a> {
 
     /// Whether an image comes over what is in a partition now.
     fn is_rewritten(&self, part: &PartitionPlan) -> bool {
-        self.queued_images()
-            .iter()
-            .any(|(disk, on, task)| on.id == part.id && self.receipt(disk, on, task).is_none())
+        self.queued_images().iter().any(|(disk, on, task)| {
+            on.as_ref().is_some_and(|on| on.id == part.id)
+                && self.receipt(disk, on.as_ref(), task).is_none()
+        })
     }
 
-    fn needs_image(&self, disk: &DiskPlan, table: &TablePlan) -> bool {
+    fn needs_image(&self, disk: &DiskPlan) -> bool {
         self.queued_images().iter().any(|(on, part, task)| {
-            on.id == disk.id
-                && table.partitions.iter().any(|here| here.id == part.id)
-                && self.receipt(on, part, task).is_none()
+            on.id == disk.id && self.receipt(on, part.as_ref(), task).is_none()
         })
     }
 
     /// Whether anything is still to come into its partitions.
-    fn is_pending(&self, disk: &DiskPlan, table: &TablePlan) -> bool {
-        self.needs_image(disk, table)
+    fn is_pending(&self, disk: &DiskPlan) -> bool {
+        self.needs_image(disk)
+            || self.needs_growing(disk)
             || self.needs_drive(&disk.id)
             || self.needs_files(disk)
             || self.needs_plugin(&disk.id)
@@ -574,22 +578,32 @@ impl<'a> Planning<'a> {
 
     fn images(&mut self) {
         for (disk, part, task) in self.queued_images() {
-            let receipt = self.receipt(&disk, &part, &task);
+            let receipt = self.receipt(&disk, part.as_ref(), &task);
             if receipt.is_some() && !self.touched.contains(&disk.id) {
                 continue;
             }
             self.touched.insert(disk.id.clone());
-            let name = format!("write image {} to {}", task.image, part.id);
+            let target = part.as_ref().map_or(&disk.id, |part| &part.id);
+            let name = format!("write image {} to {target}", task.image);
             let id = self.step(name, images::NAME, &task, task.manifest.is_some());
+            let is_written = receipt.is_none();
             self.done.extend(receipt.map(|receipt| (id, as_value(&receipt))));
+            if let Some(part) = part {
+                self.grow(&part, &task, is_written);
+            }
         }
     }
 
     /// Tables come last, when all else is durable.
     fn ends(&mut self) {
         for (disk, opened) in self.opened.clone() {
-            let name = format!("close {disk}");
-            self.step(name, disks::NAME, Task::Close { disk, table: opened.table }, true);
+            let (name, table) = (format!("close {disk}"), opened.table);
+            let task = match opened.ending {
+                Ending::Table => Task::Close { disk, table },
+                Ending::Image => Task::Fit { disk, guid: table.guid },
+                Ending::Nothing => continue,
+            };
+            self.step(name, disks::NAME, task, true);
         }
     }
 }
@@ -666,6 +680,57 @@ mod tests {
         larger.facts.disks[0].size += 1 << 20;
         let other = decide(&document, &larger).expect("nothing forbids it");
         assert_ne!(decision.hash(), other.hash());
+    }
+
+    /// A machine that UEFI started, and a document that says what it starts next.
+    fn booting(order: &str) -> (Document, Seen) {
+        let digest = Digest::of(b"");
+        let file = format!("{{sources: ['file:///none'], digest: '{digest}'}}");
+        let more = format!(
+            "  - fs: {{id: b-fs, on: b, kind: ext4, mount: /}}\n  boot: {{loader: uki, esp_size: 16 MiB, \
+             order: {order}, kernel_args: [quiet], files: {{uki: {file}}}}}\n"
+        );
+        let mut seen = seen(&["mke2fs"]);
+        seen.facts.firmware = crate::facts::Firmware::Uefi;
+        seen.variables = Some(Variables { order: vec![7], ..Variables::default() });
+        (document(&more), seen)
+    }
+
+    #[test]
+    fn the_firmware_is_told_last_and_only_what_the_document_wants() {
+        let (document, mut seen) = booting("disk_first");
+        let decision = decide(&document, &seen).unwrap_or_else(|found| panic!("{found:#?}"));
+        let steps = names(&decision);
+        assert_eq!(steps[steps.len() - 2..], ["close os", "tell the firmware what to start"]);
+        let shown = serde_json::to_value(decision.show()).expect("a plain value");
+        let changes = &shown["firmware"]["changed"];
+        assert_eq!((&changes["before"][0], &changes["order"][0]), (&7.into(), &0.into()));
+        let arguments = changes["set"][1]["arguments"].as_str().expect("for the kernel in it");
+        assert!(arguments.starts_with("root=PARTUUID=") && arguments.ends_with(" quiet"));
+        let text = decision.to_string();
+        assert!(text.contains("  + entry   Boot0000 is /EFI/BOOT/BOOTX64.EFI"), "{text}");
+        assert!(text.contains("  ~ order   0000, was 0007"), "{text}");
+
+        seen.variables = None;
+        let text = decide(&document, &seen).expect("nothing forbids it").to_string();
+        assert!(text.contains("left alone: there is no efivarfs"), "{text}");
+        let (document, seen) = booting("leave");
+        let decision = decide(&document, &seen).expect("nothing forbids it");
+        assert!(decision.to_string().contains("left alone: the document leaves them alone"));
+        assert!(!names(&decision).contains(&"tell the firmware what to start".to_owned()));
+    }
+
+    #[test]
+    fn secrets_of_files_must_be_known_and_are_in_no_plan() {
+        let secret = "  files:\n  - {on: a-fs, path: /k, content: {secret: 'secret://join'}}\n";
+        let (document, mut seen) = (document(secret), seen(&["mke2fs"]));
+        let found = decide(&document, &seen).expect_err("nobody knows it");
+        assert_eq!(found.iter().map(|found| found.code).collect::<Vec<_>>(), [Code::Unsupported]);
+        seen.secrets = [("join", "hunter2")].into_iter().collect();
+        let decision = decide(&document, &seen).expect("it is known");
+        let shown = serde_json::to_string(&decision.show()).expect("a plain value");
+        assert!(shown.contains("secret://join") && !shown.contains("hunter2"), "{shown}");
+        assert!(!format!("{decision:?}{decision}").contains("hunter2"));
     }
 
     #[test]

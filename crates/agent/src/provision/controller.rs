@@ -24,7 +24,10 @@ use crate::command_line::Orders;
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// A controller that has to ask its store may take longer than one that has not.
-const ANSWER: Duration = Duration::from_secs(60);
+const ANSWER: Duration = Duration::from_mins(1);
+
+/// Half of what a controller reads: it keeps them with something around them.
+const MAX_FACTS: usize = MAX_ORDER_REQUEST / 2;
 
 /// A document, its secrets, and what is around them.
 const MAX_ANSWER: u64 = 2 * MAX_BYTES as u64;
@@ -55,6 +58,11 @@ pub(super) enum CallError {
     /// It says that it may be otherwise soon, and why.
     #[error("{0}")]
     Later(String),
+    /// Dates are all that is wrong, as far as was looked.
+    #[error(
+        "the certificate of the controller is not valid yet; the clock of this machine is behind"
+    )]
+    TooEarly,
     #[error("the controller is not trusted: {0}; is the image made for this site?")]
     Untrusted(String),
     /// With what it says about it.
@@ -134,11 +142,10 @@ impl Controller {
         orders: &Orders,
         facts: &Value,
     ) -> Result<Order, CallError> {
-        let mut request = identity.request(orders, facts.clone());
         // A machine with more than that is provisioned all the same.
-        if serde_json::to_vec(&request).is_ok_and(|body| body.len() > MAX_ORDER_REQUEST) {
-            request.facts = Value::Null;
-        }
+        let is_short = facts.to_string().len() <= MAX_FACTS;
+        let facts = if is_short { facts.clone() } else { Value::Null };
+        let request = identity.request(orders, facts);
         self.post("/provision/v1/agent/order", None, &request)
     }
 
@@ -184,15 +191,25 @@ impl Controller {
 
 fn unreached(error: ureq::Error) -> CallError {
     match error {
-        ureq::Error::Tls(_) | ureq::Error::Rustls(_) => CallError::Untrusted(error.to_string()),
+        ureq::Error::Rustls(error) => untrusted(&error),
+        ureq::Error::Tls(_) => CallError::Untrusted(error.to_string()),
         ureq::Error::Io(error) => {
-            let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-            match tls {
-                Some(tls) => CallError::Untrusted(tls.to_string()),
+            match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+                Some(tls) => untrusted(tls),
                 None => CallError::Away(error.to_string()),
             }
         }
         error => CallError::Away(error.to_string()),
+    }
+}
+
+fn untrusted(error: &rustls::Error) -> CallError {
+    use rustls::CertificateError::{NotValidYet, NotValidYetContext};
+    match error {
+        rustls::Error::InvalidCertificate(NotValidYet | NotValidYetContext { .. }) => {
+            CallError::TooEarly
+        }
+        error => CallError::Untrusted(error.to_string()),
     }
 }
 

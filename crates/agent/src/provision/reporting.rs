@@ -38,6 +38,7 @@ pub(super) fn failed(decision: &Decision, error: &ApplyError, is_aborted: bool) 
         return Report { plan, ..refused(found) };
     }
     let (code, class) = match error {
+        _ if is_aborted => ("aborted", "transient"),
         ApplyError::OtherPlan { .. } | ApplyError::Changed => ("changed", "facts"),
         ApplyError::Open(OpenError::InUse { .. } | OpenError::Changed { .. }) => {
             ("busy", "refused")
@@ -50,7 +51,7 @@ pub(super) fn failed(decision: &Decision, error: &ApplyError, is_aborted: bool) 
         _ => String::new(),
     };
     let action = action_of(decision, &step).unwrap_or_default();
-    let evidence = kernel_says();
+    let evidence = if is_aborted { Vec::new() } else { kernel_says() };
     let problem = Finding {
         code: code.to_owned(),
         class: class.to_owned(),

@@ -130,8 +130,8 @@ impl Screen {
         let lines = lines.iter().map(|line| harmless(line));
         let text = if self.is_terminal {
             // From the upper left corner, each line to its end, then everything below.
-            let lines: String = lines.map(|line| format!("{line}\x1b[K\r\n")).collect();
-            format!("\x1b[H{lines}\x1b[J")
+            let lines: Vec<String> = lines.collect();
+            format!("\x1b[H{}\x1b[K\r\n\x1b[J", lines.join("\x1b[K\r\n"))
         } else {
             // What is read later needs no picture.
             let error =

@@ -49,7 +49,7 @@ impl Waiting {
         self.events.push_back(event);
     }
 
-    /// At most so often; of what still waits, only the last counts.
+    /// At most so often, but that all is done; of what still waits, only the last counts.
     fn progress(&mut self, event: Event, now: Instant) {
         let is_waiting = self
             .events
@@ -62,7 +62,8 @@ impl Waiting {
         let is_recent = self.progress.as_ref().is_some_and(|(at, step)| {
             *step == event.step && now.duration_since(*at) < PROGRESS_EVERY
         });
-        if !is_recent {
+        let is_all = event.done.is_some() && event.done == event.total;
+        if is_all || !is_recent {
             self.progress = Some((now, event.step.clone()));
             self.push(event);
         }
@@ -263,6 +264,11 @@ mod tests {
         assert!(waiting.is_empty());
         waiting.progress(at(4), now + PROGRESS_EVERY);
         assert_eq!(waiting.batch()[0].done, Some(4));
+        waiting.arrived();
+        // That all is done is told at once.
+        let all = Event { total: Some(5), ..at(5) };
+        waiting.progress(all, now + PROGRESS_EVERY);
+        assert_eq!(waiting.batch()[0].done, Some(5));
         waiting.arrived();
         // Another step does not wait for the first one's turn.
         let other = event("images", "data", Phase::Progress);

@@ -61,8 +61,26 @@ fn what_the_loader_reads_is_put_there_and_changed_alone() {
     let bench = Bench::new(512);
     bench.pack_image();
     let first = document(&bench, &files(&bench), "quiet");
+    let planned = agent("plan", &first, &[]);
+    for line in [
+        "  + fs   esp-fs on esp, 40 MiB",
+        "  + new     esp:/hoist/linux  sha256:",
+        "      | linux /hoist/linux",
+        "left alone: a loop device is not what this machine boots from; it finds \
+         /EFI/BOOT/BOOTX64.EFI by itself",
+    ] {
+        assert!(planned.out.contains(line), "`{line}` is not in\n{}", planned.out);
+    }
     let applied = agent("apply", &first, &[]);
     assert_eq!(applied.code, 0, "{}", applied.err);
+    let settled = agent("plan", &first, &[]);
+    assert!(settled.out.contains("  = kept    esp:/hoist/linux"), "{}", settled.out);
+    assert!(settled.out.contains("  = fs   esp-fs on esp"), "{}", settled.out);
+    assert!(!settled.out.contains("  + "), "{}", settled.out);
+    let shown: serde_json::Value =
+        serde_json::from_str(&agent("plan", &first, &["-o", "json"]).out).expect("JSON");
+    assert_eq!(shown["files"][0]["what"], "kept");
+    assert!(shown["firmware"]["left_alone"]["why"].as_str().is_some());
     let esp = bench.node(1);
     let all =
         ["EFI/BOOT/BOOTX64.EFI", "hoist/linux", "loader/entries/hoist.conf", "loader/loader.conf"];

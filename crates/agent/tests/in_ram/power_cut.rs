@@ -55,30 +55,35 @@ fn cut(seed: u64) {
     let deadline = Instant::now() + PATIENCE;
     while written(&bench, &image) < at {
         let is_on = machine.is_on().expect("it can be asked");
-        assert!(is_on && Instant::now() < deadline, "{}", machine.console().unwrap());
+        assert!(is_on && Instant::now() < deadline, "{}", machine.console().expect("a console"));
         std::thread::sleep(LOOK_EVERY);
     }
     machine.power_off();
 
     // It says what it is, and holds nothing that firmware or a person could take for a system.
-    let disk = fs_err::read(bench.disk()).unwrap();
+    let disk = fs_err::read(bench.disk()).expect("it can be read");
     let left = marker(&disk).expect("a marker");
     assert!(!left.is_complete && left.txn.to_string() == TXN, "{left:?}");
-    let Found::Gpt { table, .. } = table::read(&disk[..], 512).unwrap() else { panic!("a table") };
+    let Found::Gpt { table, .. } = table::read(&disk[..], 512).expect("it can be read") else {
+        panic!("a table")
+    };
     assert_eq!(table.txn_in_progress(), Some(left.txn), "{table:?}");
-    let first = usize::try_from(ROOT_START).unwrap()..usize::try_from(ROOT_START + MIB).unwrap();
+    let first = usize::try_from(ROOT_START).expect("it is small")
+        ..usize::try_from(ROOT_START + MIB).expect("it is small");
     assert!(disk[first].iter().all(|byte| *byte == 0), "seed {seed}: the first MiB goes last");
     assert!(bench.server.reports().is_empty());
 
     let mut machine = bench.power_on();
-    machine.wait_for("starting the machine again", PATIENCE).unwrap();
-    machine.wait_until_off(PATIENCE).unwrap();
+    machine.wait_for("starting the machine again", PATIENCE).expect("it says so");
+    machine.wait_until_off(PATIENCE).expect("it goes off");
     bench.assert_installed(&image);
     let reports = bench.server.reports();
     assert_eq!(reports.len(), 1, "{reports:?}");
     assert_eq!(reports[0]["outcome"], json!("done"), "{reports:?}");
     assert_eq!(reports[0]["resumed"], json!(true), "{reports:?}");
-    assert!(marker(&fs_err::read(bench.disk()).unwrap()).expect("a marker").is_complete);
+    assert!(
+        marker(&fs_err::read(bench.disk()).expect("it can be read")).expect("a marker").is_complete
+    );
 }
 
 #[test]

@@ -26,6 +26,7 @@ struct Kept {
     /// Answers to events that are not given.
     away: usize,
     go: Option<&'static str>,
+    is_held: bool,
     then: Option<&'static str>,
 }
 
@@ -62,9 +63,16 @@ impl Server {
         self.kept().document = Some(document);
     }
 
-    pub(crate) fn file(&self, name: &str, content: Vec<u8>) -> String {
+    /// Where a machine finds this content that knows us as `host`.
+    pub(crate) fn file(&self, host: &str, name: &str, content: Vec<u8>) -> String {
         self.kept().files.insert(format!("/{name}"), content);
-        format!("http://{HOST}:{}/{name}", self.plain_port)
+        format!("http://{host}:{}/{name}", self.plain_port)
+    }
+
+    /// No file is given before an agent was told to end.
+    pub(crate) fn abort(&self) {
+        let mut kept = self.kept();
+        (kept.go, kept.is_held) = (Some("abort"), true);
     }
 
     /// So many words of the agent are lost.
@@ -117,7 +125,8 @@ fn certified(ca: &Path) -> rustls::ServerConfig {
     let issuer = Issuer::new(params, key);
     let key = KeyPair::generate().expect("a key");
     let names = vec![HOST.to_owned(), "127.0.0.1".to_owned()];
-    let params = CertificateParams::new(names).expect("valid names");
+    let mut params = CertificateParams::new(names).expect("valid names");
+    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
     let certificate = params.signed_by(&key, &issuer).expect("a certificate");
     let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -151,10 +160,15 @@ fn serve(stream: &mut (impl Read + Write), kept: &Mutex<Kept>) -> std::io::Resul
             range.strip_prefix("bytes=")?.trim_end_matches('-').parse::<usize>().ok()
         });
         let session = value("authorization:");
+        while path.ends_with(".zst") && kept.lock().expect("nobody panicked").is_held {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let answer = answer(&path, from, session.as_deref(), &body, kept);
         let Some((status, more, body)) = answer else { return Ok(()) };
         let stream = reader.get_mut();
-        write!(stream, "HTTP/1.1 {status}\r\n{more}content-length: {}\r\n\r\n", body.len())?;
+        let date = jiff::fmt::rfc2822::to_string(&jiff::Zoned::now()).expect("a date");
+        write!(stream, "HTTP/1.1 {status}\r\ndate: {date}\r\n{more}")?;
+        write!(stream, "content-length: {}\r\n\r\n", body.len())?;
         stream.write_all(&body)?;
         stream.flush()?;
     }
@@ -204,6 +218,7 @@ fn answer(
             }
             let events = said["events"].as_array().cloned().unwrap_or_default();
             kept.events.extend(events);
+            kept.is_held = false;
             json(&json!({"go": kept.go.unwrap_or("on")}))
         }
         "/provision/v1/agent/runs/r1/report" => {

@@ -11,6 +11,7 @@ mod protect;
 mod release;
 mod remove;
 mod renew;
+mod retire;
 mod set;
 mod show;
 mod spec;
@@ -41,6 +42,7 @@ enum NodeCommand {
     Protect(protect::ProtectArgs),
     Maintenance(maintenance::MaintenanceArgs),
     Release(release::ReleaseArgs),
+    Retire(retire::RetireArgs),
     Remove(remove::RemoveArgs),
     Import(import::ImportArgs),
     Discovered(discovered::DiscoveredArgs),
@@ -59,6 +61,7 @@ impl NodeArgs {
             NodeCommand::Protect(args) => args.run(shell).await,
             NodeCommand::Maintenance(args) => args.run(shell).await,
             NodeCommand::Release(args) => args.run(shell).await,
+            NodeCommand::Retire(args) => args.run(shell).await,
             NodeCommand::Remove(args) => args.run(shell).await,
             NodeCommand::Import(args) => args.run(shell).await,
             NodeCommand::Discovered(args) => args.run(shell).await,

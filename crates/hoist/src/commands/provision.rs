@@ -33,7 +33,7 @@ enum ProvisionCommand {
     Status(status::StatusArgs),
     /// Begin nodes that failed or were aborted once more
     ///
-    /// They get another token: machines that wait with an agent in memory have to be started anew.
+    /// An agent that stayed in memory goes on by itself; other machines have to be started anew.
     #[command(after_help = "Examples:\n  hoist provision retry n1\n  \
         hoist provision retry last --dry-run")]
     Retry(steer::SteerArgs),

@@ -39,3 +39,13 @@ fn only_nothing_and_older_images_are_written_over() {
     assert!(is_free(&out).unwrap());
     assert!(!is_free(&out.join("precious")).unwrap());
 }
+
+#[test]
+fn two_do_not_build_in_one_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("out.partial");
+    let first = take(&place).unwrap();
+    assert!(matches!(take(&place), Err(BuildError::Locked(_))));
+    drop(first);
+    assert!(take(&place).is_ok());
+}

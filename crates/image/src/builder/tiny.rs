@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use hoist_initramfs::modules::Modules;
 
-use super::{FillError, Site};
+use super::{FillError, Site, check_file};
 use crate::build::Told;
 use crate::document::{Image, Kernel, Source, Tiny};
 use crate::package::{self, PackageError};
@@ -28,7 +28,13 @@ const DIRECTORIES: [(&str, u32); 11] = [
     ("/tmp", 0o1777),
 ];
 
-pub(super) fn check(tiny: &Tiny) -> Result<(), FillError> {
+pub(super) fn check(tiny: &Tiny, beside: &Path) -> Result<(), FillError> {
+    if let Some(file) = &tiny.kernel.file {
+        check_file(&beside.join(file), "builder.tiny.kernel")?;
+    }
+    if let Source::File(file) = &tiny.busybox {
+        check_file(&beside.join(file), "builder.tiny.busybox")?;
+    }
     let is_package = matches!(tiny.busybox, Source::Package(_)) || tiny.kernel.package.is_some();
     if is_package {
         for tool in [APT_CACHE, APT_GET, DPKG_DEB] {

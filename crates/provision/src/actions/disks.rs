@@ -14,13 +14,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
+use super::grow::{self, Growing};
+use super::images::Receipt;
 use super::{Held, failed, faults, task, wrong};
 use crate::device::gap::{Gap, Marker};
 use crate::device::table::{self, FIRST_PARTITION, Found, Geometry, Partition, Table};
 use crate::device::{GuardedIo, ReadAt, kernel, signature};
 use crate::document::{FsKind, Id};
-use crate::facts::{Signature, SignaturePlace};
+use crate::facts::{PartitionFacts, Signature, SignaturePlace};
 use crate::fat;
+use crate::images::Digest;
 use crate::layout::{PartitionPlan, TablePlan};
 
 pub const NAME: &str = "disks";
@@ -36,8 +39,18 @@ pub enum Task {
     Wipe { disk: Id, ranges: Vec<Range<u64>> },
     /// A file system is made in a partition.
     Make { disk: Id, table: TablePlan, partition: Id, fs: Making },
+    /// A file system that came as an image is grown to its partition; `of` says which image that was.
+    Grow { disk: Id, table: TablePlan, partition: Id, fs: Growing, image: Id, of: Digest },
     /// The disk gets its table, and is done.
     Close { disk: Id, table: TablePlan },
+    /// The disk has the table of an image, which is made to fit, and is done.
+    Fit { disk: Id, guid: Uuid },
+}
+
+impl Task {
+    pub fn fingerprint(&self) -> Digest {
+        Digest::of(&serde_json::to_vec(self).expect("a plain value"))
+    }
 }
 
 /// A file system that is made.
@@ -187,13 +200,39 @@ impl Disks {
             let made = fat::make(&io, &part.range(), fs.label.as_deref(), fs.serial());
             return made.map_err(|error| failed(&error));
         }
+        self.with_node(disk, table, partition, |node| call(&fs.program, node, &[], ctx))
+    }
+
+    /// Says how large it is then.
+    fn grow(
+        &self,
+        disk: &Id,
+        table: &TablePlan,
+        partition: &Id,
+        fs: &Growing,
+        ctx: &mut Ctx<'_>,
+    ) -> Result<u64, Failure> {
+        self.with_node(disk, table, partition, |node| fs.grow(node, ctx))?;
+        let (io, start) = (self.held.io(disk)?, part_of(table, partition)?.start);
+        let size = grow::size_of(&*io, start, fs.kind).map_err(|error| failed(&error))?;
+        Ok(size.unwrap_or(0))
+    }
+
+    /// Lets somebody have the device of a partition.
+    fn with_node(
+        &self,
+        disk: &Id,
+        table: &TablePlan,
+        partition: &Id,
+        work: impl FnOnce(&Path) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let part = part_of(table, partition)?;
         let wanted: Vec<Partition> = table.partitions.iter().map(Partition::from).collect();
         self.held.lend(disk, |path| {
             let known = kernel::tell(path, &wanted).map_err(|error| failed(&error))?;
             let name = known.into_iter().find(|known| known.number == part.number);
             let name = name.ok_or_else(|| wrong(format!("`{partition}` has no device")))?;
-            let node = Path::new("/dev").join(name.kernel_name);
-            call(&fs.program, &node, ctx)
+            work(&Path::new("/dev").join(name.kernel_name))
         })?
     }
 
@@ -207,6 +246,51 @@ impl Disks {
         kernel::tell(io.path(), &table.partitions).map_err(|error| failed(&error))?;
         Ok(())
     }
+
+    fn fit(&self, disk: &Id, guid: Uuid) -> Result<(), Failure> {
+        let io = self.held.io(disk)?;
+        let geometry = Geometry { size: io.size(), sector: io.sector() };
+        let opening = Table::in_progress(guid, self.marker.txn, &[], &geometry);
+        let partitions = match found(&io)? {
+            Found::Gpt { table, .. } if table != opening => {
+                table.write_moved(&io).map_err(|error| failed(&error))?;
+                table.partitions
+            }
+            // Behind a table of another kind the copy of ours must not stay.
+            _ => {
+                opening.clear_copy(&io).map_err(|error| failed(&error))?;
+                found(&io)?.facts().map_or(Vec::new(), |facts| known(&facts.partitions))
+            }
+        };
+        let gap = gap(&[]).map_err(|error| failed(&error))?;
+        // What the image has in the gap stays.
+        if Marker::read(&*io, &gap).map_err(|error| failed(&error))?.as_ref() == Some(&self.marker)
+        {
+            let marker = Marker { is_complete: true, ..self.marker.clone() };
+            marker.write(&io, &gap).map_err(|error| failed(&error))?;
+        }
+        kernel::tell(io.path(), &partitions).map_err(|error| failed(&error))?;
+        Ok(())
+    }
+}
+
+fn found(io: &GuardedIo) -> Result<Found, Failure> {
+    let sector = u32::try_from(io.sector()).expect("it is small");
+    table::read(io, sector).map_err(|error| failed(&error))
+}
+
+/// As the kernel is told of them.
+fn known(partitions: &[PartitionFacts]) -> Vec<Partition> {
+    let known = |part: &PartitionFacts| Partition {
+        number: part.number,
+        start: part.start,
+        length: part.len,
+        kind: Uuid::nil(),
+        id: Uuid::nil(),
+        attributes: 0,
+        name: String::new(),
+    };
+    partitions.iter().map(known).collect()
 }
 
 pub(super) fn part_of<'a>(table: &'a TablePlan, id: &Id) -> Result<&'a PartitionPlan, Failure> {
@@ -215,7 +299,12 @@ pub(super) fn part_of<'a>(table: &'a TablePlan, id: &Id) -> Result<&'a Partition
 }
 
 /// Runs a program on a device. No shell, and nothing of our environment but where programs are.
-fn call(program: &[String], node: &Path, ctx: &mut Ctx<'_>) -> Result<(), Failure> {
+pub(super) fn call(
+    program: &[String],
+    node: &Path,
+    good: &[i32],
+    ctx: &mut Ctx<'_>,
+) -> Result<(), Failure> {
     let (tool, words) = program.split_first().ok_or_else(|| wrong("no program".to_owned()))?;
     let path = find_tool(tool).ok_or_else(|| wrong(format!("`{tool}` is not here any more")))?;
     let mut command = Command::new(path);
@@ -224,6 +313,7 @@ fn call(program: &[String], node: &Path, ctx: &mut Ctx<'_>) -> Result<(), Failur
     let ran = process::run(&mut command, b"", ctx.deadline, ctx.cancel, ctx.output);
     let ran = ran.map_err(|error| failed(&error))?;
     match ran.fault() {
+        Some(_) if ran.status.code().is_some_and(|code| good.contains(&code)) => Ok(()),
         None => Ok(()),
         Some(fault) => {
             let reason = format!("{tool} on `{}`: {fault}", node.display());
@@ -252,7 +342,9 @@ impl Action for Disks {
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
-        match task::<Task>(&step.call.input)? {
+        let task = task::<Task>(&step.call.input)?;
+        let print = task.fingerprint();
+        match task {
             Task::Wipe { disk, ranges } => {
                 let io = self.held.io(&disk)?;
                 for range in ranges {
@@ -262,7 +354,14 @@ impl Action for Disks {
             Task::Make { disk, table, partition, fs } => {
                 self.make(&disk, &table, &partition, &fs, ctx)?;
             }
+            Task::Grow { disk, table, partition, fs, image, .. } => {
+                let bytes = self.grow(&disk, &table, &partition, &fs, ctx)?;
+                let receipt = Receipt { image, task: print, bytes, zeros: 0, is_grown: true };
+                let receipt = serde_json::to_value(receipt).expect("a plain value");
+                return Ok(Done { changed: true, receipt });
+            }
             Task::Close { disk, table } => self.close(&disk, &table)?,
+            Task::Fit { disk, guid } => self.fit(&disk, guid)?,
         }
         Ok(Done { changed: true, receipt: Value::Null })
     }
@@ -287,15 +386,28 @@ impl Action for Disks {
                 let is_there = found.iter().any(|found| fs.is(found));
                 (!is_there).then(|| format!("`{partition}` does not hold {}", fs.kind))
             }
+            Task::Grow { disk, table, partition, fs, .. } => {
+                let (io, part) = (self.held.io(&disk)?, part_of(&table, &partition)?);
+                let size = grow::size_of(&*io, part.start, fs.kind).map_err(read)?;
+                let is_grown = size.is_some_and(|size| Growing::fills(size, part.len));
+                (!is_grown).then(|| format!("`{}` does not fill `{partition}`", fs.id))
+            }
             Task::Close { disk, table } => {
                 let io = self.held.io(&disk)?;
-                let sector = u32::try_from(io.sector()).expect("it is small");
-                let found = table::read(&*io, sector).map_err(read)?;
+                let is = found(&io)?;
                 let mut wanted = Table::from(&table);
                 wanted.partitions.sort_by_key(|part| part.number);
-                let is_it = found == Found::Gpt { table: wanted, flaws: Vec::new() };
+                let is_it = is == Found::Gpt { table: wanted, flaws: Vec::new() };
                 (!is_it).then(|| format!("the table of disk `{disk}` is another one"))
             }
+            Task::Fit { disk, .. } => match self.held.io(&disk).and_then(|io| found(&io))? {
+                Found::Gpt { flaws, .. } if !flaws.is_empty() => {
+                    let flaws: Vec<_> = flaws.iter().map(ToString::to_string).collect();
+                    Some(flaws.join(", "))
+                }
+                Found::Damaged(_) => Some(format!("the table of disk `{disk}` is damaged")),
+                _ => None,
+            },
         };
         Ok(difference.map_or(Verdict::Holds, |reason| Verdict::DoesNot { reason }))
     }

@@ -1,4 +1,4 @@
-//! Images, from where they are into their partitions.
+//! Images, from where they are into their partitions, or over whole disks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -13,9 +13,12 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::{Held, failed, faults, origin, task, wrong};
-use crate::document::{Compression, Id, SecretRef};
+use crate::device::gap::{self, Gap, Marker};
+use crate::device::{GuardedIo, ReadAt};
+use crate::document::{Compression, Id, ImageTable, SecretRef};
 use crate::images::{
-    self, Chunked, Digest, Manifest, Progress, Stream, Trust, Watch, first_difference,
+    self, Chunked, Digest, Manifest, Masked, Place, Progress, Stream, Trust, Watch,
+    first_difference, judge,
 };
 
 pub const NAME: &str = "images";
@@ -26,6 +29,7 @@ pub const NAME: &str = "images";
 pub struct Task {
     pub image: Id,
     pub disk: Id,
+    /// Of the partition, or of the disk's table, if the image is of a whole disk.
     pub partuuid: Uuid,
     pub range: Range<u64>,
     pub sources: Vec<String>,
@@ -39,6 +43,9 @@ pub struct Task {
     /// Where the list of its chunks is, and which list that was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<(String, Digest)>,
+    /// The table that it is said to have, if it is a whole disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<ImageTable>,
 }
 
 /// What is left in the journal: that this very image is in this very place.
@@ -51,9 +58,17 @@ pub struct Receipt {
     pub bytes: u64,
     /// Of those, not written as data.
     pub zeros: u64,
+    /// It is not that it was written, but that its file system was grown to so many bytes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_grown: bool,
 }
 
 impl Task {
+    /// No partition begins at the beginning of a disk.
+    pub fn is_whole_disk(&self) -> bool {
+        self.range.start == 0
+    }
+
     pub fn fingerprint(&self) -> Digest {
         Digest::of(&serde_json::to_vec(self).expect("a plain value"))
     }
@@ -67,12 +82,17 @@ pub trait Listener: Send + Sync {
 /// Keeps how far an attempt came, by its name, so that another goes on from there.
 pub trait Keeper: Send + Sync {
     fn reached(&self, attempt: &str, bytes: u64) -> Result<(), String>;
+
+    /// Where the records are on this disk, the image comes now: they are kept elsewhere from here on.
+    fn leave(&self, disk: &Id);
 }
 
 /// The action.
 #[allow(missing_debug_implementations)]
 pub struct Images {
     pub held: Arc<Held>,
+    /// Of which a marker says that the gap of a disk is ours.
+    pub txn: Uuid,
     /// The lists of chunks by image, as they were when it was planned.
     pub manifests: BTreeMap<Id, Manifest>,
     /// What earlier attempts have made durable.
@@ -84,18 +104,33 @@ pub struct Images {
 
 struct Watching<'a> {
     action: &'a Images,
-    image: &'a Id,
+    task: &'a Task,
+    io: &'a GuardedIo,
     attempt: &'a str,
     cancel: &'a Cancel,
 }
 
 impl Watch for Watching<'_> {
     fn progress(&self, progress: Progress) {
-        self.action.listener.progress(self.image, progress);
+        self.action.listener.progress(&self.task.image, progress);
     }
 
     fn durable(&self, reached: u64) -> Result<(), String> {
         self.action.keeper.reached(self.attempt, reached)
+    }
+
+    fn last(&self, first: &[u8]) -> Result<usize, String> {
+        if !self.task.is_whole_disk() {
+            return Ok(first.len());
+        }
+        let sector = u32::try_from(self.io.sector()).expect("it is small");
+        match judge(self.io.size(), sector, first, self.task.table)? {
+            Place::Ours => Ok(usize::try_from(gap::START).expect("it is small")),
+            Place::Images => {
+                self.action.keeper.leave(&self.task.disk);
+                Ok(first.len())
+            }
+        }
     }
 
     fn is_stopped(&self) -> bool {
@@ -119,7 +154,7 @@ impl Action for Images {
         Description {
             name: NAME.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            about: "images into partitions".to_owned(),
+            about: "images into partitions and over whole disks".to_owned(),
             reads: vec!["images".to_owned()],
             can: BTreeSet::from([Ability::Verify]),
             skip_when_verified: true,
@@ -136,15 +171,20 @@ impl Action for Images {
         let task: Task = task(&step.call.input)?;
         let io = self.held.io(&task.disk)?;
         let origin = origin(&task.sources, task.token.as_ref(), &self.trust, ctx.secrets)?;
-        let watch =
-            Watching { action: self, image: &task.image, attempt: ctx.attempt, cancel: ctx.cancel };
+        let watch = Watching {
+            action: self,
+            task: &task,
+            io: &io,
+            attempt: ctx.attempt,
+            cancel: ctx.cancel,
+        };
         let written = if let Some(manifest) = self.manifest(&task)? {
             let reached = self.reached.get(&task.image).copied().unwrap_or(0);
             let keep_every = images::KEEP_EVERY;
             let image = Chunked { origin: &origin, manifest, reached, keep_every };
             images::write_chunks(&image, &io, task.range.clone(), &watch)
         } else {
-            let Task { compression, size, digest, .. } = task;
+            let Task { compression, size, digest, .. } = task.clone();
             let image = Stream { origin: &origin, compression, size, digest };
             images::write(&image, &io, task.range.clone(), &watch)
         };
@@ -154,6 +194,7 @@ impl Action for Images {
             image: task.image,
             bytes: written.bytes,
             zeros: written.zeros,
+            is_grown: false,
         };
         let receipt = serde_json::to_value(receipt).expect("a plain value");
         Ok(Done { changed: true, receipt })
@@ -165,7 +206,12 @@ impl Action for Images {
         let task: Task = task(&step.call.input)?;
         let Some(manifest) = self.manifest(&task)? else { return Ok(Verdict::Holds) };
         let io = self.held.io(&task.disk)?;
-        let difference = first_difference(&*io, task.range.start, &manifest.chunks);
+        let gap = Gap::before(None).expect("a whole gap has room");
+        let marker = Marker::read(&*io, &gap).map_err(|error| failed(&error))?;
+        let is_ours = marker.is_some_and(|marker| marker.txn == self.txn);
+        let is_masked = task.is_whole_disk() && is_ours;
+        let disk = Masked { disk: &*io, gap: is_masked.then_some(gap) };
+        let difference = first_difference(&disk, task.range.start, &manifest.chunks);
         Ok(match difference.map_err(|error| failed(&error))? {
             None => Verdict::Holds,
             Some(at) => {

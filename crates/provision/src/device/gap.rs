@@ -2,6 +2,8 @@
 //! works on it, and the journal of that work. It is found again at the next boot, also if nobody else
 //! can be asked.
 
+pub mod backup;
+
 use std::io;
 use std::ops::Range;
 
@@ -15,7 +17,7 @@ use super::table::FIRST_PARTITION;
 use super::{GuardedIo, ReadAt};
 
 /// Behind every table: with sectors of 4096 bytes the second one ends at 24 KiB.
-const START: u64 = 32 * 1024;
+pub const START: u64 = 32 * 1024;
 
 /// A gap that is smaller holds no run.
 const LEAST: u64 = 64 * 1024;
@@ -69,7 +71,7 @@ impl Gap {
     }
 
     fn journal(&self) -> Range<u64> {
-        self.0.start + SLOTS * SLOT..self.0.end
+        self.0.start + SLOTS * SLOT..self.0.end - backup::room(&self.0)
     }
 
     /// Nothing of hoist's is left in it.
@@ -179,10 +181,16 @@ impl GapJournal {
         Ok(Self { place, next: 0, length, is_broken: false })
     }
 
-    /// The one that is there, with its records; a torn tail is cut off.
+    /// The one that is there, with its records; a torn tail is cut off. Where there is none, because
+    /// it had not come to that, a new one.
     pub fn open(io: &GuardedIo, gap: &Gap) -> Result<(Self, Vec<Record>), GapError> {
         let place = gap.journal();
-        let Contents { records, length } = load(io, &place)?;
+        let Contents { records, length } = match load(io, &place) {
+            Err(GapError::Journal(JournalError::NoJournal)) => {
+                return Ok((Self::create(io, gap)?, Vec::new()));
+            }
+            loaded => loaded?,
+        };
         if length == 0 {
             return Ok((Self::create(io, gap)?, records));
         }

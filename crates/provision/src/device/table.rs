@@ -106,6 +106,34 @@ impl Table {
         Ok(io.sync()?)
     }
 
+    /// A table that came with an image, for a disk of another size: the copy goes to the real end of
+    /// it, and the first one says where that is. What is in the first sector stays.
+    pub fn write_moved(&self, io: &GuardedIo) -> Result<(), TableError> {
+        let encoded = self.encode(io)?;
+        io.write_at(encoded.tail_at, &encoded.tail)?;
+        io.sync()?;
+        let sector = usize::try_from(io.sector()).expect("it is small");
+        io.write_at(io.sector(), &encoded.head[sector..])?;
+        Ok(io.sync()?)
+    }
+
+    /// Whether it can be a table of a disk.
+    pub fn check(&self, geometry: &Geometry) -> Result<(), LayoutError> {
+        layout::encode(self, geometry).map(|_| ())
+    }
+
+    /// Takes away the copy at the end of a disk that an opening table has left there.
+    pub fn clear_copy(&self, io: &GuardedIo) -> Result<(), TableError> {
+        let encoded = self.encode(io)?;
+        let mut found = vec![0; encoded.tail.len()];
+        io.read(encoded.tail_at, &mut found)?;
+        if found == encoded.tail {
+            io.zero(encoded.tail_at..encoded.tail_at + found.len() as u64)?;
+            io.sync()?;
+        }
+        Ok(())
+    }
+
     fn encode(&self, io: &GuardedIo) -> Result<layout::Encoded, TableError> {
         let encoded = layout::encode(self, &Geometry { size: io.size(), sector: io.sector() })?;
         // Half of a table is worse than none.
@@ -176,8 +204,13 @@ pub struct Backup {
 const BACKUP: u64 = 1024 * 1024;
 
 impl Backup {
+    /// Of each end of a disk of this size.
+    pub(super) fn length(size: u64) -> u64 {
+        size.min(BACKUP)
+    }
+
     pub fn take(disk: &impl ReadAt) -> std::io::Result<Self> {
-        let length = usize::try_from(disk.size().min(BACKUP)).expect("it is a MiB");
+        let length = usize::try_from(Self::length(disk.size())).expect("it is a MiB");
         let (mut head, mut tail) = (vec![0; length], vec![0; length]);
         disk.read_at(0, &mut head)?;
         disk.read_at(disk.size() - length as u64, &mut tail)?;

@@ -69,7 +69,7 @@ pub(super) fn write(
         return Err(error);
     }
     fetched?;
-    close_target(io, target, &state.first)?;
+    close_target(io, target, &state.first, watch)?;
     meter.add(state.first.len() as u64);
     Ok(Written { bytes: meter.end(), zeros: state.zeros })
 }

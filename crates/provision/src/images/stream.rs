@@ -89,7 +89,7 @@ pub(super) fn write(
     {
         return Err(ImageError::Digest { wanted, is });
     }
-    close_target(io, target, &first)?;
+    close_target(io, target, &first, watch)?;
     meter.add(first.len() as u64);
     Ok(Written { bytes: meter.end(), zeros: state.zeros })
 }

@@ -93,8 +93,10 @@ impl Display for StackPlan {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let on: Vec<_> = self.on.iter().map(ToString::to_string).collect();
         let (sign, how) = match (&self.image, self.retained) {
+            (Some(image), _) if self.is_there => ('=', format!(", from image {image}")),
             (Some(image), _) => ('+', format!(", from image {image}")),
             (None, true) => ('=', ", stays".to_owned()),
+            (None, false) if self.is_there => ('=', String::new()),
             (None, false) => ('+', String::new()),
         };
         let Self { kind, id, size, .. } = self;

@@ -65,6 +65,7 @@ fn planned(context: &Context<'_>, node: &StorageNode, size: u64) -> StackPlan {
         on: node.on().to_vec(),
         size,
         uuid: derive(document.txn, document.node_id(), node.id()),
+        is_there: false,
         retained: node.is_retained() || (adopts && image.is_none()),
         image,
     }

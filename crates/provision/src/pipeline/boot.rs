@@ -246,12 +246,11 @@ impl<'a> Asking<'_, 'a> {
     }
 
     fn arguments(&self, root: &Fs) -> String {
-        let by = match self.layout.partition(&root.on) {
-            Some((_, part)) => format!("PARTUUID={}", part.partuuid),
-            None => {
-                let plan = self.layout.stack.iter().find(|plan| plan.id == root.id);
-                format!("UUID={}", plan.map(|plan| plan.uuid).unwrap_or_default())
-            }
+        let by = if let Some((_, part)) = self.layout.partition(&root.on) {
+            format!("PARTUUID={}", part.partuuid)
+        } else {
+            let plan = self.layout.stack.iter().find(|plan| plan.id == root.id);
+            format!("UUID={}", plan.map(|plan| plan.uuid).unwrap_or_default())
         };
         let own = [format!("root={by}"), format!("rootfstype={}", root.kind)];
         own.into_iter()

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hoist_engine::action::{Cancel, Catalog, Failure};
@@ -21,16 +22,19 @@ use crate::actions::Held;
 use crate::actions::boot::Boot;
 use crate::actions::config_drive::ConfigDrive;
 use crate::actions::disks::{self, Disks};
+use crate::actions::erase::{self, Erase};
 use crate::actions::files::Files;
 use crate::actions::images::{self, Images, Keeper};
 use crate::actions::plugin::OnDisks;
 use crate::device::OpenError;
+use crate::device::gap::backup::{self, Before};
 use crate::device::gap::{Gap, GapError, GapJournal, Marker};
 use crate::device::probe::Machine;
+use crate::device::table::Backup;
 use crate::diagnostic::Diagnostic;
 use crate::document::{Document, Id};
 use crate::images::Progress;
-use crate::layout::Work;
+use crate::layout::{DiskPlan, Work};
 
 /// A journal that has less room than this, after many attempts, is begun anew, and everything with it.
 const LEAST_ROOM: u64 = 16 * 1024;
@@ -44,6 +48,9 @@ pub trait Listener: Send + Sync {
     fn cancel(&self) -> Cancel {
         Cancel::default()
     }
+
+    /// A disk was made empty.
+    fn erased(&self, _: &erase::Report) {}
 }
 
 /// What came of it.
@@ -128,8 +135,11 @@ pub fn apply_to(
     if again.hash != decision.hash {
         return Err(ApplyError::Changed);
     }
-    let resumed = run(&again, &held, machine, given, listener)?;
+    let Ran { resumed, tells } = run(&again, &held, machine, given, listener)?;
     drop(held);
+    if !tells {
+        return Ok(Applied::Done { resumed });
+    }
     let settled = decide(document, &look(document, machine, given));
     match settled {
         Ok(settled) if settled.is_settled() => Ok(Applied::Done { resumed }),
@@ -141,13 +151,20 @@ pub fn apply_to(
     }
 }
 
+/// How a run came to its good end.
+struct Ran {
+    resumed: bool,
+    /// Every disk says what was done to it; otherwise an image has the place where it would.
+    tells: bool,
+}
+
 fn run(
     decision: &Decision,
     held: &Arc<Held>,
     machine: &Machine,
     given: &Given,
     listener: Arc<dyn Listener>,
-) -> Result<bool, ApplyError> {
+) -> Result<Ran, ApplyError> {
     let marker = Marker {
         node: decision.document.node_id().to_owned(),
         txn: decision.document.txn,
@@ -159,13 +176,16 @@ fn run(
     if !resumes {
         for (id, opened) in &decision.opened {
             let io = held.io(id).map_err(ApplyError::Begin)?;
+            let ends = Backup::take(&*io).map_err(GapError::Read)?;
             disks::open(&io, opened.table.guid, &opened.kept, &marker)
                 .map_err(ApplyError::Begin)?;
+            let gap = disks::gap(&opened.kept)?;
+            backup::keep(&io, &gap, &decision.before(id), &ends)?;
         }
     }
     let (medium, mut records) = decision.medium(held, resumes)?;
     let resumed = !records.is_empty();
-    let mut journal = Shared(Arc::new(Mutex::new(medium)));
+    let mut journal = Shared { medium: Arc::new(Mutex::new(medium)), left: Arc::default() };
     if records.is_empty() {
         drive::begin(&decision.plan, &mut journal, clock())?;
         let begun = Record::Plan { hash: decision.plan.hash().to_owned(), at: clock() };
@@ -184,6 +204,7 @@ fn run(
     catalog.add(Arc::new(Disks { held: Arc::clone(held), marker }));
     catalog.add(Arc::new(Images {
         held: Arc::clone(held),
+        txn: decision.document.txn,
         manifests: decision.manifests.clone(),
         reached: reached(decision, &records),
         trust: given.trust.clone(),
@@ -199,6 +220,11 @@ fn run(
     }
     let (trust, efivars) = (given.trust.clone(), machine.efivars());
     catalog.add(Arc::new(Boot { held: Arc::clone(held), trust, efivars }));
+    catalog.add(Arc::new(Erase {
+        held: Arc::clone(held),
+        listener: Arc::new(Progresses(Arc::clone(&listener))),
+        keeper: Arc::new(journal.clone()),
+    }));
     let site = Site {
         catalog,
         secrets: Arc::new(given.secrets.clone()),
@@ -209,7 +235,7 @@ fn run(
     let mut executor = InTurn { name, site, events: send, listener, failure: None };
     let halt = drive::drive(&mut run, &mut journal, &mut executor, &events, clock)?;
     if halt == Halt::Finished(Outcome::Succeeded) {
-        return Ok(resumed);
+        return Ok(Ran { resumed, tells: !journal.left.load(Ordering::Relaxed) });
     }
     let unknown = || ("?".to_owned(), "it did not come to its end".to_owned());
     let (step, reason) = executor.failure.unwrap_or_else(unknown);
@@ -239,6 +265,18 @@ fn reached(decision: &Decision, records: &[Record]) -> BTreeMap<Id, u64> {
 }
 
 impl Decision {
+    /// What is to be known of a disk when it shall be put back.
+    fn before(&self, disk: &Id) -> Before {
+        let plan = self.layout.disks.iter().find(|plan| plan.id == *disk);
+        let destroys = plan.map_or(&[][..], |plan| &plan.destroys).iter();
+        Before {
+            txn: self.document.txn,
+            writable: plan.map(|plan| plan.writable.clone()).unwrap_or_default(),
+            destroys: destroys.map(ToString::to_string).collect(),
+            journal: self.journal_place().map(|(disk, _)| disk),
+        }
+    }
+
     /// Whether every disk was left by an earlier attempt at this very plan.
     fn is_left_in_the_middle(&self, marker: &Marker) -> bool {
         !self.opened.is_empty()
@@ -267,10 +305,17 @@ impl Decision {
     }
 
     fn journal_place(&self) -> Option<(Id, Gap)> {
-        let mut disks = self.layout.disks.iter().filter(|disk| self.touched.contains(&disk.id));
-        disks.find_map(|disk| {
-            let Work::Table(table) = &disk.work else { return None };
-            Some((disk.id.clone(), disks::gap(&table.partitions).ok()?))
+        let disks = self.layout.disks.iter().filter(|disk| self.touched.contains(&disk.id));
+        // What an image has in the gap of a disk is known when it is there.
+        let last = |disk: &&DiskPlan| matches!(disk.work, Work::Image(_));
+        let (whole, tables): (Vec<_>, Vec<_>) = disks.partition(last);
+        tables.into_iter().chain(whole).find_map(|disk| {
+            let partitions = match &disk.work {
+                Work::Table(table) => &table.partitions[..],
+                Work::Image(_) => &[],
+                Work::Erase | Work::None => return None,
+            };
+            Some((disk.id.clone(), disks::gap(partitions).ok()?))
         })
     }
 }
@@ -304,14 +349,24 @@ impl Medium {
 
 /// The journal, for the run and for images that say how far they came.
 #[derive(Clone)]
-struct Shared(Arc<Mutex<Medium>>);
+struct Shared {
+    medium: Arc<Mutex<Medium>>,
+    /// Some disk has no place for notes any more.
+    left: Arc<AtomicBool>,
+}
+
+impl Shared {
+    fn medium(&self) -> MutexGuard<'_, Medium> {
+        self.medium.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl Journal for Shared {
     fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
         if records.is_empty() {
             return Ok(());
         }
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).append(records)
+        self.medium().append(records)
     }
 }
 
@@ -322,8 +377,15 @@ impl Keeper for Shared {
             return Err(format!("`{attempt}` is no attempt"));
         };
         let record = Record::Reached { step: StepId(step), attempt, done, at: clock() };
-        let mut medium = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        medium.append(&[record]).map_err(|error| error.to_string())
+        self.medium().append(&[record]).map_err(|error| error.to_string())
+    }
+
+    fn leave(&self, disk: &Id) {
+        self.left.store(true, Ordering::Relaxed);
+        let mut medium = self.medium();
+        if matches!(&*medium, Medium::Gap { disk: on, .. } if on == disk) {
+            *medium = Medium::Memory(Vec::new());
+        }
     }
 }
 
@@ -332,6 +394,16 @@ struct Progresses(Arc<dyn Listener>);
 impl images::Listener for Progresses {
     fn progress(&self, image: &Id, progress: Progress) {
         self.0.progress(image, progress);
+    }
+}
+
+impl erase::Listener for Progresses {
+    fn progress(&self, disk: &Id, progress: Progress) {
+        self.0.progress(disk, progress);
+    }
+
+    fn erased(&self, report: &erase::Report) {
+        self.0.erased(report);
     }
 }
 

@@ -74,7 +74,7 @@ fn fstab(document: &Document, layout: &Layout, facts: &Facts) -> Result<String, 
     let is_in = |fs: &&Fs| !fs.no_fstab && (fs.mount.is_some() || fs.kind == FsKind::Swap);
     let mut listed: Vec<&Fs> = fss.filter(is_in).collect();
     listed.sort_by_key(|fs| (fs.mount.is_none(), fs.mount.clone()));
-    let mut text = "# Written by hoist when this system was installed.\n".to_owned();
+    let mut lines = vec!["# Written by hoist when this system was installed.\n".to_owned()];
     for fs in listed {
         let options = match fs.kind {
             _ if !fs.options.is_empty() => fs.options.join(","),
@@ -89,9 +89,9 @@ fn fstab(document: &Document, layout: &Layout, facts: &Facts) -> Result<String, 
             _ => 2,
         };
         let spec = spec(layout, facts, fs)?;
-        text.push_str(&format!("{spec} {mount} {} {options} 0 {pass}\n", fs.kind));
+        lines.push(format!("{spec} {mount} {} {options} 0 {pass}\n", fs.kind));
     }
-    Ok(text)
+    Ok(lines.concat())
 }
 
 /// How a file system is found: by the UUID that it was given, or by that of its partition if it
@@ -158,11 +158,13 @@ impl Planning<'_> {
         receipts.filter(|receipt| is_it(receipt)).last().filter(|_| is_there)
     }
 
+    pub(super) fn is_filed(&self, task: &Task) -> bool {
+        let fingerprint = task.fingerprint();
+        self.filed(task, |one| one.task == fingerprint).is_some()
+    }
+
     pub(super) fn needs_files(&self, disk: &DiskPlan) -> bool {
-        let is_missing = |task: &Task| {
-            let fingerprint = task.fingerprint();
-            task.disk == disk.id && self.filed(task, |one| one.task == fingerprint).is_none()
-        };
+        let is_missing = |task: &Task| task.disk == disk.id && !self.is_filed(task);
         self.document.is_queued(files::NAME) && self.all_files().iter().any(is_missing)
     }
 

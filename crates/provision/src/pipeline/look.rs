@@ -24,8 +24,9 @@ use crate::images::chunks::MAX_MANIFEST;
 use crate::images::{Digest, Manifest, Origin};
 use crate::layout::{DiskPlan, PartitionPlan};
 
-/// Programs that file systems are made with.
-const TOOLS: [&str; 4] = ["mke2fs", "mkfs.btrfs", "mkfs.xfs", "mkswap"];
+/// Programs that file systems are made and grown with.
+const TOOLS: [&str; 8] =
+    ["btrfs", "e2fsck", "mke2fs", "mkfs.btrfs", "mkfs.xfs", "mkswap", "resize2fs", "xfs_growfs"];
 
 /// Looks at everything that a decision is made from. Nothing is changed.
 pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {

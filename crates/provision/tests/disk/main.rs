@@ -1,6 +1,7 @@
 //! Real block devices: loop devices over files, as root. Disks that no test names must come out of
 //! every one of them as they went in.
 
+mod erase;
 mod guard;
 mod images;
 mod kernel;
@@ -12,3 +13,5 @@ mod resume;
 mod server;
 mod signature;
 mod table;
+mod undo;
+mod whole;

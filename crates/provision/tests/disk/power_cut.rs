@@ -122,8 +122,11 @@ fn wherever_a_run_is_cut_off_the_disk_says_so_and_the_next_one_goes_on() {
             let then = if number % 2 == parity { Then::Die } else { power };
             let at = format!("write {number} of {writes}, {then:?}, sectors of {sector}");
             let fault = Arc::new(Fault::new(When::AtWrite(number), then));
-            case.run(&fault).expect_err(&at);
-            assert!(fault.has_broken(), "{at}");
+            // How often it says how far it came is a matter of time, and so is the number of writes.
+            if case.run(&fault).is_ok() {
+                assert!(!fault.has_broken(), "{at}");
+                continue;
+            }
             let table = case.table();
             if table == after {
                 assert!(case.has_images(), "{at}: what looks whole is");

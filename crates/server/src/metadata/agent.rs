@@ -18,7 +18,7 @@ use hoist_api::Code;
 use hoist_api::metadata::RenderedDocument;
 use hoist_api::provision::{DocumentsRequest, NodeDocuments};
 use hoist_inventory::Roster;
-use hoist_metadata::provision::KeyPrint;
+use hoist_metadata::provision::{Arming, KeyPrint, Verdict};
 use hoist_metadata::{Document, Failed, Rendered, Secrets, SiteKey, With};
 use hoist_model::{Name, Node};
 use hoist_store::StoreError;
@@ -210,6 +210,21 @@ impl Metadata {
         let roster = self.boot.registry.roster();
         let (node, _) = self.unlocked(&roster, asked, from).await?;
         Ok((roster, node))
+    }
+
+    /// Whether the key that is shown has redeemed an arming that is over.
+    pub(crate) fn is_of_before(
+        &self,
+        roster: &Roster,
+        earlier: &Arming,
+        asked: &DocumentsRequest,
+        from: IpAddr,
+    ) -> Option<Arc<Node>> {
+        let (by, now) = (proven(asked)?, self.boot.chassis.clock.now());
+        let node = roster.by_id(asked.node).filter(|node| node.spec.enabled)?;
+        let verdict = earlier.redeem(&self.key, node.generation, &asked.token, by, now);
+        let is_same = verdict == Verdict::Repeated && may_be_at(roster, node, from);
+        is_same.then(|| Arc::clone(node))
     }
 
     pub(crate) fn vault(&self) -> &Arc<Vault> {

@@ -4,6 +4,7 @@
 //! What an agent reports is durable before it is told what to do next.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{FromRequest, Request, State};
@@ -11,9 +12,9 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hoist_api::Code;
 use hoist_api::provision::{
-    Event, EventsAnswer, EventsRequest, Finding, Go, How, MAX_EVENTS, MAX_EVENTS_REQUEST,
-    MAX_ORDER_REQUEST, MAX_REPORT, NodeRunState, Order, OrderRequest, Outcome, Phase, Progress,
-    Report, ReportAnswer, Then,
+    DocumentsRequest, Event, EventsAnswer, EventsRequest, Finding, Go, How, MAX_EVENTS,
+    MAX_EVENTS_REQUEST, MAX_ORDER_REQUEST, MAX_REPORT, NodeRunState, Order, OrderRequest, Outcome,
+    Phase, Progress, Report, ReportAnswer, Then,
 };
 use hoist_inventory::{Roster, record};
 use hoist_metadata::{Resolve as _, config_drive};
@@ -26,7 +27,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::document::{self, Case};
 use super::record::{FactsRecord, Kept, NodeRecord, put};
-use super::runs::{Changed, print};
+use super::runs::{Changed, own_draft, print};
 use super::{BootChange, Provision};
 use crate::audit::Draft;
 use crate::auth::AuditContext;
@@ -81,12 +82,16 @@ async fn order(
         let detail = format!("the facts have more than {MAX_FACTS} bytes");
         return Err(Failure::new(Code::BodyTooLarge, detail));
     }
-    let proof = hoist_api::provision::DocumentsRequest { node, token, key, signature };
-    let redeemed = provision.metadata.redeem(&proof, from).await;
-    if redeemed.as_ref().is_err_and(|locked| locked.is_quarantined) {
-        provision.note_stranger(node).await;
-    }
-    let (roster, node) = redeemed?;
+    let proof = DocumentsRequest { node, token, key, signature };
+    let (roster, node) = match provision.metadata.redeem(&proof, from).await {
+        Ok(redeemed) => redeemed,
+        Err(locked) => {
+            if locked.is_quarantined {
+                provision.note_stranger(node).await;
+            }
+            provision.come_back(&proof, from).await?.ok_or(locked)?
+        }
+    };
     let draft = Draft { who: format!("node/{}", node.name), ..audit.draft() };
     let record = provision.take_up(&roster, &node, &facts, &draft).await?;
     let order = provision.order(&roster, &node, &record, &base, &draft).await?;
@@ -133,7 +138,7 @@ impl Provision {
         let roster = self.runs.roster();
         let provisioning = roster.boot_state(node).and_then(|state| state.provisioning.as_ref());
         let Some(provisioning) = provisioning else { return };
-        let audit = self.runs.own_draft("quarantined", &provisioning.run);
+        let audit = own_draft("quarantined", &provisioning.run);
         let noted = self.runs.amend(&provisioning.run, node, &audit, |_, was| {
             let note = "another key came with this node's token; if the machine was started anew, \
                         `hoist provision retry` lets it in again";
@@ -146,6 +151,23 @@ impl Provision {
         if let Err(failure) = noted.await {
             tracing::warn!(error = %crate::chain(&failure), "a second key is not noted");
         }
+    }
+
+    /// An agent that failed and stayed in memory knows only the token of before. The key that has
+    /// redeemed it is taken once more, if somebody wants the node to be begun again.
+    async fn come_back(
+        &self,
+        proof: &DocumentsRequest,
+        from: IpAddr,
+    ) -> Result<Option<(Arc<Roster>, Arc<Node>)>, Failure> {
+        let roster = self.runs.roster();
+        let provisioning = roster.boot_state(proof.node).and_then(|s| s.provisioning.as_ref());
+        let Some(run) = provisioning.map(|provisioning| &provisioning.run) else { return Ok(None) };
+        let record = self.runs.node(run, proof.node).await?;
+        let earlier = record.and_then(|record| record.value.earlier);
+        let node =
+            earlier.and_then(|earlier| self.metadata.is_of_before(&roster, &earlier, proof, from));
+        Ok(node.map(|node| (roster, node)))
     }
 
     /// The node's part in its run: from now on its agent works.
@@ -202,7 +224,7 @@ impl Provision {
         }
         let secrets = match self.secrets(profile, &document).await? {
             Ok(secrets) => secrets,
-            Err(missing) => return Err(self.no_order(record, audit, vec![missing]).await?),
+            Err(missing) => return Err(self.no_order(record, audit, vec![*missing]).await?),
         };
         let provisioning = roster.boot_state(node.id).and_then(|state| state.provisioning.as_ref());
         let nonce = provisioning.ok_or_else(|| nothing_ordered(node))?.nonce;
@@ -237,7 +259,7 @@ impl Provision {
         &self,
         profile: &ProvisionProfile,
         document: &Value,
-    ) -> Result<Result<BTreeMap<String, String>, Finding>, Failure> {
+    ) -> Result<Result<BTreeMap<String, String>, Box<Finding>>, Failure> {
         let wanted = document::secrets(&profile.spec, document);
         let vault = Arc::clone(self.metadata.vault());
         let resolving = tokio::task::spawn_blocking(move || {
@@ -245,7 +267,7 @@ impl Provision {
                 Ok(secret) => Ok((name, secret)),
                 Err(reason) => {
                     tracing::error!(name, reason, "a secret of a profile cannot be read");
-                    Err(no_secret(&name))
+                    Err(Box::new(no_secret(&name)))
                 }
             });
             resolved.collect::<Result<BTreeMap<_, _>, _>>()
@@ -367,6 +389,7 @@ impl Provision {
             ..audit.clone()
         };
         let session = node.session.clone();
+        let arming = self.runs.arming(id).await?;
         let taken = self.runs.amend(run, id, &draft, |runs, was| {
             let is_of_this = was.value.session == session;
             let works = was.value.shown.state.is_active() && was.value.up_by.is_none();
@@ -374,14 +397,15 @@ impl Provision {
                 return None;
             }
             // Started anew, a machine comes with another key.
-            match roster.by_id(id).filter(|_| flow.is_begun_anew(&was.value, report)) {
-                Some(node) => {
-                    let mut changed = runs.armed(was, node);
-                    changed.now.shown.problems.clone_from(&report.problems);
-                    Some(changed)
-                }
-                None => Some(ended(was, report, &flow, runs.now())),
+            let begun_anew = flow.is_begun_anew(&was.value, report);
+            if let Some(node) = roster.by_id(id).filter(|_| begun_anew) {
+                let mut changed = runs.armed(was, node);
+                changed.now.shown.problems.clone_from(&report.problems);
+                return Some(changed);
             }
+            let mut changed = ended(was, report, &flow, runs.now());
+            changed.now.earlier.clone_from(&arming);
+            Some(changed)
         });
         let taken = taken.await?;
         let state = taken.map_or(NodeRunState::Aborted, |taken| taken.shown.state);

@@ -208,7 +208,8 @@ fn collect(value: &Value, names: &mut BTreeSet<String>) {
 mod tests {
     use std::sync::Arc;
 
-    use hoist_inventory::{Incarnation, Resource};
+    use hoist_inventory::Resource;
+    use hoist_inventory::roster::Incarnation;
     use hoist_model::Artifact;
 
     use super::*;
@@ -234,14 +235,14 @@ mod tests {
         })
     }
 
-    fn spec(document: Value) -> ProvisionProfileSpec {
+    fn spec(document: &Value) -> ProvisionProfileSpec {
         serde_json::from_value(json!({"selector": "*", "document": document})).unwrap()
     }
 
     fn made(document: Value, how: &How, drive: Option<&BTreeMap<String, Bytes>>) -> Value {
         let (roster, node) = (roster(), hoist_template::sample());
         let (txn, base) = (Uuid::nil(), "http://c:1");
-        make(&spec(document), &Case { roster: &roster, node: &node, how, txn, base, drive })
+        make(&spec(&document), &Case { roster: &roster, node: &node, how, txn, base, drive })
     }
 
     #[test]
@@ -286,18 +287,18 @@ mod tests {
     #[test]
     fn a_config_drive_is_filled_where_the_profile_leaves_it_empty() {
         let drive = BTreeMap::from([("openstack/latest/user_data".to_owned(), "x".into())]);
-        let empty = spec(json!({"config_drive": {}}));
+        let empty = spec(&json!({"config_drive": {}}));
         assert!(wants_drive(&empty, &How::default()));
         let document = made(json!({"config_drive": {}}), &How::default(), Some(&drive));
         let files = &document["sections"]["config_drive"]["files"];
         assert_eq!(files["openstack/latest/user_data"]["text"], "x");
         let own = json!({"config_drive": {"files": {"a": {"text": "b"}}}});
-        assert!(!wants_drive(&spec(own), &How::default()));
+        assert!(!wants_drive(&spec(&own), &How::default()));
     }
 
     #[test]
     fn secrets_are_where_the_profile_says_or_files_of_their_names() {
-        let mut spec = spec(json!({}));
+        let mut spec = spec(&json!({}));
         spec.secrets.insert("db".to_owned(), Secret::Env("HOIST_SECRET_DB".to_owned()));
         let document = json!({"a": ["secret://db", {"b": "secret://disks/data"}], "c": "plain"});
         let found = secrets(&spec, &document);

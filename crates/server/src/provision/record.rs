@@ -3,6 +3,7 @@
 
 use hoist_api::provision::{How, NodeRunState, RunNode};
 use hoist_inventory::record;
+use hoist_metadata::provision::Arming;
 use hoist_model::{BootState, NodeId};
 use hoist_store::{Compare, Key, Op, Record, Revision, Store, StoreError};
 use jiff::Timestamp;
@@ -37,6 +38,9 @@ pub(super) struct NodeRecord {
     /// SHA-256 of what its agent shows, in hexadecimal digits; of the last attempt.
     #[serde(default)]
     pub(super) session: Option<String>,
+    /// The arming of the attempt before: an agent that stayed in memory with its key goes on with it.
+    #[serde(default)]
+    pub(super) earlier: Option<Arming>,
     /// The last event that was taken in.
     #[serde(default)]
     pub(super) seq: u64,

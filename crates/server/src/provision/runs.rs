@@ -16,7 +16,7 @@ use hoist_inventory::{Registry, Roster};
 use hoist_metadata::SiteKey;
 use hoist_metadata::provision::Arming;
 use hoist_metadata::token::NONCE_BYTES;
-use hoist_model::{Name, Node, NodeId, Provisioning};
+use hoist_model::{Digest, Name, Node, NodeId, Provisioning};
 use hoist_store::{Compare, Op, StoreError, Txn};
 use jiff::{SignedDuration, Timestamp};
 use sha2::{Digest as _, Sha256};
@@ -145,6 +145,11 @@ impl Runs {
         Ok(Kept::get(self.store(), &last_key(node)).await?.map(|kept| kept.value))
     }
 
+    /// Who may take, and has taken, what is a node's.
+    pub(super) async fn arming(&self, node: NodeId) -> Result<Option<Arming>, StoreError> {
+        Ok(Kept::get(self.store(), &record::arming_key(node)).await?.map(|kept| kept.value))
+    }
+
     /// A run as it is shown, with what agents said to this controller last.
     pub(super) fn show(&self, run: &RunRecord, nodes: Vec<NodeRecord>, whole: bool) -> Run {
         let counts = decide::count(nodes.iter().map(|node| node.shown.state));
@@ -231,6 +236,7 @@ impl Runs {
                 order,
                 txn: Uuid::new_v4(),
                 session: None,
+                earlier: None,
                 seq: 0,
                 abort: false,
                 before: roster.boot_state(node.id).map(|state| state.as_ref().clone()),
@@ -280,7 +286,7 @@ impl Runs {
             let next = RunRecord { over, ..header.value.clone() };
             let names: Vec<_> =
                 changes.iter().map(|change| change.now.shown.node.clone()).collect();
-            let audit = self.own_draft("begin", run);
+            let audit = own_draft("begin", run);
             let wrote = self.write(audit, changes, Some((&header, &next))).await?;
             if wrote == Wrote::Overtaken {
                 continue;
@@ -451,17 +457,6 @@ impl Runs {
     pub(super) fn tell_node(&self, kind: &str, node: &Name, told: serde_json::Value) {
         self.0.chassis.events.publish(kind, &format!("node/{node}"), told);
     }
-
-    /// What the controller writes by itself.
-    pub(super) fn own_draft(&self, what: &str, run: &str) -> Draft {
-        Draft {
-            who: "controller".to_owned(),
-            method: what.to_owned(),
-            route: "provision".to_owned(),
-            object: format!("run/{run}"),
-            ..Draft::default()
-        }
-    }
 }
 
 /// Looking after runs.
@@ -469,7 +464,7 @@ impl Runs {
     /// The system of a node says that it is up.
     pub(crate) async fn is_up(&self, node: NodeId) -> Result<(), Failure> {
         let Some(last) = self.last(node).await?.filter(|last| !last.over) else { return Ok(()) };
-        let audit = self.own_draft("phone-home", &last.run);
+        let audit = own_draft("phone-home", &last.run);
         self.amend(&last.run, node, &audit, |runs, was| {
             (was.value.shown.state == NodeRunState::Starting).then(|| {
                 let mut next = was.value.clone();
@@ -515,7 +510,7 @@ impl Runs {
         let roster = self.roster();
         let provisioning = roster.boot_state(node).and_then(|state| state.provisioning.as_ref());
         let Some(Provisioning { run, .. }) = provisioning else { return Ok(()) };
-        let audit = self.own_draft("agent sent", run);
+        let audit = own_draft("agent sent", run);
         self.amend(run, node, &audit, |runs, was| {
             (was.value.shown.state == NodeRunState::Armed).then(|| {
                 let mut next = was.value.clone();
@@ -534,7 +529,7 @@ impl Runs {
             node.shown.state == NodeRunState::Starting && node.up_by.is_some_and(|by| by < now)
         };
         for node in self.nodes(run).await?.into_iter().filter(|node| late(&node.value)) {
-            let audit = self.own_draft("not heard of", run);
+            let audit = own_draft("not heard of", run);
             self.amend(run, node.value.shown.id, &audit, |_, was| {
                 late(&was.value).then(|| {
                     let mut next = was.value.clone();
@@ -576,9 +571,20 @@ fn under_way(node: &Node, run: &str) -> Failure {
         .with_remedy(format!("`hoist provision status {run}`, then `retry` or `abort`"))
 }
 
+/// What the controller writes by itself.
+pub(super) fn own_draft(what: &str, run: &str) -> Draft {
+    Draft {
+        who: "controller".to_owned(),
+        method: what.to_owned(),
+        route: "provision".to_owned(),
+        object: format!("run/{run}"),
+        ..Draft::default()
+    }
+}
+
 /// What is kept of what an agent shows.
 pub(super) fn print(session: &str) -> String {
-    Sha256::digest(session.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    Digest::from_bytes(Sha256::digest(session.as_bytes()).into()).to_string()
 }
 
 /// What only says how far something is.

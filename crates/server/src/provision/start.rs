@@ -100,7 +100,7 @@ fn check(how: &How) -> Result<(), Failure> {
         ("max_unavailable", how.max_unavailable),
         ("canary", how.canary),
     ];
-    for (name, _) in counted.into_iter().filter(|(_, count)| *count == Some(0)) {
+    if let Some((name, _)) = counted.into_iter().find(|(_, count)| *count == Some(0)) {
         return Err(bad_parameter(name, "with none nothing is ever begun", "name 1 or more"));
     }
     Ok(())
@@ -129,12 +129,11 @@ fn choose(
             refused.push(fault);
             continue;
         }
-        match named.or_else(|| decide::profile_of(roster, &node)) {
-            Some(profile) => chosen.push((node, profile.name.clone())),
-            None => {
-                let why = "no ProvisionProfile is for it".to_owned();
-                left_out.push(LeftOutNode { node: node.name.clone(), why });
-            }
+        if let Some(profile) = named.or_else(|| decide::profile_of(roster, &node)) {
+            chosen.push((node, profile.name.clone()));
+        } else {
+            let why = "no ProvisionProfile is for it".to_owned();
+            left_out.push(LeftOutNode { node: node.name.clone(), why });
         }
     }
     if !refused.is_empty() {

@@ -115,8 +115,7 @@ impl Wish {
                 return Ok(Json(steered));
             }
             let next = RunRecord {
-                aborted: turn != Turn::Retry && request.nodes.is_empty()
-                    || turn != Turn::Retry && header.value.aborted,
+                aborted: turn != Turn::Retry && (request.nodes.is_empty() || header.value.aborted),
                 over: false,
                 ..header.value.clone()
             };

@@ -208,6 +208,22 @@ async fn what_is_refused_is_held_with_its_evidence_until_somebody_tries_again() 
 }
 
 #[tokio::test]
+async fn an_agent_that_stayed_in_memory_goes_on_when_somebody_tries_again() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    let (agent, stranger) = (Agent::boot(&site, 1, 1).await, Agent::boot(&site, 1, 2).await);
+    agent.order(&site).await.reports(&site, &failed("failed")).await;
+    agent.ask(&site).await.problem(403, "forbidden");
+    site.post(&format!("/provision/v1/runs/{id}/retry"), &json!({})).await.expect(200);
+    stranger.ask(&site).await.problem(403, "forbidden");
+    let session = agent.order(&site).await;
+    assert_eq!(session.reports(&site, &done()).await, "reboot");
+    until(&site, &id, "n1", "done").await;
+    agent.ask(&site).await.problem(403, "forbidden");
+    site.stop().await;
+}
+
+#[tokio::test]
 async fn what_fails_is_tried_again_as_the_profile_says() {
     let site = site(|_| {}).await;
     profile(&site, "again", "node:n1", json!({"document": {"flow": {"on_failure": "retry"}}}))

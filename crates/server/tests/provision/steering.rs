@@ -91,3 +91,28 @@ async fn a_node_that_is_removed_leaves_its_run() {
     assert!(store.get(&facts).await.expect("the store").is_none());
     site.stop().await;
 }
+
+#[tokio::test]
+async fn a_retired_node_is_erased_and_turned_away_and_a_failed_erasure_is_held() {
+    let site = site(|_| {}).await;
+    let how = json!({"retire": true});
+    let id = start(&site, &json!({"selector": "node:n1,node:n2", "how": how})).await;
+    let session = Agent::boot(&site, 1, 1).await.order(&site).await;
+    let sections = &session.order["document"]["sections"];
+    assert_eq!(sections["erase"], json!({"disks": ["os"]}));
+    assert!(sections.get("images").is_none());
+    let report = json!({"outcome": "done", "changed": true, "receipts": {"os": "overwritten"}});
+    assert_eq!(session.reports(&site, &report).await, "power_off");
+    let erased = until(&site, &id, "n1", "done").await;
+    assert_eq!(erased["receipts"], json!({"os": "overwritten"}));
+    let query = format!("/boot/v1/bootscript?mac={}", crate::mac(1));
+    site.ask_as_nobody("GET", &query).send().await.expect(404);
+    let again = json!({"selector": "node:n1"});
+    site.post("/provision/v1/runs", &again).await.problem(409, "conflict");
+
+    let session = Agent::boot(&site, 2, 2).await.order(&site).await;
+    assert_eq!(session.reports(&site, &crate::agent::failed("failed")).await, "stay");
+    until(&site, &id, "n2", "failed").await;
+    assert!(script(&site, 2).await.contains("this node is held"));
+    site.stop().await;
+}

@@ -170,21 +170,17 @@ fn shown(progress: &Progress) -> String {
     let Progress { action, step, done, total, rate, message, unit, .. } = progress;
     let bytes = unit.as_deref().is_none_or(|unit| unit == "bytes");
     let amount = |n: u64| if bytes { size(n) } else { n.to_string() };
-    let mut text = plain(&format!("{action} {step}")).trim().to_owned();
-    if let Some(done) = done {
-        text.push_str(&format!(": {}", amount(*done)));
-        if let Some(total) = total.filter(|total| *total > 0) {
-            let percent = u128::from(*done) * 100 / u128::from(total);
-            text.push_str(&format!(" of {} ({percent} %)", amount(total)));
-        }
-    }
-    if let Some(rate) = rate {
-        text.push_str(&format!(", {}/s", amount(*rate)));
-    }
-    if let Some(message) = message {
-        text.push_str(&format!(" ({})", plain(message)));
-    }
-    text
+    let what = plain(&format!("{action} {step}")).trim().to_owned();
+    let amounts = done.map(|done| {
+        let of = total.filter(|total| *total > 0).map(|total| {
+            let percent = u128::from(done) * 100 / u128::from(total);
+            format!(" of {} ({percent} %)", amount(total))
+        });
+        format!(": {}{}", amount(done), of.unwrap_or_default())
+    });
+    let rate = rate.map(|rate| format!(", {}/s", amount(rate)));
+    let message = message.as_ref().map(|message| format!(" ({})", plain(message)));
+    [Some(what), amounts, rate, message].into_iter().flatten().collect()
 }
 
 fn size(bytes: u64) -> String {

@@ -116,7 +116,7 @@ mod tests {
         let written = core(image.clone(), 2048).expect("it is one");
         assert_eq!(written.len(), 4 * SECTOR);
         assert_eq!(written[500..512], [1, 8, 0, 0, 0, 0, 0, 0, 3, 0, 0x20, 0x08]);
-        assert_eq!(written[512..3 * SECTOR + 1], image[512..]);
+        assert_eq!(written[512..=3 * SECTOR], image[512..]);
         assert_eq!(written[3 * SECTOR + 1..], [0; SECTOR - 1]);
         for wrong in [vec![], vec![7; SECTOR], vec![7; 3 * SECTOR], vec![7; 100]] {
             assert_eq!(core(wrong, 2048), Err(NotGrub("core.img")));

@@ -64,6 +64,8 @@ impl Machine {
             links: self.links(name),
             hctl,
             rotational: is_set("queue/rotational"),
+            can_zero: number(&sys.join("queue/write_zeroes_max_bytes"))
+                .is_some_and(|most| most > 0),
             bus,
             removable: is_set("removable"),
             read_only: is_set("ro"),

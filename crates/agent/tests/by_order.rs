@@ -1,0 +1,159 @@
+//! `hoist-agent provision` on a running machine: orders over TLS, on loop devices. As root.
+
+#[allow(dead_code, reason = "shared with the tests of hoist-provision, which use all of it")]
+#[path = "../../provision/tests/disk/loop_device.rs"]
+mod loop_device;
+#[allow(dead_code, reason = "shared with the tests in virtual machines, which use all of it")]
+#[path = "in_ram/server.rs"]
+mod server;
+
+use std::process::{Command, Output};
+
+use hoist_provision::device::kernel;
+use hoist_provision::images::Digest;
+use loop_device::LoopDisk;
+use serde_json::{Value, json};
+
+use crate::server::Server;
+
+const MIB: u64 = 1 << 20;
+const HOST: &str = "127.0.0.1";
+
+struct Bench {
+    server: Server,
+    disk: LoopDisk,
+    dir: tempfile::TempDir,
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // A loop device that is used again would still have them.
+        let _ = kernel::tell(self.disk.path(), &[]);
+    }
+}
+
+impl Bench {
+    fn new(txn: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let server = Server::start(&dir.path().join("ca.pem"));
+        let bench = Self { server, disk: LoopDisk::new(64 * MIB, 512), dir };
+        let image = vec![7; 16 << 20];
+        let packed = zstd::encode_all(&image[..], 1).expect("packed");
+        let digest = Digest::of(&packed).to_string();
+        let source = bench.server.file(HOST, "root.img.zst", packed);
+        bench.server.order(bench.document(txn, &source, &digest));
+        bench
+    }
+
+    fn document(&self, txn: &str, source: &str, digest: &str) -> Value {
+        let name = self.disk.path().file_name().expect("a name").to_string_lossy().into_owned();
+        json!({
+            "api": "hoist/v1",
+            "txn": txn,
+            "sections": {
+                "node": {"id": "n1"},
+                "policy": {"allow_kernel_names": true},
+                "disks": {"os": {"match": {"kernel_name": name}}},
+                "storage": [{"part": {"id": "root", "on": "os", "size": "20 MiB"}}],
+                "images": {"root": {
+                    "sources": [source], "digest": digest, "target": "root",
+                    "compression": "zstd", "size": "16 MiB",
+                }},
+            },
+        })
+    }
+
+    fn agent(&self, more: &[&str]) -> Output {
+        let port = self.server.port;
+        let orders = self.dir.path().join("orders");
+        let line = format!(
+            "hoist.server=https://{HOST}:{port} hoist.node=01ARZ3NDEKTSV4RRFFQ69G5FAV \
+             hoist.token=hunter2\n"
+        );
+        fs_err::write(&orders, line).expect("written");
+        let mut agent = Command::new(env!("CARGO_BIN_EXE_hoist-agent"));
+        agent.arg("provision").arg("--command-line").arg(&orders);
+        agent.arg("--ca").arg(self.dir.path().join("ca.pem")).args(more);
+        agent.output().expect("it starts")
+    }
+}
+
+#[test]
+fn an_order_is_shown_and_then_carried_out_once() {
+    let bench = Bench::new("5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e01");
+    let before = bench.disk.bytes();
+    let shown = bench.agent(&["--dry-run"]);
+    assert_eq!(shown.status.code(), Some(20), "{shown:?}");
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("\nplan "), "{shown:?}");
+    assert!(bench.disk.bytes() == before && bench.server.reports().is_empty());
+
+    let done = bench.agent(&["--stay"]);
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    assert!(!format!("{done:?}").contains("hunter2"), "the token is nowhere");
+    assert!(bench.disk.bytes()[2 << 20..].starts_with(&[7; 4096]));
+    let again = bench.agent(&["--stay"]);
+    assert_eq!(again.status.code(), Some(0), "{again:?}");
+    let changed = bench.server.reports().into_iter().map(|report| report["changed"].clone());
+    assert_eq!(changed.collect::<Vec<_>>(), [true, false]);
+}
+
+#[test]
+fn what_is_told_to_end_ends_and_says_so() {
+    let bench = Bench::new("5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e02");
+    bench.server.abort();
+    let ended = bench.agent(&["--stay"]);
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    let report = bench.server.reports().pop().expect("a report");
+    assert_eq!(report["outcome"], "aborted", "{report}");
+    assert_eq!(report["problems"][0]["code"], "aborted", "{report}");
+    assert_eq!(report["problems"][0]["step"].as_str().map(str::is_empty), Some(false), "{report}");
+    // Told to go on, the same order goes on from there.
+    bench.server.answer("on", "stay");
+    let done = bench.agent(&["--stay"]);
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    assert_eq!(bench.server.reports().pop().expect("a report")["outcome"], "done");
+}
+
+#[test]
+fn a_refusal_names_everything_and_writes_nothing() {
+    let bench = Bench::new("5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e03");
+    let before = bench.disk.bytes();
+    let mut document = bench.document("5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e03", "file:///x", "");
+    document["sections"]["storage"][0]["part"]["size"] = json!("2 TiB");
+    document["sections"]["images"] = json!({});
+    bench.server.order(document);
+    let refused = bench.agent(&["--stay"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let report = bench.server.reports().pop().expect("a report");
+    assert_eq!((&report["outcome"], &report["changed"]), (&json!("refused"), &json!(false)));
+    assert_eq!(report["problems"][0]["code"], "no-room", "{report}");
+    assert!(bench.disk.bytes() == before);
+}
+
+#[test]
+fn nobody_else_gives_orders() {
+    let bench = Bench::new("5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e04");
+    // The authority of another site.
+    let other = tempfile::tempdir().expect("a temporary directory");
+    let _other = Server::start(&other.path().join("ca.pem"));
+    fs_err::copy(other.path().join("ca.pem"), bench.dir.path().join("ca.pem")).expect("copied");
+    let orders = bench.dir.path().join("orders");
+    let port = bench.server.port;
+    let line = format!(
+        "hoist.server=https://{HOST}:{port} hoist.node=01ARZ3NDEKTSV4RRFFQ69G5FAV hoist.token=t"
+    );
+    fs_err::write(&orders, line).expect("written");
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_hoist-agent"));
+    agent.arg("provision").arg("--stay").arg("--command-line").arg(&orders);
+    agent.arg("--ca").arg(bench.dir.path().join("ca.pem"));
+    let said = tempfile::NamedTempFile::new().expect("a file");
+    let mut agent = agent.stdout(said.reopen().expect("a file")).spawn().expect("it starts");
+    let says = || fs_err::read_to_string(said.path()).expect("text");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_mins(1);
+    while !says().contains("the controller is not trusted") {
+        assert!(std::time::Instant::now() < deadline, "{}", says());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    agent.kill().and_then(|()| agent.wait()).expect("it ends");
+    assert!(bench.server.orders().is_empty());
+}

@@ -1,0 +1,90 @@
+//! What a disk held at both of its ends before hoist wrote to it, kept in its gap.
+
+use std::io;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{Gap, GapError, LEAST};
+use crate::device::table::Backup;
+use crate::device::{GuardedIo, ReadAt};
+use crate::document::Id;
+
+/// At the end of a gap that has room for it.
+const ROOM: u64 = 256 * 1024;
+
+/// What it begins with; the last byte is the version of the format. The lengths of what follows and
+/// its checksum come next.
+const MAGIC: [u8; 8] = *b"hoistbk\x01";
+const HEAD: usize = 20;
+
+/// What is known of it beside its bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Before {
+    /// Which transaction began with the disk.
+    pub txn: Uuid,
+    /// What it may write to.
+    pub writable: Vec<Range<u64>>,
+    /// What it destroys, in words.
+    pub destroys: Vec<String>,
+    /// The disk with the journal, which says whether anything was begun; nothing, if it has none.
+    pub journal: Option<Id>,
+}
+
+/// Of a gap, what is no journal's.
+pub(super) fn room(gap: &Range<u64>) -> u64 {
+    if gap.end - gap.start >= LEAST + ROOM { ROOM } else { 0 }
+}
+
+fn place(gap: &Gap) -> Range<u64> {
+    let whole = gap.range();
+    whole.end - room(&whole)..whole.end
+}
+
+/// Keeps it, unless the same transaction has done so before, or it does not fit.
+pub fn keep(io: &GuardedIo, gap: &Gap, before: &Before, backup: &Backup) -> Result<(), GapError> {
+    let found = read(io, gap).map_err(GapError::Read)?;
+    if found.is_some_and(|(found, _)| found.txn == before.txn) {
+        return Ok(());
+    }
+    let place = place(gap);
+    let about = serde_json::to_vec(before).expect("a plain value");
+    let ends = [&backup.head[..], &backup.tail].concat();
+    let packed = zstd::bulk::compress(&ends, 3).map_err(GapError::Read)?;
+    let body = [&about[..], &packed].concat();
+    io.zero(place.clone())?;
+    if (HEAD + body.len()) as u64 <= place.end - place.start {
+        let number = |length: usize| u32::try_from(length).expect("less than a MiB").to_le_bytes();
+        let sum = crc32fast::hash(&body).to_le_bytes();
+        let head = [&MAGIC[..], &number(about.len()), &number(packed.len()), &sum].concat();
+        io.write_at(place.start, &[head, body].concat())?;
+    }
+    Ok(io.sync()?)
+}
+
+/// What was kept, if it was.
+pub fn read(disk: &impl ReadAt, gap: &Gap) -> io::Result<Option<(Before, Backup)>> {
+    let place = place(gap);
+    if place.is_empty() || place.end > disk.size() {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; usize::try_from(place.end - place.start).expect("less than a MiB")];
+    disk.read_at(place.start, &mut bytes)?;
+    Ok(parse(&bytes, disk.size()))
+}
+
+fn parse(bytes: &[u8], size: u64) -> Option<(Before, Backup)> {
+    let rest = bytes.strip_prefix(&MAGIC)?;
+    let word = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
+    let (about, packed) = (usize::try_from(word(0)?).ok()?, usize::try_from(word(4)?).ok()?);
+    let body = rest.get(12..)?.get(..about.checked_add(packed)?)?;
+    if crc32fast::hash(body) != word(8)? {
+        return None;
+    }
+    let length = usize::try_from(Backup::length(size)).ok()?;
+    let ends = zstd::bulk::decompress(&body[about..], 2 * length).ok()?;
+    let (head, tail) = (ends.len() == 2 * length).then(|| ends.split_at(length))?;
+    let backup = Backup { head: head.to_vec(), tail: tail.to_vec() };
+    Some((serde_json::from_slice(&body[..about]).ok()?, backup))
+}

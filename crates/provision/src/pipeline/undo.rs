@@ -1,0 +1,144 @@
+//! Putting back what disks were before a transaction, as far as that can be.
+
+use std::collections::BTreeMap;
+
+use hoist_engine::record::Record;
+
+use super::ApplyError;
+use crate::bind::bind;
+use crate::device::gap::backup::{self, Before};
+use crate::device::gap::{Gap, GapJournal, Marker};
+use crate::device::probe::Machine;
+use crate::device::table::{self, Backup, Found};
+use crate::device::{GuardedIo, Identity, Ranges, ReadAt, ReadIo, kernel};
+use crate::diagnostic::{Code, Diagnostic};
+use crate::document::{Bytes, Document, Id};
+
+/// What is to be put back, disk by disk.
+#[derive(Debug)]
+pub struct Undoing(Vec<Disk>);
+
+#[derive(Debug)]
+struct Disk {
+    id: Id,
+    kernel_name: String,
+    sector: u32,
+    before: Before,
+    backup: Backup,
+    /// As it was.
+    table: Found,
+}
+
+impl Undoing {
+    pub fn disks(&self) -> Vec<&Id> {
+        self.0.iter().map(|disk| &disk.id).collect()
+    }
+}
+
+/// The ends of a disk as they were, and nothing between.
+struct Ends<'a> {
+    size: u64,
+    backup: &'a Backup,
+}
+
+impl ReadAt for Ends<'_> {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_at(&self, at: u64, into: &mut [u8]) -> std::io::Result<()> {
+        into.fill(0);
+        let tail = self.size - self.backup.tail.len() as u64;
+        for (start, bytes) in [(tail, &self.backup.tail), (0, &self.backup.head)] {
+            let from = at.max(start);
+            let end = (at + into.len() as u64).min(start + bytes.len() as u64);
+            if from < end {
+                let index = |place: u64, base: u64| usize::try_from(place - base).expect("small");
+                let inside = &bytes[index(from, start)..index(end, start)];
+                into[index(from, at)..index(end, at)].copy_from_slice(inside);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What can be put back of the disks that a document names, or everything that is lost already.
+/// Nothing is changed.
+pub fn plan_undo(document: &Document, machine: &Machine) -> Result<Undoing, Vec<Diagnostic>> {
+    let facts = machine.probe().facts;
+    let binding = bind(document, &facts)?;
+    let (mut disks, mut found, mut begun) = (Vec::new(), Vec::new(), BTreeMap::new());
+    for (id, facts) in &binding {
+        let lost = |what: String| Diagnostic::new(Code::CannotUndo, format!("disks.{id}"), what);
+        let unread = |error: &dyn std::error::Error| {
+            lost(format!("disk `{}` cannot be read: {error}", facts.kernel_name))
+        };
+        let io = ReadIo::open(&machine.device(&facts.kernel_name), facts.logical_sector);
+        let io = io.map_err(|error| vec![unread(&error)])?;
+        let gap = Gap::before(None).expect("a whole gap has room");
+        let marker = Marker::read(&io, &gap).map_err(|error| vec![unread(&error)])?;
+        if marker.is_none_or(|marker| marker.txn != document.txn) {
+            continue;
+        }
+        let records = GapJournal::peek(&io, &gap).ok().flatten().unwrap_or_default();
+        let has_begun = records.iter().any(|record| matches!(record, Record::Intent { .. }));
+        begun.insert(id.clone(), has_begun);
+        let kept = backup::read(&io, &gap).map_err(|error| vec![unread(&error)])?;
+        let Some((before, backup)) = kept.filter(|(before, _)| before.txn == document.txn) else {
+            let what = "what it held before did not fit on it, or is not there any more";
+            found.push(lost(what.to_owned()));
+            continue;
+        };
+        let ends = Ends { size: io.size(), backup: &backup };
+        let table =
+            table::read(&ends, facts.logical_sector).map_err(|error| vec![unread(&error)])?;
+        let (sector, kernel_name) = (facts.logical_sector, facts.kernel_name.clone());
+        disks.push(Disk { id: id.clone(), kernel_name, sector, before, backup, table });
+    }
+    // Where nobody can say that nothing was begun, it was.
+    let has_begun = |disk: &&Disk| {
+        let journal = disk.before.journal.as_ref();
+        journal.and_then(|disk| begun.get(disk)).copied().unwrap_or(true)
+    };
+    found.extend(disks.iter().filter(has_begun).filter_map(overwritten));
+    if found.is_empty() { Ok(Undoing(disks)) } else { Err(found) }
+}
+
+/// What was on a disk and is not any more, once anything was written behind its table.
+fn overwritten(disk: &Disk) -> Option<Diagnostic> {
+    let parts = disk.table.facts().map(|facts| facts.partitions).unwrap_or_default();
+    let is_hit = |start: u64, end: u64| {
+        disk.before.writable.iter().any(|range| range.start < end && start < range.end)
+    };
+    let gone = parts.iter().filter(|part| is_hit(part.start, part.start.saturating_add(part.len)));
+    let mut lost: Vec<String> = gone
+        .map(|part| {
+            format!("partition {} at {}, {}", part.number, Bytes(part.start), Bytes(part.len))
+        })
+        .collect();
+    lost.extend(disk.before.destroys.iter().cloned());
+    if lost.is_empty() {
+        return None;
+    }
+    let what = format!("what was on disk `{}` is overwritten", disk.kernel_name);
+    let found = Diagnostic::new(Code::CannotUndo, format!("disks.{}", disk.id), what);
+    Some(found.evidence(lost).hint("its table could be put back, but what it speaks of could not"))
+}
+
+/// Puts it back: both ends of every disk, with its table.
+pub fn undo(undoing: &Undoing, machine: &Machine) -> Result<(), ApplyError> {
+    for disk in &undoing.0 {
+        let path = machine.device(&disk.kernel_name);
+        let identity = Identity::of(&path, disk.sector)?;
+        let allow: Ranges = disk.before.writable.iter().cloned().collect();
+        let io = GuardedIo::open(&path, &identity, &allow, &Ranges::default())?;
+        disk.backup.restore(&io).map_err(crate::device::gap::GapError::from)?;
+        let parts = match &disk.table {
+            Found::Gpt { table, .. } => table.partitions.clone(),
+            _ => Vec::new(),
+        };
+        // Where the kernel has none of its own, whoever wants the partitions reads the table.
+        let _ = kernel::tell(&path, &parts);
+    }
+    Ok(())
+}

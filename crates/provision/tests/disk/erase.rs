@@ -1,0 +1,129 @@
+//! Disks that are made empty.
+
+use std::sync::{Arc, Mutex};
+
+use hoist_provision::actions::erase::{Method, Report};
+use hoist_provision::device::fault::{Fault, Then, When};
+use hoist_provision::device::table::{self, Found};
+use hoist_provision::diagnostic::Code;
+use hoist_provision::document::{Document, Id};
+use hoist_provision::images::Progress;
+use hoist_provision::pipeline::{self, Applied, Given, Listener};
+
+use crate::machine::{FileMachine, Quiet, document};
+
+const MIB: usize = 1 << 20;
+const SIZE: usize = 12 * MIB;
+
+#[derive(Default)]
+struct Reports(Mutex<Vec<Report>>);
+
+impl Listener for Reports {
+    fn begins(&self, _: &str) {}
+    fn progress(&self, _: &Id, _: Progress) {}
+    fn erased(&self, report: &Report) {
+        self.0.lock().expect("nobody panicked").push(report.clone());
+    }
+}
+
+fn machine(sector: u32) -> FileMachine {
+    let machine = FileMachine::new();
+    machine.add("sda", sector, &vec![0x77; SIZE]);
+    machine.add("sdb", sector, &vec![0x5a; 2 * MIB]);
+    machine
+}
+
+fn of(method: &str, more: &str) -> Document {
+    document(&format!(
+        "api: hoist/v1\ntxn: 5d1b6d5e-6f3a-4a7e-9d0c-00000000000a\nsections:\n  node: {{id: n1}}\n  \
+         disks: {{os: {{match: {{serial: S-sda}}, wipe: any}}}}\n  \
+         erase: {{disks: [os], method: {method}}}\n{more}"
+    ))
+}
+
+fn apply(machine: &FileMachine, document: &Document) -> Vec<Report> {
+    let decision = machine.decide(document);
+    let reports = Arc::new(Reports::default());
+    let to = Arc::clone(&reports);
+    let here = machine.machine();
+    let done = pipeline::apply(document, &decision, &here, &Given::default(), None, to);
+    assert_eq!(done.expect("nothing is wrong"), Applied::Done { resumed: false });
+    assert!(machine.bytes("sdb").iter().all(|byte| *byte == 0x5a), "nobody named it");
+    reports.0.lock().expect("nobody panicked").clone()
+}
+
+#[test]
+fn a_disk_that_is_erased_holds_nothing_and_its_report_says_how_that_is_known() {
+    for sector in [512, 4096] {
+        for (word, method) in [("strongest", Method::Overwrite), ("overwrite", Method::Overwrite)] {
+            let machine = machine(sector);
+            let reports = apply(&machine, &of(word, ""));
+            assert!(machine.bytes("sda").iter().all(|byte| *byte == 0));
+            let [report] = reports.as_slice() else { panic!("one report: {reports:?}") };
+            assert_eq!((report.method, report.range.clone()), (method, 0..SIZE as u64));
+            assert_eq!(report.who.serial.as_deref(), Some("S-sda"));
+            assert!(report.samples == 64 && report.started <= report.ended);
+        }
+    }
+}
+
+#[test]
+fn what_only_loses_its_signatures_is_not_said_to_be_empty() {
+    let machine = machine(512);
+    let reports = apply(&machine, &of("signatures", ""));
+    assert_eq!((reports[0].method, reports[0].samples), (Method::Signatures, 0));
+    let bytes = machine.bytes("sda");
+    assert_eq!((bytes[0], bytes[6 * MIB], bytes[SIZE - 1]), (0, 0x77, 0));
+}
+
+#[test]
+fn a_method_that_the_disk_does_not_have_is_refused_before_anything_is_written() {
+    let machine = machine(512);
+    for method in ["crypto", "block"] {
+        let document = of(method, "");
+        let seen = pipeline::look(&document, &machine.machine(), &Given::default());
+        let found = pipeline::decide(&document, &seen).expect_err("it cannot");
+        assert_eq!(found[0].code, Code::Unsupported, "{}", found[0]);
+    }
+    fs_err::write(machine.path("sys/block/sda/queue/write_zeroes_max_bytes"), "1048576")
+        .expect("written");
+    assert_eq!(apply(&machine, &of("block", ""))[0].method, Method::Block);
+    assert!(machine.bytes("sda").iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn what_gets_a_table_is_erased_before_and_once() {
+    let machine = machine(512);
+    let storage = "  storage:\n  - part: {id: a, on: os, size: rest}\n";
+    let both = of("overwrite", storage);
+    let reports = apply(&machine, &both);
+    assert_eq!(reports[0].range.start, MIB as u64);
+    let bytes = machine.bytes("sda");
+    assert!(bytes[MIB..SIZE - MIB].iter().all(|byte| *byte == 0));
+    assert!(machine.decide(&both).is_settled());
+    let alone = pipeline::only(both, &["erase".to_owned()]);
+    assert_eq!(apply(&machine, &alone)[0].range, 0..SIZE as u64);
+    assert!(machine.bytes("sda").iter().all(|byte| *byte == 0), "its table, too");
+}
+
+#[test]
+fn a_disk_that_is_half_erased_says_that_somebody_is_at_work() {
+    let document = of("overwrite", "");
+    for number in [2, 5, 6, 7] {
+        let machine = machine(512);
+        let decision = machine.decide(&document);
+        let here = machine.machine();
+        let mut held = pipeline::take(&decision, &here).expect("nobody has it");
+        let fault = Arc::new(Fault::new(When::AtWrite(number), Then::Die));
+        held.break_disk(&"os".parse().expect("an id"), &fault).expect("nobody has it");
+        let given = Given::default();
+        let cut = pipeline::apply_to(held, &document, &decision, &here, &given, Arc::new(Quiet));
+        cut.expect_err("it is cut off");
+        let bytes = machine.bytes("sda");
+        let found = table::read(&bytes[..], 512).expect("it is memory");
+        let Found::Gpt { table, .. } = found else { panic!("write {number}: {found:?}") };
+        assert_eq!(table.txn_in_progress(), Some(document.txn), "write {number}");
+        apply(&machine, &document);
+        assert!(machine.bytes("sda").iter().all(|byte| *byte == 0));
+    }
+}

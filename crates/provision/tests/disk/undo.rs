@@ -1,0 +1,156 @@
+//! What disks were before is put back, or it is said why not.
+
+use std::sync::Arc;
+
+use hoist_provision::device::fault::{Fault, Then, When};
+use hoist_provision::device::table::{Partition, Table};
+use hoist_provision::device::{GuardedIo, Identity, Ranges};
+use hoist_provision::diagnostic::{Code, Diagnostic};
+use hoist_provision::document::Document;
+use hoist_provision::pipeline::{self, Given};
+use uuid::Uuid;
+
+use crate::machine::{FileMachine, Quiet, document};
+
+const MIB: usize = 1 << 20;
+const SIZE: usize = 16 * MIB;
+
+fn machine(table: Option<&Table>, sector: u32) -> FileMachine {
+    let machine = FileMachine::new();
+    let mut bytes = vec![0; SIZE];
+    bytes[..8].copy_from_slice(b"bootcode");
+    bytes[100_000..100_004].copy_from_slice(b"core");
+    bytes[2 * MIB..8 * MIB].fill(0x77);
+    machine.add("sda", sector, &bytes);
+    if let Some(table) = table {
+        let path = machine.disk("sda");
+        let identity = Identity::of(&path, sector).expect("it is there");
+        let all = Ranges::from(0..SIZE as u64);
+        let io = GuardedIo::open(&path, &identity, &all, &Ranges::default()).expect("free");
+        table.write_closing(&io).expect("written");
+    }
+    machine
+}
+
+fn old() -> Table {
+    let partition = Partition {
+        number: 1,
+        start: 2 * MIB as u64,
+        length: 6 * MIB as u64,
+        kind: Uuid::from_u128(7),
+        id: Uuid::from_u128(8),
+        attributes: 0,
+        name: "old".to_owned(),
+    };
+    Table { id: Uuid::from_u128(9), partitions: vec![partition] }
+}
+
+fn of(storage: &str) -> Document {
+    document(&format!(
+        "api: hoist/v1\ntxn: 5d1b6d5e-6f3a-4a7e-9d0c-00000000000b\nsections:\n  node: {{id: n1}}\n  \
+         disks: {{os: {{match: {{serial: S-sda}}, wipe: any}}}}\n  storage:\n{storage}"
+    ))
+}
+
+const NEW: &str = "  - part: {id: a, on: os, size: rest}\n";
+const BESIDE: &str = "  - part: {id: kept, on: os, size: 6 MiB, retain: {partuuid: \
+                      00000000-0000-0000-0000-000000000008}}\n  - part: {id: a, on: os, size: 4 MiB}\n";
+
+fn undo(machine: &FileMachine, document: &Document) -> Result<usize, Vec<Diagnostic>> {
+    let undoing = pipeline::plan_undo(document, &machine.machine())?;
+    pipeline::undo(&undoing, &machine.machine()).expect("nobody has it");
+    Ok(undoing.disks().len())
+}
+
+#[test]
+fn what_was_overwritten_is_named_and_nothing_is_put_back() {
+    let machine = machine(Some(&old()), 512);
+    let document = of(NEW);
+    assert_eq!(undo(&machine, &document).expect("nothing was done"), 0);
+    machine.apply(&document).expect("nothing is wrong");
+    let before = machine.bytes("sda");
+    let found = undo(&machine, &document).expect_err("it is overwritten");
+    assert_eq!(found[0].code, Code::CannotUndo, "{}", found[0]);
+    assert!(found[0].to_string().contains("partition 1 at 2 MiB, 6 MiB"), "{}", found[0]);
+    assert!(before == machine.bytes("sda"), "nothing was written");
+}
+
+#[test]
+fn the_table_is_put_back_where_all_that_it_speaks_of_is_still_there() {
+    for sector in [512, 4096] {
+        let machine = machine(Some(&old()), sector);
+        let (before, document) = (machine.bytes("sda"), of(BESIDE));
+        machine.apply(&document).expect("nothing is wrong");
+        assert!(before != machine.bytes("sda"));
+        assert_eq!(undo(&machine, &document).expect("it stayed"), 1);
+        let after = machine.bytes("sda");
+        assert!(before[..8 * MIB] == after[..8 * MIB], "sectors of {sector}");
+        assert!(before[SIZE - MIB..] == after[SIZE - MIB..]);
+        assert_eq!(undo(&machine, &document).expect("it is done"), 0, "nothing says who was there");
+    }
+}
+
+#[test]
+fn a_disk_that_was_empty_is_as_it_was() {
+    let machine = machine(None, 512);
+    let (before, document) = (machine.bytes("sda"), of(NEW));
+    machine.apply(&document).expect("nothing is wrong");
+    assert_eq!(undo(&machine, &document).expect("nothing was lost"), 1);
+    let after = machine.bytes("sda");
+    assert!(before[..MIB] == after[..MIB] && before[SIZE - MIB..] == after[SIZE - MIB..]);
+}
+
+#[test]
+fn a_run_that_ended_before_its_first_step_is_undone_whole() {
+    let machine = machine(Some(&old()), 512);
+    let (before, document) = (machine.bytes("sda"), of(NEW));
+    let decision = machine.decide(&document);
+    let here = machine.machine();
+    let mut held = pipeline::take(&decision, &here).expect("nobody has it");
+    // Tables, marker, gap and backup are there, and the journal is not.
+    let fault = Arc::new(Fault::new(When::AtWrite(6), Then::Die));
+    held.break_disk(&"os".parse().expect("an id"), &fault).expect("nobody has it");
+    let given = Given::default();
+    let cut = pipeline::apply_to(held, &document, &decision, &here, &given, Arc::new(Quiet));
+    cut.expect_err("it is cut off");
+    assert!(before != machine.bytes("sda"));
+    assert_eq!(undo(&machine, &document).expect("nothing was lost"), 1);
+    assert!(before == machine.bytes("sda"), "every byte");
+}
+
+#[test]
+fn what_does_not_fit_on_the_disk_cannot_be_put_back_and_that_is_said() {
+    let machine = machine(None, 512);
+    let mut noise = machine.bytes("sda");
+    let mut state = 1_u64;
+    for bytes in noise[..MIB].chunks_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.copy_from_slice(&state.to_le_bytes());
+    }
+    fs_err::write(machine.disk("sda"), noise).expect("written");
+    let document = of(NEW);
+    machine.apply(&document).expect("nothing is wrong");
+    let found = undo(&machine, &document).expect_err("nobody knows what was there");
+    assert_eq!(found[0].code, Code::CannotUndo, "{}", found[0]);
+}
+
+#[test]
+fn a_disk_that_is_half_erased_does_not_get_its_table_back() {
+    let machine = machine(Some(&old()), 512);
+    let document = document(
+        "api: hoist/v1\ntxn: 5d1b6d5e-6f3a-4a7e-9d0c-00000000000c\nsections:\n  node: {id: n1}\n  \
+         disks: {os: {match: {serial: S-sda}, wipe: any}}\n  erase: {disks: [os]}\n",
+    );
+    let decision = machine.decide(&document);
+    let here = machine.machine();
+    let mut held = pipeline::take(&decision, &here).expect("nobody has it");
+    let fault = Arc::new(Fault::new(When::AtWrite(8), Then::Die));
+    held.break_disk(&"os".parse().expect("an id"), &fault).expect("nobody has it");
+    let given = Given::default();
+    let cut = pipeline::apply_to(held, &document, &decision, &here, &given, Arc::new(Quiet));
+    cut.expect_err("it is cut off");
+    let found = undo(&machine, &document).expect_err("it is half gone");
+    assert_eq!(found[0].code, Code::CannotUndo, "{}", found[0]);
+}

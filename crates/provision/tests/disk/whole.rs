@@ -1,0 +1,218 @@
+//! Images over whole disks.
+
+use std::process::Command;
+use std::sync::Arc;
+
+use hoist_provision::device::fault::{Fault, Then, When};
+use hoist_provision::device::kernel;
+use hoist_provision::device::table::{self, Found};
+use hoist_provision::diagnostic::Code;
+use hoist_provision::document::Document;
+use hoist_provision::images::pack;
+use hoist_provision::pipeline::{self, Applied, Given};
+
+use crate::loop_device::{LoopDisk, run};
+use crate::machine::{FileMachine, Quiet, document};
+
+const MIB: usize = 1 << 20;
+const IMAGE: usize = 14 * MIB;
+const DISK: usize = 20 * MIB;
+
+/// What comes before the first partition of an image.
+#[derive(Clone, Copy, PartialEq)]
+enum Gap {
+    Empty,
+    Loader,
+}
+
+/// A disk with a table for sectors of this size, as others make it, and something in a partition.
+fn image(sector: u32, gap: Gap) -> Vec<u8> {
+    let disk = LoopDisk::new(IMAGE as u64, sector);
+    fs_err::write(disk.path(), vec![0; IMAGE]).expect("it is written");
+    let first = MIB / sector as usize;
+    let mut sgdisk = Command::new("sgdisk");
+    sgdisk.args(["-n", &format!("1:{first}:+8M"), "-c", "1:system"]);
+    run(sgdisk.arg(disk.path()));
+    let mut bytes = disk.bytes();
+    for (number, chunk) in (1..).zip(bytes[MIB..9 * MIB].chunks_mut(MIB)) {
+        chunk[5000..400_000].fill(number);
+    }
+    bytes[..8].copy_from_slice(b"bootcode");
+    if gap == Gap::Loader {
+        bytes[700_000..700_010].copy_from_slice(b"its loader");
+    }
+    bytes
+}
+
+struct Case {
+    machine: FileMachine,
+    image: Vec<u8>,
+    sector: u32,
+}
+
+impl Case {
+    fn new(image: Vec<u8>, sector: u32, chunked: bool) -> Self {
+        let machine = FileMachine::new();
+        machine.add("sda", sector, &vec![0xff; DISK]);
+        machine.add("sdb", sector, &vec![0x5a; 2 * MIB]);
+        let mut packed = image.clone();
+        if chunked {
+            packed.clear();
+            let manifest = pack(&image[..], &mut packed, 1).expect("it is memory");
+            let manifest = serde_json::to_vec(&manifest).expect("a plain value");
+            fs_err::write(machine.path("manifest"), manifest).expect("written");
+        }
+        fs_err::write(machine.path("image"), packed).expect("written");
+        Self { machine, image, sector }
+    }
+
+    fn document(&self, more: &str) -> Document {
+        let manifest = self.machine.path("manifest");
+        let list = format!(", manifest: 'file://{}'", manifest.display());
+        let list = if manifest.exists() { list.as_str() } else { "" };
+        document(&format!(
+            "api: hoist/v1\ntxn: 5d1b6d5e-6f3a-4a7e-9d0c-000000000009\nsections:\n  \
+             node: {{id: n1}}\n  disks: {{os: {{match: {{serial: S-sda}}}}}}\n  \
+             images: {{system: {{sources: ['file://{}'], target: os{list}{more}}}}}\n",
+            self.machine.path("image").display()
+        ))
+    }
+
+    fn found(&self) -> Found {
+        table::read(&self.machine.bytes("sda")[..], self.sector).expect("it is memory")
+    }
+
+    /// The image is there but for its table, which fits the disk, and for what is hoist's.
+    fn assert_whole(&self, gap: Gap) {
+        let bytes = self.machine.bytes("sda");
+        assert!(bytes[MIB..IMAGE] == self.image[MIB..], "all behind the first MiB");
+        assert!(bytes[..512] == self.image[..512], "its first sector");
+        let is_loader = bytes[32 * 1024..MIB] == self.image[32 * 1024..MIB];
+        assert_eq!(is_loader, gap == Gap::Loader);
+        let Found::Gpt { table, flaws } = self.found() else { panic!("a table") };
+        assert_eq!(flaws, [], "sectors of {}", self.sector);
+        assert_eq!(table.partitions[0].name, "system");
+        assert!(self.machine.bytes("sdb").iter().all(|byte| *byte == 0x5a));
+    }
+}
+
+#[test]
+fn an_image_of_a_disk_is_written_once_and_its_table_fits_the_disk() {
+    for sector in [512, 4096] {
+        let image = image(sector, Gap::Empty);
+        for chunked in [false, true] {
+            let case = Case::new(image.clone(), sector, chunked);
+            let document = case.document(", table: gpt");
+            let done = case.machine.apply(&document).expect("nothing is wrong");
+            assert_eq!(done, Applied::Done { resumed: false });
+            case.assert_whole(Gap::Empty);
+            let before = case.machine.bytes("sda");
+            let again = case.machine.decide(&document);
+            assert!(again.is_settled() && !again.to_string().contains("deleted"), "{again}");
+            assert_eq!(case.machine.apply(&document).expect("settled"), Applied::Nothing);
+            assert!(before == case.machine.bytes("sda"));
+        }
+    }
+}
+
+#[test]
+fn what_others_find_is_a_sound_table_and_the_partitions_of_the_image() {
+    for sector in [512, 4096] {
+        let disk = LoopDisk::new(DISK as u64, sector);
+        let name = disk.path().file_name().expect("a name").to_string_lossy().into_owned();
+        let file = disk.file().with_file_name("image");
+        fs_err::write(&file, image(sector, Gap::Empty)).expect("written");
+        let document = document(&format!(
+            "api: hoist/v1\ntxn: 5d1b6d5e-6f3a-4a7e-9d0c-{:012x}\nsections:\n  node: {{id: n1}}\n  \
+             policy: {{allow_kernel_names: true}}\n  \
+             disks: {{os: {{match: {{kernel_name: {name}}}}}}}\n  \
+             images: {{system: {{sources: ['file://{}'], target: os, sector_size: {sector}}}}}\n",
+            std::process::id() ^ sector,
+            file.display()
+        ));
+        let machine = hoist_provision::device::probe::Machine::here();
+        let decide =
+            || pipeline::decide(&document, &pipeline::look(&document, &machine, &Given::default()));
+        let decision = decide().unwrap_or_else(|found| panic!("{found:#?}"));
+        pipeline::apply(&document, &decision, &machine, &Given::default(), None, Arc::new(Quiet))
+            .expect("done");
+        let checked = run(Command::new("sgdisk").arg("-v").arg(disk.path()));
+        assert!(checked.contains("No problems found"), "{checked}");
+        let known = kernel::partitions(disk.path()).expect("it is looked at");
+        assert_eq!((known.len(), known[0].start), (1, MIB as u64));
+        kernel::tell(disk.path(), &[]).expect("nobody uses it");
+    }
+}
+
+#[test]
+fn an_image_that_needs_the_gap_has_it_and_leaves_no_notes() {
+    let case = Case::new(image(512, Gap::Loader), 512, true);
+    let document = case.document("");
+    case.machine.apply(&document).expect("nothing is wrong");
+    case.assert_whole(Gap::Loader);
+    let seen = pipeline::look(&document, &case.machine.machine(), &Given::default());
+    let found = pipeline::decide(&document, &seen).expect_err("nothing says whose it is");
+    assert_eq!(found[0].code, Code::ForeignData, "{}", found[0]);
+}
+
+#[test]
+fn an_image_for_other_sectors_or_with_another_table_leaves_the_disk_marked() {
+    let gpt = image(512, Gap::Empty);
+    for (sector, more, why) in
+        [(4096, "", "sectors of 512 bytes"), (512, ", table: mbr", "it has a GPT, not an MBR")]
+    {
+        for chunked in [false, true] {
+            let case = Case::new(gpt.clone(), sector, chunked);
+            let error = case.machine.apply(&case.document(more)).expect_err("it would not start");
+            assert!(error.to_string().contains(why), "{error}");
+            let Found::Gpt { table, .. } = case.found() else { panic!("a table") };
+            assert!(table.txn_in_progress().is_some());
+        }
+    }
+    let case = Case::new(gpt, 4096, false);
+    let document = case.document(", sector_size: 512");
+    let seen = pipeline::look(&document, &case.machine.machine(), &Given::default());
+    let found = pipeline::decide(&document, &seen).expect_err("it is known before");
+    assert_eq!(found[0].code, Code::Firmware, "{}", found[0]);
+}
+
+#[test]
+fn wherever_it_is_cut_off_it_never_looks_like_the_image_before_it_is() {
+    let case = Case::new(image(512, Gap::Empty), 512, true);
+    let document = case.document("");
+    let attempt = |fault: &Arc<Fault>| {
+        let decision = case.machine.decide(&document);
+        let machine = case.machine.machine();
+        let mut held = pipeline::take(&decision, &machine).expect("nobody has it");
+        held.break_disk(&"os".parse().expect("an id"), fault).expect("nobody has it");
+        pipeline::apply_to(held, &document, &decision, &machine, &Given::default(), Arc::new(Quiet))
+    };
+    let whole = Arc::new(Fault::new(When::Never, Then::Die));
+    attempt(&whole).expect("nothing is wrong");
+    let (writes, mut resumed, mut marked) = (whole.written().writes, 0, 0);
+    for number in 0..writes {
+        fs_err::write(case.machine.disk("sda"), vec![0xff; DISK]).expect("written");
+        let power = Then::CutPower(number * 7919 + 1);
+        let then = if number % 2 == 0 { Then::Die } else { power };
+        let fault = Arc::new(Fault::new(When::AtWrite(number), then));
+        // How often it says how far it came is a matter of time, and so is the number of writes.
+        if attempt(&fault).is_ok() {
+            assert!(!fault.has_broken());
+            continue;
+        }
+        match case.found() {
+            Found::Nothing => assert!(number < 2),
+            Found::Gpt { table, .. } if table.txn_in_progress().is_some() => marked += 1,
+            Found::Gpt { .. } => {
+                let bytes = case.machine.bytes("sda");
+                assert!(bytes[MIB..IMAGE] == case.image[MIB..], "write {number} of {writes}");
+            }
+            other => panic!("write {number} of {writes}: {other:?}"),
+        }
+        let again = case.machine.apply(&document);
+        let again = again.unwrap_or_else(|error| panic!("write {number} of {writes}: {error}"));
+        resumed += usize::from(again == Applied::Done { resumed: true });
+        case.assert_whole(Gap::Empty);
+    }
+    assert!(resumed > 5 && marked > 5, "{resumed} and {marked} of {writes}");
+}
