@@ -71,7 +71,8 @@ fn size_of(kind: &str, node: &Path) -> u64 {
     };
     let said = run(Command::new(tool[0]).args(&tool[1..]).arg(node));
     let number = |key: &&str| {
-        let found = said.lines().find_map(|line| line.strip_prefix(*key)?.trim().parse().ok());
+        let found =
+            said.lines().find_map(|line| line.strip_prefix(*key)?.trim().parse::<u64>().ok());
         found.unwrap_or_else(|| panic!("no `{key}` in {said}"))
     };
     keys.iter().map(number).product()

@@ -230,7 +230,7 @@ mod tests {
         assert!(faults(text(MAX_PROFILE - 1024)).is_empty());
         assert_eq!(faults(text(MAX_PROFILE)).len(), 1);
         let mut deep = json!(1);
-        for _ in 0..MAX_LAYER_DEPTH + 1 {
+        for _ in 0..=MAX_LAYER_DEPTH {
             deep = json!([deep]);
         }
         assert!(

@@ -239,16 +239,16 @@ mod tests {
         serde_json::from_value(json!({"selector": "*", "document": document})).unwrap()
     }
 
-    fn made(document: Value, how: &How, drive: Option<&BTreeMap<String, Bytes>>) -> Value {
+    fn made(document: &Value, how: &How, drive: Option<&BTreeMap<String, Bytes>>) -> Value {
         let (roster, node) = (roster(), hoist_template::sample());
         let (txn, base) = (Uuid::nil(), "http://c:1");
-        make(&spec(&document), &Case { roster: &roster, node: &node, how, txn, base, drive })
+        make(&spec(document), &Case { roster: &roster, node: &node, how, txn, base, drive })
     }
 
     #[test]
     fn artifacts_become_urls_with_the_digest_that_is_known() {
         let document = made(
-            json!({"images": {
+            &json!({"images": {
                 "a": {"sources": ["artifact:root", "https://mirror/root"], "target": "r"},
                 "b": {"sources": ["artifact:root"], "manifest": "artifact:chunks"},
                 "c": {"sources": ["artifact:root"], "digest": "sha256:mine"},
@@ -275,13 +275,13 @@ mod tests {
         let disks = json!({"disks": {"a": {"match": {}, "wipe": ["ext"]}, "b": {"match": {}}}});
         let how =
             How { wipe: vec!["lvm".to_owned()], only: vec!["disks".to_owned()], ..How::default() };
-        let document = made(disks.clone(), &how, None);
+        let document = made(&disks, &how, None);
         let sections = &document["sections"];
         assert_eq!(sections["disks"]["a"]["wipe"], json!(["ext", "lvm"]));
         assert_eq!(sections["disks"]["b"]["wipe"], json!(["lvm"]));
         assert_eq!(sections["flow"]["actions"], json!(["disks"]));
         let any = How { wipe: vec!["any".to_owned()], ..How::default() };
-        assert_eq!(made(disks, &any, None)["sections"]["disks"]["a"]["wipe"], "any");
+        assert_eq!(made(&disks, &any, None)["sections"]["disks"]["a"]["wipe"], "any");
     }
 
     #[test]
@@ -289,7 +289,7 @@ mod tests {
         let drive = BTreeMap::from([("openstack/latest/user_data".to_owned(), "x".into())]);
         let empty = spec(&json!({"config_drive": {}}));
         assert!(wants_drive(&empty, &How::default()));
-        let document = made(json!({"config_drive": {}}), &How::default(), Some(&drive));
+        let document = made(&json!({"config_drive": {}}), &How::default(), Some(&drive));
         let files = &document["sections"]["config_drive"]["files"];
         assert_eq!(files["openstack/latest/user_data"]["text"], "x");
         let own = json!({"config_drive": {"files": {"a": {"text": "b"}}}});
@@ -311,7 +311,7 @@ mod tests {
     fn a_node_that_retires_is_erased_and_nothing_else() {
         let how = How { retire: true, ..How::default() };
         let document = made(
-            json!({"disks": {"a": {"match": {"serial": "1"}}}, "images": {}, "boot": {}}),
+            &json!({"disks": {"a": {"match": {"serial": "1"}}}, "images": {}, "boot": {}}),
             &how,
             None,
         );
@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_found_where_it_stands() {
         let places = |document: Value| -> Vec<String> {
-            let document = made(document, &How::default(), None);
+            let document = made(&document, &How::default(), None);
             check(&document).into_iter().map(|found| found.place).collect()
         };
         let disks = json!({"os": {"match": {"serial": "1"}}});
