@@ -15,7 +15,10 @@ for module in /lib/hoist/modules/*.ko; do
     [ -e "$module" ] && { insmod "$module" || say "cannot load $module"; }
 done
 mount -o remount,rw / 2>/dev/null
-[ -s /etc/fstab ] && { mount -a || say "cannot mount everything of /etc/fstab"; }
+if [ -s /etc/fstab ]; then
+    awk '$2 ~ "^/" {print $2}' /etc/fstab | xargs mkdir -p
+    mount -a || say "cannot mount everything of /etc/fstab"
+fi
 [ -s /etc/hostname ] && hostname -F /etc/hostname
 
 say "this is $(hostname), root=$(word root)"

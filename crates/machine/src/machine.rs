@@ -198,7 +198,7 @@ fn command(hardware: &Hardware, console: &Path) -> Result<Command> {
         "`qemu-system-x86_64` is not installed; run `make setup-test` or install `qemu-system-x86`",
     )?;
     let mut command = Command::new(qemu);
-    command.args(["-accel", "tcg", "-m", "256", "-nographic", "-nodefaults", "-monitor", "none"]);
+    command.args(["-accel", "tcg", "-m", "512", "-nographic", "-nodefaults", "-monitor", "none"]);
     let console = value(&console.display().to_string());
     command.args(["-chardev", &format!("file,id=console,append=on,path={console}")]);
     command.args(["-serial", "chardev:console"]);
