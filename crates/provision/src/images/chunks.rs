@@ -1,6 +1,6 @@
 //! Images in chunks: every 4 MiB are a frame of zstd, and a list says where it is and what is in it.
 //! So chunks are unpacked side by side, each is checked by itself, and what an earlier attempt wrote
-//! is not fetched again. Without the list it is still an image that every `zstd` unpacks.
+//! is not fetched again. Chunks of zeros are in the list only.
 
 use serde::{Deserialize, Serialize};
 
