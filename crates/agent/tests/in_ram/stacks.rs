@@ -71,8 +71,9 @@ fn run_in_guest(steps: &str, documents: &[(&str, &Value)]) -> String {
     console
 }
 
-/// A mirror of two disks with volumes on it, beside partitions of its own.
-fn mirrored(txn: &str, node: &str, wipe: &Value, volume: &str, text: &str) -> Value {
+/// An array of two disks with volumes on it, beside a partition of its own.
+fn stacked(txn: &str, node: &str, wipe: &Value, level: &str, text: &str) -> Value {
+    let volume = if level == "raid1" { "40 MiB" } else { "24 MiB" };
     json!({
         "api": "hoist/v1",
         "txn": txn,
@@ -87,7 +88,7 @@ fn mirrored(txn: &str, node: &str, wipe: &Value, volume: &str, text: &str) -> Va
                 {"fs": {"id": "root-fs", "on": "root", "kind": "ext4", "mount": "/"}},
                 {"part": {"id": "left-leg", "on": "left", "size": "rest"}},
                 {"part": {"id": "right-leg", "on": "right", "size": "rest"}},
-                {"md": {"id": "mirror", "on": ["left-leg", "right-leg"], "level": "raid1"}},
+                {"md": {"id": "mirror", "on": ["left-leg", "right-leg"], "level": level}},
                 {"pv": {"id": "pv", "on": "mirror"}},
                 {"vg": {"id": "group", "on": ["pv"], "name": "data-1"}},
                 {"lv": {"id": "volume", "on": "group", "size": volume, "name": "pg"}},
@@ -110,18 +111,19 @@ fn exits(console: &str) -> Vec<String> {
 
 #[test]
 fn mirrors_and_volumes_are_made_and_made_again_and_never_taken_from_a_disk_that_nobody_named() {
-    let first = mirrored(TXN, "n1", &json!([]), "40 MiB", "first\n");
+    let first = stacked(TXN, "n1", &json!([]), "raid1", "first\n");
     // Of another node: everything that is there is somebody else's.
-    let foreign = mirrored(OTHER_TXN, "n2", &json!([]), "24 MiB", "second\n");
-    let second = mirrored(
-        OTHER_TXN,
-        "n2",
-        &json!(["gpt", "ext", "md", "lvm", "hoist"]),
-        "24 MiB",
-        "second\n",
-    );
-    let third = mirrored(TXN, "n3", &json!("any"), "24 MiB", "third\n");
+    let foreign = stacked(OTHER_TXN, "n2", &json!([]), "raid0", "second\n");
+    let wipe = json!(["gpt", "ext", "md", "lvm", "hoist"]);
+    let second = stacked(OTHER_TXN, "n2", &wipe, "raid0", "second\n");
+    let third = stacked(TXN, "n3", &json!("any"), "raid1", "third\n");
     let steps = r#"
+# Killed while volumes are there: what it had put together stays behind.
+hoist-agent apply -f /test/first >/dev/null 2>&1 &
+while [ ! -e /sys/block/dm-0 ]; do sleep 0.05; done
+kill -9 $!
+wait
+say "left behind: $(ls /sys/block | grep -c -e md -e dm-)"
 agent first apply -f /test/first
 agent again apply -f /test/first
 agent verify verify -f /test/first
@@ -144,7 +146,9 @@ agent taken plan -f /test/second
 agent second apply -f /test/second
 agent second-again apply -f /test/second
 together
-say "holds: $(cat /mnt/etc/what), size $(cat /sys/block/$(readlink -f /dev/mapper/data--1-pg >/dev/null; ls /sys/block | grep dm- | head -1)/size)"
+say "holds: $(cat /mnt/etc/what)"
+say "fstab: $(mkdir -p /root-fs; mount -t ext4 /dev/nvme0n1p1 /root-fs; grep -c '^UUID=' /root-fs/etc/fstab)"
+umount /root-fs
 umount /mnt
 lvm vgchange -an data-1 >/dev/null 2>&1
 mdadm --stop --scan >/dev/null 2>&1
@@ -161,7 +165,9 @@ after=$(sha256sum </dev/nvme2n1)
     let documents =
         [("first", &first), ("foreign", &foreign), ("second", &second), ("third", &third)];
     let console = run_in_guest(steps, &documents);
-    let said = exits(&console);
+    let mut said = exits(&console);
+    let left = said.remove(0);
+    assert!(left.starts_with("left behind: ") && left != "left behind: 0", "{console}");
     let wanted = [
         "first: 0",
         "again: 0",
@@ -175,9 +181,13 @@ after=$(sha256sum </dev/nvme2n1)
         "taken: 20",
         "second: 0",
         "second-again: 0",
+        "array: 2 clean",
+        "holds: second",
+        "fstab: 3",
     ];
     assert_eq!(said[..wanted.len()], wanted, "{console}");
     for text in [
+        "first| done, from where it had been cut off",
         "again| nothing to do",
         "assembled| nothing to do",
         "mounted| ",
@@ -188,7 +198,6 @@ after=$(sha256sum </dev/nvme2n1)
     ] {
         assert!(console.contains(text), "no `{text}` in {console}");
     }
-    assert!(said.iter().any(|line| line.starts_with("holds: second")), "{console}");
     assert!(console.contains("[shared-stack]"), "{console}");
     assert_eq!(said[said.len() - 3..], ["shared: 3", "unnamed: as it was", "done"], "{console}");
 }
