@@ -4,6 +4,7 @@
 mod firmware;
 mod no_zeros;
 mod power_cut;
+mod restart;
 mod script;
 #[allow(dead_code, reason = "shared with tests that use all of it")]
 mod server;
