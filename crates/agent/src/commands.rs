@@ -150,7 +150,7 @@ pub(crate) fn verify(wanted: &Wanted, output: Output) -> Result<Exit, Failure> {
 pub(crate) fn undo(args: &UndoArgs, output: Output) -> Result<Exit, Failure> {
     let (document, _) = input::wanted(&args.wanted)?;
     let machine = Machine::here();
-    let undoing = pipeline::plan_undo(&document, &machine).map_err(Failure::Found)?;
+    let undoing = pipeline::plan_undo(&document, &machine, &[]).map_err(Failure::Found)?;
     let disks: Vec<String> = undoing.disks().iter().map(ToString::to_string).collect();
     if !args.dry_run {
         pipeline::undo(&undoing, &machine)?;

@@ -43,7 +43,7 @@ use crate::layout::{self, Difference, DiskPlan, Layout, PartitionPlan, TablePlan
 pub use carry_out::{Applied, ApplyError, Listener, apply, apply_to, take};
 pub use look::look;
 pub use show::{Becomes, FileChange, FirmwareChange, Shown, ShownStep};
-pub use undo::{Undoing, plan_undo, undo};
+pub use undo::{Undoing, plan_undo, undo, would_be_lost};
 
 /// The actions that are built in.
 pub const ACTIONS: [&str; 6] =

@@ -93,7 +93,7 @@ fn is_untouched(error: &ApplyError) -> bool {
     before || matches!(error, ApplyError::Open(_) | ApplyError::Refused(_))
 }
 
-fn report(outcome: Outcome) -> Report {
+pub(super) fn report(outcome: Outcome) -> Report {
     Report {
         outcome,
         plan: None,
