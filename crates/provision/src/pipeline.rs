@@ -47,13 +47,16 @@ use crate::layout::{
 pub use carry_out::{Applied, ApplyError, Listener, apply, apply_to, take};
 pub use look::look;
 pub use show::{Becomes, FileChange, FirmwareChange, Shown, ShownStep};
-pub use undo::{Undoing, plan_undo, undo};
+pub use undo::{Undoing, plan_undo, undo, would_be_lost};
 
 /// The actions that are built in.
 pub const ACTIONS: [&str; 6] =
     [disks::NAME, images::NAME, config_drive::NAME, filing::NAME, booting::NAME, erasing::NAME];
 
-/// What a run is given beside its document. By hand that is nothing.
+/// What comes when all of them are done; whoever calls does it.
+pub const ENDINGS: [&str; 2] = ["report", "reboot"];
+
+/// What a run is given beside its document.
 #[derive(Debug, Clone, Default)]
 pub struct Given {
     /// What the document refers to as `secret://NAME`.
@@ -279,7 +282,8 @@ fn not_ours(document: &Document, seen: &Seen) -> Vec<Diagnostic> {
     let by_section = asked
         .into_iter()
         .filter(|(name, is_there)| *is_there && flow.is_empty() && { !ACTIONS.contains(name) });
-    let by_flow = flow.iter().map(String::as_str).filter(|name| !plugins::is_here(name, seen));
+    let is_here = |name: &&str| ENDINGS.contains(name) || plugins::is_here(name, seen);
+    let by_flow = flow.iter().map(String::as_str).filter(|name| !is_here(name));
     let names: BTreeSet<&str> = by_section.map(|(name, _)| name).chain(by_flow).collect();
     let unsupported = |name: &str| {
         let what = format!("action `{name}` is not in this program");
@@ -315,8 +319,8 @@ fn cannot(document: &Document, seen: &Seen) -> Vec<Diagnostic> {
             say(place("format"), "qcow2 is not unpacked by this program", "convert it to raw");
         }
         if let Some(token) = image.token.as_ref().filter(|token| !seen.secrets.has(token)) {
-            let what = format!("`{token}` is not known here; by hand no secret is");
-            say(place("token"), &what, "fetch the image before");
+            let what = format!("`{token}` is not known here");
+            say(place("token"), &what, "by hand, name the directory of its file with --secrets");
         }
         if image.made_by.as_deref().is_some_and(|maker| maker != config_drive::NAME) {
             say(place("made_by"), "nothing here makes it", "name a source");

@@ -1,10 +1,15 @@
 //! The agent as the first program of a virtual machine with an empty disk: real kernel, real drivers,
 //! an order over HTTPS; what it has done is looked at from outside.
 
+mod firmware;
+mod no_zeros;
 mod power_cut;
+mod restart;
+mod script;
 #[allow(dead_code, reason = "shared with tests that use all of it")]
 mod server;
 mod stacks;
+mod wrong_disk;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -29,6 +29,9 @@ struct Kept {
     away: usize,
     go: Option<&'static str>,
     is_held: bool,
+    /// What disks held, and whether that is to be put back.
+    backups: Vec<Value>,
+    is_undo: bool,
     then: Option<&'static str>,
 }
 
@@ -93,6 +96,15 @@ impl Server {
 
     pub(crate) fn orders(&self) -> Vec<Value> {
         self.kept().orders.clone()
+    }
+
+    pub(crate) fn backups(&self) -> Vec<Value> {
+        self.kept().backups.clone()
+    }
+
+    /// From here on disks are to be put back.
+    pub(crate) fn undo(&self) {
+        self.kept().is_undo = true;
     }
 
     pub(crate) fn events(&self) -> Vec<Value> {
@@ -208,10 +220,14 @@ fn answer(
             let body = problem.to_string().into_bytes();
             return Some(("503 Service Unavailable", String::new(), body));
         };
-        return json(&json!({
+        let mut order = json!({
             "run": "r1", "session": "s1", "node": "n1", "id": said["node"], "generation": 1,
             "document": document, "secrets": kept.secrets.as_object().cloned().unwrap_or_default(),
-        }));
+        });
+        if kept.is_undo {
+            order["undo"] = json!(kept.backups);
+        }
+        return json(&order);
     }
     if session != Some("Bearer s1") {
         return Some(("401 Unauthorized", String::new(), Vec::new()));
@@ -226,6 +242,10 @@ fn answer(
             kept.events.extend(events);
             kept.is_held = false;
             json(&json!({"go": kept.go.unwrap_or("on")}))
+        }
+        "/provision/v1/agent/runs/r1/backup" => {
+            kept.backups.push(said);
+            json(&json!({"bytes": body.len()}))
         }
         "/provision/v1/agent/runs/r1/report" => {
             kept.reports.push(said);

@@ -164,9 +164,9 @@ impl Planning<'_> {
         for (at, file) in self.document.sections.files.iter().enumerate() {
             let Content::Secret(secret) = &file.content else { continue };
             if !self.seen.secrets.has(secret) {
-                let what = format!("`{secret}` is not known here; by hand no secret is");
+                let what = format!("`{secret}` is not known here");
                 let place = format!("files[{at}].content");
-                let hint = "leave the file out, or let the controller order it";
+                let hint = "by hand, name the directory of its file with --secrets";
                 found.push(Diagnostic::new(Code::Unsupported, place, what).hint(hint));
             }
         }

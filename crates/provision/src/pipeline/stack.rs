@@ -180,8 +180,8 @@ impl<'a> Planning<'a> {
             if let What::Luks { key } = &node.what
                 && !self.seen.secrets.has(key)
             {
-                let what = format!("`{key}` is not known here; by hand no secret is");
-                say(".key", what, "let the controller order it");
+                let what = format!("`{key}` is not known here");
+                say(".key", what, "by hand, name the directory of its file with --secrets");
             }
         }
         found
