@@ -394,13 +394,15 @@ struct Planning<'a> {
     done: BTreeMap<StepId, Value>,
     plugins: Vec<plugins::Wanted>,
     stacks: Stacks,
+    /// Of those, what is there.
+    standing: BTreeSet<Id>,
     /// What has to be put together for some step.
     raised: BTreeSet<Id>,
 }
 
 impl<'a> Planning<'a> {
     fn new(document: &'a Document, layout: &'a Layout, seen: &'a Seen) -> Self {
-        Self {
+        let mut planning = Self {
             document,
             layout,
             seen,
@@ -412,8 +414,11 @@ impl<'a> Planning<'a> {
             done: BTreeMap::new(),
             plugins: Vec::new(),
             stacks: Stacks::new(layout, &document.sections.storage),
+            standing: BTreeSet::new(),
             raised: BTreeSet::new(),
-        }
+        };
+        planning.find_standing();
+        planning
     }
 
     fn facts(&self, disk: &DiskPlan) -> Option<&'a DiskFacts> {
@@ -824,8 +829,8 @@ mod tests {
 
     #[test]
     fn what_no_action_here_does_is_refused_as_a_whole() {
-        let reboot = document("  flow: {actions: [disks, reboot]}\n");
-        let found = decide(&reboot, &seen(&["mke2fs"])).expect_err("not here");
+        let strange = document("  flow: {actions: [disks, polish]}\n");
+        let found = decide(&strange, &seen(&["mke2fs"])).expect_err("not here");
         assert!(found.iter().all(|found| found.code == Code::Unsupported), "{found:#?}");
     }
 
@@ -859,6 +864,24 @@ mod tests {
         assert!(!format!("{shown}{decision:?}{decision}").contains("hunter2"));
         let text = decision.to_string();
         assert!(text.contains("make vg v of p: lvm vgcreate "), "{text}");
+    }
+
+    #[test]
+    fn stacks_of_stacks_are_decided_on_without_counting_the_ways_through_them() {
+        let mut more = "  - pv: {id: pv, on: b}\n".to_owned();
+        let mut on = vec!["pv".to_owned()];
+        for layer in 0..6 {
+            more += &format!("  - vg: {{id: v{layer}, on: [{}]}}\n", on.join(", "));
+            on = (0..20).map(|at| format!("p{layer}-{at}")).collect();
+            for (at, pv) in on.iter().enumerate().filter(|_| layer < 5) {
+                more += &format!("  - lv: {{id: l{layer}-{at}, on: v{layer}, size: 5%}}\n");
+                more += &format!("  - pv: {{id: {pv}, on: l{layer}-{at}}}\n");
+            }
+        }
+        let mut seen = seen(&["lvm", "mke2fs"]);
+        seen.facts.disks[0].size = 1 << 50;
+        let decision = decide(&document(&more), &seen).unwrap_or_else(|f| panic!("{f:#?}"));
+        assert_eq!(names(&decision).iter().filter(|name| name.starts_with("make vg")).count(), 6);
     }
 
     #[test]
