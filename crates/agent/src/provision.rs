@@ -8,7 +8,7 @@ mod backup;
 mod clock;
 mod controller;
 mod power;
-mod reporting;
+pub(crate) mod reporting;
 mod screen;
 mod telling;
 
@@ -31,9 +31,9 @@ use hoist_provision::pipeline::{self, Decision, Given, Listener, decide, look};
 use serde_json::Value;
 
 use self::backup::Keeper;
-pub(crate) use self::controller::NoAuthority;
-use self::controller::{CallError, Controller, Identity, authorities};
-use self::power::Power;
+use self::controller::{CallError, Controller, Identity};
+pub(crate) use self::controller::{NoAuthority, authorities, client};
+pub(crate) use self::power::{Power, switch};
 use self::screen::{Screen, View};
 use self::telling::{Teller, event};
 use crate::cli::{PLUGINS, ProvisionArgs};
@@ -316,7 +316,7 @@ impl Agent {
         };
         self.screen().stage(words);
         if let Some(power) = power {
-            return power::switch(power).map_err(Failure::Power);
+            return switch(power).map_err(Failure::Power);
         }
         std::thread::sleep(STAY);
         Ok(())

@@ -82,11 +82,32 @@ pub(crate) struct NoAuthority {
 }
 
 /// All certificates of a file.
-pub(super) fn authorities(path: &str) -> Result<Vec<CertificateDer<'static>>, NoAuthority> {
+pub(crate) fn authorities(path: &str) -> Result<Vec<CertificateDer<'static>>, NoAuthority> {
     let read = CertificateDer::pem_file_iter(path);
     let roots: Result<Vec<_>, _> = read.and_then(Iterator::collect);
     let roots = roots.unwrap_or_default();
     if roots.is_empty() { Err(NoAuthority { path: path.to_owned() }) } else { Ok(roots) }
+}
+
+/// Somebody to talk to, whom these authorities vouch for where it is TLS, and only where it is.
+pub(crate) fn client(roots: &[CertificateDer<'static>], is_tls: bool) -> ureq::Agent {
+    let roots: Vec<Certificate<'static>> =
+        roots.iter().map(|root| Certificate::from_der(root).to_owned()).collect();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let tls = TlsConfig::builder()
+        .provider(TlsProvider::Rustls)
+        .unversioned_rustls_crypto_provider(provider)
+        .root_certs(RootCerts::new_with_certs(&roots))
+        .build();
+    let config = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .https_only(is_tls)
+        .proxy(None)
+        .max_redirects(0)
+        .timeout_connect(Some(CONNECT))
+        .timeout_global(Some(ANSWER))
+        .tls_config(tls);
+    ureq::Agent::new_with_config(config.build())
 }
 
 impl Identity {
@@ -118,23 +139,7 @@ impl Identity {
 
 impl Controller {
     pub(super) fn new(server: &str, roots: &[CertificateDer<'static>]) -> Self {
-        let roots: Vec<Certificate<'static>> =
-            roots.iter().map(|root| Certificate::from_der(root).to_owned()).collect();
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let tls = TlsConfig::builder()
-            .provider(TlsProvider::Rustls)
-            .unversioned_rustls_crypto_provider(provider)
-            .root_certs(RootCerts::new_with_certs(&roots))
-            .build();
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .https_only(true)
-            .proxy(None)
-            .max_redirects(0)
-            .timeout_connect(Some(CONNECT))
-            .timeout_global(Some(ANSWER))
-            .tls_config(tls);
-        Self { agent: ureq::Agent::new_with_config(config.build()), server: server.to_owned() }
+        Self { agent: client(roots, true), server: server.to_owned() }
     }
 
     pub(super) fn order(

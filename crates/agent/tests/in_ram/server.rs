@@ -19,6 +19,8 @@ const PATIENCE: Duration = Duration::from_mins(1);
 struct Kept {
     /// What is ordered; nothing until the test says so.
     document: Option<Value>,
+    /// What its references stand for.
+    secrets: Value,
     orders: Vec<Value>,
     events: Vec<Value>,
     reports: Vec<Value>,
@@ -64,6 +66,10 @@ impl Server {
 
     pub(crate) fn order(&self, document: Value) {
         self.kept().document = Some(document);
+    }
+
+    pub(crate) fn tell(&self, secrets: Value) {
+        self.kept().secrets = secrets;
     }
 
     /// Where a machine finds this content that knows us as `host`.
@@ -216,7 +222,7 @@ fn answer(
         };
         let mut order = json!({
             "run": "r1", "session": "s1", "node": "n1", "id": said["node"], "generation": 1,
-            "document": document,
+            "document": document, "secrets": kept.secrets.as_object().cloned().unwrap_or_default(),
         });
         if kept.is_undo {
             order["undo"] = json!(kept.backups);

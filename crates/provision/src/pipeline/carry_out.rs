@@ -27,6 +27,7 @@ use crate::actions::files::Files;
 use crate::actions::images::{self, Images, Keeper};
 use crate::actions::plugin::OnDisks;
 use crate::device::OpenError;
+use crate::device::above::{above, stop_all};
 use crate::device::gap::backup::{self, Before, Taken};
 use crate::device::gap::{Gap, GapError, GapJournal, Marker};
 use crate::device::probe::Machine;
@@ -119,8 +120,19 @@ pub fn apply(
 /// The disks that something is done to; nobody else has them from here on.
 pub fn take(decision: &Decision, machine: &Machine) -> Result<Held, OpenError> {
     let plans = &decision.layout.disks;
-    let touched = plans.iter().filter(|plan| decision.touched.contains(&plan.id));
-    Held::take(touched, |name| machine.device(name))
+    let touched = || plans.iter().filter(|plan| decision.touched.contains(&plan.id));
+    let bound: Vec<String> = plans.iter().map(|plan| plan.kernel_name.clone()).collect();
+    for plan in touched().filter(|plan| !plan.tears_down.is_empty()) {
+        let names = [plan.kernel_name.clone()];
+        // What came since is not ours to stop, and keeps us from having the disk.
+        let is_known = above(&names)?
+            .iter()
+            .all(|one| plans.iter().any(|plan| plan.tears_down.contains(&one.kernel_name)));
+        if is_known {
+            stop_all(&names, &bound)?;
+        }
+    }
+    Held::take(touched(), |name| machine.device(name))
 }
 
 /// As [`apply`], to disks that were taken.
@@ -132,13 +144,18 @@ pub fn apply_to(
     given: &Given,
     listener: Arc<dyn Listener>,
 ) -> Result<Applied, ApplyError> {
-    let held = Arc::new(held);
+    let stacks = decision.stacks.clone().with_secrets(given.secrets.clone());
+    let held = Arc::new(held.with_stacks(stacks));
     // From here on nobody else can change the disks: it must still be the same plan.
     let again = decide(document, &look(document, machine, given)).map_err(ApplyError::Refused)?;
-    if again.hash != decision.hash {
+    if again.taken_hash != decision.taken_hash {
         return Err(ApplyError::Changed);
     }
-    let Ran { resumed, tells } = run(&again, &held, machine, given, listener)?;
+    let ran = run(&again, &held, machine, given, listener);
+    // Nothing stays put together, however it ended.
+    let lowered = held.lower().map_err(ApplyError::Begin);
+    let Ran { resumed, tells } = ran?;
+    lowered?;
     drop(held);
     if !tells {
         return Ok(Applied::Done { resumed });
