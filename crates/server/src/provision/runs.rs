@@ -284,7 +284,7 @@ impl Runs {
         Ok(states)
     }
 
-    async fn lasts(&self) -> Result<HashMap<NodeId, Kept<Last>>, StoreError> {
+    pub(super) async fn lasts(&self) -> Result<HashMap<NodeId, Kept<Last>>, StoreError> {
         let lasts: Vec<Kept<Last>> = Kept::list(self.store(), &record::provision_lasts()).await?;
         Ok(lasts.into_iter().map(|last| (last.value.node, last)).collect())
     }

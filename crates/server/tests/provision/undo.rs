@@ -163,6 +163,24 @@ async fn what_was_to_be_put_back_and_is_not_begun_can_be_left_alone() {
 }
 
 #[tokio::test]
+async fn who_was_in_another_run_since_is_left_to_that_one() {
+    let site = site(|_| {}).await;
+    let (old, _) = installed(&site).await;
+    start(&site, &json!({"selector": "node:n1", "reinstall": true})).await;
+    let text = script(&site, 1).await;
+    for (what, more) in
+        [("undo", json!({})), ("undo", json!({"boot_only": true})), ("retry", json!({}))]
+    {
+        let steered = site.post(&format!("/provision/v1/runs/{old}/{what}"), &more).await;
+        let steered = steered.expect(200).json();
+        assert!(steered["nodes"].as_array().is_some_and(Vec::is_empty), "{steered}");
+        assert!(steered["notes"][0].as_str().is_some_and(|n| n.contains("since")), "{steered}");
+    }
+    assert_eq!(script(&site, 1).await, text, "the run that is under way is not disturbed");
+    site.stop().await;
+}
+
+#[tokio::test]
 async fn copies_of_disks_are_bounded_and_replaced_by_those_of_the_next_run() {
     let site = site(|_| {}).await;
     let (_, old) = installed(&site).await;
