@@ -12,8 +12,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::agent::{
-    Event, EventsAnswer, EventsRequest, Finding, Go, MAX_EVENTS, MAX_EVENTS_REQUEST,
-    MAX_ORDER_REQUEST, MAX_REPORT, Order, OrderRequest, Outcome, Phase, Report, ReportAnswer, Then,
+    Erasure, ErasureVerdict, Event, EventsAnswer, EventsRequest, Finding, Go, MAX_EVENTS,
+    MAX_EVENTS_REQUEST, MAX_ORDER_REQUEST, MAX_REPORT, Order, OrderRequest, Outcome, Phase, Report,
+    ReportAnswer, Then,
 };
 pub use self::run::{
     Chosen, Counts, How, LeftOutNode, NodeFacts, NodeRunState, Progress, ProvisionProfileObject,

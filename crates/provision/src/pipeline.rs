@@ -11,6 +11,7 @@ mod grow;
 mod look;
 mod plugins;
 mod show;
+mod start;
 mod undo;
 mod whole;
 
@@ -43,6 +44,7 @@ use crate::layout::{self, Difference, DiskPlan, Layout, PartitionPlan, TablePlan
 pub use carry_out::{Applied, ApplyError, Listener, apply, apply_to, take};
 pub use look::look;
 pub use show::{Becomes, FileChange, FirmwareChange, Shown, ShownStep};
+pub use start::{NoStart, Start};
 pub use undo::{Undoing, plan_undo, undo};
 
 /// The actions that are built in.

@@ -7,6 +7,7 @@ mod agent;
 mod boot_change;
 mod decide;
 mod document;
+mod erasure;
 mod record;
 mod rule;
 mod runs;

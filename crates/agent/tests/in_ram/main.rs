@@ -1,6 +1,8 @@
 //! The agent as the first program of a virtual machine with an empty disk: real kernel, real drivers,
 //! an order over HTTPS; what it has done is looked at from outside.
 
+mod erased;
+mod kexec;
 mod power_cut;
 #[allow(dead_code, reason = "shared with tests that use all of it")]
 mod server;
@@ -24,7 +26,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 
 const MAC: &str = "52:54:00:00:00:01";
 pub(crate) const TXN: &str = "5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e31";
-const NODE: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
+pub(crate) const NODE: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
 
 /// A machine, its controller, and its disk.
 pub(crate) struct Bench {
@@ -35,12 +37,16 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new() -> Self {
+        Self::with_disk(192 * MIB)
+    }
+
+    pub(crate) fn with_disk(size: u64) -> Self {
         let turn = Turn::wait().expect("our turn");
         let dir = tempfile::tempdir().expect("a temporary directory");
         let server = Server::start(&dir.path().join("ca.pem"));
         let bench = Self { server, dir, _turn: turn };
         let disk = fs_err::File::create(bench.disk()).expect("created");
-        disk.set_len(192 * MIB).expect("it has room");
+        disk.set_len(size).expect("it has room");
         bench
     }
 
@@ -155,7 +161,7 @@ fn document(image: &Value, mib: u64) -> Value {
 }
 
 /// Bytes that do not pack, the same every time.
-fn random(length: u64) -> Vec<u8> {
+pub(crate) fn random(length: u64) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let next = |_| {
         state ^= state << 13;

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Finding;
+use super::{Erasure, Finding};
 
 /// A provision profile. It is written as a document, with `POST /inventory/v1/apply`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -170,9 +170,12 @@ pub struct RunNode {
     pub changed: bool,
     #[serde(default)]
     pub resumed: bool,
-    /// What the actions left: of an erasure, what was erased and how.
+    /// What the actions left.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub receipts: Value,
+    /// Disks that were to be erased, and what became of each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub erased: Vec<Erasure>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

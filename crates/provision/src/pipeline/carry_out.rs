@@ -49,7 +49,7 @@ pub trait Listener: Send + Sync {
         Cancel::default()
     }
 
-    /// A disk was made empty.
+    /// A disk was made empty, or was to be and is not.
     fn erased(&self, _: &erase::Report) {}
 }
 
@@ -220,11 +220,8 @@ fn run(
     }
     let (trust, efivars) = (given.trust.clone(), machine.efivars());
     catalog.add(Arc::new(Boot { held: Arc::clone(held), trust, efivars }));
-    catalog.add(Arc::new(Erase {
-        held: Arc::clone(held),
-        listener: Arc::new(Progresses(Arc::clone(&listener))),
-        keeper: Arc::new(journal.clone()),
-    }));
+    let told = Arc::new(Progresses(Arc::clone(&listener)));
+    catalog.add(Arc::new(Erase::new(Arc::clone(held), told, Arc::new(journal.clone()))));
     let site = Site {
         catalog,
         secrets: Arc::new(given.secrets.clone()),

@@ -26,6 +26,7 @@ use serde_json::Value;
 use subtle::ConstantTimeEq as _;
 
 use super::document::{self, Case};
+use super::erasure;
 use super::record::{FactsRecord, Kept, NodeRecord, put};
 use super::runs::{Changed, own_draft, print};
 use super::{BootChange, Provision};
@@ -126,6 +127,8 @@ async fn report(
     let Json(mut report) = Json::<Report>::from_request(request, &()).await?;
     report.problems.truncate(MAX_FINDINGS);
     report.problems.iter_mut().for_each(shorten_finding);
+    report.erased.truncate(erasure::MAX_DISKS);
+    report.erased.iter_mut().flat_map(erasure::texts).for_each(shorten);
     let draft = Draft { who: format!("node/{}", node.value.shown.node), ..audit.draft() };
     let then = provision.reported(&node.value, &report, &draft).await?;
     Ok(Json(ReportAnswer { then }))
@@ -291,6 +294,7 @@ impl Provision {
             resumed: false,
             problems,
             receipts: Value::Null,
+            erased: Vec::new(),
         };
         self.reported(record, &report, audit).await?;
         Ok(Failure::new(Code::Conflict, detail)
@@ -418,7 +422,8 @@ struct Flow {
     end: Then,
     again: Again,
     up_within: Option<u32>,
-    retire: bool,
+    /// Disks of which it must be known that they are erased, before the node is retired.
+    retire: Option<Vec<String>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -449,7 +454,8 @@ impl Flow {
             _ => Again::No,
         };
         let up_within = profile.and_then(|profile| profile.spec.phone_home_within_s);
-        Self { end, again, up_within: up_within.filter(|_| !how.retire), retire: how.retire }
+        let retire = how.retire.then(|| erasure::disks(profile));
+        Self { end, again, up_within: up_within.filter(|_| !how.retire), retire }
     }
 
     /// What a rule forbids is never tried again by itself.
@@ -464,7 +470,7 @@ impl Flow {
 
     fn then(&self, outcome: Outcome, state: NodeRunState) -> Then {
         match (outcome, state) {
-            (Outcome::Done, _) => self.end,
+            (Outcome::Done, state) if state != NodeRunState::Failed => self.end,
             (_, state) if state.is_over() => Then::Stay,
             (_, _) if self.again == Again::Reboot => Then::Reboot,
             _ => Then::Retry,
@@ -475,20 +481,26 @@ impl Flow {
 /// What becomes of a node whose agent has reported.
 fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) -> Changed {
     let mut next = was.value.clone();
-    let Report { outcome, plan, changed, resumed, problems, receipts } = report;
+    let Report { outcome, plan, changed, resumed, problems, receipts, erased } = report;
     next.shown.problems.clone_from(problems);
     next.shown.plan.clone_from(plan);
     (next.shown.changed, next.shown.resumed) = (*changed, *resumed);
     next.shown.receipts = receipts.clone();
+    next.shown.erased.clone_from(erased);
+    let is_done = *outcome == Outcome::Done;
+    let unproven = flow.retire.as_ref().filter(|_| is_done);
+    let unproven = unproven.and_then(|disks| erasure::unproven(disks, report));
+    let is_done = is_done && unproven.is_none();
+    next.shown.problems.extend(unproven);
     let disarmed = Op::Delete(record::arming_key(next.shown.id));
     let run = next.shown.run.clone();
-    if *outcome == Outcome::Done {
+    if is_done {
         let up_within = flow.up_within.map(|s| SignedDuration::from_secs(i64::from(s)));
         next.up_by = up_within.and_then(|within| now.checked_add(within).ok());
         let waits = next.up_by.is_some();
         next.become_state(if waits { NodeRunState::Starting } else { NodeRunState::Done }, now);
         next.shown.note = None;
-        let boot = Some(if flow.retire { BootChange::Retired } else { BootChange::Disk });
+        let boot = Some(if flow.retire.is_some() { BootChange::Retired } else { BootChange::Disk });
         return Changed { was, now: next, boot, more: vec![disarmed] };
     }
     if flow.tries_again(&next, report) && flow.again == Again::Same {

@@ -232,6 +232,7 @@ impl Runs {
                     changed: false,
                     resumed: false,
                     receipts: serde_json::Value::Null,
+                    erased: Vec::new(),
                 },
                 order,
                 txn: Uuid::new_v4(),
