@@ -4,11 +4,12 @@
 //! Whatever fails, the agent stays, says what is wrong on its screen and to the controller, and asks
 //! again. It restarts the machine only when the controller has the report.
 
+mod backup;
 mod clock;
 mod controller;
 mod kexec;
 mod power;
-mod reporting;
+pub(crate) mod reporting;
 mod screen;
 mod telling;
 
@@ -23,6 +24,7 @@ use hoist_api::provision::{Erasure, Event, Order, Outcome, Phase, Report, Then};
 use hoist_engine::action::Cancel;
 use hoist_model::Exit;
 use hoist_provision::actions::erase;
+use hoist_provision::device::gap::backup::Taken;
 use hoist_provision::device::probe::Machine;
 use hoist_provision::diagnostic::{Code, Diagnostic};
 use hoist_provision::document::{self, Document, Id};
@@ -30,10 +32,11 @@ use hoist_provision::images::{Progress, Trust};
 use hoist_provision::pipeline::{self, Decision, Given, Listener, NoStart, decide, look};
 use serde_json::Value;
 
-pub(crate) use self::controller::NoAuthority;
-use self::controller::{CallError, Controller, Identity, authorities};
+use self::backup::Keeper;
+use self::controller::{CallError, Controller, Identity};
+pub(crate) use self::controller::{NoAuthority, authorities, client};
 use self::kexec::NoKexec;
-use self::power::Power;
+pub(crate) use self::power::{Power, switch};
 use self::screen::{Screen, View};
 use self::telling::{Teller, event};
 use crate::cli::{PLUGINS, ProvisionArgs};
@@ -241,6 +244,14 @@ impl Agent {
     fn carry_out(&self, order: &Arc<Order>) -> (Report, Option<Decision>) {
         let cancel = Cancel::default();
         let teller = Teller::start(Arc::clone(&self.controller), Arc::clone(order), cancel.clone());
+        if let Some(kept) = &order.undo {
+            let report = backup::undo(order, kept, &self.machine, &teller);
+            teller.close(LAST_WORDS);
+            if let Some(problem) = report.problems.first() {
+                self.screen().error(&problem.what);
+            }
+            return (report, None);
+        }
         let given = self.given(order);
         let (report, decision) = match self.decide(order, &given) {
             Err(found) => {
@@ -252,8 +263,9 @@ impl Agent {
             }
             Ok((document, decision)) => {
                 let work = Arc::new(Work::new(&decision, teller, Arc::clone(&self.screen)));
-                let listener =
-                    Arc::new(Listening { work: Arc::clone(&work), cancel: cancel.clone() });
+                let (controller, order) = (Arc::clone(&self.controller), Arc::clone(order));
+                let keeper = Keeper { controller, order, cancel: cancel.clone() };
+                let listener = Arc::new(Listening { work: Arc::clone(&work), keeper });
                 let applied =
                     pipeline::apply(&document, &decision, &self.machine, &given, None, listener);
                 work.end(applied.as_ref().err().map(|error| chain(error)));
@@ -307,7 +319,7 @@ impl Agent {
         };
         self.screen().stage(words);
         if let Some(power) = power {
-            return power::switch(power).map_err(Failure::Power);
+            return switch(power).map_err(Failure::Power);
         }
         std::thread::sleep(STAY);
         Ok(())
@@ -341,7 +353,7 @@ struct Work {
 
 struct Listening {
     work: Arc<Work>,
-    cancel: Cancel,
+    keeper: Keeper,
 }
 
 impl Work {
@@ -420,8 +432,15 @@ impl Listener for Listening {
         self.work.progress(progress);
     }
 
+    fn taken(&self, taken: &[Taken]) {
+        lock(&self.work.screen).stage("keeping what the disks hold at the controller");
+        for note in self.keeper.keep(taken) {
+            self.work.tell(Event { message: Some(note), ..event("disks", "", Phase::Note) });
+        }
+    }
+
     fn cancel(&self) -> Cancel {
-        self.cancel.clone()
+        self.keeper.cancel.clone()
     }
 
     fn erased(&self, report: &erase::Report) {

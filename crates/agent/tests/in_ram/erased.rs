@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{Bench, MIB, PATIENCE, TXN, random, run};
+use crate::{Bench, PATIENCE, TXN, random, run};
 use std::process::Command;
 
 fn order(method: &str, more: &Value) -> Value {
@@ -25,7 +25,7 @@ fn noise(bench: &Bench) -> Vec<u8> {
 
 #[test]
 fn a_disk_erases_itself_and_the_controller_has_the_proof() {
-    let bench = Bench::with_disk(48 * MIB);
+    let bench = Bench::with_disk(48);
     let before = noise(&bench);
     bench.server.answer("on", "power_off");
     let boot = |document: Value| {

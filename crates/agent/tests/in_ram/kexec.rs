@@ -7,7 +7,7 @@ use hoist_machine::{HOST, guest};
 use hoist_provision::images::Digest;
 use serde_json::{Value, json};
 
-use crate::{Bench, MIB, NODE, PATIENCE, TXN, run};
+use crate::{Bench, NODE, PATIENCE, TXN, run};
 
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox mount -t proc proc /proc
@@ -56,7 +56,7 @@ const ARGUMENTS: [&str; 4] = ["console=ttyS0", "quiet", "panic=-1", "hoist.test=
 
 #[test]
 fn the_installed_system_is_started_without_firmware() {
-    let bench = Bench::with_disk(96 * MIB);
+    let bench = Bench::with_disk(96);
     let kernel = fs_err::read(guest::kernel().expect("set up")).expect("there");
     let boot = json!({
         "firmware": "uefi", "loader": "systemd_boot", "kernel_args": ARGUMENTS,
@@ -92,7 +92,7 @@ fn uki(bench: &Bench) -> Vec<u8> {
 
 #[test]
 fn a_unified_kernel_image_is_started_without_firmware() {
-    let bench = Bench::with_disk(96 * MIB);
+    let bench = Bench::with_disk(96);
     let boot = json!({
         "firmware": "uefi", "loader": "uki", "kernel_args": ARGUMENTS, "esp_size": "40 MiB",
         "files": {"uki": fetched(&bench, "uki.efi", uki(&bench))},
@@ -108,7 +108,7 @@ fn a_unified_kernel_image_is_started_without_firmware() {
 
 #[test]
 fn what_cannot_be_started_by_the_agent_is_started_by_the_firmware() {
-    let bench = Bench::with_disk(96 * MIB);
+    let bench = Bench::with_disk(96);
     let boot = json!({
         "firmware": "uefi", "loader": "systemd_boot", "esp_size": "40 MiB",
         "files": {

@@ -3,12 +3,14 @@
 //! A namespace is what is called a disk here; its controller may have others, which belong to others.
 //! What reaches all of them is offered only where there is no other.
 
+mod call;
+
 use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::ioctl::{self, Admin};
+use self::call::Admin;
 use crate::facts::EraseCommand;
 
 /// Bytes of what is answered to an identify command.
@@ -156,7 +158,7 @@ pub(super) fn look(device: &Path) -> Vec<EraseCommand> {
 }
 
 fn ask(disk: &File) -> Result<Answers, CommandError> {
-    let number = ioctl::namespace(disk).map_err(CommandError::Send)?;
+    let number = call::namespace(disk).map_err(CommandError::Send)?;
     let controller = identify(disk, 0x01, 0)?;
     let list = Can::read(&controller).and_then(|can| can.list());
     // Old disks know no lists.
@@ -172,7 +174,7 @@ fn identify(disk: &File, what: u8, namespace: u32) -> Result<Vec<u8>, CommandErr
 }
 
 fn send(disk: &File, command: Admin, data: &mut [u8]) -> Result<(), CommandError> {
-    match ioctl::admin(disk, command, data).map_err(CommandError::Send)? {
+    match call::admin(disk, command, data).map_err(CommandError::Send)? {
         0 => Ok(()),
         status => Err(CommandError::Refused(status)),
     }

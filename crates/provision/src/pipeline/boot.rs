@@ -332,7 +332,7 @@ impl Planning<'_> {
     fn missing_boot(&self) -> Vec<(String, Task)> {
         let Some(wanted) = self.wanted_boot() else { return Vec::new() };
         let Wanted { disk, volume, files, grub, .. } = wanted;
-        let is_there = is_kept(disk, volume) && !self.is_made_anew(volume);
+        let is_there = is_kept(disk, volume) && !self.is_made_anew(&volume.id);
         let contents = self.seen.contents.get(&volume.id).filter(|_| is_there);
         let has = |path: &str, source: &Source| {
             let stored = contents.and_then(|contents| contents.files.get(path));

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Planning, as_value, is_kept};
+use super::{Planning, as_value};
+use crate::actions::Place;
 use crate::actions::disks::Making;
 use crate::actions::files::{self, Holds, Receipt, Task, Texts, Wanted};
 use crate::diagnostic::{Code, Diagnostic};
@@ -23,16 +24,9 @@ pub(super) fn wanted(
 ) -> Result<(Vec<Task>, Texts), Vec<Diagnostic>> {
     let (mut tasks, mut texts) = (BTreeMap::<&Id, Task>::new(), Texts::new());
     let mut found = Vec::new();
-    for (at, file) in document.sections.files.iter().enumerate() {
+    for file in &document.sections.files {
         let Some(fs) = document.storage(&file.on).and_then(StorageNode::as_fs) else { continue };
-        let Some(empty) = task(layout, fs) else {
-            let what = format!("`{}` does not lie on a partition", fs.id);
-            let hint = "put files into file systems of partitions";
-            found.push(
-                Diagnostic::new(Code::Unsupported, format!("files[{at}].on"), what).hint(hint),
-            );
-            continue;
-        };
+        let Some(empty) = task(layout, fs) else { continue };
         let path = file.path.trim_start_matches('/').to_owned();
         let text = match &file.content {
             Content::Text(text) => Some(text.clone()),
@@ -52,10 +46,15 @@ pub(super) fn wanted(
 }
 
 fn task(layout: &Layout, fs: &Fs) -> Option<Task> {
-    let (disk, part) = layout.partition(&fs.on)?;
-    let Work::Table(table) = &disk.work else { return None };
-    let (disk, partition, table) = (disk.id.clone(), part.id.clone(), table.clone());
-    Some(Task { disk, table, partition, fs: fs.id.clone(), kind: fs.kind, files: Vec::new() })
+    let place = match layout.partition(&fs.on) {
+        None => Place::Device(fs.on.clone()),
+        Some((disk, part)) => {
+            let Work::Table(table) = &disk.work else { return None };
+            let (disk, partition, table) = (disk.id.clone(), part.id.clone(), table.clone());
+            Place::Partition { disk, table, partition }
+        }
+    };
+    Some(Task { place, fs: fs.id.clone(), kind: fs.kind, files: Vec::new() })
 }
 
 fn as_wanted(file: &File, path: &str, text: Option<&str>) -> Wanted {
@@ -129,9 +128,9 @@ impl Planning<'_> {
         for (at, file) in self.document.sections.files.iter().enumerate() {
             let Content::Secret(secret) = &file.content else { continue };
             if !self.seen.secrets.has(secret) {
-                let what = format!("`{secret}` is not known here; by hand no secret is");
+                let what = format!("`{secret}` is not known here");
                 let place = format!("files[{at}].content");
-                let hint = "leave the file out, or let the controller order it";
+                let hint = "by hand, name the directory of its file with --secrets";
                 found.push(Diagnostic::new(Code::Unsupported, place, what).hint(hint));
             }
         }
@@ -152,8 +151,8 @@ impl Planning<'_> {
 
     /// What says that files are where they shall be; `is_it` which of them.
     fn filed(&self, task: &Task, is_it: impl Fn(&Receipt) -> bool) -> Option<&Receipt> {
-        let (disk, part) = self.layout.partition(&task.partition)?;
-        let is_there = is_kept(disk, part) && !self.is_made_anew(part) && !self.is_rewritten(part);
+        let place = task.place.id();
+        let is_there = self.stands(place) && !self.is_made_anew(place) && !self.is_rewritten(place);
         let receipts = self.seen.notes.values().flat_map(|notes| &notes.filed);
         receipts.filter(|receipt| is_it(receipt)).last().filter(|_| is_there)
     }
@@ -164,7 +163,10 @@ impl Planning<'_> {
     }
 
     pub(super) fn needs_files(&self, disk: &DiskPlan) -> bool {
-        let is_missing = |task: &Task| task.disk == disk.id && !self.is_filed(task);
+        let is_missing = |task: &Task| {
+            let target = self.place(task.place.id());
+            target.is_some_and(|on| self.is_on(on, &disk.id)) && !self.is_filed(task)
+        };
         self.document.is_queued(files::NAME) && self.all_files().iter().any(is_missing)
     }
 
@@ -181,7 +183,10 @@ impl Planning<'_> {
                 None if !is_queued => continue,
                 Some(_) if self.touched.is_empty() => continue,
                 Some(_) => {}
-                None => drop(self.touched.insert(task.disk.clone())),
+                None => match self.place(task.place.id()) {
+                    Some(target) => self.touch_target(target),
+                    None => continue,
+                },
             }
             let name = format!("put files into {}", task.fs);
             let id = self.step(name, files::NAME, &task, true);

@@ -1,7 +1,7 @@
 //! Whether a node's disks are known to be erased: only then it is retired.
 
 use hoist_api::provision::{Erasure, ErasureVerdict, Finding, Report};
-use hoist_model::ProvisionProfile;
+use hoist_model::ProvisionProfileSpec;
 
 /// Disks of one report.
 pub(super) const MAX_DISKS: usize = 1024;
@@ -14,8 +14,8 @@ pub(super) fn texts(erasure: &mut Erasure) -> impl Iterator<Item = &mut String> 
 }
 
 /// What the order named.
-pub(super) fn disks(profile: Option<&ProvisionProfile>) -> Vec<String> {
-    let section = profile.and_then(|profile| profile.spec.document.get("disks"));
+pub(super) fn disks(spec: Option<&ProvisionProfileSpec>) -> Vec<String> {
+    let section = spec.and_then(|spec| spec.document.get("disks"));
     let disks = section.and_then(|disks| disks.as_object());
     disks.map(|disks| disks.keys().cloned().collect()).unwrap_or_default()
 }
