@@ -12,6 +12,7 @@ mod look;
 mod plugins;
 mod show;
 mod stack;
+mod start;
 mod undo;
 mod whole;
 
@@ -47,6 +48,7 @@ use crate::layout::{
 pub use carry_out::{Applied, ApplyError, Listener, apply, apply_to, take};
 pub use look::look;
 pub use show::{Becomes, FileChange, FirmwareChange, Shown, ShownStep};
+pub use start::{NoStart, Start};
 pub use undo::{Undoing, plan_undo, undo, would_be_lost};
 
 /// The actions that are built in.

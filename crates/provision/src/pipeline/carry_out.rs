@@ -53,7 +53,7 @@ pub trait Listener: Send + Sync {
     /// What disks held at their ends, before the first of them is written to.
     fn taken(&self, _: &[Taken]) {}
 
-    /// A disk was made empty.
+    /// A disk was made empty, or was to be and is not.
     fn erased(&self, _: &erase::Report) {}
 }
 
@@ -247,11 +247,8 @@ fn run(
     }
     let (trust, efivars) = (given.trust.clone(), machine.efivars());
     catalog.add(Arc::new(Boot { held: Arc::clone(held), trust, efivars }));
-    catalog.add(Arc::new(Erase {
-        held: Arc::clone(held),
-        listener: Arc::new(Progresses(Arc::clone(&listener))),
-        keeper: Arc::new(journal.clone()),
-    }));
+    let told = Arc::new(Progresses(Arc::clone(&listener)));
+    catalog.add(Arc::new(Erase::new(Arc::clone(held), told, Arc::new(journal.clone()))));
     let site = Site {
         catalog,
         secrets: Arc::new(given.secrets.clone()),

@@ -27,6 +27,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::backup;
 use super::document::{self, Case};
+use super::erasure;
 use super::record::{FactsRecord, Given, Kept, NodeRecord, Undoing, put};
 use super::runs::{Changed, own_draft, print};
 use super::{BootChange, Provision};
@@ -127,6 +128,8 @@ async fn report(
     let Json(mut report) = Json::<Report>::from_request(request, &()).await?;
     report.problems.truncate(MAX_FINDINGS);
     report.problems.iter_mut().for_each(shorten_finding);
+    report.erased.truncate(erasure::MAX_DISKS);
+    report.erased.iter_mut().flat_map(erasure::texts).for_each(shorten);
     let draft = Draft { who: format!("node/{}", node.value.shown.node), ..audit.draft() };
     let then = provision.reported(&node.value, &report, &draft).await?;
     Ok(Json(ReportAnswer { then }))
@@ -343,6 +346,7 @@ impl Provision {
             resumed: false,
             problems,
             receipts: Value::Null,
+            erased: Vec::new(),
         };
         self.reported(record, &report, audit).await?;
         Ok(Failure::new(Code::Conflict, detail)
@@ -487,7 +491,8 @@ struct Flow {
     end: Then,
     again: Again,
     up_within: Option<u32>,
-    retire: bool,
+    /// Disks of which it must be known that they are erased, before the node is retired.
+    retire: Option<Vec<String>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -518,12 +523,13 @@ impl Flow {
             _ => Again::No,
         };
         let up_within = spec.and_then(|spec| spec.phone_home_within_s);
-        Self { end, again, up_within: up_within.filter(|_| !how.retire), retire: how.retire }
+        let retire = how.retire.then(|| erasure::disks(spec));
+        Self { end, again, up_within: up_within.filter(|_| !how.retire), retire }
     }
 
     /// Whatever the profile says, people look at what cannot be put back.
     fn undoing() -> Self {
-        Self { end: Then::Reboot, again: Again::No, up_within: None, retire: false }
+        Self { end: Then::Reboot, again: Again::No, up_within: None, retire: None }
     }
 
     /// What a rule forbids is never tried again by itself.
@@ -538,7 +544,7 @@ impl Flow {
 
     fn then(&self, outcome: Outcome, state: NodeRunState) -> Then {
         match (outcome, state) {
-            (Outcome::Done, _) => self.end,
+            (Outcome::Done, state) if state != NodeRunState::Failed => self.end,
             // Nothing was put back, and it has a system to boot.
             (Outcome::Refused, NodeRunState::Done) => Then::Reboot,
             (_, state) if state.is_over() => Then::Stay,
@@ -551,7 +557,7 @@ impl Flow {
 /// What becomes of a node whose agent has reported.
 fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) -> Changed {
     let mut next = was.value.clone();
-    let Report { outcome, plan, changed, resumed, problems, receipts } = report;
+    let Report { outcome, plan, changed, resumed, problems, receipts, erased } = report;
     next.shown.problems.clone_from(problems);
     next.shown.plan.clone_from(plan);
     (next.shown.changed, next.shown.resumed) = (*changed, *resumed);
@@ -568,9 +574,15 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
     if let Some(undo) = next.undo.take() {
         return put_back(was, next, undo, *outcome, now);
     }
+    next.shown.erased.clone_from(erased);
+    let is_done = *outcome == Outcome::Done;
+    let unproven = flow.retire.as_ref().filter(|_| is_done);
+    let unproven = unproven.and_then(|disks| erasure::unproven(disks, report));
+    let is_done = is_done && unproven.is_none();
+    next.shown.problems.extend(unproven);
     let disarmed = Op::Delete(record::arming_key(next.shown.id));
     let run = next.shown.run.clone();
-    if *outcome == Outcome::Done {
+    if is_done {
         let up_within = flow.up_within.map(|s| SignedDuration::from_secs(i64::from(s)));
         next.up_by = up_within.and_then(|within| now.checked_add(within).ok());
         let waits = next.up_by.is_some();
@@ -578,8 +590,8 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
         next.shown.note = None;
         let mut more = vec![disarmed];
         // Nothing of a disk that was erased is kept.
-        more.extend(backup::forgotten(next.shown.id).into_iter().filter(|_| flow.retire));
-        let boot = Some(if flow.retire { BootChange::Retired } else { BootChange::Disk });
+        more.extend(backup::forgotten(next.shown.id).into_iter().filter(|_| flow.retire.is_some()));
+        let boot = Some(if flow.retire.is_some() { BootChange::Retired } else { BootChange::Disk });
         return Changed { was, now: next, boot, more };
     }
     if flow.tries_again(&next, report) && flow.again == Again::Same {
