@@ -9,6 +9,7 @@ mod boot_change;
 mod decide;
 mod document;
 pub(crate) mod installed;
+mod order;
 mod record;
 mod rule;
 mod runs;
