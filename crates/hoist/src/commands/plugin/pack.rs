@@ -125,7 +125,7 @@ pub(super) async fn pack(shell: &mut Shell, args: &PackArgs) -> Result<Exit, Fai
         arch: Some(args.arch),
         description: Some(format!("archive of {}", packed.plugins.join(", "))),
         sha256: Some(packed.sha256),
-        provides: packed.provides,
+        provides: Some(packed.provides),
     };
     let client = shell.client()?;
     artifact::add_all(shell, &client, vec![addition], args.replace, &args.write).await
