@@ -34,7 +34,7 @@ use crate::device::efivars::Variables;
 use crate::device::gap::Marker;
 use crate::device::table::Geometry;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{Bytes, Document, Flow, Fs, Id, Image, ImageFormat, Secrets, StorageNode};
+use crate::document::{Bytes, Document, Flow, Fs, Id, Image, Secrets, StorageNode};
 use crate::facts::{DiskFacts, Facts, SignaturePlace};
 use crate::fat::Contents;
 use crate::images::{Digest, Manifest, Trust};
@@ -68,6 +68,8 @@ pub struct Seen {
     pub notes: BTreeMap<String, Notes>,
     /// Lists of chunks by image, with their digests.
     pub manifests: BTreeMap<Id, (Digest, Manifest)>,
+    /// Of the disks that images of QEMU are of.
+    pub virtual_sizes: BTreeMap<Id, u64>,
     /// What is in volumes that are there already, by partition.
     pub contents: BTreeMap<Id, Contents>,
     /// Partitions with the GRUB that is wanted, which the first sector of their disk starts.
@@ -278,6 +280,9 @@ fn with_sizes(document: &Document, seen: &Seen) -> Document {
         if let Some((_, manifest)) = seen.manifests.get(id) {
             image.size.get_or_insert(Bytes(manifest.size));
         }
+        if let Some(size) = seen.virtual_sizes.get(id) {
+            image.size.get_or_insert(Bytes(*size));
+        }
     }
     document
 }
@@ -303,9 +308,6 @@ fn cannot(document: &Document, layout: &Layout, seen: &Seen) -> Vec<Diagnostic> 
     }
     for (id, image) in document.sections.images.iter() {
         let place = |field: &str| format!("images.{id}.{field}");
-        if image.format == ImageFormat::Qcow2 {
-            say(place("format"), "qcow2 is not unpacked by this program", "convert it to raw");
-        }
         if let Some(token) = image.token.as_ref().filter(|token| !seen.secrets.has(token)) {
             let what = format!("`{token}` is not known here; by hand no secret is");
             say(place("token"), &what, "fetch the image before");
@@ -499,6 +501,7 @@ impl<'a> Planning<'a> {
                 partuuid: part.map_or_else(|| self.disk_guid(disk), |part| part.partuuid),
                 range: part.map_or(0..disk.size, PartitionPlan::range),
                 sources: image.sources.clone(),
+                format: image.format,
                 compression: image.compression,
                 size: image.size.map(|Bytes(bytes)| bytes),
                 digest: image.digest.as_ref().and_then(|digest| digest.parse().ok()),
