@@ -60,7 +60,9 @@ pub(crate) enum Command {
     /// What an earlier attempt has done is not done again. If it was cut off, it goes on from there.
     #[command(after_help = "Examples:\n  hoist-agent apply -f node.yaml\n  \
         hoist-agent apply -f node.yaml --plan 3f9c…\n  \
-        hoist-agent apply -f node.yaml --only disks --dry-run")]
+        hoist-agent apply -f node.yaml --only disks --dry-run\n  \
+        hoist-agent apply -f node.yaml --secrets /root/secrets\n  \
+        hoist-agent apply -f node.yaml --only report,reboot")]
     Apply(ApplyArgs),
     /// See whether everything is as the document says
     ///
@@ -92,7 +94,8 @@ pub(crate) struct Wanted {
     /// The document, or `-` for standard input
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Only these actions, of `disks`, `images`, `config_drive`, `files` and `boot`
+    /// Only these actions, of `disks`, `images`, `config_drive`, `files`, `boot`, `erase`, `report`
+    /// and `reboot`
     #[arg(long, value_name = "ACTION", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
     /// Who reads the document: `hoist`, `bareon-ironic`, `nailgun`, or the file
@@ -102,6 +105,12 @@ pub(crate) struct Wanted {
     /// Where plug-ins are: `hoist-action-NAME` and `hoist-driver-NAME`
     #[arg(long, value_name = "DIR", default_value = PLUGINS)]
     pub(crate) plugins: PathBuf,
+    /// Where secrets are that the document refers to: `secret://NAME` is the file NAME there
+    #[arg(long, value_name = "DIR")]
+    pub(crate) secrets: Option<PathBuf>,
+    /// Who may vouch for servers, as PEM; otherwise those of this system
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) foreign: Foreign,
 }

@@ -9,12 +9,14 @@ use hoist_provision::device::probe::Machine;
 use hoist_provision::document::{Bytes, Document, Id};
 use hoist_provision::facts::{DiskFacts, Facts};
 use hoist_provision::images::Progress;
-use hoist_provision::pipeline::{self, Applied, Decision, Given, Listener, decide, look};
+use hoist_provision::pipeline::{self, Applied, Decision, Given, Listener, Shown, decide, look};
 use serde::Serialize;
 
 use crate::cli::{ApplyArgs, Output, UndoArgs, Wanted};
-use crate::failure::Failure;
+use crate::ending::Ending;
+use crate::failure::{Failure, chain};
 use crate::input;
+use crate::provision::reporting;
 
 pub(crate) fn facts(output: Output) -> Result<Exit, Failure> {
     let probed = Machine::here().probe();
@@ -30,23 +32,54 @@ pub(crate) fn facts(output: Output) -> Result<Exit, Failure> {
 }
 
 pub(crate) fn plan(wanted: &Wanted, output: Output) -> Result<Exit, Failure> {
-    let (_, _, decision) = decided(wanted)?;
-    print_decision(&decision, output)?;
-    Ok(if decision.is_settled() { Exit::Done } else { Exit::WouldChange })
+    let (document, given) = input::wanted(wanted)?;
+    let ending = Ending::of(&document, &given)?;
+    let decision = decided(&whole(&document, &ending), &given)?;
+    let (afterwards, is_all) = (ending.words(), ending.is_all);
+    if output == Output::Json {
+        #[derive(Serialize)]
+        struct Planned<'a> {
+            #[serde(flatten)]
+            shown: Shown<'a>,
+            afterwards: &'a [String],
+        }
+        print_json(&Planned { shown: decision.show(), afterwards: &afterwards })?;
+    } else {
+        if !is_all {
+            write!(io::stdout(), "{decision}")?;
+        }
+        for word in &afterwards {
+            writeln!(io::stdout(), "afterwards: {word}")?;
+        }
+    }
+    let is_nothing = decision.is_settled() && !is_all;
+    Ok(if is_nothing { Exit::Done } else { Exit::WouldChange })
 }
 
 pub(crate) fn apply(args: &ApplyArgs, output: Output) -> Result<Exit, Failure> {
     if args.dry_run {
         return plan(&args.wanted, output);
     }
-    let (document, given, decision) = decided(&args.wanted)?;
+    let (document, given) = input::wanted(&args.wanted)?;
+    let ending = Ending::of(&document, &given)?;
+    if ending.is_all {
+        return end(&document, &given, &ending);
+    }
+    let decision = decided(&document, &given).inspect_err(|failure| {
+        if let Failure::Found(found) = failure {
+            tell(&ending, &document, &reporting::refused(found));
+        }
+    })?;
     let wanted = args.plan.as_deref();
     let (machine, listener) = (Machine::here(), Arc::new(OnTerminal::default()));
     let to = Arc::clone(&listener);
-    let applied = pipeline::apply(&document, &decision, &machine, &given, wanted, to)?;
+    let applied = pipeline::apply(&document, &decision, &machine, &given, wanted, to).inspect_err(
+        |error| tell(&ending, &document, &reporting::failed(&decision, error, false)),
+    )?;
     let erased = listener.erased.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let said = match (output, applied) {
-        (Output::Json, applied) => {
+    ending.tell(&document, &reporting::applied(&decision, applied))?;
+    match output {
+        Output::Json => {
             #[derive(Serialize)]
             struct Ended<'a> {
                 hash: &'a str,
@@ -57,27 +90,67 @@ pub(crate) fn apply(args: &ApplyArgs, output: Output) -> Result<Exit, Failure> {
             }
             let resumed = applied == Applied::Done { resumed: true };
             let changed = applied != Applied::Nothing;
-            return print_json(&Ended { hash: decision.hash(), changed, resumed, erased })
-                .map(|()| Exit::Done);
+            print_json(&Ended { hash: decision.hash(), changed, resumed, erased })?;
         }
-        (Output::Text, Applied::Nothing) => "nothing to do: everything is as the document says",
-        (Output::Text, Applied::Done { resumed: true }) => "done, from where it had been cut off",
-        (Output::Text, Applied::Done { resumed: false }) => "done",
-    };
-    writeln!(io::stdout(), "{said}")?;
+        Output::Text => {
+            let said = match applied {
+                Applied::Nothing => "nothing to do: everything is as the document says",
+                Applied::Done { resumed: true } => "done, from where it had been cut off",
+                Applied::Done { resumed: false } => "done",
+            };
+            writeln!(io::stdout(), "{said}")?;
+        }
+    }
+    ending.end()?;
     Ok(Exit::Done)
 }
 
+/// What did not come to its end has a reason that matters more than who hears of it.
+fn tell(ending: &Ending, document: &Document, report: &hoist_api::provision::Report) {
+    if let Err(failure) = ending.tell(document, report) {
+        eprintln!("warning: {}", chain(&failure));
+    }
+}
+
+/// Only what follows: told is how it looks now.
+fn end(document: &Document, given: &Given, ending: &Ending) -> Result<Exit, Failure> {
+    let document = whole(document, ending);
+    let report = match decided(&document, given) {
+        Ok(decision) if decision.is_settled() => reporting::applied(&decision, Applied::Nothing),
+        Ok(decision) => reporting::otherwise(&decision),
+        Err(Failure::Found(found)) => reporting::refused(&found),
+        Err(failure) => return Err(failure),
+    };
+    ending.tell(&document, &report)?;
+    ending.end()?;
+    Ok(Exit::Done)
+}
+
+/// Where nothing is asked for but what follows, it follows what the whole document says.
+fn whole(document: &Document, ending: &Ending) -> Document {
+    let mut document = document.clone();
+    if ending.is_all
+        && let Some(flow) = &mut document.sections.flow
+    {
+        flow.actions.clear();
+    }
+    document
+}
+
 pub(crate) fn verify(wanted: &Wanted, output: Output) -> Result<Exit, Failure> {
-    let (_, _, decision) = decided(wanted)?;
-    print_decision(&decision, output)?;
+    let (document, given) = input::wanted(wanted)?;
+    let decision = decided(&document, &given)?;
+    match output {
+        Output::Json => print_json(&decision.show())?,
+        Output::Text => write!(io::stdout(), "{decision}")?,
+    }
     Ok(if decision.is_settled() { Exit::Done } else { Exit::Failed })
 }
 
 pub(crate) fn undo(args: &UndoArgs, output: Output) -> Result<Exit, Failure> {
     let (document, _) = input::wanted(&args.wanted)?;
     let machine = Machine::here();
-    let undoing = pipeline::plan_undo(&document, &machine).map_err(Failure::Found)?;
+    let undoing = pipeline::plan_undo(&document, &machine, &[]).map_err(Failure::Found)?;
     let disks: Vec<String> = undoing.disks().iter().map(ToString::to_string).collect();
     if !args.dry_run {
         pipeline::undo(&undoing, &machine)?;
@@ -103,18 +176,9 @@ pub(crate) fn undo(args: &UndoArgs, output: Output) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-fn decided(wanted: &Wanted) -> Result<(Document, Given, Decision), Failure> {
-    let (document, given) = input::wanted(wanted)?;
-    let seen = look(&document, &Machine::here(), &given);
-    let decision = decide(&document, &seen).map_err(Failure::Found)?;
-    Ok((document, given, decision))
-}
-
-fn print_decision(decision: &Decision, output: Output) -> Result<(), Failure> {
-    match output {
-        Output::Json => print_json(&decision.show()),
-        Output::Text => Ok(write!(io::stdout(), "{decision}")?),
-    }
+fn decided(document: &Document, given: &Given) -> Result<Decision, Failure> {
+    let seen = look(document, &Machine::here(), given);
+    decide(document, &seen).map_err(Failure::Found)
 }
 
 fn print_json(value: &impl Serialize) -> Result<(), Failure> {

@@ -33,6 +33,10 @@ pub(crate) enum Failure {
     Power(#[source] io::Error),
     #[error("the order was not carried out; {0}")]
     NotDone(String),
+    #[error("cannot read secret `{path}`{hint}")]
+    Secret { path: PathBuf, hint: &'static str, source: Option<io::Error> },
+    #[error("`{url}` was not told: {reason}; `hoist-agent apply --only report` tells it how it is")]
+    NotTold { url: String, reason: String },
 }
 
 /// An error with everything that led to it, in one line.
@@ -49,7 +53,10 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
 impl Failure {
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Self::Read { .. } | Self::CommandLine(_) | Self::NoAuthority(_) => Exit::Usage,
+            Self::Read { .. }
+            | Self::Secret { .. }
+            | Self::CommandLine(_)
+            | Self::NoAuthority(_) => Exit::Usage,
             Self::Found(found) | Self::Apply(ApplyError::Refused(found)) => {
                 let is_input = |found: &Diagnostic| found.class == Class::Input;
                 if found.iter().any(is_input) { Exit::Usage } else { Exit::Refused }
@@ -65,6 +72,7 @@ impl Failure {
             | Self::Print(_)
             | Self::Network(_)
             | Self::Power(_)
+            | Self::NotTold { .. }
             | Self::NotDone(_) => Exit::Failed,
         }
     }

@@ -1,27 +1,34 @@
 //! From a file to a document, by whoever knows such files, and the plug-ins that it needs.
 
-use std::io::Read;
+use std::collections::BTreeSet;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use hoist_engine::action::Catalog;
 use hoist_engine::plugin::{self, Driver, Isolation, Parsed, Plugin};
+use hoist_model::provision_profile::OWN_ACTIONS as OWN;
 use hoist_provision::diagnostic::{Code, Diagnostic};
-use hoist_provision::document::{Document, MAX_BYTES, Wipe, read};
+use hoist_provision::document::{Document, MAX_BYTES, SecretRef, Secrets, Wipe, read};
 use hoist_provision::driver::{Confidence, DRIVERS, DataDriver, Native, Options, choose};
+use hoist_provision::images::Trust;
 use hoist_provision::pipeline::{self, Given};
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::cli::{Foreign, Wanted};
 use crate::failure::Failure;
+use crate::provision::authorities;
 
 /// Of a node that nobody named.
 const NO_NODE: &str = "by-hand";
 
-/// Names that only hoist's own actions have, also those that are not in this program.
-const OWN: [&str; 9] =
-    ["disks", "images", "config_drive", "boot", "files", "erase", "reboot", "kexec", "report"];
+/// Longest secret.
+const MAX_SECRET: u64 = 64 * 1024;
+
+/// Whom Linux systems trust, where they keep it in one file.
+const SYSTEM_CA: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// What is wanted, and what there is for it beside this program.
 pub(crate) fn wanted(wanted: &Wanted) -> Result<(Document, Given), Failure> {
@@ -29,7 +36,8 @@ pub(crate) fn wanted(wanted: &Wanted) -> Result<(Document, Given), Failure> {
     let document = document(wanted, &text)?;
     let document = pipeline::only(document, &wanted.only);
     let plugins = plugins(&document, &wanted.plugins)?;
-    Ok((document, Given { plugins, ..Given::default() }))
+    let secrets = secrets(&document, wanted.secrets.as_deref())?;
+    Ok((document, Given { plugins, secrets, trust: trust(wanted.ca.as_deref())? }))
 }
 
 fn document(wanted: &Wanted, text: &[u8]) -> Result<Document, Failure> {
@@ -137,6 +145,65 @@ pub(crate) fn plugins(document: &Document, directory: &Path) -> Result<Vec<Arc<P
     } else {
         Err(Failure::Found(taken))
     }
+}
+
+/// What the document refers to, as far as it is there; what is not is told by who needs it.
+fn secrets(document: &Document, directory: Option<&Path>) -> Result<Secrets, Failure> {
+    let Some(directory) = directory else { return Ok(Secrets::default()) };
+    let mut names = BTreeSet::new();
+    references(&serde_json::to_value(document).expect("a plain value"), &mut names);
+    let mut known = Vec::new();
+    for name in names {
+        let path = directory.join(&name);
+        if let Some(secret) = secret(&path)? {
+            known.push((name, secret));
+        }
+    }
+    Ok(known.into_iter().collect())
+}
+
+fn references(value: &Value, names: &mut BTreeSet<String>) {
+    match value {
+        Value::String(text) => {
+            names.extend(text.parse::<SecretRef>().ok().map(|secret| secret.name().to_owned()));
+        }
+        Value::Array(all) => all.iter().for_each(|value| references(value, names)),
+        Value::Object(all) => all.values().for_each(|value| references(value, names)),
+        _ => {}
+    }
+}
+
+/// Without the end of its last line, which editors put there.
+fn secret(path: &Path) -> Result<Option<String>, Failure> {
+    let wrong = |hint, source| Failure::Secret { path: path.to_owned(), hint, source };
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(wrong("", Some(error))),
+    };
+    let about = file.metadata().map_err(|error| wrong("", Some(error)))?;
+    if about.permissions().mode() & 0o077 != 0 {
+        return Err(wrong(": others may read it; `chmod 600` it", None));
+    }
+    let mut text = String::new();
+    let read = file.take(MAX_SECRET + 1).read_to_string(&mut text);
+    read.map_err(|error| wrong("", Some(error)))?;
+    if text.len() as u64 > MAX_SECRET {
+        return Err(wrong(": it has more than 64 KiB", None));
+    }
+    if text.ends_with('\n') {
+        text.pop();
+    }
+    Ok(Some(text))
+}
+
+/// Those that are named, or whom this system trusts, if it says so.
+fn trust(named: Option<&Path>) -> Result<Trust, Failure> {
+    let roots = match named {
+        Some(path) => authorities(&path.display().to_string())?,
+        None => authorities(SYSTEM_CA).unwrap_or_default(),
+    };
+    Ok(Trust { roots })
 }
 
 /// Of a file that is too large just enough to say so.

@@ -10,6 +10,7 @@
 mod cli;
 mod command_line;
 mod commands;
+mod ending;
 mod failure;
 mod init;
 mod input;

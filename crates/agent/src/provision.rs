@@ -4,10 +4,11 @@
 //! Whatever fails, the agent stays, says what is wrong on its screen and to the controller, and asks
 //! again. It restarts the machine only when the controller has the report.
 
+mod backup;
 mod clock;
 mod controller;
 mod power;
-mod reporting;
+pub(crate) mod reporting;
 mod screen;
 mod telling;
 
@@ -21,6 +22,7 @@ use std::time::{Duration, Instant};
 use hoist_api::provision::{Event, Order, Outcome, Phase, Report, Then};
 use hoist_engine::action::Cancel;
 use hoist_model::Exit;
+use hoist_provision::device::gap::backup::Taken;
 use hoist_provision::device::probe::Machine;
 use hoist_provision::diagnostic::{Code, Diagnostic};
 use hoist_provision::document::{self, Document, Id};
@@ -28,9 +30,10 @@ use hoist_provision::images::{Progress, Trust};
 use hoist_provision::pipeline::{self, Decision, Given, Listener, decide, look};
 use serde_json::Value;
 
-pub(crate) use self::controller::NoAuthority;
-use self::controller::{CallError, Controller, Identity, authorities};
-use self::power::Power;
+use self::backup::Keeper;
+use self::controller::{CallError, Controller, Identity};
+pub(crate) use self::controller::{NoAuthority, authorities, client};
+pub(crate) use self::power::{Power, switch};
 use self::screen::{Screen, View};
 use self::telling::{Teller, event};
 use crate::cli::{PLUGINS, ProvisionArgs};
@@ -238,6 +241,14 @@ impl Agent {
     fn carry_out(&self, order: &Arc<Order>) -> Report {
         let cancel = Cancel::default();
         let teller = Teller::start(Arc::clone(&self.controller), Arc::clone(order), cancel.clone());
+        if let Some(kept) = &order.undo {
+            let report = backup::undo(order, kept, &self.machine, &teller);
+            teller.close(LAST_WORDS);
+            if let Some(problem) = report.problems.first() {
+                self.screen().error(&problem.what);
+            }
+            return report;
+        }
         let given = self.given(order);
         let report = match self.decide(order, &given) {
             Err(found) => {
@@ -249,8 +260,9 @@ impl Agent {
             }
             Ok((document, decision)) => {
                 let work = Arc::new(Work::new(&decision, teller, Arc::clone(&self.screen)));
-                let listener =
-                    Arc::new(Listening { work: Arc::clone(&work), cancel: cancel.clone() });
+                let (controller, order) = (Arc::clone(&self.controller), Arc::clone(order));
+                let keeper = Keeper { controller, order, cancel: cancel.clone() };
+                let listener = Arc::new(Listening { work: Arc::clone(&work), keeper });
                 let applied =
                     pipeline::apply(&document, &decision, &self.machine, &given, None, listener);
                 work.end(applied.as_ref().err().map(|error| chain(error)));
@@ -304,7 +316,7 @@ impl Agent {
         };
         self.screen().stage(words);
         if let Some(power) = power {
-            return power::switch(power).map_err(Failure::Power);
+            return switch(power).map_err(Failure::Power);
         }
         std::thread::sleep(STAY);
         Ok(())
@@ -327,7 +339,7 @@ struct Work {
 
 struct Listening {
     work: Arc<Work>,
-    cancel: Cancel,
+    keeper: Keeper,
 }
 
 impl Work {
@@ -401,7 +413,14 @@ impl Listener for Listening {
         self.work.progress(progress);
     }
 
+    fn taken(&self, taken: &[Taken]) {
+        lock(&self.work.screen).stage("keeping what the disks hold at the controller");
+        for note in self.keeper.keep(taken) {
+            self.work.tell(Event { message: Some(note), ..event("disks", "", Phase::Note) });
+        }
+    }
+
     fn cancel(&self) -> Cancel {
-        self.cancel.clone()
+        self.keeper.cancel.clone()
     }
 }

@@ -4,6 +4,7 @@
 //! Virtual machines are emulated (`-accel tcg`): no `/dev/kvm`, no rights, the same on every machine.
 //! Where only cloud-init is wanted, [`cloud_init`] runs it without one.
 
+mod alone;
 pub mod cloud_init;
 pub mod console;
 pub mod disk;
@@ -12,6 +13,8 @@ pub mod guest;
 pub mod initrd;
 mod machine;
 pub mod scratch;
+pub mod variables;
 
+pub use alone::{Alone, Drive};
 pub use from_disk::{NvmeDisk, boot_from_disk};
 pub use machine::{Firmware, HOST, Hardware, Kernel, Machine, Turn};

@@ -238,11 +238,29 @@ fn is_twin(disk: &DiskFacts, other: &DiskFacts) -> bool {
     let normal = |text: &Option<String>, normal: fn(&str) -> String| text.as_deref().map(normal);
     let wwn = |disk: &DiskFacts| normal(&disk.wwn, world_wide).or(normal(&disk.eui, world_wide));
     let serial = |disk: &DiskFacts| normal(&disk.serial, words);
-    disk.kernel_name != other.kernel_name
-        && wwn(disk).is_some()
-        && wwn(disk) == wwn(other)
+    let is_alike = disk.kernel_name != other.kernel_name
         && serial(disk) == serial(other)
-        && disk.size == other.size
+        && disk.size == other.size;
+    let has_one_number = wwn(disk).is_some() && wwn(disk) == wwn(other);
+    is_alike && (has_one_number || has_lost_its_number(disk, other))
+}
+
+/// Of NVMe disks with one number the kernel leaves it to the one that it found first, and makes the
+/// others one of what else they say: the next time, another one may be first. Namespaces of one
+/// controller are not meant, they have their own.
+fn has_lost_its_number(disk: &DiskFacts, other: &DiskFacts) -> bool {
+    let is_made_up =
+        |disk: &DiskFacts| disk.wwn.as_deref().is_some_and(|wwn| wwn.starts_with("nvme."));
+    let controller = |disk: &DiskFacts| {
+        disk.by_path
+            .as_deref()
+            .and_then(|path| path.rsplit_once("-nvme-"))
+            .map(|(pci, _)| pci.to_owned())
+    };
+    (is_made_up(disk) || is_made_up(other))
+        && disk.serial.is_some()
+        && disk.model == other.model
+        && controller(disk) != controller(other)
 }
 
 /// A disk in one line.
@@ -461,6 +479,27 @@ mod tests {
         let facts = machine([one, other]);
         let found = refused(json!({"by_path": "pci-other"}), &facts, Code::MultipathLeg);
         assert!(found.what.contains("`sdb` and `sda`"), "{found}");
+    }
+
+    #[test]
+    fn a_number_that_goes_to_whichever_disk_is_found_first_tells_nothing() {
+        let nvme = |at: u8, wwn: &str| DiskFacts {
+            wwn: Some(wwn.to_owned()),
+            serial: Some("SAME".to_owned()),
+            by_path: Some(format!("pci-0000:00:0{at}.0-nvme-1")),
+            ..disk(&format!("nvme{at}n1"))
+        };
+        let made_up = "nvme.1b36-53414d45-51454d55-00000001";
+        let facts = machine([nvme(4, "uuid.1"), nvme(5, made_up), nvme(6, made_up)]);
+        refused(json!({"wwn": "uuid.1"}), &facts, Code::MultipathLeg);
+        let spaces = machine([
+            nvme(4, "eui.1"),
+            DiskFacts {
+                by_path: Some("pci-0000:00:04.0-nvme-2".to_owned()),
+                ..nvme(5, "nvme.1b36-53414d45-51454d55-00000002")
+            },
+        ]);
+        assert_eq!(bound(json!({"wwn": "eui.1"}), &spaces), Ok("nvme4n1".to_owned()));
     }
 
     #[test]

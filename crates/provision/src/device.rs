@@ -1,6 +1,7 @@
 //! What touches devices. Nothing here decides anything: it carries out what was decided, and
 //! [`guard::GuardedIo`] is the only way to write.
 
+pub mod above;
 pub mod buffer;
 mod disk;
 pub mod efivars;

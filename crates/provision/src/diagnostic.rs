@@ -200,4 +200,17 @@ mod tests {
         words.dedup();
         assert_eq!(words.len(), Code::ALL.len());
     }
+
+    #[test]
+    fn the_page_has_every_code_beside_its_class() {
+        let page = include_str!("../../../docs/provision/safety.md");
+        let codes = page.split_once("## Codes").expect("it has them").1;
+        for code in Code::ALL {
+            let class = serde_json::to_value(code.class()).expect("a word");
+            let class = class.as_str().expect("a word");
+            let is_row = |line: &&str| line.contains(&format!("`{code}`"));
+            let row = codes.lines().find(is_row).unwrap_or_else(|| panic!("`{code}` is not there"));
+            assert!(row.contains(&format!("| {class} |")), "{row}");
+        }
+    }
 }

@@ -9,7 +9,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hoist_api::Problem;
 use hoist_api::provision::{
-    EventsAnswer, EventsRequest, MAX_ORDER_REQUEST, Order, OrderRequest, Report, ReportAnswer,
+    BackupKept, DiskBackup, EventsAnswer, EventsRequest, MAX_BACKUPS, MAX_ORDER_REQUEST, Order,
+    OrderRequest, Report, ReportAnswer,
 };
 use hoist_provision::document::MAX_BYTES;
 use rustls_pki_types::CertificateDer;
@@ -29,8 +30,8 @@ const ANSWER: Duration = Duration::from_mins(1);
 /// Half of what a controller reads: it keeps them with something around them.
 const MAX_FACTS: usize = MAX_ORDER_REQUEST / 2;
 
-/// A document, its secrets, and what is around them.
-const MAX_ANSWER: u64 = 2 * MAX_BYTES as u64;
+/// A document, its secrets, what disks held, and what is around them.
+const MAX_ANSWER: u64 = (2 * MAX_BYTES + 2 * MAX_BACKUPS) as u64;
 
 #[derive(Debug)]
 pub(super) struct Controller {
@@ -81,11 +82,32 @@ pub(crate) struct NoAuthority {
 }
 
 /// All certificates of a file.
-pub(super) fn authorities(path: &str) -> Result<Vec<CertificateDer<'static>>, NoAuthority> {
+pub(crate) fn authorities(path: &str) -> Result<Vec<CertificateDer<'static>>, NoAuthority> {
     let read = CertificateDer::pem_file_iter(path);
     let roots: Result<Vec<_>, _> = read.and_then(Iterator::collect);
     let roots = roots.unwrap_or_default();
     if roots.is_empty() { Err(NoAuthority { path: path.to_owned() }) } else { Ok(roots) }
+}
+
+/// Somebody to talk to, whom these authorities vouch for where it is TLS, and only where it is.
+pub(crate) fn client(roots: &[CertificateDer<'static>], is_tls: bool) -> ureq::Agent {
+    let roots: Vec<Certificate<'static>> =
+        roots.iter().map(|root| Certificate::from_der(root).to_owned()).collect();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let tls = TlsConfig::builder()
+        .provider(TlsProvider::Rustls)
+        .unversioned_rustls_crypto_provider(provider)
+        .root_certs(RootCerts::new_with_certs(&roots))
+        .build();
+    let config = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .https_only(is_tls)
+        .proxy(None)
+        .max_redirects(0)
+        .timeout_connect(Some(CONNECT))
+        .timeout_global(Some(ANSWER))
+        .tls_config(tls);
+    ureq::Agent::new_with_config(config.build())
 }
 
 impl Identity {
@@ -117,23 +139,7 @@ impl Identity {
 
 impl Controller {
     pub(super) fn new(server: &str, roots: &[CertificateDer<'static>]) -> Self {
-        let roots: Vec<Certificate<'static>> =
-            roots.iter().map(|root| Certificate::from_der(root).to_owned()).collect();
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let tls = TlsConfig::builder()
-            .provider(TlsProvider::Rustls)
-            .unversioned_rustls_crypto_provider(provider)
-            .root_certs(RootCerts::new_with_certs(&roots))
-            .build();
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .https_only(true)
-            .proxy(None)
-            .max_redirects(0)
-            .timeout_connect(Some(CONNECT))
-            .timeout_global(Some(ANSWER))
-            .tls_config(tls);
-        Self { agent: ureq::Agent::new_with_config(config.build()), server: server.to_owned() }
+        Self { agent: client(roots, true), server: server.to_owned() }
     }
 
     pub(super) fn order(
@@ -161,6 +167,15 @@ impl Controller {
     pub(super) fn report(&self, order: &Order, report: &Report) -> Result<ReportAnswer, CallError> {
         let path = format!("/provision/v1/agent/runs/{}/report", order.run);
         self.post(&path, Some(&order.session), report)
+    }
+
+    pub(super) fn backup(
+        &self,
+        order: &Order,
+        backup: &DiskBackup,
+    ) -> Result<BackupKept, CallError> {
+        let path = format!("/provision/v1/agent/runs/{}/backup", order.run);
+        self.post(&path, Some(&order.session), backup)
     }
 
     fn post<T: DeserializeOwned>(

@@ -5,13 +5,13 @@ use std::io;
 use rustix::system::{RebootCommand, reboot};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Power {
+pub(crate) enum Power {
     Restart,
     Off,
 }
 
 /// Does not come back, unless the kernel refuses.
-pub(super) fn switch(power: Power) -> io::Result<()> {
+pub(crate) fn switch(power: Power) -> io::Result<()> {
     rustix::fs::sync();
     let command = match power {
         Power::Restart => RebootCommand::Restart,

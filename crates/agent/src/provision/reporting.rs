@@ -16,12 +16,12 @@ const MAX_FINDINGS: usize = 100;
 const KERNEL_LINES: usize = 20;
 const MAX_RECORD: usize = 8192;
 
-pub(super) fn refused(found: &[Diagnostic]) -> Report {
+pub(crate) fn refused(found: &[Diagnostic]) -> Report {
     let problems = found.iter().take(MAX_FINDINGS).map(finding).collect();
     Report { problems, ..report(Outcome::Refused) }
 }
 
-pub(super) fn applied(decision: &Decision, applied: Applied) -> Report {
+pub(crate) fn applied(decision: &Decision, applied: Applied) -> Report {
     Report {
         plan: Some(decision.hash().to_owned()),
         changed: applied != Applied::Nothing,
@@ -31,7 +31,7 @@ pub(super) fn applied(decision: &Decision, applied: Applied) -> Report {
     }
 }
 
-pub(super) fn failed(decision: &Decision, error: &ApplyError, is_aborted: bool) -> Report {
+pub(crate) fn failed(decision: &Decision, error: &ApplyError, is_aborted: bool) -> Report {
     let plan = Some(decision.hash().to_owned());
     let changed = !is_untouched(error);
     if let ApplyError::Refused(found) = error {
@@ -72,12 +72,28 @@ pub(super) fn failed(decision: &Decision, error: &ApplyError, is_aborted: bool) 
     Report { plan, changed, problems: vec![problem], ..report(outcome) }
 }
 
+/// It was looked at, and is otherwise.
+pub(crate) fn otherwise(decision: &Decision) -> Report {
+    let problem = Finding {
+        code: "otherwise".to_owned(),
+        class: "facts".to_owned(),
+        action: String::new(),
+        step: String::new(),
+        what: "the disks are not as the document says".to_owned(),
+        place: String::new(),
+        hint: Some("`hoist-agent plan` says what is different".to_owned()),
+        evidence: Vec::new(),
+    };
+    let plan = Some(decision.hash().to_owned());
+    Report { plan, problems: vec![problem], ..report(Outcome::Failed) }
+}
+
 fn is_untouched(error: &ApplyError) -> bool {
     let before = matches!(error, ApplyError::OtherPlan { .. } | ApplyError::Changed);
     before || matches!(error, ApplyError::Open(_) | ApplyError::Refused(_))
 }
 
-fn report(outcome: Outcome) -> Report {
+pub(super) fn report(outcome: Outcome) -> Report {
     Report {
         outcome,
         plan: None,

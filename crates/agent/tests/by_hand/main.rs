@@ -280,7 +280,7 @@ fn a_document_that_asks_for_what_there_is_not_is_invalid() {
     let bench = Bench::new(512);
     let before = bench.digest();
     for (changes, code) in [
-        (("  images:", "  flow: {actions: [disks, reboot]}\n  images:"), "[unsupported]"),
+        (("  images:", "  flow: {actions: [disks, polish]}\n  images:"), "[unsupported]"),
         (("  images:", "  boot: {firmware: uefi}\n  images:"), "[missing]"),
         (("kind: vfat", "kind: fat64"), "[unreadable]"),
     ] {

@@ -17,6 +17,10 @@ pub const MAX_EVENTS_REQUEST: usize = 256 * 1024;
 pub const MAX_EVENTS: usize = 256;
 /// Largest body of a [`Report`].
 pub const MAX_REPORT: usize = 512 * 1024;
+/// Largest body of a [`DiskBackup`]: both ends of a disk that cannot be packed.
+pub const MAX_BACKUP: usize = 4 * 1024 * 1024;
+/// Most bytes of all copies of one node that a controller keeps.
+pub const MAX_BACKUPS: usize = 8 * 1024 * 1024;
 
 /// `POST /provision/v1/agent/order`, over TLS: an agent has started and asks what it shall do.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
@@ -49,6 +53,30 @@ pub struct Order {
     /// What `secret://NAME` in the document stands for, by name.
     #[serde(default)]
     pub secrets: BTreeMap<String, String>,
+    /// Nothing is provisioned: the disks of the document are put back as they were before the run.
+    /// Here is what the controller has of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undo: Option<Vec<DiskBackup>>,
+}
+
+/// `POST /provision/v1/agent/runs/{run}/backup`, with the session as bearer token: what a disk held
+/// at its ends, sent before anything is written to it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiskBackup {
+    /// As the document names it.
+    pub disk: String,
+    pub kernel_name: String,
+    pub size: u64,
+    pub sector: u32,
+    /// As it is kept in the gap of the disk itself, in base64.
+    pub packed: String,
+}
+
+/// The answer, once it is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BackupKept {
+    pub bytes: usize,
 }
 
 /// `POST /provision/v1/agent/runs/{run}/events`, with the session as bearer token.
@@ -184,6 +212,13 @@ pub enum Then {
     Kexec,
 }
 
+impl fmt::Debug for DiskBackup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { disk, size, .. } = self;
+        f.debug_struct("DiskBackup").field("disk", disk).field("size", size).finish_non_exhaustive()
+    }
+}
+
 impl fmt::Debug for OrderRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OrderRequest").field("node", &self.node).finish_non_exhaustive()
@@ -221,6 +256,13 @@ mod tests {
             generation: 0,
             document: json!({"sections": "hunter2"}),
             secrets: BTreeMap::from([("disk".to_owned(), "hunter2".to_owned())]),
+            undo: Some(vec![DiskBackup {
+                disk: "os".to_owned(),
+                kernel_name: "sda".to_owned(),
+                size: 1,
+                sector: 512,
+                packed: "hunter2".to_owned(),
+            }]),
         };
         let printed = format!("{request:?} {order:?}");
         assert!(printed.contains("n1") && printed.contains("r1"), "{printed}");

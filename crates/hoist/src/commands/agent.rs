@@ -174,6 +174,14 @@ async fn image(shell: &mut Shell, args: ImageArgs) -> Result<Exit, Failure> {
         arch: Some(args.arch),
         description: Some(format!("agent, kernel {}", made.release)),
         sha256: Some(file.sha256),
+        // What is put behind an image is not looked into.
+        provides: args
+            .plugin
+            .first()
+            .filter(|_| file.file == INITRD)
+            .map(|_| "*".to_owned())
+            .into_iter()
+            .collect(),
     };
     let additions = made.files.iter().map(addition).collect();
     let client = shell.client()?;

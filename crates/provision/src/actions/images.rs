@@ -28,7 +28,10 @@ pub const NAME: &str = "images";
 #[serde(deny_unknown_fields)]
 pub struct Task {
     pub image: Id,
+    /// Or what is made of partitions.
     pub disk: Id,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_stacked: bool,
     /// Of the partition, or of the disk's table, if the image is of a whole disk.
     pub partuuid: Uuid,
     pub range: Range<u64>,
@@ -73,7 +76,7 @@ fn is_raw(format: &ImageFormat) -> bool {
 impl Task {
     /// No partition begins at the beginning of a disk.
     pub fn is_whole_disk(&self) -> bool {
-        self.range.start == 0
+        self.range.start == 0 && !self.is_stacked
     }
 
     pub fn fingerprint(&self) -> Digest {

@@ -71,7 +71,28 @@ impl GuardedIo {
         allow: &Ranges,
         retain: &Ranges,
     ) -> Result<Self, OpenError> {
-        let disk = Disk::open(path, meant.sector, Access::Write)?;
+        Self::open_for(Access::Write, path, meant, allow, retain)
+    }
+
+    /// As [`GuardedIo::open`], but of its partitions devices may have been put together, which have
+    /// them for themselves.
+    pub fn open_shared(
+        path: &Path,
+        meant: &Identity,
+        allow: &Ranges,
+        retain: &Ranges,
+    ) -> Result<Self, OpenError> {
+        Self::open_for(Access::Share, path, meant, allow, retain)
+    }
+
+    fn open_for(
+        access: Access,
+        path: &Path,
+        meant: &Identity,
+        allow: &Ranges,
+        retain: &Ranges,
+    ) -> Result<Self, OpenError> {
+        let disk = Disk::open(path, meant.sector, access)?;
         disk.check(meant)?;
         let allowed = allowed(allow, retain, disk.size(), disk.sector());
         let bounces = Pool::new(BOUNCES, CHUNK);

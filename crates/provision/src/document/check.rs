@@ -555,8 +555,8 @@ impl<'a> Checker<'a> {
         for (path, content) in drive.flat_map(|drive| &drive.files) {
             let place = format!("config_drive.files.{path}");
             self.path(&place, path, false);
-            if *content == Content::Fstab {
-                let what = "a config drive has no fstab";
+            if matches!(content, Content::Fstab | Content::Crypttab) {
+                let what = "a config drive has neither fstab nor crypttab";
                 self.say_hint(Code::Contradiction, &place, what, "give it to `files`");
             }
             if matches!(content, Content::Secret(_)) {

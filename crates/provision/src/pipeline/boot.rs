@@ -250,7 +250,10 @@ impl<'a> Asking<'_, 'a> {
             format!("PARTUUID={}", part.partuuid)
         } else {
             let plan = self.layout.stack.iter().find(|plan| plan.id == root.id);
-            format!("UUID={}", plan.map(|plan| plan.uuid).unwrap_or_default())
+            let made = plan.filter(|plan| plan.image.is_none()).map(|plan| plan.uuid);
+            // What came in an image has a UUID of its own.
+            let device = || super::files::device(self.document, &root.on).unwrap_or_default();
+            made.map_or_else(device, |uuid| format!("UUID={uuid}"))
         };
         let own = [format!("root={by}"), format!("rootfstype={}", root.kind)];
         own.into_iter()
@@ -330,7 +333,7 @@ impl Planning<'_> {
     fn missing_boot(&self) -> Vec<(String, Task)> {
         let Some(wanted) = self.wanted_boot() else { return Vec::new() };
         let Wanted { disk, volume, files, grub, .. } = wanted;
-        let is_there = is_kept(disk, volume) && !self.is_made_anew(volume);
+        let is_there = is_kept(disk, volume) && !self.is_made_anew(&volume.id);
         let contents = self.seen.contents.get(&volume.id).filter(|_| is_there);
         let has = |path: &str, source: &Source| {
             let stored = contents.and_then(|contents| contents.files.get(path));

@@ -24,9 +24,20 @@ use crate::images::chunks::MAX_MANIFEST;
 use crate::images::{Digest, ImageError, Manifest, Origin, virtual_size};
 use crate::layout::{DiskPlan, PartitionPlan};
 
-/// Programs that file systems are made and grown with.
-const TOOLS: [&str; 8] =
-    ["btrfs", "e2fsck", "mke2fs", "mkfs.btrfs", "mkfs.xfs", "mkswap", "resize2fs", "xfs_growfs"];
+/// Programs that stacks and file systems are made and grown with.
+const TOOLS: [&str; 11] = [
+    "btrfs",
+    "cryptsetup",
+    "e2fsck",
+    "lvm",
+    "mdadm",
+    "mke2fs",
+    "mkfs.btrfs",
+    "mkfs.xfs",
+    "mkswap",
+    "resize2fs",
+    "xfs_growfs",
+];
 
 /// Looks at everything that a decision is made from. Nothing is changed.
 pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
@@ -197,6 +208,7 @@ fn notes(disk: &DiskFacts, machine: &Machine) -> Result<Notes, Box<dyn std::erro
         marker,
         receipts: receipts(&records),
         filed: receipts(&records),
+        built: receipts(&records),
         plugins: receipts(&records),
     })
 }

@@ -18,15 +18,16 @@ use hoist_api::provision::{
 };
 use hoist_inventory::{Roster, record};
 use hoist_metadata::{Resolve as _, config_drive};
-use hoist_model::{Name, Node, NodeId, ProvisionProfile};
+use hoist_model::{Name, Node, NodeId, ProvisionProfileSpec};
 use hoist_store::Op;
 use http::{HeaderMap, HeaderValue, header};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use subtle::ConstantTimeEq as _;
 
+use super::backup;
 use super::document::{self, Case};
-use super::record::{FactsRecord, Kept, NodeRecord, put};
+use super::record::{FactsRecord, Given, Kept, NodeRecord, Undoing, put};
 use super::runs::{Changed, own_draft, print};
 use super::{BootChange, Provision};
 use crate::audit::Draft;
@@ -205,37 +206,88 @@ impl Provision {
         base: &str,
         audit: &Draft,
     ) -> Result<Order, Failure> {
+        if record.undo.is_some() {
+            return self.undo_order(roster, node, record).await;
+        }
         let run = &record.shown.run;
         let header = self.runs.header(run).await?.ok_or_else(|| nothing_ordered(node))?.value;
-        let profile = roster.provision_profile(&record.shown.profile);
-        let Some(profile) = profile else {
+        let Some(given) = self.given_to(roster, record).await? else {
             return Err(self
                 .no_order(record, audit, vec![no_profile(&record.shown.profile)])
                 .await?);
         };
-        let drive = self.drive(roster, node, profile, &header.how).await?;
-        let case =
-            Case { roster, node, how: &header.how, txn: record.txn, base, drive: drive.as_ref() };
-        let document = document::make(&profile.spec, &case);
+        let Given { spec, artifacts, .. } = &given;
+        let how = &header.how;
+        let drive = self.drive(roster, node, spec, how).await?;
+        let (txn, were, drive) = (record.txn, Some(artifacts), drive.as_ref());
+        let case = Case { roster, node, how, txn, base, were, drive };
+        let document = document::make(spec, &case);
         let found = document::check(&document);
         if !found.is_empty() {
             let found = found.iter().map(document::finding).collect();
             return Err(self.no_order(record, audit, found).await?);
         }
-        let secrets = match self.secrets(profile, &document).await? {
+        let secrets = match self.secrets(spec, &document).await? {
             Ok(secrets) => secrets,
             Err(missing) => return Err(self.no_order(record, audit, vec![*missing]).await?),
         };
+        self.runs.remember_given(record, &given).await?;
+        Ok(Order { document, secrets, ..self.empty_order(roster, node, record)? })
+    }
+
+    /// What a node is made of: its profile as it is now, or what it goes back to.
+    async fn given_to(
+        &self,
+        roster: &Roster,
+        record: &NodeRecord,
+    ) -> Result<Option<Given>, Failure> {
+        if let Some(digest) = record.given.as_ref().filter(|_| record.is_given) {
+            return Ok(self.runs.given(digest).await?);
+        }
+        Ok(roster.provision_profile(&record.shown.profile).map(|profile| Given {
+            profile: profile.name.clone(),
+            spec: profile.spec.clone(),
+            artifacts: document::artifacts(roster, &profile.spec),
+        }))
+    }
+
+    /// By what the node was given then, whatever its profile says now.
+    async fn undo_order(
+        &self,
+        roster: &Roster,
+        node: &Node,
+        record: &NodeRecord,
+    ) -> Result<Order, Failure> {
+        let given = match &record.given {
+            Some(digest) => self.runs.given(digest).await?,
+            None => None,
+        };
+        let now = roster.provision_profile(&record.shown.profile).map(|profile| &profile.spec);
+        let spec = given.as_ref().map(|given| &given.spec).or(now);
+        let spec = spec.ok_or_else(|| nothing_ordered(node))?;
+        let document = document::undoing(spec, node, record.txn);
+        let undo = Some(self.runs.backups(&record.shown.run, node.id).await?);
+        Ok(Order { document, undo, ..self.empty_order(roster, node, record)? })
+    }
+
+    /// Who and in which run, and nothing to do.
+    fn empty_order(
+        &self,
+        roster: &Roster,
+        node: &Node,
+        record: &NodeRecord,
+    ) -> Result<Order, Failure> {
         let provisioning = roster.boot_state(node.id).and_then(|state| state.provisioning.as_ref());
         let nonce = provisioning.ok_or_else(|| nothing_ordered(node))?.nonce;
         Ok(Order {
-            run: run.clone(),
+            run: record.shown.run.clone(),
             session: self.runs.session(node, &nonce),
             node: node.name.clone(),
             id: node.id,
             generation: node.generation,
-            document,
-            secrets,
+            document: Value::Null,
+            secrets: BTreeMap::new(),
+            undo: None,
         })
     }
 
@@ -244,10 +296,10 @@ impl Provision {
         &self,
         roster: &Arc<Roster>,
         node: &Arc<Node>,
-        profile: &ProvisionProfile,
+        spec: &ProvisionProfileSpec,
         how: &How,
     ) -> Result<Option<BTreeMap<String, Bytes>>, Failure> {
-        if !document::wants_drive(&profile.spec, how) {
+        if !document::wants_drive(spec, how) {
             return Ok(None);
         }
         let rendered = self.metadata.rendered_whole(roster, node).await?;
@@ -257,10 +309,10 @@ impl Provision {
     /// Away from the threads that answer: secrets are in files.
     async fn secrets(
         &self,
-        profile: &ProvisionProfile,
+        spec: &ProvisionProfileSpec,
         document: &Value,
     ) -> Result<Result<BTreeMap<String, String>, Box<Finding>>, Failure> {
-        let wanted = document::secrets(&profile.spec, document);
+        let wanted = document::secrets(spec, document);
         let vault = Arc::clone(self.metadata.vault());
         let resolving = tokio::task::spawn_blocking(move || {
             let resolved = wanted.into_iter().map(|(name, place)| match vault.resolve(&place) {
@@ -301,7 +353,7 @@ impl Provision {
 /// Listening.
 impl Provision {
     /// The node whose session is shown; it is of the last attempt.
-    async fn session(
+    pub(super) async fn session(
         &self,
         run: &str,
         peer: &Peer,
@@ -382,8 +434,20 @@ impl Provision {
         let roster = self.runs.roster();
         let (run, id) = (&node.shown.run, node.shown.id);
         let how = self.runs.header(run).await?.map(|header| header.value.how).unwrap_or_default();
-        let profile = roster.provision_profile(&node.shown.profile);
-        let flow = Flow::of(profile.map(AsRef::as_ref), &how);
+        let given = self.given_to(&roster, node).await?;
+        let flow = match node.undo {
+            Some(_) => Flow::undoing(),
+            None => Flow::of(given.as_ref().map(|given| &given.spec), &how),
+        };
+        let kept = match (report.outcome, &node.undo) {
+            (Outcome::Done, Some(_)) => self.runs.uninstalled(node).await?,
+            (Outcome::Done, None) if how.retire => {
+                Some(Op::Delete(record::provision_installed_key(id)))
+            }
+            // A part of it is no system.
+            (Outcome::Done, None) if how.only.is_empty() => self.runs.installed(node).await?,
+            _ => None,
+        };
         let draft = Draft {
             object: format!("node/{}: {:?}", node.shown.node, report.outcome),
             ..audit.clone()
@@ -405,10 +469,15 @@ impl Provision {
             }
             let mut changed = ended(was, report, &flow, runs.now());
             changed.now.earlier.clone_from(&arming);
+            changed.more.extend(kept.clone());
             Some(changed)
         });
         let taken = taken.await?;
-        let state = taken.map_or(NodeRunState::Aborted, |taken| taken.shown.state);
+        let state = taken.as_ref().map_or(NodeRunState::Aborted, |taken| taken.shown.state);
+        let undo_follows = node.undo.is_none() && taken.is_some_and(|taken| taken.undo.is_some());
+        if undo_follows && state == NodeRunState::Armed {
+            return Ok(Then::Retry);
+        }
         Ok(flow.then(report.outcome, state))
     }
 }
@@ -431,8 +500,8 @@ enum Again {
 }
 
 impl Flow {
-    fn of(profile: Option<&ProvisionProfile>, how: &How) -> Self {
-        let section = profile.and_then(|profile| profile.spec.document.get("flow"));
+    fn of(spec: Option<&ProvisionProfileSpec>, how: &How) -> Self {
+        let section = spec.and_then(|spec| spec.document.get("flow"));
         let word = |key: &str| section.and_then(|flow| flow.get(key)).and_then(Value::as_str);
         let end = match word("end") {
             _ if how.retire => Then::PowerOff,
@@ -448,8 +517,13 @@ impl Flow {
             Some("reboot") => Again::Reboot,
             _ => Again::No,
         };
-        let up_within = profile.and_then(|profile| profile.spec.phone_home_within_s);
+        let up_within = spec.and_then(|spec| spec.phone_home_within_s);
         Self { end, again, up_within: up_within.filter(|_| !how.retire), retire: how.retire }
+    }
+
+    /// Whatever the profile says, people look at what cannot be put back.
+    fn undoing() -> Self {
+        Self { end: Then::Reboot, again: Again::No, up_within: None, retire: false }
     }
 
     /// What a rule forbids is never tried again by itself.
@@ -465,6 +539,8 @@ impl Flow {
     fn then(&self, outcome: Outcome, state: NodeRunState) -> Then {
         match (outcome, state) {
             (Outcome::Done, _) => self.end,
+            // Nothing was put back, and it has a system to boot.
+            (Outcome::Refused, NodeRunState::Done) => Then::Reboot,
             (_, state) if state.is_over() => Then::Stay,
             (_, _) if self.again == Again::Reboot => Then::Reboot,
             _ => Then::Retry,
@@ -480,6 +556,18 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
     next.shown.plan.clone_from(plan);
     (next.shown.changed, next.shown.resumed) = (*changed, *resumed);
     next.shown.receipts = receipts.clone();
+    if next.undo_next {
+        // Its arming stays: the same key asks again, and puts its disks back.
+        (next.undo_next, next.abort) = (false, false);
+        next.undo = Some(Undoing { state: NodeRunState::Aborted, boot: None });
+        next.shown.undo = true;
+        next.shown.attempt += 1;
+        next.become_state(NodeRunState::Armed, now);
+        return Changed::new(was, next);
+    }
+    if let Some(undo) = next.undo.take() {
+        return put_back(was, next, undo, *outcome, now);
+    }
     let disarmed = Op::Delete(record::arming_key(next.shown.id));
     let run = next.shown.run.clone();
     if *outcome == Outcome::Done {
@@ -488,8 +576,11 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
         let waits = next.up_by.is_some();
         next.become_state(if waits { NodeRunState::Starting } else { NodeRunState::Done }, now);
         next.shown.note = None;
+        let mut more = vec![disarmed];
+        // Nothing of a disk that was erased is kept.
+        more.extend(backup::forgotten(next.shown.id).into_iter().filter(|_| flow.retire));
         let boot = Some(if flow.retire { BootChange::Retired } else { BootChange::Disk });
-        return Changed { was, now: next, boot, more: vec![disarmed] };
+        return Changed { was, now: next, boot, more };
     }
     if flow.tries_again(&next, report) && flow.again == Again::Same {
         // Its arming stays: the same key may ask again.
@@ -504,6 +595,42 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
     next.become_state(state, now);
     let why = format!("provisioning {state} in run {run}, see hoist provision status");
     Changed { was, now: next, boot: Some(BootChange::Hold(why)), more: vec![disarmed] }
+}
+
+/// What becomes of a node whose disks were to be put back.
+fn put_back(
+    was: Kept<NodeRecord>,
+    mut next: NodeRecord,
+    undo: Undoing,
+    outcome: Outcome,
+    now: Timestamp,
+) -> Changed {
+    let mut more = vec![Op::Delete(record::arming_key(next.shown.id))];
+    let run = next.shown.run.clone();
+    let boot = match outcome {
+        Outcome::Done => {
+            more.extend(backup::forgotten(next.shown.id));
+            next.become_state(NodeRunState::Undone, now);
+            (next.shown.changed, next.shown.note) = (false, None);
+            BootChange::PutBack(Box::new(next.before.clone()))
+        }
+        // Nothing was written: it is what it was.
+        Outcome::Refused => {
+            let boot = undo.boot_as_it_was(&run);
+            next.become_state(undo.state, now);
+            (next.shown.undo, next.shown.changed) = (false, was.value.shown.changed);
+            next.shown.note = Some("its disks are not put back: that was refused".to_owned());
+            boot
+        }
+        Outcome::Failed | Outcome::Aborted => {
+            let why = format!("undo failed in run {run}, see hoist provision status");
+            next.become_state(NodeRunState::Failed, now);
+            // To be tried again.
+            next.undo = Some(undo);
+            BootChange::Hold(why)
+        }
+    };
+    Changed { was, now: next, boot: Some(boot), more }
 }
 
 fn progress(event: &Event, now: Timestamp) -> Progress {

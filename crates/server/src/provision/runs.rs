@@ -24,9 +24,10 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::backup;
 use super::boot_change::{BootChange, Together};
 use super::decide;
-use super::record::{Kept, Last, NodeRecord, RunRecord, last_key, node_key, put};
+use super::record::{Given, Kept, Last, NodeRecord, RunRecord, given_key, last_key, node_key, put};
 use crate::audit::{AuditError, Draft};
 use crate::boot::{AgentsSent, Boot};
 use crate::failure::Failure;
@@ -73,6 +74,15 @@ impl Changed {
     }
 }
 
+/// A node that is provisioned.
+#[derive(Debug, Clone)]
+pub(super) struct Picked {
+    pub(super) node: Arc<Node>,
+    pub(super) profile: Name,
+    /// The digest of what it had before, if it goes back to that.
+    pub(super) given: Option<String>,
+}
+
 /// Whether something was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wrote {
@@ -105,7 +115,7 @@ impl Runs {
         &self.0.chassis
     }
 
-    fn store(&self) -> &dyn hoist_store::Store {
+    pub(super) fn store(&self) -> &dyn hoist_store::Store {
         self.0.chassis.store.as_ref()
     }
 
@@ -192,7 +202,7 @@ impl Runs {
         &self,
         request: &StartRequest,
         by: &str,
-        chosen: &[(Arc<Node>, Name)],
+        chosen: &[Picked],
         audit: Draft,
     ) -> Result<String, Failure> {
         let (now, roster) = (self.now(), self.roster());
@@ -210,7 +220,8 @@ impl Runs {
         let lasts = self.lasts().await?;
         let key = record::provision_run_key(&run).expect("letters and digits");
         let (mut compares, mut ops) = (vec![Compare::Absent(key.clone())], vec![put(key, &header)]);
-        for (order, (node, profile)) in (0..).zip(chosen) {
+        let installed = self.all_installed().await?;
+        for (order, Picked { node, profile, given }) in (0..).zip(chosen) {
             match lasts.get(&node.id) {
                 Some(last) if !last.value.over => return Err(under_way(node, &last.value.run)),
                 Some(last) => compares.push(last.unchanged()),
@@ -231,6 +242,8 @@ impl Runs {
                     plan: None,
                     changed: false,
                     resumed: false,
+                    undo: false,
+                    previous: installed.now(node.id).cloned(),
                     receipts: serde_json::Value::Null,
                 },
                 order,
@@ -240,6 +253,10 @@ impl Runs {
                 seq: 0,
                 abort: false,
                 before: roster.boot_state(node.id).map(|state| state.as_ref().clone()),
+                given: given.clone(),
+                is_given: given.is_some(),
+                undo: None,
+                undo_next: false,
                 up_by: None,
             };
             ops.extend(record.ops());
@@ -252,7 +269,22 @@ impl Runs {
         Ok(run)
     }
 
-    async fn lasts(&self) -> Result<HashMap<NodeId, Kept<Last>>, StoreError> {
+    /// How far each of these nodes came in its last run.
+    pub(super) async fn last_states(
+        &self,
+        nodes: &[Arc<Node>],
+    ) -> Result<HashMap<NodeId, NodeRunState>, StoreError> {
+        let lasts = self.lasts().await?;
+        let mut states = HashMap::new();
+        for last in nodes.iter().filter_map(|node| lasts.get(&node.id)) {
+            let Last { node, run, .. } = &last.value;
+            let record = self.node(run, *node).await?;
+            states.extend(record.map(|record| (*node, record.value.shown.state)));
+        }
+        Ok(states)
+    }
+
+    pub(super) async fn lasts(&self) -> Result<HashMap<NodeId, Kept<Last>>, StoreError> {
         let lasts: Vec<Kept<Last>> = Kept::list(self.store(), &record::provision_lasts()).await?;
         Ok(lasts.into_iter().map(|last| (last.value.node, last)).collect())
     }
@@ -260,11 +292,35 @@ impl Runs {
     async fn forget_oldest(&self) -> Result<(), StoreError> {
         let headers = self.headers().await?;
         let surplus = headers.len().saturating_sub(MAX_RUNS);
+        let backups = if surplus > 0 { self.backup_records().await? } else { Vec::new() };
         // Their names grow with time.
         for header in headers.iter().filter(|header| header.value.over).take(surplus) {
             let nodes = record::provision_nodes(&header.value.run);
-            let ops = vec![Op::Delete(header.key.clone()), Op::DeletePrefix(nodes)];
+            let mut ops = vec![Op::Delete(header.key.clone()), Op::DeletePrefix(nodes)];
+            let of_run = backups.iter().filter(|kept| kept.value.run == header.value.run);
+            ops.extend(of_run.flat_map(|kept| backup::forgotten(kept.value.node)));
             self.store().commit(Txn { compares: vec![header.unchanged()], ops }).await?;
+        }
+        if surplus > 0 {
+            self.forget_given().await?;
+        }
+        Ok(())
+    }
+
+    /// What no run and no node has any more.
+    async fn forget_given(&self) -> Result<(), StoreError> {
+        let mut needed = std::collections::HashSet::new();
+        for header in self.headers().await? {
+            let nodes = self.nodes(&header.value.run).await?;
+            needed.extend(nodes.into_iter().filter_map(|node| node.value.given));
+        }
+        needed.extend(self.all_installed().await?.documents());
+        let given: Vec<Kept<Given>> = Kept::list(self.store(), &record::provision_given()).await?;
+        let is_needed =
+            |kept: &&Kept<Given>| needed.iter().any(|digest| kept.key == given_key(digest));
+        for kept in given.iter().filter(|kept| !is_needed(kept)) {
+            let ops = vec![Op::Delete(kept.key.clone())];
+            self.store().commit(Txn { compares: vec![kept.unchanged()], ops }).await?;
         }
         Ok(())
     }
@@ -589,6 +645,32 @@ pub(super) fn print(session: &str) -> String {
 
 /// What only says how far something is.
 impl Runs {
+    /// Remembers what a node is given, so that it is known later whatever becomes of the profile.
+    pub(super) async fn remember_given(
+        &self,
+        node: &NodeRecord,
+        given: &Given,
+    ) -> Result<(), Failure> {
+        let packed = given.packed();
+        let digest = packed.as_ref().map(|(digest, _)| digest.clone());
+        if node.given == digest {
+            return Ok(());
+        }
+        if let Some((digest, bytes)) = packed {
+            let op = Op::Put(given_key(&digest), bytes);
+            self.store().commit(Txn { compares: Vec::new(), ops: vec![op] }).await?;
+        }
+        let (run, id) = (&node.shown.run, node.shown.id);
+        self.keep(run, id, |node| Some(NodeRecord { given: digest.clone(), ..node.clone() }))
+            .await?;
+        Ok(())
+    }
+
+    /// What a node was given.
+    pub(super) async fn given(&self, digest: &str) -> Result<Option<Given>, StoreError> {
+        Ok(Kept::get(self.store(), &given_key(digest)).await?.map(|kept| kept.value))
+    }
+
     /// Writes a record without an entry in the audit log; `None` when there was nothing to write.
     pub(super) async fn keep(
         &self,

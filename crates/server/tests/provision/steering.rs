@@ -37,7 +37,8 @@ async fn what_is_taken_back_boots_as_before_and_says_that_disks_stay() {
     let session = Agent::boot(&site, 1, 1).await.order(&site).await;
     session.reports(&site, &done()).await;
     until(&site, &id, "n1", "done").await;
-    let undone = site.post(&format!("/provision/v1/runs/{id}/undo"), &json!({})).await.expect(200);
+    let only = json!({"boot_only": true});
+    let undone = site.post(&format!("/provision/v1/runs/{id}/undo"), &only).await.expect(200);
     let undone = undone.json();
     assert!(
         undone["notes"][0]
@@ -50,6 +51,20 @@ async fn what_is_taken_back_boots_as_before_and_says_that_disks_stay() {
     assert!(script(&site, 2).await.contains("http://k/live"));
     let state = site.get("/boot/v2/state/n1").await.expect(200).json();
     assert!(state["state"]["mode"].is_null(), "{state}");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_node_boots_is_not_decided_by_two_at_once() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    let hold = json!({"mode": "hold"});
+    let refused = site.put("/boot/v2/state/n1", &hold).await.problem(409, "conflict");
+    let told = format!("{refused:?}");
+    assert!(told.contains(&id) && told.contains("hoist provision abort n1"), "{told}");
+    site.put("/boot/v2/state/n2", &hold).await.expect(200);
+    site.post(&format!("/provision/v1/runs/{id}/abort"), &json!({})).await.expect(200);
+    site.put("/boot/v2/state/n1", &hold).await.expect(200);
     site.stop().await;
 }
 

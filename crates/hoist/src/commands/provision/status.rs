@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use hoist_api::client::Client;
-use hoist_api::provision::{Counts, Finding, Progress, Run, RunNode, RunState};
+use hoist_api::provision::{Counts, Finding, NodeRunState, Progress, Run, RunNode, RunState};
 use hoist_model::Exit;
 
 use super::Shell;
@@ -131,7 +131,13 @@ fn changes(printer: &mut Printer, before: Option<&Run>, run: &Run) -> Result<(),
 fn line(node: &RunNode) -> String {
     let how = node.progress.as_ref().map(shown).filter(|_| !node.state.is_over());
     let how = how.map(|how| format!(": {how}")).unwrap_or_default();
-    format!("{} {}{how}", node.node, node.state)
+    format!("{} {}{how}", node.node, state(node))
+}
+
+/// What is under way to take it back is not what was ordered first.
+fn state(node: &RunNode) -> String {
+    let undo = node.undo && !matches!(node.state, NodeRunState::Undone);
+    if undo { format!("{} (undo)", node.state) } else { node.state.to_string() }
 }
 
 /// How many lines it takes.
@@ -153,7 +159,7 @@ fn show(printer: &mut Printer, run: &Run) -> Result<usize, Failure> {
         };
         table.row(vec![
             node.node.to_string(),
-            node.state.to_string(),
+            state(node),
             node.profile.to_string(),
             node.attempt.to_string(),
             doing,
@@ -183,7 +189,7 @@ fn shown(progress: &Progress) -> String {
     [Some(what), amounts, rate, message].into_iter().flatten().collect()
 }
 
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let (mut tenths, mut unit) = (u128::from(bytes) * 10, 0);
     while tenths >= 10_240 && unit + 1 < UNITS.len() {
@@ -211,13 +217,14 @@ fn problems(node: &RunNode) -> Vec<String> {
 }
 
 fn told(counts: Counts) -> String {
-    let Counts { waiting, active, done, failed, aborted } = counts;
+    let Counts { waiting, active, done, failed, aborted, undone } = counts;
     let parts = [
         (waiting, "waiting"),
         (active, "under way"),
         (done, "done"),
         (failed, "failed"),
         (aborted, "aborted"),
+        (undone, "undone"),
     ];
     let parts: Vec<_> = parts
         .iter()

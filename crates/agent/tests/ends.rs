@@ -1,0 +1,170 @@
+//! What follows when the disks are as they shall be: who is told, and secrets for it. By hand, as
+//! root, on loop devices; a machine that starts again is a virtual one.
+
+#[allow(dead_code, reason = "shared with the tests of hoist-provision, which use all of it")]
+#[path = "../../provision/tests/disk/loop_device.rs"]
+mod loop_device;
+#[allow(dead_code, reason = "shared with the tests in virtual machines, which use all of it")]
+#[path = "in_ram/server.rs"]
+mod server;
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output};
+
+use hoist_provision::device::kernel;
+use loop_device::LoopDisk;
+use serde_json::{Value, json};
+
+use crate::server::Server;
+
+const MIB: u64 = 1 << 20;
+
+struct Bench {
+    server: Server,
+    disk: LoopDisk,
+    dir: tempfile::TempDir,
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // A loop device that is used again would still have them.
+        let _ = kernel::tell(self.disk.path(), &[]);
+    }
+}
+
+impl Bench {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let server = Server::start(&dir.path().join("ca.pem"));
+        let secrets = dir.path().join("secrets/report");
+        fs_err::create_dir_all(&secrets).expect("created");
+        fs_err::write(secrets.join("token"), "s1\n").expect("written");
+        let bench = Self { server, disk: LoopDisk::new(64 * MIB, 512), dir };
+        bench.chmod(0o600);
+        bench
+    }
+
+    fn chmod(&self, mode: u32) {
+        let path = self.dir.path().join("secrets/report/token");
+        fs_err::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("changed");
+    }
+
+    fn document(&self, txn: &str) -> Value {
+        let name = self.disk.path().file_name().expect("a name").to_string_lossy().into_owned();
+        let port = self.server.port;
+        json!({
+            "api": "hoist/v1",
+            "txn": txn,
+            "sections": {
+                "node": {"id": "n1"},
+                "policy": {"allow_kernel_names": true},
+                "disks": {"os": {"match": {"kernel_name": name}}},
+                "storage": [{"part": {"id": "swap", "on": "os", "size": "20 MiB"}},
+                            {"fs": {"id": "swap-fs", "on": "swap", "kind": "swap"}}],
+                "report": {
+                    "url": format!("https://127.0.0.1:{port}/provision/v1/agent/runs/r1/report"),
+                    "token": "secret://report/token",
+                },
+            },
+        })
+    }
+
+    fn agent(&self, verb: &str, document: &Value, more: &[&str]) -> Output {
+        let path = self.dir.path().join("node.json");
+        fs_err::write(&path, document.to_string()).expect("written");
+        let mut agent = Command::new(env!("CARGO_BIN_EXE_hoist-agent"));
+        agent.arg(verb).arg("-f").arg(path).arg("--ca").arg(self.dir.path().join("ca.pem"));
+        agent.arg("--secrets").arg(self.dir.path().join("secrets")).args(more);
+        agent.output().expect("it starts")
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn who_shall_be_told_is_told_how_it_ended_and_how_it_is() {
+    let bench = Bench::new();
+    let document = bench.document("5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e21");
+    let shown = bench.agent("plan", &document, &[]);
+    assert_eq!(shown.status.code(), Some(20), "{shown:?}");
+    let told = text(&shown.stdout);
+    assert!(told.contains("afterwards: tell `https://127.0.0.1:"), "{told}");
+
+    // Before it was applied it is told that it is not as it shall be.
+    let before = bench.agent("apply", &document, &["--only", "report"]);
+    assert_eq!(before.status.code(), Some(0), "{before:?}");
+    let done = bench.agent("apply", &document, &[]);
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    let after = bench.agent("apply", &document, &["--only", "report"]);
+    assert_eq!(after.status.code(), Some(0), "{after:?}");
+    let reports = bench.server.reports();
+    let outcomes: Vec<_> = reports
+        .iter()
+        .map(|report| (report["outcome"].clone(), report["changed"].clone()))
+        .collect();
+    let expected = [("failed", false), ("done", true), ("done", false)];
+    assert_eq!(outcomes, expected.map(|(word, changed)| (json!(word), json!(changed))));
+    for report in &reports {
+        assert_eq!((&report["node"], &report["txn"]), (&json!("n1"), &document["txn"]), "{report}");
+    }
+    assert_eq!(reports[0]["problems"][0]["code"], "otherwise");
+}
+
+#[test]
+fn a_refusal_is_told_too_and_a_server_that_refuses_is_named() {
+    let bench = Bench::new();
+    let mut document = bench.document("5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e22");
+    document["sections"]["storage"][0]["part"]["size"] = json!("2 TiB");
+    let refused = bench.agent("apply", &document, &[]);
+    assert_eq!(refused.status.code(), Some(3), "{refused:?}");
+    let report = bench.server.reports().pop().expect("a report");
+    assert_eq!(
+        (&report["outcome"], &report["problems"][0]["code"]),
+        (&json!("refused"), &json!("no-room"))
+    );
+
+    let mut document = bench.document("5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e23");
+    let url = format!("https://127.0.0.1:{}/elsewhere?x=1", bench.server.port);
+    document["sections"]["report"]["url"] = json!(url);
+    let ended = bench.agent("apply", &document, &[]);
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    let said = text(&ended.stderr);
+    assert!(
+        said.contains("was not told: it answers 404")
+            && !said.contains("x=1")
+            && said.contains("--only report"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_cannot_be_told_is_refused_before_anything_is_written() {
+    let bench = Bench::new();
+    let before = bench.disk.bytes();
+    let document = bench.document("5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e24");
+    let change = |url: &str, token: Value| {
+        let mut document = document.clone();
+        document["sections"]["report"] = json!({"url": url, "token": token});
+        document
+    };
+    let mut nobody = document.clone();
+    nobody["sections"].as_object_mut().expect("sections").remove("report");
+    nobody["sections"]["flow"] = json!({"actions": ["disks", "report"]});
+    for (document, says) in [
+        (change("http://127.0.0.1/x", json!("secret://report/token")), "could read the token"),
+        (change("file:///tmp/x", Value::Null), "nobody can be told there"),
+        (change("https://127.0.0.1/x", json!("secret://other")), "`secret://other` is not known"),
+        (nobody, "it does not say who is told"),
+    ] {
+        let refused = bench.agent("apply", &document, &[]);
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        assert!(text(&refused.stderr).contains(says), "{refused:?}");
+    }
+    bench.chmod(0o644);
+    let refused = bench.agent("apply", &document, &[]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(text(&refused.stderr).contains("others may read it"), "{refused:?}");
+    assert!(bench.disk.bytes() == before);
+}
