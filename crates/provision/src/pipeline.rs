@@ -37,7 +37,7 @@ use crate::device::efivars::Variables;
 use crate::device::gap::Marker;
 use crate::device::table::Geometry;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{Bytes, Document, Flow, Fs, Id, Image, ImageFormat, Secrets, StorageNode};
+use crate::document::{Bytes, Document, Flow, Fs, Id, Image, Secrets, StorageNode};
 use crate::facts::{DiskFacts, Facts, SignaturePlace};
 use crate::fat::Contents;
 use crate::images::{Digest, Manifest, Trust};
@@ -77,6 +77,8 @@ pub struct Seen {
     pub notes: BTreeMap<String, Notes>,
     /// Lists of chunks by image, with their digests.
     pub manifests: BTreeMap<Id, (Digest, Manifest)>,
+    /// Of the disks that images of QEMU are of.
+    pub virtual_sizes: BTreeMap<Id, u64>,
     /// What is in volumes that are there already, by partition.
     pub contents: BTreeMap<Id, Contents>,
     /// Partitions with the GRUB that is wanted, which the first sector of their disk starts.
@@ -302,6 +304,9 @@ fn with_sizes(document: &Document, seen: &Seen) -> Document {
         if let Some((_, manifest)) = seen.manifests.get(id) {
             image.size.get_or_insert(Bytes(manifest.size));
         }
+        if let Some(size) = seen.virtual_sizes.get(id) {
+            image.size.get_or_insert(Bytes(*size));
+        }
     }
     document
 }
@@ -317,9 +322,6 @@ fn cannot(document: &Document, seen: &Seen) -> Vec<Diagnostic> {
     }
     for (id, image) in document.sections.images.iter() {
         let place = |field: &str| format!("images.{id}.{field}");
-        if image.format == ImageFormat::Qcow2 {
-            say(place("format"), "qcow2 is not unpacked by this program", "convert it to raw");
-        }
         if let Some(token) = image.token.as_ref().filter(|token| !seen.secrets.has(token)) {
             let what = format!("`{token}` is not known here");
             say(place("token"), &what, "by hand, name the directory of its file with --secrets");
@@ -596,6 +598,7 @@ impl<'a> Planning<'a> {
                 partuuid,
                 range,
                 sources: image.sources.clone(),
+                format: image.format,
                 compression: image.compression,
                 size: image.size.map(|Bytes(bytes)| bytes),
                 digest: image.digest.as_ref().and_then(|digest| digest.parse().ok()),

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::storage::{Fs, FsKind, Part, StorageNode, in_order};
 use super::{
-    Boot, Content, Disk, DiskMatch, Document, Fetched, File, Id, Image, MAX_DISKS, MAX_FILES,
-    MAX_IMAGES, MAX_STORAGE, MAX_THIRD_PARTY, Size,
+    Boot, Compression, Content, Disk, DiskMatch, Document, Fetched, File, Id, Image, ImageFormat,
+    MAX_DISKS, MAX_FILES, MAX_IMAGES, MAX_STORAGE, MAX_THIRD_PARTY, Size,
 };
 use crate::diagnostic::{Code, Diagnostic};
 use crate::fat::check_names;
@@ -447,6 +447,12 @@ impl<'a> Checker<'a> {
         self.digest(place, image.digest.as_deref());
         if image.sector_size.is_some_and(|size| ![512, 4096].contains(&size)) {
             self.say(Code::BadValue, place, "a sector has 512 or 4096 bytes");
+        }
+        let is_packed = matches!(image.compression, Compression::Gzip | Compression::Zstd);
+        if image.format == ImageFormat::Qcow2 && (is_packed || image.manifest.is_some()) {
+            let what = "a qcow2 image is packed by itself, and not once more or in chunks";
+            let hint = "leave out `compression` and `manifest`, or convert it to raw";
+            self.say_hint(Code::Contradiction, place, what, hint);
         }
     }
 
