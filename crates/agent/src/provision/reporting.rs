@@ -1,8 +1,7 @@
 //! What came of it, in the words of the controller.
 
 use hoist_api::provision::{Finding, MAX_REPORT, Outcome, Report};
-use hoist_provision::device::OpenError;
-use hoist_provision::diagnostic::Diagnostic;
+use hoist_provision::diagnostic::{Class, Diagnostic};
 use hoist_provision::pipeline::{Applied, ApplyError, Decision};
 use rustix::fs::{Mode, OFlags, open};
 use serde_json::{Value, json};
@@ -33,19 +32,11 @@ pub(crate) fn applied(decision: &Decision, applied: Applied) -> Report {
 
 pub(crate) fn failed(decision: &Decision, error: &ApplyError, is_aborted: bool) -> Report {
     let plan = Some(decision.hash().to_owned());
-    let changed = !is_untouched(error);
+    let changed = !error.is_untouched();
     if let ApplyError::Refused(found) = error {
         return Report { plan, ..refused(found) };
     }
-    let (code, class) = match error {
-        _ if is_aborted => ("aborted", "transient"),
-        ApplyError::OtherPlan { .. } | ApplyError::Changed => ("changed", "facts"),
-        ApplyError::Open(OpenError::InUse { .. } | OpenError::Changed { .. }) => {
-            ("busy", "refused")
-        }
-        ApplyError::Step { .. } => ("step-failed", "device"),
-        _ => ("failed", "device"),
-    };
+    let (code, class) = if is_aborted { ("aborted", Class::Transient) } else { error.code() };
     let step = match error {
         ApplyError::Step { step, .. } => step.clone(),
         _ => String::new(),
@@ -54,12 +45,12 @@ pub(crate) fn failed(decision: &Decision, error: &ApplyError, is_aborted: bool) 
     let evidence = if is_aborted { Vec::new() } else { kernel_says() };
     let problem = Finding {
         code: code.to_owned(),
-        class: class.to_owned(),
+        class: class.as_str().to_owned(),
         action,
         step,
         what: chain(error),
         place: String::new(),
-        hint: None,
+        hint: error.hint().map(str::to_owned),
         evidence,
     };
     let outcome = if is_aborted {
@@ -86,11 +77,6 @@ pub(crate) fn otherwise(decision: &Decision) -> Report {
     };
     let plan = Some(decision.hash().to_owned());
     Report { plan, problems: vec![problem], ..report(Outcome::Failed) }
-}
-
-fn is_untouched(error: &ApplyError) -> bool {
-    let before = matches!(error, ApplyError::OtherPlan { .. } | ApplyError::Changed);
-    before || matches!(error, ApplyError::Open(_) | ApplyError::Refused(_))
 }
 
 fn report(outcome: Outcome) -> Report {
