@@ -93,6 +93,8 @@ pub struct Seen {
     pub secrets: Secrets,
     /// Actions of others, which say themselves what they need and do.
     pub plugins: Vec<Arc<Plugin>>,
+    /// Images that nobody has, and why.
+    pub absent: BTreeMap<Id, String>,
     /// What could not be looked at.
     pub troubles: Vec<Diagnostic>,
 }
@@ -206,6 +208,7 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
     work.keep_receipts();
     work.ends();
     work.remember();
+    found.extend(work.absent_images());
     found.extend(work.refused_boot());
     found.extend(work.refused_files());
     found.extend(work.refused_stacks());
@@ -673,6 +676,19 @@ impl<'a> Planning<'a> {
             || self.needs_files(disk)
             || self.needs_plugin(&disk.id)
             || self.needs_boot(disk)
+    }
+
+    /// What is to be written and cannot be had is told while the disks are as they were.
+    fn absent_images(&self) -> Vec<Diagnostic> {
+        let images = self.queued_images().into_iter();
+        let missing =
+            images.filter(|(disk, part, task)| self.receipt(disk, part.as_ref(), task).is_none());
+        let told = missing.filter_map(|(_, _, task)| {
+            let (id, reason) = self.seen.absent.get_key_value(&task.image)?;
+            let found = Diagnostic::new(Code::Unreachable, format!("images.{id}.sources"), reason);
+            Some(found.hint("see that it is there"))
+        });
+        told.collect()
     }
 
     fn images(&mut self) {
