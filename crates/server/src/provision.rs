@@ -10,6 +10,7 @@ mod decide;
 mod document;
 mod erasure;
 pub(crate) mod installed;
+mod order;
 mod record;
 mod rule;
 mod runs;

@@ -2,8 +2,7 @@
 
 use hoist_api::provision::{Erasure, ErasureVerdict, Finding, MAX_REPORT, Outcome, Report};
 use hoist_provision::actions::erase::{self, Evidence, Verdict, Who};
-use hoist_provision::device::OpenError;
-use hoist_provision::diagnostic::Diagnostic;
+use hoist_provision::diagnostic::{Class, Diagnostic};
 use hoist_provision::pipeline::{Applied, ApplyError, Decision};
 use jiff::Timestamp;
 use rustix::fs::{Mode, OFlags, open};
@@ -35,19 +34,11 @@ pub(crate) fn applied(decision: &Decision, applied: Applied) -> Report {
 
 pub(crate) fn failed(decision: &Decision, error: &ApplyError, is_aborted: bool) -> Report {
     let plan = Some(decision.hash().to_owned());
-    let changed = !is_untouched(error);
+    let changed = !error.is_untouched();
     if let ApplyError::Refused(found) = error {
         return Report { plan, ..refused(found) };
     }
-    let (code, class) = match error {
-        _ if is_aborted => ("aborted", "transient"),
-        ApplyError::OtherPlan { .. } | ApplyError::Changed => ("changed", "facts"),
-        ApplyError::Open(OpenError::InUse { .. } | OpenError::Changed { .. }) => {
-            ("busy", "refused")
-        }
-        ApplyError::Step { .. } => ("step-failed", "device"),
-        _ => ("failed", "device"),
-    };
+    let (code, class) = if is_aborted { ("aborted", Class::Transient) } else { error.code() };
     let step = match error {
         ApplyError::Step { step, .. } => step.clone(),
         _ => String::new(),
@@ -56,12 +47,12 @@ pub(crate) fn failed(decision: &Decision, error: &ApplyError, is_aborted: bool) 
     let evidence = if is_aborted { Vec::new() } else { kernel_says() };
     let problem = Finding {
         code: code.to_owned(),
-        class: class.to_owned(),
+        class: class.as_str().to_owned(),
         action,
         step,
         what: chain(error),
         place: String::new(),
-        hint: None,
+        hint: error.hint().map(str::to_owned),
         evidence,
     };
     let outcome = if is_aborted {
@@ -88,11 +79,6 @@ pub(crate) fn otherwise(decision: &Decision) -> Report {
     };
     let plan = Some(decision.hash().to_owned());
     Report { plan, problems: vec![problem], ..report(Outcome::Failed) }
-}
-
-fn is_untouched(error: &ApplyError) -> bool {
-    let before = matches!(error, ApplyError::OtherPlan { .. } | ApplyError::Changed);
-    before || matches!(error, ApplyError::Open(_) | ApplyError::Refused(_))
 }
 
 pub(super) fn report(outcome: Outcome) -> Report {

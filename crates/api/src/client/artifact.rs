@@ -46,6 +46,7 @@ impl Client {
     /// Removes content that no artifact names; with `unused`, also artifacts that nothing names;
     /// with `unfinished`, also uploads that were broken off a moment ago; with `previous`, also what
     /// nodes need to go back to what they had before.
+    #[expect(clippy::fn_params_excessive_bools, reason = "each is a flag of its own")]
     pub async fn collect_artifacts(
         &self,
         dry_run: bool,

@@ -236,6 +236,8 @@ pub enum Content {
     Secret(SecretRef),
     /// What is mounted where, as the document says it. Only of `files`.
     Fstab,
+    /// What is encrypted, and that its key is asked for when the system starts. Only of `files`.
+    Crypttab,
 }
 
 /// How the machine starts what was installed.

@@ -252,7 +252,10 @@ impl<'a> Asking<'_, 'a> {
             format!("PARTUUID={}", part.partuuid)
         } else {
             let plan = self.layout.stack.iter().find(|plan| plan.id == root.id);
-            format!("UUID={}", plan.map(|plan| plan.uuid).unwrap_or_default())
+            let made = plan.filter(|plan| plan.image.is_none()).map(|plan| plan.uuid);
+            // What came in an image has a UUID of its own.
+            let device = || super::files::device(self.document, &root.on).unwrap_or_default();
+            made.map_or_else(device, |uuid| format!("UUID={uuid}"))
         };
         let own = [format!("root={by}"), format!("rootfstype={}", root.kind)];
         own.into_iter()

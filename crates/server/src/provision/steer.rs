@@ -106,6 +106,7 @@ impl Wish {
         for _ in 0..TRIES {
             let header = runs.header(&run).await?.ok_or_else(|| no_such_run(&run))?;
             let nodes = chosen(runs, &header.value, &principal, &request).await?;
+            let (nodes, elsewhere) = latest(runs, turn, nodes).await?;
             let backups = match turn {
                 Turn::Undo if !request.boot_only => runs.backup_records().await?,
                 _ => Vec::new(),
@@ -113,6 +114,7 @@ impl Wish {
             let (how, only) = (&header.value.how, request.boot_only);
             let Steps { changes, mut notes } = steps(runs, turn, nodes, how, only, &backups)?;
             let written = changes.iter().filter(|change| change.now.undo.is_some()).count();
+            notes.extend(elsewhere);
             notes.extend(told(runs, &changes).await?);
             let needs_affects =
                 turn == Turn::Undo && runs.registry().brake_acts(&runs.roster(), written);
@@ -187,6 +189,24 @@ async fn chosen(
         return Err(no_such_run(&run.run));
     }
     Ok(nodes)
+}
+
+/// Who was in another run since is left to that one, and named.
+async fn latest(
+    runs: &Runs,
+    turn: Turn,
+    nodes: Vec<Kept<NodeRecord>>,
+) -> Result<(Vec<Kept<NodeRecord>>, Vec<String>), Failure> {
+    let (mut here, mut notes) = (Vec::new(), Vec::new());
+    let lasts = runs.lasts().await?;
+    for node in nodes {
+        let RunNode { node: name, id, run, .. } = &node.value.shown;
+        match lasts.get(id).filter(|last| last.value.run != *run && turn != Turn::Abort) {
+            Some(last) => notes.push(format!("{name}: it was in run {} since", last.value.run)),
+            None => here.push(node),
+        }
+    }
+    Ok((here, notes))
 }
 
 struct Steps {

@@ -17,7 +17,7 @@ const MIB: usize = 1 << 20;
 fn backup(disk: &str, content: u8, destroys: &[&str]) -> Value {
     let before = Before {
         txn: Uuid::from_u128(7),
-        writable: vec![0..64 << 20],
+        writable: std::iter::once(0..64 << 20).collect(),
         destroys: destroys.iter().map(|what| (*what).to_owned()).collect(),
         journal: None,
     };
@@ -159,6 +159,24 @@ async fn what_was_to_be_put_back_and_is_not_begun_can_be_left_alone() {
     site.put(&format!("/inventory/v1/nodes/{node}/protection"), &json!({})).await.expect(200);
     let path = format!("/provision/v1/runs/{id}/undo");
     site.post(&path, &json!({"dry_run": true})).await.problem(409, "protected");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn who_was_in_another_run_since_is_left_to_that_one() {
+    let site = site(|_| {}).await;
+    let (old, _) = installed(&site).await;
+    start(&site, &json!({"selector": "node:n1", "reinstall": true})).await;
+    let text = script(&site, 1).await;
+    for (what, more) in
+        [("undo", json!({})), ("undo", json!({"boot_only": true})), ("retry", json!({}))]
+    {
+        let steered = site.post(&format!("/provision/v1/runs/{old}/{what}"), &more).await;
+        let steered = steered.expect(200).json();
+        assert!(steered["nodes"].as_array().is_some_and(Vec::is_empty), "{steered}");
+        assert!(steered["notes"][0].as_str().is_some_and(|n| n.contains("since")), "{steered}");
+    }
+    assert_eq!(script(&site, 1).await, text, "the run that is under way is not disturbed");
     site.stop().await;
 }
 
