@@ -681,9 +681,8 @@ impl<'a> Planning<'a> {
     /// What is to be written and cannot be had is told while the disks are as they were.
     fn absent_images(&self) -> Vec<Diagnostic> {
         let images = self.queued_images().into_iter();
-        let missing =
-            images.filter(|(disk, part, task)| self.receipt(disk, part.as_ref(), task).is_none());
-        let told = missing.filter_map(|(_, _, task)| {
+        let missing = images.filter(|(target, task)| self.receipt(*target, task).is_none());
+        let told = missing.filter_map(|(_, task)| {
             let (id, reason) = self.seen.absent.get_key_value(&task.image)?;
             let found = Diagnostic::new(Code::Unreachable, format!("images.{id}.sources"), reason);
             Some(found.hint("see that it is there"))
