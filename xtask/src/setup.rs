@@ -25,7 +25,7 @@ const POSTGRES: &[&str] = &["/usr/lib/postgresql/*/bin"];
 
 const SBIN: &[&str] = &["/usr/sbin", "/sbin"];
 
-const TEST: [Need; 23] = [
+const TEST: [Need; 24] = [
     Need { file: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
     Need { file: "postgres", package: "postgresql", elsewhere: POSTGRES },
     Need { file: "initdb", package: "postgresql", elsewhere: POSTGRES },
@@ -43,6 +43,7 @@ const TEST: [Need; 23] = [
     Need { file: "losetup", package: "mount", elsewhere: SBIN },
     Need { file: "partx", package: "util-linux", elsewhere: SBIN },
     Need { file: "sgdisk", package: "gdisk", elsewhere: SBIN },
+    Need { file: "qemu-img", package: "qemu-utils", elsewhere: &[] },
     Need { file: "blkid", package: "util-linux", elsewhere: SBIN },
     Need { file: "mkfs.xfs", package: "xfsprogs", elsewhere: SBIN },
     Need { file: "mkfs.btrfs", package: "btrfs-progs", elsewhere: SBIN },

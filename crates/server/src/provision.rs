@@ -8,6 +8,7 @@ mod backup;
 mod boot_change;
 mod decide;
 mod document;
+mod erasure;
 pub(crate) mod installed;
 mod order;
 mod record;

@@ -8,7 +8,7 @@ use hoist_machine::disk::Disk;
 use hoist_machine::{Firmware, Hardware, Kernel, Machine, Turn, guest};
 use serde_json::{Value, json};
 
-use crate::{Bench, MIB, NODE, PATIENCE, TXN, image_with};
+use crate::{Bench, MIB, NODE, PATIENCE, TXN, image_with, run};
 
 const OTHER_TXN: &str = "5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e32";
 
@@ -46,7 +46,9 @@ fn run_in_guest(steps: &str, documents: &[(&str, &Value)]) -> String {
         let text = serde_json::to_vec(document).expect("a plain value");
         tree.file(&format!("test/{name}"), text).expect("a path");
     }
-    let image = image_with(&["mke2fs", "mkswap", "mdadm", "lvm"], &["md", "dm"]);
+    tree.file("test/image.zst", packed_image(dir.path())).expect("a path");
+    let tools = ["mke2fs", "mkswap", "mdadm", "lvm", "e2fsck", "resize2fs"];
+    let image = image_with(&tools, &["md", "dm"]);
     let initrd = dir.path().join("agent.cpio");
     fs_err::write(&initrd, [&image[..], &tree.archive()].concat()).expect("written");
     let disks = [("A", 160), ("B", 128), ("C", 32)].map(|(serial, mib)| {
@@ -71,8 +73,9 @@ fn run_in_guest(steps: &str, documents: &[(&str, &Value)]) -> String {
     console
 }
 
-/// A mirror of two disks with volumes on it, beside partitions of its own.
-fn mirrored(txn: &str, node: &str, wipe: &Value, volume: &str, text: &str) -> Value {
+/// An array of two disks with volumes on it, beside a partition of its own.
+fn stacked(txn: &str, node: &str, wipe: &Value, level: &str, text: &str) -> Value {
+    let volume = if level == "raid1" { "40 MiB" } else { "24 MiB" };
     json!({
         "api": "hoist/v1",
         "txn": txn,
@@ -87,20 +90,33 @@ fn mirrored(txn: &str, node: &str, wipe: &Value, volume: &str, text: &str) -> Va
                 {"fs": {"id": "root-fs", "on": "root", "kind": "ext4", "mount": "/"}},
                 {"part": {"id": "left-leg", "on": "left", "size": "rest"}},
                 {"part": {"id": "right-leg", "on": "right", "size": "rest"}},
-                {"md": {"id": "mirror", "on": ["left-leg", "right-leg"], "level": "raid1"}},
+                {"md": {"id": "mirror", "on": ["left-leg", "right-leg"], "level": level}},
                 {"pv": {"id": "pv", "on": "mirror"}},
                 {"vg": {"id": "group", "on": ["pv"], "name": "data-1"}},
                 {"lv": {"id": "volume", "on": "group", "size": volume, "name": "pg"}},
+                {"lv": {"id": "grown", "on": "group", "size": "16 MiB"}},
                 {"lv": {"id": "other", "on": "group", "size": "rest"}},
                 {"fs": {"id": "volume-fs", "on": "volume", "kind": "ext4", "mount": "/srv"}},
+                {"fs": {"id": "grown-fs", "on": "grown", "kind": "ext4", "mount": "/opt"}},
                 {"fs": {"id": "swap", "on": "other", "kind": "swap"}},
             ],
+            "images": {
+                "grown": {"sources": ["file:///test/image.zst"], "target": "grown-fs", "grow": true},
+            },
             "files": [
                 {"on": "volume-fs", "path": "/etc/what", "content": {"text": text}},
                 {"on": "root-fs", "path": "/etc/fstab", "content": "fstab"},
             ],
         },
     })
+}
+
+/// An ext4 of 8 MiB.
+fn packed_image(dir: &Path) -> Vec<u8> {
+    let path = dir.join("image");
+    fs_err::File::create(&path).and_then(|file| file.set_len(8 * MIB)).expect("created");
+    run(std::process::Command::new("mke2fs").args(["-q", "-t", "ext4"]).arg(&path));
+    zstd::encode_all(&fs_err::read(&path).expect("made")[..], 1).expect("packed")
 }
 
 fn exits(console: &str) -> Vec<String> {
@@ -110,21 +126,23 @@ fn exits(console: &str) -> Vec<String> {
 
 #[test]
 fn mirrors_and_volumes_are_made_and_made_again_and_never_taken_from_a_disk_that_nobody_named() {
-    let first = mirrored(TXN, "n1", &json!([]), "40 MiB", "first\n");
+    let first = stacked(TXN, "n1", &json!([]), "raid1", "first\n");
     // Of another node: everything that is there is somebody else's.
-    let foreign = mirrored(OTHER_TXN, "n2", &json!([]), "24 MiB", "second\n");
-    let second = mirrored(
-        OTHER_TXN,
-        "n2",
-        &json!(["gpt", "ext", "md", "lvm", "hoist"]),
-        "24 MiB",
-        "second\n",
-    );
-    let third = mirrored(TXN, "n3", &json!("any"), "24 MiB", "third\n");
+    let foreign = stacked(OTHER_TXN, "n2", &json!([]), "raid0", "second\n");
+    let wipe = json!(["gpt", "ext", "md", "lvm", "hoist"]);
+    let second = stacked(OTHER_TXN, "n2", &wipe, "raid0", "second\n");
+    let third = stacked(TXN, "n3", &json!("any"), "raid1", "third\n");
     let steps = r#"
+# Killed while volumes are there: what it had put together stays behind.
+hoist-agent apply -f /test/first >/dev/null 2>&1 &
+while [ ! -e /sys/block/dm-0 ]; do sleep 0.05; done
+kill -9 $!
+wait
+say "left behind: $(ls /sys/block | grep -c -e md -e dm-)"
 agent first apply -f /test/first
 agent again apply -f /test/first
 agent verify verify -f /test/first
+agent only apply -f /test/first --only files,images
 say "holders: $(ls /sys/block/nvme*n1/nvme*n1p*/holders | grep -c md)"
 # As the installed system would, by itself.
 together() {
@@ -136,6 +154,9 @@ together() {
 }
 together
 say "holds: $(cat /mnt/etc/what)"
+mkdir -p /opt && mount -t ext4 /dev/mapper/data--1-grown /opt
+say "grown: $(df -m /opt | tail -1 | awk '{print ($(NF - 4) > 8)}')"
+umount /opt
 agent mounted plan -f /test/second
 umount /mnt
 agent assembled apply -f /test/first
@@ -144,7 +165,9 @@ agent taken plan -f /test/second
 agent second apply -f /test/second
 agent second-again apply -f /test/second
 together
-say "holds: $(cat /mnt/etc/what), size $(cat /sys/block/$(readlink -f /dev/mapper/data--1-pg >/dev/null; ls /sys/block | grep dm- | head -1)/size)"
+say "holds: $(cat /mnt/etc/what)"
+say "fstab: $(mkdir -p /root-fs; mount -t ext4 /dev/nvme0n1p1 /root-fs; grep -c '^UUID=' /root-fs/etc/fstab) $(grep -o '^/dev/.* /opt' /root-fs/etc/fstab)"
+umount /root-fs
 umount /mnt
 lvm vgchange -an data-1 >/dev/null 2>&1
 mdadm --stop --scan >/dev/null 2>&1
@@ -161,24 +184,33 @@ after=$(sha256sum </dev/nvme2n1)
     let documents =
         [("first", &first), ("foreign", &foreign), ("second", &second), ("third", &third)];
     let console = run_in_guest(steps, &documents);
-    let said = exits(&console);
+    let mut said = exits(&console);
+    let left = said.remove(0);
+    assert!(left.starts_with("left behind: ") && left != "left behind: 0", "{console}");
     let wanted = [
         "first: 0",
         "again: 0",
         "verify: 0",
+        "only: 0",
         "holders: 0",
         "array: 2 clean",
         "holds: first",
+        "grown: 1",
         "mounted: 3",
         "assembled: 0",
         "foreign: 3",
         "taken: 20",
         "second: 0",
         "second-again: 0",
+        "array: 2 clean",
+        "holds: second",
+        "fstab: 3 /dev/mapper/data--1-grown /opt",
     ];
     assert_eq!(said[..wanted.len()], wanted, "{console}");
     for text in [
+        "first| done, from where it had been cut off",
         "again| nothing to do",
+        "only| nothing to do",
         "assembled| nothing to do",
         "mounted| ",
         "foreign| ",
@@ -188,7 +220,6 @@ after=$(sha256sum </dev/nvme2n1)
     ] {
         assert!(console.contains(text), "no `{text}` in {console}");
     }
-    assert!(said.iter().any(|line| line.starts_with("holds: second")), "{console}");
     assert!(console.contains("[shared-stack]"), "{console}");
     assert_eq!(said[said.len() - 3..], ["shared: 3", "unnamed: as it was", "done"], "{console}");
 }

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::{Held, failed, faults, origin, task, wrong};
 use crate::device::gap::{self, Gap, Marker};
 use crate::device::{GuardedIo, ReadAt};
-use crate::document::{Compression, Id, ImageTable, SecretRef};
+use crate::document::{Compression, Id, ImageFormat, ImageTable, SecretRef};
 use crate::images::{
     self, Chunked, Digest, Manifest, Masked, Place, Progress, Stream, Trust, Watch,
     first_difference, judge,
@@ -36,6 +36,8 @@ pub struct Task {
     pub partuuid: Uuid,
     pub range: Range<u64>,
     pub sources: Vec<String>,
+    #[serde(default, skip_serializing_if = "is_raw")]
+    pub format: ImageFormat,
     pub compression: Compression,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
@@ -64,6 +66,11 @@ pub struct Receipt {
     /// It is not that it was written, but that its file system was grown to so many bytes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_grown: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+fn is_raw(format: &ImageFormat) -> bool {
+    *format == ImageFormat::Raw
 }
 
 impl Task {
@@ -189,7 +196,10 @@ impl Action for Images {
         } else {
             let Task { compression, size, digest, .. } = task.clone();
             let image = Stream { origin: &origin, compression, size, digest };
-            images::write(&image, &io, task.range.clone(), &watch)
+            match task.format {
+                ImageFormat::Raw => images::write(&image, &io, task.range.clone(), &watch),
+                ImageFormat::Qcow2 => images::write_qcow2(&image, &io, task.range.clone(), &watch),
+            }
         };
         let written = written.map_err(|error| failed(&error))?;
         let receipt = Receipt {

@@ -234,6 +234,8 @@ pub fn node(kernel_name: &str) -> PathBuf {
 mod tests {
     use std::os::unix::fs::symlink;
 
+    use proptest::{collection, prop_assert, prop_assert_eq, proptest};
+
     use super::*;
 
     /// Devices as the kernel shows them: what lies on what.
@@ -285,6 +287,38 @@ mod tests {
         assert!(said.starts_with("`md127` lies on `sdb2` too"), "{said}");
     }
 
+    proptest! {
+        /// Whatever lies on whatever, nothing is stopped before what lies on it.
+        #[test]
+        fn nothing_comes_before_what_lies_on_it(links in collection::vec((1_usize..12, 0_usize..12), 0..40)) {
+            let name = |number: usize| format!("dm-{number}");
+            let one = |number: usize| Above {
+                kernel_name: name(number),
+                kind: Kind::Other,
+                // Only on what has a smaller number, so that there are no circles.
+                below: links
+                    .iter()
+                    .filter(|(top, below)| *top == number && below < top)
+                    .map(|(_, below)| name(*below))
+                    .collect(),
+            };
+            let ordered = topmost_first((0..12).map(one).collect());
+            prop_assert_eq!(ordered.len(), 12);
+            for (at, one) in ordered.iter().enumerate() {
+                let later = &ordered[at..];
+                prop_assert!(!later.iter().any(|above| above.below.contains(&one.kernel_name)));
+            }
+        }
+
+        #[test]
+        fn every_name_of_a_volume_is_told_from_its_map(
+            group in "[a-z0-9._+][a-z0-9._+-]{0,8}", volume in "[a-z0-9._+][a-z0-9._+-]{0,8}",
+        ) {
+            let map = map_of(&group, &volume);
+            prop_assert_eq!(group_and_volume(&map), Some((group, volume)));
+        }
+    }
+
     #[test]
     fn partitions_are_known_by_the_names_of_their_disks() {
         assert!(is_of("sda2", "sda") && is_of("nvme0n1p2", "nvme0n1") && is_of("md127", "md127"));
@@ -293,12 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_volumes_are_told_from_their_maps() {
-        for (group, volume) in [("data", "pg"), ("a-b", "c--d"), ("v-", "a-")] {
-            let map = map_of(group, volume);
-            let found = group_and_volume(&map);
-            assert_eq!(found, Some((group.to_owned(), volume.to_owned())), "{map}");
-        }
+    fn maps_double_what_is_within_names() {
         assert_eq!(map_of("data", "pg-x"), "data-pg--x");
         assert_eq!(group_and_volume("hoist"), None);
     }

@@ -35,6 +35,17 @@ impl Origin {
         Fetch::begin(&once, 0).map(|fetch| fetch.total)
     }
 
+    /// Whether somebody has it, or may have it when it is needed: who is only away is no reason to say
+    /// no. Of what is there one byte is asked for.
+    pub fn look(&self) -> Result<(), SourceError> {
+        let patience = Patience { attempts: 2, ..self.patience.clone() };
+        let once = Self { patience, ..self.clone() };
+        match Fetch::new(&once, 0).and_then(|fetch| Fetch { is_look: true, ..fetch }.connect()) {
+            Err(SourceError::GivenUp { .. }) => Ok(()),
+            looked => looked,
+        }
+    }
+
     /// Everything, if it is no more than `most` bytes.
     pub fn read_all(&self, most: u64) -> Result<Vec<u8>, SourceError> {
         let mut fetch = Fetch::begin(self, 0)?;
@@ -110,6 +121,8 @@ pub(crate) struct Fetch<'a> {
     mirror: usize,
     /// Why each place will never have it.
     refusals: Vec<Option<String>>,
+    /// One byte is enough.
+    is_look: bool,
     /// What the server of each place calls its content.
     tags: Vec<Option<String>>,
     body: Option<Body>,
@@ -119,6 +132,8 @@ pub(crate) struct Fetch<'a> {
     /// Of those the last ones that brought nothing.
     in_vain: u32,
     window: (Instant, u64),
+    /// It is read at many places, and not from a place on.
+    is_at_places: bool,
 }
 
 enum Body {
@@ -143,14 +158,21 @@ enum Unopened {
 
 impl<'a> Fetch<'a> {
     pub(crate) fn begin(origin: &'a Origin, position: u64) -> Result<Self, SourceError> {
+        let mut fetch = Self::new(origin, position)?;
+        fetch.connect()?;
+        Ok(fetch)
+    }
+
+    fn new(origin: &'a Origin, position: u64) -> Result<Self, SourceError> {
         if origin.urls.is_empty() {
             return Err(SourceError::Nowhere);
         }
-        let mut fetch = Self {
+        Ok(Self {
             origin,
             agent: agent(origin),
             mirror: 0,
             refusals: vec![None; origin.urls.len()],
+            is_look: false,
             tags: vec![None; origin.urls.len()],
             body: None,
             position,
@@ -158,9 +180,24 @@ impl<'a> Fetch<'a> {
             attempts: 0,
             in_vain: 0,
             window: (Instant::now(), 0),
-        };
-        fetch.connect()?;
-        Ok(fetch)
+            is_at_places: false,
+        })
+    }
+
+    /// From now on it is read at many places: a server has to know how that is asked for, and has to
+    /// say how much there is.
+    pub(super) fn needs_places(&mut self) -> Result<u64, SourceError> {
+        self.is_at_places = true;
+        let reason = "it does not say how long it is, and it has to be read at many places";
+        let refused = || SourceError::Refused { url: self.url(), reason: reason.to_owned() };
+        self.total.ok_or_else(refused)
+    }
+
+    /// The next byte that is read is this one.
+    pub(super) fn seek(&mut self, position: u64) {
+        if self.position != position {
+            (self.position, self.body) = (position, None);
+        }
     }
 
     /// Of the next byte that is read.
@@ -284,7 +321,9 @@ impl<'a> Fetch<'a> {
             let value = format!("Bearer {}", token.expose_secret());
             request = request.header(header::AUTHORIZATION, value);
         }
-        if self.position > 0 {
+        if self.is_look {
+            request = request.header(header::RANGE, "bytes=0-0");
+        } else if self.position > 0 {
             request = request.header(header::RANGE, format!("bytes={}-", self.position));
             if let Some(tag) = &self.tags[self.mirror] {
                 request = request.header(header::IF_RANGE, tag);
@@ -311,7 +350,15 @@ impl<'a> Fetch<'a> {
         let tag = value(header::ETAG).filter(|tag| !tag.starts_with("W/"));
         let length = value(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
         let range = value(header::CONTENT_RANGE);
+        let was = self.tags[self.mirror].as_ref();
+        if status.is_success() && was.zip(tag.as_ref()).is_some_and(|(was, is)| was != is) {
+            return Err(Unopened::Never("it has changed since it was begun".to_owned()));
+        }
         let skip = match status {
+            StatusCode::OK if self.is_at_places && self.position > 0 => {
+                let reason = "it knows no ranges, and it has to be read at many places";
+                return Err(Unopened::Never(reason.to_owned()));
+            }
             StatusCode::OK => {
                 self.has_total(length)?;
                 self.position
@@ -333,7 +380,9 @@ impl<'a> Fetch<'a> {
             }
             status => return Err(Unopened::Never(format!("it answers {}", status.as_u16()))),
         };
-        self.tags[self.mirror] = tag;
+        if tag.is_some() {
+            self.tags[self.mirror] = tag;
+        }
         let mut body = answer.into_body().into_reader();
         // A server that does not know ranges begins from the start; what we have is passed over.
         let passed = io::copy(&mut (&mut body).take(skip), &mut io::sink());

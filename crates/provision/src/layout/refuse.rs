@@ -64,12 +64,19 @@ fn is_marked(context: &Context<'_>, facts: &DiskFacts) -> bool {
     facts.signatures.iter().any(|signature| is_marker(context, signature))
 }
 
+/// A table that says that somebody is at work says in which transaction.
+fn is_of_this_run(context: &Context<'_>, signature: &Signature) -> bool {
+    let txn = context.document.txn.to_string();
+    signature.kind == SignatureKind::Hoist && signature.label == Some(txn)
+}
+
+fn is_at_work(context: &Context<'_>, facts: &DiskFacts) -> bool {
+    facts.signatures.iter().any(|signature| is_of_this_run(context, signature))
+}
+
 fn is_marker(context: &Context<'_>, signature: &Signature) -> bool {
     let node = context.document.node_id();
-    // A table that says that somebody is at work says in which transaction.
-    let txn = context.document.txn.to_string();
-    let is_at_work = signature.kind == SignatureKind::Hoist && signature.label == Some(txn);
-    is_at_work
+    is_of_this_run(context, signature)
         || (!node.is_empty() && signature.ours.as_ref().is_some_and(|ours| ours.node == node))
 }
 
@@ -232,6 +239,14 @@ fn busy(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Option
         match &busy.reason {
             BusyReason::Holder(holder)
                 if plan.destroys.iter().any(|s| s.place == place && is_stack(s.kind)) =>
+            {
+                plan.tears_down.push(holder.clone());
+            }
+            // Of a run of this very transaction that was killed: its partitions are in no table yet.
+            BusyReason::Holder(holder)
+                if number.is_none()
+                    && busy.device != facts.kernel_name
+                    && is_at_work(context, facts) =>
             {
                 plan.tears_down.push(holder.clone());
             }

@@ -246,7 +246,7 @@ impl Planning<'_> {
         };
         let named = self.document.sections.files.iter();
         let tables: BTreeSet<(&Id, &str)> = named
-            .filter(|file| file.content == Content::Fstab)
+            .filter(|file| matches!(file.content, Content::Fstab | Content::Crypttab))
             .map(|file| (&file.on, file.path.trim_start_matches('/')))
             .collect();
         let mut all = Vec::new();

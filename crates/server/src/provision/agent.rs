@@ -20,6 +20,7 @@ use serde_json::Value;
 use subtle::ConstantTimeEq as _;
 
 use super::backup;
+use super::erasure;
 use super::record::{FactsRecord, Kept, NodeRecord, Undoing};
 use super::runs::{Changed, print};
 use super::{BootChange, Provision};
@@ -120,6 +121,8 @@ async fn report(
     let Json(mut report) = Json::<Report>::from_request(request, &()).await?;
     report.problems.truncate(MAX_FINDINGS);
     report.problems.iter_mut().for_each(shorten_finding);
+    report.erased.truncate(erasure::MAX_DISKS);
+    report.erased.iter_mut().flat_map(erasure::texts).for_each(shorten);
     let draft = Draft { who: format!("node/{}", node.value.shown.node), ..audit.draft() };
     let then = provision.reported(&node.value, &report, &draft).await?;
     Ok(Json(ReportAnswer { then }))
@@ -262,7 +265,8 @@ struct Flow {
     end: Then,
     again: Again,
     up_within: Option<u32>,
-    retire: bool,
+    /// Disks of which it must be known that they are erased, before the node is retired.
+    retire: Option<Vec<String>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -293,12 +297,13 @@ impl Flow {
             _ => Again::No,
         };
         let up_within = spec.and_then(|spec| spec.phone_home_within_s);
-        Self { end, again, up_within: up_within.filter(|_| !how.retire), retire: how.retire }
+        let retire = how.retire.then(|| erasure::disks(spec));
+        Self { end, again, up_within: up_within.filter(|_| !how.retire), retire }
     }
 
     /// Whatever the profile says, people look at what cannot be put back.
     fn undoing() -> Self {
-        Self { end: Then::Reboot, again: Again::No, up_within: None, retire: false }
+        Self { end: Then::Reboot, again: Again::No, up_within: None, retire: None }
     }
 
     /// What a rule forbids is never tried again by itself.
@@ -313,7 +318,7 @@ impl Flow {
 
     fn then(&self, outcome: Outcome, state: NodeRunState) -> Then {
         match (outcome, state) {
-            (Outcome::Done, _) => self.end,
+            (Outcome::Done, state) if state != NodeRunState::Failed => self.end,
             // Nothing was put back, and it has a system to boot.
             (Outcome::Refused, NodeRunState::Done) => Then::Reboot,
             (_, state) if state.is_over() => Then::Stay,
@@ -326,7 +331,7 @@ impl Flow {
 /// What becomes of a node whose agent has reported.
 fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) -> Changed {
     let mut next = was.value.clone();
-    let Report { outcome, plan, changed, resumed, problems, receipts } = report;
+    let Report { outcome, plan, changed, resumed, problems, receipts, erased } = report;
     next.shown.problems.clone_from(problems);
     next.shown.plan.clone_from(plan);
     (next.shown.changed, next.shown.resumed) = (*changed, *resumed);
@@ -343,9 +348,15 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
     if let Some(undo) = next.undo.take() {
         return put_back(was, next, undo, *outcome, now);
     }
+    next.shown.erased.clone_from(erased);
+    let is_done = *outcome == Outcome::Done;
+    let unproven = flow.retire.as_ref().filter(|_| is_done);
+    let unproven = unproven.and_then(|disks| erasure::unproven(disks, report));
+    let is_done = is_done && unproven.is_none();
+    next.shown.problems.extend(unproven);
     let disarmed = Op::Delete(record::arming_key(next.shown.id));
     let run = next.shown.run.clone();
-    if *outcome == Outcome::Done {
+    if is_done {
         let up_within = flow.up_within.map(|s| SignedDuration::from_secs(i64::from(s)));
         next.up_by = up_within.and_then(|within| now.checked_add(within).ok());
         let waits = next.up_by.is_some();
@@ -353,8 +364,8 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
         next.shown.note = None;
         let mut more = vec![disarmed];
         // Nothing of a disk that was erased is kept.
-        more.extend(backup::forgotten(next.shown.id).into_iter().filter(|_| flow.retire));
-        let boot = Some(if flow.retire { BootChange::Retired } else { BootChange::Disk });
+        more.extend(backup::forgotten(next.shown.id).into_iter().filter(|_| flow.retire.is_some()));
+        let boot = Some(if flow.retire.is_some() { BootChange::Retired } else { BootChange::Disk });
         return Changed { was, now: next, boot, more };
     }
     if flow.tries_again(&next, report) && flow.again == Again::Same {

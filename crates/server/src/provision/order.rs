@@ -231,6 +231,7 @@ impl Provision {
             resumed: false,
             problems,
             receipts: Value::Null,
+            erased: Vec::new(),
         };
         self.reported(record, &report, audit).await?;
         Ok(Failure::new(Code::Conflict, detail)

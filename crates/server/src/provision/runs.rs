@@ -245,6 +245,7 @@ impl Runs {
                     undo: false,
                     previous: installed.now(node.id).cloned(),
                     receipts: serde_json::Value::Null,
+                    erased: Vec::new(),
                 },
                 order,
                 txn: Uuid::new_v4(),
