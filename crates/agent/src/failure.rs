@@ -81,11 +81,20 @@ impl Failure {
         if self.exit() == Exit::Done {
             return;
         }
-        eprintln!("error: {}", chain(self));
-        if let Self::Found(found) | Self::Apply(ApplyError::Refused(found)) = self {
-            for found in found {
-                eprintln!("  {found}");
+        match self {
+            Self::Found(found) | Self::Apply(ApplyError::Refused(found)) => {
+                eprintln!("error: {}", chain(self));
+                for found in found {
+                    eprintln!("  {found}");
+                }
             }
+            Self::Apply(error) => {
+                eprintln!("error: {} [{}]", chain(self), error.code().0);
+                if let Some(hint) = error.hint() {
+                    eprintln!("  {hint}");
+                }
+            }
+            _ => eprintln!("error: {}", chain(self)),
         }
     }
 }

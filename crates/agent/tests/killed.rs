@@ -90,6 +90,13 @@ fn serve(
         }
     }
     let head = head.to_lowercase();
+    // Whether it is there at all.
+    if head.contains("range: bytes=0-0\r\n") {
+        let total = content.len();
+        let answer = format!("206 Partial\r\ncontent-range: bytes 0-0/{total}");
+        write!(stream, "HTTP/1.1 {answer}\r\ncontent-length: 1\r\n\r\n")?;
+        return stream.write_all(&content[..1]);
+    }
     let range = head.split_once("range: bytes=").and_then(|(_, rest)| rest.split_once('-'));
     let from: usize = range.and_then(|(from, _)| from.parse().ok()).unwrap_or(0);
     seen.lock().expect("nobody panicked").push(from);

@@ -11,6 +11,7 @@ pub mod guard;
 mod ioctl;
 pub mod kernel;
 pub(crate) mod mount;
+pub mod nvme;
 pub mod probe;
 pub mod ranges;
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod look;
 mod plugins;
 mod show;
 mod stack;
+mod start;
 mod undo;
 mod whole;
 
@@ -47,6 +48,7 @@ use crate::layout::{
 pub use carry_out::{Applied, ApplyError, Listener, apply, apply_to, take};
 pub use look::look;
 pub use show::{Becomes, FileChange, FirmwareChange, Shown, ShownStep};
+pub use start::{NoStart, Start};
 pub use undo::{Undoing, plan_undo, undo, would_be_lost};
 
 /// The actions that are built in.
@@ -91,6 +93,8 @@ pub struct Seen {
     pub secrets: Secrets,
     /// Actions of others, which say themselves what they need and do.
     pub plugins: Vec<Arc<Plugin>>,
+    /// Images that nobody has, and why.
+    pub absent: BTreeMap<Id, String>,
     /// What could not be looked at.
     pub troubles: Vec<Diagnostic>,
 }
@@ -204,6 +208,7 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
     work.keep_receipts();
     work.ends();
     work.remember();
+    found.extend(work.absent_images());
     found.extend(work.refused_boot());
     found.extend(work.refused_files());
     found.extend(work.refused_stacks());
@@ -396,13 +401,15 @@ struct Planning<'a> {
     done: BTreeMap<StepId, Value>,
     plugins: Vec<plugins::Wanted>,
     stacks: Stacks,
+    /// Of those, what is there.
+    standing: BTreeSet<Id>,
     /// What has to be put together for some step.
     raised: BTreeSet<Id>,
 }
 
 impl<'a> Planning<'a> {
     fn new(document: &'a Document, layout: &'a Layout, seen: &'a Seen) -> Self {
-        Self {
+        let mut planning = Self {
             document,
             layout,
             seen,
@@ -414,8 +421,11 @@ impl<'a> Planning<'a> {
             done: BTreeMap::new(),
             plugins: Vec::new(),
             stacks: Stacks::new(layout, &document.sections.storage),
+            standing: BTreeSet::new(),
             raised: BTreeSet::new(),
-        }
+        };
+        planning.find_standing();
+        planning
     }
 
     fn facts(&self, disk: &DiskPlan) -> Option<&'a DiskFacts> {
@@ -668,6 +678,18 @@ impl<'a> Planning<'a> {
             || self.needs_boot(disk)
     }
 
+    /// What is to be written and cannot be had is told while the disks are as they were.
+    fn absent_images(&self) -> Vec<Diagnostic> {
+        let images = self.queued_images().into_iter();
+        let missing = images.filter(|(target, task)| self.receipt(*target, task).is_none());
+        let told = missing.filter_map(|(_, task)| {
+            let (id, reason) = self.seen.absent.get_key_value(&task.image)?;
+            let found = Diagnostic::new(Code::Unreachable, format!("images.{id}.sources"), reason);
+            Some(found.hint("see that it is there"))
+        });
+        told.collect()
+    }
+
     fn images(&mut self) {
         for (target, task) in self.queued_images() {
             let receipt = self.receipt(target, &task);
@@ -827,8 +849,8 @@ mod tests {
 
     #[test]
     fn what_no_action_here_does_is_refused_as_a_whole() {
-        let reboot = document("  flow: {actions: [disks, reboot]}\n");
-        let found = decide(&reboot, &seen(&["mke2fs"])).expect_err("not here");
+        let strange = document("  flow: {actions: [disks, polish]}\n");
+        let found = decide(&strange, &seen(&["mke2fs"])).expect_err("not here");
         assert!(found.iter().all(|found| found.code == Code::Unsupported), "{found:#?}");
     }
 
@@ -862,6 +884,25 @@ mod tests {
         assert!(!format!("{shown}{decision:?}{decision}").contains("hunter2"));
         let text = decision.to_string();
         assert!(text.contains("make vg v of p: lvm vgcreate "), "{text}");
+    }
+
+    #[test]
+    fn stacks_of_stacks_are_decided_on_without_counting_the_ways_through_them() {
+        let mut more = vec!["  - pv: {id: pv, on: b}\n".to_owned()];
+        let mut on = vec!["pv".to_owned()];
+        for layer in 0..6 {
+            more.push(format!("  - vg: {{id: v{layer}, on: [{}]}}\n", on.join(", ")));
+            on = (0..20).map(|at| format!("p{layer}-{at}")).collect();
+            for (at, pv) in on.iter().enumerate().filter(|_| layer < 5) {
+                more.push(format!("  - lv: {{id: l{layer}-{at}, on: v{layer}, size: 5%}}\n"));
+                more.push(format!("  - pv: {{id: {pv}, on: l{layer}-{at}}}\n"));
+            }
+        }
+        let mut seen = seen(&["lvm", "mke2fs"]);
+        seen.facts.disks[0].size = 1 << 50;
+        let decision = decide(&document(&more.concat()), &seen);
+        let decision = decision.unwrap_or_else(|found| panic!("{found:#?}"));
+        assert_eq!(names(&decision).iter().filter(|name| name.starts_with("make vg")).count(), 6);
     }
 
     #[test]

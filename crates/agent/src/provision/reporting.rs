@@ -1,9 +1,10 @@
 //! What came of it, in the words of the controller.
 
-use hoist_api::provision::{Finding, MAX_REPORT, Outcome, Report};
-use hoist_provision::device::OpenError;
-use hoist_provision::diagnostic::Diagnostic;
+use hoist_api::provision::{Erasure, ErasureVerdict, Finding, MAX_REPORT, Outcome, Report};
+use hoist_provision::actions::erase::{self, Evidence, Verdict, Who};
+use hoist_provision::diagnostic::{Class, Diagnostic};
 use hoist_provision::pipeline::{Applied, ApplyError, Decision};
+use jiff::Timestamp;
 use rustix::fs::{Mode, OFlags, open};
 use serde_json::{Value, json};
 
@@ -33,19 +34,11 @@ pub(crate) fn applied(decision: &Decision, applied: Applied) -> Report {
 
 pub(crate) fn failed(decision: &Decision, error: &ApplyError, is_aborted: bool) -> Report {
     let plan = Some(decision.hash().to_owned());
-    let changed = !is_untouched(error);
+    let changed = !error.is_untouched();
     if let ApplyError::Refused(found) = error {
         return Report { plan, ..refused(found) };
     }
-    let (code, class) = match error {
-        _ if is_aborted => ("aborted", "transient"),
-        ApplyError::OtherPlan { .. } | ApplyError::Changed => ("changed", "facts"),
-        ApplyError::Open(OpenError::InUse { .. } | OpenError::Changed { .. }) => {
-            ("busy", "refused")
-        }
-        ApplyError::Step { .. } => ("step-failed", "device"),
-        _ => ("failed", "device"),
-    };
+    let (code, class) = if is_aborted { ("aborted", Class::Transient) } else { error.code() };
     let step = match error {
         ApplyError::Step { step, .. } => step.clone(),
         _ => String::new(),
@@ -54,12 +47,12 @@ pub(crate) fn failed(decision: &Decision, error: &ApplyError, is_aborted: bool) 
     let evidence = if is_aborted { Vec::new() } else { kernel_says() };
     let problem = Finding {
         code: code.to_owned(),
-        class: class.to_owned(),
+        class: class.as_str().to_owned(),
         action,
         step,
         what: chain(error),
         place: String::new(),
-        hint: None,
+        hint: error.hint().map(str::to_owned),
         evidence,
     };
     let outcome = if is_aborted {
@@ -88,11 +81,6 @@ pub(crate) fn otherwise(decision: &Decision) -> Report {
     Report { plan, problems: vec![problem], ..report(Outcome::Failed) }
 }
 
-fn is_untouched(error: &ApplyError) -> bool {
-    let before = matches!(error, ApplyError::OtherPlan { .. } | ApplyError::Changed);
-    before || matches!(error, ApplyError::Open(_) | ApplyError::Refused(_))
-}
-
 pub(super) fn report(outcome: Outcome) -> Report {
     Report {
         outcome,
@@ -101,6 +89,37 @@ pub(super) fn report(outcome: Outcome) -> Report {
         resumed: false,
         problems: Vec::new(),
         receipts: Value::Null,
+        erased: Vec::new(),
+    }
+}
+
+pub(super) fn erasure(report: &erase::Report) -> Erasure {
+    let time = |millis: u64| {
+        let millis = i64::try_from(millis).unwrap_or(i64::MAX);
+        Timestamp::from_millisecond(millis).unwrap_or(Timestamp::UNIX_EPOCH)
+    };
+    let erase::Report { disk, who, method, started, ended, verdict, evidence, reason, .. } = report;
+    let Who { kernel_name, model, serial, wwn, size } = who.clone();
+    let Evidence { samples, sample, held, says } = evidence.clone();
+    Erasure {
+        disk: disk.to_string(),
+        kernel_name,
+        model,
+        serial,
+        wwn,
+        size,
+        method: method.to_string(),
+        verdict: match verdict {
+            Verdict::Erased => ErasureVerdict::Erased,
+            Verdict::NotErased => ErasureVerdict::NotErased,
+        },
+        reason: reason.clone(),
+        started: time(*started),
+        ended: time(*ended),
+        samples,
+        sample,
+        held,
+        says,
     }
 }
 

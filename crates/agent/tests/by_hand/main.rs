@@ -4,6 +4,7 @@
 #[path = "../../../provision/tests/disk/loop_device.rs"]
 mod loop_device;
 
+mod bad_input;
 mod boot;
 mod config_drive;
 mod files;
@@ -242,10 +243,17 @@ fn an_image_that_is_too_large_is_refused_before_anything_is_written() {
 #[test]
 fn a_run_that_failed_goes_on_where_it_was() {
     let bench = Bench::new(512);
+    bench.pack_image();
+    let image = bench.path("root.img.zst");
+    let whole = fs_err::read(&image).expect("it is there");
+    fs_err::write(&image, &whole[..whole.len() / 2]).expect("it is written");
     let document = bench.document(&[]);
     let failed = agent("apply", &document, &[]);
     assert_eq!(failed.code, 1, "{}", failed.err);
-    assert!(failed.err.contains("write image root"), "{}", failed.err);
+    for said in ["write image root", "it is damaged, or cut off", "[step-failed]", "apply the same"]
+    {
+        assert!(failed.err.contains(said), "{}", failed.err);
+    }
     let table = run(Command::new("sgdisk").args(["-i", "1"]).arg(bench.disk.path()));
     let txn = format!("{TXN}{:012x}", bench.tag);
     assert!(table.contains(&txn), "it says who is at work: {table}");

@@ -1,7 +1,9 @@
 //! The agent as the first program of a virtual machine with an empty disk: real kernel, real drivers,
 //! an order over HTTPS; what it has done is looked at from outside.
 
+mod erased;
 mod firmware;
+mod kexec;
 mod no_zeros;
 mod power_cut;
 mod restart;
@@ -41,11 +43,15 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new() -> Self {
+        Self::with_disk(192)
+    }
+
+    pub(crate) fn with_disk(mib: u64) -> Self {
         let turn = Turn::wait().expect("our turn");
         let dir = tempfile::tempdir().expect("a temporary directory");
         let server = Server::start(&dir.path().join("ca.pem"));
         let bench = Self { server, dir, _turn: turn };
-        bench.add_disk("disk.img", 192);
+        bench.add_disk("disk.img", mib);
         bench
     }
 
@@ -172,7 +178,7 @@ fn document(image: &Value, mib: u64) -> Value {
 }
 
 /// Bytes that do not pack, the same every time.
-fn random(length: u64) -> Vec<u8> {
+pub(crate) fn random(length: u64) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let next = |_| {
         state ^= state << 13;

@@ -178,15 +178,17 @@ fn serve(stream: &mut (impl Read + Write), kept: &Mutex<Kept>) -> std::io::Resul
             range.strip_prefix("bytes=")?.trim_end_matches('-').parse::<usize>().ok()
         });
         let session = value("authorization:");
-        while path == "/root.img.zst" && kept.lock().expect("nobody panicked").is_held {
-            std::thread::sleep(Duration::from_millis(5));
-        }
         let answer = answer(&path, from, session.as_deref(), &body, kept);
         let Some((status, more, body)) = answer else { return Ok(()) };
         let stream = reader.get_mut();
         let date = jiff::fmt::rfc2822::to_string(&jiff::Zoned::now()).expect("a date");
         write!(stream, "HTTP/1.1 {status}\r\ndate: {date}\r\n{more}")?;
         write!(stream, "content-length: {}\r\n\r\n", body.len())?;
+        stream.flush()?;
+        // That it is there is looked at before anything is done.
+        while path == "/root.img.zst" && kept.lock().expect("nobody panicked").is_held {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         stream.write_all(&body)?;
         stream.flush()?;
     }

@@ -8,7 +8,7 @@ use hoist_machine::disk::Disk;
 use hoist_machine::{Firmware, Hardware, Kernel, Machine, Turn, guest};
 use serde_json::{Value, json};
 
-use crate::{Bench, MIB, NODE, PATIENCE, TXN, image_with};
+use crate::{Bench, MIB, NODE, PATIENCE, TXN, image_with, run};
 
 const OTHER_TXN: &str = "5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e32";
 
@@ -46,7 +46,9 @@ fn run_in_guest(steps: &str, documents: &[(&str, &Value)]) -> String {
         let text = serde_json::to_vec(document).expect("a plain value");
         tree.file(&format!("test/{name}"), text).expect("a path");
     }
-    let image = image_with(&["mke2fs", "mkswap", "mdadm", "lvm"], &["md", "dm"]);
+    tree.file("test/image.zst", packed_image(dir.path())).expect("a path");
+    let tools = ["mke2fs", "mkswap", "mdadm", "lvm", "e2fsck", "resize2fs"];
+    let image = image_with(&tools, &["md", "dm"]);
     let initrd = dir.path().join("agent.cpio");
     fs_err::write(&initrd, [&image[..], &tree.archive()].concat()).expect("written");
     let disks = [("A", 160), ("B", 128), ("C", 32)].map(|(serial, mib)| {
@@ -92,16 +94,29 @@ fn stacked(txn: &str, node: &str, wipe: &Value, level: &str, text: &str) -> Valu
                 {"pv": {"id": "pv", "on": "mirror"}},
                 {"vg": {"id": "group", "on": ["pv"], "name": "data-1"}},
                 {"lv": {"id": "volume", "on": "group", "size": volume, "name": "pg"}},
+                {"lv": {"id": "grown", "on": "group", "size": "16 MiB"}},
                 {"lv": {"id": "other", "on": "group", "size": "rest"}},
                 {"fs": {"id": "volume-fs", "on": "volume", "kind": "ext4", "mount": "/srv"}},
+                {"fs": {"id": "grown-fs", "on": "grown", "kind": "ext4", "mount": "/opt"}},
                 {"fs": {"id": "swap", "on": "other", "kind": "swap"}},
             ],
+            "images": {
+                "grown": {"sources": ["file:///test/image.zst"], "target": "grown-fs", "grow": true},
+            },
             "files": [
                 {"on": "volume-fs", "path": "/etc/what", "content": {"text": text}},
                 {"on": "root-fs", "path": "/etc/fstab", "content": "fstab"},
             ],
         },
     })
+}
+
+/// An ext4 of 8 MiB.
+fn packed_image(dir: &Path) -> Vec<u8> {
+    let path = dir.join("image");
+    fs_err::File::create(&path).and_then(|file| file.set_len(8 * MIB)).expect("created");
+    run(std::process::Command::new("mke2fs").args(["-q", "-t", "ext4"]).arg(&path));
+    zstd::encode_all(&fs_err::read(&path).expect("made")[..], 1).expect("packed")
 }
 
 fn exits(console: &str) -> Vec<String> {
@@ -127,6 +142,7 @@ say "left behind: $(ls /sys/block | grep -c -e md -e dm-)"
 agent first apply -f /test/first
 agent again apply -f /test/first
 agent verify verify -f /test/first
+agent only apply -f /test/first --only files,images
 say "holders: $(ls /sys/block/nvme*n1/nvme*n1p*/holders | grep -c md)"
 # As the installed system would, by itself.
 together() {
@@ -138,6 +154,9 @@ together() {
 }
 together
 say "holds: $(cat /mnt/etc/what)"
+mkdir -p /opt && mount -t ext4 /dev/mapper/data--1-grown /opt
+say "grown: $(df -m /opt | tail -1 | awk '{print ($(NF - 4) > 8)}')"
+umount /opt
 agent mounted plan -f /test/second
 umount /mnt
 agent assembled apply -f /test/first
@@ -147,7 +166,7 @@ agent second apply -f /test/second
 agent second-again apply -f /test/second
 together
 say "holds: $(cat /mnt/etc/what)"
-say "fstab: $(mkdir -p /root-fs; mount -t ext4 /dev/nvme0n1p1 /root-fs; grep -c '^UUID=' /root-fs/etc/fstab)"
+say "fstab: $(mkdir -p /root-fs; mount -t ext4 /dev/nvme0n1p1 /root-fs; grep -c '^UUID=' /root-fs/etc/fstab) $(grep -o '^/dev/.* /opt' /root-fs/etc/fstab)"
 umount /root-fs
 umount /mnt
 lvm vgchange -an data-1 >/dev/null 2>&1
@@ -172,9 +191,11 @@ after=$(sha256sum </dev/nvme2n1)
         "first: 0",
         "again: 0",
         "verify: 0",
+        "only: 0",
         "holders: 0",
         "array: 2 clean",
         "holds: first",
+        "grown: 1",
         "mounted: 3",
         "assembled: 0",
         "foreign: 3",
@@ -183,12 +204,13 @@ after=$(sha256sum </dev/nvme2n1)
         "second-again: 0",
         "array: 2 clean",
         "holds: second",
-        "fstab: 3",
+        "fstab: 3 /dev/mapper/data--1-grown /opt",
     ];
     assert_eq!(said[..wanted.len()], wanted, "{console}");
     for text in [
         "first| done, from where it had been cut off",
         "again| nothing to do",
+        "only| nothing to do",
         "assembled| nothing to do",
         "mounted| ",
         "foreign| ",

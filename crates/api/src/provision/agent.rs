@@ -157,6 +157,58 @@ pub struct Report {
     /// What the actions left for those who come later.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub receipts: Value,
+    /// Disks that were to be erased, and what became of each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub erased: Vec<Erasure>,
+}
+
+/// What became of a disk that was to be erased, for whoever has to prove it when the disk is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Erasure {
+    /// In the document.
+    pub disk: String,
+    pub kernel_name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wwn: Option<String>,
+    /// Bytes.
+    pub size: u64,
+    /// `overwrite`, `block` or `signatures`, or the command that the disk was given, as
+    /// `sanitize_crypto`.
+    pub method: String,
+    pub verdict: ErasureVerdict,
+    /// Why it is not erased.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// By the clock of the machine.
+    #[schemars(with = "String")]
+    pub started: Timestamp,
+    #[schemars(with = "String")]
+    pub ended: Timestamp,
+    /// Places that were read back, and bytes of each. They hold nothing, or, where the disk erased
+    /// itself, nothing of what they held before.
+    #[serde(default)]
+    pub samples: u64,
+    #[serde(default)]
+    pub sample: u64,
+    /// Of these places, those that held something before, where that was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<u64>,
+    /// What the disk itself says of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub says: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ErasureVerdict {
+    Erased,
+    /// Whatever was done, what was on the disk may still be there.
+    NotErased,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

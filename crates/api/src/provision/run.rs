@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Finding;
+use super::{Erasure, Finding};
 
 /// A provision profile. It is written as a document, with `POST /inventory/v1/apply`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -183,9 +183,12 @@ pub struct RunNode {
     /// What it had when the run was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<Installed>,
-    /// What the actions left: of an erasure, what was erased and how.
+    /// What the actions left.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub receipts: Value,
+    /// Disks that were to be erased, and what became of each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub erased: Vec<Erasure>,
 }
 
 /// What a run that ended well made of a node.

@@ -140,7 +140,7 @@ async fn add(shell: &mut Shell, client: &Client, args: AddArgs) -> Result<Exit, 
         None => name_of(&args.file)?,
     };
     let (file, arch, description) = (args.file, args.arch, args.description);
-    let addition = Addition { file, name, arch, description, sha256: None, provides: Vec::new() };
+    let addition = Addition { file, name, arch, description, sha256: None, provides: None };
     add_all(shell, client, vec![addition], args.replace, &args.write).await
 }
 
@@ -153,8 +153,8 @@ pub(crate) struct Addition {
     pub(crate) description: Option<String>,
     /// What it must be, if somebody said so.
     pub(crate) sha256: Option<Digest>,
-    /// Of an archive of plug-ins.
-    pub(crate) provides: Vec<String>,
+    /// Of an archive of plug-ins; as before if it is not said.
+    pub(crate) provides: Option<Vec<String>>,
 }
 
 /// Brings files to the controller, and then gives all of them their names in one change.
@@ -226,15 +226,17 @@ impl Hashed {
     }
 
     fn document(&self, known: &[ArtifactObject]) -> Document {
-        let known = self.known(known).cloned();
-        let (arch, description) = known.map(|known| (known.arch, known.description)).unzip();
+        let known = self.known(known);
+        let arch = known.map(|known| known.arch);
+        let description = known.map(|known| known.description.clone());
+        let provides = known.map(|known| known.provides.clone());
         let Addition { name, arch: new_arch, description: new_description, .. } = &self.addition;
         let spec = ArtifactSpec {
             sha256: self.sha256,
             size: self.size,
             arch: new_arch.or(arch).unwrap_or_default(),
             description: new_description.clone().or(description).unwrap_or_default(),
-            provides: self.addition.provides.clone(),
+            provides: self.addition.provides.clone().or(provides).unwrap_or_default(),
         };
         Document { name: DocumentName::Artifact(name.clone()), spec: Spec::Artifact(spec) }
     }

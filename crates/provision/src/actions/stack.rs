@@ -114,6 +114,8 @@ pub struct Stacks {
     pub nodes: Vec<Node>,
     /// The disks and tables of partitions.
     parts: BTreeMap<Id, (Id, TablePlan)>,
+    /// The disks below each node.
+    below: BTreeMap<Id, BTreeSet<Id>>,
     /// With which LUKS is opened.
     secrets: Secrets,
 }
@@ -143,28 +145,27 @@ impl Stacks {
             let of_disk = table.partitions.iter();
             parts.extend(of_disk.map(|p| (p.id.clone(), (disk.id.clone(), table.clone()))));
         }
-        Self { nodes: nodes.collect(), parts, secrets: Secrets::default() }
+        let nodes: Vec<Node> = nodes.collect();
+        let mut below: BTreeMap<Id, BTreeSet<Id>> = BTreeMap::new();
+        // Each way down is gone once: there may be more of them than anybody can count.
+        for node in &nodes {
+            let mut disks = BTreeSet::new();
+            for on in &node.on {
+                disks.extend(parts.get(on).map(|(disk, _): &(Id, _)| disk.clone()));
+                disks.extend(below.get(on).into_iter().flatten().cloned());
+            }
+            below.insert(node.id.clone(), disks);
+        }
+        Self { nodes, parts, below, secrets: Secrets::default() }
     }
 
     pub fn node(&self, id: &Id) -> Option<&Node> {
         self.nodes.iter().find(|node| node.id == *id)
     }
 
-    /// Of the partitions that something lies on, and itself not.
-    pub fn parts_below(&self, id: &Id) -> Vec<Id> {
-        let (mut waiting, mut parts) = (vec![id.clone()], Vec::new());
-        while let Some(id) = waiting.pop() {
-            match self.node(&id) {
-                Some(node) => waiting.extend(node.on.iter().cloned()),
-                None if self.parts.contains_key(&id) && !parts.contains(&id) => parts.push(id),
-                None => {}
-            }
-        }
-        parts
-    }
-
-    pub fn disks_below(&self, id: &Id) -> BTreeSet<Id> {
-        let parts = self.parts_below(id);
-        parts.iter().filter_map(|part| Some(self.parts.get(part)?.0.clone())).collect()
+    /// The disks that something lies on, through everything between.
+    pub fn disks_below(&self, id: &Id) -> &BTreeSet<Id> {
+        static NONE: BTreeSet<Id> = BTreeSet::new();
+        self.below.get(id).unwrap_or(&NONE)
     }
 }

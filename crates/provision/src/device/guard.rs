@@ -16,7 +16,9 @@ use rustix::io::Errno;
 use super::buffer::{ALIGNMENT, CHUNK, Pool};
 use super::disk::{Access, Disk, Identity, OpenError};
 use super::fault::{Fault, Outcome};
+use super::nvme::{self, CommandError};
 use super::{Ranges, ReadAt};
+use crate::facts::EraseCommand;
 
 /// Buffers for what is not aligned.
 const BOUNCES: usize = 2;
@@ -47,6 +49,18 @@ impl From<WriteError> for io::Error {
         };
         Self::new(kind, error)
     }
+}
+
+/// Why a disk did not erase itself.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EraseError {
+    #[error(transparent)]
+    Guard(#[from] WriteError),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Command(#[from] CommandError),
 }
 
 /// A disk that nobody else has, of which some bytes may be written.
@@ -199,6 +213,18 @@ impl GuardedIo {
             return self.write_zeros(end..range.end);
         }
         self.write_zeros(range)
+    }
+
+    /// Lets the disk erase itself. That is all of it, so all of it must be allowed; `goes_on` is told
+    /// how many of [`nvme::PARTS`] are done. Says what the disk says of it.
+    pub fn erase(
+        &self,
+        command: EraseCommand,
+        goes_on: &mut dyn FnMut(u16) -> bool,
+    ) -> Result<String, EraseError> {
+        self.check(0..self.size())?;
+        self.check_identity()?;
+        Ok(nvme::erase(&self.disk.file, command, goes_on)?)
     }
 
     /// What was written is there after a power cut.

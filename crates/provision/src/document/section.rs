@@ -447,8 +447,11 @@ pub enum EraseMethod {
     /// The strongest that the disk offers.
     #[default]
     Strongest,
+    /// The disk forgets the key with which everything was encrypted.
     Crypto,
+    /// The disk empties its blocks by itself.
     Block,
+    /// Every byte is written.
     Overwrite,
     /// Only what says what is on it; the data stays readable.
     Signatures,

@@ -35,6 +35,17 @@ impl Origin {
         Fetch::begin(&once, 0).map(|fetch| fetch.total)
     }
 
+    /// Whether somebody has it, or may have it when it is needed: who is only away is no reason to say
+    /// no. Of what is there one byte is asked for.
+    pub fn look(&self) -> Result<(), SourceError> {
+        let patience = Patience { attempts: 2, ..self.patience.clone() };
+        let once = Self { patience, ..self.clone() };
+        match Fetch::new(&once, 0).and_then(|fetch| Fetch { is_look: true, ..fetch }.connect()) {
+            Err(SourceError::GivenUp { .. }) => Ok(()),
+            looked => looked,
+        }
+    }
+
     /// Everything, if it is no more than `most` bytes.
     pub fn read_all(&self, most: u64) -> Result<Vec<u8>, SourceError> {
         let mut fetch = Fetch::begin(self, 0)?;
@@ -110,6 +121,8 @@ pub(crate) struct Fetch<'a> {
     mirror: usize,
     /// Why each place will never have it.
     refusals: Vec<Option<String>>,
+    /// One byte is enough.
+    is_look: bool,
     /// What the server of each place calls its content.
     tags: Vec<Option<String>>,
     body: Option<Body>,
@@ -145,14 +158,21 @@ enum Unopened {
 
 impl<'a> Fetch<'a> {
     pub(crate) fn begin(origin: &'a Origin, position: u64) -> Result<Self, SourceError> {
+        let mut fetch = Self::new(origin, position)?;
+        fetch.connect()?;
+        Ok(fetch)
+    }
+
+    fn new(origin: &'a Origin, position: u64) -> Result<Self, SourceError> {
         if origin.urls.is_empty() {
             return Err(SourceError::Nowhere);
         }
-        let mut fetch = Self {
+        Ok(Self {
             origin,
             agent: agent(origin),
             mirror: 0,
             refusals: vec![None; origin.urls.len()],
+            is_look: false,
             tags: vec![None; origin.urls.len()],
             body: None,
             position,
@@ -161,9 +181,7 @@ impl<'a> Fetch<'a> {
             in_vain: 0,
             window: (Instant::now(), 0),
             is_at_places: false,
-        };
-        fetch.connect()?;
-        Ok(fetch)
+        })
     }
 
     /// From now on it is read at many places: a server has to know how that is asked for, and has to
@@ -303,7 +321,9 @@ impl<'a> Fetch<'a> {
             let value = format!("Bearer {}", token.expose_secret());
             request = request.header(header::AUTHORIZATION, value);
         }
-        if self.position > 0 {
+        if self.is_look {
+            request = request.header(header::RANGE, "bytes=0-0");
+        } else if self.position > 0 {
             request = request.header(header::RANGE, format!("bytes={}-", self.position));
             if let Some(tag) = &self.tags[self.mirror] {
                 request = request.header(header::IF_RANGE, tag);

@@ -15,8 +15,8 @@ use crate::facts::{Bus, Facts, Firmware};
 use crate::layout::{DiskPlan, Layout, PartitionPlan};
 
 /// Where kernels and GRUB's configuration are, on the volume.
-const KERNEL: &str = "hoist/linux";
-const INITRD: &str = "hoist/initrd";
+pub(super) const KERNEL: &str = "hoist/linux";
+pub(super) const INITRD: &str = "hoist/initrd";
 const GRUB_CONFIG: &str = "hoist/grub.cfg";
 /// Of systemd-boot.
 const LOADER_CONFIG: &str = "loader/loader.conf";
@@ -35,6 +35,8 @@ pub(super) struct Wanted<'a> {
     pub grub: Option<(&'a PartitionPlan, Fetching, Fetching)>,
     /// For UEFI.
     pub entry: Option<Entry>,
+    /// Words for the kernel.
+    pub arguments: String,
 }
 
 impl Wanted<'_> {
@@ -109,7 +111,7 @@ impl<'a> Asking<'_, 'a> {
             file: format!("/{}", self.removable()),
             arguments: options,
         });
-        Some(Wanted { disk, volume, files, grub, entry })
+        Some(Wanted { disk, volume, files, grub, entry, arguments })
     }
 
     /// Where firmware looks that remembers nothing.

@@ -32,7 +32,7 @@ use crate::device::gap::backup::{self, Before, Taken};
 use crate::device::gap::{Gap, GapError, GapJournal, Marker};
 use crate::device::probe::Machine;
 use crate::device::table::Backup;
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Class, Diagnostic};
 use crate::document::{Document, Id};
 use crate::images::Progress;
 use crate::layout::{DiskPlan, Work};
@@ -53,7 +53,7 @@ pub trait Listener: Send + Sync {
     /// What disks held at their ends, before the first of them is written to.
     fn taken(&self, _: &[Taken]) {}
 
-    /// A disk was made empty.
+    /// A disk was made empty, or was to be and is not.
     fn erased(&self, _: &erase::Report) {}
 }
 
@@ -94,6 +94,33 @@ pub enum ApplyError {
     Say(#[from] SayError),
     #[error("everything was done, and the disks are not as the document says: {0}")]
     NotSettled(String),
+}
+
+impl ApplyError {
+    /// What it is, in one word as findings have it, and who has to do something about it.
+    pub fn code(&self) -> (&'static str, Class) {
+        match self {
+            Self::OtherPlan { .. } | Self::Changed => ("changed", Class::Facts),
+            Self::Open(OpenError::InUse { .. } | OpenError::Changed { .. }) => {
+                ("busy", Class::Refused)
+            }
+            Self::Step { .. } => ("step-failed", Class::Device),
+            _ => ("failed", Class::Device),
+        }
+    }
+
+    /// Nothing was written.
+    pub fn is_untouched(&self) -> bool {
+        let before = matches!(self, Self::OtherPlan { .. } | Self::Changed);
+        before || matches!(self, Self::Open(_) | Self::Refused(_))
+    }
+
+    /// What to do about it, where the words for it do not say so.
+    pub fn hint(&self) -> Option<&'static str> {
+        let hint = "the disks say that they are being worked on; when the cause is mended, apply \
+                    the same document again: it goes on from there";
+        (!self.is_untouched()).then_some(hint)
+    }
 }
 
 /// Does what was decided, if the machine still is what it was decided for, and looks at what came of
@@ -247,11 +274,8 @@ fn run(
     }
     let (trust, efivars) = (given.trust.clone(), machine.efivars());
     catalog.add(Arc::new(Boot { held: Arc::clone(held), trust, efivars }));
-    catalog.add(Arc::new(Erase {
-        held: Arc::clone(held),
-        listener: Arc::new(Progresses(Arc::clone(&listener))),
-        keeper: Arc::new(journal.clone()),
-    }));
+    let told = Arc::new(Progresses(Arc::clone(&listener)));
+    catalog.add(Arc::new(Erase::new(Arc::clone(held), told, Arc::new(journal.clone()))));
     let site = Site {
         catalog,
         secrets: Arc::new(given.secrets.clone()),

@@ -8,7 +8,7 @@ use crate::actions::disks::Making;
 use crate::actions::files::{self, Holds, Receipt, Task, Texts, Wanted};
 use crate::device::above::map_of;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{Content, Document, File, Fs, FsKind, Id, StorageNode};
+use crate::document::{Content, Document, File, Fs, FsKind, Id, StorageNode, Tables};
 use crate::facts::Facts;
 use crate::fat::Stored;
 use crate::layout::{DiskPlan, Layout, Work};
@@ -104,11 +104,17 @@ fn crypttab(document: &Document, layout: &Layout) -> String {
         let plan = layout.stack.iter().find(|plan| plan.id == luks.id);
         let part =
             layout.partition(&luks.on).map(|(_, part)| format!("PARTUUID={}", part.partuuid));
-        let made = plan.filter(|plan| !plan.retained).map(|plan| format!("UUID={}", plan.uuid));
+        let is_made = !luks.retain && makes_tables(document);
+        let made = plan.filter(|_| is_made).map(|plan| format!("UUID={}", plan.uuid));
         let found = made.or(part).or_else(|| device(document, &luks.on));
         lines.extend(found.map(|found| format!("{} {found} none luks\n", luks.id)));
     }
     lines.concat()
+}
+
+/// The document is of what is made, though perhaps not now.
+fn makes_tables(document: &Document) -> bool {
+    document.sections.policy.tables == Tables::Make
 }
 
 /// What the installed system calls something that is made of partitions.
@@ -136,8 +142,13 @@ fn spec(
     if let Some(plan) = plan.filter(|plan| fs.retain.is_none() && plan.image.is_none()) {
         let made = Making::new(&fs.id, fs.kind, plan.uuid, fs.label.as_deref());
         let mut found = facts.disks.iter().flat_map(|disk| &disk.signatures);
-        // Where tables stay it is what was made before, or something of others.
-        if !plan.retained || found.any(|signature| made.is(signature)) {
+        let is_stacked = layout.partition(&fs.on).is_none();
+        // Where tables stay it is what was made before, or something of others. What lies on stacks
+        // nobody sees: if nobody makes any now, it was made before.
+        if !plan.retained
+            || found.any(|signature| made.is(signature))
+            || (is_stacked && makes_tables(document))
+        {
             return Ok(format!("UUID={}", made.uuid));
         }
     }

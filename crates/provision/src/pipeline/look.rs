@@ -68,6 +68,12 @@ pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
     }
     if document.is_queued(images::NAME) {
         for (id, image) in document.sections.images.iter() {
+            let mut receipts = seen.notes.values().flat_map(|notes| &notes.receipts);
+            // What was written once is not asked for to see that it is still there.
+            if image.made_by.is_none() && !receipts.any(|receipt| receipt.image == *id) {
+                let looked = origin(image, image.sources.clone(), given).look();
+                seen.absent.extend(looked.err().map(|error| (id.clone(), chain(&error))));
+            }
             match manifest(image, given) {
                 None => {}
                 Some(Ok(manifest)) => {
@@ -167,6 +173,12 @@ fn unreadable(id: &Id, reason: &str) -> Diagnostic {
     Diagnostic::new(Code::BadValue, format!("images.{id}.manifest"), reason)
 }
 
+fn origin(image: &Image, urls: Vec<String>, given: &Given) -> Origin {
+    let token = image.token.as_ref().and_then(|token| given.secrets.get(token.name()).ok());
+    let (token, trust) = (token.map(Into::into), given.trust.clone());
+    Origin { token, trust, ..Origin::new(urls) }
+}
+
 /// With a list, the digest of the document is that of the list, which vouches for every chunk.
 fn manifest(image: &Image, given: &Given) -> Option<Result<(Digest, Manifest), String>> {
     let url = image.manifest.clone()?;
@@ -177,12 +189,6 @@ fn manifest(image: &Image, given: &Given) -> Option<Result<(Digest, Manifest), S
     let wanted = image.digest.as_ref().and_then(|digest| digest.parse().ok());
     let manifest = Manifest::parse(&bytes, wanted).map_err(|error| chain(&error));
     Some(manifest.map(|manifest| (Digest::of(&bytes), manifest)))
-}
-
-fn origin(image: &Image, urls: Vec<String>, given: &Given) -> Origin {
-    let token = image.token.as_ref().and_then(|token| given.secrets.get(token.name()).ok());
-    let (token, trust) = (token.map(Into::into), given.trust.clone());
-    Origin { token, trust, ..Origin::new(urls) }
 }
 
 /// What will never be written is told now.

@@ -23,16 +23,22 @@ impl<'a> Planning<'a> {
         built.find(|receipt| receipt.made == *id && receipt.task == *task)
     }
 
-    /// Whether a partition, or what is made of partitions, is there as it shall be. Of the latter only
-    /// what is on the partitions themselves can be seen while it is not put together; what lies on
-    /// that is known by what says that it was made.
+    /// Whether a partition, or what is made of partitions, is there as it shall be.
     pub(super) fn stands(&self, id: &Id) -> bool {
-        if let Some((disk, part)) = self.layout.partition(id) {
-            return is_kept(disk, part);
+        let part = self.layout.partition(id).map(|(disk, part)| is_kept(disk, part));
+        part.unwrap_or_else(|| self.standing.contains(id))
+    }
+
+    /// What is made of partitions and is there. Only what is on the partitions themselves can be seen
+    /// while it is not put together; what lies on that is known by what says that it was made.
+    pub(super) fn find_standing(&mut self) {
+        for node in &self.stacks.nodes {
+            let is_there = self.built(&node.id, &node.fingerprint()).is_some()
+                && node.on.iter().all(|on| self.stands(on) && self.is_marked_as(node, on));
+            if is_there {
+                self.standing.insert(node.id.clone());
+            }
         }
-        let Some(node) = self.stacks.node(id) else { return false };
-        node.on.iter().all(|on| self.stands(on) && self.is_marked_as(node, on))
-            && self.built(id, &node.fingerprint()).is_some()
     }
 
     /// Whether a partition says of itself what it is a part of; others say nothing to us.
@@ -95,7 +101,7 @@ impl<'a> Planning<'a> {
 
     /// It has to be put together, on disks that nobody else has.
     pub(super) fn raise(&mut self, id: &Id) {
-        self.touched.extend(self.stacks.disks_below(id));
+        self.touched.extend(self.stacks.disks_below(id).iter().cloned());
         self.raised.insert(id.clone());
     }
 
@@ -139,7 +145,7 @@ impl<'a> Planning<'a> {
     /// When nothing more comes to it. The installed system puts it together by itself.
     pub(super) fn stop(&mut self) {
         let below = self.raised.iter().flat_map(|id| self.stacks.disks_below(id));
-        let disks: BTreeSet<Id> = below.collect();
+        let disks: BTreeSet<Id> = below.cloned().collect();
         if disks.is_empty() {
             return;
         }

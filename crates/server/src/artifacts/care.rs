@@ -138,9 +138,10 @@ pub(super) async fn collect(
     };
     // What was removed for real and is there again has been named again.
     let mut names = artifacts.names(if dry_run { gone.clone() } else { Vec::new() }).await?;
-    let back = match query.previous.0 {
-        true => HashSet::new(),
-        false => contents_to_go_back(artifacts.chassis.store.as_ref()).await?,
+    let back = if query.previous.0 {
+        HashSet::new()
+    } else {
+        contents_to_go_back(artifacts.chassis.store.as_ref()).await?
     };
     let named = move |digest| names.has(digest) || back.contains(&digest);
     let unfinished = query.unfinished.0;

@@ -151,7 +151,7 @@ impl Runs {
             let mut body = Vec::with_capacity(kept.bytes);
             for part in 0..kept.parts {
                 let part = self.store().get(&part_key(node, kept.number, part)).await?;
-                body.extend(part.map(|part| part.value.to_vec()).unwrap_or_default());
+                body.extend(part.map(|part| part.value).unwrap_or_default());
             }
             let backup = serde_json::from_slice(&body).map_err(|error| StoreError::Damaged {
                 detail: format!("what disk `{}` held cannot be read: {error}", kept.disk),

@@ -1,15 +1,17 @@
 //! What nodes have and had before, so that they can go back to it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use hoist_api::provision::{Installed, NodeRunState};
-use hoist_inventory::record::{provision_installed, provision_installed_key};
-use hoist_model::{Digest, NodeId};
-use hoist_store::{Op, Store, StoreError};
+use hoist_inventory::record::{provision_given, provision_installed, provision_installed_key};
+use hoist_model::{Digest, Node, NodeId};
+use hoist_store::{Op, Store, StoreError, Txn};
 use jiff::Timestamp;
 
-use super::record::{Given, InstalledRecord, Kept, NodeRecord, put};
+use super::record::{Given, InstalledRecord, Kept, Last, NodeRecord, given_key, put};
 use super::runs::Runs;
+use crate::failure::Failure;
 
 /// What is known of all nodes, for a run that begins.
 #[derive(Debug, Default)]
@@ -61,6 +63,68 @@ impl Runs {
             Some(now) => put(key, &InstalledRecord { now, before: None, ..was.value }),
             None => Op::Delete(key),
         }))
+    }
+}
+
+/// What nodes are given.
+impl Runs {
+    /// Remembers what a node is given, so that it is known later whatever becomes of the profile.
+    pub(super) async fn remember_given(
+        &self,
+        node: &NodeRecord,
+        given: &Given,
+    ) -> Result<(), Failure> {
+        let packed = given.packed();
+        let digest = packed.as_ref().map(|(digest, _)| digest.clone());
+        if node.given == digest {
+            return Ok(());
+        }
+        if let Some((digest, bytes)) = packed {
+            let op = Op::Put(given_key(&digest), bytes);
+            self.store().commit(Txn { compares: Vec::new(), ops: vec![op] }).await?;
+        }
+        let (run, id) = (&node.shown.run, node.shown.id);
+        self.keep(run, id, |node| Some(NodeRecord { given: digest.clone(), ..node.clone() }))
+            .await?;
+        Ok(())
+    }
+
+    /// What a node was given.
+    pub(super) async fn given(&self, digest: &str) -> Result<Option<Given>, StoreError> {
+        Ok(Kept::get(self.store(), &given_key(digest)).await?.map(|kept| kept.value))
+    }
+
+    /// What no run and no node has any more.
+    pub(super) async fn forget_given(&self) -> Result<(), StoreError> {
+        let mut needed = HashSet::new();
+        for header in self.headers().await? {
+            let nodes = self.nodes(&header.value.run).await?;
+            needed.extend(nodes.into_iter().filter_map(|node| node.value.given));
+        }
+        needed.extend(self.all_installed().await?.documents());
+        let given: Vec<Kept<Given>> = Kept::list(self.store(), &provision_given()).await?;
+        let is_needed =
+            |kept: &&Kept<Given>| needed.iter().any(|digest| kept.key == given_key(digest));
+        for kept in given.iter().filter(|kept| !is_needed(kept)) {
+            let ops = vec![Op::Delete(kept.key.clone())];
+            self.store().commit(Txn { compares: vec![kept.unchanged()], ops }).await?;
+        }
+        Ok(())
+    }
+
+    /// How far each of these nodes came in its last run.
+    pub(super) async fn last_states(
+        &self,
+        nodes: &[Arc<Node>],
+    ) -> Result<HashMap<NodeId, NodeRunState>, StoreError> {
+        let lasts = self.lasts().await?;
+        let mut states = HashMap::new();
+        for last in nodes.iter().filter_map(|node| lasts.get(&node.id)) {
+            let Last { node, run, .. } = &last.value;
+            let record = self.node(run, *node).await?;
+            states.extend(record.map(|record| (*node, record.value.shown.state)));
+        }
+        Ok(states)
     }
 }
 

@@ -27,7 +27,7 @@ use uuid::Uuid;
 use super::backup;
 use super::boot_change::{BootChange, Together};
 use super::decide;
-use super::record::{Given, Kept, Last, NodeRecord, RunRecord, given_key, last_key, node_key, put};
+use super::record::{Kept, Last, NodeRecord, RunRecord, last_key, node_key, put};
 use crate::audit::{AuditError, Draft};
 use crate::boot::{AgentsSent, Boot};
 use crate::failure::Failure;
@@ -245,6 +245,7 @@ impl Runs {
                     undo: false,
                     previous: installed.now(node.id).cloned(),
                     receipts: serde_json::Value::Null,
+                    erased: Vec::new(),
                 },
                 order,
                 txn: Uuid::new_v4(),
@@ -269,21 +270,6 @@ impl Runs {
         Ok(run)
     }
 
-    /// How far each of these nodes came in its last run.
-    pub(super) async fn last_states(
-        &self,
-        nodes: &[Arc<Node>],
-    ) -> Result<HashMap<NodeId, NodeRunState>, StoreError> {
-        let lasts = self.lasts().await?;
-        let mut states = HashMap::new();
-        for last in nodes.iter().filter_map(|node| lasts.get(&node.id)) {
-            let Last { node, run, .. } = &last.value;
-            let record = self.node(run, *node).await?;
-            states.extend(record.map(|record| (*node, record.value.shown.state)));
-        }
-        Ok(states)
-    }
-
     pub(super) async fn lasts(&self) -> Result<HashMap<NodeId, Kept<Last>>, StoreError> {
         let lasts: Vec<Kept<Last>> = Kept::list(self.store(), &record::provision_lasts()).await?;
         Ok(lasts.into_iter().map(|last| (last.value.node, last)).collect())
@@ -303,24 +289,6 @@ impl Runs {
         }
         if surplus > 0 {
             self.forget_given().await?;
-        }
-        Ok(())
-    }
-
-    /// What no run and no node has any more.
-    async fn forget_given(&self) -> Result<(), StoreError> {
-        let mut needed = std::collections::HashSet::new();
-        for header in self.headers().await? {
-            let nodes = self.nodes(&header.value.run).await?;
-            needed.extend(nodes.into_iter().filter_map(|node| node.value.given));
-        }
-        needed.extend(self.all_installed().await?.documents());
-        let given: Vec<Kept<Given>> = Kept::list(self.store(), &record::provision_given()).await?;
-        let is_needed =
-            |kept: &&Kept<Given>| needed.iter().any(|digest| kept.key == given_key(digest));
-        for kept in given.iter().filter(|kept| !is_needed(kept)) {
-            let ops = vec![Op::Delete(kept.key.clone())];
-            self.store().commit(Txn { compares: vec![kept.unchanged()], ops }).await?;
         }
         Ok(())
     }
@@ -645,32 +613,6 @@ pub(super) fn print(session: &str) -> String {
 
 /// What only says how far something is.
 impl Runs {
-    /// Remembers what a node is given, so that it is known later whatever becomes of the profile.
-    pub(super) async fn remember_given(
-        &self,
-        node: &NodeRecord,
-        given: &Given,
-    ) -> Result<(), Failure> {
-        let packed = given.packed();
-        let digest = packed.as_ref().map(|(digest, _)| digest.clone());
-        if node.given == digest {
-            return Ok(());
-        }
-        if let Some((digest, bytes)) = packed {
-            let op = Op::Put(given_key(&digest), bytes);
-            self.store().commit(Txn { compares: Vec::new(), ops: vec![op] }).await?;
-        }
-        let (run, id) = (&node.shown.run, node.shown.id);
-        self.keep(run, id, |node| Some(NodeRecord { given: digest.clone(), ..node.clone() }))
-            .await?;
-        Ok(())
-    }
-
-    /// What a node was given.
-    pub(super) async fn given(&self, digest: &str) -> Result<Option<Given>, StoreError> {
-        Ok(Kept::get(self.store(), &given_key(digest)).await?.map(|kept| kept.value))
-    }
-
     /// Writes a record without an entry in the audit log; `None` when there was nothing to write.
     pub(super) async fn keep(
         &self,

@@ -62,9 +62,10 @@ async fn start(
         let message = "what a node had before is not by a profile of now";
         return Err(bad_parameter("previous", message, "leave `--profile` out"));
     }
-    let before = match request.previous {
-        true => Some((runs.all_installed().await?, runs.last_states(&nodes).await?)),
-        false => None,
+    let before = if request.previous {
+        Some((runs.all_installed().await?, runs.last_states(&nodes).await?))
+    } else {
+        None
     };
     let back = |node: NodeId| {
         let (all, last) = before.as_ref()?;
@@ -147,15 +148,12 @@ fn choose<'i>(
             continue;
         }
         if let Some(back) = back(node.id) {
-            match back {
-                Some(Installed { profile, document, .. }) => {
-                    let (profile, given) = (profile.clone(), Some(document.clone()));
-                    chosen.push(Picked { node, profile, given });
-                }
-                None => {
-                    let why = "nothing is known of what it had before".to_owned();
-                    left_out.push(LeftOutNode { node: node.name.clone(), why });
-                }
+            if let Some(Installed { profile, document, .. }) = back {
+                let (profile, given) = (profile.clone(), Some(document.clone()));
+                chosen.push(Picked { node, profile, given });
+            } else {
+                let why = "nothing is known of what it had before".to_owned();
+                left_out.push(LeftOutNode { node: node.name.clone(), why });
             }
         } else if let Some(profile) = named.or_else(|| decide::profile_of(roster, &node)) {
             chosen.push(Picked { node, profile: profile.name.clone(), given: None });

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{Failure, Machine, entries, name_of, number, pci_address, text};
-use crate::device::{ReadIo, signature, table};
+use crate::device::{ReadIo, nvme, signature, table};
 use crate::facts::{Bus, Busy, BusyReason, DiskFacts, Signature, TableFacts};
 
 /// Not disks, but what is made of disks or of memory.
@@ -66,6 +66,7 @@ impl Machine {
             rotational: is_set("queue/rotational"),
             can_zero: number(&sys.join("queue/write_zeroes_max_bytes"))
                 .is_some_and(|most| most > 0),
+            erase: if bus == Some(Bus::Nvme) { nvme::look(&self.device(name)) } else { Vec::new() },
             bus,
             removable: is_set("removable"),
             read_only: is_set("ro"),
