@@ -23,6 +23,9 @@ const START: Duration = Duration::from_secs(30);
 const STOP: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// How a look at a run ends that was taken back.
+const STOPPED: i32 = 8;
+
 /// How a comparison ends that has found a difference.
 const DIFFERS: i32 = 1;
 

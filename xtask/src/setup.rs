@@ -25,7 +25,7 @@ const POSTGRES: &[&str] = &["/usr/lib/postgresql/*/bin"];
 
 const SBIN: &[&str] = &["/usr/sbin", "/sbin"];
 
-const TEST: [Need; 21] = [
+const TEST: [Need; 24] = [
     Need { file: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
     Need { file: "postgres", package: "postgresql", elsewhere: POSTGRES },
     Need { file: "initdb", package: "postgresql", elsewhere: POSTGRES },
@@ -43,6 +43,7 @@ const TEST: [Need; 21] = [
     Need { file: "losetup", package: "mount", elsewhere: SBIN },
     Need { file: "partx", package: "util-linux", elsewhere: SBIN },
     Need { file: "sgdisk", package: "gdisk", elsewhere: SBIN },
+    Need { file: "qemu-img", package: "qemu-utils", elsewhere: &[] },
     Need { file: "blkid", package: "util-linux", elsewhere: SBIN },
     Need { file: "mkfs.xfs", package: "xfsprogs", elsewhere: SBIN },
     Need { file: "mkfs.btrfs", package: "btrfs-progs", elsewhere: SBIN },
@@ -51,6 +52,9 @@ const TEST: [Need; 21] = [
     Need { file: "mksquashfs", package: "squashfs-tools", elsewhere: &[] },
     Need { file: "mkfs.erofs", package: "erofs-utils", elsewhere: &[] },
     Need { file: "cryptsetup", package: "cryptsetup-bin", elsewhere: SBIN },
+    // What stacks are made with, in virtual machines.
+    Need { file: "mdadm", package: "mdadm", elsewhere: SBIN },
+    Need { file: "lvm", package: "lvm2", elsewhere: SBIN },
 ];
 
 /// Virtual machines that boot from the network.
@@ -108,7 +112,19 @@ const KERNEL: &str = "linux-image-cloud-amd64";
 const BUSYBOX: &str = "busybox-static";
 
 /// Units that those packages would start and enable.
-const SERVICES: [&str; 4] = ["etcd.service", "nginx.service", "postgresql.service", "ssh.service"];
+const SERVICES: [&str; 11] = [
+    "blk-availability.service",
+    "dm-event.socket",
+    "etcd.service",
+    "lvm2-lvmpolld.socket",
+    "lvm2-monitor.service",
+    "mdadm-shutdown.service",
+    "mdcheck_start.timer",
+    "mdmonitor-oneshot.timer",
+    "nginx.service",
+    "postgresql.service",
+    "ssh.service",
+];
 
 /// Asked by every package before it starts its service; 101 means no.
 const POLICY: &str = "/usr/sbin/policy-rc.d";

@@ -150,7 +150,7 @@ pub(crate) fn verify(wanted: &Wanted, output: Output) -> Result<Exit, Failure> {
 pub(crate) fn undo(args: &UndoArgs, output: Output) -> Result<Exit, Failure> {
     let (document, _) = input::wanted(&args.wanted)?;
     let machine = Machine::here();
-    let undoing = pipeline::plan_undo(&document, &machine).map_err(Failure::Found)?;
+    let undoing = pipeline::plan_undo(&document, &machine, &[]).map_err(Failure::Found)?;
     let disks: Vec<String> = undoing.disks().iter().map(ToString::to_string).collect();
     if !args.dry_run {
         pipeline::undo(&undoing, &machine)?;
@@ -204,6 +204,10 @@ fn shown_disk(disk: &DiskFacts) -> String {
     let known = known.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
     words.extend(known.map(|(name, value)| format!("{name} {value}")));
     let mut lines = vec![words.join(", ")];
+    if !disk.erase.is_empty() {
+        let commands: Vec<&str> = disk.erase.iter().map(|command| command.as_str()).collect();
+        lines.push(format!("  can erase itself: {}", commands.join(", ")));
+    }
     lines.extend(disk.signatures.iter().map(|signature| format!("  holds {signature}")));
     lines.extend(disk.busy.iter().map(|busy| format!("  in use: {busy}")));
     lines.join("\n") + "\n"
@@ -226,8 +230,11 @@ impl Listener for OnTerminal {
     }
 
     fn erased(&self, report: &Report) {
-        let Report { disk, samples, .. } = report;
-        eprintln!("  {disk}: empty at {samples} places that were read back");
+        let Report { disk, evidence, reason, .. } = report;
+        match reason {
+            None => eprintln!("  {disk}: erased, {} places were read back", evidence.samples),
+            Some(reason) => eprintln!("  {disk}: not erased: {reason}"),
+        }
         self.erased.lock().unwrap_or_else(PoisonError::into_inner).push(report.clone());
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use hoist_engine::action::Catalog;
 use hoist_engine::plugin::{self, Driver, Isolation, Parsed, Plugin};
+use hoist_model::provision_profile::OWN_ACTIONS as OWN;
 use hoist_provision::diagnostic::{Code, Diagnostic};
 use hoist_provision::document::{Document, MAX_BYTES, SecretRef, Secrets, Wipe, read};
 use hoist_provision::driver::{Confidence, DRIVERS, DataDriver, Native, Options, choose};
@@ -28,10 +29,6 @@ const MAX_SECRET: u64 = 64 * 1024;
 
 /// Whom Linux systems trust, where they keep it in one file.
 const SYSTEM_CA: &str = "/etc/ssl/certs/ca-certificates.crt";
-
-/// Names that only hoist's own actions have, also those that are not in this program.
-const OWN: [&str; 9] =
-    ["disks", "images", "config_drive", "boot", "files", "erase", "reboot", "kexec", "report"];
 
 /// What is wanted, and what there is for it beside this program.
 pub(crate) fn wanted(wanted: &Wanted) -> Result<(Document, Given), Failure> {

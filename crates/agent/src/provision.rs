@@ -4,8 +4,10 @@
 //! Whatever fails, the agent stays, says what is wrong on its screen and to the controller, and asks
 //! again. It restarts the machine only when the controller has the report.
 
+mod backup;
 mod clock;
 mod controller;
+mod kexec;
 mod power;
 pub(crate) mod reporting;
 mod screen;
@@ -18,18 +20,22 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use hoist_api::provision::{Event, Order, Outcome, Phase, Report, Then};
+use hoist_api::provision::{Erasure, Event, Order, Outcome, Phase, Report, Then};
 use hoist_engine::action::Cancel;
 use hoist_model::Exit;
+use hoist_provision::actions::erase;
+use hoist_provision::device::gap::backup::Taken;
 use hoist_provision::device::probe::Machine;
 use hoist_provision::diagnostic::{Code, Diagnostic};
 use hoist_provision::document::{self, Document, Id};
 use hoist_provision::images::{Progress, Trust};
-use hoist_provision::pipeline::{self, Decision, Given, Listener, decide, look};
+use hoist_provision::pipeline::{self, Decision, Given, Listener, NoStart, decide, look};
 use serde_json::Value;
 
+use self::backup::Keeper;
 use self::controller::{CallError, Controller, Identity};
 pub(crate) use self::controller::{NoAuthority, authorities, client};
+use self::kexec::NoKexec;
 pub(crate) use self::power::{Power, switch};
 use self::screen::{Screen, View};
 use self::telling::{Teller, event};
@@ -78,12 +84,12 @@ pub(crate) fn run(args: &ProvisionArgs) -> Result<Exit, Failure> {
     }
     loop {
         let order = Arc::new(agent.ask());
-        let report = agent.carry_out(&order);
+        let (report, decision) = agent.carry_out(&order);
         let then = agent.report(&order, &report);
         if args.stay {
             return ended(&report);
         }
-        agent.go_on(then)?;
+        agent.go_on(then, decision.as_ref())?;
     }
 }
 
@@ -235,22 +241,31 @@ impl Agent {
         }
     }
 
-    fn carry_out(&self, order: &Arc<Order>) -> Report {
+    fn carry_out(&self, order: &Arc<Order>) -> (Report, Option<Decision>) {
         let cancel = Cancel::default();
         let teller = Teller::start(Arc::clone(&self.controller), Arc::clone(order), cancel.clone());
+        if let Some(kept) = &order.undo {
+            let report = backup::undo(order, kept, &self.machine, &teller);
+            teller.close(LAST_WORDS);
+            if let Some(problem) = report.problems.first() {
+                self.screen().error(&problem.what);
+            }
+            return (report, None);
+        }
         let given = self.given(order);
-        let report = match self.decide(order, &given) {
+        let (report, decision) = match self.decide(order, &given) {
             Err(found) => {
                 for found in &found {
                     let message = Some(found.to_string());
                     teller.tell(Event { message, ..event("", "", Phase::Failed) });
                 }
-                reporting::refused(&found)
+                (reporting::refused(&found), None)
             }
             Ok((document, decision)) => {
                 let work = Arc::new(Work::new(&decision, teller, Arc::clone(&self.screen)));
-                let listener =
-                    Arc::new(Listening { work: Arc::clone(&work), cancel: cancel.clone() });
+                let (controller, order) = (Arc::clone(&self.controller), Arc::clone(order));
+                let keeper = Keeper { controller, order, cancel: cancel.clone() };
+                let listener = Arc::new(Listening { work: Arc::clone(&work), keeper });
                 let applied =
                     pipeline::apply(&document, &decision, &self.machine, &given, None, listener);
                 work.end(applied.as_ref().err().map(|error| chain(error)));
@@ -259,13 +274,13 @@ impl Agent {
                     Err(error) => reporting::failed(&decision, error, cancel.is_cancelled()),
                 };
                 work.close();
-                report
+                (Report { erased: work.erased().clone(), ..report }, Some(decision))
             }
         };
         if let Some(problem) = report.problems.first() {
             self.screen().error(&problem.what);
         }
-        report
+        (report, decision)
     }
 
     /// Until it is durable where the controller keeps it, or the controller wants nothing of it.
@@ -291,13 +306,13 @@ impl Agent {
         }
     }
 
-    fn go_on(&self, then: Then) -> Result<(), Failure> {
+    fn go_on(&self, then: Then, decision: Option<&Decision>) -> Result<(), Failure> {
         let (words, power) = match then {
             Then::Reboot => ("starting the machine again", Some(Power::Restart)),
-            Then::Kexec => (
-                "starting the machine again, without kexec: it is not in this program",
-                Some(Power::Restart),
-            ),
+            Then::Kexec => {
+                self.kexec(decision);
+                ("starting the machine again", Some(Power::Restart))
+            }
             Then::PowerOff => ("switching the machine off", Some(Power::Off)),
             Then::Stay => ("waiting for people", None),
             Then::Retry => ("trying again soon", None),
@@ -308,6 +323,16 @@ impl Agent {
         }
         std::thread::sleep(STAY);
         Ok(())
+    }
+
+    /// Does not come back, unless the firmware has to do it.
+    fn kexec(&self, decision: Option<&Decision>) {
+        self.screen().stage("starting the installed system");
+        let start = decision.ok_or(NoStart::Nothing).and_then(|it| it.start(&self.machine));
+        let tried = start.map_err(NoKexec::from).and_then(|start| kexec::go(&start));
+        if let Err(error) = tried {
+            self.screen().error(&format!("without kexec: {}", chain(&error)));
+        }
     }
 }
 
@@ -323,11 +348,12 @@ struct Work {
     now: Mutex<Option<String>>,
     teller: Mutex<Option<Teller>>,
     screen: Arc<Mutex<Screen>>,
+    erased: Mutex<Vec<Erasure>>,
 }
 
 struct Listening {
     work: Arc<Work>,
-    cancel: Cancel,
+    keeper: Keeper,
 }
 
 impl Work {
@@ -335,7 +361,12 @@ impl Work {
         let steps = decision.show().steps;
         let actions = steps.iter().map(|step| (step.name.to_owned(), step.call.action.clone()));
         let actions = actions.collect();
-        Self { actions, now: Mutex::default(), teller: Mutex::new(Some(teller)), screen }
+        let (now, teller) = (Mutex::default(), Mutex::new(Some(teller)));
+        Self { actions, now, teller, screen, erased: Mutex::default() }
+    }
+
+    fn erased(&self) -> MutexGuard<'_, Vec<Erasure>> {
+        self.erased.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now(&self) -> MutexGuard<'_, Option<String>> {
@@ -401,7 +432,18 @@ impl Listener for Listening {
         self.work.progress(progress);
     }
 
+    fn taken(&self, taken: &[Taken]) {
+        lock(&self.work.screen).stage("keeping what the disks hold at the controller");
+        for note in self.keeper.keep(taken) {
+            self.work.tell(Event { message: Some(note), ..event("disks", "", Phase::Note) });
+        }
+    }
+
     fn cancel(&self) -> Cancel {
-        self.cancel.clone()
+        self.keeper.cancel.clone()
+    }
+
+    fn erased(&self, report: &erase::Report) {
+        self.work.erased().push(reporting::erasure(report));
     }
 }

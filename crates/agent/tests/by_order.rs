@@ -131,6 +131,41 @@ fn a_refusal_names_everything_and_writes_nothing() {
 }
 
 #[test]
+fn what_a_disk_held_is_sent_before_it_is_written_to_and_put_back_by_order() {
+    let bench = Bench::new("5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e05");
+    let before = bench.disk.bytes();
+    let done = bench.agent(&["--stay"]);
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    let kept = bench.server.backups();
+    assert_eq!(
+        (kept.len(), &kept[0]["disk"], &kept[0]["size"]),
+        (1, &json!("os"), &json!(64 * MIB))
+    );
+    assert!(kept[0].to_string().len() < 64 << 10, "it is packed");
+    assert_ne!(before[..1 << 20], bench.disk.bytes()[..1 << 20]);
+
+    bench.server.undo();
+    let undone = bench.agent(&["--stay"]);
+    assert_eq!(undone.status.code(), Some(0), "{undone:?}");
+    let report = bench.server.reports().pop().expect("a report");
+    assert_eq!(
+        (&report["outcome"], &report["changed"]),
+        (&json!("done"), &json!(true)),
+        "{report}"
+    );
+    let after = bench.disk.bytes();
+    assert!(before[..1 << 20] == after[..1 << 20], "its first MiB is as it was");
+    assert!(before[63 << 20..] == after[63 << 20..], "and its last");
+    // Somebody else has it by now.
+    fs_err::write(bench.disk.path(), vec![9; 4096]).expect("written");
+    let refused = bench.agent(&["--stay"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let report = bench.server.reports().pop().expect("a report");
+    assert_eq!(report["outcome"], "refused", "{report}");
+    assert_eq!(report["problems"][0]["code"], "cannot-undo", "{report}");
+}
+
+#[test]
 fn nobody_else_gives_orders() {
     let bench = Bench::new("5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e04");
     // The authority of another site.

@@ -30,6 +30,9 @@ pub struct ArtifactObject {
     pub arch: Arch,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
+    /// Of an archive of plug-ins: actions and sections.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub provides: Vec<String>,
     pub revision: u64,
     /// Its content is on the disk of the controller that was asked.
     pub here: bool,

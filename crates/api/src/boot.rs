@@ -100,6 +100,9 @@ pub struct Explanation {
     pub kernel: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub initrd: Vec<String>,
+    /// Why archives of plug-ins are behind the agent, or what is missing for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plugins: Vec<String>,
     /// The command line, word by word.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub words: Vec<Word>,

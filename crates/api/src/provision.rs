@@ -12,12 +12,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::agent::{
-    Event, EventsAnswer, EventsRequest, Finding, Go, MAX_EVENTS, MAX_EVENTS_REQUEST,
-    MAX_ORDER_REQUEST, MAX_REPORT, Order, OrderRequest, Outcome, Phase, Report, ReportAnswer, Then,
+    BackupKept, DiskBackup, Erasure, ErasureVerdict, Event, EventsAnswer, EventsRequest, Finding,
+    Go, MAX_BACKUP, MAX_BACKUPS, MAX_EVENTS, MAX_EVENTS_REQUEST, MAX_ORDER_REQUEST, MAX_REPORT,
+    Order, OrderRequest, Outcome, Phase, Report, ReportAnswer, Then,
 };
 pub use self::run::{
-    Chosen, Counts, How, LeftOutNode, NodeFacts, NodeRunState, Progress, ProvisionProfileObject,
-    Run, RunNode, RunState, StartRequest, Started, SteerRequest, Steered,
+    Chosen, Counts, How, Installed, LeftOutNode, NodeFacts, NodeRunState, Progress,
+    ProvisionProfileObject, Run, RunNode, RunState, StartRequest, Started, SteerRequest, Steered,
 };
 use crate::metadata::RenderedDocument;
 

@@ -7,7 +7,7 @@ use hoist_inventory::Roster;
 use hoist_metadata::SiteKey;
 use hoist_model::boot_config::ARTIFACT_SCHEME;
 use hoist_model::provision_profile::agent_artifacts;
-use hoist_model::{Arch, Node, Provisioning};
+use hoist_model::{Arch, Artifact, ArtifactName, Node, ProvisionProfileSpec, Provisioning};
 
 use crate::command_line::{Line, Origin, initrd_name, resolve};
 use crate::outcome::Images;
@@ -20,21 +20,66 @@ const HIDDEN: &str = "(token)";
 pub enum NoAgent {
     #[error("there is no artifact {0}, add it with hoist agent image --add")]
     Artifact(String),
+    #[error("no artifact has the plug-in for {0}, add one with hoist plugin pack --add")]
+    Plugin(String),
     #[error("this controller has no TLS address that agents could be told")]
     Server,
 }
 
-/// The kernel and the initrd of the agent, for a node that asked with `buildarch`.
+/// An archive of plug-ins, and what of a profile is in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Archive<'r> {
+    pub name: &'r ArtifactName,
+    pub has: Vec<&'r str>,
+}
+
+/// The archives with the plug-ins that a profile needs on machines of an architecture, or what of it
+/// no artifact has. What the image of the agent has needs no archive.
+pub fn archives<'r>(
+    roster: &'r Roster,
+    profile: &'r ProvisionProfileSpec,
+    arch: Arch,
+) -> Result<Vec<Archive<'r>>, (String, &'r str)> {
+    let [_, initrd] = agent_artifacts(arch);
+    let in_agent = |name: &str| roster.artifact(&initrd).is_some_and(|image| image.spec.has(name));
+    let is_for = |of: Arch| of == Arch::Unknown || arch == Arch::Unknown || of == arch;
+    let mut found: Vec<(&Artifact, Archive<'r>)> = Vec::new();
+    for (place, needed) in profile.of_plugins() {
+        if in_agent(needed) {
+            continue;
+        }
+        if let Some((_, archive)) = found.iter_mut().find(|(archive, _)| archive.spec.has(needed)) {
+            archive.has.push(needed);
+            continue;
+        }
+        let all = roster.artifacts().filter(|archive| is_for(archive.spec.arch));
+        let archive = all.filter(|archive| archive.spec.has(needed)).find(|archive| {
+            // That of another architecture says so by its name.
+            !archive.name.as_str().starts_with("agent-")
+        });
+        let archive = archive.ok_or((place, needed))?;
+        found.push((archive, Archive { name: &archive.name, has: vec![needed] }));
+    }
+    Ok(found.into_iter().map(|(_, archive)| archive).collect())
+}
+
+/// Of which architecture a node is that asked with `buildarch`.
+pub fn arch(node: &Node, buildarch: Option<&str>) -> Arch {
+    match node.spec.arch {
+        Arch::Unknown => arch_of(buildarch),
+        arch => arch,
+    }
+}
+
+/// The kernel and the initrds of the agent, for a node that asked with `buildarch`.
 pub fn images(
     roster: &Roster,
     base: &str,
     node: &Node,
+    provisioning: &Provisioning,
     buildarch: Option<&str>,
 ) -> Result<Images, NoAgent> {
-    let arch = match node.spec.arch {
-        Arch::Unknown => arch_of(buildarch),
-        arch => arch,
-    };
+    let arch = arch(node, buildarch);
     let [kernel, initrd] = agent_artifacts(arch);
     if let Some(missing) =
         [&kernel, &initrd].into_iter().find(|name| roster.artifact(name).is_none())
@@ -42,7 +87,13 @@ pub fn images(
         return Err(NoAgent::Artifact(missing.clone()));
     }
     let url = |name: &str| resolve(roster, base, &format!("{ARTIFACT_SCHEME}{name}"));
-    Ok(Images { kernel: url(&kernel), initrd: vec![url(&initrd)] })
+    let mut initrds = vec![url(&initrd)];
+    if let Some(profile) = roster.provision_profile(&provisioning.profile) {
+        let archives = archives(roster, &profile.spec, arch);
+        let archives = archives.map_err(|(_, needed)| NoAgent::Plugin(needed.to_owned()))?;
+        initrds.extend(archives.iter().map(|archive| url(archive.name.as_str())));
+    }
+    Ok(Images { kernel: url(&kernel), initrd: initrds })
 }
 
 /// As iPXE calls them.
@@ -54,18 +105,21 @@ fn arch_of(buildarch: Option<&str>) -> Arch {
     }
 }
 
-/// The command line, without a token unless there is a key to make it with.
+/// The command line for so many initrds, without a token unless there is a key to make it with.
 pub fn line(
     roster: &Roster,
     server: &str,
     node: &Node,
     provisioning: &Provisioning,
+    initrds: usize,
     key: Option<&SiteKey>,
 ) -> Line {
     let token = key.map(|key| key.provision(node.id, node.generation, &provisioning.nonce));
     let token = token.as_ref().map_or(HIDDEN, |token| token.as_str());
     let mut line = Line::default();
-    line.push(format!("initrd={}", initrd_name(0)), Origin::Initrd);
+    for i in 0..initrds.max(1) {
+        line.push(format!("initrd={}", initrd_name(i)), Origin::Initrd);
+    }
     line.push(
         format!("hoist.server={server} hoist.node={} hoist.token={token}", node.id),
         Origin::Node,

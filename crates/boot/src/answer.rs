@@ -320,10 +320,11 @@ impl Booter {
         provisioning: &Provisioning,
         arch: Option<&str>,
     ) -> Result<String, NoAgent> {
-        let images = agent::images(case.roster, &self.base(case.place), node, arch)?;
+        let images = agent::images(case.roster, &self.base(case.place), node, provisioning, arch)?;
         let server = self.agent_server(case.place).ok_or(NoAgent::Server)?;
         let key = self.key.as_ref().ok_or(NoAgent::Server)?;
-        let line = agent::line(case.roster, &server, node, provisioning, Some(key));
+        let initrds = images.initrd.len();
+        let line = agent::line(case.roster, &server, node, provisioning, initrds, Some(key));
         Ok(script::boot(&BootScript {
             kernel: &images.kernel,
             initrds: &images.initrd,

@@ -3,7 +3,7 @@
 
 use hoist_inventory::Roster;
 use hoist_model::selector::Class;
-use hoist_model::{BssKey, Doing, Node};
+use hoist_model::{BssKey, Doing, Node, Provisioning};
 use jiff::Timestamp;
 
 use crate::agent;
@@ -21,6 +21,8 @@ pub struct Explanation {
     pub lost: Vec<Lost>,
     /// Where the choice has a kernel.
     pub images: Option<Images>,
+    /// Why there are archives of plug-ins behind the agent, or why there is no agent.
+    pub plugins: Vec<String>,
     /// Every word of the command line.
     pub words: Vec<(String, Origin)>,
 }
@@ -81,16 +83,37 @@ pub fn explain(
         None => (images, words),
         Some(provisioning) => {
             let server = booter.agent_server(place).unwrap_or_default();
-            let line = agent::line(roster, &server, node, provisioning, None);
-            (agent::images(roster, &booter.base(place), node, None).ok(), words_of(line))
+            let base = booter.base(place);
+            let images = agent::images(roster, &base, node, provisioning, None).ok();
+            let initrds = images.as_ref().map_or(1, |images| images.initrd.len());
+            let line = agent::line(roster, &server, node, provisioning, initrds, None);
+            (images, words_of(line))
         }
     };
+    let plugins = provisioning.map(|provisioning| plugins(roster, node, provisioning));
     Explanation {
+        plugins: plugins.unwrap_or_default(),
         doing: outcome::doing(node, standing, choice.as_ref()),
         choice,
         lost,
         images,
         words,
+    }
+}
+
+fn plugins(roster: &Roster, node: &Node, provisioning: &Provisioning) -> Vec<String> {
+    let Some(profile) = roster.provision_profile(&provisioning.profile) else { return Vec::new() };
+    let name = &profile.name;
+    match agent::archives(roster, &profile.spec, agent::arch(node, None)) {
+        Err((place, needed)) => {
+            vec![format!("no artifact has the plug-in for {needed}, which {name} needs at {place}")]
+        }
+        Ok(archives) => {
+            let told = |archive: agent::Archive<'_>| {
+                format!("{}: {name} needs {}", archive.name, archive.has.join(", "))
+            };
+            archives.into_iter().map(told).collect()
+        }
     }
 }
 

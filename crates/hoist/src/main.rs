@@ -120,7 +120,6 @@ fn run(command: Command, shell: &mut Shell) -> Result<Exit, Failure> {
         Command::Schema(args) => args.run(shell),
         Command::Completions(args) => args.run(shell),
         Command::Man(args) => args.run(shell),
-        Command::Plugin(args) => args.run(shell),
         Command::Version => commands::version::run(shell),
         command => tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -143,6 +142,7 @@ async fn ask(command: Command, shell: &mut Shell) -> Result<Exit, Failure> {
         Command::Metadata(args) => args.run(shell).await,
         Command::Provision(args) => args.run(shell).await,
         Command::Agent(args) => args.run(shell).await,
+        Command::Plugin(args) => args.run(shell).await,
         Command::Deploy(args) => args.run(shell).await,
         Command::Group(args) => args.run(shell).await,
         Command::Network(args) => args.run(shell).await,
@@ -160,7 +160,6 @@ async fn ask(command: Command, shell: &mut Shell) -> Result<Exit, Failure> {
         | Command::Schema(_)
         | Command::Completions(_)
         | Command::Man(_)
-        | Command::Plugin(_)
         | Command::Version => unreachable!("dispatched by `run`"),
     }
 }

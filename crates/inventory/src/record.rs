@@ -109,6 +109,34 @@ pub fn arming_key(node: NodeId) -> Key {
     armings().child(&node.to_string())
 }
 
+/// What disks of nodes held before a run wrote to them: one record of each node, and the bytes in
+/// parts that every store takes. It is not declared.
+pub fn disk_backups() -> Key {
+    key("provision/backup")
+}
+
+pub fn disk_backup_key(node: NodeId) -> Key {
+    disk_backups().child(&node.to_string())
+}
+
+pub fn disk_backup_parts(node: NodeId) -> Key {
+    key("provision/backup-part").child(&node.to_string())
+}
+
+/// What nodes were given to be made of: a profile as it was then, by digest.
+pub fn provision_given() -> Key {
+    key("provision/given")
+}
+
+/// What nodes have, and had before that, by the runs that ended well.
+pub fn provision_installed() -> Key {
+    key("provision/installed")
+}
+
+pub fn provision_installed_key(node: NodeId) -> Key {
+    provision_installed().child(&node.to_string())
+}
+
 /// Runs of provisioning, and each node's part in them. Neither is declared.
 pub fn provision_runs() -> Key {
     key("provision/run")

@@ -27,7 +27,8 @@ use tokio::sync::{Mutex, watch};
 
 use crate::plan::{Change, Draft, Plan, Refusal, Rule};
 use crate::record::{
-    RecordError, Resource, ResourceKey, SiteRevision, arming_key, facts_key, revision_key,
+    RecordError, Resource, ResourceKey, SiteRevision, arming_key, disk_backup_key,
+    disk_backup_parts, facts_key, provision_installed_key, revision_key,
 };
 use crate::roster::{Delta, Incarnation, Roster};
 use crate::schema::SchemaError;
@@ -467,7 +468,18 @@ async fn commit_plan(
 /// A node that is gone can neither be listed nor disarmed, and has no disks.
 fn ends_with_node(deleted: &ResourceKey) -> Vec<Op> {
     match deleted {
-        ResourceKey::Node(id) => [arming_key(*id), facts_key(*id)].map(Op::Delete).into(),
+        ResourceKey::Node(id) => {
+            let mut ops = [
+                arming_key(*id),
+                facts_key(*id),
+                disk_backup_key(*id),
+                provision_installed_key(*id),
+            ]
+            .map(Op::Delete)
+            .to_vec();
+            ops.push(Op::DeletePrefix(disk_backup_parts(*id)));
+            ops
+        }
         _ => Vec::new(),
     }
 }

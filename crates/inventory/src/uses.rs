@@ -14,6 +14,8 @@ const SERVED: &str = "/artifacts/";
 enum Reference<'r> {
     Name(&'r str),
     Digest(Digest),
+    /// What a plug-in of some archive has to bring.
+    Plugin(&'r str),
 }
 
 /// Who names an artifact.
@@ -70,6 +72,10 @@ impl<'r> Uses<'r> {
                 let users = uses.0.entry(Reference::Name(name)).or_default();
                 users.profiles.insert(profile.name.clone());
             }
+            for (_, needed) in profile.spec.of_plugins() {
+                let users = uses.0.entry(Reference::Plugin(needed)).or_default();
+                users.profiles.insert(profile.name.clone());
+            }
         }
         uses
     }
@@ -77,12 +83,17 @@ impl<'r> Uses<'r> {
     pub fn users(&self, artifact: &'r Artifact) -> Users {
         let by_digest = self.0.get(&Reference::Digest(artifact.spec.sha256));
         let by_name = self.0.get(&Reference::Name(artifact.name.as_str()));
-        by_digest.into_iter().chain(by_name).fold(Users::default(), |mut all, users| {
-            all.configs.extend(users.configs.iter().cloned());
-            all.profiles.extend(users.profiles.iter().cloned());
-            all.records += users.records;
-            all
-        })
+        let provided = artifact.spec.provides.iter();
+        let by_plugins = provided.filter_map(|name| self.0.get(&Reference::Plugin(name)));
+        by_digest.into_iter().chain(by_name).chain(by_plugins).fold(
+            Users::default(),
+            |mut all, users| {
+                all.configs.extend(users.configs.iter().cloned());
+                all.profiles.extend(users.profiles.iter().cloned());
+                all.records += users.records;
+                all
+            },
+        )
     }
 
     pub fn names(&self, artifact: &'r Artifact) -> bool {
@@ -93,7 +104,7 @@ impl<'r> Uses<'r> {
     pub fn contents(&self) -> impl Iterator<Item = Digest> {
         self.0.keys().filter_map(|reference| match reference {
             Reference::Digest(digest) => Some(*digest),
-            Reference::Name(_) => None,
+            Reference::Name(_) | Reference::Plugin(_) => None,
         })
     }
 }

@@ -17,6 +17,8 @@ pub enum Disk {
     Directory(PathBuf),
     /// A raw image behind a controller of the kind `nvme`.
     Nvme { image: PathBuf, serial: String },
+    /// More than one of those, each with its serial number.
+    Nvmes(Vec<(PathBuf, String)>),
 }
 
 impl Disk {

@@ -216,20 +216,25 @@ fn command(hardware: &Hardware, console: &Path) -> Result<Command> {
             command.args(["-fw_cfg", &switch]);
         }
     }
-    let drive = match &hardware.disk {
-        None => return Ok(command),
-        Some(Disk::Image(path)) => format!("file={}", value(&path.display().to_string())),
+    let file = |path: &Path| value(&path.display().to_string());
+    let nvme = |image: &Path, serial: &str| {
+        (format!("file={}", file(image)), format!("nvme,serial={}", value(serial)))
+    };
+    let virtio = "virtio-blk-pci".to_owned();
+    let disks = match &hardware.disk {
+        None => Vec::new(),
+        Some(Disk::Image(path)) => vec![(format!("file={}", file(path)), virtio)],
         Some(Disk::Directory(path)) => {
-            format!("readonly=on,file=fat:{}", value(&path.display().to_string()))
+            vec![(format!("readonly=on,file=fat:{}", file(path)), virtio)]
         }
-        Some(Disk::Nvme { image, .. }) => format!("file={}", value(&image.display().to_string())),
+        Some(Disk::Nvme { image, serial }) => vec![nvme(image, serial)],
+        Some(Disk::Nvmes(all)) => all.iter().map(|(image, serial)| nvme(image, serial)).collect(),
     };
-    command.args(["-drive", &format!("if=none,id=disk,format=raw,{drive}")]);
-    let device = match &hardware.disk {
-        Some(Disk::Nvme { serial, .. }) => format!("nvme,serial={}", value(serial)),
-        _ => "virtio-blk-pci".to_owned(),
-    };
-    command.args(["-device", &format!("{device},drive=disk,bootindex=2")]);
+    for (number, (drive, device)) in disks.into_iter().enumerate() {
+        command.args(["-drive", &format!("if=none,id=disk{number},format=raw,{drive}")]);
+        let order = number + 2;
+        command.args(["-device", &format!("{device},drive=disk{number},bootindex={order}")]);
+    }
     Ok(command)
 }
 

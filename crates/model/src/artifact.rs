@@ -31,6 +31,10 @@ pub struct ArtifactSpec {
     pub arch: Arch,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
+    /// Of an archive of plug-ins: the actions in it and the sections that they read, as profiles name
+    /// them; `*` where nobody has looked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub provides: Vec<String>,
 }
 
 /// An artifact as the site keeps it.
@@ -48,6 +52,10 @@ pub const MAX_ARTIFACT_BYTES: u64 = 64 << 30;
 /// Longest description.
 const MAX_DESCRIPTION: usize = 1024;
 
+/// Actions and sections of one archive, and the longest name of one.
+const MAX_PROVIDES: usize = 128;
+const MAX_PROVIDED: usize = 256;
+
 impl ArtifactSpec {
     pub fn check(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
@@ -60,7 +68,18 @@ impl ArtifactSpec {
             let message = format!("it is longer than {MAX_DESCRIPTION} bytes");
             faults.push(Fault::new("description", message));
         }
+        let is_long = |name: &String| name.is_empty() || name.len() > MAX_PROVIDED;
+        if self.provides.len() > MAX_PROVIDES || self.provides.iter().any(is_long) {
+            let message =
+                format!("these are at most {MAX_PROVIDES} names of 1 to {MAX_PROVIDED} bytes");
+            faults.push(Fault::new("provides", message));
+        }
         faults
+    }
+
+    /// Whether an action or a section of this name is in it.
+    pub fn has(&self, name: &str) -> bool {
+        self.provides.iter().any(|provided| provided == name || provided == "*")
     }
 }
 
@@ -125,7 +144,8 @@ mod tests {
         let faults = |size: u64, description: usize| {
             let sha256 = Digest::from_bytes([0; 32]);
             let description = "x".repeat(description);
-            ArtifactSpec { sha256, size, arch: Arch::Unknown, description }.check().len()
+            let provides = Vec::new();
+            ArtifactSpec { sha256, size, arch: Arch::Unknown, description, provides }.check().len()
         };
         assert_eq!(faults(MAX_ARTIFACT_BYTES, MAX_DESCRIPTION), 0);
         assert_eq!(faults(MAX_ARTIFACT_BYTES + 1, MAX_DESCRIPTION + 1), 2);

@@ -21,6 +21,10 @@ pub const MAX_PROFILE_SECRETS: usize = 64;
 /// Longest time in which an installed system may say that it is up: a day.
 pub const MAX_PHONE_HOME_S: u32 = 24 * 60 * 60;
 
+/// Names that only actions of hoist's own have; others come with plug-ins.
+pub const OWN_ACTIONS: [&str; 9] =
+    ["disks", "images", "config_drive", "boot", "files", "erase", "reboot", "kexec", "report"];
+
 /// Sections that are the controller's to write.
 const RESERVED: [(&str, &str); 2] = [
     ("node", "it is written for each node"),
@@ -117,6 +121,21 @@ impl ProvisionProfileSpec {
         found
     }
 
+    /// What plug-ins have to bring: actions that its flow names and no agent has, and sections of
+    /// others, each with the place where it stands.
+    pub fn of_plugins(&self) -> Vec<(String, &str)> {
+        let flow = self.document.get("flow").and_then(|flow| flow.get("actions"));
+        let flow = flow.and_then(Value::as_array).into_iter().flatten().enumerate();
+        let actions = flow.filter_map(|(i, action)| {
+            let action = action.as_str().filter(|action| !OWN_ACTIONS.contains(action))?;
+            Some((format!("document.flow.actions[{i}]"), action))
+        });
+        // `vendor.example/raid@1`; sections of hoist have no such names.
+        let sections = self.document.keys().filter(|section| section.contains('/'));
+        let sections = sections.map(|section| (format!("document.{section}"), section.as_str()));
+        actions.chain(sections).collect()
+    }
+
     fn check_size(&self) -> Option<Fault> {
         let bounds = Bounds::of([&self.document]);
         if bounds.depth > MAX_LAYER_DEPTH {
@@ -203,6 +222,25 @@ mod tests {
             ]
         );
         assert!(profile.check().is_empty());
+    }
+
+    #[test]
+    fn what_plug_ins_have_to_bring_is_named_with_its_place() {
+        let profile = spec(json!({"selector": "*", "document": {
+            "flow": {"actions": ["disks", "raid", "boot"]},
+            "vendor.example/raid@1": {}, "disks": {},
+        }}));
+        let place = |at: &str| format!("document.{at}");
+        assert_eq!(
+            profile.of_plugins(),
+            [
+                (place("flow.actions[1]"), "raid"),
+                (place("vendor.example/raid@1"), "vendor.example/raid@1"),
+            ]
+        );
+        assert!(
+            spec(json!({"document": {"flow": {"actions": ["erase"]}}})).of_plugins().is_empty()
+        );
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod grow;
 mod held;
 pub mod images;
 pub mod plugin;
+pub mod stack;
 
 use hoist_engine::action::{Diagnostic, Failure, Secrets};
 use hoist_engine::record::FailureKind;
@@ -19,7 +20,7 @@ use serde_json::Value;
 use crate::document::SecretRef;
 use crate::images::{Origin, Trust};
 
-pub use held::Held;
+pub use held::{Held, Place};
 
 /// An error with everything that led to it, in one line.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {

@@ -192,7 +192,7 @@ fn config_drive_size(drive: &ConfigDrive) -> u64 {
     let of = |(path, content): (&String, &Content)| {
         let bytes = match content {
             Content::Text(text) => text.len() as u64,
-            Content::Secret(_) | Content::Fstab => 0,
+            Content::Secret(_) | Content::Fstab | Content::Crypttab => 0,
         };
         let directories = path.split('/').count() as u64;
         bytes.div_ceil(FAT_CLUSTER) * FAT_CLUSTER + directories * FAT_CLUSTER

@@ -1,6 +1,7 @@
 //! What touches devices. Nothing here decides anything: it carries out what was decided, and
 //! [`guard::GuardedIo`] is the only way to write.
 
+pub mod above;
 pub mod buffer;
 mod disk;
 pub mod efivars;
@@ -10,6 +11,7 @@ pub mod guard;
 mod ioctl;
 pub mod kernel;
 pub(crate) mod mount;
+pub mod nvme;
 pub mod probe;
 pub mod ranges;
 #[cfg(test)]

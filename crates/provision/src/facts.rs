@@ -113,6 +113,9 @@ pub struct DiskFacts {
     /// It can make its blocks zero by itself, without being sent zeros.
     #[serde(default)]
     pub can_zero: bool,
+    /// Commands by which it erases itself, the strongest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub erase: Vec<EraseCommand>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bus: Option<Bus>,
     #[serde(default)]
@@ -136,6 +139,49 @@ pub struct DiskFacts {
     pub table: Option<TableFacts>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub signatures: Vec<Signature>,
+}
+
+/// A command by which a disk makes all of its own data unreadable, also what it keeps where nobody can
+/// read it. The strongest is the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EraseCommand {
+    /// It forgets the key with which everything was encrypted.
+    SanitizeCrypto,
+    /// It erases all of its blocks.
+    SanitizeBlock,
+    /// It writes over all of its blocks.
+    SanitizeOverwrite,
+    /// It formats itself, and forgets the key.
+    FormatCrypto,
+    /// It formats itself, and what was on it is gone, in whatever way.
+    FormatUserData,
+}
+
+impl EraseCommand {
+    pub const ALL: [Self; 5] = [
+        Self::SanitizeCrypto,
+        Self::SanitizeBlock,
+        Self::SanitizeOverwrite,
+        Self::FormatCrypto,
+        Self::FormatUserData,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::SanitizeCrypto => "sanitize_crypto",
+            Self::SanitizeBlock => "sanitize_block",
+            Self::SanitizeOverwrite => "sanitize_overwrite",
+            Self::FormatCrypto => "format_crypto",
+            Self::FormatUserData => "format_user_data",
+        }
+    }
+}
+
+impl fmt::Display for EraseCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
 }
 
 /// How a disk is connected.
@@ -389,10 +435,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_signature_has_one_word_everywhere() {
+    fn every_kind_of_thing_has_one_word_everywhere() {
         for kind in SignatureKind::ALL {
             let written = serde_json::to_value(kind).expect("a word");
             assert_eq!(written, kind.as_str());
+        }
+        for command in EraseCommand::ALL {
+            assert_eq!(serde_json::to_value(command).expect("a word"), command.as_str());
         }
     }
 }

@@ -179,6 +179,19 @@ impl<M: Medium> Volume<M> {
         }
     }
 
+    /// All of a file, if it is there and has at most so many bytes.
+    pub fn read(&self, path: &str, most: u64) -> Result<Option<Vec<u8>>, FatError> {
+        let failed = |source| FatError::Read { path: path.to_owned(), source };
+        let file = match self.fs.root_dir().open_file(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut bytes = Vec::new();
+        file.take(most + 1).read_to_end(&mut bytes).map_err(failed)?;
+        Ok((bytes.len() as u64 <= most).then_some(bytes))
+    }
+
     /// What counts of it, as far as these files go.
     pub fn contents<'p>(
         &self,

@@ -5,11 +5,13 @@
 //! never looks like a system. Runs of zeros are made zero, never skipped, because an old disk is full
 //! of old things.
 
+mod blocks;
 pub mod chunks;
 mod decode;
 mod digest;
 mod meter;
 mod pack;
+mod qcow2;
 pub mod source;
 mod spread;
 mod stream;
@@ -26,6 +28,7 @@ pub use chunks::{Chunk, ChunkKind, Manifest, ManifestError};
 pub use digest::Digest;
 pub use meter::Progress;
 pub use pack::pack;
+pub use qcow2::{Header as Qcow2Header, Qcow2Error, virtual_size};
 pub use source::{Origin, Patience, SourceError, Trust};
 pub use whole::{Masked, Place, judge};
 
@@ -116,6 +119,10 @@ pub enum ImageError {
          pack it without `--ultra` and `--long`", most = decode::WINDOW
     )]
     Window,
+    #[error("the image is in a file of {size} bytes; of this format at most {most} are read", most = blocks::MAX_FILE)]
+    TooLong { size: u64 },
+    #[error(transparent)]
+    Qcow2(#[from] Qcow2Error),
     #[error(transparent)]
     Source(#[from] SourceError),
     #[error(transparent)]
@@ -137,6 +144,18 @@ pub fn write(
 ) -> Result<Written, ImageError> {
     check_room(image.size, io, &target)?;
     stream::write(image, io, &target, watch)
+}
+
+/// Writes an image of QEMU. Its digest is that of the file, which is then read twice: nothing is
+/// written before all of it was looked at.
+pub fn write_qcow2(
+    image: &Stream<'_>,
+    io: &GuardedIo,
+    target: Range<u64>,
+    watch: &dyn Watch,
+) -> Result<Written, ImageError> {
+    check_room(image.size, io, &target)?;
+    qcow2::write(image, io, &target, watch)
 }
 
 /// Writes an image in chunks, several of them at a time, from where an earlier attempt was.

@@ -23,6 +23,7 @@ use crate::document::{Document, Id, StorageNode};
 use crate::facts::{DiskFacts, Facts, Signature};
 
 pub use guid::{derive, type_of};
+pub use stack::{EXTENT, LUKS_HEADER, MD_DATA_OFFSET};
 pub use table::{ALIGN, SLACK};
 
 /// Everything that becomes of the disks of one machine.

@@ -11,6 +11,8 @@ mod grow;
 mod look;
 mod plugins;
 mod show;
+mod stack;
+mod start;
 mod undo;
 mod whole;
 
@@ -28,22 +30,26 @@ use crate::actions::disks::{self, Making, Task};
 use crate::actions::erase as erasing;
 use crate::actions::grow::Growing;
 use crate::actions::images::{self, Receipt};
-use crate::actions::{boot as booting, config_drive, files as filing, plugin};
+use crate::actions::stack::{self as stacks, Stacks};
+use crate::actions::{Place, boot as booting, config_drive, files as filing, plugin};
 use crate::claim::{Needs, resolve};
 use crate::device::efivars::Variables;
 use crate::device::gap::Marker;
 use crate::device::table::Geometry;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{Bytes, Document, Flow, Fs, Id, Image, ImageFormat, Secrets, StorageNode};
+use crate::document::{Bytes, Document, Flow, Fs, Id, Image, Secrets, StorageNode};
 use crate::facts::{DiskFacts, Facts, SignaturePlace};
 use crate::fat::Contents;
 use crate::images::{Digest, Manifest, Trust};
-use crate::layout::{self, Difference, DiskPlan, Layout, PartitionPlan, TablePlan, Work};
+use crate::layout::{
+    self, Difference, DiskPlan, Layout, PartitionPlan, StackPlan, TablePlan, Work,
+};
 
 pub use carry_out::{Applied, ApplyError, Listener, apply, apply_to, take};
 pub use look::look;
 pub use show::{Becomes, FileChange, FirmwareChange, Shown, ShownStep};
-pub use undo::{Undoing, plan_undo, undo};
+pub use start::{NoStart, Start};
+pub use undo::{Undoing, plan_undo, undo, would_be_lost};
 
 /// The actions that are built in.
 pub const ACTIONS: [&str; 6] =
@@ -71,6 +77,8 @@ pub struct Seen {
     pub notes: BTreeMap<String, Notes>,
     /// Lists of chunks by image, with their digests.
     pub manifests: BTreeMap<Id, (Digest, Manifest)>,
+    /// Of the disks that images of QEMU are of.
+    pub virtual_sizes: BTreeMap<Id, u64>,
     /// What is in volumes that are there already, by partition.
     pub contents: BTreeMap<Id, Contents>,
     /// Partitions with the GRUB that is wanted, which the first sector of their disk starts.
@@ -99,6 +107,8 @@ pub struct Notes {
     pub receipts: Vec<Receipt>,
     /// Files that were put there.
     pub filed: Vec<filing::Receipt>,
+    /// What was made of partitions, and file systems on it.
+    pub built: Vec<stacks::Receipt>,
     /// Steps of plug-ins that were done.
     pub plugins: Vec<plugin::Receipt>,
 }
@@ -120,7 +130,10 @@ pub struct Decision {
     texts: filing::Texts,
     files: Vec<FileChange>,
     firmware: Option<FirmwareChange>,
+    stacks: Stacks,
     hash: String,
+    /// The hash without what is taken apart: that is done when the disks are taken.
+    taken_hash: String,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -176,7 +189,7 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
         }
     };
     found.extend(seen.troubles.iter().cloned());
-    found.extend(cannot(&sized, &layout, seen));
+    found.extend(cannot(&sized, seen));
     found.extend(grow::cannot(&sized));
     found.extend(erase::cannot(&sized, &layout, seen));
     let mut work = Planning::new(&sized, &layout, seen);
@@ -186,6 +199,7 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
     }
     work.disks();
     work.touch();
+    work.stacks();
     work.images();
     work.drive();
     work.files();
@@ -197,6 +211,7 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
     found.extend(work.absent_images());
     found.extend(work.refused_boot());
     found.extend(work.refused_files());
+    found.extend(work.refused_stacks());
     found.extend(missing_tools(&work, seen));
     if !found.is_empty() {
         return Err(found);
@@ -204,13 +219,18 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
     let texts = work.texts();
     let (files, firmware) = (work.file_changes(), work.firmware_change());
     let there: Vec<bool> = layout.stack.iter().map(|plan| work.is_there(&plan.id)).collect();
-    let Planning { vertices, opened, touched, done, .. } = work;
+    let Planning { vertices, opened, touched, done, stacks, .. } = work;
     let mut layout = whole::as_it_is(&layout, &touched, seen);
     let plan = Plan::new(Draft { vertices, ..Draft::default() })
         .map_err(|error| vec![Diagnostic::new(Code::Contradiction, "", error.to_string())])?;
     for (plan, is_there) in layout.stack.iter_mut().zip(there) {
         plan.is_there = is_there;
     }
+    let taken_hash = {
+        let mut layout = layout.clone();
+        layout.disks.iter_mut().for_each(|disk| disk.tears_down.clear());
+        hash(&plan, &layout)
+    };
     let hash = hash(&plan, &layout);
     let manifests = seen.manifests.iter().map(|(id, (_, list))| (id.clone(), list.clone()));
     let (document, plan, manifests) = (sized, Arc::new(plan), manifests.collect());
@@ -225,7 +245,9 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
         texts,
         files,
         firmware,
+        stacks,
         hash,
+        taken_hash,
     })
 }
 
@@ -285,34 +307,24 @@ fn with_sizes(document: &Document, seen: &Seen) -> Document {
         if let Some((_, manifest)) = seen.manifests.get(id) {
             image.size.get_or_insert(Bytes(manifest.size));
         }
+        if let Some(size) = seen.virtual_sizes.get(id) {
+            image.size.get_or_insert(Bytes(*size));
+        }
     }
     document
 }
 
 /// What the document may ask for and the actions cannot.
-fn cannot(document: &Document, layout: &Layout, seen: &Seen) -> Vec<Diagnostic> {
+fn cannot(document: &Document, seen: &Seen) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     let mut say = |place: String, what: &str, hint: &str| {
         found.push(Diagnostic::new(Code::Unsupported, place, what).hint(hint));
     };
-    for plan in layout.stack.iter().filter(|plan| !plan.retained && plan.kind != "fs") {
-        let what = format!("`{}` is not made by this program", plan.kind);
-        say(format!("storage.{}", plan.id), &what, "put file systems on partitions");
-    }
-    for disk in &layout.disks {
-        if !disk.tears_down.is_empty() {
-            let what = format!("{} would have to be taken apart", disk.tears_down.join(", "));
-            say(format!("disks.{}", disk.id), &what, "take it apart by hand");
-        }
-    }
     if !document.is_queued(images::NAME) {
         return found;
     }
     for (id, image) in document.sections.images.iter() {
         let place = |field: &str| format!("images.{id}.{field}");
-        if image.format == ImageFormat::Qcow2 {
-            say(place("format"), "qcow2 is not unpacked by this program", "convert it to raw");
-        }
         if let Some(token) = image.token.as_ref().filter(|token| !seen.secrets.has(token)) {
             let what = format!("`{token}` is not known here");
             say(place("token"), &what, "by hand, name the directory of its file with --secrets");
@@ -327,14 +339,53 @@ fn cannot(document: &Document, layout: &Layout, seen: &Seen) -> Vec<Diagnostic> 
 fn missing_tools(work: &Planning<'_>, seen: &Seen) -> Vec<Diagnostic> {
     let makes = work.makes.iter().filter_map(|fs| Some((fs.tool()?, &fs.id)));
     let grows = work.grows.iter().flat_map(|fs| fs.tools().map(|tool| (tool, &fs.id)));
-    let tools: BTreeMap<&str, &Id> = makes.chain(grows).collect();
+    let raised = work.raised_nodes();
+    let builds = raised.iter().map(|node| (node.tool(), &node.id));
+    let tools: BTreeMap<&str, &Id> = builds.chain(makes).chain(grows).collect();
     let missing = tools.into_iter().filter(|(tool, _)| !seen.tools.contains(*tool));
     let say = |(tool, id): (&str, &Id)| {
         let what = format!("the program `{tool}` is needed for it, and is not here");
-        Diagnostic::new(Code::MissingTool, format!("storage.{id}"), what)
-            .hint("install it; nothing was written")
+        let drivers = raised.iter().find(|node| node.tool() == tool).map(|node| node.drivers());
+        let drivers = drivers.map(|drivers| format!(" --with {drivers}")).unwrap_or_default();
+        let hint = format!(
+            "install it, or put it into the agent's image: `hoist agent image --tools \
+             {tool}{drivers} …`; nothing was written"
+        );
+        Diagnostic::new(Code::MissingTool, format!("storage.{id}"), what).hint(hint)
     };
     missing.map(say).collect()
+}
+
+/// What something is written to.
+#[derive(Debug, Clone, Copy)]
+enum Target<'a> {
+    Part(&'a DiskPlan, &'a PartitionPlan),
+    Whole(&'a DiskPlan),
+    /// What is made of partitions.
+    Device(&'a StackPlan),
+}
+
+impl Target<'_> {
+    fn id(&self) -> &Id {
+        match self {
+            Self::Part(_, part) => &part.id,
+            Self::Whole(disk) => &disk.id,
+            Self::Device(plan) => &plan.id,
+        }
+    }
+
+    /// Nothing for whole disks.
+    fn place(&self) -> Option<Place> {
+        match self {
+            Self::Part(disk, part) => {
+                let Work::Table(table) = &disk.work else { return None };
+                let (disk, partition, table) = (disk.id.clone(), part.id.clone(), table.clone());
+                Some(Place::Partition { disk, table, partition })
+            }
+            Self::Whole(_) => None,
+            Self::Device(plan) => Some(Place::Device(plan.id.clone())),
+        }
+    }
 }
 
 /// Steps, as they come together. Each waits for the one before it.
@@ -349,11 +400,16 @@ struct Planning<'a> {
     grows: Vec<Growing>,
     done: BTreeMap<StepId, Value>,
     plugins: Vec<plugins::Wanted>,
+    stacks: Stacks,
+    /// Of those, what is there.
+    standing: BTreeSet<Id>,
+    /// What has to be put together for some step.
+    raised: BTreeSet<Id>,
 }
 
 impl<'a> Planning<'a> {
     fn new(document: &'a Document, layout: &'a Layout, seen: &'a Seen) -> Self {
-        Self {
+        let mut planning = Self {
             document,
             layout,
             seen,
@@ -364,7 +420,12 @@ impl<'a> Planning<'a> {
             grows: Vec::new(),
             done: BTreeMap::new(),
             plugins: Vec::new(),
-        }
+            stacks: Stacks::new(layout, &document.sections.storage),
+            standing: BTreeSet::new(),
+            raised: BTreeSet::new(),
+        };
+        planning.find_standing();
+        planning
     }
 
     fn facts(&self, disk: &DiskPlan) -> Option<&'a DiskFacts> {
@@ -431,7 +492,9 @@ impl<'a> Planning<'a> {
         }
         self.touched.insert(disk.id.clone());
         let kept: Vec<_> = table.partitions.iter().filter(|part| is_kept(disk, part)).collect();
-        let is_made = |part: &PartitionPlan| makes.iter().any(|(made, _)| made.id == part.id);
+        let is_made = |part: &PartitionPlan| {
+            makes.iter().any(|(made, _)| made.id == part.id) || self.is_built_on(&part.id)
+        };
         let wiped = table.partitions.iter().filter(|part| {
             is_made(part) || (!adopts && !kept.iter().any(|kept| kept.id == part.id))
         });
@@ -439,6 +502,7 @@ impl<'a> Planning<'a> {
         if !adopts {
             let geometry = Geometry { size: disk.size, sector: disk.sector.into() };
             ranges.extend(disks::free(table, &geometry));
+            ranges.extend(self.old_legs(disk, &kept));
             let kept = kept.into_iter().cloned().collect();
             let marker = self.notes(disk).and_then(|notes| notes.marker.clone());
             let opened = Opened { table: table.clone(), kept, ending: Ending::Table, marker };
@@ -454,8 +518,8 @@ impl<'a> Planning<'a> {
             let name = format!("make {} {} in {}", fs.kind, fs.id, part.id);
             self.makes.push(fs.clone());
             let (disk, partition) = (disk.id.clone(), part.id.clone());
-            let task = Task::Make { disk, table: table.clone(), partition, fs };
-            self.step(name, disks::NAME, task, true);
+            let place = Place::Partition { disk, table: table.clone(), partition };
+            self.step(name, disks::NAME, Task::Make { place, fs }, true);
         }
     }
 
@@ -473,66 +537,97 @@ impl<'a> Planning<'a> {
         is_kept(disk, part) && inside.any(|signature| fs.is(signature))
     }
 
-    /// Whether what is in a partition now will not be.
-    fn is_made_anew(&self, part: &PartitionPlan) -> bool {
+    /// Whether what is in a partition or a device now will not be.
+    fn is_made_anew(&self, place: &Id) -> bool {
         self.makes.iter().any(|fs| {
             let node = self.document.storage(&fs.id).and_then(StorageNode::as_fs);
-            node.is_some_and(|node| node.on == part.id)
+            node.is_some_and(|node| node.on == *place)
         })
     }
 
-    /// The partition that an image goes to, directly or through its file system.
-    fn target(&self, image: &Image) -> Option<(&'a DiskPlan, &'a PartitionPlan)> {
-        let fs: Option<&Fs> = self.document.storage(&image.target).and_then(StorageNode::as_fs);
-        self.layout.partition(fs.map_or(&image.target, |fs| &fs.on))
+    /// A partition, or what is made of partitions.
+    fn place(&self, id: &Id) -> Option<Target<'a>> {
+        let part = self.layout.partition(id).map(|(disk, part)| Target::Part(disk, part));
+        part.or_else(|| {
+            self.stacks.node(id)?;
+            self.layout.stack.iter().find(|plan| plan.id == *id).map(Target::Device)
+        })
     }
 
-    fn queued_images(&self) -> Vec<(DiskPlan, Option<PartitionPlan>, images::Task)> {
+    /// What an image goes to, directly or through its file system.
+    fn target(&self, image: &Image) -> Option<Target<'a>> {
+        let fs: Option<&Fs> = self.document.storage(&image.target).and_then(StorageNode::as_fs);
+        let place = self.place(fs.map_or(&image.target, |fs| &fs.on));
+        place.or_else(|| self.whole_target(image).map(Target::Whole))
+    }
+
+    /// Whether any of it is on a disk.
+    fn is_on(&self, target: Target<'_>, disk: &Id) -> bool {
+        match target {
+            Target::Part(on, _) | Target::Whole(on) => on.id == *disk,
+            Target::Device(plan) => self.stacks.disks_below(&plan.id).contains(disk),
+        }
+    }
+
+    /// Something is done to it.
+    fn touch_target(&mut self, target: Target<'_>) {
+        match target {
+            Target::Part(disk, _) | Target::Whole(disk) => {
+                self.touched.insert(disk.id.clone());
+            }
+            Target::Device(plan) => self.raise(&plan.id),
+        }
+    }
+
+    fn queued_images(&self) -> Vec<(Target<'a>, images::Task)> {
         let is_queued = self.document.is_queued(images::NAME);
         if is_queued { self.all_images() } else { Vec::new() }
     }
 
-    fn all_images(&self) -> Vec<(DiskPlan, Option<PartitionPlan>, images::Task)> {
+    fn all_images(&self) -> Vec<(Target<'a>, images::Task)> {
         let images = self.document.sections.images.iter();
         let all = images.filter(|(_, image)| image.made_by.is_none()).filter_map(|(id, image)| {
-            let (disk, part) = match self.target(image) {
-                Some((disk, part)) => (disk, Some(part)),
-                None => (self.whole_target(image)?, None),
-            };
+            let target = self.target(image)?;
             let manifest = self.seen.manifests.get(id);
+            let (disk, partuuid, range) = match target {
+                Target::Part(disk, part) => (&disk.id, part.partuuid, part.range()),
+                Target::Whole(disk) => (&disk.id, self.disk_guid(disk), 0..disk.size),
+                Target::Device(plan) => (&plan.id, plan.uuid, 0..plan.size),
+            };
             let task = images::Task {
                 image: id.clone(),
-                disk: disk.id.clone(),
-                partuuid: part.map_or_else(|| self.disk_guid(disk), |part| part.partuuid),
-                range: part.map_or(0..disk.size, PartitionPlan::range),
+                disk: disk.clone(),
+                is_stacked: matches!(target, Target::Device(_)),
+                partuuid,
+                range,
                 sources: image.sources.clone(),
+                format: image.format,
                 compression: image.compression,
                 size: image.size.map(|Bytes(bytes)| bytes),
                 digest: image.digest.as_ref().and_then(|digest| digest.parse().ok()),
                 token: image.token.clone(),
                 manifest: image.manifest.clone().zip(manifest.map(|(digest, _)| *digest)),
-                table: image.table.filter(|_| part.is_none()),
+                table: image.table.filter(|_| matches!(target, Target::Whole(_))),
             };
-            Some((disk.clone(), part.cloned(), task))
+            Some((target, task))
         });
         all.collect()
     }
 
     /// What says that an image is where it shall be. The journal of a run is on one of its disks.
-    fn receipt(
-        &self,
-        disk: &DiskPlan,
-        part: Option<&PartitionPlan>,
-        task: &images::Task,
-    ) -> Option<Receipt> {
+    fn receipt(&self, target: Target<'_>, task: &images::Task) -> Option<Receipt> {
         let fingerprint = task.fingerprint();
         let receipt = self.receipts().find(|receipt| receipt.task == fingerprint)?;
-        self.still_has(disk, part).then(|| receipt.clone())
+        self.still_has(target).then(|| receipt.clone())
     }
 
     /// Whether what an image was written to is still there.
-    fn still_has(&self, disk: &DiskPlan, part: Option<&PartitionPlan>) -> bool {
-        part.map_or_else(|| self.is_closed(disk), |part| is_kept(disk, part))
+    fn still_has(&self, target: Target<'_>) -> bool {
+        match target {
+            Target::Part(disk, part) => is_kept(disk, part),
+            Target::Whole(disk) => self.is_closed(disk),
+            Target::Device(plan) => self.stands(&plan.id),
+        }
     }
 
     /// On whichever disk the journal was.
@@ -546,12 +641,12 @@ impl<'a> Planning<'a> {
         if self.document.is_queued(images::NAME) || self.touched.is_empty() {
             return;
         }
-        for (disk, part, task) in self.all_images() {
+        for (target, task) in self.all_images() {
             let receipt = self
                 .receipts()
                 .filter(|receipt| receipt.image == task.image && !receipt.is_grown)
                 .last();
-            let Some(receipt) = receipt.filter(|_| self.still_has(&disk, part.as_ref())) else {
+            let Some(receipt) = receipt.filter(|_| self.still_has(target)) else {
                 continue;
             };
             let id = self.step(format!("keep image {}", task.image), images::NAME, &task, false);
@@ -559,23 +654,23 @@ impl<'a> Planning<'a> {
         }
     }
 
-    /// Whether an image comes over what is in a partition now.
-    fn is_rewritten(&self, part: &PartitionPlan) -> bool {
-        self.queued_images().iter().any(|(disk, on, task)| {
-            on.as_ref().is_some_and(|on| on.id == part.id)
-                && self.receipt(disk, on.as_ref(), task).is_none()
-        })
+    /// Whether an image comes over what is in a partition or a device now.
+    fn is_rewritten(&self, place: &Id) -> bool {
+        let images = self.queued_images();
+        let mut there = images.iter().filter(|(target, _)| target.id() == place);
+        there.any(|(target, task)| self.receipt(*target, task).is_none())
     }
 
     fn needs_image(&self, disk: &DiskPlan) -> bool {
-        self.queued_images().iter().any(|(on, part, task)| {
-            on.id == disk.id && self.receipt(on, part.as_ref(), task).is_none()
+        self.queued_images().iter().any(|(target, task)| {
+            self.is_on(*target, &disk.id) && self.receipt(*target, task).is_none()
         })
     }
 
     /// Whether anything is still to come into its partitions.
     fn is_pending(&self, disk: &DiskPlan) -> bool {
-        self.needs_image(disk)
+        self.needs_stack(&disk.id)
+            || self.needs_image(disk)
             || self.needs_growing(disk)
             || self.needs_drive(&disk.id)
             || self.needs_files(disk)
@@ -586,9 +681,8 @@ impl<'a> Planning<'a> {
     /// What is to be written and cannot be had is told while the disks are as they were.
     fn absent_images(&self) -> Vec<Diagnostic> {
         let images = self.queued_images().into_iter();
-        let missing =
-            images.filter(|(disk, part, task)| self.receipt(disk, part.as_ref(), task).is_none());
-        let told = missing.filter_map(|(_, _, task)| {
+        let missing = images.filter(|(target, task)| self.receipt(*target, task).is_none());
+        let told = missing.filter_map(|(_, task)| {
             let (id, reason) = self.seen.absent.get_key_value(&task.image)?;
             let found = Diagnostic::new(Code::Unreachable, format!("images.{id}.sources"), reason);
             Some(found.hint("see that it is there"))
@@ -597,25 +691,25 @@ impl<'a> Planning<'a> {
     }
 
     fn images(&mut self) {
-        for (disk, part, task) in self.queued_images() {
-            let receipt = self.receipt(&disk, part.as_ref(), &task);
-            if receipt.is_some() && !self.touched.contains(&disk.id) {
+        for (target, task) in self.queued_images() {
+            let receipt = self.receipt(target, &task);
+            if receipt.is_some() && !self.touched.iter().any(|disk| self.is_on(target, disk)) {
                 continue;
             }
-            self.touched.insert(disk.id.clone());
-            let target = part.as_ref().map_or(&disk.id, |part| &part.id);
-            let name = format!("write image {} to {target}", task.image);
+            if receipt.is_none() {
+                self.touch_target(target);
+            }
+            let name = format!("write image {} to {}", task.image, target.id());
             let id = self.step(name, images::NAME, &task, task.manifest.is_some());
             let is_written = receipt.is_none();
             self.done.extend(receipt.map(|receipt| (id, as_value(&receipt))));
-            if let Some(part) = part {
-                self.grow(&part, &task, is_written);
-            }
+            self.grow(target, &task, is_written);
         }
     }
 
     /// Tables come last, when all else is durable.
     fn ends(&mut self) {
+        self.stop();
         for (disk, opened) in self.opened.clone() {
             let (name, table) = (format!("close {disk}"), opened.table);
             let task = match opened.ending {
@@ -755,11 +849,69 @@ mod tests {
 
     #[test]
     fn what_no_action_here_does_is_refused_as_a_whole() {
-        let reboot = document("  flow: {actions: [disks, reboot]}\n");
-        let found = decide(&reboot, &seen(&["mke2fs"])).expect_err("not here");
+        let strange = document("  flow: {actions: [disks, polish]}\n");
+        let found = decide(&strange, &seen(&["mke2fs"])).expect_err("not here");
         assert!(found.iter().all(|found| found.code == Code::Unsupported), "{found:#?}");
-        let lvm = "  - pv: {id: p, on: b}\n  - vg: {id: v, on: [p]}\n";
-        let found = decide(&document(lvm), &seen(&["mke2fs"])).expect_err("not here");
-        assert!(found.iter().all(|found| found.code == Code::Unsupported), "{found:#?}");
+    }
+
+    const STACK: &str = "  - luks: {id: l, on: b, key: 'secret://disk'}\n  - pv: {id: p, on: l}\n  \
+                         - vg: {id: v, on: [p]}\n  - lv: {id: x, on: v, size: 8 MiB}\n  \
+                         - fs: {id: x-fs, on: x, kind: ext4}\n  files:\n  \
+                         - {on: x-fs, path: /k, content: {text: t}}\n";
+
+    #[test]
+    fn what_is_made_of_partitions_comes_from_below_and_is_stopped_before_tables_are_written() {
+        let document = document(STACK);
+        let mut seen = seen(&["cryptsetup", "lvm", "mke2fs"]);
+        seen.secrets = [("disk", "hunter2")].into_iter().collect();
+        let decision = decide(&document, &seen).unwrap_or_else(|found| panic!("{found:#?}"));
+        assert_eq!(
+            names(&decision),
+            [
+                "wipe os",
+                "make ext4 a-fs in a",
+                "make luks l of b",
+                "make pv p of l",
+                "make vg v of p",
+                "make lv x of v",
+                "make ext4 x-fs in x",
+                "put files into x-fs",
+                "stop what was made of os",
+                "close os"
+            ]
+        );
+        let shown = serde_json::to_string(&decision.show()).expect("a plain value");
+        assert!(!format!("{shown}{decision:?}{decision}").contains("hunter2"));
+        let text = decision.to_string();
+        assert!(text.contains("make vg v of p: lvm vgcreate "), "{text}");
+    }
+
+    #[test]
+    fn stacks_of_stacks_are_decided_on_without_counting_the_ways_through_them() {
+        let mut more = "  - pv: {id: pv, on: b}\n".to_owned();
+        let mut on = vec!["pv".to_owned()];
+        for layer in 0..6 {
+            more += &format!("  - vg: {{id: v{layer}, on: [{}]}}\n", on.join(", "));
+            on = (0..20).map(|at| format!("p{layer}-{at}")).collect();
+            for (at, pv) in on.iter().enumerate().filter(|_| layer < 5) {
+                more += &format!("  - lv: {{id: l{layer}-{at}, on: v{layer}, size: 5%}}\n");
+                more += &format!("  - pv: {{id: {pv}, on: l{layer}-{at}}}\n");
+            }
+        }
+        let mut seen = seen(&["lvm", "mke2fs"]);
+        seen.facts.disks[0].size = 1 << 50;
+        let decision = decide(&document(&more), &seen).unwrap_or_else(|f| panic!("{f:#?}"));
+        assert_eq!(names(&decision).iter().filter(|name| name.starts_with("make vg")).count(), 6);
+    }
+
+    #[test]
+    fn programs_and_keys_that_stacks_need_must_be_here() {
+        let found = decide(&document(STACK), &seen(&["mke2fs"])).expect_err("they are not");
+        let codes: Vec<_> = found.iter().map(|found| (found.code, &*found.place)).collect();
+        assert!(codes.contains(&(Code::Unsupported, "storage.l.key")), "{found:#?}");
+        let hints: Vec<_> = found.iter().filter_map(|found| found.hint.as_deref()).collect();
+        for words in ["--tools cryptsetup --with dm,crypt", "--tools lvm --with dm"] {
+            assert!(hints.iter().any(|hint| hint.contains(words)), "{found:#?}");
+        }
     }
 }

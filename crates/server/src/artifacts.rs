@@ -114,6 +114,7 @@ pub fn routes(artifacts: &Artifacts) -> Vec<Route> {
             .query("dry_run", "`1`: change nothing, say what would be removed")
             .query("unused", "`1`: also artifacts that no boot configuration or BSS record names")
             .query("unfinished", "`1`: also uploads that may still be gone on with")
+            .query("previous", "`1`: also what nodes need to go back to what they had before")
             .streaming()
             .gives::<Collected>(200),
     ];

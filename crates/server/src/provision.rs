@@ -4,9 +4,13 @@
 //! machine gets which document, when, and what it boots before and afterwards.
 
 mod agent;
+mod backup;
 mod boot_change;
 mod decide;
 mod document;
+mod erasure;
+pub(crate) mod installed;
+mod order;
 mod record;
 mod rule;
 mod runs;
@@ -79,7 +83,7 @@ impl Provision {
 
 /// All routes of the context.
 pub fn routes(provision: &Provision) -> Vec<Route> {
-    let all = [agent::routes(), start::routes(), steer::routes(), view::routes()];
+    let all = [agent::routes(), backup::routes(), start::routes(), steer::routes(), view::routes()];
     with_state(all.into_iter().flatten().collect(), provision)
 }
 

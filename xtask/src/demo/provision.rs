@@ -3,17 +3,19 @@
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use hoist_machine::disk::Disk;
 use hoist_machine::{Firmware, HOST, Hardware, Machine, guest};
 
 use super::boot::{MAC, NAME, Screen};
-use super::{Site, WAITS, WOULD_CHANGE};
+use super::{STOPPED, Site, WAITS, WOULD_CHANGE};
 use crate::say;
 
 const PROFILE: &str = "examples/provision/profile.yaml";
 /// As the profile has it.
 const SERIAL: &str = "HOIST-1";
+/// A section that only a plug-in reads.
+const TUNING: &str = "tuning.example/readahead@1: {disk: system, kib: 256}";
 const DISK: u64 = 256 * 1024 * 1024;
 
 /// Of all the machine says: what it fetches, the agent's screen, and what the new system says.
@@ -27,8 +29,13 @@ pub(super) async fn show(site: &Site, place: &Path, firmware: Firmware) -> Resul
     agent_image(site, place)?;
     system_image(site, place)?;
     say(format!("\n$ cat {PROFILE}"));
-    say(fs_err::read_to_string(crate::root().join(PROFILE))?.trim_end());
-    site.run(&["apply", "-f", PROFILE])?;
+    let profile = fs_err::read_to_string(crate::root().join(PROFILE))?;
+    say(profile.trim_end());
+    plugin_archive(site, place)?;
+    let tuned = place.join("profile.yaml");
+    fs_err::write(&tuned, format!("{profile}    {TUNING}\n"))?;
+    say(format!("\n# The same profile, with one section more: {TUNING}"));
+    site.run(&["apply", "-f", &tuned.display().to_string()])?;
     let node = format!("node:{NAME}");
     let start = ["provision", "start", &node];
     site.run_ending(&[&start[..], &["--dry-run"]].concat(), WOULD_CHANGE)?;
@@ -38,17 +45,17 @@ pub(super) async fn show(site: &Site, place: &Path, firmware: Firmware) -> Resul
     let image = place.join("disk.img");
     fs_err::File::create(&image)?.set_len(DISK)?;
     let port = site.url.rsplit(':').next().context("the controller's URL has a port")?;
-    let hardware = Hardware {
+    let hardware = || Hardware {
         firmware,
         mac: MAC.to_owned(),
         boot_url: format!("http://{HOST}:{port}/boot/v1/bootscript?mac={MAC}"),
-        disk: Some(Disk::Nvme { image, serial: SERIAL.to_owned() }),
+        disk: Some(Disk::Nvme { image: image.clone(), serial: SERIAL.to_owned() }),
     };
     say(
         "\n# It is switched on. Everything that is planned is checked against the real disk first.",
     );
     let begun = Instant::now();
-    let mut screen = Screen::new(Machine::power_on(hardware)?, &WORTH_SHOWING);
+    let mut screen = Screen::new(Machine::power_on(hardware())?, &WORTH_SHOWING);
     screen.until("MiB/s").await?;
     site.run_ending(&["provision", "status", NAME], WAITS)?;
     say("");
@@ -59,7 +66,35 @@ pub(super) async fn show(site: &Site, place: &Path, firmware: Firmware) -> Resul
     ));
     site.run(&["provision", "status", NAME])?;
     site.run(&["provision", "facts", NAME])?;
+    site.run(&["boot", "explain", NAME])?;
+    drop(screen);
+
+    say(
+        "\n# Nobody wanted that. The disk was empty before, which both it and the controller know:",
+    );
+    site.run_ending(&["provision", "undo", NAME, "--dry-run"], WOULD_CHANGE)?;
+    site.run(&["provision", "undo", NAME])?;
+    let mut screen = Screen::new(Machine::power_on(hardware())?, &WORTH_SHOWING);
+    screen.until("the controller knows: done").await?;
+    drop(screen);
+    let mut head = vec![1; 1 << 20];
+    std::io::Read::read_exact(&mut fs_err::File::open(&image)?, &mut head)?;
+    ensure!(head.iter().all(|byte| *byte == 0), "the first MiB of the disk is not as it was");
+    say("\n# The first MiB of the disk is as empty as it was.");
+    site.run_ending(&["provision", "status", NAME], STOPPED)?;
     site.run(&["boot", "explain", NAME])
+}
+
+/// An example, as a machine gets it that needs it.
+fn plugin_archive(site: &Site, place: &Path) -> Result<()> {
+    say("\n# An action of somebody else, for machines whose profile asks for it:");
+    let (from, to) = (crate::root().join("examples/plugins"), place.join("plugins"));
+    fs_err::create_dir_all(&to)?;
+    let file = "hoist-action-readahead";
+    fs_err::copy(from.join(file), to.join(file))?;
+    let archive = place.join("readahead.cpio");
+    let [to, archive] = [to, archive].map(|path| path.display().to_string());
+    site.run(&["plugin", "pack", &to, "--out", &archive, "--add"])
 }
 
 fn agent_image(site: &Site, place: &Path) -> Result<()> {

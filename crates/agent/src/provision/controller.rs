@@ -9,7 +9,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hoist_api::Problem;
 use hoist_api::provision::{
-    EventsAnswer, EventsRequest, MAX_ORDER_REQUEST, Order, OrderRequest, Report, ReportAnswer,
+    BackupKept, DiskBackup, EventsAnswer, EventsRequest, MAX_BACKUPS, MAX_ORDER_REQUEST, Order,
+    OrderRequest, Report, ReportAnswer,
 };
 use hoist_provision::document::MAX_BYTES;
 use rustls_pki_types::CertificateDer;
@@ -29,8 +30,8 @@ const ANSWER: Duration = Duration::from_mins(1);
 /// Half of what a controller reads: it keeps them with something around them.
 const MAX_FACTS: usize = MAX_ORDER_REQUEST / 2;
 
-/// A document, its secrets, and what is around them.
-const MAX_ANSWER: u64 = 2 * MAX_BYTES as u64;
+/// A document, its secrets, what disks held, and what is around them.
+const MAX_ANSWER: u64 = (2 * MAX_BYTES + 2 * MAX_BACKUPS) as u64;
 
 #[derive(Debug)]
 pub(super) struct Controller {
@@ -166,6 +167,15 @@ impl Controller {
     pub(super) fn report(&self, order: &Order, report: &Report) -> Result<ReportAnswer, CallError> {
         let path = format!("/provision/v1/agent/runs/{}/report", order.run);
         self.post(&path, Some(&order.session), report)
+    }
+
+    pub(super) fn backup(
+        &self,
+        order: &Order,
+        backup: &DiskBackup,
+    ) -> Result<BackupKept, CallError> {
+        let path = format!("/provision/v1/agent/runs/{}/backup", order.run);
+        self.post(&path, Some(&order.session), backup)
     }
 
     fn post<T: DeserializeOwned>(

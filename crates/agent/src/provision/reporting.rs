@@ -1,8 +1,10 @@
 //! What came of it, in the words of the controller.
 
-use hoist_api::provision::{Finding, MAX_REPORT, Outcome, Report};
+use hoist_api::provision::{Erasure, ErasureVerdict, Finding, MAX_REPORT, Outcome, Report};
+use hoist_provision::actions::erase::{self, Evidence, Verdict, Who};
 use hoist_provision::diagnostic::{Class, Diagnostic};
 use hoist_provision::pipeline::{Applied, ApplyError, Decision};
+use jiff::Timestamp;
 use rustix::fs::{Mode, OFlags, open};
 use serde_json::{Value, json};
 
@@ -79,7 +81,7 @@ pub(crate) fn otherwise(decision: &Decision) -> Report {
     Report { plan, problems: vec![problem], ..report(Outcome::Failed) }
 }
 
-fn report(outcome: Outcome) -> Report {
+pub(super) fn report(outcome: Outcome) -> Report {
     Report {
         outcome,
         plan: None,
@@ -87,6 +89,37 @@ fn report(outcome: Outcome) -> Report {
         resumed: false,
         problems: Vec::new(),
         receipts: Value::Null,
+        erased: Vec::new(),
+    }
+}
+
+pub(super) fn erasure(report: &erase::Report) -> Erasure {
+    let time = |millis: u64| {
+        let millis = i64::try_from(millis).unwrap_or(i64::MAX);
+        Timestamp::from_millisecond(millis).unwrap_or(Timestamp::UNIX_EPOCH)
+    };
+    let erase::Report { disk, who, method, started, ended, verdict, evidence, reason, .. } = report;
+    let Who { kernel_name, model, serial, wwn, size } = who.clone();
+    let Evidence { samples, sample, held, says } = evidence.clone();
+    Erasure {
+        disk: disk.to_string(),
+        kernel_name,
+        model,
+        serial,
+        wwn,
+        size,
+        method: method.to_string(),
+        verdict: match verdict {
+            Verdict::Erased => ErasureVerdict::Erased,
+            Verdict::NotErased => ErasureVerdict::NotErased,
+        },
+        reason: reason.clone(),
+        started: time(*started),
+        ended: time(*ended),
+        samples,
+        sample,
+        held,
+        says,
     }
 }
 

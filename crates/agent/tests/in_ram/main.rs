@@ -1,13 +1,16 @@
 //! The agent as the first program of a virtual machine with an empty disk: real kernel, real drivers,
 //! an order over HTTPS; what it has done is looked at from outside.
 
+mod erased;
 mod firmware;
+mod kexec;
 mod no_zeros;
 mod power_cut;
 mod restart;
 mod script;
 #[allow(dead_code, reason = "shared with tests that use all of it")]
 mod server;
+mod stacks;
 mod wrong_disk;
 
 use std::path::{Path, PathBuf};
@@ -15,7 +18,7 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use hoist_initramfs::agent::{Recipe, build};
+use hoist_initramfs::agent::{Recipe, build, drivers};
 use hoist_machine::disk::Disk;
 use hoist_machine::{Firmware, HOST, Hardware, Kernel, Machine, Turn, guest};
 use hoist_provision::images::{self, pack};
@@ -29,7 +32,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 
 const MAC: &str = "52:54:00:00:00:01";
 pub(crate) const TXN: &str = "5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e31";
-const NODE: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
+pub(crate) const NODE: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
 
 /// A machine, its controller, and its disk.
 pub(crate) struct Bench {
@@ -40,17 +43,27 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new() -> Self {
+        Self::with_disk(192)
+    }
+
+    pub(crate) fn with_disk(mib: u64) -> Self {
         let turn = Turn::wait().expect("our turn");
         let dir = tempfile::tempdir().expect("a temporary directory");
         let server = Server::start(&dir.path().join("ca.pem"));
         let bench = Self { server, dir, _turn: turn };
-        let disk = fs_err::File::create(bench.disk()).expect("created");
-        disk.set_len(192 * MIB).expect("it has room");
+        bench.add_disk("disk.img", mib);
         bench
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// An empty disk of so many MiB.
+    pub(crate) fn add_disk(&self, name: &str, mib: u64) -> PathBuf {
+        let path = self.path(name);
+        fs_err::File::create(&path).and_then(|file| file.set_len(mib * MIB)).expect("created");
+        path
     }
 
     pub(crate) fn disk(&self) -> PathBuf {
@@ -63,13 +76,18 @@ impl Bench {
 
     /// With a clock that shows another time.
     fn power_on_at(&self, clock: Option<&str>) -> Machine {
+        let disk = Disk::Nvme { image: self.disk(), serial: "HOIST1".to_owned() };
+        self.power_on_with(&image(), disk, clock)
+    }
+
+    /// With this image, to which only the authority comes, and these disks.
+    pub(crate) fn power_on_with(&self, image: &[u8], disk: Disk, clock: Option<&str>) -> Machine {
         let initrd = self.path("agent.cpio");
         if !initrd.exists() {
             let authority = fs_err::read(self.path("ca.pem")).expect("written");
             let mut tree = hoist_initramfs::Tree::new();
             tree.file(hoist_initramfs::agent::AUTHORITY, authority).expect("a path");
-            // The authority is all that differs from one test to the next.
-            let image = [&image()[..], &tree.archive()].concat();
+            let image = [image, &tree.archive()].concat();
             fs_err::write(&initrd, image).expect("written");
         }
         let port = self.server.port;
@@ -83,7 +101,7 @@ impl Bench {
             firmware: Firmware::Bios,
             mac: MAC.to_owned(),
             boot_url: String::new(),
-            disk: Some(Disk::Nvme { image: self.disk(), serial: "HOIST1".to_owned() }),
+            disk: Some(disk),
         };
         let kernel = guest::kernel().expect("set up");
         let kernel = Kernel { kernel, initrd, command_line, clock: clock.map(str::to_owned) };
@@ -160,7 +178,7 @@ fn document(image: &Value, mib: u64) -> Value {
 }
 
 /// Bytes that do not pack, the same every time.
-fn random(length: u64) -> Vec<u8> {
+pub(crate) fn random(length: u64) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let next = |_| {
         state ^= state << 13;
@@ -174,24 +192,26 @@ fn random(length: u64) -> Vec<u8> {
 /// The image without an authority, made once.
 fn image() -> Arc<Vec<u8>> {
     static IMAGE: OnceLock<Arc<Vec<u8>>> = OnceLock::new();
-    let make = || {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let agent = dir.path().join("hoist-agent");
-        // What only debuggers read would take longer to unpack than everything else.
-        let built = Path::new(env!("CARGO_BIN_EXE_hoist-agent"));
-        run(Command::new("strip").arg("-o").arg(&agent).arg(built));
-        let recipe = Recipe {
-            agent,
-            modules: guest::modules().expect("set up"),
-            more_modules: Vec::new(),
-            tools: vec!["mke2fs".to_owned(), "mkswap".to_owned()],
-            authority: None,
-            archives: Vec::new(),
-            level: 1,
-        };
-        Arc::new(build(&recipe).expect("an image").bytes)
+    IMAGE.get_or_init(|| Arc::new(image_with(&["mke2fs", "mkswap"], &[]))).clone()
+}
+
+/// With these tools, and drivers for these things.
+pub(crate) fn image_with(tools: &[&str], with: &[&str]) -> Vec<u8> {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let agent = dir.path().join("hoist-agent");
+    // What only debuggers read would take longer to unpack than everything else.
+    let built = Path::new(env!("CARGO_BIN_EXE_hoist-agent"));
+    run(Command::new("strip").arg("-o").arg(&agent).arg(built));
+    let recipe = Recipe {
+        agent,
+        modules: guest::modules().expect("set up"),
+        more_modules: with.iter().flat_map(|word| drivers(word)).collect(),
+        tools: tools.iter().map(|tool| (*tool).to_owned()).collect(),
+        authority: None,
+        archives: Vec::new(),
+        level: 1,
     };
-    IMAGE.get_or_init(make).clone()
+    build(&recipe).expect("an image").bytes
 }
 
 pub(crate) fn run(command: &mut Command) -> String {

@@ -19,6 +19,8 @@ const PATIENCE: Duration = Duration::from_mins(1);
 struct Kept {
     /// What is ordered; nothing until the test says so.
     document: Option<Value>,
+    /// What its references stand for.
+    secrets: Value,
     orders: Vec<Value>,
     events: Vec<Value>,
     reports: Vec<Value>,
@@ -27,6 +29,9 @@ struct Kept {
     away: usize,
     go: Option<&'static str>,
     is_held: bool,
+    /// What disks held, and whether that is to be put back.
+    backups: Vec<Value>,
+    is_undo: bool,
     then: Option<&'static str>,
 }
 
@@ -63,6 +68,10 @@ impl Server {
         self.kept().document = Some(document);
     }
 
+    pub(crate) fn tell(&self, secrets: Value) {
+        self.kept().secrets = secrets;
+    }
+
     /// Where a machine finds this content that knows us as `host`.
     pub(crate) fn file(&self, host: &str, name: &str, content: Vec<u8>) -> String {
         self.kept().files.insert(format!("/{name}"), content);
@@ -87,6 +96,15 @@ impl Server {
 
     pub(crate) fn orders(&self) -> Vec<Value> {
         self.kept().orders.clone()
+    }
+
+    pub(crate) fn backups(&self) -> Vec<Value> {
+        self.kept().backups.clone()
+    }
+
+    /// From here on disks are to be put back.
+    pub(crate) fn undo(&self) {
+        self.kept().is_undo = true;
     }
 
     pub(crate) fn events(&self) -> Vec<Value> {
@@ -204,10 +222,14 @@ fn answer(
             let body = problem.to_string().into_bytes();
             return Some(("503 Service Unavailable", String::new(), body));
         };
-        return json(&json!({
+        let mut order = json!({
             "run": "r1", "session": "s1", "node": "n1", "id": said["node"], "generation": 1,
-            "document": document,
-        }));
+            "document": document, "secrets": kept.secrets.as_object().cloned().unwrap_or_default(),
+        });
+        if kept.is_undo {
+            order["undo"] = json!(kept.backups);
+        }
+        return json(&order);
     }
     if session != Some("Bearer s1") {
         return Some(("401 Unauthorized", String::new(), Vec::new()));
@@ -222,6 +244,10 @@ fn answer(
             kept.events.extend(events);
             kept.is_held = false;
             json(&json!({"go": kept.go.unwrap_or("on")}))
+        }
+        "/provision/v1/agent/runs/r1/backup" => {
+            kept.backups.push(said);
+            json(&json!({"bytes": body.len()}))
         }
         "/provision/v1/agent/runs/r1/report" => {
             kept.reports.push(said);

@@ -44,17 +44,20 @@ impl Client {
     }
 
     /// Removes content that no artifact names; with `unused`, also artifacts that nothing names;
-    /// with `unfinished`, also uploads that were broken off a moment ago.
+    /// with `unfinished`, also uploads that were broken off a moment ago; with `previous`, also what
+    /// nodes need to go back to what they had before.
+    #[expect(clippy::fn_params_excessive_bools, reason = "each is a flag of its own")]
     pub async fn collect_artifacts(
         &self,
         dry_run: bool,
         unused: bool,
         unfinished: bool,
+        previous: bool,
     ) -> Result<Collected, ClientError> {
         let path: Vec<_> = ARTIFACTS.into_iter().chain(["gc"]).collect();
         let mut call = self.call(Method::POST, &path);
         call.write = !dry_run;
         let call = call.flag("dry_run", dry_run).flag("unused", unused);
-        call.flag("unfinished", unfinished).value().await
+        call.flag("unfinished", unfinished).flag("previous", previous).value().await
     }
 }

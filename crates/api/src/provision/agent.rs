@@ -17,6 +17,10 @@ pub const MAX_EVENTS_REQUEST: usize = 256 * 1024;
 pub const MAX_EVENTS: usize = 256;
 /// Largest body of a [`Report`].
 pub const MAX_REPORT: usize = 512 * 1024;
+/// Largest body of a [`DiskBackup`]: both ends of a disk that cannot be packed.
+pub const MAX_BACKUP: usize = 4 * 1024 * 1024;
+/// Most bytes of all copies of one node that a controller keeps.
+pub const MAX_BACKUPS: usize = 8 * 1024 * 1024;
 
 /// `POST /provision/v1/agent/order`, over TLS: an agent has started and asks what it shall do.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
@@ -49,6 +53,30 @@ pub struct Order {
     /// What `secret://NAME` in the document stands for, by name.
     #[serde(default)]
     pub secrets: BTreeMap<String, String>,
+    /// Nothing is provisioned: the disks of the document are put back as they were before the run.
+    /// Here is what the controller has of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undo: Option<Vec<DiskBackup>>,
+}
+
+/// `POST /provision/v1/agent/runs/{run}/backup`, with the session as bearer token: what a disk held
+/// at its ends, sent before anything is written to it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DiskBackup {
+    /// As the document names it.
+    pub disk: String,
+    pub kernel_name: String,
+    pub size: u64,
+    pub sector: u32,
+    /// As it is kept in the gap of the disk itself, in base64.
+    pub packed: String,
+}
+
+/// The answer, once it is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BackupKept {
+    pub bytes: usize,
 }
 
 /// `POST /provision/v1/agent/runs/{run}/events`, with the session as bearer token.
@@ -129,6 +157,58 @@ pub struct Report {
     /// What the actions left for those who come later.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub receipts: Value,
+    /// Disks that were to be erased, and what became of each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub erased: Vec<Erasure>,
+}
+
+/// What became of a disk that was to be erased, for whoever has to prove it when the disk is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Erasure {
+    /// In the document.
+    pub disk: String,
+    pub kernel_name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wwn: Option<String>,
+    /// Bytes.
+    pub size: u64,
+    /// `overwrite`, `block` or `signatures`, or the command that the disk was given, as
+    /// `sanitize_crypto`.
+    pub method: String,
+    pub verdict: ErasureVerdict,
+    /// Why it is not erased.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// By the clock of the machine.
+    #[schemars(with = "String")]
+    pub started: Timestamp,
+    #[schemars(with = "String")]
+    pub ended: Timestamp,
+    /// Places that were read back, and bytes of each. They hold nothing, or, where the disk erased
+    /// itself, nothing of what they held before.
+    #[serde(default)]
+    pub samples: u64,
+    #[serde(default)]
+    pub sample: u64,
+    /// Of these places, those that held something before, where that was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<u64>,
+    /// What the disk itself says of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub says: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ErasureVerdict {
+    Erased,
+    /// Whatever was done, what was on the disk may still be there.
+    NotErased,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -184,6 +264,13 @@ pub enum Then {
     Kexec,
 }
 
+impl fmt::Debug for DiskBackup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { disk, size, .. } = self;
+        f.debug_struct("DiskBackup").field("disk", disk).field("size", size).finish_non_exhaustive()
+    }
+}
+
 impl fmt::Debug for OrderRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OrderRequest").field("node", &self.node).finish_non_exhaustive()
@@ -221,6 +308,13 @@ mod tests {
             generation: 0,
             document: json!({"sections": "hunter2"}),
             secrets: BTreeMap::from([("disk".to_owned(), "hunter2".to_owned())]),
+            undo: Some(vec![DiskBackup {
+                disk: "os".to_owned(),
+                kernel_name: "sda".to_owned(),
+                size: 1,
+                sector: 512,
+                packed: "hunter2".to_owned(),
+            }]),
         };
         let printed = format!("{request:?} {order:?}");
         assert!(printed.contains("n1") && printed.contains("r1"), "{printed}");

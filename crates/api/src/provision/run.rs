@@ -1,5 +1,6 @@
 //! Runs of provisioning: what was started, and how far each node is.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use hoist_model::{Name, NodeId, ProvisionProfile, ProvisionProfileSpec};
@@ -8,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Finding;
+use super::{Erasure, Finding};
 
 /// A provision profile. It is written as a document, with `POST /inventory/v1/apply`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -38,6 +39,9 @@ pub struct StartRequest {
     pub profile: Option<Name>,
     #[serde(default)]
     pub how: How,
+    /// With what each node had before what it has now, or was to have; installed nodes are meant.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub previous: bool,
     /// Also nodes that are installed; their disks are written over.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reinstall: bool,
@@ -142,6 +146,9 @@ pub struct Counts {
     pub done: usize,
     pub failed: usize,
     pub aborted: usize,
+    /// Their disks are as before.
+    #[serde(default)]
+    pub undone: usize,
 }
 
 /// One node of a run.
@@ -170,9 +177,32 @@ pub struct RunNode {
     pub changed: bool,
     #[serde(default)]
     pub resumed: bool,
-    /// What the actions left: of an erasure, what was erased and how.
+    /// Its disks are being put back as they were before, or were to be.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub undo: bool,
+    /// What it had when the run was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<Installed>,
+    /// What the actions left.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub receipts: Value,
+    /// Disks that were to be erased, and what became of each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub erased: Vec<Erasure>,
+}
+
+/// What a run that ended well made of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Installed {
+    pub run: String,
+    pub profile: Name,
+    /// The digest of the profile as it was, with its artifacts: the same made the same.
+    pub document: String,
+    /// The content of each artifact that it named.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub artifacts: BTreeMap<String, String>,
+    #[schemars(with = "String")]
+    pub at: Timestamp,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -191,6 +221,8 @@ pub enum NodeRunState {
     Done,
     Failed,
     Aborted,
+    /// Its disks are as they were before, and it boots as before.
+    Undone,
 }
 
 impl NodeRunState {
@@ -204,6 +236,7 @@ impl NodeRunState {
             Self::Done => "done",
             Self::Failed => "failed",
             Self::Aborted => "aborted",
+            Self::Undone => "undone",
         }
     }
 
@@ -214,7 +247,7 @@ impl NodeRunState {
 
     /// Whether nothing more happens by itself.
     pub fn is_over(self) -> bool {
-        matches!(self, Self::Done | Self::Failed | Self::Aborted)
+        matches!(self, Self::Done | Self::Failed | Self::Aborted | Self::Undone)
     }
 }
 
@@ -272,6 +305,12 @@ pub struct SteerRequest {
     pub nodes: Vec<Name>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
+    /// Of an `undo`: what is on the disks stays, only what the nodes boot is taken back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub boot_only: bool,
+    /// Of an `undo`: how many nodes the caller expects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affects: Option<usize>,
 }
 
 /// What became of it.
@@ -284,6 +323,9 @@ pub struct Steered {
     /// What people should know of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// Whether the number of nodes has to be named.
+    #[serde(default)]
+    pub needs_affects: bool,
 }
 
 /// `GET /provision/v1/nodes/{node}/facts`: what a node's agent found.

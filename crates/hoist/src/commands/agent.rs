@@ -168,12 +168,18 @@ async fn image(shell: &mut Shell, args: ImageArgs) -> Result<Exit, Failure> {
     if !args.add {
         return Ok(Exit::Done);
     }
+    // What is put behind an image is not looked into.
+    let has_plugins = |file: &MadeFile| {
+        let has_some = file.file == INITRD && !args.plugin.is_empty();
+        if has_some { vec!["*".to_owned()] } else { Vec::new() }
+    };
     let addition = |file: &MadeFile| Addition {
         file: args.out.join(file.file),
         name: file.artifact.clone(),
         arch: Some(args.arch),
         description: Some(format!("agent, kernel {}", made.release)),
         sha256: Some(file.sha256),
+        provides: Some(has_plugins(file)),
     };
     let additions = made.files.iter().map(addition).collect();
     let client = shell.client()?;

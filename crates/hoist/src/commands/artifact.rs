@@ -68,7 +68,7 @@ enum ArtifactCommand {
     /// Remove contents that no artifact names
     ///
     /// What a boot configuration or a BSS record names stays, and so does what came within the last
-    /// hour. Each controller collects its own disk.
+    /// hour, and what provisioned nodes have and had before. Each controller collects its own disk.
     #[command(after_help = "Examples:\n  hoist artifact gc --dry-run\n  \
         hoist artifact gc --unused")]
     Gc {
@@ -78,6 +78,9 @@ enum ArtifactCommand {
         /// Remove also uploads that were broken off, however short ago; they begin anew
         #[arg(long)]
         unfinished: bool,
+        /// Remove also what nodes need to go back with `hoist provision start --previous`
+        #[arg(long)]
+        previous: bool,
         /// Show what would be removed, remove nothing; ends with 20 if there is something
         #[arg(long)]
         dry_run: bool,
@@ -118,8 +121,9 @@ impl ArtifactArgs {
             ArtifactCommand::Add(args) => add(shell, &client, args).await,
             ArtifactCommand::List => list(shell, &client).await,
             ArtifactCommand::Verify => verify(shell, &client).await,
-            ArtifactCommand::Gc { unused, unfinished, dry_run } => {
-                let collected = client.collect_artifacts(dry_run, unused, unfinished).await?;
+            ArtifactCommand::Gc { unused, unfinished, previous, dry_run } => {
+                let collected = client.collect_artifacts(dry_run, unused, unfinished, previous);
+                let collected = collected.await?;
                 report(shell, &collected)
             }
             ArtifactCommand::Remove { artifacts, write } => {
@@ -136,7 +140,7 @@ async fn add(shell: &mut Shell, client: &Client, args: AddArgs) -> Result<Exit, 
         None => name_of(&args.file)?,
     };
     let (file, arch, description) = (args.file, args.arch, args.description);
-    let addition = Addition { file, name, arch, description, sha256: None };
+    let addition = Addition { file, name, arch, description, sha256: None, provides: None };
     add_all(shell, client, vec![addition], args.replace, &args.write).await
 }
 
@@ -149,6 +153,8 @@ pub(crate) struct Addition {
     pub(crate) description: Option<String>,
     /// What it must be, if somebody said so.
     pub(crate) sha256: Option<Digest>,
+    /// Of an archive of plug-ins; as before if it is not said.
+    pub(crate) provides: Option<Vec<String>>,
 }
 
 /// Brings files to the controller, and then gives all of them their names in one change.
@@ -220,14 +226,17 @@ impl Hashed {
     }
 
     fn document(&self, known: &[ArtifactObject]) -> Document {
-        let known = self.known(known).cloned();
-        let (arch, description) = known.map(|known| (known.arch, known.description)).unzip();
+        let known = self.known(known);
+        let arch = known.map(|known| known.arch);
+        let description = known.map(|known| known.description.clone());
+        let provides = known.map(|known| known.provides.clone());
         let Addition { name, arch: new_arch, description: new_description, .. } = &self.addition;
         let spec = ArtifactSpec {
             sha256: self.sha256,
             size: self.size,
             arch: new_arch.or(arch).unwrap_or_default(),
             description: new_description.clone().or(description).unwrap_or_default(),
+            provides: self.addition.provides.clone().or(provides).unwrap_or_default(),
         };
         Document { name: DocumentName::Artifact(name.clone()), spec: Spec::Artifact(spec) }
     }

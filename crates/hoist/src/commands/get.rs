@@ -215,8 +215,8 @@ pub(crate) fn partition_document(partition: PartitionObject) -> Result<Document,
 }
 
 fn artifact_document(artifact: ArtifactObject) -> Document {
-    let ArtifactObject { name, sha256, size, arch, description, .. } = artifact;
-    let spec = ArtifactSpec { sha256, size, arch, description };
+    let ArtifactObject { name, sha256, size, arch, description, provides, .. } = artifact;
+    let spec = ArtifactSpec { sha256, size, arch, description, provides };
     Document { name: DocumentName::Artifact(name), spec: Spec::Artifact(spec) }
 }
 

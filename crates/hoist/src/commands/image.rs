@@ -178,6 +178,7 @@ async fn bring(
         arch: how.arch,
         description: Some(format!("{} of image {}", entry.file, index.name)),
         sha256: Some(entry.sha256),
+        provides: None,
     };
     let additions = index.files.iter().map(addition).collect();
     let client = shell.client()?;

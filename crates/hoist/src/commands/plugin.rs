@@ -61,20 +61,9 @@ enum PluginCommand {
     /// `tools`, with their libraries, all taken from this machine. The same files give the same bytes.
     #[command(after_help = "Examples:\n  hoist plugin pack ./plugins --out raid.cpio\n  \
         hoist plugin pack ./plugins --out raid.cpio --with /usr/lib/python3.13\n  \
+        hoist plugin pack ./plugins --out raid.cpio --add\n  \
         hoist plugin pack ./plugins --out raid.cpio --dry-run")]
-    Pack {
-        #[arg(value_name = "DIR")]
-        directory: PathBuf,
-        /// The archive to write
-        #[arg(long, value_name = "FILE")]
-        out: PathBuf,
-        /// A file or a directory that they need as well; it has the same path there
-        #[arg(long, value_name = "PATH")]
-        with: Vec<PathBuf>,
-        /// Say what it would be and write nothing
-        #[arg(long)]
-        dry_run: bool,
-    },
+    Pack(pack::PackArgs),
     /// Write a plug-in to begin with
     #[command(after_help = "Examples:\n  hoist plugin new motd\n  \
         hoist plugin new raid --language python --into ./plugins\n  \
@@ -110,7 +99,7 @@ impl Language {
 }
 
 impl PluginArgs {
-    pub(crate) fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+    pub(crate) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         match self.command {
             PluginCommand::List { plugins } => {
                 let directory = match plugins {
@@ -120,9 +109,7 @@ impl PluginArgs {
                 list(shell, &directory)
             }
             PluginCommand::Check { file, input } => try_out(shell, &file, input.as_deref()),
-            PluginCommand::Pack { directory, out, with, dry_run } => {
-                pack::pack(shell, &directory, &out, &with, dry_run)
-            }
+            PluginCommand::Pack(args) => pack::pack(shell, &args).await,
             PluginCommand::New { name, language, into, dry_run } => {
                 write(shell, &name, language, &into, dry_run)
             }

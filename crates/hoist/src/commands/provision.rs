@@ -4,6 +4,7 @@ pub(crate) mod start;
 mod status;
 mod steer;
 
+pub(crate) use status::size;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -44,13 +45,14 @@ enum ProvisionCommand {
     #[command(after_help = "Examples:\n  hoist provision abort last\n  \
         hoist provision abort n1 --yes")]
     Abort(steer::SteerArgs),
-    /// Abort a run, and let its nodes boot as they did before
+    /// Put the disks of nodes back as they were before a run, and let them boot as before
     ///
-    /// What was written to disks stays there: a system that was written over does not come back. Start
-    /// a run with the profile of before to have it again.
-    #[command(after_help = "Examples:\n  hoist provision undo last --dry-run\n  \
-        hoist provision undo n1")]
-    Undo(steer::SteerArgs),
+    /// Nodes whose disks were written to boot the agent once more, which puts back their partition
+    /// tables, and the first and last MiB. That is refused where it would not be the truth: data that
+    /// was written over does not come back. `--dry-run` says what disks held.
+    #[command(after_help = "Examples:\n  hoist provision undo n1 --dry-run\n  \
+        hoist provision undo n1\n  hoist provision undo last --boot-only")]
+    Undo(steer::UndoArgs),
     /// Show what the agent of a node found there: disks, interfaces, firmware
     #[command(after_help = "Examples:\n  hoist provision facts n1\n  \
         hoist provision facts n1 -o json | jq '.facts.disks[].serial'")]
@@ -105,7 +107,7 @@ impl ProvisionArgs {
             ProvisionCommand::Status(args) => args.run(shell).await,
             ProvisionCommand::Retry(args) => args.run(shell, "retry").await,
             ProvisionCommand::Abort(args) => args.run(shell, "abort").await,
-            ProvisionCommand::Undo(args) => args.run(shell, "undo").await,
+            ProvisionCommand::Undo(args) => args.run(shell).await,
             ProvisionCommand::Facts { node } => facts(shell, &node).await,
             ProvisionCommand::Arm(args) => args.run(shell).await,
             ProvisionCommand::Disarm { nodes, dry_run } => disarm(shell, &nodes, dry_run).await,

@@ -27,8 +27,10 @@ impl Controller {
     }
 
     pub(crate) fn start_on(port: u16, data_dir: &Path, more: &[&str]) -> Self {
+        let has_tls = more.contains(&"--tls-listen");
         let mut child = command(data_dir)
-            .args(["serve", "--listen", &format!("127.0.0.1:{port}"), "--tls-listen", "off"])
+            .args(["serve", "--listen", &format!("127.0.0.1:{port}")])
+            .args(if has_tls { &[][..] } else { &["--tls-listen", "off"] })
             .args(more)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

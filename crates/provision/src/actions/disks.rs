@@ -1,4 +1,4 @@
-//! Tables and file systems.
+//! Tables, what is made of partitions, and file systems.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -16,7 +16,8 @@ use uuid::Uuid;
 
 use super::grow::{self, Growing};
 use super::images::Receipt;
-use super::{Held, failed, faults, task, wrong};
+use super::stack::{self, Node};
+use super::{Held, Place, failed, faults, task, wrong};
 use crate::device::gap::{Gap, Marker};
 use crate::device::table::{self, FIRST_PARTITION, Found, Geometry, Partition, Table};
 use crate::device::{GuardedIo, ReadAt, kernel, signature};
@@ -29,7 +30,7 @@ use crate::layout::{PartitionPlan, TablePlan};
 pub const NAME: &str = "disks";
 
 /// Where programs are looked for that are in no `PATH` of a person.
-const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(super) const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,10 +38,14 @@ const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 pub enum Task {
     /// These ranges say nothing any more of what was there.
     Wipe { disk: Id, ranges: Vec<Range<u64>> },
-    /// A file system is made in a partition.
-    Make { disk: Id, table: TablePlan, partition: Id, fs: Making },
-    /// A file system that came as an image is grown to its partition; `of` says which image that was.
-    Grow { disk: Id, table: TablePlan, partition: Id, fs: Growing, image: Id, of: Digest },
+    /// A file system is made.
+    Make { place: Place, fs: Making },
+    /// A file system that came as an image is grown to what it lies on; `of` says which image that was.
+    Grow { place: Place, fs: Growing, image: Id, of: Digest },
+    /// Something is made of partitions.
+    Build { node: Node },
+    /// What was put together of the partitions of these disks is stopped.
+    Stop { disks: BTreeSet<Id> },
     /// The disk gets its table, and is done.
     Close { disk: Id, table: TablePlan },
     /// The disk has the table of an image, which is made to fit, and is done.
@@ -186,54 +191,21 @@ pub struct Disks {
 }
 
 impl Disks {
-    fn make(
-        &self,
-        disk: &Id,
-        table: &TablePlan,
-        partition: &Id,
-        fs: &Making,
-        ctx: &mut Ctx<'_>,
-    ) -> Result<(), Failure> {
-        let part = part_of(table, partition)?;
+    fn make(&self, place: &Place, fs: &Making, ctx: &mut Ctx<'_>) -> Result<(), Failure> {
         if fs.kind == FsKind::Vfat {
-            let io = self.held.io(disk)?;
-            let made = fat::make(&io, &part.range(), fs.label.as_deref(), fs.serial());
+            let (io, range) = self.held.bytes(place)?;
+            let made = fat::make(&io, &range, fs.label.as_deref(), fs.serial());
             return made.map_err(|error| failed(&error));
         }
-        self.with_node(disk, table, partition, |node| call(&fs.program, node, &[], ctx))
+        self.held.lend_place(place, |node| call(&fs.program, node, &[], ctx))
     }
 
     /// Says how large it is then.
-    fn grow(
-        &self,
-        disk: &Id,
-        table: &TablePlan,
-        partition: &Id,
-        fs: &Growing,
-        ctx: &mut Ctx<'_>,
-    ) -> Result<u64, Failure> {
-        self.with_node(disk, table, partition, |node| fs.grow(node, ctx))?;
-        let (io, start) = (self.held.io(disk)?, part_of(table, partition)?.start);
-        let size = grow::size_of(&*io, start, fs.kind).map_err(|error| failed(&error))?;
+    fn grow(&self, place: &Place, fs: &Growing, ctx: &mut Ctx<'_>) -> Result<u64, Failure> {
+        self.held.lend_place(place, |node| fs.grow(node, ctx))?;
+        let (io, range) = self.held.bytes(place)?;
+        let size = grow::size_of(&*io, range.start, fs.kind).map_err(|error| failed(&error))?;
         Ok(size.unwrap_or(0))
-    }
-
-    /// Lets somebody have the device of a partition.
-    fn with_node(
-        &self,
-        disk: &Id,
-        table: &TablePlan,
-        partition: &Id,
-        work: impl FnOnce(&Path) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        let part = part_of(table, partition)?;
-        let wanted: Vec<Partition> = table.partitions.iter().map(Partition::from).collect();
-        self.held.lend(disk, |path| {
-            let known = kernel::tell(path, &wanted).map_err(|error| failed(&error))?;
-            let name = known.into_iter().find(|known| known.number == part.number);
-            let name = name.ok_or_else(|| wrong(format!("`{partition}` has no device")))?;
-            work(&Path::new("/dev").join(name.kernel_name))
-        })?
     }
 
     fn close(&self, disk: &Id, plan: &TablePlan) -> Result<(), Failure> {
@@ -279,6 +251,10 @@ fn found(io: &GuardedIo) -> Result<Found, Failure> {
     table::read(io, sector).map_err(|error| failed(&error))
 }
 
+fn receipt(made: Id, task: Digest) -> Value {
+    serde_json::to_value(stack::Receipt { made, task }).expect("a plain value")
+}
+
 /// As the kernel is told of them.
 fn known(partitions: &[PartitionFacts]) -> Vec<Partition> {
     let known = |part: &PartitionFacts| Partition {
@@ -291,11 +267,6 @@ fn known(partitions: &[PartitionFacts]) -> Vec<Partition> {
         name: String::new(),
     };
     partitions.iter().map(known).collect()
-}
-
-pub(super) fn part_of<'a>(table: &'a TablePlan, id: &Id) -> Result<&'a PartitionPlan, Failure> {
-    let part = table.partitions.iter().find(|part| part.id == *id);
-    part.ok_or_else(|| wrong(format!("`{id}` is in no table of this run")))
 }
 
 /// Runs a program on a device. No shell, and nothing of our environment but where programs are.
@@ -328,9 +299,17 @@ impl Action for Disks {
         Description {
             name: NAME.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            about: "partition tables and file systems".to_owned(),
+            about: "partition tables, what is made of partitions, and file systems".to_owned(),
             reads: owned(&["disks", "storage"]),
-            tools: owned(&["mke2fs", "mkfs.btrfs", "mkfs.xfs", "mkswap"]),
+            tools: owned(&[
+                "cryptsetup",
+                "lvm",
+                "mdadm",
+                "mke2fs",
+                "mkfs.btrfs",
+                "mkfs.xfs",
+                "mkswap",
+            ]),
             can: BTreeSet::from([Ability::Verify]),
             skip_when_verified: true,
             ..Description::default()
@@ -351,11 +330,20 @@ impl Action for Disks {
                     signature::wipe(&io, range).map_err(|error| failed(&error))?;
                 }
             }
-            Task::Make { disk, table, partition, fs } => {
-                self.make(&disk, &table, &partition, &fs, ctx)?;
+            Task::Make { place, fs } => {
+                self.make(&place, &fs, ctx)?;
+                if let Place::Device(_) = place {
+                    return Ok(Done { changed: true, receipt: receipt(fs.id, print) });
+                }
             }
-            Task::Grow { disk, table, partition, fs, image, .. } => {
-                let bytes = self.grow(&disk, &table, &partition, &fs, ctx)?;
+            Task::Build { node } => {
+                self.held.make_node(&node)?;
+                let print = node.fingerprint();
+                return Ok(Done { changed: true, receipt: receipt(node.id, print) });
+            }
+            Task::Stop { .. } => self.held.lower()?,
+            Task::Grow { place, fs, image, .. } => {
+                let bytes = self.grow(&place, &fs, ctx)?;
                 let receipt = Receipt { image, task: print, bytes, zeros: 0, is_grown: true };
                 let receipt = serde_json::to_value(receipt).expect("a plain value");
                 return Ok(Done { changed: true, receipt });
@@ -379,18 +367,24 @@ impl Action for Disks {
                 }
                 (!left.is_empty()).then(|| format!("there still is {}", left.join(", ")))
             }
-            Task::Make { disk, table, partition, fs } => {
-                let io = self.held.io(&disk)?;
-                let range = part_of(&table, &partition)?.range();
+            Task::Make { place, fs } => {
+                let (io, range) = self.held.bytes(&place)?;
                 let found = signature::probe(&*io, range, SignaturePlace::Disk).map_err(read)?;
                 let is_there = found.iter().any(|found| fs.is(found));
-                (!is_there).then(|| format!("`{partition}` does not hold {}", fs.kind))
+                (!is_there).then(|| format!("`{}` does not hold {}", place.id(), fs.kind))
             }
-            Task::Grow { disk, table, partition, fs, .. } => {
-                let (io, part) = (self.held.io(&disk)?, part_of(&table, &partition)?);
-                let size = grow::size_of(&*io, part.start, fs.kind).map_err(read)?;
-                let is_grown = size.is_some_and(|size| Growing::fills(size, part.len));
-                (!is_grown).then(|| format!("`{}` does not fill `{partition}`", fs.id))
+            Task::Build { node } => self.held.differs(&node)?,
+            Task::Stop { disks } => {
+                let shared = self.held.shared();
+                let left = disks.iter().find(|disk| shared.contains(disk));
+                left.map(|disk| format!("the kernel still has partitions of disk `{disk}`"))
+            }
+            Task::Grow { place, fs, .. } => {
+                let (io, range) = self.held.bytes(&place)?;
+                let size = grow::size_of(&*io, range.start, fs.kind).map_err(read)?;
+                let room = range.end - range.start;
+                let is_grown = size.is_some_and(|size| Growing::fills(size, room));
+                (!is_grown).then(|| format!("`{}` does not fill `{}`", fs.id, place.id()))
             }
             Task::Close { disk, table } => {
                 let io = self.held.io(&disk)?;

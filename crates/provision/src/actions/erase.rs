@@ -1,12 +1,14 @@
 //! Disks that are made empty.
 
-use std::collections::BTreeSet;
-use std::io;
+mod evidence;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use hoist_engine::action::{Ability, Action, Ctx, Description, Diagnostic, Done, Failure, Verdict};
+use hoist_engine::action::{self, Ability, Action, Ctx, Description, Diagnostic, Done, Failure};
 use hoist_engine::plan::Step;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,16 +17,12 @@ use super::images::Keeper;
 use super::{Held, failed, faults, task, wrong};
 use crate::device::buffer::{Buffer, CHUNK};
 use crate::device::table::FIRST_PARTITION;
-use crate::device::{GuardedIo, ReadAt, kernel, signature};
+use crate::device::{GuardedIo, ReadAt, kernel, nvme, signature};
 use crate::document::{EraseMethod, Id};
-use crate::facts::{DiskFacts, SignaturePlace};
+use crate::facts::{DiskFacts, EraseCommand, SignaturePlace};
 use crate::images::Progress;
 
 pub const NAME: &str = "erase";
-
-/// Places of a disk that are read back.
-const SAMPLES: u64 = 64;
-const SAMPLE: usize = 64 * 1024;
 
 /// Time between two words about how far it came.
 const OFTEN: Duration = Duration::from_millis(500);
@@ -39,18 +37,40 @@ pub enum Method {
     Overwrite,
     /// Only what says what is on it; the data stays readable.
     Signatures,
+    /// The disk is told to erase itself.
+    #[serde(untagged)]
+    Command(EraseCommand),
 }
 
 impl Method {
-    /// Why there is none, if the disk cannot do what is asked for.
+    /// Why there is none, if the disk cannot do what is asked for. Nothing else is done in its place.
     pub fn choose(asked: EraseMethod, disk: &DiskFacts) -> Result<Self, String> {
+        use EraseCommand::{FormatCrypto, FormatUserData, SanitizeBlock, SanitizeCrypto};
         let name = &disk.kernel_name;
+        let first = |among: &[EraseCommand]| {
+            let offered = among.iter().find(|command| disk.erase.contains(command));
+            offered.copied().map(Self::Command)
+        };
         match asked {
-            EraseMethod::Strongest | EraseMethod::Overwrite => Ok(Self::Overwrite),
-            EraseMethod::Block if disk.can_zero => Ok(Self::Block),
-            EraseMethod::Block => Err(format!("disk `{name}` cannot make its blocks empty")),
-            EraseMethod::Crypto => Err(format!("nobody here can make disk `{name}` forget a key")),
+            EraseMethod::Strongest => Ok(first(&EraseCommand::ALL).unwrap_or(Self::Overwrite)),
+            EraseMethod::Overwrite => Ok(Self::Overwrite),
+            EraseMethod::Block => first(&[SanitizeBlock, FormatUserData])
+                .or(disk.can_zero.then_some(Self::Block))
+                .ok_or_else(|| format!("disk `{name}` cannot make its blocks empty")),
+            EraseMethod::Crypto => first(&[SanitizeCrypto, FormatCrypto])
+                .ok_or_else(|| format!("disk `{name}` has no command to forget its key")),
             EraseMethod::Signatures => Ok(Self::Signatures),
+        }
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Block => f.pad("block"),
+            Self::Overwrite => f.pad("overwrite"),
+            Self::Signatures => f.pad("signatures"),
+            Self::Command(command) => command.fmt(f),
         }
     }
 }
@@ -90,7 +110,6 @@ impl From<&DiskFacts> for Who {
 
 /// What was done to a disk, and what was seen of it afterwards.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Report {
     pub disk: Id,
     #[serde(flatten)]
@@ -100,9 +119,35 @@ pub struct Report {
     /// In milliseconds since 1970.
     pub started: u64,
     pub ended: u64,
-    /// Places that were read back and held nothing, and bytes of each. Of `signatures` none are.
+    pub verdict: Verdict,
+    #[serde(flatten)]
+    pub evidence: Evidence,
+    /// Why it is not erased.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Erased,
+    /// Whatever was done, what was on the disk may still be there.
+    NotErased,
+}
+
+/// What was seen of a disk that is erased.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Places that were read back, and bytes of each. Of `signatures` none are. They hold nothing, or,
+    /// where the disk erased itself, nothing of what they held before.
     pub samples: u64,
     pub sample: u64,
+    /// Of these places, those that held something before. Known only where the disk erased itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<u64>,
+    /// What the disk says of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub says: Option<String>,
 }
 
 /// Somebody who wants to know how far a disk has come, and keeps the report.
@@ -114,13 +159,35 @@ pub trait Listener: Send + Sync {
 /// The action.
 #[allow(missing_debug_implementations)]
 pub struct Erase {
-    pub held: Arc<Held>,
-    pub listener: Arc<dyn Listener>,
-    pub keeper: Arc<dyn Keeper>,
+    held: Arc<Held>,
+    listener: Arc<dyn Listener>,
+    keeper: Arc<dyn Keeper>,
+    /// Samples of disks before they erased themselves.
+    before: Mutex<BTreeMap<Id, Vec<Vec<u8>>>>,
 }
 
 impl Erase {
-    fn erase(&self, task: &Task, io: &GuardedIo, ctx: &Ctx<'_>) -> Result<(), Failure> {
+    pub fn new(held: Arc<Held>, listener: Arc<dyn Listener>, keeper: Arc<dyn Keeper>) -> Self {
+        Self { held, listener, keeper, before: Mutex::default() }
+    }
+
+    fn erase(&self, task: &Task, io: &GuardedIo, ctx: &Ctx<'_>) -> Result<Evidence, Failure> {
+        let says = match task.method {
+            Method::Command(command) => Some(self.tell(task, io, command, ctx)?),
+            Method::Block | Method::Overwrite | Method::Signatures => {
+                self.write_over(task, io, ctx)?;
+                None
+            }
+        };
+        if let Some(left) = self.left(task, io)? {
+            return Err(wrong(left));
+        }
+        let samples = if task.method == Method::Signatures { 0 } else { evidence::SAMPLES };
+        let held = self.before().get(&task.disk).map(|before| evidence::held(before));
+        Ok(Evidence { samples, sample: evidence::SAMPLE as u64, held, says })
+    }
+
+    fn write_over(&self, task: &Task, io: &GuardedIo, ctx: &Ctx<'_>) -> Result<(), Failure> {
         let Range { start, end } = task.range.clone();
         let behind = start.max(FIRST_PARTITION.min(end))..end;
         match task.method {
@@ -133,14 +200,83 @@ impl Erase {
             let first = start..FIRST_PARTITION.min(end);
             match task.method {
                 Method::Overwrite => overwrite(io, first).map_err(|error| failed(&error))?,
-                Method::Block | Method::Signatures => {
-                    io.zero(first).map_err(|error| failed(&error))?;
-                }
+                _ => io.zero(first).map_err(|error| failed(&error))?,
             }
             io.sync().map_err(|error| failed(&error))?;
             kernel::tell(io.path(), &[]).map_err(|error| failed(&error))?;
         }
         Ok(())
+    }
+
+    /// Tells the disk to erase itself. That is all of it: what says that somebody is at work, and the
+    /// records, are put back where something comes to the disk afterwards.
+    fn tell(
+        &self,
+        task: &Task,
+        io: &GuardedIo,
+        command: EraseCommand,
+        ctx: &Ctx<'_>,
+    ) -> Result<String, Failure> {
+        let before = evidence::read(io, &evidence::places(&task.range, task.seed));
+        self.before().insert(task.disk.clone(), before.map_err(|error| failed(&error))?);
+        let ends = [0..task.range.start, task.range.end..io.size()];
+        let kept = evidence::read(io, &ends).map_err(|error| failed(&error))?;
+        let is_whole = task.range == (0..io.size());
+        if is_whole {
+            self.keeper.leave(&task.disk);
+        }
+        let (begun, total) = (Instant::now(), io.size());
+        let mut goes_on = |parts: u16| {
+            let done = u128::from(total) * u128::from(parts) / u128::from(nvme::PARTS);
+            self.progress(task, u64::try_from(done).unwrap_or(total), total, begun);
+            !ctx.cancel.is_cancelled()
+        };
+        goes_on(0);
+        let says = io.erase(command, &mut goes_on).map_err(|error| failed(&error))?;
+        for (place, bytes) in ends.iter().zip(&kept).filter(|(place, _)| !place.is_empty()) {
+            io.write_at(place.start, bytes).map_err(|error| failed(&error))?;
+        }
+        io.sync().map_err(|error| failed(&error))?;
+        if is_whole {
+            kernel::tell(io.path(), &[]).map_err(|error| failed(&error))?;
+        }
+        self.progress(task, total, total, begun);
+        Ok(says)
+    }
+
+    fn before(&self) -> MutexGuard<'_, BTreeMap<Id, Vec<Vec<u8>>>> {
+        self.before.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn progress(&self, task: &Task, done: u64, total: u64, begun: Instant) {
+        let millis = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
+        let rate = done.saturating_mul(1000) / millis;
+        self.listener.progress(&task.disk, Progress { done, total: Some(total), rate });
+    }
+
+    /// What there still is, in words.
+    fn left(&self, task: &Task, io: &GuardedIo) -> Result<Option<String>, Failure> {
+        if task.method == Method::Signatures {
+            let found = signature::probe(io, task.range.clone(), SignaturePlace::Disk);
+            let found = found.map_err(|error| failed(&error))?;
+            let words: Vec<_> = found.iter().map(ToString::to_string).collect();
+            return Ok((!words.is_empty()).then(|| format!("there still is {}", words.join(", "))));
+        }
+        let places = evidence::places(&task.range, task.seed);
+        let now = evidence::read(io, &places).map_err(|error| failed(&error))?;
+        let disk = &task.disk;
+        if let Method::Command(_) = task.method {
+            let before = self.before();
+            let Some(before) = before.get(disk) else {
+                return Ok(Some(format!("nobody knows what disk `{disk}` held before")));
+            };
+            let same = evidence::first_same(&places, before, &now);
+            return Ok(same.map(|at| {
+                format!("disk `{disk}` says that it erased itself, and byte {at} is as before")
+            }));
+        }
+        let left = evidence::first_left(&places, &now);
+        Ok(left.map(|at| format!("disk `{disk}` still holds something, at byte {at}")))
     }
 
     fn make_zero(
@@ -156,7 +292,7 @@ impl Erase {
         let step = match method {
             // A request of the kernel is divided anyway; this is how often somebody may stop it.
             Method::Block => 1 << 30,
-            Method::Overwrite | Method::Signatures => CHUNK as u64,
+            _ => CHUNK as u64,
         };
         let mut at = range.start;
         while at < range.end {
@@ -167,15 +303,12 @@ impl Erase {
             at = piece.end;
             let outcome = match method {
                 Method::Overwrite => overwrite(io, piece),
-                Method::Block | Method::Signatures => io.zero(piece),
+                _ => io.zero(piece),
             };
             outcome.map_err(|error| failed(&error))?;
             if told.elapsed() >= OFTEN || at == range.end {
                 told = Instant::now();
-                let done = at - range.start;
-                let millis = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
-                let rate = done.saturating_mul(1000) / millis;
-                self.listener.progress(&task.disk, Progress { done, total: Some(total), rate });
+                self.progress(task, at - range.start, total, begun);
             }
         }
         io.sync().map_err(|error| failed(&error))
@@ -199,50 +332,6 @@ fn now() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Where a range is read back: both ends of it, and places between that nobody can guess who does not
-/// know the seed.
-fn samples(range: &Range<u64>, seed: u64) -> Vec<Range<u64>> {
-    let length = (range.end - range.start).min(SAMPLE as u64);
-    let room = range.end - range.start - length;
-    let mut random = seed | 1;
-    let places = (0..SAMPLES).map(|number| match number {
-        0 => 0,
-        1 => room,
-        _ => {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random % (room + 1)
-        }
-    });
-    places.map(|at| range.start + at..range.start + at + length).collect()
-}
-
-/// The first of these places that is not empty.
-fn first_left(disk: &impl ReadAt, task: &Task) -> io::Result<Option<u64>> {
-    let mut buffer = Buffer::new(SAMPLE);
-    for place in samples(&task.range, task.seed) {
-        let length = usize::try_from(place.end - place.start).expect("a sample");
-        let bytes = &mut buffer[..length];
-        disk.read_at(place.start, bytes)?;
-        if let Some(at) = bytes.iter().position(|byte| *byte != 0) {
-            return Ok(Some(place.start + at as u64));
-        }
-    }
-    Ok(None)
-}
-
-fn left(task: &Task, io: &GuardedIo) -> Result<Option<String>, Failure> {
-    if task.method == Method::Signatures {
-        let found = signature::probe(io, task.range.clone(), SignaturePlace::Disk);
-        let found = found.map_err(|error| failed(&error))?;
-        let words: Vec<_> = found.iter().map(ToString::to_string).collect();
-        return Ok((!words.is_empty()).then(|| format!("there still is {}", words.join(", "))));
-    }
-    let left = first_left(io, task).map_err(|error| failed(&error))?;
-    Ok(left.map(|at| format!("disk `{}` still holds something, at byte {at}", task.disk)))
-}
-
 impl Action for Erase {
     fn describe(&self) -> Description {
         Description {
@@ -263,41 +352,32 @@ impl Action for Erase {
         let task: Task = task(&step.call.input)?;
         let io = self.held.io(&task.disk)?;
         let started = now();
-        self.erase(&task, &io, ctx)?;
-        if let Some(left) = left(&task, &io)? {
-            return Err(wrong(left));
-        }
-        let samples = if task.method == Method::Signatures { 0 } else { SAMPLES };
+        let outcome = self.erase(&task, &io, ctx);
         let Task { disk, who, range, method, .. } = task;
-        let (ended, sample) = (now(), SAMPLE as u64);
-        let report = Report { disk, who, method, range, started, ended, samples, sample };
+        let (verdict, reason) = match &outcome {
+            Ok(_) => (Verdict::Erased, None),
+            Err(failure) => (Verdict::NotErased, Some(failure.reason.clone())),
+        };
+        let evidence = outcome.as_ref().cloned().unwrap_or_default();
+        let ended = now();
+        let report = Report { disk, who, method, range, started, ended, verdict, evidence, reason };
         self.listener.erased(&report);
+        outcome?;
         let receipt = serde_json::to_value(report).expect("a plain value");
         Ok(Done { changed: true, receipt })
     }
 
-    fn verify(&self, step: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
+    fn verify(&self, step: &Step, _: &mut Ctx<'_>) -> Result<action::Verdict, Failure> {
         let task: Task = task(&step.call.input)?;
         let io = self.held.io(&task.disk)?;
-        let left = left(&task, &io)?;
-        Ok(left.map_or(Verdict::Holds, |reason| Verdict::DoesNot { reason }))
+        let left = self.left(&task, &io)?;
+        Ok(left.map_or(action::Verdict::Holds, |reason| action::Verdict::DoesNot { reason }))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_disk_is_read_back_at_both_ends_and_between() {
-        let range = 1000..1 << 40;
-        let places = samples(&range, 7);
-        assert_eq!(places.len() as u64, SAMPLES);
-        assert!(places.iter().all(|place| range.start <= place.start && place.end <= range.end));
-        assert_eq!((places[0].start, places[1].end), (range.start, range.end));
-        assert_ne!(places[2..], samples(&range, 9)[2..]);
-        assert_eq!(samples(&(5..6), 7)[5], 5..6, "however small it is");
-    }
 
     #[test]
     fn what_a_disk_cannot_is_not_chosen() {
@@ -308,5 +388,33 @@ mod tests {
         assert!(Method::choose(EraseMethod::Crypto, &disk).is_err());
         disk.can_zero = true;
         assert_eq!(Method::choose(EraseMethod::Block, &disk), Ok(Method::Block));
+    }
+
+    #[test]
+    fn the_strongest_is_what_the_disk_does_by_itself_and_it_has_one_name() {
+        use EraseCommand::{FormatCrypto, FormatUserData, SanitizeBlock, SanitizeOverwrite};
+        let offering = |erase: &[EraseCommand]| DiskFacts {
+            kernel_name: "nvme0n1".to_owned(),
+            erase: erase.to_vec(),
+            ..DiskFacts::default()
+        };
+        let disk = offering(&[SanitizeBlock, SanitizeOverwrite, FormatCrypto, FormatUserData]);
+        for (asked, chosen, word) in [
+            (EraseMethod::Strongest, Method::Command(SanitizeBlock), "sanitize_block"),
+            (EraseMethod::Crypto, Method::Command(FormatCrypto), "format_crypto"),
+            (EraseMethod::Block, Method::Command(SanitizeBlock), "sanitize_block"),
+            (EraseMethod::Overwrite, Method::Overwrite, "overwrite"),
+            (EraseMethod::Signatures, Method::Signatures, "signatures"),
+        ] {
+            assert_eq!(Method::choose(asked, &disk), Ok(chosen));
+            assert_eq!(chosen.to_string(), word);
+            let written = serde_json::to_value(chosen).expect("a word");
+            assert_eq!(written, word);
+            assert_eq!(serde_json::from_value::<Method>(written).expect("the same"), chosen);
+        }
+        let poor = offering(&[FormatUserData]);
+        let strongest = Method::choose(EraseMethod::Strongest, &poor);
+        assert_eq!(strongest, Ok(Method::Command(FormatUserData)));
+        assert!(Method::choose(EraseMethod::Crypto, &poor).is_err());
     }
 }

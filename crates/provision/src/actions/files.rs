@@ -3,7 +3,6 @@
 mod mounted;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 
 use hoist_engine::action::{
@@ -14,14 +13,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use self::mounted::{Mounted, Rights};
-use super::disks::part_of;
-use super::{Held, failed, faults, task, wrong};
-use crate::device::kernel;
-use crate::device::table::Partition;
+use super::{Held, Place, failed, faults, task, wrong};
 use crate::document::{FsKind, Id, SecretRef};
 use crate::fat::{FatError, Stored, Volume};
 use crate::images::Digest;
-use crate::layout::TablePlan;
 
 pub const NAME: &str = "files";
 
@@ -29,9 +24,7 @@ pub const NAME: &str = "files";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Task {
-    pub disk: Id,
-    pub table: TablePlan,
-    pub partition: Id,
+    pub place: Place,
     pub fs: Id,
     pub kind: FsKind,
     pub files: Vec<Wanted>,
@@ -69,10 +62,8 @@ pub struct Receipt {
 impl Task {
     /// Of the files and of where they are; how the rest of the disk is does not matter.
     pub fn fingerprint(&self) -> Digest {
-        let parts = self.table.partitions.iter();
-        let place = parts.filter(|part| part.id == self.partition).map(|part| part.partuuid);
-        let place: Vec<_> = place.collect();
-        let all = (&self.fs, place, &self.files);
+        let part = self.place.partition().map(|part| part.partuuid);
+        let all = (&self.fs, part, self.place.id(), &self.files);
         Digest::of(&serde_json::to_vec(&all).expect("a plain value"))
     }
 }
@@ -100,23 +91,17 @@ impl Files {
         }
     }
 
-    /// Lets the kernel have the partition, for as long as the work takes.
+    /// Lets the kernel have the file system, for as long as the work takes.
     fn mounted<T>(
         &self,
         task: &Task,
         is_read_only: bool,
         work: impl FnOnce(&Mounted) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let part = part_of(&task.table, &task.partition)?;
-        let wanted: Vec<Partition> = task.table.partitions.iter().map(Partition::from).collect();
-        self.held.lend(&task.disk, |path| {
-            let known = kernel::tell(path, &wanted).map_err(|error| failed(&error))?;
-            let known = known.into_iter().find(|known| known.number == part.number);
-            let known = known.ok_or_else(|| wrong(format!("`{}` has no device", part.id)))?;
-            let node = Path::new("/dev").join(known.kernel_name);
-            let mounted = Mounted::mount(&node, task.kind, is_read_only);
+        self.held.lend_place(&task.place, |node| {
+            let mounted = Mounted::mount(node, task.kind, is_read_only);
             work(&mounted.map_err(|error| self::at(&task.fs, "mounted", &error))?)
-        })?
+        })
     }
 
     fn put(&self, task: &Task, secrets: &dyn Secrets) -> Result<(), Failure> {
@@ -124,8 +109,7 @@ impl Files {
             task.files.iter().map(|file| Ok((file, self.bytes(task, file, secrets)?))).collect();
         let contents = contents?;
         if task.kind == FsKind::Vfat {
-            let io = self.held.io(&task.disk)?;
-            let range = part_of(&task.table, &task.partition)?.range();
+            let (io, range) = self.held.bytes(&task.place)?;
             let fat = |error: FatError| failed(&error);
             let volume = Volume::open(&*io, range).map_err(fat)?;
             for (file, bytes) in &contents {
@@ -146,8 +130,7 @@ impl Files {
     /// The first file that is not as it shall be, and why.
     fn difference(&self, task: &Task, secrets: &dyn Secrets) -> Result<Option<String>, Failure> {
         if task.kind == FsKind::Vfat {
-            let io = self.held.io(&task.disk)?;
-            let range = part_of(&task.table, &task.partition)?.range();
+            let (io, range) = self.held.bytes(&task.place)?;
             let volume = Volume::read_only(&*io, range).map_err(|error| failed(&error))?;
             for file in &task.files {
                 let wanted = Stored::of(&self.bytes(task, file, secrets)?);

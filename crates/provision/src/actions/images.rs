@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::{Held, failed, faults, origin, task, wrong};
 use crate::device::gap::{self, Gap, Marker};
 use crate::device::{GuardedIo, ReadAt};
-use crate::document::{Compression, Id, ImageTable, SecretRef};
+use crate::document::{Compression, Id, ImageFormat, ImageTable, SecretRef};
 use crate::images::{
     self, Chunked, Digest, Manifest, Masked, Place, Progress, Stream, Trust, Watch,
     first_difference, judge,
@@ -28,11 +28,16 @@ pub const NAME: &str = "images";
 #[serde(deny_unknown_fields)]
 pub struct Task {
     pub image: Id,
+    /// Or what is made of partitions.
     pub disk: Id,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_stacked: bool,
     /// Of the partition, or of the disk's table, if the image is of a whole disk.
     pub partuuid: Uuid,
     pub range: Range<u64>,
     pub sources: Vec<String>,
+    #[serde(default, skip_serializing_if = "is_raw")]
+    pub format: ImageFormat,
     pub compression: Compression,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
@@ -63,10 +68,15 @@ pub struct Receipt {
     pub is_grown: bool,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+fn is_raw(format: &ImageFormat) -> bool {
+    *format == ImageFormat::Raw
+}
+
 impl Task {
     /// No partition begins at the beginning of a disk.
     pub fn is_whole_disk(&self) -> bool {
-        self.range.start == 0
+        self.range.start == 0 && !self.is_stacked
     }
 
     pub fn fingerprint(&self) -> Digest {
@@ -186,7 +196,10 @@ impl Action for Images {
         } else {
             let Task { compression, size, digest, .. } = task.clone();
             let image = Stream { origin: &origin, compression, size, digest };
-            images::write(&image, &io, task.range.clone(), &watch)
+            match task.format {
+                ImageFormat::Raw => images::write(&image, &io, task.range.clone(), &watch),
+                ImageFormat::Qcow2 => images::write_qcow2(&image, &io, task.range.clone(), &watch),
+            }
         };
         let written = written.map_err(|error| failed(&error))?;
         let receipt = Receipt {

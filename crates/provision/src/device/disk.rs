@@ -9,6 +9,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::ReadAt;
+use super::above::AboveError;
 use super::buffer::{ALIGNMENT, Buffer, CHUNK};
 
 /// What must not change between looking at a disk and writing to it.
@@ -33,6 +34,8 @@ pub enum OpenError {
     Open { path: PathBuf, source: io::Error },
     #[error("`{path}` is in use; unmount it, and stop what is above it")]
     InUse { path: PathBuf },
+    #[error(transparent)]
+    Above(#[from] AboveError),
     #[error("`{path}` is neither a block device nor a file")]
     NoDisk { path: PathBuf },
     #[error("`{path}` has sectors of {sector} bytes; 512 to {ALIGNMENT} are known")]
@@ -64,6 +67,8 @@ pub(super) enum Access {
     Look,
     /// And nobody else does.
     Write,
+    /// Nobody else of us does; what the kernel has put together of its partitions stays.
+    Share,
 }
 
 #[derive(Debug)]
@@ -98,9 +103,9 @@ impl Disk {
             flags |= OFlags::EXCL;
         }
         let mut options = OpenOptions::new();
-        options.read(true).write(access == Access::Write).custom_flags(flags.bits().cast_signed());
+        options.read(true).write(access != Access::Look).custom_flags(flags.bits().cast_signed());
         let file = options.open(path).map_err(failed)?;
-        if access == Access::Write {
+        if access != Access::Look {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(rustix::io::Errno::WOULDBLOCK) => {

@@ -16,7 +16,9 @@ use rustix::io::Errno;
 use super::buffer::{ALIGNMENT, CHUNK, Pool};
 use super::disk::{Access, Disk, Identity, OpenError};
 use super::fault::{Fault, Outcome};
+use super::nvme::{self, CommandError};
 use super::{Ranges, ReadAt};
+use crate::facts::EraseCommand;
 
 /// Buffers for what is not aligned.
 const BOUNCES: usize = 2;
@@ -49,6 +51,18 @@ impl From<WriteError> for io::Error {
     }
 }
 
+/// Why a disk did not erase itself.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EraseError {
+    #[error(transparent)]
+    Guard(#[from] WriteError),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Command(#[from] CommandError),
+}
+
 /// A disk that nobody else has, of which some bytes may be written.
 #[derive(Debug)]
 pub struct GuardedIo {
@@ -71,7 +85,28 @@ impl GuardedIo {
         allow: &Ranges,
         retain: &Ranges,
     ) -> Result<Self, OpenError> {
-        let disk = Disk::open(path, meant.sector, Access::Write)?;
+        Self::open_for(Access::Write, path, meant, allow, retain)
+    }
+
+    /// As [`GuardedIo::open`], but of its partitions devices may have been put together, which have
+    /// them for themselves.
+    pub fn open_shared(
+        path: &Path,
+        meant: &Identity,
+        allow: &Ranges,
+        retain: &Ranges,
+    ) -> Result<Self, OpenError> {
+        Self::open_for(Access::Share, path, meant, allow, retain)
+    }
+
+    fn open_for(
+        access: Access,
+        path: &Path,
+        meant: &Identity,
+        allow: &Ranges,
+        retain: &Ranges,
+    ) -> Result<Self, OpenError> {
+        let disk = Disk::open(path, meant.sector, access)?;
         disk.check(meant)?;
         let allowed = allowed(allow, retain, disk.size(), disk.sector());
         let bounces = Pool::new(BOUNCES, CHUNK);
@@ -178,6 +213,18 @@ impl GuardedIo {
             return self.write_zeros(end..range.end);
         }
         self.write_zeros(range)
+    }
+
+    /// Lets the disk erase itself. That is all of it, so all of it must be allowed; `goes_on` is told
+    /// how many of [`nvme::PARTS`] are done. Says what the disk says of it.
+    pub fn erase(
+        &self,
+        command: EraseCommand,
+        goes_on: &mut dyn FnMut(u16) -> bool,
+    ) -> Result<String, EraseError> {
+        self.check(0..self.size())?;
+        self.check_identity()?;
+        Ok(nvme::erase(&self.disk.file, command, goes_on)?)
     }
 
     /// What was written is there after a power cut.

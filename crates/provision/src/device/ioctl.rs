@@ -1,5 +1,8 @@
-//! The one call to the kernel for which there is no safe function.
-#![expect(unsafe_code, reason = "no crate tells the kernel about single partitions")]
+//! Calls to the kernel for which there are no safe functions.
+#![expect(
+    unsafe_code,
+    reason = "no crate tells the kernel about single partitions, arrays and maps"
+)]
 
 use std::ffi::{c_int, c_longlong, c_void};
 use std::fs::File;
@@ -75,5 +78,59 @@ pub(super) fn partition(
         Argument { call: call as c_int, flags: 0, length: size, data: &raw const partition };
     // SAFETY: see the implementation above; the kernel checks that the file is a disk.
     unsafe { rustix::ioctl::ioctl(disk, Blkpg { argument, _partition: &partition }) }?;
+    Ok(())
+}
+
+/// `struct dm_ioctl` of linux/dm-ioctl.h.
+#[repr(C)]
+struct MapCall {
+    version: [u32; 3],
+    data_size: u32,
+    data_start: u32,
+    target_count: u32,
+    open_count: i32,
+    flags: u32,
+    event_number: u32,
+    padding: u32,
+    device: u64,
+    name: [u8; 128],
+    uuid: [u8; 129],
+    data: [u8; 7],
+}
+
+/// Stops an array of MD; what is on its devices stays.
+pub(super) fn stop_array(array: &File) -> io::Result<()> {
+    const STOP_ARRAY: Opcode = opcode::none(9, 0x32);
+    // SAFETY: STOP_ARRAY takes no argument; other devices than arrays do not know it.
+    unsafe { rustix::ioctl::ioctl(array, rustix::ioctl::NoArg::<STOP_ARRAY>::new()) }?;
+    Ok(())
+}
+
+/// Removes a map of the device mapper that nobody has open.
+pub(super) fn remove_map(name: &str) -> io::Result<()> {
+    const REMOVE: Opcode = opcode::read_write::<MapCall>(0xfd, 4);
+    let size = u32::try_from(size_of::<MapCall>()).expect("it is small");
+    let mut call = MapCall {
+        version: [4, 0, 0],
+        data_size: size,
+        data_start: size,
+        target_count: 0,
+        open_count: 0,
+        flags: 0,
+        event_number: 0,
+        padding: 0,
+        device: 0,
+        name: [0; 128],
+        uuid: [0; 129],
+        data: [0; 7],
+    };
+    // The last byte ends the name.
+    let place = call.name.get_mut(..name.len()).filter(|place| place.len() < 128);
+    place.ok_or(io::ErrorKind::InvalidInput)?.copy_from_slice(name.as_bytes());
+    let control = File::options().read(true).write(true).open("/dev/mapper/control")?;
+    // SAFETY: DM_DEV_REMOVE reads and writes a `dm_ioctl` of the size that it says, which `call` is.
+    unsafe {
+        rustix::ioctl::ioctl(&control, rustix::ioctl::Updater::<REMOVE, MapCall>::new(&mut call))
+    }?;
     Ok(())
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::storage::{Fs, FsKind, Part, StorageNode, in_order};
 use super::{
-    Boot, Content, Disk, DiskMatch, Document, Fetched, File, Id, Image, MAX_DISKS, MAX_FILES,
-    MAX_IMAGES, MAX_STORAGE, MAX_THIRD_PARTY, Size,
+    Boot, Compression, Content, Disk, DiskMatch, Document, Fetched, File, Id, Image, ImageFormat,
+    MAX_DISKS, MAX_FILES, MAX_IMAGES, MAX_STORAGE, MAX_THIRD_PARTY, Size,
 };
 use crate::diagnostic::{Code, Diagnostic};
 use crate::fat::check_names;
@@ -448,6 +448,12 @@ impl<'a> Checker<'a> {
         if image.sector_size.is_some_and(|size| ![512, 4096].contains(&size)) {
             self.say(Code::BadValue, place, "a sector has 512 or 4096 bytes");
         }
+        let is_packed = matches!(image.compression, Compression::Gzip | Compression::Zstd);
+        if image.format == ImageFormat::Qcow2 && (is_packed || image.manifest.is_some()) {
+            let what = "a qcow2 image is packed by itself, and not once more or in chunks";
+            let hint = "leave out `compression` and `manifest`, or convert it to raw";
+            self.say_hint(Code::Contradiction, place, what, hint);
+        }
     }
 
     fn digest(&mut self, place: &str, digest: Option<&str>) {
@@ -549,8 +555,8 @@ impl<'a> Checker<'a> {
         for (path, content) in drive.flat_map(|drive| &drive.files) {
             let place = format!("config_drive.files.{path}");
             self.path(&place, path, false);
-            if *content == Content::Fstab {
-                let what = "a config drive has no fstab";
+            if matches!(content, Content::Fstab | Content::Crypttab) {
+                let what = "a config drive has neither fstab nor crypttab";
                 self.say_hint(Code::Contradiction, &place, what, "give it to `files`");
             }
             if matches!(content, Content::Secret(_)) {

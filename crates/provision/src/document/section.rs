@@ -236,6 +236,8 @@ pub enum Content {
     Secret(SecretRef),
     /// What is mounted where, as the document says it. Only of `files`.
     Fstab,
+    /// What is encrypted, and that its key is asked for when the system starts. Only of `files`.
+    Crypttab,
 }
 
 /// How the machine starts what was installed.
@@ -445,8 +447,11 @@ pub enum EraseMethod {
     /// The strongest that the disk offers.
     #[default]
     Strongest,
+    /// The disk forgets the key with which everything was encrypted.
     Crypto,
+    /// The disk empties its blocks by itself.
     Block,
+    /// Every byte is written.
     Overwrite,
     /// Only what says what is on it; the data stays readable.
     Signatures,

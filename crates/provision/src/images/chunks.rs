@@ -50,6 +50,9 @@ pub enum ChunkKind {
         /// Where it is in what is fetched, and how long it is there.
         at: u64,
         stored: u32,
+        /// As it is there. What has it needs no other proof, and is less to look at; without it the
+        /// unpacked bytes are.
+        packed: Option<Digest>,
     },
 }
 
@@ -66,6 +69,8 @@ struct Entry {
     at: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     stored: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    packed: Option<Digest>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -79,11 +84,11 @@ impl TryFrom<Entry> for Chunk {
     type Error = &'static str;
 
     fn try_from(entry: Entry) -> Result<Self, Self::Error> {
-        let Entry { offset, length, .. } = entry;
+        let Entry { offset, length, packed, .. } = entry;
         let kind = match (entry.kind, entry.sha256, entry.at, entry.stored) {
-            (Word::Zero, None, None, None) => ChunkKind::Zero,
+            (Word::Zero, None, None, None) if packed.is_none() => ChunkKind::Zero,
             (Word::Data, Some(sha256), Some(at), Some(stored)) => {
-                ChunkKind::Data { sha256, at, stored }
+                ChunkKind::Data { sha256, at, stored, packed }
             }
             (Word::Zero, ..) => return Err("a chunk of zeros has nothing but its place"),
             (Word::Data, ..) => return Err("a chunk of data has `sha256`, `at` and `stored`"),
@@ -94,13 +99,13 @@ impl TryFrom<Entry> for Chunk {
 
 impl From<Chunk> for Entry {
     fn from(Chunk { offset, length, kind }: Chunk) -> Self {
-        let (kind, sha256, at, stored) = match kind {
-            ChunkKind::Zero => (Word::Zero, None, None, None),
-            ChunkKind::Data { sha256, at, stored } => {
-                (Word::Data, Some(sha256), Some(at), Some(stored))
+        let (kind, sha256, at, stored, packed) = match kind {
+            ChunkKind::Zero => (Word::Zero, None, None, None, None),
+            ChunkKind::Data { sha256, at, stored, packed } => {
+                (Word::Data, Some(sha256), Some(at), Some(stored), packed)
             }
         };
-        Self { offset, length, kind, sha256, at, stored }
+        Self { offset, length, kind, sha256, at, stored, packed }
     }
 }
 
@@ -191,6 +196,14 @@ impl Chunk {
             ChunkKind::Data { sha256, .. } => Digest::of(bytes) == *sha256,
         }
     }
+
+    /// Whether these bytes, which were fetched, are what it is packed, if that is known.
+    pub(super) fn is_packed(&self, bytes: &[u8]) -> Option<bool> {
+        match &self.kind {
+            ChunkKind::Data { packed: Some(packed), .. } => Some(Digest::of(bytes) == *packed),
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -198,7 +211,7 @@ mod tests {
     use super::*;
 
     fn data(offset: u64, length: u32, at: u64, stored: u32) -> Chunk {
-        let kind = ChunkKind::Data { sha256: Digest::of(b""), at, stored };
+        let kind = ChunkKind::Data { sha256: Digest::of(b""), at, stored, packed: None };
         Chunk { offset, length, kind }
     }
 

@@ -7,7 +7,7 @@ use crate::document::Compression;
 
 /// What an unpacker may keep of what it has already unpacked: `zstd -19` wants half of it.
 pub(super) const WINDOW: u64 = 1 << WINDOW_LOG;
-const WINDOW_LOG: u32 = 24;
+pub(super) const WINDOW_LOG: u32 = 24;
 
 /// What an image begins with.
 const GZIP: [u8; 2] = [0x1f, 0x8b];

@@ -28,11 +28,12 @@ struct State {
     done: u64,
     said: u64,
     at: Instant,
+    rate: u64,
 }
 
 impl<'a> Meter<'a> {
     pub(super) fn new(watch: &'a dyn Watch, total: Option<u64>, done: u64) -> Self {
-        let state = State { done, said: done, at: Instant::now() };
+        let state = State { done, said: done, at: Instant::now(), rate: 0 };
         Self { watch, total, state: Mutex::new(state) }
     }
 
@@ -51,9 +52,13 @@ impl<'a> Meter<'a> {
     }
 
     fn say(&self, state: &mut State) {
-        let millis = state.at.elapsed().as_millis().max(1);
-        let rate = u128::from(state.done - state.said) * 1000 / millis;
-        let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+        // The last word may follow another at once, and nothing came meanwhile.
+        if state.done > state.said {
+            let millis = state.at.elapsed().as_millis().max(1);
+            let rate = u128::from(state.done - state.said) * 1000 / millis;
+            state.rate = u64::try_from(rate).unwrap_or(u64::MAX);
+        }
+        let rate = state.rate;
         self.watch.progress(Progress { done: state.done, total: self.total, rate });
         (state.said, state.at) = (state.done, Instant::now());
     }

@@ -24,7 +24,8 @@ pub fn pack(mut image: impl Read, mut packed: impl Write, level: i32) -> io::Res
             let frame = compressor.compress(bytes)?;
             packed.write_all(&frame)?;
             let stored = u32::try_from(frame.len()).expect("a frame is little larger than a chunk");
-            let kind = ChunkKind::Data { sha256: Digest::of(bytes), at, stored };
+            let (sha256, packed) = (Digest::of(bytes), Some(Digest::of(&frame)));
+            let kind = ChunkKind::Data { sha256, at, stored, packed };
             at += u64::from(stored);
             kind
         };

@@ -132,6 +132,8 @@ pub(crate) struct Fetch<'a> {
     /// Of those the last ones that brought nothing.
     in_vain: u32,
     window: (Instant, u64),
+    /// It is read at many places, and not from a place on.
+    is_at_places: bool,
 }
 
 enum Body {
@@ -178,7 +180,24 @@ impl<'a> Fetch<'a> {
             attempts: 0,
             in_vain: 0,
             window: (Instant::now(), 0),
+            is_at_places: false,
         })
+    }
+
+    /// From now on it is read at many places: a server has to know how that is asked for, and has to
+    /// say how much there is.
+    pub(super) fn needs_places(&mut self) -> Result<u64, SourceError> {
+        self.is_at_places = true;
+        let reason = "it does not say how long it is, and it has to be read at many places";
+        let refused = || SourceError::Refused { url: self.url(), reason: reason.to_owned() };
+        self.total.ok_or_else(refused)
+    }
+
+    /// The next byte that is read is this one.
+    pub(super) fn seek(&mut self, position: u64) {
+        if self.position != position {
+            (self.position, self.body) = (position, None);
+        }
     }
 
     /// Of the next byte that is read.
@@ -331,7 +350,15 @@ impl<'a> Fetch<'a> {
         let tag = value(header::ETAG).filter(|tag| !tag.starts_with("W/"));
         let length = value(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
         let range = value(header::CONTENT_RANGE);
+        let was = self.tags[self.mirror].as_ref();
+        if status.is_success() && was.zip(tag.as_ref()).is_some_and(|(was, is)| was != is) {
+            return Err(Unopened::Never("it has changed since it was begun".to_owned()));
+        }
         let skip = match status {
+            StatusCode::OK if self.is_at_places && self.position > 0 => {
+                let reason = "it knows no ranges, and it has to be read at many places";
+                return Err(Unopened::Never(reason.to_owned()));
+            }
             StatusCode::OK => {
                 self.has_total(length)?;
                 self.position
@@ -353,7 +380,9 @@ impl<'a> Fetch<'a> {
             }
             status => return Err(Unopened::Never(format!("it answers {}", status.as_u16()))),
         };
-        self.tags[self.mirror] = tag;
+        if tag.is_some() {
+            self.tags[self.mirror] = tag;
+        }
         let mut body = answer.into_body().into_reader();
         // A server that does not know ranges begins from the start; what we have is passed over.
         let passed = io::copy(&mut (&mut body).take(skip), &mut io::sink());

@@ -1,4 +1,5 @@
-//! An image in chunks: one fetches them, and several each unpack, check and write one.
+//! An image in chunks: one fetches them, as many as there are cores unpack and check them, and a few
+//! write. A core that waited for the disk would unpack nothing meanwhile.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,10 +16,16 @@ use super::{
     Chunked, FIRST, ImageError, Watch, Written, close_target, first_difference, open_target,
 };
 use crate::device::GuardedIo;
-use crate::device::buffer::{Buffer, CHUNK, Pool, Pooled};
+use crate::device::buffer::{CHUNK, Pool, Pooled};
 
 /// More would need more memory, and devices do not take more.
-const MOST_WORKERS: usize = 4;
+const MOST_UNPACKERS: usize = 4;
+const WRITERS: usize = 3;
+
+/// Buffers of unpacked chunks: one for everybody who has one in hand.
+const fn buffers(unpackers: usize) -> usize {
+    unpackers + WRITERS
+}
 
 /// Longest time between two words about what is durable, as long as something is written.
 const LONGEST: Duration = Duration::from_secs(2);
@@ -27,8 +34,14 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// have been.
 const WINDOW: usize = 4;
 
-/// A chunk by its number, and how it is packed; a chunk of zeros is not.
-type Job = (usize, Option<(Pooled, usize)>);
+/// Chunks of zeros that are told to the device as one.
+const MOST_ZEROS: usize = 64;
+
+/// A chunk by its number, and how it is packed; chunks of zeros are not, and come several at once.
+type Job = (Range<usize>, Option<(Pooled, usize)>);
+
+/// The same, unpacked and checked.
+type Checked = (Range<usize>, Option<Pooled>);
 
 pub(super) fn write(
     image: &Chunked<'_>,
@@ -53,14 +66,23 @@ pub(super) fn write(
         every: image.keep_every,
         told: Mutex::new((chunk_start(chunks, from.max(1)), Instant::now())),
     };
-    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_WORKERS);
-    let (jobs, todo) = sync_channel(workers);
-    let todo = Mutex::new(todo);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let unpackers = cores.min(MOST_UNPACKERS);
+    let unpacked = Pool::new(buffers(unpackers), CHUNK);
+    let (jobs, todo) = sync_channel(unpackers);
+    let (checked, to_write) = sync_channel(WRITERS);
+    let (todo, to_write) = (Mutex::new(todo), Mutex::new(to_write));
     let fetched = std::thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| shared.work(&todo));
+        for _ in 0..unpackers {
+            let (shared, todo, unpacked) = (&shared, &todo, &unpacked);
+            let checked = checked.clone();
+            scope.spawn(move || shared.unpack_all(todo, unpacked, &checked));
         }
-        let fetched = fetch(image, from, workers, &jobs, &shared);
+        drop(checked);
+        for _ in 0..WRITERS {
+            scope.spawn(|| shared.write_all(&to_write));
+        }
+        let fetched = fetch(image, from, unpackers, &jobs, &shared);
         drop(jobs);
         fetched
     });
@@ -93,23 +115,24 @@ fn begin_at(image: &Chunked<'_>, io: &GuardedIo, target: &Range<u64>) -> usize {
 fn fetch(
     image: &Chunked<'_>,
     from: usize,
-    workers: usize,
+    unpackers: usize,
     jobs: &SyncSender<Job>,
     shared: &Shared<'_>,
 ) -> Result<(), ImageError> {
-    let pool = Pool::new(2 * workers, MAX_STORED as usize);
+    let pool = Pool::new(unpackers + 1, MAX_STORED as usize);
     let Manifest { chunks, .. } = image.manifest;
     let mut stream: Option<Fetch<'_>> = None;
-    let wanted = (0..chunks.len()).filter(|number| *number == 0 || *number >= from);
-    for number in wanted {
+    let mut next = 0;
+    while next < chunks.len() {
         if shared.watch.is_stopped() {
             return Err(ImageError::Stopped);
         }
         if shared.state().failure.is_some() {
             return Ok(());
         }
-        let packed = match chunks[number].kind {
-            ChunkKind::Zero => None,
+        let number = next;
+        let (last, packed) = match chunks[number].kind {
+            ChunkKind::Zero => (zeros_until(chunks, number), None),
             ChunkKind::Data { at, stored, .. } => {
                 let stored = stored as usize;
                 let stream = match &mut stream {
@@ -118,12 +141,22 @@ fn fetch(
                 };
                 let mut bytes = pool.take();
                 stream.read_exactly(&mut bytes[..stored])?;
-                Some((bytes, stored))
+                (number + 1, Some((bytes, stored)))
             }
         };
-        let _ = jobs.send((number, packed));
+        let _ = jobs.send((number..last, packed));
+        // The first one is needed in any case.
+        next = last.max(from);
     }
     Ok(())
+}
+
+/// The chunk behind those of zeros that begin here. The first of all is by itself, because not all of
+/// it is written now.
+fn zeros_until(chunks: &[Chunk], number: usize) -> usize {
+    let most = if number == 0 { 1 } else { MOST_ZEROS };
+    let zeros = chunks[number..].iter().take(most);
+    number + zeros.take_while(|chunk| chunk.kind == ChunkKind::Zero).count()
 }
 
 struct Shared<'a> {
@@ -154,61 +187,79 @@ impl Shared<'_> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn work(&self, todo: &Mutex<Receiver<Job>>) {
-        let mut unpacked = Buffer::new(CHUNK);
+    fn unpack_all(
+        &self,
+        todo: &Mutex<Receiver<Job>>,
+        buffers: &Pool,
+        checked: &SyncSender<Checked>,
+    ) {
         let mut decompressor = zstd::bulk::Decompressor::new();
         loop {
             let job = todo.lock().unwrap_or_else(PoisonError::into_inner).recv();
-            let Ok((number, packed)) = job else { return };
+            let Ok((numbers, packed)) = job else { return };
             // Whoever sends is not kept waiting, even if nothing is written any more.
             if self.state().failure.is_some() {
                 continue;
             }
-            let chunk = &self.chunks[number];
-            let bytes = &mut unpacked[..chunk.length as usize];
             let outcome = match (packed, &mut decompressor) {
-                (None, _) => {
-                    // Of the others only the length is looked at.
-                    if number == 0 {
-                        bytes.fill(0);
-                    }
-                    Ok(())
-                }
+                (None, _) => Ok(None),
                 (Some((packed, stored)), Ok(decompressor)) => {
-                    unpack(decompressor, &packed[..stored], chunk, bytes)
+                    let mut bytes = buffers.take();
+                    let chunk = &self.chunks[numbers.start];
+                    unpack(decompressor, &packed[..stored], chunk, &mut bytes).map(|()| Some(bytes))
                 }
                 (Some(_), Err(error)) => {
                     Err(ImageError::Unpack(io::Error::other(error.to_string())))
                 }
             };
-            let outcome = outcome.and_then(|()| self.put(number, bytes));
-            let outcome = outcome.and_then(|()| self.keep());
-            if let Err(error) = outcome {
-                self.state().failure.get_or_insert(error);
+            match outcome {
+                // The writers are there until there is nothing more.
+                Ok(bytes) => drop(checked.send((numbers, bytes))),
+                Err(error) => self.fail(error),
             }
         }
     }
 
-    fn put(&self, number: usize, bytes: &[u8]) -> Result<(), ImageError> {
-        let chunk = &self.chunks[number];
-        let at = self.target.start + chunk.offset;
-        let first = if number == 0 { bytes.len().min(FIRST) } else { 0 };
-        let zeros = match chunk.kind {
-            // Nobody needs to look at them to know what they are.
-            ChunkKind::Zero => {
-                let range = at + first as u64..at + bytes.len() as u64;
-                self.io.zero(range.clone())?;
-                range.end - range.start
+    fn write_all(&self, to_write: &Mutex<Receiver<Checked>>) {
+        loop {
+            let chunk = to_write.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok((numbers, bytes)) = chunk else { return };
+            if self.state().failure.is_some() {
+                continue;
             }
-            ChunkKind::Data { .. } => write_runs(self.io, at + first as u64, &bytes[first..])?,
+            let outcome = self.put(numbers, bytes.as_deref());
+            if let Err(error) = outcome.and_then(|()| self.keep()) {
+                self.fail(error);
+            }
+        }
+    }
+
+    /// The first reason is told.
+    fn fail(&self, error: ImageError) {
+        self.state().failure.get_or_insert(error);
+    }
+
+    fn put(&self, numbers: Range<usize>, bytes: Option<&[u8]>) -> Result<(), ImageError> {
+        let start = chunk_start(self.chunks, numbers.start);
+        let end = chunk_start(self.chunks, numbers.end);
+        let length = usize::try_from(end - start).expect("a few chunks");
+        let first = if numbers.start == 0 { length.min(FIRST) } else { 0 };
+        let at = self.target.start + start + first as u64;
+        let zeros = match bytes {
+            // Nobody needs to look at them to know what they are.
+            None => {
+                self.io.zero(at..self.target.start + end)?;
+                (length - first) as u64
+            }
+            Some(bytes) => write_runs(self.io, at, &bytes[first..length])?,
         };
-        self.meter.add((bytes.len() - first) as u64);
+        self.meter.add((length - first) as u64);
         let mut state = self.state();
         state.zeros += zeros;
-        if number == 0 {
-            state.first = bytes[..first].to_vec();
+        if numbers.start == 0 {
+            state.first = bytes.map_or_else(|| vec![0; first], |bytes| bytes[..first].to_vec());
         } else {
-            state.ahead.insert(number);
+            state.ahead.extend(numbers);
         }
         let State { next, ahead, .. } = &mut *state;
         while ahead.remove(next) {
@@ -247,9 +298,11 @@ fn unpack(
     chunk: &Chunk,
     into: &mut [u8],
 ) -> Result<(), ImageError> {
-    let is_whole = decompressor.decompress_to_buffer(packed, into);
-    match is_whole {
-        Ok(length) if length == into.len() && chunk.is(into) => Ok(()),
-        _ => Err(ImageError::Chunk { offset: chunk.offset }),
-    }
+    let into = &mut into[..chunk.length as usize];
+    let is_packed = chunk.is_packed(packed);
+    // What is known to be another is not even unpacked.
+    let is_good = is_packed != Some(false)
+        && decompressor.decompress_to_buffer(packed, into).is_ok_and(|is| is == into.len())
+        && (is_packed == Some(true) || chunk.is(into));
+    if is_good { Ok(()) } else { Err(ImageError::Chunk { offset: chunk.offset }) }
 }

@@ -23,8 +23,8 @@ const FETCHES: usize = 8;
 
 /// Buffers of unpacked bytes: one that is filled, and for each writer one that is written and one
 /// that waits.
-const CHUNKS: usize = 1 + 2 * WRITERS;
-const WRITERS: usize = 2;
+pub(super) const CHUNKS: usize = 1 + 2 * WRITERS;
+pub(super) const WRITERS: usize = 2;
 
 /// Shorter runs of zeros are written with what is around them: telling a device about each would take
 /// longer.
@@ -43,11 +43,12 @@ impl Piece {
     }
 }
 
-/// Bytes for a place.
-struct Job {
-    at: u64,
-    bytes: Pooled,
-    length: usize,
+/// Bytes for a place, of which only a part is written.
+pub(super) struct Job {
+    /// Where the first of them would be.
+    pub(super) at: u64,
+    pub(super) bytes: Pooled,
+    pub(super) part: Range<usize>,
 }
 
 pub(super) fn write(
@@ -59,7 +60,7 @@ pub(super) fn write(
     let fetch = Fetch::begin(image.origin, 0)?;
     open_target(io, target)?;
     let meter = Meter::new(watch, image.size, 0);
-    let shared = Shared { io, meter: &meter, state: Mutex::default() };
+    let shared = Shared::new(io, &meter);
     let digest = image.digest;
     let (pieces, fetched) = sync_channel(FETCHES);
     let (jobs, todo) = sync_channel::<Job>(WRITERS);
@@ -160,7 +161,7 @@ fn unpack(
             if at == 0 {
                 first = bytes[..length].to_vec();
             } else if length > 0 {
-                let job = Job { at: target.start + at, bytes, length };
+                let job = Job { at: target.start + at, bytes, part: 0..length };
                 // The writers are there until there are no more jobs.
                 let _ = jobs.send(job);
             }
@@ -223,32 +224,37 @@ impl Read for Fetched {
 }
 
 /// What writers have in common.
-struct Shared<'a> {
-    io: &'a GuardedIo,
-    meter: &'a Meter<'a>,
-    state: Mutex<State>,
+pub(super) struct Shared<'a> {
+    pub(super) io: &'a GuardedIo,
+    pub(super) meter: &'a Meter<'a>,
+    pub(super) state: Mutex<State>,
 }
 
 #[derive(Default)]
-struct State {
-    failure: Option<ImageError>,
-    zeros: u64,
+pub(super) struct State {
+    pub(super) failure: Option<ImageError>,
+    pub(super) zeros: u64,
 }
 
-impl Shared<'_> {
-    fn has_failed(&self) -> bool {
+impl<'a> Shared<'a> {
+    pub(super) fn new(io: &'a GuardedIo, meter: &'a Meter<'a>) -> Self {
+        Self { io, meter, state: Mutex::default() }
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).failure.is_some()
     }
 
-    fn write_all(&self, todo: &Mutex<Receiver<Job>>) {
+    pub(super) fn write_all(&self, todo: &Mutex<Receiver<Job>>) {
         loop {
             let job = todo.lock().unwrap_or_else(PoisonError::into_inner).recv();
-            let Ok(Job { at, bytes, length }) = job else { return };
+            let Ok(Job { at, bytes, part }) = job else { return };
             // Whoever sends is not kept waiting, even if nothing is written any more.
             if self.has_failed() {
                 continue;
             }
-            let outcome = write_runs(self.io, at, &bytes[..length]);
+            let length = part.len() as u64;
+            let outcome = write_runs(self.io, at + part.start as u64, &bytes[part]);
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             match outcome {
                 Ok(zeros) => state.zeros += zeros,
@@ -257,7 +263,7 @@ impl Shared<'_> {
                 }
             }
             drop(state);
-            self.meter.add(length as u64);
+            self.meter.add(length);
         }
     }
 }

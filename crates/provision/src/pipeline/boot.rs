@@ -15,8 +15,8 @@ use crate::facts::{Bus, Facts, Firmware};
 use crate::layout::{DiskPlan, Layout, PartitionPlan};
 
 /// Where kernels and GRUB's configuration are, on the volume.
-const KERNEL: &str = "hoist/linux";
-const INITRD: &str = "hoist/initrd";
+pub(super) const KERNEL: &str = "hoist/linux";
+pub(super) const INITRD: &str = "hoist/initrd";
 const GRUB_CONFIG: &str = "hoist/grub.cfg";
 /// Of systemd-boot.
 const LOADER_CONFIG: &str = "loader/loader.conf";
@@ -35,6 +35,8 @@ pub(super) struct Wanted<'a> {
     pub grub: Option<(&'a PartitionPlan, Fetching, Fetching)>,
     /// For UEFI.
     pub entry: Option<Entry>,
+    /// Words for the kernel.
+    pub arguments: String,
 }
 
 impl Wanted<'_> {
@@ -109,7 +111,7 @@ impl<'a> Asking<'_, 'a> {
             file: format!("/{}", self.removable()),
             arguments: options,
         });
-        Some(Wanted { disk, volume, files, grub, entry })
+        Some(Wanted { disk, volume, files, grub, entry, arguments })
     }
 
     /// Where firmware looks that remembers nothing.
@@ -250,7 +252,10 @@ impl<'a> Asking<'_, 'a> {
             format!("PARTUUID={}", part.partuuid)
         } else {
             let plan = self.layout.stack.iter().find(|plan| plan.id == root.id);
-            format!("UUID={}", plan.map(|plan| plan.uuid).unwrap_or_default())
+            let made = plan.filter(|plan| plan.image.is_none()).map(|plan| plan.uuid);
+            // What came in an image has a UUID of its own.
+            let device = || super::files::device(self.document, &root.on).unwrap_or_default();
+            made.map_or_else(device, |uuid| format!("UUID={uuid}"))
         };
         let own = [format!("root={by}"), format!("rootfstype={}", root.kind)];
         own.into_iter()
@@ -330,7 +335,7 @@ impl Planning<'_> {
     fn missing_boot(&self) -> Vec<(String, Task)> {
         let Some(wanted) = self.wanted_boot() else { return Vec::new() };
         let Wanted { disk, volume, files, grub, .. } = wanted;
-        let is_there = is_kept(disk, volume) && !self.is_made_anew(volume);
+        let is_there = is_kept(disk, volume) && !self.is_made_anew(&volume.id);
         let contents = self.seen.contents.get(&volume.id).filter(|_| is_there);
         let has = |path: &str, source: &Source| {
             let stored = contents.and_then(|contents| contents.files.get(path));

@@ -27,7 +27,8 @@ use crate::actions::files::Files;
 use crate::actions::images::{self, Images, Keeper};
 use crate::actions::plugin::OnDisks;
 use crate::device::OpenError;
-use crate::device::gap::backup::{self, Before};
+use crate::device::above::{above, stop_all};
+use crate::device::gap::backup::{self, Before, Taken};
 use crate::device::gap::{Gap, GapError, GapJournal, Marker};
 use crate::device::probe::Machine;
 use crate::device::table::Backup;
@@ -49,7 +50,10 @@ pub trait Listener: Send + Sync {
         Cancel::default()
     }
 
-    /// A disk was made empty.
+    /// What disks held at their ends, before the first of them is written to.
+    fn taken(&self, _: &[Taken]) {}
+
+    /// A disk was made empty, or was to be and is not.
     fn erased(&self, _: &erase::Report) {}
 }
 
@@ -143,8 +147,19 @@ pub fn apply(
 /// The disks that something is done to; nobody else has them from here on.
 pub fn take(decision: &Decision, machine: &Machine) -> Result<Held, OpenError> {
     let plans = &decision.layout.disks;
-    let touched = plans.iter().filter(|plan| decision.touched.contains(&plan.id));
-    Held::take(touched, |name| machine.device(name))
+    let touched = || plans.iter().filter(|plan| decision.touched.contains(&plan.id));
+    let bound: Vec<String> = plans.iter().map(|plan| plan.kernel_name.clone()).collect();
+    for plan in touched().filter(|plan| !plan.tears_down.is_empty()) {
+        let names = [plan.kernel_name.clone()];
+        // What came since is not ours to stop, and keeps us from having the disk.
+        let is_known = above(&names)?
+            .iter()
+            .all(|one| plans.iter().any(|plan| plan.tears_down.contains(&one.kernel_name)));
+        if is_known {
+            stop_all(&names, &bound)?;
+        }
+    }
+    Held::take(touched(), |name| machine.device(name))
 }
 
 /// As [`apply`], to disks that were taken.
@@ -156,13 +171,18 @@ pub fn apply_to(
     given: &Given,
     listener: Arc<dyn Listener>,
 ) -> Result<Applied, ApplyError> {
-    let held = Arc::new(held);
+    let stacks = decision.stacks.clone().with_secrets(given.secrets.clone());
+    let held = Arc::new(held.with_stacks(stacks));
     // From here on nobody else can change the disks: it must still be the same plan.
     let again = decide(document, &look(document, machine, given)).map_err(ApplyError::Refused)?;
-    if again.hash != decision.hash {
+    if again.taken_hash != decision.taken_hash {
         return Err(ApplyError::Changed);
     }
-    let Ran { resumed, tells } = run(&again, &held, machine, given, listener)?;
+    let ran = run(&again, &held, machine, given, listener);
+    // Nothing stays put together, however it ended.
+    let lowered = held.lower().map_err(ApplyError::Begin);
+    let Ran { resumed, tells } = ran?;
+    lowered?;
     drop(held);
     if !tells {
         return Ok(Applied::Done { resumed });
@@ -201,13 +221,20 @@ fn run(
     };
     let resumes = decision.is_left_in_the_middle(&marker);
     if !resumes {
+        let taken = decision.ends_of_disks(held)?;
+        // Of what is to be erased no copy goes anywhere.
+        let document = &decision.document;
+        if document.sections.erase.is_none() || !document.is_queued(erase::NAME) {
+            listener.taken(&taken);
+        }
         for (id, opened) in &decision.opened {
             let io = held.io(id).map_err(ApplyError::Begin)?;
-            let ends = Backup::take(&*io).map_err(GapError::Read)?;
             disks::open(&io, opened.table.guid, &opened.kept, &marker)
                 .map_err(ApplyError::Begin)?;
             let gap = disks::gap(&opened.kept)?;
-            backup::keep(&io, &gap, &decision.before(id), &ends)?;
+            if let Some(Taken { before, ends, .. }) = taken.iter().find(|taken| taken.disk == *id) {
+                backup::keep(&io, &gap, before, ends)?;
+            }
         }
     }
     let (medium, mut records) = decision.medium(held, resumes)?;
@@ -247,11 +274,8 @@ fn run(
     }
     let (trust, efivars) = (given.trust.clone(), machine.efivars());
     catalog.add(Arc::new(Boot { held: Arc::clone(held), trust, efivars }));
-    catalog.add(Arc::new(Erase {
-        held: Arc::clone(held),
-        listener: Arc::new(Progresses(Arc::clone(&listener))),
-        keeper: Arc::new(journal.clone()),
-    }));
+    let told = Arc::new(Progresses(Arc::clone(&listener)));
+    catalog.add(Arc::new(Erase::new(Arc::clone(held), told, Arc::new(journal.clone()))));
     let site = Site {
         catalog,
         secrets: Arc::new(given.secrets.clone()),
@@ -292,6 +316,33 @@ fn reached(decision: &Decision, records: &[Record]) -> BTreeMap<Id, u64> {
 }
 
 impl Decision {
+    /// What every disk that is begun with holds at its ends. A disk that this transaction has begun
+    /// with before says itself what it held, or nobody knows any more.
+    fn ends_of_disks(&self, held: &Held) -> Result<Vec<Taken>, ApplyError> {
+        let mut all = Vec::new();
+        for (id, opened) in &self.opened {
+            let Some(plan) = self.layout.disks.iter().find(|plan| plan.id == *id) else { continue };
+            let io = held.io(id).map_err(ApplyError::Begin)?;
+            let mut before = self.before(id);
+            let is_ours = |marker: &Marker| marker.txn == before.txn;
+            let ends = if opened.marker.as_ref().is_some_and(is_ours) {
+                let kept =
+                    backup::read(&*io, &disks::gap(&opened.kept)?).map_err(GapError::Read)?;
+                let Some((earlier, ends)) = kept.filter(|(kept, _)| kept.txn == before.txn) else {
+                    continue;
+                };
+                before = earlier.and(&before);
+                ends
+            } else {
+                Backup::take(&*io).map_err(GapError::Read)?
+            };
+            let (disk, kernel_name) = (id.clone(), plan.kernel_name.clone());
+            let (size, sector) = (plan.size, plan.sector);
+            all.push(Taken { disk, kernel_name, size, sector, before, ends });
+        }
+        Ok(all)
+    }
+
     /// What is to be known of a disk when it shall be put back.
     fn before(&self, disk: &Id) -> Before {
         let plan = self.layout.disks.iter().find(|plan| plan.id == *disk);

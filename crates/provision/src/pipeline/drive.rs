@@ -20,7 +20,7 @@ pub(super) fn wanted<'a>(
     let (disk, part) = layout.partition(&image?.1.target)?;
     let texts = drive.files.iter().filter_map(|(path, content)| match content {
         Content::Text(text) => Some((path.clone(), Stored::of(text.as_bytes()))),
-        Content::Secret(_) | Content::Fstab => None,
+        Content::Secret(_) | Content::Fstab | Content::Crypttab => None,
     });
     let serial = derive(document.txn, document.node_id(), &part.id).as_fields().0;
     let (disk_id, partition) = (disk.id.clone(), part.id.clone());

@@ -67,11 +67,6 @@ impl Planning<'_> {
         let Ok(method) = Method::choose(asked.unwrap_or_default(), facts) else { return };
         let (who, seed) = (facts.into(), self.disk_guid(disk).as_u64_pair().0);
         let task = Task { disk: disk.id.clone(), who, range, method, seed };
-        let word = match method {
-            Method::Block => "block",
-            Method::Overwrite => "overwrite",
-            Method::Signatures => "signatures",
-        };
-        self.step(format!("erase {} by {word}", disk.id), erase::NAME, task, true);
+        self.step(format!("erase {} by {method}", disk.id), erase::NAME, task, true);
     }
 }

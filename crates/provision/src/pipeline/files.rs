@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::{Planning, as_value, is_kept};
+use super::{Planning, as_value};
+use crate::actions::Place;
 use crate::actions::disks::Making;
 use crate::actions::files::{self, Holds, Receipt, Task, Texts, Wanted};
+use crate::device::above::map_of;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{Content, Document, File, Fs, FsKind, Id, StorageNode};
+use crate::document::{Content, Document, File, Fs, FsKind, Id, StorageNode, Tables};
 use crate::facts::Facts;
 use crate::fat::Stored;
 use crate::layout::{DiskPlan, Layout, Work};
@@ -23,16 +25,9 @@ pub(super) fn wanted(
 ) -> Result<(Vec<Task>, Texts), Vec<Diagnostic>> {
     let (mut tasks, mut texts) = (BTreeMap::<&Id, Task>::new(), Texts::new());
     let mut found = Vec::new();
-    for (at, file) in document.sections.files.iter().enumerate() {
+    for file in &document.sections.files {
         let Some(fs) = document.storage(&file.on).and_then(StorageNode::as_fs) else { continue };
-        let Some(empty) = task(layout, fs) else {
-            let what = format!("`{}` does not lie on a partition", fs.id);
-            let hint = "put files into file systems of partitions";
-            found.push(
-                Diagnostic::new(Code::Unsupported, format!("files[{at}].on"), what).hint(hint),
-            );
-            continue;
-        };
+        let Some(empty) = task(layout, fs) else { continue };
         let path = file.path.trim_start_matches('/').to_owned();
         let text = match &file.content {
             Content::Text(text) => Some(text.clone()),
@@ -43,6 +38,7 @@ pub(super) fn wanted(
                     continue;
                 }
             },
+            Content::Crypttab => Some(crypttab(document, layout)),
             Content::Secret(_) => None,
         };
         tasks.entry(&fs.id).or_insert(empty).files.push(as_wanted(file, &path, text.as_deref()));
@@ -52,10 +48,15 @@ pub(super) fn wanted(
 }
 
 fn task(layout: &Layout, fs: &Fs) -> Option<Task> {
-    let (disk, part) = layout.partition(&fs.on)?;
-    let Work::Table(table) = &disk.work else { return None };
-    let (disk, partition, table) = (disk.id.clone(), part.id.clone(), table.clone());
-    Some(Task { disk, table, partition, fs: fs.id.clone(), kind: fs.kind, files: Vec::new() })
+    let place = match layout.partition(&fs.on) {
+        None => Place::Device(fs.on.clone()),
+        Some((disk, part)) => {
+            let Work::Table(table) = &disk.work else { return None };
+            let (disk, partition, table) = (disk.id.clone(), part.id.clone(), table.clone());
+            Place::Partition { disk, table, partition }
+        }
+    };
+    Some(Task { place, fs: fs.id.clone(), kind: fs.kind, files: Vec::new() })
 }
 
 fn as_wanted(file: &File, path: &str, text: Option<&str>) -> Wanted {
@@ -88,21 +89,66 @@ fn fstab(document: &Document, layout: &Layout, facts: &Facts) -> Result<String, 
             _ if mount == "/" => 1,
             _ => 2,
         };
-        let spec = spec(layout, facts, fs)?;
+        let spec = spec(document, layout, facts, fs)?;
         lines.push(format!("{spec} {mount} {} {options} 0 {pass}\n", fs.kind));
     }
     Ok(lines.concat())
 }
 
-/// How a file system is found: by the UUID that it was given, or by that of its partition if it
-/// brought one of its own.
-fn spec(layout: &Layout, facts: &Facts, fs: &Fs) -> Result<String, Diagnostic> {
+/// What is encrypted, as the installed system reads it. Its key is asked for; what opens it otherwise
+/// is for the system to know.
+fn crypttab(document: &Document, layout: &Layout) -> String {
+    let mut lines = vec!["# Written by hoist when this system was installed.\n".to_owned()];
+    for node in &document.sections.storage {
+        let StorageNode::Luks(luks) = node else { continue };
+        let plan = layout.stack.iter().find(|plan| plan.id == luks.id);
+        let part =
+            layout.partition(&luks.on).map(|(_, part)| format!("PARTUUID={}", part.partuuid));
+        let is_made = !luks.retain && makes_tables(document);
+        let made = plan.filter(|_| is_made).map(|plan| format!("UUID={}", plan.uuid));
+        let found = made.or(part).or_else(|| device(document, &luks.on));
+        lines.extend(found.map(|found| format!("{} {found} none luks\n", luks.id)));
+    }
+    lines.concat()
+}
+
+/// The document is of what is made, though perhaps not now.
+fn makes_tables(document: &Document) -> bool {
+    document.sections.policy.tables == Tables::Make
+}
+
+/// What the installed system calls something that is made of partitions.
+pub(super) fn device(document: &Document, id: &Id) -> Option<String> {
+    match document.storage(id)? {
+        StorageNode::Md(md) => Some(format!("/dev/md/{}", md.name())),
+        StorageNode::Luks(luks) => Some(format!("/dev/mapper/{}", luks.id)),
+        StorageNode::Lv(lv) => match document.storage(&lv.on)? {
+            StorageNode::Vg(vg) => Some(format!("/dev/mapper/{}", map_of(vg.name(), lv.name()))),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// How a file system is found: by the UUID that it was given, or by what it lies on if it brought one
+/// of its own.
+fn spec(
+    document: &Document,
+    layout: &Layout,
+    facts: &Facts,
+    fs: &Fs,
+) -> Result<String, Diagnostic> {
     let plan = layout.stack.iter().find(|plan| plan.id == fs.id);
     if let Some(plan) = plan.filter(|plan| fs.retain.is_none() && plan.image.is_none()) {
         let made = Making::new(&fs.id, fs.kind, plan.uuid, fs.label.as_deref());
         let mut found = facts.disks.iter().flat_map(|disk| &disk.signatures);
-        // Where tables stay it is what was made before, or something of others.
-        if !plan.retained || found.any(|signature| made.is(signature)) {
+        let is_stacked = layout.partition(&fs.on).is_none();
+        // Where tables stay it is what was made before, or something of others. What lies on stacks
+        // nobody sees: if nobody makes any now, it was made before.
+        if !plan.retained
+            || found.any(|signature| made.is(signature))
+            || (is_stacked && makes_tables(document))
+        {
             return Ok(format!("UUID={}", made.uuid));
         }
     }
@@ -112,7 +158,7 @@ fn spec(layout: &Layout, facts: &Facts, fs: &Fs) -> Result<String, Diagnostic> {
     let retain = fs.retain.clone().unwrap_or_default();
     let uuid = retain.uuid.map(|uuid| format!("UUID={uuid}"));
     let label = retain.label.or_else(|| fs.label.clone()).map(|label| format!("LABEL={label}"));
-    uuid.or(label).ok_or_else(|| {
+    uuid.or(label).or_else(|| device(document, &fs.on)).ok_or_else(|| {
         let what = "nothing says how the installed system finds it";
         let place = format!("storage.{}", fs.id);
         Diagnostic::new(Code::Missing, place, what).hint("give its label, or `no_fstab: true`")
@@ -152,8 +198,8 @@ impl Planning<'_> {
 
     /// What says that files are where they shall be; `is_it` which of them.
     fn filed(&self, task: &Task, is_it: impl Fn(&Receipt) -> bool) -> Option<&Receipt> {
-        let (disk, part) = self.layout.partition(&task.partition)?;
-        let is_there = is_kept(disk, part) && !self.is_made_anew(part) && !self.is_rewritten(part);
+        let place = task.place.id();
+        let is_there = self.stands(place) && !self.is_made_anew(place) && !self.is_rewritten(place);
         let receipts = self.seen.notes.values().flat_map(|notes| &notes.filed);
         receipts.filter(|receipt| is_it(receipt)).last().filter(|_| is_there)
     }
@@ -164,7 +210,10 @@ impl Planning<'_> {
     }
 
     pub(super) fn needs_files(&self, disk: &DiskPlan) -> bool {
-        let is_missing = |task: &Task| task.disk == disk.id && !self.is_filed(task);
+        let is_missing = |task: &Task| {
+            let target = self.place(task.place.id());
+            target.is_some_and(|on| self.is_on(on, &disk.id)) && !self.is_filed(task)
+        };
         self.document.is_queued(files::NAME) && self.all_files().iter().any(is_missing)
     }
 
@@ -181,7 +230,10 @@ impl Planning<'_> {
                 None if !is_queued => continue,
                 Some(_) if self.touched.is_empty() => continue,
                 Some(_) => {}
-                None => drop(self.touched.insert(task.disk.clone())),
+                None => match self.place(task.place.id()) {
+                    Some(target) => self.touch_target(target),
+                    None => continue,
+                },
             }
             let name = format!("put files into {}", task.fs);
             let id = self.step(name, files::NAME, &task, true);

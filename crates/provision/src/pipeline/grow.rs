@@ -1,12 +1,12 @@
 //! File systems of images that are grown.
 
-use super::{Planning, as_value};
+use super::{Planning, Target, as_value};
 use crate::actions::disks::{self, Task};
 use crate::actions::grow::Growing;
 use crate::actions::images::{self, Receipt};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Document, Image, StorageNode};
-use crate::layout::{DiskPlan, PartitionPlan, Work};
+use crate::layout::DiskPlan;
 
 fn growing(document: &Document, image: &Image) -> Option<Growing> {
     let fs = document.storage(&image.target).and_then(StorageNode::as_fs)?;
@@ -27,19 +27,11 @@ pub(super) fn cannot(document: &Document) -> Vec<Diagnostic> {
 
 impl Planning<'_> {
     /// What is done once an image is where it shall be.
-    fn growing(&self, part: &PartitionPlan, image: &images::Task) -> Option<(Growing, Task)> {
+    fn growing(&self, target: Target<'_>, image: &images::Task) -> Option<(Growing, Task)> {
         let section = self.document.sections.images.get(&image.image)?;
         let fs = growing(self.document, section).filter(|_| section.grow)?;
-        let (disk, _) = self.layout.partition(&part.id)?;
-        let Work::Table(table) = &disk.work else { return None };
-        let task = Task::Grow {
-            disk: disk.id.clone(),
-            table: table.clone(),
-            partition: part.id.clone(),
-            fs: fs.clone(),
-            image: image.image.clone(),
-            of: image.fingerprint(),
-        };
+        let (place, of) = (target.place()?, image.fingerprint());
+        let task = Task::Grow { place, fs: fs.clone(), image: image.image.clone(), of };
         Some((fs, task))
     }
 
@@ -49,17 +41,21 @@ impl Planning<'_> {
     }
 
     pub(super) fn needs_growing(&self, disk: &DiskPlan) -> bool {
-        self.queued_images().iter().any(|(on, part, task)| {
-            let growing = part.as_ref().and_then(|part| self.growing(part, task));
-            on.id == disk.id && growing.is_some_and(|(_, task)| self.grown(&task).is_none())
+        self.queued_images().iter().any(|(target, task)| {
+            let growing = self.growing(*target, task);
+            self.is_on(*target, &disk.id)
+                && growing.is_some_and(|(_, task)| self.grown(&task).is_none())
         })
     }
 
     /// Again, if the image is written again.
-    pub(super) fn grow(&mut self, part: &PartitionPlan, image: &images::Task, is_written: bool) {
-        let Some((fs, task)) = self.growing(part, image) else { return };
+    pub(super) fn grow(&mut self, target: Target<'_>, image: &images::Task, is_written: bool) {
+        let Some((fs, task)) = self.growing(target, image) else { return };
         let receipt = self.grown(&task).filter(|_| !is_written);
-        let name = format!("grow {} {} in {}", fs.kind, fs.id, part.id);
+        let name = format!("grow {} {} in {}", fs.kind, fs.id, target.id());
+        if receipt.is_none() {
+            self.touch_target(target);
+        }
         self.grows.push(fs);
         let id = self.step(name, disks::NAME, task, true);
         self.done.extend(receipt.map(|receipt| (id, as_value(&receipt))));

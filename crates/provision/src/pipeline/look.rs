@@ -17,16 +17,27 @@ use crate::device::gap::{Gap, GapJournal, Marker};
 use crate::device::probe::Machine;
 use crate::device::table::IN_PROGRESS;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{Document, Id, Image};
+use crate::document::{Document, Id, Image, ImageFormat};
 use crate::facts::DiskFacts;
 use crate::fat::{Contents, ReadOnly, Volume};
 use crate::images::chunks::MAX_MANIFEST;
-use crate::images::{Digest, Manifest, Origin};
+use crate::images::{Digest, ImageError, Manifest, Origin, virtual_size};
 use crate::layout::{DiskPlan, PartitionPlan};
 
-/// Programs that file systems are made and grown with.
-const TOOLS: [&str; 8] =
-    ["btrfs", "e2fsck", "mke2fs", "mkfs.btrfs", "mkfs.xfs", "mkswap", "resize2fs", "xfs_growfs"];
+/// Programs that stacks and file systems are made and grown with.
+const TOOLS: [&str; 11] = [
+    "btrfs",
+    "cryptsetup",
+    "e2fsck",
+    "lvm",
+    "mdadm",
+    "mke2fs",
+    "mkfs.btrfs",
+    "mkfs.xfs",
+    "mkswap",
+    "resize2fs",
+    "xfs_growfs",
+];
 
 /// Looks at everything that a decision is made from. Nothing is changed.
 pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
@@ -59,7 +70,8 @@ pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
         for (id, image) in document.sections.images.iter() {
             let mut receipts = seen.notes.values().flat_map(|notes| &notes.receipts);
             // What was written once is not asked for to see that it is still there.
-            if image.made_by.is_none() && !receipts.any(|receipt| receipt.image == *id) {
+            let is_known = image.made_by.is_some() || image.format == ImageFormat::Qcow2;
+            if !is_known && !receipts.any(|receipt| receipt.image == *id) {
                 let looked = origin(image, image.sources.clone(), given).look();
                 seen.absent.extend(looked.err().map(|error| (id.clone(), chain(&error))));
             }
@@ -69,6 +81,12 @@ pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
                     seen.manifests.insert(id.clone(), manifest);
                 }
                 Some(Err(reason)) => seen.troubles.push(unreadable(id, &reason)),
+            }
+            if image.format == ImageFormat::Qcow2 {
+                match virtual_size(&origin(image, image.sources.clone(), given)) {
+                    Ok(size) => drop(seen.virtual_sizes.insert(id.clone(), size)),
+                    Err(error) => seen.troubles.push(no_qcow2(id, &error)),
+                }
             }
         }
     }
@@ -156,12 +174,6 @@ fn unreadable(id: &Id, reason: &str) -> Diagnostic {
     Diagnostic::new(Code::BadValue, format!("images.{id}.manifest"), reason)
 }
 
-fn origin(image: &Image, urls: Vec<String>, given: &Given) -> Origin {
-    let token = image.token.as_ref().and_then(|token| given.secrets.get(token.name()).ok());
-    let (token, trust) = (token.map(Into::into), given.trust.clone());
-    Origin { token, trust, ..Origin::new(urls) }
-}
-
 /// With a list, the digest of the document is that of the list, which vouches for every chunk.
 fn manifest(image: &Image, given: &Given) -> Option<Result<(Digest, Manifest), String>> {
     let url = image.manifest.clone()?;
@@ -172,6 +184,21 @@ fn manifest(image: &Image, given: &Given) -> Option<Result<(Digest, Manifest), S
     let wanted = image.digest.as_ref().and_then(|digest| digest.parse().ok());
     let manifest = Manifest::parse(&bytes, wanted).map_err(|error| chain(&error));
     Some(manifest.map(|manifest| (Digest::of(&bytes), manifest)))
+}
+
+fn origin(image: &Image, urls: Vec<String>, given: &Given) -> Origin {
+    let token = image.token.as_ref().and_then(|token| given.secrets.get(token.name()).ok());
+    let (token, trust) = (token.map(Into::into), given.trust.clone());
+    Origin { token, trust, ..Origin::new(urls) }
+}
+
+/// What will never be written is told now.
+fn no_qcow2(id: &Id, error: &ImageError) -> Diagnostic {
+    let code = match error {
+        ImageError::Qcow2(_) => Code::Unsupported,
+        _ => Code::Unreachable,
+    };
+    Diagnostic::new(code, format!("images.{id}"), chain(error))
 }
 
 fn notes(disk: &DiskFacts, machine: &Machine) -> Result<Notes, Box<dyn std::error::Error>> {
@@ -188,6 +215,7 @@ fn notes(disk: &DiskFacts, machine: &Machine) -> Result<Notes, Box<dyn std::erro
         marker,
         receipts: receipts(&records),
         filed: receipts(&records),
+        built: receipts(&records),
         plugins: receipts(&records),
     })
 }

@@ -112,7 +112,8 @@ impl Display for Decision {
         for (number, step) in self.show().steps.iter().enumerate() {
             write!(f, "  {:>2}. {}", number + 1, step.name)?;
             let input = &step.call.input;
-            if let Some(words) = input["fs"]["program"].as_array() {
+            let program = ["fs", "node"].map(|what| &input[what]["program"]);
+            if let Some(words) = program.into_iter().find_map(|program| program.as_array()) {
                 let words: Vec<_> = words.iter().filter_map(|word| word.as_str()).collect();
                 write!(f, ": {}", words.join(" "))?;
             }
@@ -200,7 +201,7 @@ impl Planning<'_> {
     /// What is in a volume, as far as it stays.
     fn contents(&self, part: &PartitionPlan) -> Option<&Contents> {
         let (disk, _) = self.layout.partition(&part.id)?;
-        let stays = is_kept(disk, part) && !self.is_made_anew(part);
+        let stays = is_kept(disk, part) && !self.is_made_anew(&part.id);
         self.seen.contents.get(&part.id).filter(|_| stays)
     }
 
@@ -245,7 +246,7 @@ impl Planning<'_> {
         };
         let named = self.document.sections.files.iter();
         let tables: BTreeSet<(&Id, &str)> = named
-            .filter(|file| file.content == Content::Fstab)
+            .filter(|file| matches!(file.content, Content::Fstab | Content::Crypttab))
             .map(|file| (&file.on, file.path.trim_start_matches('/')))
             .collect();
         let mut all = Vec::new();
@@ -281,15 +282,18 @@ impl Planning<'_> {
     /// What lies on partitions and is there as it shall be.
     pub(super) fn is_there(&self, id: &Id) -> bool {
         let Some(plan) = self.layout.stack.iter().find(|plan| plan.id == *id) else { return false };
-        let Some(fs) = self.document.storage(id).and_then(StorageNode::as_fs) else { return false };
-        let Some((disk, part)) = self.layout.partition(&fs.on) else { return false };
+        let Some(fs) = self.document.storage(id).and_then(StorageNode::as_fs) else {
+            return self.stands(id);
+        };
         if plan.image.is_some() {
             let mut images = self.all_images().into_iter();
-            return images.any(|(disk, on, task)| {
-                on.as_ref().is_some_and(|on| on.id == part.id)
-                    && self.receipt(&disk, on.as_ref(), &task).is_some()
+            return images.any(|(target, task)| {
+                *target.id() == fs.on && self.receipt(target, &task).is_some()
             });
         }
+        let Some((disk, part)) = self.layout.partition(&fs.on) else {
+            return self.has_file_system(plan, fs);
+        };
         let making = Making::new(&fs.id, fs.kind, plan.uuid, fs.label.as_deref());
         self.is_made(disk, part, &making)
     }

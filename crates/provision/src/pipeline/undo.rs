@@ -6,7 +6,7 @@ use hoist_engine::record::Record;
 
 use super::ApplyError;
 use crate::bind::bind;
-use crate::device::gap::backup::{self, Before};
+use crate::device::gap::backup::{self, Before, Taken};
 use crate::device::gap::{Gap, GapJournal, Marker};
 use crate::device::probe::Machine;
 use crate::device::table::{self, Backup, Found};
@@ -63,8 +63,12 @@ impl ReadAt for Ends<'_> {
 }
 
 /// What can be put back of the disks that a document names, or everything that is lost already.
-/// Nothing is changed.
-pub fn plan_undo(document: &Document, machine: &Machine) -> Result<Undoing, Vec<Diagnostic>> {
+/// `elsewhere` is what was kept of them beside what they have themselves. Nothing is changed.
+pub fn plan_undo(
+    document: &Document,
+    machine: &Machine,
+    elsewhere: &[Taken],
+) -> Result<Undoing, Vec<Diagnostic>> {
     let facts = machine.probe().facts;
     let binding = bind(document, &facts)?;
     let (mut disks, mut found, mut begun) = (Vec::new(), Vec::new(), BTreeMap::new());
@@ -77,14 +81,28 @@ pub fn plan_undo(document: &Document, machine: &Machine) -> Result<Undoing, Vec<
         let io = io.map_err(|error| vec![unread(&error)])?;
         let gap = Gap::before(None).expect("a whole gap has room");
         let marker = Marker::read(&io, &gap).map_err(|error| vec![unread(&error)])?;
+        let elsewhere = elsewhere.iter().find(|taken| {
+            taken.disk == *id && taken.before.txn == document.txn && taken.size == io.size()
+        });
         if marker.is_none_or(|marker| marker.txn != document.txn) {
+            let was = elsewhere.map(|taken| &taken.ends);
+            let is_as_it_was = || Backup::take(&io).is_ok_and(|ends| was == Some(&ends));
+            if was.is_some() && !is_as_it_was() {
+                let what = format!(
+                    "nothing on disk `{}` says that it is of this run; somebody has changed it",
+                    facts.kernel_name
+                );
+                found.push(lost(what));
+            }
             continue;
         }
         let records = GapJournal::peek(&io, &gap).ok().flatten().unwrap_or_default();
         let has_begun = records.iter().any(|record| matches!(record, Record::Intent { .. }));
         begun.insert(id.clone(), has_begun);
         let kept = backup::read(&io, &gap).map_err(|error| vec![unread(&error)])?;
-        let Some((before, backup)) = kept.filter(|(before, _)| before.txn == document.txn) else {
+        let kept = kept.filter(|(before, _)| before.txn == document.txn);
+        let elsewhere = elsewhere.map(|taken| (taken.before.clone(), taken.ends.clone()));
+        let Some((before, backup)) = kept.or(elsewhere) else {
             let what = "what it held before did not fit on it, or is not there any more";
             found.push(lost(what.to_owned()));
             continue;
@@ -106,23 +124,34 @@ pub fn plan_undo(document: &Document, machine: &Machine) -> Result<Undoing, Vec<
 
 /// What was on a disk and is not any more, once anything was written behind its table.
 fn overwritten(disk: &Disk) -> Option<Diagnostic> {
-    let parts = disk.table.facts().map(|facts| facts.partitions).unwrap_or_default();
-    let is_hit = |start: u64, end: u64| {
-        disk.before.writable.iter().any(|range| range.start < end && start < range.end)
-    };
-    let gone = parts.iter().filter(|part| is_hit(part.start, part.start.saturating_add(part.len)));
-    let mut lost: Vec<String> = gone
-        .map(|part| {
-            format!("partition {} at {}, {}", part.number, Bytes(part.start), Bytes(part.len))
-        })
-        .collect();
-    lost.extend(disk.before.destroys.iter().cloned());
+    let lost = gone(&disk.table, &disk.before);
     if lost.is_empty() {
         return None;
     }
     let what = format!("what was on disk `{}` is overwritten", disk.kernel_name);
     let found = Diagnostic::new(Code::CannotUndo, format!("disks.{}", disk.id), what);
     Some(found.evidence(lost).hint("its table could be put back, but what it speaks of could not"))
+}
+
+fn gone(table: &Found, before: &Before) -> Vec<String> {
+    let parts = table.facts().map(|facts| facts.partitions).unwrap_or_default();
+    let is_hit = |start: u64, end: u64| {
+        before.writable.iter().any(|range| range.start < end && start < range.end)
+    };
+    let gone = parts.iter().filter(|part| is_hit(part.start, part.start.saturating_add(part.len)));
+    let say = |part: &crate::facts::PartitionFacts| {
+        format!("partition {} at {}, {}", part.number, Bytes(part.start), Bytes(part.len))
+    };
+    gone.map(say).chain(before.destroys.iter().cloned()).collect()
+}
+
+/// What of a disk does not come back with its table, once a step of the run has begun.
+pub fn would_be_lost(taken: &Taken) -> Vec<String> {
+    let ends = Ends { size: taken.size, backup: &taken.ends };
+    match table::read(&ends, taken.sector) {
+        Ok(table) => gone(&table, &taken.before),
+        Err(_) => taken.before.destroys.clone(),
+    }
 }
 
 /// Puts it back: both ends of every disk, with its table.

@@ -39,6 +39,9 @@ impl<'a> Planning<'a> {
 /// Disks that have their image already lose nothing, though the layout knows nothing of that.
 pub(super) fn as_it_is(layout: &Layout, touched: &BTreeSet<Id>, seen: &Seen) -> Layout {
     let mut layout = layout.clone();
+    // What nobody needs alone stays together.
+    let untouched = layout.disks.iter_mut().filter(|disk| !touched.contains(&disk.id));
+    untouched.for_each(|disk| disk.tears_down.clear());
     let settled = layout
         .disks
         .iter_mut()

@@ -2,11 +2,15 @@
 
 use std::sync::{Arc, Mutex};
 
-use hoist_provision::actions::erase::{Method, Report};
+use hoist_engine::action::{Action as _, Cancel, Ctx, Output, Stream};
+use hoist_engine::execute::Programs;
+use hoist_engine::plan::{Call, Step};
+use hoist_provision::actions::erase::{self, Erase, Method, Report, Verdict};
+use hoist_provision::actions::images::Keeper;
 use hoist_provision::device::fault::{Fault, Then, When};
 use hoist_provision::device::table::{self, Found};
 use hoist_provision::diagnostic::Code;
-use hoist_provision::document::{Document, Id};
+use hoist_provision::document::{Document, Id, Secrets};
 use hoist_provision::images::Progress;
 use hoist_provision::pipeline::{self, Applied, Given, Listener};
 
@@ -62,7 +66,8 @@ fn a_disk_that_is_erased_holds_nothing_and_its_report_says_how_that_is_known() {
             let [report] = reports.as_slice() else { panic!("one report: {reports:?}") };
             assert_eq!((report.method, report.range.clone()), (method, 0..SIZE as u64));
             assert_eq!(report.who.serial.as_deref(), Some("S-sda"));
-            assert!(report.samples == 64 && report.started <= report.ended);
+            assert_eq!((report.verdict, report.evidence.samples), (Verdict::Erased, 64));
+            assert!(report.started <= report.ended);
         }
     }
 }
@@ -71,7 +76,7 @@ fn a_disk_that_is_erased_holds_nothing_and_its_report_says_how_that_is_known() {
 fn what_only_loses_its_signatures_is_not_said_to_be_empty() {
     let machine = machine(512);
     let reports = apply(&machine, &of("signatures", ""));
-    assert_eq!((reports[0].method, reports[0].samples), (Method::Signatures, 0));
+    assert_eq!((reports[0].method, reports[0].evidence.samples), (Method::Signatures, 0));
     let bytes = machine.bytes("sda");
     assert_eq!((bytes[0], bytes[6 * MIB], bytes[SIZE - 1]), (0, 0x77, 0));
 }
@@ -126,4 +131,63 @@ fn a_disk_that_is_half_erased_says_that_somebody_is_at_work() {
         apply(&machine, &document);
         assert!(machine.bytes("sda").iter().all(|byte| *byte == 0));
     }
+}
+
+#[derive(Default)]
+struct Kept(Mutex<Vec<Report>>);
+
+impl erase::Listener for Kept {
+    fn progress(&self, _: &Id, _: Progress) {}
+    fn erased(&self, report: &Report) {
+        self.0.lock().expect("nobody panicked").push(report.clone());
+    }
+}
+
+struct Records;
+
+impl Keeper for Records {
+    fn reached(&self, _: &str, _: u64) -> Result<(), String> {
+        Ok(())
+    }
+    fn leave(&self, _: &Id) {}
+}
+
+struct Nowhere;
+
+impl Output for Nowhere {
+    fn line(&mut self, _: Stream, _: &[u8]) {}
+    fn progress(&mut self, _: u64, _: Option<u64>) {}
+}
+
+#[test]
+fn a_disk_that_does_not_take_its_command_is_not_erased_in_another_way() {
+    let machine = machine(512);
+    let decision = machine.decide(&of("overwrite", ""));
+    let held = Arc::new(pipeline::take(&decision, &machine.machine()).expect("nobody has it"));
+    let kept = Arc::new(Kept::default());
+    let to: Arc<dyn erase::Listener> = Arc::<Kept>::clone(&kept);
+    let action = Erase::new(held, to, Arc::new(Records));
+    let input = serde_json::json!({
+        "disk": "os", "who": {"kernel_name": "sda", "size": SIZE}, "method": "sanitize_crypto",
+        "range": {"start": 0, "end": SIZE}, "seed": 7,
+    });
+    let call = Call { action: "erase".to_owned(), input, undoes: None };
+    let step = Step { call, ..Step::default() };
+    let mut ctx = Ctx {
+        attempt: "1",
+        task: "erase",
+        subject: "",
+        directory: std::path::Path::new("/"),
+        deadline: None,
+        cancel: &Cancel::default(),
+        secrets: &Secrets::default(),
+        programs: &Programs::default(),
+        output: &mut Nowhere,
+    };
+    let failure = action.apply(&step, &mut ctx).expect_err("a file takes no commands");
+    assert!(failure.reason.contains("the command cannot be sent"), "{}", failure.reason);
+    assert!(machine.bytes("sda").iter().all(|byte| *byte == 0x77), "nothing was written");
+    let reports = kept.0.lock().expect("nobody panicked").clone();
+    assert_eq!((reports.len(), reports[0].verdict), (1, Verdict::NotErased));
+    assert_eq!(reports[0].reason.as_ref(), Some(&failure.reason));
 }

@@ -8,8 +8,8 @@ use hoist_provision::device::guard::WriteError;
 use hoist_provision::device::{GuardedIo, Identity, Ranges};
 use hoist_provision::document::Compression;
 use hoist_provision::images::{
-    Chunked, Digest, ImageError, KEEP_EVERY, Manifest, Origin, Patience, Progress, SourceError,
-    Stream, Watch, Written, pack, write, write_chunks,
+    ChunkKind, Chunked, Digest, ImageError, KEEP_EVERY, Manifest, Origin, Patience, Progress,
+    SourceError, Stream, Watch, Written, pack, write, write_chunks,
 };
 
 use crate::loop_device::LoopDisk;
@@ -230,11 +230,17 @@ fn bytes_that_are_damaged_or_cut_off_never_look_like_a_system() {
     let error = write(&asked, &Target::new().open(), TARGET, &()).expect_err("it is short");
     assert!(matches!(error, ImageError::Size { .. }), "{error}");
     let (packed, manifest) = chunked(&image);
-    for bad in [flip(packed.clone()), cut(packed)] {
+    let mut older = manifest.clone();
+    for chunk in &mut older.chunks {
+        if let ChunkKind::Data { packed, .. } = &mut chunk.kind {
+            *packed = None;
+        }
+    }
+    let bad = [(flip(packed.clone()), &manifest), (cut(packed.clone()), &manifest)];
+    for (bad, manifest) in bad.into_iter().chain([(flip(packed), &older)]) {
         let (_file, origin) = file(&bad);
         let target = Target::new();
-        let asked =
-            Chunked { origin: &origin, manifest: &manifest, reached: 0, keep_every: KEEP_EVERY };
+        let asked = Chunked { origin: &origin, manifest, reached: 0, keep_every: KEEP_EVERY };
         let error = write_chunks(&asked, &target.open(), TARGET, &()).expect_err("it is bad");
         let is_said = matches!(
             error,

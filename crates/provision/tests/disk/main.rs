@@ -9,6 +9,7 @@ mod loop_device;
 mod machine;
 mod power_cut;
 mod probe;
+mod qcow2;
 mod resume;
 mod server;
 mod signature;

@@ -22,6 +22,8 @@ pub(crate) enum Answer {
     Status(u16),
     /// Says that there is more than there is.
     OtherLength,
+    /// One bit is another, in the last MiB.
+    Flipped,
 }
 
 /// Lives as long as the test.
@@ -120,6 +122,12 @@ fn serve(
         );
     }
     let total = content.len();
+    let flipped = matches!(answer, Answer::Flipped).then(|| {
+        let mut other = content.to_vec();
+        other[total.saturating_sub(1 << 20)] ^= 1;
+        other
+    });
+    let content = flipped.as_deref().unwrap_or(content);
     let from = match answer {
         Answer::Whole => None,
         _ => start(&head),

@@ -1,13 +1,15 @@
 //! What disks were before is put back, or it is said why not.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use hoist_provision::device::fault::{Fault, Then, When};
+use hoist_provision::device::gap::backup::Taken;
 use hoist_provision::device::table::{Partition, Table};
 use hoist_provision::device::{GuardedIo, Identity, Ranges};
 use hoist_provision::diagnostic::{Code, Diagnostic};
-use hoist_provision::document::Document;
-use hoist_provision::pipeline::{self, Given};
+use hoist_provision::document::{Document, Id};
+use hoist_provision::images::Progress;
+use hoist_provision::pipeline::{self, Given, Listener};
 use uuid::Uuid;
 
 use crate::machine::{FileMachine, Quiet, document};
@@ -57,7 +59,15 @@ const BESIDE: &str = "  - part: {id: kept, on: os, size: 6 MiB, retain: {partuui
                       00000000-0000-0000-0000-000000000008}}\n  - part: {id: a, on: os, size: 4 MiB}\n";
 
 fn undo(machine: &FileMachine, document: &Document) -> Result<usize, Vec<Diagnostic>> {
-    let undoing = pipeline::plan_undo(document, &machine.machine())?;
+    undo_with(machine, document, &[])
+}
+
+fn undo_with(
+    machine: &FileMachine,
+    document: &Document,
+    elsewhere: &[Taken],
+) -> Result<usize, Vec<Diagnostic>> {
+    let undoing = pipeline::plan_undo(document, &machine.machine(), elsewhere)?;
     pipeline::undo(&undoing, &machine.machine()).expect("nobody has it");
     Ok(undoing.disks().len())
 }
@@ -118,8 +128,75 @@ fn a_run_that_ended_before_its_first_step_is_undone_whole() {
     assert!(before == machine.bytes("sda"), "every byte");
 }
 
+/// Keeps what it is told before anything is written.
+#[derive(Default)]
+struct Elsewhere(Mutex<Vec<Taken>>);
+
+impl Listener for Elsewhere {
+    fn begins(&self, _: &str) {}
+    fn progress(&self, _: &Id, _: Progress) {}
+
+    fn taken(&self, taken: &[Taken]) {
+        *self.0.lock().expect("nobody panicked") = taken.to_vec();
+    }
+}
+
+fn apply_and_keep(machine: &FileMachine, document: &Document) -> Vec<Taken> {
+    let (decision, kept) = (machine.decide(document), Arc::new(Elsewhere::default()));
+    let (here, given, listener) = (machine.machine(), Given::default(), Arc::clone(&kept));
+    let applied = pipeline::apply(document, &decision, &here, &given, None, listener);
+    applied.expect("nothing is wrong");
+    kept.0.lock().expect("nobody panicked").clone()
+}
+
 #[test]
-fn what_does_not_fit_on_the_disk_cannot_be_put_back_and_that_is_said() {
+fn what_has_no_room_on_the_disk_is_put_back_from_elsewhere() {
+    let machine = noisy();
+    let (before, document) = (machine.bytes("sda"), of(NEW));
+    let kept = apply_and_keep(&machine, &document);
+    assert_eq!(kept.iter().map(|taken| taken.size).collect::<Vec<_>>(), [SIZE as u64]);
+    assert!(pipeline::would_be_lost(&kept[0]).is_empty());
+    assert_eq!(undo_with(&machine, &document, &kept).expect("it is known"), 1);
+    let after = machine.bytes("sda");
+    assert!(before[..MIB] == after[..MIB] && before[SIZE - MIB..] == after[SIZE - MIB..]);
+    assert_eq!(undo_with(&machine, &document, &kept).expect("it is as it was"), 0);
+}
+
+#[test]
+fn a_disk_that_somebody_changed_gets_nothing_from_elsewhere() {
+    let machine = noisy();
+    let document = of(NEW);
+    let kept = apply_and_keep(&machine, &document);
+    fs_err::write(machine.disk("sda"), vec![1; SIZE]).expect("written");
+    let found = undo_with(&machine, &document, &kept).expect_err("it is another disk now");
+    assert_eq!(found[0].code, Code::CannotUndo, "{}", found[0]);
+    assert!(found[0].what.contains("somebody has changed it"), "{}", found[0]);
+    assert!(machine.bytes("sda") == vec![1; SIZE]);
+}
+
+#[test]
+fn what_an_earlier_attempt_may_have_destroyed_is_not_forgotten_by_a_later_plan() {
+    let machine = machine(Some(&old()), 512);
+    machine.apply(&of(NEW)).expect("nothing is wrong");
+    let smaller = "  - part: {id: b, on: os, size: 1 MiB}\n";
+    let kept = apply_and_keep(&machine, &of(smaller));
+    assert_eq!(pipeline::would_be_lost(&kept[0])[0], "partition 1 at 2 MiB, 6 MiB");
+    let found = undo(&machine, &of(smaller)).expect_err("it is overwritten");
+    assert!(found[0].to_string().contains("partition 1 at 2 MiB, 6 MiB"), "{}", found[0]);
+}
+
+#[test]
+fn of_what_is_erased_no_copy_goes_elsewhere() {
+    let machine = machine(Some(&old()), 512);
+    let document = document(
+        "api: hoist/v1\ntxn: 5d1b6d5e-6f3a-4a7e-9d0c-00000000000d\nsections:\n  node: {id: n1}\n  \
+         disks: {os: {match: {serial: S-sda}, wipe: any}}\n  erase: {disks: [os]}\n",
+    );
+    assert!(apply_and_keep(&machine, &document).is_empty());
+}
+
+/// With more at its beginning than can be packed.
+fn noisy() -> FileMachine {
     let machine = machine(None, 512);
     let mut noise = machine.bytes("sda");
     let mut state = 1_u64;
@@ -130,6 +207,12 @@ fn what_does_not_fit_on_the_disk_cannot_be_put_back_and_that_is_said() {
         bytes.copy_from_slice(&state.to_le_bytes());
     }
     fs_err::write(machine.disk("sda"), noise).expect("written");
+    machine
+}
+
+#[test]
+fn what_does_not_fit_on_the_disk_cannot_be_put_back_and_that_is_said() {
+    let machine = noisy();
     let document = of(NEW);
     machine.apply(&document).expect("nothing is wrong");
     let found = undo(&machine, &document).expect_err("nobody knows what was there");

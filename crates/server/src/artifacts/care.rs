@@ -24,6 +24,7 @@ use crate::auth::AuditContext;
 use crate::extract::{Json, Query};
 use crate::failure::Failure;
 use crate::inventory::Flag;
+use crate::provision::installed::contents_to_go_back;
 use crate::route::Live;
 
 /// Content younger than this stays: its artifact is about to be written.
@@ -47,6 +48,7 @@ pub(super) async fn list(
             size: artifact.spec.size,
             arch: artifact.spec.arch,
             description: artifact.spec.description.clone(),
+            provides: artifact.spec.provides.clone(),
             revision: artifact.revision,
             here: here.contains(&artifact.spec.sha256),
             used_by: users.configs.into_iter().chain(users.profiles).collect(),
@@ -112,6 +114,8 @@ pub(super) struct CollectQuery {
     unused: Flag,
     #[serde(default)]
     unfinished: Flag,
+    #[serde(default)]
+    previous: Flag,
 }
 
 pub(super) async fn collect(
@@ -134,7 +138,12 @@ pub(super) async fn collect(
     };
     // What was removed for real and is there again has been named again.
     let mut names = artifacts.names(if dry_run { gone.clone() } else { Vec::new() }).await?;
-    let named = move |digest| names.has(digest);
+    let back = if query.previous.0 {
+        HashSet::new()
+    } else {
+        contents_to_go_back(artifacts.chassis.store.as_ref()).await?
+    };
+    let named = move |digest| names.has(digest) || back.contains(&digest);
     let unfinished = query.unfinished.0;
     let collection = Collection { blobs: artifacts.blobs.clone(), named, now, unfinished, dry_run };
     let collected = blocking(move || collection.run(kept));

@@ -224,6 +224,7 @@ impl Boot {
             lost: found.lost.iter().map(lost).collect(),
             kernel: images.as_ref().map(|images| images.kernel.clone()),
             initrd: images.map(|images| images.initrd).unwrap_or_default(),
+            plugins: found.plugins,
             words: found.words.into_iter().map(word).collect(),
             state: standing.state.cloned(),
             enabled: node.spec.enabled,

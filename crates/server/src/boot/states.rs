@@ -12,7 +12,7 @@ use hoist_inventory::plan::{Draft, Plan, Reason, Refusal};
 use hoist_inventory::registry::{Terms, WriteError};
 use hoist_inventory::{Resource, ResourceKey, Roster};
 use hoist_model::selector::Bound;
-use hoist_model::{BootMode, BootState, ConfigMode, Fault, Kind, Name, Node, NodeId};
+use hoist_model::{BootMode, BootState, ConfigMode, Fault, Kind, Name, Node, NodeId, Provisioning};
 use jiff::Timestamp;
 use serde::Deserialize;
 
@@ -262,6 +262,13 @@ impl Decision {
 /// A node that holds something is not wiped by a slip of the hand.
 fn refused(draft: &Draft<'_>, id: NodeId, request: &StateRequest) -> Option<Refusal> {
     let node = draft.node(id)?;
+    let run = draft.boot_state(id).and_then(|state| state.provisioning.as_ref());
+    if let Some(Provisioning { run, .. }) = run {
+        let name = &node.name;
+        let what = format!("it is in run {run} of provisioning, which decides what it boots");
+        let fault = Fault::new("", what).hint(format!("`hoist provision abort {name}` first"));
+        return Some(Refusal::new(Reason::InUse, format!("{} {name}", Kind::Node), fault));
+    }
     let once = request.once.as_ref().and_then(Option::as_ref);
     let by_name = once.is_some_and(|name| installs(draft.roster(), name));
     let by_mode = request.mode.is_some_and(|word| word.mode() == Some(BootMode::Install));

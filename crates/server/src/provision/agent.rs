@@ -3,31 +3,26 @@
 //!
 //! What an agent reports is durable before it is told what to do next.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::sync::Arc;
-
 use axum::extract::{FromRequest, Request, State};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
 use hoist_api::Code;
 use hoist_api::provision::{
     DocumentsRequest, Event, EventsAnswer, EventsRequest, Finding, Go, How, MAX_EVENTS,
     MAX_EVENTS_REQUEST, MAX_ORDER_REQUEST, MAX_REPORT, NodeRunState, Order, OrderRequest, Outcome,
     Phase, Progress, Report, ReportAnswer, Then,
 };
-use hoist_inventory::{Roster, record};
-use hoist_metadata::{Resolve as _, config_drive};
-use hoist_model::{Name, Node, NodeId, ProvisionProfile};
+use hoist_inventory::record;
+use hoist_model::{NodeId, ProvisionProfileSpec};
 use hoist_store::Op;
 use http::{HeaderMap, HeaderValue, header};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use subtle::ConstantTimeEq as _;
 
-use super::document::{self, Case};
-use super::record::{FactsRecord, Kept, NodeRecord, put};
-use super::runs::{Changed, own_draft, print};
+use super::backup;
+use super::erasure;
+use super::record::{FactsRecord, Kept, NodeRecord, Undoing};
+use super::runs::{Changed, print};
 use super::{BootChange, Provision};
 use crate::audit::Draft;
 use crate::auth::AuditContext;
@@ -126,182 +121,17 @@ async fn report(
     let Json(mut report) = Json::<Report>::from_request(request, &()).await?;
     report.problems.truncate(MAX_FINDINGS);
     report.problems.iter_mut().for_each(shorten_finding);
+    report.erased.truncate(erasure::MAX_DISKS);
+    report.erased.iter_mut().flat_map(erasure::texts).for_each(shorten);
     let draft = Draft { who: format!("node/{}", node.value.shown.node), ..audit.draft() };
     let then = provision.reported(&node.value, &report, &draft).await?;
     Ok(Json(ReportAnswer { then }))
 }
 
-/// Giving orders.
-impl Provision {
-    /// Another key came with the right token: people see it where they look for the node.
-    async fn note_stranger(&self, node: NodeId) {
-        let roster = self.runs.roster();
-        let provisioning = roster.boot_state(node).and_then(|state| state.provisioning.as_ref());
-        let Some(provisioning) = provisioning else { return };
-        let audit = own_draft("quarantined", &provisioning.run);
-        let noted = self.runs.amend(&provisioning.run, node, &audit, |_, was| {
-            let note = "another key came with this node's token; if the machine was started anew, \
-                        `hoist provision retry` lets it in again";
-            (was.value.shown.note.as_deref() != Some(note)).then(|| {
-                let mut next = was.value.clone();
-                next.shown.note = Some(note.to_owned());
-                Changed::new(was, next)
-            })
-        });
-        if let Err(failure) = noted.await {
-            tracing::warn!(error = %crate::chain(&failure), "a second key is not noted");
-        }
-    }
-
-    /// An agent that failed and stayed in memory knows only the token of before. The key that has
-    /// redeemed it is taken once more, if somebody wants the node to be begun again.
-    async fn come_back(
-        &self,
-        proof: &DocumentsRequest,
-        from: IpAddr,
-    ) -> Result<Option<(Arc<Roster>, Arc<Node>)>, Failure> {
-        let roster = self.runs.roster();
-        let provisioning = roster.boot_state(proof.node).and_then(|s| s.provisioning.as_ref());
-        let Some(run) = provisioning.map(|provisioning| &provisioning.run) else { return Ok(None) };
-        let record = self.runs.node(run, proof.node).await?;
-        let earlier = record.and_then(|record| record.value.earlier);
-        let node =
-            earlier.and_then(|earlier| self.metadata.is_of_before(&roster, &earlier, proof, from));
-        Ok(node.map(|node| (roster, node)))
-    }
-
-    /// The node's part in its run: from now on its agent works.
-    async fn take_up(
-        &self,
-        roster: &Roster,
-        node: &Node,
-        facts: &FactsRecord,
-        audit: &Draft,
-    ) -> Result<NodeRecord, Failure> {
-        let provisioning = roster.boot_state(node.id).and_then(|state| state.provisioning.as_ref());
-        let facts = put(record::facts_key(node.id), facts);
-        let Some(provisioning) = provisioning else {
-            return Err(nothing_ordered(node));
-        };
-        let draft = Draft { object: format!("node/{}: order", node.name), ..audit.clone() };
-        let taken = self.runs.amend(&provisioning.run, node.id, &draft, |runs, was| {
-            let state = was.value.shown.state;
-            state.is_active().then(|| {
-                let mut next = was.value.clone();
-                next.become_state(NodeRunState::Working, runs.now());
-                next.seq = 0;
-                Changed { more: vec![facts.clone()], ..Changed::new(was, next) }
-            })
-        });
-        let taken = taken.await?.filter(|taken| taken.shown.state == NodeRunState::Working);
-        taken.ok_or_else(|| nothing_ordered(node))
-    }
-
-    async fn order(
-        &self,
-        roster: &Arc<Roster>,
-        node: &Arc<Node>,
-        record: &NodeRecord,
-        base: &str,
-        audit: &Draft,
-    ) -> Result<Order, Failure> {
-        let run = &record.shown.run;
-        let header = self.runs.header(run).await?.ok_or_else(|| nothing_ordered(node))?.value;
-        let profile = roster.provision_profile(&record.shown.profile);
-        let Some(profile) = profile else {
-            return Err(self
-                .no_order(record, audit, vec![no_profile(&record.shown.profile)])
-                .await?);
-        };
-        let drive = self.drive(roster, node, profile, &header.how).await?;
-        let case =
-            Case { roster, node, how: &header.how, txn: record.txn, base, drive: drive.as_ref() };
-        let document = document::make(&profile.spec, &case);
-        let found = document::check(&document);
-        if !found.is_empty() {
-            let found = found.iter().map(document::finding).collect();
-            return Err(self.no_order(record, audit, found).await?);
-        }
-        let secrets = match self.secrets(profile, &document).await? {
-            Ok(secrets) => secrets,
-            Err(missing) => return Err(self.no_order(record, audit, vec![*missing]).await?),
-        };
-        let provisioning = roster.boot_state(node.id).and_then(|state| state.provisioning.as_ref());
-        let nonce = provisioning.ok_or_else(|| nothing_ordered(node))?.nonce;
-        Ok(Order {
-            run: run.clone(),
-            session: self.runs.session(node, &nonce),
-            node: node.name.clone(),
-            id: node.id,
-            generation: node.generation,
-            document,
-            secrets,
-        })
-    }
-
-    /// What the config drive of a node says, with its secrets: it travels over TLS only.
-    async fn drive(
-        &self,
-        roster: &Arc<Roster>,
-        node: &Arc<Node>,
-        profile: &ProvisionProfile,
-        how: &How,
-    ) -> Result<Option<BTreeMap<String, Bytes>>, Failure> {
-        if !document::wants_drive(&profile.spec, how) {
-            return Ok(None);
-        }
-        let rendered = self.metadata.rendered_whole(roster, node).await?;
-        Ok(Some(config_drive::tree(&rendered)))
-    }
-
-    /// Away from the threads that answer: secrets are in files.
-    async fn secrets(
-        &self,
-        profile: &ProvisionProfile,
-        document: &Value,
-    ) -> Result<Result<BTreeMap<String, String>, Box<Finding>>, Failure> {
-        let wanted = document::secrets(&profile.spec, document);
-        let vault = Arc::clone(self.metadata.vault());
-        let resolving = tokio::task::spawn_blocking(move || {
-            let resolved = wanted.into_iter().map(|(name, place)| match vault.resolve(&place) {
-                Ok(secret) => Ok((name, secret)),
-                Err(reason) => {
-                    tracing::error!(name, reason, "a secret of a profile cannot be read");
-                    Err(Box::new(no_secret(&name)))
-                }
-            });
-            resolved.collect::<Result<BTreeMap<_, _>, _>>()
-        });
-        resolving.await.map_err(|_| Failure::new(Code::Internal, "the secrets cannot be read"))
-    }
-
-    /// There is something wrong that a person has to mend: the node has failed, and its agent is
-    /// told to wait.
-    async fn no_order(
-        &self,
-        record: &NodeRecord,
-        audit: &Draft,
-        problems: Vec<Finding>,
-    ) -> Result<Failure, Failure> {
-        let detail = problems.first().map(|found| found.what.clone()).unwrap_or_default();
-        let report = Report {
-            outcome: Outcome::Refused,
-            plan: None,
-            changed: false,
-            resumed: false,
-            problems,
-            receipts: Value::Null,
-        };
-        self.reported(record, &report, audit).await?;
-        Ok(Failure::new(Code::Conflict, detail)
-            .with_remedy("mend it, then `hoist provision retry`"))
-    }
-}
-
 /// Listening.
 impl Provision {
     /// The node whose session is shown; it is of the last attempt.
-    async fn session(
+    pub(super) async fn session(
         &self,
         run: &str,
         peer: &Peer,
@@ -382,8 +212,20 @@ impl Provision {
         let roster = self.runs.roster();
         let (run, id) = (&node.shown.run, node.shown.id);
         let how = self.runs.header(run).await?.map(|header| header.value.how).unwrap_or_default();
-        let profile = roster.provision_profile(&node.shown.profile);
-        let flow = Flow::of(profile.map(AsRef::as_ref), &how);
+        let given = self.given_to(&roster, node).await?;
+        let flow = match node.undo {
+            Some(_) => Flow::undoing(),
+            None => Flow::of(given.as_ref().map(|given| &given.spec), &how),
+        };
+        let kept = match (report.outcome, &node.undo) {
+            (Outcome::Done, Some(_)) => self.runs.uninstalled(node).await?,
+            (Outcome::Done, None) if how.retire => {
+                Some(Op::Delete(record::provision_installed_key(id)))
+            }
+            // A part of it is no system.
+            (Outcome::Done, None) if how.only.is_empty() => self.runs.installed(node).await?,
+            _ => None,
+        };
         let draft = Draft {
             object: format!("node/{}: {:?}", node.shown.node, report.outcome),
             ..audit.clone()
@@ -405,10 +247,15 @@ impl Provision {
             }
             let mut changed = ended(was, report, &flow, runs.now());
             changed.now.earlier.clone_from(&arming);
+            changed.more.extend(kept.clone());
             Some(changed)
         });
         let taken = taken.await?;
-        let state = taken.map_or(NodeRunState::Aborted, |taken| taken.shown.state);
+        let state = taken.as_ref().map_or(NodeRunState::Aborted, |taken| taken.shown.state);
+        let undo_follows = node.undo.is_none() && taken.is_some_and(|taken| taken.undo.is_some());
+        if undo_follows && state == NodeRunState::Armed {
+            return Ok(Then::Retry);
+        }
         Ok(flow.then(report.outcome, state))
     }
 }
@@ -418,7 +265,8 @@ struct Flow {
     end: Then,
     again: Again,
     up_within: Option<u32>,
-    retire: bool,
+    /// Disks of which it must be known that they are erased, before the node is retired.
+    retire: Option<Vec<String>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -431,8 +279,8 @@ enum Again {
 }
 
 impl Flow {
-    fn of(profile: Option<&ProvisionProfile>, how: &How) -> Self {
-        let section = profile.and_then(|profile| profile.spec.document.get("flow"));
+    fn of(spec: Option<&ProvisionProfileSpec>, how: &How) -> Self {
+        let section = spec.and_then(|spec| spec.document.get("flow"));
         let word = |key: &str| section.and_then(|flow| flow.get(key)).and_then(Value::as_str);
         let end = match word("end") {
             _ if how.retire => Then::PowerOff,
@@ -448,8 +296,14 @@ impl Flow {
             Some("reboot") => Again::Reboot,
             _ => Again::No,
         };
-        let up_within = profile.and_then(|profile| profile.spec.phone_home_within_s);
-        Self { end, again, up_within: up_within.filter(|_| !how.retire), retire: how.retire }
+        let up_within = spec.and_then(|spec| spec.phone_home_within_s);
+        let retire = how.retire.then(|| erasure::disks(spec));
+        Self { end, again, up_within: up_within.filter(|_| !how.retire), retire }
+    }
+
+    /// Whatever the profile says, people look at what cannot be put back.
+    fn undoing() -> Self {
+        Self { end: Then::Reboot, again: Again::No, up_within: None, retire: None }
     }
 
     /// What a rule forbids is never tried again by itself.
@@ -464,7 +318,9 @@ impl Flow {
 
     fn then(&self, outcome: Outcome, state: NodeRunState) -> Then {
         match (outcome, state) {
-            (Outcome::Done, _) => self.end,
+            (Outcome::Done, state) if state != NodeRunState::Failed => self.end,
+            // Nothing was put back, and it has a system to boot.
+            (Outcome::Refused, NodeRunState::Done) => Then::Reboot,
             (_, state) if state.is_over() => Then::Stay,
             (_, _) if self.again == Again::Reboot => Then::Reboot,
             _ => Then::Retry,
@@ -475,21 +331,42 @@ impl Flow {
 /// What becomes of a node whose agent has reported.
 fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) -> Changed {
     let mut next = was.value.clone();
-    let Report { outcome, plan, changed, resumed, problems, receipts } = report;
+    let Report { outcome, plan, changed, resumed, problems, receipts, erased } = report;
     next.shown.problems.clone_from(problems);
     next.shown.plan.clone_from(plan);
     (next.shown.changed, next.shown.resumed) = (*changed, *resumed);
     next.shown.receipts = receipts.clone();
+    if next.undo_next {
+        // Its arming stays: the same key asks again, and puts its disks back.
+        (next.undo_next, next.abort) = (false, false);
+        next.undo = Some(Undoing { state: NodeRunState::Aborted, boot: None });
+        next.shown.undo = true;
+        next.shown.attempt += 1;
+        next.become_state(NodeRunState::Armed, now);
+        return Changed::new(was, next);
+    }
+    if let Some(undo) = next.undo.take() {
+        return put_back(was, next, undo, *outcome, now);
+    }
+    next.shown.erased.clone_from(erased);
+    let is_done = *outcome == Outcome::Done;
+    let unproven = flow.retire.as_ref().filter(|_| is_done);
+    let unproven = unproven.and_then(|disks| erasure::unproven(disks, report));
+    let is_done = is_done && unproven.is_none();
+    next.shown.problems.extend(unproven);
     let disarmed = Op::Delete(record::arming_key(next.shown.id));
     let run = next.shown.run.clone();
-    if *outcome == Outcome::Done {
+    if is_done {
         let up_within = flow.up_within.map(|s| SignedDuration::from_secs(i64::from(s)));
         next.up_by = up_within.and_then(|within| now.checked_add(within).ok());
         let waits = next.up_by.is_some();
         next.become_state(if waits { NodeRunState::Starting } else { NodeRunState::Done }, now);
         next.shown.note = None;
-        let boot = Some(if flow.retire { BootChange::Retired } else { BootChange::Disk });
-        return Changed { was, now: next, boot, more: vec![disarmed] };
+        let mut more = vec![disarmed];
+        // Nothing of a disk that was erased is kept.
+        more.extend(backup::forgotten(next.shown.id).into_iter().filter(|_| flow.retire.is_some()));
+        let boot = Some(if flow.retire.is_some() { BootChange::Retired } else { BootChange::Disk });
+        return Changed { was, now: next, boot, more };
     }
     if flow.tries_again(&next, report) && flow.again == Again::Same {
         // Its arming stays: the same key may ask again.
@@ -504,6 +381,42 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
     next.become_state(state, now);
     let why = format!("provisioning {state} in run {run}, see hoist provision status");
     Changed { was, now: next, boot: Some(BootChange::Hold(why)), more: vec![disarmed] }
+}
+
+/// What becomes of a node whose disks were to be put back.
+fn put_back(
+    was: Kept<NodeRecord>,
+    mut next: NodeRecord,
+    undo: Undoing,
+    outcome: Outcome,
+    now: Timestamp,
+) -> Changed {
+    let mut more = vec![Op::Delete(record::arming_key(next.shown.id))];
+    let run = next.shown.run.clone();
+    let boot = match outcome {
+        Outcome::Done => {
+            more.extend(backup::forgotten(next.shown.id));
+            next.become_state(NodeRunState::Undone, now);
+            (next.shown.changed, next.shown.note) = (false, None);
+            BootChange::PutBack(Box::new(next.before.clone()))
+        }
+        // Nothing was written: it is what it was.
+        Outcome::Refused => {
+            let boot = undo.boot_as_it_was(&run);
+            next.become_state(undo.state, now);
+            (next.shown.undo, next.shown.changed) = (false, was.value.shown.changed);
+            next.shown.note = Some("its disks are not put back: that was refused".to_owned());
+            boot
+        }
+        Outcome::Failed | Outcome::Aborted => {
+            let why = format!("undo failed in run {run}, see hoist provision status");
+            next.become_state(NodeRunState::Failed, now);
+            // To be tried again.
+            next.undo = Some(undo);
+            BootChange::Hold(why)
+        }
+    };
+    Changed { was, now: next, boot: Some(boot), more }
 }
 
 fn progress(event: &Event, now: Timestamp) -> Progress {
@@ -538,32 +451,4 @@ fn shorten_finding(found: &mut Finding) {
     hint.as_mut().map(shorten);
     evidence.truncate(MAX_FINDINGS);
     evidence.iter_mut().for_each(shorten);
-}
-
-fn nothing_ordered(node: &Node) -> Failure {
-    Failure::new(Code::Conflict, format!("nothing is ordered for node `{}`", node.name))
-        .with_remedy("`hoist provision start` or `hoist provision retry` orders something")
-}
-
-fn no_profile(name: &Name) -> Finding {
-    wrong("no-such-thing", format!("there is no ProvisionProfile `{name}` any more"))
-}
-
-fn no_secret(name: &str) -> Finding {
-    let hint = "the controller's log has the reason".to_owned();
-    let what = format!("the secret `{name}` cannot be read");
-    Finding { hint: Some(hint), ..wrong("no-such-thing", what) }
-}
-
-fn wrong(code: &str, what: String) -> Finding {
-    Finding {
-        code: code.to_owned(),
-        class: "input".to_owned(),
-        action: String::new(),
-        step: String::new(),
-        what,
-        place: String::new(),
-        hint: None,
-        evidence: Vec::new(),
-    }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
+use hoist_api::provision::NodeRunState;
 use hoist_inventory::Roster;
 use hoist_inventory::plan::{Draft, Plan};
 use hoist_inventory::registry::{About, Commit, WriteError};
@@ -11,6 +12,7 @@ use hoist_model::{BootMode, BootState, NodeId, Provisioning};
 use hoist_store::{Compare, Key, Op, Revision, StoreError, Txn};
 use jiff::Timestamp;
 
+use super::record::Undoing;
 use crate::audit::Committer;
 
 #[derive(Debug, Clone)]
@@ -23,6 +25,8 @@ pub(super) enum BootChange {
     Hold(String),
     /// As it was before the run.
     Before(Box<Option<BootState>>),
+    /// As it was before the run, and so are its disks.
+    PutBack(Box<Option<BootState>>),
     /// It has no disk with anything on it any more, and is turned away.
     Retired,
 }
@@ -52,11 +56,14 @@ impl BootChange {
                 state.decide(now, |state| state.mode = Some(BootMode::Hold));
                 state.reason = Some(reason.clone());
             }
-            Self::Before(before) => {
-                let mode = before.as_ref().as_ref().and_then(|before| before.mode);
-                let reason = before.as_ref().as_ref().and_then(|before| before.reason.clone());
-                state.decide(now, |state| state.mode = mode);
-                state.reason = reason;
+            Self::Before(before) | Self::PutBack(before) => {
+                let before = before.as_ref().as_ref();
+                state.decide(now, |state| state.mode = before.and_then(|before| before.mode));
+                state.reason = before.and_then(|before| before.reason.clone());
+                if matches!(self, Self::PutBack(_)) {
+                    state.installed = before.and_then(|before| before.installed);
+                    state.installing = None;
+                }
             }
             Self::Retired => {
                 state.decide(now, |state| state.mode = Some(BootMode::Hold));
@@ -65,6 +72,17 @@ impl BootChange {
                 state.installing = None;
             }
         }
+    }
+}
+
+impl Undoing {
+    /// Nothing was put back: who had a system boots it, and all others wait for people.
+    pub(super) fn boot_as_it_was(&self, run: &str) -> BootChange {
+        if self.state == NodeRunState::Done {
+            return BootChange::Before(Box::new(self.boot.clone()));
+        }
+        let state = self.state;
+        BootChange::Hold(format!("provisioning {state} in run {run}, see hoist provision status"))
     }
 }
 

@@ -13,6 +13,7 @@ pub(super) fn count(states: impl IntoIterator<Item = NodeRunState>) -> Counts {
             NodeRunState::Done => counts.done += 1,
             NodeRunState::Failed => counts.failed += 1,
             NodeRunState::Aborted => counts.aborted += 1,
+            NodeRunState::Undone => counts.undone += 1,
             _ => counts.active += 1,
         }
     }
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     fn counts(waiting: usize, active: usize, done: usize, failed: usize) -> Counts {
-        Counts { waiting, active, done, failed, aborted: 0 }
+        Counts { waiting, active, done, failed, ..Counts::default() }
     }
 
     #[test]

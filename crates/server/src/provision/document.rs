@@ -21,6 +21,8 @@ pub(super) struct Case<'a> {
     pub(super) txn: Uuid,
     /// Where artifacts are fetched, without a slash at the end.
     pub(super) base: &'a str,
+    /// What artifacts were, where that counts and not what they are.
+    pub(super) were: Option<&'a BTreeMap<String, String>>,
     /// The config drive, by path; none where nobody needs it.
     pub(super) drive: Option<&'a BTreeMap<String, Bytes>>,
 }
@@ -52,8 +54,41 @@ pub(super) fn make(spec: &ProvisionProfileSpec, case: &Case<'_>) -> Value {
         section["files"] = Value::Object(files.collect());
     }
     let mut sections = Value::Object(sections);
-    fetch(case.roster, case.base, &mut sections);
+    let shelf = Shelf { roster: case.roster, were: case.were };
+    fetch(shelf, case.base, &mut sections);
     json!({"api": API, "txn": case.txn, "sections": sections})
+}
+
+/// Only the disks, to be put back as they were. An agent that cannot do that knows no action of this
+/// name, and refuses.
+pub(super) fn undoing(spec: &ProvisionProfileSpec, node: &Node, txn: Uuid) -> Value {
+    let mut sections = Map::new();
+    for section in ["policy", "disks"] {
+        if let Some(value) = spec.document.get(section) {
+            sections.insert(section.to_owned(), value.clone());
+        }
+    }
+    sections.insert("node".to_owned(), json!({"id": node.id.to_string(), "name": node.name}));
+    sections.insert("flow".to_owned(), json!({"actions": ["undo"]}));
+    json!({"api": API, "txn": txn, "sections": sections})
+}
+
+/// What the artifacts that a profile names are now, by name.
+pub(super) fn artifacts(roster: &Roster, spec: &ProvisionProfileSpec) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    spec.document.values().for_each(|value| pin(roster, value, &mut found));
+    found
+}
+
+fn pin(roster: &Roster, value: &Value, found: &mut BTreeMap<String, String>) {
+    match value {
+        Value::String(text) => {
+            found.extend(Shelf { roster, were: None }.find(text));
+        }
+        Value::Array(list) => list.iter().for_each(|value| pin(roster, value, found)),
+        Value::Object(map) => map.values().for_each(|value| pin(roster, value, found)),
+        _ => {}
+    }
 }
 
 /// Only the disks, to be erased.
@@ -95,26 +130,26 @@ fn allow_wiping(sections: &mut Map<String, Value>, kinds: &[String]) {
 }
 
 /// `artifact:NAME` becomes a URL, with the digest that is known of it.
-fn fetch(roster: &Roster, base: &str, value: &mut Value) {
+fn fetch(shelf: Shelf<'_>, base: &str, value: &mut Value) {
     match value {
         Value::String(text) => {
-            if let Some(artifact) = artifact(roster, text) {
-                *text = format!("{base}/artifacts/{}/{}", artifact.spec.sha256, artifact.name);
+            if let Some((name, content)) = shelf.find(text) {
+                *text = format!("{base}/artifacts/{content}/{name}");
             }
         }
-        Value::Array(list) => list.iter_mut().for_each(|value| fetch(roster, base, value)),
+        Value::Array(list) => list.iter_mut().for_each(|value| fetch(shelf, base, value)),
         Value::Object(map) => {
-            if let Some(digest) = digest(roster, map) {
+            if let Some(digest) = digest(shelf, map) {
                 map.insert("digest".to_owned(), digest.into());
             }
-            map.values_mut().for_each(|value| fetch(roster, base, value));
+            map.values_mut().for_each(|value| fetch(shelf, base, value));
         }
         _ => {}
     }
 }
 
 /// Where none is written. That of an image in chunks is that of the list of its chunks.
-fn digest(roster: &Roster, map: &Map<String, Value>) -> Option<String> {
+fn digest(shelf: Shelf<'_>, map: &Map<String, Value>) -> Option<String> {
     if map.contains_key("digest") {
         return None;
     }
@@ -123,11 +158,24 @@ fn digest(roster: &Roster, map: &Map<String, Value>) -> Option<String> {
         Some(manifest) => manifest.as_str()?,
         None => sources.first()?.as_str()?,
     };
-    artifact(roster, vouching).map(|artifact| format!("sha256:{}", artifact.spec.sha256))
+    shelf.find(vouching).map(|(_, content)| format!("sha256:{content}"))
 }
 
-fn artifact<'r>(roster: &'r Roster, text: &str) -> Option<&'r hoist_model::Artifact> {
-    roster.artifact(text.strip_prefix(ARTIFACT_SCHEME)?).map(AsRef::as_ref)
+/// Artifacts as they are, or as they were.
+#[derive(Clone, Copy)]
+struct Shelf<'a> {
+    roster: &'a Roster,
+    were: Option<&'a BTreeMap<String, String>>,
+}
+
+impl Shelf<'_> {
+    /// The name and the content that `artifact:NAME` stands for.
+    fn find(self, text: &str) -> Option<(String, String)> {
+        let name = text.strip_prefix(ARTIFACT_SCHEME)?;
+        let was = self.were.and_then(|were| were.get(name)).cloned();
+        let is = || self.roster.artifact(name).map(|artifact| artifact.spec.sha256.to_string());
+        Some((name.to_owned(), was.or_else(is)?))
+    }
 }
 
 /// Everything that is wrong with a document, as far as that can be told without the machine.
@@ -242,7 +290,8 @@ mod tests {
     fn made(document: &Value, how: &How, drive: Option<&BTreeMap<String, Bytes>>) -> Value {
         let (roster, node) = (roster(), hoist_template::sample());
         let (txn, base) = (Uuid::nil(), "http://c:1");
-        make(&spec(document), &Case { roster: &roster, node: &node, how, txn, base, drive })
+        let were = None;
+        make(&spec(document), &Case { roster: &roster, node: &node, how, txn, base, were, drive })
     }
 
     #[test]

@@ -1,14 +1,17 @@
 //! What is kept of runs: one record of the run, one of each node in it, and one for each node that
 //! says in which run it was last.
 
-use hoist_api::provision::{How, NodeRunState, RunNode};
+use std::collections::BTreeMap;
+
+use hoist_api::provision::{How, Installed, NodeRunState, RunNode};
 use hoist_inventory::record;
 use hoist_metadata::provision::Arming;
-use hoist_model::{BootState, NodeId};
+use hoist_model::{BootState, Digest, Name, NodeId, ProvisionProfileSpec};
 use hoist_store::{Compare, Key, Op, Record, Revision, Store, StoreError};
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use crate::scan::{Step, walk};
@@ -50,9 +53,61 @@ pub(super) struct NodeRecord {
     /// What had been decided about its booting before.
     #[serde(default)]
     pub(super) before: Option<BootState>,
+    /// The digest of what it was given last.
+    #[serde(default)]
+    pub(super) given: Option<String>,
+    /// It gets this, whatever its profile says now.
+    #[serde(default)]
+    pub(super) is_given: bool,
+    /// Its disks are put back, now or with the next attempt.
+    #[serde(default, rename = "undoing")]
+    pub(super) undo: Option<Undoing>,
+    /// When its agent has ended, its disks are put back.
+    #[serde(default)]
+    pub(super) undo_next: bool,
     /// Until when its system has to be up.
     #[serde(default)]
     pub(super) up_by: Option<Timestamp>,
+}
+
+/// What a node is made of: its profile as it was, and what the artifacts in it were.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Given {
+    pub(super) profile: Name,
+    pub(super) spec: ProvisionProfileSpec,
+    /// The content of each artifact that it names.
+    pub(super) artifacts: BTreeMap<String, String>,
+}
+
+impl Given {
+    /// What it is kept under, and as what; nothing if it is more than a store takes.
+    pub(super) fn packed(&self) -> Option<(String, Vec<u8>)> {
+        let bytes = serde_json::to_vec(self).expect("a plain value");
+        let digest = Digest::from_bytes(Sha256::digest(&bytes).into()).to_string();
+        (bytes.len() <= hoist_store::MAX_VALUE_BYTES).then_some((digest, bytes))
+    }
+}
+
+pub(super) fn given_key(digest: &str) -> Key {
+    record::provision_given().child(digest)
+}
+
+/// What a node has, and what it had before that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct InstalledRecord {
+    pub(crate) node: NodeId,
+    pub(crate) now: Installed,
+    #[serde(default)]
+    pub(crate) before: Option<Installed>,
+}
+
+/// What a node was before its disks were to be put back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Undoing {
+    pub(super) state: NodeRunState,
+    /// What it booted then.
+    #[serde(default)]
+    pub(super) boot: Option<BootState>,
 }
 
 /// In which run a node was last.

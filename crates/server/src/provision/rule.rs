@@ -2,9 +2,10 @@
 //! as a provisioning document.
 
 use hoist_api::provision::How;
+use hoist_boot::agent::archives;
 use hoist_inventory::plan::{Patience, Plan, Reason, Refusal, Rule};
 use hoist_inventory::{Resource, Roster};
-use hoist_model::{Fault, Kind, ProvisionProfile};
+use hoist_model::{Arch, Artifact, Fault, Kind, ProvisionProfile};
 use hoist_provision::diagnostic::Diagnostic;
 use uuid::Uuid;
 
@@ -19,15 +20,23 @@ pub(super) struct ProfileRule;
 impl Rule for ProfileRule {
     fn judge(&self, before: &Roster, plan: &mut Plan, _: &Patience) -> Vec<Refusal> {
         let written: Vec<_> = written(plan).collect();
-        if written.is_empty() {
+        if written.is_empty() && !touches_archives(before, plan) {
             return Vec::new();
         }
         let after = plan.outcome(before);
-        written.iter().flat_map(|profile| judged(&after, profile)).collect()
+        let wrong = written.iter().flat_map(|profile| judged(&after, profile));
+        // Who was fine before may be without its plug-ins now.
+        let others = after.provision_profiles().map(AsRef::as_ref);
+        let lacking = |profile: &ProvisionProfile| {
+            let is_written = written.iter().any(|written| written.name == profile.name);
+            let lacked = before.provision_profile(&profile.name).and_then(|b| lacking(before, b));
+            lacking(&after, profile).filter(|_| is_written || lacked.is_none())
+        };
+        wrong.chain(others.filter_map(lacking)).collect()
     }
 
-    fn holds(&self, _: (&Roster, &Plan), (_, plan): (&Roster, &Plan)) -> bool {
-        written(plan).next().is_none()
+    fn holds(&self, _: (&Roster, &Plan), (before, plan): (&Roster, &Plan)) -> bool {
+        written(plan).next().is_none() && !touches_archives(before, plan)
     }
 }
 
@@ -38,11 +47,31 @@ fn written(plan: &Plan) -> impl Iterator<Item = &ProvisionProfile> {
     })
 }
 
+/// Whether an archive of plug-ins changes. One that a profile needs does not go.
+fn touches_archives(before: &Roster, plan: &Plan) -> bool {
+    let is_archive = |artifact: &Artifact| !artifact.spec.provides.is_empty();
+    let was_archive = |name: &str| before.artifact(name).is_some_and(|was| is_archive(was));
+    plan.puts.iter().any(|put| match put {
+        Resource::Artifact(artifact) => is_archive(artifact) || was_archive(&artifact.name),
+        _ => false,
+    })
+}
+
+/// What a profile needs of plug-ins and no artifact has, for whichever machines.
+fn lacking(roster: &Roster, profile: &ProvisionProfile) -> Option<Refusal> {
+    let (place, needed) = archives(roster, &profile.spec, Arch::Unknown).err()?;
+    let fault = Fault::new(place, format!("no artifact has the plug-in for `{needed}`")).hint(
+        "`hoist plugin pack DIR --out FILE --add` brings it; `hoist artifact list` shows all",
+    );
+    let subject = format!("{} {}", Kind::ProvisionProfile, profile.name);
+    Some(Refusal::new(Reason::Missing, subject, fault))
+}
+
 /// For a node that is made up: nothing of it depends on which one it is.
 fn judged(roster: &Roster, profile: &ProvisionProfile) -> Vec<Refusal> {
     let (node, how) = (hoist_template::sample(), How::default());
     let (txn, base) = (Uuid::nil(), "http://controller");
-    let case = Case { roster, node: &node, how: &how, txn, base, drive: None };
+    let case = Case { roster, node: &node, how: &how, txn, base, were: None, drive: None };
     let found = document::check(&document::make(&profile.spec, &case));
     found.into_iter().take(MAX_TOLD).map(|found| refusal(profile, found)).collect()
 }

@@ -24,6 +24,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::backup;
 use super::boot_change::{BootChange, Together};
 use super::decide;
 use super::record::{Kept, Last, NodeRecord, RunRecord, last_key, node_key, put};
@@ -73,6 +74,15 @@ impl Changed {
     }
 }
 
+/// A node that is provisioned.
+#[derive(Debug, Clone)]
+pub(super) struct Picked {
+    pub(super) node: Arc<Node>,
+    pub(super) profile: Name,
+    /// The digest of what it had before, if it goes back to that.
+    pub(super) given: Option<String>,
+}
+
 /// Whether something was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wrote {
@@ -105,7 +115,7 @@ impl Runs {
         &self.0.chassis
     }
 
-    fn store(&self) -> &dyn hoist_store::Store {
+    pub(super) fn store(&self) -> &dyn hoist_store::Store {
         self.0.chassis.store.as_ref()
     }
 
@@ -192,7 +202,7 @@ impl Runs {
         &self,
         request: &StartRequest,
         by: &str,
-        chosen: &[(Arc<Node>, Name)],
+        chosen: &[Picked],
         audit: Draft,
     ) -> Result<String, Failure> {
         let (now, roster) = (self.now(), self.roster());
@@ -210,7 +220,8 @@ impl Runs {
         let lasts = self.lasts().await?;
         let key = record::provision_run_key(&run).expect("letters and digits");
         let (mut compares, mut ops) = (vec![Compare::Absent(key.clone())], vec![put(key, &header)]);
-        for (order, (node, profile)) in (0..).zip(chosen) {
+        let installed = self.all_installed().await?;
+        for (order, Picked { node, profile, given }) in (0..).zip(chosen) {
             match lasts.get(&node.id) {
                 Some(last) if !last.value.over => return Err(under_way(node, &last.value.run)),
                 Some(last) => compares.push(last.unchanged()),
@@ -231,7 +242,10 @@ impl Runs {
                     plan: None,
                     changed: false,
                     resumed: false,
+                    undo: false,
+                    previous: installed.now(node.id).cloned(),
                     receipts: serde_json::Value::Null,
+                    erased: Vec::new(),
                 },
                 order,
                 txn: Uuid::new_v4(),
@@ -240,6 +254,10 @@ impl Runs {
                 seq: 0,
                 abort: false,
                 before: roster.boot_state(node.id).map(|state| state.as_ref().clone()),
+                given: given.clone(),
+                is_given: given.is_some(),
+                undo: None,
+                undo_next: false,
                 up_by: None,
             };
             ops.extend(record.ops());
@@ -252,7 +270,7 @@ impl Runs {
         Ok(run)
     }
 
-    async fn lasts(&self) -> Result<HashMap<NodeId, Kept<Last>>, StoreError> {
+    pub(super) async fn lasts(&self) -> Result<HashMap<NodeId, Kept<Last>>, StoreError> {
         let lasts: Vec<Kept<Last>> = Kept::list(self.store(), &record::provision_lasts()).await?;
         Ok(lasts.into_iter().map(|last| (last.value.node, last)).collect())
     }
@@ -260,11 +278,17 @@ impl Runs {
     async fn forget_oldest(&self) -> Result<(), StoreError> {
         let headers = self.headers().await?;
         let surplus = headers.len().saturating_sub(MAX_RUNS);
+        let backups = if surplus > 0 { self.backup_records().await? } else { Vec::new() };
         // Their names grow with time.
         for header in headers.iter().filter(|header| header.value.over).take(surplus) {
             let nodes = record::provision_nodes(&header.value.run);
-            let ops = vec![Op::Delete(header.key.clone()), Op::DeletePrefix(nodes)];
+            let mut ops = vec![Op::Delete(header.key.clone()), Op::DeletePrefix(nodes)];
+            let of_run = backups.iter().filter(|kept| kept.value.run == header.value.run);
+            ops.extend(of_run.flat_map(|kept| backup::forgotten(kept.value.node)));
             self.store().commit(Txn { compares: vec![header.unchanged()], ops }).await?;
+        }
+        if surplus > 0 {
+            self.forget_given().await?;
         }
         Ok(())
     }

@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use hoist_api::admin::Verb;
-use hoist_api::provision::{Chosen, How, LeftOutNode, StartRequest, Started};
+use hoist_api::provision::{Chosen, How, Installed, LeftOutNode, StartRequest, Started};
 use hoist_api::{Code, Fault, Problem};
+use hoist_boot::agent;
 use hoist_inventory::Roster;
-use hoist_model::{Name, Node, ProvisionProfile};
+use hoist_model::{Node, NodeId, ProvisionProfile, ProvisionProfileSpec};
+use hoist_provision::diagnostic::{self, Diagnostic};
 use hoist_provision::facts::SignatureKind;
 use uuid::Uuid;
 
 use super::document::{self, Case};
+use super::runs::Picked;
 use super::{Provision, WRITE, decide, sight};
 use crate::auth::AuditContext;
 use crate::extract::Json;
@@ -55,13 +58,27 @@ async fn start(
         return Err(Failure::new(Code::Forbidden, "one of the nodes is out of reach")
             .with_remedy("your token is limited to other nodes"));
     }
-    let Choice { chosen, left_out } = choose(&roster, nodes, &request)?;
+    if request.previous && (request.profile.is_some() || request.how.retire) {
+        let message = "what a node had before is not by a profile of now";
+        return Err(bad_parameter("previous", message, "leave `--profile` out"));
+    }
+    let before = if request.previous {
+        Some((runs.all_installed().await?, runs.last_states(&nodes).await?))
+    } else {
+        None
+    };
+    let back = |node: NodeId| {
+        let (all, last) = before.as_ref()?;
+        Some(all.previous(node, last.get(&node).copied()))
+    };
+    let Choice { chosen, left_out } = choose(&roster, nodes, &request, back)?;
     try_out(&roster, &chosen, &request.how)?;
     let needs_affects = runs.registry().brake_acts(&roster, chosen.len());
     let started = |run| {
-        let nodes = chosen
-            .iter()
-            .map(|(node, profile)| Chosen { node: node.name.clone(), profile: profile.clone() });
+        let nodes = chosen.iter().map(|picked| Chosen {
+            node: picked.node.name.clone(),
+            profile: picked.profile.clone(),
+        });
         let (nodes, left_out) = (nodes.collect(), left_out.clone());
         Started { run, dry_run: request.dry_run, nodes, left_out, needs_affects }
     };
@@ -108,15 +125,16 @@ fn check(how: &How) -> Result<(), Failure> {
 
 #[derive(Debug)]
 struct Choice {
-    chosen: Vec<(Arc<Node>, Name)>,
+    chosen: Vec<Picked>,
     left_out: Vec<LeftOutNode>,
 }
 
 /// Nodes that hold something are not wiped by a slip of the hand: the whole is refused.
-fn choose(
+fn choose<'i>(
     roster: &Roster,
     nodes: Vec<Arc<Node>>,
     request: &StartRequest,
+    back: impl Fn(NodeId) -> Option<Option<&'i Installed>>,
 ) -> Result<Choice, Failure> {
     let named = named_profile(roster, request)?;
     let (mut chosen, mut left_out, mut refused) = (Vec::new(), Vec::new(), Vec::new());
@@ -129,8 +147,16 @@ fn choose(
             refused.push(fault);
             continue;
         }
-        if let Some(profile) = named.or_else(|| decide::profile_of(roster, &node)) {
-            chosen.push((node, profile.name.clone()));
+        if let Some(back) = back(node.id) {
+            if let Some(Installed { profile, document, .. }) = back {
+                let (profile, given) = (profile.clone(), Some(document.clone()));
+                chosen.push(Picked { node, profile, given });
+            } else {
+                let why = "nothing is known of what it had before".to_owned();
+                left_out.push(LeftOutNode { node: node.name.clone(), why });
+            }
+        } else if let Some(profile) = named.or_else(|| decide::profile_of(roster, &node)) {
+            chosen.push(Picked { node, profile: profile.name.clone(), given: None });
         } else {
             let why = "no ProvisionProfile is for it".to_owned();
             left_out.push(LeftOutNode { node: node.name.clone(), why });
@@ -171,19 +197,32 @@ fn refusal(roster: &Roster, node: &Node, request: &StartRequest) -> Option<Fault
         return Some(fault("it is protected".to_owned(), hint));
     }
     let state = roster.boot_state(node.id)?;
-    let since = state.installed.filter(|_| !request.reinstall && !request.how.retire)?;
+    let since = state
+        .installed
+        .filter(|_| !request.reinstall && !request.previous && !request.how.retire)?;
     let hint = "`--reinstall` writes over what is on its disks".to_owned();
     Some(fault(format!("it is installed since {since}"), hint))
 }
 
+/// What would keep a machine from booting the agent.
+fn no_plugin(roster: &Roster, node: &Node, spec: &ProvisionProfileSpec) -> Option<Diagnostic> {
+    let (place, needed) = agent::archives(roster, spec, agent::arch(node, None)).err()?;
+    let what = format!("no artifact has the plug-in for `{needed}`");
+    let found = Diagnostic::new(diagnostic::Code::NoSuchThing, place, what);
+    Some(found.hint("`hoist plugin pack DIR --out FILE --add` brings it"))
+}
+
 /// One node of each profile shows what is wrong with it for all.
-fn try_out(roster: &Roster, chosen: &[(Arc<Node>, Name)], how: &How) -> Result<(), Failure> {
+fn try_out(roster: &Roster, chosen: &[Picked], how: &How) -> Result<(), Failure> {
     let mut seen = std::collections::BTreeSet::new();
-    for (node, name) in chosen.iter().filter(|(_, name)| seen.insert(name)) {
+    // What was good enough before is not looked at again.
+    let anew = chosen.iter().filter(|picked| picked.given.is_none());
+    for Picked { node, profile: name, .. } in anew.filter(|picked| seen.insert(&picked.profile)) {
         let Some(profile) = roster.provision_profile(name) else { continue };
         let (txn, base) = (Uuid::nil(), "http://controller");
-        let case = Case { roster, node, how, txn, base, drive: None };
-        let found = document::check(&document::make(&profile.spec, &case));
+        let case = Case { roster, node, how, txn, base, were: None, drive: None };
+        let mut found = document::check(&document::make(&profile.spec, &case));
+        found.extend(no_plugin(roster, node, &profile.spec));
         if found.is_empty() {
             continue;
         }

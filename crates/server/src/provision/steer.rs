@@ -1,14 +1,17 @@
 //! Trying again, ending, and taking back.
 
+use std::collections::BTreeSet;
+
 use axum::extract::State;
 use hoist_api::Code;
 use hoist_api::admin::Verb;
-use hoist_api::provision::{NodeRunState, SteerRequest, Steered};
+use hoist_api::provision::{How, NodeRunState, RunNode, SteerRequest, Steered};
 use hoist_inventory::record;
-use hoist_model::{Name, Node};
+use hoist_model::{Name, Node, NodeId};
 use hoist_store::Op;
 
-use super::record::{Kept, NodeRecord, RunRecord};
+use super::backup::{self, BackupRecord};
+use super::record::{Kept, NodeRecord, RunRecord, Undoing};
 use super::runs::{Changed, Runs, Wrote};
 use super::{BootChange, Provision, WRITE, decide, sight};
 use crate::audit::Draft;
@@ -20,6 +23,8 @@ use crate::route::Route;
 
 /// Nodes that can be named.
 const MAX_NODES: usize = 10_000;
+/// Nodes of which it is told what their disks held.
+const MAX_TOLD: usize = 20;
 /// How often somebody else may be faster.
 const TRIES: usize = 16;
 
@@ -36,7 +41,7 @@ pub(super) fn routes() -> Vec<Route<Provision>> {
             .gives::<Steered>(200)
             .selective(),
         Route::post("/provision/v1/runs/{run}/undo", WRITE, undo)
-            .summary("End it, and let nodes boot as before; what is on their disks stays")
+            .summary("End it, put disks back as far as they can be, and let nodes boot as before")
             .takes::<SteerRequest>()
             .gives::<Steered>(200)
             .selective(),
@@ -101,7 +106,18 @@ impl Wish {
         for _ in 0..TRIES {
             let header = runs.header(&run).await?.ok_or_else(|| no_such_run(&run))?;
             let nodes = chosen(runs, &header.value, &principal, &request).await?;
-            let (changes, notes) = changes(runs, turn, nodes)?;
+            let (nodes, elsewhere) = latest(runs, turn, nodes).await?;
+            let backups = match turn {
+                Turn::Undo if !request.boot_only => runs.backup_records().await?,
+                _ => Vec::new(),
+            };
+            let (how, only) = (&header.value.how, request.boot_only);
+            let Steps { changes, mut notes } = steps(runs, turn, nodes, how, only, &backups)?;
+            let written = changes.iter().filter(|change| change.now.undo.is_some()).count();
+            notes.extend(elsewhere);
+            notes.extend(told(runs, &changes).await?);
+            let needs_affects =
+                turn == Turn::Undo && runs.registry().brake_acts(&runs.roster(), written);
             let names: Vec<Name> =
                 changes.iter().map(|change| change.now.shown.node.clone()).collect();
             let steered = Steered {
@@ -109,10 +125,18 @@ impl Wish {
                 dry_run: request.dry_run,
                 nodes: names,
                 notes,
+                needs_affects,
             };
             if request.dry_run {
                 audit.nothing_written();
                 return Ok(Json(steered));
+            }
+            let count = steered.nodes.len();
+            let other = request.affects.is_some_and(|said| said != count);
+            if other || needs_affects && request.affects.is_none() {
+                let detail = format!("this affects {count} nodes");
+                return Err(Failure::new(Code::AffectsTooMany, detail)
+                    .with_remedy(format!("if that is what you want, say `--affects {count}`")));
             }
             let next = RunRecord {
                 aborted: turn != Turn::Retry && (request.nodes.is_empty() || header.value.aborted),
@@ -167,21 +191,54 @@ async fn chosen(
     Ok(nodes)
 }
 
-fn changes(
+/// Who was in another run since is left to that one, and named.
+async fn latest(
     runs: &Runs,
     turn: Turn,
     nodes: Vec<Kept<NodeRecord>>,
-) -> Result<(Vec<Changed>, Vec<String>), Failure> {
+) -> Result<(Vec<Kept<NodeRecord>>, Vec<String>), Failure> {
+    let (mut here, mut notes) = (Vec::new(), Vec::new());
+    let lasts = runs.lasts().await?;
+    for node in nodes {
+        let RunNode { node: name, id, run, .. } = &node.value.shown;
+        match lasts.get(id).filter(|last| last.value.run != *run && turn != Turn::Abort) {
+            Some(last) => notes.push(format!("{name}: it was in run {} since", last.value.run)),
+            None => here.push(node),
+        }
+    }
+    Ok((here, notes))
+}
+
+struct Steps {
+    changes: Vec<Changed>,
+    notes: Vec<String>,
+}
+
+fn steps(
+    runs: &Runs,
+    turn: Turn,
+    nodes: Vec<Kept<NodeRecord>>,
+    how: &How,
+    boot_only: bool,
+    backups: &[Kept<BackupRecord>],
+) -> Result<Steps, Failure> {
     let roster = runs.roster();
     let (mut changes, mut notes) = (Vec::new(), Vec::new());
+    let kept: BTreeSet<(&str, NodeId)> =
+        backups.iter().map(|kept| (kept.value.run.as_str(), kept.value.node)).collect();
     for was in nodes {
-        let name = was.value.shown.node.clone();
-        let node = roster.by_id(was.value.shown.id).cloned();
+        let RunNode { node: name, id, run, changed, state, .. } = was.value.shown.clone();
+        let node = roster.by_id(id).cloned();
+        let is_written = changed || kept.contains(&(run.as_str(), id));
+        let works = state == NodeRunState::Working;
         let changed = match turn {
             Turn::Retry => retried(was, node.as_deref(), &mut notes)?,
             Turn::Abort => aborted(runs, was, false),
+            Turn::Undo if !boot_only && !how.retire && (is_written || works) => {
+                undone(runs, was, node.as_deref(), &mut notes)?
+            }
             Turn::Undo => {
-                if was.value.shown.changed || was.value.shown.state == NodeRunState::Working {
+                if is_written || works {
                     notes.push(format!("{name}: what was written to its disks stays there"));
                 }
                 aborted(runs, was, true)
@@ -189,7 +246,77 @@ fn changes(
         };
         changes.extend(changed);
     }
-    Ok((changes, notes))
+    Ok(Steps { changes, notes })
+}
+
+/// Its agent puts its disks back: the one that works, when it has ended, or the one that it boots.
+fn undone(
+    runs: &Runs,
+    was: Kept<NodeRecord>,
+    node: Option<&Node>,
+    notes: &mut Vec<String>,
+) -> Result<Option<Changed>, Failure> {
+    let state = was.value.shown.state;
+    let is_under_way = was.value.undo.is_some() && state.is_active() || was.value.undo_next;
+    let Some(node) = node.filter(|_| !is_under_way && state != NodeRunState::Undone) else {
+        return Ok(None);
+    };
+    if node.is_protected() {
+        return Err(protected(node));
+    }
+    if state == NodeRunState::Working {
+        let mut next = was.value.clone();
+        (next.abort, next.undo_next) = (true, true);
+        return Ok(Some(Changed::new(was, next)));
+    }
+    if let Some(why) = decide::obstacle(node) {
+        notes.push(format!("{}: {why}; its disks stay as they are", node.name));
+        return Ok(None);
+    }
+    let boot = runs.roster().boot_state(node.id).map(|state| state.as_ref().clone());
+    let state = if state.is_active() { NodeRunState::Done } else { state };
+    let mut changed = runs.armed(was, node);
+    changed.now.undo = Some(Undoing { state, boot });
+    changed.now.shown.undo = true;
+    Ok(Some(changed))
+}
+
+/// What people should know before disks are put back.
+async fn told(runs: &Runs, changes: &[Changed]) -> Result<Vec<String>, Failure> {
+    let mut notes = Vec::new();
+    let undone = |change: &&Changed| change.now.undo.is_some() && change.was.value.undo.is_none();
+    for change in changes.iter().filter(undone).take(MAX_TOLD) {
+        let RunNode { node, id, run, .. } = &change.now.shown;
+        let kept = runs.backups(run, *id).await?;
+        if kept.is_empty() {
+            notes.push(format!("{node}: only its disks can say what they held; no copy is here"));
+        }
+        for taken in kept.iter().filter_map(backup::taken) {
+            let (disk, kernel) = (&taken.disk, &taken.kernel_name);
+            let lost = hoist_provision::pipeline::would_be_lost(&taken);
+            notes.push(if lost.is_empty() {
+                format!(
+                    "{node}: disk {disk} ({kernel}) held nothing that the run may have written over"
+                )
+            } else {
+                format!(
+                    "{node}: disk {disk} ({kernel}) held {}; if a step has begun, that is written \
+                     over, and the agent refuses",
+                    lost.join(", ")
+                )
+            });
+        }
+        notes.push(format!(
+            "{node}: what the run put on its disks is lost; the machine has to start from the network"
+        ));
+    }
+    Ok(notes)
+}
+
+fn protected(node: &Node) -> Failure {
+    let detail = format!("node `{}` is protected", node.name);
+    Failure::new(Code::Protected, detail)
+        .with_remedy(format!("`hoist node protect --off {}` first", node.name))
 }
 
 /// Its turn comes again, with a token of its own. What is under way is not disturbed, unless a second
@@ -207,9 +334,7 @@ fn retried(
     }
     let Some(node) = node else { return Ok(None) };
     if node.is_protected() {
-        let detail = format!("node `{}` is protected", node.name);
-        return Err(Failure::new(Code::Protected, detail)
-            .with_remedy(format!("`hoist node protect --off {}` first", node.name)));
+        return Err(protected(node));
     }
     if let Some(why) = decide::obstacle(node) {
         notes.push(format!("{}: {why}, and waits", node.name));
@@ -226,6 +351,9 @@ fn aborted(runs: &Runs, was: Kept<NodeRecord>, undo: bool) -> Option<Changed> {
     let mut next = was.value.clone();
     let before = || BootChange::Before(Box::new(was.value.before.clone()));
     let disarmed = Op::Delete(record::arming_key(next.shown.id));
+    if let Some(undo) = next.undo.take() {
+        return not_put_back(runs, was, next, &undo, disarmed);
+    }
     match next.shown.state {
         NodeRunState::Waiting => {
             next.become_state(NodeRunState::Aborted, runs.now());
@@ -254,6 +382,23 @@ fn aborted(runs: &Runs, was: Kept<NodeRecord>, undo: bool) -> Option<Changed> {
         }
         _ => None,
     }
+}
+
+/// What was to be put back stays as it is; an agent that is at it comes to its end.
+fn not_put_back(
+    runs: &Runs,
+    was: Kept<NodeRecord>,
+    mut next: NodeRecord,
+    undo: &Undoing,
+    disarmed: Op,
+) -> Option<Changed> {
+    if !matches!(next.shown.state, NodeRunState::Armed | NodeRunState::Booting) {
+        return None;
+    }
+    next.become_state(undo.state, runs.now());
+    (next.session, next.shown.undo) = (None, false);
+    let boot = Some(undo.boot_as_it_was(&next.shown.run));
+    Some(Changed { was, now: next, boot, more: vec![disarmed] })
 }
 
 pub(super) fn no_such_run(run: &str) -> Failure {

@@ -1,10 +1,12 @@
 //! From a boot script to a disk that is booted from, and what may go wrong in between.
 
 use hoist_testkit::etcd::EtcdServer;
+use hoist_testkit::postgres::PostgresServer;
 use serde_json::json;
 
 use crate::agent::{Agent, Words, done, failed};
 use crate::site::{Site, document};
+use crate::undo::noise;
 use crate::{DIGEST, profile, run, script, site, spec, start, states, until};
 
 #[tokio::test]
@@ -108,8 +110,13 @@ async fn a_restart_in_the_middle_loses_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_goes_on_at_another_controller_of_the_same_store() {
-    let etcd = EtcdServer::start();
-    let first = site(|config| config.store = etcd.url("provision")).await;
+    for url in [EtcdServer::shared().url("provision"), PostgresServer::shared().url("provision")] {
+        Box::pin(goes_on_elsewhere(url)).await;
+    }
+}
+
+async fn goes_on_elsewhere(url: String) {
+    let first = site(|config| config.store = url).await;
     let id = start(&first, &json!({"selector": "node:n1"})).await;
     // The same site has the same key, and the same CA.
     let second = first
@@ -123,8 +130,16 @@ async fn a_run_goes_on_at_another_controller_of_the_same_store() {
     assert_eq!(token(&script(&second, 1).await), here);
     let session = Agent::boot(&second, 1, 1).await.order(&second).await;
     assert_eq!(session.says(&first, 1, 1024).await, "on");
+    // What a disk held goes in several values, and is found by who is asked to put it back.
+    session.send(&second, "backup", &noise("os")).await.expect(200);
     assert_eq!(session.reports(&second, &done()).await, "reboot");
     until(&first, &id, "n1", "done").await;
+    first.post(&format!("/provision/v1/runs/{id}/undo"), &json!({})).await.expect(200);
+    let agent = Agent::boot(&first, 1, 2).await;
+    let session = agent.order(&first).await;
+    assert_eq!(session.order["undo"], json!([noise("os")]));
+    assert_eq!(session.reports(&first, &done()).await, "reboot");
+    until(&second, &id, "n1", "undone").await;
     second.stop().await;
     first.stop().await;
 }

@@ -5,9 +5,12 @@ mod site;
 
 mod agent;
 mod journey;
+mod plugins;
+mod previous;
 mod profiles;
 mod rolling;
 mod steering;
+mod undo;
 
 use hoist_server::controller::Config;
 use serde_json::{Value, json};

@@ -37,7 +37,8 @@ async fn what_is_taken_back_boots_as_before_and_says_that_disks_stay() {
     let session = Agent::boot(&site, 1, 1).await.order(&site).await;
     session.reports(&site, &done()).await;
     until(&site, &id, "n1", "done").await;
-    let undone = site.post(&format!("/provision/v1/runs/{id}/undo"), &json!({})).await.expect(200);
+    let only = json!({"boot_only": true});
+    let undone = site.post(&format!("/provision/v1/runs/{id}/undo"), &only).await.expect(200);
     let undone = undone.json();
     assert!(
         undone["notes"][0]
@@ -50,6 +51,20 @@ async fn what_is_taken_back_boots_as_before_and_says_that_disks_stay() {
     assert!(script(&site, 2).await.contains("http://k/live"));
     let state = site.get("/boot/v2/state/n1").await.expect(200).json();
     assert!(state["state"]["mode"].is_null(), "{state}");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_node_boots_is_not_decided_by_two_at_once() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    let hold = json!({"mode": "hold"});
+    let refused = site.put("/boot/v2/state/n1", &hold).await.problem(409, "conflict");
+    let told = format!("{refused:?}");
+    assert!(told.contains(&id) && told.contains("hoist provision abort n1"), "{told}");
+    site.put("/boot/v2/state/n2", &hold).await.expect(200);
+    site.post(&format!("/provision/v1/runs/{id}/abort"), &json!({})).await.expect(200);
+    site.put("/boot/v2/state/n1", &hold).await.expect(200);
     site.stop().await;
 }
 
@@ -101,10 +116,16 @@ async fn a_retired_node_is_erased_and_turned_away_and_a_failed_erasure_is_held()
     let sections = &session.order["document"]["sections"];
     assert_eq!(sections["erase"], json!({"disks": ["os"]}));
     assert!(sections.get("images").is_none());
-    let report = json!({"outcome": "done", "changed": true, "receipts": {"os": "overwritten"}});
+    let erasure = json!({
+        "disk": "os", "kernel_name": "nvme0n1", "serial": "S1", "size": 1 << 30,
+        "method": "sanitize_crypto", "verdict": "erased", "started": "2026-01-02T03:04:05Z",
+        "ended": "2026-01-02T03:04:06Z", "samples": 64, "sample": 65536, "held": 9,
+        "says": "sanitize status 0x0101",
+    });
+    let report = json!({"outcome": "done", "changed": true, "erased": [erasure]});
     assert_eq!(session.reports(&site, &report).await, "power_off");
-    let erased = until(&site, &id, "n1", "done").await;
-    assert_eq!(erased["receipts"], json!({"os": "overwritten"}));
+    let shown = until(&site, &id, "n1", "done").await;
+    assert_eq!(shown["erased"], json!([erasure]), "what was erased and how is kept");
     let query = format!("/boot/v1/bootscript?mac={}", crate::mac(1));
     site.ask_as_nobody("GET", &query).send().await.expect(404);
     let again = json!({"selector": "node:n1"});
@@ -114,5 +135,19 @@ async fn a_retired_node_is_erased_and_turned_away_and_a_failed_erasure_is_held()
     assert_eq!(session.reports(&site, &crate::agent::failed("failed")).await, "stay");
     until(&site, &id, "n2", "failed").await;
     assert!(script(&site, 2).await.contains("this node is held"));
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_say_how_its_disks_were_erased_is_not_retired() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1", "how": {"retire": true}})).await;
+    let session = Agent::boot(&site, 1, 1).await.order(&site).await;
+    let report = json!({"outcome": "done", "changed": true});
+    assert_eq!(session.reports(&site, &report).await, "stay");
+    let shown = until(&site, &id, "n1", "failed").await;
+    assert_eq!(shown["problems"][0]["code"], "not-erased");
+    assert_eq!(shown["problems"][0]["evidence"], json!(["os"]));
+    assert!(script(&site, 1).await.contains("this node is held"));
     site.stop().await;
 }

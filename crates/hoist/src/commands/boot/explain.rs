@@ -75,6 +75,9 @@ fn print(printer: &mut Printer, found: &Explanation) -> Result<(), Failure> {
         printer.line("")?;
         printer.table(&table)?;
     }
+    for plugin in &found.plugins {
+        printer.line(format!("  plug-ins: {plugin}"))?;
+    }
     let Some(kernel) = &found.kernel else { return Ok(()) };
     printer.line("")?;
     printer.line(format!("kernel  {kernel}"))?;

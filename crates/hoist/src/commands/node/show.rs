@@ -1,12 +1,18 @@
 //! `hoist node show`.
 
 use clap::Args;
+use hoist_api::provision::NodeFacts;
 use hoist_model::Exit;
+use serde_json::Value;
 
 use super::Shell;
+use crate::commands::provision::size;
 use crate::failure::Failure;
 use crate::node_ref;
-use crate::printer::Output;
+use crate::printer::{Output, plain};
+
+/// Disks that are named.
+const MAX_DISKS: usize = 4;
 
 /// Show everything that is known about a node
 #[derive(Debug, Args)]
@@ -22,12 +28,65 @@ pub(super) struct ShowArgs {
 
 impl ShowArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
-        let node = node_ref::find(&shell.client()?, &self.node).await?;
+        let client = shell.client()?;
+        let node = node_ref::find(&client, &self.node).await?;
         match shell.printer.output() {
             Output::Name => shell.printer.line(node_ref::name_of(&node)?.as_str())?,
             Output::Json => shell.printer.value(&node)?,
-            Output::Table | Output::Wide | Output::Yaml => shell.printer.yaml(&node)?,
+            Output::Yaml => shell.printer.yaml(&node)?,
+            Output::Table | Output::Wide => {
+                shell.printer.yaml(&node)?;
+                let id = node_ref::id_of(&node)?.to_string();
+                // Whoever may not see them, or has none, sees the node all the same.
+                if let Ok(found) = client.facts(&id).await {
+                    shell.printer.line(format!("# {}", plain(&summary(&found))))?;
+                }
+            }
         }
         Ok(Exit::Done)
+    }
+}
+
+/// What the agent of a node found there, shortly.
+fn summary(found: &NodeFacts) -> String {
+    let facts = &found.facts;
+    let size = |value: &Value| value.as_u64().map(size).unwrap_or_default();
+    let disks: Vec<_> = facts["disks"].as_array().into_iter().flatten().collect();
+    let named = disks.iter().take(MAX_DISKS).map(|disk| {
+        let name = disk["kernel_name"].as_str().unwrap_or("?");
+        format!("{name} {}", size(&disk["size"]))
+    });
+    let mut named: Vec<_> = named.collect();
+    named.extend((disks.len() > MAX_DISKS).then(|| "…".to_owned()));
+    let words = [
+        format!("{} disks ({})", disks.len(), named.join(", ")),
+        format!("{} of memory", size(&facts["memory"])),
+        facts["firmware"].as_str().unwrap_or_default().to_uppercase(),
+    ];
+    let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+    format!("found at {}: {}; see hoist provision facts {}", found.at, words.join(", "), found.node)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_a_machine_has_is_said_in_a_line() {
+        let found: NodeFacts = serde_json::from_value(json!({
+            "node": "n1", "id": "01ARZ3NDEKTSV4RRFFQ69G5FAV", "at": "2026-01-02T03:04:05Z",
+            "facts": {
+                "firmware": "uefi", "memory": 16_u64 << 30,
+                "disks": [{"kernel_name": "nvme0n1", "size": 512_u64 << 30}],
+            },
+        }))
+        .unwrap();
+        assert_eq!(
+            summary(&found),
+            "found at 2026-01-02T03:04:05Z: 1 disks (nvme0n1 512 GiB), 16.0 GiB of memory, UEFI; \
+             see hoist provision facts n1"
+        );
     }
 }

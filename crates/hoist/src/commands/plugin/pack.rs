@@ -5,14 +5,18 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::Args;
 use hoist_engine::action::{Action, Catalog};
 use hoist_engine::plugin::{self, DRIVER_PREFIX, Driver, Isolation, PREFIX};
 use hoist_initramfs::{Entry, Tree, TreeError, programs};
-use hoist_model::{Digest, Exit};
+use hoist_model::{Arch, ArtifactName, Digest, Exit};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use crate::commands::Shell;
+use crate::commands::artifact::{self, Addition};
+use crate::commands::node::word;
+use crate::edit::WriteArgs;
 use crate::failure::Failure;
 use crate::printer::Output;
 
@@ -25,24 +29,55 @@ const STARTED_WITH: [&str; 7] = ["/bin/sh", "ln", "mkdir", "mount", "setpriv", "
 /// All files together. Every machine that is given the archive holds it in memory.
 const MAX_ARCHIVE: u64 = 256 * 1024 * 1024;
 
+#[derive(Debug, Args)]
+pub(super) struct PackArgs {
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+
+    /// The archive to write
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+
+    /// A file or a directory that they need as well; it has the same path there
+    #[arg(long, value_name = "PATH")]
+    with: Vec<PathBuf>,
+
+    /// Bring it to the controller: nodes whose profile needs a plug-in of it boot it with the agent
+    #[arg(long)]
+    add: bool,
+
+    /// The artifact's name; `plugin-NAME-ARCH` for one plug-in unless said otherwise
+    #[arg(long, requires = "add", value_parser = word::<ArtifactName>)]
+    name: Option<ArtifactName>,
+
+    /// Which machines it is for
+    #[arg(long, value_parser = word::<Arch>, default_value = "x86_64")]
+    arch: Arch,
+
+    /// Give the name to this archive if another one has it
+    #[arg(long, requires = "add")]
+    replace: bool,
+
+    #[command(flatten)]
+    write: WriteArgs,
+}
+
 #[derive(Debug, Serialize)]
 struct Packed {
     path: PathBuf,
     bytes: usize,
     sha256: Digest,
     plugins: Vec<String>,
+    /// What profiles name of it: actions, and the sections that they read.
+    provides: Vec<String>,
     files: usize,
 }
 
-pub(super) fn pack(
-    shell: &mut Shell,
-    directory: &Path,
-    out: &Path,
-    with: &[PathBuf],
-    dry_run: bool,
-) -> Result<Exit, Failure> {
+pub(super) async fn pack(shell: &mut Shell, args: &PackArgs) -> Result<Exit, Failure> {
+    let PackArgs { directory, out, with, .. } = args;
+    let dry_run = args.write.dry_run;
     let mut tree = Tree::new();
-    let plugins = put_plugins(&mut tree, directory)?;
+    let (plugins, provides) = put_plugins(&mut tree, directory)?;
     if plugins.is_empty() {
         let what = format!("there are no plug-ins in `{}`", directory.display());
         let hint = format!("their files are called `{PREFIX}NAME` and `{DRIVER_PREFIX}NAME`");
@@ -56,7 +91,8 @@ pub(super) fn pack(
     }
     let archive = tree.archive();
     let packed = Packed {
-        path: out.to_owned(),
+        path: out.clone(),
+        provides,
         bytes: archive.len(),
         sha256: Digest::from_bytes(Sha256::digest(&archive).into()),
         plugins,
@@ -71,23 +107,58 @@ pub(super) fn pack(
     match shell.printer.output() {
         Output::Json | Output::Yaml => shell.printer.value(&packed)?,
         Output::Table | Output::Wide | Output::Name => {
-            let Packed { path, bytes, sha256, plugins, files } = &packed;
+            let Packed { path, bytes, sha256, plugins, files, .. } = &packed;
             let (path, plugins) = (path.display(), plugins.join(", "));
             shell.printer.line(format!("{path}: {bytes} bytes, {files} files, sha256:{sha256}"))?;
             shell.printer.line(format!("holds {plugins}"))?;
         }
     }
-    Ok(if dry_run { Exit::WouldChange } else { Exit::Done })
+    if dry_run {
+        return Ok(Exit::WouldChange);
+    }
+    if !args.add {
+        return Ok(Exit::Done);
+    }
+    let addition = Addition {
+        file: out.clone(),
+        name: args.artifact(&packed)?,
+        arch: Some(args.arch),
+        description: Some(format!("archive of {}", packed.plugins.join(", "))),
+        sha256: Some(packed.sha256),
+        provides: Some(packed.provides),
+    };
+    let client = shell.client()?;
+    artifact::add_all(shell, &client, vec![addition], args.replace, &args.write).await
+}
+
+impl PackArgs {
+    fn artifact(&self, packed: &Packed) -> Result<ArtifactName, Failure> {
+        if let Some(name) = &self.name {
+            return Ok(name.clone());
+        }
+        let actions: Vec<_> =
+            packed.plugins.iter().filter_map(|p| p.strip_prefix(PREFIX)).collect();
+        let [action] = actions[..] else {
+            return Err(Failure::usage("there is more than one plug-in in it")
+                .with_hint("name the artifact with `--name`, or pack them one by one"));
+        };
+        let name = format!("plugin-{action}-{}", self.arch.as_str());
+        name.parse().map_err(|error| Failure::usage(format!("{error}")).with_hint("give `--name`"))
+    }
 }
 
 /// All plug-ins of a directory with what they call. One that is none is named.
-fn put_plugins(tree: &mut Tree, directory: &Path) -> Result<Vec<String>, Failure> {
+fn put_plugins(tree: &mut Tree, directory: &Path) -> Result<(Vec<String>, Vec<String>), Failure> {
     let isolation = Arc::new(Isolation::find());
     let wrong = |error: plugin::PluginError| Failure::usage(error.to_string());
     let (actions, mut refused) = plugin::load(directory, &isolation, &Catalog::default());
     if let Some(error) = refused.pop() {
         return Err(wrong(error));
     }
+    let about: Vec<_> = actions.iter().map(Action::describe).collect();
+    let provides =
+        about.into_iter().flat_map(|about| [vec![about.name], of_others(about.reads)].concat());
+    let provides = provides.collect();
     let mut found: Vec<(PathBuf, Vec<String>)> = actions
         .iter()
         .map(|plugin| (plugin.path().to_owned(), Action::describe(plugin).tools))
@@ -111,7 +182,13 @@ fn put_plugins(tree: &mut Tree, directory: &Path) -> Result<Vec<String>, Failure
         add(tree, &format!("{PLACE}/{name}"), Entry::File { content, mode: 0o755 })?;
         names.push(name);
     }
-    Ok(names)
+    Ok((names, provides))
+}
+
+/// Of what a plug-in reads, the sections that hoist has not.
+fn of_others(mut sections: Vec<String>) -> Vec<String> {
+    sections.retain(|section| section.contains('/'));
+    sections
 }
 
 /// What the first line of a script names: a program, and the one that `env` starts.

@@ -22,6 +22,7 @@ use crate::printer::{Output, Printer};
 #[command(after_help = "Examples:\n  hoist provision start node:n1\n  \
     hoist provision start role:compute --canary 2 --at-once 16 --affects 128\n  \
     hoist provision start 'label:rack=7' --profile debian-13 --reinstall --watch\n  \
+    hoist provision start 'label:rack=7' --previous --at-once 4\n  \
     hoist provision start node:n1 --only config_drive,boot\n  \
     hoist provision start node:n1 --wipe ext,lvm --dry-run")]
 pub(super) struct StartArgs {
@@ -32,6 +33,11 @@ pub(super) struct StartArgs {
     /// By this profile, instead of the one that is closest to each node
     #[arg(long, value_name = "PROFILE")]
     profile: Option<Name>,
+
+    /// With what each node had before what it has now, or was to have: the profile and the images of
+    /// its last run that ended well
+    #[arg(long, conflicts_with_all = ["profile", "only"])]
+    previous: bool,
 
     /// Only these actions, such as `config_drive,boot`; what they need has to be there
     #[arg(long, value_name = "ACTION", value_delimiter = ',')]
@@ -80,6 +86,7 @@ impl StartArgs {
             selector,
             profile: self.profile,
             how,
+            previous: self.previous,
             reinstall: self.reinstall,
             dry_run: true,
             affects: None,

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use clap::Args;
 use hoist_api::client::Client;
-use hoist_api::provision::{Counts, Finding, Progress, Run, RunNode, RunState};
+use hoist_api::provision::{
+    Counts, Erasure, ErasureVerdict, Finding, NodeRunState, Progress, Run, RunNode, RunState,
+};
 use hoist_model::Exit;
 
 use super::Shell;
@@ -124,6 +126,9 @@ fn changes(printer: &mut Printer, before: Option<&Run>, run: &Run) -> Result<(),
         if was.is_none_or(|was| was.problems != node.problems) {
             problems(node).iter().try_for_each(|problem| printer.line(problem))?;
         }
+        if was.is_none_or(|was| was.erased != node.erased) {
+            erasures(node).try_for_each(|erasure| printer.line(erasure))?;
+        }
     }
     Ok(())
 }
@@ -131,7 +136,13 @@ fn changes(printer: &mut Printer, before: Option<&Run>, run: &Run) -> Result<(),
 fn line(node: &RunNode) -> String {
     let how = node.progress.as_ref().map(shown).filter(|_| !node.state.is_over());
     let how = how.map(|how| format!(": {how}")).unwrap_or_default();
-    format!("{} {}{how}", node.node, node.state)
+    format!("{} {}{how}", node.node, state(node))
+}
+
+/// What is under way to take it back is not what was ordered first.
+fn state(node: &RunNode) -> String {
+    let undo = node.undo && !matches!(node.state, NodeRunState::Undone);
+    if undo { format!("{} (undo)", node.state) } else { node.state.to_string() }
 }
 
 /// How many lines it takes.
@@ -153,7 +164,7 @@ fn show(printer: &mut Printer, run: &Run) -> Result<usize, Failure> {
         };
         table.row(vec![
             node.node.to_string(),
-            node.state.to_string(),
+            state(node),
             node.profile.to_string(),
             node.attempt.to_string(),
             doing,
@@ -161,8 +172,9 @@ fn show(printer: &mut Printer, run: &Run) -> Result<usize, Failure> {
     }
     printer.table(&table)?;
     let problems: Vec<_> = run.nodes.iter().flat_map(problems).collect();
-    problems.iter().try_for_each(|problem| printer.line(problem))?;
-    Ok(2 + run.nodes.len() + problems.len())
+    let erasures: Vec<_> = run.nodes.iter().flat_map(erasures).collect();
+    problems.iter().chain(&erasures).try_for_each(|line| printer.line(line))?;
+    Ok(2 + run.nodes.len() + problems.len() + erasures.len())
 }
 
 /// `images image root: 512 MiB of 2.0 GiB (25 %), 310 MiB/s`.
@@ -183,7 +195,7 @@ fn shown(progress: &Progress) -> String {
     [Some(what), amounts, rate, message].into_iter().flatten().collect()
 }
 
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let (mut tenths, mut unit) = (u128::from(bytes) * 10, 0);
     while tenths >= 10_240 && unit + 1 < UNITS.len() {
@@ -210,14 +222,40 @@ fn problems(node: &RunNode) -> Vec<String> {
     node.problems.iter().take(MAX_TOLD).map(told).collect()
 }
 
+fn erasures(node: &RunNode) -> impl Iterator<Item = String> {
+    node.erased.iter().map(|erasure| plain(&format!("{}: {}", node.node, erased(erasure))))
+}
+
+/// `disk os erased by sanitize_crypto: nvme0n1, serial S1, 894 GiB; 64 places read back, … UTC`.
+fn erased(erasure: &Erasure) -> String {
+    let Erasure { disk, kernel_name, serial, wwn, size: bytes, method, ended, .. } = erasure;
+    let named = [("serial", serial), ("wwn", wwn)].into_iter();
+    let named = named.filter_map(|(word, value)| Some(format!("{word} {}", value.as_ref()?)));
+    let who: Vec<String> =
+        [kernel_name.clone()].into_iter().chain(named).chain([size(*bytes)]).collect();
+    let who = who.join(", ");
+    if erasure.verdict == ErasureVerdict::NotErased {
+        let reason = erasure.reason.as_deref().unwrap_or("nobody says why");
+        return format!("disk {disk} NOT erased by {method}: {who}; {reason}");
+    }
+    let held = erasure.held.map(|held| format!(", {held} of them held something before"));
+    let says = erasure.says.as_ref().map(|says| format!(", {says}"));
+    let (held, says) = (held.unwrap_or_default(), says.unwrap_or_default());
+    let samples = erasure.samples;
+    format!(
+        "disk {disk} erased by {method}: {who}; {samples} places read back{held}{says}; {ended}"
+    )
+}
+
 fn told(counts: Counts) -> String {
-    let Counts { waiting, active, done, failed, aborted } = counts;
+    let Counts { waiting, active, done, failed, aborted, undone } = counts;
     let parts = [
         (waiting, "waiting"),
         (active, "under way"),
         (done, "done"),
         (failed, "failed"),
         (aborted, "aborted"),
+        (undone, "undone"),
     ];
     let parts: Vec<_> = parts
         .iter()
@@ -244,6 +282,29 @@ mod tests {
     fn sizes_are_short() {
         let sizes = [0, 1023, 1024, 1536, 150 << 20, 5 << 40].map(size);
         assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "150 MiB", "5.0 TiB"]);
+    }
+
+    #[test]
+    fn an_erased_disk_is_named_with_what_proves_it() {
+        let mut erasure: Erasure = serde_json::from_value(serde_json::json!({
+            "disk": "os", "kernel_name": "nvme0n1", "serial": "S1", "size": 1 << 30,
+            "method": "sanitize_crypto", "verdict": "erased", "started": "2026-01-02T03:04:05Z",
+            "ended": "2026-01-02T03:04:06Z", "samples": 64, "sample": 65536, "held": 9,
+            "says": "sanitize status 0x0101",
+        }))
+        .unwrap();
+        assert_eq!(
+            erased(&erasure),
+            "disk os erased by sanitize_crypto: nvme0n1, serial S1, 1.0 GiB; 64 places read back, 9 \
+             of them held something before, sanitize status 0x0101; 2026-01-02T03:04:06Z"
+        );
+        erasure.verdict = ErasureVerdict::NotErased;
+        erasure.reason = Some("the disk refused the command with status 0x002".to_owned());
+        assert_eq!(
+            erased(&erasure),
+            "disk os NOT erased by sanitize_crypto: nvme0n1, serial S1, 1.0 GiB; the disk refused \
+             the command with status 0x002"
+        );
     }
 
     #[test]

@@ -24,8 +24,39 @@ pub(super) struct SteerArgs {
     yes: bool,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct UndoArgs {
+    #[command(flatten)]
+    steer: SteerArgs,
+
+    /// Leave disks as they are: only what the nodes boot is taken back
+    #[arg(long)]
+    boot_only: bool,
+
+    /// Agree to an undo of many nodes by naming how many it is about
+    #[arg(long, value_name = "N")]
+    affects: Option<usize>,
+}
+
+impl UndoArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let Self { steer, boot_only, affects } = self;
+        let request = SteerRequest { boot_only, affects, ..SteerRequest::default() };
+        steer.carry_out(shell, "undo", request).await
+    }
+}
+
 impl SteerArgs {
     pub(super) async fn run(self, shell: &mut Shell, what: &str) -> Result<Exit, Failure> {
+        self.carry_out(shell, what, SteerRequest::default()).await
+    }
+
+    async fn carry_out(
+        self,
+        shell: &mut Shell,
+        what: &str,
+        request: SteerRequest,
+    ) -> Result<Exit, Failure> {
         let client = shell.client()?;
         let run = status::find(&client, &self.name).await?;
         let is_run = run.run == self.name || self.name == "last";
@@ -34,7 +65,7 @@ impl SteerArgs {
         } else {
             run.nodes.iter().map(|node| node.node.clone()).collect()
         };
-        let dry = SteerRequest { nodes, dry_run: true };
+        let dry = SteerRequest { nodes, dry_run: true, ..request };
         let plan = client.steer_provisioning(&run.run, what, &dry).await?;
         if self.dry_run {
             report(shell, &plan, what)?;
@@ -72,6 +103,10 @@ fn report(shell: &mut Shell, steered: &Steered, what: &str) -> Result<(), Failur
     printer.flush()?;
     for note in &steered.notes {
         printer.note(note);
+    }
+    if steered.dry_run && steered.needs_affects {
+        let count = steered.nodes.len();
+        printer.note(&format!("it is about so many nodes that it needs `--affects {count}`"));
     }
     Ok(())
 }

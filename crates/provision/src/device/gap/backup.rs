@@ -17,7 +17,6 @@ const ROOM: u64 = 256 * 1024;
 /// What it begins with; the last byte is the version of the format. The lengths of what follows and
 /// its checksum come next.
 const MAGIC: [u8; 8] = *b"hoistbk\x01";
-const HEAD: usize = 20;
 
 /// What is known of it beside its bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +31,30 @@ pub struct Before {
     pub journal: Option<Id>,
 }
 
+/// What one disk held, to be kept elsewhere too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    pub disk: Id,
+    pub kernel_name: String,
+    pub size: u64,
+    pub sector: u32,
+    pub before: Before,
+    pub ends: Backup,
+}
+
+impl Before {
+    /// With what another attempt of the same transaction may write to and destroys.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let mut all = self.clone();
+        let new = |range: &&Range<u64>| !self.writable.contains(range);
+        all.writable.extend(other.writable.iter().filter(new).cloned());
+        let new = |what: &&String| !self.destroys.contains(what);
+        all.destroys.extend(other.destroys.iter().filter(new).cloned());
+        all
+    }
+}
+
 /// Of a gap, what is no journal's.
 pub(super) fn room(gap: &Range<u64>) -> u64 {
     if gap.end - gap.start >= LEAST + ROOM { ROOM } else { 0 }
@@ -42,25 +65,34 @@ fn place(gap: &Gap) -> Range<u64> {
     whole.end - room(&whole)..whole.end
 }
 
-/// Keeps it, unless the same transaction has done so before, or it does not fit.
+/// Keeps it, unless it is there already, or does not fit.
 pub fn keep(io: &GuardedIo, gap: &Gap, before: &Before, backup: &Backup) -> Result<(), GapError> {
     let found = read(io, gap).map_err(GapError::Read)?;
-    if found.is_some_and(|(found, _)| found.txn == before.txn) {
+    if found.is_some_and(|(found, _)| found == *before) {
         return Ok(());
     }
     let place = place(gap);
-    let about = serde_json::to_vec(before).expect("a plain value");
-    let ends = [&backup.head[..], &backup.tail].concat();
-    let packed = zstd::bulk::compress(&ends, 3).map_err(GapError::Read)?;
-    let body = [&about[..], &packed].concat();
+    let bytes = pack(before, backup).map_err(GapError::Read)?;
     io.zero(place.clone())?;
-    if (HEAD + body.len()) as u64 <= place.end - place.start {
-        let number = |length: usize| u32::try_from(length).expect("less than a MiB").to_le_bytes();
-        let sum = crc32fast::hash(&body).to_le_bytes();
-        let head = [&MAGIC[..], &number(about.len()), &number(packed.len()), &sum].concat();
-        io.write_at(place.start, &[head, body].concat())?;
+    if bytes.len() as u64 <= place.end - place.start {
+        io.write_at(place.start, &bytes)?;
     }
     Ok(io.sync()?)
+}
+
+/// As it is kept, in a gap and elsewhere.
+pub fn pack(before: &Before, backup: &Backup) -> io::Result<Vec<u8>> {
+    let about = serde_json::to_vec(before).expect("a plain value");
+    let ends = [&backup.head[..], &backup.tail].concat();
+    let packed = zstd::bulk::compress(&ends, 3)?;
+    let number = |length: usize| {
+        let number = u32::try_from(length).map_err(io::Error::other)?;
+        Ok::<_, io::Error>(number.to_le_bytes())
+    };
+    let body = [&about[..], &packed].concat();
+    let sum = crc32fast::hash(&body).to_le_bytes();
+    let head = [&MAGIC[..], &number(about.len())?, &number(packed.len())?, &sum].concat();
+    Ok([head, body].concat())
 }
 
 /// What was kept, if it was.
@@ -74,7 +106,8 @@ pub fn read(disk: &impl ReadAt, gap: &Gap) -> io::Result<Option<(Before, Backup)
     Ok(parse(&bytes, disk.size()))
 }
 
-fn parse(bytes: &[u8], size: u64) -> Option<(Before, Backup)> {
+/// What [`pack`] made of a disk of this size.
+pub fn parse(bytes: &[u8], size: u64) -> Option<(Before, Backup)> {
     let rest = bytes.strip_prefix(&MAGIC)?;
     let word = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
     let (about, packed) = (usize::try_from(word(0)?).ok()?, usize::try_from(word(4)?).ok()?);

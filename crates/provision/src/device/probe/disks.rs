@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{Failure, Machine, entries, name_of, number, pci_address, text};
-use crate::device::{ReadIo, signature, table};
+use crate::device::{ReadIo, nvme, signature, table};
 use crate::facts::{Bus, Busy, BusyReason, DiskFacts, Signature, TableFacts};
 
 /// Not disks, but what is made of disks or of memory.
@@ -66,6 +66,7 @@ impl Machine {
             rotational: is_set("queue/rotational"),
             can_zero: number(&sys.join("queue/write_zeroes_max_bytes"))
                 .is_some_and(|most| most > 0),
+            erase: if bus == Some(Bus::Nvme) { nvme::look(&self.device(name)) } else { Vec::new() },
             bus,
             removable: is_set("removable"),
             read_only: is_set("ro"),
@@ -218,13 +219,10 @@ impl Users {
     }
 
     fn look(&self, sys: &Path, name: &str, used: &mut Used) {
-        let mut busy = |reason| used.busy.push(Busy { device: name.to_owned(), reason });
-        for mount in self.mounts_of(sys, name) {
-            used.is_system |= SYSTEM.contains(&mount.at.as_str());
-            busy(BusyReason::Mount(mount.at.clone()));
-        }
-        if self.swaps.iter().any(|swap| swap == name) {
-            busy(BusyReason::Swap);
+        for reason in self.uses(sys, name) {
+            used.is_system |=
+                matches!(&reason, BusyReason::Mount(at) if SYSTEM.contains(&at.as_str()));
+            used.busy.push(Busy { device: name.to_owned(), reason });
         }
         for holder in entries(&sys.join("holders")) {
             let map = self.block.join(&holder).join("dm");
@@ -233,19 +231,39 @@ impl Users {
             if is_multipath {
                 used.multipath_maps.push(text(&map.join("name")).unwrap_or_else(|| holder.clone()));
             }
-            used.is_system |= self.is_system(&holder, 0);
-            used.busy.push(Busy { device: name.to_owned(), reason: BusyReason::Holder(holder) });
+        }
+        // Who uses something above a device uses the device.
+        for above in self.above(sys) {
+            let reasons = self.uses(&self.block.join(&above), &above);
+            let holder = std::iter::once(BusyReason::Holder(above));
+            for reason in holder.chain(reasons) {
+                used.is_system |=
+                    matches!(&reason, BusyReason::Mount(at) if SYSTEM.contains(&at.as_str()));
+                used.busy.push(Busy { device: name.to_owned(), reason });
+            }
         }
     }
 
-    /// Whether the system runs from something above a device.
-    fn is_system(&self, name: &str, depth: usize) -> bool {
-        let sys = self.block.join(name);
-        self.mounts_of(&sys, name).any(|mount| SYSTEM.contains(&mount.at.as_str()))
-            || (depth < MAX_STACK
-                && entries(&sys.join("holders"))
-                    .iter()
-                    .any(|above| self.is_system(above, depth + 1)))
+    fn uses(&self, sys: &Path, name: &str) -> Vec<BusyReason> {
+        let mounts = self.mounts_of(sys, name).map(|mount| BusyReason::Mount(mount.at.clone()));
+        let is_swap = self.swaps.iter().any(|swap| swap == name);
+        mounts.chain(is_swap.then_some(BusyReason::Swap)).collect()
+    }
+
+    /// Everything above a device, what is nearest first.
+    fn above(&self, sys: &Path) -> Vec<String> {
+        let (mut all, mut dirs) = (Vec::<String>::new(), vec![sys.to_owned()]);
+        for _ in 0..MAX_STACK {
+            let holders = dirs.iter().flat_map(|dir| entries(&dir.join("holders")));
+            let fresh: Vec<String> = holders.filter(|holder| !all.contains(holder)).collect();
+            dirs = fresh.iter().map(|holder| self.block.join(holder)).collect();
+            for holder in fresh {
+                if !all.contains(&holder) {
+                    all.push(holder);
+                }
+            }
+        }
+        all
     }
 
     fn mounts_of<'a>(&'a self, sys: &Path, name: &'a str) -> impl Iterator<Item = &'a Mount> {

@@ -100,9 +100,29 @@ fn a_stack_of_ours_that_is_assembled_already_is_not_in_the_way() {
     sda.signatures[1].kind = SignatureKind::Lvm;
     let reason = BusyReason::Holder("dm-0".to_owned());
     sda.busy.push(Busy { device: "sda1".to_owned(), reason });
-    assert!(laid_out(&document(group.clone()), &later).is_settled());
+    let settled = laid_out(&document(group.clone()), &later);
+    assert!(settled.is_settled());
+    assert_eq!(settled.disks[0].tears_down, ["dm-0"], "if anything is done to the disk");
     later.disks[0].busy[0].reason = BusyReason::Mount("/x".to_owned());
     refused(group, &later, Code::Busy, "disks.os");
+}
+
+#[test]
+fn what_a_killed_run_has_put_together_is_stopped_and_what_others_have_is_not() {
+    let mut facts = disk("sda", 4 * GIB);
+    let mut at_work = signature(SignatureKind::Hoist, SignaturePlace::Partition(1), 1 << 20);
+    at_work.label = Some(TXN.to_owned());
+    facts.signatures.push(at_work);
+    // Of a partition that the kernel was told of, and that is in no table.
+    let reason = BusyReason::Holder("md127".to_owned());
+    facts.busy.push(Busy { device: "sda2".to_owned(), reason });
+    let layout = laid_out(&document(one_part(json!([]))), &machine([facts.clone()]));
+    assert_eq!(layout.disks[0].tears_down, ["md127"]);
+    facts.signatures[0].label = Some(Uuid::from_u128(77).to_string());
+    refused(one_part(json!("any")), &machine([facts.clone()]), Code::Busy, "disks.os");
+    facts.signatures[0].label = Some(TXN.to_owned());
+    facts.busy[0].device = "sda".to_owned();
+    refused(one_part(json!([])), &machine([facts]), Code::Busy, "disks.os");
 }
 
 /// A volume group of two legs.

@@ -1,0 +1,262 @@
+//! Stacks while they are put together. The kernel is asked what there is: nothing is remembered, so
+//! that a run that was cut off leaves nothing behind that another would not find.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use hoist_engine::action::{Cancel, Failure, Output, Secrets as _, Stream};
+use hoist_engine::execute::process;
+use hoist_engine::record::FailureKind;
+use zeroize::Zeroizing;
+
+use super::{Node, What, programs};
+use crate::actions::disks::{SYSTEM_PATH, find_tool};
+use crate::actions::held::{Held, known_parts};
+use crate::actions::{failed, wrong};
+use crate::device::above::{self, above};
+use crate::device::{Identity, ReadAt, ReadIo, signature};
+use crate::document::{Bytes, Id};
+use crate::facts::{Signature, SignatureKind, SignaturePlace};
+
+/// Arrays get numbers from here down, as mdadm itself gives them.
+const LAST_ARRAY: u32 = 127;
+
+impl Held {
+    /// The device of a partition or of something that is made of partitions, which is put together if
+    /// it is not. Disks that it lies on are shared with the kernel from here on.
+    pub(in crate::actions) fn raise(&self, id: &Id) -> Result<PathBuf, Failure> {
+        if let Some((disk, table)) = self.stacks.parts.get(id) {
+            self.share(disk)?;
+            return known_parts(&self.path(disk)?, table, id);
+        }
+        let node = self.node(id)?;
+        let devices = self.devices(node)?;
+        match &node.what {
+            What::Pv | What::Vg { .. } => {
+                let first = devices.into_iter().next();
+                return first.ok_or_else(|| wrong(format!("`{id}` lies on nothing")));
+            }
+            What::Md | What::Lv { .. } | What::Luks { .. } => {}
+        }
+        if let Some(found) = find(node, &devices)? {
+            return Ok(found);
+        }
+        match &node.what {
+            What::Md => {
+                load("md_mod");
+                let words = programs::assemble(node.uuid);
+                let array = free_array().into_iter().chain(devices.iter().cloned());
+                run(&words, array.map(OsString::from), b"")?;
+            }
+            What::Lv { group, .. } => {
+                load("dm_mod");
+                run(&programs::activate(group), settings(&devices)?, b"")?;
+            }
+            What::Luks { key } => self.unseal(node, key.name(), &devices)?,
+            What::Pv | What::Vg { .. } => {}
+        }
+        let lost = || wrong(format!("`{id}` was put together, and there is no device of it"));
+        find(node, &devices)?.ok_or_else(lost)
+    }
+
+    fn node(&self, id: &Id) -> Result<&Node, Failure> {
+        self.stacks.node(id).ok_or_else(|| wrong(format!("`{id}` is nothing of this run")))
+    }
+
+    /// What a node is made of: of a volume, the devices of its group.
+    fn devices(&self, node: &Node) -> Result<Vec<PathBuf>, Failure> {
+        let on = match node.what {
+            What::Lv { .. } => &self.node(&node.on[0])?.on,
+            _ => &node.on,
+        };
+        on.iter().map(|id| self.raise(id)).collect()
+    }
+
+    fn unseal(&self, node: &Node, key: &str, devices: &[PathBuf]) -> Result<(), Failure> {
+        load("dm_mod");
+        load("dm_crypt");
+        let key = Zeroizing::new(self.stacks.secrets.get(key)?);
+        let name = format!("hoist-{}", node.uuid.simple());
+        let words = devices.iter().map(OsString::from).chain([name.into()]);
+        run(&programs::unseal(), words, key.as_bytes())
+    }
+
+    /// Makes it, and leaves it put together.
+    pub(in crate::actions) fn make_node(&self, node: &Node) -> Result<(), Failure> {
+        let devices = self.devices(node)?;
+        let words = || devices.iter().map(OsString::from);
+        match &node.what {
+            What::Md => {
+                load("md_mod");
+                let array = free_array().map(OsString::from).into_iter();
+                run(&node.program, array.chain(words()), b"")?;
+            }
+            What::Pv => {
+                load("dm_mod");
+                run(&node.program, words().chain(settings(&devices)?), b"")?;
+            }
+            What::Vg { name } => {
+                load("dm_mod");
+                let only = settings(&devices)?;
+                if run(&node.program, words().chain(only.clone()), b"").is_err() {
+                    let _ = run(&programs::remove_group(name), only.clone(), b"");
+                    run(&node.program, words().chain(only), b"")?;
+                }
+            }
+            What::Lv { group, name } => {
+                load("dm_mod");
+                if run(&node.program, settings(&devices)?, b"").is_err() {
+                    let old = programs::remove_volume(group, name);
+                    let _ = run(&old, settings(&devices)?, b"");
+                    run(&node.program, settings(&devices)?, b"")?;
+                }
+            }
+            What::Luks { key } => {
+                let key = Zeroizing::new(self.stacks.secrets.get(key.name())?);
+                run(&node.program, words(), key.as_bytes())?;
+            }
+        }
+        self.is_large_enough(node)?;
+        // What was at its place before must not be taken for what comes there.
+        if matches!(node.what, What::Md | What::Lv { .. }) {
+            let io = self.io(&node.id)?;
+            let all = 0..io.size();
+            signature::wipe(&io, all).map_err(|error| failed(&error))?;
+        }
+        Ok(())
+    }
+
+    fn is_large_enough(&self, node: &Node) -> Result<(), Failure> {
+        if matches!(node.what, What::Pv | What::Vg { .. }) {
+            return Ok(());
+        }
+        let path = self.raise(&node.id)?;
+        let size = Identity::of(&path, 512).map_err(|error| failed(&error))?.size;
+        if size >= node.size {
+            return Ok(());
+        }
+        let (is, wanted) = (Bytes(size), Bytes(node.size));
+        let reason = format!("`{}` has {is}, and {wanted} were planned for it", node.id);
+        Err(Failure { kind: FailureKind::Exit, reason })
+    }
+
+    /// Why it is not what it shall be, if it is not.
+    pub(in crate::actions) fn differs(&self, node: &Node) -> Result<Option<String>, Failure> {
+        let devices = self.devices(node)?;
+        let missing = |what: &str| Ok(Some(format!("`{}` is no {what}", node.id)));
+        match &node.what {
+            What::Md => {
+                let uuid = node.uuid.to_string();
+                let is_leg = |found: &Signature| {
+                    found.kind == SignatureKind::Md && found.uuid.as_deref() == Some(&uuid)
+                };
+                for leg in &devices {
+                    if !holds(leg, is_leg)? {
+                        return Ok(Some(format!("`{}` is no part of it", leg.display())));
+                    }
+                }
+            }
+            What::Pv if !holds(&devices[0], |found| found.kind == SignatureKind::Lvm)? => {
+                return missing("physical volume");
+            }
+            What::Vg { name }
+                if !holds(&devices[0], |found| found.label.as_ref() == Some(name))? =>
+            {
+                return missing("volume group");
+            }
+            _ => {}
+        }
+        self.is_large_enough(node)?;
+        Ok(None)
+    }
+
+    /// Stops everything that was put together on the disks of this run, and has them alone again.
+    pub fn lower(&self) -> Result<(), Failure> {
+        let shared = self.shared();
+        let names: Result<Vec<String>, Failure> =
+            shared.iter().map(|id| Ok(name(&self.path(id)?))).collect();
+        let names = names?;
+        above::stop_all(&names, &names).map_err(|error| failed(&error))?;
+        shared.iter().try_for_each(|id| self.have_alone(id))
+    }
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Whether a device says something of itself.
+fn holds(device: &Path, is_it: impl Fn(&Signature) -> bool) -> Result<bool, Failure> {
+    let io = ReadIo::open(device, 512).map_err(|error| failed(&error))?;
+    let found = signature::probe(&io, 0..io.size(), SignaturePlace::Disk);
+    Ok(found.map_err(|error| failed(&error))?.iter().any(is_it))
+}
+
+/// The device of a node, if it is put together.
+fn find(node: &Node, devices: &[PathBuf]) -> Result<Option<PathBuf>, Failure> {
+    let names: Vec<String> = devices.iter().map(|path| name(path)).collect();
+    let found = above(&names).map_err(|error| failed(&error))?;
+    let is_direct = |below: &[String]| below.iter().any(|below| names.contains(below));
+    let found = found.iter().find(|one| node.is(one) && is_direct(&one.below));
+    Ok(found.map(|one| above::node(&one.kernel_name)))
+}
+
+/// A number that no array has.
+fn free_array() -> Option<PathBuf> {
+    let is_free = |number: &u32| !Path::new(&format!("/sys/block/md{number}")).exists();
+    let number = (0..=LAST_ARRAY).rev().find(is_free)?;
+    Some(PathBuf::from(format!("/dev/md{number}")))
+}
+
+/// LVM takes what devices are called for patterns.
+fn settings(devices: &[PathBuf]) -> Result<[OsString; 2], Failure> {
+    let is_plain = |path: &&PathBuf| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "/_-".contains(c);
+        path.to_str().is_some_and(|text| text.chars().all(plain))
+    };
+    if let Some(strange) = devices.iter().find(|path| !is_plain(path)) {
+        return Err(wrong(format!("`{}` cannot be told to LVM", strange.display())));
+    }
+    let paths: Vec<&Path> = devices.iter().map(PathBuf::as_path).collect();
+    Ok(programs::settings(&paths).map(OsString::from))
+}
+
+/// Drivers that no hardware asks for. A kernel that has them built in needs nobody to load them, and
+/// one that has none is found out by whoever needs them.
+fn load(driver: &str) {
+    let words = ["modprobe", "-q", "--", driver].map(str::to_owned);
+    if find_tool("modprobe").is_some() {
+        let _ = run(&words, [], b"");
+    }
+}
+
+/// What tools print is only of interest where they fail, and then the last line of it is told.
+struct Silence;
+
+impl Output for Silence {
+    fn line(&mut self, _: Stream, _: &[u8]) {}
+    fn progress(&mut self, _: u64, _: Option<u64>) {}
+}
+
+/// Runs a program. No shell, and nothing of our environment; maps are made without udev.
+fn run(
+    program: &[String],
+    more: impl IntoIterator<Item = OsString>,
+    input: &[u8],
+) -> Result<(), Failure> {
+    let (tool, words) = program.split_first().ok_or_else(|| wrong("no program".to_owned()))?;
+    let path = find_tool(tool).ok_or_else(|| wrong(format!("`{tool}` is not here any more")))?;
+    let mut command = Command::new(path);
+    command.args(words).args(more).env_clear().env("PATH", SYSTEM_PATH).env("LC_ALL", "C");
+    command.envs([("DM_DISABLE_UDEV", "1"), ("LVM_SUPPRESS_FD_WARNINGS", "1")]);
+    let ran = process::run(&mut command, input, None, &Cancel::default(), &mut Silence);
+    match ran.map_err(|error| failed(&error))?.fault() {
+        None => Ok(()),
+        Some(fault) => {
+            let verb = words.iter().find(|word| !word.starts_with('-')).filter(|_| tool == "lvm");
+            let verb = verb.map(|verb| format!(" {verb}")).unwrap_or_default();
+            Err(Failure { kind: FailureKind::Exit, reason: format!("{tool}{verb}: {fault}") })
+        }
+    }
+}

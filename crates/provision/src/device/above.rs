@@ -1,0 +1,334 @@
+//! What the kernel has put together above devices: arrays of MD, and maps of the device mapper, which
+//! volumes of LVM and opened LUKS are. It is asked what there is, and told to stop it. What is written
+//! on the devices stays.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::ioctl;
+
+/// Where the kernel shows all of them.
+const SYS: &str = "/sys/class/block";
+
+/// Somebody may still look at a device that was just made or written.
+const TRIES: usize = 50;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A device that lies on others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Above {
+    pub kernel_name: String,
+    pub kind: Kind,
+    /// What it lies on, by kernel names.
+    pub below: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    Array,
+    /// With its name and its UUID, which begins with whose map it is.
+    Map {
+        name: String,
+        uuid: String,
+    },
+    Other,
+}
+
+/// Why a stack is not taken apart.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AboveError {
+    #[error("cannot see what is above `{name}`")]
+    Look { name: String, source: io::Error },
+    #[error("`{name}` lies on `{other}` too, which is no disk of this run; nothing was stopped")]
+    Shared { name: String, other: String },
+    #[error("`{name}` is neither an array nor a map; take it apart by hand")]
+    Unknown { name: String },
+    #[error("`{name}` does not stop")]
+    Stop { name: String, source: io::Error },
+}
+
+/// Everything above these devices and above their partitions, each before what it lies on.
+pub fn above(devices: &[String]) -> Result<Vec<Above>, AboveError> {
+    above_in(Path::new(SYS), devices)
+}
+
+fn above_in(sys: &Path, devices: &[String]) -> Result<Vec<Above>, AboveError> {
+    let mut waiting: Vec<String> = devices.to_vec();
+    let (mut names, mut found) = (BTreeSet::new(), Vec::new());
+    while let Some(name) = waiting.pop() {
+        let look = |source| AboveError::Look { name: name.clone(), source };
+        for holder in holders(sys, &name).map_err(look)? {
+            if names.insert(holder.clone()) {
+                found.push(described(sys, &holder).map_err(look)?);
+                waiting.push(holder);
+            }
+        }
+    }
+    Ok(topmost_first(found))
+}
+
+/// Of a device and of its partitions.
+fn holders(sys: &Path, name: &str) -> io::Result<Vec<String>> {
+    let mut all = entries(&sys.join(name).join("holders"))?;
+    for part in partitions(sys, name)? {
+        all.extend(entries(&sys.join(part).join("holders"))?);
+    }
+    Ok(all)
+}
+
+fn partitions(sys: &Path, name: &str) -> io::Result<Vec<String>> {
+    let mut names = entries(&sys.join(name))?;
+    names.retain(|part| sys.join(name).join(part).join("partition").exists());
+    Ok(names)
+}
+
+fn described(sys: &Path, name: &str) -> io::Result<Above> {
+    let dir = sys.join(name);
+    let value = |below: &str| {
+        let text = std::fs::read_to_string(dir.join(below)).ok()?;
+        Some(text.trim_end_matches('\n').to_owned())
+    };
+    let kind = if dir.join("md").is_dir() {
+        Kind::Array
+    } else if let Some(name) = value("dm/name") {
+        Kind::Map { name, uuid: value("dm/uuid").unwrap_or_default() }
+    } else {
+        Kind::Other
+    };
+    Ok(Above { kernel_name: name.to_owned(), kind, below: entries(&dir.join("slaves"))? })
+}
+
+/// Names in a directory, in order; nothing if it is not there.
+fn entries(dir: &Path) -> io::Result<Vec<String>> {
+    let entries = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let mut names = names.collect::<io::Result<Vec<String>>>()?;
+    names.sort();
+    Ok(names)
+}
+
+fn topmost_first(mut rest: Vec<Above>) -> Vec<Above> {
+    rest.sort_by(|a, b| a.kernel_name.cmp(&b.kernel_name));
+    let mut ordered = Vec::with_capacity(rest.len());
+    while !rest.is_empty() {
+        let carries = |one: &Above| {
+            rest.iter().any(|other| other.below.iter().any(|below| is_of(below, &one.kernel_name)))
+        };
+        let top = rest.iter().position(|one| !carries(one)).unwrap_or(0);
+        ordered.push(rest.remove(top));
+    }
+    ordered
+}
+
+/// Whether a device is this one or a partition of it.
+fn is_of(name: &str, device: &str) -> bool {
+    let number = name.strip_prefix(device).map(|rest| rest.strip_prefix('p').unwrap_or(rest));
+    number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+        && (name == device || name[device.len()..].starts_with('p') || !ends_in_digit(device))
+}
+
+fn ends_in_digit(name: &str) -> bool {
+    name.ends_with(|last: char| last.is_ascii_digit())
+}
+
+/// Something above a stack lies on a device that is none of these: it is not ours to stop.
+pub fn reaches_out(found: &[Above], devices: &[String]) -> Option<AboveError> {
+    let ours: Vec<&String> =
+        devices.iter().chain(found.iter().map(|one| &one.kernel_name)).collect();
+    found.iter().find_map(|one| {
+        let other =
+            one.below.iter().find(|below| !ours.iter().any(|device| is_of(below, device)))?;
+        Some(AboveError::Shared { name: one.kernel_name.clone(), other: other.clone() })
+    })
+}
+
+/// Stops everything above these devices, from the top, if all that it lies on is among `bound`.
+pub fn stop_all(devices: &[String], bound: &[String]) -> Result<(), AboveError> {
+    let found = above(devices)?;
+    if let Some(error) = reaches_out(&found, bound) {
+        return Err(error);
+    }
+    found.iter().try_for_each(stop)
+}
+
+fn stop(one: &Above) -> Result<(), AboveError> {
+    let name = &one.kernel_name;
+    for left in (0..TRIES).rev() {
+        let stopped = match &one.kind {
+            Kind::Array => {
+                File::open(Path::new("/dev").join(name)).and_then(|file| ioctl::stop_array(&file))
+            }
+            Kind::Map { name, .. } => ioctl::remove_map(name),
+            Kind::Other => return Err(AboveError::Unknown { name: name.clone() }),
+        };
+        match stopped {
+            Ok(()) => break,
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) && left > 0 => {
+                std::thread::sleep(PAUSE);
+            }
+            Err(source) => return Err(AboveError::Stop { name: name.clone(), source }),
+        }
+    }
+    if let Kind::Map { name, .. } = &one.kind {
+        forget(name);
+    }
+    Ok(())
+}
+
+/// Where no udev is, whoever made a map made its names too, and nobody else takes them away.
+fn forget(map: &str) {
+    let node = Path::new("/dev/mapper").join(map);
+    let is_node = std::fs::symlink_metadata(&node).is_ok_and(|it| it.file_type().is_block_device());
+    if !is_node {
+        return;
+    }
+    let _ = std::fs::remove_file(&node);
+    if let Some((group, volume)) = group_and_volume(map) {
+        let dir = Path::new("/dev").join(group);
+        let link = dir.join(volume);
+        if std::fs::read_link(&link).is_ok_and(|target| target == node) {
+            let _ = std::fs::remove_file(link);
+            // Only if it was the last one.
+            let _ = std::fs::remove_dir(dir);
+        }
+    }
+}
+
+/// What a volume's map is called: a `-` within a name is doubled.
+pub fn map_of(group: &str, volume: &str) -> String {
+    format!("{}-{}", group.replace('-', "--"), volume.replace('-', "--"))
+}
+
+fn group_and_volume(map: &str) -> Option<(String, String)> {
+    let bytes = map.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        match (bytes[at], bytes.get(at + 1)) {
+            (b'-', Some(b'-')) => at += 2,
+            (b'-', _) => {
+                let plain = |text: &str| text.replace("--", "-");
+                return Some((plain(&map[..at]), plain(&map[at + 1..])));
+            }
+            _ => at += 1,
+        }
+    }
+    None
+}
+
+/// Where the device is that has this kernel name.
+pub fn node(kernel_name: &str) -> PathBuf {
+    Path::new("/dev").join(kernel_name.replace('!', "/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use proptest::{collection, prop_assert, prop_assert_eq, proptest};
+
+    use super::*;
+
+    /// Devices as the kernel shows them: what lies on what.
+    fn sys(devices: &[(&str, &[&str])]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        for (name, below) in devices {
+            let own = dir.path().join(name);
+            fs_err::create_dir_all(own.join("holders")).expect("made");
+            fs_err::create_dir_all(own.join("slaves")).expect("made");
+            if name.starts_with("md") {
+                fs_err::create_dir_all(own.join("md")).expect("made");
+            } else if name.starts_with("dm-") {
+                fs_err::create_dir_all(own.join("dm")).expect("made");
+                fs_err::write(own.join("dm/name"), format!("map-{name}\n")).expect("written");
+                fs_err::write(own.join("dm/uuid"), "LVM-x\n").expect("written");
+            }
+            for below in *below {
+                symlink("x", own.join("slaves").join(below)).expect("linked");
+                symlink("x", dir.path().join(below).join("holders").join(name)).expect("linked");
+            }
+        }
+        dir
+    }
+
+    fn owned(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn what_is_on_top_comes_first_and_nothing_twice() {
+        let sys = sys(&[
+            ("sda2", &[]),
+            ("sdb2", &[]),
+            ("md127", &["sda2", "sdb2"]),
+            ("dm-0", &["md127"]),
+            ("dm-1", &["md127"]),
+            ("dm-2", &["dm-0"]),
+        ]);
+        let legs = owned(&["sda2", "sdb2"]);
+        let found = above_in(sys.path(), &legs).expect("it can be read");
+        let names: Vec<_> = found.iter().map(|one| one.kernel_name.as_str()).collect();
+        assert_eq!(names, ["dm-1", "dm-2", "dm-0", "md127"]);
+        let map = Kind::Map { name: "map-dm-1".to_owned(), uuid: "LVM-x".to_owned() };
+        assert_eq!((&found[0].kind, &found[3].kind), (&map, &Kind::Array));
+        assert!(reaches_out(&found, &legs).is_none());
+        // With one leg only, the other one is somebody else's.
+        let found = above_in(sys.path(), &legs[..1]).expect("it can be read");
+        let said = reaches_out(&found, &legs[..1]).expect("it does").to_string();
+        assert!(said.starts_with("`md127` lies on `sdb2` too"), "{said}");
+    }
+
+    proptest! {
+        /// Whatever lies on whatever, nothing is stopped before what lies on it.
+        #[test]
+        fn nothing_comes_before_what_lies_on_it(links in collection::vec((1_usize..12, 0_usize..12), 0..40)) {
+            let name = |number: usize| format!("dm-{number}");
+            let one = |number: usize| Above {
+                kernel_name: name(number),
+                kind: Kind::Other,
+                // Only on what has a smaller number, so that there are no circles.
+                below: links
+                    .iter()
+                    .filter(|(top, below)| *top == number && below < top)
+                    .map(|(_, below)| name(*below))
+                    .collect(),
+            };
+            let ordered = topmost_first((0..12).map(one).collect());
+            prop_assert_eq!(ordered.len(), 12);
+            for (at, one) in ordered.iter().enumerate() {
+                let later = &ordered[at..];
+                prop_assert!(!later.iter().any(|above| above.below.contains(&one.kernel_name)));
+            }
+        }
+
+        #[test]
+        fn every_name_of_a_volume_is_told_from_its_map(
+            group in "[a-z0-9._+][a-z0-9._+-]{0,8}", volume in "[a-z0-9._+][a-z0-9._+-]{0,8}",
+        ) {
+            let map = map_of(&group, &volume);
+            prop_assert_eq!(group_and_volume(&map), Some((group, volume)));
+        }
+    }
+
+    #[test]
+    fn partitions_are_known_by_the_names_of_their_disks() {
+        assert!(is_of("sda2", "sda") && is_of("nvme0n1p2", "nvme0n1") && is_of("md127", "md127"));
+        assert!(is_of("md127p1", "md127") && !is_of("md1", "md127") && !is_of("sdaa2", "sda"));
+        assert!(!is_of("dm-10", "dm-1") && !is_of("nvme0n10", "nvme0n1"));
+    }
+
+    #[test]
+    fn maps_double_what_is_within_names() {
+        assert_eq!(map_of("data", "pg-x"), "data-pg--x");
+        assert_eq!(group_and_volume("hoist"), None);
+    }
+}

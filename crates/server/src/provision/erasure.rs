@@ -1,0 +1,78 @@
+//! Whether a node's disks are known to be erased: only then it is retired.
+
+use hoist_api::provision::{Erasure, ErasureVerdict, Finding, Report};
+use hoist_model::ProvisionProfileSpec;
+
+/// Disks of one report.
+pub(super) const MAX_DISKS: usize = 1024;
+
+/// Texts of it that came from a machine.
+pub(super) fn texts(erasure: &mut Erasure) -> impl Iterator<Item = &mut String> {
+    let Erasure { disk, kernel_name, model, serial, wwn, method, reason, says, .. } = erasure;
+    let optional = [model, serial, wwn, reason, says].into_iter().filter_map(Option::as_mut);
+    [disk, kernel_name, method].into_iter().chain(optional)
+}
+
+/// What the order named.
+pub(super) fn disks(spec: Option<&ProvisionProfileSpec>) -> Vec<String> {
+    let section = spec.and_then(|spec| spec.document.get("disks"));
+    let disks = section.and_then(|disks| disks.as_object());
+    disks.map(|disks| disks.keys().cloned().collect()).unwrap_or_default()
+}
+
+/// Why a node that reports that all is done is not retired: each of its disks must have a report of
+/// its own.
+pub(super) fn unproven(disks: &[String], report: &Report) -> Option<Finding> {
+    let is_proven = |disk: &&String| {
+        let mut all = report.erased.iter().filter(|erasure| erasure.disk == **disk);
+        all.any(|erasure| erasure.verdict == ErasureVerdict::Erased)
+    };
+    let is_whole = report.erased.iter().all(|erasure| erasure.verdict == ErasureVerdict::Erased);
+    let missing: Vec<&str> =
+        disks.iter().filter(|disk| !is_proven(disk)).map(String::as_str).collect();
+    if is_whole && missing.is_empty() && !disks.is_empty() {
+        return None;
+    }
+    Some(Finding {
+        code: "not-erased".to_owned(),
+        class: "device".to_owned(),
+        action: "erase".to_owned(),
+        step: String::new(),
+        what: "nothing says that each disk of the node is erased".to_owned(),
+        place: "disks".to_owned(),
+        hint: Some("`hoist provision retry` erases them again".to_owned()),
+        evidence: missing.into_iter().map(str::to_owned).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn report(erased: &serde_json::Value) -> Report {
+        serde_json::from_value(json!({"outcome": "done", "erased": erased})).expect("a report")
+    }
+
+    fn erased(disk: &str, verdict: &str) -> serde_json::Value {
+        json!({
+            "disk": disk, "kernel_name": "sda", "size": 1, "method": "overwrite",
+            "verdict": verdict, "started": "2026-01-02T03:04:05Z",
+            "ended": "2026-01-02T03:04:06Z", "samples": 64, "sample": 65536,
+        })
+    }
+
+    #[test]
+    fn a_node_is_retired_only_when_each_disk_has_a_report() {
+        let disks = ["a".to_owned(), "b".to_owned()];
+        let (a, b) = (erased("a", "erased"), erased("b", "erased"));
+        assert_eq!(unproven(&disks, &report(&json!([a, b]))), None);
+        let missing = unproven(&disks, &report(&json!([a]))).expect("one is missing");
+        assert_eq!(missing.evidence, ["b"]);
+        let failed = erased("b", "not_erased");
+        assert!(unproven(&disks, &report(&json!([a, b, failed]))).is_some());
+        assert!(unproven(&disks, &report(&json!([]))).is_some());
+        assert!(unproven(&[], &report(&json!([]))).is_some(), "of no disk nothing is known");
+    }
+}

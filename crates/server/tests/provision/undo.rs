@@ -1,0 +1,207 @@
+//! Disks that are put back as they were before a run.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hoist_provision::device::gap::backup::{Before, pack};
+use hoist_provision::device::table::Backup;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::agent::{Agent, Session, done, failed};
+use crate::site::Site;
+use crate::{run, script, site, start, until};
+
+const MIB: usize = 1 << 20;
+
+/// What a disk of 64 MiB held, as an agent sends it.
+fn backup(disk: &str, content: u8, destroys: &[&str]) -> Value {
+    let before = Before {
+        txn: Uuid::from_u128(7),
+        writable: vec![0..64 << 20],
+        destroys: destroys.iter().map(|what| (*what).to_owned()).collect(),
+        journal: None,
+    };
+    let ends = Backup { head: vec![content; MIB], tail: vec![content; MIB] };
+    let packed = pack(&before, &ends).expect("packed");
+    json!({
+        "disk": disk, "kernel_name": "nvme0n1", "size": 64 << 20, "sector": 512,
+        "packed": STANDARD.encode(packed),
+    })
+}
+
+/// The same of a disk that cannot be packed.
+pub(crate) fn noise(disk: &str) -> Value {
+    let mut state = 1_u64;
+    let bytes: Vec<u8> = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    })
+    .take(2 * MIB / 8)
+    .flatten()
+    .collect();
+    let mut noise = backup(disk, 0, &[]);
+    let (writable, destroys) = (Vec::new(), Vec::new());
+    let before = Before { txn: Uuid::from_u128(7), writable, destroys, journal: None };
+    let ends = Backup { head: bytes[..MIB].to_vec(), tail: bytes[MIB..].to_vec() };
+    noise["packed"] = json!(STANDARD.encode(pack(&before, &ends).expect("packed")));
+    noise
+}
+
+/// `n1` is installed, and it is known what its disk held.
+async fn installed(site: &Site) -> (String, Session) {
+    let id = start(site, &json!({"selector": "node:n1"})).await;
+    let session = Agent::boot(site, 1, 1).await.order(site).await;
+    let kept = session.send(site, "backup", &backup("os", 1, &["an ext file system"])).await;
+    assert!(kept.expect(200).json()["bytes"].as_u64().is_some_and(|bytes| bytes > 100));
+    assert_eq!(session.reports(site, &done()).await, "reboot");
+    until(site, &id, "n1", "done").await;
+    (id, session)
+}
+
+async fn undo(site: &Site, id: &str, more: Value) -> Value {
+    site.post(&format!("/provision/v1/runs/{id}/undo"), &more).await.expect(200).json()
+}
+
+#[tokio::test]
+async fn an_agent_puts_disks_back_and_the_node_boots_as_before() {
+    let site = site(|_| {}).await;
+    let (id, first) = installed(&site).await;
+    let dry = undo(&site, &id, json!({"dry_run": true})).await;
+    let notes = dry["notes"].to_string();
+    assert!(notes.contains("disk os (nvme0n1) held an ext file system"), "{notes}");
+    assert!(notes.contains("the agent refuses"), "{notes}");
+    assert!(script(&site, 1).await.contains("sanboot"), "nothing happened yet");
+
+    // The profile is another one by now, which does not matter.
+    let other =
+        json!({"selector": "*", "document": {"disks": {"other": {"match": {"serial": "B"}}}}});
+    site.apply(&[crate::document("ProvisionProfile", "base", &other)]).await;
+    assert_eq!(undo(&site, &id, json!({})).await["nodes"], json!(["n1"]));
+    let node = run(&site, &id).await["nodes"][0].clone();
+    assert_eq!((&node["state"], &node["undo"]), (&json!("armed"), &json!(true)));
+    assert!(undo(&site, &id, json!({})).await["nodes"].as_array().is_some_and(Vec::is_empty));
+
+    let session = Agent::boot(&site, 1, 2).await.order(&site).await;
+    let order = &session.order;
+    assert_eq!(order["undo"], json!([backup("os", 1, &["an ext file system"])]));
+    assert_eq!(order["document"]["txn"], first.order["document"]["txn"]);
+    let sections = &order["document"]["sections"];
+    assert_eq!(sections["disks"]["os"]["match"]["serial"], "A1");
+    assert_eq!(sections["flow"]["actions"], json!(["undo"]), "others than this agent refuse it");
+    assert!(sections.get("images").is_none());
+    session.send(&site, "backup", &backup("os", 2, &[])).await.problem(409, "conflict");
+    assert_eq!(session.reports(&site, &done()).await, "reboot");
+    until(&site, &id, "n1", "undone").await;
+    assert!(script(&site, 1).await.contains("http://k/live"), "as before");
+    let state = site.get("/boot/v2/state/n1").await.expect(200).json();
+    assert!(state["state"]["installed"].is_null(), "{state}");
+    let node = order["id"].as_str().expect("an id");
+    let store = &site.controller.chassis().store;
+    let key = format!("provision/backup/{node}").parse().expect("a key");
+    assert!(store.get(&key).await.expect("the store").is_none(), "there is nothing to go back to");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_refusal_changes_nothing_and_a_failure_is_held_and_tried_again() {
+    let site = site(|_| {}).await;
+    let (id, _) = installed(&site).await;
+    undo(&site, &id, json!({"nodes": ["n1"]})).await;
+    let session = Agent::boot(&site, 1, 2).await.order(&site).await;
+    assert_eq!(session.reports(&site, &failed("refused")).await, "reboot");
+    let node = until(&site, &id, "n1", "done").await;
+    assert_eq!(node["problems"][0]["code"], "foreign-data");
+    assert!(node["note"].as_str().is_some_and(|note| note.contains("refused")));
+    assert!(script(&site, 1).await.contains("sanboot"), "it still has its system");
+
+    undo(&site, &id, json!({"nodes": ["n1"]})).await;
+    let session = Agent::boot(&site, 1, 3).await.order(&site).await;
+    assert_eq!(session.reports(&site, &failed("failed")).await, "stay");
+    until(&site, &id, "n1", "failed").await;
+    assert!(script(&site, 1).await.contains("this node is held"));
+    site.post(&format!("/provision/v1/runs/{id}/retry"), &json!({})).await.expect(200);
+    let session = Agent::boot(&site, 1, 4).await.order(&site).await;
+    assert!(session.order["undo"].is_array(), "what failed is tried again, and nothing else");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_works_ends_and_then_puts_back_what_it_has_written() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    let agent = Agent::boot(&site, 1, 1).await;
+    let session = agent.order(&site).await;
+    session.send(&site, "backup", &backup("os", 1, &[])).await.expect(200);
+    undo(&site, &id, json!({"nodes": ["n1"]})).await;
+    assert_eq!(session.says(&site, 1, 1).await, "abort");
+    let report = json!({"outcome": "aborted", "changed": true});
+    assert_eq!(session.reports(&site, &report).await, "retry");
+    let session = agent.order(&site).await;
+    assert_eq!(session.order["undo"][0]["disk"], "os");
+    assert_eq!(session.says(&site, 1, 1).await, "on");
+    assert_eq!(session.reports(&site, &done()).await, "reboot");
+    until(&site, &id, "n1", "undone").await;
+    assert!(script(&site, 1).await.contains("http://k/live"));
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_was_to_be_put_back_and_is_not_begun_can_be_left_alone() {
+    let site = site(|_| {}).await;
+    let (id, session) = installed(&site).await;
+    undo(&site, &id, json!({})).await;
+    site.post(&format!("/provision/v1/runs/{id}/abort"), &json!({})).await.expect(200);
+    until(&site, &id, "n1", "done").await;
+    assert!(script(&site, 1).await.contains("sanboot"));
+    let node = session.order["id"].as_str().expect("an id");
+    site.put(&format!("/inventory/v1/nodes/{node}/protection"), &json!({})).await.expect(200);
+    let path = format!("/provision/v1/runs/{id}/undo");
+    site.post(&path, &json!({"dry_run": true})).await.problem(409, "protected");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn who_was_in_another_run_since_is_left_to_that_one() {
+    let site = site(|_| {}).await;
+    let (old, _) = installed(&site).await;
+    start(&site, &json!({"selector": "node:n1", "reinstall": true})).await;
+    let text = script(&site, 1).await;
+    for (what, more) in
+        [("undo", json!({})), ("undo", json!({"boot_only": true})), ("retry", json!({}))]
+    {
+        let steered = site.post(&format!("/provision/v1/runs/{old}/{what}"), &more).await;
+        let steered = steered.expect(200).json();
+        assert!(steered["nodes"].as_array().is_some_and(Vec::is_empty), "{steered}");
+        assert!(steered["notes"][0].as_str().is_some_and(|n| n.contains("since")), "{steered}");
+    }
+    assert_eq!(script(&site, 1).await, text, "the run that is under way is not disturbed");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn copies_of_disks_are_bounded_and_replaced_by_those_of_the_next_run() {
+    let site = site(|_| {}).await;
+    let (_, old) = installed(&site).await;
+    old.send(&site, "backup", &backup("os", 1, &[])).await.problem(409, "conflict");
+    let body = json!({"selector": "node:n1", "reinstall": true});
+    let id = start(&site, &body).await;
+    let session = Agent::boot(&site, 1, 2).await.order(&site).await;
+    let large = json!({"disk": "os", "kernel_name": "a", "size": 1, "sector": 512,
+        "packed": "A".repeat(4 << 20)});
+    session.send(&site, "backup", &large).await.problem(413, "body-too-large");
+    let mut wrong = backup("os", 1, &[]);
+    wrong["packed"] = json!("AAAA");
+    session.send(&site, "backup", &wrong).await.problem(400, "invalid-body");
+    // What cannot be packed goes into several values, and all together is bounded.
+    for disk in ["a", "b", "a"] {
+        session.send(&site, "backup", &noise(disk)).await.expect(200);
+    }
+    session.send(&site, "backup", &noise("c")).await.problem(413, "body-too-large");
+    assert_eq!(session.reports(&site, &done()).await, "reboot");
+    undo(&site, &id, json!({})).await;
+    let session = Agent::boot(&site, 1, 3).await.order(&site).await;
+    assert_eq!(session.order["undo"], json!([noise("b"), noise("a")]), "and nothing of before");
+    site.stop().await;
+}
