@@ -888,19 +888,20 @@ mod tests {
 
     #[test]
     fn stacks_of_stacks_are_decided_on_without_counting_the_ways_through_them() {
-        let mut more = "  - pv: {id: pv, on: b}\n".to_owned();
+        let mut more = vec!["  - pv: {id: pv, on: b}\n".to_owned()];
         let mut on = vec!["pv".to_owned()];
         for layer in 0..6 {
-            more += &format!("  - vg: {{id: v{layer}, on: [{}]}}\n", on.join(", "));
+            more.push(format!("  - vg: {{id: v{layer}, on: [{}]}}\n", on.join(", ")));
             on = (0..20).map(|at| format!("p{layer}-{at}")).collect();
             for (at, pv) in on.iter().enumerate().filter(|_| layer < 5) {
-                more += &format!("  - lv: {{id: l{layer}-{at}, on: v{layer}, size: 5%}}\n");
-                more += &format!("  - pv: {{id: {pv}, on: l{layer}-{at}}}\n");
+                more.push(format!("  - lv: {{id: l{layer}-{at}, on: v{layer}, size: 5%}}\n"));
+                more.push(format!("  - pv: {{id: {pv}, on: l{layer}-{at}}}\n"));
             }
         }
         let mut seen = seen(&["lvm", "mke2fs"]);
         seen.facts.disks[0].size = 1 << 50;
-        let decision = decide(&document(&more), &seen).unwrap_or_else(|f| panic!("{f:#?}"));
+        let decision = decide(&document(&more.concat()), &seen);
+        let decision = decision.unwrap_or_else(|found| panic!("{found:#?}"));
         assert_eq!(names(&decision).iter().filter(|name| name.starts_with("make vg")).count(), 6);
     }
 

@@ -45,10 +45,7 @@ impl Keeper {
         let backup = packed(taken).map_err(|error| error.to_string())?;
         let mut pause = FIRST_PAUSE;
         loop {
-            let error = match self.controller.backup(&self.order, &backup) {
-                Ok(_) => return Ok(()),
-                Err(error) => error,
-            };
+            let Err(error) = self.controller.backup(&self.order, &backup) else { return Ok(()) };
             let is_over = Instant::now() + pause > deadline || self.cancel.is_cancelled();
             if is_over || matches!(error, CallError::Refused(_)) {
                 return Err(error.to_string());

@@ -186,12 +186,6 @@ fn manifest(image: &Image, given: &Given) -> Option<Result<(Digest, Manifest), S
     Some(manifest.map(|manifest| (Digest::of(&bytes), manifest)))
 }
 
-fn origin(image: &Image, urls: Vec<String>, given: &Given) -> Origin {
-    let token = image.token.as_ref().and_then(|token| given.secrets.get(token.name()).ok());
-    let (token, trust) = (token.map(Into::into), given.trust.clone());
-    Origin { token, trust, ..Origin::new(urls) }
-}
-
 /// What will never be written is told now.
 fn no_qcow2(id: &Id, error: &ImageError) -> Diagnostic {
     let code = match error {

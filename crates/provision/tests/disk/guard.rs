@@ -1,7 +1,8 @@
 use std::process::Command;
 
 use hoist_provision::device::guard::WriteError;
-use hoist_provision::device::{GuardedIo, Identity, OpenError, Ranges, ReadAt, ReadIo};
+use hoist_provision::device::table::Partition;
+use hoist_provision::device::{GuardedIo, Identity, OpenError, Ranges, ReadAt, ReadIo, kernel};
 
 use crate::loop_device::{LoopDisk, run};
 
@@ -60,6 +61,37 @@ fn a_disk_that_is_mounted_or_open_for_somebody_else_is_in_use() {
     let mounted = Command::new("mount").arg(disk.path()).arg(dir.path()).output();
     assert!(!mounted.expect("mount starts").status.success(), "it is ours for the whole run");
     drop(io);
+}
+
+#[test]
+fn a_disk_whose_partitions_the_kernel_has_is_locked_and_written_to_beside_them() {
+    let disk = LoopDisk::new(SIZE, 512);
+    let identity = disk.identity();
+    let id = uuid::Uuid::from_u128(1);
+    let (start, length) = (4 << 20, 8 << 20);
+    let part =
+        Partition { number: 1, start, length, kind: id, id, attributes: 0, name: String::new() };
+    let known = kernel::tell(disk.path(), &[part]).expect("it is told");
+    let node = std::path::Path::new("/dev").join(&known[0].kernel_name);
+    run(Command::new("mke2fs").args(["-q", "-F"]).arg(&node));
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    // As an array or a volume would, a mount has the partition for itself.
+    run(Command::new("mount").arg(&node).arg(dir.path()));
+    let alone = open(&disk, &identity);
+    let allow = Ranges::from(0..4 << 20);
+    let share = || GuardedIo::open_shared(disk.path(), &identity, &allow, &Ranges::default());
+    let shared = share();
+    let other = share();
+    let written = shared.map(|io| {
+        let refused = io.write_at(4 << 20, &[1; 512]);
+        (io.write_at(1 << 20, &[7; 512]).is_ok(), refused.is_err())
+    });
+    run(Command::new("umount").arg(dir.path()));
+    assert!(matches!(alone, Err(OpenError::InUse { .. })), "the kernel has a part of it");
+    assert!(matches!(other, Err(OpenError::InUse { .. })), "one of us has it");
+    assert_eq!(written.ok(), Some((true, true)));
+    assert_eq!(disk.bytes()[1 << 20..][..512], [7; 512]);
+    kernel::tell(disk.path(), &[]).expect("it is told");
 }
 
 #[test]

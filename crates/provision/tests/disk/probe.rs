@@ -162,7 +162,10 @@ fn a_machine_is_described_by_what_its_kernel_shows() {
     assert_eq!(nvme.by_path.as_deref(), Some("pci-0000:04:00.0-nvme-1"));
     assert!(nvme.is_boot_medium, "the system runs from a volume on it");
     let used = |reason| Busy { device: "nvme0n1p1".to_owned(), reason };
-    assert_eq!(nvme.busy, [used(BusyReason::Swap), used(BusyReason::Holder("dm-0".to_owned()))]);
+    // What is above is in use, so it is.
+    let above = [BusyReason::Holder("dm-0".to_owned()), BusyReason::Mount("/".to_owned())];
+    let [map, root] = above.map(used);
+    assert_eq!(nvme.busy, [used(BusyReason::Swap), map, root]);
 
     assert_eq!(sata.wwn.as_deref(), Some("naa.5000c500aaaa0001"));
     assert_eq!((sata.serial.as_deref(), sata.hctl.as_deref()), (Some("WD-12345"), Some("2:0:0:0")));

@@ -17,7 +17,7 @@ const MIB: usize = 1 << 20;
 fn backup(disk: &str, content: u8, destroys: &[&str]) -> Value {
     let before = Before {
         txn: Uuid::from_u128(7),
-        writable: vec![0..64 << 20],
+        writable: std::iter::once(0..64 << 20).collect(),
         destroys: destroys.iter().map(|what| (*what).to_owned()).collect(),
         journal: None,
     };

@@ -24,7 +24,8 @@ use crate::printer::Output;
 const PLACE: &str = "usr/lib/hoist/plugins";
 
 /// What plug-ins are started with, in namespaces of their own. The image of the agent has none of it.
-const STARTED_WITH: [&str; 7] = ["/bin/sh", "ln", "mkdir", "mount", "setpriv", "sleep", "unshare"];
+const STARTED_WITH: [&str; 8] =
+    ["/bin/sh", "/bin/true", "ln", "mkdir", "mount", "setpriv", "sleep", "unshare"];
 
 /// All files together. Every machine that is given the archive holds it in memory.
 const MAX_ARCHIVE: u64 = 256 * 1024 * 1024;
