@@ -98,7 +98,7 @@ pub(crate) struct Wanted {
     /// and `reboot`
     #[arg(long, value_name = "ACTION", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
-    /// Who reads the document: `hoist`, `bareon-ironic`, `nailgun`, or the file
+    /// Who reads the document: `hoist`, `bareon-ironic`, `nailgun`, `curtin`, or the file
     /// `hoist-driver-NAME` of the plug-in directory; otherwise whoever of hoist's own knows it
     #[arg(long, value_name = "NAME")]
     pub(crate) driver: Option<String>,

@@ -1,6 +1,7 @@
 //! Inputs of several kinds, each read into the one document. No I/O: text in, document or everything
 //! that is wrong with the text out.
 
+mod curtin;
 mod ironic;
 mod nailgun;
 mod native;
@@ -13,6 +14,7 @@ use uuid::Uuid;
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Document, MAX_BYTES, Wipe};
 
+pub use curtin::Curtin;
 pub use ironic::Ironic;
 pub use nailgun::Nailgun;
 pub use native::Native;
@@ -54,7 +56,7 @@ pub trait DataDriver {
 }
 
 /// All that are built in.
-pub const DRIVERS: [&dyn DataDriver; 3] = [&Native, &Ironic, &Nailgun];
+pub const DRIVERS: [&dyn DataDriver; 4] = [&Native, &Ironic, &Nailgun, &Curtin];
 
 /// The driver of that name.
 pub fn by_name(name: &str) -> Result<&'static dyn DataDriver, Diagnostic> {
@@ -88,7 +90,7 @@ fn tree(input: &[u8]) -> Option<Value> {
     if input.len() > MAX_BYTES { None } else { read_one("input", input).ok() }
 }
 
-/// An input of bareon as its types.
+/// An input of others as its types.
 fn typed<T: serde::de::DeserializeOwned>(input: &[u8]) -> Result<T, Vec<Diagnostic>> {
     if input.len() > MAX_BYTES {
         let what = format!("{} bytes are more than the limit of {MAX_BYTES}", input.len());

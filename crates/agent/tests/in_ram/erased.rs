@@ -1,9 +1,12 @@
 //! Disks that erase themselves: a real command to a controller that is emulated.
 
+use std::process::Command;
+
+use hoist_machine::{Alone, Drive, Firmware};
 use serde_json::{Value, json};
 
-use crate::{Bench, PATIENCE, TXN, random, run};
-use std::process::Command;
+use crate::script::{Trial, digest};
+use crate::{Bench, MIB, PATIENCE, TXN, random, run};
 
 fn order(method: &str, more: &Value) -> Value {
     let mut sections = json!({
@@ -64,4 +67,31 @@ fn a_disk_erases_itself_and_the_controller_has_the_proof() {
     assert_eq!((&erased["samples"], &erased["held"]), (&json!(64), &json!(64)), "{report}");
     assert_eq!(erased["says"], "format status 0x000", "{report}");
     assert!(fs_err::read(bench.disk()).expect("there").iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn another_namespace_of_the_same_disk_is_left_alone() {
+    let mut trial = Trial::new();
+    trial.disk("a", 16 * MIB, 0x77);
+    trial.disk("b", 24 * MIB, 0x5a);
+    let before = digest(&trial.path("b"));
+    let document = "api: hoist/v1\ntxn: 9d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e32\nsections:\n  \
+        node: {id: n1}\n  policy: {allow_kernel_names: true}\n  \
+        disks: {os: {match: {kernel_name: nvme0n1}, wipe: any}}\n  erase: {disks: [os]}\n";
+    trial.file("erase.yaml", document);
+    let mut machine = Alone::new(Firmware::Bios);
+    machine.devices.push("nvme,id=c0,serial=TWO,addr=4".to_owned());
+    for (number, name) in [(1, "a"), (2, "b")] {
+        let device = format!("nvme-ns,bus=c0,nsid={number}");
+        machine.drives.push(Drive { image: trial.path(name), device, keeps: true });
+    }
+    let script = "disks 2\ntry plan hoist-agent plan -f /erase.yaml\n\
+        try apply hoist-agent apply -f /erase.yaml\n";
+    let said = trial.run(machine, script);
+    let (code, text) = said.of("plan");
+    assert!(code == 20 && text.contains("erase os by format_user_data"), "{code}\n{text}");
+    let (code, text) = said.of("apply");
+    assert!(code == 0 && text.contains("os: erased, 64 places were read back"), "{code}\n{text}");
+    assert!(fs_err::read(trial.path("a")).expect("there").iter().all(|byte| *byte == 0));
+    assert!(digest(&trial.path("b")) == before, "the other one was written to");
 }

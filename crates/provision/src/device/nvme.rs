@@ -255,14 +255,14 @@ mod tests {
         page
     }
 
-    fn list(of: &[u32]) -> Option<Vec<u8>> {
+    fn list(of: &[u32]) -> Vec<u8> {
         let mut page: Vec<u8> = of.iter().flat_map(|number| number.to_le_bytes()).collect();
         page.resize(PAGE, 0);
-        Some(page)
+        page
     }
 
-    fn of(controller: Vec<u8>, namespaces: Option<Vec<u8>>) -> Vec<EraseCommand> {
-        offers(&Answers { controller, namespaces, number: 1 })
+    fn of(controller: Vec<u8>, namespaces: impl Into<Option<Vec<u8>>>) -> Vec<EraseCommand> {
+        offers(&Answers { controller, namespaces: namespaces.into(), number: 1 })
     }
 
     #[test]

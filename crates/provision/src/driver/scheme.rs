@@ -79,7 +79,7 @@ impl Scheme {
     }
 
     /// An id that nobody has, as close as can be to what it is called.
-    fn id(&mut self, wanted: &str) -> Id {
+    pub(super) fn id(&mut self, wanted: &str) -> Id {
         let plain = |c: char| if c.is_ascii_alphanumeric() || "._".contains(c) { c } else { '-' };
         let text: String = wanted.chars().map(plain).take(MAX_ID - 5).collect();
         let text = text.trim_start_matches(['-', '.', '_']).trim_end_matches('-');
@@ -114,6 +114,10 @@ impl Scheme {
             retain: None,
         }));
         id
+    }
+
+    pub(super) fn node(&mut self, node: StorageNode) {
+        self.sections.storage.push(node);
     }
 
     /// A type of its own for the last partition.

@@ -1,6 +1,7 @@
 //! Inputs of each driver: what becomes of them, and what is refused.
 #![expect(clippy::needless_pass_by_value, reason = "literals read better by value")]
 
+mod curtin;
 mod ironic;
 mod nailgun;
 
@@ -92,6 +93,8 @@ fn the_driver_of_an_input_is_known_by_its_shape() {
     assert_eq!(name(&native), Ok("hoist"));
     assert_eq!(name(&json!({"images": [], "partitions": []})), Ok("bareon-ironic"));
     assert_eq!(name(&json!({"ks_meta": {"pm_data": {"ks_spaces": []}}})), Ok("nailgun"));
+    let curtin = json!({"storage": {"version": 1, "config": []}});
+    assert_eq!(name(&curtin), Ok("curtin"));
     assert_eq!(name(&json!({"something": "else"})), Err(Code::Unreadable));
     assert_eq!(choose(b"\xff").map(|_| ()).map_err(|e| e.code), Err(Code::Unreadable));
     for driver in DRIVERS {
@@ -148,8 +151,20 @@ proptest! {
             ]},
             {"type": "vg", "id": text, "volumes": [{"type": "lv", "name": text, "size": number}]},
         ]}}});
+        let curtin = json!({"storage": {"version": 1, "config": [
+            {"type": "disk", "id": text, "serial": text, "wwn": text, "path": text},
+            {"type": "partition", "id": "p", "device": text, "size": size, "flag": text},
+            {"type": "partition", "id": "q", "device": text, "size": number},
+            {"type": "raid", "id": "r", "name": text, "raidlevel": number, "devices": ["p", "q"]},
+            {"type": "lvm_volgroup", "id": "g", "name": text, "devices": ["r"]},
+            {"type": "lvm_partition", "id": "l", "name": text, "volgroup": "g", "size": size},
+            {"type": "dm_crypt", "id": "c", "volume": "l", "keyfile": text},
+            {"type": "format", "id": "f", "fstype": "ext4", "volume": "l", "label": text},
+            {"type": "mount", "id": "m", "device": "f", "path": text},
+        ]}});
+        let others = [ironic, nailgun, curtin].map(|input| input.to_string().into_bytes());
         for driver in DRIVERS {
-            for input in [bytes.clone(), ironic.to_string().into(), nailgun.to_string().into()] {
+            for input in others.clone().into_iter().chain([bytes.clone()]) {
                 let _ = driver.sniff(&input);
                 if let Ok(document) = driver.parse(&input, &options()) {
                     // What a driver gives is a document that can be written and read.

@@ -385,12 +385,27 @@ impl<'a> Fetch<'a> {
         }
         let mut body = answer.into_body().into_reader();
         // A server that does not know ranges begins from the start; what we have is passed over.
-        let passed = io::copy(&mut (&mut body).take(skip), &mut io::sink());
-        match passed {
-            Ok(passed) if passed == skip => Ok(Body::Http(Box::new(body))),
-            Ok(passed) => Err(Unopened::ThisTime(format!("it ended after {passed} bytes"))),
-            Err(error) => Err(Unopened::ThisTime(error.to_string())),
+        self.pass_over(&mut body, skip).map_err(Unopened::ThisTime)?;
+        Ok(Body::Http(Box::new(body)))
+    }
+
+    /// With the patience that there is for what is new.
+    fn pass_over(&mut self, body: &mut impl Read, skip: u64) -> Result<(), String> {
+        let (mut buffer, mut left) = (vec![0; 64 * 1024], skip);
+        self.window = (Instant::now(), 0);
+        while left > 0 {
+            let most = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
+            match body.read(&mut buffer[..most]) {
+                Ok(0) => return Err(format!("it ended after {} bytes", skip - left)),
+                Ok(length) if self.is_dripping(length as u64) => {
+                    return Err("too few bytes come".to_owned());
+                }
+                Ok(length) => left -= length as u64,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.to_string()),
+            }
         }
+        Ok(())
     }
 
     /// All places must have the same.

@@ -70,7 +70,8 @@ pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
         for (id, image) in document.sections.images.iter() {
             let mut receipts = seen.notes.values().flat_map(|notes| &notes.receipts);
             // What was written once is not asked for to see that it is still there.
-            if image.made_by.is_none() && !receipts.any(|receipt| receipt.image == *id) {
+            let is_known = image.made_by.is_some() || image.format == ImageFormat::Qcow2;
+            if !is_known && !receipts.any(|receipt| receipt.image == *id) {
                 let looked = origin(image, image.sources.clone(), given).look();
                 seen.absent.extend(looked.err().map(|error| (id.clone(), chain(&error))));
             }
@@ -171,12 +172,6 @@ fn inside(
 
 fn unreadable(id: &Id, reason: &str) -> Diagnostic {
     Diagnostic::new(Code::BadValue, format!("images.{id}.manifest"), reason)
-}
-
-fn origin(image: &Image, urls: Vec<String>, given: &Given) -> Origin {
-    let token = image.token.as_ref().and_then(|token| given.secrets.get(token.name()).ok());
-    let (token, trust) = (token.map(Into::into), given.trust.clone());
-    Origin { token, trust, ..Origin::new(urls) }
 }
 
 /// With a list, the digest of the document is that of the list, which vouches for every chunk.

@@ -1,7 +1,7 @@
 use std::io::Write;
 use std::ops::Range;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hoist_provision::device::fault::Fault;
 use hoist_provision::device::guard::WriteError;
@@ -335,6 +335,19 @@ fn a_server_that_drips_is_left_for_one_that_does_not() {
     write(&stream(&origin), &target.open(), TARGET, &()).expect("one of them is good");
     target.holds(&image);
     assert!(good.starts()[0] > 0, "it goes on where the others ended");
+}
+
+#[test]
+fn a_server_that_drips_what_we_have_already_is_not_waited_for() {
+    let packed = zstd(&image());
+    let (cut, drip) = (Answer::Cut(100_000), Answer::DripWhole(100, Duration::from_millis(20)));
+    let slow = Server::start(&packed, &[cut, drip]);
+    let begun = Instant::now();
+    let error = write(&stream(&origin(&slow)), &Target::new().open(), TARGET, &());
+    let error = error.expect_err("it takes for ever");
+    assert!(matches!(error, ImageError::Source(SourceError::GivenUp { .. })), "{error:?}");
+    // All that we have would take twenty seconds each time.
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub(crate) enum Answer {
     OtherPart,
     /// So many bytes at a time, with a pause behind each.
     Drip(usize, Duration),
+    /// The same, by one that knows nothing of ranges.
+    DripWhole(usize, Duration),
     Status(u16),
     /// Says that there is more than there is.
     OtherLength,
@@ -129,7 +131,7 @@ fn serve(
     });
     let content = flipped.as_deref().unwrap_or(content);
     let from = match answer {
-        Answer::Whole => None,
+        Answer::Whole | Answer::DripWhole(..) => None,
         _ => start(&head),
     };
     let from = if matches!(answer, Answer::OtherPart) { from.map(|from| from + 1) } else { from };
@@ -151,10 +153,12 @@ fn serve(
     )?;
     match answer {
         Answer::Cut(length) => stream.write_all(&body[..length.min(body.len())]),
-        Answer::Drip(length, pause) => body.chunks(length).try_for_each(|drop| {
-            std::thread::sleep(pause);
-            stream.write_all(drop)
-        }),
+        Answer::Drip(length, pause) | Answer::DripWhole(length, pause) => {
+            body.chunks(length).try_for_each(|drop| {
+                std::thread::sleep(pause);
+                stream.write_all(drop)
+            })
+        }
         _ => stream.write_all(body),
     }
 }
