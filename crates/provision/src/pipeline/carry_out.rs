@@ -149,16 +149,16 @@ pub fn take(decision: &Decision, machine: &Machine) -> Result<Held, OpenError> {
     let plans = &decision.layout.disks;
     let touched = || plans.iter().filter(|plan| decision.touched.contains(&plan.id));
     let bound: Vec<String> = plans.iter().map(|plan| plan.kernel_name.clone()).collect();
+    let mut known = Vec::new();
     for plan in touched().filter(|plan| !plan.tears_down.is_empty()) {
-        let names = [plan.kernel_name.clone()];
+        let name = plan.kernel_name.clone();
         // What came since is not ours to stop, and keeps us from having the disk.
-        let is_known = above(&names)?
+        let is_known = above(std::slice::from_ref(&name))?
             .iter()
             .all(|one| plans.iter().any(|plan| plan.tears_down.contains(&one.kernel_name)));
-        if is_known {
-            stop_all(&names, &bound)?;
-        }
+        known.extend(is_known.then_some(name));
     }
+    stop_all(&known, &bound)?;
     Held::take(touched(), |name| machine.device(name))
 }
 
