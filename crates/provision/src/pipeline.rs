@@ -470,7 +470,7 @@ impl<'a> Planning<'a> {
                 Work::Table(table) => self.table(disk, table),
                 Work::Image(_) => self.whole(disk),
                 Work::None if !disk.destroys.is_empty() => {
-                    self.wipe(disk, std::iter::once(0..disk.size).collect());
+                    self.wipe(disk, disk.writable.clone());
                 }
                 Work::Erase => self.erase(disk),
                 Work::None => {}
