@@ -15,6 +15,7 @@ use hoist_engine::plan::{Made, Plan, StepId};
 use hoist_engine::record::{End, Outcome, Record};
 use hoist_engine::run::{Effect, Event, Found, ReplayError, Run};
 
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::{Decision, Given, decide, look};
@@ -34,7 +35,7 @@ use crate::device::probe::Machine;
 use crate::device::table::Backup;
 use crate::diagnostic::{Class, Diagnostic};
 use crate::document::{Document, Id};
-use crate::images::Progress;
+use crate::images::{Digest, Progress};
 use crate::layout::{DiskPlan, Work};
 
 /// A journal that has less room than this, after many attempts, is begun anew, and everything with it.
@@ -255,7 +256,8 @@ fn run(
     }
     let (send, events) = channel();
     let mut catalog = Catalog::default();
-    catalog.add(Arc::new(Disks { held: Arc::clone(held), marker }));
+    let begun = begun(&decision.plan, &records);
+    catalog.add(Arc::new(Disks { held: Arc::clone(held), marker, begun }));
     catalog.add(Arc::new(Images {
         held: Arc::clone(held),
         txn: decision.document.txn,
@@ -301,6 +303,19 @@ fn clock() -> u64 {
 fn carried((step, receipt): (&StepId, &Value)) -> Record {
     let made = vec![Made { receipt: receipt.clone(), ..Made::default() }];
     Record::Carried { step: *step, changed: false, made, at: clock() }
+}
+
+/// What earlier attempts were told to make of partitions. What is not among it was there before.
+pub(super) fn begun(plan: &Plan, records: &[Record]) -> Vec<Digest> {
+    let steps = records.iter().filter_map(|record| match record {
+        Record::Intent { step, .. } => plan.step(*step),
+        _ => None,
+    });
+    let nodes = steps.filter_map(|step| match disks::Task::deserialize(&step.call.input) {
+        Ok(disks::Task::Build { node }) => Some(node.fingerprint()),
+        _ => None,
+    });
+    nodes.collect()
 }
 
 /// How far each image came that was not finished.
