@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use hoist_engine::record::Record;
 
 use super::ApplyError;
+use super::look::gap;
 use crate::bind::bind;
 use crate::device::gap::backup::{self, Before, Taken};
 use crate::device::gap::{Gap, GapJournal, Marker};
@@ -79,7 +80,7 @@ pub fn plan_undo(
         };
         let io = ReadIo::open(&machine.device(&facts.kernel_name), facts.logical_sector);
         let io = io.map_err(|error| vec![unread(&error)])?;
-        let gap = Gap::before(None).expect("a whole gap has room");
+        let Some(gap) = gap(facts) else { continue };
         let marker = Marker::read(&io, &gap).map_err(|error| vec![unread(&error)])?;
         let elsewhere = elsewhere.iter().find(|taken| {
             taken.disk == *id && taken.before.txn == document.txn && taken.size == io.size()
@@ -96,9 +97,7 @@ pub fn plan_undo(
             }
             continue;
         }
-        let records = GapJournal::peek(&io, &gap).ok().flatten().unwrap_or_default();
-        let has_begun = records.iter().any(|record| matches!(record, Record::Intent { .. }));
-        begun.insert(id.clone(), has_begun);
+        begun.insert(id.clone(), has_begun(&io, &gap));
         let kept = backup::read(&io, &gap).map_err(|error| vec![unread(&error)])?;
         let kept = kept.filter(|(before, _)| before.txn == document.txn);
         let elsewhere = elsewhere.map(|taken| (taken.before.clone(), taken.ends.clone()));
@@ -120,6 +119,13 @@ pub fn plan_undo(
     };
     found.extend(disks.iter().filter(has_begun).filter_map(overwritten));
     if found.is_empty() { Ok(Undoing(disks)) } else { Err(found) }
+}
+
+/// Whether a step has begun. A journal that cannot be read does not say that none has.
+fn has_begun(disk: &ReadIo, gap: &Gap) -> bool {
+    let is_intent = |record: &Record| matches!(record, Record::Intent { .. });
+    let records = GapJournal::peek(disk, gap);
+    records.map_or(true, |records| records.iter().flatten().any(is_intent))
 }
 
 /// What was on a disk and is not any more, once anything was written behind its table.

@@ -237,3 +237,32 @@ fn a_disk_that_is_half_erased_does_not_get_its_table_back() {
     let found = undo(&machine, &document).expect_err("it is half gone");
     assert_eq!(found[0].code, Code::CannotUndo, "{}", found[0]);
 }
+
+/// Where the journal begins: behind the two places of the marker.
+const JOURNAL: usize = 40 * 1024;
+
+#[test]
+fn a_journal_that_cannot_be_read_does_not_say_that_nothing_was_begun() {
+    let machine = machine(Some(&old()), 512);
+    let document = of(NEW);
+    machine.apply(&document).expect("nothing is wrong");
+    let mut bytes = machine.bytes("sda");
+    bytes[JOURNAL + 30] ^= 0xff;
+    fs_err::write(machine.disk("sda"), &bytes).expect("written");
+    let found = undo(&machine, &document).expect_err("it is overwritten");
+    assert!(found[0].to_string().contains("partition 1 at 2 MiB, 6 MiB"), "{}", found[0]);
+    assert!(bytes == machine.bytes("sda"), "nothing was written");
+}
+
+#[test]
+fn what_is_kept_before_a_partition_that_begins_early_is_found() {
+    let mut early = old();
+    early.partitions[0].start = MIB as u64 / 2;
+    let machine = machine(Some(&early), 512);
+    let (before, document) = (machine.bytes("sda"), of(BESIDE));
+    machine.apply(&document).expect("nothing is wrong");
+    assert!(before != machine.bytes("sda"));
+    assert_eq!(undo(&machine, &document).expect("it stayed"), 1);
+    let after = machine.bytes("sda");
+    assert!(before[..6 * MIB] == after[..6 * MIB] && before[SIZE - MIB..] == after[SIZE - MIB..]);
+}
