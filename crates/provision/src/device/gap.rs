@@ -74,6 +74,12 @@ impl Gap {
         self.0.start + SLOTS * SLOT..self.0.end - backup::room(&self.0)
     }
 
+    /// Nothing is left in it, but for who works on the disk.
+    pub fn clear_notes(&self, io: &GuardedIo) -> Result<(), WriteError> {
+        io.zero(self.0.start + SLOTS * SLOT..self.0.end)?;
+        io.sync()
+    }
+
     /// Nothing of hoist's is left in it.
     pub fn clear(&self, io: &GuardedIo) -> Result<(), WriteError> {
         io.zero(self.range())?;
