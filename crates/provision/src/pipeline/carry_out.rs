@@ -219,6 +219,7 @@ fn run(
         plan: decision.plan.hash().to_owned(),
         generation: decision.document.generation(),
         is_complete: false,
+        undoing: false,
     };
     let resumes = decision.is_left_in_the_middle(&marker);
     if !resumes {
