@@ -18,7 +18,8 @@ use hoist_engine::run::{Effect, Event, Found, ReplayError, Run};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::{Decision, Given, decide, look};
+use super::erase::is_erased;
+use super::{Decision, Given, Opened, decide, look};
 use crate::actions::Held;
 use crate::actions::boot::Boot;
 use crate::actions::config_drive::ConfigDrive;
@@ -219,13 +220,12 @@ fn run(
         plan: decision.plan.hash().to_owned(),
         generation: decision.document.generation(),
         is_complete: false,
+        undoing: false,
     };
     let resumes = decision.is_left_in_the_middle(&marker);
     if !resumes {
         let taken = decision.ends_of_disks(held)?;
-        // Of what is to be erased no copy goes anywhere.
-        let document = &decision.document;
-        if document.sections.erase.is_none() || !document.is_queued(erase::NAME) {
+        if !taken.is_empty() {
             listener.taken(&taken);
         }
         for (id, opened) in &decision.opened {
@@ -233,6 +233,10 @@ fn run(
             disks::open(&io, opened.table.guid, &opened.kept, &marker)
                 .map_err(ApplyError::Begin)?;
             let gap = disks::gap(&opened.kept)?;
+            if decision.erases(id, opened) {
+                // Erasing begins behind it, where something comes to the disk afterwards.
+                gap.clear_notes(&io).map_err(GapError::from)?;
+            }
             if let Some(Taken { before, ends, .. }) = taken.iter().find(|taken| taken.disk == *id) {
                 backup::keep(&io, &gap, before, ends)?;
             }
@@ -332,10 +336,12 @@ fn reached(decision: &Decision, records: &[Record]) -> BTreeMap<Id, u64> {
 
 impl Decision {
     /// What every disk that is begun with holds at its ends. A disk that this transaction has begun
-    /// with before says itself what it held, or nobody knows any more.
+    /// with before says itself what it held, or nobody knows any more. Of what is to be erased no
+    /// copy goes anywhere.
     fn ends_of_disks(&self, held: &Held) -> Result<Vec<Taken>, ApplyError> {
         let mut all = Vec::new();
-        for (id, opened) in &self.opened {
+        let copied = self.opened.iter().filter(|(id, opened)| !self.erases(id, opened));
+        for (id, opened) in copied {
             let Some(plan) = self.layout.disks.iter().find(|plan| plan.id == *id) else { continue };
             let io = held.io(id).map_err(ApplyError::Begin)?;
             let mut before = self.before(id);
@@ -356,6 +362,11 @@ impl Decision {
             all.push(Taken { disk, kernel_name, size, sector, before, ends });
         }
         Ok(all)
+    }
+
+    /// Whether everything goes that a disk holds.
+    fn erases(&self, disk: &Id, opened: &Opened) -> bool {
+        opened.kept.is_empty() && is_erased(&self.document, disk)
     }
 
     /// What is to be known of a disk when it shall be put back.
