@@ -174,6 +174,12 @@ fn unreadable(id: &Id, reason: &str) -> Diagnostic {
     Diagnostic::new(Code::BadValue, format!("images.{id}.manifest"), reason)
 }
 
+fn origin(image: &Image, urls: Vec<String>, given: &Given) -> Origin {
+    let token = image.token.as_ref().and_then(|token| given.secrets.get(token.name()).ok());
+    let (token, trust) = (token.map(Into::into), given.trust.clone());
+    Origin { token, trust, ..Origin::new(urls) }
+}
+
 /// With a list, the digest of the document is that of the list, which vouches for every chunk.
 fn manifest(image: &Image, given: &Given) -> Option<Result<(Digest, Manifest), String>> {
     let url = image.manifest.clone()?;
