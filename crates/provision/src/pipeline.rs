@@ -35,7 +35,7 @@ use crate::actions::{Place, boot as booting, config_drive, files as filing, plug
 use crate::claim::{Needs, resolve};
 use crate::device::efivars::Variables;
 use crate::device::gap::Marker;
-use crate::device::table::Geometry;
+use crate::device::table::{FIRST_PARTITION, Geometry};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Bytes, Document, Flow, Fs, Id, Image, Secrets, StorageNode};
 use crate::facts::{DiskFacts, Facts, SignaturePlace};
@@ -331,6 +331,14 @@ fn cannot(document: &Document, seen: &Seen) -> Vec<Diagnostic> {
         }
         if image.made_by.as_deref().is_some_and(|maker| maker != config_drive::NAME) {
             say(place("made_by"), "nothing here makes it", "name a source");
+        }
+        let list = seen.manifests.get(id).map(|(_, list)| list);
+        if document.sections.disks.get(&image.target).is_some()
+            && list.is_some_and(|list| !list.begins_with_all_of(FIRST_PARTITION))
+        {
+            // What is kept there meanwhile would be written over.
+            let what = "its first chunk does not have all of the first MiB of a disk";
+            say(place("manifest"), what, "make the list with `hoist image build`");
         }
     }
     found
