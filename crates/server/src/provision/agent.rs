@@ -351,7 +351,7 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
     next.shown.erased.clone_from(erased);
     let is_done = *outcome == Outcome::Done;
     let unproven = flow.retire.as_ref().filter(|_| is_done);
-    let unproven = unproven.and_then(|disks| erasure::unproven(disks, report));
+    let unproven = unproven.and_then(|disks| erasure::unproven(disks, erased));
     let is_done = is_done && unproven.is_none();
     next.shown.problems.extend(unproven);
     let disarmed = Op::Delete(record::arming_key(next.shown.id));

@@ -8,10 +8,12 @@ use hoist_api::provision::{Finding, How};
 use hoist_inventory::Roster;
 use hoist_model::boot_config::ARTIFACT_SCHEME;
 use hoist_model::{Node, ProvisionProfileSpec, Secret};
-use hoist_provision::diagnostic::Diagnostic;
+use hoist_provision::diagnostic::{Code, Diagnostic};
 use hoist_provision::document::{self, API, SecretRef};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
+
+use super::erasure::SIGNATURES;
 
 /// For which node, in which run.
 pub(super) struct Case<'a> {
@@ -179,7 +181,22 @@ impl Shelf<'_> {
 }
 
 /// Everything that is wrong with a document, as far as that can be told without the machine.
-pub(super) fn check(document: &Value) -> Vec<Diagnostic> {
+pub(super) fn check(document: &Value, how: &How) -> Vec<Diagnostic> {
+    let mut found = read(document);
+    found.extend(leaves_data(document).filter(|_| how.retire));
+    found
+}
+
+/// Nobody gets a machine with what was on its disks.
+fn leaves_data(document: &Value) -> Option<Diagnostic> {
+    let method = document["sections"]["erase"]["method"].as_str();
+    let method = method.filter(|method| *method == SIGNATURES)?;
+    let what = format!("a node is not retired by `{method}`: what is on its disks stays readable");
+    let found = Diagnostic::new(Code::BadValue, "document.erase.method", what);
+    Some(found.hint("write `strongest` or another method, or leave `method` out"))
+}
+
+fn read(document: &Value) -> Vec<Diagnostic> {
     let unreadable = unreadable(&document["sections"]);
     if !unreadable.is_empty() {
         return unreadable;
@@ -210,8 +227,7 @@ fn unreadable(sections: &Value) -> Vec<Diagnostic> {
             _ => None,
         };
         let (place, error) = entry.unwrap_or_else(|| (format!("document.{name}"), error));
-        let code = hoist_provision::diagnostic::Code::Unreadable;
-        found.push(Diagnostic::new(code, place, error.to_string()));
+        found.push(Diagnostic::new(Code::Unreadable, place, error.to_string()));
     }
     found
 }
@@ -375,7 +391,7 @@ mod tests {
     fn what_is_wrong_is_found_where_it_stands() {
         let places = |document: Value| -> Vec<String> {
             let document = made(&document, &How::default(), None);
-            check(&document).into_iter().map(|found| found.place).collect()
+            check(&document, &How::default()).into_iter().map(|found| found.place).collect()
         };
         let disks = json!({"os": {"match": {"serial": "1"}}});
         assert!(places(json!({"disks": disks})).is_empty());

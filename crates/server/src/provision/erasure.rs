@@ -1,6 +1,6 @@
 //! Whether a node's disks are known to be erased: only then it is retired.
 
-use hoist_api::provision::{Erasure, ErasureVerdict, Finding, Report};
+use hoist_api::provision::{Erasure, ErasureVerdict, Finding};
 use hoist_model::ProvisionProfileSpec;
 
 /// Disks of one report.
@@ -20,14 +20,21 @@ pub(super) fn disks(spec: Option<&ProvisionProfileSpec>) -> Vec<String> {
     disks.map(|disks| disks.keys().cloned().collect()).unwrap_or_default()
 }
 
+/// What leaves data readable.
+pub(super) const SIGNATURES: &str = "signatures";
+
+/// Whether a disk was read back, and what it held is gone.
+fn is_erased(erasure: &Erasure) -> bool {
+    let Erasure { verdict, method, samples, .. } = erasure;
+    *verdict == ErasureVerdict::Erased && method != SIGNATURES && *samples > 0
+}
+
 /// Why a node that reports that all is done is not retired: each of its disks must have a report of
 /// its own.
-pub(super) fn unproven(disks: &[String], report: &Report) -> Option<Finding> {
-    let is_proven = |disk: &&String| {
-        let mut all = report.erased.iter().filter(|erasure| erasure.disk == **disk);
-        all.any(|erasure| erasure.verdict == ErasureVerdict::Erased)
-    };
-    let is_whole = report.erased.iter().all(|erasure| erasure.verdict == ErasureVerdict::Erased);
+pub(super) fn unproven(disks: &[String], erased: &[Erasure]) -> Option<Finding> {
+    let is_proven =
+        |disk: &&String| erased.iter().any(|erasure| erasure.disk == **disk && is_erased(erasure));
+    let is_whole = erased.iter().all(is_erased);
     let missing: Vec<&str> =
         disks.iter().filter(|disk| !is_proven(disk)).map(String::as_str).collect();
     if is_whole && missing.is_empty() && !disks.is_empty() {
@@ -51,8 +58,8 @@ mod tests {
 
     use super::*;
 
-    fn report(erased: &serde_json::Value) -> Report {
-        serde_json::from_value(json!({"outcome": "done", "erased": erased})).expect("a report")
+    fn report(erased: &serde_json::Value) -> Vec<Erasure> {
+        serde_json::from_value(erased.clone()).expect("a report")
     }
 
     fn erased(disk: &str, verdict: &str) -> serde_json::Value {
@@ -74,5 +81,12 @@ mod tests {
         assert!(unproven(&disks, &report(&json!([a, b, failed]))).is_some());
         assert!(unproven(&disks, &report(&json!([]))).is_some());
         assert!(unproven(&[], &report(&json!([]))).is_some(), "of no disk nothing is known");
+        let (mut by_name, mut unread) = (b.clone(), b.clone());
+        by_name["method"] = json!("signatures");
+        unread["samples"] = json!(0);
+        for readable in [by_name, unread] {
+            let found = unproven(&disks, &report(&json!([a, readable]))).expect("it is readable");
+            assert_eq!(found.evidence, ["b"]);
+        }
     }
 }

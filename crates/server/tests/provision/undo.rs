@@ -4,14 +4,17 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hoist_provision::device::gap::backup::{Before, pack};
 use hoist_provision::device::table::Backup;
+use hoist_store::Prefix;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::agent::{Agent, Session, done, failed};
 use crate::site::Site;
-use crate::{run, script, site, start, until};
+use crate::{profile, run, script, site, spec, start, until};
 
 const MIB: usize = 1 << 20;
+/// Values that a copy of noise is kept in.
+const PARTS: usize = 6;
 
 /// What a disk of 64 MiB held, as an agent sends it.
 fn backup(disk: &str, content: u8, destroys: &[&str]) -> Value {
