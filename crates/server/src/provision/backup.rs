@@ -1,6 +1,8 @@
 //! What disks of a node held before a run wrote to them: a copy of what agents keep on the disks
 //! themselves, which not every disk has room for. Of each node that of its last run is kept.
 
+use std::ops::RangeInclusive;
+
 use axum::extract::{FromRequest, Request, State};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -24,6 +26,10 @@ use crate::route::{Plane, Route};
 
 /// Every store takes as much in one value.
 const PART: usize = 512 * 1024;
+/// Bytes of a sector.
+const SECTORS: RangeInclusive<u32> = 512..=4096;
+/// Bytes of a disk: no kernel addresses more.
+const MAX_SIZE: u64 = i64::MAX as u64;
 
 /// What is kept of a node's disks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,9 +84,18 @@ async fn keep(
     Ok(Json(BackupKept { bytes }))
 }
 
+/// Whether there are disks like this. A node says what it likes, and what it says is counted with.
+fn can_be(size: u64, sector: u32) -> bool {
+    let is_sector = sector.is_power_of_two() && SECTORS.contains(&sector);
+    is_sector && size <= MAX_SIZE && size.is_multiple_of(u64::from(sector))
+}
+
 /// What is in a copy.
 pub(super) fn taken(backup: &DiskBackup) -> Option<Taken> {
     let DiskBackup { disk, kernel_name, size, sector, packed } = backup;
+    if !can_be(*size, *sector) {
+        return None;
+    }
     let packed = STANDARD.decode(packed).ok()?;
     let (before, ends) = backup::parse(&packed, *size)?;
     let (disk, kernel_name) = (disk.parse().ok()?, kernel_name.clone());

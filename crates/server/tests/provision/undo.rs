@@ -208,3 +208,28 @@ async fn copies_of_disks_are_bounded_and_replaced_by_those_of_the_next_run() {
     assert_eq!(session.order["undo"], json!([noise("b"), noise("a")]), "and nothing of before");
     site.stop().await;
 }
+
+#[tokio::test]
+async fn a_copy_of_a_disk_that_cannot_be_is_refused_when_it_is_sent() {
+    let site = site(|_| {}).await;
+    start(&site, &json!({"selector": "node:n1"})).await;
+    let session = Agent::boot(&site, 1, 1).await.order(&site).await;
+    let wrong = [
+        ("sector", json!(0)),
+        ("sector", json!(256)),
+        ("sector", json!(513)),
+        ("sector", json!(8192)),
+        ("sector", json!(u32::MAX)),
+        ("size", json!((64 << 20) + 1)),
+        ("size", json!(1_u64 << 63)),
+    ];
+    for (member, value) in wrong {
+        let mut sent = backup("os", 1, &[]);
+        sent[member] = value;
+        session.send(&site, "backup", &sent).await.problem(400, "invalid-body");
+    }
+    let mut native = backup("os", 1, &[]);
+    native["sector"] = json!(4096);
+    session.send(&site, "backup", &native).await.expect(200);
+    site.stop().await;
+}
