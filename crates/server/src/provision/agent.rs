@@ -339,7 +339,7 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
     if next.undo_next {
         // Its arming stays: the same key asks again, and puts its disks back.
         (next.undo_next, next.abort) = (false, false);
-        next.undo = Some(Undoing { state: NodeRunState::Aborted, boot: None });
+        next.undo = Some(Undoing { state: come_to(*outcome), boot: None });
         next.shown.undo = true;
         next.shown.attempt += 1;
         next.become_state(NodeRunState::Armed, now);
@@ -349,10 +349,10 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
         return put_back(was, next, undo, *outcome, now);
     }
     next.shown.erased.clone_from(erased);
-    let is_done = *outcome == Outcome::Done;
-    let unproven = flow.retire.as_ref().filter(|_| is_done);
+    let is_reported_done = *outcome == Outcome::Done;
+    let unproven = flow.retire.as_ref().filter(|_| is_reported_done);
     let unproven = unproven.and_then(|disks| erasure::unproven(disks, erased));
-    let is_done = is_done && unproven.is_none();
+    let is_done = is_reported_done && unproven.is_none();
     next.shown.problems.extend(unproven);
     let disarmed = Op::Delete(record::arming_key(next.shown.id));
     let run = next.shown.run.clone();
@@ -374,13 +374,20 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
         next.become_state(NodeRunState::Armed, now);
         return Changed::new(was, next);
     }
-    let state = match outcome {
-        Outcome::Aborted => NodeRunState::Aborted,
-        _ => NodeRunState::Failed,
-    };
+    // Done, and not known to be erased.
+    let state = if is_reported_done { NodeRunState::Failed } else { come_to(*outcome) };
     next.become_state(state, now);
     let why = format!("provisioning {state} in run {run}, see hoist provision status");
     Changed { was, now: next, boot: Some(BootChange::Hold(why)), more: vec![disarmed] }
+}
+
+/// What a node is whose agent has ended like this.
+fn come_to(outcome: Outcome) -> NodeRunState {
+    match outcome {
+        Outcome::Done => NodeRunState::Done,
+        Outcome::Aborted => NodeRunState::Aborted,
+        Outcome::Failed | Outcome::Refused => NodeRunState::Failed,
+    }
 }
 
 /// What becomes of a node whose disks were to be put back.

@@ -233,3 +233,49 @@ async fn a_copy_of_a_disk_that_cannot_be_is_refused_when_it_is_sent() {
     session.send(&site, "backup", &native).await.expect(200);
     site.stop().await;
 }
+
+#[tokio::test]
+async fn a_node_that_was_to_be_begun_again_is_not_done_because_of_an_undo() {
+    let site = site(|_| {}).await;
+    profile(&site, "base", "*", json!({"document": {"flow": {"on_failure": "reboot"}}})).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    let session = Agent::boot(&site, 1, 1).await.order(&site).await;
+    session.send(&site, "backup", &backup("os", 1, &[])).await.expect(200);
+    let mut report = failed("failed");
+    report["changed"] = json!(true);
+    assert_eq!(session.reports(&site, &report).await, "reboot");
+    until(&site, &id, "n1", "armed").await;
+
+    undo(&site, &id, json!({"nodes": ["n1"]})).await;
+    site.post(&format!("/provision/v1/runs/{id}/abort"), &json!({})).await.expect(200);
+    until(&site, &id, "n1", "failed").await;
+    assert!(script(&site, 1).await.contains("this node is held"));
+    site.post(&format!("/provision/v1/runs/{id}/retry"), &json!({})).await.expect(200);
+    until(&site, &id, "n1", "armed").await;
+    script(&site, 1).await;
+    until(&site, &id, "n1", "booting").await;
+    undo(&site, &id, json!({"nodes": ["n1"]})).await;
+    let session = Agent::boot(&site, 1, 2).await.order(&site).await;
+    assert_eq!(session.reports(&site, &failed("refused")).await, "stay");
+    until(&site, &id, "n1", "failed").await;
+    assert!(script(&site, 1).await.contains("this node is held"));
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn who_was_done_before_the_undo_reached_it_keeps_its_system_if_that_is_refused() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    let agent = Agent::boot(&site, 1, 1).await;
+    let session = agent.order(&site).await;
+    undo(&site, &id, json!({"nodes": ["n1"]})).await;
+    assert_eq!(session.reports(&site, &done()).await, "retry");
+    let session = agent.order(&site).await;
+    assert!(session.order["undo"].is_array());
+    assert_eq!(session.reports(&site, &failed("refused")).await, "reboot");
+    until(&site, &id, "n1", "done").await;
+    assert!(script(&site, 1).await.contains("sanboot"), "it has a system");
+    let state = site.get("/boot/v2/state/n1").await.expect(200).json();
+    assert!(state["state"]["installed"].is_string(), "{state}");
+    site.stop().await;
+}
