@@ -1,6 +1,6 @@
 //! Whether a node's disks are known to be erased: only then it is retired.
 
-use hoist_api::provision::{Erasure, ErasureVerdict, Finding};
+use hoist_api::provision::{Erasure, ErasureVerdict, Finding, MAX_REPORT};
 use hoist_model::ProvisionProfileSpec;
 
 /// Disks of one report.
@@ -18,6 +18,21 @@ pub(super) fn disks(spec: Option<&ProvisionProfileSpec>) -> Vec<String> {
     let section = spec.and_then(|spec| spec.document.get("disks"));
     let disks = section.and_then(|disks| disks.as_object());
     disks.map(|disks| disks.keys().cloned().collect()).unwrap_or_default()
+}
+
+/// What is known of all disks after another report: of each what was said last.
+pub(super) fn of_both(before: &[Erasure], new: &[Erasure]) -> Vec<Erasure> {
+    let is_new = |old: &&Erasure| new.iter().any(|new| new.disk == old.disk);
+    let old = before.iter().filter(|old| !is_new(old));
+    let mut room = MAX_REPORT;
+    let fits = |erasure: &&Erasure| {
+        let size = serde_json::to_vec(erasure).map_or(usize::MAX, |text| text.len());
+        let left = room.checked_sub(size);
+        room = left.unwrap_or(0);
+        left.is_some()
+    };
+    // A node that names others each time does not get more room than with one report.
+    new.iter().chain(old).filter(fits).take(MAX_DISKS).cloned().collect()
 }
 
 /// What leaves data readable.
@@ -68,6 +83,25 @@ mod tests {
             "verdict": verdict, "started": "2026-01-02T03:04:05Z",
             "ended": "2026-01-02T03:04:06Z", "samples": 64, "sample": 65536,
         })
+    }
+
+    #[test]
+    fn of_each_disk_the_last_word_is_kept_within_the_room_of_one_report() {
+        let one = |disk: &str, method: &str| {
+            let mut one = erased(disk, "erased");
+            one["method"] = json!(method);
+            report(&json!([one])).remove(0)
+        };
+        let before = [one("a", "overwrite"), one("b", "overwrite")];
+        assert_eq!(of_both(&before, &[]), before);
+        let new = [one("b", "block")];
+        assert_eq!(of_both(&before, &new), [new[0].clone(), before[0].clone()]);
+        let many = |from: usize| -> Vec<Erasure> {
+            (from..from + 100).map(|n| one(&n.to_string(), &"x".repeat(4000))).collect()
+        };
+        let both = of_both(&many(0), &many(100));
+        assert_eq!(both[..100], many(100));
+        assert!((101..131).contains(&both.len()), "{}", both.len());
     }
 
     #[test]

@@ -61,3 +61,43 @@ async fn a_disk_of_which_nothing_was_read_back_is_no_disk_that_is_erased() {
     }
     site.stop().await;
 }
+
+#[tokio::test]
+async fn what_proves_an_erasure_outlives_the_attempt_that_made_it() {
+    let site = site(|_| {}).await;
+    for (n, again, then) in [(1, "retry", "retry"), (2, "reboot", "reboot")] {
+        let name = format!("n{n}");
+        let more = json!({"document": {"flow": {"on_failure": again}}});
+        profile(&site, &name, &format!("node:{name}"), more).await;
+        let id = start(&site, &json!({"selector": format!("node:{name}")})).await;
+        let agent = Agent::boot(&site, n, 1).await;
+        let session = agent.order(&site).await;
+        let [a, b] = [erasure("a", "overwrite", 64), erasure("b", "overwrite", 64)];
+        let report = with(failed("failed"), &json!([a, b]), true);
+        assert_eq!(session.reports(&site, &report).await, then);
+        let agent = if again == "reboot" { Agent::boot(&site, n, 2).await } else { agent };
+        let session = agent.order(&site).await;
+        // What is done already is not done again, except for one.
+        let newer = erasure("b", "block", 64);
+        let report = with(done(), &json!([newer]), false);
+        assert_eq!(session.reports(&site, &report).await, "reboot");
+        let shown = until(&site, &id, &name, "done").await;
+        assert_eq!(shown["erased"], json!([newer, a]));
+        assert_eq!(shown["changed"], true, "the attempt before has written");
+    }
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_is_retired_by_what_all_attempts_of_its_run_have_erased() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1", "how": {"retire": true}})).await;
+    let session = Agent::boot(&site, 1, 1).await.order(&site).await;
+    let proof = json!([erasure("os", "overwrite", 64)]);
+    assert_eq!(session.reports(&site, &with(failed("failed"), &proof, true)).await, "stay");
+    site.post(&format!("/provision/v1/runs/{id}/retry"), &json!({})).await.expect(200);
+    let session = Agent::boot(&site, 1, 2).await.order(&site).await;
+    assert_eq!(session.reports(&site, &with(done(), &json!([]), false)).await, "power_off");
+    assert_eq!(until(&site, &id, "n1", "done").await["erased"], proof);
+    site.stop().await;
+}
