@@ -113,7 +113,8 @@ impl Wish {
             };
             let (how, only) = (&header.value.how, request.boot_only);
             let Steps { changes, mut notes } = steps(runs, turn, nodes, how, only, &backups)?;
-            let written = changes.iter().filter(|change| change.now.undo.is_some()).count();
+            let is_put_back = |change: &&Changed| change.now.undo.is_some() || change.now.undo_next;
+            let written = changes.iter().filter(is_put_back).count();
             notes.extend(elsewhere);
             notes.extend(told(runs, &changes).await?);
             let needs_affects =

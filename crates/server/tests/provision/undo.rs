@@ -279,3 +279,22 @@ async fn who_was_done_before_the_undo_reached_it_keeps_its_system_if_that_is_ref
     assert!(state["state"]["installed"].is_string(), "{state}");
     site.stop().await;
 }
+
+#[tokio::test]
+async fn nodes_whose_agents_work_count_before_many_are_put_back() {
+    let site = site(|config| config.brake.nodes = 3).await;
+    site.apply(&[crate::document("Node", "n4", &spec(4))]).await;
+    let id = start(&site, &json!({"selector": "*", "affects": 4})).await;
+    let mut sessions = Vec::new();
+    for (n, seed) in (1..=4).zip(1..) {
+        sessions.push(Agent::boot(&site, n, seed).await.order(&site).await);
+    }
+    let path = format!("/provision/v1/runs/{id}/undo");
+    let dry = site.post(&path, &json!({"dry_run": true})).await.expect(200).json();
+    assert_eq!(dry["needs_affects"], true);
+    site.post(&path, &json!({})).await.problem(409, "affects-too-many");
+    assert_eq!(sessions[0].says(&site, 1, 1).await, "on");
+    site.post(&path, &json!({"affects": 4})).await.expect(200);
+    assert_eq!(sessions[0].says(&site, 2, 2).await, "abort");
+    site.stop().await;
+}
