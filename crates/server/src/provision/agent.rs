@@ -248,7 +248,9 @@ impl Provision {
             }
             let mut changed = ended(was, report, &flow, runs.now());
             changed.now.earlier.clone_from(&arming);
-            changed.more.extend(kept.clone());
+            // Who is not known to be erased still has what it had.
+            let is_unproven = how.retire && changed.now.shown.state != NodeRunState::Done;
+            changed.more.extend(kept.clone().filter(|_| !is_unproven));
             Some(changed)
         });
         let taken = taken.await?;

@@ -101,3 +101,29 @@ async fn a_node_is_retired_by_what_all_attempts_of_its_run_have_erased() {
     assert_eq!(until(&site, &id, "n1", "done").await["erased"], proof);
     site.stop().await;
 }
+
+#[tokio::test]
+async fn who_is_not_retired_is_still_known_to_have_what_it_has() {
+    let site = site(|_| {}).await;
+    start(&site, &json!({"selector": "node:n1"})).await;
+    let session = Agent::boot(&site, 1, 1).await.order(&site).await;
+    assert_eq!(session.reports(&site, &done()).await, "reboot");
+    let node = session.order["id"].as_str().expect("an id");
+    let key = format!("provision/installed/{node}").parse().expect("a key");
+    let store = &site.controller.chassis().store;
+    assert!(store.get(&key).await.expect("the store").is_some());
+
+    let id = start(&site, &json!({"selector": "node:n1", "how": {"retire": true}})).await;
+    let session = Agent::boot(&site, 1, 2).await.order(&site).await;
+    assert_eq!(session.reports(&site, &done()).await, "stay");
+    until(&site, &id, "n1", "failed").await;
+    assert!(script(&site, 1).await.contains("this node is held"));
+    assert!(store.get(&key).await.expect("the store").is_some(), "nothing says that it is gone");
+
+    site.post(&format!("/provision/v1/runs/{id}/retry"), &json!({})).await.expect(200);
+    let session = Agent::boot(&site, 1, 3).await.order(&site).await;
+    let proof = json!([erasure("os", "overwrite", 64)]);
+    assert_eq!(session.reports(&site, &with(done(), &proof, true)).await, "power_off");
+    assert!(store.get(&key).await.expect("the store").is_none());
+    site.stop().await;
+}
