@@ -235,6 +235,31 @@ async fn a_copy_of_a_disk_that_cannot_be_is_refused_when_it_is_sent() {
 }
 
 #[tokio::test]
+async fn copies_that_come_at_once_do_not_spoil_each_other() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    let session = Agent::boot(&site, 1, 1).await.order(&site).await;
+    let (a, b) = (noise("a"), noise("b"));
+    for _ in 0..5 {
+        let one = session.send(&site, "backup", &a);
+        let (one, other) = tokio::join!(one, session.send(&site, "backup", &b));
+        assert_eq!((one.status, other.status), (200, 200));
+    }
+    assert_eq!(session.reports(&site, &done()).await, "reboot");
+    undo(&site, &id, json!({})).await;
+    let order = Agent::boot(&site, 1, 2).await.order(&site).await.order;
+    let mut kept = order["undo"].as_array().expect("copies").clone();
+    kept.sort_by_key(|kept| kept["disk"].to_string());
+    assert!(kept == [a, b], "what was sent is what is kept");
+    let node = order["id"].as_str().expect("an id");
+    let parts = format!("provision/backup-part/{node}").parse().expect("a key");
+    let store = &site.controller.chassis().store;
+    let found = store.list(&Prefix::Under(parts), None, 1000).await.expect("the store");
+    assert_eq!(found.records.len(), 2 * PARTS, "nothing is left over");
+    site.stop().await;
+}
+
+#[tokio::test]
 async fn a_node_that_was_to_be_begun_again_is_not_done_because_of_an_undo() {
     let site = site(|_| {}).await;
     profile(&site, "base", "*", json!({"document": {"flow": {"on_failure": "reboot"}}})).await;
