@@ -91,7 +91,7 @@ async fn keep(
 /// Whether there are disks like this. A node says what it likes, and what it says is counted with.
 fn can_be(size: u64, sector: u32) -> bool {
     let is_sector = sector.is_power_of_two() && SECTORS.contains(&sector);
-    is_sector && size <= MAX_SIZE && size.is_multiple_of(u64::from(sector))
+    is_sector && size <= MAX_SIZE && size.is_multiple_of(512)
 }
 
 /// What is in a copy.
