@@ -70,8 +70,19 @@ impl Gap {
         self.0.clone()
     }
 
+    /// Where it says whose disk it is.
+    pub fn marker(&self) -> Range<u64> {
+        self.0.start..self.0.start + SLOTS * SLOT
+    }
+
     fn journal(&self) -> Range<u64> {
-        self.0.start + SLOTS * SLOT..self.0.end - backup::room(&self.0)
+        self.marker().end..self.0.end - backup::room(&self.0)
+    }
+
+    /// Nothing is left in it, but for who works on the disk.
+    pub fn clear_notes(&self, io: &GuardedIo) -> Result<(), WriteError> {
+        io.zero(self.marker().end..self.0.end)?;
+        io.sync()
     }
 
     /// Nothing of hoist's is left in it.
@@ -93,6 +104,9 @@ pub struct Marker {
     pub generation: u64,
     /// Everything was done.
     pub is_complete: bool,
+    /// All of it is being put back: that nothing is lost by that was seen before it began.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub undoing: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -393,6 +407,7 @@ mod tests {
             plan: "sha256:00".to_owned(),
             generation: 3,
             is_complete,
+            undoing: false,
         };
         for cut in (0..5000).step_by(61) {
             for then in [Then::Die, Then::CutPower(cut + 1)] {

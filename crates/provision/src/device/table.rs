@@ -218,12 +218,21 @@ impl Backup {
     }
 
     /// Puts back what may be written; the rest was not changed either. The first copy of the table
-    /// comes last, as at the end of every run.
-    pub fn restore(&self, io: &GuardedIo) -> Result<(), WriteError> {
-        for (at, bytes) in [(io.size() - self.tail.len() as u64, &self.tail), (0, &self.head)] {
+    /// comes late, as at the end of every run, and `last` after it: for as long as that says that
+    /// there is something to put back, all of it can be done again.
+    pub fn restore(&self, io: &GuardedIo, last: &Range<u64>) -> Result<(), WriteError> {
+        let tail = io.size() - self.tail.len() as u64;
+        let head = self.head.len() as u64;
+        let pieces = [
+            (tail, &self.tail, tail..io.size()),
+            (0, &self.head, last.end..head),
+            (0, &self.head, 0..last.start.min(head)),
+            (0, &self.head, last.start..last.end.min(head)),
+        ];
+        for (at, bytes, piece) in pieces {
             for allowed in io.allowed().iter() {
-                let start = allowed.start.max(at);
-                let end = allowed.end.min(at + bytes.len() as u64);
+                let start = allowed.start.max(piece.start);
+                let end = allowed.end.min(piece.end);
                 if start < end {
                     let inside = |place: u64| usize::try_from(place - at).expect("within a MiB");
                     io.write_at(start, &bytes[inside(start)..inside(end)])?;
@@ -365,7 +374,7 @@ mod tests {
         let backup = Backup::take(&disk.open()).expect("it is read");
         marked().write_opening(&disk.open()).expect("it is written");
         disk.open().write_at(40_000, &[9; 5000]).expect("it is written");
-        backup.restore(&disk.open()).expect("it is written");
+        backup.restore(&disk.open(), &(32_768..40_960)).expect("it is written");
         assert!(fs_err::read(disk.0.path()).expect("it is there") == before);
     }
 

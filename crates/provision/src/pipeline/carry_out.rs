@@ -15,9 +15,11 @@ use hoist_engine::plan::{Made, Plan, StepId};
 use hoist_engine::record::{End, Outcome, Record};
 use hoist_engine::run::{Effect, Event, Found, ReplayError, Run};
 
+use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::{Decision, Given, decide, look};
+use super::erase::is_erased;
+use super::{Decision, Given, Opened, decide, look};
 use crate::actions::Held;
 use crate::actions::boot::Boot;
 use crate::actions::config_drive::ConfigDrive;
@@ -34,7 +36,7 @@ use crate::device::probe::Machine;
 use crate::device::table::Backup;
 use crate::diagnostic::{Class, Diagnostic};
 use crate::document::{Document, Id};
-use crate::images::Progress;
+use crate::images::{Digest, Progress};
 use crate::layout::{DiskPlan, Work};
 
 /// A journal that has less room than this, after many attempts, is begun anew, and everything with it.
@@ -149,16 +151,16 @@ pub fn take(decision: &Decision, machine: &Machine) -> Result<Held, OpenError> {
     let plans = &decision.layout.disks;
     let touched = || plans.iter().filter(|plan| decision.touched.contains(&plan.id));
     let bound: Vec<String> = plans.iter().map(|plan| plan.kernel_name.clone()).collect();
+    let mut known = Vec::new();
     for plan in touched().filter(|plan| !plan.tears_down.is_empty()) {
-        let names = [plan.kernel_name.clone()];
+        let name = plan.kernel_name.clone();
         // What came since is not ours to stop, and keeps us from having the disk.
-        let is_known = above(&names)?
+        let is_known = above(std::slice::from_ref(&name))?
             .iter()
             .all(|one| plans.iter().any(|plan| plan.tears_down.contains(&one.kernel_name)));
-        if is_known {
-            stop_all(&names, &bound)?;
-        }
+        known.extend(is_known.then_some(name));
     }
+    stop_all(&known, &bound)?;
     Held::take(touched(), |name| machine.device(name))
 }
 
@@ -218,13 +220,12 @@ fn run(
         plan: decision.plan.hash().to_owned(),
         generation: decision.document.generation(),
         is_complete: false,
+        undoing: false,
     };
     let resumes = decision.is_left_in_the_middle(&marker);
     if !resumes {
         let taken = decision.ends_of_disks(held)?;
-        // Of what is to be erased no copy goes anywhere.
-        let document = &decision.document;
-        if document.sections.erase.is_none() || !document.is_queued(erase::NAME) {
+        if !taken.is_empty() {
             listener.taken(&taken);
         }
         for (id, opened) in &decision.opened {
@@ -232,6 +233,10 @@ fn run(
             disks::open(&io, opened.table.guid, &opened.kept, &marker)
                 .map_err(ApplyError::Begin)?;
             let gap = disks::gap(&opened.kept)?;
+            if decision.erases(id, opened) {
+                // Erasing begins behind it, where something comes to the disk afterwards.
+                gap.clear_notes(&io).map_err(GapError::from)?;
+            }
             if let Some(Taken { before, ends, .. }) = taken.iter().find(|taken| taken.disk == *id) {
                 backup::keep(&io, &gap, before, ends)?;
             }
@@ -255,7 +260,8 @@ fn run(
     }
     let (send, events) = channel();
     let mut catalog = Catalog::default();
-    catalog.add(Arc::new(Disks { held: Arc::clone(held), marker }));
+    let begun = begun(&decision.plan, &records);
+    catalog.add(Arc::new(Disks { held: Arc::clone(held), marker, begun }));
     catalog.add(Arc::new(Images {
         held: Arc::clone(held),
         txn: decision.document.txn,
@@ -303,6 +309,19 @@ fn carried((step, receipt): (&StepId, &Value)) -> Record {
     Record::Carried { step: *step, changed: false, made, at: clock() }
 }
 
+/// What earlier attempts were told to make of partitions. What is not among it was there before.
+pub(super) fn begun(plan: &Plan, records: &[Record]) -> Vec<Digest> {
+    let steps = records.iter().filter_map(|record| match record {
+        Record::Intent { step, .. } => plan.step(*step),
+        _ => None,
+    });
+    let nodes = steps.filter_map(|step| match disks::Task::deserialize(&step.call.input) {
+        Ok(disks::Task::Build { node }) => Some(node.fingerprint()),
+        _ => None,
+    });
+    nodes.collect()
+}
+
 /// How far each image came that was not finished.
 fn reached(decision: &Decision, records: &[Record]) -> BTreeMap<Id, u64> {
     let reached = records.iter().filter_map(|record| match record {
@@ -317,10 +336,12 @@ fn reached(decision: &Decision, records: &[Record]) -> BTreeMap<Id, u64> {
 
 impl Decision {
     /// What every disk that is begun with holds at its ends. A disk that this transaction has begun
-    /// with before says itself what it held, or nobody knows any more.
+    /// with before says itself what it held, or nobody knows any more. Of what is to be erased no
+    /// copy goes anywhere.
     fn ends_of_disks(&self, held: &Held) -> Result<Vec<Taken>, ApplyError> {
         let mut all = Vec::new();
-        for (id, opened) in &self.opened {
+        let copied = self.opened.iter().filter(|(id, opened)| !self.erases(id, opened));
+        for (id, opened) in copied {
             let Some(plan) = self.layout.disks.iter().find(|plan| plan.id == *id) else { continue };
             let io = held.io(id).map_err(ApplyError::Begin)?;
             let mut before = self.before(id);
@@ -341,6 +362,11 @@ impl Decision {
             all.push(Taken { disk, kernel_name, size, sector, before, ends });
         }
         Ok(all)
+    }
+
+    /// Whether everything goes that a disk holds.
+    fn erases(&self, disk: &Id, opened: &Opened) -> bool {
+        opened.kept.is_empty() && is_erased(&self.document, disk)
     }
 
     /// What is to be known of a disk when it shall be put back.

@@ -35,7 +35,7 @@ pub(super) fn cannot(document: &Document, layout: &Layout, seen: &Seen) -> Vec<D
     told.collect()
 }
 
-fn is_erased(document: &Document, disk: &Id) -> bool {
+pub(super) fn is_erased(document: &Document, disk: &Id) -> bool {
     let section = document.sections.erase.as_ref();
     document.is_queued(erase::NAME)
         && section.is_some_and(|section| section.disks.iter().any(|id| id == disk))

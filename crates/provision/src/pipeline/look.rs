@@ -203,11 +203,7 @@ fn no_qcow2(id: &Id, error: &ImageError) -> Diagnostic {
 
 fn notes(disk: &DiskFacts, machine: &Machine) -> Result<Notes, Box<dyn std::error::Error>> {
     let io = ReadIo::open(&machine.device(&disk.kernel_name), disk.logical_sector)?;
-    let partitions = disk.table.iter().flat_map(|table| &table.partitions);
-    let others = partitions.filter(|part| part.type_guid != Some(IN_PROGRESS));
-    let Ok(gap) = Gap::before(others.map(|part| part.start).min()) else {
-        return Ok(Notes::default());
-    };
+    let Some(gap) = gap(disk) else { return Ok(Notes::default()) };
     let marker = Marker::read(&io, &gap)?;
     // What cannot be read is no reason to stop: it is as if nothing had been done.
     let records = GapJournal::peek(&io, &gap).ok().flatten().unwrap_or_default();
@@ -218,6 +214,13 @@ fn notes(disk: &DiskFacts, machine: &Machine) -> Result<Notes, Box<dyn std::erro
         built: receipts(&records),
         plugins: receipts(&records),
     })
+}
+
+/// Where notes are on a disk, if there is room for them.
+pub(super) fn gap(disk: &DiskFacts) -> Option<Gap> {
+    let partitions = disk.table.iter().flat_map(|table| &table.partitions);
+    let others = partitions.filter(|part| part.type_guid != Some(IN_PROGRESS));
+    Gap::before(others.map(|part| part.start).min()).ok()
 }
 
 /// What steps said that they have done, in this run or before it.

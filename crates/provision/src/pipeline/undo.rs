@@ -5,14 +5,16 @@ use std::collections::BTreeMap;
 use hoist_engine::record::Record;
 
 use super::ApplyError;
+use super::look::gap;
 use crate::bind::bind;
 use crate::device::gap::backup::{self, Before, Taken};
-use crate::device::gap::{Gap, GapJournal, Marker};
+use crate::device::gap::{Gap, GapError, GapJournal, Marker};
 use crate::device::probe::Machine;
 use crate::device::table::{self, Backup, Found};
 use crate::device::{GuardedIo, Identity, Ranges, ReadAt, ReadIo, kernel};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Bytes, Document, Id};
+use crate::facts::DiskFacts;
 
 /// What is to be put back, disk by disk.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ struct Disk {
     id: Id,
     kernel_name: String,
     sector: u32,
+    gap: Gap,
+    marker: Marker,
     before: Before,
     backup: Backup,
     /// As it was.
@@ -62,6 +66,68 @@ impl ReadAt for Ends<'_> {
     }
 }
 
+/// A disk as it is found, and what is known of it.
+struct Looked<'a> {
+    id: &'a Id,
+    facts: &'a DiskFacts,
+    io: ReadIo,
+    gap: Gap,
+    /// If it is of this transaction.
+    marker: Option<Marker>,
+    elsewhere: Option<&'a Taken>,
+}
+
+impl<'a> Looked<'a> {
+    /// Nothing, if no run can have written to it.
+    fn at(
+        document: &Document,
+        machine: &Machine,
+        (id, facts): (&'a Id, &'a DiskFacts),
+        elsewhere: &'a [Taken],
+    ) -> Result<Option<Self>, Diagnostic> {
+        let Some(gap) = gap(facts) else { return Ok(None) };
+        let io = ReadIo::open(&machine.device(&facts.kernel_name), facts.logical_sector);
+        let io = io.map_err(|error| unread(id, facts, &error))?;
+        let marker = Marker::read(&io, &gap).map_err(|error| unread(id, facts, &error))?;
+        let marker = marker.filter(|marker| marker.txn == document.txn);
+        let elsewhere = elsewhere.iter().find(|taken| {
+            taken.disk == *id && taken.before.txn == document.txn && taken.size == io.size()
+        });
+        Ok(Some(Self { id, facts, io, gap, marker, elsewhere }))
+    }
+
+    fn is_as(&self, taken: &Taken) -> bool {
+        Backup::take(&self.io).is_ok_and(|ends| ends == taken.ends)
+    }
+
+    /// What is put back, from what is kept on the disk or elsewhere.
+    fn before(&self, marker: &Marker) -> Result<Disk, Diagnostic> {
+        let Self { id, facts, io, gap, .. } = self;
+        let kept = backup::read(io, gap).map_err(|error| unread(id, facts, &error))?;
+        let kept = kept.filter(|(before, _)| before.txn == marker.txn);
+        let elsewhere = || Some((self.elsewhere?.before.clone(), self.elsewhere?.ends.clone()));
+        let Some((before, backup)) = kept.or_else(elsewhere) else {
+            let what =
+                "what it held before was not kept, did not fit on it, or is not there any more";
+            return Err(lost(id, what));
+        };
+        let ends = Ends { size: io.size(), backup: &backup };
+        let table = table::read(&ends, facts.logical_sector);
+        let table = table.map_err(|error| unread(id, facts, &error))?;
+        let (sector, kernel_name) = (facts.logical_sector, facts.kernel_name.clone());
+        let (id, gap, marker) = (self.id.clone(), gap.clone(), marker.clone());
+        Ok(Disk { id, kernel_name, sector, gap, marker, before, backup, table })
+    }
+}
+
+fn lost(id: &Id, what: impl Into<String>) -> Diagnostic {
+    Diagnostic::new(Code::CannotUndo, format!("disks.{id}"), what)
+}
+
+fn unread(id: &Id, facts: &DiskFacts, error: &dyn std::error::Error) -> Diagnostic {
+    lost(id, format!("disk `{}` cannot be read: {error}", facts.kernel_name))
+}
+
 /// What can be put back of the disks that a document names, or everything that is lost already.
 /// `elsewhere` is what was kept of them beside what they have themselves. Nothing is changed.
 pub fn plan_undo(
@@ -73,53 +139,47 @@ pub fn plan_undo(
     let binding = bind(document, &facts)?;
     let (mut disks, mut found, mut begun) = (Vec::new(), Vec::new(), BTreeMap::new());
     for (id, facts) in &binding {
-        let lost = |what: String| Diagnostic::new(Code::CannotUndo, format!("disks.{id}"), what);
-        let unread = |error: &dyn std::error::Error| {
-            lost(format!("disk `{}` cannot be read: {error}", facts.kernel_name))
-        };
-        let io = ReadIo::open(&machine.device(&facts.kernel_name), facts.logical_sector);
-        let io = io.map_err(|error| vec![unread(&error)])?;
-        let gap = Gap::before(None).expect("a whole gap has room");
-        let marker = Marker::read(&io, &gap).map_err(|error| vec![unread(&error)])?;
-        let elsewhere = elsewhere.iter().find(|taken| {
-            taken.disk == *id && taken.before.txn == document.txn && taken.size == io.size()
-        });
-        if marker.is_none_or(|marker| marker.txn != document.txn) {
-            let was = elsewhere.map(|taken| &taken.ends);
-            let is_as_it_was = || Backup::take(&io).is_ok_and(|ends| was == Some(&ends));
-            if was.is_some() && !is_as_it_was() {
+        let looked = Looked::at(document, machine, (id, facts), elsewhere);
+        let Some(looked) = looked.map_err(|error| vec![error])? else { continue };
+        match (&looked.marker, looked.elsewhere) {
+            (Some(marker), _) => {
+                begun.insert(id.clone(), has_begun(&looked.io, &looked.gap));
+                match looked.before(marker) {
+                    Ok(disk) => disks.push(disk),
+                    Err(what) => found.push(what),
+                }
+            }
+            // It is put back already, or was never begun with.
+            (None, Some(taken)) if looked.is_as(taken) => {
+                begun.insert(id.clone(), false);
+            }
+            (None, Some(_)) => {
                 let what = format!(
                     "nothing on disk `{}` says that it is of this run; somebody has changed it",
                     facts.kernel_name
                 );
-                found.push(lost(what));
+                found.push(lost(id, what));
             }
-            continue;
+            (None, None) => {}
         }
-        let records = GapJournal::peek(&io, &gap).ok().flatten().unwrap_or_default();
-        let has_begun = records.iter().any(|record| matches!(record, Record::Intent { .. }));
-        begun.insert(id.clone(), has_begun);
-        let kept = backup::read(&io, &gap).map_err(|error| vec![unread(&error)])?;
-        let kept = kept.filter(|(before, _)| before.txn == document.txn);
-        let elsewhere = elsewhere.map(|taken| (taken.before.clone(), taken.ends.clone()));
-        let Some((before, backup)) = kept.or(elsewhere) else {
-            let what = "what it held before did not fit on it, or is not there any more";
-            found.push(lost(what.to_owned()));
-            continue;
-        };
-        let ends = Ends { size: io.size(), backup: &backup };
-        let table =
-            table::read(&ends, facts.logical_sector).map_err(|error| vec![unread(&error)])?;
-        let (sector, kernel_name) = (facts.logical_sector, facts.kernel_name.clone());
-        disks.push(Disk { id: id.clone(), kernel_name, sector, before, backup, table });
     }
     // Where nobody can say that nothing was begun, it was.
     let has_begun = |disk: &&Disk| {
         let journal = disk.before.journal.as_ref();
         journal.and_then(|disk| begun.get(disk)).copied().unwrap_or(true)
     };
-    found.extend(disks.iter().filter(has_begun).filter_map(overwritten));
+    let new = disks.iter().filter(|disk| !disk.marker.undoing);
+    found.extend(new.filter(has_begun).filter_map(overwritten));
+    // As long as it is there, the journal says that nothing was begun.
+    disks.sort_by_key(|disk| disk.before.journal.as_ref() == Some(&disk.id));
     if found.is_empty() { Ok(Undoing(disks)) } else { Err(found) }
+}
+
+/// Whether a step has begun. A journal that cannot be read does not say that none has.
+fn has_begun(disk: &ReadIo, gap: &Gap) -> bool {
+    let is_intent = |record: &Record| matches!(record, Record::Intent { .. });
+    let records = GapJournal::peek(disk, gap);
+    records.map_or(true, |records| records.iter().flatten().any(is_intent))
 }
 
 /// What was on a disk and is not any more, once anything was written behind its table.
@@ -154,20 +214,28 @@ pub fn would_be_lost(taken: &Taken) -> Vec<String> {
     }
 }
 
-/// Puts it back: both ends of every disk, with its table.
+/// Puts it back: both ends of every disk, with its table. Nothing is written before all disks are
+/// taken, and whatever ends it in the middle, it can be done again.
 pub fn undo(undoing: &Undoing, machine: &Machine) -> Result<(), ApplyError> {
+    let mut taken = Vec::new();
     for disk in &undoing.0 {
         let path = machine.device(&disk.kernel_name);
         let identity = Identity::of(&path, disk.sector)?;
         let allow: Ranges = disk.before.writable.iter().cloned().collect();
-        let io = GuardedIo::open(&path, &identity, &allow, &Ranges::default())?;
-        disk.backup.restore(&io).map_err(crate::device::gap::GapError::from)?;
+        taken.push((disk, GuardedIo::open(&path, &identity, &allow, &Ranges::default())?));
+    }
+    for (disk, io) in &taken {
+        let marker = Marker { is_complete: false, undoing: true, ..disk.marker.clone() };
+        marker.write(io, &disk.gap)?;
+    }
+    for (disk, io) in &taken {
+        disk.backup.restore(io, &disk.gap.marker()).map_err(GapError::from)?;
         let parts = match &disk.table {
             Found::Gpt { table, .. } => table.partitions.clone(),
             _ => Vec::new(),
         };
         // Where the kernel has none of its own, whoever wants the partitions reads the table.
-        let _ = kernel::tell(&path, &parts);
+        let _ = kernel::tell(io.path(), &parts);
     }
     Ok(())
 }

@@ -7,7 +7,9 @@ use hoist_engine::execute::Programs;
 use hoist_engine::plan::{Call, Step};
 use hoist_provision::actions::erase::{self, Erase, Method, Report, Verdict};
 use hoist_provision::actions::images::Keeper;
+use hoist_provision::device::ReadIo;
 use hoist_provision::device::fault::{Fault, Then, When};
+use hoist_provision::device::gap::{Gap, Marker, backup};
 use hoist_provision::device::table::{self, Found};
 use hoist_provision::diagnostic::Code;
 use hoist_provision::document::{Document, Id, Secrets};
@@ -109,6 +111,31 @@ fn what_gets_a_table_is_erased_before_and_once() {
     let alone = pipeline::only(both, &["erase".to_owned()]);
     assert_eq!(apply(&machine, &alone)[0].range, 0..SIZE as u64);
     assert!(machine.bytes("sda").iter().all(|byte| *byte == 0), "its table, too");
+}
+
+#[test]
+fn nothing_of_what_a_disk_held_stays_where_something_comes_to_it_afterwards() {
+    let machine = FileMachine::new();
+    for name in ["sda", "sdb"] {
+        machine.add(name, 512, &vec![0x77; SIZE]);
+    }
+    let document = document(
+        "api: hoist/v1\ntxn: 5d1b6d5e-6f3a-4a7e-9d0c-00000000001a\nsections:\n  node: {id: n1}\n  \
+         disks:\n    data: {match: {serial: S-sda}, wipe: any}\n    \
+         os: {match: {serial: S-sdb}, wipe: any}\n  erase: {disks: [data, os]}\n  storage:\n  \
+         - part: {id: a, on: data, size: rest}\n  - part: {id: b, on: os, size: rest}\n",
+    );
+    machine.apply(&document).expect("nothing is wrong");
+    let gap = Gap::before(None).expect("a gap");
+    for name in ["sda", "sdb"] {
+        let bytes = machine.bytes(name);
+        let disk = ReadIo::open(&machine.disk(name), 512).expect("it is there");
+        assert!(backup::read(&disk, &gap).expect("it is read").is_none(), "{name}");
+        let left = bytes.chunks(512).position(|sector| sector == [0x77; 512]);
+        assert_eq!(left, None, "{name}");
+        assert!(Marker::read(&bytes[..], &gap).expect("it is memory").is_some());
+    }
+    assert!(machine.decide(&document).is_settled());
 }
 
 #[test]

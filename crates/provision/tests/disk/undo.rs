@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use hoist_provision::device::fault::{Fault, Then, When};
 use hoist_provision::device::gap::backup::Taken;
+use hoist_provision::device::gap::{Gap, Marker};
 use hoist_provision::device::table::{Partition, Table};
 use hoist_provision::device::{GuardedIo, Identity, Ranges};
 use hoist_provision::diagnostic::{Code, Diagnostic};
@@ -236,4 +237,106 @@ fn a_disk_that_is_half_erased_does_not_get_its_table_back() {
     cut.expect_err("it is cut off");
     let found = undo(&machine, &document).expect_err("it is half gone");
     assert_eq!(found[0].code, Code::CannotUndo, "{}", found[0]);
+}
+
+/// Where the journal begins: behind the two places of the marker.
+const JOURNAL: usize = 40 * 1024;
+
+#[test]
+fn a_journal_that_cannot_be_read_does_not_say_that_nothing_was_begun() {
+    let machine = machine(Some(&old()), 512);
+    let document = of(NEW);
+    machine.apply(&document).expect("nothing is wrong");
+    let mut bytes = machine.bytes("sda");
+    bytes[JOURNAL + 30] ^= 0xff;
+    fs_err::write(machine.disk("sda"), &bytes).expect("written");
+    let found = undo(&machine, &document).expect_err("it is overwritten");
+    assert!(found[0].to_string().contains("partition 1 at 2 MiB, 6 MiB"), "{}", found[0]);
+    assert!(bytes == machine.bytes("sda"), "nothing was written");
+}
+
+#[test]
+fn what_is_kept_before_a_partition_that_begins_early_is_found() {
+    let mut early = old();
+    early.partitions[0].start = MIB as u64 / 2;
+    let machine = machine(Some(&early), 512);
+    let (before, document) = (machine.bytes("sda"), of(BESIDE));
+    machine.apply(&document).expect("nothing is wrong");
+    assert!(before != machine.bytes("sda"));
+    assert_eq!(undo(&machine, &document).expect("it stayed"), 1);
+    let after = machine.bytes("sda");
+    assert!(before[..6 * MIB] == after[..6 * MIB] && before[SIZE - MIB..] == after[SIZE - MIB..]);
+}
+
+/// Two disks with something on them, and a run on both that ended before its first step. The journal
+/// would have been on the first. With what was taken of them.
+fn two_cut_off() -> (FileMachine, Document, Vec<Taken>) {
+    let machine = machine(Some(&old()), 512);
+    machine.add("sdb", 512, &machine.bytes("sda"));
+    let document = document(
+        "api: hoist/v1\ntxn: 5d1b6d5e-6f3a-4a7e-9d0c-00000000000e\nsections:\n  node: {id: n1}\n  \
+         disks:\n    data: {match: {serial: S-sda}, wipe: any}\n    \
+         os: {match: {serial: S-sdb}, wipe: any}\n  storage:\n  \
+         - part: {id: a, on: data, size: rest}\n  - part: {id: b, on: os, size: rest}\n",
+    );
+    let (decision, here) = (machine.decide(&document), machine.machine());
+    let mut held = pipeline::take(&decision, &here).expect("nobody has them");
+    let fault = Arc::new(Fault::new(When::AtWrite(6), Then::Die));
+    held.break_disk(&"data".parse().expect("an id"), &fault).expect("nobody has it");
+    let (given, kept) = (Given::default(), Arc::new(Elsewhere::default()));
+    let listener = Arc::clone(&kept);
+    let cut = pipeline::apply_to(held, &document, &decision, &here, &given, listener);
+    cut.expect_err("it is cut off");
+    let kept = kept.0.lock().expect("nobody panicked").clone();
+    assert_eq!(kept.len(), 2);
+    (machine, document, kept)
+}
+
+#[test]
+fn where_one_disk_is_busy_none_is_put_back_and_later_all_are() {
+    let before = machine(Some(&old()), 512).bytes("sda");
+    let (machine, document, _) = two_cut_off();
+    let cut = ["sda", "sdb"].map(|name| machine.bytes(name));
+    assert!(cut.iter().all(|bytes| *bytes != before));
+    let here = machine.machine();
+    let undoing = pipeline::plan_undo(&document, &here, &[]).expect("nothing was lost");
+    let path = machine.disk("sdb");
+    let identity = Identity::of(&path, 512).expect("it is there");
+    let none = Ranges::default();
+    let busy = GuardedIo::open(&path, &identity, &none, &none).expect("free");
+    pipeline::undo(&undoing, &here).expect_err("somebody has it");
+    assert!(cut == ["sda", "sdb"].map(|name| machine.bytes(name)), "nothing was written");
+    drop(busy);
+    assert_eq!(undo(&machine, &document).expect("nothing was lost"), 2);
+    assert!(["sda", "sdb"].iter().all(|name| machine.bytes(name) == before), "every byte");
+}
+
+#[test]
+fn putting_back_goes_on_where_it_ended_whichever_disk_came_first() {
+    let before = machine(Some(&old()), 512).bytes("sda");
+    for done in ["sda", "sdb"] {
+        let (machine, document, kept) = two_cut_off();
+        fs_err::write(machine.disk(done), &before).expect("written");
+        assert_eq!(undo_with(&machine, &document, &kept).expect("nothing was lost"), 1);
+        assert!(["sda", "sdb"].iter().all(|name| machine.bytes(name) == before), "after {done}");
+    }
+}
+
+#[test]
+fn a_disk_that_says_that_it_is_being_put_back_is_although_nobody_has_a_copy_of_the_others() {
+    let before = machine(Some(&old()), 512).bytes("sda");
+    for (done, other) in [("sda", "sdb"), ("sdb", "sda")] {
+        let (machine, document, _) = two_cut_off();
+        fs_err::write(machine.disk(done), &before).expect("written");
+        let path = machine.disk(other);
+        let identity = Identity::of(&path, 512).expect("it is there");
+        let all = Ranges::from(0..SIZE as u64);
+        let io = GuardedIo::open(&path, &identity, &all, &Ranges::default()).expect("free");
+        let gap = Gap::before(None).expect("a gap");
+        let marker = Marker::read(&io, &gap).expect("it is read").expect("there is one");
+        Marker { undoing: true, ..marker }.write(&io, &gap).expect("it is written");
+        drop(io);
+        assert_eq!(undo(&machine, &document).expect("nothing was lost"), 1);
+        assert!(machine.bytes(other) == before, "after {done}");
+    }
 }
