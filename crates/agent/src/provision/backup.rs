@@ -106,6 +106,10 @@ pub(super) fn undo(
             Err(_) => std::thread::sleep(LOOK_EVERY),
         }
     };
+    // Disks were written to, as far as the controller knows.
+    if !undoing.unknown().is_empty() {
+        return reporting::refused(undoing.unknown());
+    }
     let disks: Vec<String> = undoing.disks().iter().map(ToString::to_string).collect();
     for disk in &disks {
         teller.tell(event("undo", &format!("put back {disk}"), Phase::Started));
