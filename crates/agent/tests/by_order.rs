@@ -166,6 +166,40 @@ fn what_a_disk_held_is_sent_before_it_is_written_to_and_put_back_by_order() {
 }
 
 #[test]
+fn what_was_erased_is_not_said_to_be_put_back() {
+    let txn = "5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e06";
+    let bench = Bench::new(txn);
+    let mut document = bench.document(txn, "file:///x", "");
+    document["sections"]["images"] = json!({});
+    document["sections"]["erase"] = json!({"disks": ["os"], "method": "overwrite"});
+    document["sections"]["flow"] = json!({"actions": ["erase"]});
+    bench.server.order(document);
+    let done = bench.agent(&["--stay"]);
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    assert!(bench.server.backups().is_empty());
+
+    bench.server.undo();
+    let refused = bench.agent(&["--stay"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let report = bench.server.reports().pop().expect("a report");
+    assert_eq!(report["outcome"], "refused", "{report}");
+    let problem = &report["problems"][0];
+    assert_eq!((&problem["code"], &problem["place"]), (&json!("cannot-undo"), &json!("disks.os")));
+}
+
+#[test]
+fn what_was_never_begun_with_is_put_back_without_a_word() {
+    let bench = Bench::new("5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e07");
+    let before = bench.disk.bytes();
+    bench.server.undo();
+    let undone = bench.agent(&["--stay"]);
+    assert_eq!(undone.status.code(), Some(0), "{undone:?}");
+    let report = bench.server.reports().pop().expect("a report");
+    assert_eq!((&report["outcome"], &report["changed"]), (&json!("done"), &json!(false)));
+    assert!(bench.disk.bytes() == before);
+}
+
+#[test]
 fn nobody_else_gives_orders() {
     let bench = Bench::new("5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e04");
     // The authority of another site.

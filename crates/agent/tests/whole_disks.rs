@@ -139,6 +139,9 @@ fn a_disk_is_erased_and_the_report_is_for_programs_too() {
         assert_eq!((&report["disk"], &report["method"]), (&"os".into(), &method.into()));
         assert_eq!(report["samples"], 64);
         assert!(bench.disk.bytes().iter().all(|byte| *byte == 0));
+        let (code, out, err) = agent("undo", &document, &[]);
+        let said = "nothing to put back: no disk is of this transaction";
+        assert_eq!((code, out.trim()), (Some(0), said), "{err}");
     }
 }
 

@@ -33,7 +33,10 @@ pub(super) struct Keeper {
 impl Keeper {
     /// Says what is not kept, and why.
     pub(super) fn keep(&self, taken: &[Taken]) -> Vec<String> {
-        let deadline = Instant::now() + PATIENCE;
+        self.keep_until(taken, Instant::now() + PATIENCE)
+    }
+
+    fn keep_until(&self, taken: &[Taken], deadline: Instant) -> Vec<String> {
         let fails = |taken: &Taken| {
             let error = self.send(taken, deadline).err()?;
             Some(format!("the controller has no copy of what disk {} held: {error}", taken.disk))
@@ -42,6 +45,10 @@ impl Keeper {
     }
 
     fn send(&self, taken: &Taken, deadline: Instant) -> Result<(), String> {
+        // A call takes its time even where nobody answers, and there may be many disks.
+        if Instant::now() >= deadline {
+            return Err("the time for it is over".to_owned());
+        }
         let backup = packed(taken).map_err(|error| error.to_string())?;
         let mut pause = FIRST_PAUSE;
         loop {
@@ -99,6 +106,10 @@ pub(super) fn undo(
             Err(_) => std::thread::sleep(LOOK_EVERY),
         }
     };
+    // Disks were written to, as far as the controller knows.
+    if !undoing.unknown().is_empty() {
+        return reporting::refused(undoing.unknown());
+    }
     let disks: Vec<String> = undoing.disks().iter().map(ToString::to_string).collect();
     for disk in &disks {
         teller.tell(event("undo", &format!("put back {disk}"), Phase::Started));
@@ -122,5 +133,51 @@ pub(super) fn undo(
             };
             Report { changed: true, problems: vec![problem], ..reporting::report(Outcome::Failed) }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use hoist_provision::device::gap::backup::Before;
+    use hoist_provision::device::table::Backup;
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn taken(disk: &str) -> Taken {
+        let (writable, destroys) = (Vec::new(), Vec::new());
+        let before = Before { txn: Uuid::from_u128(7), writable, destroys, journal: None };
+        let (disk, kernel_name) = (disk.parse().expect("an id"), "sda".to_owned());
+        let ends = Backup { head: vec![0; 512], tail: vec![0; 512] };
+        Taken { disk, kernel_name, size: 512, sector: 512, before, ends }
+    }
+
+    #[test]
+    fn when_the_time_is_over_no_disk_makes_the_work_wait_any_more() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
+        let port = listener.local_addr().expect("bound").port();
+        let came = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&came);
+        std::thread::spawn(move || {
+            for _ in listener.incoming() {
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let order = json!({
+            "run": "r1", "session": "s1", "node": "n1", "id": "01ARZ3NDEKTSV4RRFFQ69G5FAV",
+            "generation": 1, "document": {},
+        });
+        let keeper = Keeper {
+            controller: Arc::new(Controller::new(&format!("https://127.0.0.1:{port}"), &[])),
+            order: Arc::new(serde_json::from_value(order).expect("an order")),
+            cancel: Cancel::default(),
+        };
+        let failed = keeper.keep_until(&[taken("a"), taken("b")], Instant::now());
+        assert!(failed[0].contains("disk a") && failed[1].contains("disk b"), "{failed:?}");
+        assert_eq!(came.load(Ordering::SeqCst), 0, "nobody came");
     }
 }

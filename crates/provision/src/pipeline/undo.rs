@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use hoist_engine::record::Record;
 
 use super::ApplyError;
+use super::erase::is_erased;
 use super::look::gap;
+use crate::actions::images;
 use crate::bind::bind;
 use crate::device::gap::backup::{self, Before, Taken};
 use crate::device::gap::{Gap, GapError, GapJournal, Marker};
@@ -18,7 +20,10 @@ use crate::facts::DiskFacts;
 
 /// What is to be put back, disk by disk.
 #[derive(Debug)]
-pub struct Undoing(Vec<Disk>);
+pub struct Undoing {
+    disks: Vec<Disk>,
+    unknown: Vec<Diagnostic>,
+}
 
 #[derive(Debug)]
 struct Disk {
@@ -35,7 +40,13 @@ struct Disk {
 
 impl Undoing {
     pub fn disks(&self) -> Vec<&Id> {
-        self.0.iter().map(|disk| &disk.id).collect()
+        self.disks.iter().map(|disk| &disk.id).collect()
+    }
+
+    /// Disks of which nothing says whether the run has written to them. Whoever has reason to think
+    /// that it has does not call them put back.
+    pub fn unknown(&self) -> &[Diagnostic] {
+        &self.unknown
     }
 }
 
@@ -138,6 +149,7 @@ pub fn plan_undo(
     let facts = machine.probe().facts;
     let binding = bind(document, &facts)?;
     let (mut disks, mut found, mut begun) = (Vec::new(), Vec::new(), BTreeMap::new());
+    let mut unknown = Vec::new();
     for (id, facts) in &binding {
         let looked = Looked::at(document, machine, (id, facts), elsewhere);
         let Some(looked) = looked.map_err(|error| vec![error])? else { continue };
@@ -160,6 +172,10 @@ pub fn plan_undo(
                 );
                 found.push(lost(id, what));
             }
+            (None, None) if may_leave_nothing(document, id) => {
+                unknown.push(nothing_known(id, facts));
+            }
+            // Who had begun with it would have said so on it.
             (None, None) => {}
         }
     }
@@ -172,7 +188,26 @@ pub fn plan_undo(
     found.extend(new.filter(has_begun).filter_map(overwritten));
     // As long as it is there, the journal says that nothing was begun.
     disks.sort_by_key(|disk| disk.before.journal.as_ref() == Some(&disk.id));
-    if found.is_empty() { Ok(Undoing(disks)) } else { Err(found) }
+    if disks.iter().any(|disk| disk.marker.undoing) {
+        // What is being put back was known, and is not any more once it is.
+        unknown.clear();
+    }
+    if found.is_empty() { Ok(Undoing { disks, unknown }) } else { Err(found) }
+}
+
+/// Whether a run may end with nothing on a disk that says whose it was: it is erased, or an image has
+/// the place where that would be said.
+fn may_leave_nothing(document: &Document, disk: &Id) -> bool {
+    let has_image = || document.sections.images.iter().any(|(_, image)| image.target == *disk);
+    is_erased(document, disk) || (document.is_queued(images::NAME) && has_image())
+}
+
+fn nothing_known(id: &Id, facts: &DiskFacts) -> Diagnostic {
+    let what = format!(
+        "nothing is known of what disk `{}` held, nor whether it was written to",
+        facts.kernel_name
+    );
+    lost(id, what).hint("`hoist provision undo --boot-only` leaves disks as they are")
 }
 
 /// Whether a step has begun. A journal that cannot be read does not say that none has.
@@ -218,7 +253,7 @@ pub fn would_be_lost(taken: &Taken) -> Vec<String> {
 /// taken, and whatever ends it in the middle, it can be done again.
 pub fn undo(undoing: &Undoing, machine: &Machine) -> Result<(), ApplyError> {
     let mut taken = Vec::new();
-    for disk in &undoing.0 {
+    for disk in &undoing.disks {
         let path = machine.device(&disk.kernel_name);
         let identity = Identity::of(&path, disk.sector)?;
         let allow: Ranges = disk.before.writable.iter().cloned().collect();

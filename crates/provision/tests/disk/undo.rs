@@ -196,6 +196,23 @@ fn of_what_is_erased_no_copy_goes_elsewhere() {
     assert!(apply_and_keep(&machine, &document).is_empty());
 }
 
+#[test]
+fn of_what_is_erased_it_is_said_that_nothing_is_known() {
+    let machine = machine(Some(&old()), 512);
+    machine.add("sdb", 512, &machine.bytes("sda"));
+    let document = document(
+        "api: hoist/v1\ntxn: 5d1b6d5e-6f3a-4a7e-9d0c-00000000000f\nsections:\n  node: {id: n1}\n  \
+         disks:\n    gone: {match: {serial: S-sda}, wipe: any}\n    \
+         os: {match: {serial: S-sdb}, wipe: any}\n  erase: {disks: [gone]}\n  \
+         flow: {actions: [erase]}\n",
+    );
+    machine.apply(&document).expect("nothing is wrong");
+    let undoing = pipeline::plan_undo(&document, &machine.machine(), &[]).expect("it is looked at");
+    assert!(undoing.disks().is_empty());
+    let [unknown] = undoing.unknown() else { panic!("one: {undoing:?}") };
+    assert_eq!((unknown.code, unknown.place.as_str()), (Code::CannotUndo, "disks.gone"));
+}
+
 /// With more at its beginning than can be packed.
 fn noisy() -> FileMachine {
     let machine = machine(None, 512);
