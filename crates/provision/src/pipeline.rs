@@ -946,6 +946,7 @@ mod tests {
             plan: String::new(),
             generation: decision.document.generation(),
             is_complete: true,
+            undoing: false,
         };
         let built = decision.stacks.nodes.iter().map(made).collect();
         let notes = Notes { marker: Some(marker), built, ..Notes::default() };
