@@ -82,17 +82,22 @@ pub(crate) fn apply(args: &ApplyArgs, output: Output) -> Result<Exit, Failure> {
     )?;
     let told = ending.tell(&document, &with_erased(reporting::applied(&decision, applied)));
     // Nothing but this says what was erased, whoever else does not hear of it.
-    say(&decision, applied, listener.erased().clone(), output)?;
-    told?;
+    let untold = told.as_ref().err();
+    say(&decision, applied, (listener.erased().clone(), untold), output)?;
+    if let Some(failure) = untold {
+        // Programs have it already, in the one document that they read.
+        failure.print(Output::Text);
+        return Ok(failure.exit());
+    }
     ending.end()?;
     Ok(Exit::Done)
 }
 
-/// What was done.
+/// What was done, and what went wrong afterwards.
 fn say(
     decision: &Decision,
     applied: Applied,
-    erased: Vec<Report>,
+    (erased, untold): (Vec<Report>, Option<&Failure>),
     output: Output,
 ) -> Result<(), Failure> {
     match output {
@@ -104,10 +109,13 @@ fn say(
                 resumed: bool,
                 #[serde(skip_serializing_if = "Vec::is_empty")]
                 erased: Vec<Report>,
+                #[serde(skip_serializing_if = "Vec::is_empty")]
+                problems: Vec<serde_json::Value>,
             }
+            let problems = untold.map(Failure::problems).unwrap_or_default();
             let resumed = applied == Applied::Done { resumed: true };
             let changed = applied != Applied::Nothing;
-            print_json(&Ended { hash: decision.hash(), changed, resumed, erased })?;
+            print_json(&Ended { hash: decision.hash(), changed, resumed, erased, problems })?;
         }
         Output::Text => {
             let said = match applied {

@@ -53,7 +53,7 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
 }
 
 impl Failure {
-    fn problems(&self) -> Vec<Value> {
+    pub(crate) fn problems(&self) -> Vec<Value> {
         match self {
             Self::Found(found) | Self::Apply(ApplyError::Refused(found)) => {
                 found.iter().map(|found| json!(found)).collect()

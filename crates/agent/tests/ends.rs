@@ -155,7 +155,9 @@ fn what_was_erased_is_told_and_is_printed_even_if_nobody_can_be_told() {
     document["sections"]["report"]["url"] = json!(url);
     let untold = bench.agent("apply", &document, &["-o", "json"]);
     assert_eq!(untold.status.code(), Some(1), "{untold:?}");
-    let said: Value = serde_json::from_slice(&untold.stdout).expect("json");
+    let said: Value = serde_json::from_slice(&untold.stdout).expect("one document");
+    let why = said["problems"][0]["what"].as_str().expect("a reason");
+    assert!(why.contains("was not told") && text(&untold.stderr).contains(why), "{untold:?}");
     assert_eq!(
         (&said["erased"][0]["disk"], &said["erased"][0]["samples"]),
         (&json!("os"), &json!(64))
