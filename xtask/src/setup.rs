@@ -25,7 +25,7 @@ const POSTGRES: &[&str] = &["/usr/lib/postgresql/*/bin"];
 
 const SBIN: &[&str] = &["/usr/sbin", "/sbin"];
 
-const TEST: [Need; 24] = [
+const TEST: [Need; 25] = [
     Need { file: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
     Need { file: "postgres", package: "postgresql", elsewhere: POSTGRES },
     Need { file: "initdb", package: "postgresql", elsewhere: POSTGRES },
@@ -55,6 +55,8 @@ const TEST: [Need; 24] = [
     // What stacks are made with, in virtual machines.
     Need { file: "mdadm", package: "mdadm", elsewhere: SBIN },
     Need { file: "lvm", package: "lvm2", elsewhere: SBIN },
+    // What archives of plug-ins are unpacked with.
+    Need { file: "cpio", package: "cpio", elsewhere: &[] },
 ];
 
 /// Virtual machines that boot from the network.

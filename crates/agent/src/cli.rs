@@ -61,7 +61,7 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  hoist-agent apply -f node.yaml\n  \
         hoist-agent apply -f node.yaml --plan 3f9c…\n  \
         hoist-agent apply -f node.yaml --only disks --dry-run\n  \
-        hoist-agent apply -f node.yaml --secrets /root/secrets\n  \
+        hoist-agent apply -f node.yaml --secrets secrets\n  \
         hoist-agent apply -f node.yaml --only report,reboot")]
     Apply(ApplyArgs),
     /// See whether everything is as the document says

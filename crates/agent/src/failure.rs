@@ -1,14 +1,16 @@
 //! Why a command did not do what it should, and which exit code says so.
 
 use std::error::Error;
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use hoist_model::Exit;
 use hoist_provision::device::OpenError;
 use hoist_provision::diagnostic::{Class, Diagnostic};
 use hoist_provision::pipeline::ApplyError;
+use serde_json::{Value, json};
 
+use crate::cli::Output;
 use crate::command_line::CommandLineError;
 use crate::network::NetworkError;
 use crate::provision::NoAuthority;
@@ -51,6 +53,20 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
 }
 
 impl Failure {
+    fn problems(&self) -> Vec<Value> {
+        match self {
+            Self::Found(found) | Self::Apply(ApplyError::Refused(found)) => {
+                found.iter().map(|found| json!(found)).collect()
+            }
+            Self::Apply(error) => {
+                let (code, class) = error.code();
+                let what = chain(self);
+                vec![json!({"code": code, "class": class, "what": what, "hint": error.hint()})]
+            }
+            _ => vec![json!({ "what": chain(self) })],
+        }
+    }
+
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::Read { .. }
@@ -77,9 +93,15 @@ impl Failure {
         }
     }
 
-    pub(crate) fn print(&self) {
+    /// For people on standard error; for programs also on standard output, where they look.
+    pub(crate) fn print(&self, output: Output) {
         if self.exit() == Exit::Done {
             return;
+        }
+        if output == Output::Json {
+            let problems = json!({ "problems": self.problems() });
+            // Whoever does not read it has the exit code.
+            let _ = writeln!(io::stdout(), "{problems}");
         }
         match self {
             Self::Found(found) | Self::Apply(ApplyError::Refused(found)) => {

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
         Command::Provision(args) => provision::run(&args),
     };
     let exit = ended.unwrap_or_else(|failure| {
-        failure.print();
+        failure.print(cli.output);
         failure.exit()
     });
     ExitCode::from(exit.code())

@@ -94,6 +94,9 @@ fn schemas_completions_and_pages_need_no_server() {
     let schema = hoist(&["schema", "node"]);
     let schema: serde_json::Value = serde_json::from_slice(&schema.stdout).unwrap();
     assert_eq!(schema["title"], "hoist Node");
+    let schema = hoist(&["schema", "provision-document"]);
+    let schema: serde_json::Value = serde_json::from_slice(&schema.stdout).unwrap();
+    assert!(schema["properties"]["sections"].is_object(), "{schema}");
     for shell in ["bash", "zsh", "fish"] {
         let output = hoist(&["completions", shell]);
         assert_eq!(code(&output), is(Exit::Done));

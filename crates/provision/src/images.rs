@@ -81,6 +81,11 @@ pub trait Watch: Sync {
         Ok(first.len())
     }
 
+    /// The target says by something else, its table, that it is being worked on.
+    fn is_marked(&self) -> bool {
+        false
+    }
+
     /// Asked often: nothing more shall be written.
     fn is_stopped(&self) -> bool {
         false
@@ -195,10 +200,10 @@ fn check_room(size: Option<u64>, io: &GuardedIo, target: &Range<u64>) -> Result<
     Ok(io.check(target.clone())?)
 }
 
-/// Makes the target unrecognisable before it is half of something. A whole disk says by its table
-/// that it is being worked on.
-fn open_target(io: &GuardedIo, target: &Range<u64>) -> Result<(), WriteError> {
-    if target.start > 0 {
+/// Makes the target unrecognisable before it is half of something, unless it says itself that it is
+/// being worked on.
+fn open_target(io: &GuardedIo, target: &Range<u64>, watch: &dyn Watch) -> Result<(), WriteError> {
+    if !watch.is_marked() {
         io.zero(target.start..target.end.min(target.start + FIRST as u64))?;
         io.sync()?;
     }

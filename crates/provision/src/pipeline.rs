@@ -35,7 +35,7 @@ use crate::actions::{Place, boot as booting, config_drive, files as filing, plug
 use crate::claim::{Needs, resolve};
 use crate::device::efivars::Variables;
 use crate::device::gap::Marker;
-use crate::device::table::Geometry;
+use crate::device::table::{FIRST_PARTITION, Geometry};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Bytes, Document, Flow, Fs, Id, Image, Secrets, StorageNode};
 use crate::facts::{DiskFacts, Facts, SignaturePlace};
@@ -332,6 +332,14 @@ fn cannot(document: &Document, seen: &Seen) -> Vec<Diagnostic> {
         if image.made_by.as_deref().is_some_and(|maker| maker != config_drive::NAME) {
             say(place("made_by"), "nothing here makes it", "name a source");
         }
+        let list = seen.manifests.get(id).map(|(_, list)| list);
+        if document.sections.disks.get(&image.target).is_some()
+            && list.is_some_and(|list| !list.begins_with_all_of(FIRST_PARTITION))
+        {
+            // What is kept there meanwhile would be written over.
+            let what = "its first chunk does not have all of the first MiB of a disk";
+            say(place("manifest"), what, "make the list with `hoist image build`");
+        }
     }
     found
 }
@@ -462,7 +470,7 @@ impl<'a> Planning<'a> {
                 Work::Table(table) => self.table(disk, table),
                 Work::Image(_) => self.whole(disk),
                 Work::None if !disk.destroys.is_empty() => {
-                    self.wipe(disk, std::iter::once(0..disk.size).collect());
+                    self.wipe(disk, disk.writable.clone());
                 }
                 Work::Erase => self.erase(disk),
                 Work::None => {}
@@ -744,6 +752,7 @@ fn is_kept(disk: &DiskPlan, part: &PartitionPlan) -> bool {
 mod tests {
     use super::*;
     use crate::document::read;
+    use crate::facts::{Signature, SignatureKind};
 
     fn seen(tools: &[&str]) -> Seen {
         let disk = DiskFacts {
@@ -903,6 +912,96 @@ mod tests {
         let decision = decide(&document(&more.concat()), &seen);
         let decision = decision.unwrap_or_else(|found| panic!("{found:#?}"));
         assert_eq!(names(&decision).iter().filter(|name| name.starts_with("make vg")).count(), 6);
+    }
+
+    /// A machine as it is when everything was done.
+    fn done(decision: &Decision, before: &Seen) -> Seen {
+        let Work::Table(table) = &decision.layout.disks[0].work else { panic!("no table") };
+        let uuid_of = |id: &str| {
+            let plan = decision.layout.stack.iter().find(|plan| plan.id.as_str() == id);
+            Some(plan.expect("it is planned").uuid.to_string())
+        };
+        let inside = |kind, number, uuid| Signature {
+            kind,
+            offset: table.partitions[number as usize - 1].start,
+            place: SignaturePlace::Partition(number),
+            label: None,
+            uuid,
+            members: None,
+            ours: None,
+        };
+        let mut facts = before.facts.clone();
+        facts.disks[0].table = Some(table.written());
+        facts.disks[0].signatures = vec![
+            inside(SignatureKind::Ext, 1, uuid_of("a-fs")),
+            inside(SignatureKind::Lvm, 2, Some("vg-1".to_owned())),
+        ];
+        let made = |node: &stacks::Node| stacks::Receipt {
+            made: node.id.clone(),
+            task: node.fingerprint(),
+        };
+        let marker = Marker {
+            node: "n1".to_owned(),
+            txn: decision.document.txn,
+            plan: String::new(),
+            generation: decision.document.generation(),
+            is_complete: true,
+            undoing: false,
+        };
+        let built = decision.stacks.nodes.iter().map(made).collect();
+        let notes = Notes { marker: Some(marker), built, ..Notes::default() };
+        let notes = [("sda".to_owned(), notes)].into();
+        Seen { facts, notes, tools: before.tools.clone(), ..Seen::default() }
+    }
+
+    #[test]
+    fn what_was_made_and_shall_be_another_is_not_made_anew_over_what_it_holds() {
+        let group = "  - pv: {id: p, on: b}\n  - vg: {id: v, on: [p]}\n  \
+                     - lv: {id: x, on: v, size: 8 MiB}\n  - lv: {id: y, on: v, size: rest}\n";
+        let before = seen(&["lvm", "mke2fs"]);
+        let decision = decide(&document(group), &before).expect("nothing forbids it");
+        let mut later = done(&decision, &before);
+        let again = decide(&document(group), &later).unwrap_or_else(|found| panic!("{found:#?}"));
+        assert!(again.is_settled(), "{again}");
+        let fixed = group.replace("size: rest", "size: 8 MiB");
+        for (old, new, at) in [
+            // Somebody wants one more, and the rest becomes less.
+            (group, format!("{group}  - lv: {{id: z, on: v, size: 4 MiB}}\n"), "storage.y"),
+            (group, group.replace("on: [p]", "on: [p], name: w"), "storage.v"),
+            (group, group.replace("on: b}", "on: b, metadata_size: 2 MiB}"), "storage.p"),
+            (&fixed, fixed.replacen("8 MiB", "4 MiB", 1), "storage.x"),
+        ] {
+            let decision = decide(&document(old), &before).expect("nothing forbids it");
+            later = done(&decision, &before);
+            let found = decide(&document(&new), &later).expect_err("data would be lost");
+            let codes: Vec<_> = found.iter().map(|found| (found.code, &*found.place)).collect();
+            assert!(codes.contains(&(Code::ForeignData, at)), "{new}: {found:#?}");
+        }
+        // One more where there is room takes nothing away.
+        let more = format!("{fixed}  - lv: {{id: z, on: v, size: 4 MiB}}\n");
+        let decision =
+            decide(&document(&more), &later).unwrap_or_else(|found| panic!("{found:#?}"));
+        let steps = ["make lv z of v", "stop what was made of os", "close os"];
+        assert_eq!(names(&decision)[names(&decision).len() - 3..], steps);
+    }
+
+    #[test]
+    fn only_what_the_journal_says_was_begun_may_be_taken_away_again() {
+        use hoist_engine::record::Record;
+        let group = "  - pv: {id: p, on: b}\n  - vg: {id: v, on: [p]}\n  \
+                     - lv: {id: x, on: v, size: 8 MiB}\n";
+        let decision = decide(&document(group), &seen(&["lvm", "mke2fs"])).expect("allowed");
+        let at = |name: &str| {
+            let step = names(&decision).iter().position(|step| step == name).expect(name);
+            StepId(u32::try_from(step).expect("a few"))
+        };
+        let carried =
+            Record::Carried { step: at("make vg v of p"), changed: false, made: vec![], at: 0 };
+        let intent = |name| Record::Intent { step: at(name), attempt: 1, at: 0 };
+        let records = [carried, intent("wipe os"), intent("make lv x of v")];
+        let node = decision.stacks.nodes.iter().find(|node| node.id.as_str() == "x");
+        let expected = [node.expect("it is planned").fingerprint()];
+        assert_eq!(carry_out::begun(&decision.plan, &records), expected);
     }
 
     #[test]

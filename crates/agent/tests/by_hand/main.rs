@@ -295,6 +295,13 @@ fn a_document_that_asks_for_what_there_is_not_is_invalid() {
         let invalid = agent("plan", &bench.document(&[changes]), &[]);
         assert_eq!(invalid.code, 2, "{}", invalid.err);
         assert!(invalid.err.contains(code), "{}", invalid.err);
+        let invalid = agent("plan", &bench.document(&[changes]), &["-o", "json"]);
+        let said: serde_json::Value = serde_json::from_str(&invalid.out).expect("it is JSON");
+        let code = code.trim_matches(['[', ']']);
+        let mut problems = said["problems"].as_array().expect("a list").iter();
+        let problem = problems.find(|problem| problem["code"] == code);
+        let problem = problem.unwrap_or_else(|| panic!("`{code}` is not in {said}"));
+        assert!(problem["class"] == "input" && problem["where"].is_string(), "{said}");
     }
     assert!(before == bench.digest());
 }

@@ -9,21 +9,31 @@ use crate::failure::Failure;
 /// Print the JSON Schema of a kind of document
 ///
 /// Editors check and complete documents with it. Without a kind, all kinds are listed.
+/// `provision-document` is what `hoist-agent plan -f` is given.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  hoist schema\n  hoist schema node > node.schema.json\n  \
-    hoist schema group -o yaml")]
+    hoist schema group -o yaml\n  hoist schema provision-document")]
 pub(crate) struct SchemaArgs {
-    /// Partition, Network, Group, Node, Artifact, `BootConfig`, `MetadataLayer` or
-    /// `ProvisionProfile`
+    /// Partition, Network, Group, Node, Artifact, `BootConfig`, `MetadataLayer`, `ProvisionProfile`
+    /// or `provision-document`
     #[arg(value_name = "KIND")]
     kind: Option<String>,
 }
 
+/// What is no document of a site, and still a document.
+const PROVISION: &str = "provision-document";
+
 impl SchemaArgs {
     pub(crate) fn run(&self, shell: &mut Shell) -> Result<Exit, Failure> {
         match &self.kind {
+            Some(word) if word == PROVISION => {
+                shell.printer.value(&hoist_provision::document::Document::schema())?;
+            }
             Some(word) => shell.printer.value(&kind(word)?.schema())?,
-            None => Kind::ALL.iter().try_for_each(|kind| shell.printer.line(kind.as_str()))?,
+            None => {
+                let kinds = Kind::ALL.iter().map(|kind| kind.as_str());
+                kinds.chain([PROVISION]).try_for_each(|kind| shell.printer.line(kind))?;
+            }
         }
         Ok(Exit::Done)
     }

@@ -188,6 +188,8 @@ pub struct Disks {
     pub held: Arc<Held>,
     /// Whose disks they are.
     pub marker: Marker,
+    /// What earlier attempts of this run had begun to make of partitions.
+    pub begun: Vec<Digest>,
 }
 
 impl Disks {
@@ -337,8 +339,8 @@ impl Action for Disks {
                 }
             }
             Task::Build { node } => {
-                self.held.make_node(&node)?;
                 let print = node.fingerprint();
+                self.held.make_node(&node, self.begun.contains(&print))?;
                 return Ok(Done { changed: true, receipt: receipt(node.id, print) });
             }
             Task::Stop { .. } => self.held.lower()?,

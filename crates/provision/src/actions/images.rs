@@ -143,6 +143,10 @@ impl Watch for Watching<'_> {
         }
     }
 
+    fn is_marked(&self) -> bool {
+        self.task.is_whole_disk()
+    }
+
     fn is_stopped(&self) -> bool {
         self.cancel.is_cancelled()
     }

@@ -48,7 +48,7 @@ pub enum AboveError {
     Look { name: String, source: io::Error },
     #[error("`{name}` lies on `{other}` too, which is no disk of this run; nothing was stopped")]
     Shared { name: String, other: String },
-    #[error("`{name}` is neither an array nor a map; take it apart by hand")]
+    #[error("`{name}` is neither an array nor a map; take it apart by hand, nothing was stopped")]
     Unknown { name: String },
     #[error("`{name}` does not stop")]
     Stop { name: String, source: io::Error },
@@ -154,9 +154,20 @@ pub fn reaches_out(found: &[Above], devices: &[String]) -> Option<AboveError> {
 
 /// Stops everything above these devices, from the top, if all that it lies on is among `bound`.
 pub fn stop_all(devices: &[String], bound: &[String]) -> Result<(), AboveError> {
-    let found = above(devices)?;
-    if let Some(error) = reaches_out(&found, bound) {
+    stop_found(&above(devices)?, bound, stop)
+}
+
+/// All of it or nothing: what cannot be stopped is found before anything above it is gone.
+fn stop_found(
+    found: &[Above],
+    bound: &[String],
+    stop: impl FnMut(&Above) -> Result<(), AboveError>,
+) -> Result<(), AboveError> {
+    if let Some(error) = reaches_out(found, bound) {
         return Err(error);
+    }
+    if let Some(one) = found.iter().find(|one| one.kind == Kind::Other) {
+        return Err(AboveError::Unknown { name: one.kernel_name.clone() });
     }
     found.iter().try_for_each(stop)
 }
@@ -285,6 +296,21 @@ mod tests {
         let found = above_in(sys.path(), &legs[..1]).expect("it can be read");
         let said = reaches_out(&found, &legs[..1]).expect("it does").to_string();
         assert!(said.starts_with("`md127` lies on `sdb2` too"), "{said}");
+    }
+
+    #[test]
+    fn nothing_is_stopped_above_what_cannot_be() {
+        let sys = sys(&[("sda2", &[]), ("bcache0", &["sda2"]), ("dm-0", &["bcache0"])]);
+        let legs = owned(&["sda2"]);
+        let found = above_in(sys.path(), &legs).expect("it can be read");
+        let mut stopped = Vec::new();
+        let ended = stop_found(&found, &legs, |one| {
+            stopped.push(one.kernel_name.clone());
+            Ok(())
+        });
+        assert_eq!(stopped, [""; 0]);
+        let said = ended.expect_err("it is no map").to_string();
+        assert!(said.contains("`bcache0`") && said.contains("nothing was stopped"), "{said}");
     }
 
     proptest! {

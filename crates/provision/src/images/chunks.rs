@@ -182,6 +182,12 @@ impl Manifest {
         Ok(())
     }
 
+    /// Whether the first chunk has so many bytes, or all that there are.
+    pub(crate) fn begins_with_all_of(&self, bytes: u64) -> bool {
+        let first = self.chunks.first().map_or(0, |chunk| u64::from(chunk.length));
+        first >= bytes.min(self.size)
+    }
+
     /// The number of the chunk that a byte of the image is in.
     pub(super) fn number_at(&self, byte: u64) -> usize {
         self.chunks.partition_point(|chunk| chunk.offset + u64::from(chunk.length) <= byte)
@@ -253,6 +259,10 @@ mod tests {
         assert!(fault(5001, vec![zero(0, 5000), zero(5000, 1)]).contains("multiple of 4096"));
         let many = (0..=MAX_CHUNKS as u64).map(|at| zero(at * 4096, 4096)).collect();
         assert!(fault(0, many).contains("at most 524288"));
+        let begins =
+            |chunks: Vec<Chunk>, size| Manifest::new(size, chunks).begins_with_all_of(8192);
+        assert!(begins(vec![zero(0, 8192), zero(8192, 1)], 8193) && begins(vec![zero(0, 10)], 10));
+        assert!(!begins(vec![zero(0, 4096), zero(4096, 8192)], 12288) && begins(Vec::new(), 0));
     }
 
     #[test]

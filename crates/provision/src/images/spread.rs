@@ -52,7 +52,7 @@ pub(super) fn write(
     let chunks = &image.manifest.chunks;
     let from = begin_at(image, io, target);
     if from == 0 {
-        open_target(io, target)?;
+        open_target(io, target, watch)?;
     }
     let skipped: u64 = chunks[1.min(from)..from].iter().map(|chunk| u64::from(chunk.length)).sum();
     let meter = Meter::new(watch, Some(image.manifest.size), skipped);

@@ -58,7 +58,7 @@ pub(super) fn write(
     watch: &dyn Watch,
 ) -> Result<Written, ImageError> {
     let fetch = Fetch::begin(image.origin, 0)?;
-    open_target(io, target)?;
+    open_target(io, target, watch)?;
     let meter = Meter::new(watch, image.size, 0);
     let shared = Shared::new(io, &meter);
     let digest = image.digest;

@@ -129,9 +129,10 @@ fn foreign(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Opt
             strange.push(signature);
         }
     }
-    if strange.is_empty() {
-        return None;
-    }
+    (!strange.is_empty()).then(|| unnamed(plan, &strange))
+}
+
+fn unnamed(plan: &DiskPlan, strange: &[&Signature]) -> Diagnostic {
     let mut kinds: Vec<_> = strange.iter().map(|signature| signature.kind.as_str()).collect();
     kinds.sort_unstable();
     kinds.dedup();
@@ -140,7 +141,7 @@ fn foreign(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Opt
     let hint =
         format!("if all of that may be destroyed, say `wipe: [{}]` of the disk", kinds.join(", "));
     let found = Diagnostic::new(Code::ForeignData, format!("disks.{}.wipe", plan.id), what);
-    Some(found.evidence(seen).hint(hint))
+    found.evidence(seen).hint(hint)
 }
 
 /// What is made of several disks.
@@ -161,6 +162,21 @@ fn is_stack(kind: SignatureKind) -> bool {
 
 /// S6: a stack is taken apart only if all of it may be.
 fn shared(context: &Context<'_>, layout: &mut Layout) -> Vec<Diagnostic> {
+    // What goes together with a leg may be a leg of something else.
+    loop {
+        let (mut found, also) = reached(context, layout);
+        for (id, leg) in &also {
+            let plan = layout.disks.iter_mut().find(|plan| plan.id == *id);
+            found.extend(plan.and_then(|plan| empty_of(context, plan, leg)));
+        }
+        if also.is_empty() || !found.is_empty() {
+            return found;
+        }
+    }
+}
+
+/// Where stacks reach that are destroyed: what forbids it, and legs that go with them.
+fn reached(context: &Context<'_>, layout: &Layout) -> (Vec<Diagnostic>, Vec<(Id, Signature)>) {
     let mut found = Vec::new();
     let mut also: Vec<(Id, Signature)> = Vec::new();
     for plan in &layout.disks {
@@ -180,14 +196,44 @@ fn shared(context: &Context<'_>, layout: &mut Layout) -> Vec<Diagnostic> {
             }
         }
     }
-    for (id, leg) in also {
-        let plan = layout.disks.iter_mut().find(|plan| plan.id == id);
-        if let Some(plan) = plan.filter(|plan| !plan.destroys.contains(&leg)) {
-            plan.writable = std::iter::once(0..plan.size).collect();
-            plan.destroys.push(leg);
+    (found, also)
+}
+
+/// A disk loses a leg, and with it what is in the same place. All else on it stays.
+fn empty_of(context: &Context<'_>, plan: &mut DiskPlan, leg: &Signature) -> Option<Diagnostic> {
+    let facts = context.fact(&plan.id)?;
+    let wipe = &context.document.sections.disks.get(&plan.id)?.wipe;
+    let Some(room) = room_of(facts, leg) else {
+        let what = format!("disk `{}` has other partitions where its {leg} is", plan.kernel_name);
+        let found = Diagnostic::new(Code::ForeignData, format!("disks.{}.wipe", plan.id), what);
+        return Some(found.hint("wipe it by hand"));
+    };
+    let inside = facts.signatures.iter();
+    let inside = inside.filter(|found| room.contains(&place_of(facts.table.as_ref(), found)));
+    let (named, strange): (Vec<_>, Vec<_>) = inside.partition(|found| wipe.covers(found.kind));
+    if !strange.is_empty() {
+        return Some(unnamed(plan, &strange));
+    }
+    for signature in named {
+        if !plan.destroys.contains(signature) {
+            plan.destroys.push(signature.clone());
         }
     }
-    found
+    if !plan.writable.contains(&room) {
+        plan.writable.push(room);
+    }
+    None
+}
+
+/// Its partition, if nothing else is there too, or the disk.
+fn room_of(facts: &DiskFacts, leg: &Signature) -> Option<Range<u64>> {
+    let SignaturePlace::Partition(number) = leg.place else { return Some(0..facts.size) };
+    let parts = &facts.table.as_ref()?.partitions;
+    let room = parts.iter().find(|part| part.number == number)?.range();
+    let room = room.start..room.end.min(facts.size);
+    let overlaps = |range: Range<u64>| range.start < room.end && room.start < range.end;
+    let mut others = parts.iter().filter(|part| part.number != number);
+    (!room.is_empty() && !others.any(|part| overlaps(part.range()))).then_some(room)
 }
 
 fn legs<'a>(

@@ -32,6 +32,9 @@ impl Display for DiskPlan {
             Work::Image(image) => format!(": image {image} is written over all of it"),
             Work::Erase => ": all of it is made empty".to_owned(),
             Work::None if self.destroys.is_empty() => ": nothing is done to it".to_owned(),
+            Work::None if self.writable.iter().any(|range| range.end - range.start < self.size) => {
+                ": partitions of it are wiped".to_owned()
+            }
             Work::None => ": it is wiped".to_owned(),
         };
         writeln!(f, "{work}")?;

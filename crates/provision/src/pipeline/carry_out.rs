@@ -15,6 +15,7 @@ use hoist_engine::plan::{Made, Plan, StepId};
 use hoist_engine::record::{End, Outcome, Record};
 use hoist_engine::run::{Effect, Event, Found, ReplayError, Run};
 
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::erase::is_erased;
@@ -35,7 +36,7 @@ use crate::device::probe::Machine;
 use crate::device::table::Backup;
 use crate::diagnostic::{Class, Diagnostic};
 use crate::document::{Document, Id};
-use crate::images::Progress;
+use crate::images::{Digest, Progress};
 use crate::layout::{DiskPlan, Work};
 
 /// A journal that has less room than this, after many attempts, is begun anew, and everything with it.
@@ -150,16 +151,16 @@ pub fn take(decision: &Decision, machine: &Machine) -> Result<Held, OpenError> {
     let plans = &decision.layout.disks;
     let touched = || plans.iter().filter(|plan| decision.touched.contains(&plan.id));
     let bound: Vec<String> = plans.iter().map(|plan| plan.kernel_name.clone()).collect();
+    let mut known = Vec::new();
     for plan in touched().filter(|plan| !plan.tears_down.is_empty()) {
-        let names = [plan.kernel_name.clone()];
+        let name = plan.kernel_name.clone();
         // What came since is not ours to stop, and keeps us from having the disk.
-        let is_known = above(&names)?
+        let is_known = above(std::slice::from_ref(&name))?
             .iter()
             .all(|one| plans.iter().any(|plan| plan.tears_down.contains(&one.kernel_name)));
-        if is_known {
-            stop_all(&names, &bound)?;
-        }
+        known.extend(is_known.then_some(name));
     }
+    stop_all(&known, &bound)?;
     Held::take(touched(), |name| machine.device(name))
 }
 
@@ -259,7 +260,8 @@ fn run(
     }
     let (send, events) = channel();
     let mut catalog = Catalog::default();
-    catalog.add(Arc::new(Disks { held: Arc::clone(held), marker }));
+    let begun = begun(&decision.plan, &records);
+    catalog.add(Arc::new(Disks { held: Arc::clone(held), marker, begun }));
     catalog.add(Arc::new(Images {
         held: Arc::clone(held),
         txn: decision.document.txn,
@@ -305,6 +307,19 @@ fn clock() -> u64 {
 fn carried((step, receipt): (&StepId, &Value)) -> Record {
     let made = vec![Made { receipt: receipt.clone(), ..Made::default() }];
     Record::Carried { step: *step, changed: false, made, at: clock() }
+}
+
+/// What earlier attempts were told to make of partitions. What is not among it was there before.
+pub(super) fn begun(plan: &Plan, records: &[Record]) -> Vec<Digest> {
+    let steps = records.iter().filter_map(|record| match record {
+        Record::Intent { step, .. } => plan.step(*step),
+        _ => None,
+    });
+    let nodes = steps.filter_map(|step| match disks::Task::deserialize(&step.call.input) {
+        Ok(disks::Task::Build { node }) => Some(node.fingerprint()),
+        _ => None,
+    });
+    nodes.collect()
 }
 
 /// How far each image came that was not finished.

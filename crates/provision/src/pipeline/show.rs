@@ -11,6 +11,7 @@ use super::{Decision, Planning, boot, drive, files, is_kept};
 use crate::actions::boot::Source;
 use crate::actions::disks::Making;
 use crate::actions::files::Holds;
+use crate::actions::images;
 use crate::device::efivars::{Changes, Entry};
 use crate::document::{Bytes, Content, Id, SecretRef, StorageNode};
 use crate::fat::Contents;
@@ -27,6 +28,9 @@ pub struct Shown<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub firmware: Option<&'a FirmwareChange>,
     pub steps: Vec<ShownStep<'a>>,
+    /// What nobody forbids and somebody should think of.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -83,13 +87,16 @@ impl Decision {
             let is_done = self.done.contains_key(id);
             (!is_done).then(|| ShownStep { name: &self.plan.vertex(*id).name, call })
         });
+        let steps: Vec<_> = steps.collect();
+        let warnings = steps.iter().filter_map(unchecked).collect();
         Shown {
             hash: self.hash(),
             is_settled: self.is_settled(),
             layout: &self.layout,
             files: &self.files,
             firmware: self.firmware.as_ref(),
-            steps: steps.collect(),
+            steps,
+            warnings,
         }
     }
 }
@@ -108,8 +115,12 @@ impl Display for Decision {
         if self.is_settled() {
             return writeln!(f, "nothing to do: everything is as the document says");
         }
+        let shown = self.show();
+        for warning in &shown.warnings {
+            writeln!(f, "warning: {warning}")?;
+        }
         writeln!(f, "steps")?;
-        for (number, step) in self.show().steps.iter().enumerate() {
+        for (number, step) in shown.steps.iter().enumerate() {
             write!(f, "  {:>2}. {}", number + 1, step.name)?;
             let input = &step.call.input;
             let program = ["fs", "node"].map(|what| &input[what]["program"]);
@@ -129,6 +140,18 @@ impl Display for Decision {
         }
         writeln!(f, "plan {}", self.hash)
     }
+}
+
+/// An image that is believed because of where it comes from.
+fn unchecked(step: &ShownStep<'_>) -> Option<String> {
+    let Call { action, input, .. } = step.call;
+    let sources = input["sources"].as_array().filter(|_| action == images::NAME)?;
+    let is_far = |source: &serde_json::Value| {
+        source.as_str().is_some_and(|source| !source.starts_with("file:"))
+    };
+    let is_unchecked = input["digest"].is_null() && sources.iter().any(is_far);
+    let id = input["image"].as_str().filter(|_| is_unchecked)?;
+    Some(format!("images.{id} has no `digest`: whatever its server sends is written"))
 }
 
 impl Display for FileChange {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::{Planning, as_value, is_kept};
+use super::{Notes, Planning, as_value, is_kept};
 use crate::actions::Place;
 use crate::actions::disks::{self, Making, Task};
 use crate::actions::stack::{Node, Receipt, What};
@@ -168,9 +168,32 @@ impl<'a> Planning<'a> {
         seen
     }
 
-    /// What cannot be put together.
+    /// Whether this transaction has made it, and what it lies on still has it, but not as it shall be
+    /// now, or not all of it. Nothing on the disks would say what is lost with it.
+    fn holds_other(&self, node: &Node) -> bool {
+        let is_ours = |notes: &&Notes| {
+            notes.marker.as_ref().is_none_or(|marker| marker.txn == self.document.txn)
+        };
+        let mut built = self.seen.notes.values().filter(is_ours).flat_map(|notes| &notes.built);
+        built.any(|receipt| receipt.made == node.id)
+            && node.on.iter().any(|on| self.stands(on) && self.is_marked_as(node, on))
+    }
+
+    fn losses(&self) -> Vec<Diagnostic> {
+        let lost = self.missing().into_iter().filter(|node| self.holds_other(node));
+        let say = |node: &Node| {
+            let what = "it was made before, and not as the document has it now: made anew, it would \
+                        lose all that it holds";
+            let hint = "leave it as it was, say `retain` of it and of what lies on it, or install \
+                        anew, with another `txn` and with `wipe`";
+            Diagnostic::new(Code::ForeignData, format!("storage.{}", node.id), what).hint(hint)
+        };
+        lost.map(say).collect()
+    }
+
+    /// What cannot be put together, or would be lost.
     pub(super) fn refused_stacks(&self) -> Vec<Diagnostic> {
-        let mut found = Vec::new();
+        let mut found = self.losses();
         for node in self.raised_nodes() {
             let mut say = |field: &str, what: String, hint: &str| {
                 let place = format!("storage.{}{field}", node.id);

@@ -173,7 +173,7 @@ pub fn plan_undo(
                 found.push(lost(id, what));
             }
             (None, None) if may_leave_nothing(document, id) => {
-                unknown.push(nothing_known(id, facts))
+                unknown.push(nothing_known(id, facts));
             }
             // Who had begun with it would have said so on it.
             (None, None) => {}

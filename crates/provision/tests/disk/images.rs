@@ -429,3 +429,28 @@ fn what_is_stopped_does_not_look_whole() {
     assert!(matches!(error, ImageError::Stopped), "{error:?}");
     target.does_not_look_whole();
 }
+
+#[test]
+fn a_device_that_is_all_target_does_not_look_whole_either() {
+    let image = image();
+    let (packed, manifest) = chunked(&image);
+    let (_file, origin) = file(&packed);
+    let asked =
+        Chunked { origin: &origin, manifest: &manifest, reached: 0, keep_every: KEEP_EVERY };
+    for is_stream in [true, false] {
+        let target = Target::new();
+        let all = 0..DISK;
+        let meant = Identity::of(target.0.path(), 512).expect("it is there");
+        let allow = Ranges::from(all.clone());
+        let io = GuardedIo::open(target.0.path(), &meant, &allow, &Ranges::default())
+            .expect("it is free");
+        let error = if is_stream {
+            write(&stream(&origin), &io, all, &Stopped)
+        } else {
+            write_chunks(&asked, &io, all, &Stopped)
+        };
+        assert!(matches!(error, Err(ImageError::Stopped)), "{error:?}");
+        let bytes = fs_err::read(target.0.path()).expect("it is there");
+        assert!(bytes[..MIB].iter().all(|byte| *byte == 0), "what it held is not recognised");
+    }
+}

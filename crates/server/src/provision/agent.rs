@@ -243,11 +243,14 @@ impl Provision {
             if let Some(node) = roster.by_id(id).filter(|_| begun_anew) {
                 let mut changed = runs.armed(was, node);
                 changed.now.shown.problems.clone_from(&report.problems);
+                add_to(&mut changed.now, report);
                 return Some(changed);
             }
             let mut changed = ended(was, report, &flow, runs.now());
             changed.now.earlier.clone_from(&arming);
-            changed.more.extend(kept.clone());
+            // Who is not known to be erased still has what it had.
+            let is_unproven = how.retire && changed.now.shown.state != NodeRunState::Done;
+            changed.more.extend(kept.clone().filter(|_| !is_unproven));
             Some(changed)
         });
         let taken = taken.await?;
@@ -331,15 +334,16 @@ impl Flow {
 /// What becomes of a node whose agent has reported.
 fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) -> Changed {
     let mut next = was.value.clone();
-    let Report { outcome, plan, changed, resumed, problems, receipts, erased } = report;
+    let Report { outcome, plan, resumed, problems, receipts, .. } = report;
     next.shown.problems.clone_from(problems);
     next.shown.plan.clone_from(plan);
-    (next.shown.changed, next.shown.resumed) = (*changed, *resumed);
+    next.shown.resumed = *resumed;
+    add_to(&mut next, report);
     next.shown.receipts = receipts.clone();
     if next.undo_next {
         // Its arming stays: the same key asks again, and puts its disks back.
         (next.undo_next, next.abort) = (false, false);
-        next.undo = Some(Undoing { state: NodeRunState::Aborted, boot: None });
+        next.undo = Some(Undoing { state: come_to(*outcome), boot: None });
         next.shown.undo = true;
         next.shown.attempt += 1;
         next.become_state(NodeRunState::Armed, now);
@@ -348,11 +352,10 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
     if let Some(undo) = next.undo.take() {
         return put_back(was, next, undo, *outcome, now);
     }
-    next.shown.erased.clone_from(erased);
-    let is_done = *outcome == Outcome::Done;
-    let unproven = flow.retire.as_ref().filter(|_| is_done);
-    let unproven = unproven.and_then(|disks| erasure::unproven(disks, report));
-    let is_done = is_done && unproven.is_none();
+    let is_reported_done = *outcome == Outcome::Done;
+    let unproven = flow.retire.as_ref().filter(|_| is_reported_done);
+    let unproven = unproven.and_then(|disks| erasure::unproven(disks, &next.shown.erased));
+    let is_done = is_reported_done && unproven.is_none();
     next.shown.problems.extend(unproven);
     let disarmed = Op::Delete(record::arming_key(next.shown.id));
     let run = next.shown.run.clone();
@@ -374,13 +377,26 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
         next.become_state(NodeRunState::Armed, now);
         return Changed::new(was, next);
     }
-    let state = match outcome {
-        Outcome::Aborted => NodeRunState::Aborted,
-        _ => NodeRunState::Failed,
-    };
+    // Done, and not known to be erased.
+    let state = if is_reported_done { NodeRunState::Failed } else { come_to(*outcome) };
     next.become_state(state, now);
     let why = format!("provisioning {state} in run {run}, see hoist provision status");
     Changed { was, now: next, boot: Some(BootChange::Hold(why)), more: vec![disarmed] }
+}
+
+/// What counts of all attempts: what one has done already, the next one neither does nor reports.
+fn add_to(node: &mut NodeRecord, report: &Report) {
+    node.shown.changed |= report.changed;
+    node.shown.erased = erasure::of_both(&node.shown.erased, &report.erased);
+}
+
+/// What a node is whose agent has ended like this.
+fn come_to(outcome: Outcome) -> NodeRunState {
+    match outcome {
+        Outcome::Done => NodeRunState::Done,
+        Outcome::Aborted => NodeRunState::Aborted,
+        Outcome::Failed | Outcome::Refused => NodeRunState::Failed,
+    }
 }
 
 /// What becomes of a node whose disks were to be put back.

@@ -1,6 +1,8 @@
 //! What disks of a node held before a run wrote to them: a copy of what agents keep on the disks
 //! themselves, which not every disk has room for. Of each node that of its last run is kept.
 
+use std::ops::RangeInclusive;
+
 use axum::extract::{FromRequest, Request, State};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -24,6 +26,12 @@ use crate::route::{Plane, Route};
 
 /// Every store takes as much in one value.
 const PART: usize = 512 * 1024;
+/// How often another copy may be faster.
+const TRIES: usize = 16;
+/// Bytes of a sector.
+const SECTORS: RangeInclusive<u32> = 512..=4096;
+/// Bytes of a disk: no kernel addresses more.
+const MAX_SIZE: u64 = i64::MAX as u64;
 
 /// What is kept of a node's disks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,8 +39,6 @@ pub(super) struct BackupRecord {
     pub(super) node: NodeId,
     pub(super) run: String,
     pub(super) disks: Vec<BackedUp>,
-    /// The number of the next one.
-    next: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,7 +46,8 @@ pub(super) struct BackedUp {
     disk: String,
     at: Timestamp,
     bytes: usize,
-    number: u32,
+    /// Nobody else has the same, so that no two overwrite each other's parts.
+    number: u64,
     parts: u32,
 }
 
@@ -72,15 +79,27 @@ async fn keep(
         let detail = format!("what disk `{}` held cannot be read", backup.disk);
         return Err(Failure::new(Code::InvalidBody, detail));
     }
-    let bytes = provision.runs.keep_backup(&run, node.shown.id, &backup).await?;
+    // Who hangs up in the middle leaves no parts that nothing names.
+    let (runs, id) = (provision.runs.clone(), node.shown.id);
+    let keeping = tokio::spawn(async move { runs.keep_backup(&run, id, &backup).await });
+    let bytes = keeping.await.map_err(|_| Failure::new(Code::Internal, "it is not kept"))??;
     // It says what a machine had, and is no change that anybody has to answer for.
     audit.nothing_written();
     Ok(Json(BackupKept { bytes }))
 }
 
+/// Whether there are disks like this. A node says what it likes, and what it says is counted with.
+fn can_be(size: u64, sector: u32) -> bool {
+    let is_sector = sector.is_power_of_two() && SECTORS.contains(&sector);
+    is_sector && size <= MAX_SIZE && size.is_multiple_of(512)
+}
+
 /// What is in a copy.
 pub(super) fn taken(backup: &DiskBackup) -> Option<Taken> {
     let DiskBackup { disk, kernel_name, size, sector, packed } = backup;
+    if !can_be(*size, *sector) {
+        return None;
+    }
     let packed = STANDARD.decode(packed).ok()?;
     let (before, ends) = backup::parse(&packed, *size)?;
     let (disk, kernel_name) = (disk.parse().ok()?, kernel_name.clone());
@@ -100,41 +119,63 @@ impl Runs {
         node: NodeId,
         backup: &DiskBackup,
     ) -> Result<usize, Failure> {
+        let body = serde_json::to_vec(backup).expect("a plain value");
+        let parts = body.chunks(PART);
+        let new = BackedUp {
+            disk: backup.disk.clone(),
+            at: self.now(),
+            bytes: body.len(),
+            number: random(),
+            parts: u32::try_from(parts.len()).expect("a few"),
+        };
         let found: Option<Kept<BackupRecord>> =
             Kept::get(self.store(), &disk_backup_key(node)).await?;
-        let was = found.as_ref().filter(|found| found.value.run == run);
-        let mut record = was.map_or_else(
-            || BackupRecord { node, run: run.to_owned(), disks: Vec::new(), next: 0 },
-            |was| was.value.clone(),
-        );
-        if let Some(found) = &found {
-            record.next = found.value.next;
+        with(found.as_ref().map(|found| &found.value), run, node, &new)?;
+        let kept = async {
+            for (part, bytes) in (0..).zip(parts) {
+                let op = Op::Put(part_key(node, new.number, part), bytes.to_vec());
+                self.store().commit(Txn { compares: Vec::new(), ops: vec![op] }).await?;
+            }
+            self.name_backup(found, run, node, &new).await
+        };
+        let kept = kept.await;
+        if kept.is_err() {
+            let ops = vec![Op::DeletePrefix(number_key(node, new.number))];
+            self.store().commit(Txn { compares: Vec::new(), ops }).await?;
         }
-        let body = serde_json::to_vec(backup).expect("a plain value");
-        record.disks.retain(|kept| kept.disk != backup.disk);
-        let others: usize = record.disks.iter().map(|kept| kept.bytes).sum();
-        if others + body.len() > MAX_BACKUPS {
-            let detail = format!("all disks together have more than {MAX_BACKUPS} bytes");
-            return Err(Failure::new(Code::BodyTooLarge, detail));
+        kept.map(|()| new.bytes)
+    }
+
+    /// Copies of several disks may come at once; one for a run that is over by now comes too late.
+    async fn name_backup(
+        &self,
+        mut found: Option<Kept<BackupRecord>>,
+        run: &str,
+        node: NodeId,
+        new: &BackedUp,
+    ) -> Result<(), Failure> {
+        let key = disk_backup_key(node);
+        let mut tries = 0;
+        loop {
+            let record = with(found.as_ref().map(|found| &found.value), run, node, new)?;
+            let kept = |old: &BackedUp| record.disks.iter().any(|new| new.number == old.number);
+            let old = found.iter().flat_map(|found| &found.value.disks).filter(|old| !kept(old));
+            let mut ops: Vec<Op> =
+                old.map(|old| Op::DeletePrefix(number_key(node, old.number))).collect();
+            ops.push(put(key.clone(), &record));
+            let compare = found.map_or(Compare::Absent(key.clone()), |found| found.unchanged());
+            match self.store().commit(Txn { compares: vec![compare], ops }).await {
+                Err(error @ StoreError::Conflict { .. }) => {
+                    tries += 1;
+                    found = Kept::get(self.store(), &key).await?;
+                    let is_same = found.as_ref().is_some_and(|found| found.value.run == run);
+                    if !is_same || tries == TRIES {
+                        return Err(error.into());
+                    }
+                }
+                committed => return Ok(committed.map(|_| ())?),
+            }
         }
-        let number = record.next;
-        let mut parts = 0;
-        for part in body.chunks(PART) {
-            let op = Op::Put(part_key(node, number, parts), part.to_vec());
-            self.store().commit(Txn { compares: Vec::new(), ops: vec![op] }).await?;
-            parts += 1;
-        }
-        let (disk, at, bytes) = (backup.disk.clone(), self.now(), body.len());
-        record.disks.push(BackedUp { disk, at, bytes, number, parts });
-        record.next = number.wrapping_add(1);
-        let kept = |old: &BackedUp| record.disks.iter().any(|new| new.number == old.number);
-        let old = found.iter().flat_map(|found| &found.value.disks).filter(|old| !kept(old));
-        let mut ops: Vec<Op> =
-            old.map(|old| Op::DeletePrefix(number_key(node, old.number))).collect();
-        ops.push(put(disk_backup_key(node), &record));
-        let compare = found.map_or(Compare::Absent(disk_backup_key(node)), |f| f.unchanged());
-        self.store().commit(Txn { compares: vec![compare], ops }).await?;
-        Ok(bytes)
     }
 
     /// What is kept of the disks that a run wrote to.
@@ -162,15 +203,39 @@ impl Runs {
     }
 }
 
+/// What is kept with one more disk: of each disk the last, and of one run.
+fn with(
+    found: Option<&BackupRecord>,
+    run: &str,
+    node: NodeId,
+    new: &BackedUp,
+) -> Result<BackupRecord, Failure> {
+    let was = found.filter(|found| found.run == run);
+    let others = was.into_iter().flat_map(|was| &was.disks).filter(|kept| kept.disk != new.disk);
+    let mut disks: Vec<BackedUp> = others.cloned().collect();
+    disks.push(new.clone());
+    if disks.iter().map(|kept| kept.bytes).sum::<usize>() > MAX_BACKUPS {
+        let detail = format!("all disks together have more than {MAX_BACKUPS} bytes");
+        return Err(Failure::new(Code::BodyTooLarge, detail));
+    }
+    Ok(BackupRecord { node, run: run.to_owned(), disks })
+}
+
+fn random() -> u64 {
+    let mut number = [0; 8];
+    aws_lc_rs::rand::fill(&mut number).expect("the operating system gives random bytes");
+    u64::from_le_bytes(number)
+}
+
 /// Nothing of them is kept any more.
 pub(super) fn forgotten(node: NodeId) -> [Op; 2] {
     [Op::Delete(disk_backup_key(node)), Op::DeletePrefix(disk_backup_parts(node))]
 }
 
-fn number_key(node: NodeId, number: u32) -> Key {
+fn number_key(node: NodeId, number: u64) -> Key {
     disk_backup_parts(node).child(&number.to_string())
 }
 
-fn part_key(node: NodeId, number: u32, part: u32) -> Key {
+fn part_key(node: NodeId, number: u64, part: u32) -> Key {
     number_key(node, number).child(&part.to_string())
 }

@@ -78,10 +78,13 @@ impl BootChange {
 impl Undoing {
     /// Nothing was put back: who had a system boots it, and all others wait for people.
     pub(super) fn boot_as_it_was(&self, run: &str) -> BootChange {
-        if self.state == NodeRunState::Done {
-            return BootChange::Before(Box::new(self.boot.clone()));
-        }
         let state = self.state;
+        match (state, &self.boot) {
+            // It has not booted its system yet: its agent was at work until then.
+            (NodeRunState::Done, None) => return BootChange::Disk,
+            (NodeRunState::Done, boot) => return BootChange::Before(Box::new(boot.clone())),
+            _ => {}
+        }
         BootChange::Hold(format!("provisioning {state} in run {run}, see hoist provision status"))
     }
 }

@@ -8,10 +8,12 @@ use hoist_api::provision::{Finding, How};
 use hoist_inventory::Roster;
 use hoist_model::boot_config::ARTIFACT_SCHEME;
 use hoist_model::{Node, ProvisionProfileSpec, Secret};
-use hoist_provision::diagnostic::Diagnostic;
+use hoist_provision::diagnostic::{Code, Diagnostic};
 use hoist_provision::document::{self, API, SecretRef};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
+
+use super::erasure::SIGNATURES;
 
 /// For which node, in which run.
 pub(super) struct Case<'a> {
@@ -153,12 +155,43 @@ fn digest(shelf: Shelf<'_>, map: &Map<String, Value>) -> Option<String> {
     if map.contains_key("digest") {
         return None;
     }
-    let sources = map.get("sources")?.as_array()?;
-    let vouching = match map.get("manifest") {
-        Some(manifest) => manifest.as_str()?,
-        None => sources.first()?.as_str()?,
+    map.get("sources")?.as_array()?;
+    let content = match map.get("manifest") {
+        Some(manifest) => shelf.find(manifest.as_str()?).map(|(_, content)| content),
+        None => contents(shelf, map).into_iter().next().map(|(_, content)| content),
     };
-    shelf.find(vouching).map(|(_, content)| format!("sha256:{content}"))
+    content.map(|content| format!("sha256:{content}"))
+}
+
+/// The artifacts among the sources, each with its content.
+fn contents<'a>(shelf: Shelf<'_>, map: &'a Map<String, Value>) -> Vec<(&'a str, String)> {
+    let sources = map.get("sources").and_then(Value::as_array);
+    let texts = sources.into_iter().flatten().filter_map(Value::as_str);
+    texts.filter_map(|text| Some((text, shelf.find(text)?.1))).collect()
+}
+
+/// Artifacts of which one cannot stand for the other, where no digest says which is meant.
+fn differing(shelf: Shelf<'_>, place: &str, value: &Value, found: &mut Vec<Diagnostic>) {
+    match value {
+        Value::Array(list) => list
+            .iter()
+            .enumerate()
+            .for_each(|(i, value)| differing(shelf, &format!("{place}[{i}]"), value, found)),
+        Value::Object(map) => {
+            let is_vouched = map.contains_key("digest") || map.contains_key("manifest");
+            let contents = if is_vouched { Vec::new() } else { contents(shelf, map) };
+            let mut pairs = contents.windows(2);
+            if let Some([(one, _), (other, _)]) = pairs.find(|pair| pair[0].1 != pair[1].1) {
+                let what = format!("`{one}` and `{other}` are not the same content");
+                let wrong = Diagnostic::new(Code::BadValue, format!("{place}.sources"), what);
+                found.push(wrong.hint("name one of them, or write the `digest` that is meant"));
+            }
+            for (key, value) in map {
+                differing(shelf, &format!("{place}.{key}"), value, found);
+            }
+        }
+        _ => {}
+    }
 }
 
 /// Artifacts as they are, or as they were.
@@ -179,7 +212,33 @@ impl Shelf<'_> {
 }
 
 /// Everything that is wrong with a document, as far as that can be told without the machine.
-pub(super) fn check(document: &Value) -> Vec<Diagnostic> {
+pub(super) fn check(
+    spec: &ProvisionProfileSpec,
+    case: &Case<'_>,
+    document: &Value,
+) -> Vec<Diagnostic> {
+    let mut found = read(document);
+    if case.how.retire {
+        found.extend(leaves_data(document));
+        return found;
+    }
+    let shelf = Shelf { roster: case.roster, were: case.were };
+    for (name, section) in &spec.document {
+        differing(shelf, &format!("document.{name}"), section, &mut found);
+    }
+    found
+}
+
+/// Nobody gets a machine with what was on its disks.
+fn leaves_data(document: &Value) -> Option<Diagnostic> {
+    let method = document["sections"]["erase"]["method"].as_str();
+    let method = method.filter(|method| *method == SIGNATURES)?;
+    let what = format!("a node is not retired by `{method}`: what is on its disks stays readable");
+    let found = Diagnostic::new(Code::BadValue, "document.erase.method", what);
+    Some(found.hint("write `strongest` or another method, or leave `method` out"))
+}
+
+fn read(document: &Value) -> Vec<Diagnostic> {
     let unreadable = unreadable(&document["sections"]);
     if !unreadable.is_empty() {
         return unreadable;
@@ -210,8 +269,7 @@ fn unreadable(sections: &Value) -> Vec<Diagnostic> {
             _ => None,
         };
         let (place, error) = entry.unwrap_or_else(|| (format!("document.{name}"), error));
-        let code = hoist_provision::diagnostic::Code::Unreadable;
-        found.push(Diagnostic::new(code, place, error.to_string()));
+        found.push(Diagnostic::new(Code::Unreadable, place, error.to_string()));
     }
     found
 }
@@ -302,6 +360,7 @@ mod tests {
                 "b": {"sources": ["artifact:root"], "manifest": "artifact:chunks"},
                 "c": {"sources": ["artifact:root"], "digest": "sha256:mine"},
                 "d": {"sources": ["https://elsewhere/x"]},
+                "e": {"sources": ["https://mirror/root", "artifact:root"]},
             }}),
             &How::default(),
             None,
@@ -317,6 +376,7 @@ mod tests {
         );
         assert_eq!(images["c"]["digest"], "sha256:mine");
         assert!(images["d"].get("digest").is_none());
+        assert_eq!(images["e"]["digest"], format!("sha256:{DIGEST}"), "whoever is asked first");
     }
 
     #[test]
@@ -375,7 +435,7 @@ mod tests {
     fn what_is_wrong_is_found_where_it_stands() {
         let places = |document: Value| -> Vec<String> {
             let document = made(&document, &How::default(), None);
-            check(&document).into_iter().map(|found| found.place).collect()
+            read(&document).into_iter().map(|found| found.place).collect()
         };
         let disks = json!({"os": {"match": {"serial": "1"}}});
         assert!(places(json!({"disks": disks})).is_empty());

@@ -1,6 +1,6 @@
 //! Whether a node's disks are known to be erased: only then it is retired.
 
-use hoist_api::provision::{Erasure, ErasureVerdict, Finding, Report};
+use hoist_api::provision::{Erasure, ErasureVerdict, Finding, MAX_REPORT};
 use hoist_model::ProvisionProfileSpec;
 
 /// Disks of one report.
@@ -20,14 +20,36 @@ pub(super) fn disks(spec: Option<&ProvisionProfileSpec>) -> Vec<String> {
     disks.map(|disks| disks.keys().cloned().collect()).unwrap_or_default()
 }
 
+/// What is known of all disks after another report: of each what was said last.
+pub(super) fn of_both(before: &[Erasure], new: &[Erasure]) -> Vec<Erasure> {
+    let is_new = |old: &&Erasure| new.iter().any(|new| new.disk == old.disk);
+    let old = before.iter().filter(|old| !is_new(old));
+    let mut room = MAX_REPORT;
+    let fits = |erasure: &&Erasure| {
+        let size = serde_json::to_vec(erasure).map_or(usize::MAX, |text| text.len());
+        let left = room.checked_sub(size);
+        room = left.unwrap_or(0);
+        left.is_some()
+    };
+    // A node that names others each time does not get more room than with one report.
+    new.iter().chain(old).filter(fits).take(MAX_DISKS).cloned().collect()
+}
+
+/// What leaves data readable.
+pub(super) const SIGNATURES: &str = "signatures";
+
+/// Whether a disk was read back, and what it held is gone.
+fn is_erased(erasure: &Erasure) -> bool {
+    let Erasure { verdict, method, samples, .. } = erasure;
+    *verdict == ErasureVerdict::Erased && method != SIGNATURES && *samples > 0
+}
+
 /// Why a node that reports that all is done is not retired: each of its disks must have a report of
 /// its own.
-pub(super) fn unproven(disks: &[String], report: &Report) -> Option<Finding> {
-    let is_proven = |disk: &&String| {
-        let mut all = report.erased.iter().filter(|erasure| erasure.disk == **disk);
-        all.any(|erasure| erasure.verdict == ErasureVerdict::Erased)
-    };
-    let is_whole = report.erased.iter().all(|erasure| erasure.verdict == ErasureVerdict::Erased);
+pub(super) fn unproven(disks: &[String], erased: &[Erasure]) -> Option<Finding> {
+    let is_proven =
+        |disk: &&String| erased.iter().any(|erasure| erasure.disk == **disk && is_erased(erasure));
+    let is_whole = erased.iter().all(is_erased);
     let missing: Vec<&str> =
         disks.iter().filter(|disk| !is_proven(disk)).map(String::as_str).collect();
     if is_whole && missing.is_empty() && !disks.is_empty() {
@@ -51,8 +73,8 @@ mod tests {
 
     use super::*;
 
-    fn report(erased: &serde_json::Value) -> Report {
-        serde_json::from_value(json!({"outcome": "done", "erased": erased})).expect("a report")
+    fn report(erased: &serde_json::Value) -> Vec<Erasure> {
+        serde_json::from_value(erased.clone()).expect("a report")
     }
 
     fn erased(disk: &str, verdict: &str) -> serde_json::Value {
@@ -61,6 +83,25 @@ mod tests {
             "verdict": verdict, "started": "2026-01-02T03:04:05Z",
             "ended": "2026-01-02T03:04:06Z", "samples": 64, "sample": 65536,
         })
+    }
+
+    #[test]
+    fn of_each_disk_the_last_word_is_kept_within_the_room_of_one_report() {
+        let one = |disk: &str, method: &str| {
+            let mut one = erased(disk, "erased");
+            one["method"] = json!(method);
+            report(&json!([one])).remove(0)
+        };
+        let before = [one("a", "overwrite"), one("b", "overwrite")];
+        assert_eq!(of_both(&before, &[]), before);
+        let new = [one("b", "block")];
+        assert_eq!(of_both(&before, &new), [new[0].clone(), before[0].clone()]);
+        let many = |from: usize| -> Vec<Erasure> {
+            (from..from + 100).map(|n| one(&n.to_string(), &"x".repeat(4000))).collect()
+        };
+        let both = of_both(&many(0), &many(100));
+        assert_eq!(both[..100], many(100));
+        assert!((101..131).contains(&both.len()), "{}", both.len());
     }
 
     #[test]
@@ -74,5 +115,12 @@ mod tests {
         assert!(unproven(&disks, &report(&json!([a, b, failed]))).is_some());
         assert!(unproven(&disks, &report(&json!([]))).is_some());
         assert!(unproven(&[], &report(&json!([]))).is_some(), "of no disk nothing is known");
+        let (mut by_name, mut unread) = (b.clone(), b.clone());
+        by_name["method"] = json!("signatures");
+        unread["samples"] = json!(0);
+        for readable in [by_name, unread] {
+            let found = unproven(&disks, &report(&json!([a, readable]))).expect("it is readable");
+            assert_eq!(found.evidence, ["b"]);
+        }
     }
 }

@@ -28,11 +28,12 @@ impl AllInstalled {
         self.0.get(&node).map(|record| &record.now)
     }
 
-    /// What a node goes back to: what it had before what it has, or, if its last run has not ended
-    /// well, what it had before that run.
+    /// What a node goes back to: what it had before what it has, or, if its last run has neither
+    /// ended well nor was taken back, what it had before that run.
     pub(super) fn previous(&self, node: NodeId, last: Option<NodeRunState>) -> Option<&Installed> {
         let record = self.0.get(&node)?;
-        let is_now = last.is_none_or(|state| matches!(state, NodeRunState::Done));
+        let has_now = |state| matches!(state, NodeRunState::Done | NodeRunState::Undone);
+        let is_now = last.is_none_or(has_now);
         if is_now { record.before.as_ref() } else { Some(&record.now) }
     }
 }
@@ -182,6 +183,7 @@ mod tests {
         let to = |last| all.previous(node, last).map(|to| to.document.as_str());
         assert_eq!(to(None), Some("old"));
         assert_eq!(to(Some(NodeRunState::Done)), Some("old"));
+        assert_eq!(to(Some(NodeRunState::Undone)), Some("old"), "it has `new` again");
         assert_eq!(to(Some(NodeRunState::Failed)), Some("new"));
         assert_eq!(all.previous(NodeId::from_bits(2), None), None);
     }

@@ -110,7 +110,7 @@ impl Provision {
         let (txn, were, drive) = (record.txn, Some(artifacts), drive.as_ref());
         let case = Case { roster, node, how, txn, base, were, drive };
         let document = document::make(spec, &case);
-        let found = document::check(&document);
+        let found = document::check(spec, &case, &document);
         if !found.is_empty() {
             let found = found.iter().map(document::finding).collect();
             return Err(self.no_order(record, audit, found).await?);

@@ -72,7 +72,8 @@ fn judged(roster: &Roster, profile: &ProvisionProfile) -> Vec<Refusal> {
     let (node, how) = (hoist_template::sample(), How::default());
     let (txn, base) = (Uuid::nil(), "http://controller");
     let case = Case { roster, node: &node, how: &how, txn, base, were: None, drive: None };
-    let found = document::check(&document::make(&profile.spec, &case));
+    let made = document::make(&profile.spec, &case);
+    let found = document::check(&profile.spec, &case, &made);
     found.into_iter().take(MAX_TOLD).map(|found| refusal(profile, found)).collect()
 }
 

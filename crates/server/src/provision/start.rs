@@ -221,7 +221,8 @@ fn try_out(roster: &Roster, chosen: &[Picked], how: &How) -> Result<(), Failure>
         let Some(profile) = roster.provision_profile(name) else { continue };
         let (txn, base) = (Uuid::nil(), "http://controller");
         let case = Case { roster, node, how, txn, base, were: None, drive: None };
-        let mut found = document::check(&document::make(&profile.spec, &case));
+        let made = document::make(&profile.spec, &case);
+        let mut found = document::check(&profile.spec, &case, &made);
         found.extend(no_plugin(roster, node, &profile.spec));
         if found.is_empty() {
             continue;

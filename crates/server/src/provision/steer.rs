@@ -113,7 +113,8 @@ impl Wish {
             };
             let (how, only) = (&header.value.how, request.boot_only);
             let Steps { changes, mut notes } = steps(runs, turn, nodes, how, only, &backups)?;
-            let written = changes.iter().filter(|change| change.now.undo.is_some()).count();
+            let is_put_back = |change: &&Changed| change.now.undo.is_some() || change.now.undo_next;
+            let written = changes.iter().filter(is_put_back).count();
             notes.extend(elsewhere);
             notes.extend(told(runs, &changes).await?);
             let needs_affects =
@@ -274,11 +275,21 @@ fn undone(
         return Ok(None);
     }
     let boot = runs.roster().boot_state(node.id).map(|state| state.as_ref().clone());
-    let state = if state.is_active() { NodeRunState::Done } else { state };
+    let state = without_undo(state);
     let mut changed = runs.armed(was, node);
     changed.now.undo = Some(Undoing { state, boot });
     changed.now.shown.undo = true;
     Ok(Some(changed))
+}
+
+/// What a node with something on its disks is, if they are not put back: who was to be begun once
+/// more is complete by no means.
+fn without_undo(state: NodeRunState) -> NodeRunState {
+    match state {
+        NodeRunState::Starting => NodeRunState::Done,
+        NodeRunState::Waiting | NodeRunState::Armed | NodeRunState::Booting => NodeRunState::Failed,
+        ended => ended,
+    }
 }
 
 /// What people should know before disks are put back.

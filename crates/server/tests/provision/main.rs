@@ -4,6 +4,7 @@
 mod site;
 
 mod agent;
+mod erasing;
 mod journey;
 mod plugins;
 mod previous;

@@ -83,6 +83,22 @@ async fn who_failed_goes_back_to_what_it_has_and_retries_stay_with_it() {
     site.stop().await;
 }
 
+#[tokio::test]
+async fn who_was_put_back_has_what_it_had_and_does_not_get_it_once_more() {
+    let site = site(|_| {}).await;
+    installed(&site, 1, &json!({"selector": "node:n1"})).await;
+    change(&site).await;
+    let (id, _) = installed(&site, 2, &json!({"selector": "node:n1", "reinstall": true})).await;
+    site.post(&format!("/provision/v1/runs/{id}/undo"), &json!({})).await.expect(200);
+    let session = Agent::boot(&site, 1, 3).await.order(&site).await;
+    session.reports(&site, &done()).await;
+    until(&site, &id, "n1", "undone").await;
+    let back = json!({"selector": "node:n1", "previous": true});
+    let problem = site.post("/provision/v1/runs", &back).await.problem(409, "conflict");
+    assert!(problem.detail.contains("nothing is known of what it had before"), "{problem:?}");
+    site.stop().await;
+}
+
 /// Brings content under a name, as old as a day, and says where it lies.
 async fn bring(site: &Site, name: &str, content: &[u8]) -> PathBuf {
     let digest = Digest::from_bytes(Sha256::digest(content).into()).to_string();

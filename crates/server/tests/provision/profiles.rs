@@ -78,3 +78,26 @@ async fn the_closest_profile_is_taken_unless_one_is_named() {
     assert_eq!(runs["items"], json!([]), "a dry run leaves nothing");
     site.stop().await;
 }
+
+#[tokio::test]
+async fn artifacts_of_one_image_are_the_same_content_or_the_profile_is_refused() {
+    let site = site(|_| {}).await;
+    let other = json!({"sha256": "cd".repeat(32), "size": 1});
+    site.apply(&[document("Artifact", "other", &other)]).await;
+    let with = |sources: serde_json::Value| {
+        let mut sections = disk();
+        sections["images"]["root"]["sources"] = sources;
+        document("ProvisionProfile", "base", &json!({"selector": "*", "document": sections}))
+    };
+    let differing = with(json!(["https://mirror/root", "artifact:os-root", "artifact:other"]));
+    let problem = site.post("/inventory/v1/apply", &differing).await.problem(400, "invalid-body");
+    let told = format!("{:?}", problem.errors);
+    assert!(told.contains("images.root.sources") && told.contains("artifact:other"), "{told}");
+    let mirrored = with(json!(["https://mirror/root", "artifact:os-root"]));
+    site.post("/inventory/v1/apply", &mirrored).await.expect(200);
+    crate::start(&site, &json!({"selector": "node:n1"})).await;
+    let session = crate::agent::Agent::boot(&site, 1, 1).await.order(&site).await;
+    let root = &session.order["document"]["sections"]["images"]["root"];
+    assert_eq!(root["digest"], format!("sha256:{}", crate::DIGEST));
+    site.stop().await;
+}

@@ -4,14 +4,17 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hoist_provision::device::gap::backup::{Before, pack};
 use hoist_provision::device::table::Backup;
+use hoist_store::Prefix;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::agent::{Agent, Session, done, failed};
 use crate::site::Site;
-use crate::{run, script, site, start, until};
+use crate::{profile, run, script, site, spec, start, until};
 
 const MIB: usize = 1 << 20;
+/// Values that a copy of noise is kept in.
+const PARTS: usize = 6;
 
 /// What a disk of 64 MiB held, as an agent sends it.
 fn backup(disk: &str, content: u8, destroys: &[&str]) -> Value {
@@ -203,5 +206,120 @@ async fn copies_of_disks_are_bounded_and_replaced_by_those_of_the_next_run() {
     undo(&site, &id, json!({})).await;
     let session = Agent::boot(&site, 1, 3).await.order(&site).await;
     assert_eq!(session.order["undo"], json!([noise("b"), noise("a")]), "and nothing of before");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_copy_of_a_disk_that_cannot_be_is_refused_when_it_is_sent() {
+    let site = site(|_| {}).await;
+    start(&site, &json!({"selector": "node:n1"})).await;
+    let session = Agent::boot(&site, 1, 1).await.order(&site).await;
+    let wrong = [
+        ("sector", json!(0)),
+        ("sector", json!(256)),
+        ("sector", json!(513)),
+        ("sector", json!(8192)),
+        ("sector", json!(u32::MAX)),
+        ("size", json!((64 << 20) + 1)),
+        ("size", json!(1_u64 << 63)),
+    ];
+    for (member, value) in wrong {
+        let mut sent = backup("os", 1, &[]);
+        sent[member] = value;
+        session.send(&site, "backup", &sent).await.problem(400, "invalid-body");
+    }
+    let mut native = backup("os", 1, &[]);
+    native["sector"] = json!(4096);
+    session.send(&site, "backup", &native).await.expect(200);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn copies_that_come_at_once_do_not_spoil_each_other() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    let session = Agent::boot(&site, 1, 1).await.order(&site).await;
+    let (a, b) = (noise("a"), noise("b"));
+    for _ in 0..5 {
+        let one = session.send(&site, "backup", &a);
+        let (one, other) = tokio::join!(one, session.send(&site, "backup", &b));
+        assert_eq!((one.status, other.status), (200, 200));
+    }
+    assert_eq!(session.reports(&site, &done()).await, "reboot");
+    undo(&site, &id, json!({})).await;
+    let order = Agent::boot(&site, 1, 2).await.order(&site).await.order;
+    let mut kept = order["undo"].as_array().expect("copies").clone();
+    kept.sort_by_key(|kept| kept["disk"].to_string());
+    assert!(kept == [a, b], "what was sent is what is kept");
+    let node = order["id"].as_str().expect("an id");
+    let parts = format!("provision/backup-part/{node}").parse().expect("a key");
+    let store = &site.controller.chassis().store;
+    let found = store.list(&Prefix::Under(parts), None, 1000).await.expect("the store");
+    assert_eq!(found.records.len(), 2 * PARTS, "nothing is left over");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_that_was_to_be_begun_again_is_not_done_because_of_an_undo() {
+    let site = site(|_| {}).await;
+    profile(&site, "base", "*", json!({"document": {"flow": {"on_failure": "reboot"}}})).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    let session = Agent::boot(&site, 1, 1).await.order(&site).await;
+    session.send(&site, "backup", &backup("os", 1, &[])).await.expect(200);
+    let mut report = failed("failed");
+    report["changed"] = json!(true);
+    assert_eq!(session.reports(&site, &report).await, "reboot");
+    until(&site, &id, "n1", "armed").await;
+
+    undo(&site, &id, json!({"nodes": ["n1"]})).await;
+    site.post(&format!("/provision/v1/runs/{id}/abort"), &json!({})).await.expect(200);
+    until(&site, &id, "n1", "failed").await;
+    assert!(script(&site, 1).await.contains("this node is held"));
+    site.post(&format!("/provision/v1/runs/{id}/retry"), &json!({})).await.expect(200);
+    until(&site, &id, "n1", "armed").await;
+    script(&site, 1).await;
+    until(&site, &id, "n1", "booting").await;
+    undo(&site, &id, json!({"nodes": ["n1"]})).await;
+    let session = Agent::boot(&site, 1, 2).await.order(&site).await;
+    assert_eq!(session.reports(&site, &failed("refused")).await, "stay");
+    until(&site, &id, "n1", "failed").await;
+    assert!(script(&site, 1).await.contains("this node is held"));
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn who_was_done_before_the_undo_reached_it_keeps_its_system_if_that_is_refused() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    let agent = Agent::boot(&site, 1, 1).await;
+    let session = agent.order(&site).await;
+    undo(&site, &id, json!({"nodes": ["n1"]})).await;
+    assert_eq!(session.reports(&site, &done()).await, "retry");
+    let session = agent.order(&site).await;
+    assert!(session.order["undo"].is_array());
+    assert_eq!(session.reports(&site, &failed("refused")).await, "reboot");
+    until(&site, &id, "n1", "done").await;
+    assert!(script(&site, 1).await.contains("sanboot"), "it has a system");
+    let state = site.get("/boot/v2/state/n1").await.expect(200).json();
+    assert!(state["state"]["installed"].is_string(), "{state}");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn nodes_whose_agents_work_count_before_many_are_put_back() {
+    let site = site(|config| config.brake.nodes = 3).await;
+    site.apply(&[crate::document("Node", "n4", &spec(4))]).await;
+    let id = start(&site, &json!({"selector": "*", "affects": 4})).await;
+    let mut sessions = Vec::new();
+    for (n, seed) in (1..=4).zip(1..) {
+        sessions.push(Agent::boot(&site, n, seed).await.order(&site).await);
+    }
+    let path = format!("/provision/v1/runs/{id}/undo");
+    let dry = site.post(&path, &json!({"dry_run": true})).await.expect(200).json();
+    assert_eq!(dry["needs_affects"], true);
+    site.post(&path, &json!({})).await.problem(409, "affects-too-many");
+    assert_eq!(sessions[0].says(&site, 1, 1).await, "on");
+    site.post(&path, &json!({"affects": 4})).await.expect(200);
+    assert_eq!(sessions[0].says(&site, 2, 2).await, "abort");
     site.stop().await;
 }

@@ -72,9 +72,20 @@ pub(super) fn group(name: &str) -> Vec<String> {
     program
 }
 
-/// What an attempt has left that was cut off.
-pub(super) fn remove_group(name: &str) -> Vec<String> {
-    words(&["lvm", "vgremove", "--yes", "-ff", name])
+/// By what groups and volumes are known to be made here, whatever they are called.
+fn mark(uuid: Uuid) -> String {
+    format!("hoist-{}", uuid.simple())
+}
+
+/// More words for what makes them.
+pub(super) fn marked(uuid: Uuid) -> [String; 2] {
+    ["--addtag".to_owned(), mark(uuid)]
+}
+
+/// What an attempt has left that was cut off. What others have made has not its mark, and stays.
+pub(super) fn remove_group(name: &str, uuid: Uuid) -> Vec<String> {
+    let only = format!("vg_tags={}", mark(uuid));
+    words(&["lvm", "vgremove", "--yes", "-ff", "--select", &only, name])
 }
 
 /// What was at its place is wiped by us, so that nobody asks about it.
@@ -86,8 +97,9 @@ pub(super) fn volume(group: &str, name: &str, size: u64) -> Vec<String> {
     program
 }
 
-pub(super) fn remove_volume(group: &str, name: &str) -> Vec<String> {
-    words(&["lvm", "lvremove", "--yes", "-ff", &format!("{group}/{name}")])
+pub(super) fn remove_volume(group: &str, name: &str, uuid: Uuid) -> Vec<String> {
+    let only = format!("lv_tags={}", mark(uuid));
+    words(&["lvm", "lvremove", "--yes", "-ff", "--select", &only, &format!("{group}/{name}")])
 }
 
 pub(super) fn activate(group: &str) -> Vec<String> {

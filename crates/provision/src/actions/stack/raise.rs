@@ -82,10 +82,12 @@ impl Held {
         run(&programs::unseal(), words, key.as_bytes())
     }
 
-    /// Makes it, and leaves it put together.
-    pub(in crate::actions) fn make_node(&self, node: &Node) -> Result<(), Failure> {
+    /// Makes it, and leaves it put together. If an earlier attempt of this run had begun with it, what
+    /// that has left is taken away.
+    pub(in crate::actions) fn make_node(&self, node: &Node, is_begun: bool) -> Result<(), Failure> {
         let devices = self.devices(node)?;
         let words = || devices.iter().map(OsString::from);
+        let marked = || programs::marked(node.uuid).map(OsString::from).into_iter();
         match &node.what {
             What::Md => {
                 load("md_mod");
@@ -99,18 +101,16 @@ impl Held {
             What::Vg { name } => {
                 load("dm_mod");
                 let only = settings(&devices)?;
-                if run(&node.program, words().chain(only.clone()), b"").is_err() {
-                    let _ = run(&programs::remove_group(name), only.clone(), b"");
-                    run(&node.program, words().chain(only), b"")?;
-                }
+                let make = || run(&node.program, marked().chain(words()).chain(only.clone()), b"");
+                let old = programs::remove_group(name, node.uuid);
+                make_again(is_begun, make, || run(&old, only.clone(), b""))?;
             }
             What::Lv { group, name } => {
                 load("dm_mod");
-                if run(&node.program, settings(&devices)?, b"").is_err() {
-                    let old = programs::remove_volume(group, name);
-                    let _ = run(&old, settings(&devices)?, b"");
-                    run(&node.program, settings(&devices)?, b"")?;
-                }
+                let only = settings(&devices)?;
+                let make = || run(&node.program, marked().chain(only.clone()), b"");
+                let old = programs::remove_volume(group, name, node.uuid);
+                make_again(is_begun, make, || run(&old, only.clone(), b""))?;
             }
             What::Luks { key } => {
                 let key = Zeroizing::new(self.stacks.secrets.get(key.name())?);
@@ -179,6 +179,27 @@ impl Held {
         let names = names?;
         above::stop_all(&names, &names).map_err(|error| failed(&error))?;
         shared.iter().try_for_each(|id| self.have_alone(id))
+    }
+}
+
+/// What has a name already is taken away only if this run had begun to make it: of all else nobody
+/// here knows what it holds.
+fn make_again(
+    is_begun: bool,
+    make: impl Fn() -> Result<(), Failure>,
+    remove: impl FnOnce() -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    match make() {
+        Err(_) if is_begun => {
+            // If that fails, what makes it says why.
+            let _ = remove();
+            make()
+        }
+        Err(Failure { kind, reason }) => {
+            let more = "what has its name and is not of this run stays";
+            Err(Failure { kind, reason: format!("{reason}; {more}") })
+        }
+        Ok(()) => Ok(()),
     }
 }
 
@@ -257,6 +278,35 @@ fn run(
             let verb = words.iter().find(|word| !word.starts_with('-')).filter(|_| tool == "lvm");
             let verb = verb.map(|verb| format!(" {verb}")).unwrap_or_default();
             Err(Failure { kind: FailureKind::Exit, reason: format!("{tool}{verb}: {fault}") })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn what_has_the_name_already_is_removed_only_if_this_run_had_begun_with_it() {
+        for (is_begun, expected) in
+            [(false, &["make"][..]), (true, &["make", "remove", "make"][..])]
+        {
+            let did = RefCell::new(Vec::new());
+            let make = || {
+                did.borrow_mut().push("make");
+                let is_there = !did.borrow().contains(&"remove");
+                if is_there { Err(wrong("it exists".to_owned())) } else { Ok(()) }
+            };
+            let remove = || {
+                did.borrow_mut().push("remove");
+                Ok(())
+            };
+            let made = make_again(is_begun, make, remove);
+            assert_eq!((made.is_ok(), &did.borrow()[..]), (is_begun, expected));
+            let said = made.err().map(|failure| failure.reason).unwrap_or_default();
+            assert!(is_begun || said.contains("it exists; what has its name"), "{said}");
         }
     }
 }

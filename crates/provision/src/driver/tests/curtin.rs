@@ -106,7 +106,7 @@ fn a_key_in_the_input_is_refused_and_not_repeated() {
     let found = refused(&Curtin, &input, Code::Unsupported);
     assert!(!format!("{found:?}").contains("horse"), "{found}");
     let mut input = whole();
-    input["storage"]["config"][9]["keyfile"] = json!("/root/horse");
+    input["storage"]["config"][9]["keyfile"] = json!("/srv/horse");
     let found = refused(&Curtin, &input, Code::Unsupported);
     assert!(!format!("{found:?}").contains("horse"), "{found}");
 }

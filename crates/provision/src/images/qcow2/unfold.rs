@@ -38,7 +38,7 @@ pub(in crate::images) fn write(
     if header.size > room {
         return Err(ImageError::TooLarge { size: header.size, room });
     }
-    open_target(io, target)?;
+    open_target(io, target, watch)?;
     let meter = Meter::new(watch, Some(header.size), 0);
     let shared = Shared::new(io, &meter);
     let (jobs, todo) = sync_channel::<Job>(WRITERS);

@@ -162,6 +162,64 @@ fn a_stack_is_taken_apart_only_if_all_of_it_is_on_disks_that_are_named() {
     assert_eq!(layout.disks[1].work, Work::None);
 }
 
+/// A disk with data in its first partition and a leg in its second.
+fn with_leg_inside() -> DiskFacts {
+    let mut disk = DiskFacts { kernel_name: "sdb".to_owned(), ..used() };
+    disk.serial = Some("S-sdb".to_owned());
+    let inside = &mut disk.signatures[2];
+    (inside.kind, inside.uuid) = (SignatureKind::Lvm, Some("vg-1".to_owned()));
+    disk
+}
+
+fn emptying_two(wipe: Value) -> Value {
+    let mut sections = one_part(json!(["lvm"]));
+    sections["disks"]["two"] = json!({"match": {"serial": "S-sdb"}, "wipe": wipe});
+    sections
+}
+
+#[test]
+fn of_a_disk_with_a_leg_in_a_partition_only_that_partition_is_wiped() {
+    let mut one = disk("sda", 4 * GIB);
+    leg(&mut one);
+    let mut two = with_leg_inside();
+    let part = two.table.as_ref().expect("a table").partitions[1].range();
+    let facts = machine([one.clone(), two.clone()]);
+    for wipe in [json!(["lvm"]), json!("any")] {
+        let layout = laid_out(&document(emptying_two(wipe)), &facts);
+        let plan = &layout.disks[1];
+        assert_eq!((&plan.writable[..], plan.destroys.len()), (&[part.clone()][..], 1));
+        assert_eq!(plan.destroys[0].place, SignaturePlace::Partition(2));
+    }
+    // What is in that partition, too, has to be named.
+    let more = signature(SignatureKind::Xfs, SignaturePlace::Partition(2), part.start);
+    two.signatures.push(more);
+    let facts = machine([one.clone(), two.clone()]);
+    let wiped = emptying_two(json!(["lvm"]));
+    let found = refused(wiped.clone(), &facts, Code::ForeignData, "disks.two.wipe");
+    assert!(found.what.contains("xfs") && !found.what.contains("ext"), "{found}");
+    let both = laid_out(&document(emptying_two(json!(["lvm", "xfs"]))), &facts);
+    assert_eq!((both.disks[1].destroys.len(), both.disks[1].writable.len()), (2, 1));
+    // Another partition that lies in it is somebody else's.
+    two.signatures.pop();
+    two.table.as_mut().expect("a table").partitions[2].start -= MIB;
+    let facts = machine([one, two]);
+    refused(wiped, &facts, Code::ForeignData, "disks.two.wipe");
+}
+
+#[test]
+fn a_leg_on_a_whole_disk_is_wiped_only_if_all_else_on_it_is_named() {
+    let (mut one, mut two) = (disk("sda", 4 * GIB), with_leg_inside());
+    leg(&mut one);
+    two.signatures[2].place = SignaturePlace::Disk;
+    let facts = machine([one, two]);
+    let wiped = emptying_two(json!(["lvm"]));
+    let found = refused(wiped, &facts, Code::ForeignData, "disks.two.wipe");
+    assert!(found.what.contains("ext, gpt"), "{found}");
+    let layout = laid_out(&document(emptying_two(json!("any"))), &facts);
+    assert_eq!(layout.disks[1].writable.as_slice(), std::slice::from_ref(&(0..8 * GIB)));
+    assert_eq!(layout.disks[1].destroys.len(), 5);
+}
+
 #[test]
 fn a_disk_that_is_named_and_not_spoken_of_is_left_alone() {
     let mut sections = one_part(json!([]));

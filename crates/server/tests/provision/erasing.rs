@@ -1,0 +1,129 @@
+//! What is known of disks that were erased, and what a node is retired by.
+
+use serde_json::{Value, json};
+
+use crate::agent::{Agent, done, failed};
+use crate::site::{Site, document};
+use crate::{profile, script, site, start, until};
+
+fn erasure(disk: &str, method: &str, samples: u64) -> Value {
+    json!({
+        "disk": disk, "kernel_name": "nvme0n1", "size": 1 << 30, "method": method,
+        "verdict": "erased", "started": "2026-01-02T03:04:05Z", "ended": "2026-01-02T03:04:06Z",
+        "samples": samples, "sample": 65536,
+    })
+}
+
+/// A report with what became of disks.
+fn with(mut report: Value, erased: &Value, changed: bool) -> Value {
+    (report["erased"], report["changed"]) = (erased.clone(), json!(changed));
+    report
+}
+
+async fn by_signatures(site: &Site) {
+    let sections = json!({
+        "disks": {"os": {"match": {"serial": "A1"}}},
+        "erase": {"disks": ["os"], "method": "signatures"},
+    });
+    let spec = json!({"selector": "*", "document": sections});
+    site.apply(&[document("ProvisionProfile", "base", &spec)]).await;
+}
+
+#[tokio::test]
+async fn nobody_is_retired_by_a_method_that_leaves_data_readable() {
+    let site = site(|_| {}).await;
+    let retire = json!({"selector": "node:n1", "how": {"retire": true}});
+    let id = start(&site, &retire).await;
+    by_signatures(&site).await;
+    // The profile has become another one since.
+    Agent::boot(&site, 1, 1).await.ask(&site).await.problem(409, "conflict");
+    let shown = until(&site, &id, "n1", "failed").await;
+    assert_eq!(shown["problems"][0]["place"], "document.erase.method");
+
+    let problem = site.post("/provision/v1/runs", &retire).await.problem(400, "invalid-body");
+    let told = format!("{:?}", problem.errors);
+    assert!(told.contains("signatures") && told.contains("strongest"), "{told}");
+    // Where a node is not retired it is a method like others.
+    start(&site, &json!({"selector": "node:n2"})).await;
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_disk_of_which_nothing_was_read_back_is_no_disk_that_is_erased() {
+    let site = site(|_| {}).await;
+    for (n, wrong) in [(1, erasure("os", "signatures", 64)), (2, erasure("os", "overwrite", 0))] {
+        let selector = format!("node:n{n}");
+        let id = start(&site, &json!({"selector": selector, "how": {"retire": true}})).await;
+        let session = Agent::boot(&site, n, 1).await.order(&site).await;
+        assert_eq!(session.reports(&site, &with(done(), &json!([wrong]), true)).await, "stay");
+        let shown = until(&site, &id, &format!("n{n}"), "failed").await;
+        assert_eq!(shown["problems"][0]["code"], "not-erased");
+    }
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_proves_an_erasure_outlives_the_attempt_that_made_it() {
+    let site = site(|_| {}).await;
+    for (n, again, then) in [(1, "retry", "retry"), (2, "reboot", "reboot")] {
+        let name = format!("n{n}");
+        let more = json!({"document": {"flow": {"on_failure": again}}});
+        profile(&site, &name, &format!("node:{name}"), more).await;
+        let id = start(&site, &json!({"selector": format!("node:{name}")})).await;
+        let agent = Agent::boot(&site, n, 1).await;
+        let session = agent.order(&site).await;
+        let [a, b] = [erasure("a", "overwrite", 64), erasure("b", "overwrite", 64)];
+        let report = with(failed("failed"), &json!([a, b]), true);
+        assert_eq!(session.reports(&site, &report).await, then);
+        let agent = if again == "reboot" { Agent::boot(&site, n, 2).await } else { agent };
+        let session = agent.order(&site).await;
+        // What is done already is not done again, except for one.
+        let newer = erasure("b", "block", 64);
+        let report = with(done(), &json!([newer]), false);
+        assert_eq!(session.reports(&site, &report).await, "reboot");
+        let shown = until(&site, &id, &name, "done").await;
+        assert_eq!(shown["erased"], json!([newer, a]));
+        assert_eq!(shown["changed"], true, "the attempt before has written");
+    }
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_is_retired_by_what_all_attempts_of_its_run_have_erased() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1", "how": {"retire": true}})).await;
+    let session = Agent::boot(&site, 1, 1).await.order(&site).await;
+    let proof = json!([erasure("os", "overwrite", 64)]);
+    assert_eq!(session.reports(&site, &with(failed("failed"), &proof, true)).await, "stay");
+    site.post(&format!("/provision/v1/runs/{id}/retry"), &json!({})).await.expect(200);
+    let session = Agent::boot(&site, 1, 2).await.order(&site).await;
+    assert_eq!(session.reports(&site, &with(done(), &json!([]), false)).await, "power_off");
+    assert_eq!(until(&site, &id, "n1", "done").await["erased"], proof);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn who_is_not_retired_is_still_known_to_have_what_it_has() {
+    let site = site(|_| {}).await;
+    start(&site, &json!({"selector": "node:n1"})).await;
+    let session = Agent::boot(&site, 1, 1).await.order(&site).await;
+    assert_eq!(session.reports(&site, &done()).await, "reboot");
+    let node = session.order["id"].as_str().expect("an id");
+    let key = format!("provision/installed/{node}").parse().expect("a key");
+    let store = &site.controller.chassis().store;
+    assert!(store.get(&key).await.expect("the store").is_some());
+
+    let id = start(&site, &json!({"selector": "node:n1", "how": {"retire": true}})).await;
+    let session = Agent::boot(&site, 1, 2).await.order(&site).await;
+    assert_eq!(session.reports(&site, &done()).await, "stay");
+    until(&site, &id, "n1", "failed").await;
+    assert!(script(&site, 1).await.contains("this node is held"));
+    assert!(store.get(&key).await.expect("the store").is_some(), "nothing says that it is gone");
+
+    site.post(&format!("/provision/v1/runs/{id}/retry"), &json!({})).await.expect(200);
+    let session = Agent::boot(&site, 1, 3).await.order(&site).await;
+    let proof = json!([erasure("os", "overwrite", 64)]);
+    assert_eq!(session.reports(&site, &with(done(), &proof, true)).await, "power_off");
+    assert!(store.get(&key).await.expect("the store").is_none());
+    site.stop().await;
+}
