@@ -1,7 +1,7 @@
 //! The commands.
 
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hoist_model::Exit;
 use hoist_provision::actions::erase::Report;
@@ -73,11 +73,28 @@ pub(crate) fn apply(args: &ApplyArgs, output: Output) -> Result<Exit, Failure> {
     let wanted = args.plan.as_deref();
     let (machine, listener) = (Machine::here(), Arc::new(OnTerminal::default()));
     let to = Arc::clone(&listener);
+    let with_erased = |report: hoist_api::provision::Report| {
+        let erased = listener.erased().iter().map(reporting::erasure).collect();
+        hoist_api::provision::Report { erased, ..report }
+    };
     let applied = pipeline::apply(&document, &decision, &machine, &given, wanted, to).inspect_err(
-        |error| tell(&ending, &document, &reporting::failed(&decision, error, false)),
+        |error| tell(&ending, &document, &with_erased(reporting::failed(&decision, error, false))),
     )?;
-    let erased = listener.erased.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    ending.tell(&document, &reporting::applied(&decision, applied))?;
+    let told = ending.tell(&document, &with_erased(reporting::applied(&decision, applied)));
+    // Nothing but this says what was erased, whoever else does not hear of it.
+    say(&decision, applied, listener.erased().clone(), output)?;
+    told?;
+    ending.end()?;
+    Ok(Exit::Done)
+}
+
+/// What was done.
+fn say(
+    decision: &Decision,
+    applied: Applied,
+    erased: Vec<Report>,
+    output: Output,
+) -> Result<(), Failure> {
     match output {
         Output::Json => {
             #[derive(Serialize)]
@@ -101,8 +118,7 @@ pub(crate) fn apply(args: &ApplyArgs, output: Output) -> Result<Exit, Failure> {
             writeln!(io::stdout(), "{said}")?;
         }
     }
-    ending.end()?;
-    Ok(Exit::Done)
+    Ok(())
 }
 
 /// What did not come to its end has a reason that matters more than who hears of it.
@@ -219,6 +235,12 @@ struct OnTerminal {
     erased: Mutex<Vec<Report>>,
 }
 
+impl OnTerminal {
+    fn erased(&self) -> MutexGuard<'_, Vec<Report>> {
+        self.erased.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Listener for OnTerminal {
     fn begins(&self, step: &str) {
         eprintln!("{step}");
@@ -235,6 +257,6 @@ impl Listener for OnTerminal {
             None => eprintln!("  {disk}: erased, {} places were read back", evidence.samples),
             Some(reason) => eprintln!("  {disk}: not erased: {reason}"),
         }
-        self.erased.lock().unwrap_or_else(PoisonError::into_inner).push(report.clone());
+        OnTerminal::erased(self).push(report.clone());
     }
 }

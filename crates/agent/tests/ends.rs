@@ -140,6 +140,29 @@ fn a_refusal_is_told_too_and_a_server_that_refuses_is_named() {
 }
 
 #[test]
+fn what_was_erased_is_told_and_is_printed_even_if_nobody_can_be_told() {
+    let bench = Bench::new();
+    let mut document = bench.document("5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e25");
+    document["sections"]["storage"] = json!([]);
+    document["sections"]["erase"] = json!({"disks": ["os"], "method": "overwrite"});
+    let done = bench.agent("apply", &document, &["-o", "json"]);
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    let report = bench.server.reports().pop().expect("a report");
+    let erased = &report["erased"][0];
+    assert_eq!((&erased["disk"], &erased["verdict"]), (&json!("os"), &json!("erased")), "{report}");
+
+    let url = format!("https://127.0.0.1:{}/elsewhere", bench.server.port);
+    document["sections"]["report"]["url"] = json!(url);
+    let untold = bench.agent("apply", &document, &["-o", "json"]);
+    assert_eq!(untold.status.code(), Some(1), "{untold:?}");
+    let said: Value = serde_json::from_slice(&untold.stdout).expect("json");
+    assert_eq!(
+        (&said["erased"][0]["disk"], &said["erased"][0]["samples"]),
+        (&json!("os"), &json!(64))
+    );
+}
+
+#[test]
 fn what_cannot_be_told_is_refused_before_anything_is_written() {
     let bench = Bench::new();
     let before = bench.disk.bytes();

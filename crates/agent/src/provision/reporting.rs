@@ -93,7 +93,7 @@ pub(super) fn report(outcome: Outcome) -> Report {
     }
 }
 
-pub(super) fn erasure(report: &erase::Report) -> Erasure {
+pub(crate) fn erasure(report: &erase::Report) -> Erasure {
     let time = |millis: u64| {
         let millis = i64::try_from(millis).unwrap_or(i64::MAX);
         Timestamp::from_millisecond(millis).unwrap_or(Timestamp::UNIX_EPOCH)

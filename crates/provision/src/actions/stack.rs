@@ -6,6 +6,7 @@ mod raise;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use hoist_engine::action::Cancel;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -118,12 +119,14 @@ pub struct Stacks {
     below: BTreeMap<Id, BTreeSet<Id>>,
     /// With which LUKS is opened.
     secrets: Secrets,
+    /// By which its programs are ended.
+    cancel: Cancel,
 }
 
 impl Stacks {
     #[must_use]
-    pub fn with_secrets(self, secrets: Secrets) -> Self {
-        Self { secrets, ..self }
+    pub fn for_run(self, secrets: Secrets, cancel: Cancel) -> Self {
+        Self { secrets, cancel, ..self }
     }
 
     pub fn new(layout: &Layout, storage: &[StorageNode]) -> Self {
@@ -156,7 +159,7 @@ impl Stacks {
             }
             below.insert(node.id.clone(), disks);
         }
-        Self { nodes, parts, below, secrets: Secrets::default() }
+        Self { nodes, parts, below, ..Self::default() }
     }
 
     pub fn node(&self, id: &Id) -> Option<&Node> {

@@ -173,7 +173,7 @@ pub fn apply_to(
     given: &Given,
     listener: Arc<dyn Listener>,
 ) -> Result<Applied, ApplyError> {
-    let stacks = decision.stacks.clone().with_secrets(given.secrets.clone());
+    let stacks = decision.stacks.clone().for_run(given.secrets.clone(), listener.cancel());
     let held = Arc::new(held.with_stacks(stacks));
     // From here on nobody else can change the disks: it must still be the same plan.
     let again = decide(document, &look(document, machine, given)).map_err(ApplyError::Refused)?;

@@ -4,13 +4,14 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use hoist_engine::action::{Cancel, Failure, Output, Secrets as _, Stream};
+use hoist_engine::action::{Failure, Output, Secrets as _, Stream};
 use hoist_engine::execute::process;
 use hoist_engine::record::FailureKind;
 use zeroize::Zeroizing;
 
-use super::{Node, What, programs};
+use super::{Node, Stacks, What, programs};
 use crate::actions::disks::{SYSTEM_PATH, find_tool};
 use crate::actions::held::{Held, known_parts};
 use crate::actions::{failed, wrong};
@@ -21,6 +22,10 @@ use crate::facts::{Signature, SignatureKind, SignaturePlace};
 
 /// Arrays get numbers from here down, as mdadm itself gives them.
 const LAST_ARRAY: u32 = 127;
+
+/// None of these programs writes more than a few MiB: one that is not done by then waits for a device
+/// that does not answer.
+const LONGEST: Duration = Duration::from_mins(10);
 
 impl Held {
     /// The device of a partition or of something that is made of partitions, which is put together if
@@ -44,14 +49,14 @@ impl Held {
         }
         match &node.what {
             What::Md => {
-                load("md_mod");
+                self.stacks.load("md_mod");
                 let words = programs::assemble(node.uuid);
                 let array = free_array().into_iter().chain(devices.iter().cloned());
-                run(&words, array.map(OsString::from), b"")?;
+                self.stacks.run(&words, array.map(OsString::from), b"")?;
             }
             What::Lv { group, .. } => {
-                load("dm_mod");
-                run(&programs::activate(group), settings(&devices)?, b"")?;
+                self.stacks.load("dm_mod");
+                self.stacks.run(&programs::activate(group), settings(&devices)?, b"")?;
             }
             What::Luks { key } => self.unseal(node, key.name(), &devices)?,
             What::Pv | What::Vg { .. } => {}
@@ -74,12 +79,12 @@ impl Held {
     }
 
     fn unseal(&self, node: &Node, key: &str, devices: &[PathBuf]) -> Result<(), Failure> {
-        load("dm_mod");
-        load("dm_crypt");
+        self.stacks.load("dm_mod");
+        self.stacks.load("dm_crypt");
         let key = Zeroizing::new(self.stacks.secrets.get(key)?);
         let name = format!("hoist-{}", node.uuid.simple());
         let words = devices.iter().map(OsString::from).chain([name.into()]);
-        run(&programs::unseal(), words, key.as_bytes())
+        self.stacks.run(&programs::unseal(), words, key.as_bytes())
     }
 
     /// Makes it, and leaves it put together. If an earlier attempt of this run had begun with it, what
@@ -90,31 +95,33 @@ impl Held {
         let marked = || programs::marked(node.uuid).map(OsString::from).into_iter();
         match &node.what {
             What::Md => {
-                load("md_mod");
+                self.stacks.load("md_mod");
                 let array = free_array().map(OsString::from).into_iter();
-                run(&node.program, array.chain(words()), b"")?;
+                self.stacks.run(&node.program, array.chain(words()), b"")?;
             }
             What::Pv => {
-                load("dm_mod");
-                run(&node.program, words().chain(settings(&devices)?), b"")?;
+                self.stacks.load("dm_mod");
+                self.stacks.run(&node.program, words().chain(settings(&devices)?), b"")?;
             }
             What::Vg { name } => {
-                load("dm_mod");
+                self.stacks.load("dm_mod");
                 let only = settings(&devices)?;
-                let make = || run(&node.program, marked().chain(words()).chain(only.clone()), b"");
+                let make = || {
+                    self.stacks.run(&node.program, marked().chain(words()).chain(only.clone()), b"")
+                };
                 let old = programs::remove_group(name, node.uuid);
-                make_again(is_begun, make, || run(&old, only.clone(), b""))?;
+                make_again(is_begun, make, || self.stacks.run(&old, only.clone(), b""))?;
             }
             What::Lv { group, name } => {
-                load("dm_mod");
+                self.stacks.load("dm_mod");
                 let only = settings(&devices)?;
-                let make = || run(&node.program, marked().chain(only.clone()), b"");
+                let make = || self.stacks.run(&node.program, marked().chain(only.clone()), b"");
                 let old = programs::remove_volume(group, name, node.uuid);
-                make_again(is_begun, make, || run(&old, only.clone(), b""))?;
+                make_again(is_begun, make, || self.stacks.run(&old, only.clone(), b""))?;
             }
             What::Luks { key } => {
                 let key = Zeroizing::new(self.stacks.secrets.get(key.name())?);
-                run(&node.program, words(), key.as_bytes())?;
+                self.stacks.run(&node.program, words(), key.as_bytes())?;
             }
         }
         self.is_large_enough(node)?;
@@ -243,15 +250,6 @@ fn settings(devices: &[PathBuf]) -> Result<[OsString; 2], Failure> {
     Ok(programs::settings(&paths).map(OsString::from))
 }
 
-/// Drivers that no hardware asks for. A kernel that has them built in needs nobody to load them, and
-/// one that has none is found out by whoever needs them.
-fn load(driver: &str) {
-    let words = ["modprobe", "-q", "--", driver].map(str::to_owned);
-    if find_tool("modprobe").is_some() {
-        let _ = run(&words, [], b"");
-    }
-}
-
 /// What tools print is only of interest where they fail, and then the last line of it is told.
 struct Silence;
 
@@ -260,24 +258,40 @@ impl Output for Silence {
     fn progress(&mut self, _: u64, _: Option<u64>) {}
 }
 
-/// Runs a program. No shell, and nothing of our environment; maps are made without udev.
-fn run(
-    program: &[String],
-    more: impl IntoIterator<Item = OsString>,
-    input: &[u8],
-) -> Result<(), Failure> {
-    let (tool, words) = program.split_first().ok_or_else(|| wrong("no program".to_owned()))?;
-    let path = find_tool(tool).ok_or_else(|| wrong(format!("`{tool}` is not here any more")))?;
-    let mut command = Command::new(path);
-    command.args(words).args(more).env_clear().env("PATH", SYSTEM_PATH).env("LC_ALL", "C");
-    command.envs([("DM_DISABLE_UDEV", "1"), ("LVM_SUPPRESS_FD_WARNINGS", "1")]);
-    let ran = process::run(&mut command, input, None, &Cancel::default(), &mut Silence);
-    match ran.map_err(|error| failed(&error))?.fault() {
-        None => Ok(()),
-        Some(fault) => {
-            let verb = words.iter().find(|word| !word.starts_with('-')).filter(|_| tool == "lvm");
-            let verb = verb.map(|verb| format!(" {verb}")).unwrap_or_default();
-            Err(Failure { kind: FailureKind::Exit, reason: format!("{tool}{verb}: {fault}") })
+impl Stacks {
+    /// Drivers that no hardware asks for. A kernel that has them built in needs nobody to load them, and
+    /// one that has none is found out by whoever needs them.
+    fn load(&self, driver: &str) {
+        let words = ["modprobe", "-q", "--", driver].map(str::to_owned);
+        if find_tool("modprobe").is_some() {
+            let _ = self.run(&words, [], b"");
+        }
+    }
+
+    /// Runs a program, until it ends, or somebody wants it to. No shell, and nothing of our
+    /// environment; maps are made without udev.
+    fn run(
+        &self,
+        program: &[String],
+        more: impl IntoIterator<Item = OsString>,
+        input: &[u8],
+    ) -> Result<(), Failure> {
+        let (tool, words) = program.split_first().ok_or_else(|| wrong("no program".to_owned()))?;
+        let path =
+            find_tool(tool).ok_or_else(|| wrong(format!("`{tool}` is not here any more")))?;
+        let mut command = Command::new(path);
+        command.args(words).args(more).env_clear().env("PATH", SYSTEM_PATH).env("LC_ALL", "C");
+        command.envs([("DM_DISABLE_UDEV", "1"), ("LVM_SUPPRESS_FD_WARNINGS", "1")]);
+        let deadline = Instant::now().checked_add(LONGEST);
+        let ran = process::run(&mut command, input, deadline, &self.cancel, &mut Silence);
+        match ran.map_err(|error| failed(&error))?.fault() {
+            None => Ok(()),
+            Some(fault) => {
+                let verb =
+                    words.iter().find(|word| !word.starts_with('-')).filter(|_| tool == "lvm");
+                let verb = verb.map(|verb| format!(" {verb}")).unwrap_or_default();
+                Err(Failure { kind: FailureKind::Exit, reason: format!("{tool}{verb}: {fault}") })
+            }
         }
     }
 }
@@ -286,7 +300,25 @@ fn run(
 mod tests {
     use std::cell::RefCell;
 
+    use hoist_engine::action::Cancel;
+
     use super::*;
+    use crate::document::Secrets;
+
+    #[test]
+    fn programs_end_when_the_run_shall() {
+        let cancel = Cancel::default();
+        let stacks = Stacks::default().for_run(Secrets::default(), cancel.clone());
+        let begun = Instant::now();
+        let ending = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            cancel.cancel();
+        });
+        let ended = stacks.run(&["sleep".to_owned(), "20".to_owned()], [], b"");
+        assert_eq!(ended.expect_err("it was stopped").reason, "sleep: was stopped");
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        ending.join().expect("it only waits");
+    }
 
     #[test]
     fn what_has_the_name_already_is_removed_only_if_this_run_had_begun_with_it() {
