@@ -111,19 +111,36 @@ fn a_disk_that_was_empty_is_as_it_was() {
     assert!(before[..MIB] == after[..MIB] && before[SIZE - MIB..] == after[SIZE - MIB..]);
 }
 
+/// Applies a document, and is cut off when it has written so often.
+fn cut_off(machine: &FileMachine, document: &Document, writes: u64) {
+    let decision = machine.decide(document);
+    let here = machine.machine();
+    let mut held = pipeline::take(&decision, &here).expect("nobody has it");
+    let fault = Arc::new(Fault::new(When::AtWrite(writes), Then::Die));
+    held.break_disk(&"os".parse().expect("an id"), &fault).expect("nobody has it");
+    let given = Given::default();
+    let cut = pipeline::apply_to(held, document, &decision, &here, &given, Arc::new(Quiet));
+    cut.expect_err("it is cut off");
+}
+
+#[test]
+fn an_attempt_that_began_nothing_does_not_say_that_the_one_before_did_not() {
+    // Wherever the later one ends: what the earlier one has overwritten is lost.
+    for writes in 0..12 {
+        let machine = machine(Some(&old()), 512);
+        machine.apply(&of(NEW)).expect("nothing is wrong");
+        let smaller = of("  - part: {id: b, on: os, size: 1 MiB}\n");
+        cut_off(&machine, &smaller, writes);
+        assert!(undo(&machine, &smaller).is_err(), "after {writes} writes");
+    }
+}
+
 #[test]
 fn a_run_that_ended_before_its_first_step_is_undone_whole() {
     let machine = machine(Some(&old()), 512);
     let (before, document) = (machine.bytes("sda"), of(NEW));
-    let decision = machine.decide(&document);
-    let here = machine.machine();
-    let mut held = pipeline::take(&decision, &here).expect("nobody has it");
     // Tables, marker, gap and backup are there, and the journal is not.
-    let fault = Arc::new(Fault::new(When::AtWrite(6), Then::Die));
-    held.break_disk(&"os".parse().expect("an id"), &fault).expect("nobody has it");
-    let given = Given::default();
-    let cut = pipeline::apply_to(held, &document, &decision, &here, &given, Arc::new(Quiet));
-    cut.expect_err("it is cut off");
+    cut_off(&machine, &document, 6);
     assert!(before != machine.bytes("sda"));
     assert_eq!(undo(&machine, &document).expect("nothing was lost"), 1);
     assert!(before == machine.bytes("sda"), "every byte");

@@ -43,10 +43,11 @@ pub struct Taken {
 }
 
 impl Before {
-    /// With what another attempt of the same transaction may write to and destroys.
+    /// With what another attempt of the same transaction may write to and destroys. Its journal
+    /// begins anew, and nobody knows from there whether this one had begun.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
-        let mut all = self.clone();
+        let mut all = Self { journal: None, ..self.clone() };
         let new = |range: &&Range<u64>| !self.writable.contains(range);
         all.writable.extend(other.writable.iter().filter(new).cloned());
         let new = |what: &&String| !self.destroys.contains(what);
