@@ -31,6 +31,9 @@ const SLOTS: u64 = 2;
 const MAGIC: [u8; 8] = *b"hoistmk\x01";
 const HEAD: usize = 16;
 
+/// What a journal begins with that is not in its place yet; the same follows.
+const NEXT: [u8; 8] = *b"hoistnx\x01";
+
 /// The gap of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gap(Range<u64>);
@@ -75,8 +78,11 @@ impl Gap {
         self.0.start..self.0.start + SLOTS * SLOT
     }
 
-    fn journal(&self) -> Range<u64> {
-        self.marker().end..self.0.end - backup::room(&self.0)
+    /// Where the journal is, and behind it where the next one is kept until it is in its place.
+    fn journal(&self) -> (Range<u64>, Range<u64>) {
+        let all = self.marker().end..self.0.end - backup::room(&self.0);
+        let middle = all.end - (all.end - all.start) / 4 / SLOT * SLOT;
+        (all.start..middle, middle..all.end)
     }
 
     /// Nothing is left in it, but for who works on the disk.
@@ -139,10 +145,7 @@ impl Marker {
         if body.len() > room {
             return Err(GapError::MarkerTooLarge(body.len()));
         }
-        let length = u32::try_from(body.len()).expect("it is bounded");
-        let mut bytes =
-            [&MAGIC[..], &length.to_le_bytes(), &crc32fast::hash(&body).to_le_bytes(), &body]
-                .concat();
+        let mut bytes = sealed(MAGIC, &body);
         bytes.resize(HEAD + room, 0);
         io.write_at(gap.0.start + oldest * SLOT, &bytes)?;
         Ok(io.sync()?)
@@ -164,13 +167,20 @@ fn read_slots(disk: &(impl ReadAt + ?Sized), gap: &Gap) -> io::Result<Vec<Option
 }
 
 fn parse_slot(bytes: &[u8]) -> Option<Slot> {
-    let (head, rest) = bytes.strip_prefix(&MAGIC)?.split_first_chunk::<8>()?;
+    serde_json::from_slice(unsealed(MAGIC, bytes)?).ok()
+}
+
+/// With how long it is, and a checksum: what is torn is nothing.
+fn sealed(magic: [u8; 8], body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len()).expect("a gap is small");
+    [&magic[..], &length.to_le_bytes(), &crc32fast::hash(body).to_le_bytes(), body].concat()
+}
+
+fn unsealed(magic: [u8; 8], bytes: &[u8]) -> Option<&[u8]> {
+    let (head, rest) = bytes.strip_prefix(&magic)?.split_first_chunk::<8>()?;
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let body = rest.get(..usize::try_from(word(0)).ok()?)?;
-    if crc32fast::hash(body) != word(4) {
-        return None;
-    }
-    serde_json::from_slice(body).ok()
+    (crc32fast::hash(body) == word(4)).then_some(body)
 }
 
 /// The journal of a run, in the gap of a disk that the run is about.
@@ -184,44 +194,52 @@ pub struct GapJournal {
 }
 
 impl GapJournal {
-    /// A new one. What was there before is gone before the new one begins.
-    pub fn create(io: &GuardedIo, gap: &Gap) -> Result<Self, GapError> {
-        let place = gap.journal();
-        io.zero(place.clone())?;
-        io.sync()?;
-        let length = journal::MAGIC.len() as u64;
-        io.write_at(place.start, &journal::MAGIC)?;
-        io.sync()?;
-        Ok(Self { place, next: 0, length, is_broken: false })
+    /// A new one, with these records. What was there before is there, or these are: what they carry
+    /// over is nowhere else.
+    pub fn create(io: &GuardedIo, gap: &Gap, records: &[Record]) -> Result<Self, GapError> {
+        let (place, next) = gap.journal();
+        settle(io, gap)?;
+        let mut bytes = journal::MAGIC.to_vec();
+        journal::frames(records, 0, &mut bytes)?;
+        if bytes.len() as u64 > place.end - place.start {
+            return Err(JournalError::Full(io::ErrorKind::StorageFull.into()).into());
+        }
+        let kept = sealed(NEXT, &bytes);
+        // More than has room there is worth less than to go on.
+        if kept.len() as u64 <= next.end - next.start {
+            io.write_at(next.start, &kept)?;
+            io.sync()?;
+        }
+        put(io, gap, &bytes)?;
+        let count = u32::try_from(records.len()).expect("a gap is small");
+        Ok(Self { place, next: count, length: bytes.len() as u64, is_broken: false })
     }
 
-    /// The one that is there, with its records; a torn tail is cut off. Where there is none, because
-    /// it had not come to that, a new one.
-    pub fn open(io: &GuardedIo, gap: &Gap) -> Result<(Self, Vec<Record>), GapError> {
-        let place = gap.journal();
-        let Contents { records, length } = match load(io, &place) {
-            Err(GapError::Journal(JournalError::NoJournal)) => {
-                return Ok((Self::create(io, gap)?, Vec::new()));
-            }
+    /// The one that is there, with its records; a torn tail is cut off. Nothing where there is none,
+    /// because it had not come to that.
+    pub fn open(io: &GuardedIo, gap: &Gap) -> Result<Option<(Self, Vec<Record>)>, GapError> {
+        settle(io, gap)?;
+        let (place, _) = gap.journal();
+        let Contents { records, length } = match load(io, gap) {
+            Err(GapError::Journal(JournalError::NoJournal)) => return Ok(None),
             loaded => loaded?,
         };
         if length == 0 {
-            return Ok((Self::create(io, gap)?, records));
+            return Ok(None);
         }
         let length = length as u64;
         io.zero(place.start + length..place.end)?;
         io.sync()?;
         let next = u32::try_from(records.len()).expect("a gap is small");
-        Ok((Self { place, next, length, is_broken: false }, records))
+        Ok(Some((Self { place, next, length, is_broken: false }, records)))
     }
 
     /// The records of a disk that is only looked at; nothing if there is no journal.
     pub fn peek(disk: &(impl ReadAt + ?Sized), gap: &Gap) -> Result<Option<Vec<Record>>, GapError> {
-        let place = gap.journal();
-        if place.end > disk.size() {
+        if gap.0.end > disk.size() {
             return Ok(None);
         }
-        match load(disk, &place) {
+        match load(disk, gap) {
             Ok(contents) if contents.length == 0 => Ok(None),
             Ok(contents) => Ok(Some(contents.records)),
             Err(GapError::Journal(JournalError::NoJournal)) => Ok(None),
@@ -257,9 +275,44 @@ impl GapJournal {
     }
 }
 
-fn load(disk: &(impl ReadAt + ?Sized), place: &Range<u64>) -> Result<Contents, GapError> {
-    let mut bytes = vec![0; usize::try_from(place.end - place.start).expect("less than a MiB")];
-    disk.read_at(place.start, &mut bytes).map_err(GapError::Read)?;
+/// What comes into the place of the journal, and nothing of what was there; then it is kept nowhere
+/// else any more.
+fn put(io: &GuardedIo, gap: &Gap, bytes: &[u8]) -> Result<(), GapError> {
+    let (place, next) = gap.journal();
+    io.zero(place.clone())?;
+    io.sync()?;
+    io.write_at(place.start, bytes)?;
+    io.sync()?;
+    io.zero(next.start..next.start + SLOT)?;
+    Ok(io.sync()?)
+}
+
+/// A journal that was on its way comes into its place.
+fn settle(io: &GuardedIo, gap: &Gap) -> Result<(), GapError> {
+    match on_its_way(io, gap)? {
+        Some(bytes) => put(io, gap, &bytes),
+        None => Ok(()),
+    }
+}
+
+fn on_its_way(disk: &(impl ReadAt + ?Sized), gap: &Gap) -> Result<Option<Vec<u8>>, GapError> {
+    let bytes = read(disk, &gap.journal().1)?;
+    // The checksum of nothing is that of zeros.
+    let whole = unsealed(NEXT, &bytes).filter(|body| body.starts_with(&journal::MAGIC));
+    Ok(whole.map(<[u8]>::to_vec))
+}
+
+fn read(disk: &(impl ReadAt + ?Sized), range: &Range<u64>) -> Result<Vec<u8>, GapError> {
+    let mut bytes = vec![0; usize::try_from(range.end - range.start).expect("less than a MiB")];
+    disk.read_at(range.start, &mut bytes).map_err(GapError::Read)?;
+    Ok(bytes)
+}
+
+fn load(disk: &(impl ReadAt + ?Sized), gap: &Gap) -> Result<Contents, GapError> {
+    let bytes = match on_its_way(disk, gap)? {
+        Some(bytes) => bytes,
+        None => read(disk, &gap.journal().0)?,
+    };
     // Records are text, so no zero behind the last one belongs to it.
     let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     Ok(journal::read(&bytes[..used])?)
@@ -330,7 +383,7 @@ mod tests {
         let whole = {
             let (disk, mut length) = (Disk::new(), 0);
             let io = disk.open(Some(Fault::new(When::Never, Then::Fail)));
-            let mut journal = GapJournal::create(&io, &gap()).expect("it has room");
+            let mut journal = GapJournal::create(&io, &gap(), &[]).expect("it has room");
             length += io.fault().expect("it has one").written().bytes;
             append_all(&mut journal, &io, 0);
             io.fault().expect("it has one").written().bytes - length
@@ -339,14 +392,14 @@ mod tests {
         for cut in 0..=whole {
             for then in [Then::Die, Then::CutPower(cut + 1)] {
                 let disk = Disk::new();
-                let create = GapJournal::create(&disk.open(None), &gap());
+                let create = GapJournal::create(&disk.open(None), &gap(), &[]);
                 let mut journal = create.expect("it has room");
                 let io = disk.open(Some(Fault::new(When::AfterBytes(cut), then)));
                 let durable = append_all(&mut journal, &io, 0);
                 drop(io);
                 let seen = GapJournal::peek(&disk.open(None), &gap()).expect("it is sound");
-                let (mut journal, read) =
-                    GapJournal::open(&disk.open(None), &gap()).expect("it is sound");
+                let opened = GapJournal::open(&disk.open(None), &gap()).expect("it is sound");
+                let (mut journal, read) = opened.expect("it was created");
                 assert_eq!(seen.as_ref(), Some(&read), "looking sees the same, at {cut}");
                 assert!(read.len() as u64 >= u64::from(durable), "at {cut}: {durable} {read:?}");
                 let count = u32::try_from(read.len()).expect("few");
@@ -359,18 +412,29 @@ mod tests {
     }
 
     #[test]
-    fn wherever_creating_ends_nothing_old_is_taken_for_new() {
-        for cut in (0..80_000_u64).step_by(997).chain(57_340..57_360) {
+    fn wherever_creating_ends_there_is_the_old_one_or_the_new_one() {
+        let carried = [record(1), record(2)];
+        for cut in (0..80_000_u64).step_by(997).chain(0..600).chain(45_000..46_200) {
             let disk = Disk::new();
-            let mut old = GapJournal::create(&disk.open(None), &gap()).expect("it has room");
-            old.append(&disk.open(None), &[record(9)]).expect("it has room");
+            GapJournal::create(&disk.open(None), &gap(), &[record(9)]).expect("it has room");
             let io = disk.open(Some(Fault::new(When::AfterBytes(cut), Then::CutPower(cut + 1))));
-            let created = GapJournal::create(&io, &gap()).is_ok();
+            let created = GapJournal::create(&io, &gap(), &carried).is_ok();
             drop(io);
             let seen = GapJournal::peek(&disk.open(None), &gap()).expect("it is sound");
-            // A run that was not created yet has nothing that it could lose.
-            let is_old = seen == Some(vec![record(9)]) && !created;
-            assert!(seen.as_ref().is_none_or(Vec::is_empty) || is_old, "at {cut}: {seen:?}");
+            let is_old = seen.as_deref() == Some(&[record(9)]) && !created;
+            assert!(is_old || seen.as_deref() == Some(&carried), "at {cut}: {seen:?}");
+            // Cut off once more, when it is opened or replaced.
+            let io = disk.open(Some(Fault::new(When::AfterBytes(cut), Then::CutPower(cut + 2))));
+            let _ = GapJournal::open(&io, &gap());
+            drop(io);
+            let again = GapJournal::peek(&disk.open(None), &gap()).expect("it is sound");
+            assert_eq!(again, seen, "at {cut}");
+            let io = disk.open(Some(Fault::new(When::AfterBytes(cut), Then::CutPower(cut + 3))));
+            let _ = GapJournal::create(&io, &gap(), &[record(5)]);
+            drop(io);
+            let (_, last) =
+                GapJournal::open(&disk.open(None), &gap()).expect("sound").expect("it is there");
+            assert!(Some(&last) == seen.as_ref() || last == [record(5)], "at {cut}: {last:?}");
         }
     }
 
@@ -378,8 +442,8 @@ mod tests {
     fn a_journal_that_is_full_says_so_and_stays_whole() {
         let disk = Disk::new();
         let io = disk.open(None);
-        let mut journal = GapJournal::create(&io, &gap()).expect("it has room");
-        let reason = "x".repeat(20_000);
+        let mut journal = GapJournal::create(&io, &gap(), &[]).expect("it has room");
+        let reason = "x".repeat(15_000);
         let large = Record::Refused { step: StepId(0), attempt: 1, reason, at: 0 };
         journal.append(&io, &[large.clone(), large.clone()]).expect("two fit");
         let error = journal.append(&io, std::slice::from_ref(&large)).expect_err("three do not");

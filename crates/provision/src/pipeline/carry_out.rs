@@ -242,16 +242,10 @@ fn run(
             }
         }
     }
-    let (medium, mut records) = decision.medium(held, resumes)?;
-    let resumed = !records.is_empty();
+    let (medium, left) = decision.medium(held, resumes)?;
+    let resumed = left.is_some();
+    let records = left.unwrap_or_else(|| decision.first_records());
     let mut journal = Shared { medium: Arc::new(Mutex::new(medium)), left: Arc::default() };
-    if records.is_empty() {
-        drive::begin(&decision.plan, &mut journal, clock())?;
-        let begun = Record::Plan { hash: decision.plan.hash().to_owned(), at: clock() };
-        let carried: Vec<Record> = decision.done.iter().map(carried).collect();
-        journal.append(&carried)?;
-        records = std::iter::once(begun).chain(carried).collect();
-    }
     let mut run = Run::replay(&decision.plan, &records)?;
     // What failed is tried again.
     if run.outcome().is_some() {
@@ -387,24 +381,34 @@ impl Decision {
             && self.opened.values().all(|opened| opened.marker.as_ref() == Some(marker))
     }
 
-    /// Where the records are kept: in the gap of the first disk that has one.
-    fn medium(&self, held: &Arc<Held>, resumes: bool) -> Result<(Medium, Vec<Record>), ApplyError> {
+    /// What a run begins with: what it is, and what is where it shall be already.
+    fn first_records(&self) -> Vec<Record> {
+        let begun = Record::Plan { hash: self.plan.hash().to_owned(), at: clock() };
+        std::iter::once(begun).chain(self.done.iter().map(carried)).collect()
+    }
+
+    /// Where the records are kept, in the gap of the first disk that has one; and those that an
+    /// attempt has left that is gone on with.
+    fn medium(
+        &self,
+        held: &Arc<Held>,
+        resumes: bool,
+    ) -> Result<(Medium, Option<Vec<Record>>), ApplyError> {
         let Some((disk, gap)) = self.journal_place() else {
-            return Ok((Medium::Memory(Vec::new()), Vec::new()));
+            return Ok((Medium::Memory(self.first_records()), None));
         };
         let io = held.io(&disk).map_err(ApplyError::Begin)?;
-        let (mut journal, mut records) = if resumes {
-            GapJournal::open(&io, &gap)?
-        } else {
-            (GapJournal::create(&io, &gap)?, Vec::new())
-        };
+        let left = if resumes { GapJournal::open(&io, &gap)? } else { None };
         // The marker is written before the journal of the run before it is gone.
-        let is_ours = records.first().is_none_or(
-            |first| matches!(first, Record::Plan { hash, .. } if hash == self.plan.hash()),
-        );
-        if !is_ours || journal.room() < LEAST_ROOM {
-            (journal, records) = (GapJournal::create(&io, &gap)?, Vec::new());
-        }
+        let is_ours =
+            |first: &Record| matches!(first, Record::Plan { hash, .. } if hash == self.plan.hash());
+        let left = left.filter(|(journal, records)| {
+            records.first().is_some_and(is_ours) && journal.room() >= LEAST_ROOM
+        });
+        let (journal, records) = match left {
+            Some((journal, records)) => (journal, Some(records)),
+            None => (GapJournal::create(&io, &gap, &self.first_records())?, None),
+        };
         Ok((Medium::Gap { held: Arc::clone(held), disk, journal }, records))
     }
 
