@@ -321,6 +321,7 @@ fn load(disk: &(impl ReadAt + ?Sized), gap: &Gap) -> Result<Contents, GapError> 
 #[cfg(test)]
 mod tests {
     use hoist_engine::plan::StepId;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::device::fault::{Fault, Then, When};
@@ -493,5 +494,32 @@ mod tests {
         let large = Marker { node: "n".repeat(5000), ..marker(true) };
         let error = large.write(&disk.open(None), &gap()).expect_err("it is too large");
         assert!(matches!(error, GapError::MarkerTooLarge(_)), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_gap_holds_it_is_looked_at_without_panic(
+            noise in prop::collection::vec((0..FIRST - 16, any::<[u8; 16]>()), 0..40),
+            body in prop::collection::vec(any::<u8>(), 0..100),
+            is_torn in any::<bool>(),
+        ) {
+            let disk = Disk::new();
+            let io = disk.open(None);
+            GapJournal::create(&io, &gap(), &[record(1), record(2)]).expect("it has room");
+            drop(io);
+            let mut bytes = fs_err::read(disk.0.path()).expect("it is there");
+            let at = |at: u64| usize::try_from(at).expect("small");
+            for (place, noise) in noise {
+                bytes[at(place)..at(place) + 16].copy_from_slice(&noise);
+            }
+            // With checksums that fit, too.
+            let next = at(gap().journal().1.start);
+            let places = [(at(START), sealed(MAGIC, &body)), (next, sealed(NEXT, &body))];
+            for (place, sealed) in places.into_iter().skip(usize::from(is_torn)) {
+                bytes[place..place + sealed.len()].copy_from_slice(&sealed);
+            }
+            let _ = Marker::read(&bytes[..], &gap());
+            let _ = GapJournal::peek(&bytes[..], &gap());
+        }
     }
 }

@@ -214,6 +214,8 @@ impl Chunk {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn data(offset: u64, length: u32, at: u64, stored: u32) -> Chunk {
@@ -288,6 +290,27 @@ mod tests {
         assert_eq!(read.expect("it was just written"), manifest);
         for odd in [text.replace(r#""at":0,"#, ""), text.replace(r#""zero""#, r#""zero","at":1"#)] {
             assert!(matches!(Manifest::parse(odd.as_bytes(), None), Err(ManifestError::Syntax(_))));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_list_makes_the_reader_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            numbers in prop::collection::vec(any::<(u64, u32, u64, u32)>(), 0..8),
+            size in any::<u64>(),
+            flips in prop::collection::vec((0..4096_usize, any::<u8>()), 0..4),
+        ) {
+            let _ = Manifest::parse(&bytes, None);
+            let wild = |(offset, length, at, stored)| data(offset, length, at, stored);
+            let list = Manifest::new(size, numbers.into_iter().map(wild).collect());
+            let mut text = serde_json::to_vec(&list).expect("a plain value");
+            let _ = Manifest::parse(&text, None);
+            for (at, byte) in flips {
+                let at = at % text.len();
+                text[at] = byte;
+            }
+            let _ = Manifest::parse(&text, None);
         }
     }
 }

@@ -122,3 +122,50 @@ pub fn parse(bytes: &[u8], size: u64) -> Option<(Before, Backup)> {
     let backup = Backup { head: head.to_vec(), tail: tail.to_vec() };
     Some((serde_json::from_slice(&body[..about]).ok()?, backup))
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SIZE: u64 = 4096;
+
+    fn with_sum(about: &[u8], packed: &[u8]) -> Vec<u8> {
+        let number = |bytes: &[u8]| u32::try_from(bytes.len()).expect("small").to_le_bytes();
+        let body = [about, packed].concat();
+        let sum = crc32fast::hash(&body).to_le_bytes();
+        [&MAGIC[..], &number(about), &number(packed), &sum, &body].concat()
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_kept_is_read_again_and_nothing_else_is(
+            head in any::<[u8; 32]>(),
+            about in prop::collection::vec(any::<u8>(), 0..80),
+            packed in prop::collection::vec(any::<u8>(), 0..80),
+            flips in prop::collection::vec((0..4096_usize, any::<u8>()), 1..4),
+        ) {
+            let length = usize::try_from(Backup::length(SIZE)).expect("small");
+            let ends = Backup { head: head.repeat(length / 32), tail: vec![7; length] };
+            let before = Before {
+                txn: Uuid::from_u128(7),
+                writable: std::iter::once(0..SIZE).collect(),
+                destroys: vec!["a table".to_owned()],
+                journal: None,
+            };
+            let mut bytes = pack(&before, &ends).expect("it is memory");
+            let kept = parse(&bytes, SIZE);
+            prop_assert_eq!(kept, Some((before, ends)));
+            // Whoever sends it can make the checksum fit.
+            let _ = parse(&with_sum(&about, &packed), SIZE);
+            let _ = parse(&with_sum(&about, &bytes), SIZE);
+            for (at, byte) in flips {
+                let at = at % bytes.len();
+                bytes[at] ^= byte;
+            }
+            let _ = parse(&bytes, SIZE);
+            let _ = parse(&bytes[..bytes.len() / 2], SIZE);
+        }
+    }
+}
