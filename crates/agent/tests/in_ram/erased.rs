@@ -64,7 +64,8 @@ fn a_disk_erases_itself_and_the_controller_has_the_proof() {
     assert_eq!(report["outcome"], "done", "{report}");
     let erased = &report["erased"][0];
     assert_eq!((&erased["verdict"], &erased["serial"]), (&json!("erased"), &json!("HOIST1")));
-    assert_eq!((&erased["samples"], &erased["held"]), (&json!(64), &json!(64)), "{report}");
+    // One of these places is beside the table, where nothing is left when erasing begins.
+    assert_eq!((&erased["samples"], &erased["held"]), (&json!(64), &json!(63)), "{report}");
     assert_eq!(erased["says"], "format status 0x000", "{report}");
     assert!(fs_err::read(bench.disk()).expect("there").iter().all(|byte| *byte == 0));
 }

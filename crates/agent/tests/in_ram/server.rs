@@ -184,10 +184,15 @@ fn serve(stream: &mut (impl Read + Write), kept: &Mutex<Kept>) -> std::io::Resul
         let date = jiff::fmt::rfc2822::to_string(&jiff::Zoned::now()).expect("a date");
         write!(stream, "HTTP/1.1 {status}\r\ndate: {date}\r\n{more}")?;
         write!(stream, "content-length: {}\r\n\r\n", body.len())?;
-        stream.flush()?;
-        // That it is there is looked at before anything is done.
-        while path == "/root.img.zst" && kept.lock().expect("nobody panicked").is_held {
-            std::thread::sleep(Duration::from_millis(5));
+        let asks = |what: fn(&Kept) -> bool| what(&kept.lock().expect("nobody panicked"));
+        if path == "/root.img.zst" && asks(|kept| kept.go == Some("abort")) {
+            // That it is there is looked at before anything is done.
+            stream.flush()?;
+            while asks(|kept| kept.is_held) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            // The answer that says so is on its way; an image is written faster than it is read.
+            std::thread::sleep(Duration::from_secs(1));
         }
         stream.write_all(&body)?;
         stream.flush()?;
