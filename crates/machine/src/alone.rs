@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use fs_err as fs;
 
 use crate::console;
+use crate::disk::KEPT_BY_THE_HOST;
 use crate::machine::{Firmware, Kernel};
 use crate::scratch::{Scratch, find_program};
 use crate::variables::OVMF;
@@ -87,7 +88,8 @@ impl Alone {
         for (number, Drive { image, device, keeps }) in self.drives.iter().enumerate() {
             let snapshot = if *keeps { "off" } else { "on" };
             let image = escaped(image);
-            let drive = format!("if=none,id=d{number},format=raw,snapshot={snapshot},file={image}");
+            let drive =
+                format!("if=none,id=d{number},{KEPT_BY_THE_HOST},snapshot={snapshot},file={image}");
             command.args(["-drive", &drive, "-device", &format!("{device},drive=d{number}")]);
         }
         if let Some(Kernel { kernel, initrd, command_line, clock }) = &self.kernel {

@@ -8,6 +8,10 @@ use fs_err as fs;
 
 use crate::machine::Firmware;
 
+/// How a machine has a file for a disk. The host outlives the machine and keeps what was written, also
+/// when the machine is killed; when a busy host has it on its own disk, nobody needs to wait for.
+pub(crate) const KEPT_BY_THE_HOST: &str = "format=raw,cache=unsafe";
+
 /// What a machine finds behind its disk controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Disk {

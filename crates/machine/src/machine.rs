@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use fs_err as fs;
 
 use crate::console;
-use crate::disk::Disk;
+use crate::disk::{Disk, KEPT_BY_THE_HOST};
 use crate::guest;
 use crate::scratch::{Scratch, find_program};
 
@@ -136,6 +136,26 @@ impl Machine {
         }
     }
 
+    /// Waits until something is so that is seen from outside, while it is on; `what` names it.
+    pub fn wait_until(
+        &mut self,
+        what: &str,
+        within: Duration,
+        mut is_so: impl FnMut() -> bool,
+    ) -> Result<()> {
+        let deadline = Instant::now() + within;
+        while !is_so() {
+            if !self.is_on()? {
+                bail!("the machine went off before {what}{}", self.last_lines());
+            }
+            if Instant::now() >= deadline {
+                bail!("the machine is on for {within:?}, but not {what}{}", self.last_lines());
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
     /// Waits until it has powered itself off.
     pub fn wait_until_off(&mut self, within: Duration) -> Result<()> {
         let deadline = Instant::now() + within;
@@ -231,7 +251,7 @@ fn command(hardware: &Hardware, console: &Path) -> Result<Command> {
         Some(Disk::Nvmes(all)) => all.iter().map(|(image, serial)| nvme(image, serial)).collect(),
     };
     for (number, (drive, device)) in disks.into_iter().enumerate() {
-        command.args(["-drive", &format!("if=none,id=disk{number},format=raw,{drive}")]);
+        command.args(["-drive", &format!("if=none,id=disk{number},{KEPT_BY_THE_HOST},{drive}")]);
         let order = number + 2;
         command.args(["-device", &format!("{device},drive=disk{number},bootindex={order}")]);
     }

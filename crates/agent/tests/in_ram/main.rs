@@ -92,7 +92,8 @@ impl Bench {
         }
         let port = self.server.port;
         let command_line = format!(
-            "console=ttyS0 quiet panic=-1 hoist.server=https://{HOST}:{port} hoist.node={NODE} \
+            "console=ttyS0 loglevel=5 panic=-1 hoist.server=https://{HOST}:{port} \
+             hoist.node={NODE} \
              hoist.token=token ip=10.0.2.15::{HOST}:255.255.255.0:::none \
              BOOTIF=01-{}",
             MAC.replace(':', "-")

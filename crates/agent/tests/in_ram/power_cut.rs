@@ -3,7 +3,6 @@
 
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
 
 use hoist_provision::device::gap::{Gap, Marker};
 use hoist_provision::device::table::{self, Found};
@@ -16,8 +15,6 @@ const SIZE: u64 = 32;
 
 /// Of that, what is no zeros.
 const FULL: u64 = 22;
-
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The first partition takes one MiB before it, and has eight.
 const ROOT_START: u64 = 9 * MIB;
@@ -52,16 +49,8 @@ fn cut(seed: u64) {
     // Not the last ones: it would be over before the power is gone.
     let at = scatter(seed, 1..FULL - 6);
     let mut machine = bench.power_on();
-    let deadline = Instant::now() + PATIENCE;
-    while written(&bench, &image) < at {
-        let is_on = machine.is_on().expect("it can be asked");
-        assert!(
-            is_on && Instant::now() < deadline,
-            "{}",
-            machine.console().expect("as it should be")
-        );
-        std::thread::sleep(LOOK_EVERY);
-    }
+    let what = format!("{at} MiB of the image are written");
+    machine.wait_until(&what, PATIENCE, || written(&bench, &image) >= at).expect(&what);
     machine.power_off();
 
     // It says what it is, and holds nothing that firmware or a person could take for a system.

@@ -81,7 +81,7 @@ impl Trial {
         tree.program("bin/trial", script.into_bytes()).expect("a path");
         let initrd = self.path("trial.cpio");
         fs_err::write(&initrd, [&image()[..], &tree.archive()].concat()).expect("written");
-        let command_line = "console=ttyS0 quiet panic=-1 rdinit=/bin/trial".to_owned();
+        let command_line = "console=ttyS0 loglevel=5 panic=-1 rdinit=/bin/trial".to_owned();
         let kernel = guest::kernel().expect("set up");
         let kernel = Some(Kernel { kernel, initrd, command_line, clock: None });
         Said(Alone { kernel, ..machine }.run(PATIENCE).expect("it goes off"))

@@ -62,7 +62,7 @@ fn run_in_guest(steps: &str, documents: &[(&str, &Value)]) -> String {
         boot_url: String::new(),
         disk: Some(Disk::Nvmes(disks.to_vec())),
     };
-    let command_line = "console=ttyS0 quiet panic=-1 rdinit=/test/init".to_owned();
+    let command_line = "console=ttyS0 loglevel=5 panic=-1 rdinit=/test/init".to_owned();
     let kernel = guest::kernel().expect("set up");
     let kernel = Kernel { kernel, initrd, command_line, clock: None };
     let mut machine = Machine::power_on_with(hardware, kernel).expect("a machine");
