@@ -4,6 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, OFlags};
 use serde::{Deserialize, Serialize};
@@ -11,6 +13,11 @@ use serde::{Deserialize, Serialize};
 use super::ReadAt;
 use super::above::AboveError;
 use super::buffer::{ALIGNMENT, Buffer, CHUNK};
+
+/// Who has a disk may be about to let it go: udev looks at every disk that was written to, under a
+/// lock, and a program that is just being started has what we had open until it runs.
+const LET_GO: Duration = Duration::from_secs(1);
+const ASK_EVERY: Duration = Duration::from_millis(20);
 
 /// What must not change between looking at a disk and writing to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,6 +93,16 @@ impl Disk {
         sector_of_files: u32,
         access: Access,
     ) -> Result<Self, OpenError> {
+        let end = Instant::now() + LET_GO;
+        loop {
+            match Self::try_open(path, sector_of_files, access) {
+                Err(OpenError::InUse { .. }) if Instant::now() < end => sleep(ASK_EVERY),
+                opened => return opened,
+            }
+        }
+    }
+
+    fn try_open(path: &Path, sector_of_files: u32, access: Access) -> Result<Self, OpenError> {
         let failed = |source: io::Error| match rustix::io::Errno::from_io_error(&source) {
             Some(rustix::io::Errno::BUSY) => OpenError::InUse { path: path.to_owned() },
             _ => OpenError::Open { path: path.to_owned(), source },

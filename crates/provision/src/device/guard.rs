@@ -430,6 +430,23 @@ mod tests {
     }
 
     #[test]
+    fn who_is_about_to_let_a_disk_go_is_waited_for() {
+        let file = file(&vec![0; SIZE]);
+        let meant = Identity::of(file.path(), 512).expect("it is there");
+        let first = GuardedIo::open(file.path(), &meant, &none(), &none()).expect("nobody has it");
+        let (begins, begun) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                begun.recv().expect("the other one opens it");
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                drop(first);
+            });
+            begins.send(()).expect("somebody has it");
+            GuardedIo::open(file.path(), &meant, &none(), &none()).expect("it was let go");
+        });
+    }
+
+    #[test]
     fn a_disk_that_is_not_the_one_that_was_looked_at_is_refused() {
         let file = file(&vec![0; SIZE]);
         let meant = Identity::of(file.path(), 512).expect("it is there");

@@ -205,7 +205,9 @@ async fn what_is_tried_again_at_the_same_moment_is_seen_by_who_begins() {
     for round in 0..20 {
         let (go, other) = (format!("go{round}"), format!("other{round}"));
         let hold = HOLD.replace("go &&", &format!("{go} &&"));
-        let bad = step("bad@n2", 2, &format!("test -e {other} && sleep 0.2; false"), &[]);
+        // The second time it is on n2 until both have their answers.
+        let stay = format!("for i in $(seq 600); do test -e {go} && break; sleep 0.05; done");
+        let bad = step("bad@n2", 2, &format!("test -e {other} && {stay}; false"), &[]);
         let bad = with(bad, "on_failure", json!("continue"));
         let first = start(&site, &plan(&[step("slow@n1", 1, &hold, &[]), bad])).await;
         until_instance(&site, &first, "bad@n2", "failed").await;
