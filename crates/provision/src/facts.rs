@@ -302,6 +302,9 @@ pub struct Ours {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    /// All of the disk came as an image.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub of_image: bool,
 #[serde(rename_all = "snake_case")]
 pub enum SignaturePlace {
     Disk,

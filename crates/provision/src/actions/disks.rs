@@ -237,10 +237,10 @@ impl Disks {
             }
         };
         let gap = gap(&[]).map_err(|error| failed(&error))?;
+        let marker = Marker { of_image: true, ..self.marker.clone() };
         // What the image has in the gap stays.
-        if Marker::read(&*io, &gap).map_err(|error| failed(&error))?.as_ref() == Some(&self.marker)
-        {
-            let marker = Marker { is_complete: true, ..self.marker.clone() };
+        if Marker::read(&*io, &gap).map_err(|error| failed(&error))?.as_ref() == Some(&marker) {
+            let marker = Marker { is_complete: true, ..marker };
             marker.write(&io, &gap).map_err(|error| failed(&error))?;
         }
         kernel::tell(io.path(), &partitions).map_err(|error| failed(&error))?;

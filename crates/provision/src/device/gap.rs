@@ -110,6 +110,9 @@ pub struct Marker {
     pub generation: u64,
     /// Everything was done.
     pub is_complete: bool,
+    /// All of it is, or becomes, an image, with whatever partitions that has.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub of_image: bool,
     /// All of it is being put back: that nothing is lost by that was seen before it began.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub undoing: bool,
@@ -472,6 +475,7 @@ mod tests {
             plan: "sha256:00".to_owned(),
             generation: 3,
             is_complete,
+            of_image: false,
             undoing: false,
         };
         for cut in (0..5000).step_by(61) {

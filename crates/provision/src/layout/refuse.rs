@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::guid::derive;
+use uuid::Uuid;
+
+use super::guid::{derive, is_derived};
 use super::{Context, Difference, DiskPlan, Layout, PartitionPlan, Work, below, disks_of_mount};
 use crate::bind::{differences, identity};
 use crate::claim::started_by;
+use crate::device::table::IN_PROGRESS;
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Bytes, Id, ImageTable, PartRole, StorageNode};
 use crate::facts::{
@@ -59,9 +62,36 @@ fn place_of(table: Option<&TableFacts>, signature: &Signature) -> u64 {
     }
 }
 
-/// Whether hoist wrote to this disk before, for this node.
-fn is_marked(context: &Context<'_>, facts: &DiskFacts) -> bool {
-    facts.signatures.iter().any(|signature| is_marker(context, signature))
+/// Whether hoist put it there before, for this node. On a disk that it wrote to there may also be
+/// what others put there since, and what had to stay when hoist came to it.
+fn is_ours(
+    context: &Context<'_>,
+    plan: &DiskPlan,
+    facts: &DiskFacts,
+    signature: &Signature,
+) -> bool {
+    let mut markers = facts.signatures.iter().filter(|found| is_marker(context, found)).peekable();
+    if markers.peek().is_none() {
+        return false;
+    }
+    let of_image = |marker: &Signature| marker.ours.as_ref().is_some_and(|ours| ours.of_image);
+    if signature.kind == SignatureKind::Hoist || markers.any(of_image) {
+        return true;
+    }
+    // What was there before has a number that somebody else gave it.
+    let is_made = |partuuid: Option<Uuid>| partuuid.is_some_and(is_derived);
+    match signature.place {
+        SignaturePlace::Partition(number) => {
+            let mut parts = facts.table.iter().flat_map(|table| &table.partitions);
+            parts.any(|part| part.number == number && is_made(part.partuuid))
+        }
+        SignaturePlace::Disk => {
+            let gone = plan.changes.iter().filter(|change| change.after.is_none());
+            let mut gone = gone.filter_map(|change| change.before.as_ref());
+            matches!(signature.kind, SignatureKind::Gpt | SignatureKind::Mbr)
+                && gone.all(|e| is_made(e.partuuid) || e.type_guid == Some(IN_PROGRESS))
+        }
+    }
 }
 
 /// A table that says that somebody is at work says in which transaction.
@@ -110,7 +140,6 @@ fn is_settled(
 fn foreign(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Option<Diagnostic> {
     let adopts = context.document.adopts_tables();
     let wipe = &context.document.sections.disks.get(&plan.id)?.wipe;
-    let is_marked = is_marked(context, facts);
     let mut strange = Vec::new();
     for signature in &facts.signatures {
         if is_kept(plan, facts, signature) {
@@ -123,7 +152,7 @@ fn foreign(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Opt
         if is_left && !plan.work.is_of_all() {
             continue;
         }
-        if is_marked || wipe.covers(signature.kind) {
+        if wipe.covers(signature.kind) || is_ours(context, plan, facts, signature) {
             plan.destroys.push(signature.clone());
         } else {
             strange.push(signature);

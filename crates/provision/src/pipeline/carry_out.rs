@@ -220,6 +220,7 @@ fn run(
         plan: decision.plan.hash().to_owned(),
         generation: decision.document.generation(),
         is_complete: false,
+        of_image: false,
         undoing: false,
     };
     let resumes = decision.is_left_in_the_middle(&marker);
@@ -230,7 +231,7 @@ fn run(
         }
         for (id, opened) in &decision.opened {
             let io = held.io(id).map_err(ApplyError::Begin)?;
-            disks::open(&io, opened.table.guid, &opened.kept, &marker)
+            disks::open(&io, opened.table.guid, &opened.kept, &opened.marked(&marker))
                 .map_err(ApplyError::Begin)?;
             let gap = disks::gap(&opened.kept)?;
             if decision.erases(id, opened) {
@@ -378,7 +379,10 @@ impl Decision {
     /// Whether every disk was left by an earlier attempt at this very plan.
     fn is_left_in_the_middle(&self, marker: &Marker) -> bool {
         !self.opened.is_empty()
-            && self.opened.values().all(|opened| opened.marker.as_ref() == Some(marker))
+            && self
+                .opened
+                .values()
+                .all(|opened| opened.marker.as_ref() == Some(&opened.marked(marker)))
     }
 
     /// What a run begins with: what it is, and what is where it shall be already.

@@ -192,6 +192,7 @@ fn done(decision: &Decision, before: &Seen) -> Seen {
         plan: String::new(),
         generation: decision.document.generation(),
         is_complete: true,
+        of_image: false,
         undoing: false,
     };
     let built = decision.stacks.nodes.iter().map(made).collect();

@@ -39,14 +39,57 @@ fn foreign_data_is_refused_unless_every_kind_of_it_is_named() {
 fn what_hoist_put_there_for_this_node_needs_no_naming_and_is_still_shown() {
     let marked = |node: &str| {
         let mut used = used();
-        let mut marker = signature(SignatureKind::Hoist, SignaturePlace::Disk, 20_480);
-        marker.ours = Some(Ours { node: node.to_owned(), txn: Uuid::from_u128(5) });
-        used.signatures.push(marker);
+        for part in &mut used.table.as_mut().expect("a table").partitions {
+            let id = format!("part-{}", part.number).parse().expect("an id");
+            part.partuuid = Some(derive(Uuid::from_u128(5), node, &id));
+        }
+        mark(&mut used, node, false);
         machine([used])
     };
     let layout = laid_out(&document(one_part(json!([]))), &marked("n1"));
     assert_eq!(layout.disks[0].destroys.len(), 5);
     refused(one_part(json!([])), &marked("n2"), Code::ForeignData, "disks.os.wipe");
+}
+
+fn mark(disk: &mut DiskFacts, node: &str, of_image: bool) {
+    let mut marker = signature(SignatureKind::Hoist, SignaturePlace::Disk, 20_480);
+    marker.ours = Some(Ours { node: node.to_owned(), txn: Uuid::from_u128(5), of_image });
+    disk.signatures.push(marker);
+}
+
+#[test]
+fn what_others_put_on_a_disk_of_hoists_is_foreign_as_everywhere() {
+    let derived = |number: u32| {
+        let id = format!("part-{number}").parse().expect("an id");
+        Some(derive(Uuid::from_u128(5), "n1", &id))
+    };
+    // The first partition was there before, or came since; the others hoist made.
+    let mut used = used();
+    for part in &mut used.table.as_mut().expect("a table").partitions[1..] {
+        part.partuuid = derived(part.number);
+    }
+    mark(&mut used, "n1", false);
+    let facts = machine([used.clone()]);
+    let found = refused(one_part(json!([])), &facts, Code::ForeignData, "disks.os.wipe");
+    assert_eq!(found.evidence.len(), 2, "the table that names it, and what is in it: {found}");
+    laid_out(&document(one_part(json!(["gpt", "ext"]))), &facts);
+    // Nothing says what is in it.
+    let mut raw = used.clone();
+    raw.signatures.retain(|found| found.place != SignaturePlace::Partition(1));
+    let found =
+        refused(one_part(json!([])), &machine([raw]), Code::ForeignData, "disks.os.wipe");
+    assert!(found.what.ends_with("holds gpt"), "{found}");
+    // Somebody has made all of the disk something else, and the marker is still there.
+    let mut whole = disk("sda", 4 * GIB);
+    whole.signatures.push(signature(SignatureKind::Xfs, SignaturePlace::Disk, 0));
+    mark(&mut whole, "n1", false);
+    let facts = machine([whole]);
+    let found = refused(one_part(json!([])), &facts, Code::ForeignData, "disks.os.wipe");
+    assert!(found.what.ends_with("holds xfs"), "{found}");
+    // An image brings partitions of its own.
+    used.signatures.retain(|found| found.kind != SignatureKind::Hoist);
+    mark(&mut used, "n1", true);
+    laid_out(&document(one_part(json!([]))), &machine([used]));
 }
 
 #[test]
