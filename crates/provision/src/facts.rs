@@ -282,8 +282,8 @@ pub struct Signature {
     /// Of the file system; of LVM the volume group's name; of MD the array's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// As the tools of that kind write it. Of LVM the volume group's, of MD the array's: what all
-    /// members have in common.
+    /// As the tools of that kind write it. Of LVM the volume group's, of MD the array's, of ZFS the
+    /// pool's, of bcache the set's: what all members have in common.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
     /// How many devices its array or group has, where it says so.

@@ -27,11 +27,13 @@ const TELLING_TYPES: [(u128, SignatureKind); 3] = [
 pub fn find(disk: &impl ReadAt, sector: u32) -> io::Result<Vec<Signature>> {
     let found = table::read(disk, sector)?;
     let partitions = found.facts().map(|facts| facts.partitions).unwrap_or_default();
-    let mut all = Vec::new();
+    let mut all: Vec<Signature> = Vec::new();
     for partition in &partitions {
         let place = SignaturePlace::Partition(partition.number);
         let range = partition.start..partition.start.saturating_add(partition.len);
         let inside = probe(disk, range.start..range.end.min(disk.size()), place)?;
+        // What is at the end of a partition may look as if it were at the end of one around it.
+        all.retain(|have| !inside.iter().any(|found| is_same(have, found)));
         all.extend(by_type(partition, &inside));
         all.extend(inside);
     }
@@ -39,13 +41,15 @@ pub fn find(disk: &impl ReadAt, sector: u32) -> io::Result<Vec<Signature>> {
     all.extend(of_hoist(disk)?);
     for signature in probe(disk, 0..disk.size(), SignaturePlace::Disk)? {
         // What is at the end of the last partition may look as if it were at the end of the disk.
-        let is_known =
-            |have: &Signature| (have.kind, have.offset) == (signature.kind, signature.offset);
-        if !all.iter().any(is_known) {
+        if !all.iter().any(|have| is_same(have, &signature)) {
             all.push(signature);
         }
     }
     Ok(all)
+}
+
+fn is_same(one: &Signature, other: &Signature) -> bool {
+    (one.kind, one.offset) == (other.kind, other.offset)
 }
 
 /// What a range of a disk holds: a partition, or all of it. Tables are not looked for.
