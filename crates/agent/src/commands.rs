@@ -232,6 +232,7 @@ fn shown_disk(disk: &DiskFacts) -> String {
         let commands: Vec<&str> = disk.erase.iter().map(|command| command.as_str()).collect();
         lines.push(format!("  can erase itself: {}", commands.join(", ")));
     }
+    lines.extend(disk.unreadable.iter().map(|reason| format!("  cannot be read: {reason}")));
     lines.extend(disk.signatures.iter().map(|signature| format!("  holds {signature}")));
     lines.extend(disk.busy.iter().map(|busy| format!("  in use: {busy}")));
     lines.join("\n") + "\n"

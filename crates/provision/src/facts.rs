@@ -139,6 +139,9 @@ pub struct DiskFacts {
     pub table: Option<TableFacts>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub signatures: Vec<Signature>,
+    /// Why nobody knows what is on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
 }
 
 /// A command by which a disk makes all of its own data unreadable, also what it keeps where nobody can
@@ -299,12 +302,12 @@ pub struct Signature {
 pub struct Ours {
     pub node: String,
     pub txn: Uuid,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     /// All of the disk came as an image.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub of_image: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SignaturePlace {
     Disk,
