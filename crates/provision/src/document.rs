@@ -42,6 +42,10 @@ pub const MAX_STORAGE: usize = 1024;
 pub const MAX_IMAGES: usize = 64;
 pub const MAX_FILES: usize = 1024;
 pub const MAX_THIRD_PARTY: usize = 64;
+/// Of any list within an entry: sources, links, options, words for a kernel.
+pub const MAX_LIST: usize = 256;
+/// Of all that storage nodes lie on, taken together.
+pub const MAX_ON: usize = 4 * MAX_STORAGE;
 /// Longest id of a disk, an image or a storage node.
 pub const MAX_ID: usize = 64;
 
