@@ -324,6 +324,13 @@ impl Document {
         flow.is_empty() || flow.iter().any(|queued| queued == action)
     }
 
+    /// Nothing is wanted but that disks are made empty, and what may follow that.
+    pub fn only_erases(&self) -> bool {
+        let flow = self.sections.flow.as_ref().map_or(&[][..], |flow| &flow.actions);
+        let is_of_it = |action: &String| ["erase", "report", "reboot"].contains(&action.as_str());
+        flow.iter().any(|action| action == "erase") && flow.iter().all(is_of_it)
+    }
+
     /// Tables stay as they are: because that is wanted, or because nobody is there to change them.
     pub fn adopts_tables(&self) -> bool {
         self.sections.policy.tables == Tables::Adopt || !self.is_queued("disks")

@@ -101,11 +101,14 @@ impl<'a> Checker<'a> {
             }
         }
         for node in &all.storage {
-            lists.push((Self::place(node), match node {
-                StorageNode::Fs(fs) => fs.options.len(),
-                StorageNode::Part(part) => part.attributes.len(),
-                _ => 0,
-            }));
+            lists.push((
+                Self::place(node),
+                match node {
+                    StorageNode::Fs(fs) => fs.options.len(),
+                    StorageNode::Part(part) => part.attributes.len(),
+                    _ => 0,
+                },
+            ));
         }
         for (id, image) in all.images.iter() {
             lists.push((format!("images.{id}.sources"), image.sources.len()));
@@ -349,6 +352,12 @@ impl<'a> Checker<'a> {
     fn fs(&mut self, place: &str, fs: &Fs) {
         if let Some(label) = &fs.label {
             self.label(place, label, fs.kind.max_label());
+            let is_strange = |c: char| !c.is_ascii() || "\"*+,./:;<=>?[\\]|".contains(c);
+            if fs.kind == FsKind::Vfat && (label.contains(is_strange) || label.starts_with(' ')) {
+                let what = format!("`{label}` is no label for FAT");
+                let hint = "take letters, digits, `-` and `_`; they become capitals";
+                self.say_hint(Code::BadValue, place, what, hint);
+            }
         }
         if let Some(mount) = &fs.mount {
             let parts = mount.split('/').skip(1);
@@ -654,6 +663,8 @@ impl<'a> Checker<'a> {
 
     fn erase(&mut self) {
         let document = self.document;
+        let keeps_tables =
+            document.adopts_tables() && document.is_queued("erase") && !document.only_erases();
         for id in document.sections.erase.iter().flat_map(|erase| &erase.disks) {
             if document.sections.disks.get(id).is_none() {
                 self.say(Code::NoSuchThing, "erase.disks", format!("there is no disk `{id}`"));
@@ -663,6 +674,11 @@ impl<'a> Checker<'a> {
             if let Some(node) = used {
                 let what = format!("disk `{id}` is made empty, and `{}` on it stays", node.id());
                 self.say(Code::Contradiction, "erase.disks", what);
+            } else if keeps_tables && document.sections.storage.iter().any(|n| n.on().contains(id))
+            {
+                let what = format!("disk `{id}` is made empty, and its table stays");
+                let hint = "let `disks` make the table, too, or do nothing else than to erase";
+                self.say_hint(Code::Contradiction, "erase.disks", what, hint);
             }
         }
     }

@@ -205,6 +205,20 @@ fn two_things_do_not_lie_on_one_and_nothing_lies_on_itself() {
 }
 
 #[test]
+fn labels_of_fat_are_what_others_read_too() {
+    let labelled = |label: &str| {
+        json!({"storage": [part("a", "1 GiB"),
+            {"fs": {"id": "x", "on": "a", "kind": "vfat", "label": label}}]})
+    };
+    for label in ["HOIST-ESP", "esp_2", "two words"] {
+        read("doc", with(&labelled(label)).as_bytes()).expect("a label");
+    }
+    for label in ["a*b.c", "a/b", "ü", " x", "\"x\""] {
+        is(&labelled(label), Code::BadValue, "storage.x");
+    }
+}
+
+#[test]
 fn file_systems_have_labels_and_mounts_that_fit() {
     let fs = |more: Value| {
         let mut fs = json!({"id": "x", "on": "a", "kind": "xfs"});
@@ -264,6 +278,24 @@ fn a_partition_that_stays_is_known_by_something() {
     for retain in [json!({}), json!({"name": "data"})] {
         let kept = json!({"part": {"id": "a", "on": "os", "size": "1 GiB", "retain": retain}});
         is(&json!({"storage": [kept]}), Code::Missing, "storage.a.retain");
+    }
+}
+
+#[test]
+fn a_disk_whose_table_stays_is_not_erased_and_not_silently_left() {
+    let with_flow = |flow: Value, tables: &str| {
+        json!({
+            "storage": [part("a", "1 GiB"), {"fs": {"id": "x", "on": "a", "kind": "ext4"}}],
+            "policy": {"tables": tables},
+            "erase": {"disks": ["os"]},
+            "flow": {"actions": flow},
+        })
+    };
+    let code = Code::Contradiction;
+    is(&with_flow(json!([]), "adopt"), code, "erase.disks");
+    is(&with_flow(json!(["erase", "images"]), "make"), code, "erase.disks");
+    for good in [json!([]), json!(["erase"]), json!(["erase", "report", "reboot"])] {
+        read("doc", with(&with_flow(good, "make")).as_bytes()).expect("it is erased");
     }
 }
 
@@ -441,7 +473,10 @@ fn a_document_that_is_as_large_as_can_be_is_refused_at_once() {
         (text(json!({"boot": {"kernel_args": vec![""; 500_000]}})), Code::TooLarge),
         (text(json!({"flow": {"actions": vec!["x"; 500_000]}})), Code::TooLarge),
         (deep, Code::Unreadable),
-        (format!("api: hoist/v1\ntxn: x\nsections:\n  v.e/s0@1: &a0 x\n{laughing}"), Code::Unreadable),
+        (
+            format!("api: hoist/v1\ntxn: x\nsections:\n  v.e/s0@1: &a0 x\n{laughing}"),
+            Code::Unreadable,
+        ),
     ] {
         let found = read("doc", text.as_bytes()).expect_err("it is refused");
         assert!(found.iter().any(|found| found.code == code), "{:?}", found[0].code);

@@ -11,7 +11,8 @@ use crate::bind::{differences, identity};
 use crate::claim::started_by;
 use crate::device::table::IN_PROGRESS;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{Bytes, Id, ImageTable, PartRole, StorageNode};
+use crate::document::size::MIB;
+use crate::document::{Bytes, FsKind, Id, ImageTable, PartRole, StorageNode};
 use crate::facts::{
     BusyReason, DiskFacts, Firmware, Signature, SignatureKind, SignaturePlace, TableFacts,
 };
@@ -30,6 +31,7 @@ pub(super) fn refuse(context: &Context<'_>, layout: &mut Layout) -> Vec<Diagnost
     }
     found.extend(retained_contents(context, layout));
     found.extend(images(context, layout));
+    found.extend(too_small(context, layout));
     found.extend(firmware(context));
     found.extend(duplicates(context, layout));
     found.extend(moved_root(context));
@@ -420,6 +422,23 @@ fn images(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
     found
 }
 
+/// What a program would refuse to make when the disk is wiped already.
+fn too_small(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
+    let made = layout.stack.iter().filter(|plan| !plan.retained && plan.image.is_none());
+    let told = made.filter_map(|plan| {
+        let kind = context.document.storage(&plan.id)?.as_fs()?.kind;
+        let least = match kind {
+            FsKind::Xfs => 300 * MIB,
+            FsKind::Btrfs => 109 * MIB,
+            _ => return None,
+        };
+        let what = format!("{kind} needs {}, and has {}", Bytes(least), Bytes(plan.size));
+        let found = Diagnostic::new(Code::NoRoom, format!("storage.{}", plan.id), what);
+        (plan.size < least).then(|| found.hint("make what it lies on larger, or take ext4"))
+    });
+    told.collect()
+}
+
 /// S9: the machine can start what is installed.
 fn firmware(context: &Context<'_>) -> Vec<Diagnostic> {
     let sections = &context.document.sections;
@@ -482,6 +501,10 @@ fn duplicates(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
     let mut names: BTreeMap<(&str, String), &Id> = BTreeMap::new();
     for node in context.nodes() {
         let name = match node {
+            // FAT has capitals only.
+            StorageNode::Fs(fs) if fs.kind == FsKind::Vfat => {
+                fs.label.as_ref().map(|label| ("label", label.to_ascii_uppercase()))
+            }
             StorageNode::Fs(fs) => fs.label.as_ref().map(|label| ("label", label.clone())),
             StorageNode::Vg(vg) => Some(("volume group", vg.name().to_owned())),
             StorageNode::Md(md) => Some(("array", md.name().to_owned())),

@@ -376,6 +376,9 @@ fn the_label_of_what_stays_is_not_given_to_something_else() {
     laid_out(&document(said), &facts);
 }
 
+    let mut small = labelled.clone();
+    small["storage"][1]["fs"]["kind"] = json!("vfat");
+    refused(small, &with(SignatureKind::Vfat, "ROOT", None), Code::Duplicate, "storage.fs");
 #[test]
 fn a_clone_of_what_was_made_before_is_noticed() {
     let sections = one_part(json!([]));
@@ -441,3 +444,23 @@ fn what_does_not_fit_is_refused_with_what_is_free() {
     laid_out(&document(group("96 MiB")), &facts);
     refused(group("97 MiB"), &facts, Code::NoRoom, "storage.l.size");
 }
+#[test]
+fn a_file_system_that_no_program_would_make_so_small_is_refused() {
+    let facts = machine([disk("sda", 4 * GIB)]);
+    for (kind, least) in [("xfs", 300), ("btrfs", 109), ("ext4", 1), ("vfat", 1), ("swap", 1)] {
+        let with = |size: u64| {
+            json!({"storage": [part("a", &format!("{size} MiB")),
+                {"fs": {"id": "x", "on": "a", "kind": kind}}]})
+        };
+        laid_out(&document(with(least)), &facts);
+        if least > 1 {
+            refused(with(least - 1), &facts, Code::NoRoom, "storage.x");
+        }
+    }
+    // What an image brings has a size already.
+    let mut brought = json!({"storage": [part("a", "64 MiB"),
+        {"fs": {"id": "x", "on": "a", "kind": "xfs"}}]});
+    brought["images"] = json!({"i": {"sources": ["https://h/i"], "target": "x"}});
+    laid_out(&document(brought), &facts);
+}
+
