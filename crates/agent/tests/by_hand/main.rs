@@ -140,6 +140,8 @@ fn what_is_applied_is_what_others_find_and_a_second_time_there_is_nothing_to_do(
         let planned = agent("plan", &document, &[]);
         assert_eq!(planned.code, 20, "{}", planned.err);
         assert!(before == bench.digest(), "planning writes nothing");
+        let total = planned.out.lines().rev().nth(1).expect("a line before the hash");
+        assert_eq!(total, "writes 49 MiB at most, and what 4 steps do not say before");
         let applied = agent("apply", &document, &["--plan", &hash(&planned)]);
         assert_eq!(applied.code, 0, "{}", applied.err);
 

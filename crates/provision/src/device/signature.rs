@@ -80,6 +80,13 @@ const WIPED: u64 = 4 * 1024 * 1024;
 const FAR: [u64; 2] = [64 << 20, 256 << 30];
 const FAR_LENGTH: u64 = 4096;
 
+/// Most bytes that are made zero for that.
+pub fn wiped(range: &Range<u64>) -> u64 {
+    let length = range.end.saturating_sub(range.start);
+    let far = FAR.iter().filter(|at| *at + FAR_LENGTH <= length).count() as u64;
+    length.min(2 * WIPED + far * FAR_LENGTH)
+}
+
 /// Makes a range say nothing any more. It is not looked at: a superblock that we cannot read, others
 /// perhaps can.
 pub fn wipe(io: &GuardedIo, range: Range<u64>) -> Result<(), WriteError> {
