@@ -305,6 +305,9 @@ pub struct Ours {
     /// All of the disk came as an image.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub of_image: bool,
+    /// It has the system that the machine starts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_root: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

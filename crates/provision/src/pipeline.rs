@@ -145,13 +145,6 @@ struct Opened {
     marker: Option<Marker>,
 }
 
-impl Opened {
-    /// What such a disk says of itself meanwhile.
-    fn marked(&self, marker: &Marker) -> Marker {
-        Marker { of_image: self.ending == Ending::Image, ..marker.clone() }
-    }
-}
-
 /// What becomes of a disk that was begun with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {

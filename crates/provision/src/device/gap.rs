@@ -113,6 +113,9 @@ pub struct Marker {
     /// All of it is, or becomes, an image, with whatever partitions that has.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub of_image: bool,
+    /// The system that the machine starts is on it, or a part of that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_root: bool,
     /// All of it is being put back: that nothing is lost by that was seen before it began.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub undoing: bool,
@@ -476,6 +479,7 @@ mod tests {
             generation: 3,
             is_complete,
             of_image: false,
+            has_root: false,
             undoing: false,
         };
         for cut in (0..5000).step_by(61) {

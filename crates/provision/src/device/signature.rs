@@ -163,14 +163,14 @@ fn of_table(found: &Found, size: u64, sector: u32) -> Option<Signature> {
 fn of_hoist(disk: &impl ReadAt) -> io::Result<Option<Signature>> {
     let gap = Gap::before(None).expect("a whole gap has room");
     let marker = Marker::read(disk, &gap)?;
-    Ok(marker.map(|Marker { node, txn, of_image, .. }| Signature {
+    Ok(marker.map(|Marker { node, txn, of_image, has_root, .. }| Signature {
         kind: SignatureKind::Hoist,
         offset: gap.range().start,
         place: SignaturePlace::Disk,
         label: None,
         uuid: None,
         members: None,
-        ours: Some(Ours { node, txn, of_image }),
+        ours: Some(Ours { node, txn, of_image, has_root }),
     }))
 }
 

@@ -10,8 +10,8 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::size::MIB;
 use crate::document::{
     Boot, BootFirmware, BootLoader, Bytes, Compression, Disk, DiskMatch, Document, Fs, FsKind,
-    FsRetain, Id, Image, ImageFormat, Lv, MAX_ID, MAX_STORAGE, Md, MdLevel, NodeSection, Part, PartRole, Pv,
-    Sections, Size, StorageNode, Tables, Vg, Wipe, check,
+    FsRetain, Id, Image, ImageFormat, Lv, MAX_ID, MAX_STORAGE, Md, MdLevel, NodeSection, Part,
+    PartRole, Pv, Sections, Size, StorageNode, Tables, Vg, Wipe, check,
 };
 
 /// Where GRUB's core goes, on every disk.

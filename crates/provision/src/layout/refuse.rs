@@ -14,7 +14,7 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::size::MIB;
 use crate::document::{Bytes, FsKind, Id, ImageTable, PartRole, StorageNode};
 use crate::facts::{
-    BusyReason, DiskFacts, Firmware, Signature, SignatureKind, SignaturePlace, TableFacts,
+    Bus, BusyReason, DiskFacts, Firmware, Signature, SignatureKind, SignaturePlace, TableFacts,
 };
 
 /// Everything that forbids a layout. What is destroyed and torn down is filled in on the way.
@@ -589,10 +589,10 @@ fn cloned(layout: &Layout, plan: Option<&DiskPlan>, disk: &DiskFacts) -> Option<
     Some(found.evidence([identity(disk)]).hint("take that disk away, or erase it"))
 }
 
-/// S14: the system does not move to another disk unnoticed.
+/// S14: the system does not move to another disk unnoticed, by what the document says of the last
+/// one and by what disks say of themselves.
 fn moved_root(context: &Context<'_>) -> Option<Diagnostic> {
     let sections = &context.document.sections;
-    let last = sections.node.as_ref()?.last_root.as_ref()?;
     if sections.policy.allow_root_change {
         return None;
     }
@@ -602,11 +602,27 @@ fn moved_root(context: &Context<'_>) -> Option<Diagnostic> {
         disks = sections.images.iter().map(|(_, image)| image.target.clone()).collect();
     }
     let bound: Vec<_> = disks.iter().filter_map(|id| context.fact(id)).collect();
-    if bound.is_empty() || bound.iter().any(|disk| differences(last, disk).is_empty()) {
+    let last = sections.node.as_ref().and_then(|node| node.last_root.as_ref());
+    let is_said = |disk: &&DiskFacts| last.is_none_or(|last| differences(last, disk).is_empty());
+    let had: Vec<_> = context.facts.disks.iter().filter(|disk| has_root(context, disk)).collect();
+    let is_had = |disk: &&DiskFacts| had.iter().any(|had| had.kernel_name == disk.kernel_name);
+    if bound.is_empty()
+        || (bound.iter().any(is_said) && (had.is_empty() || bound.iter().any(is_had)))
+    {
         return None;
     }
     let what = "the root would be on another disk than the last time";
     let found = Diagnostic::new(Code::RootMoved, "node.last_root", what);
     let hint = "if that is wanted, set `policy.allow_root_change`";
-    Some(found.evidence(bound.into_iter().map(identity)).hint(hint))
+    let was = had.into_iter().map(|disk| format!("it is on {}", identity(disk)));
+    Some(found.evidence(was.chain(bound.into_iter().map(identity))).hint(hint))
+}
+
+/// Whether hoist has put this node's system on it. No machine starts from a loop device.
+fn has_root(context: &Context<'_>, disk: &DiskFacts) -> bool {
+    let node = context.document.node_id();
+    let mut ours = disk.signatures.iter().filter_map(|signature| signature.ours.as_ref());
+    disk.bus != Some(Bus::Loop)
+        && !node.is_empty()
+        && ours.any(|ours| ours.node == node && ours.has_root)
 }

@@ -193,6 +193,7 @@ fn done(decision: &Decision, before: &Seen) -> Seen {
         generation: decision.document.generation(),
         is_complete: true,
         of_image: false,
+        has_root: false,
         undoing: false,
     };
     let built = decision.stacks.nodes.iter().map(made).collect();

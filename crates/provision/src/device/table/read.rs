@@ -507,7 +507,12 @@ mod tests {
     }
 
     /// Puts an entry into a table of old, at a byte: its type, its start and its length in sectors.
-    fn one_of_old(bytes: &mut [u8], at: usize, entry: usize, (kind, start, length): (u8, u32, u32)) {
+    fn one_of_old(
+        bytes: &mut [u8],
+        at: usize,
+        entry: usize,
+        (kind, start, length): (u8, u32, u32),
+    ) {
         bytes[at + 510..at + 512].copy_from_slice(&[0x55, 0xaa]);
         let entry = &mut bytes[at + 446 + entry * 16..][..16];
         entry[4] = kind;

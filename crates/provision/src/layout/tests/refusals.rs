@@ -1,7 +1,7 @@
 //! The safety rules, each with what it refuses and what it lets through.
 
 use super::*;
-use crate::facts::{Busy, BusyReason, Firmware, Ours};
+use crate::facts::{Bus, Busy, BusyReason, Firmware, Ours};
 
 fn refused(sections: Value, facts: &Facts, code: Code, place: &str) -> Diagnostic {
     let mut found = plan_refused(&document(sections), facts);
@@ -53,8 +53,36 @@ fn what_hoist_put_there_for_this_node_needs_no_naming_and_is_still_shown() {
 
 fn mark(disk: &mut DiskFacts, node: &str, of_image: bool) {
     let mut marker = signature(SignatureKind::Hoist, SignaturePlace::Disk, 20_480);
-    marker.ours = Some(Ours { node: node.to_owned(), txn: Uuid::from_u128(5), of_image });
+    let txn = Uuid::from_u128(5);
+    marker.ours = Some(Ours { node: node.to_owned(), txn, of_image, has_root: false });
     disk.signatures.push(marker);
+}
+
+#[test]
+fn a_disk_that_has_the_root_of_this_node_is_not_left_behind_unnoticed() {
+    let with = |policy: Value| {
+        json!({
+            "policy": policy,
+            "storage": [part("root", "1 GiB"),
+                {"fs": {"id": "fs", "on": "root", "kind": "ext4", "mount": "/"}}],
+        })
+    };
+    let facts = |node: &str, bus: Bus| {
+        let mut before = DiskFacts { bus: Some(bus), ..disk("sdb", 4 * GIB) };
+        mark(&mut before, node, false);
+        before.signatures[0].ours.as_mut().expect("it is ours").has_root = true;
+        machine([disk("sda", 4 * GIB), before])
+    };
+    let found = refused(with(json!({})), &facts("n1", Bus::Sas), Code::RootMoved, "node.last_root");
+    assert!(found.evidence[0].contains("it is on `sdb`"), "{found}");
+    laid_out(&document(with(json!({"allow_root_change": true}))), &facts("n1", Bus::Sas));
+    laid_out(&document(with(json!({}))), &facts("n2", Bus::Sas));
+    laid_out(&document(with(json!({}))), &facts("n1", Bus::Loop));
+    // The same disk again, and one of two.
+    let mut same = facts("n1", Bus::Sas);
+    same.disks[0].serial = Some("S-x".to_owned());
+    same.disks[1].serial = Some("S-sda".to_owned());
+    laid_out(&document(with(json!({}))), &same);
 }
 
 #[test]
@@ -76,8 +104,7 @@ fn what_others_put_on_a_disk_of_hoists_is_foreign_as_everywhere() {
     // Nothing says what is in it.
     let mut raw = used.clone();
     raw.signatures.retain(|found| found.place != SignaturePlace::Partition(1));
-    let found =
-        refused(one_part(json!([])), &machine([raw]), Code::ForeignData, "disks.os.wipe");
+    let found = refused(one_part(json!([])), &machine([raw]), Code::ForeignData, "disks.os.wipe");
     assert!(found.what.ends_with("holds gpt"), "{found}");
     // Somebody has made all of the disk something else, and the marker is still there.
     let mut whole = disk("sda", 4 * GIB);
@@ -349,6 +376,9 @@ fn names_that_would_be_there_twice_are_refused() {
         "storage.fs",
     );
     refused(labelled.clone(), &with(SignatureKind::Lvm, "vg", None), Code::Duplicate, "storage.vg");
+    let mut small = labelled.clone();
+    small["storage"][1]["fs"]["kind"] = json!("vfat");
+    refused(small, &with(SignatureKind::Vfat, "ROOT", None), Code::Duplicate, "storage.fs");
     let uuid = derive(TXN.parse().unwrap(), "n1", &"fs".parse().unwrap()).to_string();
     refused(labelled, &with(SignatureKind::Ext, "x", Some(uuid)), Code::Duplicate, "storage.fs");
     let twice = json!({"storage": [
@@ -376,9 +406,6 @@ fn the_label_of_what_stays_is_not_given_to_something_else() {
     laid_out(&document(said), &facts);
 }
 
-    let mut small = labelled.clone();
-    small["storage"][1]["fs"]["kind"] = json!("vfat");
-    refused(small, &with(SignatureKind::Vfat, "ROOT", None), Code::Duplicate, "storage.fs");
 #[test]
 fn a_clone_of_what_was_made_before_is_noticed() {
     let sections = one_part(json!([]));
@@ -426,25 +453,6 @@ fn what_shall_stay_and_is_not_as_described_is_refused() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_what_is_free() {
-    let facts = machine([disk("sda", 1024 * MIB)]);
-    let sections = json!({"storage": [part("a", "600 MiB"), part("b", "600 MiB")]});
-    let found = refused(sections, &facts, Code::NoRoom, "storage.b.size");
-    assert!(found.what.contains("422 MiB"), "{found}");
-    let sections = json!({"storage": [part("a", "1022 MiB"), part("b", "rest")]});
-    refused(sections, &facts, Code::NoRoom, "storage.b.size");
-    let tiny = machine([disk("sda", MIB)]);
-    refused(json!({"storage": [part("a", "1%")]}), &tiny, Code::NoRoom, "storage.a.size");
-    let group = |size: &str| {
-        json!({"storage": [
-            part("a", "100 MiB"), {"pv": {"id": "p", "on": "a"}}, {"vg": {"id": "v", "on": ["p"]}},
-            {"lv": {"id": "l", "on": "v", "size": size}},
-        ]})
-    };
-    laid_out(&document(group("96 MiB")), &facts);
-    refused(group("97 MiB"), &facts, Code::NoRoom, "storage.l.size");
-}
-#[test]
 fn a_file_system_that_no_program_would_make_so_small_is_refused() {
     let facts = machine([disk("sda", 4 * GIB)]);
     for (kind, least) in [("xfs", 300), ("btrfs", 109), ("ext4", 1), ("vfat", 1), ("swap", 1)] {
@@ -464,3 +472,22 @@ fn a_file_system_that_no_program_would_make_so_small_is_refused() {
     laid_out(&document(brought), &facts);
 }
 
+#[test]
+fn what_does_not_fit_is_refused_with_what_is_free() {
+    let facts = machine([disk("sda", 1024 * MIB)]);
+    let sections = json!({"storage": [part("a", "600 MiB"), part("b", "600 MiB")]});
+    let found = refused(sections, &facts, Code::NoRoom, "storage.b.size");
+    assert!(found.what.contains("422 MiB"), "{found}");
+    let sections = json!({"storage": [part("a", "1022 MiB"), part("b", "rest")]});
+    refused(sections, &facts, Code::NoRoom, "storage.b.size");
+    let tiny = machine([disk("sda", MIB)]);
+    refused(json!({"storage": [part("a", "1%")]}), &tiny, Code::NoRoom, "storage.a.size");
+    let group = |size: &str| {
+        json!({"storage": [
+            part("a", "100 MiB"), {"pv": {"id": "p", "on": "a"}}, {"vg": {"id": "v", "on": ["p"]}},
+            {"lv": {"id": "l", "on": "v", "size": size}},
+        ]})
+    };
+    laid_out(&document(group("96 MiB")), &facts);
+    refused(group("97 MiB"), &facts, Code::NoRoom, "storage.l.size");
+}
