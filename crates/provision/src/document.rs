@@ -4,6 +4,7 @@
 //! others are kept as they are: their names say whose they are and in which version.
 
 mod check;
+mod limits;
 mod read;
 pub mod secret;
 mod section;

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::limits::limits;
 use super::storage::{Fs, FsKind, Part, StorageNode, in_order};
 use super::{
     Boot, Compression, Content, Disk, DiskMatch, Document, Fetched, File, Id, Image, ImageFormat,
-    MAX_DISKS, MAX_FILES, MAX_IMAGES, MAX_LIST, MAX_ON, MAX_STORAGE, MAX_THIRD_PARTY, Size, Wipe,
+    Size,
 };
 use crate::diagnostic::{Code, Diagnostic};
 use crate::fat::check_names;
@@ -20,8 +21,7 @@ const MAX_TEXT: usize = 256;
 
 /// All that is wrong with it.
 pub fn check(document: &Document) -> Vec<Diagnostic> {
-    let mut checker = Checker { document, found: Vec::new() };
-    checker.limits();
+    let mut checker = Checker { document, found: limits(document) };
     if !checker.found.is_empty() {
         return checker.found;
     }
@@ -61,69 +61,6 @@ impl<'a> Checker<'a> {
         hint: &str,
     ) {
         self.say(code, place, what).hint = Some(hint.to_owned());
-    }
-
-    fn limits(&mut self) {
-        let all = &self.document.sections;
-        let drive = all.config_drive.as_ref().map_or(0, |drive| drive.files.len());
-        let on = all.storage.iter().map(|node| node.on().len()).sum();
-        for (place, count, most) in [
-            ("disks", all.disks.0.len(), MAX_DISKS),
-            ("storage", all.storage.len(), MAX_STORAGE),
-            ("storage", on, MAX_ON),
-            ("images", all.images.0.len(), MAX_IMAGES),
-            ("files", all.files.len(), MAX_FILES),
-            ("config_drive.files", drive, MAX_FILES),
-            ("sections", all.third_party.len(), MAX_THIRD_PARTY),
-        ] {
-            self.limit(place, count, most);
-        }
-        for (place, count) in self.lists() {
-            self.limit(place, count, MAX_LIST);
-        }
-    }
-
-    fn limit(&mut self, place: impl Into<String>, count: usize, most: usize) {
-        if count > most {
-            let what = format!("{count} are more than the limit of {most}");
-            self.say(Code::TooLarge, place, what);
-        }
-    }
-
-    /// Lists within entries, and how long they are.
-    fn lists(&self) -> Vec<(String, usize)> {
-        let all = &self.document.sections;
-        let mut lists = Vec::new();
-        for (id, Disk { matches, wipe }) in all.disks.iter() {
-            lists.push((format!("disks.{id}.match.links"), matches.links.len()));
-            if let Wipe::Kinds(kinds) = wipe {
-                lists.push((format!("disks.{id}.wipe"), kinds.len()));
-            }
-        }
-        for node in &all.storage {
-            lists.push((
-                Self::place(node),
-                match node {
-                    StorageNode::Fs(fs) => fs.options.len(),
-                    StorageNode::Part(part) => part.attributes.len(),
-                    _ => 0,
-                },
-            ));
-        }
-        for (id, image) in all.images.iter() {
-            lists.push((format!("images.{id}.sources"), image.sources.len()));
-        }
-        if let Some(boot) = &all.boot {
-            lists.push(("boot.kernel_args".to_owned(), boot.kernel_args.len()));
-            for (name, file) in boot.files.named() {
-                let count = file.map_or(0, |file| file.sources.len());
-                lists.push((format!("boot.files.{name}.sources"), count));
-            }
-        }
-        let (flow, erase) = (all.flow.as_ref(), all.erase.as_ref());
-        lists.push(("flow.actions".to_owned(), flow.map_or(0, |flow| flow.actions.len())));
-        lists.push(("erase.disks".to_owned(), erase.map_or(0, |erase| erase.disks.len())));
-        lists
     }
 
     fn text(&mut self, place: String, text: &str) {
