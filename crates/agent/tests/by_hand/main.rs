@@ -8,6 +8,7 @@ mod bad_input;
 mod boot;
 mod config_drive;
 mod files;
+mod foreign;
 mod plugins;
 
 use std::path::{Path, PathBuf};

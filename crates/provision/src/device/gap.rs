@@ -99,6 +99,7 @@ impl Gap {
 }
 
 /// Whose disk it is.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marker {
     /// The node, as the inventory has it.

@@ -26,7 +26,12 @@ const TELLING_TYPES: [(u128, SignatureKind); 3] = [
 /// All that is on a disk: by itself, and in its partitions.
 pub fn find(disk: &impl ReadAt, sector: u32) -> io::Result<Vec<Signature>> {
     let found = table::read(disk, sector)?;
-    let partitions = found.facts().map(|facts| facts.partitions).unwrap_or_default();
+    // What was made with other sectors holds what it holds.
+    let inside = match other_sector(&found) {
+        Some(sector) => table::read(disk, sector)?.facts(),
+        None => found.facts(),
+    };
+    let partitions = inside.map(|facts| facts.partitions).unwrap_or_default();
     let mut all: Vec<Signature> = Vec::new();
     for partition in &partitions {
         let place = SignaturePlace::Partition(partition.number);
@@ -46,6 +51,14 @@ pub fn find(disk: &impl ReadAt, sector: u32) -> io::Result<Vec<Signature>> {
         }
     }
     Ok(all)
+}
+
+fn other_sector(found: &Found) -> Option<u32> {
+    let Found::Damaged(flaws) = found else { return None };
+    flaws.iter().find_map(|flaw| match flaw {
+        table::Flaw::OtherSector(sector) => Some(*sector),
+        _ => None,
+    })
 }
 
 fn is_same(one: &Signature, other: &Signature) -> bool {

@@ -273,6 +273,25 @@ fn what_is_in_a_logical_partition_is_found_there() {
 }
 
 #[test]
+fn what_was_made_with_other_sectors_is_looked_into_all_the_same() {
+    let bench = Bench::new();
+    let path = bench.plant(16 * MIB, &[]);
+    run(Command::new("sgdisk").args(["-n", "1:2048:+8M"]).arg(&path));
+    let mut content = fs_err::read(&path).expect("it is there");
+    let label = b"LABELONE\0\0\0\0\0\0\0\0\0\0\0\0\x20\0\0\0LVM2 001";
+    content[1_049_088..1_049_088 + label.len()].copy_from_slice(label);
+    fs_err::write(&path, content).expect("it is written");
+    for sector in [512, 4096] {
+        let io = ReadIo::open(&path, sector).expect("it is there");
+        let found = find(&io, sector).expect("it is read");
+        let found: Vec<_> = found.iter().map(|found| (found.kind, found.place)).collect();
+        let expected =
+            [(Kind::Lvm, SignaturePlace::Partition(1)), (Kind::Gpt, SignaturePlace::Disk)];
+        assert_eq!(found, expected, "read with sectors of {sector}");
+    }
+}
+
+#[test]
 fn what_cannot_be_made_here_is_told_from_its_superblock() {
     let bench = Bench::new();
     // Of what blkid does not find too small.

@@ -49,9 +49,13 @@ impl Machine {
         let is_optical = name.starts_with("sr");
         let shows = model.as_deref().is_some_and(|model| model.to_lowercase().contains("virtual"));
         let users = users.below(sys, name);
-        let content = if is_optical { Ok(None) } else { self.content(name, sys, logical_sector) };
+        let content = if is_optical {
+            Ok((None, Vec::new()))
+        } else {
+            self.content(name, sys, logical_sector)
+        };
         let unreadable = content.as_ref().err().cloned();
-        let (table, signatures) = content.ok().flatten().unwrap_or_default();
+        let (table, signatures) = content.unwrap_or_default();
         DiskFacts {
             kernel_name: name.to_owned(),
             size,
@@ -87,7 +91,7 @@ impl Machine {
         name: &str,
         sys: &Path,
         sector: u32,
-    ) -> Result<Option<(Option<TableFacts>, Vec<Signature>)>, String> {
+    ) -> Result<(Option<TableFacts>, Vec<Signature>), String> {
         let io = ReadIo::open(&self.device(name), sector).map_err(|error| {
             let source = error.source().map(|source| format!(": {source}"));
             format!("{error}{}", source.unwrap_or_default())
@@ -102,7 +106,7 @@ impl Machine {
             };
             partition.kernel_name = entries(sys).into_iter().find(is_it);
         }
-        Ok(Some((found, signature::find(&io, sector).map_err(failed)?)))
+        Ok((found, signature::find(&io, sector).map_err(failed)?))
     }
 
     /// Where there is somebody who makes them.

@@ -150,7 +150,8 @@ fn firmware_array(region: &Region<'_>) -> io::Result<Option<Seen>> {
             let block = region.get(at, 32)?.unwrap_or_default();
             let swapped: Vec<u8> = COMMON.iter().rev().copied().collect();
             if block.starts_with(&COMMON) || block.starts_with(&swapped) {
-                let id = block[8..32].iter().map(|byte| format!("{byte:02x}")).collect();
+                let word = |at| number64(&block, at).swap_bytes();
+                let id = format!("{:016x}{:016x}{:016x}", word(8), word(16), word(24));
                 return Ok(Some(Seen { uuid: Some(id), ..Seen::bare(K::Md, at) }));
             }
         }
