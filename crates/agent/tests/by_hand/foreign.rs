@@ -106,7 +106,7 @@ fn disks_of_others_are_refused_as_they_are_and_taken_when_all_on_them_is_named()
             fs_err::write(&path, text).expect("it is written");
             &path
         };
-        let before = bench.digest();
+        let before = bench.disk.bytes();
         let hint = format!("say `wipe: [{kinds}]` of the disk");
         let refused = agent("apply", document(""), &[]);
         assert_eq!(refused.code, 3, "{what}: {}", refused.err);
@@ -117,7 +117,7 @@ fn disks_of_others_are_refused_as_they_are_and_taken_when_all_on_them_is_named()
             let refused = agent("apply", document(first), &[]);
             assert_eq!(refused.code, 3, "{what}: {}", refused.err);
         }
-        assert!(before == bench.digest(), "{what}");
+        assert!(before == bench.disk.bytes(), "{what}");
         let allowed = agent("plan", document(kinds), &[]);
         assert_eq!(allowed.code, 20, "{what}: {}", allowed.err);
         assert!(allowed.out.contains("! destroys "), "{what}: {}", allowed.out);
