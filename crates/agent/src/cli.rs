@@ -47,6 +47,13 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  hoist-agent facts\n  \
         hoist-agent facts -o json | jq '.disks[].serial'")]
     Facts,
+    /// See whether a document is without fault, whatever machine it is for
+    ///
+    /// Ends with 0 if it is and with 2 if it is not. With `-o json` it is printed as hoist reads it,
+    /// also if it is an input of another program.
+    #[command(after_help = "Examples:\n  hoist-agent validate -f node.yaml\n  \
+        hoist-agent validate -f provision.json --driver nailgun --node n1 -o json")]
+    Validate(Wanted),
     /// Show what would be done, and do nothing
     ///
     /// Ends with 0 if there is nothing to do, with 20 if there is, with 3 if a rule forbids it and

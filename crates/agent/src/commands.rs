@@ -31,6 +31,15 @@ pub(crate) fn facts(output: Output) -> Result<Exit, Failure> {
     Ok(if is_whole { Exit::Done } else { Exit::Degraded })
 }
 
+pub(crate) fn validate(wanted: &Wanted, output: Output) -> Result<Exit, Failure> {
+    let (document, _) = input::wanted(wanted)?;
+    match output {
+        Output::Json => print_json(&document)?,
+        Output::Text => writeln!(io::stdout(), "the document is without fault")?,
+    }
+    Ok(Exit::Done)
+}
+
 pub(crate) fn plan(wanted: &Wanted, output: Output) -> Result<Exit, Failure> {
     let (document, given) = input::wanted(wanted)?;
     let ending = Ending::of(&document, &given)?;
@@ -232,6 +241,7 @@ fn shown_disk(disk: &DiskFacts) -> String {
         let commands: Vec<&str> = disk.erase.iter().map(|command| command.as_str()).collect();
         lines.push(format!("  can erase itself: {}", commands.join(", ")));
     }
+    lines.extend(disk.unreadable.iter().map(|reason| format!("  cannot be read: {reason}")));
     lines.extend(disk.signatures.iter().map(|signature| format!("  holds {signature}")));
     lines.extend(disk.busy.iter().map(|busy| format!("  in use: {busy}")));
     lines.join("\n") + "\n"

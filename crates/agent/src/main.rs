@@ -45,6 +45,7 @@ fn main() -> ExitCode {
     };
     let ended = match cli.command {
         Command::Facts => commands::facts(cli.output),
+        Command::Validate(wanted) => commands::validate(&wanted, cli.output),
         Command::Plan(wanted) => commands::plan(&wanted, cli.output),
         Command::Apply(args) => commands::apply(&args, cli.output),
         Command::Verify(wanted) => commands::verify(&wanted, cli.output),

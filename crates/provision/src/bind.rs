@@ -50,6 +50,9 @@ fn one<'a>(
         facts.disks.iter().filter(|disk| differences(wanted, disk).is_empty()).collect();
     match matching.as_slice() {
         [disk] => {
+            if !allow_kernel_names {
+                is_known_without_its_name(place, wanted, disk, facts)?;
+            }
             is_target(place, wanted, disk, &facts.disks)?;
             Ok(disk)
         }
@@ -81,6 +84,32 @@ fn nothing(place: &str, wanted: &DiskMatch, facts: &Facts) -> Diagnostic {
 fn is_weak(wanted: &DiskMatch) -> bool {
     wanted.kernel_name.is_some()
         && DiskMatch { kernel_name: None, ..wanted.clone() } == DiskMatch::default()
+}
+
+/// What the kernel happens to call it may agree with the rest; it does not choose among several.
+fn is_known_without_its_name(
+    place: &str,
+    wanted: &DiskMatch,
+    disk: &DiskFacts,
+    facts: &Facts,
+) -> Result<(), Diagnostic> {
+    let lasting = DiskMatch { kernel_name: None, ..wanted.clone() };
+    let others = facts.disks.iter().filter(|other| {
+        other.kernel_name != disk.kernel_name && differences(&lasting, other).is_empty()
+    });
+    let others: Vec<&DiskFacts> = others.collect();
+    if wanted.kernel_name.is_none() || others.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = others.iter().map(|other| other.kernel_name.as_str()).collect();
+    let what = format!(
+        "only its kernel name tells `{}` from `{}`, and may be another disk's the next time",
+        disk.kernel_name,
+        names.join("` and `")
+    );
+    let seen = std::iter::once(disk).chain(others).map(identity);
+    let hint = "add its wwn, eui, serial or by_path, or set `policy.allow_kernel_names`";
+    Err(Diagnostic::new(Code::WeakMatch, place, what).evidence(seen).hint(hint))
 }
 
 /// The attributes that a disk does not have as they are wanted.
@@ -190,6 +219,11 @@ fn is_target(
         let what = format!("disk `{name}` {why}");
         Err(Diagnostic::new(Code::NeverTarget, place, what).evidence([identity(disk)]).hint(hint))
     };
+    if let Some(reason) = &disk.unreadable {
+        let what = format!("disk `{name}` cannot be read: {reason}");
+        let found = Diagnostic::new(Code::NoDisk, place, what).evidence([identity(disk)]);
+        return Err(found.hint("see what is wrong with it; no other is taken in its place"));
+    }
     if disk.is_boot_medium {
         return never("is what the machine was started from", "start it from something else");
     }
@@ -384,6 +418,35 @@ mod tests {
         ] {
             refused(json!({"links": [link]}), &facts, Code::NoDisk);
         }
+    }
+
+    #[test]
+    fn a_kernel_name_does_not_choose_among_disks_that_are_alike() {
+        let facts = machine([disk("sda"), disk("sdb")]);
+        for alike in [json!({"bus": "sas"}), json!({"rotational": false, "model": "Model A"})] {
+            let mut wanted = alike;
+            wanted["kernel_name"] = json!("sdb");
+            let found = bound(wanted.clone(), &facts).expect_err("it is a choice");
+            assert_eq!(found.code, Code::WeakMatch, "{found}");
+            assert_eq!(found.evidence.len(), 2, "{found}");
+            let allowed = json!({"allow_kernel_names": true});
+            assert_eq!(bound_by(wanted.clone(), &allowed, &facts), Ok("sdb".to_owned()));
+            wanted["serial"] = json!("S-sdb");
+            assert_eq!(bound(wanted, &facts), Ok("sdb".to_owned()));
+        }
+    }
+
+    #[test]
+    fn a_disk_that_cannot_be_read_is_not_replaced_by_another_one() {
+        let mut broken = disk("sda");
+        broken.unreadable = Some("input/output error".to_owned());
+        let facts = machine([broken, disk("sdb")]);
+        let found = bound(json!({"bus": "sas"}), &facts).expect_err("it might be either");
+        assert_eq!(found.code, Code::SeveralDisks, "{found}");
+        let found = bound(json!({"serial": "S-sda"}), &facts).expect_err("nobody knows it");
+        assert_eq!(found.code, Code::NoDisk, "{found}");
+        assert!(found.what.contains("input/output error"), "{found}");
+        assert_eq!(bound(json!({"serial": "S-sdb"}), &facts), Ok("sdb".to_owned()));
     }
 
     #[test]

@@ -22,6 +22,18 @@ pub struct Diagnostic {
     pub evidence: Vec<String>,
 }
 
+/// Most bytes of a place, and of what is said: either may repeat what somebody wrote.
+const MAX_TEXT: usize = 2048;
+
+fn cut(mut text: String) -> String {
+    if text.len() > MAX_TEXT {
+        let at = (0..=MAX_TEXT).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(at);
+        text.push('…');
+    }
+    text
+}
+
 /// Who has to do something about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -135,7 +147,7 @@ codes! {
 
 impl Diagnostic {
     pub fn new(code: Code, place: impl Into<String>, what: impl Into<String>) -> Self {
-        let (class, place, what) = (code.class(), place.into(), what.into());
+        let (class, place, what) = (code.class(), cut(place.into()), cut(what.into()));
         Self { code, class, place, what, hint: None, evidence: Vec::new() }
     }
 
@@ -191,6 +203,14 @@ mod tests {
         assert_eq!(written["class"], "refused");
         assert_eq!(written["where"], "disks.os");
         assert_eq!(written["code"], "busy");
+    }
+
+    #[test]
+    fn what_somebody_wrote_is_not_repeated_without_end() {
+        for long in ["x".repeat(1 << 20), format!("x{}", "ß".repeat(MAX_TEXT))] {
+            let found = Diagnostic::new(Code::BadValue, long.clone(), long);
+            assert!(found.place.len() <= MAX_TEXT + 3 && found.what.ends_with('…'));
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! others are kept as they are: their names say whose they are and in which version.
 
 mod check;
+mod limits;
 mod read;
 pub mod secret;
 mod section;
@@ -42,6 +43,10 @@ pub const MAX_STORAGE: usize = 1024;
 pub const MAX_IMAGES: usize = 64;
 pub const MAX_FILES: usize = 1024;
 pub const MAX_THIRD_PARTY: usize = 64;
+/// Of any list within an entry: sources, links, options, words for a kernel.
+pub const MAX_LIST: usize = 256;
+/// Of all that storage nodes lie on, taken together.
+pub const MAX_ON: usize = 4 * MAX_STORAGE;
 /// Longest id of a disk, an image or a storage node.
 pub const MAX_ID: usize = 64;
 
@@ -318,6 +323,13 @@ impl Document {
     pub fn is_queued(&self, action: &str) -> bool {
         let flow = self.sections.flow.as_ref().map_or(&[][..], |flow| &flow.actions);
         flow.is_empty() || flow.iter().any(|queued| queued == action)
+    }
+
+    /// Nothing is wanted but that disks are made empty, and what may follow that.
+    pub fn only_erases(&self) -> bool {
+        let flow = self.sections.flow.as_ref().map_or(&[][..], |flow| &flow.actions);
+        let is_of_it = |action: &String| ["erase", "report", "reboot"].contains(&action.as_str());
+        flow.iter().any(|action| action == "erase") && flow.iter().all(is_of_it)
     }
 
     /// Tables stay as they are: because that is wanted, or because nobody is there to change them.

@@ -139,6 +139,9 @@ pub struct DiskFacts {
     pub table: Option<TableFacts>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub signatures: Vec<Signature>,
+    /// Why nobody knows what is on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
 }
 
 /// A command by which a disk makes all of its own data unreadable, also what it keeps where nobody can
@@ -282,8 +285,8 @@ pub struct Signature {
     /// Of the file system; of LVM the volume group's name; of MD the array's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// As the tools of that kind write it. Of LVM the volume group's, of MD the array's: what all
-    /// members have in common.
+    /// As the tools of that kind write it. Of LVM the volume group's, of MD the array's, of ZFS the
+    /// pool's, of bcache the set's: what all members have in common.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
     /// How many devices its array or group has, where it says so.
@@ -299,6 +302,12 @@ pub struct Signature {
 pub struct Ours {
     pub node: String,
     pub txn: Uuid,
+    /// All of the disk came as an image.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub of_image: bool,
+    /// It has the system that the machine starts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_root: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -478,7 +478,9 @@ impl<'a> Planning<'a> {
         }
     }
 
-    fn wipe(&mut self, disk: &DiskPlan, ranges: Vec<Range<u64>>) {
+    fn wipe(&mut self, disk: &DiskPlan, mut ranges: Vec<Range<u64>>) {
+        ranges.sort_unstable_by_key(|range| (range.start, range.end));
+        ranges.dedup();
         self.touched.insert(disk.id.clone());
         let name = format!("wipe {}", disk.id);
         self.step(name, disks::NAME, Task::Wipe { disk: disk.id.clone(), ranges }, true);

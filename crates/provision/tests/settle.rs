@@ -67,6 +67,8 @@ impl Disk {
             plan: String::new(),
             generation: 1,
             is_complete: true,
+            of_image: false,
+            has_root: false,
             undoing: false,
         };
         marker.write(&io, &Gap::before(None).expect("a gap")).expect("it is allowed");

@@ -32,6 +32,9 @@ fn a_config_drive_is_found_by_others_and_made_again_only_when_it_is_another_one(
         let bench = Bench::new(sector);
         bench.pack_image();
         let planned = document(&bench, "first", &[]);
+        let alone = agent("apply", &planned, &["--only", "config_drive"]);
+        assert_eq!(alone.code, 3, "{}", alone.err);
+        assert!(alone.err.contains("needs: disks"), "{}", alone.err);
         let applied = agent("apply", &planned, &[]);
         assert_eq!(applied.code, 0, "{}", applied.err);
         assert!(applied.err.contains("make config drive"), "{}", applied.err);

@@ -8,6 +8,7 @@ mod bad_input;
 mod boot;
 mod config_drive;
 mod files;
+mod foreign;
 mod plugins;
 
 use std::path::{Path, PathBuf};
@@ -140,6 +141,8 @@ fn what_is_applied_is_what_others_find_and_a_second_time_there_is_nothing_to_do(
         let planned = agent("plan", &document, &[]);
         assert_eq!(planned.code, 20, "{}", planned.err);
         assert!(before == bench.digest(), "planning writes nothing");
+        let total = planned.out.lines().rev().nth(1).expect("a line before the hash");
+        assert_eq!(total, "writes 49 MiB at most, and what 4 steps do not say before");
         let applied = agent("apply", &document, &["--plan", &hash(&planned)]);
         assert_eq!(applied.code, 0, "{}", applied.err);
 
@@ -158,6 +161,16 @@ fn what_is_applied_is_what_others_find_and_a_second_time_there_is_nothing_to_do(
         let written = fs_err::read(bench.node(2)).expect("it is read");
         let image = fs_err::read(bench.path("root.img")).expect("it is there");
         assert!(written[..image.len()] == image[..], "sectors of {sector}");
+
+        let mut facts = Command::new(env!("CARGO_BIN_EXE_hoist-agent"));
+        facts.args(["facts", "-o", "json"]);
+        let facts: serde_json::Value =
+            serde_json::from_slice(&facts.output().expect("it starts").stdout).expect("JSON");
+        let name = bench.disk.path().file_name().expect("a name").to_string_lossy();
+        let disks = facts["disks"].as_array().expect("a list");
+        let disk = disks.iter().find(|disk| disk["kernel_name"] == *name).expect("it is there");
+        let mut found = disk["signatures"].as_array().expect("a list").iter();
+        assert!(found.any(|found| found["ours"]["has_root"] == true), "{disk}");
 
         let before = bench.digest();
         let again = agent("apply", &document, &[]);
@@ -274,6 +287,7 @@ fn images_alone_need_their_partitions_and_leave_the_rest() {
     let before = bench.digest();
     let refused = agent("apply", &document, &["--only", "images"]);
     assert_eq!(refused.code, 3, "{}", refused.err);
+    assert!(refused.err.contains("needs: disks"), "{}", refused.err);
     assert!(before == bench.digest());
     assert_eq!(agent("apply", &document, &["--only", "disks"]).code, 0);
     let swap = fs_err::read(bench.node(3)).expect("it is read");

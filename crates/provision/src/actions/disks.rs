@@ -1,6 +1,6 @@
 //! Tables, what is made of partitions, and file systems.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -187,12 +187,16 @@ impl From<&TablePlan> for Table {
 pub struct Disks {
     pub held: Arc<Held>,
     /// Whose disks they are.
-    pub marker: Marker,
+    pub markers: BTreeMap<Id, Marker>,
     /// What earlier attempts of this run had begun to make of partitions.
     pub begun: Vec<Digest>,
 }
 
 impl Disks {
+    fn marker(&self, disk: &Id) -> Result<&Marker, Failure> {
+        self.markers.get(disk).ok_or_else(|| wrong(format!("disk `{disk}` was not begun with")))
+    }
+
     fn make(&self, place: &Place, fs: &Making, ctx: &mut Ctx<'_>) -> Result<(), Failure> {
         if fs.kind == FsKind::Vfat {
             let (io, range) = self.held.bytes(place)?;
@@ -215,7 +219,7 @@ impl Disks {
         let gap = gap(&plan.partitions).map_err(|error| failed(&error))?;
         let table = Table::from(plan);
         table.write_closing(&io).map_err(|error| failed(&error))?;
-        let marker = Marker { is_complete: true, ..self.marker.clone() };
+        let marker = Marker { is_complete: true, ..self.marker(disk)?.clone() };
         marker.write(&io, &gap).map_err(|error| failed(&error))?;
         kernel::tell(io.path(), &table.partitions).map_err(|error| failed(&error))?;
         Ok(())
@@ -224,7 +228,8 @@ impl Disks {
     fn fit(&self, disk: &Id, guid: Uuid) -> Result<(), Failure> {
         let io = self.held.io(disk)?;
         let geometry = Geometry { size: io.size(), sector: io.sector() };
-        let opening = Table::in_progress(guid, self.marker.txn, &[], &geometry);
+        let marker = self.marker(disk)?;
+        let opening = Table::in_progress(guid, marker.txn, &[], &geometry);
         let partitions = match found(&io)? {
             Found::Gpt { table, .. } if table != opening => {
                 table.write_moved(&io).map_err(|error| failed(&error))?;
@@ -238,9 +243,8 @@ impl Disks {
         };
         let gap = gap(&[]).map_err(|error| failed(&error))?;
         // What the image has in the gap stays.
-        if Marker::read(&*io, &gap).map_err(|error| failed(&error))?.as_ref() == Some(&self.marker)
-        {
-            let marker = Marker { is_complete: true, ..self.marker.clone() };
+        if Marker::read(&*io, &gap).map_err(|error| failed(&error))?.as_ref() == Some(marker) {
+            let marker = Marker { is_complete: true, ..marker.clone() };
             marker.write(&io, &gap).map_err(|error| failed(&error))?;
         }
         kernel::tell(io.path(), &partitions).map_err(|error| failed(&error))?;

@@ -99,6 +99,7 @@ impl Gap {
 }
 
 /// Whose disk it is.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marker {
     /// The node, as the inventory has it.
@@ -110,6 +111,12 @@ pub struct Marker {
     pub generation: u64,
     /// Everything was done.
     pub is_complete: bool,
+    /// All of it is, or becomes, an image, with whatever partitions that has.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub of_image: bool,
+    /// The system that the machine starts is on it, or a part of that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_root: bool,
     /// All of it is being put back: that nothing is lost by that was seen before it began.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub undoing: bool,
@@ -472,6 +479,8 @@ mod tests {
             plan: "sha256:00".to_owned(),
             generation: 3,
             is_complete,
+            of_image: false,
+            has_root: false,
             undoing: false,
         };
         for cut in (0..5000).step_by(61) {

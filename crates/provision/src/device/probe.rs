@@ -21,8 +21,8 @@ pub struct Machine {
 /// What was seen, and what could not be looked at.
 #[derive(Debug, Default)]
 pub struct Probed {
-    /// Disks that could not be read are not among them: what nobody has looked at is no disk to
-    /// write to.
+    /// Disks that could not be read are among them, so that no other one is taken for them; they are
+    /// not written to.
     pub facts: Facts,
     pub failures: Vec<Failure>,
 }

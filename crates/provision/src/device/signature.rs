@@ -26,12 +26,19 @@ const TELLING_TYPES: [(u128, SignatureKind); 3] = [
 /// All that is on a disk: by itself, and in its partitions.
 pub fn find(disk: &impl ReadAt, sector: u32) -> io::Result<Vec<Signature>> {
     let found = table::read(disk, sector)?;
-    let partitions = found.facts().map(|facts| facts.partitions).unwrap_or_default();
-    let mut all = Vec::new();
+    // What was made with other sectors holds what it holds.
+    let inside = match other_sector(&found) {
+        Some(sector) => table::read(disk, sector)?.facts(),
+        None => found.facts(),
+    };
+    let partitions = inside.map(|facts| facts.partitions).unwrap_or_default();
+    let mut all: Vec<Signature> = Vec::new();
     for partition in &partitions {
         let place = SignaturePlace::Partition(partition.number);
         let range = partition.start..partition.start.saturating_add(partition.len);
         let inside = probe(disk, range.start..range.end.min(disk.size()), place)?;
+        // What is at the end of a partition may look as if it were at the end of one around it.
+        all.retain(|have| !inside.iter().any(|found| is_same(have, found)));
         all.extend(by_type(partition, &inside));
         all.extend(inside);
     }
@@ -39,13 +46,23 @@ pub fn find(disk: &impl ReadAt, sector: u32) -> io::Result<Vec<Signature>> {
     all.extend(of_hoist(disk)?);
     for signature in probe(disk, 0..disk.size(), SignaturePlace::Disk)? {
         // What is at the end of the last partition may look as if it were at the end of the disk.
-        let is_known =
-            |have: &Signature| (have.kind, have.offset) == (signature.kind, signature.offset);
-        if !all.iter().any(is_known) {
+        if !all.iter().any(|have| is_same(have, &signature)) {
             all.push(signature);
         }
     }
     Ok(all)
+}
+
+fn other_sector(found: &Found) -> Option<u32> {
+    let Found::Damaged(flaws) = found else { return None };
+    flaws.iter().find_map(|flaw| match flaw {
+        table::Flaw::OtherSector(sector) => Some(*sector),
+        _ => None,
+    })
+}
+
+fn is_same(one: &Signature, other: &Signature) -> bool {
+    (one.kind, one.offset) == (other.kind, other.offset)
 }
 
 /// What a range of a disk holds: a partition, or all of it. Tables are not looked for.
@@ -75,6 +92,13 @@ const WIPED: u64 = 4 * 1024 * 1024;
 /// Copies of the superblock of btrfs.
 const FAR: [u64; 2] = [64 << 20, 256 << 30];
 const FAR_LENGTH: u64 = 4096;
+
+/// Most bytes that are made zero for that.
+pub fn wiped(range: &Range<u64>) -> u64 {
+    let length = range.end.saturating_sub(range.start);
+    let far = FAR.iter().filter(|at| *at + FAR_LENGTH <= length).count() as u64;
+    length.min(2 * WIPED + far * FAR_LENGTH)
+}
 
 /// Makes a range say nothing any more. It is not looked at: a superblock that we cannot read, others
 /// perhaps can.
@@ -152,14 +176,14 @@ fn of_table(found: &Found, size: u64, sector: u32) -> Option<Signature> {
 fn of_hoist(disk: &impl ReadAt) -> io::Result<Option<Signature>> {
     let gap = Gap::before(None).expect("a whole gap has room");
     let marker = Marker::read(disk, &gap)?;
-    Ok(marker.map(|Marker { node, txn, .. }| Signature {
+    Ok(marker.map(|Marker { node, txn, of_image, has_root, .. }| Signature {
         kind: SignatureKind::Hoist,
         offset: gap.range().start,
         place: SignaturePlace::Disk,
         label: None,
         uuid: None,
         members: None,
-        ours: Some(Ours { node, txn }),
+        ours: Some(Ours { node, txn, of_image, has_root }),
     }))
 }
 

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::limits::limits;
 use super::storage::{Fs, FsKind, Part, StorageNode, in_order};
 use super::{
     Boot, Compression, Content, Disk, DiskMatch, Document, Fetched, File, Id, Image, ImageFormat,
-    MAX_DISKS, MAX_FILES, MAX_IMAGES, MAX_STORAGE, MAX_THIRD_PARTY, Size,
+    Size,
 };
 use crate::diagnostic::{Code, Diagnostic};
 use crate::fat::check_names;
@@ -20,8 +21,7 @@ const MAX_TEXT: usize = 256;
 
 /// All that is wrong with it.
 pub fn check(document: &Document) -> Vec<Diagnostic> {
-    let mut checker = Checker { document, found: Vec::new() };
-    checker.limits();
+    let mut checker = Checker { document, found: limits(document) };
     if !checker.found.is_empty() {
         return checker.found;
     }
@@ -61,25 +61,6 @@ impl<'a> Checker<'a> {
         hint: &str,
     ) {
         self.say(code, place, what).hint = Some(hint.to_owned());
-    }
-
-    fn limits(&mut self) {
-        let all = &self.document.sections;
-        for (place, count, most) in [
-            ("disks", all.disks.0.len(), MAX_DISKS),
-            ("storage", all.storage.len(), MAX_STORAGE),
-            ("images", all.images.0.len(), MAX_IMAGES),
-            ("files", all.files.len(), MAX_FILES),
-            ("sections", all.third_party.len(), MAX_THIRD_PARTY),
-        ] {
-            if count > most {
-                self.say(
-                    Code::TooLarge,
-                    place,
-                    format!("{count} are more than the limit of {most}"),
-                );
-            }
-        }
     }
 
     fn text(&mut self, place: String, text: &str) {
@@ -308,6 +289,12 @@ impl<'a> Checker<'a> {
     fn fs(&mut self, place: &str, fs: &Fs) {
         if let Some(label) = &fs.label {
             self.label(place, label, fs.kind.max_label());
+            let is_strange = |c: char| !c.is_ascii() || "\"*+,./:;<=>?[\\]|".contains(c);
+            if fs.kind == FsKind::Vfat && (label.contains(is_strange) || label.starts_with(' ')) {
+                let what = format!("`{label}` is no label for FAT");
+                let hint = "take letters, digits, `-` and `_`; they become capitals";
+                self.say_hint(Code::BadValue, place, what, hint);
+            }
         }
         if let Some(mount) = &fs.mount {
             let parts = mount.split('/').skip(1);
@@ -613,6 +600,8 @@ impl<'a> Checker<'a> {
 
     fn erase(&mut self) {
         let document = self.document;
+        let keeps_tables =
+            document.adopts_tables() && document.is_queued("erase") && !document.only_erases();
         for id in document.sections.erase.iter().flat_map(|erase| &erase.disks) {
             if document.sections.disks.get(id).is_none() {
                 self.say(Code::NoSuchThing, "erase.disks", format!("there is no disk `{id}`"));
@@ -622,6 +611,11 @@ impl<'a> Checker<'a> {
             if let Some(node) = used {
                 let what = format!("disk `{id}` is made empty, and `{}` on it stays", node.id());
                 self.say(Code::Contradiction, "erase.disks", what);
+            } else if keeps_tables && document.sections.storage.iter().any(|n| n.on().contains(id))
+            {
+                let what = format!("disk `{id}` is made empty, and its table stays");
+                let hint = "let `disks` make the table, too, or do nothing else than to erase";
+                self.say_hint(Code::Contradiction, "erase.disks", what, hint);
             }
         }
     }

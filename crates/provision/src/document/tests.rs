@@ -205,6 +205,20 @@ fn two_things_do_not_lie_on_one_and_nothing_lies_on_itself() {
 }
 
 #[test]
+fn labels_of_fat_are_what_others_read_too() {
+    let labelled = |label: &str| {
+        json!({"storage": [part("a", "1 GiB"),
+            {"fs": {"id": "x", "on": "a", "kind": "vfat", "label": label}}]})
+    };
+    for label in ["HOIST-ESP", "esp_2", "two words"] {
+        read("doc", with(&labelled(label)).as_bytes()).expect("a label");
+    }
+    for label in ["a*b.c", "a/b", "ü", " x", "\"x\""] {
+        is(&labelled(label), Code::BadValue, "storage.x");
+    }
+}
+
+#[test]
 fn file_systems_have_labels_and_mounts_that_fit() {
     let fs = |more: Value| {
         let mut fs = json!({"id": "x", "on": "a", "kind": "xfs"});
@@ -268,6 +282,24 @@ fn a_partition_that_stays_is_known_by_something() {
 }
 
 #[test]
+fn a_disk_whose_table_stays_is_not_erased_and_not_silently_left() {
+    let with_flow = |flow: Value, tables: &str| {
+        json!({
+            "storage": [part("a", "1 GiB"), {"fs": {"id": "x", "on": "a", "kind": "ext4"}}],
+            "policy": {"tables": tables},
+            "erase": {"disks": ["os"]},
+            "flow": {"actions": flow},
+        })
+    };
+    let code = Code::Contradiction;
+    is(&with_flow(json!([]), "adopt"), code, "erase.disks");
+    is(&with_flow(json!(["erase", "images"]), "make"), code, "erase.disks");
+    for good in [json!([]), json!(["erase"]), json!(["erase", "report", "reboot"])] {
+        read("doc", with(&with_flow(good, "make")).as_bytes()).expect("it is erased");
+    }
+}
+
+#[test]
 fn files_stay_inside_of_what_they_are_in() {
     let file = |path: &str| {
         json!({
@@ -298,6 +330,12 @@ fn limits_hold_at_their_edge() {
     read("doc", with(&parts(128)).as_bytes()).expect("at the limit");
     is(&parts(129), Code::TooLarge, "disks.os");
     is(&parts(MAX_STORAGE + 1), Code::TooLarge, "storage");
+    let sources = |count: usize| {
+        let sources = vec!["https://h/i"; count];
+        json!({"images": {"i": {"sources": sources, "target": "os"}}})
+    };
+    read("doc", with(&sources(MAX_LIST)).as_bytes()).expect("at the limit");
+    is(&sources(MAX_LIST + 1), Code::TooLarge, "images.i.sources");
     let id = "i".repeat(MAX_ID);
     assert!(id.parse::<Id>().is_ok());
     assert!(format!("{id}i").parse::<Id>().is_err());
@@ -417,6 +455,34 @@ fn the_schema_names_every_section_and_lets_nothing_else_in() {
     assert_eq!(names, core);
     assert_eq!(sections["additionalProperties"], false);
     assert!(sections["patternProperties"].get(THIRD_PARTY_PATTERN).is_some());
+}
+
+/// Each of these would take minutes, if everything in it were compared with everything else.
+#[test]
+fn a_document_that_is_as_large_as_can_be_is_refused_at_once() {
+    let many = |count: usize| (0..count).map(|at| format!("p{at}")).collect::<Vec<_>>();
+    let arrays = json!([{"md": {"id": "m", "on": many(400_000), "level": "raid1"}}]);
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let laughing = (1..40).map(|at| format!("  v.e/s{at}@1: &a{at} [*a{0}, *a{0}]\n", at - 1));
+    let laughing: String = laughing.collect();
+    let text = |sections: Value| with(&sections);
+    let started = std::time::Instant::now();
+    for (text, code) in [
+        (text(json!({"storage": arrays})), Code::TooLarge),
+        (text(json!({"erase": {"disks": vec!["os"; 500_000]}})), Code::TooLarge),
+        (text(json!({"boot": {"kernel_args": vec![""; 500_000]}})), Code::TooLarge),
+        (text(json!({"flow": {"actions": vec!["x"; 500_000]}})), Code::TooLarge),
+        (deep, Code::Unreadable),
+        (
+            format!("api: hoist/v1\ntxn: x\nsections:\n  v.e/s0@1: &a0 x\n{laughing}"),
+            Code::Unreadable,
+        ),
+    ] {
+        let found = read("doc", text.as_bytes()).expect_err("it is refused");
+        assert!(found.iter().any(|found| found.code == code), "{:?}", found[0].code);
+        assert!(found.len() < 10, "{}", found.len());
+    }
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
 }
 
 proptest! {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::scheme::{FsOf, Scheme, add_link};
+use super::scheme::{FsOf, Scheme, add_link, limit};
 use super::{Confidence, DataDriver, DriverInfo, Options, tree, typed};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::size::MAX_SIZE;
@@ -126,6 +126,12 @@ impl DataDriver for Curtin {
             let found = Diagnostic::new(Code::Unsupported, "storage.version", what);
             return Err(vec![found.hint("write version 1, or a document of hoist's own")]);
         }
+        let things = storage.config.iter().map(|entry| match &entry.what {
+            What::Raid { devices, spare_devices, .. } => 1 + devices.len() + spare_devices.len(),
+            What::LvmVolgroup { devices, .. } => 1 + devices.len(),
+            _ => 1,
+        });
+        limit("storage.config", things.sum())?;
         let mut reading = Reading {
             config: &storage.config,
             options,

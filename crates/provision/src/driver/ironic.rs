@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::scheme::{FsOf, LOADER, Scheme, add_link};
+use super::scheme::{FsOf, LOADER, Scheme, add_link, limit};
 use super::{Confidence, DataDriver, DriverInfo, Options, tree, typed};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::size::{MAX_SIZE, MIB, ParseSizeError};
@@ -142,6 +142,11 @@ impl DataDriver for Ironic {
 
     fn parse(&self, input: &[u8], options: &Options) -> Result<Document, Vec<Diagnostic>> {
         let input: Input = typed(input)?;
+        let things = input.partitions.iter().map(|space| match space {
+            Space::Disk { volumes, .. } | Space::Vg { volumes, .. } => 1 + volumes.len(),
+        });
+        limit("partitions", things.sum())?;
+        limit("images", input.images.len())?;
         let mut reader = Reader::new(&input, options);
         reader.spaces();
         reader.scheme.assemble();

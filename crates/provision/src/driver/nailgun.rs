@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::scheme::{FsOf, LOADER, Scheme, add_link};
+use super::scheme::{FsOf, LOADER, Scheme, add_link, limit};
 use super::{Confidence, DataDriver, DriverInfo, Options, tree, typed};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::size::{MAX_SIZE, MIB};
@@ -124,6 +124,11 @@ impl DataDriver for Nailgun {
     fn parse(&self, input: &[u8], options: &Options) -> Result<Document, Vec<Diagnostic>> {
         let input: Input = typed(input)?;
         let KsMeta { pm_data: PmData { ks_spaces, kernel_params }, image_data } = input.ks_meta;
+        let things = ks_spaces.iter().map(|space| match space {
+            Space::Disk { volumes, .. } | Space::Vg { volumes, .. } => 1 + volumes.len(),
+        });
+        limit("ks_spaces", things.sum())?;
+        limit("ks_meta.image_data", image_data.len())?;
         let mut reader = Reader::new(&ks_spaces, options);
         reader.disks();
         reader.groups();

@@ -10,8 +10,8 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::size::MIB;
 use crate::document::{
     Boot, BootFirmware, BootLoader, Bytes, Compression, Disk, DiskMatch, Document, Fs, FsKind,
-    FsRetain, Id, Image, ImageFormat, Lv, MAX_ID, Md, MdLevel, NodeSection, Part, PartRole, Pv,
-    Sections, Size, StorageNode, Tables, Vg, Wipe, check,
+    FsRetain, Id, Image, ImageFormat, Lv, MAX_ID, MAX_STORAGE, Md, MdLevel, NodeSection, Part,
+    PartRole, Pv, Sections, Size, StorageNode, Tables, Vg, Wipe, check,
 };
 
 /// Where GRUB's core goes, on every disk.
@@ -50,6 +50,17 @@ pub(super) struct FsOf {
     pub(super) options: Option<String>,
     pub(super) no_fstab: bool,
     pub(super) keep: bool,
+}
+
+/// An input that describes more than a document holds is not gone through: its entries name each
+/// other, and each is given an id of its own.
+pub(super) fn limit(place: &str, count: usize) -> Result<(), Vec<Diagnostic>> {
+    const MOST: usize = 2 * MAX_STORAGE;
+    if count <= MOST {
+        return Ok(());
+    }
+    let what = format!("{count} things are more than the limit of {MOST}");
+    Err(vec![Diagnostic::new(Code::TooLarge, place, what)])
 }
 
 impl Scheme {

@@ -122,6 +122,27 @@ fn an_input_that_is_too_large_is_refused_unread() {
     }
 }
 
+/// Their volumes are all called alike, so each would be compared with all others.
+#[test]
+fn an_input_with_more_than_a_document_holds_is_refused_at_once() {
+    let volumes = vec![json!({"type": "lv", "name": "x", "size": "1"}); 60_000];
+    let group = json!({"type": "vg", "id": "v", "volumes": volumes});
+    let ironic = json!({"images": [], "partitions": [group]});
+    let volumes = vec![json!({"type": "lv", "name": "x", "size": 1}); 60_000];
+    let group = json!({"type": "vg", "id": "v", "volumes": volumes});
+    let nailgun = json!({"ks_meta": {"pm_data": {"ks_spaces": [group]}}});
+    let part = json!({"type": "partition", "id": "p", "device": "d", "size": "1G"});
+    let devices = vec!["p"; 200_000];
+    let group = json!({"type": "lvm_volgroup", "id": "v", "name": "v", "devices": devices});
+    let disk = json!({"type": "disk", "id": "d", "serial": "S"});
+    let curtin = json!({"storage": {"version": 1, "config": [disk, part, group]}});
+    for (driver, input) in
+        [(&Ironic as &dyn DataDriver, ironic), (&Nailgun, nailgun), (&Curtin, curtin)]
+    {
+        refused(driver, &input, Code::TooLarge);
+    }
+}
+
 proptest! {
     #[test]
     fn no_input_makes_a_driver_panic(

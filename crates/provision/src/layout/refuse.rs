@@ -3,14 +3,18 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::guid::derive;
+use uuid::Uuid;
+
+use super::guid::{derive, is_derived};
 use super::{Context, Difference, DiskPlan, Layout, PartitionPlan, Work, below, disks_of_mount};
 use crate::bind::{differences, identity};
 use crate::claim::started_by;
+use crate::device::table::IN_PROGRESS;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{Bytes, Id, ImageTable, PartRole, StorageNode};
+use crate::document::size::MIB;
+use crate::document::{Bytes, FsKind, Id, ImageTable, PartRole, StorageNode};
 use crate::facts::{
-    BusyReason, DiskFacts, Firmware, Signature, SignatureKind, SignaturePlace, TableFacts,
+    Bus, BusyReason, DiskFacts, Firmware, Signature, SignatureKind, SignaturePlace, TableFacts,
 };
 
 /// Everything that forbids a layout. What is destroyed and torn down is filled in on the way.
@@ -27,6 +31,7 @@ pub(super) fn refuse(context: &Context<'_>, layout: &mut Layout) -> Vec<Diagnost
     }
     found.extend(retained_contents(context, layout));
     found.extend(images(context, layout));
+    found.extend(too_small(context, layout));
     found.extend(firmware(context));
     found.extend(duplicates(context, layout));
     found.extend(moved_root(context));
@@ -59,9 +64,36 @@ fn place_of(table: Option<&TableFacts>, signature: &Signature) -> u64 {
     }
 }
 
-/// Whether hoist wrote to this disk before, for this node.
-fn is_marked(context: &Context<'_>, facts: &DiskFacts) -> bool {
-    facts.signatures.iter().any(|signature| is_marker(context, signature))
+/// Whether hoist put it there before, for this node. On a disk that it wrote to there may also be
+/// what others put there since, and what had to stay when hoist came to it.
+fn is_ours(
+    context: &Context<'_>,
+    plan: &DiskPlan,
+    facts: &DiskFacts,
+    signature: &Signature,
+) -> bool {
+    let mut markers = facts.signatures.iter().filter(|found| is_marker(context, found)).peekable();
+    if markers.peek().is_none() {
+        return false;
+    }
+    let of_image = |marker: &Signature| marker.ours.as_ref().is_some_and(|ours| ours.of_image);
+    if signature.kind == SignatureKind::Hoist || markers.any(of_image) {
+        return true;
+    }
+    // What was there before has a number that somebody else gave it.
+    let is_made = |partuuid: Option<Uuid>| partuuid.is_some_and(is_derived);
+    match signature.place {
+        SignaturePlace::Partition(number) => {
+            let mut parts = facts.table.iter().flat_map(|table| &table.partitions);
+            parts.any(|part| part.number == number && is_made(part.partuuid))
+        }
+        SignaturePlace::Disk => {
+            let gone = plan.changes.iter().filter(|change| change.after.is_none());
+            let mut gone = gone.filter_map(|change| change.before.as_ref());
+            matches!(signature.kind, SignatureKind::Gpt | SignatureKind::Mbr)
+                && gone.all(|e| is_made(e.partuuid) || e.type_guid == Some(IN_PROGRESS))
+        }
+    }
 }
 
 /// A table that says that somebody is at work says in which transaction.
@@ -110,7 +142,6 @@ fn is_settled(
 fn foreign(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Option<Diagnostic> {
     let adopts = context.document.adopts_tables();
     let wipe = &context.document.sections.disks.get(&plan.id)?.wipe;
-    let is_marked = is_marked(context, facts);
     let mut strange = Vec::new();
     for signature in &facts.signatures {
         if is_kept(plan, facts, signature) {
@@ -123,7 +154,7 @@ fn foreign(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Opt
         if is_left && !plan.work.is_of_all() {
             continue;
         }
-        if is_marked || wipe.covers(signature.kind) {
+        if wipe.covers(signature.kind) || is_ours(context, plan, facts, signature) {
             plan.destroys.push(signature.clone());
         } else {
             strange.push(signature);
@@ -391,6 +422,23 @@ fn images(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
     found
 }
 
+/// What a program would refuse to make when the disk is wiped already.
+fn too_small(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
+    let made = layout.stack.iter().filter(|plan| !plan.retained && plan.image.is_none());
+    let told = made.filter_map(|plan| {
+        let kind = context.document.storage(&plan.id)?.as_fs()?.kind;
+        let least = match kind {
+            FsKind::Xfs => 300 * MIB,
+            FsKind::Btrfs => 109 * MIB,
+            _ => return None,
+        };
+        let what = format!("{kind} needs {}, and has {}", Bytes(least), Bytes(plan.size));
+        let found = Diagnostic::new(Code::NoRoom, format!("storage.{}", plan.id), what);
+        (plan.size < least).then(|| found.hint("make what it lies on larger, or take ext4"))
+    });
+    told.collect()
+}
+
 /// S9: the machine can start what is installed.
 fn firmware(context: &Context<'_>) -> Vec<Diagnostic> {
     let sections = &context.document.sections;
@@ -453,6 +501,10 @@ fn duplicates(context: &Context<'_>, layout: &Layout) -> Vec<Diagnostic> {
     let mut names: BTreeMap<(&str, String), &Id> = BTreeMap::new();
     for node in context.nodes() {
         let name = match node {
+            // FAT has capitals only.
+            StorageNode::Fs(fs) if fs.kind == FsKind::Vfat => {
+                fs.label.as_ref().map(|label| ("label", label.to_ascii_uppercase()))
+            }
             StorageNode::Fs(fs) => fs.label.as_ref().map(|label| ("label", label.clone())),
             StorageNode::Vg(vg) => Some(("volume group", vg.name().to_owned())),
             StorageNode::Md(md) => Some(("array", md.name().to_owned())),
@@ -537,10 +589,10 @@ fn cloned(layout: &Layout, plan: Option<&DiskPlan>, disk: &DiskFacts) -> Option<
     Some(found.evidence([identity(disk)]).hint("take that disk away, or erase it"))
 }
 
-/// S14: the system does not move to another disk unnoticed.
+/// S14: the system does not move to another disk unnoticed, by what the document says of the last
+/// one and by what disks say of themselves.
 fn moved_root(context: &Context<'_>) -> Option<Diagnostic> {
     let sections = &context.document.sections;
-    let last = sections.node.as_ref()?.last_root.as_ref()?;
     if sections.policy.allow_root_change {
         return None;
     }
@@ -550,11 +602,27 @@ fn moved_root(context: &Context<'_>) -> Option<Diagnostic> {
         disks = sections.images.iter().map(|(_, image)| image.target.clone()).collect();
     }
     let bound: Vec<_> = disks.iter().filter_map(|id| context.fact(id)).collect();
-    if bound.is_empty() || bound.iter().any(|disk| differences(last, disk).is_empty()) {
+    let last = sections.node.as_ref().and_then(|node| node.last_root.as_ref());
+    let is_said = |disk: &&DiskFacts| last.is_none_or(|last| differences(last, disk).is_empty());
+    let had: Vec<_> = context.facts.disks.iter().filter(|disk| has_root(context, disk)).collect();
+    let is_had = |disk: &&DiskFacts| had.iter().any(|had| had.kernel_name == disk.kernel_name);
+    if bound.is_empty()
+        || (bound.iter().any(is_said) && (had.is_empty() || bound.iter().any(is_had)))
+    {
         return None;
     }
     let what = "the root would be on another disk than the last time";
     let found = Diagnostic::new(Code::RootMoved, "node.last_root", what);
     let hint = "if that is wanted, set `policy.allow_root_change`";
-    Some(found.evidence(bound.into_iter().map(identity)).hint(hint))
+    let was = had.into_iter().map(|disk| format!("it is on {}", identity(disk)));
+    Some(found.evidence(was.chain(bound.into_iter().map(identity))).hint(hint))
+}
+
+/// Whether hoist has put this node's system on it. No machine starts from a loop device.
+fn has_root(context: &Context<'_>, disk: &DiskFacts) -> bool {
+    let node = context.document.node_id();
+    let mut ours = disk.signatures.iter().filter_map(|signature| signature.ours.as_ref());
+    disk.bus != Some(Bus::Loop)
+        && !node.is_empty()
+        && ours.any(|ours| ours.node == node && ours.has_root)
 }

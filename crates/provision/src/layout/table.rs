@@ -273,7 +273,12 @@ impl<'a> Table<'a> {
         let name = &self.facts.kernel_name;
         let wrong = |what: String, seen: Vec<String>| {
             let found = Diagnostic::new(Code::NotAsRetained, format!("disks.{}", self.id), what);
-            let hint = "correct the document, or let the action `disks` make it";
+            let hint = if self.context.document.is_queued("disks") {
+                "correct the document, or let the action `disks` make it"
+            } else {
+                "needs: disks; run that action before or together with the others, or correct the \
+                 document"
+            };
             Err(vec![found.evidence(seen).hint(hint)])
         };
         let Some(table) = self.facts.table.as_ref().filter(|table| is_sound(table)) else {

@@ -19,7 +19,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::erase::is_erased;
-use super::{Decision, Given, Opened, decide, look};
+use super::{Decision, Ending, Given, Opened, decide, look};
 use crate::actions::Held;
 use crate::actions::boot::Boot;
 use crate::actions::config_drive::ConfigDrive;
@@ -37,7 +37,7 @@ use crate::device::table::Backup;
 use crate::diagnostic::{Class, Diagnostic};
 use crate::document::{Document, Id};
 use crate::images::{Digest, Progress};
-use crate::layout::{DiskPlan, Work};
+use crate::layout::{DiskPlan, Work, disks_of_mount};
 
 /// A journal that has less room than this, after many attempts, is begun anew, and everything with it.
 const LEAST_ROOM: u64 = 16 * 1024;
@@ -214,15 +214,8 @@ fn run(
     given: &Given,
     listener: Arc<dyn Listener>,
 ) -> Result<Ran, ApplyError> {
-    let marker = Marker {
-        node: decision.document.node_id().to_owned(),
-        txn: decision.document.txn,
-        plan: decision.plan.hash().to_owned(),
-        generation: decision.document.generation(),
-        is_complete: false,
-        undoing: false,
-    };
-    let resumes = decision.is_left_in_the_middle(&marker);
+    let markers = decision.markers();
+    let resumes = decision.is_left_in_the_middle(&markers);
     if !resumes {
         let taken = decision.ends_of_disks(held)?;
         if !taken.is_empty() {
@@ -230,7 +223,7 @@ fn run(
         }
         for (id, opened) in &decision.opened {
             let io = held.io(id).map_err(ApplyError::Begin)?;
-            disks::open(&io, opened.table.guid, &opened.kept, &marker)
+            disks::open(&io, opened.table.guid, &opened.kept, &markers[id])
                 .map_err(ApplyError::Begin)?;
             let gap = disks::gap(&opened.kept)?;
             if decision.erases(id, opened) {
@@ -255,7 +248,7 @@ fn run(
     let (send, events) = channel();
     let mut catalog = Catalog::default();
     let begun = begun(&decision.plan, &records);
-    catalog.add(Arc::new(Disks { held: Arc::clone(held), marker, begun }));
+    catalog.add(Arc::new(Disks { held: Arc::clone(held), markers, begun }));
     catalog.add(Arc::new(Images {
         held: Arc::clone(held),
         txn: decision.document.txn,
@@ -375,10 +368,33 @@ impl Decision {
         }
     }
 
+    /// What each disk that is begun with says of itself meanwhile.
+    fn markers(&self) -> BTreeMap<Id, Marker> {
+        let document = &self.document;
+        let roots = disks_of_mount(document, "/");
+        let marker = |(id, opened): (&Id, &Opened)| {
+            let of_image = opened.ending == Ending::Image;
+            // Without a root of its own, a whole system comes as an image.
+            let has_root = roots.contains(id) || (roots.is_empty() && of_image);
+            let marker = Marker {
+                node: document.node_id().to_owned(),
+                txn: document.txn,
+                plan: self.plan.hash().to_owned(),
+                generation: document.generation(),
+                is_complete: false,
+                of_image,
+                has_root,
+                undoing: false,
+            };
+            (id.clone(), marker)
+        };
+        self.opened.iter().map(marker).collect()
+    }
+
     /// Whether every disk was left by an earlier attempt at this very plan.
-    fn is_left_in_the_middle(&self, marker: &Marker) -> bool {
+    fn is_left_in_the_middle(&self, markers: &BTreeMap<Id, Marker>) -> bool {
         !self.opened.is_empty()
-            && self.opened.values().all(|opened| opened.marker.as_ref() == Some(marker))
+            && self.opened.iter().all(|(id, opened)| opened.marker.as_ref() == markers.get(id))
     }
 
     /// What a run begins with: what it is, and what is where it shall be already.

@@ -10,9 +10,7 @@ use crate::layout::{DiskPlan, Layout, TablePlan};
 /// Where nothing but erasing is wanted, what the disks would hold otherwise does not matter.
 pub(super) fn alone(document: &Document) -> Document {
     let mut document = document.clone();
-    let is_alone =
-        document.sections.flow.as_ref().is_some_and(|flow| flow.actions == [erase::NAME]);
-    if is_alone {
+    if document.only_erases() {
         let sections = &mut document.sections;
         (sections.boot, sections.config_drive) = (None, None);
         sections.storage.clear();

@@ -45,16 +45,9 @@ pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
     let secrets = given.secrets.clone();
     let plugins = given.plugins.clone();
     let mut seen = Seen { facts: probed.facts, secrets, plugins, ..Seen::default() };
-    let names: BTreeSet<String> = if let Ok(binding) = bind(document, &seen.facts) {
-        binding.values().map(|disk| disk.kernel_name.clone()).collect()
-    } else {
-        // That is told by whoever decides; a disk that could not be read may be why.
-        let say = |failure: &crate::device::probe::Failure| {
-            Diagnostic::new(Code::NoDisk, "disks", failure.to_string())
-        };
-        seen.troubles.extend(probed.failures.iter().map(say));
-        BTreeSet::new()
-    };
+    // What keeps disks from being found is told by whoever decides.
+    let binding = bind(document, &seen.facts).unwrap_or_default();
+    let names: BTreeSet<String> = binding.values().map(|disk| disk.kernel_name.clone()).collect();
     for disk in seen.facts.disks.iter().filter(|disk| names.contains(&disk.kernel_name)) {
         match notes(disk, machine) {
             Ok(notes) => {

@@ -5,14 +5,17 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
 
 use hoist_engine::plan::Call;
-use serde::Serialize;
+use serde::{Deserialize as _, Serialize};
 
 use super::{Decision, Planning, boot, drive, files, is_kept};
 use crate::actions::boot::Source;
-use crate::actions::disks::Making;
+use crate::actions::disks::{self, Making};
+use crate::actions::erase;
 use crate::actions::files::Holds;
 use crate::actions::images;
 use crate::device::efivars::{Changes, Entry};
+use crate::device::signature;
+use crate::document::size::MIB;
 use crate::document::{Bytes, Content, Id, SecretRef, StorageNode};
 use crate::fat::Contents;
 use crate::images::Digest;
@@ -28,6 +31,8 @@ pub struct Shown<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub firmware: Option<&'a FirmwareChange>,
     pub steps: Vec<ShownStep<'a>>,
+    /// Most bytes that are written by the steps that say so before.
+    pub bytes: u64,
     /// What nobody forbids and somebody should think of.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
@@ -37,6 +42,9 @@ pub struct Shown<'a> {
 pub struct ShownStep<'a> {
     pub name: &'a str,
     pub call: &'a Call,
+    /// Most bytes that it writes, if that is known before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
 }
 
 /// What becomes of a file.
@@ -85,7 +93,8 @@ impl Decision {
         let steps = self.plan.order().iter().filter_map(|id| {
             let call = &self.plan.step(*id)?.call;
             let is_done = self.done.contains_key(id);
-            (!is_done).then(|| ShownStep { name: &self.plan.vertex(*id).name, call })
+            let name = &self.plan.vertex(*id).name;
+            (!is_done).then(|| ShownStep { name, call, bytes: bytes_of(call) })
         });
         let steps: Vec<_> = steps.collect();
         let warnings = steps.iter().filter_map(unchecked).collect();
@@ -95,6 +104,7 @@ impl Decision {
             layout: &self.layout,
             files: &self.files,
             firmware: self.firmware.as_ref(),
+            bytes: steps.iter().filter_map(|step| step.bytes).fold(0, u64::saturating_add),
             steps,
             warnings,
         }
@@ -133,12 +143,44 @@ impl Display for Decision {
                 let words: Vec<_> = words.filter_map(|word| word.as_str()).collect();
                 write!(f, ": {}", words.join(" "))?;
             }
-            if let Some(size) = input["size"].as_u64() {
-                write!(f, ": {}", Bytes(size))?;
+            if let Some(bytes) = step.bytes {
+                write!(f, ": {}", round(bytes))?;
             }
             writeln!(f)?;
         }
+        let unsaid = shown.steps.iter().filter(|step| step.bytes.is_none()).count();
+        write!(f, "writes {} at most", round(shown.bytes))?;
+        match unsaid {
+            0 => writeln!(f)?,
+            1 => writeln!(f, ", and what 1 step does not say before")?,
+            count => writeln!(f, ", and what {count} steps do not say before")?,
+        }
         writeln!(f, "plan {}", self.hash)
+    }
+}
+
+/// A little more rather than digits that nobody reads.
+fn round(bytes: u64) -> Bytes {
+    Bytes(if bytes > MIB { bytes.next_multiple_of(MIB) } else { bytes })
+}
+
+/// What a step says of it: what is wiped, erased, or written of an image.
+fn bytes_of(call: &Call) -> Option<u64> {
+    match call.action.as_str() {
+        disks::NAME => match disks::Task::deserialize(&call.input).ok()? {
+            disks::Task::Wipe { ranges, .. } => Some(ranges.iter().map(signature::wiped).sum()),
+            _ => None,
+        },
+        erase::NAME => {
+            let erase::Task { range, method, .. } = erase::Task::deserialize(&call.input).ok()?;
+            match method {
+                erase::Method::Block | erase::Method::Overwrite => Some(range.end - range.start),
+                erase::Method::Signatures => Some(signature::wiped(&range)),
+                erase::Method::Command(_) => None,
+            }
+        }
+        images::NAME => call.input["size"].as_u64(),
+        _ => None,
     }
 }
 

@@ -192,6 +192,8 @@ fn done(decision: &Decision, before: &Seen) -> Seen {
         plan: String::new(),
         generation: decision.document.generation(),
         is_complete: true,
+        of_image: false,
+        has_root: false,
         undoing: false,
     };
     let built = decision.stacks.nodes.iter().map(made).collect();

@@ -154,7 +154,9 @@ fn a_machine_is_described_by_what_its_kernel_shows() {
         (Some("0000:05:00.0"), Some("fastnic"))
     );
 
-    let [nvme, sata, shown] = &facts.disks[..] else { panic!("{:#?}", facts.disks) };
+    let [nvme, sata, shown, gone] = &facts.disks[..] else { panic!("{:#?}", facts.disks) };
+    assert!(gone.kernel_name == "sdc" && gone.unreadable.is_some(), "no other is taken for it");
+    assert_eq!((&nvme.unreadable, gone.hctl.as_deref()), (&None, Some("4:0:0:0")));
     assert_eq!(nvme.wwn.as_deref(), Some("eui.0025385000000001"));
     assert_eq!((nvme.eui.as_ref(), nvme.bus), (nvme.wwn.as_ref(), Some(Bus::Nvme)));
     assert_eq!((nvme.serial.as_deref(), nvme.model.as_deref()), (Some("S5G"), Some("SSD 970")));

@@ -30,7 +30,7 @@ fn word(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::Ext => &["ext2", "ext3", "ext4"],
         Kind::Lvm => &["LVM2_member"],
-        Kind::Md => &["linux_raid_member"],
+        Kind::Md => &["linux_raid_member", "isw_raid_member", "ddf_raid_member"],
         Kind::Luks => &["crypto_LUKS"],
         Kind::Zfs => &["zfs_member"],
         Kind::Ceph => &["ceph_bluestore"],
@@ -192,6 +192,105 @@ fn members_of_arrays_are_told_wherever_their_version_keeps_that() {
     check(&bench.plant(size, &[(at, &big)]), Kind::Md, true);
 }
 
+/// What a label of ZFS says of its pool, as XDR.
+fn pool(name: &str, id: u64) -> Vec<u8> {
+    let text = |text: &str| {
+        let length = u32::try_from(text.len()).expect("it is short");
+        let mut bytes = [&length.to_be_bytes()[..], text.as_bytes()].concat();
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    };
+    let pair = |name: &str, kind: u32, value: &[u8]| {
+        let head = [kind.to_be_bytes(), 1_u32.to_be_bytes()].concat();
+        let inside = [&text(name)[..], &head, value].concat();
+        let length = u32::try_from(inside.len() + 8).expect("it is short");
+        [&length.to_be_bytes()[..], &length.to_be_bytes(), &inside].concat()
+    };
+    let head = [&[1, 1, 0, 0][..], &0_u32.to_be_bytes(), &1_u32.to_be_bytes()].concat();
+    let pairs = [
+        pair("version", 8, &5000_u64.to_be_bytes()),
+        pair("name", 9, &text(name)),
+        pair("pool_guid", 8, &id.to_be_bytes()),
+        pair("guid", 8, &7_u64.to_be_bytes()),
+    ];
+    [head, pairs.concat(), vec![0; 8]].concat()
+}
+
+#[test]
+fn arrays_of_firmware_are_told_by_the_end_of_their_disks() {
+    let bench = Bench::new();
+    let size = 4 * MIB;
+    let mut intel = b"Intel Raid ISM Cfg Sig. 1.3.00\0\0".to_vec();
+    intel.resize(48, 0);
+    intel[40..44].copy_from_slice(&0xabcd_1234_u32.to_le_bytes());
+    let mut common = vec![0; 512];
+    common[..4].copy_from_slice(&0xde11_de11_u32.to_be_bytes());
+    common[8..32].copy_from_slice(b"LSI     0123456789abcdef");
+    for (at, bytes, uuid) in [
+        (size - 1024, &intel, "abcd1234"),
+        (size - 8192, &intel, "abcd1234"),
+        (size - 512, &common, "4c5349202020202030313233343536373839616263646566"),
+    ] {
+        let found = signatures(&bench.plant(size, &[(at, bytes)]));
+        let [found] = &found[..] else { panic!("{found:#?}") };
+        assert_eq!((found.kind, found.uuid.as_deref()), (Kind::Md, Some(uuid)));
+    }
+    let path = bench.plant(size, &[(size - 1024, &intel)]);
+    assert_eq!(blkid(&path)[0].as_deref(), Some("isw_raid_member"));
+}
+
+#[test]
+fn what_is_in_a_logical_partition_is_found_there() {
+    let bench = Bench::new();
+    // Four bytes of an entry say where it begins, and four how long it is, in sectors.
+    let entry = |kind: u8, start: u32, length: u32| {
+        let head = [0, 0, 0, 0, kind, 0, 0, 0];
+        [&head[..], &start.to_le_bytes(), &length.to_le_bytes()].concat()
+    };
+    let table = |entries: [Vec<u8>; 2]| [&entries.concat()[..], &[0; 32], b"\x55\xaa"].concat();
+    let first = table([entry(0x83, 2048, 4096), entry(0x05, 8192, 16_384)]);
+    let outer = table([entry(0x8e, 2048, 4096), entry(0x05, 8192, 8192)]);
+    let inner = table([entry(0x83, 64, 8128), vec![0; 16]]);
+    let label = b"LABELONE\0\0\0\0\0\0\0\0\0\0\0\0\x20\0\0\0LVM2 001";
+    // It is at the end of what is around it, too.
+    let end = (8192 + 16_384) * 512 - 8192;
+    let path = bench.plant(
+        16 * MIB,
+        &[
+            (446, &first),
+            (8192 * 512 + 446, &outer),
+            (16_384 * 512 + 446, &inner),
+            (10_240 * 512 + 512, label),
+            (end, &md_1(0)),
+        ],
+    );
+    let found = signatures(&path);
+    let found: Vec<_> = found.iter().map(|found| (found.kind, found.place)).collect();
+    let inside = SignaturePlace::Partition;
+    let expected =
+        [(Kind::Lvm, inside(5)), (Kind::Md, inside(6)), (Kind::Mbr, SignaturePlace::Disk)];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn what_was_made_with_other_sectors_is_looked_into_all_the_same() {
+    let bench = Bench::new();
+    let path = bench.plant(16 * MIB, &[]);
+    run(Command::new("sgdisk").args(["-n", "1:2048:+8M"]).arg(&path));
+    let mut content = fs_err::read(&path).expect("it is there");
+    let label = b"LABELONE\0\0\0\0\0\0\0\0\0\0\0\0\x20\0\0\0LVM2 001";
+    content[1_049_088..1_049_088 + label.len()].copy_from_slice(label);
+    fs_err::write(&path, content).expect("it is written");
+    for sector in [512, 4096] {
+        let io = ReadIo::open(&path, sector).expect("it is there");
+        let found = find(&io, sector).expect("it is read");
+        let found: Vec<_> = found.iter().map(|found| (found.kind, found.place)).collect();
+        let expected =
+            [(Kind::Lvm, SignaturePlace::Partition(1)), (Kind::Gpt, SignaturePlace::Disk)];
+        assert_eq!(found, expected, "read with sectors of {sector}");
+    }
+}
+
 #[test]
 fn what_cannot_be_made_here_is_told_from_its_superblock() {
     let bench = Bench::new();
@@ -205,12 +304,15 @@ fn what_cannot_be_made_here_is_told_from_its_superblock() {
     ];
     bcache[24..40].copy_from_slice(&magic);
     bcache[40..56].copy_from_slice(&[9; 16]);
+    bcache[56..72].copy_from_slice(&[5; 16]);
     let found = signatures(&bench.plant(size, &[(4096, &bcache)]));
     assert_eq!(
         (found[0].kind, found.len()),
         (Kind::Bcache, 1),
         "its checksum is nobody's business"
     );
+    let set = "05050505-0505-0505-0505-050505050505";
+    assert_eq!(found[0].uuid.as_deref(), Some(set), "that of the cache and of what it is for");
 
     let mut ocfs2 = vec![0; 1024];
     ocfs2[..6].copy_from_slice(b"OCFSV2");
@@ -234,6 +336,13 @@ fn what_cannot_be_made_here_is_told_from_its_superblock() {
     let far: Vec<(u64, &[u8])> =
         ring.iter().map(|(at, bytes)| (64 * MIB - 256 * 1024 + at, *bytes)).collect();
     check(&bench.plant(size, &far), Kind::Zfs, false);
+    let description = pool("tank", 0x1122_3344_5566_7788);
+    let mut whole = ring.clone();
+    whole.push((16 * 1024, &description));
+    check(&bench.plant(size, &whole), Kind::Zfs, true);
+    let found = &signatures(&bench.plant(size, &whole))[0];
+    assert_eq!(found.uuid.as_deref(), Some("1234605616436508552"), "that of all its disks");
+    assert_eq!(found.label.as_deref(), Some("tank"));
 
     let id = b"bluestore block device\n01234567-89ab-cdef-0123-456789abcdef\n";
     let found = signatures(&bench.plant(size, &[(0, id)]));

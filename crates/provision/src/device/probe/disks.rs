@@ -1,5 +1,6 @@
 //! Disks, and who uses them.
 
+use std::error::Error as _;
 use std::path::{Path, PathBuf};
 
 use super::{Failure, Machine, entries, name_of, number, pci_address, text};
@@ -27,15 +28,14 @@ impl Machine {
             if is_made || is_hidden || size == 0 {
                 continue;
             }
-            match self.disk(&name, &sys, size, &users) {
-                Ok(disk) => disks.push(disk),
-                Err(reason) => failures.push(Failure { disk: name, reason }),
-            }
+            let disk = self.disk(&name, &sys, size, &users);
+            failures.extend(disk.unreadable.clone().map(|reason| Failure { disk: name, reason }));
+            disks.push(disk);
         }
         (disks, failures)
     }
 
-    fn disk(&self, name: &str, sys: &Path, size: u64, users: &Users) -> Result<DiskFacts, String> {
+    fn disk(&self, name: &str, sys: &Path, size: u64, users: &Users) -> DiskFacts {
         let device = std::fs::canonicalize(sys.join("device")).ok();
         let place = std::fs::canonicalize(sys).unwrap_or_else(|_| sys.to_owned());
         let value = |below: &str| text(&sys.join(below));
@@ -49,9 +49,14 @@ impl Machine {
         let is_optical = name.starts_with("sr");
         let shows = model.as_deref().is_some_and(|model| model.to_lowercase().contains("virtual"));
         let users = users.below(sys, name);
-        let (table, signatures) =
-            if is_optical { (None, Vec::new()) } else { self.content(name, sys, logical_sector)? };
-        Ok(DiskFacts {
+        let content = if is_optical {
+            Ok((None, Vec::new()))
+        } else {
+            self.content(name, sys, logical_sector)
+        };
+        let unreadable = content.as_ref().err().cloned();
+        let (table, signatures) = content.unwrap_or_default();
+        DiskFacts {
             kernel_name: name.to_owned(),
             size,
             logical_sector,
@@ -77,7 +82,8 @@ impl Machine {
             busy: users.busy,
             table,
             signatures,
-        })
+            unreadable,
+        }
     }
 
     fn content(
@@ -86,7 +92,10 @@ impl Machine {
         sys: &Path,
         sector: u32,
     ) -> Result<(Option<TableFacts>, Vec<Signature>), String> {
-        let io = ReadIo::open(&self.device(name), sector).map_err(|error| error.to_string())?;
+        let io = ReadIo::open(&self.device(name), sector).map_err(|error| {
+            let source = error.source().map(|source| format!(": {source}"));
+            format!("{error}{}", source.unwrap_or_default())
+        })?;
         let failed = |error: std::io::Error| error.to_string();
         let mut found = table::read(&io, sector).map_err(failed)?.facts();
         for partition in found.iter_mut().flat_map(|table| &mut table.partitions) {

@@ -98,7 +98,8 @@ const MAGICS: [Magic; 28] = [
     luks(0x8000, b"SKUL\xba\xbe"),
     luks(0x1_0000, b"SKUL\xba\xbe"),
     luks(0x2_0000, b"SKUL\xba\xbe"),
-    named(K::Bcache, (0x1000, 24), &BCACHE, (72, 32), 40),
+    // What the cache and all that it is for have in common.
+    named(K::Bcache, (0x1000, 24), &BCACHE, (72, 32), 56),
     Magic { id: Id::Text(23, 36), ..magic(K::Ceph, 0, b"bluestore block device\n") },
     magic(K::Vmfs, 1 << 20, b"\x0d\xd0\x01\xc0"),
     magic(K::Vmfs, 2 << 20, b"\x5e\xf1\xab\x2f"),

@@ -10,6 +10,7 @@ pub(super) fn find(region: &Region<'_>) -> io::Result<Vec<Seen>> {
     found.extend(lvm(region)?);
     found.extend(md_1(region)?);
     found.extend(md_0(region)?);
+    found.extend(firmware_array(region)?.filter(|_| found.iter().all(|seen| seen.kind != K::Md)));
     found.extend(zfs(region)?);
     found.extend(drbd(region)?);
     Ok(found)
@@ -132,10 +133,38 @@ fn md_0(region: &Region<'_>) -> io::Result<Option<Seen>> {
     Ok(Some(Seen { uuid: uuid(&id), members, ..Seen::bare(K::Md, at) }))
 }
 
-/// Four labels, two at each end, each with a ring of uberblocks in its second half.
+/// Arrays that firmware puts together, and Linux with MD: Intel's, and those of the common format.
+/// Both are described in the last sectors of each disk, whatever size those have.
+fn firmware_array(region: &Region<'_>) -> io::Result<Option<Seen>> {
+    const INTEL: &[u8] = b"Intel Raid ISM Cfg Sig. ";
+    const COMMON: [u8; 4] = 0xde11_de11_u32.to_be_bytes();
+    for sector in [512, 4096] {
+        let place = |back: u64| (region.size() / sector).checked_sub(back).map(|at| at * sector);
+        if let Some(at) = place(2)
+            && let Some(block) = region.get(at, 48)?.filter(|block| block.starts_with(INTEL))
+        {
+            let uuid = Some(format!("{:08x}", number32(&block, 40)));
+            return Ok(Some(Seen { uuid, ..Seen::bare(K::Md, at) }));
+        }
+        for at in [1, 257].into_iter().filter_map(place) {
+            let block = region.get(at, 32)?.unwrap_or_default();
+            let swapped: Vec<u8> = COMMON.iter().rev().copied().collect();
+            if block.starts_with(&COMMON) || block.starts_with(&swapped) {
+                let word = |at| number64(&block, at).swap_bytes();
+                let id = format!("{:016x}{:016x}{:016x}", word(8), word(16), word(24));
+                return Ok(Some(Seen { uuid: Some(id), ..Seen::bare(K::Md, at) }));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Four labels, two at each end, each with a ring of uberblocks in its second half, and before it
+/// the description of the pool.
 fn zfs(region: &Region<'_>) -> io::Result<Option<Seen>> {
     const LABEL: u64 = 256 * 1024;
     const RING: u64 = 128 * 1024;
+    const DESCRIPTION: u64 = 16 * 1024;
     const UBERBLOCK: [u8; 8] = 0x00ba_b10c_u64.to_le_bytes();
     let mut swapped = UBERBLOCK;
     swapped.reverse();
@@ -147,10 +176,29 @@ fn zfs(region: &Region<'_>) -> io::Result<Option<Seen>> {
         };
         let is_one = |slot: &[u8]| slot.starts_with(&UBERBLOCK) || slot.starts_with(&swapped);
         if let Some(slot) = ring.chunks(1024).position(is_one) {
-            return Ok(Some(Seen::bare(K::Zfs, at + RING + slot as u64 * 1024)));
+            let length = usize::try_from(RING - DESCRIPTION).expect("it is small");
+            let pairs = region.get(at + DESCRIPTION, length)?.unwrap_or_default();
+            let number = |value: &[u8]| Some(u64::from_be_bytes(*value.first_chunk()?).to_string());
+            let uuid = value_of(&pairs, "pool_guid", 8).and_then(number);
+            let label = value_of(&pairs, "name", 9).and_then(|value| {
+                let (length, text) = value.split_first_chunk()?;
+                super::text(text.get(..usize::try_from(u32::from_be_bytes(*length)).ok()?)?)
+            });
+            let bare = Seen::bare(K::Zfs, at + RING + slot as u64 * 1024);
+            return Ok(Some(Seen { label, uuid, ..bare }));
         }
     }
     Ok(None)
+}
+
+/// Behind the name of a pair, as XDR writes it, with this type and one value.
+fn value_of<'a>(pairs: &'a [u8], name: &str, kind: u32) -> Option<&'a [u8]> {
+    let length = u32::try_from(name.len()).ok()?;
+    let mut before = [&length.to_be_bytes()[..], name.as_bytes()].concat();
+    before.resize(before.len().next_multiple_of(4), 0);
+    before.extend([kind.to_be_bytes(), 1_u32.to_be_bytes()].concat());
+    let at = pairs.windows(before.len()).position(|bytes| bytes == before)?;
+    pairs.get(at + before.len()..)
 }
 
 /// What is kept inside of the device is in its last 4 KiB.

@@ -1,5 +1,6 @@
 //! What a disk says about its partitions, believed as little as possible.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 
@@ -16,11 +17,17 @@ const MAX_ENTRIES: u32 = 1024;
 /// Bytes of one entry, in tables that others made.
 const MAX_ENTRY: u32 = 4096;
 
+/// Logical partitions that are looked for: the kernel knows fewer.
+const MAX_LOGICAL: u32 = 128;
+
+/// Types of partitions of an MBR that hold others.
+const EXTENDED: [u8; 3] = [0x05, 0x0f, 0x85];
+
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     Nothing,
-    /// Its four entries; what is inside of an extended partition is not looked at.
+    /// Its four entries, and the logical partitions, which have numbers from five on.
     Mbr {
         id: u32,
         partitions: Vec<PartitionFacts>,
@@ -257,23 +264,75 @@ fn read_mbr(disk: &(impl ReadAt + ?Sized), geometry: &Geometry) -> io::Result<Op
     if entries().any(|entry| entry[4] == PROTECTIVE) {
         return Ok(Some(Mbr::Protective));
     }
-    let partition = |(number, entry): (u32, &[u8])| PartitionFacts {
+    let used = (1..).zip(entries()).filter(|(_, entry)| entry[4] != 0);
+    let mut partitions: Vec<PartitionFacts> =
+        used.clone().map(|(number, entry)| of_mbr(number, entry, 0, geometry)).collect();
+    let is_inside = |one: &PartitionFacts| one.start > 0 && one.len > 0 && one.start < disk.size();
+    if !partitions.iter().all(is_inside) {
+        return Ok(None);
+    }
+    let mut next = 5;
+    for (number, entry) in used.filter(|(_, entry)| EXTENDED.contains(&entry[4])) {
+        let logical = read_logical(disk, geometry, number32(entry, 8), next)?;
+        next = logical.last().map_or(next, |last| last.number + 1);
+        // What says where they are, and no more, is its own, as the kernel has it.
+        let outer = partitions.iter_mut().find(|one| one.number == number && !logical.is_empty());
+        if let Some(outer) = outer {
+            outer.len = geometry.sector;
+        }
+        partitions.extend(logical);
+    }
+    Ok(Some(Mbr::Table { id: number32(&bytes, 440), partitions }))
+}
+
+/// `base` is what its start is counted from, in sectors.
+fn of_mbr(number: u32, entry: &[u8], base: u64, geometry: &Geometry) -> PartitionFacts {
+    PartitionFacts {
         number,
-        start: u64::from(number32(entry, 8)) * geometry.sector,
+        start: (base + u64::from(number32(entry, 8))) * geometry.sector,
         len: u64::from(number32(entry, 12)) * geometry.sector,
         type_guid: None,
         partuuid: None,
         name: String::new(),
         attributes: 0,
         kernel_name: None,
-    };
-    let used = (1..).zip(entries()).filter(|(_, entry)| entry[4] != 0);
-    let partitions: Vec<PartitionFacts> = used.map(partition).collect();
-    let is_inside = |one: &PartitionFacts| one.start > 0 && one.len > 0 && one.start < disk.size();
-    if !partitions.iter().all(is_inside) {
-        return Ok(None);
     }
-    Ok(Some(Mbr::Table { id: number32(&bytes, 440), partitions }))
+}
+
+/// What is inside of an extended partition: a chain of tables, each with one partition, which begins
+/// behind it, and with where the next one is. A chain may lead anywhere, also to its beginning.
+fn read_logical(
+    disk: &(impl ReadAt + ?Sized),
+    geometry: &Geometry,
+    first: u32,
+    mut number: u32,
+) -> io::Result<Vec<PartitionFacts>> {
+    let (first, mut found, mut seen) = (u64::from(first), Vec::new(), BTreeSet::new());
+    let mut next = Some(first);
+    while let Some(at) = next.take() {
+        let place = at * geometry.sector;
+        let is_new = place.saturating_add(512) <= disk.size() && seen.insert(at);
+        if !is_new || number > 4 + MAX_LOGICAL || seen.len() > MAX_LOGICAL as usize {
+            break;
+        }
+        let mut bytes = [0; 512];
+        disk.read_at(place, &mut bytes)?;
+        if bytes[510..] != [0x55, 0xaa] {
+            break;
+        }
+        for entry in bytes[446..510].chunks_exact(16).filter(|entry| number32(entry, 12) > 0) {
+            if EXTENDED.contains(&entry[4]) {
+                next = next.or(Some(first + u64::from(number32(entry, 8))));
+            } else if entry[4] != 0 {
+                let one = of_mbr(number, entry, at, geometry);
+                if one.start < disk.size() {
+                    found.push(one);
+                    number += 1;
+                }
+            }
+        }
+    }
+    Ok(found)
 }
 
 fn number32(bytes: &[u8], at: usize) -> u32 {
@@ -418,6 +477,24 @@ mod tests {
         }
 
         #[test]
+        fn wherever_a_chain_of_tables_leads_it_ends(
+            links in prop::collection::vec((0..40_u32, 0..50_u32, 0..50_u32), 1..12),
+            first in 0..40_u32,
+        ) {
+            let mut bytes = vec![0; 512 * 40];
+            for (at, start, next) in links {
+                let at = at as usize * 512;
+                one_of_old(&mut bytes, at, 0, (0x83, start, 3));
+                one_of_old(&mut bytes, at, 1, (0x05, next, 9));
+            }
+            one_of_old(&mut bytes, 0, 0, (0x0f, first, 39));
+            let found = read(&bytes[..], 512)?;
+            let most = 4 + MAX_LOGICAL as usize;
+            let count = found.facts().map_or(0, |facts| facts.partitions.len());
+            prop_assert!(count <= most, "{} partitions", count);
+        }
+
+        #[test]
         fn anything_is_read_without_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..4096), sector in sector(), magic: bool,
         ) {
@@ -427,6 +504,45 @@ mod tests {
             }
             read(&bytes[..], sector)?;
         }
+    }
+
+    /// Puts an entry into a table of old, at a byte: its type, its start and its length in sectors.
+    fn one_of_old(
+        bytes: &mut [u8],
+        at: usize,
+        entry: usize,
+        (kind, start, length): (u8, u32, u32),
+    ) {
+        bytes[at + 510..at + 512].copy_from_slice(&[0x55, 0xaa]);
+        let entry = &mut bytes[at + 446 + entry * 16..][..16];
+        entry[4] = kind;
+        entry[8..12].copy_from_slice(&start.to_le_bytes());
+        entry[12..16].copy_from_slice(&length.to_le_bytes());
+    }
+
+    #[test]
+    fn logical_partitions_are_found_in_the_extended_one() {
+        let mut bytes = vec![0; 512 * 200];
+        one_of_old(&mut bytes, 0, 0, (0x83, 8, 12));
+        one_of_old(&mut bytes, 0, 1, (0x05, 20, 180));
+        one_of_old(&mut bytes, 20 * 512, 0, (0x8e, 4, 30));
+        one_of_old(&mut bytes, 20 * 512, 1, (0x05, 60, 100));
+        one_of_old(&mut bytes, 80 * 512, 0, (0x83, 2, 40));
+        let found = |bytes: &[u8]| {
+            let Found::Mbr { partitions, .. } = read(bytes, 512).expect("it is memory") else {
+                panic!("it is a table of old");
+            };
+            let sectors = |part: PartitionFacts| (part.number, part.start / 512, part.len / 512);
+            partitions.into_iter().map(sectors).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&bytes), [(1, 8, 12), (2, 20, 1), (5, 24, 30), (6, 82, 40)]);
+        // A chain that leads back to its beginning, and one that leads nowhere.
+        one_of_old(&mut bytes, 80 * 512, 1, (0x05, 0, 100));
+        assert_eq!(found(&bytes).len(), 4);
+        one_of_old(&mut bytes, 80 * 512, 1, (0x05, u32::MAX, 100));
+        assert_eq!(found(&bytes).len(), 4);
+        bytes[20 * 512 + 510] = 0;
+        assert_eq!(found(&bytes), [(1, 8, 12), (2, 20, 180)], "all of it, if nothing is inside");
     }
 
     #[test]

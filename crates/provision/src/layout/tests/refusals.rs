@@ -1,7 +1,7 @@
 //! The safety rules, each with what it refuses and what it lets through.
 
 use super::*;
-use crate::facts::{Busy, BusyReason, Firmware, Ours};
+use crate::facts::{Bus, Busy, BusyReason, Firmware, Ours};
 
 fn refused(sections: Value, facts: &Facts, code: Code, place: &str) -> Diagnostic {
     let mut found = plan_refused(&document(sections), facts);
@@ -39,14 +39,84 @@ fn foreign_data_is_refused_unless_every_kind_of_it_is_named() {
 fn what_hoist_put_there_for_this_node_needs_no_naming_and_is_still_shown() {
     let marked = |node: &str| {
         let mut used = used();
-        let mut marker = signature(SignatureKind::Hoist, SignaturePlace::Disk, 20_480);
-        marker.ours = Some(Ours { node: node.to_owned(), txn: Uuid::from_u128(5) });
-        used.signatures.push(marker);
+        for part in &mut used.table.as_mut().expect("a table").partitions {
+            let id = format!("part-{}", part.number).parse().expect("an id");
+            part.partuuid = Some(derive(Uuid::from_u128(5), node, &id));
+        }
+        mark(&mut used, node, false);
         machine([used])
     };
     let layout = laid_out(&document(one_part(json!([]))), &marked("n1"));
     assert_eq!(layout.disks[0].destroys.len(), 5);
     refused(one_part(json!([])), &marked("n2"), Code::ForeignData, "disks.os.wipe");
+}
+
+fn mark(disk: &mut DiskFacts, node: &str, of_image: bool) {
+    let mut marker = signature(SignatureKind::Hoist, SignaturePlace::Disk, 20_480);
+    let txn = Uuid::from_u128(5);
+    marker.ours = Some(Ours { node: node.to_owned(), txn, of_image, has_root: false });
+    disk.signatures.push(marker);
+}
+
+#[test]
+fn a_disk_that_has_the_root_of_this_node_is_not_left_behind_unnoticed() {
+    let with = |policy: Value| {
+        json!({
+            "policy": policy,
+            "storage": [part("root", "1 GiB"),
+                {"fs": {"id": "fs", "on": "root", "kind": "ext4", "mount": "/"}}],
+        })
+    };
+    let facts = |node: &str, bus: Bus| {
+        let mut before = DiskFacts { bus: Some(bus), ..disk("sdb", 4 * GIB) };
+        mark(&mut before, node, false);
+        before.signatures[0].ours.as_mut().expect("it is ours").has_root = true;
+        machine([disk("sda", 4 * GIB), before])
+    };
+    let found = refused(with(json!({})), &facts("n1", Bus::Sas), Code::RootMoved, "node.last_root");
+    assert!(found.evidence[0].contains("it is on `sdb`"), "{found}");
+    laid_out(&document(with(json!({"allow_root_change": true}))), &facts("n1", Bus::Sas));
+    laid_out(&document(with(json!({}))), &facts("n2", Bus::Sas));
+    laid_out(&document(with(json!({}))), &facts("n1", Bus::Loop));
+    // The same disk again, and one of two.
+    let mut same = facts("n1", Bus::Sas);
+    same.disks[0].serial = Some("S-x".to_owned());
+    same.disks[1].serial = Some("S-sda".to_owned());
+    laid_out(&document(with(json!({}))), &same);
+}
+
+#[test]
+fn what_others_put_on_a_disk_of_hoists_is_foreign_as_everywhere() {
+    let derived = |number: u32| {
+        let id = format!("part-{number}").parse().expect("an id");
+        Some(derive(Uuid::from_u128(5), "n1", &id))
+    };
+    // The first partition was there before, or came since; the others hoist made.
+    let mut used = used();
+    for part in &mut used.table.as_mut().expect("a table").partitions[1..] {
+        part.partuuid = derived(part.number);
+    }
+    mark(&mut used, "n1", false);
+    let facts = machine([used.clone()]);
+    let found = refused(one_part(json!([])), &facts, Code::ForeignData, "disks.os.wipe");
+    assert_eq!(found.evidence.len(), 2, "the table that names it, and what is in it: {found}");
+    laid_out(&document(one_part(json!(["gpt", "ext"]))), &facts);
+    // Nothing says what is in it.
+    let mut raw = used.clone();
+    raw.signatures.retain(|found| found.place != SignaturePlace::Partition(1));
+    let found = refused(one_part(json!([])), &machine([raw]), Code::ForeignData, "disks.os.wipe");
+    assert!(found.what.ends_with("holds gpt"), "{found}");
+    // Somebody has made all of the disk something else, and the marker is still there.
+    let mut whole = disk("sda", 4 * GIB);
+    whole.signatures.push(signature(SignatureKind::Xfs, SignaturePlace::Disk, 0));
+    mark(&mut whole, "n1", false);
+    let facts = machine([whole]);
+    let found = refused(one_part(json!([])), &facts, Code::ForeignData, "disks.os.wipe");
+    assert!(found.what.ends_with("holds xfs"), "{found}");
+    // An image brings partitions of its own.
+    used.signatures.retain(|found| found.kind != SignatureKind::Hoist);
+    mark(&mut used, "n1", true);
+    laid_out(&document(one_part(json!([]))), &machine([used]));
 }
 
 #[test]
@@ -306,6 +376,9 @@ fn names_that_would_be_there_twice_are_refused() {
         "storage.fs",
     );
     refused(labelled.clone(), &with(SignatureKind::Lvm, "vg", None), Code::Duplicate, "storage.vg");
+    let mut small = labelled.clone();
+    small["storage"][1]["fs"]["kind"] = json!("vfat");
+    refused(small, &with(SignatureKind::Vfat, "ROOT", None), Code::Duplicate, "storage.fs");
     let uuid = derive(TXN.parse().unwrap(), "n1", &"fs".parse().unwrap()).to_string();
     refused(labelled, &with(SignatureKind::Ext, "x", Some(uuid)), Code::Duplicate, "storage.fs");
     let twice = json!({"storage": [
@@ -377,6 +450,26 @@ fn what_shall_stay_and_is_not_as_described_is_refused() {
     let mut damaged = used();
     damaged.table.as_mut().unwrap().faults.push("its copy is gone".to_owned());
     refused(keeping(2, json!({})), &machine([damaged]), Code::NotAsRetained, place);
+}
+
+#[test]
+fn a_file_system_that_no_program_would_make_so_small_is_refused() {
+    let facts = machine([disk("sda", 4 * GIB)]);
+    for (kind, least) in [("xfs", 300), ("btrfs", 109), ("ext4", 1), ("vfat", 1), ("swap", 1)] {
+        let with = |size: u64| {
+            json!({"storage": [part("a", &format!("{size} MiB")),
+                {"fs": {"id": "x", "on": "a", "kind": kind}}]})
+        };
+        laid_out(&document(with(least)), &facts);
+        if least > 1 {
+            refused(with(least - 1), &facts, Code::NoRoom, "storage.x");
+        }
+    }
+    // What an image brings has a size already.
+    let mut brought = json!({"storage": [part("a", "64 MiB"),
+        {"fs": {"id": "x", "on": "a", "kind": "xfs"}}]});
+    brought["images"] = json!({"i": {"sources": ["https://h/i"], "target": "x"}});
+    laid_out(&document(brought), &facts);
 }
 
 #[test]

@@ -1,0 +1,11 @@
+#![no_main]
+
+use hoist_provision::device::efivars::LoadOption;
+use libfuzzer_sys::fuzz_target;
+
+// What firmware remembers of what it boots.
+fuzz_target!(|bytes: &[u8]| {
+    if let Some(option) = LoadOption::decode(bytes) {
+        assert_eq!(LoadOption::decode(&option.encode()), Some(option));
+    }
+});
