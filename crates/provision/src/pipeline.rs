@@ -481,7 +481,10 @@ impl<'a> Planning<'a> {
     fn wipe(&mut self, disk: &DiskPlan, ranges: Vec<Range<u64>>) {
         self.touched.insert(disk.id.clone());
         let name = format!("wipe {}", disk.id);
-        self.step(name, disks::NAME, Task::Wipe { disk: disk.id.clone(), ranges }, true);
+        let opened = self.opened.get(&disk.id);
+        let gap = opened.and_then(|opened| disks::gap(&opened.kept).ok());
+        let from = gap.map_or(0, |gap| gap.range().end);
+        self.step(name, disks::NAME, Task::Wipe { disk: disk.id.clone(), ranges, from }, true);
     }
 
     fn table(&mut self, disk: &DiskPlan, table: &TablePlan) {
