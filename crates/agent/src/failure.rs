@@ -60,8 +60,14 @@ impl Failure {
             }
             Self::Apply(error) => {
                 let (code, class) = error.code();
-                let what = chain(self);
-                vec![json!({"code": code, "class": class, "what": what, "hint": error.hint()})]
+                let step = match error {
+                    ApplyError::Step { step, .. } => step.as_str(),
+                    _ => "",
+                };
+                vec![json!({
+                    "code": code, "class": class, "step": step, "what": chain(self),
+                    "hint": error.hint(), "evidence": error.evidence(),
+                })]
             }
             _ => vec![json!({ "what": chain(self) })],
         }

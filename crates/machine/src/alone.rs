@@ -2,14 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use fs_err as fs;
 
 use crate::console;
 use crate::disk::KEPT_BY_THE_HOST;
-use crate::machine::{Firmware, Kernel};
+use crate::machine::{Firmware, Kernel, SLOW_DISKS};
+use crate::patience::Patience;
 use crate::scratch::{Scratch, find_program};
 use crate::variables::OVMF;
 
@@ -50,13 +51,14 @@ impl Alone {
         let mut command = self.command(&console, scratch.dir())?;
         let mut process = scratch.spawn("machine", &mut command);
         let said = || fs::read(&console).map(|bytes| console::plain(&bytes));
-        let deadline = Instant::now() + within;
+        let patience = Patience::new(Some(&process), within);
         while process.try_wait()?.is_none() {
-            if Instant::now() >= deadline {
+            if patience.is_over(Some(&process)) {
+                let within = patience.words(Some(&process));
                 let _ = process.kill();
                 let _ = process.wait();
                 let said = said().unwrap_or_default();
-                bail!("the machine is still on after {within:?}; it said\n{said}");
+                bail!("the machine is still on after {within}; it said\n{said}");
             }
             std::thread::sleep(LOOK_EVERY);
         }
@@ -94,7 +96,7 @@ impl Alone {
         }
         if let Some(Kernel { kernel, initrd, command_line, clock }) = &self.kernel {
             command.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
-            command.args(["-append", command_line]);
+            command.args(["-append", &format!("{command_line} {SLOW_DISKS}")]);
             if let Some(clock) = clock {
                 command.args(["-rtc", &format!("base={clock}")]);
             }

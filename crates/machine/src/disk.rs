@@ -9,8 +9,18 @@ use fs_err as fs;
 use crate::machine::Firmware;
 
 /// How a machine has a file for a disk. The host outlives the machine and keeps what was written, also
-/// when the machine is killed; when a busy host has it on its own disk, nobody needs to wait for.
+/// when the machine is killed: what a guest was told to be written is in the host's memory, and a disk
+/// that loses what was not flushed is tried by a writer that does (`device::fault`). When a busy host
+/// has it on its own disk, nobody needs to wait for.
 pub(crate) const KEPT_BY_THE_HOST: &str = "format=raw,cache=unsafe";
+
+/// Where files for disks are made that are not large: in memory, if there is such a place. Making a
+/// range of a file zero changes its metadata, and that waits for the host's own disk however it is
+/// opened.
+pub fn quick_dir() -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
+}
 
 /// What a machine finds behind its disk controller.
 #[derive(Debug, Clone, PartialEq, Eq)]

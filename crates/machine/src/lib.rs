@@ -12,9 +12,11 @@ mod from_disk;
 pub mod guest;
 pub mod initrd;
 mod machine;
+mod patience;
 pub mod scratch;
 pub mod variables;
 
 pub use alone::{Alone, Drive};
+pub use disk::quick_dir;
 pub use from_disk::{NvmeDisk, boot_from_disk};
 pub use machine::{Firmware, HOST, Hardware, Kernel, Machine, Turn};

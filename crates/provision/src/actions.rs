@@ -12,15 +12,45 @@ pub mod images;
 pub mod plugin;
 pub mod stack;
 
+use std::sync::{Mutex, PoisonError};
+
 use hoist_engine::action::{Diagnostic, Failure, Secrets};
 use hoist_engine::record::FailureKind;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::diagnostic::Code;
 use crate::document::SecretRef;
+use crate::images::source::shown;
 use crate::images::{Origin, Trust};
 
 pub use held::{Held, Place};
+
+/// What an action knows of its failure beyond the words for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cause {
+    pub code: Code,
+    /// What was seen that led to this.
+    pub evidence: Vec<String>,
+}
+
+/// That of the last step that failed, for whoever tells of it.
+#[derive(Debug, Default)]
+pub struct Causes(Mutex<Option<Cause>>);
+
+impl Causes {
+    /// Something that was to come from these places. Without a code, the disk is to blame.
+    fn blame(&self, code: Option<Code>, sources: &[String]) {
+        let evidence = || sources.iter().map(|url| format!("from `{}`", shown(url))).collect();
+        let cause = code.map(|code| Cause { code, evidence: evidence() });
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = cause;
+    }
+
+    /// It is told once.
+    pub fn take(&self) -> Option<Cause> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
 
 /// An error with everything that led to it, in one line.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {

@@ -141,6 +141,12 @@ codes! {
     MissingTool "missing-tool" Facts;
     /// Nobody has what is to be fetched.
     Unreachable "unreachable" Transient;
+    /// What was fetched is not what the document says: its digest or its size is another.
+    WrongContent "wrong-content" Input;
+    /// What was fetched is cut off, or cannot be unpacked.
+    Damaged "damaged" Input;
+    /// A program of somebody else did not do its step.
+    PluginFailed "plugin-failed" Plugin;
     /// What actions need of each other does not fit together.
     Contribution "contribution" Input;
 }

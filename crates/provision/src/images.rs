@@ -5,6 +5,7 @@
 //! never looks like a system. Runs of zeros are made zero, never skipped, because an old disk is full
 //! of old things.
 
+mod beginning;
 mod blocks;
 pub mod chunks;
 mod decode;
@@ -22,15 +23,17 @@ use std::ops::Range;
 
 use crate::device::guard::WriteError;
 use crate::device::{GuardedIo, ReadAt};
+use crate::diagnostic::Code;
 use crate::document::Compression;
 
+pub use beginning::{beginning, is_endless, size_if_plain};
 pub use chunks::{Chunk, ChunkKind, Manifest, ManifestError};
 pub use digest::Digest;
 pub use meter::Progress;
 pub use pack::pack;
 pub use qcow2::{Header as Qcow2Header, Qcow2Error, virtual_size};
 pub use source::{Origin, Patience, SourceError, Trust};
-pub use whole::{Masked, Place, judge};
+pub use whole::{Masked, Place, judge, table_of};
 
 /// What goes last.
 const FIRST: usize = 1024 * 1024;
@@ -117,6 +120,10 @@ pub enum ImageError {
     Digest { wanted: Digest, is: Digest },
     #[error("the chunk at byte {offset} of the image is damaged; ask who made it")]
     Chunk { offset: u64 },
+    #[error(
+        "nobody says how long the image is, so that it may be cut off; give its `size` or `digest`"
+    )]
+    Endless,
     #[error("the image cannot be unpacked; it is damaged, or cut off")]
     Unpack(#[source] io::Error),
     #[error(
@@ -138,6 +145,23 @@ pub enum ImageError {
     Last(String),
     #[error("it was stopped")]
     Stopped,
+}
+
+impl ImageError {
+    /// What it is, as findings have it; nothing, if the disk is to blame.
+    pub fn code(&self) -> Option<Code> {
+        match self {
+            Self::TooLarge { .. } | Self::Overflow { .. } => Some(Code::ImageTooLarge),
+            Self::Size { .. } | Self::Digest { .. } => Some(Code::WrongContent),
+            Self::Chunk { .. } | Self::Unpack(_) => Some(Code::Damaged),
+            Self::Endless => Some(Code::Missing),
+            Self::Qcow2(error) if error.is_damage() => Some(Code::Damaged),
+            Self::Window | Self::TooLong { .. } | Self::Qcow2(_) => Some(Code::Unsupported),
+            Self::Source(_) => Some(Code::Unreachable),
+            Self::Last(_) => Some(Code::Firmware),
+            Self::Write(_) | Self::Keep(_) | Self::Stopped => None,
+        }
+    }
 }
 
 /// Writes an image that is one stream. It starts at its beginning every time.

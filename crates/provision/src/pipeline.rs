@@ -8,6 +8,7 @@ mod drive;
 mod erase;
 mod files;
 mod grow;
+mod image;
 mod look;
 mod plugins;
 mod show;
@@ -95,6 +96,10 @@ pub struct Seen {
     pub plugins: Vec<Arc<Plugin>>,
     /// Images that nobody has, and why.
     pub absent: BTreeMap<Id, String>,
+    /// Bytes of those that come as they are, as far as their servers say.
+    pub plain_sizes: BTreeMap<Id, u64>,
+    /// The first MiB of those of whole disks.
+    pub beginnings: BTreeMap<Id, Vec<u8>>,
     /// What could not be looked at.
     pub troubles: Vec<Diagnostic>,
 }
@@ -209,6 +214,7 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
     work.ends();
     work.remember();
     found.extend(work.absent_images());
+    found.extend(work.refused_images());
     found.extend(work.refused_boot());
     found.extend(work.refused_files());
     found.extend(work.refused_stacks());
@@ -483,7 +489,10 @@ impl<'a> Planning<'a> {
         ranges.dedup();
         self.touched.insert(disk.id.clone());
         let name = format!("wipe {}", disk.id);
-        self.step(name, disks::NAME, Task::Wipe { disk: disk.id.clone(), ranges }, true);
+        let opened = self.opened.get(&disk.id);
+        let gap = opened.and_then(|opened| disks::gap(&opened.kept).ok());
+        let from = gap.map_or(0, |gap| gap.range().end);
+        self.step(name, disks::NAME, Task::Wipe { disk: disk.id.clone(), ranges, from }, true);
     }
 
     fn table(&mut self, disk: &DiskPlan, table: &TablePlan) {
@@ -589,94 +598,6 @@ impl<'a> Planning<'a> {
         }
     }
 
-    fn queued_images(&self) -> Vec<(Target<'a>, images::Task)> {
-        let is_queued = self.document.is_queued(images::NAME);
-        if is_queued { self.all_images() } else { Vec::new() }
-    }
-
-    fn all_images(&self) -> Vec<(Target<'a>, images::Task)> {
-        let images = self.document.sections.images.iter();
-        let all = images.filter(|(_, image)| image.made_by.is_none()).filter_map(|(id, image)| {
-            let target = self.target(image)?;
-            let manifest = self.seen.manifests.get(id);
-            let (disk, partuuid, range) = match target {
-                Target::Part(disk, part) => (&disk.id, part.partuuid, part.range()),
-                Target::Whole(disk) => (&disk.id, self.disk_guid(disk), 0..disk.size),
-                Target::Device(plan) => (&plan.id, plan.uuid, 0..plan.size),
-            };
-            let task = images::Task {
-                image: id.clone(),
-                disk: disk.clone(),
-                is_stacked: matches!(target, Target::Device(_)),
-                partuuid,
-                range,
-                sources: image.sources.clone(),
-                format: image.format,
-                compression: image.compression,
-                size: image.size.map(|Bytes(bytes)| bytes),
-                digest: image.digest.as_ref().and_then(|digest| digest.parse().ok()),
-                token: image.token.clone(),
-                manifest: image.manifest.clone().zip(manifest.map(|(digest, _)| *digest)),
-                table: image.table.filter(|_| matches!(target, Target::Whole(_))),
-            };
-            Some((target, task))
-        });
-        all.collect()
-    }
-
-    /// What says that an image is where it shall be. The journal of a run is on one of its disks.
-    fn receipt(&self, target: Target<'_>, task: &images::Task) -> Option<Receipt> {
-        let fingerprint = task.fingerprint();
-        let receipt = self.receipts().find(|receipt| receipt.task == fingerprint)?;
-        self.still_has(target).then(|| receipt.clone())
-    }
-
-    /// Whether what an image was written to is still there.
-    fn still_has(&self, target: Target<'_>) -> bool {
-        match target {
-            Target::Part(disk, part) => is_kept(disk, part),
-            Target::Whole(disk) => self.is_closed(disk),
-            Target::Device(plan) => self.stands(&plan.id),
-        }
-    }
-
-    /// On whichever disk the journal was.
-    fn receipts(&self) -> impl Iterator<Item = &'a Receipt> {
-        self.seen.notes.values().flat_map(|notes| &notes.receipts)
-    }
-
-    /// The journal begins anew with a run: what says that images are where they shall be goes on into
-    /// it, also if nobody asks for them now.
-    fn keep_receipts(&mut self) {
-        if self.document.is_queued(images::NAME) || self.touched.is_empty() {
-            return;
-        }
-        for (target, task) in self.all_images() {
-            let receipt = self
-                .receipts()
-                .filter(|receipt| receipt.image == task.image && !receipt.is_grown)
-                .last();
-            let Some(receipt) = receipt.filter(|_| self.still_has(target)) else {
-                continue;
-            };
-            let id = self.step(format!("keep image {}", task.image), images::NAME, &task, false);
-            self.done.insert(id, as_value(receipt));
-        }
-    }
-
-    /// Whether an image comes over what is in a partition or a device now.
-    fn is_rewritten(&self, place: &Id) -> bool {
-        let images = self.queued_images();
-        let mut there = images.iter().filter(|(target, _)| target.id() == place);
-        there.any(|(target, task)| self.receipt(*target, task).is_none())
-    }
-
-    fn needs_image(&self, disk: &DiskPlan) -> bool {
-        self.queued_images().iter().any(|(target, task)| {
-            self.is_on(*target, &disk.id) && self.receipt(*target, task).is_none()
-        })
-    }
-
     /// Whether anything is still to come into its partitions.
     fn is_pending(&self, disk: &DiskPlan) -> bool {
         self.needs_stack(&disk.id)
@@ -686,35 +607,6 @@ impl<'a> Planning<'a> {
             || self.needs_files(disk)
             || self.needs_plugin(&disk.id)
             || self.needs_boot(disk)
-    }
-
-    /// What is to be written and cannot be had is told while the disks are as they were.
-    fn absent_images(&self) -> Vec<Diagnostic> {
-        let images = self.queued_images().into_iter();
-        let missing = images.filter(|(target, task)| self.receipt(*target, task).is_none());
-        let told = missing.filter_map(|(_, task)| {
-            let (id, reason) = self.seen.absent.get_key_value(&task.image)?;
-            let found = Diagnostic::new(Code::Unreachable, format!("images.{id}.sources"), reason);
-            Some(found.hint("see that it is there"))
-        });
-        told.collect()
-    }
-
-    fn images(&mut self) {
-        for (target, task) in self.queued_images() {
-            let receipt = self.receipt(target, &task);
-            if receipt.is_some() && !self.touched.iter().any(|disk| self.is_on(target, disk)) {
-                continue;
-            }
-            if receipt.is_none() {
-                self.touch_target(target);
-            }
-            let name = format!("write image {} to {}", task.image, target.id());
-            let id = self.step(name, images::NAME, &task, task.manifest.is_some());
-            let is_written = receipt.is_none();
-            self.done.extend(receipt.map(|receipt| (id, as_value(&receipt))));
-            self.grow(target, &task, is_written);
-        }
     }
 
     /// Tables come last, when all else is durable.

@@ -44,7 +44,11 @@ pub(crate) fn failed(decision: &Decision, error: &ApplyError, is_aborted: bool) 
         _ => String::new(),
     };
     let action = action_of(decision, &step).unwrap_or_default();
-    let evidence = if is_aborted { Vec::new() } else { kernel_says() };
+    let mut evidence = error.evidence().to_vec();
+    // Of what is wrong elsewhere the kernel knows nothing.
+    if class == Class::Device && !is_aborted {
+        evidence.extend(kernel_says());
+    }
     let problem = Finding {
         code: code.to_owned(),
         class: class.as_str().to_owned(),

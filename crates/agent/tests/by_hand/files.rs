@@ -1,8 +1,14 @@
 //! Files of the installed system, in whatever file system they are.
 
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen,
+};
 
 use super::{Bench, agent, run};
 
@@ -19,14 +25,17 @@ fn document(bench: &Bench, motd: &str, more: &[(&str, &str)]) -> PathBuf {
     bench.document(&[&[("  images:", section.as_str())], more].concat())
 }
 
-/// Looks into a partition.
+/// Looks into a partition. It is mounted at no place: namespaces that somebody makes meanwhile, as
+/// plug-ins have, would keep a copy of the mount, and the disk would stay in use.
 fn mounted<T>(bench: &Bench, number: u32, look: impl FnOnce(&Path) -> T) -> T {
-    let dir = bench.path("mounted");
-    fs_err::create_dir_all(&dir).expect("made");
-    run(Command::new("mount").args(["-o", "ro"]).arg(bench.node(number)).arg(&dir));
-    let seen = look(&dir);
-    run(Command::new("umount").arg(&dir));
-    seen
+    let node = bench.node(number);
+    let fs = fsopen(super::blkid(&node, "TYPE"), FsOpenFlags::FSOPEN_CLOEXEC).expect("known");
+    fsconfig_set_string(&fs, "source", &node).expect("taken");
+    fsconfig_set_flag(&fs, "ro").expect("taken");
+    fsconfig_create(&fs).expect("it is one");
+    let mount = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY);
+    let mount = mount.expect("mounted");
+    look(Path::new(&format!("/proc/self/fd/{}", mount.as_raw_fd())))
 }
 
 #[test]

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use hoist_initramfs::agent::{Recipe, build, drivers};
 use hoist_machine::disk::Disk;
-use hoist_machine::{Firmware, HOST, Hardware, Kernel, Machine, Turn, guest};
+use hoist_machine::{Firmware, HOST, Hardware, Kernel, Machine, Turn, guest, quick_dir};
 use hoist_provision::images::{self, pack};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -48,7 +48,7 @@ impl Bench {
 
     pub(crate) fn with_disk(mib: u64) -> Self {
         let turn = Turn::wait().expect("our turn");
-        let dir = tempfile::tempdir().expect("a temporary directory");
+        let dir = tempfile::tempdir_in(quick_dir()).expect("a temporary directory");
         let server = Server::start(&dir.path().join("ca.pem"));
         let bench = Self { server, dir, _turn: turn };
         bench.add_disk("disk.img", mib);

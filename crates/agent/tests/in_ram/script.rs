@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use hoist_initramfs::Tree;
-use hoist_machine::{Alone, Kernel, Turn, guest};
+use hoist_machine::{Alone, Kernel, Turn, guest, quick_dir};
 use sha2::{Digest, Sha256};
 
 use crate::{PATIENCE, image};
@@ -21,7 +21,7 @@ mount -t tmpfs tmpfs /tmp
 for name in efivarfs nvme virtio_pci virtio_blk virtio_scsi sd_mod; do /sbin/modprobe -q -- $name; done
 mount -t efivarfs efivarfs /sys/firmware/efi/efivars
 disks() {
-    for turn in 1 2 3 4 5 6 7 8 9 10; do
+    for turn in $(seq 120); do
         [ "$(ls /sys/block | grep -c '^nvme\|^sd\|^vd')" -ge "$1" ] && return
         sleep 0.5
     done
@@ -48,7 +48,8 @@ impl Trial {
         let mut tree = Tree::new();
         let busybox = fs_err::read(guest::busybox().expect("set up")).expect("it is there");
         tree.program("bin/busybox", busybox).expect("a path");
-        Self { dir: tempfile::tempdir().expect("a temporary directory"), _turn: turn, tree }
+        let dir = tempfile::tempdir_in(quick_dir()).expect("a temporary directory");
+        Self { dir, _turn: turn, tree }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

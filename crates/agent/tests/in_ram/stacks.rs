@@ -5,7 +5,7 @@ use std::path::Path;
 
 use hoist_initramfs::Tree;
 use hoist_machine::disk::Disk;
-use hoist_machine::{Firmware, Hardware, Kernel, Machine, Turn, guest};
+use hoist_machine::{Firmware, Hardware, Kernel, Machine, Turn, guest, quick_dir};
 use serde_json::{Value, json};
 
 use crate::{Bench, MIB, NODE, PATIENCE, TXN, image_with, run};
@@ -36,7 +36,7 @@ poweroff -f
 /// A machine with two disks of the document and one that is nobody's.
 fn run_in_guest(steps: &str, documents: &[(&str, &Value)]) -> String {
     let _turn = Turn::wait().expect("our turn");
-    let dir = tempfile::tempdir().expect("a temporary directory");
+    let dir = tempfile::tempdir_in(quick_dir()).expect("a temporary directory");
     let mut tree = Tree::new();
     let busybox = fs_err::read(guest::busybox().expect("set up")).expect("it is there");
     tree.program("bin/busybox", busybox).expect("a path");

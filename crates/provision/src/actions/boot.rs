@@ -14,9 +14,10 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use self::grub::{BOOT_CODE, Note, SECTOR};
-use super::{Held, chain, failed, faults, origin, task, wrong};
+use super::{Causes, Held, chain, failed, faults, origin, task, wrong};
 use crate::device::efivars::{Changes, Efivars};
 use crate::device::{GuardedIo, ReadAt};
+use crate::diagnostic::Code;
 use crate::document::Id;
 use crate::fat::{FatError, Stored, Volume};
 use crate::images::source::Fetch;
@@ -83,9 +84,27 @@ pub struct Boot {
     pub held: Arc<Held>,
     pub trust: Trust,
     pub efivars: Efivars,
+    pub causes: Arc<Causes>,
+}
+
+impl PutError {
+    /// Nothing, if the disk is to blame.
+    fn code(&self) -> Option<Code> {
+        match self {
+            Self::Fat(_) => None,
+            Self::Source(_) => Some(Code::Unreachable),
+            Self::Other { .. } => Some(Code::WrongContent),
+            Self::TooLarge { .. } => Some(Code::TooLarge),
+        }
+    }
 }
 
 impl Boot {
+    fn failed(&self, file: &Fetching, error: &PutError) -> Failure {
+        self.causes.blame(error.code(), &file.sources);
+        failed(error)
+    }
+
     /// A file is there as a whole, or not at all.
     fn put(&self, io: &GuardedIo, put: &Put<'_>, ctx: &Ctx<'_>) -> Result<(), Failure> {
         let volume = Volume::open(io, put.range.clone()).map_err(|error| failed(&error))?;
@@ -93,8 +112,8 @@ impl Boot {
             Source::Text(text) => volume.put_bytes(put.path, text.as_bytes()).map_err(Into::into),
             Source::Fetched(file) => {
                 let origin = origin(&file.sources, None, &self.trust, ctx.secrets)?;
-                let fetch = Fetch::begin(&origin, 0).map_err(|error| failed(&error))?;
-                fetched(&volume, put.path, fetch, file.digest)
+                let begun = Fetch::begin(&origin, 0).map_err(PutError::from);
+                begun.and_then(|fetch| fetched(&volume, put.path, fetch, file.digest))
             }
         };
         if outcome.is_err() {
@@ -103,18 +122,21 @@ impl Boot {
         }
         volume.finish().map_err(|error| failed(&error))?;
         io.sync().map_err(|error| failed(&error))?;
-        outcome.map_err(|error| failed(&error))
+        outcome.map_err(|error| match put.source {
+            Source::Text(_) => failed(&error),
+            Source::Fetched(file) => self.failed(file, &error),
+        })
     }
 
     fn fetch(&self, file: &Fetching, most: u64, ctx: &Ctx<'_>) -> Result<Vec<u8>, Failure> {
         let origin = origin(&file.sources, None, &self.trust, ctx.secrets)?;
-        let bytes = origin.read_all(most).map_err(|error| failed(&error))?;
+        let bytes = origin.read_all(most).map_err(|error| self.failed(file, &error.into()))?;
         let is = Digest::of(&bytes);
         if is == file.digest {
             return Ok(bytes);
         }
         let (path, wanted) = (file.sources.join(" or "), file.digest);
-        Err(failed(&PutError::Other { path, wanted, is }))
+        Err(self.failed(file, &PutError::Other { path, wanted, is }))
     }
 
     /// The first sector comes last: before that, nothing starts what is only half there.

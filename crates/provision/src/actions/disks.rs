@@ -37,7 +37,12 @@ pub(super) const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Task {
     /// These ranges say nothing any more of what was there.
-    Wipe { disk: Id, ranges: Vec<Range<u64>> },
+    Wipe {
+        disk: Id,
+        ranges: Vec<Range<u64>>,
+        /// Before this place are the table and the notes of the run, whatever was there earlier.
+        from: u64,
+    },
     /// A file system is made.
     Make { place: Place, fs: Making },
     /// A file system that came as an image is grown to what it lies on; `of` says which image that was.
@@ -330,10 +335,10 @@ impl Action for Disks {
         let task = task::<Task>(&step.call.input)?;
         let print = task.fingerprint();
         match task {
-            Task::Wipe { disk, ranges } => {
+            Task::Wipe { disk, ranges, from } => {
                 let io = self.held.io(&disk)?;
                 for range in ranges {
-                    signature::wipe(&io, range).map_err(|error| failed(&error))?;
+                    signature::wipe_from(&io, range, from).map_err(|error| failed(&error))?;
                 }
             }
             Task::Make { place, fs } => {
@@ -363,13 +368,14 @@ impl Action for Disks {
     fn verify(&self, step: &Step, _: &mut Ctx<'_>) -> Result<Verdict, Failure> {
         let read = |error: std::io::Error| failed(&error);
         let difference = match task::<Task>(&step.call.input)? {
-            Task::Wipe { disk, ranges } => {
+            Task::Wipe { disk, ranges, from } => {
                 let io = self.held.io(&disk)?;
                 let mut left = Vec::new();
                 for range in ranges {
                     let found =
                         signature::probe(&*io, range, SignaturePlace::Disk).map_err(read)?;
-                    left.extend(found.iter().map(ToString::to_string));
+                    let found = found.iter().filter(|found| found.offset >= from);
+                    left.extend(found.map(ToString::to_string));
                 }
                 (!left.is_empty()).then(|| format!("there still is {}", left.join(", ")))
             }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Held, failed, faults, origin, task, wrong};
+use super::{Causes, Held, failed, faults, origin, task, wrong};
 use crate::device::gap::{self, Gap, Marker};
 use crate::device::{GuardedIo, ReadAt};
 use crate::document::{Compression, Id, ImageFormat, ImageTable, SecretRef};
@@ -110,6 +110,7 @@ pub struct Images {
     pub trust: Trust,
     pub listener: Arc<dyn Listener>,
     pub keeper: Arc<dyn Keeper>,
+    pub causes: Arc<Causes>,
 }
 
 struct Watching<'a> {
@@ -205,7 +206,10 @@ impl Action for Images {
                 ImageFormat::Qcow2 => images::write_qcow2(&image, &io, task.range.clone(), &watch),
             }
         };
-        let written = written.map_err(|error| failed(&error))?;
+        let written = written.map_err(|error| {
+            self.causes.blame(error.code(), &task.sources);
+            failed(&error)
+        })?;
         let receipt = Receipt {
             task: task.fingerprint(),
             image: task.image,

@@ -4,11 +4,17 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
 use super::ioctl::{self, Call};
 use super::table::Partition;
+
+/// Somebody may still look at a partition, or have a mount of it that is just going: in a namespace
+/// of its own, a mount stays until whoever lives there ends.
+const TRIES: usize = 30;
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Why the kernel does not know what it should.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +59,7 @@ pub fn tell(disk: &Path, wanted: &[Partition]) -> Result<Vec<Known>, KernelError
         wanted.iter().any(|one| one.number == known.number && one.start == known.start)
     };
     for one in known.iter().filter(|one| !stays(one)) {
-        ioctl::partition(&device, Call::Delete, one.number, 0, 0)
+        when_free(|| ioctl::partition(&device, Call::Delete, one.number, 0, 0))
             .map_err(failed("forget", one.number))?;
     }
     // What becomes smaller makes room for what becomes larger.
@@ -73,6 +79,19 @@ pub fn tell(disk: &Path, wanted: &[Partition]) -> Result<Vec<Known>, KernelError
             .map_err(failed("take", one.number))?;
     }
     self::known(&device).map_err(failed("show us", 0))
+}
+
+/// Asks again for a while, as long as somebody has it.
+fn when_free(ask: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    for _ in 1..TRIES {
+        match ask() {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => {
+                std::thread::sleep(PAUSE);
+            }
+            other => return other,
+        }
+    }
+    ask()
 }
 
 fn is_block(device: &File) -> io::Result<bool> {

@@ -103,16 +103,26 @@ pub fn wiped(range: &Range<u64>) -> u64 {
 /// Makes a range say nothing any more. It is not looked at: a superblock that we cannot read, others
 /// perhaps can.
 pub fn wipe(io: &GuardedIo, range: Range<u64>) -> Result<(), WriteError> {
+    wipe_from(io, range, 0)
+}
+
+/// As [`wipe`], but what is before a place of the disk stays: an old partition may begin where the
+/// notes of the run are that wipes it.
+pub fn wipe_from(io: &GuardedIo, range: Range<u64>, from: u64) -> Result<(), WriteError> {
     let Range { start, end } = range;
     io.check(start..end)?;
+    let zero = |range: Range<u64>| match range.start.max(from)..range.end {
+        rest if rest.is_empty() => Ok(()),
+        rest => io.zero(rest),
+    };
     let far = FAR.map(|at| start.saturating_add(at)..start.saturating_add(at + FAR_LENGTH));
     for far in far.into_iter().filter(|far| far.end <= end) {
-        io.zero(far)?;
+        zero(far)?;
     }
     let before = start..end.min(start.saturating_add(WIPED));
     let behind = end.saturating_sub(WIPED).max(before.end)..end;
-    io.zero(behind)?;
-    io.zero(before)?;
+    zero(behind)?;
+    zero(before)?;
     io.sync()
 }
 

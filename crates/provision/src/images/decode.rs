@@ -61,6 +61,16 @@ fn detect(start: &[u8]) -> Compression {
     }
 }
 
+/// Whether what begins with this byte is taken as it is.
+pub(super) fn is_plain(first: Option<u8>, compression: Compression) -> bool {
+    let may_be_packed = |first: u8| first == GZIP[0] || first == ZSTD[0] || first & 0xf0 == 0x50;
+    match compression {
+        Compression::None => true,
+        Compression::Detect => first.is_some_and(|first| !may_be_packed(first)),
+        Compression::Gzip | Compression::Zstd => false,
+    }
+}
+
 /// What went wrong, if it was the unpacker.
 pub(super) fn failure(error: io::Error) -> ImageError {
     if error.to_string().contains("too much memory") {

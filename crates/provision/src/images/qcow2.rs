@@ -8,7 +8,7 @@ mod unfold;
 use super::source::{Fetch, Origin};
 use super::{ImageError, SourceError};
 
-pub(super) use unfold::write;
+pub(super) use unfold::{beginning, write};
 
 /// Bytes of a header that matter.
 const HEADER: usize = 112;
@@ -57,6 +57,13 @@ pub enum Qcow2Error {
     Tables,
     #[error("it is damaged: {0}")]
     Damaged(&'static str),
+}
+
+impl Qcow2Error {
+    /// It is an image that could be read, if it were whole.
+    pub(super) fn is_damage(&self) -> bool {
+        matches!(self, Self::Magic | Self::Dirty | Self::Corrupt | Self::Damaged(_))
+    }
 }
 
 /// What the header says.

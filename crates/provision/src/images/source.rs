@@ -29,21 +29,28 @@ impl Origin {
 
     /// How many bytes it has, if whoever has it says so.
     pub fn size(&self) -> Result<Option<u64>, SourceError> {
-        // What is not there now is looked for again when it is needed.
-        let once =
-            Self { patience: Patience { attempts: 2, ..self.patience.clone() }, ..self.clone() };
-        Fetch::begin(&once, 0).map(|fetch| fetch.total)
+        Fetch::begin(&self.for_a_look(), 0).map(|fetch| fetch.total)
     }
 
     /// Whether somebody has it, or may have it when it is needed: who is only away is no reason to say
-    /// no. Of what is there one byte is asked for.
-    pub fn look(&self) -> Result<(), SourceError> {
-        let patience = Patience { attempts: 2, ..self.patience.clone() };
-        let once = Self { patience, ..self.clone() };
-        match Fetch::new(&once, 0).and_then(|fetch| Fetch { is_look: true, ..fetch }.connect()) {
-            Err(SourceError::GivenUp { .. }) => Ok(()),
-            looked => looked,
+    /// no. Of what is there one byte is asked for, which is waited for only if somebody `reads` it.
+    pub fn look(&self, reads: bool) -> Result<Looked, SourceError> {
+        let once = self.for_a_look();
+        let fetch = Fetch::new(&once, 0)?;
+        let mut fetch = Fetch { is_look: true, ..fetch };
+        match fetch.connect() {
+            Err(SourceError::GivenUp { .. }) => return Ok(Looked::default()),
+            connected => connected?,
         }
+        let (total, has_end, mut first) = (fetch.total, fetch.has_end, [0]);
+        // Whoever has it and does not give it is asked again when it is needed.
+        let is_read = reads && matches!(fetch.read(&mut first), Ok(1));
+        Ok(Looked { first: is_read.then_some(first[0]), total, is_endless: !has_end })
+    }
+
+    /// What is not there now is looked for again when it is needed.
+    pub(super) fn for_a_look(&self) -> Self {
+        Self { patience: Patience { attempts: 2, ..self.patience.clone() }, ..self.clone() }
     }
 
     /// Everything, if it is no more than `most` bytes.
@@ -61,6 +68,17 @@ impl Origin {
             }
         }
     }
+}
+
+/// What is seen of something without fetching it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Looked {
+    /// Its first byte, if somebody wanted to know.
+    pub first: Option<u8>,
+    /// Bytes, if whoever has it says so.
+    pub total: Option<u64>,
+    /// Nothing tells its end from the end of a connection.
+    pub is_endless: bool,
 }
 
 /// Authorities that may vouch for a server. Without any, nothing is fetched by HTTPS.
@@ -128,6 +146,8 @@ pub(crate) struct Fetch<'a> {
     body: Option<Body>,
     position: u64,
     total: Option<u64>,
+    /// Its end can be told from that of a connection.
+    has_end: bool,
     attempts: u32,
     /// Of those the last ones that brought nothing.
     in_vain: u32,
@@ -177,6 +197,7 @@ impl<'a> Fetch<'a> {
             body: None,
             position,
             total: None,
+            has_end: true,
             attempts: 0,
             in_vain: 0,
             window: (Instant::now(), 0),
@@ -198,6 +219,11 @@ impl<'a> Fetch<'a> {
         if self.position != position {
             (self.position, self.body) = (position, None);
         }
+    }
+
+    /// Whether its end can be told from that of a connection.
+    pub(super) fn has_end(&self) -> bool {
+        self.has_end
     }
 
     /// Of the next byte that is read.
@@ -350,6 +376,7 @@ impl<'a> Fetch<'a> {
         let tag = value(header::ETAG).filter(|tag| !tag.starts_with("W/"));
         let length = value(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
         let range = value(header::CONTENT_RANGE);
+        let is_in_pieces = value(header::TRANSFER_ENCODING).is_some();
         let was = self.tags[self.mirror].as_ref();
         if status.is_success() && was.zip(tag.as_ref()).is_some_and(|(was, is)| was != is) {
             return Err(Unopened::Never("it has changed since it was begun".to_owned()));
@@ -383,6 +410,7 @@ impl<'a> Fetch<'a> {
         if tag.is_some() {
             self.tags[self.mirror] = tag;
         }
+        self.has_end = is_in_pieces || self.total.is_some();
         let mut body = answer.into_body().into_reader();
         // A server that does not know ranges begins from the start; what we have is passed over.
         self.pass_over(&mut body, skip).map_err(Unopened::ThisTime)?;
@@ -434,7 +462,7 @@ fn content_range(value: &str) -> Option<(u64, Option<u64>)> {
 }
 
 /// What comes behind a question mark may be a secret.
-fn shown(url: &str) -> String {
+pub(crate) fn shown(url: &str) -> String {
     url.split(['?', '#']).next().unwrap_or_default().to_owned()
 }
 

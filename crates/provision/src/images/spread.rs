@@ -292,6 +292,12 @@ fn chunk_start(chunks: &[Chunk], number: usize) -> u64 {
     before.map_or(0, |chunk| chunk.offset + u64::from(chunk.length))
 }
 
+/// A chunk, where there are no others.
+pub(super) fn unpack_one(packed: &[u8], chunk: &Chunk, into: &mut [u8]) -> Result<(), ImageError> {
+    let decompressor = zstd::bulk::Decompressor::new();
+    unpack(&mut decompressor.map_err(ImageError::Unpack)?, packed, chunk, into)
+}
+
 fn unpack(
     decompressor: &mut zstd::bulk::Decompressor<'_>,
     packed: &[u8],

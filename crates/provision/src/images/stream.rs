@@ -58,6 +58,7 @@ pub(super) fn write(
     watch: &dyn Watch,
 ) -> Result<Written, ImageError> {
     let fetch = Fetch::begin(image.origin, 0)?;
+    let has_end = fetch.has_end() || image.size.is_some() || image.digest.is_some();
     open_target(io, target, watch)?;
     let meter = Meter::new(watch, image.size, 0);
     let shared = Shared::new(io, &meter);
@@ -75,7 +76,7 @@ pub(super) fn write(
         for _ in 0..WRITERS {
             scope.spawn(|| shared.write_all(&todo));
         }
-        let first = unpack(image, target, fetched, &jobs, &shared, watch);
+        let first = unpack((image, has_end), target, fetched, &jobs, &shared, watch);
         drop(jobs);
         let is = hasher.map(|hasher| hasher.join().expect("it does not panic"));
         (first, is)
@@ -132,7 +133,7 @@ fn hash(pieces: Receiver<Piece>) -> Digest {
 
 /// Unpacks everything and gives it to the writers, but for the first MiB, which it returns.
 fn unpack(
-    image: &Stream<'_>,
+    (image, has_end): (&Stream<'_>, bool),
     target: &Range<u64>,
     fetched: Receiver<Result<Piece, SourceError>>,
     jobs: &SyncSender<Job>,
@@ -143,6 +144,9 @@ fn unpack(
     let mut packed = Fetched { pieces: fetched, piece: None, at: 0, failure: None };
     let decoder = Decoder::new(&mut packed, image.compression);
     let outcome = decoder.map_err(decode::failure).and_then(|mut decoder| {
+        if matches!(decoder, Decoder::Raw(_)) && !has_end {
+            return Err(ImageError::Endless);
+        }
         let pool = Pool::new(CHUNKS, CHUNK);
         let (mut first, mut done) = (Vec::new(), 0_u64);
         loop {

@@ -18,16 +18,11 @@ pub enum Place {
     Images,
 }
 
-/// Looks at what comes last of an image, for a disk of this size. Says why a machine would not start
-/// from it, if it is of another sector size or has another table than was said.
-pub fn judge(
-    size: u64,
-    sector: u32,
-    first: &[u8],
-    said: Option<ImageTable>,
-) -> Result<Place, String> {
+/// Which table the first MiB of an image has, and where partitions begin, for a disk of this size. Says
+/// why a machine would not start from it, if it is of another sector size or does not fit.
+fn looked(size: u64, sector: u32, first: &[u8]) -> Result<(Option<ImageTable>, Vec<u64>), String> {
     let found = table::read(&Only { size, first }, sector).map_err(|error| error.to_string())?;
-    let (is, starts): (_, Vec<u64>) = match &found {
+    Ok(match &found {
         Found::Nothing => (None, Vec::new()),
         Found::Mbr { partitions, .. } => {
             (Some(ImageTable::Mbr), partitions.iter().map(|part| part.start).collect())
@@ -41,7 +36,39 @@ pub fn judge(
             let flaws: Vec<_> = flaws.iter().map(ToString::to_string).collect();
             return Err(flaws.join(", "));
         }
-    };
+    })
+}
+
+/// The table that an image has, if it is the one that was said.
+pub fn table_of(
+    size: u64,
+    sector: u32,
+    first: &[u8],
+    said: Option<ImageTable>,
+) -> Result<Option<ImageTable>, String> {
+    let (is, _) = looked(size, sector, first)?;
+    as_said(is, said).map(|()| is)
+}
+
+/// Looks at what comes last of an image, for a disk of this size. Says why a machine would not start
+/// from it, if it is of another sector size or has another table than was said.
+pub fn judge(
+    size: u64,
+    sector: u32,
+    first: &[u8],
+    said: Option<ImageTable>,
+) -> Result<Place, String> {
+    let (is, starts) = looked(size, sector, first)?;
+    as_said(is, said)?;
+    let gap = usize::try_from(crate::device::gap::START).expect("it is small");
+    let is_free = first.len() as u64 >= FIRST_PARTITION
+        && is_zero(&first[gap..])
+        && is.is_some()
+        && starts.iter().all(|start| *start >= FIRST_PARTITION);
+    Ok(if is_free { Place::Ours } else { Place::Images })
+}
+
+fn as_said(is: Option<ImageTable>, said: Option<ImageTable>) -> Result<(), String> {
     if let Some(said) = said.filter(|said| is != Some(*said)) {
         let word = |table: Option<ImageTable>| match table {
             None => "no table",
@@ -50,12 +77,7 @@ pub fn judge(
         };
         return Err(format!("it has {}, not {}", word(is), word(Some(said))));
     }
-    let gap = usize::try_from(crate::device::gap::START).expect("it is small");
-    let is_free = first.len() as u64 >= FIRST_PARTITION
-        && is_zero(&first[gap..])
-        && is.is_some()
-        && starts.iter().all(|start| *start >= FIRST_PARTITION);
-    Ok(if is_free { Place::Ours } else { Place::Images })
+    Ok(())
 }
 
 /// A disk on which nothing else is: what was at the end of it does not count.

@@ -19,8 +19,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::erase::is_erased;
-use super::{Decision, Ending, Given, Opened, decide, look};
-use crate::actions::Held;
+use super::{ACTIONS, Decision, Ending, Given, Opened, decide, look};
 use crate::actions::boot::Boot;
 use crate::actions::config_drive::ConfigDrive;
 use crate::actions::disks::{self, Disks};
@@ -28,13 +27,14 @@ use crate::actions::erase::{self, Erase};
 use crate::actions::files::Files;
 use crate::actions::images::{self, Images, Keeper};
 use crate::actions::plugin::OnDisks;
+use crate::actions::{Cause, Causes, Held};
 use crate::device::OpenError;
 use crate::device::above::{above, stop_all};
 use crate::device::gap::backup::{self, Before, Taken};
 use crate::device::gap::{Gap, GapError, GapJournal, Marker};
 use crate::device::probe::Machine;
 use crate::device::table::Backup;
-use crate::diagnostic::{Class, Diagnostic};
+use crate::diagnostic::{Class, Code, Diagnostic};
 use crate::document::{Document, Id};
 use crate::images::{Digest, Progress};
 use crate::layout::{DiskPlan, Work, disks_of_mount};
@@ -83,7 +83,7 @@ pub enum ApplyError {
     #[error("the machine is not as the document needs it any more; nothing was written")]
     Refused(Vec<Diagnostic>),
     #[error("step `{step}` failed: {reason}")]
-    Step { step: String, reason: String },
+    Step { step: String, reason: String, cause: Option<Cause> },
     #[error("it cannot be begun: {0}")]
     Begin(Failure),
     #[error(transparent)]
@@ -106,8 +106,17 @@ impl ApplyError {
             Self::Open(OpenError::InUse { .. } | OpenError::Changed { .. }) => {
                 ("busy", Class::Refused)
             }
-            Self::Step { .. } => ("step-failed", Class::Device),
+            Self::Step { cause: Some(cause), .. } => (cause.code.as_str(), cause.code.class()),
+            Self::Step { cause: None, .. } => ("step-failed", Class::Device),
             _ => ("failed", Class::Device),
+        }
+    }
+
+    /// What was seen that led to it.
+    pub fn evidence(&self) -> &[String] {
+        match self {
+            Self::Step { cause: Some(cause), .. } => &cause.evidence,
+            _ => &[],
         }
     }
 
@@ -246,7 +255,7 @@ fn run(
         drive::say(&mut run, &mut journal, [resume], clock())?;
     }
     let (send, events) = channel();
-    let mut catalog = Catalog::default();
+    let (mut catalog, causes) = (Catalog::default(), Arc::<Causes>::default());
     let begun = begun(&decision.plan, &records);
     catalog.add(Arc::new(Disks { held: Arc::clone(held), markers, begun }));
     catalog.add(Arc::new(Images {
@@ -257,6 +266,7 @@ fn run(
         trust: given.trust.clone(),
         listener: Arc::new(Progresses(Arc::clone(&listener))),
         keeper: Arc::new(journal.clone()),
+        causes: Arc::clone(&causes),
     }));
     let drive = decision.document.sections.config_drive.clone().unwrap_or_default();
     catalog.add(Arc::new(ConfigDrive { held: Arc::clone(held), files: drive.files }));
@@ -265,8 +275,12 @@ fn run(
     for plugin in &given.plugins {
         catalog.add(Arc::new(OnDisks { plugin: Arc::clone(plugin), held: Arc::clone(held) }));
     }
-    let (trust, efivars) = (given.trust.clone(), machine.efivars());
-    catalog.add(Arc::new(Boot { held: Arc::clone(held), trust, efivars }));
+    catalog.add(Arc::new(Boot {
+        held: Arc::clone(held),
+        trust: given.trust.clone(),
+        efivars: machine.efivars(),
+        causes: Arc::clone(&causes),
+    }));
     let told = Arc::new(Progresses(Arc::clone(&listener)));
     catalog.add(Arc::new(Erase::new(Arc::clone(held), told, Arc::new(journal.clone()))));
     let site = Site {
@@ -276,14 +290,17 @@ fn run(
         place: Place::Machine,
     };
     let name = decision.document.txn.to_string();
-    let mut executor = InTurn { name, site, events: send, listener, failure: None };
+    let mut executor = InTurn { name, site, events: send, listener, causes, failure: None };
     let halt = drive::drive(&mut run, &mut journal, &mut executor, &events, clock)?;
     if halt == Halt::Finished(Outcome::Succeeded) {
         return Ok(Ran { resumed, tells: !journal.left.load(Ordering::Relaxed) });
     }
-    let unknown = || ("?".to_owned(), "it did not come to its end".to_owned());
-    let (step, reason) = executor.failure.unwrap_or_else(unknown);
-    Err(ApplyError::Step { step, reason })
+    let unknown = || ApplyError::Step {
+        step: "?".to_owned(),
+        reason: "it did not come to its end".to_owned(),
+        cause: None,
+    };
+    Err(executor.failure.unwrap_or_else(unknown))
 }
 
 fn clock() -> u64 {
@@ -537,11 +554,13 @@ struct InTurn {
     site: Site,
     events: Sender<Event>,
     listener: Arc<dyn Listener>,
-    failure: Option<(String, String)>,
+    causes: Arc<Causes>,
+    failure: Option<ApplyError>,
 }
 
 impl InTurn {
     fn note(&mut self, job: &Job, came: &Came) {
+        let known = self.causes.take();
         let reason = match came {
             Came::Ran {
                 end:
@@ -552,7 +571,10 @@ impl InTurn {
             | Came::Verified { holds: false, reason } => reason.clone(),
             _ => return,
         };
-        self.failure = Some((job.task.clone(), reason));
+        let is_theirs = !ACTIONS.contains(&job.step.call.action.as_str());
+        let theirs = is_theirs.then(|| Cause { code: Code::PluginFailed, evidence: Vec::new() });
+        let (step, cause) = (job.task.clone(), known.or(theirs));
+        self.failure = Some(ApplyError::Step { step, reason, cause });
     }
 }
 

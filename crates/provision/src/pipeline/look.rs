@@ -17,11 +17,13 @@ use crate::device::gap::{Gap, GapJournal, Marker};
 use crate::device::probe::Machine;
 use crate::device::table::IN_PROGRESS;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{Document, Id, Image, ImageFormat};
+use crate::document::{Compression, Document, Id, Image, ImageFormat};
 use crate::facts::DiskFacts;
 use crate::fat::{Contents, ReadOnly, Volume};
 use crate::images::chunks::MAX_MANIFEST;
-use crate::images::{Digest, ImageError, Manifest, Origin, virtual_size};
+use crate::images::{
+    Digest, ImageError, Manifest, Origin, beginning, is_endless, size_if_plain, virtual_size,
+};
 use crate::layout::{DiskPlan, PartitionPlan};
 
 /// Programs that stacks and file systems are made and grown with.
@@ -63,10 +65,22 @@ pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
         for (id, image) in document.sections.images.iter() {
             let mut receipts = seen.notes.values().flat_map(|notes| &notes.receipts);
             // What was written once is not asked for to see that it is still there.
-            let is_known = image.made_by.is_some() || image.format == ImageFormat::Qcow2;
-            if !is_known && !receipts.any(|receipt| receipt.image == *id) {
-                let looked = origin(image, image.sources.clone(), given).look();
-                seen.absent.extend(looked.err().map(|error| (id.clone(), chain(&error))));
+            let is_new = image.made_by.is_none() && !receipts.any(|one| one.image == *id);
+            if is_new && image.format == ImageFormat::Raw {
+                let is_stream = image.manifest.is_none();
+                let reads = is_stream && image.compression == Compression::Detect;
+                match origin(image, image.sources.clone(), given).look(reads) {
+                    Ok(looked) if is_stream => {
+                        let is_known = image.size.is_some() || image.digest.is_some();
+                        if is_endless(looked, image.compression) && !is_known {
+                            seen.troubles.push(endless(id));
+                        }
+                        let size = size_if_plain(looked, image.compression);
+                        seen.plain_sizes.extend(size.map(|size| (id.clone(), size)));
+                    }
+                    Ok(_) => {}
+                    Err(error) => drop(seen.absent.insert(id.clone(), chain(&error))),
+                }
             }
             match manifest(image, given) {
                 None => {}
@@ -80,6 +94,10 @@ pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
                     Ok(size) => drop(seen.virtual_sizes.insert(id.clone(), size)),
                     Err(error) => seen.troubles.push(no_qcow2(id, &error)),
                 }
+            }
+            let is_of_a_disk = document.sections.disks.get(&image.target).is_some();
+            if is_new && is_of_a_disk && !seen.absent.contains_key(id) {
+                begins(id, image, &mut seen, given);
             }
         }
     }
@@ -96,6 +114,25 @@ pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
     seen.tools =
         TOOLS.into_iter().filter(|tool| find_tool(tool).is_some()).map(str::to_owned).collect();
     seen
+}
+
+/// What an image of a whole disk begins with says whether it can be started, before it is written.
+fn begins(id: &Id, image: &Image, seen: &mut Seen, given: &Given) {
+    let list = seen.manifests.get(id).map(|(_, list)| list);
+    if list.is_none() && image.manifest.is_some() {
+        return;
+    }
+    let origin = origin(image, image.sources.clone(), given);
+    match beginning(&origin, image.format, image.compression, list) {
+        Ok(first) => seen.beginnings.extend(first.map(|first| (id.clone(), first))),
+        // That it is no image of this format is told already.
+        Err(ImageError::Qcow2(_) | ImageError::Source(_)) => {}
+        Err(error) => {
+            let code = error.code().unwrap_or(Code::Unreachable);
+            let told = Diagnostic::new(code, format!("images.{id}"), chain(&error));
+            seen.troubles.push(told.hint("nothing was written"));
+        }
+    }
 }
 
 /// What is in the volumes that this is about, as far as they are there. What cannot be read is as if
@@ -161,6 +198,11 @@ fn inside(
     }
     let io = ReadIo::open(&machine.device(&disk.kernel_name), disk.sector).ok()?;
     read(&Volume::read_only(&io, part.range()).ok()?)
+}
+
+fn endless(id: &Id) -> Diagnostic {
+    let what = "its server does not say how long it is, so that nobody could tell if it is cut off";
+    Diagnostic::new(Code::Missing, format!("images.{id}"), what).hint("give its `size` or `digest`")
 }
 
 fn unreadable(id: &Id, reason: &str) -> Diagnostic {

@@ -7,6 +7,7 @@ use super::{Notes, Planning, as_value, is_kept};
 use crate::actions::Place;
 use crate::actions::disks::{self, Making, Task};
 use crate::actions::stack::{Node, Receipt, What};
+use crate::device::table::IN_PROGRESS;
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Fs, Id, StorageNode};
 use crate::facts::{PartitionFacts, Signature, SignatureKind, SignaturePlace};
@@ -223,6 +224,9 @@ impl<'a> Planning<'a> {
         let numbers: BTreeSet<SignaturePlace> =
             disk.destroys.iter().map(|signature| signature.place).collect();
         let parts = table.map_or(&[][..], |table| &table.partitions).iter();
+        // What only says that somebody is at work is no place of anything. It is gone when the work
+        // has begun, and a run that is cut off would not know its own plan again.
+        let parts = parts.filter(|part| part.type_guid != Some(IN_PROGRESS));
         let doomed = parts.filter(|part| numbers.contains(&SignaturePlace::Partition(part.number)));
         let is_free = |range: &Range<u64>| {
             let is_writable = |w: &Range<u64>| w.start <= range.start && range.end <= w.end;

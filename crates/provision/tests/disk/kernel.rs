@@ -1,9 +1,13 @@
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use hoist_provision::device::kernel::{Known, partitions, tell};
 use hoist_provision::device::table::Partition;
 use hoist_provision::device::{GuardedIo, Ranges};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create};
 use uuid::Uuid;
 
 use crate::loop_device::{LoopDisk, run};
@@ -23,6 +27,16 @@ fn device(known: &Known) -> PathBuf {
     Path::new("/dev").join(&known.kernel_name)
 }
 
+/// At no place: a mount at one would be copied into every namespace that somebody makes meanwhile, as
+/// plug-ins have, and would stay there after it is gone here.
+fn mount(device: &Path) -> OwnedFd {
+    let fs = rustix::mount::fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).expect("it is known");
+    rustix::mount::fsconfig_set_string(&fs, "source", device).expect("it is taken");
+    fsconfig_create(&fs).expect("it is one");
+    rustix::mount::fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+        .expect("it is mounted")
+}
+
 #[test]
 fn the_kernel_learns_what_changed_while_the_rest_is_in_use() {
     for sector in [512, 4096] {
@@ -39,8 +53,7 @@ fn the_kernel_learns_what_changed_while_the_rest_is_in_use() {
         drop(io);
 
         run(Command::new("mke2fs").args(["-q", "-F"]).arg(device(&known[0])));
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        run(Command::new("mount").arg(device(&known[0])).arg(dir.path()));
+        let mounted = mount(&device(&known[0]));
         let wanted = [
             partition(1, MIB, 9 * MIB),
             partition(2, 12 * MIB, 2 * MIB),
@@ -48,10 +61,25 @@ fn the_kernel_learns_what_changed_while_the_rest_is_in_use() {
         ];
         let known = tell(disk.path(), &wanted);
         let refused = tell(disk.path(), &wanted[1..]);
-        run(Command::new("umount").arg(dir.path()));
+        drop(mounted);
         assert_eq!(places(&known.expect("it is told")), [(1, 1, 9), (2, 12, 2), (3, 14, 1)]);
         let error = refused.expect_err("the first one is mounted");
         assert!(error.is_in_use(), "{error}");
         assert_eq!(tell(disk.path(), &[]).expect("it is told"), []);
     }
+}
+
+#[test]
+fn who_only_looks_at_a_partition_is_waited_for() {
+    let disk = LoopDisk::new(8 * MIB, 512);
+    let known = tell(disk.path(), &[partition(1, MIB, MIB)]).expect("it is told");
+    let looks = File::open(device(&known[0])).expect("it is there");
+    let looking = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(looks);
+    });
+    let moved = tell(disk.path(), &[partition(1, 2 * MIB, MIB)]).expect("it is told");
+    assert_eq!(places(&moved), [(1, 2, 1)]);
+    looking.join().expect("it ends");
+    assert_eq!(tell(disk.path(), &[]).expect("it is told"), []);
 }

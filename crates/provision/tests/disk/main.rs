@@ -1,6 +1,7 @@
 //! Real block devices: loop devices over files, as root. Disks that no test names must come out of
 //! every one of them as they went in.
 
+mod again;
 mod erase;
 mod guard;
 mod images;

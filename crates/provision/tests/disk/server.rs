@@ -26,6 +26,8 @@ pub(crate) enum Answer {
     OtherLength,
     /// One bit is another, in the last MiB.
     Flipped,
+    /// Says nothing of how much there is, and ends after so many bytes.
+    Endless(usize),
 }
 
 /// Lives as long as the test.
@@ -124,6 +126,10 @@ fn serve(
         );
     }
     let total = content.len();
+    if let Answer::Endless(length) = answer {
+        write!(stream, "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n")?;
+        return stream.write_all(&content[..length]);
+    }
     let flipped = matches!(answer, Answer::Flipped).then(|| {
         let mut other = content.to_vec();
         other[total.saturating_sub(1 << 20)] ^= 1;
@@ -131,7 +137,7 @@ fn serve(
     });
     let content = flipped.as_deref().unwrap_or(content);
     let from = match answer {
-        Answer::Whole | Answer::DripWhole(..) => None,
+        Answer::Whole | Answer::DripWhole(..) | Answer::Endless(_) => None,
         _ => start(&head),
     };
     let from = if matches!(answer, Answer::OtherPart) { from.map(|from| from + 1) } else { from };

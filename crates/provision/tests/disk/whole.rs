@@ -6,13 +6,14 @@ use std::sync::Arc;
 use hoist_provision::device::fault::{Fault, Then, When};
 use hoist_provision::device::kernel;
 use hoist_provision::device::table::{self, Found};
-use hoist_provision::diagnostic::Code;
+use hoist_provision::diagnostic::{Class, Code, Diagnostic};
 use hoist_provision::document::Document;
 use hoist_provision::images::pack;
 use hoist_provision::pipeline::{self, Applied, Given};
 
 use crate::loop_device::{LoopDisk, run};
 use crate::machine::{FileMachine, Quiet, document};
+use crate::server::{Answer, Server};
 
 const MIB: usize = 1 << 20;
 const IMAGE: usize = 14 * MIB;
@@ -67,15 +68,19 @@ impl Case {
     }
 
     fn document(&self, more: &str) -> Document {
+        document(&self.text(more))
+    }
+
+    fn text(&self, more: &str) -> String {
         let manifest = self.machine.path("manifest");
         let list = format!(", manifest: 'file://{}'", manifest.display());
         let list = if manifest.exists() { list.as_str() } else { "" };
-        document(&format!(
+        format!(
             "api: hoist/v1\ntxn: 5d1b6d5e-6f3a-4a7e-9d0c-000000000009\nsections:\n  \
              node: {{id: n1}}\n  disks: {{os: {{match: {{serial: S-sda}}}}}}\n  \
              images: {{system: {{sources: ['file://{}'], target: os{list}{more}}}}}\n",
             self.machine.path("image").display()
-        ))
+        )
     }
 
     fn found(&self) -> Found {
@@ -155,25 +160,90 @@ fn an_image_that_needs_the_gap_has_it_and_leaves_no_notes() {
     assert_eq!(found[0].code, Code::ForeignData, "{}", found[0]);
 }
 
+/// What forbids it, told before anything is written.
+fn refused(case: &Case, document: &Document) -> Diagnostic {
+    let before = case.machine.bytes("sda");
+    let seen = pipeline::look(document, &case.machine.machine(), &Given::default());
+    let mut found = pipeline::decide(document, &seen).expect_err("it is known before");
+    assert!(before == case.machine.bytes("sda"));
+    assert_eq!(found.len(), 1, "{found:#?}");
+    found.remove(0)
+}
+
 #[test]
-fn an_image_for_other_sectors_or_with_another_table_leaves_the_disk_marked() {
+fn an_image_for_other_sectors_or_with_another_table_is_refused_before_anything_is_written() {
     let gpt = image(512, Gap::Empty);
     for (sector, more, why) in
         [(4096, "", "sectors of 512 bytes"), (512, ", table: mbr", "it has a GPT, not an MBR")]
     {
-        for chunked in [false, true] {
-            let case = Case::new(gpt.clone(), sector, chunked);
-            let error = case.machine.apply(&case.document(more)).expect_err("it would not start");
-            assert!(error.to_string().contains(why), "{error}");
-            let Found::Gpt { table, .. } = case.found() else { panic!("a table") };
-            assert!(table.txn_in_progress().is_some());
+        let mut cases = vec![Case::new(gpt.clone(), sector, false)];
+        cases.push(Case::new(gpt.clone(), sector, true));
+        let packed = Case::new(gpt.clone(), sector, false);
+        let zst = zstd::encode_all(&gpt[..], 1).expect("it is memory");
+        fs_err::write(packed.machine.path("image"), zst).expect("written");
+        cases.push(packed);
+        for case in cases {
+            let found = refused(&case, &case.document(more));
+            assert!(found.code == Code::Firmware && found.what.contains(why), "{found}");
         }
     }
     let case = Case::new(gpt, 4096, false);
-    let document = case.document(", sector_size: 512");
-    let seen = pipeline::look(&document, &case.machine.machine(), &Given::default());
-    let found = pipeline::decide(&document, &seen).expect_err("it is known before");
-    assert_eq!(found[0].code, Code::Firmware, "{}", found[0]);
+    let found = refused(&case, &case.document(", compression: zstd"));
+    assert_eq!(found.code, Code::Damaged, "{found}");
+}
+
+#[test]
+fn an_image_of_qemu_is_looked_into_before_it_is_written() {
+    let gpt = image(512, Gap::Empty);
+    for more in [&[][..], &["-c"]] {
+        let case = Case::new(gpt.clone(), 4096, false);
+        let (raw, qcow2) = (case.machine.path("image"), case.machine.path("qcow2"));
+        let mut convert = Command::new("qemu-img");
+        convert.args(["convert", "-f", "raw", "-O", "qcow2"]).args(more);
+        run(convert.arg(&raw).arg(&qcow2));
+        fs_err::rename(&qcow2, &raw).expect("it is there");
+        let found = refused(&case, &case.document(", format: qcow2"));
+        assert!(found.what.contains("sectors of 512 bytes"), "{found}");
+    }
+}
+
+#[test]
+fn an_image_with_an_mbr_is_not_for_a_machine_of_uefi() {
+    let mut mbr = vec![0; IMAGE];
+    mbr[450] = 0x83;
+    mbr[454..458].copy_from_slice(&2048_u32.to_le_bytes());
+    mbr[458..462].copy_from_slice(&4096_u32.to_le_bytes());
+    mbr[510..512].copy_from_slice(&[0x55, 0xaa]);
+    let case = Case::new(mbr.clone(), 512, false);
+    let decide = |case: &Case, document: &Document| {
+        let seen = pipeline::look(document, &case.machine.machine(), &Given::default());
+        pipeline::decide(document, &seen)
+    };
+    decide(&case, &case.document("")).expect("BIOS starts it");
+    fs_err::create_dir_all(case.machine.path("sys/firmware/efi")).expect("made");
+    let found = refused(&case, &case.document(""));
+    assert!(found.code == Code::Firmware && found.what.contains("has an MBR"), "{found}");
+    // One with a partition that UEFI starts from is.
+    mbr[450] = 0xef;
+    fs_err::write(case.machine.path("image"), &mbr).expect("written");
+    decide(&case, &case.document("")).expect("UEFI starts it");
+}
+
+#[test]
+fn an_image_that_could_not_be_looked_at_leaves_the_disk_marked_if_it_would_not_start() {
+    let gpt = image(512, Gap::Empty);
+    let case = Case::new(gpt.clone(), 4096, false);
+    // Away whenever it is looked at: for what is there and for what it begins with, two attempts each,
+    // before the disk is taken and when it is.
+    let away = [Answer::Status(503); 8];
+    let server = Server::start(&gpt, &[&away[..], &[Answer::Good]].concat());
+    let file = format!("file://{}", case.machine.path("image").display());
+    let text = case.text("").replace(&file, &server.url);
+    let error = case.machine.apply(&document(&text)).expect_err("it would not start");
+    assert!(error.to_string().contains("sectors of 512 bytes"), "{error}");
+    assert_eq!(error.code(), ("firmware", Class::Refused));
+    let Found::Gpt { table, .. } = case.found() else { panic!("a table") };
+    assert!(table.txn_in_progress().is_some());
 }
 
 #[test]

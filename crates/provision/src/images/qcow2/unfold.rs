@@ -16,7 +16,7 @@ use crate::images::blocks::Blocks;
 use crate::images::decode::WINDOW_LOG;
 use crate::images::meter::Meter;
 use crate::images::stream::{CHUNKS, Job, Shared, WRITERS};
-use crate::images::{FIRST, ImageError, Stream, Watch, Written, close_target, open_target};
+use crate::images::{FIRST, ImageError, Origin, Stream, Watch, Written, close_target, open_target};
 
 /// What is made zero between two looks whether it shall stop.
 const ZEROS: u64 = 256 * 1024 * 1024;
@@ -68,6 +68,35 @@ pub(in crate::images) fn write(
     close_target(io, target, &first, watch)?;
     meter.add(first.len() as u64);
     Ok(Written { bytes: meter.end(), zeros })
+}
+
+/// The first MiB of the disk that it is an image of.
+pub(in crate::images) fn beginning(origin: &Origin) -> Result<Vec<u8>, ImageError> {
+    let mut blocks = Blocks::open(origin, None, &())?;
+    let mut start = [0; HEADER];
+    blocks.read(0, &mut start)?;
+    let header = Header::parse(&start)?;
+    let (file, cluster) = (blocks.size(), usize::try_from(header.cluster()).expect("small"));
+    let length = usize::try_from(header.size.min(FIRST as u64)).expect("at most a MiB");
+    let mut first = vec![0; length.next_multiple_of(cluster)];
+    let (mut packed, mut unpacker) = (Vec::new(), Unpacker::new(header.packing)?);
+    for (place, into) in (0_u64..).step_by(cluster).zip(first.chunks_mut(cluster)) {
+        let mut entry = [0; 8];
+        blocks.read(header.l1_at.saturating_add(place / header.span() * 8), &mut entry)?;
+        let Some(table) = header.second(u64::from_be_bytes(entry), file)? else { continue };
+        blocks.read(table + place % header.span() / header.cluster() * 8, &mut entry)?;
+        match header.entry(u64::from_be_bytes(entry), file)? {
+            Cluster::Nowhere => {}
+            Cluster::Plain(at) => blocks.read(at, into)?,
+            Cluster::Packed { at, length } => {
+                packed.resize(length, 0);
+                blocks.read(at, &mut packed)?;
+                unpacker.unpack(&packed, into)?;
+            }
+        }
+    }
+    first.truncate(length);
+    Ok(first)
 }
 
 struct Unfolding<'a> {
