@@ -16,6 +16,7 @@ mod rule;
 mod runs;
 mod start;
 mod steer;
+mod stuck;
 mod view;
 
 use std::sync::{Arc, OnceLock};

@@ -4,7 +4,7 @@
 //! No controller has a run for itself: whoever sees that something can be begun begins it, and the
 //! store lets one of them be the first.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -54,6 +54,9 @@ struct Inner {
     registry: Registry,
     key: SiteKey,
     sent: AgentsSent,
+    /// After so long an agent that says nothing is taken for dead.
+    silence: SignedDuration,
+    listens_since: Timestamp,
     /// How far agents are, as they said to this controller last.
     live: Mutex<HashMap<(String, NodeId), Progress>>,
     news: Notify,
@@ -92,12 +95,14 @@ pub(super) enum Wrote {
 }
 
 impl Runs {
-    pub fn new(boot: &Boot, key: SiteKey) -> Self {
+    pub fn new(boot: &Boot, key: SiteKey, silence: Duration) -> Self {
         Self(Arc::new(Inner {
             chassis: boot.chassis.clone(),
             registry: boot.registry.clone(),
             key,
             sent: boot.agents_sent.clone(),
+            silence: SignedDuration::try_from(silence).unwrap_or(SignedDuration::MAX),
+            listens_since: boot.chassis.clock.now(),
             live: Mutex::default(),
             news: Notify::new(),
         }))
@@ -121,6 +126,14 @@ impl Runs {
 
     pub(super) fn now(&self) -> Timestamp {
         self.0.chassis.clock.now()
+    }
+
+    pub(super) fn silence(&self) -> SignedDuration {
+        self.0.silence
+    }
+
+    pub(super) fn listens_since(&self) -> Timestamp {
+        self.0.listens_since
     }
 
     pub(super) async fn header(&self, run: &str) -> Result<Option<Kept<RunRecord>>, StoreError> {
@@ -160,38 +173,47 @@ impl Runs {
         Ok(Kept::get(self.store(), &record::arming_key(node)).await?.map(|kept| kept.value))
     }
 
+    /// What all nodes are armed with.
+    pub(super) async fn armings(&self) -> Result<HashMap<NodeId, Arming>, StoreError> {
+        let all: Vec<Kept<Arming>> = Kept::list(self.store(), &record::armings()).await?;
+        Ok(all.into_iter().map(|kept| (kept.value.node, kept.value)).collect())
+    }
+
     /// A run as it is shown, with what agents said to this controller last.
-    pub(super) fn show(&self, run: &RunRecord, nodes: Vec<NodeRecord>, whole: bool) -> Run {
+    pub(super) fn show(&self, run: &RunRecord, nodes: Vec<NodeRecord>) -> Run {
         let counts = decide::count(nodes.iter().map(|node| node.shown.state));
-        let (state, why) = decide::state(&run.how, run.aborted, counts);
-        let nodes = if whole { nodes } else { Vec::new() };
-        Run {
-            run: run.run.clone(),
-            state,
-            why,
-            selector: run.selector.clone(),
-            how: run.how.clone(),
-            by: run.by.clone(),
-            started: run.started,
-            counts,
-            nodes: nodes.into_iter().map(|node| self.shown(node)).collect(),
-        }
+        let nodes = nodes.into_iter().map(|node| self.shown(node)).collect();
+        Run { nodes, ..outline(run, counts) }
     }
 
     fn shown(&self, node: NodeRecord) -> RunNode {
+        let why = self.why_not(&node);
         let mut shown = node.shown;
+        shown.note = why.or(shown.note);
         if shown.state == NodeRunState::Working {
             let live = self.0.live.lock().unwrap_or_else(PoisonError::into_inner);
             let said = live.get(&(shown.run.clone(), shown.id));
-            let later = said.filter(|said| shown.progress.as_ref().is_none_or(|p| p.at <= said.at));
-            shown.progress = later.cloned().or(shown.progress);
-        }
-        if shown.state == NodeRunState::Waiting {
-            let roster = self.roster();
-            let why = roster.by_id(shown.id).and_then(|node| decide::obstacle(node));
-            shown.note = why.or(shown.note);
+            let kept = shown.progress.as_ref().map_or(shown.since, |progress| progress.at);
+            // What the agent of an earlier attempt said is over.
+            shown.progress = said.filter(|said| kept <= said.at).cloned().or(shown.progress);
         }
         shown
+    }
+}
+
+/// A run without its nodes.
+pub(super) fn outline(run: &RunRecord, counts: Counts) -> Run {
+    let (state, why) = decide::state(&run.how, run.aborted, counts);
+    Run {
+        run: run.run.clone(),
+        state,
+        why,
+        selector: run.selector.clone(),
+        how: run.how.clone(),
+        by: run.by.clone(),
+        started: run.started,
+        counts,
+        nodes: Vec::new(),
     }
 }
 
@@ -216,6 +238,7 @@ impl Runs {
             started: now,
             aborted: false,
             over: false,
+            counts: None,
         };
         let lasts = self.lasts().await?;
         let key = record::provision_run_key(&run).expect("letters and digits");
@@ -252,6 +275,9 @@ impl Runs {
                 session: None,
                 earlier: None,
                 seq: 0,
+                heard: None,
+                generation: None,
+                is_at_work: false,
                 abort: false,
                 before: roster.boot_state(node.id).map(|state| state.as_ref().clone()),
                 given: given.clone(),
@@ -280,7 +306,18 @@ impl Runs {
         let surplus = headers.len().saturating_sub(MAX_RUNS);
         let backups = if surplus > 0 { self.backup_records().await? } else { Vec::new() };
         // Their names grow with time.
-        for header in headers.iter().filter(|header| header.value.over).take(surplus) {
+        let unerased = if surplus > 0 { self.unerased().await? } else { HashMap::new() };
+        let roster = self.roster();
+        let kept: HashSet<&str> = unerased
+            .iter()
+            .filter(|(node, _)| roster.by_id(**node).is_some())
+            .map(|(_, run)| run.as_str())
+            .collect();
+        // Who was not erased is known to be so for as long as it is there.
+        let is_over = |header: &&Kept<RunRecord>| {
+            header.value.over && !kept.contains(header.value.run.as_str())
+        };
+        for header in headers.iter().filter(is_over).take(surplus) {
             let nodes = record::provision_nodes(&header.value.run);
             let mut ops = vec![Op::Delete(header.key.clone()), Op::DeletePrefix(nodes)];
             let of_run = backups.iter().filter(|kept| kept.value.run == header.value.run);
@@ -307,7 +344,8 @@ impl Runs {
             if changes.is_empty() && !over {
                 return Ok(());
             }
-            let next = RunRecord { over, ..header.value.clone() };
+            let counted = over.then_some(counts);
+            let next = RunRecord { over, counts: counted, ..header.value.clone() };
             let names: Vec<_> =
                 changes.iter().map(|change| change.now.shown.node.clone()).collect();
             let audit = own_draft("begin", run);
@@ -365,6 +403,7 @@ impl Runs {
         next.shown.problems.clear();
         (next.shown.note, next.shown.progress, next.up_by) = (None, None, None);
         (next.session, next.seq, next.abort) = (Some(print(&session)), 0, false);
+        (next.heard, next.generation) = (None, Some(node.generation));
         let (run, profile) = (next.shown.run.clone(), next.shown.profile.clone());
         let more = vec![put(record::arming_key(node.id), &arming)];
         let boot = Some(BootChange::Agent(Provisioning { run, profile, nonce }));
@@ -488,13 +527,21 @@ impl Runs {
     /// The system of a node says that it is up.
     pub(crate) async fn is_up(&self, node: NodeId) -> Result<(), Failure> {
         let Some(last) = self.last(node).await?.filter(|last| !last.over) else { return Ok(()) };
+        let Some(header) = self.header(&last.run).await? else { return Ok(()) };
+        let Some(starting) = self.node(&last.run, node).await?.map(|kept| kept.value) else {
+            return Ok(());
+        };
+        if starting.shown.state != NodeRunState::Starting {
+            return Ok(());
+        }
+        let installed = self.installed_by(&header.value.how, &starting).await?;
         let audit = own_draft("phone-home", &last.run);
         self.amend(&last.run, node, &audit, |runs, was| {
             (was.value.shown.state == NodeRunState::Starting).then(|| {
                 let mut next = was.value.clone();
                 next.become_state(NodeRunState::Done, runs.now());
                 next.up_by = None;
-                Changed::new(was, next)
+                Changed { more: installed.iter().cloned().collect(), ..Changed::new(was, next) }
             })
         })
         .await?;

@@ -1,5 +1,6 @@
 //! `POST /provision/v1/runs`: which nodes are provisioned by which profile, and why others are not.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -71,7 +72,8 @@ async fn start(
         let (all, last) = before.as_ref()?;
         Some(all.previous(node, last.get(&node).copied()))
     };
-    let Choice { chosen, left_out } = choose(&roster, nodes, &request, back)?;
+    let unerased = if request.how.retire { HashMap::new() } else { runs.unerased().await? };
+    let Choice { chosen, left_out } = choose(&roster, nodes, &request, &unerased, back)?;
     try_out(&roster, &chosen, &request.how)?;
     let needs_affects = runs.registry().brake_acts(&roster, chosen.len());
     let started = |run| {
@@ -134,6 +136,7 @@ fn choose<'i>(
     roster: &Roster,
     nodes: Vec<Arc<Node>>,
     request: &StartRequest,
+    unerased: &HashMap<NodeId, String>,
     back: impl Fn(NodeId) -> Option<Option<&'i Installed>>,
 ) -> Result<Choice, Failure> {
     let named = named_profile(roster, request)?;
@@ -143,7 +146,8 @@ fn choose<'i>(
             left_out.push(LeftOutNode { node: node.name.clone(), why });
             continue;
         }
-        if let Some(fault) = refusal(roster, &node, request) {
+        let is_unerased = unerased.get(&node.id).map(|run| not_erased(&node, run));
+        if let Some(fault) = is_unerased.or_else(|| refusal(roster, &node, request)) {
             refused.push(fault);
             continue;
         }
@@ -202,6 +206,14 @@ fn refusal(roster: &Roster, node: &Node, request: &StartRequest) -> Option<Fault
         .filter(|_| !request.reinstall && !request.previous && !request.how.retire)?;
     let hint = "`--reinstall` writes over what is on its disks".to_owned();
     Some(fault(format!("it is installed since {since}"), hint))
+}
+
+/// Nobody gets a machine with what was on its disks.
+fn not_erased(node: &Node, run: &str) -> Fault {
+    let message =
+        format!("its disks were to be erased in run {run}, and that has not come to its end");
+    let hint = format!("`hoist provision retry {}` erases them", node.name);
+    Fault { at: format!("Node {}", node.name), message, hint: Some(hint) }
 }
 
 /// What would keep a machine from booting the agent.
