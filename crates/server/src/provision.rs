@@ -9,6 +9,7 @@ mod boot_change;
 mod decide;
 mod document;
 mod erasure;
+mod heard;
 pub(crate) mod installed;
 mod order;
 mod record;

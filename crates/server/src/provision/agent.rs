@@ -36,6 +36,8 @@ use crate::route::{Plane, Route};
 const MAX_FACTS: usize = 768 * 1024;
 /// Longest words of an event, and of a finding.
 const MAX_TEXT: usize = 4096;
+/// Longest name of an action or a step: people have it in a table.
+const MAX_NAME: usize = 256;
 /// Findings of one report.
 const MAX_FINDINGS: usize = 100;
 /// What a machine that was started anew shows on its screen.
@@ -406,7 +408,7 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
 
 /// What counts of all attempts: what one has done already, the next one neither does nor reports.
 fn add_to(node: &mut NodeRecord, report: &Report) {
-    node.is_at_work = false;
+    node.ordered = None;
     node.shown.changed |= report.changed;
     node.shown.erased = erasure::of_both(&node.shown.erased, &report.erased);
 }
@@ -463,8 +465,12 @@ fn progress(event: &Event, now: Timestamp) -> Progress {
 }
 
 fn shorten(text: &mut String) {
-    if text.len() > MAX_TEXT {
-        let mut end = MAX_TEXT;
+    shorten_to(MAX_TEXT, text);
+}
+
+fn shorten_to(most: usize, text: &mut String) {
+    if text.len() > most {
+        let mut end = most;
         while !text.is_char_boundary(end) {
             end -= 1;
         }
@@ -473,8 +479,8 @@ fn shorten(text: &mut String) {
 }
 
 fn shorten_event(mut event: Event) -> Event {
-    shorten(&mut event.action);
-    shorten(&mut event.step);
+    shorten_to(MAX_NAME, &mut event.action);
+    shorten_to(MAX_NAME, &mut event.step);
     event.unit.as_mut().map(shorten);
     event.message.as_mut().map(shorten);
     event

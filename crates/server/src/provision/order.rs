@@ -87,7 +87,7 @@ impl Provision {
                 let mut next = was.value.clone();
                 next.become_state(NodeRunState::Working, runs.now());
                 (next.seq, next.heard) = (0, Some(runs.now()));
-                next.is_at_work = true;
+                next.ordered = Some(runs.now());
                 Changed { more: vec![facts.clone()], ..Changed::new(was, next) }
             })
         });

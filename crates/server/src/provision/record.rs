@@ -56,9 +56,9 @@ pub(super) struct NodeRecord {
     /// Of the node, when it was armed last.
     #[serde(default)]
     pub(super) generation: Option<u64>,
-    /// An agent has its order, and nobody has heard what came of it.
+    /// Since when an agent has an order of which nobody has heard what came of it.
     #[serde(default)]
-    pub(super) is_at_work: bool,
+    pub(super) ordered: Option<Timestamp>,
     /// Its agent is told to end.
     #[serde(default)]
     pub(super) abort: bool,
@@ -199,7 +199,7 @@ impl NodeRecord {
 
     /// Whether something may have been written to its disks.
     pub(super) fn is_touched(&self) -> bool {
-        self.shown.changed || self.is_at_work
+        self.shown.changed || self.ordered.is_some()
     }
 
     pub(super) fn become_state(&mut self, state: NodeRunState, now: Timestamp) {
