@@ -52,8 +52,8 @@ pub(super) async fn watch(shell: &mut Shell, client: &Client, name: &str) -> Res
             let (columns, rows) = size();
             let lines = if is_over { Vec::new() } else { lines(&run, columns, rows) };
             drawn = lines.len();
-            let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-            shell.printer.text(&format!("{up}{text}"))?;
+            shell.printer.text(&up)?;
+            lines.iter().try_for_each(|line| shell.printer.line(line))?;
             if is_over {
                 show(&mut shell.printer, &run)?;
             }
