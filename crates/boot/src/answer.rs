@@ -273,7 +273,7 @@ impl Booter {
         let state = state(node.id);
         let standing = Standing::after(roster, state.as_deref(), asked.retry, now);
         let case = Case { standing, ..case };
-        if let Some(provisioning) = standing.provisioning().filter(|_| !asked.json) {
+        if let Some(provisioning) = standing.provisioning(node).filter(|_| !asked.json) {
             return self.agent(&case, node, provisioning);
         }
         let key = asked.who.key();

@@ -62,7 +62,7 @@ pub fn explain(
     lost.extend(taken.into_iter().flat_map(|taken| other_records(roster, node, &taken)));
     let barred = selection.barred.into_iter();
     lost.extend(barred.map(|(choice, why)| Lost { choice, why: why_barred(&why) }));
-    let provisioning = standing.provisioning();
+    let provisioning = standing.provisioning(node);
     let (images, words) = match choice.as_ref().filter(|choice| choice.boots()) {
         _ if provisioning.is_some() => (None, Vec::new()),
         None => (None, Vec::new()),

@@ -38,7 +38,7 @@ pub fn doing(node: &Node, standing: Standing<'_>, choice: Option<&Choice>) -> Do
     if !node.spec.enabled {
         return Doing::Disabled;
     }
-    if standing.provisioning().is_some() {
+    if standing.provisioning(node).is_some() {
         return Doing::Provision;
     }
     match answer::mode(node, standing, choice) {

@@ -272,9 +272,10 @@ impl<'a> Standing<'a> {
         self.named().or_else(|| Some(&self.again.filter(|given| given.named)?.config))
     }
 
-    /// What it boots the agent for.
-    pub fn provisioning(&self) -> Option<&'a Provisioning> {
-        self.state.and_then(|state| state.provisioning.as_ref())
+    /// What it boots the agent for. Whoever is protected does not, also when it was armed before.
+    pub fn provisioning(&self, node: &Node) -> Option<&'a Provisioning> {
+        let provisioning = self.state.and_then(|state| state.provisioning.as_ref());
+        provisioning.filter(|_| !node.is_protected())
     }
 
     fn named(&self) -> Option<&'a Name> {

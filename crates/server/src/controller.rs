@@ -67,7 +67,12 @@ pub struct Config {
     pub boot: BootSettings,
     pub metadata: MetadataSettings,
     pub deploy: DeploySettings,
+    /// After so long a provisioning agent that says nothing is taken for dead.
+    pub agent_silence: Duration,
 }
+
+/// An agent at work says every ten seconds that it lives.
+const AGENT_SILENCE: Duration = Duration::from_mins(2);
 
 impl Config {
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
@@ -87,6 +92,7 @@ impl Config {
             boot: BootSettings::default(),
             metadata: MetadataSettings::default(),
             deploy: DeploySettings::default(),
+            agent_silence: AGENT_SILENCE,
         }
     }
 }
@@ -211,7 +217,7 @@ impl Controller {
             })
             .context(move |chassis| {
                 let boot = Boot::new(chassis, grounds, config.boot);
-                let runs = Runs::new(&boot, key.clone());
+                let runs = Runs::new(&boot, key.clone(), config.agent_silence);
                 let metadata = Metadata::new(&boot, key, providers, unknown, vault, runs.clone());
                 let provision = Provision::new(&metadata, runs, advertise, shared_plain_port);
                 let mut routes = boot::routes(&boot);

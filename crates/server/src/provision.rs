@@ -9,6 +9,7 @@ mod boot_change;
 mod decide;
 mod document;
 mod erasure;
+mod heard;
 pub(crate) mod installed;
 mod order;
 mod record;
@@ -16,6 +17,7 @@ mod rule;
 mod runs;
 mod start;
 mod steer;
+mod stuck;
 mod view;
 
 use std::sync::{Arc, OnceLock};

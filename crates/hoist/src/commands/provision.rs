@@ -3,6 +3,7 @@
 pub(crate) mod start;
 mod status;
 mod steer;
+mod watch;
 
 pub(crate) use status::size;
 use std::path::PathBuf;

@@ -227,6 +227,19 @@ impl Metadata {
         is_same.then(|| Arc::clone(node))
     }
 
+    /// Lets the key that is shown redeem what the node is armed with now, whatever token it shows:
+    /// who calls this knows it. Says whether it has it, and no other key.
+    pub(crate) async fn redeem_anew(
+        &self,
+        node: &Node,
+        asked: &DocumentsRequest,
+    ) -> Result<bool, StoreError> {
+        let Some(by) = proven(asked) else { return Ok(false) };
+        let Some(token) = self.unlock.armings.token(node).await? else { return Ok(false) };
+        let offer = Offer { token: token.as_str(), by, is_here: true };
+        Ok(self.unlock.armings.redeem(node, offer).await? == Redemption::Taken)
+    }
+
     pub(crate) fn vault(&self) -> &Arc<Vault> {
         &self.unlock.vault
     }

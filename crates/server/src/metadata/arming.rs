@@ -7,6 +7,7 @@ use hoist_api::inventory::Listing;
 use hoist_api::provision::{Armed, Arming, ShownKey};
 use hoist_inventory::Roster;
 use hoist_metadata::provision::{self, Redeemed};
+use hoist_model::{Node, Provisioning};
 use http::StatusCode;
 
 use super::Metadata;
@@ -83,6 +84,7 @@ async fn arm(
         return Err(Failure::new(Code::Conflict, detail)
             .with_remedy(format!("`hoist node set {} --enable` first", node.name)));
     }
+    check_free(&roster, node)?;
     let token = metadata.unlock.armings.arm(node, audit.draft()).await?;
     Ok(Json(Armed {
         node: node.name.clone(),
@@ -90,6 +92,16 @@ async fn arm(
         generation: node.generation,
         token: token.as_str().to_owned(),
     }))
+}
+
+/// The token of a run is in the boot script of its node: without it, its agent is let in no more.
+fn check_free(roster: &Roster, node: &Node) -> Result<(), Failure> {
+    let provisioning = roster.boot_state(node.id).and_then(|state| state.provisioning.as_ref());
+    let Some(Provisioning { run, .. }) = provisioning else { return Ok(()) };
+    let detail =
+        format!("node `{}` is in run {run} of provisioning, which has armed it", node.name);
+    Err(Failure::new(Code::Conflict, detail)
+        .with_remedy(format!("`hoist provision abort {}` first", node.name)))
 }
 
 async fn disarm(
@@ -100,6 +112,7 @@ async fn disarm(
 ) -> Result<StatusCode, Failure> {
     let roster = metadata.boot.registry.roster();
     let node = find_node(&roster, &sight(&principal, Verb::Write, &roster), &node)?;
+    check_free(&roster, node)?;
     metadata.unlock.armings.disarm(node, audit.draft()).await?;
     Ok(StatusCode::NO_CONTENT)
 }

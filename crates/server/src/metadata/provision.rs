@@ -114,6 +114,13 @@ impl Armings {
         found.into_iter().collect()
     }
 
+    /// What a node is armed with now.
+    pub async fn token(&self, node: &Node) -> Result<Option<Token>, StoreError> {
+        let record = self.store.get(&place(node.id)).await?;
+        let arming = record.as_ref().map(read).transpose()?;
+        Ok(arming.map(|arming| arming.token(&self.key)))
+    }
+
     pub async fn redeem(&self, node: &Node, offer: Offer<'_>) -> Result<Redemption, StoreError> {
         let Offer { token, by, is_here } = offer;
         let key = place(node.id);

@@ -23,6 +23,7 @@ use super::backup;
 use super::erasure;
 use super::record::{FactsRecord, Kept, NodeRecord, Undoing};
 use super::runs::{Changed, print};
+use super::stuck::kept_for_later;
 use super::{BootChange, Provision};
 use crate::audit::Draft;
 use crate::auth::AuditContext;
@@ -35,8 +36,12 @@ use crate::route::{Plane, Route};
 const MAX_FACTS: usize = 768 * 1024;
 /// Longest words of an event, and of a finding.
 const MAX_TEXT: usize = 4096;
+/// Longest name of an action or a step: people have it in a table.
+const MAX_NAME: usize = 256;
 /// Findings of one report.
 const MAX_FINDINGS: usize = 100;
+/// What a machine that was started anew shows on its screen.
+const LET_IN: &str = "if this machine was started anew, `hoist provision retry` lets it in";
 /// How often a node is begun by itself.
 const MAX_ATTEMPTS: u32 = 3;
 
@@ -80,12 +85,14 @@ async fn order(
     let proof = DocumentsRequest { node, token, key, signature };
     let (roster, node) = match provision.metadata.redeem(&proof, from).await {
         Ok(redeemed) => redeemed,
-        Err(locked) => {
-            if locked.is_quarantined {
+        Err(locked) => match provision.come_back(&proof, from).await? {
+            Some(redeemed) => redeemed,
+            None if locked.is_quarantined => {
                 provision.note_stranger(node).await;
+                return Err(locked.failure.with_remedy(LET_IN));
             }
-            provision.come_back(&proof, from).await?.ok_or(locked)?
-        }
+            None => return Err(locked.failure),
+        },
     };
     let draft = Draft { who: format!("node/{}", node.name), ..audit.draft() };
     let record = provision.take_up(&roster, &node, &facts, &draft).await?;
@@ -176,6 +183,8 @@ impl Provision {
             && self.runs.heard_of(record, &progress)
         {
             go = self.keep_progress(record, seq, &progress).await?.unwrap_or(go);
+        } else if works && self.runs.is_worth_writing(record) {
+            self.keep_life(record).await?;
         }
         // What an agent says of its progress is no change that anybody has to answer for.
         audit.nothing_written();
@@ -194,11 +203,22 @@ impl Provision {
             works.then(|| {
                 let mut next = node.clone();
                 next.seq = seq;
+                next.heard = Some(progress.at);
                 next.shown.progress = Some(progress.clone());
                 next
             })
         });
         Ok(kept.await?.map(|node| if node.abort { Go::Abort } else { Go::On }))
+    }
+
+    /// An agent in a long step says nothing but that it lives.
+    async fn keep_life(&self, record: &NodeRecord) -> Result<(), Failure> {
+        let heard = Some(self.runs.now());
+        let kept = self.runs.keep(&record.shown.run, record.shown.id, |node| {
+            let works = node.shown.state == NodeRunState::Working && node.heard < heard;
+            works.then(|| NodeRecord { heard, ..node.clone() })
+        });
+        kept.await.map(|_| ())
     }
 
     /// Takes in what came of an attempt; the same report again changes nothing, and is answered the
@@ -222,8 +242,10 @@ impl Provision {
             (Outcome::Done, None) if how.retire => {
                 Some(Op::Delete(record::provision_installed_key(id)))
             }
-            // A part of it is no system.
-            (Outcome::Done, None) if how.only.is_empty() => self.runs.installed(node).await?,
+            // Whoever has to say that it is up has a system only then.
+            (Outcome::Done, None) if flow.up_within.is_none() => {
+                self.runs.installed_by(&how, node).await?
+            }
             _ => None,
         };
         let draft = Draft {
@@ -247,7 +269,7 @@ impl Provision {
                 return Some(changed);
             }
             let mut changed = ended(was, report, &flow, runs.now());
-            changed.now.earlier.clone_from(&arming);
+            changed.now.earlier = kept_for_later(changed.now.earlier.as_ref(), arming.clone());
             // Who is not known to be erased still has what it had.
             let is_unproven = how.retire && changed.now.shown.state != NodeRunState::Done;
             changed.more.extend(kept.clone().filter(|_| !is_unproven));
@@ -386,6 +408,7 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
 
 /// What counts of all attempts: what one has done already, the next one neither does nor reports.
 fn add_to(node: &mut NodeRecord, report: &Report) {
+    node.ordered = None;
     node.shown.changed |= report.changed;
     node.shown.erased = erasure::of_both(&node.shown.erased, &report.erased);
 }
@@ -442,8 +465,12 @@ fn progress(event: &Event, now: Timestamp) -> Progress {
 }
 
 fn shorten(text: &mut String) {
-    if text.len() > MAX_TEXT {
-        let mut end = MAX_TEXT;
+    shorten_to(MAX_TEXT, text);
+}
+
+fn shorten_to(most: usize, text: &mut String) {
+    if text.len() > most {
+        let mut end = most;
         while !text.is_char_boundary(end) {
             end -= 1;
         }
@@ -452,8 +479,8 @@ fn shorten(text: &mut String) {
 }
 
 fn shorten_event(mut event: Event) -> Event {
-    shorten(&mut event.action);
-    shorten(&mut event.step);
+    shorten_to(MAX_NAME, &mut event.action);
+    shorten_to(MAX_NAME, &mut event.step);
     event.unit.as_mut().map(shorten);
     event.message.as_mut().map(shorten);
     event

@@ -1,10 +1,47 @@
 //! Whether a node's disks are known to be erased: only then it is retired.
 
-use hoist_api::provision::{Erasure, ErasureVerdict, Finding, MAX_REPORT};
-use hoist_model::ProvisionProfileSpec;
+use std::collections::{HashMap, HashSet};
+
+use hoist_api::provision::{Erasure, ErasureVerdict, Finding, MAX_REPORT, NodeRunState};
+use hoist_model::{NodeId, ProvisionProfileSpec};
+use hoist_store::StoreError;
+
+use super::record::{Last, NodeRecord};
+use super::runs::Runs;
 
 /// Disks of one report.
 pub(super) const MAX_DISKS: usize = 1024;
+
+impl Runs {
+    /// Nodes that were to be retired, and of which nobody knows that they are erased, with the run.
+    /// They are free for nothing else.
+    pub(super) async fn unerased(&self) -> Result<HashMap<NodeId, String>, StoreError> {
+        let headers = self.headers().await?;
+        let retiring: HashSet<&str> = headers
+            .iter()
+            .filter(|header| header.value.how.retire)
+            .map(|header| header.value.run.as_str())
+            .collect();
+        let mut found = HashMap::new();
+        let lasts = self.lasts().await?.into_values().map(|kept| kept.value);
+        for Last { node, run, .. } in lasts.filter(|last| retiring.contains(last.run.as_str())) {
+            let record = self.node(&run, node).await?;
+            if record.is_some_and(|record| is_unerased(&record.value)) {
+                found.insert(node, run);
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Whether it may have been begun, and has not come to its end.
+pub(super) fn is_unerased(node: &NodeRecord) -> bool {
+    match node.shown.state {
+        NodeRunState::Failed => true,
+        NodeRunState::Aborted => node.is_touched(),
+        _ => false,
+    }
+}
 
 /// Texts of it that came from a machine.
 pub(super) fn texts(erasure: &mut Erasure) -> impl Iterator<Item = &mut String> {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use hoist_api::provision::{Installed, NodeRunState};
+use hoist_api::provision::{How, Installed, NodeRunState};
 use hoist_inventory::record::{provision_given, provision_installed, provision_installed_key};
 use hoist_model::{Digest, Node, NodeId};
 use hoist_store::{Op, Store, StoreError, Txn};
@@ -45,8 +45,16 @@ impl Runs {
         Ok(AllInstalled(all.into_iter().map(|kept| (kept.value.node, kept.value)).collect()))
     }
 
-    /// What is written when a node has what it was given.
-    pub(super) async fn installed(&self, node: &NodeRecord) -> Result<Option<Op>, StoreError> {
+    /// What is written when a node has all that it was given. A part of a system is none.
+    pub(super) async fn installed_by(
+        &self,
+        how: &How,
+        node: &NodeRecord,
+    ) -> Result<Option<Op>, StoreError> {
+        if how.only.is_empty() && !how.retire { self.installed(node).await } else { Ok(None) }
+    }
+
+    async fn installed(&self, node: &NodeRecord) -> Result<Option<Op>, StoreError> {
         let Some(digest) = &node.given else { return Ok(None) };
         let Some(given) = self.given(digest).await? else { return Ok(None) };
         let key = provision_installed_key(node.shown.id);

@@ -17,6 +17,7 @@ use super::Provision;
 use super::document::{self, Case};
 use super::record::{FactsRecord, Given, NodeRecord, put};
 use super::runs::{Changed, own_draft};
+use super::steer::protected;
 use crate::audit::Draft;
 use crate::failure::Failure;
 
@@ -56,7 +57,10 @@ impl Provision {
         let earlier = record.and_then(|record| record.value.earlier);
         let node =
             earlier.and_then(|earlier| self.metadata.is_of_before(&roster, &earlier, proof, from));
-        Ok(node.map(|node| (roster, node)))
+        let Some(node) = node else { return Ok(None) };
+        // What it would have found had it started anew is its own from now on, and nobody else's.
+        let is_taken = self.metadata.redeem_anew(&node, proof).await?;
+        Ok(is_taken.then_some((roster, node)))
     }
 
     /// The node's part in its run: from now on its agent works.
@@ -72,13 +76,18 @@ impl Provision {
         let Some(provisioning) = provisioning else {
             return Err(nothing_ordered(node));
         };
+        // Who is protected after it was armed is not written to.
+        if node.is_protected() {
+            return Err(protected(node));
+        }
         let draft = Draft { object: format!("node/{}: order", node.name), ..audit.clone() };
         let taken = self.runs.amend(&provisioning.run, node.id, &draft, |runs, was| {
             let state = was.value.shown.state;
             state.is_active().then(|| {
                 let mut next = was.value.clone();
                 next.become_state(NodeRunState::Working, runs.now());
-                next.seq = 0;
+                (next.seq, next.heard) = (0, Some(runs.now()));
+                next.ordered = Some(runs.now());
                 Changed { more: vec![facts.clone()], ..Changed::new(was, next) }
             })
         });

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use hoist_api::provision::{How, Installed, NodeRunState, RunNode};
+use hoist_api::provision::{Counts, How, Installed, NodeRunState, RunNode};
 use hoist_inventory::record;
 use hoist_metadata::provision::Arming;
 use hoist_model::{BootState, Digest, Name, NodeId, ProvisionProfileSpec};
@@ -29,6 +29,9 @@ pub(super) struct RunRecord {
     /// All its nodes are over: nobody has to look at it any more.
     #[serde(default)]
     pub(super) over: bool,
+    /// What became of its nodes, once it is over: lists of runs need not read all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) counts: Option<Counts>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +50,15 @@ pub(super) struct NodeRecord {
     /// The last event that was taken in.
     #[serde(default)]
     pub(super) seq: u64,
+    /// When its agent was last heard of, within half a minute.
+    #[serde(default)]
+    pub(super) heard: Option<Timestamp>,
+    /// Of the node, when it was armed last.
+    #[serde(default)]
+    pub(super) generation: Option<u64>,
+    /// Since when an agent has an order of which nobody has heard what came of it.
+    #[serde(default)]
+    pub(super) ordered: Option<Timestamp>,
     /// Its agent is told to end.
     #[serde(default)]
     pub(super) abort: bool,
@@ -183,6 +195,11 @@ impl NodeRecord {
         let RunNode { id, run, state, .. } = &self.shown;
         let last = Last { node: *id, run: run.clone(), over: state.is_over() };
         vec![put(self.key(), self), put(last_key(*id), &last)]
+    }
+
+    /// Whether something may have been written to its disks.
+    pub(super) fn is_touched(&self) -> bool {
+        self.shown.changed || self.ordered.is_some()
     }
 
     pub(super) fn become_state(&mut self, state: NodeRunState, now: Timestamp) {

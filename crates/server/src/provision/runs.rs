@@ -4,12 +4,12 @@
 //! No controller has a run for itself: whoever sees that something can be begun begins it, and the
 //! store lets one of them be the first.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hoist_api::Code;
-use hoist_api::provision::{Counts, Finding, NodeRunState, Progress, Run, RunNode, StartRequest};
+use hoist_api::provision::{Counts, NodeRunState, Progress, Run, RunNode, StartRequest};
 use hoist_inventory::record;
 use hoist_inventory::registry::{Terms, WriteError};
 use hoist_inventory::{Registry, Roster};
@@ -41,8 +41,13 @@ const BATCH: usize = 200;
 pub(super) const MAX_RUNS: usize = 200;
 /// How often runs are looked at although nothing was heard.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How often what an agent says of itself is written, while it does the same.
+/// How often what an agent says of itself is written, while it does the same; less often while there
+/// are many of them, so that a slow store has time for what counts.
 const WRITE_EVERY: SignedDuration = SignedDuration::from_secs(10);
+const WRITE_EACH: SignedDuration = SignedDuration::from_millis(20);
+const WRITE_AT_LEAST_EVERY: SignedDuration = SignedDuration::from_secs(30);
+/// An agent that has said how far it is within so long counts for how fast all are.
+const HEARD_NOW: SignedDuration = SignedDuration::from_secs(15);
 
 /// Cheap to clone; all clones are the same.
 #[derive(Debug, Clone)]
@@ -54,6 +59,9 @@ struct Inner {
     registry: Registry,
     key: SiteKey,
     sent: AgentsSent,
+    /// After so long an agent that says nothing is taken for dead.
+    silence: SignedDuration,
+    listens_since: Timestamp,
     /// How far agents are, as they said to this controller last.
     live: Mutex<HashMap<(String, NodeId), Progress>>,
     news: Notify,
@@ -92,12 +100,14 @@ pub(super) enum Wrote {
 }
 
 impl Runs {
-    pub fn new(boot: &Boot, key: SiteKey) -> Self {
+    pub fn new(boot: &Boot, key: SiteKey, silence: Duration) -> Self {
         Self(Arc::new(Inner {
             chassis: boot.chassis.clone(),
             registry: boot.registry.clone(),
             key,
             sent: boot.agents_sent.clone(),
+            silence: SignedDuration::try_from(silence).unwrap_or(SignedDuration::MAX),
+            listens_since: boot.chassis.clock.now(),
             live: Mutex::default(),
             news: Notify::new(),
         }))
@@ -121,6 +131,14 @@ impl Runs {
 
     pub(super) fn now(&self) -> Timestamp {
         self.0.chassis.clock.now()
+    }
+
+    pub(super) fn silence(&self) -> SignedDuration {
+        self.0.silence
+    }
+
+    pub(super) fn listens_since(&self) -> Timestamp {
+        self.0.listens_since
     }
 
     pub(super) async fn header(&self, run: &str) -> Result<Option<Kept<RunRecord>>, StoreError> {
@@ -160,38 +178,47 @@ impl Runs {
         Ok(Kept::get(self.store(), &record::arming_key(node)).await?.map(|kept| kept.value))
     }
 
+    /// What all nodes are armed with.
+    pub(super) async fn armings(&self) -> Result<HashMap<NodeId, Arming>, StoreError> {
+        let all: Vec<Kept<Arming>> = Kept::list(self.store(), &record::armings()).await?;
+        Ok(all.into_iter().map(|kept| (kept.value.node, kept.value)).collect())
+    }
+
     /// A run as it is shown, with what agents said to this controller last.
-    pub(super) fn show(&self, run: &RunRecord, nodes: Vec<NodeRecord>, whole: bool) -> Run {
+    pub(super) fn show(&self, run: &RunRecord, nodes: Vec<NodeRecord>) -> Run {
         let counts = decide::count(nodes.iter().map(|node| node.shown.state));
-        let (state, why) = decide::state(&run.how, run.aborted, counts);
-        let nodes = if whole { nodes } else { Vec::new() };
-        Run {
-            run: run.run.clone(),
-            state,
-            why,
-            selector: run.selector.clone(),
-            how: run.how.clone(),
-            by: run.by.clone(),
-            started: run.started,
-            counts,
-            nodes: nodes.into_iter().map(|node| self.shown(node)).collect(),
-        }
+        let nodes = nodes.into_iter().map(|node| self.shown(node)).collect();
+        Run { nodes, ..outline(run, counts) }
     }
 
     fn shown(&self, node: NodeRecord) -> RunNode {
+        let why = self.why_not(&node);
         let mut shown = node.shown;
+        shown.note = why.or(shown.note);
         if shown.state == NodeRunState::Working {
             let live = self.0.live.lock().unwrap_or_else(PoisonError::into_inner);
             let said = live.get(&(shown.run.clone(), shown.id));
-            let later = said.filter(|said| shown.progress.as_ref().is_none_or(|p| p.at <= said.at));
-            shown.progress = later.cloned().or(shown.progress);
-        }
-        if shown.state == NodeRunState::Waiting {
-            let roster = self.roster();
-            let why = roster.by_id(shown.id).and_then(|node| decide::obstacle(node));
-            shown.note = why.or(shown.note);
+            let kept = shown.progress.as_ref().map_or(shown.since, |progress| progress.at);
+            // What the agent of an earlier attempt said is over.
+            shown.progress = said.filter(|said| kept <= said.at).cloned().or(shown.progress);
         }
         shown
+    }
+}
+
+/// A run without its nodes.
+pub(super) fn outline(run: &RunRecord, counts: Counts) -> Run {
+    let (state, why) = decide::state(&run.how, run.aborted, counts);
+    Run {
+        run: run.run.clone(),
+        state,
+        why,
+        selector: run.selector.clone(),
+        how: run.how.clone(),
+        by: run.by.clone(),
+        started: run.started,
+        counts,
+        nodes: Vec::new(),
     }
 }
 
@@ -216,17 +243,19 @@ impl Runs {
             started: now,
             aborted: false,
             over: false,
+            counts: None,
         };
         let lasts = self.lasts().await?;
         let key = record::provision_run_key(&run).expect("letters and digits");
         let (mut compares, mut ops) = (vec![Compare::Absent(key.clone())], vec![put(key, &header)]);
         let installed = self.all_installed().await?;
         for (order, Picked { node, profile, given }) in (0..).zip(chosen) {
-            match lasts.get(&node.id) {
-                Some(last) if !last.value.over => return Err(under_way(node, &last.value.run)),
-                Some(last) => compares.push(last.unchanged()),
-                None => compares.push(Compare::Absent(last_key(node.id))),
-            }
+            let last = lasts.get(&node.id);
+            check_free(node, last)?;
+            compares.push(match last {
+                Some(last) => last.unchanged(),
+                None => Compare::Absent(last_key(node.id)),
+            });
             let record = NodeRecord {
                 shown: RunNode {
                     node: node.name.clone(),
@@ -252,6 +281,9 @@ impl Runs {
                 session: None,
                 earlier: None,
                 seq: 0,
+                heard: None,
+                generation: None,
+                ordered: None,
                 abort: false,
                 before: roster.boot_state(node.id).map(|state| state.as_ref().clone()),
                 given: given.clone(),
@@ -280,7 +312,18 @@ impl Runs {
         let surplus = headers.len().saturating_sub(MAX_RUNS);
         let backups = if surplus > 0 { self.backup_records().await? } else { Vec::new() };
         // Their names grow with time.
-        for header in headers.iter().filter(|header| header.value.over).take(surplus) {
+        let unerased = if surplus > 0 { self.unerased().await? } else { HashMap::new() };
+        let roster = self.roster();
+        let kept: HashSet<&str> = unerased
+            .iter()
+            .filter(|(node, _)| roster.by_id(**node).is_some())
+            .map(|(_, run)| run.as_str())
+            .collect();
+        // Who was not erased is known to be so for as long as it is there.
+        let is_over = |header: &&Kept<RunRecord>| {
+            header.value.over && !kept.contains(header.value.run.as_str())
+        };
+        for header in headers.iter().filter(is_over).take(surplus) {
             let nodes = record::provision_nodes(&header.value.run);
             let mut ops = vec![Op::Delete(header.key.clone()), Op::DeletePrefix(nodes)];
             let of_run = backups.iter().filter(|kept| kept.value.run == header.value.run);
@@ -307,7 +350,8 @@ impl Runs {
             if changes.is_empty() && !over {
                 return Ok(());
             }
-            let next = RunRecord { over, ..header.value.clone() };
+            let counted = over.then_some(counts);
+            let next = RunRecord { over, counts: counted, ..header.value.clone() };
             let names: Vec<_> =
                 changes.iter().map(|change| change.now.shown.node.clone()).collect();
             let audit = own_draft("begin", run);
@@ -365,6 +409,7 @@ impl Runs {
         next.shown.problems.clear();
         (next.shown.note, next.shown.progress, next.up_by) = (None, None, None);
         (next.session, next.seq, next.abort) = (Some(print(&session)), 0, false);
+        (next.heard, next.generation) = (None, Some(node.generation));
         let (run, profile) = (next.shown.run.clone(), next.shown.profile.clone());
         let more = vec![put(record::arming_key(node.id), &arming)];
         let boot = Some(BootChange::Agent(Provisioning { run, profile, nonce }));
@@ -471,7 +516,7 @@ impl Runs {
         live.insert((node.shown.run.clone(), node.shown.id), progress.clone());
         let Some(kept) = &node.shown.progress else { return true };
         let same = kept.action == progress.action && kept.step == progress.step;
-        !same || progress.at.duration_since(kept.at) >= WRITE_EVERY
+        !same || progress.at.duration_since(kept.at) >= pause(live.len())
     }
 
     pub(super) fn tell(&self, kind: &str, run: &str, told: serde_json::Value) {
@@ -485,22 +530,6 @@ impl Runs {
 
 /// Looking after runs.
 impl Runs {
-    /// The system of a node says that it is up.
-    pub(crate) async fn is_up(&self, node: NodeId) -> Result<(), Failure> {
-        let Some(last) = self.last(node).await?.filter(|last| !last.over) else { return Ok(()) };
-        let audit = own_draft("phone-home", &last.run);
-        self.amend(&last.run, node, &audit, |runs, was| {
-            (was.value.shown.state == NodeRunState::Starting).then(|| {
-                let mut next = was.value.clone();
-                next.become_state(NodeRunState::Done, runs.now());
-                next.up_by = None;
-                Changed::new(was, next)
-            })
-        })
-        .await?;
-        Ok(())
-    }
-
     /// Looks after all runs until told to stop.
     pub async fn watch(self, stop: CancellationToken) {
         loop {
@@ -515,70 +544,57 @@ impl Runs {
         }
     }
 
+    /// What is wrong with one of them keeps nobody from the others.
     async fn look(&self) -> Result<(), Failure> {
         for node in self.0.sent.take() {
-            self.agent_was_sent(node).await?;
-        }
-        for header in self.headers().await? {
-            if header.value.over {
-                continue;
+            if let Err(error) = self.agent_was_sent(node).await {
+                tracing::warn!(%node, error = %crate::chain(&error), "an agent is not known as sent");
             }
+        }
+        let mut headers = self.headers().await?;
+        headers.retain(|header| !header.value.over);
+        self.forget_all_but(&headers.iter().map(|header| header.value.run.as_str()).collect());
+        self.measure();
+        for header in headers {
             let run = &header.value.run;
-            self.end_waits(run).await?;
-            self.advance(run).await?;
+            let looked = async {
+                self.end_waits(run).await?;
+                self.advance(run).await
+            };
+            if let Err(error) = looked.await {
+                tracing::warn!(run, error = %crate::chain(&error), "a run is not looked after");
+            }
         }
         Ok(())
     }
 
-    async fn agent_was_sent(&self, node: NodeId) -> Result<(), Failure> {
-        let roster = self.roster();
-        let provisioning = roster.boot_state(node).and_then(|state| state.provisioning.as_ref());
-        let Some(Provisioning { run, .. }) = provisioning else { return Ok(()) };
-        let audit = own_draft("agent sent", run);
-        self.amend(run, node, &audit, |runs, was| {
-            (was.value.shown.state == NodeRunState::Armed).then(|| {
-                let mut next = was.value.clone();
-                next.become_state(NodeRunState::Booting, runs.now());
-                Changed::new(was, next)
-            })
-        })
-        .await?;
-        Ok(())
-    }
-
-    /// Systems that should be up by now.
-    async fn end_waits(&self, run: &str) -> Result<(), Failure> {
+    /// How many agents are heard by this controller, and how fast they are together.
+    fn measure(&self) {
         let now = self.now();
-        let late = |node: &NodeRecord| {
-            node.shown.state == NodeRunState::Starting && node.up_by.is_some_and(|by| by < now)
-        };
-        for node in self.nodes(run).await?.into_iter().filter(|node| late(&node.value)) {
-            let audit = own_draft("not heard of", run);
-            self.amend(run, node.value.shown.id, &audit, |_, was| {
-                late(&was.value).then(|| {
-                    let mut next = was.value.clone();
-                    next.become_state(NodeRunState::Failed, now);
-                    next.shown.problems.push(not_up());
-                    Changed::new(was, next)
-                })
-            })
-            .await?;
+        let live = self.0.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = live.values().filter(|said| now.duration_since(said.at) < HEARD_NOW);
+        let (mut agents, mut rate) = (0_u32, 0_u64);
+        for said in heard {
+            agents += 1;
+            let is_bytes = said.unit.as_deref().is_none_or(|unit| unit == "bytes");
+            rate = rate.saturating_add(said.rate.filter(|_| is_bytes).unwrap_or(0));
         }
-        Ok(())
+        metrics::gauge!("hoist_provision_agents").set(agents);
+        #[expect(clippy::cast_precision_loss, reason = "a measure, not a count")]
+        metrics::gauge!("hoist_provision_bytes_per_second").set(rate as f64);
+    }
+
+    /// What agents said whose end was told to another controller.
+    fn forget_all_but(&self, open: &HashSet<&str>) {
+        let mut live = self.0.live.lock().unwrap_or_else(PoisonError::into_inner);
+        live.retain(|(run, _), _| open.contains(run.as_str()));
     }
 }
 
-fn not_up() -> Finding {
-    Finding {
-        code: "not-up".to_owned(),
-        class: "device".to_owned(),
-        action: "boot".to_owned(),
-        step: String::new(),
-        what: "the installed system has not said that it is up within its time".to_owned(),
-        place: String::new(),
-        hint: Some("look at its console; `hoist provision retry` installs it again".to_owned()),
-        evidence: Vec::new(),
-    }
+/// Between two times that it is written how far an agent is, of so many.
+fn pause(agents: usize) -> SignedDuration {
+    let agents = i32::try_from(agents).unwrap_or(i32::MAX);
+    WRITE_EACH.saturating_mul(agents).clamp(WRITE_EVERY, WRITE_AT_LEAST_EVERY)
 }
 
 /// A node that was removed meanwhile.
@@ -589,10 +605,13 @@ fn gone(was: Kept<NodeRecord>, now: Timestamp) -> Changed {
     Changed::new(was, next)
 }
 
-fn under_way(node: &Node, run: &str) -> Failure {
+/// A node is in one run at a time.
+pub(super) fn check_free(node: &Node, last: Option<&Kept<Last>>) -> Result<(), Failure> {
+    let Some(last) = last.filter(|last| !last.value.over) else { return Ok(()) };
+    let run = &last.value.run;
     let detail = format!("node `{}` is in run {run}, which is not over", node.name);
-    Failure::new(Code::Conflict, detail)
-        .with_remedy(format!("`hoist provision status {run}`, then `retry` or `abort`"))
+    Err(Failure::new(Code::Conflict, detail)
+        .with_remedy(format!("`hoist provision status {run}`, then `retry` or `abort`")))
 }
 
 /// What the controller writes by itself.
@@ -631,5 +650,17 @@ impl Runs {
             }
         }
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_more_agents_there_are_the_less_often_each_is_written_and_none_looks_dead() {
+        assert_eq!(pause(1), WRITE_EVERY);
+        assert_eq!(pause(1000), SignedDuration::from_secs(20));
+        assert_eq!(pause(usize::MAX), WRITE_AT_LEAST_EVERY);
     }
 }

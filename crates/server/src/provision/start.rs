@@ -1,5 +1,6 @@
 //! `POST /provision/v1/runs`: which nodes are provisioned by which profile, and why others are not.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -8,13 +9,14 @@ use hoist_api::provision::{Chosen, How, Installed, LeftOutNode, StartRequest, St
 use hoist_api::{Code, Fault, Problem};
 use hoist_boot::agent;
 use hoist_inventory::Roster;
+use hoist_model::provision_profile::{OWN_ACTIONS, agent_artifacts};
 use hoist_model::{Node, NodeId, ProvisionProfile, ProvisionProfileSpec};
 use hoist_provision::diagnostic::{self, Diagnostic};
 use hoist_provision::facts::SignatureKind;
 use uuid::Uuid;
 
 use super::document::{self, Case};
-use super::runs::Picked;
+use super::runs::{Picked, check_free};
 use super::{Provision, WRITE, decide, sight};
 use crate::auth::AuditContext;
 use crate::extract::Json;
@@ -25,6 +27,8 @@ use crate::route::Route;
 
 /// Actions and kinds that can be named.
 const MAX_WORDS: usize = 64;
+/// Why a node is left out that has none.
+const NO_PROFILE: &str = "no ProvisionProfile is for it";
 /// Nodes named when one of them cannot be provisioned.
 const MAX_TOLD: usize = 20;
 
@@ -71,8 +75,11 @@ async fn start(
         let (all, last) = before.as_ref()?;
         Some(all.previous(node, last.get(&node).copied()))
     };
-    let Choice { chosen, left_out } = choose(&roster, nodes, &request, back)?;
+    let unerased = if request.how.retire { HashMap::new() } else { runs.unerased().await? };
+    let Choice { chosen, left_out } = choose(&roster, nodes, &request, &unerased, back)?;
     try_out(&roster, &chosen, &request.how)?;
+    let lasts = runs.lasts().await?;
+    chosen.iter().try_for_each(|picked| check_free(&picked.node, lasts.get(&picked.node.id)))?;
     let needs_affects = runs.registry().brake_acts(&roster, chosen.len());
     let started = |run| {
         let nodes = chosen.iter().map(|picked| Chosen {
@@ -134,6 +141,7 @@ fn choose<'i>(
     roster: &Roster,
     nodes: Vec<Arc<Node>>,
     request: &StartRequest,
+    unerased: &HashMap<NodeId, String>,
     back: impl Fn(NodeId) -> Option<Option<&'i Installed>>,
 ) -> Result<Choice, Failure> {
     let named = named_profile(roster, request)?;
@@ -143,7 +151,8 @@ fn choose<'i>(
             left_out.push(LeftOutNode { node: node.name.clone(), why });
             continue;
         }
-        if let Some(fault) = refusal(roster, &node, request) {
+        let is_unerased = unerased.get(&node.id).map(|run| not_erased(&node, run));
+        if let Some(fault) = is_unerased.or_else(|| refusal(roster, &node, request)) {
             refused.push(fault);
             continue;
         }
@@ -158,7 +167,7 @@ fn choose<'i>(
         } else if let Some(profile) = named.or_else(|| decide::profile_of(roster, &node)) {
             chosen.push(Picked { node, profile: profile.name.clone(), given: None });
         } else {
-            let why = "no ProvisionProfile is for it".to_owned();
+            let why = NO_PROFILE.to_owned();
             left_out.push(LeftOutNode { node: node.name.clone(), why });
         }
     }
@@ -171,8 +180,13 @@ fn choose<'i>(
     if chosen.is_empty() {
         let why = left_out.first().map(|left| format!(": node `{}`: {}", left.node, left.why));
         let detail = format!("there is nothing to provision{}", why.unwrap_or_default());
-        return Err(Failure::new(Code::Conflict, detail)
-            .with_remedy("apply a ProvisionProfile for them, or name one with `--profile`"));
+        let failure = Failure::new(Code::Conflict, detail);
+        let lacks_profile = left_out.iter().any(|left| left.why == NO_PROFILE);
+        return Err(if lacks_profile {
+            failure.with_remedy("apply a ProvisionProfile for them, or name one with `--profile`")
+        } else {
+            failure
+        });
     }
     Ok(Choice { chosen, left_out })
 }
@@ -204,12 +218,44 @@ fn refusal(roster: &Roster, node: &Node, request: &StartRequest) -> Option<Fault
     Some(fault(format!("it is installed since {since}"), hint))
 }
 
+/// Nobody gets a machine with what was on its disks.
+fn not_erased(node: &Node, run: &str) -> Fault {
+    let message =
+        format!("its disks were to be erased in run {run}, and that has not come to its end");
+    let hint = format!("`hoist provision retry {}` erases them", node.name);
+    Fault { at: format!("Node {}", node.name), message, hint: Some(hint) }
+}
+
 /// What would keep a machine from booting the agent.
 fn no_plugin(roster: &Roster, node: &Node, spec: &ProvisionProfileSpec) -> Option<Diagnostic> {
     let (place, needed) = agent::archives(roster, spec, agent::arch(node, None)).err()?;
     let what = format!("no artifact has the plug-in for `{needed}`");
     let found = Diagnostic::new(diagnostic::Code::NoSuchThing, place, what);
     Some(found.hint("`hoist plugin pack DIR --out FILE --add` brings it"))
+}
+
+/// A word that is no action would be told only by a machine that was started for it.
+fn no_action(
+    roster: &Roster,
+    node: &Node,
+    spec: &ProvisionProfileSpec,
+    only: &[String],
+) -> Option<Diagnostic> {
+    let [_, initrd] = agent_artifacts(agent::arch(node, None));
+    let is_known = |word: &str| {
+        let in_agent = || roster.artifact(&initrd).is_some_and(|image| image.spec.has(word));
+        let in_archives = || {
+            let archives = agent::archives(roster, spec, agent::arch(node, None));
+            let archives = archives.into_iter().flatten();
+            archives.filter_map(|it| roster.artifact(it.name)).any(|it| it.spec.has(word))
+        };
+        OWN_ACTIONS.contains(&word) || in_agent() || in_archives()
+    };
+    let word = only.iter().find(|word| !is_known(word))?;
+    let what = format!("`{word}` is no action that this profile's agent has");
+    let found = Diagnostic::new(diagnostic::Code::NoSuchThing, "only", what);
+    let hint = format!("hoist's own are {}; others are in plug-ins", OWN_ACTIONS.join(", "));
+    Some(found.hint(hint))
 }
 
 /// One node of each profile shows what is wrong with it for all.
@@ -224,6 +270,7 @@ fn try_out(roster: &Roster, chosen: &[Picked], how: &How) -> Result<(), Failure>
         let made = document::make(&profile.spec, &case);
         let mut found = document::check(&profile.spec, &case, &made);
         found.extend(no_plugin(roster, node, &profile.spec));
+        found.extend(no_action(roster, node, &profile.spec, &how.only));
         if found.is_empty() {
             continue;
         }

@@ -1,18 +1,21 @@
 //! Trying again, ending, and taking back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use axum::extract::State;
 use hoist_api::Code;
 use hoist_api::admin::Verb;
 use hoist_api::provision::{How, NodeRunState, RunNode, SteerRequest, Steered};
 use hoist_inventory::record;
+use hoist_metadata::provision::Arming;
 use hoist_model::{Name, Node, NodeId};
 use hoist_store::Op;
 
 use super::backup::{self, BackupRecord};
+use super::erasure::is_unerased;
 use super::record::{Kept, NodeRecord, RunRecord, Undoing};
 use super::runs::{Changed, Runs, Wrote};
+use super::stuck::may_go_on;
 use super::{BootChange, Provision, WRITE, decide, sight};
 use crate::audit::Draft;
 use crate::auth::AuditContext;
@@ -111,8 +114,13 @@ impl Wish {
                 Turn::Undo if !request.boot_only => runs.backup_records().await?,
                 _ => Vec::new(),
             };
-            let (how, only) = (&header.value.how, request.boot_only);
-            let Steps { changes, mut notes } = steps(runs, turn, nodes, how, only, &backups)?;
+            let (how, boot_only) = (&header.value.how, request.boot_only);
+            let armings = if turn == Turn::Retry { runs.armings().await? } else { HashMap::new() };
+            let case = Case { turn, how, boot_only, backups: &backups, armings: &armings };
+            let Steps { mut changes, mut notes } = steps(runs, nodes, &case)?;
+            for change in changes.iter_mut().filter(|change| is_installed_now(change)) {
+                change.more.extend(runs.installed_by(how, &change.now).await?);
+            }
             let is_put_back = |change: &&Changed| change.now.undo.is_some() || change.now.undo_next;
             let written = changes.iter().filter(is_put_back).count();
             notes.extend(elsewhere);
@@ -142,6 +150,7 @@ impl Wish {
             let next = RunRecord {
                 aborted: turn != Turn::Retry && (request.nodes.is_empty() || header.value.aborted),
                 over: false,
+                counts: None,
                 ..header.value.clone()
             };
             let draft = Draft { object: format!("run/{}", header.value.run), ..audit.draft() };
@@ -175,12 +184,13 @@ async fn chosen(
     let sight = sight(principal, Verb::Write, &roster);
     let mut nodes = runs.nodes(&run.run).await?;
     if !request.nodes.is_empty() {
-        let known = |name: &Name| nodes.iter().any(|node| node.value.shown.node == *name);
-        if let Some(stranger) = request.nodes.iter().find(|name| !known(name)) {
+        let known: HashSet<&Name> = nodes.iter().map(|node| &node.value.shown.node).collect();
+        if let Some(stranger) = request.nodes.iter().find(|name| !known.contains(name)) {
             let detail = format!("node `{stranger}` is not in run {}", run.run);
             return Err(Failure::new(Code::NotFound, detail));
         }
-        nodes.retain(|node| request.nodes.contains(&node.value.shown.node));
+        let named: HashSet<&Name> = request.nodes.iter().collect();
+        nodes.retain(|node| named.contains(&node.value.shown.node));
     }
     let out_of_reach = |node: &Kept<NodeRecord>| match roster.by_id(node.value.shown.id) {
         Some(node) => !sight.reaches(&roster, node),
@@ -210,32 +220,40 @@ async fn latest(
     Ok((here, notes))
 }
 
+/// What is wanted, and what is known for it.
+struct Case<'a> {
+    turn: Turn,
+    how: &'a How,
+    boot_only: bool,
+    backups: &'a [Kept<BackupRecord>],
+    /// What nodes are armed with, for those that are begun once more.
+    armings: &'a HashMap<NodeId, Arming>,
+}
+
 struct Steps {
     changes: Vec<Changed>,
     notes: Vec<String>,
 }
 
-fn steps(
-    runs: &Runs,
-    turn: Turn,
-    nodes: Vec<Kept<NodeRecord>>,
-    how: &How,
-    boot_only: bool,
-    backups: &[Kept<BackupRecord>],
-) -> Result<Steps, Failure> {
+fn steps(runs: &Runs, nodes: Vec<Kept<NodeRecord>>, case: &Case<'_>) -> Result<Steps, Failure> {
     let roster = runs.roster();
     let (mut changes, mut notes) = (Vec::new(), Vec::new());
     let kept: BTreeSet<(&str, NodeId)> =
-        backups.iter().map(|kept| (kept.value.run.as_str(), kept.value.node)).collect();
+        case.backups.iter().map(|kept| (kept.value.run.as_str(), kept.value.node)).collect();
     for was in nodes {
         let RunNode { node: name, id, run, changed, state, .. } = was.value.shown.clone();
         let node = roster.by_id(id).cloned();
         let is_written = changed || kept.contains(&(run.as_str(), id));
         let works = state == NodeRunState::Working;
-        let changed = match turn {
-            Turn::Retry => retried(was, node.as_deref(), &mut notes)?,
+        let changed = match case.turn {
+            Turn::Retry => retried(runs, was, node.as_deref(), case.armings, &mut notes)?,
             Turn::Abort => aborted(runs, was, false),
-            Turn::Undo if !boot_only && !how.retire && (is_written || works) => {
+            // Nothing that was to be erased is given back.
+            Turn::Undo if case.how.retire && (is_unerased(&was.value) || is_written) => {
+                notes.push(format!("{name}: what is erased does not come back; it stays as it is"));
+                None
+            }
+            Turn::Undo if !case.boot_only && !case.how.retire && (is_written || works) => {
                 undone(runs, was, node.as_deref(), &mut notes)?
             }
             Turn::Undo => {
@@ -250,6 +268,12 @@ fn steps(
     Ok(Steps { changes, notes })
 }
 
+/// Whether people take a system for good that has not said that it is up.
+fn is_installed_now(change: &Changed) -> bool {
+    let was_starting = change.was.value.shown.state == NodeRunState::Starting;
+    was_starting && (change.now.shown.state == NodeRunState::Done || change.now.undo.is_some())
+}
+
 /// Its agent puts its disks back: the one that works, when it has ended, or the one that it boots.
 fn undone(
     runs: &Runs,
@@ -258,14 +282,16 @@ fn undone(
     notes: &mut Vec<String>,
 ) -> Result<Option<Changed>, Failure> {
     let state = was.value.shown.state;
-    let is_under_way = was.value.undo.is_some() && state.is_active() || was.value.undo_next;
+    let is_silent = runs.is_silent(&was.value);
+    let is_ordered = was.value.undo.is_some() && state.is_active() || was.value.undo_next;
+    let is_under_way = is_ordered && !is_silent;
     let Some(node) = node.filter(|_| !is_under_way && state != NodeRunState::Undone) else {
         return Ok(None);
     };
     if node.is_protected() {
         return Err(protected(node));
     }
-    if state == NodeRunState::Working {
+    if state == NodeRunState::Working && !is_silent {
         let mut next = was.value.clone();
         (next.abort, next.undo_next) = (true, true);
         return Ok(Some(Changed::new(was, next)));
@@ -275,9 +301,12 @@ fn undone(
         return Ok(None);
     }
     let boot = runs.roster().boot_state(node.id).map(|state| state.as_ref().clone());
+    // One that was at it before knows what the node was.
+    let before = was.value.undo.clone();
     let state = without_undo(state);
     let mut changed = runs.armed(was, node);
-    changed.now.undo = Some(Undoing { state, boot });
+    changed.now.undo = before.or(Some(Undoing { state, boot }));
+    changed.now.undo_next = false;
     changed.now.shown.undo = true;
     Ok(Some(changed))
 }
@@ -287,7 +316,10 @@ fn undone(
 fn without_undo(state: NodeRunState) -> NodeRunState {
     match state {
         NodeRunState::Starting => NodeRunState::Done,
-        NodeRunState::Waiting | NodeRunState::Armed | NodeRunState::Booting => NodeRunState::Failed,
+        NodeRunState::Waiting
+        | NodeRunState::Armed
+        | NodeRunState::Booting
+        | NodeRunState::Working => NodeRunState::Failed,
         ended => ended,
     }
 }
@@ -324,26 +356,31 @@ async fn told(runs: &Runs, changes: &[Changed]) -> Result<Vec<String>, Failure> 
     Ok(notes)
 }
 
-fn protected(node: &Node) -> Failure {
+pub(super) fn protected(node: &Node) -> Failure {
     let detail = format!("node `{}` is protected", node.name);
     Failure::new(Code::Protected, detail)
         .with_remedy(format!("`hoist node protect --off {}` first", node.name))
 }
 
-/// Its turn comes again, with a token of its own. What is under way is not disturbed, unless a second
-/// key has come for it: then the machine was started anew, and waits.
+/// Its turn comes again, with a token of its own. What is under way is not disturbed, unless nothing
+/// more happens with it by itself.
 fn retried(
+    runs: &Runs,
     was: Kept<NodeRecord>,
     node: Option<&Node>,
+    armings: &HashMap<NodeId, Arming>,
     notes: &mut Vec<String>,
 ) -> Result<Option<Changed>, Failure> {
-    let shown = &was.value.shown;
-    let stuck = shown.state.is_active() && shown.note.is_some();
-    let ended = matches!(shown.state, NodeRunState::Failed | NodeRunState::Aborted);
-    if !ended && !stuck {
+    let state = was.value.shown.state;
+    let Some(node) = node else { return Ok(None) };
+    let is_stuck = state.is_active() && runs.stuck(&was.value, node).is_some();
+    let ended = matches!(state, NodeRunState::Failed | NodeRunState::Aborted);
+    if !ended && !is_stuck {
+        if state.is_active() {
+            notes.push(format!("{}: it is {state}, and is not disturbed", node.name));
+        }
         return Ok(None);
     }
-    let Some(node) = node else { return Ok(None) };
     if node.is_protected() {
         return Err(protected(node));
     }
@@ -353,6 +390,14 @@ fn retried(
     let mut next = was.value.clone();
     next.shown.state = NodeRunState::Waiting;
     (next.shown.note, next.session, next.up_by) = (None, None, None);
+    if is_stuck {
+        let arming = armings.get(&node.id);
+        next.earlier = arming.and_then(may_go_on);
+        if arming.is_some_and(|arming| arming.quarantined.len() > 1) {
+            let what = "several keys have come, and none of them is let in";
+            notes.push(format!("{}: {what}; start it from the network again", node.name));
+        }
+    }
     let disarmed = Op::Delete(record::arming_key(next.shown.id));
     Ok(Some(Changed { more: vec![disarmed], ..Changed::new(was, next) }))
 }
@@ -361,19 +406,31 @@ fn retried(
 fn aborted(runs: &Runs, was: Kept<NodeRecord>, undo: bool) -> Option<Changed> {
     let mut next = was.value.clone();
     let before = || BootChange::Before(Box::new(was.value.before.clone()));
+    // Whoever has something unfinished on its disks waits for people.
+    let left = || {
+        let run = &was.value.shown.run;
+        let why = format!("provisioning aborted in run {run}, see hoist provision status");
+        if was.value.is_touched() && !undo { BootChange::Hold(why) } else { before() }
+    };
     let disarmed = Op::Delete(record::arming_key(next.shown.id));
     if let Some(undo) = next.undo.take() {
-        return not_put_back(runs, was, next, &undo, disarmed);
+        return not_put_back(runs, was, next, undo, disarmed);
     }
     match next.shown.state {
         NodeRunState::Waiting => {
             next.become_state(NodeRunState::Aborted, runs.now());
-            Some(Changed::new(was, next))
+            let roster = runs.roster();
+            let state = roster.boot_state(next.shown.id);
+            // It was begun before, and its turn has not come again.
+            let is_begun = state.is_some_and(|state| state.provisioning.is_some());
+            let boot = is_begun.then(left);
+            Some(Changed { boot, ..Changed::new(was, next) })
         }
-        NodeRunState::Armed | NodeRunState::Booting => {
+        // Whoever was at work and says nothing is not there any more.
+        state if is_begun(state) || runs.is_silent(&next) => {
             next.become_state(NodeRunState::Aborted, runs.now());
             next.session = None;
-            let boot = Some(before());
+            let boot = Some(left());
             Some(Changed { was, now: next, boot, more: vec![disarmed] })
         }
         NodeRunState::Working if !next.abort => {
@@ -395,15 +452,27 @@ fn aborted(runs: &Runs, was: Kept<NodeRecord>, undo: bool) -> Option<Changed> {
     }
 }
 
+/// It is to boot the agent, or boots it.
+fn is_begun(state: NodeRunState) -> bool {
+    matches!(state, NodeRunState::Armed | NodeRunState::Booting)
+}
+
 /// What was to be put back stays as it is; an agent that is at it comes to its end.
 fn not_put_back(
     runs: &Runs,
     was: Kept<NodeRecord>,
     mut next: NodeRecord,
-    undo: &Undoing,
+    undo: Undoing,
     disarmed: Op,
 ) -> Option<Changed> {
-    if !matches!(next.shown.state, NodeRunState::Armed | NodeRunState::Booting) {
+    if runs.is_silent(&next) {
+        next.become_state(NodeRunState::Failed, runs.now());
+        (next.session, next.undo) = (None, Some(undo));
+        let why = format!("undo ended in run {}, see hoist provision status", next.shown.run);
+        let boot = Some(BootChange::Hold(why));
+        return Some(Changed { was, now: next, boot, more: vec![disarmed] });
+    }
+    if !is_begun(next.shown.state) {
         return None;
     }
     next.become_state(undo.state, runs.now());

@@ -9,7 +9,9 @@ use hoist_api::provision::{NodeFacts, ProvisionProfileObject, Run};
 use hoist_inventory::{Roster, record};
 use hoist_model::ProvisionProfile;
 
+use super::decide::count;
 use super::record::{FactsRecord, Kept, NodeRecord};
+use super::runs::outline;
 use super::steer::no_such_run;
 use super::{Provision, READ, sight};
 use crate::boot::find_node;
@@ -93,9 +95,14 @@ async fn list(
     let sight = sight(&principal, Verb::Read, &roster);
     let mut items = Vec::new();
     for header in runs.headers().await?.into_iter().rev() {
-        let nodes = seen(&roster, &sight, runs.nodes(&header.value.run).await?);
+        let header = header.value;
+        if let Some(counts) = header.counts.filter(|_| sight.is_all()) {
+            items.push(outline(&header, counts));
+            continue;
+        }
+        let nodes = seen(&roster, &sight, runs.nodes(&header.run).await?);
         if sight.is_all() || !nodes.is_empty() {
-            items.push(runs.show(&header.value, nodes, false));
+            items.push(outline(&header, count(nodes.iter().map(|node| node.shown.state))));
         }
     }
     Ok(Json(Listing { revision: roster.revision(), items }))
@@ -117,7 +124,7 @@ async fn get(
     if nodes.is_empty() && !sight.is_all() {
         return Err(no_such_run(&run));
     }
-    Ok(Json(runs.show(&header, nodes, true)))
+    Ok(Json(runs.show(&header, nodes)))
 }
 
 /// Of a run, the nodes that somebody may see; those that are gone are for who may see all.
@@ -143,7 +150,7 @@ async fn of_node(
     let last = runs.last(node.id).await?.ok_or_else(none)?;
     let header = runs.header(&last.run).await?.ok_or_else(none)?.value;
     let record = runs.node(&last.run, node.id).await?.ok_or_else(none)?.value;
-    Ok(Json(runs.show(&header, vec![record], true)))
+    Ok(Json(runs.show(&header, vec![record])))
 }
 
 async fn facts(

@@ -127,3 +127,26 @@ async fn who_is_not_retired_is_still_known_to_have_what_it_has() {
     assert!(store.get(&key).await.expect("the store").is_none());
     site.stop().await;
 }
+
+#[tokio::test]
+async fn who_was_not_erased_is_free_for_nothing_else() {
+    let site = site(|_| {}).await;
+    let retire = json!({"selector": "node:n1", "how": {"retire": true}});
+    let id = start(&site, &retire).await;
+    let session = Agent::boot(&site, 1, 1).await.order(&site).await;
+    session.reports(&site, &failed("failed")).await;
+    until(&site, &id, "n1", "failed").await;
+    let undone = site.post(&format!("/provision/v1/runs/{id}/undo"), &json!({})).await.expect(200);
+    assert_eq!(undone.json()["nodes"], json!([]));
+    assert!(script(&site, 1).await.contains("this node is held"));
+    let site = site.restart().await;
+    for more in [json!({}), json!({"reinstall": true}), json!({"previous": true})] {
+        let mut body = json!({"selector": "*"});
+        crate::merge(&mut body, more);
+        let problem = site.post("/provision/v1/runs", &body).await.problem(409, "protected");
+        let told = format!("{:?}", problem.errors);
+        assert!(told.contains("Node n1") && told.contains("hoist provision retry"), "{told}");
+    }
+    start(&site, &retire).await;
+    site.stop().await;
+}

@@ -11,6 +11,7 @@ mod previous;
 mod profiles;
 mod rolling;
 mod steering;
+mod stuck;
 mod undo;
 
 use hoist_server::controller::Config;

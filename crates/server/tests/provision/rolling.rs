@@ -60,9 +60,10 @@ async fn no_more_are_begun_than_may_be_away() {
 async fn a_node_is_in_one_run_at_a_time_and_what_is_installed_is_not_installed_by_a_slip() {
     let site = site(|_| {}).await;
     let id = start(&site, &json!({"selector": "node:n1"})).await;
-    let both = json!({"selector": "*"});
-    let problem = site.post("/provision/v1/runs", &both).await.problem(409, "conflict");
-    assert!(problem.detail.contains("`n1`") && problem.detail.contains(&id), "{problem:?}");
+    for both in [json!({"selector": "*"}), json!({"selector": "*", "dry_run": true})] {
+        let problem = site.post("/provision/v1/runs", &both).await.problem(409, "conflict");
+        assert!(problem.detail.contains("`n1`") && problem.detail.contains(&id), "{problem:?}");
+    }
     provision(&site, 1, &done()).await;
     until(&site, &id, "n1", "done").await;
     let again = json!({"selector": "node:n1"});
@@ -136,5 +137,17 @@ async fn only_who_may_provision_a_node_does() {
     site.ask_as(&own, "POST", "/provision/v1/runs").json(&mine).send().await.expect(200);
     let listed = site.ask_as(&own, "GET", "/provision/v1/runs").send().await.expect(200).json();
     assert_eq!(listed["items"].as_array().map(Vec::len), Some(1), "{listed}");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_word_that_is_no_action_is_told_before_a_machine_is_started_for_it() {
+    let site = site(|_| {}).await;
+    let only = |word: &str| json!({"selector": "node:n1", "how": {"only": ["disks", word]}});
+    let wrong = only("bott");
+    let problem = site.post("/provision/v1/runs", &wrong).await.problem(400, "invalid-body");
+    let told = format!("{:?}", problem.errors);
+    assert!(told.contains("`bott`") && told.contains("config_drive, boot"), "{told}");
+    start(&site, &only("boot")).await;
     site.stop().await;
 }

@@ -81,6 +81,11 @@ async fn what_an_agent_sends_is_bounded() {
     let session = agent.order(&site).await;
     let event = |seq: usize| json!({"seq": seq, "at": "2026-01-02T03:04:05Z", "action": "disks", "phase": "note"});
     let events = |count: usize| json!({"events": (1..=count).map(event).collect::<Vec<Value>>()});
+    let mut named = events(1);
+    named["events"][0]["action"] = json!("ä".repeat(1000));
+    session.send(&site, "events", &named).await.expect(200);
+    let shown = site.get("/provision/v1/runs/last").await.expect(200).json();
+    assert_eq!(shown["nodes"][0]["progress"]["action"], "ä".repeat(128));
     session.send(&site, "events", &events(256)).await.expect(200);
     session.send(&site, "events", &events(257)).await.problem(400, "invalid-body");
     let long = json!({"outcome": "done", "receipts": "x".repeat(512 * 1024)});

@@ -5,7 +5,7 @@ use hoist_api::provision::{How, StartRequest, Started};
 use hoist_model::{Exit, Name};
 
 use super::Shell;
-use super::status;
+use super::watch;
 use crate::commands::selector;
 use crate::edit::WriteArgs;
 use crate::failure::Failure;
@@ -100,7 +100,7 @@ pub(crate) async fn begin(
     shell: &mut Shell,
     request: StartRequest,
     write: &WriteArgs,
-    watch: bool,
+    is_watched: bool,
     what: &str,
 ) -> Result<Exit, Failure> {
     let client = shell.client()?;
@@ -122,9 +122,9 @@ pub(crate) async fn begin(
     let request = StartRequest { dry_run: false, affects: write.affects, ..request };
     let started = client.start_provisioning(&request).await?;
     let run = started.run.clone().unwrap_or_default();
-    if watch {
+    if is_watched {
         shell.printer.note(&format!("run {run}"));
-        return status::watch(shell, &client, &run).await;
+        return watch::watch(shell, &client, &run).await;
     }
     report(&mut shell.printer, &started)?;
     shell.printer.note(&format!(

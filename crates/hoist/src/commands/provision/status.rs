@@ -1,7 +1,5 @@
 //! `hoist provision status`.
 
-use std::time::Duration;
-
 use clap::Args;
 use hoist_api::client::Client;
 use hoist_api::provision::{
@@ -14,8 +12,6 @@ use crate::failure::Failure;
 use crate::printer::{Output, Printer, plain};
 use crate::table::Table;
 
-/// How often it is looked at while somebody watches.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Problems told of one node in a table; `-o json` has all.
 const MAX_TOLD: usize = 3;
 
@@ -44,7 +40,7 @@ impl StatusArgs {
         let client = shell.client()?;
         let Some(name) = self.name else { return list(shell, &client).await };
         if self.watch {
-            return watch(shell, &client, &name).await;
+            return super::watch::watch(shell, &client, &name).await;
         }
         let run = find(&client, &name).await?;
         show(&mut shell.printer, &run)?;
@@ -88,93 +84,55 @@ async fn list(shell: &mut Shell, client: &Client) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Shows a run until it is over: on a terminal the same lines again and again, elsewhere a line
-/// whenever something is another.
-pub(super) async fn watch(shell: &mut Shell, client: &Client, name: &str) -> Result<Exit, Failure> {
-    let people = matches!(shell.printer.output(), Output::Table | Output::Wide);
-    let (mut lines, mut before) = (0, None);
-    loop {
-        let run = find(client, name).await?;
-        if before.as_ref() != Some(&run) {
-            if people && shell.printer.interactive() {
-                // Up to where it began, and everything below is made anew.
-                if lines > 0 {
-                    shell.printer.text(&format!("\x1b[{lines}A\x1b[J"))?;
-                }
-                lines = show(&mut shell.printer, &run)?;
-            } else if people {
-                changes(&mut shell.printer, before.as_ref(), &run)?;
-            } else {
-                shell.printer.value(&run)?;
-            }
-            shell.printer.flush()?;
-        }
-        if run.state != RunState::Running {
-            return Ok(exit(&run));
-        }
-        before = Some(run);
-        tokio::time::sleep(LOOK_EVERY).await;
-    }
-}
-
-fn changes(printer: &mut Printer, before: Option<&Run>, run: &Run) -> Result<(), Failure> {
-    for node in &run.nodes {
-        let was = before.and_then(|run| run.nodes.iter().find(|was| was.id == node.id));
-        if was.is_none_or(|was| line(was) != line(node)) {
-            printer.line(line(node))?;
-        }
-        if was.is_none_or(|was| was.problems != node.problems) {
-            problems(node).iter().try_for_each(|problem| printer.line(problem))?;
-        }
-        if was.is_none_or(|was| was.erased != node.erased) {
-            erasures(node).try_for_each(|erasure| printer.line(erasure))?;
-        }
-    }
-    Ok(())
-}
-
-fn line(node: &RunNode) -> String {
-    let how = node.progress.as_ref().map(shown).filter(|_| !node.state.is_over());
+pub(super) fn line(node: &RunNode) -> String {
+    let how = Some(doing(node)).filter(|how| !how.is_empty() && !node.state.is_over());
     let how = how.map(|how| format!(": {how}")).unwrap_or_default();
     format!("{} {}{how}", node.node, state(node))
 }
 
 /// What is under way to take it back is not what was ordered first.
-fn state(node: &RunNode) -> String {
+pub(super) fn state(node: &RunNode) -> String {
     let undo = node.undo && !matches!(node.state, NodeRunState::Undone);
     if undo { format!("{} (undo)", node.state) } else { node.state.to_string() }
 }
 
-/// How many lines it takes.
-fn show(printer: &mut Printer, run: &Run) -> Result<usize, Failure> {
+/// `run 01m7… running (1 under way, 2 done)`.
+pub(super) fn headline(run: &Run) -> String {
+    let why = run.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+    format!("run {} {}{why} ({})", run.run, run.state, told(run.counts))
+}
+
+pub(super) fn show(printer: &mut Printer, run: &Run) -> Result<(), Failure> {
     match printer.output() {
-        Output::Json | Output::Yaml => return printer.value(run).map(|()| 0),
+        Output::Json | Output::Yaml => return printer.value(run),
         Output::Name => {
-            return run.nodes.iter().try_for_each(|node| printer.line(&*node.node)).map(|()| 0);
+            return run.nodes.iter().try_for_each(|node| printer.line(&*node.node));
         }
         Output::Table | Output::Wide => {}
     }
-    let why = run.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-    printer.line(format!("run {} {}{why} ({})", run.run, run.state, told(run.counts)))?;
+    printer.line(headline(run))?;
     let mut table = Table::new(&["NODE", "STATE", "PROFILE", "TRY", "DOING"]);
     for node in &run.nodes {
-        let doing = match &node.note {
-            Some(note) => plain(note),
-            None => node.progress.as_ref().map(shown).unwrap_or_default(),
-        };
         table.row(vec![
             node.node.to_string(),
             state(node),
             node.profile.to_string(),
             node.attempt.to_string(),
-            doing,
+            doing(node),
         ]);
     }
     printer.table(&table)?;
     let problems: Vec<_> = run.nodes.iter().flat_map(problems).collect();
     let erasures: Vec<_> = run.nodes.iter().flat_map(erasures).collect();
-    problems.iter().chain(&erasures).try_for_each(|line| printer.line(line))?;
-    Ok(2 + run.nodes.len() + problems.len() + erasures.len())
+    problems.iter().chain(&erasures).try_for_each(|line| printer.line(line))
+}
+
+/// What people should know, or how far it is.
+pub(super) fn doing(node: &RunNode) -> String {
+    match &node.note {
+        Some(note) => plain(note),
+        None => node.progress.as_ref().map(shown).unwrap_or_default(),
+    }
 }
 
 /// `images image root: 512 MiB of 2.0 GiB (25 %), 310 MiB/s`.
@@ -208,7 +166,7 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-fn problems(node: &RunNode) -> Vec<String> {
+pub(super) fn problems(node: &RunNode) -> Vec<String> {
     let told = |found: &Finding| {
         let Finding { code, class, place, what, hint, evidence, .. } = found;
         let place = if place.is_empty() { String::new() } else { format!("{place}: ") };
@@ -222,7 +180,7 @@ fn problems(node: &RunNode) -> Vec<String> {
     node.problems.iter().take(MAX_TOLD).map(told).collect()
 }
 
-fn erasures(node: &RunNode) -> impl Iterator<Item = String> {
+pub(super) fn erasures(node: &RunNode) -> impl Iterator<Item = String> {
     node.erased.iter().map(|erasure| plain(&format!("{}: {}", node.node, erased(erasure))))
 }
 
@@ -265,7 +223,7 @@ fn told(counts: Counts) -> String {
     parts.join(", ")
 }
 
-fn exit(run: &Run) -> Exit {
+pub(super) fn exit(run: &Run) -> Exit {
     match run.state {
         RunState::Done => Exit::Done,
         RunState::Failed => Exit::Failed,

@@ -74,6 +74,7 @@ impl SteerArgs {
         }
         if plan.nodes.is_empty() {
             shell.printer.note(&format!("there is nothing to {what} in run {}", run.run));
+            report(shell, &Steered { dry_run: false, ..plan }, what)?;
             return Ok(Exit::Done);
         }
         let ask = shell.printer.interactive() && !self.yes;

@@ -1,0 +1,96 @@
+//! Nodes of a run that do not go on by themselves: why, and what people can do about it.
+
+use hoist_api::provision::NodeRunState;
+use hoist_metadata::provision::Arming;
+use hoist_model::Node;
+use jiff::{SignedDuration, Timestamp};
+
+use super::decide;
+use super::record::NodeRecord;
+use super::runs::Runs;
+
+/// How often it is written that an agent lives which says nothing else.
+const WRITE_LIFE_EVERY: SignedDuration = SignedDuration::from_secs(30);
+
+impl Runs {
+    /// What people should know of a node that waits, or that nothing happens with.
+    pub(super) fn why_not(&self, record: &NodeRecord) -> Option<String> {
+        let roster = self.roster();
+        let node = roster.by_id(record.shown.id)?;
+        let is_begun = matches!(record.shown.state, NodeRunState::Armed | NodeRunState::Booting);
+        match record.shown.state {
+            NodeRunState::Waiting => decide::obstacle(node).or_else(|| protected(node)),
+            // Who is begun goes on in maintenance too: it is people who start the machine.
+            _ if is_begun && !node.spec.enabled => decide::obstacle(node),
+            _ if is_begun && node.is_protected() => protected(node),
+            _ => self.stuck(record, node),
+        }
+    }
+
+    /// Why a node that is under way needs somebody: then it can be begun once more.
+    pub(super) fn stuck(&self, record: &NodeRecord, node: &Node) -> Option<String> {
+        let state = record.shown.state;
+        let is_begun = matches!(state, NodeRunState::Armed | NodeRunState::Booting);
+        if is_begun && record.generation.is_some_and(|then| then != node.generation) {
+            let why = "the node was renewed, and its token is refused; `hoist provision retry` \
+                       makes another one, for the next time that the machine starts";
+            return Some(why.to_owned());
+        }
+        if state.is_active() && record.shown.note.is_some() {
+            return record.shown.note.clone();
+        }
+        self.is_silent(record).then(|| {
+            let since = self.heard(record).strftime("%Y-%m-%dT%H:%M:%SZ");
+            format!(
+                "nothing is heard of its agent since {since}; if the machine is off or hangs, start \
+                 it from the network again, and `hoist provision retry` begins the node once more, \
+                 or `abort` ends it"
+            )
+        })
+    }
+
+    /// Whether an agent that is at work has said nothing for so long that it is taken for dead.
+    pub(super) fn is_silent(&self, record: &NodeRecord) -> bool {
+        let works = record.shown.state == NodeRunState::Working;
+        works && self.now().duration_since(self.heard(record)) > self.silence()
+    }
+
+    /// Nobody can be heard while no controller listens.
+    fn heard(&self, record: &NodeRecord) -> Timestamp {
+        record.heard.unwrap_or(record.shown.since).max(record.shown.since).max(self.listens_since())
+    }
+
+    /// Whether it has to be written that an agent lives.
+    pub(super) fn is_worth_writing(&self, record: &NodeRecord) -> bool {
+        let written = record.heard.unwrap_or(record.shown.since);
+        self.now().duration_since(written) >= WRITE_LIFE_EVERY.min(self.silence() / 4)
+    }
+}
+
+fn protected(node: &Node) -> Option<String> {
+    node.is_protected()
+        .then(|| format!("it is protected; `hoist node protect --off {}` lets it go on", node.name))
+}
+
+/// Who may go on with what it was armed with before, when a node is begun once more by people: the
+/// agent that had its order, or, when one other key has come, the machine that was started anew.
+/// Nobody can tell which of several others that is.
+pub(super) fn may_go_on(arming: &Arming) -> Option<Arming> {
+    match arming.quarantined.as_slice() {
+        [] => arming.redeemed.is_some().then(|| arming.clone()),
+        [stranger] => {
+            let (mut theirs, stranger) = (arming.clone(), *stranger);
+            (theirs.redeemed, theirs.quarantined) = (Some(stranger), Vec::new());
+            Some(theirs)
+        }
+        _ => None,
+    }
+}
+
+/// What an agent that has reported can go on with: it knows no other token than that it started
+/// with, whichever arming it has redeemed since.
+pub(super) fn kept_for_later(earlier: Option<&Arming>, now: Option<Arming>) -> Option<Arming> {
+    let key = |arming: &Arming| arming.redeemed.map(|redeemed| redeemed.by);
+    let is_same = earlier.and_then(key).is_some_and(|by| now.as_ref().and_then(key) == Some(by));
+    if is_same { earlier.cloned() } else { now }
+}

@@ -1,0 +1,195 @@
+//! Nodes that do not go on by themselves, and what people can do about it.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::agent::{Agent, done, failed};
+use crate::site::Site;
+use crate::{profile, run, script, site, start, until};
+
+async fn steer(site: &Site, run: &str, what: &str) -> Value {
+    site.post(&format!("/provision/v1/runs/{run}/{what}"), &json!({})).await.expect(200).json()
+}
+
+/// The first node of a run, once people are told something about it.
+async fn noted(site: &Site, run: &str, word: &str) -> Value {
+    let path = format!("/provision/v1/runs/{run}");
+    let has = |node: &Value| node["note"].as_str().is_some_and(|note| note.contains(word));
+    let answer = site.eventually(&path, |answer| has(&answer.json()["nodes"][0])).await;
+    answer.json()["nodes"][0].clone()
+}
+
+#[tokio::test]
+async fn a_machine_that_was_started_anew_is_let_in_by_a_retry() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    let before = Agent::boot(&site, 1, 1).await;
+    let cut_off = before.order(&site).await;
+    // After a power cut it comes with the same token, which another key has.
+    let after = Agent::boot(&site, 1, 2).await;
+    let problem = after.ask(&site).await.problem(403, "forbidden");
+    assert!(problem.remedy.is_some_and(|remedy| remedy.contains("`hoist provision retry`")));
+    noted(&site, &id, "hoist provision retry").await;
+    assert_eq!(steer(&site, &id, "retry").await["nodes"], json!(["n1"]));
+    // It need not be started once more, and nobody else is let in with what it has.
+    let session = after.order(&site).await;
+    assert_eq!(session.order["document"]["txn"], cut_off.order["document"]["txn"]);
+    before.ask(&site).await.problem(403, "forbidden");
+    Agent::boot(&site, 1, 3).await.ask(&site).await.problem(403, "forbidden");
+    assert_eq!(session.reports(&site, &done()).await, "reboot");
+    until(&site, &id, "n1", "done").await;
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn of_several_machines_with_one_token_none_is_let_in_by_a_retry() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    Agent::boot(&site, 1, 1).await.order(&site).await;
+    let others = [Agent::boot(&site, 1, 2).await, Agent::boot(&site, 1, 3).await];
+    for other in &others {
+        other.ask(&site).await.problem(403, "forbidden");
+    }
+    let told = steer(&site, &id, "retry").await;
+    assert!(told["notes"][0].as_str().is_some_and(|note| note.contains("network again")), "{told}");
+    for other in &others {
+        other.ask(&site).await.problem(403, "forbidden");
+    }
+    Agent::boot(&site, 1, 4).await.order(&site).await;
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_in_memory_goes_on_as_often_as_somebody_wants_and_keeps_its_place() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    let agent = Agent::boot(&site, 1, 1).await;
+    agent.order(&site).await.reports(&site, &failed("failed")).await;
+    for _ in 0..2 {
+        steer(&site, &id, "retry").await;
+        let session = agent.order(&site).await;
+        // The token that the machine would find now is as much its own.
+        Agent::boot(&site, 1, 2).await.ask(&site).await.problem(403, "forbidden");
+        session.reports(&site, &failed("failed")).await;
+    }
+    steer(&site, &id, "retry").await;
+    // Who was started anew meanwhile is the one, and nobody else.
+    Agent::boot(&site, 1, 3).await.order(&site).await;
+    agent.ask(&site).await.problem(403, "forbidden");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_says_nothing_is_begun_again_or_ended() {
+    let site = site(|config| config.agent_silence = Duration::from_secs(1)).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    let lost = Agent::boot(&site, 1, 1).await.order(&site).await;
+    let told = steer(&site, &id, "retry").await;
+    assert_eq!(told["nodes"], json!([]), "it works");
+    assert!(told["notes"][0].as_str().is_some_and(|note| note.contains("not disturbed")), "{told}");
+    noted(&site, &id, "nothing is heard of its agent").await;
+    steer(&site, &id, "retry").await;
+    lost.send(&site, "events", &json!({"events": []})).await.problem(403, "forbidden");
+    let lost = Agent::boot(&site, 1, 2).await.order(&site).await;
+    // Signs of life are enough.
+    for _ in 0..6 {
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        lost.send(&site, "events", &json!({"events": []})).await.expect(200);
+    }
+    assert_eq!(run(&site, &id).await["nodes"][0]["note"], Value::Null);
+    noted(&site, &id, "nothing is heard of its agent").await;
+    steer(&site, &id, "abort").await;
+    until(&site, &id, "n1", "aborted").await;
+    assert!(script(&site, 1).await.contains("this node is held"));
+    site.eventually(&format!("/provision/v1/runs/{id}"), |a| a.json()["state"] == "aborted").await;
+    start(&site, &json!({"selector": "node:n1"})).await;
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn who_has_something_unfinished_on_its_disks_is_held_when_its_run_is_ended() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1,node:n2"})).await;
+    let mut written = failed("failed");
+    written["changed"] = json!(true);
+    Agent::boot(&site, 1, 1).await.order(&site).await.reports(&site, &written).await;
+    Agent::boot(&site, 2, 2).await.order(&site).await.reports(&site, &failed("refused")).await;
+    steer(&site, &id, "retry").await;
+    until(&site, &id, "n1", "armed").await;
+    steer(&site, &id, "abort").await;
+    assert!(script(&site, 1).await.contains("this node is held"));
+    assert!(script(&site, 2).await.contains("http://k/live"), "nothing was written");
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_run_has_armed_is_not_armed_by_hand_and_who_is_renewed_is_begun_again() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    for method in ["POST", "DELETE"] {
+        let asked = site.ask(method, "/provision/v1/nodes/n1/arming").send().await;
+        let problem = asked.problem(409, "conflict");
+        assert!(problem.detail.contains(&id), "{problem:?}");
+    }
+    let node = run(&site, &id).await["nodes"][0]["id"].clone();
+    site.post("/inventory/v1/renew", &json!({"nodes": [node]})).await.expect(200);
+    Agent::boot(&site, 1, 1).await.ask(&site).await.problem(403, "forbidden");
+    noted(&site, &id, "the node was renewed").await;
+    steer(&site, &id, "retry").await;
+    Agent::boot(&site, 1, 1).await.order(&site).await;
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn who_is_protected_after_it_was_armed_is_not_written_to() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1,node:n2", "how": {"at_once": 1}})).await;
+    let agent = Agent::boot(&site, 1, 1).await;
+    let nodes = run(&site, &id).await["nodes"].clone();
+    for n in [0, 1] {
+        let node = nodes[n]["id"].as_str().expect("an id");
+        site.put(&format!("/inventory/v1/nodes/{node}/protection"), &json!({})).await.expect(200);
+    }
+    assert!(script(&site, 1).await.contains("http://k/live"), "as if it were in no run");
+    agent.ask(&site).await.problem(409, "protected");
+    for node in run(&site, &id).await["nodes"].as_array().expect("nodes") {
+        assert!(node["note"].as_str().is_some_and(|note| note.contains("protected")), "{node}");
+    }
+    let node = nodes[0]["id"].as_str().expect("an id");
+    site.delete(&format!("/inventory/v1/nodes/{node}/protection")).await.expect(200);
+    agent.order(&site).await;
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn what_an_attempt_said_is_not_shown_of_the_next_one() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    let first = Agent::boot(&site, 1, 1).await.order(&site).await;
+    first.says(&site, 1, 4000).await;
+    Agent::boot(&site, 1, 2).await.ask(&site).await.problem(403, "forbidden");
+    steer(&site, &id, "retry").await;
+    Agent::boot(&site, 1, 3).await.order(&site).await;
+    assert_eq!(until(&site, &id, "n1", "working").await["progress"], Value::Null);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn who_was_never_up_has_nothing_to_go_back_to() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    let good = Agent::boot(&site, 1, 1).await.order(&site).await;
+    good.reports(&site, &done()).await;
+    until(&site, &id, "n1", "done").await;
+    let changed = json!({"phone_home_within_s": 1, "document": {"boot": {"kernel_args": ["bad"]}}});
+    profile(&site, "base", "*", changed).await;
+    let id = start(&site, &json!({"selector": "node:n1", "reinstall": true})).await;
+    let bad = Agent::boot(&site, 1, 2).await.order(&site).await;
+    bad.reports(&site, &done()).await;
+    until(&site, &id, "n1", "failed").await;
+    start(&site, &json!({"selector": "node:n1", "previous": true})).await;
+    let back = Agent::boot(&site, 1, 3).await.order(&site).await;
+    assert_eq!(back.order["document"]["sections"], good.order["document"]["sections"]);
+    site.stop().await;
+}
