@@ -67,6 +67,8 @@ pub struct Given {
     pub trust: Trust,
     /// Actions of others that are here.
     pub plugins: Vec<Arc<Plugin>>,
+    /// Why others of them cannot be used.
+    pub unusable: Vec<String>,
 }
 
 /// All that a decision is made from, beside the document.
@@ -93,6 +95,8 @@ pub struct Seen {
     pub secrets: Secrets,
     /// Actions of others, which say themselves what they need and do.
     pub plugins: Vec<Arc<Plugin>>,
+    /// Why others of them cannot be used.
+    pub unusable: Vec<String>,
     /// Images that nobody has, and why.
     pub absent: BTreeMap<Id, String>,
     /// What could not be looked at.
@@ -295,7 +299,8 @@ fn not_ours(document: &Document, seen: &Seen) -> Vec<Diagnostic> {
     let unsupported = |name: &str| {
         let what = format!("action `{name}` is not in this program");
         let hint = format!("run the others alone: `--only {}`", ACTIONS.join(","));
-        Diagnostic::new(Code::Unsupported, "flow.actions", what).hint(hint)
+        let found = Diagnostic::new(Code::Unsupported, "flow.actions", what).hint(hint);
+        found.evidence(seen.unusable.clone())
     };
     names.into_iter().map(unsupported).collect()
 }
