@@ -39,6 +39,16 @@ impl Tree {
         self.set_mode(path, mode)
     }
 
+    /// Makes root the owner of a directory, if it is there.
+    pub(crate) fn give_to_root(&self, path: &str) -> io::Result<()> {
+        let directory = match self.resolve(path.trim_start_matches('/'), OFlags::DIRECTORY) {
+            Err(Errno::NOENT) => return Ok(()),
+            other => other?,
+        };
+        let (user, group) = (rustix::fs::Uid::ROOT, rustix::fs::Gid::ROOT);
+        Ok(rustix::fs::fchown(directory, Some(user), Some(group))?)
+    }
+
     /// A file with this content, instead of whatever is there.
     pub(crate) fn file(&self, path: &str, content: &[u8], mode: u32) -> io::Result<()> {
         let mut file = self.create_file(path)?;

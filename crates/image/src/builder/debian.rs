@@ -21,6 +21,10 @@ const LEFT_BEHIND: [&str; 6] = [
 /// What mmdebstrap lends the tree of the machine that it runs on, and does not take back.
 const LENT: [&str; 2] = ["/etc/hostname", "/etc/resolv.conf"];
 
+/// What apt gives to the user of this machine that it fetches as, if that one can reach the tree. In
+/// the installed system it does so again.
+const FETCHED_INTO: [&str; 2] = ["/var/cache/apt/archives/partial", "/var/lib/apt/lists/partial"];
+
 pub(super) fn check() -> Result<(), FillError> {
     MMDEBSTRAP.find()?;
     UNSHARE.find()?;
@@ -47,6 +51,9 @@ pub(super) fn fill(
         if !site.tree.is_link(path) {
             remove(path, site)?;
         }
+    }
+    for path in FETCHED_INTO {
+        site.tree.give_to_root(path)?;
     }
     for words in &debian.run {
         told.stage(&format!("running {}", words.join(" ")));
