@@ -53,6 +53,14 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
 }
 
 impl Failure {
+    /// In words, one line each.
+    pub(crate) fn said(&self) -> Vec<String> {
+        match self {
+            Self::Found(found) => found.iter().map(Diagnostic::to_string).collect(),
+            other => vec![chain(other)],
+        }
+    }
+
     pub(crate) fn problems(&self) -> Vec<Value> {
         match self {
             Self::Found(found) | Self::Apply(ApplyError::Refused(found)) => {

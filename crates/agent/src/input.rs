@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::cli::{Foreign, Wanted};
-use crate::failure::Failure;
+use crate::failure::{Failure, chain};
 use crate::provision::authorities;
 
 /// Of a node that nobody named.
@@ -35,9 +35,12 @@ pub(crate) fn wanted(wanted: &Wanted) -> Result<(Document, Given), Failure> {
     let text = text(&wanted.file)?;
     let document = document(wanted, &text)?;
     let document = pipeline::only(document, &wanted.only);
-    let plugins = plugins(&document, &wanted.plugins)?;
+    let (plugins, unusable) = plugins(&document, &wanted.plugins)?;
+    for reason in &unusable {
+        eprintln!("warning: {reason}");
+    }
     let secrets = secrets(&document, wanted.secrets.as_deref())?;
-    Ok((document, Given { plugins, secrets, trust: trust(wanted.ca.as_deref())? }))
+    Ok((document, Given { plugins, unusable, secrets, trust: trust(wanted.ca.as_deref())? }))
 }
 
 fn document(wanted: &Wanted, text: &[u8]) -> Result<Document, Failure> {
@@ -120,18 +123,20 @@ fn by_plugin(wanted: &Wanted, text: &[u8]) -> Result<Document, Failure> {
     }
 }
 
-/// Those of the directory, if the document wants something that hoist itself does not do.
-pub(crate) fn plugins(document: &Document, directory: &Path) -> Result<Vec<Arc<Plugin>>, Failure> {
+/// Those of the directory, if the document wants something that hoist itself does not do; and why
+/// others of it cannot be used.
+pub(crate) fn plugins(
+    document: &Document,
+    directory: &Path,
+) -> Result<(Vec<Arc<Plugin>>, Vec<String>), Failure> {
     let flow = document.sections.flow.as_ref().map_or(&[][..], |flow| &flow.actions);
     let names_others = flow.iter().any(|name| !OWN.contains(&name.as_str()));
     if document.sections.third_party.is_empty() && !names_others {
-        return Ok(Vec::new());
+        return Ok(Default::default());
     }
     let isolation = Arc::new(Isolation::find());
     let (plugins, refused) = plugin::load(directory, &isolation, &Catalog::default());
-    for error in refused {
-        eprintln!("warning: {error}");
-    }
+    let unusable = refused.iter().map(|error| chain(error)).collect();
     let mut taken = Vec::new();
     for plugin in &plugins {
         let name = hoist_engine::action::Action::describe(plugin).name;
@@ -141,7 +146,7 @@ pub(crate) fn plugins(document: &Document, directory: &Path) -> Result<Vec<Arc<P
         }
     }
     if taken.is_empty() {
-        Ok(plugins.into_iter().map(Arc::new).collect())
+        Ok((plugins.into_iter().map(Arc::new).collect(), unusable))
     } else {
         Err(Failure::Found(taken))
     }

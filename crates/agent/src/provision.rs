@@ -12,6 +12,7 @@ mod power;
 pub(crate) mod reporting;
 mod screen;
 mod telling;
+mod torn;
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -30,6 +31,7 @@ use hoist_provision::diagnostic::{Code, Diagnostic};
 use hoist_provision::document::{self, Document, Id};
 use hoist_provision::images::{Progress, Trust};
 use hoist_provision::pipeline::{self, Decision, Given, Listener, NoStart, decide, look};
+use rustls_pki_types::CertificateDer;
 use serde_json::Value;
 
 use self::backup::Keeper;
@@ -55,6 +57,9 @@ const STAY: Duration = Duration::from_secs(15);
 const DISKS_APPEAR: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
+/// Before drivers, network and what the image has are looked at again.
+const PREPARE_AGAIN: Duration = Duration::from_secs(10);
+
 /// The last words about steps, before the report.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
@@ -63,14 +68,19 @@ const KEY: &str = "/run/hoist-agent.key";
 
 pub(crate) fn run(args: &ProvisionArgs) -> Result<Exit, Failure> {
     let line = read_line(&args.command_line)?;
-    let orders = command_line::orders(&line)?;
-    let view =
-        View { node: orders.node.to_string(), server: orders.server.clone(), ..View::default() };
-    let mut screen = Screen::new(view);
-    if args.bring_up {
-        bring_up(&line, &mut screen)?;
-    }
-    let roots = authorities(&args.ca.display().to_string())?;
+    let mut screen = Screen::new(View::default());
+    let (orders, roots) = loop {
+        match prepare(args, &line, &mut screen) {
+            Ok(ready) => break ready,
+            // Who stands before the machine may be mending it: it stays said while it is tried again.
+            Err(failure) if args.bring_up => {
+                screen.view.next = Some(format!("trying again in {} s", PREPARE_AGAIN.as_secs()));
+                screen.error(&torn::because(chain(&failure)));
+                std::thread::sleep(PREPARE_AGAIN);
+            }
+            Err(failure) => return Err(failure),
+        }
+    };
     let agent = Agent {
         controller: Arc::new(Controller::new(&orders.server, &roots)),
         identity: identity(args.bring_up),
@@ -111,16 +121,33 @@ fn ended(report: &Report) -> Result<Exit, Failure> {
     }
 }
 
+/// Everything that it takes to ask the controller: who that is, a network, and whom to trust.
+fn prepare(
+    args: &ProvisionArgs,
+    line: &str,
+    screen: &mut Screen,
+) -> Result<(Orders, Vec<CertificateDer<'static>>), Failure> {
+    let orders = command_line::orders(line)?;
+    (screen.view.node, screen.view.server) = (orders.node.to_string(), orders.server.clone());
+    if args.bring_up {
+        bring_up(line, screen)?;
+    }
+    Ok((orders, authorities(&args.ca.display().to_string())?))
+}
+
 /// Drivers and the network, in a system where nobody else does that.
 fn bring_up(line: &str, screen: &mut Screen) -> Result<(), Failure> {
-    screen.stage("looking for hardware");
-    for failure in modules::load_for_hardware() {
-        screen.error(&failure);
+    if let Some(said) = torn::says() {
+        // What is missing is then waited for in vain.
+        screen.error(&torn::found(&said).to_string());
     }
+    screen.stage("looking for hardware");
+    let failed = modules::load_for_hardware();
     let network = command_line::network(line)?;
     screen.stage(&format!("setting up the network as {}", network.address));
     let name = network::bring_up(&network)?;
     screen.view.done.push(format!("network: {} as {}/{}", name, network.address, network.prefix));
+    (screen.view.error, screen.view.next) = (failed.into_iter().next_back(), None);
     Ok(())
 }
 
@@ -169,6 +196,7 @@ impl Agent {
                     let mut screen = self.screen();
                     screen.view.node = order.node.to_string();
                     (screen.view.error, screen.view.next) = (None, None);
+                    screen.view.failed = None;
                     screen.stage("looking at the disks");
                     return order;
                 }
@@ -216,10 +244,13 @@ impl Agent {
         let text = serde_json::to_vec(&order.document).expect("it was read as JSON");
         // What cannot be read is told by who decides, and what no plug-in reads as well.
         let document = document::read("order", &text).ok();
-        let plugins =
-            document.and_then(|document| input::plugins(&document, PLUGINS.as_ref()).ok());
-        let (secrets, trust) = (secrets.collect(), self.trust.clone());
-        Given { secrets, trust, plugins: plugins.unwrap_or_default() }
+        let loaded = document.map(|document| input::plugins(&document, PLUGINS.as_ref()));
+        let (plugins, unusable) = match loaded {
+            None => Default::default(),
+            Some(Ok(loaded)) => loaded,
+            Some(Err(failure)) => (Vec::new(), failure.said()),
+        };
+        Given { secrets: secrets.collect(), trust: self.trust.clone(), plugins, unusable }
     }
 
     fn decide(
@@ -227,6 +258,10 @@ impl Agent {
         order: &Order,
         given: &Given,
     ) -> Result<(Document, Decision), Vec<Diagnostic>> {
+        if let Some(said) = torn::says() {
+            // Half a program would end in the middle of its work.
+            return Err(vec![torn::found(&said)]);
+        }
         let text = serde_json::to_vec(&order.document).expect("it was read as JSON");
         let document = document::read("order", &text)?;
         let deadline = Instant::now() + DISKS_APPEAR;
@@ -247,9 +282,7 @@ impl Agent {
         if let Some(kept) = &order.undo {
             let report = backup::undo(order, kept, &self.machine, &teller);
             teller.close(LAST_WORDS);
-            if let Some(problem) = report.problems.first() {
-                self.screen().error(&problem.what);
-            }
+            self.show_problem(&report);
             return (report, None);
         }
         let given = self.given(order);
@@ -277,10 +310,17 @@ impl Agent {
                 (Report { erased: work.erased().clone(), ..report }, Some(decision))
             }
         };
-        if let Some(problem) = report.problems.first() {
-            self.screen().error(&problem.what);
-        }
+        self.show_problem(&report);
         (report, decision)
+    }
+
+    /// It stays to be read, whatever else goes wrong until there is another order.
+    fn show_problem(&self, report: &Report) {
+        if let Some(problem) = report.problems.first() {
+            let mut screen = self.screen();
+            screen.view.failed = Some(problem.what.clone());
+            screen.draw();
+        }
     }
 
     /// Until it is durable where the controller keeps it, or the controller wants nothing of it.

@@ -124,9 +124,11 @@ pub fn line(
         format!("hoist.server={server} hoist.node={} hoist.token={token}", node.id),
         Origin::Node,
     );
-    // The interface that iPXE booted from, as iPXE has it.
+    // The interface that iPXE booted from, as iPXE has it, and who knows the names of controllers and
+    // mirrors.
     line.push(
-        "ip=${netX/ip}::${netX/gateway}:${netX/netmask}:::none BOOTIF=01-${netX/mac:hexhyp}",
+        "ip=${netX/ip}::${netX/gateway}:${netX/netmask}:::none:${netX/dns} \
+         BOOTIF=01-${netX/mac:hexhyp}",
         Origin::Asked,
     );
     if let Some(profile) = roster.provision_profile(&provisioning.profile) {

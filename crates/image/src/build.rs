@@ -155,7 +155,10 @@ impl Build<'_> {
         let tree = Tree::create(work.join("tree"))?;
         let Place { beside, plugins, .. } = self.place;
         let site = Site { tree: &tree, beside, work, plugins, epoch: self.epoch };
-        let made_from = builder::fill(self.image, &site, told)?;
+        let made_from = {
+            let _mask = Mask::usual();
+            builder::fill(self.image, &site, told)?
+        };
         tree.settle(self.epoch)?;
         let outputs = &self.image.spec.outputs;
         let booted = Booted::of(&tree)?;
@@ -350,6 +353,22 @@ impl Build<'_> {
     fn entry(&self, file: &'static str, files: &Path) -> io::Result<ImageFile> {
         let (size, sha256) = measure(&files.join(file))?;
         Ok(ImageFile { file: file.to_owned(), artifact: self.artifact(file), size, sha256 })
+    }
+}
+
+/// What programs that fill the tree make may be read by all, whatever whoever called us lets others
+/// read, or the same document would give other bytes. What is made beside the tree is not meant.
+struct Mask(rustix::fs::Mode);
+
+impl Mask {
+    fn usual() -> Self {
+        Self(rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022)))
+    }
+}
+
+impl Drop for Mask {
+    fn drop(&mut self) {
+        rustix::process::umask(self.0);
     }
 }
 

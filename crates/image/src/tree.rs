@@ -39,6 +39,16 @@ impl Tree {
         self.set_mode(path, mode)
     }
 
+    /// Makes root the owner of a directory, if it is there.
+    pub(crate) fn give_to_root(&self, path: &str) -> io::Result<()> {
+        let directory = match self.resolve(path.trim_start_matches('/'), OFlags::DIRECTORY) {
+            Err(Errno::NOENT) => return Ok(()),
+            other => other?,
+        };
+        let (user, group) = (rustix::fs::Uid::ROOT, rustix::fs::Gid::ROOT);
+        Ok(rustix::fs::fchown(directory, Some(user), Some(group))?)
+    }
+
     /// A file with this content, instead of whatever is there.
     pub(crate) fn file(&self, path: &str, content: &[u8], mode: u32) -> io::Result<()> {
         let mut file = self.create_file(path)?;
@@ -60,6 +70,14 @@ impl Tree {
     pub(crate) fn link(&self, path: &str, target: &str) -> io::Result<()> {
         let (above, name) = self.place(path)?;
         Ok(rustix::fs::symlinkat(target, above, name)?)
+    }
+
+    /// Whether the last name of a path is a symbolic link.
+    pub(crate) fn is_link(&self, path: &str) -> bool {
+        let target = self
+            .open_above(path)
+            .and_then(|(above, name)| Ok(rustix::fs::readlinkat(above, name, Vec::new())?));
+        target.is_ok()
     }
 
     /// Takes a file away, if it is there.
@@ -106,11 +124,16 @@ impl Tree {
         Ok(rustix::fs::openat(above, name, flags | OFlags::CLOEXEC, Mode::RUSR)?.into())
     }
 
-    /// The directory of a path, and the name in it, where nothing is any more.
-    fn place<'a>(&self, path: &'a str) -> io::Result<(OwnedFd, &'a str)> {
+    /// The directory of a path, and the name in it.
+    fn open_above<'a>(&self, path: &'a str) -> io::Result<(OwnedFd, &'a str)> {
         let mut above = names(path);
         let name = above.pop().ok_or(Errno::ISDIR)?;
-        let above = self.open_directory(&above)?;
+        Ok((self.open_directory(&above)?, name))
+    }
+
+    /// The same, where nothing is any more.
+    fn place<'a>(&self, path: &'a str) -> io::Result<(OwnedFd, &'a str)> {
+        let (above, name) = self.open_above(path)?;
         match rustix::fs::unlinkat(&above, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok((above, name)),
             Err(error) => Err(error.into()),
@@ -207,8 +230,10 @@ mod tests {
         let outside = dir.path().join("kept");
         fs_err::write(&outside, "old").unwrap();
         tree.link("/x", outside.to_str().unwrap()).unwrap();
+        assert!(tree.is_link("/x"));
         tree.file("/x", b"new", 0o4711).unwrap();
         assert_eq!(fs_err::read_to_string(outside).unwrap(), "old");
+        assert!(!tree.is_link("/x") && !tree.is_link("/nothing"));
         let made = fs_err::symlink_metadata(tree.path().join("x")).unwrap();
         assert!(made.is_file() && made.mode() & 0o7777 == 0o4711);
     }

@@ -30,7 +30,8 @@ fn the_same_document_gives_the_same_bytes_wherever_and_whenever_it_is_built() {
     let one = Bench::new(&tiny(&outputs, &["console=ttyS0"])).built();
     // Change times of the trees have seconds.
     std::thread::sleep(std::time::Duration::from_millis(1100));
-    let bench = Bench::new(&tiny(&outputs, &["console=ttyS0"]));
+    let mut bench = Bench::new(&tiny(&outputs, &["console=ttyS0"]));
+    (bench.mask, bench.from) = ("077".to_owned(), bench.path(""));
     assert_eq!(one, bench.built());
     // And again over the one that is there.
     assert_eq!(one, bench.built());
@@ -124,7 +125,7 @@ fn a_debian_is_the_same_every_time_and_has_its_kernel() {
             "packages": ["linux-image-cloud-amd64"],
             "run": [["sh", "-c", "test -e /proc/self && echo here > /etc/motd"]],
         }},
-        "files": [{"path": "/etc/hostname", "text": "deb\n"}],
+        "files": [{"path": "/etc/issue", "text": "deb\n"}],
         "outputs": {"disk": {"size": "1 GiB", "loaders": ["systemd_boot"]}},
     });
     let bench = Bench::new(&document);
@@ -135,8 +136,13 @@ fn a_debian_is_the_same_every_time_and_has_its_kernel() {
     let root = bench.root();
     said_by(Command::new("/usr/sbin/e2fsck").args(["-f", "-n"]).arg(&root));
     assert_eq!(debugfs(&root, "cat /etc/motd"), "here\n");
-    assert_eq!(debugfs(&root, "cat /etc/hostname"), "deb\n");
-    assert_eq!(Bench::new(&document).built(), index);
+    assert_eq!(debugfs(&root, "cat /etc/issue"), "deb\n");
+    // Nothing of the machine that it was made on.
+    let names = debugfs(&root, "ls /etc");
+    assert!(!names.contains("hostname") && !names.contains("resolv.conf"), "{names}");
+    let mut other = Bench::new(&document);
+    other.mask = "077".to_owned();
+    assert_eq!(other.built(), index);
 }
 
 #[test]
@@ -154,7 +160,10 @@ fn a_plug_in_fills_the_tree() {
     fs_err::copy(example, &plugin).expect("copied");
     fs_err::set_permissions(&plugin, PermissionsExt::from_mode(0o755)).expect("its own");
     let plugins = plugins.display().to_string();
-    bench.ends(Exit::Done, &["--plugins", &plugins]);
+    let index = bench.built_with(&["--plugins", &plugins]);
+    let mut other = Bench::new(&document);
+    other.mask = "077".to_owned();
+    assert_eq!(index, other.built_with(&["--plugins", &plugins]), "whoever builds it");
     let packed = fs_err::read(bench.file("live.cpio.zst")).expect("made");
     let archive = zstd::decode_all(&packed[..]).expect("a frame");
     let archive = String::from_utf8_lossy(&archive);

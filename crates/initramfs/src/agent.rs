@@ -34,7 +34,7 @@ pub const SMALLEST: i32 = 19;
 
 /// What a machine needs to reach its disks and its network. Those that a kernel does not have are
 /// not missed.
-pub const DRIVERS: [&str; 47] = [
+pub const DRIVERS: [&str; 50] = [
     // Disks.
     "nvme",
     "ahci",
@@ -86,6 +86,10 @@ pub const DRIVERS: [&str; 47] = [
     "vfat",
     "nls_cp437",
     "nls_ascii",
+    // What files are put into; its checksums are found by the kernel, not by what it needs.
+    "ext4",
+    "crc32c_generic",
+    "crc32c_intel",
 ];
 
 /// Drivers that only some layouts need, in words for people.

@@ -68,6 +68,8 @@ pub struct Given {
     pub trust: Trust,
     /// Actions of others that are here.
     pub plugins: Vec<Arc<Plugin>>,
+    /// Why others of them cannot be used.
+    pub unusable: Vec<String>,
 }
 
 /// All that a decision is made from, beside the document.
@@ -94,6 +96,8 @@ pub struct Seen {
     pub secrets: Secrets,
     /// Actions of others, which say themselves what they need and do.
     pub plugins: Vec<Arc<Plugin>>,
+    /// Why others of them cannot be used.
+    pub unusable: Vec<String>,
     /// Images that nobody has, and why.
     pub absent: BTreeMap<Id, String>,
     /// Bytes of those that come as they are, as far as their servers say.
@@ -301,7 +305,8 @@ fn not_ours(document: &Document, seen: &Seen) -> Vec<Diagnostic> {
     let unsupported = |name: &str| {
         let what = format!("action `{name}` is not in this program");
         let hint = format!("run the others alone: `--only {}`", ACTIONS.join(","));
-        Diagnostic::new(Code::Unsupported, "flow.actions", what).hint(hint)
+        let found = Diagnostic::new(Code::Unsupported, "flow.actions", what).hint(hint);
+        found.evidence(seen.unusable.clone())
     };
     names.into_iter().map(unsupported).collect()
 }

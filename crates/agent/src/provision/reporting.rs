@@ -156,21 +156,28 @@ fn receipts(decision: &Decision) -> Value {
     if receipts.to_string().len() > MAX_REPORT / 2 { Value::Null } else { receipts }
 }
 
-/// The last warnings of the kernel: of a disk that fails, it knows most.
-fn kernel_says() -> Vec<String> {
-    let mut warnings = Vec::new();
+/// Everything that is in the kernel's log, from its beginning.
+pub(super) fn kernel_records() -> impl Iterator<Item = String> {
     let (flags, mode) = (OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
-    let Ok(log) = open("/dev/kmsg", flags, mode) else { return warnings };
+    let log = open("/dev/kmsg", flags, mode).ok();
     let mut record = vec![0; MAX_RECORD];
     // Each read gives one record; there is an end only for those who do not wait.
-    loop {
-        match rustix::io::read(&log, &mut record) {
-            Ok(length) => warnings.extend(warning(&String::from_utf8_lossy(&record[..length]))),
-            // Overwritten before we came to it.
-            Err(rustix::io::Errno::PIPE) => {}
-            Err(_) => break,
+    std::iter::from_fn(move || {
+        loop {
+            match rustix::io::read(log.as_ref()?, &mut record) {
+                Ok(length) => return Some(String::from_utf8_lossy(&record[..length]).into_owned()),
+                // Overwritten before we came to it.
+                Err(rustix::io::Errno::PIPE) => {}
+                Err(_) => return None,
+            }
         }
-    }
+    })
+}
+
+/// The last warnings of the kernel: of a disk that fails, it knows most.
+fn kernel_says() -> Vec<String> {
+    let mut warnings: Vec<String> =
+        kernel_records().filter_map(|record| warning(&record)).collect();
     warnings.drain(..warnings.len().saturating_sub(KERNEL_LINES));
     warnings
 }

@@ -21,6 +21,8 @@ pub(crate) struct View {
     pub(crate) stage: String,
     pub(crate) progress: Option<Progress>,
     pub(crate) done: Vec<String>,
+    /// Why the last order was not carried out, until there is another one.
+    pub(crate) failed: Option<String>,
     pub(crate) error: Option<String>,
     pub(crate) next: Option<String>,
 }
@@ -42,10 +44,10 @@ impl View {
         if let Some(progress) = &self.progress {
             lines.push(format!("           {}", bar(progress)));
         }
-        if let Some(error) = &self.error {
-            let wrapped = wrap(error, WIDTH - 11);
-            let head = ["  error    "].into_iter().chain(std::iter::repeat("           "));
-            lines.extend(head.zip(wrapped).map(|(head, line)| format!("{head}{line}")));
+        for (head, text) in [("  failed   ", &self.failed), ("  error    ", &self.error)] {
+            let wrapped = wrap(text.as_deref().unwrap_or_default(), WIDTH - 11);
+            let heads = [head].into_iter().chain(std::iter::repeat("           "));
+            lines.extend(heads.zip(wrapped).map(|(head, line)| format!("{head}{line}")));
         }
         if let Some(next) = &self.next {
             lines.push(format!("  next     {next}"));
@@ -134,11 +136,14 @@ impl Screen {
             format!("\x1b[H{}\x1b[K\r\n\x1b[J", lines.join("\x1b[K\r\n"))
         } else {
             // What is read later needs no picture.
-            let error =
-                self.view.error.as_ref().map(|error| format!("  error: {}\n", harmless(error)));
+            let told = |what: &str, text: &Option<String>| {
+                let text = text.as_ref().map(|text| format!("  {what}: {}\n", harmless(text)));
+                text.unwrap_or_default()
+            };
+            let error = told("failed", &self.view.failed) + &told("error", &self.view.error);
             let bar = self.view.progress.as_ref().map(|p| format!("  {}\n", bar(p)));
             let stage = harmless(&self.view.stage);
-            format!("{stage}\n{}{}", bar.unwrap_or_default(), error.unwrap_or_default())
+            format!("{stage}\n{}{error}", bar.unwrap_or_default())
         };
         // Nobody looks, and the work goes on.
         let mut out = io::stdout().lock();
@@ -158,6 +163,7 @@ mod tests {
             stage: "write root".to_owned(),
             progress: Some(Progress { done: 8 << 20, total: Some(32 << 20), rate: 7 << 20 }),
             done: (1..=8).map(|number| format!("step {number}")).collect(),
+            failed: Some("root-fs cannot be mounted".to_owned()),
             error: Some("the controller does not answer: connection refused ".repeat(3)),
             next: Some("asking again in 4 s".to_owned()),
         };
@@ -166,6 +172,8 @@ mod tests {
         assert!(text.contains("done     2 more\n  done     step 3"), "{text}");
         let bar = "[##########..............................]  25 %  8 MiB of 32 MiB  7 MiB/s";
         assert!(text.contains(bar), "{text}");
+        let both = "  failed   root-fs cannot be mounted\n  error    the controller does not";
+        assert!(text.contains(both), "{text}");
         assert!(text.contains("  next     asking again in 4 s"), "{text}");
         assert!(view.lines().iter().all(|line| line.chars().count() <= 90), "{text}");
     }

@@ -251,6 +251,12 @@ fn a_plug_in_that_is_none_or_wants_too_much_is_refused_before_anything_is_writte
         assert_eq!(refused.code, 2, "{to}: {}{}", refused.out, refused.err);
         assert!(refused.err.contains(wanted), "{to}: {}", refused.err);
     }
+    // Why nobody reads it is told to programs too, as the controller is.
+    bench.program("hoist-action-bad", &good.replace("\"proto\":[1]", "\"proto\":[99]"));
+    let refused = bench.agent("plan", &document, &["-o", "json"]);
+    let told: serde_json::Value = serde_json::from_str(&refused.out).expect("problems");
+    let why = told["problems"][0]["evidence"][0].as_str().expect("a reason");
+    assert!(why.contains("it speaks the versions [99] of the protocol"), "{told}");
     assert!(before == bench.digest());
 }
 

@@ -18,7 +18,7 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use hoist_initramfs::agent::{Recipe, build, drivers};
+use hoist_initramfs::agent::{Image, Recipe, build, drivers};
 use hoist_machine::disk::Disk;
 use hoist_machine::{Firmware, HOST, Hardware, Kernel, Machine, Turn, guest, quick_dir};
 use hoist_provision::images::{self, pack};
@@ -198,6 +198,10 @@ fn image() -> Arc<Vec<u8>> {
 
 /// With these tools, and drivers for these things.
 pub(crate) fn image_with(tools: &[&str], with: &[&str]) -> Vec<u8> {
+    made_with(tools, with).bytes
+}
+
+fn made_with(tools: &[&str], with: &[&str]) -> Image {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let agent = dir.path().join("hoist-agent");
     // What only debuggers read would take longer to unpack than everything else.
@@ -212,7 +216,7 @@ pub(crate) fn image_with(tools: &[&str], with: &[&str]) -> Vec<u8> {
         archives: Vec::new(),
         level: 1,
     };
-    build(&recipe).expect("an image").bytes
+    build(&recipe).expect("an image")
 }
 
 pub(crate) fn run(command: &mut Command) -> String {
@@ -221,6 +225,16 @@ pub(crate) fn run(command: &mut Command) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {text}{errors}");
     text
+}
+
+/// What a thousand machines fetch at once: an agent that is neither optimised nor packed well still is
+/// smaller than promised.
+#[test]
+fn without_drivers_the_image_has_less_than_12_megabytes() {
+    let image = made_with(&["mke2fs", "mkswap", "mkfs.vfat"], &[]);
+    let parts = image.parts.iter().filter(|part| part.name != "modules");
+    let size: u64 = parts.map(|part| part.packed).sum();
+    assert!(size < 12_000_000, "{size} bytes: {:?}", image.parts);
 }
 
 #[test]

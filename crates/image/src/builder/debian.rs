@@ -18,6 +18,13 @@ const LEFT_BEHIND: [&str; 6] = [
     "/var/log/dpkg.log",
 ];
 
+/// What mmdebstrap lends the tree of the machine that it runs on, and does not take back.
+const LENT: [&str; 2] = ["/etc/hostname", "/etc/resolv.conf"];
+
+/// What apt gives to the user of this machine that it fetches as, if that one can reach the tree. In
+/// the installed system it does so again.
+const FETCHED_INTO: [&str; 2] = ["/var/cache/apt/archives/partial", "/var/lib/apt/lists/partial"];
+
 pub(super) fn check() -> Result<(), FillError> {
     MMDEBSTRAP.find()?;
     UNSHARE.find()?;
@@ -39,18 +46,31 @@ pub(super) fn fill(
     command.arg("--").arg(&debian.suite).arg(site.tree.path());
     command.arg(debian.mirror.as_deref().unwrap_or(MIRROR));
     tool::run(&mut command, &site.log())?;
+    for path in LENT {
+        // A link there is of a package, and leads to what the installed system makes.
+        if !site.tree.is_link(path) {
+            remove(path, site)?;
+        }
+    }
+    for path in FETCHED_INTO {
+        site.tree.give_to_root(path)?;
+    }
     for words in &debian.run {
         told.stage(&format!("running {}", words.join(" ")));
         run(words, site)?;
     }
     for path in LEFT_BEHIND {
-        // In a tree without such a directory nothing was left either.
-        match site.tree.remove(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
+        remove(path, site)?;
     }
     Ok(packages(site))
+}
+
+fn remove(path: &str, site: &Site<'_>) -> Result<(), FillError> {
+    match site.tree.remove(path) {
+        // In a tree without such a directory nothing was left either.
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 /// In the tree, with processes and mounts of its own, and without a network.

@@ -13,11 +13,16 @@ use serde_json::{Value, json};
 /// A directory with a document in it.
 pub(crate) struct Bench {
     dir: tempfile::TempDir,
+    /// What others may not do with what is made, as `umask` has it.
+    pub(crate) mask: String,
+    /// Where it is run.
+    pub(crate) from: PathBuf,
 }
 
 impl Bench {
     pub(crate) fn new(document: &Value) -> Self {
-        let bench = Self { dir: tempfile::tempdir().expect("a temporary directory") };
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let bench = Self { dir, mask: "022".to_owned(), from: PathBuf::from("/") };
         fs_err::write(bench.path("image.yaml"), document.to_string()).expect("written");
         bench
     }
@@ -27,7 +32,10 @@ impl Bench {
     }
 
     fn run(&self, words: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hoist-image"));
+        // Of others only what a shell passes on: what they may read, and where they are.
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "umask \"$0\"; exec \"$@\"", &self.mask]).current_dir(&self.from);
+        command.arg(env!("CARGO_BIN_EXE_hoist-image"));
         command.args(["build", "-o", "json", "-f"]).arg(self.path("image.yaml"));
         command.arg("--out").arg(self.path("out")).args(words);
         command.env_remove("SOURCE_DATE_EPOCH").output().expect("the binary was built")
@@ -41,7 +49,11 @@ impl Bench {
     }
 
     pub(crate) fn built(&self) -> ImageIndex {
-        self.ends(Exit::Done, &[]);
+        self.built_with(&[])
+    }
+
+    pub(crate) fn built_with(&self, words: &[&str]) -> ImageIndex {
+        self.ends(Exit::Done, words);
         let text = fs_err::read(self.path("out/index.json")).expect("an index");
         serde_json::from_slice(&text).expect("an index")
     }

@@ -68,6 +68,12 @@ impl Task {
     }
 }
 
+/// Whether files can be put into such file systems here, as far as the kernel says. FAT is read and
+/// written without it.
+pub fn is_known(kind: FsKind) -> bool {
+    kind == FsKind::Vfat || mounted::is_known(kind)
+}
+
 /// Texts by file system and path.
 pub type Texts = BTreeMap<(Id, String), String>;
 

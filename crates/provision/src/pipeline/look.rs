@@ -10,14 +10,14 @@ use super::{Given, Notes, Seen, boot, drive, is_kept, laid_out};
 use crate::actions::boot::{MAX_FILE, has_grub};
 use crate::actions::chain;
 use crate::actions::disks::find_tool;
-use crate::actions::images;
+use crate::actions::{files, images};
 use crate::bind::bind;
 use crate::device::ReadIo;
 use crate::device::gap::{Gap, GapJournal, Marker};
 use crate::device::probe::Machine;
 use crate::device::table::IN_PROGRESS;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{Compression, Document, Id, Image, ImageFormat};
+use crate::document::{Compression, Document, FsKind, Id, Image, ImageFormat};
 use crate::facts::DiskFacts;
 use crate::fat::{Contents, ReadOnly, Volume};
 use crate::images::chunks::MAX_MANIFEST;
@@ -45,8 +45,8 @@ const TOOLS: [&str; 11] = [
 pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
     let probed = machine.probe();
     let secrets = given.secrets.clone();
-    let plugins = given.plugins.clone();
-    let mut seen = Seen { facts: probed.facts, secrets, plugins, ..Seen::default() };
+    let (plugins, unusable) = (given.plugins.clone(), given.unusable.clone());
+    let mut seen = Seen { facts: probed.facts, secrets, plugins, unusable, ..Seen::default() };
     // What keeps disks from being found is told by whoever decides.
     let binding = bind(document, &seen.facts).unwrap_or_default();
     let names: BTreeSet<String> = binding.values().map(|disk| disk.kernel_name.clone()).collect();
@@ -111,6 +111,7 @@ pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
             None
         }
     };
+    seen.troubles.extend(unmountable(document));
     seen.tools =
         TOOLS.into_iter().filter(|tool| find_tool(tool).is_some()).map(str::to_owned).collect();
     seen
@@ -133,6 +134,28 @@ fn begins(id: &Id, image: &Image, seen: &mut Seen, given: &Given) {
             seen.troubles.push(told.hint("nothing was written"));
         }
     }
+}
+
+/// File systems that files are put into, and that this kernel does not know. One that cannot be asked
+/// knows them all.
+fn unmountable(document: &Document) -> Vec<Diagnostic> {
+    if !document.is_queued(files::NAME) {
+        return Vec::new();
+    }
+    let kinds = document.sections.files.iter().filter_map(|file| {
+        let mut all = document.sections.storage.iter();
+        let fs = all.find_map(|node| node.as_fs().filter(|fs| fs.id == file.on))?;
+        Some((&fs.id, fs.kind))
+    });
+    let unknown: BTreeMap<&Id, FsKind> =
+        kinds.filter(|(_, kind)| !files::is_known(*kind)).collect();
+    let say = |(id, kind): (&Id, FsKind)| {
+        let kind = kind.as_str();
+        let what = format!("files are to be put into `{id}`, and this kernel does not know {kind}");
+        let hint = format!("make the image with `hoist agent image --with {kind}`");
+        Diagnostic::new(Code::MissingTool, format!("storage.{id}"), what).hint(hint)
+    };
+    unknown.into_iter().map(say).collect()
 }
 
 /// What is in the volumes that this is about, as far as they are there. What cannot be read is as if

@@ -56,7 +56,8 @@ pub(super) fn refused(document: &Document, seen: &Seen) -> Vec<Diagnostic> {
     for section in unread {
         let what = format!("no action here reads the section `{section}`");
         let hint = "put its plug-in into the plug-in directory, or remove the section";
-        found.push(Diagnostic::new(Code::Unsupported, section.clone(), what).hint(hint));
+        let told = Diagnostic::new(Code::Unsupported, section.clone(), what).hint(hint);
+        found.push(told.evidence(seen.unusable.clone()));
     }
     for plugin in queued(document, seen) {
         if let Isolation::None { why } = plugin.isolation() {

@@ -22,7 +22,10 @@ async fn a_node_boots_the_agent_is_provisioned_and_boots_its_disk() {
     let words = Words::of(&text);
     assert!(text.contains(&format!("/artifacts/{DIGEST}/agent-x86_64-kernel ")), "{text}");
     assert!(text.contains(&format!("/artifacts/{DIGEST}/agent-x86_64-initrd ")), "{text}");
-    assert!(words.has("ip=${netX/ip}::${netX/gateway}:${netX/netmask}:::none"), "{text}");
+    assert!(
+        words.has("ip=${netX/ip}::${netX/gateway}:${netX/netmask}:::none:${netX/dns}"),
+        "{text}"
+    );
     assert!(words.has("BOOTIF=01-${netX/mac:hexhyp}"), "{text}");
     assert!(script(&site, 2).await.contains("http://k/live"));
     until(&site, &id, "n1", "booting").await;

@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use crate::document::FsKind;
@@ -30,13 +31,23 @@ pub(super) struct Rights {
     pub(super) gid: u32,
 }
 
+/// The kernel loads what it needs for that, if it is there.
+fn open(kind: FsKind) -> rustix::io::Result<OwnedFd> {
+    let name = match kind {
+        FsKind::Ext2 | FsKind::Ext3 | FsKind::Ext4 => "ext4",
+        other => other.as_str(),
+    };
+    rustix::mount::fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC)
+}
+
+/// Whether the kernel knows such file systems, as far as it says.
+pub(super) fn is_known(kind: FsKind) -> bool {
+    !matches!(open(kind), Err(Errno::NODEV))
+}
+
 impl Mounted {
     pub(super) fn mount(node: &Path, kind: FsKind, is_read_only: bool) -> io::Result<Self> {
-        let name = match kind {
-            FsKind::Ext2 | FsKind::Ext3 | FsKind::Ext4 => "ext4",
-            other => other.as_str(),
-        };
-        let fs = rustix::mount::fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC)?;
+        let fs = open(kind)?;
         rustix::mount::fsconfig_set_string(&fs, "source", node)?;
         if is_read_only {
             rustix::mount::fsconfig_set_flag(&fs, "ro")?;
@@ -136,6 +147,14 @@ mod tests {
     fn rights(dir: &Path, mode: u32) -> Rights {
         let about = std::fs::metadata(dir).expect("it is there");
         Rights { mode, uid: about.uid(), gid: about.gid() }
+    }
+
+    #[test]
+    fn what_a_kernel_does_not_know_is_known_before_it_is_needed() {
+        // Swap is written to disks, and mounted nowhere. Only root may ask.
+        let may_ask = rustix::process::geteuid().is_root();
+        assert_eq!(is_known(FsKind::Swap), !may_ask);
+        assert!(is_known(FsKind::Ext4));
     }
 
     #[test]
