@@ -135,7 +135,8 @@ impl Bench {
     /// A unified kernel image, which finds its root by the name of the partition.
     fn uki(&self) -> PathBuf {
         let (words, image) = (self.path("cmdline"), self.path("uki.efi"));
-        let text = "root=PARTLABEL=root rootfstype=ext4 rw console=ttyS0 quiet panic=-1";
+        let text =
+            "root=PARTLABEL=root rootfstype=ext4 rw console=ttyS0 quiet panic=-1 no_timer_check";
         fs_err::write(&words, text).expect("it is written");
         let mut objcopy = Command::new("objcopy");
         let kernel = guest::kernel().expect("set up");
@@ -222,7 +223,7 @@ sections:
   boot:
     firmware: {firmware}
     loader: {loader}
-    kernel_args: [rw, console=ttyS0, quiet, panic=-1]
+    kernel_args: [rw, console=ttyS0, quiet, panic=-1, no_timer_check]
     files:
       {files}
 ",

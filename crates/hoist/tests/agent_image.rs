@@ -106,7 +106,7 @@ kind: ProvisionProfile
 name: tuned
 spec:
   selector: node:n1
-  agent_params: console=ttyS0
+  agent_params: console=ttyS0 no_timer_check
   document:
     disks:
       os: {match: {serial: HOIST1}}

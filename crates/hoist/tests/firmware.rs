@@ -86,7 +86,7 @@ impl Images {
         let Self { kernel, initrd } = self;
         let config = format!(
             "api: hoist/v1\nkind: BootConfig\nname: test\nspec:\n  selector: '*'\n  mode: {mode}\n  \
-             kernel: {kernel}\n  initrd: ['{initrd}']\n  params: console=ttyS0 {params}\n",
+             kernel: {kernel}\n  initrd: ['{initrd}']\n  params: console=ttyS0 no_timer_check {params}\n",
         );
         let file = dir.join("config.yaml");
         std::fs::write(&file, config).expect("a file to apply");

@@ -20,7 +20,7 @@ const MAC: &str = "52:54:00:00:00:01";
 const MIB: u64 = 1 << 20;
 
 const PROFILE: &str = "api: hoist/v1\nkind: ProvisionProfile\nname: all\nspec:\n  selector: '*'\n  \
-    agent_params: console=ttyS0 quiet\n  document:\n    disks:\n      \
+    agent_params: console=ttyS0 quiet no_timer_check\n  document:\n    disks:\n      \
     os: {match: {serial: HOIST-1}, wipe: any}\n";
 
 /// The agent, small: what only debuggers read would take longer to send than everything else.

@@ -9,7 +9,7 @@ use fs_err as fs;
 
 use crate::console;
 use crate::disk::KEPT_BY_THE_HOST;
-use crate::machine::{Firmware, Kernel, SLOW_DISKS};
+use crate::machine::{Firmware, Kernel, ON_A_BUSY_HOST};
 use crate::patience::Patience;
 use crate::scratch::{Scratch, find_program};
 use crate::variables::OVMF;
@@ -96,7 +96,7 @@ impl Alone {
         }
         if let Some(Kernel { kernel, initrd, command_line, clock }) = &self.kernel {
             command.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
-            command.args(["-append", &format!("{command_line} {SLOW_DISKS}")]);
+            command.args(["-append", &format!("{command_line} {ON_A_BUSY_HOST}")]);
             if let Some(clock) = clock {
                 command.args(["-rtc", &format!("base={clock}")]);
             }

@@ -26,8 +26,10 @@ const LAST_LINES: usize = 30;
 const TURNS: usize = 2;
 
 /// For the kernel of a guest: a disk that does not answer for half a minute is one of a busy host, and
-/// is not reset, as if it were broken, while a test waits for it.
-pub(crate) const SLOW_DISKS: &str = "nvme_core.io_timeout=600 nvme_core.admin_timeout=600";
+/// is not reset, as if it were broken, while a test waits for it; nor is a clock that does not tick
+/// within some thousandths of a second, for which a kernel gives up as it starts.
+pub(crate) const ON_A_BUSY_HOST: &str =
+    "no_timer_check nvme_core.io_timeout=600 nvme_core.admin_timeout=600";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Firmware {
@@ -189,7 +191,7 @@ impl Machine {
         let command = &mut command(&self.hardware, &self.console_file())?;
         if let Some(Kernel { kernel, initrd, command_line, clock }) = &self.kernel {
             command.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
-            command.args(["-append", &format!("{command_line} {SLOW_DISKS}")]);
+            command.args(["-append", &format!("{command_line} {ON_A_BUSY_HOST}")]);
             command.args(["-no-reboot", "-m", "512", "-cpu", "max"]);
             if let Some(clock) = clock {
                 command.args(["-rtc", &format!("base={clock}")]);

@@ -52,7 +52,8 @@ fn order(bench: &Bench, boot: &Value) -> Value {
     }})
 }
 
-const ARGUMENTS: [&str; 4] = ["console=ttyS0", "quiet", "panic=-1", "hoist.test=kexec"];
+const ARGUMENTS: [&str; 5] =
+    ["console=ttyS0", "quiet", "panic=-1", "no_timer_check", "hoist.test=kexec"];
 
 #[test]
 fn the_installed_system_is_started_without_firmware() {
