@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use hoist_api::provision::{How, Installed, NodeRunState};
+use hoist_api::provision::{How, Installed, NodeRunState, RootDisk};
 use hoist_inventory::record::{provision_given, provision_installed, provision_installed_key};
 use hoist_model::{Digest, Node, NodeId};
 use hoist_store::{Op, Store, StoreError, Txn};
@@ -61,6 +61,13 @@ impl Runs {
         let was: Option<Kept<InstalledRecord>> = Kept::get(self.store(), &key).await?;
         let record = after(node, digest, given, was.map(|was| was.value), self.now());
         Ok(Some(put(key, &record)))
+    }
+
+    /// The disks that the root of a node is on, as far as that is known.
+    pub(super) async fn last_root(&self, node: NodeId) -> Result<Vec<RootDisk>, StoreError> {
+        let key = provision_installed_key(node);
+        let is: Option<Kept<InstalledRecord>> = Kept::get(self.store(), &key).await?;
+        Ok(is.map(|is| is.value.now.root).unwrap_or_default())
     }
 
     /// What is written when a node has again what it had before.
@@ -146,7 +153,8 @@ fn after(
 ) -> InstalledRecord {
     let Given { profile, artifacts, .. } = given;
     let (run, document) = (node.shown.run.clone(), digest.to_owned());
-    let now = Installed { run, profile, document, artifacts, at };
+    let root = node.root.clone();
+    let now = Installed { run, profile, document, artifacts, root, at };
     // The same again is nothing to go back to.
     let before = was.and_then(|was| {
         let is_same = was.now.document == now.document;
@@ -179,6 +187,7 @@ mod tests {
             profile: "p".parse().unwrap(),
             document: document.to_owned(),
             artifacts: BTreeMap::new(),
+            root: Vec::new(),
             at: Timestamp::UNIX_EPOCH,
         }
     }

@@ -51,13 +51,18 @@ pub(super) struct StartArgs {
     #[arg(long, value_name = "N")]
     at_once: Option<usize>,
 
-    /// So many nodes may be neither as before nor done; those that failed count
+    /// So many nodes may be neither as before nor done; those that failed count, and those that were
+    /// aborted in the middle
     #[arg(long, value_name = "N")]
     max_unavailable: Option<usize>,
 
     /// So many nodes first, one after the other; the first failure stops the run
     #[arg(long, value_name = "N")]
     canary: Option<usize>,
+
+    /// Let the root come to another disk than the last time, in this run
+    #[arg(long)]
+    allow_root_change: bool,
 
     /// Also nodes that are installed; their disks are written over
     #[arg(long)]
@@ -80,6 +85,7 @@ impl StartArgs {
             at_once: self.at_once,
             max_unavailable: self.max_unavailable,
             canary: self.canary,
+            allow_root_change: self.allow_root_change,
             retire: false,
         };
         let request = StartRequest {
@@ -91,7 +97,13 @@ impl StartArgs {
             dry_run: true,
             affects: None,
         };
-        begin(shell, request, &self.write, self.watch, "provisioned; their disks are written").await
+        let what = if self.allow_root_change {
+            "provisioned; their disks are written, and their root may come to another disk than the \
+             last time"
+        } else {
+            "provisioned; their disks are written"
+        };
+        begin(shell, request, &self.write, self.watch, what).await
     }
 }
 
