@@ -217,7 +217,7 @@ impl Provision {
                 let mut next = node.clone();
                 next.seq = seq;
                 next.heard = Some(progress.at);
-                next.told_silent = false;
+                next.told_silent = None;
                 next.shown.progress = Some(progress.clone());
                 next
             })
@@ -230,7 +230,7 @@ impl Provision {
         let heard = Some(self.runs.now());
         let kept = self.runs.keep(&record.shown.run, record.shown.id, |node| {
             let works = node.shown.state == NodeRunState::Working && node.heard < heard;
-            works.then(|| NodeRecord { heard, told_silent: false, ..node.clone() })
+            works.then(|| NodeRecord { heard, told_silent: None, ..node.clone() })
         });
         kept.await.map(|_| ())
     }

@@ -114,7 +114,7 @@ impl Provision {
                 let mut next = was.value.clone();
                 next.become_state(NodeRunState::Working, runs.now());
                 (next.seq, next.heard) = (0, Some(runs.now()));
-                next.told_silent = false;
+                next.told_silent = None;
                 next.ordered = Some(runs.now());
                 Changed { more: vec![facts.clone()], ..Changed::new(was, next) }
             })

@@ -66,9 +66,9 @@ pub(super) struct NodeRecord {
     /// The disks that its root is on, by its last report.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) root: Vec<RootDisk>,
-    /// It was told that nothing is heard of its agent.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(super) told_silent: bool,
+    /// When it was told that nothing is heard of its agent; nothing since it was heard again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) told_silent: Option<Timestamp>,
     /// Since when an agent has an order of which nobody has heard what came of it.
     #[serde(default)]
     pub(super) ordered: Option<Timestamp>,

@@ -286,7 +286,7 @@ impl Runs {
                 begun_generation: None,
                 over: Vec::new(),
                 root: Vec::new(),
-                told_silent: false,
+                told_silent: None,
                 ordered: None,
                 abort: false,
                 before: roster.boot_state(node.id).map(|state| state.as_ref().clone()),
@@ -417,7 +417,7 @@ impl Runs {
         (next.shown.note, next.shown.progress, next.up_by) = (None, None, None);
         next.end_session();
         (next.session, next.seq, next.abort) = (Some(print(&session)), 0, false);
-        (next.heard, next.generation, next.told_silent) = (None, Some(node.generation), false);
+        (next.heard, next.generation, next.told_silent) = (None, Some(node.generation), None);
         let (run, profile) = (next.shown.run.clone(), next.shown.profile.clone());
         let more = vec![put(record::arming_key(node.id), &arming)];
         let boot = Some(BootChange::Agent(Provisioning { run, profile, nonce }));
@@ -541,7 +541,7 @@ impl Runs {
     /// Looks after all runs until told to stop.
     pub async fn watch(self, stop: CancellationToken) {
         loop {
-            if let Err(error) = self.look().await {
+            if let Err(error) = Box::pin(self.look()).await {
                 tracing::warn!(error = %crate::chain(&error), "runs are not looked after");
             }
             tokio::select! {

@@ -58,10 +58,10 @@ impl Runs {
 
     /// Tells of each agent once that nothing is heard of it any more; whichever controller is first.
     pub(super) async fn tell_silent(&self, run: &str) -> Result<(), Failure> {
-        let is_new = |node: &NodeRecord| !node.told_silent && self.is_silent(node);
+        let is_new = |node: &NodeRecord| node.told_silent.is_none() && self.is_silent(node);
         for node in self.nodes(run).await?.into_iter().filter(|node| is_new(&node.value)) {
             let told = self.keep(run, node.value.shown.id, |node| {
-                is_new(node).then(|| NodeRecord { told_silent: true, ..node.clone() })
+                is_new(node).then(|| NodeRecord { told_silent: Some(self.now()), ..node.clone() })
             });
             let Some(node) = told.await? else { continue };
             let since = self.heard(&node);
