@@ -25,6 +25,7 @@ use crate::printer::{Output, Printer};
     hoist provision start 'label:rack=7' --previous --at-once 4\n  \
     hoist provision start node:n1 --only config_drive,boot\n  \
     hoist provision start node:n1 --wipe ext,lvm --dry-run")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(super) struct StartArgs {
     /// Which nodes
     #[arg(value_name = "SELECTOR")]
