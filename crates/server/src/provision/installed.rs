@@ -75,9 +75,16 @@ impl Runs {
         let key = provision_installed_key(node.shown.id);
         let was: Option<Kept<InstalledRecord>> = Kept::get(self.store(), &key).await?;
         let was = was.filter(|was| was.value.now.run == node.shown.run);
-        Ok(was.map(|was| match was.value.before {
-            Some(now) => put(key, &InstalledRecord { now, before: None, ..was.value }),
-            None => Op::Delete(key),
+        Ok(was.map(|was| {
+            let InstalledRecord { node: id, before, .. } = was.value;
+            // Where the same was installed again, what was before is older than the run.
+            match node.shown.previous.clone().or_else(|| before.clone()) {
+                Some(now) => {
+                    let before = before.filter(|before| before.document != now.document);
+                    put(key, &InstalledRecord { node: id, now, before })
+                }
+                None => Op::Delete(key),
+            }
         }))
     }
 }
