@@ -337,7 +337,7 @@ impl Agent {
                     screen.stage(&format!("the controller knows: {word}"));
                     return answer.then;
                 }
-                Err(error @ CallError::Refused(_)) => {
+                Err(error @ (CallError::Refused(_) | CallError::Over(_))) => {
                     self.wait(&error, &mut pause);
                     return Then::Retry;
                 }

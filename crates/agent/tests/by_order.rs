@@ -115,6 +115,20 @@ fn what_is_told_to_end_ends_and_says_so() {
 }
 
 #[test]
+fn whose_attempt_is_over_ends_its_work_and_who_is_only_turned_away_does_not() {
+    for (txn, code, outcome) in [
+        ("5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e06", "attempt-over", "aborted"),
+        ("5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e07", "forbidden", "done"),
+    ] {
+        let bench = Bench::new(txn);
+        bench.server.turn_away(code);
+        let ended = bench.agent(&["--stay"]);
+        let report = bench.server.reports().pop().expect("a report");
+        assert_eq!(report["outcome"], outcome, "{report} {ended:?}");
+    }
+}
+
+#[test]
 fn a_refusal_names_everything_and_writes_nothing() {
     let bench = Bench::new("5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e03");
     let before = bench.disk.bytes();

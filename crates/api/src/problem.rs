@@ -120,6 +120,8 @@ codes! {
     InvalidBody, "invalid-body", 400, "The body is not valid";
     Unauthenticated, "unauthenticated", 401, "Authentication is required";
     Forbidden, "forbidden", 403, "Not allowed";
+    /// What an agent was ordered is no longer wanted of it: the node was begun once more, or ended.
+    AttemptOver, "attempt-over", 403, "This attempt is over";
     /// Administration over plain HTTP from another machine.
     PlainAdmin, "plain-admin", 403, "Administration needs TLS";
     /// Secrets over plain HTTP.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use self::agent::{
     BackupKept, DiskBackup, Erasure, ErasureVerdict, Event, EventsAnswer, EventsRequest, Finding,
     Go, MAX_BACKUP, MAX_BACKUPS, MAX_EVENTS, MAX_EVENTS_REQUEST, MAX_ORDER_REQUEST, MAX_REPORT,
-    Order, OrderRequest, Outcome, Phase, Report, ReportAnswer, Then,
+    Order, OrderRequest, Outcome, Phase, Report, ReportAnswer, RootDisk, Then,
 };
 pub use self::run::{
     Chosen, Counts, How, Installed, LeftOutNode, NodeFacts, NodeRunState, Progress,

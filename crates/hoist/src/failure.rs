@@ -278,6 +278,7 @@ fn problem_exit(problem: &Problem) -> Exit {
         Code::Unauthenticated
         | Code::Forbidden
         | Code::PlainAdmin
+        | Code::AttemptOver
         | Code::PlainSecret
         | Code::Conflict
         | Code::Protected
@@ -368,6 +369,7 @@ mod tests {
             ("invalid-body", 2, 2),
             ("unauthenticated", 3, 3),
             ("forbidden", 3, 3),
+            ("attempt-over", 3, 3),
             ("plain-admin", 3, 3),
             ("plain-secret", 3, 3),
             ("not-found", 1, 1),

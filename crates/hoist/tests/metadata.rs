@@ -126,7 +126,9 @@ async fn a_node_is_armed_with_a_token_that_only_its_owner_reads() {
         serde_json::from_str(&site.does(&["provision", "armed", "-o", "json"]).await)
             .expect("JSON");
     assert_eq!(armed[0]["outdated"], true);
-    site.does(&["provision", "disarm", "n1"]).await;
+    let disarmed = site.does(&["provision", "disarm", "n1", "-o", "json"]).await;
+    let disarmed: Value = serde_json::from_str(&disarmed).expect("JSON");
+    assert_eq!((&disarmed[0]["node"], disarmed[0]["id"].is_string()), (&"n1".into(), true));
     assert_eq!(site.does(&["provision", "armed", "-o", "name"]).await, "");
 }
 

@@ -1,7 +1,7 @@
 //! Which disk is meant. A disk is bound when everything that is said about it agrees with it and with
 //! no other; it is never taken because it is the only one left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use crate::diagnostic::{Code, Diagnostic};
@@ -110,6 +110,29 @@ fn is_known_without_its_name(
     let seen = std::iter::once(disk).chain(others).map(identity);
     let hint = "add its wwn, eui, serial or by_path, or set `policy.allow_kernel_names`";
     Err(Diagnostic::new(Code::WeakMatch, place, what).evidence(seen).hint(hint))
+}
+
+/// What disks of the document are known by wherever they are plugged in and whatever the kernel calls
+/// them; nothing of those that have nothing of the kind.
+pub fn lasting(ids: &BTreeSet<Id>, document: &Document, facts: &Facts) -> Vec<DiskMatch> {
+    let bound = bind(document, facts).unwrap_or_default();
+    ids.iter().filter_map(|id| bound.get(id)).filter_map(|disk| lasting_of(disk)).collect()
+}
+
+fn lasting_of(disk: &DiskFacts) -> Option<DiskMatch> {
+    let said = |text: &Option<String>| {
+        text.clone().filter(|text| !text.trim().is_empty() && !text.contains(char::is_control))
+    };
+    let none = DiskMatch::default();
+    if let wwn @ Some(_) = said(&disk.wwn) {
+        return Some(DiskMatch { wwn, ..none });
+    }
+    if let eui @ Some(_) = said(&disk.eui) {
+        return Some(DiskMatch { eui, ..none });
+    }
+    // Makers number their disks each for themselves.
+    let serial = said(&disk.serial)?;
+    Some(DiskMatch { serial: Some(serial), model: said(&disk.model), ..none })
 }
 
 /// The attributes that a disk does not have as they are wanted.
@@ -337,6 +360,17 @@ mod tests {
             bus: Some(Bus::Sas),
             ..DiskFacts::default()
         }
+    }
+
+    #[test]
+    fn what_lasts_of_a_disk_is_the_first_of_what_makers_give_to_one_only() {
+        let of = |disk: DiskFacts| serde_json::to_value(lasting_of(&disk)).expect("plain");
+        let bare = DiskFacts { wwn: None, ..disk("sda") };
+        assert_eq!(of(disk("sda")), json!({"wwn": "0x5000c500sda"}));
+        let eui = DiskFacts { eui: Some("0025".to_owned()), ..bare.clone() };
+        assert_eq!(of(eui), json!({"eui": "0025"}));
+        assert_eq!(of(bare.clone()), json!({"serial": "S-sda", "model": "Model A"}));
+        assert_eq!(of(DiskFacts { serial: Some(" ".to_owned()), ..bare }), Value::Null);
     }
 
     fn machine(disks: impl IntoIterator<Item = DiskFacts>) -> Facts {

@@ -30,7 +30,7 @@ pub use secret::{SecretRef, Secrets};
 pub use section::{
     Boot, BootFiles, BootFirmware, BootLoader, BootOrder, Compression, ConfigDrive, Content, Disk,
     DiskMatch, End, Erase, EraseMethod, Fetched, File, Flow, Image, ImageFormat, ImageTable,
-    NodeSection, OnFailure, Policy, Report, SizeRange, Tables, Wipe,
+    LastRoot, NodeSection, OnFailure, Policy, Report, SizeRange, Tables, Wipe,
 };
 pub use size::{Bytes, Size};
 pub use storage::{

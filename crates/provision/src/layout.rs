@@ -286,6 +286,16 @@ pub fn disks_of_mount(document: &Document, mount: &str) -> BTreeSet<Id> {
     mounted.flat_map(|fs| disks_below(document, &fs.id)).collect()
 }
 
+/// The disks of a document that have the system afterwards, all or one of them. Without a root of its
+/// own a whole system comes as an image.
+pub fn disks_of_root(document: &Document) -> BTreeSet<Id> {
+    let mounted = disks_of_mount(document, "/");
+    if !mounted.is_empty() {
+        return mounted;
+    }
+    document.sections.images.iter().map(|(_, image)| image.target.clone()).collect()
+}
+
 /// Sizes of things by id, as they become known.
 type Sizes = BTreeMap<Id, u64>;
 

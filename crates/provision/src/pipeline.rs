@@ -33,12 +33,13 @@ use crate::actions::grow::Growing;
 use crate::actions::images::{self, Receipt};
 use crate::actions::stack::{self as stacks, Stacks};
 use crate::actions::{Place, boot as booting, config_drive, files as filing, plugin};
+use crate::bind::lasting;
 use crate::claim::{Needs, resolve};
 use crate::device::efivars::Variables;
 use crate::device::gap::Marker;
 use crate::device::table::{FIRST_PARTITION, Geometry};
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{Bytes, Document, Flow, Fs, Id, Image, Secrets, StorageNode};
+use crate::document::{Bytes, DiskMatch, Document, Flow, Fs, Id, Image, Secrets, StorageNode};
 use crate::facts::{DiskFacts, Facts, SignaturePlace};
 use crate::fat::Contents;
 use crate::images::{Digest, Manifest, Trust};
@@ -129,6 +130,8 @@ pub struct Decision {
     pub document: Document,
     pub layout: Layout,
     pub plan: Arc<Plan>,
+    /// The disks that the system is on, as far as something that lasts is known of them.
+    pub roots: Vec<DiskMatch>,
     /// Disks that are begun with, and what stays of their tables.
     opened: BTreeMap<Id, Opened>,
     /// Disks that something is done to.
@@ -242,12 +245,14 @@ pub fn decide(document: &Document, seen: &Seen) -> Result<Decision, Vec<Diagnost
         hash(&plan, &layout)
     };
     let hash = hash(&plan, &layout);
+    let roots = lasting(&layout::disks_of_root(&sized), &sized, &seen.facts);
     let manifests = seen.manifests.iter().map(|(id, (_, list))| (id.clone(), list.clone()));
     let (document, plan, manifests) = (sized, Arc::new(plan), manifests.collect());
     Ok(Decision {
         document,
         layout,
         plan,
+        roots,
         opened,
         touched,
         manifests,

@@ -8,7 +8,7 @@ mod backup;
 mod boot_change;
 mod decide;
 mod document;
-mod erasure;
+pub(crate) mod erasure;
 mod heard;
 pub(crate) mod installed;
 mod order;

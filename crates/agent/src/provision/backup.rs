@@ -54,7 +54,7 @@ impl Keeper {
         loop {
             let Err(error) = self.controller.backup(&self.order, &backup) else { return Ok(()) };
             let is_over = Instant::now() + pause > deadline || self.cancel.is_cancelled();
-            if is_over || matches!(error, CallError::Refused(_)) {
+            if is_over || matches!(error, CallError::Refused(_) | CallError::Over(_)) {
                 return Err(error.to_string());
             }
             std::thread::sleep(pause);

@@ -7,11 +7,11 @@ use std::time::Duration;
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use hoist_api::Problem;
 use hoist_api::provision::{
     BackupKept, DiskBackup, EventsAnswer, EventsRequest, MAX_BACKUPS, MAX_ORDER_REQUEST, Order,
     OrderRequest, Report, ReportAnswer,
 };
+use hoist_api::{Code, Problem};
 use hoist_provision::document::MAX_BYTES;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -69,6 +69,9 @@ pub(super) enum CallError {
     /// With what it says about it.
     #[error("{0}")]
     Refused(String),
+    /// It is done with what it has ordered: the node was begun once more, or ended.
+    #[error("{0}")]
+    Over(String),
     #[error("the answer of the controller cannot be understood: {0}")]
     Unreadable(String),
 }
@@ -198,7 +201,12 @@ impl Controller {
             return serde_json::from_slice(&text)
                 .map_err(|error| CallError::Unreadable(error.to_string()));
         }
-        let said = said(status.as_u16(), &text);
+        let problem = serde_json::from_slice::<Problem>(&text).ok();
+        let is_over = problem.as_ref().is_some_and(|problem| problem.code == Code::AttemptOver);
+        let said = said(status.as_u16(), problem);
+        if is_over {
+            return Err(CallError::Over(said));
+        }
         let is_later = status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429);
         Err(if is_later { CallError::Later(said) } else { CallError::Refused(said) })
     }
@@ -229,8 +237,8 @@ fn untrusted(error: &rustls::Error) -> CallError {
 }
 
 /// What a controller says about why not, or how it answered.
-fn said(status: u16, text: &[u8]) -> String {
-    let Ok(problem) = serde_json::from_slice::<Problem>(text) else {
+fn said(status: u16, problem: Option<Problem>) -> String {
+    let Some(problem) = problem else {
         return format!("the controller answers {status}");
     };
     let detail =
@@ -269,8 +277,8 @@ mod tests {
     fn what_a_controller_says_is_shown_with_its_remedy() {
         let problem = Problem::new(hoist_api::Code::Held, "nothing is ordered for `n1`")
             .with_remedy("hoist provision start n1");
-        let text = serde_json::to_vec(&problem).unwrap();
-        assert_eq!(said(409, &text), "nothing is ordered for `n1`; hoist provision start n1");
-        assert_eq!(said(502, b"<html>"), "the controller answers 502");
+        let told = "nothing is ordered for `n1`; hoist provision start n1";
+        assert_eq!(said(409, Some(problem)), told);
+        assert_eq!(said(502, None), "the controller answers 502");
     }
 }

@@ -1,8 +1,11 @@
 //! What came of it, in the words of the controller.
 
-use hoist_api::provision::{Erasure, ErasureVerdict, Finding, MAX_REPORT, Outcome, Report};
+use hoist_api::provision::{
+    Erasure, ErasureVerdict, Finding, MAX_REPORT, Outcome, Report, RootDisk,
+};
 use hoist_provision::actions::erase::{self, Evidence, Verdict, Who};
 use hoist_provision::diagnostic::{Class, Diagnostic};
+use hoist_provision::document::DiskMatch;
 use hoist_provision::pipeline::{Applied, ApplyError, Decision};
 use jiff::Timestamp;
 use rustix::fs::{Mode, OFlags, open};
@@ -28,6 +31,7 @@ pub(crate) fn applied(decision: &Decision, applied: Applied) -> Report {
         changed: applied != Applied::Nothing,
         resumed: applied == Applied::Done { resumed: true },
         receipts: receipts(decision),
+        root: decision.roots.iter().map(root_disk).collect(),
         ..report(Outcome::Done)
     }
 }
@@ -94,7 +98,13 @@ pub(super) fn report(outcome: Outcome) -> Report {
         problems: Vec::new(),
         receipts: Value::Null,
         erased: Vec::new(),
+        root: Vec::new(),
     }
+}
+
+fn root_disk(disk: &DiskMatch) -> RootDisk {
+    let DiskMatch { wwn, eui, serial, model, .. } = disk.clone();
+    RootDisk { wwn, eui, serial, model }
 }
 
 pub(crate) fn erasure(report: &erase::Report) -> Erasure {

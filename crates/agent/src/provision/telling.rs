@@ -119,7 +119,7 @@ pub(super) struct Teller {
 }
 
 impl Teller {
-    /// `cancel` is set when the controller says that it shall end.
+    /// `cancel` is set when the controller says that it shall end, or that it is done with it.
     pub(super) fn start(controller: Arc<Controller>, order: Arc<Order>, cancel: Cancel) -> Self {
         let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new() });
         let theirs = Arc::clone(&shared);
@@ -188,7 +188,11 @@ fn tell(shared: &Shared, controller: &Controller, order: &Order, cancel: &Cancel
                     cancel.cancel();
                 }
             }
-            Err(CallError::Refused(_)) => {
+            Err(error @ (CallError::Refused(_) | CallError::Over(_))) => {
+                // Whatever else is wrong, only that the controller is done with it ends the work.
+                if matches!(error, CallError::Over(_)) {
+                    cancel.cancel();
+                }
                 shared.lock().is_over = true;
                 shared.changed.notify_all();
                 return;

@@ -28,6 +28,8 @@ struct Kept {
     /// Answers to events that are not given.
     away: usize,
     go: Option<&'static str>,
+    /// With this code the agent is turned away.
+    turned_away: Option<&'static str>,
     is_held: bool,
     /// What disks held, and whether that is to be put back.
     backups: Vec<Value>,
@@ -82,6 +84,12 @@ impl Server {
     pub(crate) fn abort(&self) {
         let mut kept = self.kept();
         (kept.go, kept.is_held) = (Some("abort"), true);
+    }
+
+    /// Every word of an agent is answered so, and no file is given before that.
+    pub(crate) fn turn_away(&self, code: &'static str) {
+        let mut kept = self.kept();
+        (kept.turned_away, kept.is_held) = (Some(code), true);
     }
 
     /// So many words of the agent are lost.
@@ -185,7 +193,8 @@ fn serve(stream: &mut (impl Read + Write), kept: &Mutex<Kept>) -> std::io::Resul
         write!(stream, "HTTP/1.1 {status}\r\ndate: {date}\r\n{more}")?;
         write!(stream, "content-length: {}\r\n\r\n", body.len())?;
         let asks = |what: fn(&Kept) -> bool| what(&kept.lock().expect("nobody panicked"));
-        if path == "/root.img.zst" && asks(|kept| kept.go == Some("abort")) {
+        let is_told = |kept: &Kept| kept.go == Some("abort") || kept.turned_away.is_some();
+        if path == "/root.img.zst" && asks(is_told) {
             // That it is there is looked at before anything is done.
             stream.flush()?;
             while asks(|kept| kept.is_held) {
@@ -197,6 +206,15 @@ fn serve(stream: &mut (impl Read + Write), kept: &Mutex<Kept>) -> std::io::Resul
         stream.write_all(&body)?;
         stream.flush()?;
     }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "as all answers")]
+fn turned_away(code: &str) -> Option<Answer> {
+    let problem = json!({
+        "type": format!("urn:hoist:problem:{code}"), "title": "Not allowed", "status": 403,
+        "detail": "go away",
+    });
+    Some(("403 Forbidden", String::new(), problem.to_string().into_bytes()))
 }
 
 type Answer = (&'static str, String, Vec<u8>);
@@ -245,6 +263,10 @@ fn answer(
                 kept.away -= 1;
                 return None;
             }
+            if let Some(code) = kept.turned_away {
+                kept.is_held = false;
+                return turned_away(code);
+            }
             let events = said["events"].as_array().cloned().unwrap_or_default();
             kept.events.extend(events);
             kept.is_held = false;
@@ -256,6 +278,9 @@ fn answer(
         }
         "/provision/v1/agent/runs/r1/report" => {
             kept.reports.push(said);
+            if let Some(code) = kept.turned_away {
+                return turned_away(code);
+            }
             json(&json!({"then": kept.then.unwrap_or("reboot")}))
         }
         _ => Some(("404 Not Found", String::new(), Vec::new())),

@@ -160,6 +160,24 @@ pub struct Report {
     /// Disks that were to be erased, and what became of each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub erased: Vec<Erasure>,
+    /// The disks that the root is on, as far as something that lasts is known of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub root: Vec<RootDisk>,
+}
+
+/// A disk, by what it is known by wherever it is plugged in: its WWN, or its EUI, or its serial
+/// number and its model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RootDisk {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wwn: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eui: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
 }
 
 /// What became of a disk that was to be erased, for whoever has to prove it when the disk is gone.

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Erasure, Finding};
+use super::{Erasure, Finding, RootDisk};
 
 /// A provision profile. It is written as a document, with `POST /inventory/v1/apply`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -71,6 +71,9 @@ pub struct How {
     /// So many nodes first, one after the other; the first failure stops the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<usize>,
+    /// The root may come to another disk than the last time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_root_change: bool,
     /// The disks are erased, and the node boots nothing afterwards.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retire: bool,
@@ -146,9 +149,17 @@ pub struct Counts {
     pub done: usize,
     pub failed: usize,
     pub aborted: usize,
+    /// Of those that were aborted: what was begun on their disks is not finished.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unfinished: usize,
     /// Their disks are as before.
     #[serde(default)]
     pub undone: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde wants it")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// One node of a run.
@@ -201,6 +212,9 @@ pub struct Installed {
     /// The content of each artifact that it named.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub artifacts: BTreeMap<String, String>,
+    /// The disks that the root is on, as far as something that lasts is known of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub root: Vec<RootDisk>,
     #[schemars(with = "String")]
     pub at: Timestamp,
 }

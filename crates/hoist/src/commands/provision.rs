@@ -158,7 +158,7 @@ impl ArmArgs {
 
 async fn disarm(shell: &mut Shell, words: &[String], dry_run: bool) -> Result<Exit, Failure> {
     let client = shell.client()?;
-    let mut exit = Exit::Done;
+    let (mut exit, mut disarmed) = (Exit::Done, Vec::new());
     for node in node_ref::find_all(&client, words).await? {
         let (id, name) = (node_ref::id_of(&node)?, node_ref::name_of(&node)?);
         if dry_run {
@@ -166,7 +166,11 @@ async fn disarm(shell: &mut Shell, words: &[String], dry_run: bool) -> Result<Ex
         } else {
             client.disarm(&id.to_string()).await?;
             shell.printer.note(&format!("node {name} is disarmed"));
+            disarmed.push(json!({"node": name, "id": id}));
         }
+    }
+    if !dry_run && matches!(shell.printer.output(), Output::Json | Output::Yaml) {
+        shell.printer.value(&disarmed)?;
     }
     Ok(exit)
 }

@@ -6,7 +6,7 @@ use super::limits::limits;
 use super::storage::{Fs, FsKind, Part, StorageNode, in_order};
 use super::{
     Boot, Compression, Content, Disk, DiskMatch, Document, Fetched, File, Id, Image, ImageFormat,
-    Size,
+    LastRoot, Size,
 };
 use crate::diagnostic::{Code, Diagnostic};
 use crate::fat::check_names;
@@ -74,7 +74,7 @@ impl<'a> Checker<'a> {
         match &self.document.sections.node {
             Some(node) => {
                 self.text("node.id".to_owned(), &node.id);
-                if let Some(last) = &node.last_root {
+                for last in node.last_root.iter().flat_map(LastRoot::disks) {
                     self.matches("node.last_root", last);
                 }
             }

@@ -18,12 +18,31 @@ pub struct NodeSection {
     pub id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Of its boot state; the marker on its disks carries it.
+    /// Of the node when its run began; the marker on its disks carries it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u64>,
-    /// The disk that had the root the last time. Another one needs `policy.allow_root_change`.
+    /// The disk that had the root the last time, or all of them if it was on several. Others need
+    /// `policy.allow_root_change`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_root: Option<DiskMatch>,
+    pub last_root: Option<LastRoot>,
+}
+
+/// Where the root was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum LastRoot {
+    Disk(Box<DiskMatch>),
+    /// Of a mirror or a volume group: with one of them it is where it was.
+    Disks(Vec<DiskMatch>),
+}
+
+impl LastRoot {
+    pub fn disks(&self) -> &[DiskMatch] {
+        match self {
+            Self::Disk(disk) => std::slice::from_ref(disk),
+            Self::Disks(disks) => disks,
+        }
+    }
 }
 
 /// A disk that may be written to.

@@ -6,7 +6,10 @@ use std::ops::Range;
 use uuid::Uuid;
 
 use super::guid::{derive, is_derived};
-use super::{Context, Difference, DiskPlan, Layout, PartitionPlan, Work, below, disks_of_mount};
+use super::{
+    Context, Difference, DiskPlan, Layout, PartitionPlan, Work, below, disks_of_mount,
+    disks_of_root,
+};
 use crate::bind::{differences, identity};
 use crate::claim::started_by;
 use crate::device::table::IN_PROGRESS;
@@ -596,14 +599,13 @@ fn moved_root(context: &Context<'_>) -> Option<Diagnostic> {
     if sections.policy.allow_root_change {
         return None;
     }
-    let mut disks = disks_of_mount(context.document, "/");
-    if disks.is_empty() {
-        // A whole system comes as an image then.
-        disks = sections.images.iter().map(|(_, image)| image.target.clone()).collect();
-    }
+    let disks = disks_of_root(context.document);
     let bound: Vec<_> = disks.iter().filter_map(|id| context.fact(id)).collect();
     let last = sections.node.as_ref().and_then(|node| node.last_root.as_ref());
-    let is_said = |disk: &&DiskFacts| last.is_none_or(|last| differences(last, disk).is_empty());
+    let is_said = |disk: &&DiskFacts| {
+        let mut all = last.iter().flat_map(|last| last.disks());
+        last.is_none() || all.any(|last| differences(last, disk).is_empty())
+    };
     let had: Vec<_> = context.facts.disks.iter().filter(|disk| has_root(context, disk)).collect();
     let is_had = |disk: &&DiskFacts| had.iter().any(|had| had.kernel_name == disk.kernel_name);
     if bound.is_empty()
@@ -613,7 +615,8 @@ fn moved_root(context: &Context<'_>) -> Option<Diagnostic> {
     }
     let what = "the root would be on another disk than the last time";
     let found = Diagnostic::new(Code::RootMoved, "node.last_root", what);
-    let hint = "if that is wanted, set `policy.allow_root_change`";
+    let hint = "if that is wanted, `hoist provision start --allow-root-change` allows it for one \
+                run, and `policy.allow_root_change` in the document for all";
     let was = had.into_iter().map(|disk| format!("it is on {}", identity(disk)));
     Some(found.evidence(was.chain(bound.into_iter().map(identity))).hint(hint))
 }

@@ -1,10 +1,11 @@
 //! What was decided about the booting of nodes: by people, and by what nodes report.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::State;
 use hoist_api::admin::{Context, Verb};
-use hoist_api::boot::{BootStateList, NodeBootState, StateRequest, StatesChanged};
+use hoist_api::boot::{BootStateList, ModeWord, NodeBootState, StateRequest, StatesChanged};
 use hoist_boot::answer::asked_by;
 use hoist_boot::outcome;
 use hoist_boot::{Standing, Table};
@@ -24,6 +25,7 @@ use crate::extract::{Json, Path, Query};
 use crate::failure::Failure;
 use crate::inventory::{Flag, Sight, bad_parameter, bind, no_such_node};
 use crate::principal::Principal;
+use crate::provision::erasure::unerased;
 use crate::route::{Plane, Route};
 
 /// Nodes in one page.
@@ -188,6 +190,12 @@ impl Decision {
         let Self { boot, principal, audit, request } = self;
         let by = principal.who().to_string();
         let now = boot.chassis.clock.now();
+        // What does not let a node boot is open for all of them.
+        let unerased = if releases(&request) {
+            unerased(boot.chassis.store.as_ref()).await?
+        } else {
+            HashMap::new()
+        };
         let committer = boot.chassis.audit.committer(audit.draft());
         let (mut count, mut settled) = (0, Settled::new());
         let written = boot
@@ -200,8 +208,10 @@ impl Decision {
                 if found.any(|node| !sight.reaches(roster, node)) {
                     return Err(WriteError::Forbidden { subject: "one of the nodes".to_owned() });
                 }
-                let refusals: Vec<_> =
-                    ids.iter().filter_map(|id| refused(draft, *id, &request)).collect();
+                let refusals = ids.iter().filter_map(|id| {
+                    refused(draft, *id, &request).or_else(|| not_erased(draft, *id, &unerased))
+                });
+                let refusals: Vec<_> = refusals.collect();
                 if !refusals.is_empty() {
                     return Err(WriteError::Refused(refusals));
                 }
@@ -257,6 +267,27 @@ impl Decision {
         }
         Ok(())
     }
+}
+
+/// Whether a node that was held may boot something afterwards.
+fn releases(request: &StateRequest) -> bool {
+    let is_held = |word: ModeWord| word.mode() == Some(BootMode::Hold);
+    request.mode.is_some_and(|word| !is_held(word)) || matches!(request.once, Some(Some(_)))
+}
+
+/// Nobody gets a machine with what was on its disks.
+fn not_erased(
+    draft: &Draft<'_>,
+    id: NodeId,
+    unerased: &HashMap<NodeId, String>,
+) -> Option<Refusal> {
+    let (node, run) = (draft.node(id)?, unerased.get(&id)?);
+    let name = &node.name;
+    let what =
+        format!("its disks were to be erased in run {run}, and that has not come to its end");
+    let hint = format!("`hoist provision retry {name}` erases them; then the node is retired");
+    let fault = Fault::new("", what).hint(hint);
+    Some(Refusal::new(Reason::Protected, format!("{} {name}", Kind::Node), fault))
 }
 
 /// A node that holds something is not wiped by a slip of the hand.

@@ -9,10 +9,10 @@ use hoist_api::Code;
 use hoist_api::provision::{
     DocumentsRequest, Event, EventsAnswer, EventsRequest, Finding, Go, How, MAX_EVENTS,
     MAX_EVENTS_REQUEST, MAX_ORDER_REQUEST, MAX_REPORT, NodeRunState, Order, OrderRequest, Outcome,
-    Phase, Progress, Report, ReportAnswer, Then,
+    Phase, Progress, Report, ReportAnswer, RootDisk, Then,
 };
 use hoist_inventory::record;
-use hoist_model::{NodeId, ProvisionProfileSpec};
+use hoist_model::{BootState, NodeId, ProvisionProfileSpec};
 use hoist_store::Op;
 use http::{HeaderMap, HeaderValue, header};
 use jiff::{SignedDuration, Timestamp};
@@ -42,6 +42,9 @@ const MAX_NAME: usize = 256;
 const MAX_FINDINGS: usize = 100;
 /// What a machine that was started anew shows on its screen.
 const LET_IN: &str = "if this machine was started anew, `hoist provision retry` lets it in";
+/// What is said of a node that was not installed, and got a part of a system.
+const PART: &str = "it was not installed before, and a part of a system is none: it boots as before; \
+                    if it is whole, `hoist boot set` lets it boot its disk";
 /// How often a node is begun by itself.
 const MAX_ATTEMPTS: u32 = 3;
 
@@ -91,7 +94,10 @@ async fn order(
                 provision.note_stranger(node).await;
                 return Err(locked.failure.with_remedy(LET_IN));
             }
-            None => return Err(locked.failure),
+            None => {
+                let why = provision.why_over(&proof, from).await?;
+                return Err(why.unwrap_or(locked.failure));
+            }
         },
     };
     let draft = Draft { who: format!("node/{}", node.name), ..audit.draft() };
@@ -130,6 +136,8 @@ async fn report(
     report.problems.iter_mut().for_each(shorten_finding);
     report.erased.truncate(erasure::MAX_DISKS);
     report.erased.iter_mut().flat_map(erasure::texts).for_each(shorten);
+    report.root.retain(is_known_by);
+    report.root.truncate(erasure::MAX_DISKS);
     let draft = Draft { who: format!("node/{}", node.value.shown.node), ..audit.draft() };
     let then = provision.reported(&node.value, &report, &draft).await?;
     Ok(Json(ReportAnswer { then }))
@@ -155,11 +163,16 @@ impl Provision {
         let run = record::provision_run_key(run).map(|_| run).ok_or_else(refused)?;
         let kept = self.runs.node(run, node).await?.ok_or_else(refused)?;
         let print = print(shown);
-        let known = kept.value.session.as_deref().unwrap_or_default();
-        if known.is_empty() || !bool::from(known.as_bytes().ct_eq(print.as_bytes())) {
-            return Err(refused());
+        let is_it = |known: &String| bool::from(known.as_bytes().ct_eq(print.as_bytes()));
+        if kept.value.session.as_ref().is_some_and(is_it) {
+            return Ok(kept);
         }
-        Ok(kept)
+        if kept.value.over.iter().any(is_it) {
+            let name = &kept.value.shown.node;
+            let detail = format!("node `{name}` was begun once more, or ended, since");
+            return Err(Failure::new(Code::AttemptOver, detail));
+        }
+        Err(refused())
     }
 
     async fn take_in(
@@ -204,6 +217,7 @@ impl Provision {
                 let mut next = node.clone();
                 next.seq = seq;
                 next.heard = Some(progress.at);
+                next.told_silent = None;
                 next.shown.progress = Some(progress.clone());
                 next
             })
@@ -216,7 +230,7 @@ impl Provision {
         let heard = Some(self.runs.now());
         let kept = self.runs.keep(&record.shown.run, record.shown.id, |node| {
             let works = node.shown.state == NodeRunState::Working && node.heard < heard;
-            works.then(|| NodeRecord { heard, ..node.clone() })
+            works.then(|| NodeRecord { heard, told_silent: None, ..node.clone() })
         });
         kept.await.map(|_| ())
     }
@@ -235,7 +249,7 @@ impl Provision {
         let given = self.given_to(&roster, node).await?;
         let flow = match node.undo {
             Some(_) => Flow::undoing(),
-            None => Flow::of(given.as_ref().map(|given| &given.spec), &how),
+            None => Flow::of(given.as_ref().map(|given| &given.spec), &how, node),
         };
         let kept = match (report.outcome, &node.undo) {
             (Outcome::Done, Some(_)) => self.runs.uninstalled(node).await?,
@@ -244,7 +258,8 @@ impl Provision {
             }
             // Whoever has to say that it is up has a system only then.
             (Outcome::Done, None) if flow.up_within.is_none() => {
-                self.runs.installed_by(&how, node).await?
+                let node = NodeRecord { root: report.root.clone(), ..node.clone() };
+                self.runs.installed_by(&how, &node).await?
             }
             _ => None,
         };
@@ -292,6 +307,8 @@ struct Flow {
     up_within: Option<u32>,
     /// Disks of which it must be known that they are erased, before the node is retired.
     retire: Option<Vec<String>>,
+    /// A part of a system on a node that has none: nothing says that there is one afterwards.
+    is_part: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -304,14 +321,16 @@ enum Again {
 }
 
 impl Flow {
-    fn of(spec: Option<&ProvisionProfileSpec>, how: &How) -> Self {
+    fn of(spec: Option<&ProvisionProfileSpec>, how: &How, node: &NodeRecord) -> Self {
+        let was_installed = node.before.as_ref().is_some_and(|before| before.installed.is_some());
+        let is_part = !how.only.is_empty() && !how.retire && !was_installed;
         let section = spec.and_then(|spec| spec.document.get("flow"));
         let word = |key: &str| section.and_then(|flow| flow.get(key)).and_then(Value::as_str);
         let end = match word("end") {
             _ if how.retire => Then::PowerOff,
             Some("power_off") => Then::PowerOff,
             Some("stay") => Then::Stay,
-            Some("kexec") => Then::Kexec,
+            Some("kexec") if !is_part => Then::Kexec,
             _ => Then::Reboot,
         };
         let again = match word("on_failure") {
@@ -323,12 +342,13 @@ impl Flow {
         };
         let up_within = spec.and_then(|spec| spec.phone_home_within_s);
         let retire = how.retire.then(|| erasure::disks(spec));
-        Self { end, again, up_within: up_within.filter(|_| !how.retire), retire }
+        let up_within = up_within.filter(|_| !how.retire && !is_part);
+        Self { end, again, up_within, retire, is_part }
     }
 
     /// Whatever the profile says, people look at what cannot be put back.
     fn undoing() -> Self {
-        Self { end: Then::Reboot, again: Again::No, up_within: None, retire: None }
+        Self { end: Then::Reboot, again: Again::No, up_within: None, retire: None, is_part: false }
     }
 
     /// What a rule forbids is never tried again by itself.
@@ -365,7 +385,11 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
     if next.undo_next {
         // Its arming stays: the same key asks again, and puts its disks back.
         (next.undo_next, next.abort) = (false, false);
-        next.undo = Some(Undoing { state: come_to(*outcome), boot: None });
+        // What it boots if nothing is put back.
+        let id = next.shown.id;
+        let before = || next.before.clone().unwrap_or_else(|| BootState::new(id, "", now));
+        let boot = flow.is_part.then(before);
+        next.undo = Some(Undoing { state: come_to(*outcome), boot });
         next.shown.undo = true;
         next.shown.attempt += 1;
         next.become_state(NodeRunState::Armed, now);
@@ -386,12 +410,17 @@ fn ended(was: Kept<NodeRecord>, report: &Report, flow: &Flow, now: Timestamp) ->
         next.up_by = up_within.and_then(|within| now.checked_add(within).ok());
         let waits = next.up_by.is_some();
         next.become_state(if waits { NodeRunState::Starting } else { NodeRunState::Done }, now);
-        next.shown.note = None;
+        next.shown.note = flow.is_part.then(|| PART.to_owned());
+        next.root.clone_from(&report.root);
         let mut more = vec![disarmed];
         // Nothing of a disk that was erased is kept.
         more.extend(backup::forgotten(next.shown.id).into_iter().filter(|_| flow.retire.is_some()));
-        let boot = Some(if flow.retire.is_some() { BootChange::Retired } else { BootChange::Disk });
-        return Changed { was, now: next, boot, more };
+        let boot = match flow.retire {
+            Some(_) => BootChange::Retired,
+            None if flow.is_part => BootChange::Before(Box::new(next.before.clone())),
+            None => BootChange::Disk,
+        };
+        return Changed { was, now: next, boot: Some(boot), more };
     }
     if flow.tries_again(&next, report) && flow.again == Again::Same {
         // Its arming stays: the same key may ask again.
@@ -462,6 +491,15 @@ fn progress(event: &Event, now: Timestamp) -> Progress {
     let Event { action, step, done, total, unit, rate, message, .. } = event.clone();
     // By the clock here: that of a machine without a system may say anything.
     Progress { action, step, done, total, unit, rate, message, at: now }
+}
+
+/// Whether a document can say it: what cannot be said there would keep the node from every order.
+fn is_known_by(disk: &RootDisk) -> bool {
+    let RootDisk { wwn, eui, serial, model } = disk;
+    let is_plain =
+        |text: &String| (1..=MAX_NAME).contains(&text.len()) && !text.contains(char::is_control);
+    let texts = [wwn, eui, serial, model].into_iter().flatten();
+    [wwn, eui, serial].iter().any(|text| text.is_some()) && texts.into_iter().all(is_plain)
 }
 
 fn shorten(text: &mut String) {

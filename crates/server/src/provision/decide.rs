@@ -4,11 +4,14 @@ use hoist_api::provision::{Counts, How, NodeRunState, RunState};
 use hoist_inventory::Roster;
 use hoist_model::{Node, ProvisionProfile};
 
+use super::record::NodeRecord;
+
 /// How far the nodes are.
-pub(super) fn count(states: impl IntoIterator<Item = NodeRunState>) -> Counts {
+pub(super) fn count<'n>(nodes: impl IntoIterator<Item = &'n NodeRecord>) -> Counts {
     let mut counts = Counts::default();
-    for state in states {
-        match state {
+    for node in nodes {
+        counts.unfinished += usize::from(node.is_unfinished());
+        match node.shown.state {
             NodeRunState::Waiting => counts.waiting += 1,
             NodeRunState::Done => counts.done += 1,
             NodeRunState::Failed => counts.failed += 1,
@@ -22,7 +25,7 @@ pub(super) fn count(states: impl IntoIterator<Item = NodeRunState>) -> Counts {
 
 /// How many of those that wait may be begun now.
 pub(super) fn room(how: &How, counts: Counts) -> usize {
-    let Counts { waiting, active, done, failed, .. } = counts;
+    let Counts { waiting, active, done, failed, unfinished, .. } = counts;
     let canary = how.canary.unwrap_or(0);
     if done < canary {
         // One after the other, until something goes wrong.
@@ -33,7 +36,9 @@ pub(super) fn room(how: &How, counts: Counts) -> usize {
         return 0;
     }
     let at_once = how.at_once.unwrap_or(usize::MAX).saturating_sub(active);
-    let unavailable = how.max_unavailable.unwrap_or(usize::MAX).saturating_sub(active + failed);
+    // Whoever was ended in the middle is as far away as who failed.
+    let unavailable =
+        how.max_unavailable.unwrap_or(usize::MAX).saturating_sub(active + failed + unfinished);
     waiting.min(at_once).min(unavailable)
 }
 
@@ -47,7 +52,12 @@ pub(super) fn state(how: &How, aborted: bool, counts: Counts) -> (RunState, Opti
         return (RunState::Aborted, None);
     }
     if waiting > 0 && room(how, counts) == 0 {
-        let why = format!("{failed} nodes failed, and {waiting} are not begun because of that");
+        let ended = match counts.unfinished {
+            0 => String::new(),
+            ended => format!(" and {ended} were aborted unfinished"),
+        };
+        let why =
+            format!("{failed} nodes failed{ended}, and {waiting} are not begun because of that");
         return (RunState::Stopped, Some(why));
     }
     match (waiting, failed) {
@@ -113,6 +123,10 @@ mod tests {
         assert_eq!(stopped, RunState::Stopped);
         assert!(why.is_some_and(|why| why.contains("2 nodes failed, and 7 are not begun")));
         assert_eq!(room(&how, counts(7, 1, 4, 1)), 0);
+        let ended = Counts { aborted: 3, unfinished: 1, ..counts(7, 0, 4, 1) };
+        assert_eq!(room(&how, ended), 0, "one was ended with its disks half written");
+        let why = state(&how, false, ended).1.expect("it stands");
+        assert!(why.contains("1 nodes failed and 1 were aborted unfinished"), "{why}");
         assert_eq!(state(&how, false, counts(7, 1, 4, 1)).0, RunState::Running);
     }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use hoist_api::provision::{Finding, How};
+use hoist_api::provision::{Finding, How, RootDisk};
 use hoist_inventory::Roster;
 use hoist_model::boot_config::ARTIFACT_SCHEME;
 use hoist_model::{Node, ProvisionProfileSpec, Secret};
@@ -27,6 +27,16 @@ pub(super) struct Case<'a> {
     pub(super) were: Option<&'a BTreeMap<String, String>>,
     /// The config drive, by path; none where nobody needs it.
     pub(super) drive: Option<&'a BTreeMap<String, Bytes>>,
+    pub(super) past: Past,
+}
+
+/// What is known of a node from before.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Past {
+    /// Of the node, when the run began with it.
+    pub(super) generation: Option<u64>,
+    /// The disks that its root is on.
+    pub(super) root: Vec<RootDisk>,
 }
 
 /// Whether the controller makes what is on the config drive.
@@ -43,8 +53,13 @@ fn is_empty(value: &Value) -> bool {
 pub(super) fn make(spec: &ProvisionProfileSpec, case: &Case<'_>) -> Value {
     let mut sections =
         if case.how.retire { erasing(&spec.document) } else { spec.document.clone() };
-    let Node { id, name, .. } = case.node;
-    sections.insert("node".to_owned(), json!({"id": id.to_string(), "name": name}));
+    sections.insert("node".to_owned(), node_section(case));
+    if case.how.allow_root_change && !case.how.retire {
+        let policy = sections.entry("policy").or_insert_with(|| json!({}));
+        if let Some(policy) = policy.as_object_mut() {
+            policy.insert("allow_root_change".to_owned(), true.into());
+        }
+    }
     allow_wiping(&mut sections, &case.how.wipe);
     if !case.how.only.is_empty() {
         let flow = sections.entry("flow").or_insert_with(|| json!({}));
@@ -59,6 +74,22 @@ pub(super) fn make(spec: &ProvisionProfileSpec, case: &Case<'_>) -> Value {
     let shelf = Shelf { roster: case.roster, were: case.were };
     fetch(shelf, case.base, &mut sections);
     json!({"api": API, "txn": case.txn, "sections": sections})
+}
+
+fn node_section(case: &Case<'_>) -> Value {
+    let Node { id, name, .. } = case.node;
+    let mut section = json!({"id": id.to_string(), "name": name});
+    if let Some(generation) = case.past.generation {
+        section["generation"] = json!(generation);
+    }
+    // What is erased has no root afterwards, wherever it was.
+    match case.past.root.as_slice() {
+        _ if case.how.retire => {}
+        [] => {}
+        [disk] => section["last_root"] = json!(disk),
+        disks => section["last_root"] = json!(disks),
+    }
+    section
 }
 
 /// Only the disks, to be put back as they were. An agent that cannot do that knows no action of this
@@ -349,7 +380,44 @@ mod tests {
         let (roster, node) = (roster(), hoist_template::sample());
         let (txn, base) = (Uuid::nil(), "http://c:1");
         let were = None;
-        make(&spec(document), &Case { roster: &roster, node: &node, how, txn, base, were, drive })
+        let past = Past::default();
+        let case = Case { roster: &roster, node: &node, how, txn, base, were, drive, past };
+        make(&spec(document), &case)
+    }
+
+    #[test]
+    fn where_the_root_was_is_said_but_to_who_erases() {
+        let disk = |serial: &str| RootDisk {
+            wwn: None,
+            eui: None,
+            serial: Some(serial.to_owned()),
+            model: None,
+        };
+        let node = |how: &How, root: Vec<RootDisk>| {
+            let (roster, node) = (roster(), hoist_template::sample());
+            let (txn, base) = (Uuid::nil(), "http://c:1");
+            let (were, drive, past) = (None, None, Past { generation: Some(3), root });
+            let case = Case { roster: &roster, node: &node, how, txn, base, were, drive, past };
+            let document = json!({"disks": {"a": {"match": {"serial": "1"}}}});
+            let made = make(&spec(&document), &case);
+            assert!(read(&made).is_empty(), "{made}");
+            made["sections"].clone()
+        };
+        let how = How::default();
+        let one = node(&how, vec![disk("A")]);
+        assert_eq!(one["node"]["last_root"], json!({"serial": "A"}));
+        assert_eq!((&one["node"]["generation"], &one["policy"]), (&json!(3), &Value::Null));
+        let both = node(&how, vec![disk("A"), disk("B")]);
+        assert_eq!(both["node"]["last_root"], json!([{"serial": "A"}, {"serial": "B"}]));
+        assert_eq!(node(&how, Vec::new())["node"]["last_root"], Value::Null);
+        let allowed = How { allow_root_change: true, ..How::default() };
+        assert_eq!(node(&allowed, Vec::new())["policy"], json!({"allow_root_change": true}));
+        let retire = How { retire: true, ..allowed };
+        let retiring = node(&retire, vec![disk("A")]);
+        assert_eq!(
+            (&retiring["node"]["last_root"], &retiring["policy"]),
+            (&Value::Null, &Value::Null)
+        );
     }
 
     #[test]

@@ -3,10 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use hoist_api::provision::{Erasure, ErasureVerdict, Finding, MAX_REPORT, NodeRunState};
+use hoist_inventory::record;
 use hoist_model::{NodeId, ProvisionProfileSpec};
-use hoist_store::StoreError;
+use hoist_store::{Store, StoreError};
 
-use super::record::{Last, NodeRecord};
+use super::record::{Kept, Last, NodeRecord, RunRecord, node_key};
 use super::runs::Runs;
 
 /// Disks of one report.
@@ -16,22 +17,31 @@ impl Runs {
     /// Nodes that were to be retired, and of which nobody knows that they are erased, with the run.
     /// They are free for nothing else.
     pub(super) async fn unerased(&self) -> Result<HashMap<NodeId, String>, StoreError> {
-        let headers = self.headers().await?;
-        let retiring: HashSet<&str> = headers
-            .iter()
-            .filter(|header| header.value.how.retire)
-            .map(|header| header.value.run.as_str())
-            .collect();
-        let mut found = HashMap::new();
-        let lasts = self.lasts().await?.into_values().map(|kept| kept.value);
-        for Last { node, run, .. } in lasts.filter(|last| retiring.contains(last.run.as_str())) {
-            let record = self.node(&run, node).await?;
-            if record.is_some_and(|record| is_unerased(&record.value)) {
-                found.insert(node, run);
-            }
-        }
-        Ok(found)
+        unerased(self.store()).await
     }
+}
+
+/// As it is kept in a store.
+pub(crate) async fn unerased(store: &dyn Store) -> Result<HashMap<NodeId, String>, StoreError> {
+    let headers: Vec<Kept<RunRecord>> = Kept::list(store, &record::provision_runs()).await?;
+    let retiring: HashSet<&str> = headers
+        .iter()
+        .filter(|header| header.value.how.retire)
+        .map(|header| header.value.run.as_str())
+        .collect();
+    let mut found = HashMap::new();
+    if retiring.is_empty() {
+        return Ok(found);
+    }
+    let lasts: Vec<Kept<Last>> = Kept::list(store, &record::provision_lasts()).await?;
+    let lasts = lasts.into_iter().map(|kept| kept.value);
+    for Last { node, run, .. } in lasts.filter(|last| retiring.contains(last.run.as_str())) {
+        let record: Option<Kept<NodeRecord>> = Kept::get(store, &node_key(&run, node)).await?;
+        if record.is_some_and(|record| is_unerased(&record.value)) {
+            found.insert(node, run);
+        }
+    }
+    Ok(found)
 }
 
 /// Whether it may have been begun, and has not come to its end.

@@ -1,18 +1,25 @@
 //! What is heard of machines besides what their agents say: that one boots, that its system is up, and
 //! that it is not.
 
+use hoist_api::Code;
 use hoist_api::provision::{Finding, NodeRunState};
-use hoist_model::{NodeId, Provisioning};
+use hoist_model::{BootMode, NodeId, Provisioning};
 
-use super::record::NodeRecord;
-use super::runs::{Changed, Runs, own_draft};
+use super::record::{NodeRecord, RunRecord};
+use super::runs::{Changed, Runs, TRIES, Wrote, own_draft};
 use crate::failure::Failure;
+
+/// What is wrong with a node whose system does not say that it is up.
+const NOT_UP: &str = "not-up";
 
 impl Runs {
     /// The system of a node says that it is up.
     pub(crate) async fn is_up(&self, node: NodeId) -> Result<(), Failure> {
-        let Some(last) = self.last(node).await?.filter(|last| !last.over) else { return Ok(()) };
+        let Some(last) = self.last(node).await? else { return Ok(()) };
         let Some(header) = self.header(&last.run).await? else { return Ok(()) };
+        if last.over {
+            return self.is_up_late(node, &last.run).await;
+        }
         let Some(starting) = self.node(&last.run, node).await?.map(|kept| kept.value) else {
             return Ok(());
         };
@@ -31,6 +38,50 @@ impl Runs {
         })
         .await?;
         Ok(())
+    }
+
+    /// The system of a node is up after the time for it. If nobody has decided anything since, all is
+    /// well with it.
+    async fn is_up_late(&self, node: NodeId, run: &str) -> Result<(), Failure> {
+        for _ in 0..TRIES {
+            let Some(header) = self.header(run).await? else { return Ok(()) };
+            let Some(was) = self.node(run, node).await? else { return Ok(()) };
+            if !self.is_late(&was.value) {
+                return Ok(());
+            }
+            let mut next = was.value.clone();
+            next.become_state(NodeRunState::Done, self.now());
+            next.up_by = None;
+            next.shown.problems.retain(|found| found.code != NOT_UP);
+            next.shown.note = Some("its system said late that it is up".to_owned());
+            let installed = self.installed_by(&header.value.how, &next).await?;
+            let changed = Changed {
+                more: installed.into_iter().collect(),
+                ..Changed::new(was, next.clone())
+            };
+            // What the run comes to is counted again.
+            let open = RunRecord { over: false, counts: None, ..header.value.clone() };
+            let audit = own_draft("phone-home", run);
+            if self.write(audit, vec![changed], Some((&header, &open))).await? == Wrote::Done {
+                self.changed(&next);
+                return self.advance(run).await;
+            }
+        }
+        Err(Failure::new(Code::Busy, "others write the same again and again")
+            .with_remedy("try again"))
+    }
+
+    /// Whether all that is wrong with a node is that its system was not up in time, and nobody has
+    /// decided what it boots since.
+    fn is_late(&self, node: &NodeRecord) -> bool {
+        let roster = self.roster();
+        let state = roster.boot_state(node.shown.id);
+        let is_as_left = state.is_some_and(|state| {
+            let boots_disk = state.mode == Some(BootMode::Disk) && state.once.is_none();
+            boots_disk && state.decided.is_none_or(|at| at <= node.shown.since)
+        });
+        // Whoever begins it again, or takes it back, asks for nothing to be up by any time.
+        node.shown.state == NodeRunState::Failed && node.up_by.is_some() && is_as_left
     }
 
     /// Its machine has asked what to boot.
@@ -74,13 +125,17 @@ impl Runs {
 
 fn not_up() -> Finding {
     Finding {
-        code: "not-up".to_owned(),
+        code: NOT_UP.to_owned(),
         class: "device".to_owned(),
         action: "boot".to_owned(),
         step: String::new(),
         what: "the installed system has not said that it is up within its time".to_owned(),
         place: String::new(),
-        hint: Some("look at its console; `hoist provision retry` installs it again".to_owned()),
+        hint: Some(
+            "look at its console; if it says so later the node is done, and `hoist provision retry` \
+             installs it again"
+                .to_owned(),
+        ),
         evidence: Vec::new(),
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use hoist_api::provision::{How, Installed, NodeRunState};
+use hoist_api::provision::{How, Installed, NodeRunState, RootDisk};
 use hoist_inventory::record::{provision_given, provision_installed, provision_installed_key};
 use hoist_model::{Digest, Node, NodeId};
 use hoist_store::{Op, Store, StoreError, Txn};
@@ -63,14 +63,28 @@ impl Runs {
         Ok(Some(put(key, &record)))
     }
 
+    /// The disks that the root of a node is on, as far as that is known.
+    pub(super) async fn last_root(&self, node: NodeId) -> Result<Vec<RootDisk>, StoreError> {
+        let key = provision_installed_key(node);
+        let is: Option<Kept<InstalledRecord>> = Kept::get(self.store(), &key).await?;
+        Ok(is.map(|is| is.value.now.root).unwrap_or_default())
+    }
+
     /// What is written when a node has again what it had before.
     pub(super) async fn uninstalled(&self, node: &NodeRecord) -> Result<Option<Op>, StoreError> {
         let key = provision_installed_key(node.shown.id);
         let was: Option<Kept<InstalledRecord>> = Kept::get(self.store(), &key).await?;
         let was = was.filter(|was| was.value.now.run == node.shown.run);
-        Ok(was.map(|was| match was.value.before {
-            Some(now) => put(key, &InstalledRecord { now, before: None, ..was.value }),
-            None => Op::Delete(key),
+        Ok(was.map(|was| {
+            let InstalledRecord { node: id, before, .. } = was.value;
+            // Where the same was installed again, what was before is older than the run.
+            match node.shown.previous.clone().or_else(|| before.clone()) {
+                Some(now) => {
+                    let before = before.filter(|before| before.document != now.document);
+                    put(key, &InstalledRecord { node: id, now, before })
+                }
+                None => Op::Delete(key),
+            }
         }))
     }
 }
@@ -146,7 +160,8 @@ fn after(
 ) -> InstalledRecord {
     let Given { profile, artifacts, .. } = given;
     let (run, document) = (node.shown.run.clone(), digest.to_owned());
-    let now = Installed { run, profile, document, artifacts, at };
+    let root = node.root.clone();
+    let now = Installed { run, profile, document, artifacts, root, at };
     // The same again is nothing to go back to.
     let before = was.and_then(|was| {
         let is_same = was.now.document == now.document;
@@ -179,6 +194,7 @@ mod tests {
             profile: "p".parse().unwrap(),
             document: document.to_owned(),
             artifacts: BTreeMap::new(),
+            root: Vec::new(),
             at: Timestamp::UNIX_EPOCH,
         }
     }

@@ -14,7 +14,7 @@ use hoist_model::{Name, Node, NodeId, ProvisionProfileSpec};
 use serde_json::Value;
 
 use super::Provision;
-use super::document::{self, Case};
+use super::document::{self, Case, Past};
 use super::record::{FactsRecord, Given, NodeRecord, put};
 use super::runs::{Changed, own_draft};
 use super::steer::protected;
@@ -63,6 +63,33 @@ impl Provision {
         Ok(is_taken.then_some((roster, node)))
     }
 
+    /// What an agent is told that failed, or was ended, and asks again: nothing is ordered before
+    /// people decide. Whoever has not had that order learns nothing.
+    pub(super) async fn why_over(
+        &self,
+        proof: &DocumentsRequest,
+        from: IpAddr,
+    ) -> Result<Option<Failure>, Failure> {
+        let roster = self.runs.roster();
+        let Some(last) = self.runs.last(proof.node).await?.filter(|last| last.over) else {
+            return Ok(None);
+        };
+        let Some(record) = self.runs.node(&last.run, proof.node).await? else { return Ok(None) };
+        let NodeRecord { shown, earlier, .. } = record.value;
+        let node =
+            earlier.and_then(|earlier| self.metadata.is_of_before(&roster, &earlier, proof, from));
+        let Some(node) = node else { return Ok(None) };
+        let (name, run) = (&node.name, &last.run);
+        let detail = match shown.state {
+            NodeRunState::Failed => format!("node `{name}` has failed in run {run}"),
+            NodeRunState::Aborted => format!("node `{name}` was aborted in run {run}"),
+            _ => return Ok(None),
+        };
+        Ok(Some(Failure::new(Code::Forbidden, detail).with_remedy(format!(
+            "`hoist provision retry {name}` begins it again, and this agent goes on by itself"
+        ))))
+    }
+
     /// The node's part in its run: from now on its agent works.
     pub(super) async fn take_up(
         &self,
@@ -87,6 +114,7 @@ impl Provision {
                 let mut next = was.value.clone();
                 next.become_state(NodeRunState::Working, runs.now());
                 (next.seq, next.heard) = (0, Some(runs.now()));
+                next.told_silent = None;
                 next.ordered = Some(runs.now());
                 Changed { more: vec![facts.clone()], ..Changed::new(was, next) }
             })
@@ -117,7 +145,9 @@ impl Provision {
         let how = &header.how;
         let drive = self.drive(roster, node, spec, how).await?;
         let (txn, were, drive) = (record.txn, Some(artifacts), drive.as_ref());
-        let case = Case { roster, node, how, txn, base, were, drive };
+        let root = self.runs.last_root(node.id).await?;
+        let past = Past { generation: record.begun_generation, root };
+        let case = Case { roster, node, how, txn, base, were, drive, past };
         let document = document::make(spec, &case);
         let found = document::check(spec, &case, &document);
         if !found.is_empty() {
@@ -241,6 +271,7 @@ impl Provision {
             problems,
             receipts: Value::Null,
             erased: Vec::new(),
+            root: Vec::new(),
         };
         self.reported(record, &report, audit).await?;
         Ok(Failure::new(Code::Conflict, detail)

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use hoist_api::provision::{Counts, How, Installed, NodeRunState, RunNode};
+use hoist_api::provision::{Counts, How, Installed, NodeRunState, RootDisk, RunNode};
 use hoist_inventory::record;
 use hoist_metadata::provision::Arming;
 use hoist_model::{BootState, Digest, Name, NodeId, ProvisionProfileSpec};
@@ -56,6 +56,19 @@ pub(super) struct NodeRecord {
     /// Of the node, when it was armed last.
     #[serde(default)]
     pub(super) generation: Option<u64>,
+    /// Of the node, when the run began with it: markers on its disks carry it, by which the next
+    /// attempt knows what is its own.
+    #[serde(default)]
+    pub(super) begun_generation: Option<u64>,
+    /// Of earlier attempts, as `session`; the last ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) over: Vec<String>,
+    /// The disks that its root is on, by its last report.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) root: Vec<RootDisk>,
+    /// When it was told that nothing is heard of its agent; nothing since it was heard again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) told_silent: Option<Timestamp>,
     /// Since when an agent has an order of which nobody has heard what came of it.
     #[serde(default)]
     pub(super) ordered: Option<Timestamp>,
@@ -81,6 +94,9 @@ pub(super) struct NodeRecord {
     #[serde(default)]
     pub(super) up_by: Option<Timestamp>,
 }
+
+/// Sessions that are remembered when they are over.
+const MAX_OVER: usize = 8;
 
 /// What a node is made of: its profile as it was, and what the artifacts in it were.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -200,6 +216,18 @@ impl NodeRecord {
     /// Whether something may have been written to its disks.
     pub(super) fn is_touched(&self) -> bool {
         self.shown.changed || self.ordered.is_some()
+    }
+
+    /// Its agent of before is told that it is over, when it is heard again.
+    pub(super) fn end_session(&mut self) {
+        self.over.extend(self.session.take());
+        let surplus = self.over.len().saturating_sub(MAX_OVER);
+        self.over.drain(..surplus);
+    }
+
+    /// Whether it was ended with something on its disks that is neither as before nor complete.
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.shown.state == NodeRunState::Aborted && self.is_touched()
     }
 
     pub(super) fn become_state(&mut self, state: NodeRunState, now: Timestamp) {

@@ -9,7 +9,7 @@ use hoist_model::{Arch, Artifact, Fault, Kind, ProvisionProfile};
 use hoist_provision::diagnostic::Diagnostic;
 use uuid::Uuid;
 
-use super::document::{self, Case};
+use super::document::{self, Case, Past};
 
 /// Findings told of one profile.
 const MAX_TOLD: usize = 20;
@@ -70,8 +70,8 @@ fn lacking(roster: &Roster, profile: &ProvisionProfile) -> Option<Refusal> {
 /// For a node that is made up: nothing of it depends on which one it is.
 fn judged(roster: &Roster, profile: &ProvisionProfile) -> Vec<Refusal> {
     let (node, how) = (hoist_template::sample(), How::default());
-    let (txn, base) = (Uuid::nil(), "http://controller");
-    let case = Case { roster, node: &node, how: &how, txn, base, were: None, drive: None };
+    let (txn, base, past) = (Uuid::nil(), "http://controller", Past::default());
+    let case = Case { roster, node: &node, how: &how, txn, base, were: None, drive: None, past };
     let made = document::make(&profile.spec, &case);
     let found = document::check(&profile.spec, &case, &made);
     found.into_iter().take(MAX_TOLD).map(|found| refusal(profile, found)).collect()

@@ -34,7 +34,7 @@ use crate::failure::Failure;
 use crate::server::Chassis;
 
 /// How often somebody else may be faster.
-const TRIES: usize = 16;
+pub(super) const TRIES: usize = 16;
 /// Nodes that are begun in one transaction.
 const BATCH: usize = 200;
 /// Runs that are remembered; the oldest that are over are forgotten.
@@ -186,7 +186,7 @@ impl Runs {
 
     /// A run as it is shown, with what agents said to this controller last.
     pub(super) fn show(&self, run: &RunRecord, nodes: Vec<NodeRecord>) -> Run {
-        let counts = decide::count(nodes.iter().map(|node| node.shown.state));
+        let counts = decide::count(&nodes);
         let nodes = nodes.into_iter().map(|node| self.shown(node)).collect();
         Run { nodes, ..outline(run, counts) }
     }
@@ -283,6 +283,10 @@ impl Runs {
                 seq: 0,
                 heard: None,
                 generation: None,
+                begun_generation: None,
+                over: Vec::new(),
+                root: Vec::new(),
+                told_silent: None,
                 ordered: None,
                 abort: false,
                 before: roster.boot_state(node.id).map(|state| state.as_ref().clone()),
@@ -344,7 +348,7 @@ impl Runs {
                 return Ok(());
             }
             let nodes = self.nodes(run).await?;
-            let counts = decide::count(nodes.iter().map(|node| node.value.shown.state));
+            let counts = decide::count(nodes.iter().map(|node| &node.value));
             let changes = self.next(&header.value, counts, nodes);
             let over = counts.waiting + counts.active == 0;
             if changes.is_empty() && !over {
@@ -405,11 +409,15 @@ impl Runs {
         let session = self.session(node, &nonce);
         let mut next = was.value.clone();
         next.become_state(NodeRunState::Armed, now);
+        if next.shown.attempt == 0 {
+            next.begun_generation = Some(node.generation);
+        }
         next.shown.attempt += 1;
         next.shown.problems.clear();
         (next.shown.note, next.shown.progress, next.up_by) = (None, None, None);
+        next.end_session();
         (next.session, next.seq, next.abort) = (Some(print(&session)), 0, false);
-        (next.heard, next.generation) = (None, Some(node.generation));
+        (next.heard, next.generation, next.told_silent) = (None, Some(node.generation), None);
         let (run, profile) = (next.shown.run.clone(), next.shown.profile.clone());
         let more = vec![put(record::arming_key(node.id), &arming)];
         let boot = Some(BootChange::Agent(Provisioning { run, profile, nonce }));
@@ -495,7 +503,7 @@ impl Runs {
     }
 
     /// What is told when a node is another step further.
-    fn changed(&self, node: &NodeRecord) {
+    pub(super) fn changed(&self, node: &NodeRecord) {
         let RunNode { run, state, problems, attempt, .. } = &node.shown;
         let told = serde_json::json!({
             "run": run, "state": state, "attempt": attempt, "problems": problems,
@@ -533,7 +541,7 @@ impl Runs {
     /// Looks after all runs until told to stop.
     pub async fn watch(self, stop: CancellationToken) {
         loop {
-            if let Err(error) = self.look().await {
+            if let Err(error) = Box::pin(self.look()).await {
                 tracing::warn!(error = %crate::chain(&error), "runs are not looked after");
             }
             tokio::select! {
@@ -559,6 +567,7 @@ impl Runs {
             let run = &header.value.run;
             let looked = async {
                 self.end_waits(run).await?;
+                self.tell_silent(run).await?;
                 self.advance(run).await
             };
             if let Err(error) = looked.await {

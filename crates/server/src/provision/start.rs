@@ -15,7 +15,7 @@ use hoist_provision::diagnostic::{self, Diagnostic};
 use hoist_provision::facts::SignatureKind;
 use uuid::Uuid;
 
-use super::document::{self, Case};
+use super::document::{self, Case, Past};
 use super::runs::{Picked, check_free};
 use super::{Provision, WRITE, decide, sight};
 use crate::auth::AuditContext;
@@ -265,8 +265,8 @@ fn try_out(roster: &Roster, chosen: &[Picked], how: &How) -> Result<(), Failure>
     let anew = chosen.iter().filter(|picked| picked.given.is_none());
     for Picked { node, profile: name, .. } in anew.filter(|picked| seen.insert(&picked.profile)) {
         let Some(profile) = roster.provision_profile(name) else { continue };
-        let (txn, base) = (Uuid::nil(), "http://controller");
-        let case = Case { roster, node, how, txn, base, were: None, drive: None };
+        let (txn, base, past) = (Uuid::nil(), "http://controller", Past::default());
+        let case = Case { roster, node, how, txn, base, were: None, drive: None, past };
         let made = document::make(&profile.spec, &case);
         let mut found = document::check(&profile.spec, &case, &made);
         found.extend(no_plugin(roster, node, &profile.spec));

@@ -14,7 +14,7 @@ use hoist_store::Op;
 use super::backup::{self, BackupRecord};
 use super::erasure::is_unerased;
 use super::record::{Kept, NodeRecord, RunRecord, Undoing};
-use super::runs::{Changed, Runs, Wrote};
+use super::runs::{Changed, Runs, TRIES, Wrote};
 use super::stuck::may_go_on;
 use super::{BootChange, Provision, WRITE, decide, sight};
 use crate::audit::Draft;
@@ -28,8 +28,6 @@ use crate::route::Route;
 const MAX_NODES: usize = 10_000;
 /// Nodes of which it is told what their disks held.
 const MAX_TOLD: usize = 20;
-/// How often somebody else may be faster.
-const TRIES: usize = 16;
 
 pub(super) fn routes() -> Vec<Route<Provision>> {
     vec![
@@ -389,7 +387,8 @@ fn retried(
     }
     let mut next = was.value.clone();
     next.shown.state = NodeRunState::Waiting;
-    (next.shown.note, next.session, next.up_by) = (None, None, None);
+    next.end_session();
+    (next.shown.note, next.up_by) = (None, None);
     if is_stuck {
         let arming = armings.get(&node.id);
         next.earlier = arming.and_then(may_go_on);
@@ -429,7 +428,7 @@ fn aborted(runs: &Runs, was: Kept<NodeRecord>, undo: bool) -> Option<Changed> {
         // Whoever was at work and says nothing is not there any more.
         state if is_begun(state) || runs.is_silent(&next) => {
             next.become_state(NodeRunState::Aborted, runs.now());
-            next.session = None;
+            next.end_session();
             let boot = Some(left());
             Some(Changed { was, now: next, boot, more: vec![disarmed] })
         }
@@ -467,7 +466,8 @@ fn not_put_back(
 ) -> Option<Changed> {
     if runs.is_silent(&next) {
         next.become_state(NodeRunState::Failed, runs.now());
-        (next.session, next.undo) = (None, Some(undo));
+        next.end_session();
+        next.undo = Some(undo);
         let why = format!("undo ended in run {}, see hoist provision status", next.shown.run);
         let boot = Some(BootChange::Hold(why));
         return Some(Changed { was, now: next, boot, more: vec![disarmed] });
@@ -476,7 +476,8 @@ fn not_put_back(
         return None;
     }
     next.become_state(undo.state, runs.now());
-    (next.session, next.shown.undo) = (None, false);
+    next.end_session();
+    next.shown.undo = false;
     let boot = Some(undo.boot_as_it_was(&next.shown.run));
     Some(Changed { was, now: next, boot, more: vec![disarmed] })
 }

@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::decide;
 use super::record::NodeRecord;
 use super::runs::Runs;
+use crate::failure::Failure;
 
 /// How often it is written that an agent lives which says nothing else.
 const WRITE_LIFE_EVERY: SignedDuration = SignedDuration::from_secs(30);
@@ -53,6 +54,21 @@ impl Runs {
     pub(super) fn is_silent(&self, record: &NodeRecord) -> bool {
         let works = record.shown.state == NodeRunState::Working;
         works && self.now().duration_since(self.heard(record)) > self.silence()
+    }
+
+    /// Tells of each agent once that nothing is heard of it any more; whichever controller is first.
+    pub(super) async fn tell_silent(&self, run: &str) -> Result<(), Failure> {
+        let is_new = |node: &NodeRecord| node.told_silent.is_none() && self.is_silent(node);
+        for node in self.nodes(run).await?.into_iter().filter(|node| is_new(&node.value)) {
+            let told = self.keep(run, node.value.shown.id, |node| {
+                is_new(node).then(|| NodeRecord { told_silent: Some(self.now()), ..node.clone() })
+            });
+            let Some(node) = told.await? else { continue };
+            let since = self.heard(&node);
+            let told = serde_json::json!({"run": run, "since": since});
+            self.tell_node("provision.silent", &node.shown.node, told);
+        }
+        Ok(())
     }
 
     /// Nobody can be heard while no controller listens.

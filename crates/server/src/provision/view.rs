@@ -102,7 +102,7 @@ async fn list(
         }
         let nodes = seen(&roster, &sight, runs.nodes(&header.run).await?);
         if sight.is_all() || !nodes.is_empty() {
-            items.push(outline(&header, count(nodes.iter().map(|node| node.shown.state))));
+            items.push(outline(&header, count(&nodes)));
         }
     }
     Ok(Json(Listing { revision: roster.revision(), items }))

@@ -138,6 +138,19 @@ async fn who_was_not_erased_is_free_for_nothing_else() {
     until(&site, &id, "n1", "failed").await;
     let undone = site.post(&format!("/provision/v1/runs/{id}/undo"), &json!({})).await.expect(200);
     assert_eq!(undone.json()["nodes"], json!([]));
+    // Nor does it boot anything because somebody says so; that it is held may be said again.
+    for mode in ["live", "install", "disk", "none"] {
+        let problem =
+            site.put("/boot/v2/state/n1", &json!({"mode": mode})).await.problem(409, "protected");
+        let told = format!("{:?}", problem.errors);
+        assert!(told.contains(&id) && told.contains("hoist provision retry n1"), "{told}");
+    }
+    site.put("/boot/v2/state/n1", &json!({"once": "live"})).await.problem(409, "protected");
+    let all = site.put("/boot/v2/states?selector=*&affects=3", &json!({"mode": "live"})).await;
+    all.problem(409, "protected");
+    let held = json!({"mode": "hold", "reason": "its disk is broken"});
+    site.put("/boot/v2/state/n1", &held).await.expect(200);
+    site.put("/boot/v2/state/n2", &json!({"mode": "live"})).await.expect(200);
     assert!(script(&site, 1).await.contains("this node is held"));
     let site = site.restart().await;
     for more in [json!({}), json!({"reinstall": true}), json!({"previous": true})] {

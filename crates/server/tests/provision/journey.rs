@@ -217,7 +217,7 @@ async fn what_is_refused_is_held_with_its_evidence_until_somebody_tries_again() 
     // Begun once more it has another token; the session of before is good for nothing.
     let retried = site.post(&format!("/provision/v1/runs/{id}/retry"), &json!({})).await;
     assert_eq!(retried.expect(200).json()["nodes"], json!(["n1"]));
-    session.send(&site, "events", &json!({"events": []})).await.problem(403, "forbidden");
+    session.send(&site, "events", &json!({"events": []})).await.problem(403, "attempt-over");
     let again = Agent::boot(&site, 1, 2).await.order(&site).await;
     assert_eq!(again.order["document"]["txn"], session.order["document"]["txn"]);
     assert_eq!(again.reports(&site, &done()).await, "reboot");
@@ -231,7 +231,12 @@ async fn an_agent_that_stayed_in_memory_goes_on_when_somebody_tries_again() {
     let id = start(&site, &json!({"selector": "node:n1"})).await;
     let (agent, stranger) = (Agent::boot(&site, 1, 1).await, Agent::boot(&site, 1, 2).await);
     agent.order(&site).await.reports(&site, &failed("failed")).await;
-    agent.ask(&site).await.problem(403, "forbidden");
+    // Its screen says what becomes of it; nobody else learns that.
+    let problem = agent.ask(&site).await.problem(403, "forbidden");
+    assert!(problem.detail.contains(&format!("`n1` has failed in run {id}")), "{problem:?}");
+    assert!(problem.remedy.is_some_and(|remedy| remedy.contains("hoist provision retry n1")));
+    let problem = stranger.ask(&site).await.problem(403, "forbidden");
+    assert!(!problem.detail.contains("failed"), "{problem:?}");
     site.post(&format!("/provision/v1/runs/{id}/retry"), &json!({})).await.expect(200);
     stranger.ask(&site).await.problem(403, "forbidden");
     let session = agent.order(&site).await;
@@ -320,6 +325,81 @@ async fn a_system_has_to_say_in_time_that_it_is_up() {
     assert_eq!(late["problems"][0]["code"], "not-up");
     phone_home(&site, 1).await;
     until(&site, &id, "n1", "done").await;
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_system_that_is_up_late_is_up_if_nobody_has_decided_anything_since() {
+    let site = site(|_| {}).await;
+    profile(&site, "base", "*", json!({"phone_home_within_s": 1})).await;
+    let id = start(&site, &json!({"selector": "*"})).await;
+    for n in 1..=3 {
+        let number = u8::try_from(n).expect("small");
+        Agent::boot(&site, n, number).await.order(&site).await.reports(&site, &done()).await;
+    }
+    for name in ["n1", "n2", "n3"] {
+        until(&site, &id, name, "failed").await;
+    }
+    let path = format!("/provision/v1/runs/{id}");
+    site.eventually(&path, |answer| answer.json()["state"] == "failed").await;
+    site.put("/boot/v2/state/n2", &json!({"mode": "hold"})).await.expect(200);
+    site.post(&format!("{path}/retry"), &json!({"nodes": ["n3"]})).await.expect(200);
+    for n in 1..=3 {
+        phone_home(&site, n).await;
+    }
+    let up = until(&site, &id, "n1", "done").await;
+    assert_eq!(up["problems"], json!(null));
+    assert!(up["note"].as_str().is_some_and(|note| note.contains("late")), "{up}");
+    let shown = run(&site, &id).await;
+    let words: Vec<_> = states(&shown).into_iter().map(|(_, state)| state).collect();
+    assert_eq!(words[..2], ["done", "failed"]);
+    assert!(["armed", "booting"].contains(&words[2].as_str()), "{words:?}");
+    // It is installed, as if it had been in time.
+    let next = start(&site, &json!({"selector": "node:n1", "reinstall": true})).await;
+    assert_eq!(run(&site, &next).await["nodes"][0]["previous"]["run"], id.as_str());
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_that_was_over_is_counted_again_when_a_system_is_up_late() {
+    let site = site(|_| {}).await;
+    profile(&site, "base", "*", json!({"phone_home_within_s": 1})).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    Agent::boot(&site, 1, 1).await.order(&site).await.reports(&site, &done()).await;
+    let path = format!("/provision/v1/runs/{id}");
+    site.eventually(&path, |answer| answer.json()["state"] == "failed").await;
+    phone_home(&site, 1).await;
+    site.eventually(&path, |answer| answer.json()["state"] == "done").await;
+    let listed = site.get("/provision/v1/runs").await.expect(200).json();
+    assert_eq!(listed["items"][0]["counts"]["done"], 1);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_part_of_a_system_does_not_make_a_node_installed() {
+    let site = site(|_| {}).await;
+    profile(&site, "base", "*", json!({"phone_home_within_s": 600})).await;
+    let part = json!({"selector": "node:n1", "how": {"only": ["disks"]}});
+    let id = start(&site, &part).await;
+    let session = Agent::boot(&site, 1, 1).await.order(&site).await;
+    assert_eq!(session.reports(&site, &done()).await, "reboot");
+    let node = until(&site, &id, "n1", "done").await;
+    assert!(node["note"].as_str().is_some_and(|note| note.contains("boots as before")), "{node}");
+    assert!(script(&site, 1).await.contains("http://k/live"), "as before");
+    let state = site.get("/boot/v2/state/n1").await.expect(200).json();
+    assert_eq!(state["state"]["installed"], json!(null), "{state}");
+
+    // The whole makes it so, and then a part leaves it so.
+    profile(&site, "base", "*", json!({})).await;
+    let id = start(&site, &json!({"selector": "node:n1"})).await;
+    Agent::boot(&site, 1, 2).await.order(&site).await.reports(&site, &done()).await;
+    until(&site, &id, "n1", "done").await;
+    let mut again = part.clone();
+    again["reinstall"] = json!(true);
+    let id = start(&site, &again).await;
+    Agent::boot(&site, 1, 3).await.order(&site).await.reports(&site, &done()).await;
+    until(&site, &id, "n1", "done").await;
+    assert!(script(&site, 1).await.contains("sanboot"));
     site.stop().await;
 }
 

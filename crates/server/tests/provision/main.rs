@@ -10,6 +10,7 @@ mod plugins;
 mod previous;
 mod profiles;
 mod rolling;
+mod root;
 mod steering;
 mod stuck;
 mod undo;

@@ -57,6 +57,28 @@ async fn no_more_are_begun_than_may_be_away() {
 }
 
 #[tokio::test]
+async fn who_was_ended_in_the_middle_is_away_too() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "*", "how": {"max_unavailable": 1}})).await;
+    let session = Agent::boot(&site, 1, 1).await.order(&site).await;
+    let one = json!({"nodes": ["n1"]});
+    site.post(&format!("/provision/v1/runs/{id}/abort"), &one).await.expect(200);
+    session.reports(&site, &json!({"outcome": "aborted", "changed": true})).await;
+    until(&site, &id, "n1", "aborted").await;
+    let stopped = site
+        .eventually(&format!("/provision/v1/runs/{id}"), |a| a.json()["state"] == "stopped")
+        .await
+        .json();
+    assert_eq!(words(&stopped), ["aborted", "waiting", "waiting"]);
+    assert_eq!(stopped["counts"]["unfinished"], 1);
+    assert!(stopped["why"].as_str().is_some_and(|why| why.contains("1 were aborted unfinished")));
+    site.post(&format!("/provision/v1/runs/{id}/retry"), &one).await.expect(200);
+    provision(&site, 1, &done()).await;
+    until(&site, &id, "n2", "armed").await;
+    site.stop().await;
+}
+
+#[tokio::test]
 async fn a_node_is_in_one_run_at_a_time_and_what_is_installed_is_not_installed_by_a_slip() {
     let site = site(|_| {}).await;
     let id = start(&site, &json!({"selector": "node:n1"})).await;

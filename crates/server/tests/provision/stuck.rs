@@ -20,6 +20,26 @@ async fn noted(site: &Site, run: &str, word: &str) -> Value {
     answer.json()["nodes"][0].clone()
 }
 
+/// Since then it was told so many times that nothing is heard of an agent, and not more often within
+/// a while.
+async fn silences(site: &Site, since: &str, count: usize) {
+    let url = site.url(&format!("/events/v1?since={since}&kind=provision.silent"));
+    let asked = reqwest::Client::builder().no_proxy().build().expect("a client").get(url);
+    let mut stream = asked.bearer_auth(&site.admin).send().await.expect("a stream");
+    let after = |seconds| tokio::time::Instant::now() + Duration::from_secs(seconds);
+    let (mut text, mut deadline, mut is_told) = (String::new(), after(20), false);
+    let told = |text: &str| text.matches("event: provision.silent").count();
+    while let Ok(chunk) = tokio::time::timeout_at(deadline, stream.chunk()).await {
+        let chunk = chunk.expect("it is read").expect("it goes on");
+        text.push_str(&String::from_utf8_lossy(&chunk));
+        if told(&text) >= count && !is_told {
+            // Runs are looked at more often than that.
+            (deadline, is_told) = (after(3), true);
+        }
+    }
+    assert_eq!(told(&text), count, "{text}");
+}
+
 #[tokio::test]
 async fn a_machine_that_was_started_anew_is_let_in_by_a_retry() {
     let site = site(|_| {}).await;
@@ -83,14 +103,16 @@ async fn an_agent_in_memory_goes_on_as_often_as_somebody_wants_and_keeps_its_pla
 #[tokio::test]
 async fn an_agent_that_says_nothing_is_begun_again_or_ended() {
     let site = site(|config| config.agent_silence = Duration::from_secs(1)).await;
+    let before = site.controller.chassis().events.last_id();
     let id = start(&site, &json!({"selector": "node:n1"})).await;
     let lost = Agent::boot(&site, 1, 1).await.order(&site).await;
     let told = steer(&site, &id, "retry").await;
     assert_eq!(told["nodes"], json!([]), "it works");
     assert!(told["notes"][0].as_str().is_some_and(|note| note.contains("not disturbed")), "{told}");
     noted(&site, &id, "nothing is heard of its agent").await;
+    silences(&site, &before, 1).await;
     steer(&site, &id, "retry").await;
-    lost.send(&site, "events", &json!({"events": []})).await.problem(403, "forbidden");
+    lost.send(&site, "events", &json!({"events": []})).await.problem(403, "attempt-over");
     let lost = Agent::boot(&site, 1, 2).await.order(&site).await;
     // Signs of life are enough.
     for _ in 0..6 {
@@ -99,6 +121,8 @@ async fn an_agent_that_says_nothing_is_begun_again_or_ended() {
     }
     assert_eq!(run(&site, &id).await["nodes"][0]["note"], Value::Null);
     noted(&site, &id, "nothing is heard of its agent").await;
+    // Once each time, whoever looks how often.
+    silences(&site, &before, 2).await;
     steer(&site, &id, "abort").await;
     until(&site, &id, "n1", "aborted").await;
     assert!(script(&site, 1).await.contains("this node is held"));

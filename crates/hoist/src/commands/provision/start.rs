@@ -25,6 +25,7 @@ use crate::printer::{Output, Printer};
     hoist provision start 'label:rack=7' --previous --at-once 4\n  \
     hoist provision start node:n1 --only config_drive,boot\n  \
     hoist provision start node:n1 --wipe ext,lvm --dry-run")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(super) struct StartArgs {
     /// Which nodes
     #[arg(value_name = "SELECTOR")]
@@ -51,13 +52,18 @@ pub(super) struct StartArgs {
     #[arg(long, value_name = "N")]
     at_once: Option<usize>,
 
-    /// So many nodes may be neither as before nor done; those that failed count
+    /// So many nodes may be neither as before nor done; those that failed count, and those that were
+    /// aborted in the middle
     #[arg(long, value_name = "N")]
     max_unavailable: Option<usize>,
 
     /// So many nodes first, one after the other; the first failure stops the run
     #[arg(long, value_name = "N")]
     canary: Option<usize>,
+
+    /// Let the root come to another disk than the last time, in this run
+    #[arg(long)]
+    allow_root_change: bool,
 
     /// Also nodes that are installed; their disks are written over
     #[arg(long)]
@@ -80,6 +86,7 @@ impl StartArgs {
             at_once: self.at_once,
             max_unavailable: self.max_unavailable,
             canary: self.canary,
+            allow_root_change: self.allow_root_change,
             retire: false,
         };
         let request = StartRequest {
@@ -91,7 +98,13 @@ impl StartArgs {
             dry_run: true,
             affects: None,
         };
-        begin(shell, request, &self.write, self.watch, "provisioned; their disks are written").await
+        let what = if self.allow_root_change {
+            "provisioned; their disks are written, and their root may come to another disk than the \
+             last time"
+        } else {
+            "provisioned; their disks are written"
+        };
+        begin(shell, request, &self.write, self.watch, what).await
     }
 }
 

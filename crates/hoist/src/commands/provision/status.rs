@@ -206,7 +206,7 @@ fn erased(erasure: &Erasure) -> String {
 }
 
 fn told(counts: Counts) -> String {
-    let Counts { waiting, active, done, failed, aborted, undone } = counts;
+    let Counts { waiting, active, done, failed, aborted, undone, .. } = counts;
     let parts = [
         (waiting, "waiting"),
         (active, "under way"),

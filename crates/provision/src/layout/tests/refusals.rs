@@ -433,6 +433,25 @@ fn the_root_does_not_move_to_another_disk_unnoticed() {
 }
 
 #[test]
+fn of_several_disks_that_had_the_root_one_is_enough() {
+    let with = |last: Value| {
+        json!({
+            "node": {"id": "n1", "last_root": last},
+            "storage": [part("root", "1 GiB"),
+                {"fs": {"id": "fs", "on": "root", "kind": "ext4", "mount": "/"}}],
+        })
+    };
+    let facts = machine([disk("sda", 4 * GIB), disk("sdb", 4 * GIB)]);
+    // The other half of the mirror broke, and is gone.
+    let mirror = json!([{"serial": "S-gone"}, {"serial": "S-sda"}]);
+    laid_out(&document(with(mirror)), &facts);
+    let others = json!([{"serial": "S-sdb"}, {"serial": "S-gone"}]);
+    let found = refused(with(others), &facts, Code::RootMoved, "node.last_root");
+    let hint = found.hint.clone().unwrap_or_default();
+    assert!(hint.contains("--allow-root-change") && hint.contains("policy."), "{found}");
+}
+
+#[test]
 fn what_shall_stay_and_is_not_as_described_is_refused() {
     let facts = machine([used()]);
     let place = "storage.kept.retain";
