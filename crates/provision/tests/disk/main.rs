@@ -8,6 +8,7 @@ mod images;
 mod kernel;
 mod loop_device;
 mod machine;
+mod old_system;
 mod power_cut;
 mod probe;
 mod qcow2;
