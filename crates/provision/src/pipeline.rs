@@ -48,7 +48,7 @@ use crate::layout::{
 };
 
 pub use carry_out::{Applied, ApplyError, Listener, apply, apply_to, take};
-pub use look::look;
+pub use look::{look, look_until};
 pub use show::{Becomes, FileChange, FirmwareChange, Shown, ShownStep};
 pub use start::{NoStart, Start};
 pub use undo::{Undoing, plan_undo, undo, would_be_lost};

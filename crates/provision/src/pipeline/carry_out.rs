@@ -19,7 +19,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::erase::is_erased;
-use super::{ACTIONS, Decision, Ending, Given, Opened, decide, emptied, look};
+use super::{ACTIONS, Decision, Ending, Given, Opened, decide, emptied, look_until};
 use crate::actions::boot::Boot;
 use crate::actions::config_drive::ConfigDrive;
 use crate::actions::disks::{self, Disks, Opening};
@@ -182,10 +182,12 @@ pub fn apply_to(
     given: &Given,
     listener: Arc<dyn Listener>,
 ) -> Result<Applied, ApplyError> {
-    let stacks = decision.stacks.clone().for_run(given.secrets.clone(), listener.cancel());
+    let cancel = listener.cancel();
+    let stacks = decision.stacks.clone().for_run(given.secrets.clone(), cancel.clone());
     let held = Arc::new(held.with_stacks(stacks));
     // From here on nobody else can change the disks: it must still be the same plan.
-    let again = decide(document, &look(document, machine, given)).map_err(ApplyError::Refused)?;
+    let again = decide(document, &look_until(document, machine, given, &cancel))
+        .map_err(ApplyError::Refused)?;
     if again.taken_hash != decision.taken_hash {
         return Err(ApplyError::Changed);
     }
@@ -198,7 +200,7 @@ pub fn apply_to(
     if !tells {
         return Ok(Applied::Done { resumed });
     }
-    let settled = decide(document, &look(document, machine, given));
+    let settled = decide(document, &look_until(document, machine, given, &cancel));
     match settled {
         Ok(settled) if settled.is_settled() => Ok(Applied::Done { resumed }),
         Ok(settled) => Err(ApplyError::NotSettled(settled.show().steps[0].name.to_owned())),

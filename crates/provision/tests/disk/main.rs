@@ -15,6 +15,7 @@ mod qcow2;
 mod resume;
 mod server;
 mod signature;
+mod stalled;
 mod table;
 mod undo;
 mod whole;
