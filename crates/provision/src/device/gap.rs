@@ -488,6 +488,7 @@ mod tests {
             of_image: false,
             has_root: false,
             undoing: false,
+            emptied: BTreeMap::new(),
         };
         for cut in (0..5000).step_by(61) {
             for then in [Then::Die, Then::CutPower(cut + 1)] {

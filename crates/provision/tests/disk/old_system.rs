@@ -53,31 +53,41 @@ fn plant_leg(disk: &mut [u8], range: &Range<usize>) {
     }
 }
 
+/// A disk with a table and with legs.
+pub(crate) fn add_old(
+    machine: &FileMachine,
+    name: &str,
+    sector: u32,
+    size: usize,
+    parts: &[(Range<usize>, bool)],
+) {
+    let mut bytes = vec![0xff; size];
+    let legs = parts.iter().filter(|(_, is_leg)| *is_leg);
+    legs.for_each(|(range, _)| plant_leg(&mut bytes, range));
+    machine.add(name, sector, &bytes);
+    let partition = |(number, (range, _)): (u32, &(Range<usize>, bool))| Partition {
+        number,
+        start: (range.start * MIB) as u64,
+        length: (range.len() * MIB) as u64,
+        kind: Uuid::from_u128(7),
+        id: Uuid::from_u128(u128::from(number) + u128::from(name.as_bytes()[2]) * 256),
+        attributes: 0,
+        name: format!("{name}-{number}"),
+    };
+    let partitions = (1..).zip(parts).map(partition).collect();
+    let table = Table { id: Uuid::from_u128(9), partitions };
+    let meant = Identity::of(&machine.disk(name), sector).expect("it is there");
+    let all = Ranges::from(0..size as u64);
+    let io = GuardedIo::open(&machine.disk(name), &meant, &all, &Ranges::default());
+    table.write_closing(&io.expect("it is free")).expect("it is written");
+}
+
 impl Case {
     fn new(sector: u32, more: &str) -> Self {
         let machine = FileMachine::new();
         let mut before = BTreeMap::new();
         for (name, parts) in OLD {
-            let mut bytes = vec![0xff; SIZE];
-            parts.iter().filter(|(_, is_leg)| *is_leg).for_each(|(range, _)| {
-                plant_leg(&mut bytes, range);
-            });
-            machine.add(name, sector, &bytes);
-            let partition = |(number, (range, _)): (u32, &(Range<usize>, bool))| Partition {
-                number,
-                start: (range.start * MIB) as u64,
-                length: (range.len() * MIB) as u64,
-                kind: Uuid::from_u128(7),
-                id: Uuid::from_u128(u128::from(number) + u128::from(name.as_bytes()[2]) * 256),
-                attributes: 0,
-                name: format!("{name}-{number}"),
-            };
-            let partitions = (1..).zip(parts).map(partition).collect();
-            let table = Table { id: Uuid::from_u128(9), partitions };
-            let meant = Identity::of(&machine.disk(name), sector).expect("it is there");
-            let all = Ranges::from(0..SIZE as u64);
-            let io = GuardedIo::open(&machine.disk(name), &meant, &all, &Ranges::default());
-            table.write_closing(&io.expect("it is free")).expect("it is written");
+            add_old(&machine, name, sector, SIZE, parts);
             before.insert(name, machine.bytes(name));
         }
         machine.add("sdd", sector, &vec![0x5a; 2 * MIB]);
