@@ -20,9 +20,11 @@ use crate::machine::{FileMachine, Quiet, document};
 const MIB: usize = 1 << 20;
 const SIZE: usize = 24 * MIB;
 
-/// What is there before: ranges in MiB, and whether an array has a leg there. Those of the array are
-/// neither at the beginning nor at the end of anything that comes.
-const OLD: [(&str, &[(Range<usize>, bool)]); 3] = [
+/// A partition in MiB, and whether an array has a leg there.
+type Old = (Range<usize>, bool);
+
+/// What is there before. Legs are neither at the beginning nor at the end of anything that comes.
+const OLD: [(&str, &[Old]); 3] = [
     ("sda", &[(1..2, false), (15..18, true)]),
     ("sdb", &[(1..4, false), (12..15, true)]),
     ("sdc", &[(2..5, true), (6..8, false)]),
@@ -54,18 +56,12 @@ fn plant_leg(disk: &mut [u8], range: &Range<usize>) {
 }
 
 /// A disk with a table and with legs.
-pub(crate) fn add_old(
-    machine: &FileMachine,
-    name: &str,
-    sector: u32,
-    size: usize,
-    parts: &[(Range<usize>, bool)],
-) {
+pub(crate) fn add_old(machine: &FileMachine, name: &str, sector: u32, size: usize, parts: &[Old]) {
     let mut bytes = vec![0xff; size];
     let legs = parts.iter().filter(|(_, is_leg)| *is_leg);
     legs.for_each(|(range, _)| plant_leg(&mut bytes, range));
     machine.add(name, sector, &bytes);
-    let partition = |(number, (range, _)): (u32, &(Range<usize>, bool))| Partition {
+    let partition = |(number, (range, _)): (u32, &Old)| Partition {
         number,
         start: (range.start * MIB) as u64,
         length: (range.len() * MIB) as u64,
