@@ -14,7 +14,7 @@ pub mod stack;
 
 use std::sync::{Mutex, PoisonError};
 
-use hoist_engine::action::{Diagnostic, Failure, Secrets};
+use hoist_engine::action::{Ctx, Diagnostic, Failure};
 use hoist_engine::record::FailureKind;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -72,11 +72,11 @@ fn origin(
     sources: &[String],
     token: Option<&SecretRef>,
     trust: &Trust,
-    secrets: &dyn Secrets,
+    ctx: &Ctx<'_>,
 ) -> Result<Origin, Failure> {
-    let token = token.map(|token| secrets.get(token.name())).transpose()?;
-    let token = token.map(Into::into);
-    Ok(Origin { token, trust: trust.clone(), ..Origin::new(sources.to_vec()) })
+    let token = token.map(|token| ctx.secrets.get(token.name())).transpose()?;
+    let (token, trust, cancel) = (token.map(Into::into), trust.clone(), ctx.cancel.clone());
+    Ok(Origin { token, trust, cancel, ..Origin::new(sources.to_vec()) })
 }
 
 /// Something that a plan of ours never asks for.

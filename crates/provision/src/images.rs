@@ -118,8 +118,14 @@ pub enum ImageError {
     Size { wanted: u64, is: u64 },
     #[error("the image has the digest {is}, not {wanted}; ask who made it")]
     Digest { wanted: Digest, is: Digest },
-    #[error("the chunk at byte {offset} of the image is damaged; ask who made it")]
-    Chunk { offset: u64 },
+    #[error(
+        "the chunk at byte {offset} of the image is damaged: {}; ask who made it", tried.join(", ")
+    )]
+    Chunk {
+        offset: u64,
+        /// What each place had in its stead.
+        tried: Vec<String>,
+    },
     #[error(
         "nobody says how long the image is, so that it may be cut off; give its `size` or `digest`"
     )]
@@ -136,7 +142,7 @@ pub enum ImageError {
     #[error(transparent)]
     Qcow2(#[from] Qcow2Error),
     #[error(transparent)]
-    Source(#[from] SourceError),
+    Source(SourceError),
     #[error(transparent)]
     Write(#[from] WriteError),
     #[error("how far it came cannot be kept: {0}")]
@@ -145,6 +151,15 @@ pub enum ImageError {
     Last(String),
     #[error("it was stopped")]
     Stopped,
+}
+
+impl From<SourceError> for ImageError {
+    fn from(error: SourceError) -> Self {
+        match error {
+            SourceError::Stopped => Self::Stopped,
+            error => Self::Source(error),
+        }
+    }
 }
 
 impl ImageError {

@@ -5,6 +5,7 @@
 mod boot;
 mod carry_out;
 mod drive;
+mod emptied;
 mod erase;
 mod files;
 mod grow;
@@ -48,7 +49,7 @@ use crate::layout::{
 };
 
 pub use carry_out::{Applied, ApplyError, Listener, apply, apply_to, take};
-pub use look::look;
+pub use look::{look, look_until};
 pub use show::{Becomes, FileChange, FirmwareChange, Shown, ShownStep};
 pub use start::{NoStart, Start};
 pub use undo::{Undoing, plan_undo, undo, would_be_lost};
@@ -152,6 +153,8 @@ pub struct Decision {
 struct Opened {
     table: TablePlan,
     kept: Vec<PartitionPlan>,
+    /// Where something was that is destroyed.
+    doomed: Vec<Range<u64>>,
     ending: Ending,
     /// Who was at work on it before.
     marker: Option<Marker>,
@@ -281,7 +284,8 @@ fn laid_out(document: &Document, seen: &Seen) -> Result<(Document, Layout), Vec<
     let others = others.iter().map(|plugin| &***plugin as &dyn Contributor);
     let resolved = resolve(document, own.chain(others), &seen.facts)?;
     let sized = with_sizes(&resolved, seen);
-    let layout = layout::plan(&sized, &seen.facts)?;
+    let mut layout = layout::plan(&sized, &seen.facts)?;
+    emptied::go_on(&sized, &mut layout, seen);
     Ok((sized, layout))
 }
 
@@ -481,13 +485,14 @@ impl<'a> Planning<'a> {
 
     /// What is wiped and made, disk by disk.
     fn disks(&mut self) {
+        // What goes with a stack goes first: for as long as the rest of it is there, it is known.
+        for disk in emptied::disks(self.layout) {
+            self.wipe(disk, disk.writable.clone());
+        }
         for disk in &self.layout.disks {
             match &disk.work {
                 Work::Table(table) => self.table(disk, table),
                 Work::Image(_) => self.whole(disk),
-                Work::None if !disk.destroys.is_empty() => {
-                    self.wipe(disk, disk.writable.clone());
-                }
                 Work::Erase => self.erase(disk),
                 Work::None => {}
             }
@@ -531,10 +536,11 @@ impl<'a> Planning<'a> {
         if !adopts {
             let geometry = Geometry { size: disk.size, sector: disk.sector.into() };
             ranges.extend(disks::free(table, &geometry));
-            ranges.extend(self.old_legs(disk, &kept));
-            let kept = kept.into_iter().cloned().collect();
+            let doomed = self.old_legs(disk, &kept);
+            ranges.extend(doomed.iter().cloned());
+            let (table, kept) = (table.clone(), kept.into_iter().cloned().collect());
             let marker = self.notes(disk).and_then(|notes| notes.marker.clone());
-            let opened = Opened { table: table.clone(), kept, ending: Ending::Table, marker };
+            let opened = Opened { table, kept, doomed, ending: Ending::Table, marker };
             self.opened.insert(disk.id.clone(), opened);
         }
         if self.opened.get(&disk.id).is_some_and(|opened| opened.kept.is_empty()) {
@@ -626,7 +632,7 @@ impl<'a> Planning<'a> {
             let (name, table) = (format!("close {disk}"), opened.table);
             let task = match opened.ending {
                 Ending::Table => Task::Close { disk, table },
-                Ending::Image => Task::Fit { disk, guid: table.guid },
+                Ending::Image => Task::Fit { disk },
                 Ending::Nothing => continue,
             };
             self.step(name, disks::NAME, task, true);

@@ -70,6 +70,7 @@ impl Disk {
             of_image: false,
             has_root: false,
             undoing: false,
+            emptied: [].into(),
         };
         marker.write(&io, &Gap::before(None).expect("a gap")).expect("it is allowed");
         for part in planned.partitions.iter().filter(|part| !part.retained) {

@@ -91,7 +91,7 @@ impl PutError {
     /// Nothing, if the disk is to blame.
     fn code(&self) -> Option<Code> {
         match self {
-            Self::Fat(_) => None,
+            Self::Fat(_) | Self::Source(SourceError::Stopped) => None,
             Self::Source(_) => Some(Code::Unreachable),
             Self::Other { .. } => Some(Code::WrongContent),
             Self::TooLarge { .. } => Some(Code::TooLarge),
@@ -111,7 +111,7 @@ impl Boot {
         let outcome = match put.source {
             Source::Text(text) => volume.put_bytes(put.path, text.as_bytes()).map_err(Into::into),
             Source::Fetched(file) => {
-                let origin = origin(&file.sources, None, &self.trust, ctx.secrets)?;
+                let origin = origin(&file.sources, None, &self.trust, ctx)?;
                 let begun = Fetch::begin(&origin, 0).map_err(PutError::from);
                 begun.and_then(|fetch| fetched(&volume, put.path, fetch, file.digest))
             }
@@ -129,7 +129,7 @@ impl Boot {
     }
 
     fn fetch(&self, file: &Fetching, most: u64, ctx: &Ctx<'_>) -> Result<Vec<u8>, Failure> {
-        let origin = origin(&file.sources, None, &self.trust, ctx.secrets)?;
+        let origin = origin(&file.sources, None, &self.trust, ctx)?;
         let bytes = origin.read_all(most).map_err(|error| self.failed(file, &error.into()))?;
         let is = Digest::of(&bytes);
         if is == file.digest {

@@ -54,7 +54,7 @@ pub enum Task {
     /// The disk gets its table, and is done.
     Close { disk: Id, table: TablePlan },
     /// The disk has the table of an image, which is made to fit, and is done.
-    Fit { disk: Id, guid: Uuid },
+    Fit { disk: Id },
 }
 
 impl Task {
@@ -128,22 +128,42 @@ pub fn find_tool(name: &str) -> Option<PathBuf> {
 }
 
 /// Begins with a disk: from here on it says that it is being worked on, and by whom. What is kept of
-/// its table stays visible.
-pub fn open(
-    io: &GuardedIo,
-    guid: Uuid,
-    kept: &[PartitionPlan],
-    marker: &Marker,
-) -> Result<(), Failure> {
-    let gap = gap(kept).map_err(|error| failed(&error))?;
-    let kept: Vec<Partition> = kept.iter().map(Partition::from).collect();
+/// its table stays visible, and where something is to be wiped. The marker comes last: a run that finds
+/// it goes on behind all of this.
+pub fn open(io: &GuardedIo, opening: &Opening<'_>, marker: &Marker) -> Result<(), Failure> {
+    let gap = gap(opening.kept).map_err(|error| failed(&error))?;
+    let kept: Vec<Partition> = opening.kept.iter().map(Partition::from).collect();
     let geometry = Geometry { size: io.size(), sector: io.sector() };
-    let opening = Table::in_progress(guid, marker.txn, &kept, &geometry);
-    opening.write_opening(io).map_err(|error| failed(&error))?;
-    marker.write(io, &gap).map_err(|error| failed(&error))?;
+    let table = Table::in_progress(opening.guid, marker.txn, &kept, &geometry);
+    let table = table.with_doomed(opening.doomed);
+    table.write_opening(io).map_err(|error| failed(&error))?;
     // Between the table and the journal an old system may have said what it is.
     io.zero(geometry.usable().start..gap.range().start).map_err(|error| failed(&error))?;
-    io.sync().map_err(|error| failed(&error))
+    if opening.clears_notes {
+        gap.clear_notes(io).map_err(|error| failed(&error))?;
+    }
+    io.sync().map_err(|error| failed(&error))?;
+    marker.write(io, &gap).map_err(|error| failed(&error))
+}
+
+/// How a disk is begun with.
+#[derive(Debug, Clone, Copy)]
+pub struct Opening<'a> {
+    /// Of the table.
+    pub guid: Uuid,
+    pub kept: &'a [PartitionPlan],
+    /// Where something was that is destroyed.
+    pub doomed: &'a [Range<u64>],
+    /// Nothing of earlier runs stays in the gap.
+    pub clears_notes: bool,
+}
+
+/// The transaction that a disk says it is in the middle of, by its table.
+pub fn txn_in_progress(io: &GuardedIo) -> Result<Option<Uuid>, Failure> {
+    Ok(match found(io)? {
+        Found::Gpt { table, .. } => table.txn_in_progress(),
+        _ => None,
+    })
 }
 
 /// The gap before what stays, or will be there.
@@ -230,19 +250,19 @@ impl Disks {
         Ok(())
     }
 
-    fn fit(&self, disk: &Id, guid: Uuid) -> Result<(), Failure> {
+    fn fit(&self, disk: &Id) -> Result<(), Failure> {
         let io = self.held.io(disk)?;
-        let geometry = Geometry { size: io.size(), sector: io.sector() };
         let marker = self.marker(disk)?;
-        let opening = Table::in_progress(guid, marker.txn, &[], &geometry);
         let partitions = match found(&io)? {
-            Found::Gpt { table, .. } if table != opening => {
+            Found::Gpt { table, .. } if table.txn_in_progress() != Some(marker.txn) => {
                 table.write_moved(&io).map_err(|error| failed(&error))?;
                 table.partitions
             }
-            // Behind a table of another kind the copy of ours must not stay.
-            _ => {
-                opening.clear_copy(&io).map_err(|error| failed(&error))?;
+            other => {
+                // Behind a table of another kind the copy of ours must not stay.
+                if let Found::Gpt { table: opening, .. } = other {
+                    opening.clear_copy(&io).map_err(|error| failed(&error))?;
+                }
                 found(&io)?.facts().map_or(Vec::new(), |facts| known(&facts.partitions))
             }
         };
@@ -360,7 +380,7 @@ impl Action for Disks {
                 return Ok(Done { changed: true, receipt });
             }
             Task::Close { disk, table } => self.close(&disk, &table)?,
-            Task::Fit { disk, guid } => self.fit(&disk, guid)?,
+            Task::Fit { disk } => self.fit(&disk)?,
         }
         Ok(Done { changed: true, receipt: Value::Null })
     }
@@ -406,7 +426,7 @@ impl Action for Disks {
                 let is_it = is == Found::Gpt { table: wanted, flaws: Vec::new() };
                 (!is_it).then(|| format!("the table of disk `{disk}` is another one"))
             }
-            Task::Fit { disk, .. } => match self.held.io(&disk).and_then(|io| found(&io))? {
+            Task::Fit { disk } => match self.held.io(&disk).and_then(|io| found(&io))? {
                 Found::Gpt { flaws, .. } if !flaws.is_empty() => {
                     let flaws: Vec<_> = flaws.iter().map(ToString::to_string).collect();
                     Some(flaws.join(", "))

@@ -185,7 +185,7 @@ impl Action for Images {
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
         let task: Task = task(&step.call.input)?;
         let io = self.held.io(&task.disk)?;
-        let origin = origin(&task.sources, task.token.as_ref(), &self.trust, ctx.secrets)?;
+        let origin = origin(&task.sources, task.token.as_ref(), &self.trust, ctx)?;
         let watch = Watching {
             action: self,
             task: &task,

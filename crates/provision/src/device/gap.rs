@@ -4,6 +4,7 @@
 
 pub mod backup;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 
@@ -15,6 +16,7 @@ use uuid::Uuid;
 use super::guard::WriteError;
 use super::table::FIRST_PARTITION;
 use super::{GuardedIo, ReadAt};
+use crate::document::Id;
 
 /// Behind every table: with sectors of 4096 bytes the second one ends at 24 KiB.
 pub const START: u64 = 32 * 1024;
@@ -120,6 +122,10 @@ pub struct Marker {
     /// All of it is being put back: that nothing is lost by that was seen before it began.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub undoing: bool,
+    /// Where other disks are made empty, of which nothing else is touched. They say nothing of it
+    /// themselves, neither before nor when it is done.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub emptied: BTreeMap<Id, Vec<Range<u64>>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -482,6 +488,7 @@ mod tests {
             of_image: false,
             has_root: false,
             undoing: false,
+            emptied: BTreeMap::new(),
         };
         for cut in (0..5000).step_by(61) {
             for then in [Then::Die, Then::CutPower(cut + 1)] {

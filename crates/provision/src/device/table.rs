@@ -17,10 +17,17 @@ use super::{GuardedIo, ReadAt};
 use crate::facts::{PartitionFacts, TableFacts, TableKind};
 
 pub use layout::{Geometry, LayoutError, MAX_NAME, PARTITIONS};
-pub use read::{Flaw, Found, read};
+pub use read::{Flaw, Found, is_of_first, is_of_second, read};
 
 /// The type of the partition that says that hoist is at work on this disk.
 pub const IN_PROGRESS: Uuid = Uuid::from_u128(0x9b1d_8a4e_5c0f_4f0b_a6c7_2e31_68d4_70f5);
+
+/// The type of a partition where something was that is destroyed, on a disk that is worked on: the old
+/// table is gone, and whoever goes on must know what is still to be wiped.
+pub const DOOMED: Uuid = Uuid::from_u128(0x3f6e_0c2d_7a41_4b8e_9c15_d0a8_54b7_e921);
+
+/// What such a partition is called.
+const DOOMED_NAME: &str = "hoist: to be wiped";
 
 /// Partitions begin at multiples of this, so that there is a gap behind the table.
 pub const FIRST_PARTITION: u64 = 1024 * 1024;
@@ -78,6 +85,25 @@ impl Table {
         Self { id, partitions }
     }
 
+    /// Says also where something was that is destroyed. Ranges that the table has no room for are known
+    /// only to the run that begins with the disk.
+    #[must_use]
+    pub fn with_doomed(mut self, ranges: &[Range<u64>]) -> Self {
+        let taken: Vec<u32> = self.partitions.iter().map(|one| one.number).collect();
+        let free = (1..=PARTITIONS).filter(|number| !taken.contains(number));
+        let doomed = ranges.iter().zip(free).map(|(range, number)| Partition {
+            number,
+            start: range.start,
+            length: range.end - range.start,
+            kind: DOOMED,
+            id: Uuid::new_v5(&self.id, &range.start.to_le_bytes()),
+            attributes: 0,
+            name: DOOMED_NAME.to_owned(),
+        });
+        self.partitions.extend(doomed);
+        self
+    }
+
     /// The transaction that a disk was left in the middle of.
     pub fn txn_in_progress(&self) -> Option<Uuid> {
         let marker = self.partitions.iter().find(|partition| partition.kind == IN_PROGRESS)?;
@@ -122,7 +148,7 @@ impl Table {
         layout::encode(self, geometry).map(|_| ())
     }
 
-    /// Takes away the copy at the end of a disk that an opening table has left there.
+    /// Takes away the copy of it at the end of a disk, if it is there.
     pub fn clear_copy(&self, io: &GuardedIo) -> Result<(), TableError> {
         let encoded = self.encode(io)?;
         let mut found = vec![0; encoded.tail.len()];

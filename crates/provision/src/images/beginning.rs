@@ -73,8 +73,12 @@ fn of_chunks(origin: &Origin, manifest: &Manifest) -> Result<Vec<u8>, ImageError
     let mut bytes = vec![0; chunk.length as usize];
     if let ChunkKind::Data { at, stored, .. } = chunk.kind {
         let mut packed = vec![0; stored as usize];
-        Fetch::begin(origin, at)?.read_exactly(&mut packed)?;
-        unpack_one(&packed, chunk, &mut bytes)?;
+        match Fetch::begin(origin, at)?.read_exactly(&mut packed) {
+            // Another place may have more.
+            Err(SourceError::Short { .. }) => packed.clear(),
+            read => read?,
+        }
+        unpack_one(origin, &packed, chunk, &mut bytes)?;
     }
     bytes.truncate(FIRST);
     Ok(bytes)

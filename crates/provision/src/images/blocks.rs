@@ -82,7 +82,8 @@ impl<'a> Blocks<'a> {
         self.fetch.read_exactly(&mut bytes)?;
         let wanted = self.digests.as_ref().map(|all| all[usize::try_from(number).expect("few")]);
         if wanted.is_some_and(|wanted| wanted != Digest::of(&bytes)) {
-            return Err(ImageError::Chunk { offset: start });
+            let tried = vec!["it has changed since it was looked at".to_owned()];
+            return Err(ImageError::Chunk { offset: start, tried });
         }
         self.kept.push_back((number, bytes));
         Ok(self.kept.back().map_or(&[], |(_, bytes)| bytes))

@@ -3,8 +3,10 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use hoist_engine::action::Cancel;
 use rustls_pki_types::CertificateDer;
 use secrecy::{ExposeSecret, SecretString};
 use ureq::http::{Response, StatusCode, header};
@@ -19,12 +21,14 @@ pub struct Origin {
     pub token: Option<SecretString>,
     pub trust: Trust,
     pub patience: Patience,
+    /// Ends all waiting for them.
+    pub cancel: Cancel,
 }
 
 impl Origin {
     pub fn new(urls: Vec<String>) -> Self {
         let (trust, patience) = (Trust::default(), Patience::default());
-        Self { urls, token: None, trust, patience }
+        Self { urls, token: None, trust, patience, cancel: Cancel::default() }
     }
 
     /// How many bytes it has, if whoever has it says so.
@@ -126,10 +130,15 @@ pub enum SourceError {
     Short { url: String, at: u64 },
     #[error("`{url}` has more than {most} bytes")]
     TooLong { url: String, most: u64 },
+    #[error("it was stopped")]
+    Stopped,
 }
 
 /// Longest pause, as a multiple of the first.
 const LONGEST_PAUSE: u32 = 32;
+
+/// How long it takes until somebody who waits for a server knows that nobody wants it any more.
+const NOTICE: Duration = Duration::from_millis(200);
 
 /// Something that is being fetched, from a place on.
 #[derive(Debug)]
@@ -154,6 +163,8 @@ pub(crate) struct Fetch<'a> {
     window: (Instant, u64),
     /// It is read at many places, and not from a place on.
     is_at_places: bool,
+    /// For as long as it is there, whoever is waited for can be cut off.
+    _watched: Option<Sender<()>>,
 }
 
 enum Body {
@@ -187,9 +198,11 @@ impl<'a> Fetch<'a> {
         if origin.urls.is_empty() {
             return Err(SourceError::Nowhere);
         }
+        let agent = agent(origin);
         Ok(Self {
             origin,
-            agent: agent(origin),
+            _watched: watched(origin, &agent),
+            agent,
             mirror: 0,
             refusals: vec![None; origin.urls.len()],
             is_look: false,
@@ -235,12 +248,19 @@ impl<'a> Fetch<'a> {
     pub(crate) fn read(&mut self, into: &mut [u8]) -> Result<usize, SourceError> {
         loop {
             self.connect()?;
+            if self.origin.cancel.is_cancelled() {
+                return Err(SourceError::Stopped);
+            }
             let outcome = match &mut self.body {
                 Some(Body::File(file)) => file.read(into),
                 Some(Body::Http(body)) => body.read(into),
                 None => continue,
             };
             match outcome {
+                // A connection that was cut off may look as if it had come to its end.
+                Ok(0) | Err(_) if self.origin.cancel.is_cancelled() => {
+                    return Err(SourceError::Stopped);
+                }
                 Ok(0) if self.total.is_none_or(|total| self.position == total) => return Ok(0),
                 Ok(0) => self.broken(&self.ended_early())?,
                 Ok(length) => {
@@ -300,9 +320,23 @@ impl<'a> Fetch<'a> {
         }
         let factor = 1_u32.checked_shl(self.in_vain).unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE);
         self.in_vain += 1;
-        std::thread::sleep(pause * factor);
+        self.wait(pause * factor)?;
         self.next_mirror();
         Ok(())
+    }
+
+    fn wait(&self, pause: Duration) -> Result<(), SourceError> {
+        let until = Instant::now() + pause;
+        loop {
+            if self.origin.cancel.is_cancelled() {
+                return Err(SourceError::Stopped);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(NOTICE));
+        }
     }
 
     fn next_mirror(&mut self) {
@@ -315,7 +349,12 @@ impl<'a> Fetch<'a> {
 
     fn connect(&mut self) -> Result<(), SourceError> {
         while self.body.is_none() {
+            if self.origin.cancel.is_cancelled() {
+                return Err(SourceError::Stopped);
+            }
             match self.open() {
+                // Whatever it says: it was cut off.
+                Err(_) if self.origin.cancel.is_cancelled() => return Err(SourceError::Stopped),
                 Ok(body) => {
                     self.body = Some(body);
                     self.window = (Instant::now(), 0);
@@ -476,6 +515,24 @@ fn agent(origin: &Origin) -> ureq::Agent {
         .timeout_per_read(Some(window))
         .tls_config(tls(&origin.trust));
     ureq::Agent::new_with_config(config.build())
+}
+
+/// Somebody who cuts off all connections of an agent when nobody wants them any more: who waits for a
+/// server cannot look for that. Ends with what is returned.
+fn watched(origin: &Origin, agent: &ureq::Agent) -> Option<Sender<()>> {
+    let is_remote = origin.urls.iter().any(|url| !url.starts_with("file://"));
+    let (sender, ended) = channel();
+    let (cancel, agent) = (origin.cancel.clone(), agent.clone());
+    let watch = move || {
+        while ended.recv_timeout(NOTICE) == Err(RecvTimeoutError::Timeout) {
+            if cancel.is_cancelled() {
+                return agent.shutdown();
+            }
+        }
+    };
+    // Without it all is as it shall be, but for how soon it ends.
+    let watcher = || std::thread::Builder::new().name("fetch watch".to_owned()).spawn(watch);
+    is_remote.then(watcher)?.ok().map(|_| sender)
 }
 
 fn tls(trust: &Trust) -> TlsConfig {

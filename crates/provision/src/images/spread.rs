@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::chunks::{Chunk, ChunkKind, MAX_STORED, Manifest};
 use super::meter::Meter;
-use super::source::Fetch;
+use super::source::{Fetch, Origin, SourceError, shown};
 use super::stream::write_runs;
 use super::{
     Chunked, FIRST, ImageError, Watch, Written, close_target, first_difference, open_target,
@@ -58,6 +58,7 @@ pub(super) fn write(
     let meter = Meter::new(watch, Some(image.manifest.size), skipped);
     let shared = Shared {
         io,
+        origin: image.origin,
         chunks,
         target,
         watch,
@@ -140,8 +141,13 @@ fn fetch(
                     other => other.insert(Fetch::begin(image.origin, at)?),
                 };
                 let mut bytes = pool.take();
-                stream.read_exactly(&mut bytes[..stored])?;
-                (number + 1, Some((bytes, stored)))
+                let came = match stream.read_exactly(&mut bytes[..stored]) {
+                    Ok(()) => stored,
+                    // Who has less than there is has nothing of this one.
+                    Err(SourceError::Short { .. }) if image.origin.urls.len() > 1 => 0,
+                    Err(error) => return Err(error.into()),
+                };
+                (number + 1, Some((bytes, came)))
             }
         };
         let _ = jobs.send((number..last, packed));
@@ -161,6 +167,7 @@ fn zeros_until(chunks: &[Chunk], number: usize) -> usize {
 
 struct Shared<'a> {
     io: &'a GuardedIo,
+    origin: &'a Origin,
     chunks: &'a [Chunk],
     target: &'a Range<u64>,
     watch: &'a dyn Watch,
@@ -206,7 +213,14 @@ impl Shared<'_> {
                 (Some((packed, stored)), Ok(decompressor)) => {
                     let mut bytes = buffers.take();
                     let chunk = &self.chunks[numbers.start];
-                    unpack(decompressor, &packed[..stored], chunk, &mut bytes).map(|()| Some(bytes))
+                    let is_good = unpack(decompressor, &packed[..stored], chunk, &mut bytes);
+                    drop(packed);
+                    let outcome = if is_good {
+                        Ok(())
+                    } else {
+                        from_any(self.origin, decompressor, chunk, &mut bytes)
+                    };
+                    outcome.map(|()| Some(bytes))
                 }
                 (Some(_), Err(error)) => {
                     Err(ImageError::Unpack(io::Error::other(error.to_string())))
@@ -292,23 +306,54 @@ fn chunk_start(chunks: &[Chunk], number: usize) -> u64 {
     before.map_or(0, |chunk| chunk.offset + u64::from(chunk.length))
 }
 
-/// A chunk, where there are no others.
-pub(super) fn unpack_one(packed: &[u8], chunk: &Chunk, into: &mut [u8]) -> Result<(), ImageError> {
-    let decompressor = zstd::bulk::Decompressor::new();
-    unpack(&mut decompressor.map_err(ImageError::Unpack)?, packed, chunk, into)
+/// A chunk, where there are no others: what came of it, or what another place has.
+pub(super) fn unpack_one(
+    origin: &Origin,
+    packed: &[u8],
+    chunk: &Chunk,
+    into: &mut [u8],
+) -> Result<(), ImageError> {
+    let mut decompressor = zstd::bulk::Decompressor::new().map_err(ImageError::Unpack)?;
+    if unpack(&mut decompressor, packed, chunk, into) {
+        return Ok(());
+    }
+    from_any(origin, &mut decompressor, chunk, into)
 }
 
+/// A chunk from the first place that has it as it shall be: one may have it damaged, or less than all
+/// of it, and another not.
+fn from_any(
+    origin: &Origin,
+    decompressor: &mut zstd::bulk::Decompressor<'_>,
+    chunk: &Chunk,
+    into: &mut [u8],
+) -> Result<(), ImageError> {
+    let ChunkKind::Data { at, stored, .. } = chunk.kind else { return Ok(()) };
+    let (mut packed, mut tried) = (vec![0; stored as usize], Vec::new());
+    for url in &origin.urls {
+        let alone = Origin { urls: vec![url.clone()], ..origin.for_a_look() };
+        let read = Fetch::begin(&alone, at).and_then(|mut fetch| fetch.read_exactly(&mut packed));
+        match read {
+            Ok(()) if unpack(decompressor, &packed, chunk, into) => return Ok(()),
+            Ok(()) => tried.push(format!("`{}` has something else", shown(url))),
+            Err(SourceError::Stopped) => return Err(ImageError::Stopped),
+            Err(error) => tried.push(error.to_string()),
+        }
+    }
+    Err(ImageError::Chunk { offset: chunk.offset, tried })
+}
+
+/// Whether it is what it shall be.
 fn unpack(
     decompressor: &mut zstd::bulk::Decompressor<'_>,
     packed: &[u8],
     chunk: &Chunk,
     into: &mut [u8],
-) -> Result<(), ImageError> {
+) -> bool {
     let into = &mut into[..chunk.length as usize];
     let is_packed = chunk.is_packed(packed);
     // What is known to be another is not even unpacked.
-    let is_good = is_packed != Some(false)
+    is_packed != Some(false)
         && decompressor.decompress_to_buffer(packed, into).is_ok_and(|is| is == into.len())
-        && (is_packed == Some(true) || chunk.is(into));
-    if is_good { Ok(()) } else { Err(ImageError::Chunk { offset: chunk.offset }) }
+        && (is_packed == Some(true) || chunk.is(into))
 }

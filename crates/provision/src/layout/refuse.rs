@@ -12,7 +12,7 @@ use super::{
 };
 use crate::bind::{differences, identity};
 use crate::claim::started_by;
-use crate::device::table::IN_PROGRESS;
+use crate::device::table::{DOOMED, IN_PROGRESS};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::size::MIB;
 use crate::document::{Bytes, FsKind, Id, ImageTable, PartRole, StorageNode};
@@ -88,15 +88,23 @@ fn is_ours(
     match signature.place {
         SignaturePlace::Partition(number) => {
             let mut parts = facts.table.iter().flat_map(|table| &table.partitions);
-            parts.any(|part| part.number == number && is_made(part.partuuid))
+            // What the run that has begun with the disk was to wipe was looked at by that one.
+            parts.any(|part| {
+                part.number == number && (is_made(part.partuuid) || part.type_guid == Some(DOOMED))
+            })
         }
         SignaturePlace::Disk => {
             let gone = plan.changes.iter().filter(|change| change.after.is_none());
             let mut gone = gone.filter_map(|change| change.before.as_ref());
             matches!(signature.kind, SignatureKind::Gpt | SignatureKind::Mbr)
-                && gone.all(|e| is_made(e.partuuid) || e.type_guid == Some(IN_PROGRESS))
+                && gone.all(|e| is_made(e.partuuid) || e.type_guid.is_some_and(is_of_run))
         }
     }
+}
+
+/// Whether a partition is only there while somebody is at work on the disk.
+fn is_of_run(type_guid: Uuid) -> bool {
+    [IN_PROGRESS, DOOMED].contains(&type_guid)
 }
 
 /// A table that says that somebody is at work says in which transaction.
@@ -311,10 +319,10 @@ fn busy(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Option
     let mut using = Vec::new();
     for busy in &facts.busy {
         let numbered = facts.table.iter().flat_map(|table| &table.partitions);
-        let number = numbered
-            .into_iter()
-            .find(|part| part.kernel_name.as_ref() == Some(&busy.device))
-            .map(|part| part.number);
+        let part =
+            numbered.into_iter().find(|part| part.kernel_name.as_ref() == Some(&busy.device));
+        let is_in_no_table = part.is_none_or(|part| part.type_guid.is_some_and(is_of_run));
+        let number = part.map(|part| part.number);
         let place = number.map_or(SignaturePlace::Disk, SignaturePlace::Partition);
         match &busy.reason {
             BusyReason::Holder(holder)
@@ -324,7 +332,7 @@ fn busy(context: &Context<'_>, plan: &mut DiskPlan, facts: &DiskFacts) -> Option
             }
             // Of a run of this very transaction that was killed: its partitions are in no table yet.
             BusyReason::Holder(holder)
-                if number.is_none()
+                if is_in_no_table
                     && busy.device != facts.kernel_name
                     && is_at_work(context, facts) =>
             {

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::guid::{derive, type_of};
 use super::{Change, Context, Difference, DiskPlan, Entry, PartitionPlan, TablePlan, Work};
 use crate::device::gap::Gap;
-use crate::device::table::{FIRST_PARTITION, Geometry};
+use crate::device::table::{FIRST_PARTITION, Geometry, IN_PROGRESS, is_of_first, is_of_second};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::size::MIB;
 use crate::document::{Bytes, FsKind, Id, Part, PartRole, Size, StorageNode};
@@ -196,7 +196,8 @@ impl<'a> Table<'a> {
             Err(Diagnostic::new(Code::NotAsRetained, &place, what).evidence(seen).hint(hint))
         };
         let name = &self.facts.kernel_name;
-        let Some(table) = self.facts.table.as_ref().filter(|table| is_sound(table)) else {
+        let is_good = |table: &&TableFacts| is_sound(table) || self.is_cut_off(table);
+        let Some(table) = self.facts.table.as_ref().filter(is_good) else {
             return wrong(
                 format!("disk `{name}` has no sound GPT to keep anything in"),
                 Vec::new(),
@@ -228,6 +229,16 @@ impl<'a> Table<'a> {
             return wrong(what, vec![shown(existing)]);
         }
         Ok(Some(existing))
+    }
+
+    /// Whether it is what is left if the power goes while a table is written: the first copy is
+    /// damaged, or is that of this transaction, and the second one is not written yet.
+    fn is_cut_off(&self, table: &TableFacts) -> bool {
+        let txn = self.context.document.txn.to_string();
+        let mut parts = table.partitions.iter();
+        let is_ours = parts.any(|part| part.type_guid == Some(IN_PROGRESS) && part.name == txn);
+        let is_left = |flaw: &String| is_of_first(flaw) || (is_ours && is_of_second(flaw));
+        table.kind == TableKind::Gpt && table.faults.iter().all(is_left)
     }
 
     /// Two that stay are two, and apart from each other.

@@ -19,10 +19,10 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::erase::is_erased;
-use super::{ACTIONS, Decision, Ending, Given, Opened, decide, look};
+use super::{ACTIONS, Decision, Ending, Given, Opened, decide, emptied, look_until};
 use crate::actions::boot::Boot;
 use crate::actions::config_drive::ConfigDrive;
-use crate::actions::disks::{self, Disks};
+use crate::actions::disks::{self, Disks, Opening};
 use crate::actions::erase::{self, Erase};
 use crate::actions::files::Files;
 use crate::actions::images::{self, Images, Keeper};
@@ -182,10 +182,12 @@ pub fn apply_to(
     given: &Given,
     listener: Arc<dyn Listener>,
 ) -> Result<Applied, ApplyError> {
-    let stacks = decision.stacks.clone().for_run(given.secrets.clone(), listener.cancel());
+    let cancel = listener.cancel();
+    let stacks = decision.stacks.clone().for_run(given.secrets.clone(), cancel.clone());
     let held = Arc::new(held.with_stacks(stacks));
     // From here on nobody else can change the disks: it must still be the same plan.
-    let again = decide(document, &look(document, machine, given)).map_err(ApplyError::Refused)?;
+    let again = decide(document, &look_until(document, machine, given, &cancel))
+        .map_err(ApplyError::Refused)?;
     if again.taken_hash != decision.taken_hash {
         return Err(ApplyError::Changed);
     }
@@ -198,7 +200,7 @@ pub fn apply_to(
     if !tells {
         return Ok(Applied::Done { resumed });
     }
-    let settled = decide(document, &look(document, machine, given));
+    let settled = decide(document, &look_until(document, machine, given, &cancel));
     match settled {
         Ok(settled) if settled.is_settled() => Ok(Applied::Done { resumed }),
         Ok(settled) => Err(ApplyError::NotSettled(settled.show().steps[0].name.to_owned())),
@@ -232,13 +234,15 @@ fn run(
         }
         for (id, opened) in &decision.opened {
             let io = held.io(id).map_err(ApplyError::Begin)?;
-            disks::open(&io, opened.table.guid, &opened.kept, &markers[id])
-                .map_err(ApplyError::Begin)?;
-            let gap = disks::gap(&opened.kept)?;
-            if decision.erases(id, opened) {
+            let opening = Opening {
+                guid: opened.table.guid,
+                kept: &opened.kept,
+                doomed: &opened.doomed,
                 // Erasing begins behind it, where something comes to the disk afterwards.
-                gap.clear_notes(&io).map_err(GapError::from)?;
-            }
+                clears_notes: decision.erases(id, opened),
+            };
+            disks::open(&io, &opening, &markers[id]).map_err(ApplyError::Begin)?;
+            let gap = disks::gap(&opened.kept)?;
             if let Some(Taken { before, ends, .. }) = taken.iter().find(|taken| taken.disk == *id) {
                 backup::keep(&io, &gap, before, ends)?;
             }
@@ -350,7 +354,10 @@ impl Decision {
             let io = held.io(id).map_err(ApplyError::Begin)?;
             let mut before = self.before(id);
             let is_ours = |marker: &Marker| marker.txn == before.txn;
-            let ends = if opened.marker.as_ref().is_some_and(is_ours) {
+            // It may have been cut off before the marker was there.
+            let is_begun = disks::txn_in_progress(&io).map_err(ApplyError::Begin)?;
+            let is_begun = is_begun == Some(before.txn);
+            let ends = if is_begun || opened.marker.as_ref().is_some_and(is_ours) {
                 let kept =
                     backup::read(&*io, &disks::gap(&opened.kept)?).map_err(GapError::Read)?;
                 let Some((earlier, ends)) = kept.filter(|(kept, _)| kept.txn == before.txn) else {
@@ -389,6 +396,7 @@ impl Decision {
     fn markers(&self) -> BTreeMap<Id, Marker> {
         let document = &self.document;
         let roots = disks_of_mount(document, "/");
+        let emptied = emptied::kept(&self.layout);
         let marker = |(id, opened): (&Id, &Opened)| {
             let of_image = opened.ending == Ending::Image;
             // Without a root of its own, a whole system comes as an image.
@@ -402,6 +410,7 @@ impl Decision {
                 of_image,
                 has_root,
                 undoing: false,
+                emptied: emptied.clone(),
             };
             (id.clone(), marker)
         };

@@ -45,7 +45,8 @@ impl Planning<'_> {
         self.touched.insert(disk.id.clone());
         let table = TablePlan { guid: self.disk_guid(disk), partitions: Vec::new() };
         let marker = self.notes(disk).and_then(|notes| notes.marker.clone());
-        let opened = Opened { table, kept: Vec::new(), ending: Ending::Nothing, marker };
+        let (kept, doomed, ending) = (Vec::new(), Vec::new(), Ending::Nothing);
+        let opened = Opened { table, kept, doomed, ending, marker };
         self.opened.insert(disk.id.clone(), opened);
         self.erase_range(disk, 0..disk.size);
     }

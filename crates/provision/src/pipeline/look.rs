@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoist_engine::action::Secrets as _;
+use hoist_engine::action::{Cancel, Secrets as _};
 use hoist_engine::record::{End, Record};
 use serde::de::DeserializeOwned;
 
@@ -41,8 +41,17 @@ const TOOLS: [&str; 11] = [
     "xfs_growfs",
 ];
 
+/// What is given, and for how long it is waited.
+type Until<'a> = (&'a Given, &'a Cancel);
+
 /// Looks at everything that a decision is made from. Nothing is changed.
 pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
+    look_until(document, machine, given, &Cancel::default())
+}
+
+/// As [`look`], but whoever is waited for then is not waited for any longer. What was not seen is told
+/// as what cannot be reached.
+pub fn look_until(document: &Document, machine: &Machine, given: &Given, cancel: &Cancel) -> Seen {
     let probed = machine.probe();
     let secrets = given.secrets.clone();
     let (plugins, unusable) = (given.plugins.clone(), given.unusable.clone());
@@ -69,7 +78,7 @@ pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
             if is_new && image.format == ImageFormat::Raw {
                 let is_stream = image.manifest.is_none();
                 let reads = is_stream && image.compression == Compression::Detect;
-                match origin(image, image.sources.clone(), given).look(reads) {
+                match origin(image, image.sources.clone(), (given, cancel)).look(reads) {
                     Ok(looked) if is_stream => {
                         let is_known = image.size.is_some() || image.digest.is_some();
                         if is_endless(looked, image.compression) && !is_known {
@@ -82,7 +91,7 @@ pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
                     Err(error) => drop(seen.absent.insert(id.clone(), chain(&error))),
                 }
             }
-            match manifest(image, given) {
+            match manifest(image, (given, cancel)) {
                 None => {}
                 Some(Ok(manifest)) => {
                     seen.manifests.insert(id.clone(), manifest);
@@ -90,18 +99,18 @@ pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
                 Some(Err(reason)) => seen.troubles.push(unreadable(id, &reason)),
             }
             if image.format == ImageFormat::Qcow2 {
-                match virtual_size(&origin(image, image.sources.clone(), given)) {
+                match virtual_size(&origin(image, image.sources.clone(), (given, cancel))) {
                     Ok(size) => drop(seen.virtual_sizes.insert(id.clone(), size)),
                     Err(error) => seen.troubles.push(no_qcow2(id, &error)),
                 }
             }
             let is_of_a_disk = document.sections.disks.get(&image.target).is_some();
             if is_new && is_of_a_disk && !seen.absent.contains_key(id) {
-                begins(id, image, &mut seen, given);
+                begins(id, image, &mut seen, (given, cancel));
             }
         }
     }
-    volumes(document, &mut seen, machine, given);
+    volumes(document, &mut seen, machine, (given, cancel));
     seen.variables = match machine.efivars().read() {
         Ok(variables) => variables,
         Err(error) => {
@@ -118,7 +127,7 @@ pub fn look(document: &Document, machine: &Machine, given: &Given) -> Seen {
 }
 
 /// What an image of a whole disk begins with says whether it can be started, before it is written.
-fn begins(id: &Id, image: &Image, seen: &mut Seen, given: &Given) {
+fn begins(id: &Id, image: &Image, seen: &mut Seen, given: Until<'_>) {
     let list = seen.manifests.get(id).map(|(_, list)| list);
     if list.is_none() && image.manifest.is_some() {
         return;
@@ -160,7 +169,7 @@ fn unmountable(document: &Document) -> Vec<Diagnostic> {
 
 /// What is in the volumes that this is about, as far as they are there. What cannot be read is as if
 /// it were not there, and is made anew.
-fn volumes(document: &Document, seen: &mut Seen, machine: &Machine, given: &Given) {
+fn volumes(document: &Document, seen: &mut Seen, machine: &Machine, given: Until<'_>) {
     let Ok((document, layout)) = laid_out(document, seen) else { return };
     if let Some((disk, part, task)) = drive::wanted(&document, &layout) {
         let most = task.files.values().map(|stored| stored.size).max().unwrap_or(0);
@@ -184,7 +193,7 @@ fn volumes(document: &Document, seen: &mut Seen, machine: &Machine, given: &Give
 }
 
 /// Of what is not there yet: what nobody has is told before anything is written.
-fn sizes(wanted: &boot::Wanted<'_>, seen: &mut Seen, given: &Given) {
+fn sizes(wanted: &boot::Wanted<'_>, seen: &mut Seen, (given, cancel): Until<'_>) {
     let contents = seen.contents.get(&wanted.volume.id);
     let stored: BTreeMap<String, u64> = contents
         .iter()
@@ -199,8 +208,8 @@ fn sizes(wanted: &boot::Wanted<'_>, seen: &mut Seen, given: &Given) {
         if seen.sizes.contains_key(&digest) || (has_grub && code.contains(&file)) {
             continue;
         }
-        let trust = given.trust.clone();
-        match (Origin { trust, ..Origin::new(file.sources.clone()) }).size() {
+        let (trust, cancel) = (given.trust.clone(), cancel.clone());
+        match (Origin { trust, cancel, ..Origin::new(file.sources.clone()) }).size() {
             Ok(size) => seen.sizes.extend(size.map(|size| (digest, size))),
             Err(error) => {
                 let told = Diagnostic::new(Code::Unreachable, "boot.files", chain(&error));
@@ -232,14 +241,14 @@ fn unreadable(id: &Id, reason: &str) -> Diagnostic {
     Diagnostic::new(Code::BadValue, format!("images.{id}.manifest"), reason)
 }
 
-fn origin(image: &Image, urls: Vec<String>, given: &Given) -> Origin {
+fn origin(image: &Image, urls: Vec<String>, (given, cancel): Until<'_>) -> Origin {
     let token = image.token.as_ref().and_then(|token| given.secrets.get(token.name()).ok());
-    let (token, trust) = (token.map(Into::into), given.trust.clone());
-    Origin { token, trust, ..Origin::new(urls) }
+    let (token, trust, cancel) = (token.map(Into::into), given.trust.clone(), cancel.clone());
+    Origin { token, trust, cancel, ..Origin::new(urls) }
 }
 
 /// With a list, the digest of the document is that of the list, which vouches for every chunk.
-fn manifest(image: &Image, given: &Given) -> Option<Result<(Digest, Manifest), String>> {
+fn manifest(image: &Image, given: Until<'_>) -> Option<Result<(Digest, Manifest), String>> {
     let url = image.manifest.clone()?;
     let bytes = match origin(image, vec![url], given).read_all(MAX_MANIFEST) {
         Ok(bytes) => bytes,

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use super::erase::is_erased;
 use super::{Notes, Planning, as_value, is_kept};
 use crate::actions::Place;
 use crate::actions::disks::{self, Making, Task};
 use crate::actions::stack::{Node, Receipt, What};
-use crate::device::table::IN_PROGRESS;
+use crate::device::table::{DOOMED, FIRST_PARTITION, Geometry, IN_PROGRESS};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Fs, Id, StorageNode};
 use crate::facts::{PartitionFacts, Signature, SignatureKind, SignaturePlace};
@@ -218,16 +219,23 @@ impl<'a> Planning<'a> {
     }
 
     /// Partitions that something was in that is destroyed. Where they were nothing may be found later,
-    /// also if other partitions begin elsewhere.
+    /// also if other partitions begin elsewhere. When the work has begun, the table says where they
+    /// were, and these are the same ranges: a run that is cut off knows its own plan again.
     pub(super) fn old_legs(&self, disk: &DiskPlan, kept: &[&PartitionPlan]) -> Vec<Range<u64>> {
+        // Of what is erased nothing is left, and nothing says what was there.
+        if kept.is_empty() && is_erased(self.document, &disk.id) {
+            return Vec::new();
+        }
         let table = self.facts(disk).and_then(|facts| facts.table.as_ref());
         let numbers: BTreeSet<SignaturePlace> =
             disk.destroys.iter().map(|signature| signature.place).collect();
         let parts = table.map_or(&[][..], |table| &table.partitions).iter();
-        // What only says that somebody is at work is no place of anything. It is gone when the work
-        // has begun, and a run that is cut off would not know its own plan again.
+        // What only says that somebody is at work is no place of anything.
         let parts = parts.filter(|part| part.type_guid != Some(IN_PROGRESS));
-        let doomed = parts.filter(|part| numbers.contains(&SignaturePlace::Partition(part.number)));
+        let doomed = parts.filter(|part| {
+            part.type_guid == Some(DOOMED)
+                || numbers.contains(&SignaturePlace::Partition(part.number))
+        });
         let is_free = |range: &Range<u64>| {
             let is_writable = |w: &Range<u64>| w.start <= range.start && range.end <= w.end;
             let overlaps = |part: &&&PartitionPlan| {
@@ -235,6 +243,21 @@ impl<'a> Planning<'a> {
             };
             disk.writable.iter().any(is_writable) && !kept.iter().any(|part| overlaps(&part))
         };
-        doomed.map(PartitionFacts::range).filter(is_free).collect()
+        let first = kept.iter().map(|part| part.start).min().unwrap_or(FIRST_PARTITION);
+        let first = first.min(FIRST_PARTITION);
+        let last = Geometry { size: disk.size, sector: disk.sector.into() }.usable().end;
+        // Before and behind these are the table and the notes of the run, whatever was there.
+        let within = |range: Range<u64>| range.start.max(first)..range.end.min(last);
+        apart(doomed.map(PartitionFacts::range).filter(is_free).map(within).collect())
     }
+}
+
+/// Ranges that do not overlap, with every beginning and every end of these.
+fn apart(ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    let ranges: Vec<_> = ranges.into_iter().filter(|range| !range.is_empty()).collect();
+    let edges: BTreeSet<u64> = ranges.iter().flat_map(|range| [range.start, range.end]).collect();
+    let pieces = edges.iter().zip(edges.iter().skip(1)).map(|(start, end)| *start..*end);
+    let is_of_one =
+        |piece: &Range<u64>| ranges.iter().any(|r| r.start <= piece.start && piece.end <= r.end);
+    pieces.filter(is_of_one).collect()
 }

@@ -195,6 +195,7 @@ fn done(decision: &Decision, before: &Seen) -> Seen {
         of_image: false,
         has_root: false,
         undoing: false,
+        emptied: [].into(),
     };
     let built = decision.stacks.nodes.iter().map(made).collect();
     let notes = Notes { marker: Some(marker), built, ..Notes::default() };

@@ -27,12 +27,16 @@ impl<'a> Planning<'a> {
         self.touched.insert(disk.id.clone());
         let table = TablePlan { guid: self.disk_guid(disk), partitions: Vec::new() };
         let marker = self.notes(disk).and_then(|notes| notes.marker.clone());
-        let opened = Opened { table, kept: Vec::new(), ending: Ending::Image, marker };
+        let doomed = self.old_legs(disk, &[]);
+        // Between the table that says that it is worked on, and its copy.
+        let geometry = Geometry { size: disk.size, sector: disk.sector.into() };
+        let mut ranges = doomed.clone();
+        ranges.push(FIRST_PARTITION..geometry.usable().end);
+        let (kept, ending) = (Vec::new(), Ending::Image);
+        let opened = Opened { table, kept, doomed, ending, marker };
         self.opened.insert(disk.id.clone(), opened);
         self.erase_before(disk);
-        let geometry = Geometry { size: disk.size, sector: disk.sector.into() };
-        // Between the table that says that it is worked on, and its copy.
-        self.wipe(disk, std::iter::once(FIRST_PARTITION..geometry.usable().end).collect());
+        self.wipe(disk, ranges);
     }
 }
 

@@ -78,7 +78,9 @@ impl Case {
             let again = again.unwrap_or_else(|error| panic!("write {number}: {error}"));
             resumed += usize::from(again == Applied::Done { resumed: true });
             assert!(self.machine.decide(&document).is_settled(), "write {number}");
-            assert!(self.machine.bytes("sda")[MIB..].starts_with(&self.image));
+            let bytes = self.machine.bytes("sda");
+            assert!(bytes[MIB..].starts_with(&self.image));
+            assert!(!bytes[63 * 512..].starts_with(b"LUKS"), "write {number}: it was to be wiped");
         }
         resumed
     }

@@ -454,3 +454,48 @@ fn a_device_that_is_all_target_does_not_look_whole_either() {
         assert!(bytes[..MIB].iter().all(|byte| *byte == 0), "what it held is not recognised");
     }
 }
+
+#[test]
+fn a_chunk_that_one_place_has_damaged_or_not_at_all_comes_from_another() {
+    let image = noise(9 * MIB);
+    let (packed, manifest) = chunked(&image);
+    let flip = |at: usize| {
+        let mut bytes = packed.clone();
+        bytes[at] ^= 1;
+        bytes
+    };
+    let ends = [flip(1000), flip(packed.len() - 1000)];
+    let good = Server::start(&packed, &[Answer::Good]);
+    for bad in [ends[0].clone(), ends[1].clone(), packed[..5 * MIB].to_vec(), Vec::new()] {
+        let server = Server::start(&bad, &[Answer::Good]);
+        for urls in [[&server.url, &good.url], [&good.url, &server.url]] {
+            let urls = urls.map(Clone::clone).to_vec();
+            let origin = Origin { urls, ..origin(&good) };
+            let asked = Chunked {
+                origin: &origin,
+                manifest: &manifest,
+                reached: 0,
+                keep_every: KEEP_EVERY,
+            };
+            let target = Target::new();
+            write_chunks(&asked, &target.open(), TARGET, &()).expect("somebody has it");
+            target.holds(&image);
+        }
+    }
+    // What nobody has is told, with who does not have it and what is there instead.
+    let servers =
+        [&ends[0][..], &flip(1001), &packed[..500]].map(|b| Server::start(b, &[Answer::Good]));
+    let urls: Vec<_> = servers.iter().map(|server| server.url.clone()).collect();
+    let origin = Origin { urls, ..origin(&good) };
+    let asked =
+        Chunked { origin: &origin, manifest: &manifest, reached: 0, keep_every: KEEP_EVERY };
+    let target = Target::new();
+    let error = write_chunks(&asked, &target.open(), TARGET, &()).expect_err("nobody has it");
+    let told = error.to_string();
+    assert!(matches!(error, ImageError::Chunk { offset: 0, .. }), "{told}");
+    for url in &origin.urls {
+        assert!(told.contains(url.split('?').next().expect("a place")), "{told}");
+    }
+    assert!(!told.contains("secret"), "{told}");
+    target.does_not_look_whole();
+}

@@ -21,6 +21,8 @@ pub(crate) enum Answer {
     Drip(usize, Duration),
     /// The same, by one that knows nothing of ranges.
     DripWhole(usize, Duration),
+    /// So many bytes, and then nothing any more, without an end. None of them: not even a head.
+    Stall(usize),
     Status(u16),
     /// Says that there is more than there is.
     OtherLength,
@@ -29,6 +31,9 @@ pub(crate) enum Answer {
     /// Says nothing of how much there is, and ends after so many bytes.
     Endless(usize),
 }
+
+/// Longer than any test.
+const STALL: Duration = Duration::from_mins(10);
 
 /// Lives as long as the test.
 #[derive(Debug)]
@@ -126,6 +131,9 @@ fn serve(
         );
     }
     let total = content.len();
+    if let Answer::Stall(0) = answer {
+        std::thread::sleep(STALL);
+    }
     if let Answer::Endless(length) = answer {
         write!(stream, "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n")?;
         return stream.write_all(&content[..length]);
@@ -158,6 +166,11 @@ fn serve(
         body.len() + more
     )?;
     match answer {
+        Answer::Stall(length) => {
+            stream.write_all(&body[..length.min(body.len())])?;
+            std::thread::sleep(STALL);
+            Ok(())
+        }
         Answer::Cut(length) => stream.write_all(&body[..length.min(body.len())]),
         Answer::Drip(length, pause) | Answer::DripWhole(length, pause) => {
             body.chunks(length).try_for_each(|drop| {

@@ -4,15 +4,17 @@ use std::process::Command;
 use std::sync::Arc;
 
 use hoist_provision::device::fault::{Fault, Then, When};
-use hoist_provision::device::kernel;
 use hoist_provision::device::table::{self, Found};
+use hoist_provision::device::{ReadIo, kernel, signature};
 use hoist_provision::diagnostic::{Class, Code, Diagnostic};
 use hoist_provision::document::Document;
+use hoist_provision::facts::SignaturePlace;
 use hoist_provision::images::pack;
 use hoist_provision::pipeline::{self, Applied, Given};
 
 use crate::loop_device::{LoopDisk, run};
 use crate::machine::{FileMachine, Quiet, document};
+use crate::old_system::add_old;
 use crate::server::{Answer, Server};
 
 const MIB: usize = 1 << 20;
@@ -244,6 +246,42 @@ fn an_image_that_could_not_be_looked_at_leaves_the_disk_marked_if_it_would_not_s
     assert_eq!(error.code(), ("firmware", Class::Refused));
     let Found::Gpt { table, .. } = case.found() else { panic!("a table") };
     assert!(table.txn_in_progress().is_some());
+}
+
+#[test]
+fn behind_an_image_nothing_is_left_of_what_was_there_also_if_it_is_cut_off() {
+    let case = Case::new(image(512, Gap::Empty), 512, true);
+    let text = case.text("").replace("serial: S-sda}}", "serial: S-sda}, wipe: any}");
+    let document = document(&text);
+    let attempt = |fault: &Arc<Fault>| {
+        add_old(&case.machine, "sda", 512, DISK, &[(1..2, false), (14..16, true)]);
+        let decision = case.machine.decide(&document);
+        let machine = case.machine.machine();
+        let mut held = pipeline::take(&decision, &machine).expect("nobody has it");
+        held.break_disk(&"os".parse().expect("an id"), fault).expect("nobody has it");
+        pipeline::apply_to(held, &document, &decision, &machine, &Given::default(), Arc::new(Quiet))
+    };
+    let assert_clean = |at: u64| {
+        case.assert_whole(Gap::Empty);
+        let disk = ReadIo::open(&case.machine.disk("sda"), 512).expect("it is there");
+        let old = (14 * MIB) as u64..(16 * MIB) as u64;
+        let left = signature::probe(&disk, old, SignaturePlace::Disk).expect("it is read");
+        assert!(left.is_empty(), "write {at}: {left:?}");
+    };
+    let whole = Arc::new(Fault::new(When::Never, Then::Die));
+    attempt(&whole).expect("nothing is wrong");
+    assert_clean(u64::MAX);
+    let mut resumed = 0;
+    for number in (0..whole.written().writes).step_by(2) {
+        if attempt(&Arc::new(Fault::new(When::AtWrite(number), Then::Die))).is_ok() {
+            continue;
+        }
+        let again = case.machine.apply(&document);
+        let again = again.unwrap_or_else(|error| panic!("write {number}: {error}"));
+        resumed += usize::from(again == Applied::Done { resumed: true });
+        assert_clean(number);
+    }
+    assert!(resumed > 3, "{resumed}");
 }
 
 #[test]

@@ -57,12 +57,31 @@ pub enum Flaw {
     Overlap(u32, u32),
 }
 
+/// What flaws are told with that power cuts leave.
+const FIRST: &str = "the first copy of the table";
+const SECOND: &str = "the second copy of the table";
+const DIFFER: &str = "the copies of the table say different things";
+
+/// Whether, as it is told, the first copy is damaged. Then the second one counts, and is whole.
+pub fn is_of_first(flaw: &str) -> bool {
+    flaw.starts_with(FIRST)
+}
+
+/// Whether, as it is told, the second copy is damaged, or not of the same table as the first.
+pub fn is_of_second(flaw: &str) -> bool {
+    flaw == DIFFER
+        || flaw.strip_prefix(SECOND).is_some_and(|told| {
+            let all = [Unread::NoMagic, Unread::Header, Unread::Size, Unread::Entries];
+            all.iter().any(|what| told.strip_prefix(' ') == Some(what.text()))
+        })
+}
+
 impl fmt::Display for Flaw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::First(what) => write!(f, "the first copy of the table {what}"),
-            Self::Second(what) => write!(f, "the second copy of the table {what}"),
-            Self::Differ => f.write_str("the copies of the table say different things"),
+            Self::First(what) => write!(f, "{FIRST} {what}"),
+            Self::Second(what) => write!(f, "{SECOND} {what}"),
+            Self::Differ => f.write_str(DIFFER),
             Self::Misplaced => {
                 f.write_str("the second copy of the table is not at the end of the disk")
             }
