@@ -30,7 +30,7 @@ use hoist_provision::device::probe::Machine;
 use hoist_provision::diagnostic::{Code, Diagnostic};
 use hoist_provision::document::{self, Document, Id};
 use hoist_provision::images::{Progress, Trust};
-use hoist_provision::pipeline::{self, Decision, Given, Listener, NoStart, decide, look};
+use hoist_provision::pipeline::{self, Decision, Given, Listener, NoStart, decide, look_until};
 use rustls_pki_types::CertificateDer;
 use serde_json::Value;
 
@@ -234,7 +234,8 @@ impl Agent {
     /// What would be done.
     fn show(&self) -> Result<Exit, Failure> {
         let order = self.ask();
-        let (_, decision) = self.decide(&order, &self.given(&order)).map_err(Failure::Found)?;
+        let decided = self.decide(&order, &self.given(&order), &Cancel::default());
+        let (_, decision) = decided.map_err(Failure::Found)?;
         write!(io::stdout(), "{decision}")?;
         Ok(if decision.is_settled() { Exit::Done } else { Exit::WouldChange })
     }
@@ -257,6 +258,7 @@ impl Agent {
         &self,
         order: &Order,
         given: &Given,
+        cancel: &Cancel,
     ) -> Result<(Document, Decision), Vec<Diagnostic>> {
         if let Some(said) = torn::says() {
             // Half a program would end in the middle of its work.
@@ -266,12 +268,15 @@ impl Agent {
         let document = document::read("order", &text)?;
         let deadline = Instant::now() + DISKS_APPEAR;
         loop {
-            match decide(&document, &look(&document, &self.machine, given)) {
+            match decide(&document, &look_until(&document, &self.machine, given, cancel)) {
                 Ok(decision) => return Ok((document, decision)),
-                Err(found) if Instant::now() >= deadline || !may_appear(&found) => {
-                    return Err(found);
+                Err(found) => {
+                    let is_over = Instant::now() >= deadline || cancel.is_cancelled();
+                    if is_over || !may_appear(&found) {
+                        return Err(found);
+                    }
+                    std::thread::sleep(LOOK_EVERY);
                 }
-                Err(_) => std::thread::sleep(LOOK_EVERY),
             }
         }
     }
@@ -286,7 +291,7 @@ impl Agent {
             return (report, None);
         }
         let given = self.given(order);
-        let (report, decision) = match self.decide(order, &given) {
+        let (report, decision) = match self.decide(order, &given, &cancel) {
             Err(found) => {
                 for found in &found {
                     let message = Some(found.to_string());
@@ -310,6 +315,12 @@ impl Agent {
                 (Report { erased: work.erased().clone(), ..report }, Some(decision))
             }
         };
+        // Who is told to end no longer looks at all that there is: that is no refusal.
+        let outcome = match report.outcome {
+            Outcome::Refused if cancel.is_cancelled() => Outcome::Aborted,
+            outcome => outcome,
+        };
+        let report = Report { outcome, ..report };
         self.show_problem(&report);
         (report, decision)
     }

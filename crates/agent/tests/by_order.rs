@@ -115,6 +115,29 @@ fn what_is_told_to_end_ends_and_says_so() {
 }
 
 #[test]
+fn who_waits_for_a_server_that_says_nothing_ends_all_the_same() {
+    let txn = "5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e08";
+    let bench = Bench::new(txn);
+    let before = bench.disk.bytes();
+    // Connections wait there, and nobody takes them.
+    let silent = std::net::TcpListener::bind((HOST, 0)).expect("a port");
+    let url = format!("http://{}/list", silent.local_addr().expect("an address"));
+    let mut document = bench.document(txn, &url, "");
+    document["sections"]["images"]["root"] =
+        json!({"sources": [url], "manifest": url, "target": "root"});
+    bench.server.order(document);
+    bench.server.abort();
+    let begun = std::time::Instant::now();
+    let ended = bench.agent(&["--stay"]);
+    // It asks every ten seconds; the server would be waited for longer than half a minute.
+    assert!(begun.elapsed().as_secs() < 25, "{:?}", begun.elapsed());
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    let report = bench.server.reports().pop().expect("a report");
+    assert_eq!((&report["outcome"], &report["changed"]), (&json!("aborted"), &json!(false)));
+    assert!(bench.disk.bytes() == before);
+}
+
+#[test]
 fn whose_attempt_is_over_ends_its_work_and_who_is_only_turned_away_does_not() {
     for (txn, code, outcome) in [
         ("5d1b6d5e-6f3a-4a7e-9d0c-2f6b1c0a9e06", "attempt-over", "aborted"),

@@ -39,7 +39,9 @@ pub(crate) fn applied(decision: &Decision, applied: Applied) -> Report {
 pub(crate) fn failed(decision: &Decision, error: &ApplyError, is_aborted: bool) -> Report {
     let plan = Some(decision.hash().to_owned());
     let changed = !error.is_untouched();
-    if let ApplyError::Refused(found) = error {
+    if let ApplyError::Refused(found) = error
+        && !is_aborted
+    {
         return Report { plan, ..refused(found) };
     }
     let (code, class) = if is_aborted { ("aborted", Class::Transient) } else { error.code() };
