@@ -25,20 +25,25 @@ const POSTGRES: &[&str] = &["/usr/lib/postgresql/*/bin"];
 
 const SBIN: &[&str] = &["/usr/sbin", "/sbin"];
 
-const TEST: [Need; 25] = [
+/// What only the tests use.
+const TEST: [Need; 30] = [
     Need { file: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
     Need { file: "postgres", package: "postgresql", elsewhere: POSTGRES },
     Need { file: "initdb", package: "postgresql", elsewhere: POSTGRES },
     Need { file: "pg_isready", package: "postgresql", elsewhere: POSTGRES },
     // Runs PostgreSQL as somebody else when the tests run as root.
     Need { file: "setpriv", package: "util-linux", elsewhere: &[] },
+    // Ends controllers as an operator would.
+    Need { file: "kill", package: "procps", elsewhere: &[] },
+    // Lists the files whose words and links are checked.
+    Need { file: "git", package: "git", elsewhere: &[] },
     // Deployment to machines without an agent, and the differences that it shows.
     Need { file: "sshd", package: "openssh-server", elsewhere: &["/usr/sbin"] },
+    Need { file: "ssh", package: "openssh-client", elsewhere: &[] },
+    Need { file: "ssh-keygen", package: "openssh-client", elsewhere: &[] },
     Need { file: "patch", package: "patch", elsewhere: &[] },
     Need { file: "puppet", package: "puppet-agent", elsewhere: &["/opt/puppetlabs/bin"] },
     Need { file: "ansible-playbook", package: "ansible-core", elsewhere: &[] },
-    // An example of a plug-in, and the example of a deployment.
-    Need { file: "python3", package: "python3", elsewhere: &[] },
     // Disks, and what others say about ours.
     Need { file: "losetup", package: "mount", elsewhere: SBIN },
     Need { file: "partx", package: "util-linux", elsewhere: SBIN },
@@ -47,7 +52,6 @@ const TEST: [Need; 25] = [
     Need { file: "blkid", package: "util-linux", elsewhere: SBIN },
     Need { file: "mkfs.xfs", package: "xfsprogs", elsewhere: SBIN },
     Need { file: "mkfs.btrfs", package: "btrfs-progs", elsewhere: SBIN },
-    Need { file: "mkfs.vfat", package: "dosfstools", elsewhere: SBIN },
     Need { file: "mkfs.ntfs", package: "ntfs-3g", elsewhere: SBIN },
     Need { file: "mksquashfs", package: "squashfs-tools", elsewhere: &[] },
     Need { file: "mkfs.erofs", package: "erofs-utils", elsewhere: &[] },
@@ -55,8 +59,26 @@ const TEST: [Need; 25] = [
     // What stacks are made with, in virtual machines.
     Need { file: "mdadm", package: "mdadm", elsewhere: SBIN },
     Need { file: "lvm", package: "lvm2", elsewhere: SBIN },
-    // What archives of plug-ins are unpacked with.
+    // What archives of plug-ins and modules of kernels are packed and unpacked with.
     Need { file: "cpio", package: "cpio", elsewhere: &[] },
+    Need { file: "xz", package: "xz-utils", elsewhere: &[] },
+    // What others say about programs of the firmware that we put together.
+    Need { file: "objcopy", package: "binutils", elsewhere: &[] },
+    Need { file: "strip", package: "binutils", elsewhere: &[] },
+];
+
+/// What the example of a deployment runs on its nodes, and plug-ins that are examples.
+const EXAMPLES: [Need; 2] = [
+    Need { file: "python3", package: "python3", elsewhere: &[] },
+    // `python3-minimal` has the program, and not the library.
+    Need { file: "sqlite3/__init__.py", package: "python3", elsewhere: &["/usr/lib/*/"] },
+];
+
+/// What `hoist agent image` puts into the image unless `--tools` says otherwise.
+const AGENT: [Need; 3] = [
+    Need { file: "mke2fs", package: "e2fsprogs", elsewhere: SBIN },
+    Need { file: "mkswap", package: "util-linux", elsewhere: SBIN },
+    Need { file: "mkfs.vfat", package: "dosfstools", elsewhere: SBIN },
 ];
 
 /// Virtual machines that boot from the network.
@@ -68,7 +90,7 @@ const MACHINES: [Need; 4] = [
 ];
 
 /// Images of systems, and what boots them.
-const IMAGES: [Need; 6] = [
+const IMAGES: [Need; 5] = [
     Need { file: "mke2fs", package: "e2fsprogs", elsewhere: SBIN },
     Need {
         file: "systemd-bootx64.efi",
@@ -82,8 +104,6 @@ const IMAGES: [Need; 6] = [
         package: "grub-efi-amd64-bin",
         elsewhere: &["/usr/lib/grub/x86_64-efi"],
     },
-    // What others say about programs of the firmware that we put together.
-    Need { file: "objcopy", package: "binutils", elsewhere: &[] },
 ];
 
 /// Debian trees with the real cloud-init, and the namespaces it runs in.
@@ -132,7 +152,8 @@ const SERVICES: [&str; 11] = [
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 pub(crate) fn test() -> Result<()> {
-    let needs = TEST.iter().chain(&MACHINES).chain(&IMAGES).chain(&CLIENTS);
+    let needs = TEST.iter().chain(&CLIENTS).chain(&MACHINES).chain(&IMAGES);
+    let needs = needs.chain(&AGENT).chain(&EXAMPLES);
     ensure("setup-test", needs, Guest::Needed)?;
     // One after the other: each unpacks and configures some hundred packages.
     for release in cloud_init::RELEASES.into_iter().filter(|name| !cloud_init::is_complete(name)) {
@@ -143,7 +164,8 @@ pub(crate) fn test() -> Result<()> {
 }
 
 pub(crate) fn demo() -> Result<()> {
-    ensure("setup-demo", MACHINES.iter().chain(&IMAGES), Guest::Needed)
+    let needs = MACHINES.iter().chain(&IMAGES).chain(&AGENT).chain(&EXAMPLES);
+    ensure("setup-demo", needs, Guest::Needed)
 }
 
 pub(crate) fn bench() -> Result<()> {
@@ -187,6 +209,7 @@ fn ensure(job: &str, needs: impl IntoIterator<Item = &'static Need>, guest: Gues
     }
     if !missing.is_empty() {
         let mut packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
+        packages.sort_unstable();
         packages.dedup();
         let files: Vec<&str> = missing.iter().map(|need| need.file).collect();
         say(format!("{job}: missing {}; installing {}", files.join(", "), packages.join(" ")));
