@@ -1,13 +1,16 @@
 //! The jobs around the code that need code themselves. The Makefile is their front door:
-//! `cargo xtask setup|demo|test|tidy`.
+//! `cargo xtask setup|demo|bare|smoke|test|tidy`.
 
+mod apt;
+mod bare;
 mod demo;
 mod setup;
+mod smoke;
 mod test;
 mod tidy;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Result, bail, ensure};
@@ -22,6 +25,9 @@ usage: cargo xtask JOB
                     a controller on this machine with examples/site.yaml, a machine that boots
                     from it, and the deployment of examples/deploy, until Ctrl-C;
                     --once (or HOIST_DEMO_ONCE=1, or no terminal): ends after showing it
+  bare [demo|test]  the demo, and the smoke tests, each after its setup in a Debian that has only cargo,
+                    a C compiler and make (root or sudo); both if neither is named
+  smoke             a few tests that together use everything that `setup test` installs
   test [--full]     setup, then every test, with the minutes of each part
   tidy              what no compiler checks: links, paths, names of tests in the documents";
 
@@ -43,6 +49,10 @@ fn run(arguments: &[&str]) -> Result<()> {
         ["setup", "demo"] => setup::demo(),
         ["setup", "bench"] => setup::bench(),
         ["demo", options @ ..] => demo::run(demo::Options::parse(options)?),
+        ["bare"] => bare::run(&bare::JOBS),
+        ["bare", "demo"] => bare::run(&[bare::Job::Demo]),
+        ["bare", "test"] => bare::run(&[bare::Job::Test]),
+        ["smoke"] => smoke::run(),
         ["test"] => test::run(test::Extent::Usual),
         ["test", "--full"] => test::run(test::Extent::Full),
         ["tidy"] => tidy::run(),
@@ -63,6 +73,11 @@ fn say(text: impl AsRef<str>) {
 fn root() -> PathBuf {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     here.parent().expect("xtask is a directory of the repository").to_owned()
+}
+
+/// A path as it is typed at the top of the repository.
+fn shown_path(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }
 
 /// The cargo that runs us.
@@ -87,7 +102,7 @@ fn run_ending(command: &mut Command, code: i32) -> Result<()> {
 }
 
 fn shown(command: &Command) -> String {
-    let program = std::path::Path::new(command.get_program());
+    let program = Path::new(command.get_program());
     let program = program.file_name().unwrap_or(command.get_program());
     let words = std::iter::once(program).chain(command.get_args());
     words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
@@ -112,6 +127,15 @@ mod tests {
         let mut command = Command::new("/usr/bin/hoist");
         command.args(["node", "list", "compute & !gpu", "it's"]);
         assert_eq!(shown(&command), r"hoist node list 'compute & !gpu' 'it'\''s'");
+    }
+
+    #[test]
+    fn shown_paths_are_short_and_have_no_detours() {
+        let guest = hoist_machine::guest::packages().join("boot/vmlinuz");
+        assert!(!guest.iter().any(|part| part == ".."), "{}", guest.display());
+        let below = root().join("target/guest/vmlinuz");
+        assert_eq!(shown_path(&below), "target/guest/vmlinuz");
+        assert_eq!(shown_path(Path::new("/srv/vmlinuz")), "/srv/vmlinuz");
     }
 
     #[test]

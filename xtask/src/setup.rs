@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use hoist_machine::{cloud_init, guest};
 
-use crate::{run_command, say};
+use crate::{apt, run_command, say};
 
 /// A file that must be there, and the Debian package it comes with.
 struct Need {
@@ -26,7 +26,7 @@ const POSTGRES: &[&str] = &["/usr/lib/postgresql/*/bin"];
 const SBIN: &[&str] = &["/usr/sbin", "/sbin"];
 
 /// What only the tests use.
-const TEST: [Need; 30] = [
+const TEST: [Need; 29] = [
     Need { file: "etcd", package: "etcd-server", elsewhere: &["/usr/bin"] },
     Need { file: "postgres", package: "postgresql", elsewhere: POSTGRES },
     Need { file: "initdb", package: "postgresql", elsewhere: POSTGRES },
@@ -59,9 +59,8 @@ const TEST: [Need; 30] = [
     // What stacks are made with, in virtual machines.
     Need { file: "mdadm", package: "mdadm", elsewhere: SBIN },
     Need { file: "lvm", package: "lvm2", elsewhere: SBIN },
-    // What archives of plug-ins and modules of kernels are packed and unpacked with.
+    // What archives of plug-ins are unpacked with.
     Need { file: "cpio", package: "cpio", elsewhere: &[] },
-    Need { file: "xz", package: "xz-utils", elsewhere: &[] },
     // What others say about programs of the firmware that we put together.
     Need { file: "objcopy", package: "binutils", elsewhere: &[] },
     Need { file: "strip", package: "binutils", elsewhere: &[] },
@@ -74,11 +73,13 @@ const EXAMPLES: [Need; 2] = [
     Need { file: "sqlite3/__init__.py", package: "python3", elsewhere: &["/usr/lib/*/"] },
 ];
 
-/// What `hoist agent image` puts into the image unless `--tools` says otherwise.
-const AGENT: [Need; 3] = [
+/// What `hoist agent image` puts into the image unless `--tools` says otherwise, and what modules of
+/// newer kernels are unpacked with.
+const AGENT: [Need; 4] = [
     Need { file: "mke2fs", package: "e2fsprogs", elsewhere: SBIN },
     Need { file: "mkswap", package: "util-linux", elsewhere: SBIN },
     Need { file: "mkfs.vfat", package: "dosfstools", elsewhere: SBIN },
+    Need { file: "xz", package: "xz-utils", elsewhere: &[] },
 ];
 
 /// Virtual machines that boot from the network.
@@ -112,9 +113,6 @@ const CLIENTS: [Need; 3] = [
     Need { file: "unshare", package: "util-linux", elsewhere: &[] },
     Need { file: "ip", package: "iproute2", elsewhere: &["/usr/sbin", "/sbin"] },
 ];
-
-/// Where the trees come from.
-const MIRROR: &str = "http://deb.debian.org/debian";
 
 /// What the benchmarks compare us with.
 const BENCH: [Need; 8] = [
@@ -166,6 +164,11 @@ pub(crate) fn test() -> Result<()> {
 pub(crate) fn demo() -> Result<()> {
     let needs = MACHINES.iter().chain(&IMAGES).chain(&AGENT).chain(&EXAMPLES);
     ensure("setup-demo", needs, Guest::Needed)
+}
+
+/// What the trees of [`crate::bare`] are made and entered with.
+pub(crate) fn bare() -> Result<()> {
+    ensure("setup-bare", &CLIENTS, Guest::NotNeeded)
 }
 
 pub(crate) fn bench() -> Result<()> {
@@ -262,7 +265,9 @@ fn make_tree(release: &str) -> Result<()> {
     fs_err::create_dir_all(above)?;
     let packages = format!("--include={}", cloud_init::PACKAGES.join(","));
     let mut make = as_root("mmdebstrap");
-    make.args(["--quiet", "--variant=minbase", &packages, release]).arg(&partial).arg(MIRROR);
+    make.args(["--quiet", "--variant=minbase", &packages]);
+    make.args(apt::options()?.iter().map(|option| format!("--aptopt={option}")));
+    make.arg(release).arg(&partial).arg(apt::mirror()?);
     run_command(&mut make)?;
     run_command(as_root("mv").arg(&partial).arg(&place))?;
     ensure!(cloud_init::is_complete(release), "the tree of {release} has no cloud-init");
@@ -318,7 +323,7 @@ fn install(packages: &[&str]) -> Result<()> {
         let script = format!("printf '#!/bin/sh\\nexit 101\\n' > {POLICY} && chmod 755 {POLICY}");
         run_command(as_root("sh").args(["-c", &script]))?;
     }
-    let installed = apt(packages);
+    let installed = update_and_install(packages);
     if ours {
         run_command(as_root("rm").arg(POLICY))?;
     }
@@ -335,11 +340,12 @@ fn install(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn apt(packages: &[&str]) -> Result<()> {
+fn update_and_install(packages: &[&str]) -> Result<()> {
     run_command(as_root("apt-get").args(["update", "-qq"]))?;
     let mut install = as_root("env");
     install.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qq", "-y"]);
-    run_command(install.arg("--no-install-recommends").args(packages))
+    // Hundreds of lines say what is unpacked; what goes wrong is told on the other stream.
+    run_command(install.arg("--no-install-recommends").args(packages).stdout(Stdio::null()))
 }
 
 /// `systemctl is-active` and the like; no systemd means no.
@@ -349,7 +355,7 @@ fn is(question: &str, unit: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-fn as_root(program: &str) -> Command {
+pub(crate) fn as_root(program: &str) -> Command {
     if rustix::process::geteuid().is_root() {
         Command::new(program)
     } else {

@@ -71,9 +71,11 @@ pub fn directory() -> PathBuf {
 }
 
 /// Where everything that is made goes.
-pub(crate) fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), PathBuf::from)
+pub fn target() -> PathBuf {
+    // This crate is two directories below the root. No `..`: people are shown these paths.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+    let of_root = || root.unwrap_or(Path::new("/")).join("target");
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(of_root, PathBuf::from)
 }
 
 /// The unpacked packages, `linux-image-*-cloud-amd64` and `busybox-static`.
@@ -131,7 +133,10 @@ pub fn find_file(name: &str) -> Result<PathBuf> {
 }
 
 fn missing() -> String {
-    format!("no guest kernel and busybox in {}; run `make setup-test`", packages().display())
+    format!(
+        "no guest kernel and busybox in {}; run `make setup-test` or `make setup-demo`",
+        packages().display()
+    )
 }
 
 /// A file below `dir` with a name of this kind.
