@@ -63,7 +63,14 @@ impl Options {
 }
 
 pub(crate) fn run(options: Options) -> Result<()> {
+    let mut parts = Parts::begin();
+    say("# First hoist, its agent and its image builder are built: minutes the first time.");
     let hoist = build(options)?;
+    parts.end("build");
+    say(
+        "#\n# The demo has four parts, which take a few minutes together: a site, a machine that boots",
+    );
+    say("# from it, a disk that gets a system, and a deployment.");
     let place = tempfile::Builder::new().prefix("hoist-demo-").tempdir()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -78,7 +85,7 @@ pub(crate) fn run(options: Options) -> Result<()> {
         let more = ["--tls-listen", "127.0.0.1:0", "--config", &config];
         let mut site = Site::start(hoist, place.path(), &root(), &more)?;
         tokio::select! {
-            shown = site.present(options, place.path()) => shown?,
+            shown = site.present(options, place.path(), &mut parts) => shown?,
             () = told_to_stop(&mut signals) => {}
         }
         say("\nstopping");
@@ -96,7 +103,7 @@ async fn told_to_stop([interrupt, terminate, hangup]: &mut [Signals; 3]) {
 
 fn build(options: Options) -> Result<PathBuf> {
     let mut command = cargo();
-    command.args(["build", "--quiet"]);
+    command.arg("build");
     command.args(["--package", "hoist", "--package", "hoist-agent", "--package", "hoist-image"]);
     if options.release {
         command.arg("--release");
@@ -109,6 +116,34 @@ fn build(options: Options) -> Result<PathBuf> {
         metadata["target_directory"].as_str().context("cargo names no target directory")?;
     let profile = if options.release { "release" } else { "debug" };
     Ok(Path::new(target).join(profile).join("hoist"))
+}
+
+/// How long each part took.
+struct Parts {
+    began: Instant,
+    ended: Vec<(&'static str, Duration)>,
+}
+
+impl Parts {
+    fn begin() -> Self {
+        Self { began: Instant::now(), ended: Vec::new() }
+    }
+
+    /// What went on since the end of the part before.
+    fn end(&mut self, name: &'static str) {
+        let before: Duration = self.ended.iter().map(|(_, took)| *took).sum();
+        let took = self.began.elapsed().saturating_sub(before);
+        self.ended.push((name, took));
+        say(format!("\n# demo: {name} took {:.1} s", took.as_secs_f64()));
+    }
+
+    fn say_all(&self) {
+        say("");
+        for (name, took) in &self.ended {
+            say(format!("# {name:10} {:6.1} s", took.as_secs_f64()));
+        }
+        say(format!("# {:10} {:6.1} s", "whole", self.began.elapsed().as_secs_f64()));
+    }
 }
 
 /// A running controller and how to talk to it.
@@ -175,11 +210,16 @@ impl Site {
     }
 
     /// Shows everything, and then, unless once is enough, goes on for ever.
-    async fn present(&mut self, options: Options, place: &Path) -> Result<()> {
+    async fn present(&mut self, options: Options, place: &Path, parts: &mut Parts) -> Result<()> {
         self.show()?;
+        parts.end("site");
         boot::show(self, place).await?;
+        parts.end("boot");
         provision::show(self, place, options.firmware).await?;
+        parts.end("provision");
         deploy::show(&self.hoist, place)?;
+        parts.end("deploy");
+        parts.say_all();
         if !options.once {
             self.say_where();
             self.ended().await;

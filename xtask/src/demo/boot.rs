@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use hoist_machine::{Firmware, HOST, Hardware, Machine, guest};
 
 use super::{DIFFERS, LOOK_EVERY, Site};
-use crate::say;
+use crate::{say, shown_path};
 
 pub(super) const MAC: &str = "52:54:00:10:00:09";
 pub(super) const NAME: &str = "nid000009";
@@ -48,7 +48,7 @@ pub(super) async fn show(site: &Site, place: &Path) -> Result<()> {
     site.run(&[&adopt[..], &label].concat())?;
 
     say("\n# What it is to boot is kept by the controller itself.");
-    let kernel = guest::kernel()?.display().to_string();
+    let kernel = shown_path(&guest::kernel()?);
     let initrd = place.join("initrd.img");
     fs_err::write(&initrd, guest::initrd(INIT)?)?;
     site.run(&["artifact", "add", &kernel, "--name", "kernel", "--arch", "x86_64"])?;

@@ -9,7 +9,7 @@ use hoist_machine::{Firmware, HOST, Hardware, Machine, guest};
 
 use super::boot::{MAC, NAME, Screen};
 use super::{STOPPED, Site, WAITS, WOULD_CHANGE};
-use crate::say;
+use crate::{say, shown_path};
 
 const PROFILE: &str = "examples/provision/profile.yaml";
 /// As the profile has it.
@@ -100,7 +100,7 @@ fn plugin_archive(site: &Site, place: &Path) -> Result<()> {
 fn agent_image(site: &Site, place: &Path) -> Result<()> {
     let (kernel, modules) = (guest::kernel()?, guest::modules()?);
     let out = place.join("agent");
-    let [kernel, modules, out] = [&kernel, &modules, &out].map(|path| path.display().to_string());
+    let [kernel, modules, out] = [&kernel, &modules, &out].map(|path| shown_path(path));
     let from = ["--kernel", &kernel, "--modules", &modules, "--out", &out];
     // Small is for those who boot a thousand of them.
     site.run(&[&["agent", "image"][..], &from, &["--level", "3", "--add"]].concat())
