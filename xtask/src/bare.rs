@@ -13,7 +13,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 
 use crate::setup::as_root;
-use crate::{apt, root, run_command, say, setup};
+use crate::{apt, root, run_command, say, setup, shown_path};
 
 /// What a user brings besides cargo.
 const PACKAGES: &str = "gcc,libc6-dev,make,ca-certificates";
@@ -156,11 +156,15 @@ impl Place {
         let copy = self.directory.join(job.name());
         remove(&copy)?;
         run_command(as_root("cp").args(["-a", "--reflink=auto"]).arg(self.tree()).arg(&copy))?;
-        let done = run_command(&mut self.entering(job, &copy)?);
+        say(format!("bare: {} in {}: {}", job.name(), shown_path(&copy), job.commands()));
+        let status = self.entering(job, &copy)?.status()?;
         detach_loops(&copy)?;
-        done.with_context(|| {
-            format!("bare: {} failed; its tree is left in {}", job.name(), copy.display())
-        })?;
+        ensure!(
+            status.success(),
+            "bare: {} failed ({status}); its tree is left in {}",
+            job.name(),
+            shown_path(&copy)
+        );
         remove(&copy)
     }
 

@@ -117,13 +117,17 @@ pub enum Source {
     File(String),
 }
 
+/// How the address of a mirror begins.
+pub(crate) const MIRRORS: [&str; 3] = ["http://", "https://", "file:///"];
+
 /// Debian, by mmdebstrap. As root.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Debian {
     /// `bookworm`, `trixie`.
     pub suite: String,
-    /// Debian's own unless said otherwise; one of snapshot.debian.org stays what it is.
+    /// The one that apt of the building machine uses, or else Debian's own; one of snapshot.debian.org
+    /// stays what it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror: Option<String>,
     #[serde(default)]
@@ -429,7 +433,7 @@ fn check_tiny(tiny: &Tiny, faults: &mut Vec<Fault>) {
 fn check_debian(debian: &Debian, faults: &mut Vec<Fault>) {
     check_package(&debian.suite, "builder.debian.suite", faults);
     if let Some(mirror) = &debian.mirror {
-        let is_url = ["http://", "https://", "file:///"].iter().any(|way| mirror.starts_with(way));
+        let is_url = MIRRORS.iter().any(|way| mirror.starts_with(way));
         let is_word = mirror.len() <= MAX_WORD && mirror.bytes().all(|b| b.is_ascii_graphic());
         if !is_url || !is_word {
             let what = format!("`{mirror}` is no URL of a mirror");

@@ -2,11 +2,16 @@
 
 use super::{FillError, Site};
 use crate::build::Told;
-use crate::document::Debian;
-use crate::tool::{self, MMDEBSTRAP, UNSHARE};
+use crate::document::{Debian, MIRRORS};
+use crate::tool::{self, APT_GET, MMDEBSTRAP, UNSHARE};
 
-/// Where packages come from unless said otherwise.
+/// Debian's own, for documents and machines that name no other. Images of documents without a mirror
+/// use this one, wherever they were built.
 const MIRROR: &str = "http://deb.debian.org/debian";
+
+/// Where the installed system looks for packages, and where mmdebstrap writes a mirror without keys
+/// of its own.
+const SOURCES: &str = "/etc/apt/sources.list";
 
 /// What the making of the tree leaves in it, and what says when that was.
 const LEFT_BEHIND: [&str; 6] = [
@@ -43,9 +48,17 @@ pub(super) fn fill(
     if !debian.packages.is_empty() {
         command.arg(format!("--include={}", debian.packages.join(",")));
     }
-    command.arg("--").arg(&debian.suite).arg(site.tree.path());
-    command.arg(debian.mirror.as_deref().unwrap_or(MIRROR));
+    let mirror = match &debian.mirror {
+        Some(mirror) => mirror.clone(),
+        None => mirror_of_this_machine(site.epoch),
+    };
+    told.note(&format!("from {mirror}"));
+    command.arg("--").arg(&debian.suite).arg(site.tree.path()).arg(&mirror);
     tool::run(&mut command, &site.log())?;
+    if debian.mirror.is_none() && mirror != MIRROR {
+        let line = format!("deb {MIRROR} {} main\n", debian.suite);
+        site.tree.file(SOURCES, line.as_bytes(), 0o644)?;
+    }
     for path in LENT {
         // A link there is of a package, and leads to what the installed system makes.
         if !site.tree.is_link(path) {
@@ -63,6 +76,20 @@ pub(super) fn fill(
         remove(path, site)?;
     }
     Ok(packages(site))
+}
+
+/// The archive that apt of this machine fetches from, or Debian's own where apt does not say.
+fn mirror_of_this_machine(epoch: u32) -> String {
+    let format = ["indextargets", "--format", "$(REPO_URI)"];
+    let wanted = ["Created-By: Packages", "Origin: Debian", "Label: Debian"];
+    let asked = APT_GET.command(epoch).and_then(|mut apt| tool::ask(apt.args(format).args(wanted)));
+    first_mirror(&asked.unwrap_or_default()).to_owned()
+}
+
+fn first_mirror(addresses: &str) -> &str {
+    let mut addresses = addresses.lines().map(|line| line.trim().trim_end_matches('/'));
+    let usable = addresses.find(|address| MIRRORS.iter().any(|way| address.starts_with(way)));
+    usable.unwrap_or(MIRROR)
 }
 
 fn remove(path: &str, site: &Site<'_>) -> Result<(), FillError> {
@@ -92,4 +119,18 @@ fn packages(site: &Site<'_>) -> Vec<String> {
     let package =
         |entry: &str| Some(format!("{}_{}", field(entry, "Package:")?, field(entry, "Version:")?));
     status.split("\n\n").filter_map(package).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_come_from_the_mirror_that_apt_of_the_machine_uses() {
+        let addresses = "mirror+file:/etc/apt/mirrors/debian.list\nhttp://mirror.example/debian/\n";
+        assert_eq!(first_mirror(addresses), "http://mirror.example/debian");
+        for none in ["", "cdrom:[Debian]/\n"] {
+            assert_eq!(first_mirror(none), MIRROR);
+        }
+    }
 }
