@@ -145,6 +145,34 @@ fn a_debian_is_the_same_every_time_and_has_its_kernel() {
     assert_eq!(other.built(), index);
 }
 
+/// The program that would fetch says from where, and does nothing.
+#[test]
+fn packages_come_from_the_named_mirror_or_from_that_of_apt() {
+    use std::os::unix::fs::PermissionsExt;
+    let programs = [
+        ("apt-get", "echo http://mirror.example/debian/"),
+        ("mmdebstrap", "for last; do :; done; echo \"from $last\" >&2; exit 1"),
+    ];
+    for (named, expected) in [
+        (json!({}), "from http://mirror.example/debian"),
+        (json!({"mirror": "http://other.example/debian"}), "from http://other.example/debian"),
+    ] {
+        let mut debian = json!({"suite": "bookworm"});
+        debian.as_object_mut().expect("an object").extend(named.as_object().cloned().expect("one"));
+        let mut bench = Bench::new(&json!({"builder": {"debian": debian}, "outputs": disk()}));
+        fs_err::create_dir(bench.path("bin")).expect("created");
+        for (name, script) in programs {
+            let file = bench.path("bin").join(name);
+            fs_err::write(&file, format!("#!/bin/sh\n{script}\n")).expect("written");
+            fs_err::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).expect("set");
+        }
+        bench.programs = Some(bench.path("bin"));
+        let said = bench.ends(Exit::Failed, &[]);
+        let from_mmdebstrap = said.lines().find(|line| line.contains("`mmdebstrap` ended"));
+        assert!(from_mmdebstrap.is_some_and(|line| line.ends_with(expected)), "{said}");
+    }
+}
+
 #[test]
 fn a_plug_in_fills_the_tree() {
     use std::os::unix::fs::PermissionsExt;

@@ -17,12 +17,14 @@ pub(crate) struct Bench {
     pub(crate) mask: String,
     /// Where it is run.
     pub(crate) from: PathBuf,
+    /// A directory of programs that are found before others.
+    pub(crate) programs: Option<PathBuf>,
 }
 
 impl Bench {
     pub(crate) fn new(document: &Value) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let bench = Self { dir, mask: "022".to_owned(), from: PathBuf::from("/") };
+        let bench = Self { dir, mask: "022".to_owned(), from: PathBuf::from("/"), programs: None };
         fs_err::write(bench.path("image.yaml"), document.to_string()).expect("written");
         bench
     }
@@ -38,6 +40,10 @@ impl Bench {
         command.arg(env!("CARGO_BIN_EXE_hoist-image"));
         command.args(["build", "-o", "json", "-f"]).arg(self.path("image.yaml"));
         command.arg("--out").arg(self.path("out")).args(words);
+        if let Some(programs) = &self.programs {
+            let path = std::env::var("PATH").unwrap_or_default();
+            command.env("PATH", format!("{}:{path}", programs.display()));
+        }
         command.env_remove("SOURCE_DATE_EPOCH").output().expect("the binary was built")
     }
 
