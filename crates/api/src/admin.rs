@@ -32,6 +32,8 @@ pub enum Context {
     Etcd,
     /// What the agent of a node does for that node.
     Agent,
+    /// `write`: naming a secret in a metadata layer, a provision profile or a task.
+    Secrets,
     Events,
     Metrics,
     /// Tokens, audit, database, backup.
@@ -176,6 +178,7 @@ impl Context {
             Self::Storage => "storage",
             Self::Etcd => "etcd",
             Self::Agent => "agent",
+            Self::Secrets => "secrets",
             Self::Events => "events",
             Self::Metrics => "metrics",
             Self::Admin => "admin",
@@ -202,7 +205,7 @@ mod tests {
 
     #[test]
     fn words_on_the_wire_are_the_displayed_ones() {
-        for context in [Context::Inventory, Context::Metrics, Context::All] {
+        for context in [Context::Inventory, Context::Secrets, Context::Metrics, Context::All] {
             assert_eq!(serde_json::to_string(&context).unwrap(), format!("\"{context}\""));
         }
         assert_eq!(serde_json::to_string(&Verb::Write).unwrap(), "\"write\"");

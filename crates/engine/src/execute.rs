@@ -38,7 +38,7 @@ pub(crate) use crew::Crew;
 pub use forecast::{Forecast, Foretold};
 pub use keeper::Start;
 pub use ledger::{Durable, Known, Ledger, MAX_LEDGER};
-pub use output::{KEPT_HEAD, KEPT_TAIL, Outputs};
+pub use output::{KEPT_HEAD, KEPT_TAIL, Outputs, references_of};
 pub use programs::{Begun, Programs, private_dir};
 pub(crate) use programs::{Kept, file_name};
 

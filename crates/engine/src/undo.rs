@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::execute::output::references_of;
+use crate::execute::references_of;
 use crate::plan::{
     Call, Cohort, Draft, Holder, Kind, OnCrash, OnFailure, Plan, Pool, Repeat, Reversibility, Rule,
     Step, StepId, Vertex,

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::plan::{Draft, Plan};
+use crate::plan::{Draft, Plan, Refusal};
 use crate::reconcile::{Memory, Options, Outcome, reconcile};
 use crate::registry::{About, Commit, Registry, Terms, WriteError, mint_id};
 use crate::roster::Roster;
@@ -384,6 +384,14 @@ impl Commit for Remember<'_> {
 
     fn review(&self, before: &Roster, plan: &Plan) -> Result<(), WriteError> {
         self.inner.review(before, plan)
+    }
+
+    fn admit(&self, draft: &Draft<'_>) -> Result<(), WriteError> {
+        self.inner.admit(draft)
+    }
+
+    fn told(&self, before: &Roster, refusals: Vec<Refusal>) -> WriteError {
+        self.inner.told(before, refusals)
     }
 }
 

@@ -19,7 +19,7 @@ pub mod source;
 pub mod states;
 pub mod uses;
 
-pub use record::{Resource, ResourceKey};
+pub use record::{Resource, ResourceKey, ResourceKind};
 pub use registry::Registry;
 pub use roster::{Delta, Roster};
 pub use states::States;

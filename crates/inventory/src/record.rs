@@ -56,6 +56,39 @@ pub enum ResourceKey {
     Tombstone(u64, NodeId),
 }
 
+/// What a resource is. Every kind has its line in the server's table of rights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ResourceKind {
+    Node,
+    Group,
+    Partition,
+    Network,
+    Artifact,
+    BootConfig,
+    MetadataLayer,
+    ProvisionProfile,
+    BootState,
+    Bss,
+    BssImage,
+    Set,
+    Tombstone,
+}
+
+impl From<Kind> for ResourceKind {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Node => Self::Node,
+            Kind::Group => Self::Group,
+            Kind::Partition => Self::Partition,
+            Kind::Network => Self::Network,
+            Kind::Artifact => Self::Artifact,
+            Kind::BootConfig => Self::BootConfig,
+            Kind::MetadataLayer => Self::MetadataLayer,
+            Kind::ProvisionProfile => Self::ProvisionProfile,
+        }
+    }
+}
+
 /// What a named set of documents contained when it was last applied: what `--prune` may remove.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppliedSet {
@@ -255,6 +288,24 @@ fn parse<'de, T: Deserialize<'de>>(record: &Record, value: &'de [u8]) -> Result<
 }
 
 impl ResourceKey {
+    pub fn kind(&self) -> ResourceKind {
+        match self {
+            Self::Node(_) => ResourceKind::Node,
+            Self::Group(_) => ResourceKind::Group,
+            Self::Partition(_) => ResourceKind::Partition,
+            Self::Network(_) => ResourceKind::Network,
+            Self::Artifact(_) => ResourceKind::Artifact,
+            Self::BootConfig(_) => ResourceKind::BootConfig,
+            Self::MetadataLayer(_) => ResourceKind::MetadataLayer,
+            Self::ProvisionProfile(_) => ResourceKind::ProvisionProfile,
+            Self::BootState(_) => ResourceKind::BootState,
+            Self::Bss(_) => ResourceKind::Bss,
+            Self::BssImage(..) => ResourceKind::BssImage,
+            Self::Set(_) => ResourceKind::Set,
+            Self::Tombstone(..) => ResourceKind::Tombstone,
+        }
+    }
+
     pub fn of_image(image: &BssImageKey) -> Self {
         let digest = sha2::Sha256::digest(image.path.as_bytes());
         Self::BssImage(image.kind, Digest::from_bytes(digest.into()))

@@ -123,9 +123,20 @@ pub struct About {
 pub trait Commit: Send + Sync {
     async fn commit(&self, txn: Txn, about: &About) -> Result<Revision, StoreError>;
 
+    /// Called before a draft is checked, so that a writer learns nothing from the checks about what
+    /// it may not change.
+    fn admit(&self, _draft: &Draft<'_>) -> Result<(), WriteError> {
+        Ok(())
+    }
+
     /// A last word before anything is written: whoever commits may not be allowed to do all of it.
     fn review(&self, _before: &Roster, _plan: &Plan) -> Result<(), WriteError> {
         Ok(())
+    }
+
+    /// What the writer is told of refusals, which may name what it may not see.
+    fn told(&self, _before: &Roster, refusals: Vec<Refusal>) -> WriteError {
+        WriteError::Refused(refusals)
     }
 }
 
@@ -157,7 +168,11 @@ pub enum WriteError {
     Precondition,
     /// Nothing was changed.
     #[error("{subject} is out of reach")]
-    Forbidden { subject: String },
+    Forbidden {
+        subject: String,
+        /// What the writer lacks, where it is not the node that is out of its reach.
+        needs: Option<String>,
+    },
     /// Nothing was changed.
     #[error("there is no {subject}")]
     NotFound { subject: String },
@@ -302,6 +317,22 @@ impl Registry {
     /// Plans what `draft` says and commits it. `draft` is called again when another controller was
     /// faster, each time on the then current roster.
     pub async fn write(
+        &self,
+        terms: Terms,
+        commit: &dyn Commit,
+        mut draft: impl FnMut(&mut Draft<'_>) -> Result<(), WriteError> + Send,
+    ) -> Result<Written, WriteError> {
+        let admitted = |drafted: &mut Draft<'_>| {
+            draft(drafted)?;
+            commit.admit(drafted)
+        };
+        match self.write_drafted(terms, commit, admitted).await {
+            Err(WriteError::Refused(refusals)) => Err(commit.told(&self.roster(), refusals)),
+            done => done,
+        }
+    }
+
+    async fn write_drafted(
         &self,
         terms: Terms,
         commit: &dyn Commit,

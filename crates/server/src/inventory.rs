@@ -32,7 +32,7 @@ use crate::server::Chassis;
 pub(crate) use flag::Flag;
 pub use import::{SourceConfig, committer};
 pub(crate) use nodes::{bad_parameter, bind};
-pub(crate) use sight::{Scoped, Sight, no_such_node};
+pub(crate) use sight::{Sight, no_such_node};
 pub(crate) use status::STALE_AFTER;
 pub use status::{Background, Source};
 pub(crate) use write::{WriteQuery, read_documents};

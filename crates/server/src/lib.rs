@@ -8,6 +8,7 @@ mod admin;
 pub mod artifacts;
 pub mod audit;
 pub mod auth;
+mod authorisation;
 pub mod backup;
 pub mod boot;
 pub mod ca;

@@ -31,6 +31,7 @@ use crate::principal::Principal;
 use crate::route::{Plane, Route, with_state};
 
 use boot_change::BootChange;
+pub(crate) use document::secret_of;
 use rule::ProfileRule;
 pub use runs::Runs;
 

@@ -203,7 +203,7 @@ impl Watched<'_> {
 }
 
 /// The secrets that a step names, wherever it does, and those that it hides besides.
-pub(crate) fn references_of(step: &Step) -> impl Iterator<Item = &str> {
+pub fn references_of(step: &Step) -> impl Iterator<Item = &str> {
     let Step { call, before, after, undo, hides, .. } = step;
     let calls = std::iter::once(call).chain(before).chain(after).chain(undo);
     calls.flat_map(|call| references(&call.input)).chain(hides.iter().map(String::as_str))

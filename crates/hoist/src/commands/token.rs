@@ -29,6 +29,7 @@ enum TokenCommand {
     #[command(
         after_help = "Examples:\n  hoist token create ci --scope read:inventory,boot --expires 30d --out ci.token\n  \
         hoist token create p1-admins --scope 'read,write:inventory:partition:p1'\n  \
+        hoist token create installers --scope read,write:inventory,metadata,provision --scope write:secrets\n  \
         hoist token create backup --scope 'read:*'"
     )]
     Create(CreateArgs),
@@ -54,7 +55,8 @@ struct CreateArgs {
     name: String,
 
     /// What it allows: verbs (read, write), contexts (inventory, boot, …, `*`) and, if not all
-    /// nodes, a selector; may be given several times
+    /// nodes, a selector; may be given several times. Naming a secret in a layer, a profile or a
+    /// task needs `write:secrets`
     #[arg(long, required = true, value_name = "VERBS:CONTEXTS[:SELECTOR]")]
     scope: Vec<String>,
 

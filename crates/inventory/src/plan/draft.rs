@@ -439,6 +439,75 @@ impl<'a> Draft<'a> {
 
 /// Looking into the draft.
 impl Draft<'_> {
+    /// Everything that was drafted, be it a change or not.
+    pub fn drafted(&self) -> impl Iterator<Item = ResourceKey> {
+        let groups = self.groups.keys().cloned().map(ResourceKey::Group);
+        let partitions = self.partitions.keys().cloned().map(ResourceKey::Partition);
+        let networks = self.networks.keys().cloned().map(ResourceKey::Network);
+        let artifacts = self.artifacts.keys().cloned().map(ResourceKey::Artifact);
+        let configs = self.configs.keys().cloned().map(ResourceKey::BootConfig);
+        let layers = self.layers.keys().cloned().map(ResourceKey::MetadataLayer);
+        let profiles = self.profiles.keys().cloned().map(ResourceKey::ProvisionProfile);
+        let bss = self.bss.keys().cloned().map(ResourceKey::Bss);
+        let images = self.images.keys().map(ResourceKey::of_image);
+        let sets = self.sets.keys().cloned().map(ResourceKey::Set);
+        let declared = groups.chain(partitions).chain(networks).chain(artifacts).chain(configs);
+        let declared = declared.chain(layers).chain(profiles).chain(sets).chain(bss).chain(images);
+        // Last: a change of a group names the group before the nodes that follow from it.
+        let states = self.states.keys().map(|id| ResourceKey::BootState(*id));
+        let nodes = self.nodes.keys().map(|id| ResourceKey::Node(*id));
+        declared.chain(states).chain(nodes)
+    }
+
+    /// Whether a document comes out otherwise than it is. Records that are no documents count as
+    /// changed.
+    pub fn changes(&self, key: &ResourceKey) -> bool {
+        match key {
+            ResourceKey::Node(id) => match (self.roster.by_id(*id), self.node(*id)) {
+                (Some(before), Some(after)) => !same_node(before, after),
+                (before, after) => before.is_some() != after.is_some(),
+            },
+            ResourceKey::Group(key) => {
+                let before = self.roster.group(key).map(|before| &before.spec);
+                before != self.group(key).map(|after| &after.spec)
+            }
+            ResourceKey::Partition(name) => {
+                let before = self.roster.partition(name).map(|before| &before.spec);
+                differs(&self.partitions, name, before, |after| &after.spec)
+            }
+            ResourceKey::Network(name) => {
+                let before = self.roster.network(name).map(|before| &before.spec);
+                differs(&self.networks, name, before, |after| &after.spec)
+            }
+            ResourceKey::Artifact(name) => {
+                let before = self.roster.artifact(name).map(|before| &before.spec);
+                differs(&self.artifacts, name, before, |after| &after.spec)
+            }
+            ResourceKey::BootConfig(name) => {
+                let before = self.roster.boot_config(name).map(|before| &before.spec);
+                differs(&self.configs, name, before, |after| &after.spec)
+            }
+            ResourceKey::MetadataLayer(name) => {
+                let before = self.roster.metadata_layer(name).map(|before| &before.spec);
+                differs(&self.layers, name, before, |after| &after.spec)
+            }
+            ResourceKey::ProvisionProfile(name) => {
+                let before = self.roster.provision_profile(name).map(|before| &before.spec);
+                differs(&self.profiles, name, before, |after| &after.spec)
+            }
+            ResourceKey::BootState(_)
+            | ResourceKey::Bss(_)
+            | ResourceKey::BssImage(..)
+            | ResourceKey::Set(_)
+            | ResourceKey::Tombstone(..) => true,
+        }
+    }
+
+    /// Whether the draft takes this node away.
+    pub fn removes(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(Option::is_none)
+    }
+
     pub fn boot_state(&self, node: NodeId) -> Option<&BootState> {
         match self.states.get(&node) {
             Some(changed) => changed.as_ref(),
@@ -764,6 +833,16 @@ fn protected(node: &Node, what: &str) -> Refusal {
 
 fn item(kind: Kind, name: &impl std::fmt::Display, change: Change) -> Item {
     Item { kind: kind.as_str().to_owned(), name: name.to_string(), change, fields: Vec::new() }
+}
+
+/// Whether a drafted document is another one than before.
+fn differs<K: Ord, T, S: PartialEq>(
+    drafted: &BTreeMap<K, Option<T>>,
+    key: &K,
+    before: Option<&S>,
+    spec: impl Fn(&T) -> &S,
+) -> bool {
+    drafted.get(key).is_some_and(|after| after.as_ref().map(spec) != before)
 }
 
 /// Equal in everything that is not set by the commit itself.

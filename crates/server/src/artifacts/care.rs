@@ -21,9 +21,11 @@ use tokio_util::sync::CancellationToken;
 use super::blobs::{Blobs, Kept, blocking, hash};
 use super::{Artifacts, NDJSON, disk_failed};
 use crate::auth::AuditContext;
+use crate::authorisation::Scoped;
 use crate::extract::{Json, Query};
 use crate::failure::Failure;
 use crate::inventory::Flag;
+use crate::principal::Principal;
 use crate::provision::installed::contents_to_go_back;
 use crate::route::Live;
 
@@ -120,6 +122,7 @@ pub(super) struct CollectQuery {
 
 pub(super) async fn collect(
     State(artifacts): State<Artifacts>,
+    principal: Principal,
     audit: AuditContext,
     Query(query): Query<CollectQuery>,
 ) -> Result<Json<Collected>, Failure> {
@@ -132,7 +135,8 @@ pub(super) async fn collect(
     let kept = artifacts.kept().await?;
     let gone = if unused {
         let new = kept.iter().filter(|kept| age(kept, now) >= NEW);
-        artifacts.forget_unused(&new.map(|kept| kept.digest).collect(), dry_run, &audit).await?
+        let here = new.map(|kept| kept.digest).collect();
+        artifacts.forget_unused(&here, dry_run, &principal, &audit).await?
     } else {
         Vec::new()
     };
@@ -283,10 +287,12 @@ impl Artifacts {
         &self,
         here: &HashSet<Digest>,
         dry_run: bool,
+        principal: &Principal,
         audit: &AuditContext,
     ) -> Result<Vec<ArtifactName>, Failure> {
         let mut gone = Vec::new();
-        let commit = self.chassis.audit.committer(audit.draft());
+        let committer = self.chassis.audit.committer(audit.draft());
+        let commit = Scoped { principal: principal.clone(), committer };
         let terms = Terms { dry_run, ..Terms::default() };
         let written = self.registry.write(terms, &commit, |draft| {
             gone = unused(draft.roster(), here);

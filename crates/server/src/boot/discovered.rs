@@ -17,9 +17,10 @@ use serde::Deserialize;
 use super::native::{READ, WRITE};
 use super::{Boot, Stranger};
 use crate::auth::AuditContext;
+use crate::authorisation::Scoped;
 use crate::extract::{Json, Path, Query};
 use crate::failure::Failure;
-use crate::inventory::{Flag, Scoped, bad_parameter};
+use crate::inventory::{Flag, bad_parameter};
 use crate::principal::Principal;
 use crate::route::{Plane, Route};
 

@@ -14,13 +14,14 @@ use hoist_boot::answer::{JOIN_TOKEN, asked_by};
 use hoist_boot::explain;
 use hoist_boot::rule::selected;
 use hoist_boot::{Answer, Booter, Choice, Place, Standing};
-use hoist_inventory::Roster;
-use hoist_model::{Mac, Nid, Node, NodeId, Xname};
+use hoist_inventory::{Resource, Roster};
+use hoist_model::{BootConfig, Mac, Nid, Node, NodeId, Xname};
 use http::{HeaderMap, header};
 use serde::Deserialize;
 
 use super::script::{TEXT, place};
 use super::{Boot, Endpoint, Seen, change};
+use crate::authorisation::Access;
 use crate::extract::{Json, Path, Query};
 use crate::failure::Failure;
 use crate::inventory::{MAX_APPLY_BYTES, Sight, bad_parameter, no_such_node};
@@ -85,20 +86,34 @@ pub(super) fn sight(principal: &Principal, verb: Verb, roster: &Roster) -> Sight
     Sight::within(principal, verb, Context::Boot, roster)
 }
 
+/// A configuration as far as a principal may see it: one limited to some nodes sees those of its
+/// nodes.
 fn config_object(
     roster: &Roster,
-    sight: &Sight,
-    config: &hoist_model::BootConfig,
-) -> BootConfigObject {
-    let nodes = selected(roster, config);
-    let seen = nodes.iter().filter(|node| sight.reaches(roster, node)).count();
-    BootConfigObject::from_stored(config, seen)
+    principal: &Principal,
+    config: &Arc<BootConfig>,
+) -> Option<BootConfigObject> {
+    sees_config(roster, principal, config).then(|| {
+        let sight = sight(principal, Verb::Read, roster);
+        let nodes = selected(roster, config);
+        let seen = nodes.iter().filter(|node| sight.reaches(roster, node)).count();
+        BootConfigObject::from_stored(config, seen)
+    })
+}
+
+pub(super) fn sees_config(
+    roster: &Roster,
+    principal: &Principal,
+    config: &Arc<BootConfig>,
+) -> bool {
+    let access = Access::new(principal, Verb::Read, roster);
+    access.covers(&Resource::BootConfig(Arc::clone(config)))
 }
 
 async fn list_configs(State(boot): State<Boot>, principal: Principal) -> Response {
     let roster = boot.registry.roster();
-    let sight = sight(&principal, Verb::Read, &roster);
-    let items = roster.boot_configs().map(|config| config_object(&roster, &sight, config));
+    let object = |config| config_object(&roster, &principal, config);
+    let items = roster.boot_configs().filter_map(object);
     Json(Listing { revision: roster.revision(), items: items.collect() }).into_response()
 }
 
@@ -108,12 +123,12 @@ async fn get_config(
     Path(name): Path<String>,
 ) -> Result<Response, Failure> {
     let roster = boot.registry.roster();
-    let sight = sight(&principal, Verb::Read, &roster);
-    let config = roster.boot_config(&name).ok_or_else(|| {
+    let object = |config| config_object(&roster, &principal, config);
+    let found = roster.boot_config(&name).and_then(object).ok_or_else(|| {
         Failure::new(Code::NotFound, format!("there is no boot configuration `{name}`"))
             .with_remedy("`hoist boot list` shows all of them")
     })?;
-    Ok(Json(config_object(&roster, &sight, config)).into_response())
+    Ok(Json(found).into_response())
 }
 
 async fn explain(

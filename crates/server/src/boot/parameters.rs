@@ -15,9 +15,10 @@ use http::{HeaderName, HeaderValue, StatusCode, Uri};
 
 use super::{Boot, bss_json, json_text};
 use crate::auth::AuditContext;
+use crate::authorisation::Scoped;
 use crate::extract::{Json, Query, read_body};
 use crate::failure::Failure;
-use crate::inventory::{Scoped, WriteQuery};
+use crate::inventory::WriteQuery;
 use crate::principal::Principal;
 use crate::route::{Plane, Route};
 

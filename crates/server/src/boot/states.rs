@@ -13,14 +13,17 @@ use hoist_inventory::plan::{Draft, Plan, Reason, Refusal};
 use hoist_inventory::registry::{Terms, WriteError};
 use hoist_inventory::{Resource, ResourceKey, Roster};
 use hoist_model::selector::Bound;
-use hoist_model::{BootMode, BootState, ConfigMode, Fault, Kind, Name, Node, NodeId, Provisioning};
+use hoist_model::{
+    BootConfig, BootMode, BootState, ConfigMode, Fault, Kind, Name, Node, NodeId, Provisioning,
+};
 use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::Boot;
-use super::native::{READ, WRITE, find, sight};
+use super::native::{READ, WRITE, find, sees_config, sight};
 use super::once::Settled;
 use crate::auth::AuditContext;
+use crate::authorisation::Scoped;
 use crate::extract::{Json, Path, Query};
 use crate::failure::Failure;
 use crate::inventory::{Flag, Sight, bad_parameter, bind, no_such_node};
@@ -155,21 +158,25 @@ async fn put_many(
     Json(request): Json<StateRequest>,
 ) -> Result<Json<StatesChanged>, Failure> {
     let roster = boot.registry.roster();
-    let bound = bind(&roster, &query.selector)?;
-    if roster.select_bound(&bound).is_empty() {
+    bind(&roster, &query.selector)?;
+    if named(&roster, &principal, &query.selector).is_empty() {
         return Err(no_such_node(format!("that `{}` names", query.selector)));
     }
     let terms = Terms { dry_run: query.dry_run.0, affects: query.affects, ..Terms::default() };
     let selector = query.selector;
+    let who = principal.clone();
     let decision = Decision { boot, principal, audit, request };
-    decision.write(terms, |roster| named(roster, &selector)).await
+    decision.write(terms, |roster| named(roster, &who, &selector)).await
 }
 
+/// The nodes of a selector that the principal reaches: others are not there, as far as it can tell.
 /// Bound anew each time: a write that lost a race is planned on another roster.
-fn named(roster: &Roster, selector: &str) -> Vec<NodeId> {
+fn named(roster: &Roster, principal: &Principal, selector: &str) -> Vec<NodeId> {
     let bound: Option<Bound> = bind(roster, selector).ok();
     let nodes = bound.map(|bound| roster.select_bound(&bound)).unwrap_or_default();
-    nodes.into_iter().map(|node| node.id).collect()
+    let sight = sight(principal, Verb::Write, roster);
+    let reached = nodes.into_iter().filter(|node| sight.reaches(roster, node));
+    reached.map(|node| node.id).collect()
 }
 
 /// Somebody decides about nodes.
@@ -197,17 +204,13 @@ impl Decision {
             HashMap::new()
         };
         let committer = boot.chassis.audit.committer(audit.draft());
+        let commit = Scoped { principal, committer };
         let (mut count, mut settled) = (0, Settled::new());
         let written = boot
             .registry
-            .write(terms, &committer, |draft| {
-                let (roster, ids) = (draft.roster(), nodes(draft.roster()));
+            .write(terms, &commit, |draft| {
+                let ids = nodes(draft.roster());
                 count = ids.len();
-                let sight = sight(&principal, Verb::Write, roster);
-                let mut found = ids.iter().filter_map(|id| roster.by_id(*id));
-                if found.any(|node| !sight.reaches(roster, node)) {
-                    return Err(WriteError::Forbidden { subject: "one of the nodes".to_owned() });
-                }
                 let refusals = ids.iter().filter_map(|id| {
                     refused(draft, *id, &request).or_else(|| not_erased(draft, *id, &unerased))
                 });
@@ -253,14 +256,18 @@ impl Decision {
             return Err(bad_parameter("reason", &message, "say it shortly"));
         }
         let roster = self.boot.registry.roster();
+        let is_seen = |config: &Arc<BootConfig>| sees_config(&roster, &self.principal, config);
         if let Some(Some(once)) = &request.once
-            && roster.boot_config(once).is_none()
+            && !roster.boot_config(once).is_some_and(is_seen)
         {
             let message = format!("there is no boot configuration `{once}`");
             return Err(bad_parameter("once", &message, "`hoist boot list` shows all of them"));
         }
         if let Some(Some(profile)) = &request.profile
-            && !roster.boot_configs().any(|config| config.spec.profile.as_ref() == Some(profile))
+            && !roster
+                .boot_configs()
+                .filter(|config| config.spec.profile.as_ref() == Some(profile))
+                .any(is_seen)
         {
             let message = format!("no boot configuration is for profile `{profile}`");
             return Err(bad_parameter("profile", &message, "apply one first"));

@@ -14,6 +14,7 @@ use hoist_deploy::diagnostic;
 use hoist_deploy::select::Past;
 use hoist_deploy::target::Site;
 use hoist_engine::carry::carry_over;
+use hoist_engine::execute::references_of;
 use hoist_engine::plan::{Draft, Kind, Step};
 use hoist_engine::undo::UndoDraft;
 use hoist_engine::{Plan, Record, StepId};
@@ -30,8 +31,10 @@ use super::runs::{Begin, carried_steps, now_ms, told_gaps};
 use super::view::View;
 use super::{Deploy, READ, WRITE};
 use crate::auth::AuditContext;
+use crate::authorisation::check_secrets;
 use crate::extract::{Json, Path, Query};
 use crate::failure::Failure;
+use crate::principal::Principal;
 use crate::route::Route;
 
 /// Largest request: task files of a large site, or a plan over all of its nodes.
@@ -94,15 +97,17 @@ async fn plan(
 
 async fn begin(
     State(deploy): State<Deploy>,
+    principal: Principal,
     Query(query): Query<DryRun>,
     audit: AuditContext,
     Json(request): Json<PlanRequest>,
 ) -> Result<Response, Failure> {
-    deploy.begin(request, &query, &audit, None).await
+    deploy.begin(request, &query, (&principal, &audit), None).await
 }
 
 async fn go_on(
     State(deploy): State<Deploy>,
+    principal: Principal,
     Path(run): Path<String>,
     Query(query): Query<DryRun>,
     audit: AuditContext,
@@ -116,7 +121,7 @@ async fn go_on(
         return Err(Failure::new(Code::Conflict, "the run has not ended")
             .with_remedy("`hoist deploy stop` it first"));
     }
-    deploy.begin(request, &query, &audit, Some(old)).await
+    deploy.begin(request, &query, (&principal, &audit), Some(old)).await
 }
 
 async fn undo(
@@ -279,13 +284,16 @@ impl Deploy {
         &self,
         request: PlanRequest,
         query: &DryRun,
-        audit: &AuditContext,
+        (principal, audit): (&Principal, &AuditContext),
         old: Option<Old>,
     ) -> Result<Response, Failure> {
         self.runs.recovered().await;
         let beside = request.beside;
         let kept = PlanRequest { plan: None, beside: false, ..request.clone() };
         let Made { mut answer, plan, elections, firsts } = self.compile(request).await?;
+        // Programs of a plan, also those that only look, are given the secrets that it names.
+        let steps = plan.iter().flat_map(|plan| plan.ids().filter_map(|id| plan.step(id)));
+        check_secrets(principal, steps.flat_map(references_of))?;
         let carried = match (&old, &plan) {
             (Some(Old { view, undone }), Some(plan)) => {
                 carry_over(&view.run, &view.file.id, plan, undone, now_ms())

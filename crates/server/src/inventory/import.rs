@@ -21,6 +21,7 @@ use super::Inventory;
 use super::status::import_report;
 use crate::audit::Draft;
 use crate::auth::AuditContext;
+use crate::authorisation::Scoped;
 use crate::extract::Json;
 use crate::failure::Failure;
 use crate::principal::{Principal, Reach};
@@ -95,6 +96,7 @@ pub fn committer(chassis: &Chassis, source: &str) -> Arc<dyn Commit> {
 
 pub(super) async fn refresh(
     State(inventory): State<Inventory>,
+    principal: Principal,
     audit: AuditContext,
 ) -> Result<Response, Failure> {
     let source = inventory.background.source.as_ref().ok_or_else(|| {
@@ -102,7 +104,7 @@ pub(super) async fn refresh(
             .with_remedy("start the server with `--inventory`, or name a source")
     })?;
     let committer = inventory.chassis.audit.committer(audit.draft());
-    let report = source.importer.cycle(&committer).await?;
+    let report = source.importer.cycle(&Scoped { principal, committer }).await?;
     Ok(Json(import_report(&source.url, report)).into_response())
 }
 
@@ -136,7 +138,7 @@ pub(super) async fn import(
     let (registry, states) = (inventory.registry.clone(), inventory.states.clone());
     let importer = Importer::new(registry, states, source, config.reconcile.clone(), config.every);
     let committer = inventory.chassis.audit.committer(audit.draft());
-    let done = importer.cycle(&committer).await;
+    let done = importer.cycle(&Scoped { principal, committer }).await;
     importer.release().await;
     Ok(Json(import_report(&config.url(), done?)).into_response())
 }

@@ -8,9 +8,9 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use hoist_api::Code;
-use hoist_api::admin::{Context, Verb};
+use hoist_api::admin::Verb;
 use hoist_api::inventory::{Group, Listing, NetworkObject, PartitionObject};
-use hoist_inventory::Roster;
+use hoist_inventory::{Resource, Roster};
 use hoist_model::document::{Document, DocumentName, Spec};
 use hoist_model::{GroupKey, Kind, NodeId};
 use http::{HeaderMap, StatusCode, header};
@@ -19,9 +19,10 @@ use serde::{Deserialize, Serialize};
 use super::nodes::Chosen;
 use super::sight::Sight;
 use super::{Inventory, NDJSON, etag};
+use crate::authorisation::Access;
 use crate::extract::{Path, Query};
 use crate::failure::Failure;
-use crate::principal::{Principal, Reach};
+use crate::principal::Principal;
 
 /// Documents turned into text at once.
 const CHUNK: usize = 512;
@@ -143,7 +144,7 @@ pub(super) async fn export(
     let roster = inventory.roster();
     let chosen = Chosen::new(&roster, &principal, query.selector.as_deref())?;
     let rest = match query.selector {
-        None => lines(other_documents(&roster, &principal)),
+        None => lines(other_documents(&roster, &principal).into_iter()),
         Some(_) => Vec::new(),
     };
     let state = (roster, chosen, None, false);
@@ -166,42 +167,58 @@ pub(super) async fn export(
     Ok(([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(text.fuse())).into_response())
 }
 
-fn other_documents(roster: &Roster, principal: &Principal) -> impl Iterator<Item = Document> {
-    let partitions = roster.partitions().map(|partition| Document {
-        name: DocumentName::Plain(partition.name.clone()),
-        spec: Spec::Partition(partition.spec.clone()),
-    });
-    let networks = roster.networks().map(|network| Document {
-        name: DocumentName::Plain(network.name.clone()),
-        spec: Spec::Network(network.spec.clone()),
-    });
-    let groups = roster.groups().map(|group| Document {
-        name: DocumentName::Group(group.key()),
-        spec: Spec::Group(group.spec.clone()),
-    });
-    let artifacts = roster.artifacts().map(|artifact| Document {
-        name: DocumentName::Artifact(artifact.name.clone()),
-        spec: Spec::Artifact(artifact.spec.clone()),
-    });
-    let configs = roster.boot_configs().map(|config| Document {
-        name: DocumentName::Plain(config.name.clone()),
-        spec: Spec::BootConfig(Box::new(config.spec.clone())),
-    });
-    // What nodes are told is another right than what nodes there are.
-    let tells_all = principal.reach(Verb::Read, Context::Metadata) == Reach::All;
-    let layers = roster.metadata_layers().filter(move |_| tells_all).map(|layer| Document {
-        name: DocumentName::Plain(layer.name.clone()),
-        spec: Spec::MetadataLayer(Box::new(layer.spec.clone())),
-    });
-    // So is what becomes of their disks.
-    let provisions_all = principal.reach(Verb::Read, Context::Provision) == Reach::All;
-    let profiles = roster.provision_profiles().filter(move |_| provisions_all);
-    let profiles = profiles.map(|profile| Document {
-        name: DocumentName::Plain(profile.name.clone()),
-        spec: Spec::ProvisionProfile(Box::new(profile.spec.clone())),
-    });
-    let boot = artifacts.chain(configs).chain(layers).chain(profiles);
-    partitions.chain(networks).chain(groups).chain(boot)
+/// What a reader may see of everything but nodes.
+fn other_documents(roster: &Roster, principal: &Principal) -> Vec<Document> {
+    let access = Access::new(principal, Verb::Read, roster);
+    let partitions = roster.partitions().cloned().map(Resource::Partition);
+    let networks = roster.networks().cloned().map(Resource::Network);
+    let groups = roster.groups().cloned().map(Resource::Group);
+    let artifacts = roster.artifacts().cloned().map(Resource::Artifact);
+    let configs = roster.boot_configs().cloned().map(Resource::BootConfig);
+    let layers = roster.metadata_layers().cloned().map(Resource::MetadataLayer);
+    let profiles = roster.provision_profiles().cloned().map(Resource::ProvisionProfile);
+    let all = partitions.chain(networks).chain(groups).chain(artifacts);
+    let all = all.chain(configs).chain(layers).chain(profiles);
+    all.filter(|resource| access.covers(resource)).filter_map(document).collect()
+}
+
+/// A resource as people declare it; records that nobody declares are none.
+fn document(resource: Resource) -> Option<Document> {
+    let (name, spec) = match resource {
+        Resource::Node(node) => {
+            return Some(Document::node(node.name.clone(), node.spec.clone()));
+        }
+        Resource::Partition(partition) => {
+            (DocumentName::Plain(partition.name.clone()), Spec::Partition(partition.spec.clone()))
+        }
+        Resource::Network(network) => {
+            (DocumentName::Plain(network.name.clone()), Spec::Network(network.spec.clone()))
+        }
+        Resource::Group(group) => {
+            (DocumentName::Group(group.key()), Spec::Group(group.spec.clone()))
+        }
+        Resource::Artifact(artifact) => {
+            (DocumentName::Artifact(artifact.name.clone()), Spec::Artifact(artifact.spec.clone()))
+        }
+        Resource::BootConfig(config) => {
+            let spec = Spec::BootConfig(Box::new(config.spec.clone()));
+            (DocumentName::Plain(config.name.clone()), spec)
+        }
+        Resource::MetadataLayer(layer) => {
+            let spec = Spec::MetadataLayer(Box::new(layer.spec.clone()));
+            (DocumentName::Plain(layer.name.clone()), spec)
+        }
+        Resource::ProvisionProfile(profile) => {
+            let spec = Spec::ProvisionProfile(Box::new(profile.spec.clone()));
+            (DocumentName::Plain(profile.name.clone()), spec)
+        }
+        Resource::BootState(_)
+        | Resource::Bss(_)
+        | Resource::BssImage(_)
+        | Resource::Set(_)
+        | Resource::Tombstone(_) => return None,
+    };
+    Some(Document { name, spec })
 }
 
 fn lines(documents: impl Iterator<Item = Document>) -> Vec<u8> {

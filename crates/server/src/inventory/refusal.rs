@@ -22,8 +22,10 @@ impl From<WriteError> for Failure {
                 Self::new(Code::PreconditionFailed, detail)
                     .with_remedy("read the current state, look again, try again")
             }
-            WriteError::Forbidden { .. } => Self::new(Code::Forbidden, detail)
-                .with_remedy("your token is limited to other nodes"),
+            WriteError::Forbidden { needs, .. } => {
+                let limited = || "your token is limited to other nodes".to_owned();
+                Self::new(Code::Forbidden, detail).with_remedy(needs.unwrap_or_else(limited))
+            }
             WriteError::NotFound { .. } => Self::new(Code::NotFound, detail),
             WriteError::Busy | WriteError::Overtaken => {
                 Self::new(Code::Busy, detail).with_remedy("try again")

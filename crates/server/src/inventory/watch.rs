@@ -9,6 +9,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
 use hoist_api::Code;
+use hoist_api::admin::Verb;
 use hoist_api::inventory::{WatchBatch, WatchLine};
 use hoist_inventory::Roster;
 use hoist_model::{Node, NodeId};
@@ -16,6 +17,7 @@ use http::{StatusCode, header};
 use tokio::sync::watch::Receiver;
 
 use super::nodes::{self, Chosen, ListQuery, bad_parameter};
+use super::sight::Sight;
 use super::{Inventory, NDJSON};
 use crate::extract::Json;
 use crate::failure::Failure;
@@ -59,6 +61,9 @@ struct Watcher {
     changes: Receiver<u64>,
     /// Everything up to here has been told.
     seen: u64,
+    /// The site at `seen`, for a principal that is limited to some nodes: it is told of nodes that
+    /// leave its reach, and not even the id of others.
+    before: Option<Roster>,
     /// What happened between `seen` and `until`, in order.
     pending: VecDeque<Step>,
     until: u64,
@@ -85,12 +90,15 @@ impl Watcher {
         // Faults of the selector are told at once, not in the middle of the stream.
         Chosen::new(&roster, principal, query.selector.as_deref())?;
         let seen = start(&roster, query.since.as_deref())?;
+        let is_limited = !Sight::new(principal, Verb::Read, &roster).is_all();
+        let before = is_limited.then(|| inventory.registry.roster_at(seen).map_err(|_| gone()));
         Ok(Self {
             inventory: inventory.clone(),
             principal: principal.clone(),
             selector: query.selector.clone(),
             changes,
             seen,
+            before: before.transpose()?,
             pending: VecDeque::new(),
             until: seen,
             incarnation: roster.incarnation().as_str().to_owned(),
@@ -101,6 +109,9 @@ impl Watcher {
     /// Notes what happened after what was seen; `None` when that is too long ago.
     fn collect(&mut self, roster: &Roster) -> Option<()> {
         let (changed, gone) = roster.changes_since(self.seen)?;
+        if let Some(before) = &mut self.before {
+            *before = self.inventory.registry.roster_at(self.seen).ok()?;
+        }
         let put = |node: &&Arc<Node>| Step { revision: node.revision, id: node.id, removed: false };
         let gone = gone.iter().map(|t| Step { revision: t.revision, id: t.node, removed: true });
         let mut steps: Vec<Step> = changed.iter().map(put).chain(gone).collect();
@@ -116,11 +127,22 @@ impl Watcher {
             return None;
         }
         let chosen = Chosen::new(roster, &self.principal, self.selector.as_deref()).ok()?;
+        let chosen_before = self.before.as_ref().map(|before| {
+            let selector = self.selector.as_deref();
+            (before, Chosen::new(before, &self.principal, selector).ok())
+        });
+        let was_told = |id: NodeId| match &chosen_before {
+            None => true,
+            Some((before, chosen)) => before
+                .by_id(id)
+                .zip(chosen.as_ref())
+                .is_some_and(|(node, chosen)| chosen.contains(before, node)),
+        };
         let count = count.min(self.pending.len());
         let mut lines = Vec::with_capacity(count);
         for Step { revision, id, removed } in self.pending.drain(..count) {
             if removed {
-                lines.push(WatchLine::Delete { revision, id });
+                lines.extend(was_told(id).then_some(WatchLine::Delete { revision, id }));
                 continue;
             }
             // One that has changed again comes again later, with its newer revision.
@@ -128,12 +150,12 @@ impl Watcher {
                 continue;
             };
             // A node that left the selected set is gone, as far as this watcher is concerned.
-            lines.push(if chosen.contains(roster, node) {
+            if chosen.contains(roster, node) {
                 let node = nodes::object(&self.inventory, roster, node, false);
-                WatchLine::Put { revision, node: Box::new(node) }
-            } else {
-                WatchLine::Delete { revision, id }
-            });
+                lines.push(WatchLine::Put { revision, node: Box::new(node) });
+            } else if was_told(id) {
+                lines.push(WatchLine::Delete { revision, id });
+            }
         }
         if self.pending.is_empty() {
             self.seen = self.until;

@@ -6,6 +6,7 @@ mod rest;
 
 use hoist_api::admin::Verb;
 use hoist_api::inventory::{Applied, AppliedItem, FieldChange, ItemChange, Node};
+use hoist_inventory::Roster;
 use hoist_inventory::plan::{Change, Draft, Item};
 use hoist_inventory::registry::{Terms, WriteError, Written};
 use hoist_model::NodeId;
@@ -13,9 +14,10 @@ use http::HeaderMap;
 use serde::Deserialize;
 
 use super::flag::Flag;
-use super::sight::{Scoped, Sight, no_such_node};
+use super::sight::{Sight, no_such_node};
 use super::{Inventory, etag, nodes};
 use crate::auth::AuditContext;
+use crate::authorisation::Scoped;
 use crate::failure::Failure;
 use crate::principal::Principal;
 
@@ -64,8 +66,7 @@ impl Writer {
             principal: self.principal.clone(),
             committer: chassis.audit.committer(self.audit.draft()),
         };
-        let written = self.inventory.registry.write(terms, &scoped, draft).await;
-        let written = written.map_err(|error| self.without_names(error))?;
+        let written = self.inventory.registry.write(terms, &scoped, draft).await?;
         if !terms.dry_run && !written.plan.is_empty() {
             let told = serde_json::json!({
                 "revision": written.revision,
@@ -79,39 +80,19 @@ impl Writer {
         Ok(written)
     }
 
-    /// Those who are limited to some nodes do not learn about others from what stands in their way.
-    fn without_names(&self, error: WriteError) -> WriteError {
-        let WriteError::Refused(mut refusals) = error else { return error };
-        let roster = self.inventory.roster();
-        let sight = Sight::new(&self.principal, Verb::Read, &roster);
-        if sight.is_all() {
-            return WriteError::Refused(refusals);
-        }
-        let hidden = |name: &str| roster.by_name(name).is_some_and(|n| !sight.reaches(&roster, n));
-        for refusal in &mut refusals {
-            let node = refusal.subject.strip_prefix("Node ");
-            if node.is_none_or(hidden) {
-                return WriteError::Forbidden { subject: refusal.subject.clone() };
-            }
-            if refusal.other.as_deref().is_some_and(hidden) {
-                let value = refusal.fault.message.split('`').nth(1).unwrap_or_default();
-                refusal.fault.message = format!("`{value}` belongs to a node out of your reach");
-                refusal.other = None;
-            }
-        }
-        WriteError::Refused(refusals)
-    }
-
     /// A node that the caller can neither see nor change is not there, as far as they can tell.
     fn check_sight(&self, id: NodeId) -> Result<(), Failure> {
         let roster = self.inventory.roster();
-        let reaches = |verb: Verb, node: &hoist_model::Node| {
-            Sight::new(&self.principal, verb, &roster).reaches(&roster, node)
-        };
         match roster.by_id(id) {
-            Some(node) if reaches(Verb::Read, node) || reaches(Verb::Write, node) => Ok(()),
+            Some(node) if self.sight(&roster).reaches(&roster, node) => Ok(()),
             _ => Err(no_such_node(format!("`{id}`"))),
         }
+    }
+
+    /// The nodes that the caller can see or change.
+    fn sight(&self, roster: &Roster) -> Sight {
+        let of = |verb| Sight::new(&self.principal, verb, roster);
+        of(Verb::Read).or(of(Verb::Write))
     }
 
     /// The node as it is after a write; in a dry run, as it would be.

@@ -25,11 +25,13 @@ use super::render::{TOKEN, without};
 use super::seed::{Asking, TEXT, with_address};
 use super::{Metadata, OPEN};
 use crate::auth::AuditContext;
+use crate::authorisation::Scoped;
 use crate::boot::phone_home::{MAX_REPORT, read};
 use crate::extract::{Json, Path};
 use crate::failure::Failure;
 use crate::inventory::no_such_node;
 use crate::peer::Peer;
+use crate::principal::Principal;
 use crate::route::{Plane, Route};
 use crate::secret;
 
@@ -207,6 +209,7 @@ async fn get_defaults(State(metadata): State<Metadata>) -> Json<ClusterDefaults>
 
 async fn post_defaults(
     State(metadata): State<Metadata>,
+    principal: Principal,
     audit: AuditContext,
     Json(given): Json<ClusterDefaults>,
 ) -> Result<Response, Failure> {
@@ -216,7 +219,7 @@ async fn post_defaults(
         let spec = with_defaults(before.unwrap_or_default(), &given)?;
         put_layer(draft, &layer, spec)
     };
-    metadata.write(&audit, put).await?;
+    metadata.write(&principal, &audit, put).await?;
     Ok(StatusCode::CREATED.into_response())
 }
 
@@ -314,14 +317,16 @@ async fn get_group(
 
 async fn post_group(
     State(metadata): State<Metadata>,
+    principal: Principal,
     audit: AuditContext,
     Json(group): Json<OchamiGroup>,
 ) -> Result<Response, Failure> {
-    metadata.put_group(&audit, group, true).await
+    metadata.put_group(&principal, &audit, group, true).await
 }
 
 async fn put_group(
     State(metadata): State<Metadata>,
+    principal: Principal,
     audit: AuditContext,
     Path(name): Path<String>,
     Json(mut group): Json<OchamiGroup>,
@@ -333,11 +338,12 @@ async fn put_group(
         let detail = format!("the body is about `{}`, the path about `{name}`", group.name);
         return Err(Failure::new(Code::InvalidBody, detail));
     }
-    metadata.put_group(&audit, group, false).await
+    metadata.put_group(&principal, &audit, group, false).await
 }
 
 async fn delete_group(
     State(metadata): State<Metadata>,
+    principal: Principal,
     audit: AuditContext,
     Path(name): Path<String>,
 ) -> Result<Response, Failure> {
@@ -348,12 +354,13 @@ async fn delete_group(
         draft.remove(Kind::MetadataLayer, layer.as_str());
         Ok(())
     };
-    metadata.write(&audit, remove).await?;
+    metadata.write(&principal, &audit, remove).await?;
     Ok(StatusCode::OK.into_response())
 }
 
 async fn put_instance(
     State(metadata): State<Metadata>,
+    principal: Principal,
     audit: AuditContext,
     Path(id): Path<String>,
     Json(given): Json<InstanceInfo>,
@@ -391,7 +398,7 @@ async fn put_instance(
     ];
     say(&mut spec.meta_data, said);
     let layer = name(&format!("{NODE}{}", node.name))?;
-    metadata.write(&audit, |draft| put_layer(draft, &layer, spec.clone())).await?;
+    metadata.write(&principal, &audit, |draft| put_layer(draft, &layer, spec.clone())).await?;
     Ok(StatusCode::CREATED.into_response())
 }
 
@@ -582,6 +589,7 @@ impl Metadata {
     /// `new`: only where nothing is said about it yet.
     async fn put_group(
         &self,
+        principal: &Principal,
         audit: &AuditContext,
         given: OchamiGroup,
         new: bool,
@@ -603,7 +611,7 @@ impl Metadata {
             }
             put_layer(draft, &layer, spec.clone())
         };
-        self.write(audit, put).await?;
+        self.write(principal, audit, put).await?;
         let location = format!("/cloud-init/admin/groups/{group}");
         Ok((StatusCode::CREATED, [(header::LOCATION, location)]).into_response())
     }
@@ -611,6 +619,7 @@ impl Metadata {
     /// What is drafted is decided on the site as it is then, as often as others are faster.
     async fn write(
         &self,
+        principal: &Principal,
         audit: &AuditContext,
         mut draft: impl FnMut(&mut Draft<'_>) -> Result<(), Failure> + Send,
     ) -> Result<(), Failure> {
@@ -618,7 +627,8 @@ impl Metadata {
         let draft = |site: &mut Draft<'_>| {
             draft(site).map_err(|failure| WriteError::Draft(Box::new(failure)))
         };
-        match self.boot.registry.write(Terms::default(), &committer, draft).await {
+        let commit = Scoped { principal: principal.clone(), committer };
+        match self.boot.registry.write(Terms::default(), &commit, draft).await {
             Ok(_) => Ok(()),
             Err(WriteError::Draft(reason)) => Err(match reason.downcast::<Failure>() {
                 Ok(failure) => *failure,

@@ -13,15 +13,16 @@ use hoist_api::inventory::Listing;
 use hoist_api::metadata::{
     FailedLayer, MetadataLayerObject, RenderedDocument, Rendering, TracedKey, UsedLayer,
 };
-use hoist_inventory::Roster;
+use hoist_inventory::{Resource, Roster};
 use hoist_metadata::layers::nodes_of;
 use hoist_metadata::{
     Document, Documents, Failed, Layers, Mode, Rendered, Renderer, Secrets, With,
 };
-use hoist_model::{Name, Node};
+use hoist_model::{MetadataLayer, Name, Node};
 use serde::Deserialize;
 
 use super::Metadata;
+use crate::authorisation::Access;
 use crate::boot::find_node;
 use crate::extract::{Json, Path, Query};
 use crate::failure::Failure;
@@ -78,10 +79,11 @@ impl Metadata {
 async fn list(State(metadata): State<Metadata>, principal: Principal) -> Result<Response, Failure> {
     let listing = metadata.aside(move |renderer, roster| {
         let sight = sight(&principal, roster);
+        let access = Access::new(&principal, Verb::Read, roster);
         let counts = counts(renderer.picture(roster).layers(), roster, &sight);
         let items = roster.metadata_layers().filter_map(|layer| {
             let nodes = counts.get(&layer.name).copied().unwrap_or_default();
-            is_seen(&sight, nodes).then(|| MetadataLayerObject::from_stored(layer, nodes))
+            is_seen(&access, layer).then(|| MetadataLayerObject::from_stored(layer, nodes))
         });
         Listing { revision: roster.revision(), items: items.collect() }
     });
@@ -89,8 +91,8 @@ async fn list(State(metadata): State<Metadata>, principal: Principal) -> Result<
 }
 
 /// A limited token sees the layers of its nodes: what is said to others is not for it.
-fn is_seen(sight: &Sight, nodes: usize) -> bool {
-    sight.is_all() || nodes > 0
+fn is_seen(access: &Access<'_>, layer: &Arc<MetadataLayer>) -> bool {
+    access.covers(&Resource::MetadataLayer(Arc::clone(layer)))
 }
 
 /// How many nodes each layer speaks of, looking once at every node.
@@ -111,10 +113,11 @@ async fn get(
 ) -> Result<Response, Failure> {
     let found = metadata.aside(move |_, roster| {
         let sight = sight(&principal, roster);
+        let access = Access::new(&principal, Verb::Read, roster);
         let seen = roster.metadata_layer(&name).and_then(|layer| {
             let nodes = nodes_of(roster, layer);
             let nodes = nodes.into_iter().filter(|node| sight.reaches(roster, node)).count();
-            is_seen(&sight, nodes).then(|| MetadataLayerObject::from_stored(layer, nodes))
+            is_seen(&access, layer).then(|| MetadataLayerObject::from_stored(layer, nodes))
         });
         seen.ok_or_else(|| {
             Failure::new(Code::NotFound, format!("there is no metadata layer `{name}`"))

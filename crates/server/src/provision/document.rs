@@ -1,7 +1,7 @@
 //! The provisioning document of one node, made of its profile: what is the controller's to say is
 //! put in, and what only the controller can look up is looked up.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use hoist_api::provision::{Finding, How, RootDisk};
@@ -319,26 +319,30 @@ pub(super) fn finding(found: &Diagnostic) -> Finding {
     }
 }
 
-/// The secrets that a document refers to, and where each is.
+/// The secrets that a document refers to, and where each is. Only the profile names secrets: what a
+/// run or a node brings into the document does not, since nobody has authorised that.
 pub(super) fn secrets(spec: &ProvisionProfileSpec, document: &Value) -> BTreeMap<String, Secret> {
-    let mut names = BTreeSet::new();
-    collect(document, &mut names);
-    let place = |name: String| {
-        let place = spec.secrets.get(&name).cloned();
-        (name.clone(), place.unwrap_or(Secret::File(name)))
-    };
-    names.into_iter().map(place).collect()
+    let (mut named, mut found) = (BTreeMap::new(), BTreeMap::new());
+    spec.document.values().for_each(|value| collect(spec, value, &mut named));
+    collect(spec, document, &mut found);
+    found.retain(|name, _| named.contains_key(name));
+    found
 }
 
-fn collect(value: &Value, names: &mut BTreeSet<String>) {
+fn collect(spec: &ProvisionProfileSpec, value: &Value, found: &mut BTreeMap<String, Secret>) {
     match value {
-        Value::String(text) => {
-            names.extend(text.parse::<SecretRef>().ok().map(|secret| secret.name().to_owned()));
-        }
-        Value::Array(list) => list.iter().for_each(|value| collect(value, names)),
-        Value::Object(map) => map.values().for_each(|value| collect(value, names)),
+        Value::String(text) => found.extend(secret_of(spec, text)),
+        Value::Array(list) => list.iter().for_each(|value| collect(spec, value, found)),
+        Value::Object(map) => map.values().for_each(|value| collect(spec, value, found)),
         _ => {}
     }
+}
+
+/// The secret that a text in a profile's document stands for, with its name.
+pub(crate) fn secret_of(spec: &ProvisionProfileSpec, text: &str) -> Option<(String, Secret)> {
+    let name = text.parse::<SecretRef>().ok()?.name().to_owned();
+    let place = spec.secrets.get(&name).cloned();
+    Some((name.clone(), place.unwrap_or(Secret::File(name))))
 }
 
 #[cfg(test)]
@@ -475,11 +479,13 @@ mod tests {
 
     #[test]
     fn secrets_are_where_the_profile_says_or_files_of_their_names() {
-        let mut spec = spec(&json!({}));
+        let sections = json!({"a": ["secret://db", {"b": "secret://disks/data"}], "c": "plain"});
+        let mut spec = spec(&sections);
         spec.secrets.insert("db".to_owned(), Secret::Env("HOIST_SECRET_DB".to_owned()));
-        let document = json!({"a": ["secret://db", {"b": "secret://disks/data"}], "c": "plain"});
+        // What else comes into a document names no secrets.
+        let document = json!({"sections": sections, "flow": ["secret://other"]});
         let found = secrets(&spec, &document);
-        assert_eq!(found.len(), 2);
+        assert_eq!(found.len(), 2, "{found:?}");
         assert_eq!(found["db"], Secret::Env("HOIST_SECRET_DB".to_owned()));
         assert_eq!(found["disks/data"], Secret::File("disks/data".to_owned()));
     }

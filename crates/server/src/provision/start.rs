@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use super::document::{self, Case, Past};
 use super::runs::{Picked, check_free};
+use super::view::sees_profile;
 use super::{Provision, WRITE, decide, sight};
 use crate::auth::AuditContext;
 use crate::extract::Json;
@@ -52,15 +53,14 @@ async fn start(
     let runs = &provision.runs;
     let roster = runs.registry().latest().await?;
     let bound = bind(&roster, &request.selector)?;
-    let mut nodes: Vec<Arc<Node>> = roster.select_bound(&bound).into_iter().cloned().collect();
+    let sight = sight(&principal, Verb::Write, &roster);
+    let selected = roster.select_bound(&bound).into_iter();
+    // Nodes out of reach are not there, as far as the caller can tell.
+    let reached = selected.filter(|node| sight.reaches(&roster, node));
+    let mut nodes: Vec<Arc<Node>> = reached.cloned().collect();
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     if nodes.is_empty() {
         return Err(no_such_node(format!("that `{}` names", request.selector)));
-    }
-    let sight = sight(&principal, Verb::Write, &roster);
-    if nodes.iter().any(|node| !sight.reaches(&roster, node)) {
-        return Err(Failure::new(Code::Forbidden, "one of the nodes is out of reach")
-            .with_remedy("your token is limited to other nodes"));
     }
     if request.previous && (request.profile.is_some() || request.how.retire) {
         let message = "what a node had before is not by a profile of now";
@@ -75,8 +75,9 @@ async fn start(
         let (all, last) = before.as_ref()?;
         Some(all.previous(node, last.get(&node).copied()))
     };
+    let named = named_profile(&roster, &principal, &request)?;
     let unerased = if request.how.retire { HashMap::new() } else { runs.unerased().await? };
-    let Choice { chosen, left_out } = choose(&roster, nodes, &request, &unerased, back)?;
+    let Choice { chosen, left_out } = choose(&roster, named, nodes, &request, &unerased, back)?;
     try_out(&roster, &chosen, &request.how)?;
     let lasts = runs.lasts().await?;
     chosen.iter().try_for_each(|picked| check_free(&picked.node, lasts.get(&picked.node.id)))?;
@@ -139,12 +140,12 @@ struct Choice {
 /// Nodes that hold something are not wiped by a slip of the hand: the whole is refused.
 fn choose<'i>(
     roster: &Roster,
+    named: Option<&ProvisionProfile>,
     nodes: Vec<Arc<Node>>,
     request: &StartRequest,
     unerased: &HashMap<NodeId, String>,
     back: impl Fn(NodeId) -> Option<Option<&'i Installed>>,
 ) -> Result<Choice, Failure> {
-    let named = named_profile(roster, request)?;
     let (mut chosen, mut left_out, mut refused) = (Vec::new(), Vec::new(), Vec::new());
     for node in nodes {
         if let Some(why) = decide::obstacle(&node) {
@@ -191,12 +192,15 @@ fn choose<'i>(
     Ok(Choice { chosen, left_out })
 }
 
+/// A profile carries secrets: a principal names only those that it may see.
 fn named_profile<'r>(
     roster: &'r Roster,
+    principal: &Principal,
     request: &StartRequest,
 ) -> Result<Option<&'r ProvisionProfile>, Failure> {
     let Some(name) = &request.profile else { return Ok(None) };
-    let found = roster.provision_profile(name).map(AsRef::as_ref);
+    let is_seen = |profile: &&Arc<ProvisionProfile>| sees_profile(roster, principal, profile);
+    let found = roster.provision_profile(name).filter(is_seen).map(AsRef::as_ref);
     found.map(Some).ok_or_else(|| {
         let message = format!("there is no ProvisionProfile `{name}`");
         bad_parameter("profile", &message, "`hoist get provisionprofiles` shows all of them")

@@ -181,7 +181,16 @@ async fn chosen(
     let roster = runs.roster();
     let sight = sight(principal, Verb::Write, &roster);
     let mut nodes = runs.nodes(&run.run).await?;
+    let out_of_reach = |node: &Kept<NodeRecord>| match roster.by_id(node.value.shown.id) {
+        Some(node) => !sight.reaches(&roster, node),
+        None => !sight.is_all(),
+    };
+    if !sight.is_all() && nodes.iter().all(out_of_reach) {
+        return Err(no_such_run(&run.run));
+    }
     if !request.nodes.is_empty() {
+        // One out of reach is not in the run, as far as the caller can tell.
+        nodes.retain(|node| !out_of_reach(node));
         let known: HashSet<&Name> = nodes.iter().map(|node| &node.value.shown.node).collect();
         if let Some(stranger) = request.nodes.iter().find(|name| !known.contains(name)) {
             let detail = format!("node `{stranger}` is not in run {}", run.run);
@@ -190,10 +199,6 @@ async fn chosen(
         let named: HashSet<&Name> = request.nodes.iter().collect();
         nodes.retain(|node| named.contains(&node.value.shown.node));
     }
-    let out_of_reach = |node: &Kept<NodeRecord>| match roster.by_id(node.value.shown.id) {
-        Some(node) => !sight.reaches(&roster, node),
-        None => !sight.is_all(),
-    };
     if nodes.iter().any(out_of_reach) {
         return Err(no_such_run(&run.run));
     }

@@ -1,12 +1,14 @@
 //! Profiles, runs and facts, for those who look.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
 use hoist_api::admin::Verb;
 use hoist_api::inventory::Listing;
 use hoist_api::provision::{NodeFacts, ProvisionProfileObject, Run};
-use hoist_inventory::{Roster, record};
+use hoist_inventory::{Resource, Roster, record};
 use hoist_model::ProvisionProfile;
 
 use super::decide::count;
@@ -14,6 +16,7 @@ use super::record::{FactsRecord, Kept, NodeRecord};
 use super::runs::outline;
 use super::steer::no_such_run;
 use super::{Provision, READ, sight};
+use crate::authorisation::Access;
 use crate::boot::find_node;
 use crate::extract::{Json, Path};
 use crate::failure::Failure;
@@ -55,8 +58,8 @@ pub(super) fn routes() -> Vec<Route<Provision>> {
 
 async fn profiles(State(provision): State<Provision>, principal: Principal) -> Response {
     let roster = provision.runs.roster();
-    let sight = sight(&principal, Verb::Read, &roster);
-    let items = roster.provision_profiles().filter_map(|profile| object(&roster, &sight, profile));
+    let object = |profile| object(&roster, &principal, profile);
+    let items = roster.provision_profiles().filter_map(object);
     Json(Listing { revision: roster.revision(), items: items.collect() }).into_response()
 }
 
@@ -66,25 +69,37 @@ async fn profile(
     Path(name): Path<String>,
 ) -> Result<Json<ProvisionProfileObject>, Failure> {
     let roster = provision.runs.roster();
-    let sight = sight(&principal, Verb::Read, &roster);
     let found = roster.provision_profile(&name);
-    let found = found.and_then(|profile| object(&roster, &sight, profile));
+    let found = found.and_then(|profile| object(&roster, &principal, profile));
     found.map(Json).ok_or_else(|| {
         Failure::new(Code::NotFound, format!("there is no ProvisionProfile `{name}`"))
             .with_remedy("`hoist get provisionprofiles` shows all of them")
     })
 }
 
-/// A limited token sees the profiles of its nodes.
+/// A profile as far as a principal may see it: one limited to some nodes sees those of its nodes.
 fn object(
     roster: &Roster,
-    sight: &Sight,
-    profile: &ProvisionProfile,
+    principal: &Principal,
+    profile: &Arc<ProvisionProfile>,
 ) -> Option<ProvisionProfileObject> {
+    if !sees_profile(roster, principal, profile) {
+        return None;
+    }
+    let sight = sight(principal, Verb::Read, roster);
     let bound = profile.spec.selector.as_ref().and_then(|selector| selector.bind(roster).ok());
     let nodes = bound.map(|bound| roster.select_bound(&bound)).unwrap_or_default();
     let nodes = nodes.iter().filter(|node| sight.reaches(roster, node)).count();
-    (sight.is_all() || nodes > 0).then(|| ProvisionProfileObject::from_stored(profile, nodes))
+    Some(ProvisionProfileObject::from_stored(profile, nodes))
+}
+
+pub(super) fn sees_profile(
+    roster: &Roster,
+    principal: &Principal,
+    profile: &Arc<ProvisionProfile>,
+) -> bool {
+    let access = Access::new(principal, Verb::Read, roster);
+    access.covers(&Resource::ProvisionProfile(Arc::clone(profile)))
 }
 
 async fn list(

@@ -70,6 +70,10 @@ async fn adoption_takes_nothing_from_others() {
         .send()
         .await
         .problem(403, "forbidden");
+    // A name that is taken out of its reach is answered like one that is free there.
+    let taken = site.ask_as(&limited, "POST", &adopt).json(&json!({"name": "n1"})).send().await;
+    let problem = taken.problem(403, "forbidden");
+    assert_eq!(problem.detail, "Node n1 is out of reach");
     let reader = site.token(json!([{"verbs": ["read", "write"], "contexts": ["boot"]}])).await;
     site.ask_as(&reader, "POST", &adopt)
         .json(&json!({"name": "n7"}))

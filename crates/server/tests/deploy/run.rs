@@ -245,3 +245,26 @@ async fn a_plan_counts_the_nodes_that_it_does_something_on() {
     assert_eq!((&answer["steps"], &answer["nodes"]), (&json!(1), &json!(1)), "of three");
     site.stop().await;
 }
+
+#[tokio::test]
+async fn starting_a_run_with_secrets_needs_their_right() {
+    let site = site().await;
+    let deploy = json!([{"verbs": ["read", "write"], "contexts": ["deploy"]}]);
+    let deployer = site.token(deploy).await;
+    let secret = json!({"command": "true", "secrets": {"A": "db/password"}});
+    let call = json!({"action": "shell", "input": secret});
+    let in_call = with(step("a@n1", 1, "true", &[]), "call", call.clone());
+    let in_check = with(step("a@n1", 1, "true", &[]), "before", json!([call.clone()]));
+    let in_undo = with(step("a@n1", 1, "true", &[]), "undo", call);
+    for step in [in_call, in_check, in_undo] {
+        let body = json!({"plan": plan(&[step])});
+        for path in [RUNS.to_owned(), format!("{RUNS}?dry_run=1&predict=1")] {
+            let ask = site.ask_as(&deployer, "POST", &path).json(&body);
+            let refused = ask.send().await.problem(403, "forbidden");
+            assert!(refused.detail.contains("db/password"), "{}", refused.detail);
+        }
+    }
+    let body = json!({"plan": plan(&[step("a@n1", 1, "true", &[])])});
+    site.ask_as(&deployer, "POST", RUNS).json(&body).send().await.expect(201);
+    site.stop().await;
+}

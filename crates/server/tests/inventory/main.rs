@@ -10,6 +10,7 @@ mod import;
 mod lists;
 mod nodes;
 mod reach;
+mod rights;
 mod special;
 mod survival;
 mod tags;

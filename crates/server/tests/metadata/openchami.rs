@@ -125,6 +125,25 @@ async fn host_names_are_made_of_the_nid_as_the_defaults_say() {
     site.stop().await;
 }
 
+#[tokio::test]
+async fn ochami_group_names_no_secret_without_the_right() {
+    let site = grouped().await;
+    let scopes = |more: Value| {
+        let metadata = json!({"verbs": ["read", "write"], "contexts": ["metadata"]});
+        json!([metadata, more])
+    };
+    let plain = site.token(scopes(json!({"verbs": ["read"], "contexts": ["secrets"]}))).await;
+    let naming = site.token(scopes(json!({"verbs": ["write"], "contexts": ["secrets"]}))).await;
+    let content = "#cloud-config\npassword: {secret: {file: root/password}}\n";
+    let group = json!({"name": "compute", "file": {"content": content, "encoding": "plain"}});
+    let path = format!("{ADMIN}/groups/compute");
+    let put = async |token: &str| site.ask_as(token, "PUT", &path).json(&group).send().await;
+    put(&plain).await.problem(403, "forbidden");
+    put(&naming).await.expect(201);
+    put(&plain).await.expect(201);
+    site.stop().await;
+}
+
 /// What `ochami cloud-init …` sends, member by member as its types write it, and what it reads.
 #[tokio::test]
 async fn ochami_speaks_as_it_does_to_its_own_service() {

@@ -144,12 +144,23 @@ async fn only_who_may_provision_a_node_does() {
     let scope =
         json!([{"verbs": ["read", "write"], "contexts": ["provision"], "selector": "node:n1"}]);
     let own = site.token(scope).await;
-    let all = json!({"selector": "*"});
-    site.ask_as(&own, "POST", "/provision/v1/runs")
-        .json(&all)
-        .send()
-        .await
-        .problem(403, "forbidden");
+    let try_out = async |body: Value| {
+        site.ask_as(&own, "POST", "/provision/v1/runs").json(&body).send().await
+    };
+    // Of a selector it provisions the nodes that it reaches; the others are not there.
+    let all = try_out(json!({"selector": "*", "dry_run": true})).await.expect(200).json();
+    assert_eq!(all["nodes"], json!([{"node": "n1", "profile": "base"}]), "{all}");
+    for node in ["n2", "ghost"] {
+        try_out(json!({"selector": format!("node:{node}")})).await.problem(404, "not-found");
+    }
+    // Nor are profiles of others, whose secrets would come along.
+    let theirs = json!({"selector": "node:n2", "document": crate::disk()});
+    site.apply(&[crate::site::document("ProvisionProfile", "theirs", &theirs)]).await;
+    for profile in ["theirs", "ghost"] {
+        let refused = try_out(json!({"selector": "node:n1", "profile": profile})).await;
+        let detail = refused.problem(400, "bad-parameter").detail;
+        assert!(detail.contains(&format!("there is no ProvisionProfile `{profile}`")), "{detail}");
+    }
     let id = start(&site, &json!({"selector": "node:n2"})).await;
     let path = format!("/provision/v1/runs/{id}");
     site.ask_as(&own, "GET", &path).send().await.problem(404, "not-found");

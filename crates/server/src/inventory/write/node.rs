@@ -32,12 +32,14 @@ pub(in crate::inventory) async fn create_node(
 ) -> Result<Response, Failure> {
     let name = name_of(&body, None)?;
     let spec = checked(&name, body)?;
-    if inventory.roster().by_name(&name).is_some() {
+    let writer = Writer { inventory, principal, audit };
+    let roster = writer.inventory.roster();
+    let sight = writer.sight(&roster);
+    if roster.by_name(&name).is_some_and(|node| sight.reaches(&roster, node)) {
         return Err(Failure::new(Code::Conflict, format!("there is a node `{name}` already"))
             .with_remedy("change it with PUT, or choose another name"));
     }
     let id = mint_id();
-    let writer = Writer { inventory, principal, audit };
     let written = writer
         .write(query.terms(), |draft| {
             draft.put_node(id, name.clone(), spec.clone());
@@ -77,12 +79,8 @@ pub(in crate::inventory) async fn put_node_by(
 ) -> Result<Response, Failure> {
     let key = NodeKey::parse(&key, &value)?;
     let roster = inventory.roster();
-    let known = key.find(&roster, &Sight::All)?;
     let writer = Writer { inventory, principal, audit };
-    if known.is_some_and(|known| writer.check_sight(known.id).is_err()) {
-        let subject = format!("the node with this {}", key.word());
-        return Err(WriteError::Forbidden { subject }.into());
-    }
+    let known = key.find(&roster, &writer.sight(&roster))?;
     take_key(&key, known.is_some(), &mut body)?;
     if let Some(known) = known {
         return replace(writer, query, &headers, known, body).await;
@@ -90,6 +88,7 @@ pub(in crate::inventory) async fn put_node_by(
     let name = name_of(&body, None)?;
     let spec = checked(&name, body)?;
     let id = mint_id();
+    // A node out of reach that has the key already makes this a clash, told as out of reach.
     let written = writer
         .write(query.terms(), |draft| {
             etag::check(&headers, None)?;

@@ -1,0 +1,193 @@
+//! Authorisation of resources: which right a principal needs to read or write each kind, and
+//! whether it has that right.
+//!
+//! [`Right::of`] is the only place that knows which right a kind needs. Every way in asks it:
+//! routes, `apply`, `delete`, prune, import, adoption, export and lists. A new kind does not compile
+//! until it has its line there.
+//!
+//! Not here: what a token grants ([`crate::principal`]), and which right a route needs before its
+//! handler runs ([`crate::auth`]). Writes that the controller makes by itself (runs of
+//! provisioning, scheduled imports, reports of nodes) act for no principal and are not reviewed.
+
+mod review;
+mod secrets;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use hoist_api::Code;
+use hoist_api::admin::{Context, Verb};
+use hoist_inventory::{Resource, ResourceKind, Roster};
+use hoist_model::Node;
+
+use crate::failure::Failure;
+use crate::inventory::Sight;
+use crate::principal::{Principal, Reach};
+
+pub(crate) use review::Scoped;
+
+/// What a principal must hold: the verb it asked for, in this context, over this extent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Right {
+    pub(crate) context: Context,
+    pub(crate) extent: Extent,
+}
+
+/// What a grant with a selector is worth for a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// The resource belongs to one node: the selector must reach that node.
+    Node,
+    /// The resource speaks of nodes by a selector of its own: one of them must be reached.
+    Selected,
+    /// The words that nodes are described with: every grant in the context will do.
+    Vocabulary,
+    /// The resource concerns the whole site: a grant with a selector is worth nothing.
+    Site,
+}
+
+impl Right {
+    /// Naming a secret that is not named there yet.
+    pub(crate) const NAME_SECRET: Self = Self::new(Context::Secrets, Extent::Site);
+
+    const fn new(context: Context, extent: Extent) -> Self {
+        Self { context, extent }
+    }
+
+    /// The table. No wildcards: a new kind or verb must be decided on here.
+    pub(crate) const fn of(kind: ResourceKind, verb: Verb) -> Self {
+        match (kind, verb) {
+            (ResourceKind::Node, Verb::Read | Verb::Write) => {
+                Self::new(Context::Inventory, Extent::Node)
+            }
+            (ResourceKind::Group | ResourceKind::Partition | ResourceKind::Network, Verb::Read) => {
+                Self::new(Context::Inventory, Extent::Vocabulary)
+            }
+            (
+                ResourceKind::Group | ResourceKind::Partition | ResourceKind::Network,
+                Verb::Write,
+            )
+            | (ResourceKind::Set | ResourceKind::Tombstone, Verb::Read | Verb::Write) => {
+                Self::new(Context::Inventory, Extent::Site)
+            }
+            (ResourceKind::BootState, Verb::Read | Verb::Write) => {
+                Self::new(Context::Boot, Extent::Node)
+            }
+            (ResourceKind::BootConfig, Verb::Read) => Self::new(Context::Boot, Extent::Selected),
+            (ResourceKind::BootConfig, Verb::Write)
+            | (
+                ResourceKind::Artifact | ResourceKind::Bss | ResourceKind::BssImage,
+                Verb::Read | Verb::Write,
+            ) => Self::new(Context::Boot, Extent::Site),
+            (ResourceKind::MetadataLayer, Verb::Read) => {
+                Self::new(Context::Metadata, Extent::Selected)
+            }
+            (ResourceKind::MetadataLayer, Verb::Write) => {
+                Self::new(Context::Metadata, Extent::Site)
+            }
+            (ResourceKind::ProvisionProfile, Verb::Read) => {
+                Self::new(Context::Provision, Extent::Selected)
+            }
+            (ResourceKind::ProvisionProfile, Verb::Write) => {
+                Self::new(Context::Provision, Extent::Site)
+            }
+        }
+    }
+
+    /// What to ask for, where a grant over the whole site is needed.
+    fn remedy(self, verb: Verb) -> String {
+        format!("this needs a token with `{verb}` in `{}` for the whole site", self.context)
+    }
+}
+
+/// What one principal may do with a verb, on one roster.
+pub(crate) struct Access<'a> {
+    principal: &'a Principal,
+    verb: Verb,
+    roster: &'a Roster,
+    /// Selectors are bound once for each context that is asked about.
+    sights: RefCell<BTreeMap<Context, Rc<Sight>>>,
+}
+
+impl<'a> Access<'a> {
+    pub(crate) fn new(principal: &'a Principal, verb: Verb, roster: &'a Roster) -> Self {
+        Self { principal, verb, roster, sights: RefCell::default() }
+    }
+
+    /// Whether the principal may read this resource, or write it as a whole.
+    pub(crate) fn covers(&self, resource: &Resource) -> bool {
+        let nodes = || nodes_of(self.roster, resource);
+        self.holds(Right::of(resource.key().kind(), self.verb), nodes)
+    }
+
+    fn holds<'n>(&self, right: Right, nodes: impl FnOnce() -> Vec<&'n Arc<Node>>) -> bool {
+        match self.principal.reach(self.verb, right.context) {
+            Reach::None => false,
+            Reach::All => true,
+            Reach::Some(_) => match right.extent {
+                Extent::Vocabulary => true,
+                Extent::Site => false,
+                Extent::Node | Extent::Selected => {
+                    nodes().into_iter().any(|node| self.reaches(right.context, node))
+                }
+            },
+        }
+    }
+
+    fn reaches(&self, context: Context, node: &Node) -> bool {
+        let mut sights = self.sights.borrow_mut();
+        let sight = sights.entry(context).or_insert_with(|| {
+            Rc::new(Sight::within(self.principal, self.verb, context, self.roster))
+        });
+        sight.reaches(self.roster, node)
+    }
+
+    fn is_whole(&self, context: Context) -> bool {
+        self.principal.reach(self.verb, context) == Reach::All
+    }
+}
+
+/// The nodes of the roster that a resource belongs to or speaks of.
+fn nodes_of<'r>(roster: &'r Roster, resource: &Resource) -> Vec<&'r Arc<Node>> {
+    match resource {
+        Resource::Node(node) => roster.by_id(node.id).into_iter().collect(),
+        Resource::BootState(state) => roster.by_id(state.node).into_iter().collect(),
+        Resource::BootConfig(config) => hoist_boot::rule::selected(roster, config),
+        Resource::MetadataLayer(layer) => hoist_metadata::layers::nodes_of(roster, layer),
+        Resource::ProvisionProfile(profile) => {
+            let selector = profile.spec.selector.as_ref();
+            let bound = selector.and_then(|selector| selector.bind(roster).ok());
+            bound.map(|bound| roster.select_bound(&bound)).unwrap_or_default()
+        }
+        // A removed node is in nobody's reach, and the others belong to no node.
+        Resource::Tombstone(_)
+        | Resource::Group(_)
+        | Resource::Partition(_)
+        | Resource::Network(_)
+        | Resource::Artifact(_)
+        | Resource::Bss(_)
+        | Resource::BssImage(_)
+        | Resource::Set(_) => Vec::new(),
+    }
+}
+
+/// Whoever starts what uses secrets names them.
+pub(crate) fn check_secrets<'s>(
+    principal: &Principal,
+    named: impl IntoIterator<Item = &'s str>,
+) -> Result<(), Failure> {
+    let Some(secret) = named.into_iter().next() else { return Ok(()) };
+    let right = Right::NAME_SECRET;
+    match principal.reach(Verb::Write, right.context) {
+        Reach::All => Ok(()),
+        Reach::None | Reach::Some(_) => {
+            let detail = format!("the secret `{secret}` is out of reach");
+            Err(Failure::new(Code::Forbidden, detail).with_remedy(right.remedy(Verb::Write)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! Review of a change: everything that it touches must be within the writer's rights.
+
+use std::collections::HashSet;
+
+use async_trait::async_trait;
+use hoist_api::admin::Verb;
+use hoist_inventory::plan::{Draft, Plan, Reason, Refusal};
+use hoist_inventory::registry::{About, Commit, WriteError};
+use hoist_inventory::{Resource, ResourceKey, ResourceKind, Roster};
+use hoist_model::{BssKey, Kind, Node, NodeId};
+use hoist_store::{Revision, StoreError, Txn};
+
+use super::secrets::named_in;
+use super::{Access, Extent, Right};
+use crate::audit::Committer;
+use crate::principal::Principal;
+
+/// Commits with an audit entry, and only what the principal may change.
+pub(crate) struct Scoped {
+    pub(crate) principal: Principal,
+    pub(crate) committer: Committer,
+}
+
+#[async_trait]
+impl Commit for Scoped {
+    async fn commit(&self, txn: Txn, about: &About) -> Result<Revision, StoreError> {
+        self.committer.commit(txn, about).await
+    }
+
+    /// Everything that is drafted must be within reach before it is compared with the site. What a
+    /// draft leaves as it is needs only the right to read it.
+    fn admit(&self, draft: &Draft<'_>) -> Result<(), WriteError> {
+        let before = draft.roster();
+        let write = Access::new(&self.principal, Verb::Write, before);
+        let read = Access::new(&self.principal, Verb::Read, before);
+        for key in draft.drafted() {
+            if goes_with_node(before, &key, |id| draft.removes(id)) {
+                continue;
+            }
+            let after = match key {
+                ResourceKey::Node(id) => draft.node(id),
+                _ => None,
+            };
+            let is_shown = || before.resource(&key).is_some_and(|found| read.covers(&found));
+            let stays = || !draft.changes(&key) && is_shown();
+            if !write.may_change(&key, after) && !stays() {
+                return Err(forbidden(before, &key, after));
+            }
+        }
+        Ok(())
+    }
+
+    fn review(&self, before: &Roster, plan: &Plan) -> Result<(), WriteError> {
+        let write = Access::new(&self.principal, Verb::Write, before);
+        let gone = plan.deletes.iter().filter_map(|key| match key {
+            ResourceKey::Node(id) => Some(*id),
+            _ => None,
+        });
+        let gone: HashSet<NodeId> = gone.collect();
+        let removes = |id| gone.contains(&id);
+        for put in &plan.puts {
+            let key = put.key();
+            let after = match put {
+                Resource::Node(node) => Some(node.as_ref()),
+                _ => None,
+            };
+            if !goes_with_node(before, &key, removes) && !write.may_change(&key, after) {
+                return Err(forbidden(before, &key, after));
+            }
+            write.check_secrets(put)?;
+        }
+        for key in &plan.deletes {
+            if !goes_with_node(before, key, removes) && !write.may_change(key, None) {
+                return Err(forbidden(before, key, None));
+            }
+        }
+        Ok(())
+    }
+
+    /// A refusal about what the writer cannot see is no different from one for want of a right.
+    fn told(&self, before: &Roster, refusals: Vec<Refusal>) -> WriteError {
+        match refusals.iter().find(|refusal| !self.may_hear(before, refusal)) {
+            Some(hidden) => {
+                let kind = kind_of(hidden).map_or(ResourceKind::Node, Into::into);
+                WriteError::Forbidden { subject: hidden.subject.clone(), needs: needs(kind) }
+            }
+            None => WriteError::Refused(refusals),
+        }
+    }
+}
+
+impl Scoped {
+    /// Refusals name what stands in the way: other nodes, other documents.
+    fn may_hear(&self, before: &Roster, refusal: &Refusal) -> bool {
+        let read = Access::new(&self.principal, Verb::Read, before);
+        let all_nodes = read.is_whole(Right::of(ResourceKind::Node, Verb::Read).context);
+        let name = refusal.subject.split_once(' ').map_or("", |(_, name)| name);
+        let absent = refusal.reason == Reason::Missing && refusal.fault.at.is_empty();
+        let is_shown = |name: &str| match before.by_name(name) {
+            Some(node) => read.covers(&Resource::Node(node.clone())),
+            None => !absent,
+        };
+        match kind_of(refusal) {
+            Some(Kind::Node) => {
+                all_nodes || is_shown(name) && refusal.other.as_deref().is_none_or(is_shown)
+            }
+            Some(kind) => {
+                let context = Right::of(kind.into(), Verb::Read).context;
+                let write = Access::new(&self.principal, Verb::Write, before);
+                let whole = read.is_whole(context) || write.is_whole(context);
+                // Somebody else's document may stand in the way of a node.
+                whole || all_nodes && !absent
+            }
+            None => all_nodes,
+        }
+    }
+}
+
+impl Access<'_> {
+    /// Secrets that stay where they were need no right.
+    fn check_secrets(&self, put: &Resource) -> Result<(), WriteError> {
+        let right = Right::NAME_SECRET;
+        if self.is_whole(right.context) {
+            return Ok(());
+        }
+        let (key, named) = (put.key(), named_in(put));
+        let known = self.roster.resource(&key).map(|known| named_in(&known)).unwrap_or_default();
+        match named.difference(&known).next() {
+            None => Ok(()),
+            Some(new) => {
+                let document = subject(self.roster, &key, None);
+                let subject = format!("the secret `{}` in {document}", new.told());
+                Err(WriteError::Forbidden { subject, needs: Some(right.remedy(self.verb)) })
+            }
+        }
+    }
+
+    /// Whether the principal may put or remove what is under this key. Neither a node out of reach,
+    /// nor one that would be moved out of it.
+    pub(super) fn may_change(&self, key: &ResourceKey, after: Option<&Node>) -> bool {
+        let right = Right::of(key.kind(), self.verb);
+        if self.is_whole(right.context) {
+            return true;
+        }
+        match right.extent {
+            Extent::Site | Extent::Selected | Extent::Vocabulary => false,
+            Extent::Node => {
+                let before = node_of(key).and_then(|id| self.roster.by_id(id)).map(AsRef::as_ref);
+                let mut nodes = before.into_iter().chain(after).peekable();
+                nodes.peek().is_some() && nodes.all(|node| self.reaches(right.context, node))
+            }
+        }
+    }
+}
+
+fn node_of(key: &ResourceKey) -> Option<NodeId> {
+    match key {
+        ResourceKey::Node(id) | ResourceKey::BootState(id) => Some(*id),
+        ResourceKey::Tombstone(..)
+        | ResourceKey::Group(_)
+        | ResourceKey::Partition(_)
+        | ResourceKey::Network(_)
+        | ResourceKey::Artifact(_)
+        | ResourceKey::BootConfig(_)
+        | ResourceKey::MetadataLayer(_)
+        | ResourceKey::ProvisionProfile(_)
+        | ResourceKey::Bss(_)
+        | ResourceKey::BssImage(..)
+        | ResourceKey::Set(_) => None,
+    }
+}
+
+/// Records that follow from what becomes of a node: the right to change the node covers them.
+fn goes_with_node(before: &Roster, key: &ResourceKey, removes: impl Fn(NodeId) -> bool) -> bool {
+    match key {
+        ResourceKey::Tombstone(_, id) | ResourceKey::Bss(BssKey::Id(id)) => removes(*id),
+        // Also what is remembered of a node that was removed earlier.
+        ResourceKey::BootState(id) => removes(*id) || before.by_id(*id).is_none(),
+        ResourceKey::Node(_)
+        | ResourceKey::Group(_)
+        | ResourceKey::Partition(_)
+        | ResourceKey::Network(_)
+        | ResourceKey::Artifact(_)
+        | ResourceKey::BootConfig(_)
+        | ResourceKey::MetadataLayer(_)
+        | ResourceKey::ProvisionProfile(_)
+        | ResourceKey::Bss(_)
+        | ResourceKey::BssImage(..)
+        | ResourceKey::Set(_) => false,
+    }
+}
+
+fn forbidden(before: &Roster, key: &ResourceKey, after: Option<&Node>) -> WriteError {
+    WriteError::Forbidden { subject: subject(before, key, after), needs: needs(key.kind()) }
+}
+
+/// What a writer lacks; for a kind that belongs to nodes, the node.
+fn needs(kind: ResourceKind) -> Option<String> {
+    let right = Right::of(kind, Verb::Write);
+    match right.extent {
+        Extent::Node => None,
+        Extent::Site | Extent::Selected | Extent::Vocabulary => Some(right.remedy(Verb::Write)),
+    }
+}
+
+fn kind_of(refusal: &Refusal) -> Option<Kind> {
+    Kind::from_word(refusal.subject.split_once(' ')?.0)
+}
+
+/// What the writer called it: a node by its name.
+fn subject(before: &Roster, key: &ResourceKey, after: Option<&Node>) -> String {
+    match key {
+        ResourceKey::Node(id) => {
+            let node = after.or_else(|| before.by_id(*id).map(AsRef::as_ref));
+            let name = node.map(|node| node.name.to_string()).unwrap_or_default();
+            format!("{} {name}", Kind::Node)
+        }
+        ResourceKey::Group(key) => format!("{} {key}", Kind::Group),
+        ResourceKey::Partition(name) => format!("{} {name}", Kind::Partition),
+        ResourceKey::Network(name) => format!("{} {name}", Kind::Network),
+        ResourceKey::Artifact(name) => format!("{} {name}", Kind::Artifact),
+        ResourceKey::BootConfig(name) => format!("{} {name}", Kind::BootConfig),
+        ResourceKey::MetadataLayer(name) => format!("{} {name}", Kind::MetadataLayer),
+        ResourceKey::ProvisionProfile(name) => format!("{} {name}", Kind::ProvisionProfile),
+        ResourceKey::BootState(id) => format!("the boot state of {id}"),
+        ResourceKey::Bss(key) => format!("the boot parameters of {key}"),
+        ResourceKey::BssImage(..) => "the parameters of an image".to_owned(),
+        ResourceKey::Set(name) => format!("the set {name}"),
+        ResourceKey::Tombstone(_, id) => format!("the removal of {id}"),
+    }
+}
