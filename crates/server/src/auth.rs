@@ -19,16 +19,18 @@ use http::{HeaderMap, header};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::Instant;
 use tracing::Instrument;
+use zeroize::Zeroizing;
 
 use crate::audit::{AuditLog, Draft};
 use crate::extract::{nearest, too_large};
 use crate::failure::Failure;
-use crate::jwks::{Jwks, JwtError};
+use crate::jwks::JwtError;
 use crate::peer::{Peer, RequestId};
 use crate::principal::{Grant, Principal, Reach, Who};
 use crate::route::{Legacy, Plane, RouteSpec, Template};
 use crate::tasks::Tasks;
-use crate::token::{TokenError, Tokens};
+use crate::token::TokenError;
+use crate::validity::{Ending, Verifier, Wrong};
 
 /// Failed attempts of one address in [`WINDOW`] that are still answered with 401. Right
 /// credentials always pass, so nobody can lock others out.
@@ -100,8 +102,7 @@ impl Default for Policy {
 
 pub(crate) struct Gate {
     pub(crate) policy: Policy,
-    pub(crate) tokens: Arc<Tokens>,
-    pub(crate) jwks: Option<Arc<Jwks>>,
+    pub(crate) verifier: Verifier,
     pub(crate) audit: AuditLog,
     pub(crate) tasks: Tasks,
     pub(crate) body_limit: usize,
@@ -174,12 +175,26 @@ impl Gate {
             drain(request).await;
             return Err(too_large());
         }
+        let token =
+            self.token(spec, &request, &principal).map(|token| Zeroizing::new(token.to_owned()));
+        let ending = || token.as_ref().map(|token| self.verifier.ending(token));
         let draft = draft_of(spec, &principal, &request);
         request.extensions_mut().insert(principal);
         // Limited even when a length was given: the two need not agree.
         let mut request = request.map(|body| Body::new(Limited::new(body, limit)));
         if !spec.writes() {
-            return self.within_time(spec, next.run(request)).await;
+            let mut ending = ending();
+            let answer = self.within_time(spec, next.run(request));
+            let response = match &mut ending {
+                Some(ending) if spec.streaming => ending.or(answer).await??,
+                _ => answer.await?,
+            };
+            return Ok(bound(response, ending));
+        }
+        if spec.streaming
+            && let Some(ending) = ending()
+        {
+            request = request.map(|body| ending.bound_body(body));
         }
 
         let audit = AuditContext { draft, settled: Arc::default() };
@@ -202,8 +217,33 @@ impl Gate {
         let unwanted = self.tasks.stopping().child_token();
         let _hung_up = unwanted.clone().drop_guard();
         self.tasks.spawn("write", while_wanted(unwanted, write).in_current_span());
-        let answer = self.within_time(spec, receiver).await?;
-        answer.map_err(|_| Failure::new(Code::Internal, "the handler panicked; the log has more"))
+        let mut ending = ending();
+        let answer = self.within_time(spec, receiver);
+        let answer = match &mut ending {
+            // Agents wait for their work in what is a write.
+            Some(ending) if spec.plane == Plane::Agent => ending.or(answer).await??,
+            _ => answer.await?,
+        };
+        let panicked = || Failure::new(Code::Internal, "the handler panicked; the log has more");
+        Ok(bound(answer.map_err(|_| panicked())?, ending))
+    }
+
+    /// The token that a request was let in with.
+    fn token<'r>(
+        &self,
+        spec: &RouteSpec,
+        request: &'r Request,
+        principal: &Principal,
+    ) -> Option<&'r str> {
+        if *principal.who() == Who::Anonymous {
+            return None;
+        }
+        let cookie = self.is_as_bss(spec).then(|| jwt_cookie(request.headers())).flatten();
+        bearer(request.headers()).or(cookie)
+    }
+
+    fn is_as_bss(&self, spec: &RouteSpec) -> bool {
+        matches!(spec.plane, Plane::Bss { .. }) && self.policy.bss == BssAuth::Jwks
     }
 
     async fn within_time<F: Future>(
@@ -233,7 +273,7 @@ impl Gate {
                 _ => Principal::anonymous(),
             });
         };
-        let as_bss = matches!(spec.plane, Plane::Bss { .. }) && self.policy.bss == BssAuth::Jwks;
+        let as_bss = self.is_as_bss(spec);
         let peer = request.extensions().get::<Peer>().ok_or_else(|| {
             Failure::new(Code::Internal, "the listener did not say who is asking")
         })?;
@@ -273,14 +313,10 @@ impl Gate {
             return Err(Failure::new(Code::Unauthenticated, "this route needs a token")
                 .with_remedy("send `Authorization: Bearer <token>`"));
         };
-        let (reason, detail) = match self.tokens.check(token) {
+        let (reason, detail) = match self.verifier.check(token) {
             Ok(principal) => return Ok(principal),
-            Err(TokenError::Foreign) => match self.jwks.as_ref().map(|jwks| jwks.check(token)) {
-                Some(Ok(principal)) => return Ok(principal),
-                Some(Err(error)) => (jwt_reason(&error), error.to_string()),
-                None => ("wrong", TokenError::Wrong.to_string()),
-            },
-            Err(error) => (token_reason(error), error.to_string()),
+            Err(Wrong::Jwt(error)) => (jwt_reason(&error), error.to_string()),
+            Err(Wrong::Token(error)) => (token_reason(error), error.to_string()),
         };
         metrics::counter!("hoist_auth_failures_total", "reason" => reason).increment(1);
         match self.failures.count(peer.addr.ip(), Instant::now()) {
@@ -298,6 +334,14 @@ impl Gate {
                     .with_remedy("wait a minute"))
             }
         }
+    }
+}
+
+/// The answer, which ends with the token it is for.
+fn bound(response: Response, ending: Option<Ending>) -> Response {
+    match ending {
+        None => response,
+        Some(ending) => ending.bound(response),
     }
 }
 

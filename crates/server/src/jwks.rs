@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hoist_api::admin::{Context, Scope, Verb};
+use jiff::Timestamp;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use rustls::crypto::CryptoProvider;
 use rustls_pki_types::CertificateDer;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::principal::{Grant, Principal, Who};
@@ -74,6 +75,7 @@ pub struct Jwks {
     config: JwksConfig,
     keys: ArcSwap<HashMap<String, Arc<VerifyingKey>>>,
     wanted: Notify,
+    changes: watch::Sender<()>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -119,6 +121,9 @@ struct VerifyingKey {
 
 #[derive(Deserialize)]
 struct Claims {
+    /// Required, and so always there.
+    #[serde(default, deserialize_with = "seconds")]
+    exp: i64,
     #[serde(default)]
     sub: String,
     #[serde(default)]
@@ -129,7 +134,8 @@ struct Claims {
 
 impl Jwks {
     pub fn new(config: JwksConfig) -> Self {
-        Self { config, keys: ArcSwap::default(), wanted: Notify::new() }
+        let changes = watch::Sender::new(());
+        Self { config, keys: ArcSwap::default(), wanted: Notify::new(), changes }
     }
 
     /// Who the token speaks for. Reads memory only.
@@ -166,7 +172,14 @@ impl Jwks {
         let claims =
             decode::<Claims>(token, &key.key, &validation).map_err(|error| reason(&error))?.claims;
         let grants = grants_of(&claims);
-        Ok(Principal::new(Who::Jwt { subject: claims.sub }, grants))
+        let leeway = i64::try_from(LEEWAY_SECONDS).unwrap_or_default();
+        let expires = Timestamp::from_second(claims.exp.saturating_add(leeway)).ok();
+        Ok(Principal::new(Who::Jwt { subject: claims.sub }, grants).until(expires))
+    }
+
+    /// Told whenever keys were fetched.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
     }
 
     /// Fetches the keys once.
@@ -185,6 +198,7 @@ impl Jwks {
         }
         let count = keys.len();
         self.keys.store(Arc::new(keys));
+        self.changes.send_replace(());
         Ok(count)
     }
 
@@ -292,6 +306,12 @@ fn usable(jwk: &Jwk) -> Option<(String, Arc<VerifyingKey>)> {
     Some((kid, Arc::new(VerifyingKey { key, algorithms })))
 }
 
+/// Some issuers write fractions.
+#[expect(clippy::cast_possible_truncation, reason = "seconds, and a fraction is rounded down")]
+fn seconds<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    f64::deserialize(deserializer).map(|seconds| seconds as i64)
+}
+
 /// `hoist_scopes` (scopes as objects) and `scope` (`inventory:read boot:write`). What cannot be
 /// understood grants nothing: issuers put many other words there.
 fn grants_of(claims: &Claims) -> Vec<Grant> {
@@ -342,6 +362,7 @@ mod tests {
     #[test]
     fn scope_words_are_contexts_and_verbs() {
         let claims = Claims {
+            exp: 0,
             sub: "ci".into(),
             hoist_scopes: vec![
                 serde_json::json!({"verbs": ["write"], "contexts": ["boot"], "selector": "partition:a"}),

@@ -44,6 +44,7 @@ pub mod systemd;
 pub mod tasks;
 pub mod telemetry;
 pub mod token;
+mod validity;
 mod whole_site;
 
 pub use failure::Failure;

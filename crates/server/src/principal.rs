@@ -7,12 +7,15 @@ use axum::extract::FromRequestParts;
 use hoist_api::admin::{Context, Scope, Verb};
 use hoist_model::Selector;
 use http::request::Parts;
+use jiff::Timestamp;
 
 /// The one a request acts for: a request extension, and an extractor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
     who: Who,
     grants: Arc<[Grant]>,
+    /// When the token ends by itself.
+    expires: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +64,7 @@ pub enum ScopeError {
 
 impl Principal {
     pub fn new(who: Who, grants: impl Into<Arc<[Grant]>>) -> Self {
-        Self { who, grants: grants.into() }
+        Self { who, grants: grants.into(), expires: None }
     }
 
     pub fn anonymous() -> Self {
@@ -82,7 +85,17 @@ impl Principal {
     #[must_use]
     pub fn with(self, grant: Grant) -> Self {
         let grants: Vec<_> = self.grants.iter().cloned().chain([grant]).collect();
-        Self::new(self.who, grants)
+        Self { grants: grants.into(), ..self }
+    }
+
+    /// The same, by a token that ends then.
+    #[must_use]
+    pub fn until(self, expires: Option<Timestamp>) -> Self {
+        Self { expires, ..self }
+    }
+
+    pub fn expires(&self) -> Option<Timestamp> {
+        self.expires
     }
 
     pub fn who(&self) -> &Who {

@@ -34,6 +34,7 @@ use crate::peer::Proxies;
 use crate::route::{Live, Route, RouteError, RouteTable};
 use crate::tasks::Tasks;
 use crate::token::{AdminTokenError, Tokens, ensure_admin_token};
+use crate::validity::Verifier;
 use crate::{admin, openapi, secret, telemetry};
 
 /// How long a start waits for the store to give the tokens; after that only the admin token works
@@ -326,8 +327,11 @@ impl ServerBuilder {
         let direct = table.direct(&self.policy);
         let gate = Gate {
             policy: self.policy.clone(),
-            tokens: Arc::clone(&chassis.tokens),
-            jwks: jwks.clone(),
+            verifier: Verifier {
+                tokens: Arc::clone(&chassis.tokens),
+                jwks: jwks.clone(),
+                clock: Arc::clone(&chassis.clock),
+            },
             audit: chassis.audit.clone(),
             tasks: chassis.tasks.clone(),
             body_limit: self.limits.max_body_bytes,

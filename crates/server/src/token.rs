@@ -21,6 +21,7 @@ use hoist_store::{
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::audit::{AuditError, AuditLog, Draft};
@@ -57,6 +58,7 @@ pub struct Tokens {
     table: ArcSwap<HashMap<String, Arc<Known>>>,
     /// Held only while a new table is made.
     update: Mutex<()>,
+    changes: watch::Sender<()>,
 }
 
 /// Why a bearer token was refused. Never says whether the id exists.
@@ -119,6 +121,7 @@ impl Tokens {
             admin_hash,
             table: ArcSwap::default(),
             update: Mutex::default(),
+            changes: watch::Sender::new(()),
         }
     }
 
@@ -143,6 +146,17 @@ impl Tokens {
             return Err(TokenError::Expired);
         }
         Ok(known.principal.clone())
+    }
+
+    /// Told whenever tokens may have changed.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// The caller must hold `update`.
+    fn replace(&self, table: HashMap<String, Arc<Known>>) {
+        self.table.store(Arc::new(table));
+        self.changes.send_replace(());
     }
 
     /// All managed tokens, oldest first.
@@ -230,7 +244,7 @@ impl Tokens {
                 table.insert(id.clone(), Arc::clone(known));
             }
         }
-        self.table.store(Arc::new(table));
+        self.replace(table);
         Ok(revision)
     }
 
@@ -282,7 +296,7 @@ impl Tokens {
                 }
             }
         }
-        self.table.store(Arc::new(table));
+        self.replace(table);
     }
 
     fn learn(&self, written: impl IntoIterator<Item = (Stored, Revision)>) {
@@ -293,7 +307,7 @@ impl Tokens {
                 table.insert(known.stored.id.clone(), Arc::new(known));
             }
         }
-        self.table.store(Arc::new(table));
+        self.replace(table);
     }
 }
 
@@ -429,7 +443,7 @@ impl Known {
         let grants: Vec<Grant> =
             stored.scopes.iter().filter_map(|scope| Grant::try_from(scope).ok()).collect();
         let who = Who::Token { id: stored.id.clone(), name: stored.name.clone() };
-        let principal = Principal::new(who, grants);
+        let principal = Principal::new(who, grants).until(stored.expires);
         Some(Self { stored, hash, principal, revision })
     }
 }

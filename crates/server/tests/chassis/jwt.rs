@@ -135,3 +135,29 @@ async fn keys_come_over_tls_with_a_root_of_our_own() {
     site.stop().await;
     keys.stop().await;
 }
+
+#[tokio::test]
+async fn streams_end_when_their_jwt_expires_or_its_key_is_withdrawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keys.json");
+    let (old, new) = (Issuer::new("old"), Issuer::new("new"));
+    publish(&path, &[&old, &new]);
+    let source = JwksSource::File(path.clone());
+    let site = Site::start_with(|builder| builder.jwks(config(source))).await;
+    let (withdrawn, expiring) = (old.sign(&claims()), new.sign(&claims()));
+    until_accepted(&site, &withdrawn).await;
+    let end = async |listing: reqwest::Response| {
+        assert_eq!(listing.status(), 200);
+        let ended = tokio::time::timeout(Duration::from_secs(30), listing.bytes());
+        ended.await.expect("the stream ends").expect_err("it is not whole");
+    };
+    let first = site.get_as(&withdrawn, "/test/listing").await;
+    let second = site.get_as(&expiring, "/test/listing").await;
+    publish(&path, &[&new]);
+    // A token whose key is unknown makes the server fetch the keys.
+    problem(site.get_as(&Issuer::new("unknown").sign(&claims()), "/test/site").await, 401).await;
+    end(first).await;
+    site.clock.forward(jiff::SignedDuration::from_secs(600 + 30 + 1));
+    end(second).await;
+    site.stop().await;
+}

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::body::Body;
+use futures_util::StreamExt;
 use hoist_api::Problem;
 use hoist_api::admin::{Context, NewToken, Verb};
 use hoist_server::auth::AuditContext;
@@ -221,6 +223,7 @@ fn test_routes(gates: &Arc<Gates>) -> Vec<Route> {
     let write = Plane::Admin { context: Context::Inventory, verb: Verb::Write };
     let lockable = Plane::Lockable { context: Context::Boot };
     let (waiting, slow) = (Arc::clone(gates), Arc::clone(gates));
+    let polled = Arc::clone(gates);
     let routes = vec![
         Route::get("/test/query", Plane::Open, async |Query(_): Query<EchoQuery>| "fine")
             .query("limit", "how many")
@@ -239,6 +242,17 @@ fn test_routes(gates: &Arc<Gates>) -> Vec<Route> {
             waiting.open.notified().await;
             "waited"
         }),
+        Route::get("/test/poll", read, async move || {
+            polled.entered.notify_one();
+            polled.open.notified().await;
+            "polled"
+        })
+        .streaming(),
+        Route::get("/test/listing", read, async || {
+            let lines = futures_util::stream::iter([Ok::<_, std::io::Error>("a line\n")]);
+            Body::from_stream(lines.chain(futures_util::stream::pending()))
+        })
+        .streaming(),
         Route::get("/test/boot", lockable, async || "script"),
         Route::get("/test/nodes", read, async |principal: Principal| {
             match principal.reach(Verb::Read, Context::Inventory) {
