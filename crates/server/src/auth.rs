@@ -1,6 +1,6 @@
 //! The gate in front of every route: who is asking, may they, and is the request within bounds.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 use zeroize::Zeroizing;
 
+use crate::addresses::Table;
 use crate::audit::{AuditLog, Draft};
 use crate::extract::{nearest, too_large};
 use crate::failure::Failure;
@@ -37,7 +38,7 @@ use crate::validity::{Ending, Verifier, Wrong};
 const FAILURES_ALLOWED: u32 = 20;
 const WINDOW: Duration = Duration::from_mins(1);
 
-/// Addresses remembered at once; with more of them attacking, the oldest windows are forgotten.
+/// Addresses remembered at once; with more of them attacking, those beyond count by network.
 const MAX_TRACKED: usize = 4096;
 
 /// How long and how much of a refused body is read away, so that the client gets to see the answer
@@ -346,22 +347,24 @@ fn bound(response: Response, ending: Option<Ending>) -> Response {
 }
 
 /// Failed attempts per address in the current window.
-#[derive(Debug, Default)]
-pub(crate) struct Failures(Mutex<HashMap<IpAddr, (Instant, u32)>>);
+#[derive(Debug)]
+pub(crate) struct Failures(Mutex<Table<(Instant, u32)>>);
+
+impl Default for Failures {
+    fn default() -> Self {
+        Self(Mutex::new(Table::new(MAX_TRACKED)))
+    }
+}
 
 impl Failures {
     fn count(&self, ip: IpAddr, now: Instant) -> u32 {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.len() >= MAX_TRACKED && !seen.contains_key(&ip) {
-            seen.retain(|_, (start, _)| now.duration_since(*start) < WINDOW);
-            if seen.len() >= MAX_TRACKED {
-                seen.clear();
-            }
+        let is_over = |(start, _): &(Instant, u32)| now.duration_since(*start) >= WINDOW;
+        let window = seen.entry(ip, now, is_over, || (now, 0));
+        if is_over(window) {
+            *window = (now, 0);
         }
-        let (start, count) = seen.entry(ip).or_insert((now, 0));
-        if now.duration_since(*start) >= WINDOW {
-            (*start, *count) = (now, 0);
-        }
+        let (_, count) = window;
         *count = count.saturating_add(1);
         *count
     }
@@ -509,12 +512,23 @@ mod tests {
         assert_eq!(failures.count(one, Instant::now()), 1);
     }
 
-    #[tokio::test]
-    async fn the_memory_for_failures_is_bounded() {
+    #[tokio::test(start_paused = true)]
+    async fn failures_of_many_addresses_are_bounded_and_none_is_forgotten() {
         let failures = Failures::default();
+        let ip = |number: u32| IpAddr::from(number.to_be_bytes());
         for number in 0..u32::try_from(2 * MAX_TRACKED).unwrap() {
-            failures.count(IpAddr::from(number.to_be_bytes()), Instant::now());
+            failures.count(ip(number), Instant::now());
         }
         assert!(failures.0.lock().unwrap().len() <= MAX_TRACKED);
+        assert_eq!(failures.count(ip(0), Instant::now()), 2, "the first is still counted");
+        let last = failures.count(IpAddr::from([203, 0, 113, 1]), Instant::now());
+        for more in 1..=FAILURES_ALLOWED {
+            let neighbour = IpAddr::from([203, 0, 113, u8::try_from(more).unwrap()]);
+            assert_eq!(
+                failures.count(neighbour, Instant::now()),
+                last + more,
+                "and so is the last"
+            );
+        }
     }
 }

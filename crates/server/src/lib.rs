@@ -4,6 +4,7 @@
 //! a route needs from the chassis comes in a [`Chassis`]. Nothing here reads flags or environment:
 //! the composition root passes values in.
 
+mod addresses;
 mod admin;
 pub mod artifacts;
 pub mod audit;

@@ -22,6 +22,8 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::addresses::Table;
+
 /// How often rows are written.
 const FLUSH_EVERY: Duration = Duration::from_secs(5);
 /// The same while there are more than fit into one transaction.
@@ -36,7 +38,7 @@ const BATCH_BYTES: usize = 256 * 1024;
 
 /// Strangers remembered; the one not seen for longest makes room.
 const MAX_STRANGERS: usize = 10_000;
-/// Source addresses watched at once.
+/// Source addresses watched at once; those beyond share what is allowed to one, by network.
 const MAX_SOURCES: usize = 10_000;
 
 /// A stranger may ask so often at once, and then once in so long.
@@ -147,12 +149,18 @@ pub(super) enum Allowance {
     TooOften,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Strangers {
     known: HashMap<Mac, Tracked>,
-    sources: HashMap<IpAddr, Meter>,
+    sources: Table<Meter>,
     /// Rows to remove from the store.
     gone: Vec<Mac>,
+}
+
+impl Default for Strangers {
+    fn default() -> Self {
+        Self { known: HashMap::new(), sources: Table::new(MAX_SOURCES), gone: Vec::new() }
+    }
 }
 
 #[derive(Debug)]
@@ -394,13 +402,9 @@ impl Sightings {
 impl Strangers {
     /// Whether the address may ask once more.
     fn lets(&mut self, from: IpAddr, moment: Instant) -> bool {
-        if self.sources.len() >= MAX_SOURCES {
-            self.sources.retain(|_, meter| meter.0 > moment);
-        }
-        if self.sources.len() >= MAX_SOURCES && !self.sources.contains_key(&from) {
-            return true;
-        }
-        self.sources.entry(from).or_insert(Meter(moment)).take(PER_SOURCE, moment)
+        let is_over = |meter: &Meter| meter.0 <= moment;
+        let meter = self.sources.entry(from, moment, is_over, || Meter(moment));
+        meter.take(PER_SOURCE, moment)
     }
 
     /// Drops the tenth that was not seen for longest.
@@ -775,6 +779,28 @@ mod tests {
         };
         assert_eq!(sorted(&again).len(), 3001);
         assert_eq!(sorted(&again), sorted(&sightings));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sources_beyond_those_watched_are_limited_by_network() {
+        let mut strangers = Strangers::default();
+        let now = Instant::now();
+        for n in 0..u32::try_from(MAX_SOURCES).unwrap() {
+            assert!(strangers.lets(IpAddr::from((0x0a00_0000 + n).to_be_bytes()), now));
+        }
+        let mut let_in = 0;
+        for host in 0..=255 {
+            for _ in 0..PER_SOURCE.burst {
+                let_in += u32::from(strangers.lets([203, 0, 113, host].into(), now));
+            }
+        }
+        assert_eq!(let_in, PER_SOURCE.burst, "a network beyond them is as good as one address");
+        assert!(strangers.sources.len() <= MAX_SOURCES);
+        assert!(strangers.lets([10, 0, 0, 1].into(), now), "and nobody else has less for it");
+        // Those that have not asked for a while make room.
+        tokio::time::advance(Duration::from_mins(1)).await;
+        assert!(strangers.lets([203, 0, 113, 1].into(), Instant::now()));
+        assert_eq!(strangers.sources.len(), 1);
     }
 
     #[test]
