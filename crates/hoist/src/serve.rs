@@ -22,7 +22,7 @@ use hoist_server::inventory::SourceConfig;
 use hoist_server::jwks::{JwksConfig, JwksSource};
 use hoist_server::peer::Proxies;
 use hoist_server::telemetry::{LogFormat, init_logging};
-use hoist_server::{Limits, Retentions, systemd};
+use hoist_server::{Limits, Retentions, open_files, systemd};
 use hoist_store::StoreError;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -91,6 +91,7 @@ pub(crate) fn run(args: &ServeArgs, shell: &mut Shell) -> Result<Exit, Failure> 
     init_logging(format, settings.text("log.level"))
         .map_err(|error| settings.wrong("log.level", error.to_string()))?;
     takeover.log(&settings);
+    config.limits = config.limits.within(open_files::raise());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -248,6 +249,7 @@ fn config(settings: &Settings) -> Result<Config, SettingError> {
     let seconds = |key| settings.parse(key).map(Duration::from_secs);
     config.limits = Limits {
         max_connections: settings.parse("limits.connections")?,
+        max_per_address: settings.parse("limits.connections_per_address")?,
         max_body_bytes: settings.parse("limits.body_bytes")?,
         request_timeout: seconds("limits.request_seconds")?,
         grace: seconds("limits.grace_seconds")?,

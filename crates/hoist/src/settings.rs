@@ -88,6 +88,7 @@ pub(crate) const SETTINGS: [Setting; 64] = [
     setting("deploy.ssh_port", "", "port of their sshd; else what ssh takes by itself"),
     setting("deploy.ssh_known_hosts", "", "file with their keys; else what ssh knows by itself"),
     setting("limits.connections", "16384", "open connections per listener"),
+    setting("limits.connections_per_address", "8192", "open connections of one address"),
     setting("limits.body_bytes", "8388608", "largest request body"),
     setting("limits.request_seconds", "30", "longest time for one request"),
     setting("limits.grace_seconds", "15", "how long a stop waits for running requests"),

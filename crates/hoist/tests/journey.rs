@@ -47,6 +47,31 @@ fn killed_and_started_again_it_has_lost_nothing() {
     assert!(!data_dir.join("server.json").exists());
 }
 
+#[test]
+fn serve_raises_its_limit_of_open_files() {
+    let scratch = tempfile::tempdir().unwrap();
+    // The soft limit of shells is often too low for a site.
+    let mut child = Command::new("sh")
+        .args(["-c", "ulimit -S -n 256 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_hoist")])
+        .args(["serve", "--listen", "127.0.0.1:0", "--tls-listen", "off", "--data-dir"])
+        .arg(scratch.path().join("data"))
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut said = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+    let limits = fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(line.starts_with("listening on"), "{line}");
+    let files = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let files: Vec<&str> = files.split_whitespace().collect();
+    let [soft, hard] = [files[0], files[1]].map(|text| text.parse::<u64>().unwrap_or(u64::MAX));
+    assert_eq!(soft, hard.min(524_288), "{limits}");
+}
+
 /// A layer of templates that work hard, for many nodes: whoever tries it out is busy for long.
 #[test]
 fn told_to_stop_it_ends_although_a_layer_is_being_tried_out() {

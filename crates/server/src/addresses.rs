@@ -1,4 +1,4 @@
-//! Client addresses: tables of them that stay small.
+//! Client addresses: how many connections each has, and tables of them that stay small.
 //!
 //! Each address counts by itself, also an IPv6 one: all nodes of a site may be in one /64. Where
 //! there is no room for more addresses, they count by network.
@@ -6,9 +6,13 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+/// Locks among which addresses are spread, so that connections do not queue at one.
+const SHARDS: usize = 64;
 
 /// Shared entries of a [`Table`] for the networks that it has no room for.
 const SHARED: usize = 1024;
@@ -21,6 +25,61 @@ fn network_of(client: IpAddr) -> IpAddr {
     match client {
         IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & (!0 << 64))),
         IpAddr::V4(ip) => IpAddr::V4(Ipv4Addr::from_bits(ip.to_bits() & (!0 << 8))),
+    }
+}
+
+/// Open connections of each client of a listener.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    /// Connections of one client.
+    limit: usize,
+    hasher: RandomState,
+    shards: Vec<Mutex<HashMap<IpAddr, usize>>>,
+}
+
+/// One connection, counted until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    clients: Arc<Clients>,
+    client: IpAddr,
+}
+
+impl Clients {
+    pub(crate) fn new(limit: usize) -> Arc<Self> {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Arc::new(Self { limit, hasher: RandomState::new(), shards })
+    }
+
+    /// Counts one more connection, unless the client has too many.
+    pub(crate) fn enter(self: &Arc<Self>, ip: IpAddr) -> Option<Counted> {
+        let client = ip.to_canonical();
+        {
+            let mut shard = self.shard(client).lock().unwrap_or_else(PoisonError::into_inner);
+            let count = shard.entry(client).or_default();
+            if *count >= self.limit {
+                return None;
+            }
+            *count += 1;
+        }
+        Some(Counted { clients: Arc::clone(self), client })
+    }
+
+    fn shard(&self, client: IpAddr) -> &Mutex<HashMap<IpAddr, usize>> {
+        let hash = self.hasher.hash_one(client);
+        &self.shards[usize::try_from(hash % SHARDS as u64).unwrap_or_default()]
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let shard = self.clients.shard(self.client);
+        let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = shard.get_mut(&self.client) {
+            *count -= 1;
+            if *count == 0 {
+                shard.remove(&self.client);
+            }
+        }
     }
 }
 
@@ -92,6 +151,22 @@ impl<E> Table<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn client_has_a_bounded_number_of_connections() {
+        let clients = Clients::new(2);
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let held = [clients.enter(ip("10.0.0.1")), clients.enter(ip("::ffff:10.0.0.1"))];
+        assert!(held.iter().all(Option::is_some));
+        assert!(clients.enter(ip("10.0.0.1")).is_none());
+        assert!(clients.enter(ip("10.0.0.2")).is_some(), "others have their own");
+        let [first, second] = held;
+        drop(first);
+        assert!(clients.enter(ip("10.0.0.1")).is_some());
+        let counted: usize = clients.shards.iter().map(|shard| shard.lock().unwrap().len()).sum();
+        drop(second);
+        assert_eq!(counted, 1, "only clients with connections are remembered");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn full_table_shares_entries_and_forgets_old_ones_first() {

@@ -1,9 +1,9 @@
 //! The chassis' own routes: tokens, audit, events, health, metrics and the `OpenAPI` document.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -15,6 +15,7 @@ use http::{HeaderMap, HeaderName, StatusCode, header};
 use serde::Deserialize;
 
 use crate::auth::AuditContext;
+use crate::compress::Constant;
 use crate::events::EventId;
 use crate::extract::{Json, Path, Query};
 use crate::failure::Failure;
@@ -80,14 +81,14 @@ pub(crate) fn routes(chassis: &Chassis) -> Vec<Route> {
 }
 
 /// The document is made from the finished table, so its route comes last.
-pub(crate) fn openapi_route() -> Route<Bytes> {
+pub(crate) fn openapi_route() -> Route<Arc<Constant>> {
     Route::get("/openapi.json", Plane::Open, openapi)
         .summary("This document")
         .gives_media(200, "application/json")
 }
 
-async fn openapi(State(document): State<Bytes>) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], document).into_response()
+async fn openapi(State(document): State<Arc<Constant>>, headers: HeaderMap) -> Response {
+    document.answer(&headers, "application/json")
 }
 
 async fn healthz() -> Json<Health> {

@@ -27,7 +27,7 @@ use crate::extract::{nearest, too_large};
 use crate::failure::Failure;
 use crate::jwks::JwtError;
 use crate::peer::{Peer, RequestId};
-use crate::principal::{Grant, Principal, Reach, Who};
+use crate::principal::{Authenticated, Grant, Principal, Reach, Who};
 use crate::route::{Legacy, Plane, RouteSpec, Template};
 use crate::tasks::Tasks;
 use crate::token::TokenError;
@@ -339,10 +339,13 @@ impl Gate {
 }
 
 /// The answer, which ends with the token it is for.
-fn bound(response: Response, ending: Option<Ending>) -> Response {
+fn bound(mut response: Response, ending: Option<Ending>) -> Response {
     match ending {
         None => response,
-        Some(ending) => ending.bound(response),
+        Some(ending) => {
+            response.extensions_mut().insert(Authenticated);
+            ending.bound(response)
+        }
     }
 }
 

@@ -21,7 +21,6 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
-use hyper::rt::Executor;
 use hyper::server::conn::{http1, http2};
 use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -39,16 +38,21 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tower::Service;
 
+use crate::addresses::{Clients, Counted};
 use crate::direct::{self, Direct};
-use crate::peer::Peer;
+use crate::peer::{Peer, Proxies};
 use crate::plain::Turn;
-use crate::{path, plain};
+use crate::streams::{Places, Sent, StreamTasks, Streams};
+use crate::{path, plain, streams};
 
 /// Bounds on what clients may take. Each has a default that suits a site of ten thousand nodes.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Open connections per listener; further ones wait in the kernel's queue.
     pub max_connections: usize,
+    /// Open connections of one address per listener; further ones are closed. Not of this machine
+    /// itself, nor of the proxies that are listed.
+    pub max_per_address: usize,
     /// From the first byte wanted to the last header: cuts slow lorises and idle keep-alives.
     pub header_timeout: Duration,
     pub handshake_timeout: Duration,
@@ -67,6 +71,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_connections: 16_384,
+            max_per_address: 8_192,
             header_timeout: Duration::from_secs(15),
             handshake_timeout: Duration::from_secs(10),
             max_header_bytes: 32 * 1024,
@@ -80,6 +85,12 @@ impl Default for Limits {
 
 /// HTTP/2 requests at once on one connection.
 const MAX_STREAMS: u32 = 128;
+
+/// Bytes that a stream may have waiting for the socket.
+const SEND_BUFFER: usize = 64 * 1024;
+
+/// An HTTP/2 connection is closed when it had no stream from one look to the next.
+const H2_IDLE: Duration = Duration::from_mins(1);
 
 /// How often an HTTP/2 client is asked whether it is still there.
 const H2_PING: Duration = Duration::from_secs(30);
@@ -118,6 +129,10 @@ pub(crate) struct Host {
     pub(crate) limits: Arc<Limits>,
     /// As many as there may be connections.
     pub(crate) slots: Arc<Semaphore>,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) proxies: Arc<Proxies>,
+    /// For HTTP/2 streams.
+    pub(crate) places: Arc<Places>,
     pub(crate) connections: TaskTracker,
     /// Stop accepting and finish what runs.
     pub(crate) stopping: CancellationToken,
@@ -138,6 +153,7 @@ impl Listener {
         let Self { tcp, host } = self;
         let label = if host.tls.is_some() { "tls" } else { "plain" };
         let accepted = metrics::counter!("hoist_connections_total", "listener" => label);
+        let refused = metrics::counter!("hoist_connections_refused_total", "listener" => label);
         let open = metrics::gauge!("hoist_connections", "listener" => label);
         let mut stopping = std::pin::pin!(host.stopping.cancelled());
         loop {
@@ -163,7 +179,12 @@ impl Listener {
             if matches!(first, Some(Turn::End)) {
                 continue;
             }
-            let open = Open::new(open.clone(), slot);
+            let Ok(counted) = host.count(&stream, &peer) else {
+                refused.increment(1);
+                tracing::debug!(peer = %peer.addr, "connection closed: its address has too many");
+                continue;
+            };
+            let open = Open::new(open.clone(), slot, counted);
             let serving = Arc::clone(&host);
             host.connections.spawn(async move {
                 match TcpStream::from_std(stream) {
@@ -184,6 +205,28 @@ impl Host {
             Some(tls) => Box::pin(self.greet_tls(tls, stream, peer)).await,
             None => self.greet_plain(stream, peer, first).await,
         }
+    }
+
+    /// Counts a connection among those of its address, where that is limited. What was answered
+    /// at once never comes here.
+    fn count(
+        &self,
+        stream: &std::net::TcpStream,
+        peer: &Peer,
+    ) -> Result<Option<Counted>, TooManyConnections> {
+        if peer.is_loopback() {
+            return Ok(None);
+        }
+        let ip = peer.addr.ip();
+        let counted = self.clients.enter(ip);
+        let is_exempt = || {
+            let is_own = || stream.local_addr().is_ok_and(|own| own.ip() == ip);
+            self.proxies.contains(ip) || is_own()
+        };
+        if counted.is_none() && !is_exempt() {
+            return Err(TooManyConnections);
+        }
+        Ok(counted)
     }
 
     /// What a plain connection comes to before anybody waits for it.
@@ -260,7 +303,9 @@ impl Host {
             .header_read_timeout(self.limits.header_timeout)
             .max_buf_size(self.limits.max_header_bytes.max(8192))
             .serve_connection(io, Arc::clone(&self.app).service(peer));
-        self.until_stopped(connection, http1::Connection::graceful_shutdown).await;
+        // The time limit for headers closes idle ones.
+        let idle = std::future::pending();
+        self.until_stopped(connection, idle, http1::Connection::graceful_shutdown).await;
     }
 
     async fn serve_http2<I>(&self, io: I, peer: Peer)
@@ -269,18 +314,26 @@ impl Host {
     {
         let limits = &self.limits;
         let io = TokioIo::new(Stall::new(io, limits.write_stall));
-        let connection = http2::Builder::new(Tracked(self.connections.clone()))
+        let streams = Streams::new(&self.places, !peer.certificates.is_empty());
+        let tasks = StreamTasks { tracker: self.connections.clone(), stall: limits.write_stall };
+        let connection = http2::Builder::new(tasks)
             .timer(TokioTimer::new())
             .max_header_list_size(u32::try_from(limits.max_header_bytes).unwrap_or(u32::MAX))
             .max_concurrent_streams(MAX_STREAMS)
+            .max_send_buf_size(SEND_BUFFER)
             .keep_alive_interval(H2_PING)
             .keep_alive_timeout(limits.header_timeout)
-            .serve_connection(io, Arc::clone(&self.app).service(peer));
-        self.until_stopped(connection, http2::Connection::graceful_shutdown).await;
+            .serve_connection(io, Arc::clone(&self.app).stream_service(peer, Arc::clone(&streams)));
+        let idle = idle(&streams);
+        self.until_stopped(connection, idle, http2::Connection::graceful_shutdown).await;
     }
 
-    async fn until_stopped<C>(&self, connection: C, shut_down: impl FnOnce(Pin<&mut C>))
-    where
+    async fn until_stopped<C>(
+        &self,
+        connection: C,
+        idle: impl Future<Output = ()>,
+        shut_down: impl FnOnce(Pin<&mut C>),
+    ) where
         C: Future<Output = Result<(), hyper::Error>>,
     {
         let mut connection = std::pin::pin!(connection);
@@ -297,6 +350,14 @@ impl Host {
                     }
                 }
             }
+            () = idle => {
+                shut_down(connection.as_mut());
+                tokio::select! {
+                    outcome = connection.as_mut() => outcome,
+                    () = tokio::time::sleep(self.limits.write_stall) => return,
+                    () = self.abort.cancelled() => return,
+                }
+            }
         };
         if let Err(error) = outcome {
             tracing::debug!(%error, "connection ended");
@@ -305,27 +366,56 @@ impl Host {
 }
 
 impl App {
-    /// The service of one connection.
+    /// The service of one connection, which has one request at a time.
     fn service(
         self: Arc<Self>,
         peer: Peer,
     ) -> impl HttpService<Incoming, ResBody = Outgoing, Future: Send + 'static, Error = Infallible>
     {
         service_fn(move |request: Request<Incoming>| {
-            let answer = match direct::answer(&self.direct, &request, &peer) {
-                Some(response) => Ok(response.map(|body| Either::Left(Full::new(body)))),
-                None => Err(self.route(request, &peer)),
-            };
+            let answer = self.answer(request, &peer);
+            async move { Ok(answer.await) }
+        })
+    }
+
+    /// The service of one HTTP/2 connection.
+    fn stream_service(
+        self: Arc<Self>,
+        peer: Peer,
+        streams: Arc<Streams>,
+    ) -> impl HttpService<Incoming, ResBody = Sent<Outgoing>, Future: Send + 'static, Error = h2::Error>
+    {
+        service_fn(move |request: Request<Incoming>| {
+            let admitted =
+                streams.enter(&request).map(|place| (place, self.answer(request, &peer)));
             async move {
-                match answer {
-                    Ok(response) => Ok(response),
-                    Err(routed) => {
-                        let response = routed.await.unwrap_or_else(|error| Ok(broken(&error)))?;
-                        Ok(response.map(Either::Right))
-                    }
-                }
+                let (place, answer) = admitted.ok_or_else(streams::refused)?;
+                let answer = answer.await;
+                let place = place.for_answer(&answer).ok_or_else(streams::refused)?;
+                Ok(answer.map(|body| Sent::new(body, place)))
             }
         })
+    }
+
+    /// The answer to one request: from memory, or from the router.
+    fn answer(
+        &self,
+        request: Request<Incoming>,
+        peer: &Peer,
+    ) -> impl Future<Output = Response<Outgoing>> + Send + use<> {
+        let answer = match direct::answer(&self.direct, &request, peer) {
+            Some(response) => Ok(response.map(|body| Either::Left(Full::new(body)))),
+            None => Err(self.route(request, peer)),
+        };
+        async move {
+            match answer {
+                Ok(response) => response,
+                Err(routed) => {
+                    let Ok(response) = routed.await.unwrap_or_else(|error| Ok(broken(&error)));
+                    response.map(Either::Right)
+                }
+            }
+        }
     }
 
     /// The usual way. Whoever hangs up ends the work.
@@ -393,36 +483,39 @@ fn broken(error: &JoinError) -> Response<Body> {
     response
 }
 
+/// An address has as many connections as it may have.
+struct TooManyConnections;
+
+/// Comes back when no stream was open from one look to the next.
+async fn idle(streams: &Streams) {
+    let mut before = None;
+    loop {
+        tokio::time::sleep(H2_IDLE).await;
+        let now = streams.idle_since();
+        if now.is_some() && now == before {
+            return;
+        }
+        before = now;
+    }
+}
+
 /// An open connection, counted until it ends, however that happens.
 struct Open {
     gauge: Gauge,
     _slot: OwnedSemaphorePermit,
+    _counted: Option<Counted>,
 }
 
 impl Open {
-    fn new(gauge: Gauge, slot: OwnedSemaphorePermit) -> Self {
+    fn new(gauge: Gauge, slot: OwnedSemaphorePermit, counted: Option<Counted>) -> Self {
         gauge.increment(1.0);
-        Self { gauge, _slot: slot }
+        Self { gauge, _slot: slot, _counted: counted }
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
         self.gauge.decrement(1.0);
-    }
-}
-
-/// HTTP/2 needs tasks of its own; they are joined like the connections.
-#[derive(Clone)]
-struct Tracked(TaskTracker);
-
-impl<F> Executor<F> for Tracked
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
-    fn execute(&self, task: F) {
-        self.0.spawn(task);
     }
 }
 

@@ -61,6 +61,11 @@ impl FromIterator<IpNet> for Proxies {
 }
 
 impl Proxies {
+    pub(crate) fn contains(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        self.0.iter().any(|network| network.contains(&ip))
+    }
+
     /// The address of who really asks: the last one in `X-Forwarded-For` that is not a proxy of
     /// ours, as long as every one behind it is. One that is no address is nobody's: what is the
     /// proxy's own must not be given to whoever asks through it.

@@ -18,6 +18,10 @@ pub struct Principal {
     expires: Option<Timestamp>,
 }
 
+/// A response extension: the answer is for the holder of a token.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Authenticated;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Who {
     /// Nobody in particular: an open route without credentials.

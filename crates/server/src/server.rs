@@ -8,19 +8,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
 use axum::middleware::from_fn;
 use hoist_store::Store;
-use http::{Extensions, HeaderMap, StatusCode, Version};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower_http::compression::CompressionLayer;
-use tower_http::compression::predicate::{DefaultPredicate, Predicate};
 
+use crate::addresses::Clients;
 use crate::audit::{AuditLog, Retention};
 use crate::auth::{BssAuth, Failures, Gate, Policy};
 use crate::ca::{self, Ca, CaError, ServerName};
@@ -31,11 +28,11 @@ use crate::jwks::{Jwks, JwksConfig};
 use crate::lanes::Lanes;
 use crate::listen::{App, Host, Limits, Listener, defer_silent};
 use crate::peer::Proxies;
-use crate::route::{Live, Route, RouteError, RouteTable};
+use crate::route::{Route, RouteError, RouteTable};
 use crate::tasks::Tasks;
 use crate::token::{AdminTokenError, Tokens, ensure_admin_token};
 use crate::validity::Verifier;
-use crate::{admin, openapi, secret, telemetry};
+use crate::{admin, compress, openapi, secret, telemetry};
 
 /// How long a start waits for the store to give the tokens; after that only the admin token works
 /// until the store is back.
@@ -269,6 +266,9 @@ impl ServerBuilder {
                 tls,
                 app: Arc::clone(&app),
                 slots: Arc::new(Semaphore::new(limits.max_connections)),
+                clients: Clients::new(limits.max_per_address),
+                proxies: Arc::clone(&running.chassis.proxies),
+                places: Arc::default(),
                 limits: Arc::clone(&limits),
                 connections: running.connections.clone(),
                 stopping: tasks.stopping().clone(),
@@ -341,7 +341,9 @@ impl ServerBuilder {
         let router = table
             .into_router(&Arc::new(gate))
             .layer(from_fn(crate::observe::observe))
-            .layer(CompressionLayer::new().compress_when(DefaultPredicate::new().and(not_live)));
+            .layer(from_fn(compress::whole))
+            .layer(compress::for_token_holders())
+            .layer(compress::for_everybody());
         Ok(Assembled {
             chassis,
             jwks,
@@ -360,15 +362,10 @@ struct Assembled {
 
 /// Adds the route that serves the document about all routes, itself among them.
 pub(crate) fn finish_table(mut routes: Vec<Route>) -> Result<RouteTable, RouteError> {
-    routes.push(admin::openapi_route().with_state(Bytes::new()));
+    routes.push(admin::openapi_route().with_state(Arc::default()));
     let table = RouteTable::new(routes)?;
-    let document = Bytes::from(openapi::document(&table).to_string());
-    Ok(table.replace(admin::openapi_route().with_state(document)))
-}
-
-/// A compressor would hold lines back until it has a block full of them.
-fn not_live(_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions) -> bool {
-    extensions.get::<Live>().is_none()
+    let document = compress::Constant::new(openapi::document(&table).to_string());
+    Ok(table.replace(admin::openapi_route().with_state(Arc::new(document))))
 }
 
 async fn check_store(store: Arc<dyn Store>) -> Finding {

@@ -1,8 +1,13 @@
 //! TLS with the certificates that the server made itself.
 
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use hoist_api::Code;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Body as _;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use jiff::SignedDuration;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
@@ -59,8 +64,6 @@ async fn presented(site: &Site) -> CertificateDer<'static> {
 
 #[tokio::test]
 async fn http2_is_served_and_stopped_gracefully() {
-    use http_body_util::{BodyExt, Empty};
-    use hyper_util::rt::{TokioExecutor, TokioIo};
     let site = Site::start().await;
     let io = TokioIo::new(connect_h2(&site).await);
     let (mut sender, connection) =
@@ -81,6 +84,116 @@ async fn http2_is_served_and_stopped_gracefully() {
     assert_eq!(body, "waited");
     stop.await.unwrap();
     connection.await.unwrap().unwrap();
+}
+
+/// A request over HTTP/2; without a token if that is empty.
+fn ask_h2(path: &str, token: &str) -> http::Request<Empty<bytes::Bytes>> {
+    let mut request = http::Request::get(format!("https://localhost{path}"));
+    if !token.is_empty() {
+        request = request.header("authorization", format!("Bearer {token}"));
+    }
+    request.body(Empty::new()).unwrap()
+}
+
+/// Why a stream was reset.
+fn reset_reason(error: &hyper::Error) -> Option<h2::Reason> {
+    std::error::Error::source(error)?.downcast_ref::<h2::Error>()?.reason()
+}
+
+/// A client that takes so many bytes of each answer and no more.
+async fn taking(site: &Site, window: u32) -> http2::SendRequest<Empty<bytes::Bytes>> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    let builder = builder.initial_stream_window_size(window);
+    let io = TokioIo::new(connect_h2(site).await);
+    let (sender, connection) = builder.handshake(io).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+#[tokio::test]
+async fn anonymous_http2_streams_of_a_connection_are_few() {
+    let site = Site::start().await;
+    for window in [0, 1] {
+        let mut sender = taking(&site, window).await;
+        let (mut held, mut refused) = (Vec::new(), 0);
+        // A wrong token is none.
+        for token in ["", "kettle"].into_iter().cycle().take(50) {
+            match sender.send_request(ask_h2("/test/large", token)).await {
+                Ok(answer) => held.push(answer),
+                Err(error) => {
+                    assert_eq!(reset_reason(&error), Some(h2::Reason::REFUSED_STREAM));
+                    refused += 1;
+                }
+            }
+        }
+        assert_eq!((held.len(), refused), (16, 34));
+        // They are not in the way of a token.
+        for _ in 0..20 {
+            let answer = sender.send_request(ask_h2("/events/v1", &site.admin)).await.unwrap();
+            assert_eq!(answer.status(), 200);
+            held.push(answer);
+        }
+    }
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn http2_streams_that_take_nothing_are_reset() {
+    let stall = std::time::Duration::from_millis(100);
+    let limits = hoist_server::Limits { write_stall: stall, ..crate::site::limits() };
+    let site = Site::start_with(|builder| builder.limits(limits)).await;
+    for window in [0, 1] {
+        let mut sender = taking(&site, window).await;
+        // A stream that waits for events is not one that takes nothing.
+        let events = sender.send_request(ask_h2("/events/v1", &site.admin)).await.unwrap();
+        for path in ["/test/large", "/openapi.json"] {
+            let answer = sender.send_request(ask_h2(path, "")).await.unwrap();
+            let cut = answer.into_body().collect().await.unwrap_err();
+            assert_eq!(reset_reason(&cut), Some(h2::Reason::CANCEL), "{cut}");
+        }
+        let again = sender.send_request(ask_h2("/test/large", "")).await.unwrap();
+        assert_eq!(again.status(), 200, "the connection goes on");
+        assert!(!events.into_body().is_end_stream());
+    }
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn one_address_has_a_bounded_number_of_connections() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let Some(ip) = own_address() else { return };
+    let limits = hoist_server::Limits {
+        max_per_address: 2,
+        header_timeout: std::time::Duration::from_mins(1),
+        ..crate::site::limits()
+    };
+    let site = Site::start_with(|builder| builder.limits(limits)).await;
+    let server = site.running.plain_addr().unwrap();
+    let connect = async |from: IpAddr| {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind((from, 0).into()).unwrap();
+        let mut stream = socket.connect(server).await.unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut answer = vec![0; 4096];
+        let read = stream.read(&mut answer).await.unwrap_or(0);
+        (stream, read > 0)
+    };
+    let loopback = server.ip();
+    let mut held = Vec::new();
+    for (from, expected) in [(ip, true), (ip, true), (ip, false)] {
+        let (stream, answered) = connect(from).await;
+        assert_eq!(answered, expected, "{from}");
+        held.push(stream);
+    }
+    for _ in 0..5 {
+        let (stream, answered) = connect(loopback).await;
+        assert!(answered, "this machine itself is not limited");
+        held.push(stream);
+    }
+    drop(held);
+    // There is room again when the server has noticed.
+    while !connect(ip).await.1 {}
+    site.stop().await;
 }
 
 #[tokio::test]
@@ -115,16 +228,16 @@ async fn a_client_certificate_of_the_site_reaches_the_handler() {
     site.stop().await;
 }
 
+/// An address of this machine that is not loopback; connecting a datagram socket sends nothing.
+fn own_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    socket.local_addr().ok().map(|addr| addr.ip()).filter(|ip| !ip.is_loopback())
+}
+
 #[tokio::test]
 async fn plain_administration_is_refused_to_other_machines() {
-    use std::net::{IpAddr, SocketAddr, UdpSocket};
-    // An address of this machine that is not loopback; connecting a datagram socket sends nothing.
-    let own = || -> Option<IpAddr> {
-        let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-        socket.connect("192.0.2.1:9").ok()?;
-        socket.local_addr().ok().map(|addr| addr.ip()).filter(|ip| !ip.is_loopback())
-    };
-    let Some(ip) = own() else { return };
+    let Some(ip) = own_address() else { return };
     let any = SocketAddr::from(([0, 0, 0, 0], 0));
     let site = Site::start_with(|builder| builder.listen_plain(any).listen_tls(local())).await;
     let port = site.running.plain_addr().unwrap().port();
