@@ -289,7 +289,8 @@ impl<'a> Talk<'a> {
             .with("attempt", &self.job.attempt_id())
             .with("cwd", script.cwd.as_deref().unwrap_or("/"))
             .with("timeout", &format!("{seconds:.3}"))
-            .with("text", &format!("ulimit -S -c 0; {limits}{}", script.text))
+            // The runner hands the text over on descriptor 7.
+            .with("text", &format!("exec 7<&-; ulimit -S -c 0; {limits}{}", script.text))
             .with("env HOIST_NODE", &self.job.subject)
             .with("env HOIST_RUN", &self.job.run)
             .with("env HOIST_TASK", &self.job.task)

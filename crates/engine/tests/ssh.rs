@@ -417,3 +417,101 @@ fn a_flood_is_cut_over_there() {
     let length = sshd.printed(1).len();
     assert!((8_000_000..9_000_000).contains(&length), "{length}");
 }
+
+/// What another user of the machine put where an earlier version kept secrets of an attempt.
+struct Trap {
+    dir: PathBuf,
+    victim: PathBuf,
+}
+
+impl Trap {
+    const NOBODY: u32 = 65_534;
+
+    fn set(attempt: u32, victim: &Path) -> Self {
+        let dir = PathBuf::from(format!("/dev/shm/hoist-01run-0-{attempt}"));
+        fs_err::create_dir(&dir).expect("a directory");
+        let kept = dir.join("KEPT");
+        fs_err::write(&kept, "").expect("a file");
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        fs_err::set_permissions(&kept, open).expect("open to all");
+        fs_err::write(victim, "precious").expect("a file");
+        std::os::unix::fs::symlink(victim, dir.join("REDIRECTED")).expect("a link");
+        for path in [&dir, &kept] {
+            std::os::unix::fs::lchown(path, Some(Self::NOBODY), None).expect("another owner");
+        }
+        Self { dir, victim: victim.to_owned() }
+    }
+}
+
+impl Drop for Trap {
+    fn drop(&mut self) {
+        fs_err::remove_dir_all(&self.dir).expect("it is there");
+    }
+}
+
+/// Processes of an attempt, and the arguments that every user of the machine can read.
+fn arguments_of(attempt: &str) -> Vec<String> {
+    let mark = format!("HOIST_ATTEMPT={attempt}");
+    let processes = fs_err::read_dir("/proc").expect("processes").flatten();
+    let of_attempt = processes.filter(|process| {
+        let environ = fs_err::read(process.path().join("environ")).unwrap_or_default();
+        environ.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes())
+    });
+    let arguments = of_attempt.map(|process| fs_err::read(process.path().join("cmdline")));
+    arguments.flatten().map(|bytes| String::from_utf8_lossy(&bytes).replace('\0', " ")).collect()
+}
+
+#[test]
+fn other_users_cannot_foresee_where_secrets_are_kept() {
+    let sshd = Sshd::start();
+    let home = sshd.dir.path().join("home");
+    let trap = Trap::set(71, &sshd.dir.path().join("victim"));
+    let (mut executor, events) = sshd.executor(sshd.login());
+    let text = "cd \"$(dirname \"$KEPT\")\" && stat -c \"%a %u\" . && pwd > \"$HOME/place\"; \
+                until [ -e $HOME/gate ]; do sleep 0.1; done";
+    let plan = of(json!({"text": text, "secrets": {"KEPT": "ref", "REDIRECTED": "ref"}}));
+    executor.act(&plan, start(71));
+    let place = home.join("place");
+    wait_for("it runs", || fs_err::read_to_string(&place).is_ok_and(|place| place.ends_with('\n')));
+    let seen = arguments_of("01run/0/71");
+    let place = fs_err::read_to_string(&place).expect("a path");
+    assert!(seen.len() > 1, "{seen:?}");
+    for arguments in &seen {
+        assert!(!arguments.contains("01run"), "{arguments}");
+        assert!(!arguments.contains(place.trim()), "{arguments}");
+    }
+    fs_err::write(home.join("gate"), "").expect("a file");
+    assert!(matches!(end(next(&events)), End::Done { .. }));
+    let uid = rustix::process::geteuid().as_raw();
+    assert_eq!(sshd.printed(71), format!("700 {uid}\n"));
+    assert!(!Path::new(place.trim()).exists(), "the secrets are gone");
+    let kept = fs_err::read_to_string(trap.dir.join("KEPT")).expect("a file");
+    assert_eq!(kept, "", "another user can read a secret");
+    let victim = fs_err::read_to_string(&trap.victim).expect("a file");
+    assert_eq!(victim, "precious", "another user can let a file be overwritten");
+}
+
+#[test]
+fn directory_of_attempts_that_is_not_private_is_refused() {
+    let refused = |prepare: &dyn Fn(&Path, &Path)| {
+        let sshd = Sshd::start();
+        let elsewhere = sshd.dir.path().join("elsewhere");
+        fs_err::create_dir(&elsewhere).expect("a directory");
+        prepare(&sshd.dir.path().join("home/.hoist"), &elsewhere);
+        let (mut executor, events) = sshd.executor(sshd.login());
+        executor.act(&of(json!({"text": "true", "secrets": {"KEY": "ref"}})), start(1));
+        let reason = failed(next(&events)).1;
+        assert!(reason.contains(".hoist is not a directory that only"), "{reason}");
+        assert_eq!(fs_err::read_dir(&elsewhere).expect("a directory").count(), 0);
+    };
+    refused(&|hoist, elsewhere| std::os::unix::fs::symlink(elsewhere, hoist).expect("a link"));
+    refused(&|hoist, _| {
+        fs_err::create_dir(hoist).expect("a directory");
+        std::os::unix::fs::lchown(hoist, Some(Trap::NOBODY), None).expect("another owner");
+    });
+    refused(&|hoist, _| {
+        fs_err::create_dir(hoist).expect("a directory");
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o770);
+        fs_err::set_permissions(hoist, open).expect("open to its group");
+    });
+}
