@@ -396,6 +396,15 @@ fn a_machine_that_is_not_heard_of_is_lost_and_what_it_does_is_ended_when_it_come
 }
 
 #[test]
+fn directory_of_a_worker_is_closed_to_others() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let own = dir.path().join("new/node");
+    Worker::new(setup(&own, &Arc::new(Count::default()))).unwrap();
+    assert_eq!(fs_err::metadata(&own).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+#[test]
 fn two_workers_do_not_share_a_directory() {
     let dir = tempfile::tempdir().unwrap();
     let count = Arc::new(Count::default());

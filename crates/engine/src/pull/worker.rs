@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -104,7 +105,8 @@ impl std::fmt::Debug for Worker {
 
 impl Worker {
     pub fn new(setup: WorkerSetup) -> io::Result<Self> {
-        fs_err::create_dir_all(&setup.dir)?;
+        // Inputs and output of tasks are nobody else's business.
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&setup.dir)?;
         let lock = lock(&setup.dir)?;
         let memory = Memory::open(&setup.dir)?;
         let ledger: Ledger<Ended> = Ledger::open(&setup.dir.join("ledger"), Durable::Machine)?;
@@ -356,7 +358,8 @@ fn job_path(setup: &WorkerSetup, id: &WorkId) -> PathBuf {
 }
 
 fn keep(setup: &WorkerSetup, id: &WorkId, job: &Job) -> io::Result<()> {
-    fs_err::create_dir_all(setup.dir.join("jobs"))?;
+    let jobs = setup.dir.join("jobs");
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(jobs)?;
     fs_err::write(job_path(setup, id), serde_json::to_vec(job)?)
 }
 
