@@ -17,7 +17,7 @@ use serde::Deserialize;
 use crate::auth::AuditContext;
 use crate::compress::Constant;
 use crate::events::EventId;
-use crate::extract::{Json, Path, Query};
+use crate::extract::{Flag, Json, Path, Query};
 use crate::failure::Failure;
 use crate::principal::Principal;
 use crate::route::{Plane, Route, with_state};
@@ -62,7 +62,7 @@ pub(crate) fn routes(chassis: &Chassis) -> Vec<Route> {
             .query("after", "sequence number to go on from")
             .query("tail", "only the newest so many entries")
             .query("limit", "most entries in one answer")
-            .query("verify", "`1`: walk the whole chain as well")
+            .flag("verify", "walk the whole chain as well")
             .streaming()
             .gives::<AuditPage>(200)
             .gives_media(200, NDJSON),
@@ -141,7 +141,8 @@ struct AuditQuery {
     after: Option<u64>,
     tail: Option<u64>,
     limit: Option<usize>,
-    verify: Option<u8>,
+    #[serde(default)]
+    verify: Flag,
 }
 
 async fn list_audit(
@@ -160,8 +161,8 @@ async fn list_audit(
         .or_else(|| query.tail.map(|tail| head.saturating_sub(tail)))
         .unwrap_or_default();
     let verification = match query.verify {
-        Some(1) => Some(chassis.audit.verify().await?),
-        _ => None,
+        Flag(true) => Some(chassis.audit.verify().await?),
+        Flag(false) => None,
     };
     let entries = chassis.audit.list(after, limit).await?;
     let last = entries.last().map(|entry| entry.seq);

@@ -111,10 +111,10 @@ pub fn routes(artifacts: &Artifacts) -> Vec<Route> {
             .gives_media(200, NDJSON),
         Route::post("/boot/v2/artifacts/gc", WRITE, care::collect)
             .summary("Remove content that no artifact names")
-            .query("dry_run", "`1`: change nothing, say what would be removed")
-            .query("unused", "`1`: also artifacts that no boot configuration or BSS record names")
-            .query("unfinished", "`1`: also uploads that may still be gone on with")
-            .query("previous", "`1`: also what nodes need to go back to what they had before")
+            .flag("dry_run", "change nothing, say what would be removed")
+            .flag("unused", "also artifacts that no boot configuration or BSS record names")
+            .flag("unfinished", "also uploads that may still be gone on with")
+            .flag("previous", "also what nodes need to go back to what they had before")
             .streaming()
             .gives::<Collected>(200),
     ];

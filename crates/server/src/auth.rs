@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 
 use crate::addresses::Table;
 use crate::audit::{AuditLog, Draft};
-use crate::extract::{nearest, too_large};
+use crate::extract::{Flag, nearest, too_large};
 use crate::failure::Failure;
 use crate::jwks::JwtError;
 use crate::peer::{Peer, RequestId};
@@ -391,16 +391,23 @@ impl RouteSpec {
 }
 
 fn check_query(spec: &RouteSpec, request: &Request) -> Result<(), Failure> {
-    if spec.lenient || request.uri().query().is_none_or(str::is_empty) {
+    let has_flags = spec.query.iter().any(|parameter| parameter.is_flag);
+    let is_unchecked = spec.lenient && !has_flags;
+    if is_unchecked || request.uri().query().is_none_or(str::is_empty) {
         return Ok(());
     }
     let axum::extract::Query(pairs) =
         axum::extract::Query::<Vec<(String, String)>>::try_from_uri(request.uri())
             .map_err(|_| Failure::new(Code::BadParameter, "the query string cannot be read"))?;
     let declared = || spec.query.iter().map(|parameter| parameter.name);
+    let is_flag = |name: &str| spec.query.iter().any(|known| known.is_flag && known.name == name);
     let mut problem = Problem::new(Code::UnknownParameter, "");
-    for (name, _) in pairs {
-        if declared().any(|known| known == name) {
+    for (name, value) in pairs {
+        if is_flag(&name) {
+            let flag: Result<Flag, String> = value.parse();
+            flag.map_err(|why| Failure::new(Code::BadParameter, format!("{name}: {why}")))?;
+        }
+        if spec.lenient || declared().any(|known| known == name) {
             continue;
         }
         let mut fault = Fault::new(format!("?{name}"), format!("`{name}` is not a parameter here"));

@@ -8,8 +8,8 @@ use hoist_api::{Code, Fault, Problem};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{self, DeserializeOwned};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::failure::Failure;
 
@@ -21,9 +21,33 @@ pub struct Json<T>(pub T);
 #[derive(Debug, Clone, Copy)]
 pub struct Query<T>(pub T);
 
+/// A yes or no in a query: `1`, `true`, `0` or `false`, and nothing else, so that `dry_run=2` or
+/// `dry_run=yes` is never a real run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Flag(pub bool);
+
 /// The parameters of the path.
 #[derive(Debug, Clone, Copy)]
 pub struct Path<T>(pub T);
+
+impl std::str::FromStr for Flag {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "1" | "true" => Ok(Self(true)),
+            "0" | "false" => Ok(Self(false)),
+            other => Err(format!("`{other}` is not a flag; use 1, 0, true or false")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Flag {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     type Rejection = Failure;

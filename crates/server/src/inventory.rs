@@ -4,7 +4,6 @@
 //! makes them durable together with their audit entry before they are answered.
 
 pub(crate) mod etag;
-mod flag;
 mod import;
 mod members;
 mod nodes;
@@ -29,7 +28,6 @@ use hoist_model::NodeState;
 use crate::route::{Plane, Route, with_state};
 use crate::server::Chassis;
 
-pub(crate) use flag::Flag;
 pub use import::{SourceConfig, committer};
 pub(crate) use nodes::{bad_parameter, bind};
 pub(crate) use sight::{Sight, no_such_node};
@@ -88,8 +86,8 @@ fn node_routes() -> Vec<Route<Inventory>> {
             .query("fields", "only these members, separated by commas")
             .query("limit", "most nodes in one page")
             .query("continue", "where the last page ended")
-            .query("state", "`1`: with the last seen state of each node")
-            .query("watch", "`1`: stream what changes after `since`")
+            .flag("state", "with the last seen state of each node")
+            .flag("watch", "stream what changes after `since`")
             .query("since", "the last revision seen")
             .query("wait", "with `since`: answer when something changed, or after this long")
             .streaming()
@@ -99,37 +97,37 @@ fn node_routes() -> Vec<Route<Inventory>> {
             .gives_nothing(304),
         Route::post("/inventory/v1/nodes", WRITE, write::create_node)
             .summary("Create a node")
-            .query("dry_run", "`1`: change nothing, say what would change")
+            .flag("dry_run", "change nothing, say what would change")
             .takes::<Node>()
             .gives::<Node>(201)
             .selective(),
         Route::get("/inventory/v1/nodes/{id}", READ, nodes::get)
             .summary("One node by its id")
-            .query("state", "`1`: with its last seen state")
+            .flag("state", "with its last seen state")
             .gives::<Node>(200)
             .gives_nothing(304)
             .selective(),
         Route::put("/inventory/v1/nodes/{id}", WRITE, write::put_node)
             .summary("Replace what is declared about a node")
-            .query("dry_run", "`1`: change nothing, say what would change")
+            .flag("dry_run", "change nothing, say what would change")
             .query("affects", "how many nodes the change may affect")
             .takes::<Node>()
             .gives::<Node>(200)
             .selective(),
         Route::delete("/inventory/v1/nodes/{id}", WRITE, write::delete_node)
             .summary("Remove a node")
-            .query("dry_run", "`1`: change nothing, say what would change")
+            .flag("dry_run", "change nothing, say what would change")
             .gives::<Applied>(200)
             .selective(),
         Route::get("/inventory/v1/nodes/by/{key}/{value}", READ, nodes::get_by)
             .summary("One node by name, mac, xname, nid, ip or uuid")
-            .query("state", "`1`: with its last seen state")
+            .flag("state", "with its last seen state")
             .gives::<Node>(200)
             .gives_nothing(304)
             .selective(),
         Route::put("/inventory/v1/nodes/by/{key}/{value}", WRITE, write::put_node_by)
             .summary("Create the node with this key, or replace what is declared about it")
-            .query("dry_run", "`1`: change nothing, say what would change")
+            .flag("dry_run", "change nothing, say what would change")
             .query("affects", "how many nodes the change may affect")
             .takes::<Node>()
             .gives::<Node>(200)
@@ -151,35 +149,35 @@ fn detail_routes() -> Vec<Route<Inventory>> {
             .selective(),
         Route::put("/inventory/v1/nodes/{id}/protection", WRITE, write::protect)
             .summary("Forbid to wipe, power, reinstall or remove a node")
-            .query("dry_run", "`1`: change nothing")
+            .flag("dry_run", "change nothing")
             .takes::<ProtectRequest>()
             .gives::<Node>(200)
             .selective(),
         Route::delete("/inventory/v1/nodes/{id}/protection", WRITE, write::unprotect)
             .summary("Allow it again")
-            .query("dry_run", "`1`: change nothing")
+            .flag("dry_run", "change nothing")
             .gives::<Node>(200)
             .selective(),
         Route::put("/inventory/v1/nodes/{id}/maintenance", WRITE, write::maintain)
             .summary("Say that somebody works on the machine")
-            .query("dry_run", "`1`: change nothing")
+            .flag("dry_run", "change nothing")
             .takes::<MaintainRequest>()
             .gives::<Node>(200)
             .selective(),
         Route::delete("/inventory/v1/nodes/{id}/maintenance", WRITE, write::end_maintenance)
             .summary("Say that the work is done")
-            .query("dry_run", "`1`: change nothing")
+            .flag("dry_run", "change nothing")
             .gives::<Node>(200)
             .selective(),
         Route::put("/inventory/v1/nodes/{id}/released", WRITE, write::release)
             .summary("Take fields over from the source the node was imported from")
-            .query("dry_run", "`1`: change nothing")
+            .flag("dry_run", "change nothing")
             .takes::<ReleaseRequest>()
             .gives::<Node>(200)
             .selective(),
         Route::post("/inventory/v1/nodes/{id}/swap", WRITE, write::swap)
             .summary("The machine behind the node was replaced: change its hardware identity")
-            .query("dry_run", "`1`: change nothing")
+            .flag("dry_run", "change nothing")
             .takes::<SwapRequest>()
             .gives::<Node>(200)
             .selective(),
@@ -198,13 +196,13 @@ fn set_routes() -> Vec<Route<Inventory>> {
             .selective(),
         Route::put("/inventory/v1/groups/{partition}/{name}", WRITE, write::put_group)
             .summary("Create a group, or replace what is declared about it")
-            .query("dry_run", "`1`: change nothing")
+            .flag("dry_run", "change nothing")
             .query("affects", "how many nodes the change may affect")
             .takes::<Group>()
             .gives::<Group>(200),
         Route::delete("/inventory/v1/groups/{partition}/{name}", WRITE, write::delete_group)
             .summary("Remove a group; its nodes leave it")
-            .query("dry_run", "`1`: change nothing")
+            .flag("dry_run", "change nothing")
             .query("affects", "how many nodes the change may affect")
             .gives::<Applied>(200),
         Route::get("/inventory/v1/partitions", READ, members::list_partitions)
@@ -217,13 +215,13 @@ fn set_routes() -> Vec<Route<Inventory>> {
             .selective(),
         Route::put("/inventory/v1/partitions/{name}", WRITE, write::put_partition)
             .summary("Create a partition, or replace it")
-            .query("dry_run", "`1`: change nothing")
+            .flag("dry_run", "change nothing")
             .query("affects", "how many nodes the change may affect")
             .takes::<PartitionObject>()
             .gives::<PartitionObject>(200),
         Route::delete("/inventory/v1/partitions/{name}", WRITE, write::delete_partition)
             .summary("Remove a partition that no node is in")
-            .query("dry_run", "`1`: change nothing")
+            .flag("dry_run", "change nothing")
             .gives::<Applied>(200),
         Route::get("/inventory/v1/networks", READ, members::list_networks)
             .summary("All networks")
@@ -235,12 +233,12 @@ fn set_routes() -> Vec<Route<Inventory>> {
             .selective(),
         Route::put("/inventory/v1/networks/{name}", WRITE, write::put_network)
             .summary("Create a network, or replace it")
-            .query("dry_run", "`1`: change nothing")
+            .flag("dry_run", "change nothing")
             .takes::<NetworkObject>()
             .gives::<NetworkObject>(200),
         Route::delete("/inventory/v1/networks/{name}", WRITE, write::delete_network)
             .summary("Remove a network that no interface is on")
-            .query("dry_run", "`1`: change nothing")
+            .flag("dry_run", "change nothing")
             .gives::<Applied>(200),
     ]
 }
@@ -249,24 +247,24 @@ fn bulk_routes() -> Vec<Route<Inventory>> {
     vec![
         Route::post("/inventory/v1/apply", WRITE, write::apply)
             .summary("Apply documents (YAML, JSON or NDJSON) in one transaction")
-            .query("dry_run", "`1`: change nothing, say what would change")
+            .flag("dry_run", "change nothing, say what would change")
             .query("affects", "how many nodes the change may affect")
             .query("set", "remember the documents under this name")
-            .query("prune", "`1`: remove what the set contained before and does not any more")
+            .flag("prune", "remove what the set contained before and does not any more")
             .body_limit(MAX_APPLY_BYTES)
             .streaming()
             .gives::<Applied>(200)
             .selective(),
         Route::post("/inventory/v1/delete", WRITE, write::delete)
             .summary("Remove documents in one transaction")
-            .query("dry_run", "`1`: change nothing, say what would change")
+            .flag("dry_run", "change nothing, say what would change")
             .query("affects", "how many nodes the change may affect")
             .takes::<DeleteRequest>()
             .gives::<Applied>(200)
             .selective(),
         Route::post("/inventory/v1/renew", WRITE, write::renew)
             .summary("Make nodes the next generation of themselves: their tokens end, and cloud-init sees a new instance")
-            .query("dry_run", "`1`: change nothing, say what would change")
+            .flag("dry_run", "change nothing, say what would change")
             .query("affects", "how many nodes the change may affect")
             .takes::<RenewRequest>()
             .gives::<Applied>(200)

@@ -56,11 +56,15 @@ fn operation(spec: &RouteSpec, generator: &mut SchemaGenerator) -> Value {
         }))
     });
     let in_query = spec.query.iter().map(|parameter| {
+        let mut schema = json!({ "type": "string" });
+        if parameter.is_flag {
+            schema["enum"] = json!(["1", "0", "true", "false"]);
+        }
         json!({
             "name": parameter.name,
             "in": "query",
             "description": parameter.about,
-            "schema": { "type": "string" },
+            "schema": schema,
         })
     });
     let parameters: Vec<Value> = in_path.chain(in_query).collect();

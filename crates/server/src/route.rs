@@ -93,6 +93,8 @@ pub struct RouteSpec {
 pub(crate) struct Parameter {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
+    /// Its values are those of [`Flag`](crate::extract::Flag).
+    pub(crate) is_flag: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -202,7 +204,15 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
     /// Declares a query parameter; all others are refused with 400.
     #[must_use]
     pub fn query(mut self, name: &'static str, about: &'static str) -> Self {
-        self.spec.query.push(Parameter { name, about });
+        self.spec.query.push(Parameter { name, about, is_flag: false });
+        self
+    }
+
+    /// Declares a query parameter that is on or off. The gate refuses any value that is no
+    /// [`Flag`](crate::extract::Flag) with 400, before the handler is called.
+    #[must_use]
+    pub fn flag(mut self, name: &'static str, about: &'static str) -> Self {
+        self.spec.query.push(Parameter { name, about, is_flag: true });
         self
     }
 

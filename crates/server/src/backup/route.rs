@@ -24,7 +24,7 @@ use tokio_util::io::{ReaderStream, SyncIoBridge};
 use super::{BackupError, CHUNK_BYTES, Source};
 use crate::audit::{AuditError, Draft};
 use crate::auth::AuditContext;
-use crate::extract::{Json, Query};
+use crate::extract::{Flag, Json, Query};
 use crate::failure::Failure;
 use crate::route::{Live, Plane, Route, with_state};
 use crate::server::Chassis;
@@ -44,7 +44,7 @@ pub(crate) fn routes(chassis: &Chassis, data_dir: PathBuf) -> Vec<Route> {
     let routes = vec![
         Route::get("/admin/v1/backup", admin(Verb::Write), backup)
             .summary("A whole backup, not encrypted: it holds the site's keys")
-            .query("with_artifacts", "`1`: the contents of artifacts too")
+            .flag("with_artifacts", "the contents of artifacts too")
             .streaming()
             .gives_media(200, ZSTD),
         Route::get("/admin/v1/db", admin(Verb::Read), status)
@@ -61,7 +61,8 @@ pub(crate) fn routes(chassis: &Chassis, data_dir: PathBuf) -> Vec<Route> {
 
 #[derive(Debug, Deserialize)]
 struct BackupQuery {
-    with_artifacts: Option<u8>,
+    #[serde(default)]
+    with_artifacts: Flag,
 }
 
 async fn backup(
@@ -73,7 +74,7 @@ async fn backup(
     let source = Source {
         data_dir: site.data_dir.as_ref().clone(),
         store: Arc::clone(&site.chassis.store),
-        with_artifacts: query.with_artifacts == Some(1),
+        with_artifacts: query.with_artifacts.0,
         now: site.chassis.clock.now(),
     };
     Ok(streamed(&site.chassis, ZSTD, |out| async move {

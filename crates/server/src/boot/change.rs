@@ -8,9 +8,9 @@ use hoist_model::Name;
 use serde::Deserialize;
 
 use super::Boot;
-use crate::extract::{Json, Query};
+use crate::extract::{Flag, Json, Query};
 use crate::failure::Failure;
-use crate::inventory::{Flag, bad_parameter, read_documents};
+use crate::inventory::{bad_parameter, read_documents};
 
 /// Nodes listed in an answer; the counts are always whole.
 const MAX_LISTED: usize = 10_000;

@@ -18,9 +18,9 @@ use super::native::{READ, WRITE};
 use super::{Boot, Stranger};
 use crate::auth::AuditContext;
 use crate::authorisation::Scoped;
-use crate::extract::{Json, Path, Query};
+use crate::extract::{Flag, Json, Path, Query};
 use crate::failure::Failure;
-use crate::inventory::{Flag, bad_parameter};
+use crate::inventory::bad_parameter;
 use crate::principal::Principal;
 use crate::route::{Plane, Route};
 
@@ -37,7 +37,7 @@ pub(super) fn routes() -> Vec<Route<Boot>> {
             .gives_nothing(204),
         Route::post("/boot/v2/discovered/{mac}/adopt", ADOPT, adopt)
             .summary("Make a node of a machine that was seen")
-            .query("dry_run", "`1`: change nothing, say what would become of it")
+            .flag("dry_run", "change nothing, say what would become of it")
             .takes::<AdoptRequest>()
             .gives::<Node>(200)
             .gives::<Node>(201)

@@ -60,7 +60,7 @@ pub(super) fn routes() -> Vec<Route<Boot>> {
                 "What documents (YAML, JSON or NDJSON) would mean for booting; changes nothing",
             )
             .query("set", "as if they were applied under this name")
-            .query("prune", "`1`: without what the set contained before and does not any more")
+            .flag("prune", "without what the set contained before and does not any more")
             .body_limit(MAX_APPLY_BYTES)
             .streaming()
             .gives::<BootDiff>(200),

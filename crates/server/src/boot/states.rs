@@ -24,9 +24,9 @@ use super::native::{READ, WRITE, find, sees_config, sight};
 use super::once::Settled;
 use crate::auth::AuditContext;
 use crate::authorisation::Scoped;
-use crate::extract::{Json, Path, Query};
+use crate::extract::{Flag, Json, Path, Query};
 use crate::failure::Failure;
-use crate::inventory::{Flag, Sight, bad_parameter, bind, no_such_node};
+use crate::inventory::{Sight, bad_parameter, bind, no_such_node};
 use crate::principal::Principal;
 use crate::provision::erasure::unerased;
 use crate::route::{Plane, Route};
@@ -47,7 +47,7 @@ pub(super) fn routes() -> Vec<Route<Boot>> {
         Route::put("/boot/v2/states", WRITE, put_many)
             .summary("Decide about the booting of the nodes of a selector, in one transaction")
             .query("selector", "which nodes")
-            .query("dry_run", "`1`: change nothing, say what would change")
+            .flag("dry_run", "change nothing, say what would change")
             .query("affects", "how many nodes the change may affect")
             .takes::<StateRequest>()
             .gives::<StatesChanged>(200)
@@ -58,7 +58,7 @@ pub(super) fn routes() -> Vec<Route<Boot>> {
             .selective(),
         Route::put("/boot/v2/state/{node}", WRITE, put)
             .summary("Decide about a node's booting; what is absent stays as it is")
-            .query("dry_run", "`1`: change nothing, say what would change")
+            .flag("dry_run", "change nothing, say what would change")
             .takes::<StateRequest>()
             .gives::<StatesChanged>(200)
             .selective(),

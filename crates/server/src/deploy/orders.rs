@@ -17,7 +17,7 @@ use super::read::no_instance;
 use super::view::{View, word};
 use super::{Deploy, WRITE};
 use crate::auth::AuditContext;
-use crate::extract::{Json, Path, Query};
+use crate::extract::{Flag, Json, Path, Query};
 use crate::failure::Failure;
 use crate::route::Route;
 
@@ -39,7 +39,7 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
                     |deploy, run, query, audit, body| order($word, deploy, run, query, audit, body),
                 )
                 .summary($summary)
-                .query("dry_run", "`1`: change nothing, say what it is about")
+                .flag("dry_run", "change nothing, say what it is about")
                 .body_limit(MAX_ORDER)
                 .takes::<Order>()
                 .gives::<Ordered>(200),
@@ -60,7 +60,8 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
 
 #[derive(Debug, Deserialize)]
 struct OrderQuery {
-    dry_run: Option<u8>,
+    #[serde(default)]
+    dry_run: Flag,
 }
 
 async fn order(
@@ -71,7 +72,7 @@ async fn order(
     audit: AuditContext,
     Json(order): Json<Order>,
 ) -> Result<Json<Ordered>, Failure> {
-    let dry_run = query.dry_run == Some(1);
+    let dry_run = query.dry_run.0;
     if dry_run {
         audit.nothing_written();
     }

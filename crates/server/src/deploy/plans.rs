@@ -32,7 +32,7 @@ use super::view::View;
 use super::{Deploy, READ, WRITE};
 use crate::auth::AuditContext;
 use crate::authorisation::check_secrets;
-use crate::extract::{Json, Path, Query};
+use crate::extract::{Flag, Json, Path, Query};
 use crate::failure::Failure;
 use crate::principal::Principal;
 use crate::route::Route;
@@ -43,7 +43,7 @@ const MAX_REQUEST: usize = 256 * 1024 * 1024;
 /// Actions that agents do not have; beyond it they are not named.
 const MAX_MISSING: usize = 100;
 
-const PREDICT: &str = "`1`, with `dry_run`: look also what it would change on the nodes";
+const PREDICT: &str = "with `dry_run`: look also what it would change on the nodes";
 
 pub(super) fn routes() -> Vec<Route<Deploy>> {
     let with_files = |route: Route<Deploy>| {
@@ -54,17 +54,17 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
             .summary("Compile task files to a plan; nothing is kept, nothing is run"),
         with_files(Route::post("/deploy/v1/runs", WRITE, begin))
             .summary("Compile task files, or take a plan, and run it")
-            .query("dry_run", "`1`: only compile")
-            .query("predict", PREDICT)
+            .flag("dry_run", "only compile")
+            .flag("predict", PREDICT)
             .gives::<RunSummary>(201),
         with_files(Route::post("/deploy/v1/runs/{run}/continue", WRITE, go_on))
             .summary("Run a changed plan without what this run has done with the same inputs")
-            .query("dry_run", "`1`: only compile")
-            .query("predict", PREDICT)
+            .flag("dry_run", "only compile")
+            .flag("predict", PREDICT)
             .gives::<RunSummary>(201),
         Route::post("/deploy/v1/runs/{run}/undo", WRITE, undo)
             .summary("Take back what a run has done, in a run of its own")
-            .query("dry_run", "`1`: change nothing, say what would be taken back")
+            .flag("dry_run", "change nothing, say what would be taken back")
             .body_limit(64 * 1024)
             .takes::<Order>()
             .gives::<Ordered>(200)
@@ -74,18 +74,10 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
 
 #[derive(Debug, Deserialize)]
 struct DryRun {
-    dry_run: Option<u8>,
-    predict: Option<u8>,
-}
-
-impl DryRun {
-    fn is_on(&self) -> bool {
-        self.dry_run == Some(1)
-    }
-
-    fn predicts(&self) -> bool {
-        self.predict == Some(1)
-    }
+    #[serde(default)]
+    dry_run: Flag,
+    #[serde(default)]
+    predict: Flag,
 }
 
 async fn plan(
@@ -148,7 +140,7 @@ async fn undo(
         let problem = Problem::new(Code::Conflict, "nothing of the run can be taken back");
         Err(gaps.iter().fold(problem, with).into())
     };
-    if query.is_on() {
+    if query.dry_run.0 {
         audit.nothing_written();
         if instances.is_empty() {
             return nothing();
@@ -300,9 +292,9 @@ impl Deploy {
             }
             _ => Vec::new(),
         };
-        if query.is_on() {
+        if query.dry_run.0 {
             audit.nothing_written();
-            if let Some(plan) = plan.as_ref().filter(|_| query.predicts()) {
+            if let Some(plan) = plan.as_ref().filter(|_| query.predict.0) {
                 let Foreseen { predictions, left_out } = self.foresee(plan, &carried).await?;
                 (answer.predictions, answer.not_predicted) = (predictions, left_out);
             }

@@ -20,7 +20,7 @@ use super::folder::FolderError;
 use super::runs::RunsError;
 use super::view::{View, attempts_of, word};
 use super::{Deploy, READ, folder};
-use crate::extract::{Json, Path, Query};
+use crate::extract::{Flag, Json, Path, Query};
 use crate::failure::Failure;
 use crate::route::Route;
 
@@ -61,11 +61,11 @@ pub(super) fn routes() -> Vec<Route<Deploy>> {
         Route::get("/deploy/v1/runs/{run}/graph", READ, graph)
             .summary("The run as a picture: SVG, DOT, Mermaid or JSON")
             .query("format", "`svg` (the default), `dot`, `mermaid` or `json`")
-            .query("instances", "`1`: each task on each node, not each task")
+            .flag("instances", "each task on each node, not each task")
             .query("on", "only instances on these nodes, by commas")
             .query("around", "only what is near this task")
             .query("depth", "how near; 2 if left out")
-            .query("force", "`1`: even if it is too much to look at")
+            .flag("force", "even if it is too much to look at")
             .gives_media(200, "image/svg+xml")
             .gives_media(200, "text/vnd.graphviz")
             .gives_media(200, "application/json"),
@@ -309,11 +309,13 @@ async fn plan(State(deploy): State<Deploy>, Path(run): Path<String>) -> Result<R
 #[derive(Debug, Deserialize)]
 struct GraphQuery {
     format: Option<String>,
-    instances: Option<u8>,
+    #[serde(default)]
+    instances: Flag,
     on: Option<String>,
     around: Option<String>,
     depth: Option<usize>,
-    force: Option<u8>,
+    #[serde(default)]
+    force: Flag,
 }
 
 async fn graph(
@@ -326,12 +328,12 @@ async fn graph(
     let seen = deploy.blocking(move |runs| runs.view(&id)).await?;
     let on = query.on.as_deref();
     let view = graph::View {
-        instances: query.instances == Some(1),
+        instances: query.instances.0,
         on: on.map(|nodes| nodes.split(',').map(str::to_owned).collect()),
         around: query.around,
         depth: query.depth.unwrap_or(NEAR),
         all_edges: false,
-        force: query.force == Some(1),
+        force: query.force.0,
     };
     let state = |step| seen.run.state(step);
     let drawing = Drawing::of(seen.plan.draft(), Some(&state), &view)

@@ -16,11 +16,10 @@ use hoist_model::{NodeId, Selector};
 use http::{HeaderMap, StatusCode, header};
 use serde::Deserialize;
 
-use super::flag::Flag;
 use super::sight::{Sight, no_such_node};
 use super::snapshots::PageEnd;
 use super::{Inventory, NDJSON, etag, watch};
-use crate::extract::{Json, Path, Query};
+use crate::extract::{Flag, Json, Path, Query};
 use crate::failure::Failure;
 use crate::principal::Principal;
 

@@ -13,11 +13,11 @@ use hoist_model::NodeId;
 use http::HeaderMap;
 use serde::Deserialize;
 
-use super::flag::Flag;
 use super::sight::{Sight, no_such_node};
 use super::{Inventory, etag, nodes};
 use crate::auth::AuditContext;
 use crate::authorisation::Scoped;
+use crate::extract::Flag;
 use crate::failure::Failure;
 use crate::principal::Principal;
 

@@ -24,9 +24,9 @@ use serde::Deserialize;
 use super::Metadata;
 use crate::authorisation::Access;
 use crate::boot::find_node;
-use crate::extract::{Json, Path, Query};
+use crate::extract::{Flag, Json, Path, Query};
 use crate::failure::Failure;
-use crate::inventory::{Flag, Sight, bad_parameter};
+use crate::inventory::{Sight, bad_parameter};
 use crate::principal::Principal;
 use crate::route::{Plane, Route};
 
@@ -48,7 +48,7 @@ pub(super) fn routes() -> Vec<Route<Metadata>> {
         Route::get("/meta/v1/nodes/{node}/render", READ, render)
             .summary("What a node would be told; secrets are not shown, and nothing is written")
             .query("doc", "`meta-data`, `user-data`, `vendor-data` or `network-config`; else all")
-            .query("trace", "`1`: with the layer that every key comes from")
+            .flag("trace", "with the layer that every key comes from")
             .gives::<Rendering>(200)
             .selective(),
     ]

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::site::Site;
 
@@ -103,4 +103,58 @@ fn check_references(document: &Value, part: &Value, count: &mut usize) {
         Value::Array(list) => list.iter().for_each(|v| check_references(document, v, count)),
         _ => {}
     }
+}
+
+/// Every flag of every route that is declared, as `METHOD path` and the name of the flag.
+fn flags(document: &Value) -> Vec<(String, String, String)> {
+    let mut found = Vec::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            for parameter in operation["parameters"].as_array().unwrap() {
+                if parameter["schema"]["enum"].is_array() || parameter["name"] == "dry_run" {
+                    let name = parameter["name"].as_str().unwrap();
+                    found.push((method.to_uppercase(), path.clone(), name.to_owned()));
+                }
+            }
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn flag_that_is_neither_on_nor_off_is_refused_by_every_route() {
+    let site = Site::start().await;
+    site.add(&json!({"name": "n1"})).await;
+    let document = site.get("/openapi.json").await.expect(200).json();
+    let flags = flags(&document);
+    let dry_runs = flags.iter().filter(|(_, _, name)| name == "dry_run").count();
+    assert!(dry_runs > 30, "{dry_runs}");
+    let before = site.get("/inventory/v1/export").await.expect(200).text();
+    for (method, path, name) in &flags {
+        let path = path.replace("{node}", "n1").replace(['{', '}', '*'], "");
+        for value in ["2", "yes", "TRUE", "01", "", "-1"] {
+            let asked = site.ask(method, &format!("{path}?{name}={value}"));
+            let asked = if method == "GET" { asked } else { asked.json(&json!({})) };
+            let answer = asked.send().await;
+            let said = String::from_utf8_lossy(&answer.body).into_owned();
+            assert_eq!(answer.status, 400, "{method} {path}?{name}={value}: {said}");
+            assert!(said.contains(name.as_str()), "{method} {path}?{name}={value}: {said}");
+        }
+    }
+    assert_eq!(site.get("/inventory/v1/export").await.expect(200).text(), before);
+    assert_eq!(site.get("/deploy/v1/runs").await.expect(200).json()["items"], json!([]));
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn flag_is_read_as_number_and_as_word() {
+    let site = Site::start().await;
+    let node = |name: &str| json!({"name": name});
+    for (value, is_dry) in [("1", true), ("true", true), ("0", false), ("false", false)] {
+        let path = format!("/inventory/v1/nodes?dry_run={value}");
+        site.post(&path, &node(&format!("n-{value}"))).await.expect(201);
+        let there = site.get(&format!("/inventory/v1/nodes/by/name/n-{value}")).await.status;
+        assert_eq!(there, if is_dry { 404 } else { 200 }, "{value}");
+    }
+    site.stop().await;
 }
