@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hoist_engine::action::Catalog;
@@ -35,7 +35,7 @@ pub(crate) fn wanted(wanted: &Wanted) -> Result<(Document, Given), Failure> {
     let text = text(&wanted.file)?;
     let document = document(wanted, &text)?;
     let document = pipeline::only(document, &wanted.only);
-    let (plugins, unusable) = plugins(&document, &wanted.plugins)?;
+    let (plugins, unusable) = plugins(&document, &wanted.plugins, wanted.secrets.clone())?;
     for reason in &unusable {
         eprintln!("warning: {reason}");
     }
@@ -99,7 +99,7 @@ fn by_plugin(wanted: &Wanted, text: &[u8]) -> Result<Document, Failure> {
     if !plugin::is_name(name) {
         return Err(wrong(format!("`{name}` is no name of a driver")));
     }
-    let isolation = Arc::new(Isolation::find());
+    let isolation = Arc::new(Isolation::required(wanted.secrets.clone()));
     let driver = Driver::open(&wanted.plugins, name, &isolation)
         .map_err(|error| wrong(error.to_string()))?;
     eprintln!("read by driver `{name}` {}: {}", driver.about().version, driver.about().about);
@@ -128,13 +128,14 @@ fn by_plugin(wanted: &Wanted, text: &[u8]) -> Result<Document, Failure> {
 pub(crate) fn plugins(
     document: &Document,
     directory: &Path,
+    secrets: Option<PathBuf>,
 ) -> Result<(Vec<Arc<Plugin>>, Vec<String>), Failure> {
     let flow = document.sections.flow.as_ref().map_or(&[][..], |flow| &flow.actions);
     let names_others = flow.iter().any(|name| !OWN.contains(&name.as_str()));
     if document.sections.third_party.is_empty() && !names_others {
         return Ok(Default::default());
     }
-    let isolation = Arc::new(Isolation::find());
+    let isolation = Arc::new(Isolation::required(secrets));
     let (plugins, refused) = plugin::load(directory, &isolation, &Catalog::default());
     let unusable = refused.iter().map(|error| chain(error)).collect();
     let mut taken = Vec::new();

@@ -245,7 +245,7 @@ impl Agent {
         let text = serde_json::to_vec(&order.document).expect("it was read as JSON");
         // What cannot be read is told by who decides, and what no plug-in reads as well.
         let document = document::read("order", &text).ok();
-        let loaded = document.map(|document| input::plugins(&document, PLUGINS.as_ref()));
+        let loaded = document.map(|document| input::plugins(&document, PLUGINS.as_ref(), None));
         let (plugins, unusable) = match loaded {
             None => Default::default(),
             Some(Ok(loaded)) => loaded,

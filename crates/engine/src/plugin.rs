@@ -2,7 +2,7 @@
 //!
 //! A file `hoist-action-NAME` in the plug-in directory is the action `NAME`. It is started anew for
 //! everything it is asked, with one request on standard input and lines of JSON on standard output,
-//! in namespaces of its own where that is permitted. Whatever it does, it ends at its deadline, and
+//! in namespaces of its own; where those are not permitted it is refused. Whatever it does, it ends at its deadline, and
 //! what goes wrong is one [`PluginError`]. docs/plugins.md describes it for those who write one.
 
 pub mod check;
@@ -36,12 +36,12 @@ use crate::plan::{Made, Step};
 use crate::record::FailureKind;
 
 pub use driver::{Driver, Parsed};
-pub use isolation::Isolation;
+pub use isolation::{Isolation, IsolationPolicy};
 pub use place::{DRIVER_PREFIX, MAX_NAME, MAX_PLUGINS, PREFIX, Stamp, is_name, look, stamps};
 pub use process::{GRACE, LINGER};
 pub use protocol::{Fault, MAX_BYTES, MAX_ERROR_LINE, MAX_LINE, MAX_LINES, PROTO, Verb};
 
-use isolation::Descriptor;
+use isolation::{Descriptor, Start};
 use process::{Trouble, Until, converse};
 use protocol::{Answer, Talk};
 
@@ -63,6 +63,11 @@ pub const MAX_SECRETS: usize = (isolation::LAST_FD - isolation::FIRST_FD + 1) as
 pub enum PluginError {
     #[error("`{}` cannot be used: {why}", path.display())]
     Unusable { path: PathBuf, why: String },
+    #[error(
+        "plug-in `{}` is not run, because it cannot be isolated: {why}; permit namespaces to hoist, or accept plug-ins without isolation: set `plugins.isolation` to `none`",
+        path.display()
+    )]
+    NotIsolated { path: PathBuf, why: String },
     #[error("{at} cannot be started; look at its first line and at the interpreter named there")]
     Start { at: Asked, source: io::Error },
     #[error(
@@ -157,13 +162,25 @@ pub struct Lent {
     pub is_written: bool,
 }
 
+/// What a plug-in is lent for one step.
+#[derive(Debug, Default)]
+pub struct Loan {
+    pub descriptors: Vec<Lent>,
+    /// Directories below `/sys` with the settings of its devices, which it may change.
+    pub settings: Vec<PathBuf>,
+}
+
 /// What a question comes with, beside itself.
 struct Terms<'a> {
     directory: &'a Path,
     until: Until<'a>,
     network: bool,
+    /// Whether files of the machine may be changed.
+    writes: bool,
     secrets: Vec<(String, String)>,
     lent: Vec<Lent>,
+    /// Directories below `/sys` that it may write to.
+    settable: Vec<PathBuf>,
     /// By which what it leaves behind can be found.
     attempt: Option<(&'a str, &'a Programs)>,
     output: Option<&'a mut dyn Output>,
@@ -178,8 +195,10 @@ impl Terms<'_> {
             directory,
             until,
             network: false,
+            writes: false,
             secrets: Vec::new(),
             lent: Vec::new(),
+            settable: Vec::new(),
             attempt: None,
             output: None,
         }
@@ -197,8 +216,11 @@ impl Program {
         isolation: &Arc<Isolation>,
     ) -> Result<Self, PluginError> {
         let name = place::admit(path, prefix)?;
-        // It is started in another directory.
-        let path = std::path::absolute(path).map_err(|error| PluginError::Unusable {
+        if let Isolation::Missing { why } = &**isolation {
+            return Err(PluginError::NotIsolated { path: path.to_owned(), why: why.clone() });
+        }
+        // It is started in another directory, and of those above its own not all may be there.
+        let path = fs_err::canonicalize(path).map_err(|error| PluginError::Unusable {
             path: path.to_owned(),
             why: error.to_string(),
         })?;
@@ -242,13 +264,15 @@ impl Program {
         line.push('\n');
         let mut talk = Talk::new(redactions, terms.output);
         let limits = terms.attempt.map(|(_, programs)| programs.limits()).unwrap_or_default();
-        let mut command = self.isolation.command(
-            &self.path,
-            terms.directory,
-            &descriptors,
-            terms.network,
+        let mut command = self.isolation.command(Start {
+            program: &self.path,
+            directory: terms.directory,
+            descriptors: &descriptors,
+            network: terms.network,
+            writes: terms.writes,
+            settable: &terms.settable,
             limits,
-        );
+        });
         if let Some((attempt, programs)) = terms.attempt {
             command.envs(programs.marks(attempt));
         }
@@ -399,10 +423,10 @@ impl Plugin {
         &self,
         step: &Step,
         fields: Map<String, Value>,
-        lent: Vec<Lent>,
+        loan: Loan,
         ctx: &mut Ctx<'_>,
     ) -> Result<Done, Failure> {
-        let mut answer = self.act(Verb::Run, step, fields, lent, ctx)?;
+        let mut answer = self.act(Verb::Run, step, fields, loan, ctx)?;
         let receipt = answer.remove("receipt").unwrap_or_default();
         // Who does not say so may have changed something.
         let changed = if answer.contains_key("changed") {
@@ -418,10 +442,10 @@ impl Plugin {
         &self,
         step: &Step,
         fields: Map<String, Value>,
-        lent: Vec<Lent>,
+        loan: Loan,
         ctx: &mut Ctx<'_>,
     ) -> Result<Verdict, Failure> {
-        let answer = self.act(Verb::Verify, step, fields, lent, ctx)?;
+        let answer = self.act(Verb::Verify, step, fields, loan, ctx)?;
         if self.program.field(Verb::Verify, &answer, "holds")? {
             return Ok(Verdict::Holds);
         }
@@ -435,7 +459,7 @@ impl Plugin {
         verb: Verb,
         step: &Step,
         mut fields: Map<String, Value>,
-        lent: Vec<Lent>,
+        loan: Loan,
         ctx: &mut Ctx<'_>,
     ) -> Result<Map<String, Value>, PluginError> {
         if let Isolation::None { why } = &*self.program.isolation {
@@ -457,8 +481,10 @@ impl Plugin {
             directory: ctx.directory,
             until: Until { deadline, cancel: Some(ctx.cancel) },
             network: self.about.network,
+            writes: true,
             secrets,
-            lent,
+            lent: loan.descriptors,
+            settable: loan.settings,
             attempt: Some((ctx.attempt, ctx.programs)),
             output: Some(&mut *ctx.output),
         };
@@ -536,11 +562,11 @@ impl Action for Plugin {
     }
 
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
-        self.apply_with(step, Map::new(), Vec::new(), ctx)
+        self.apply_with(step, Map::new(), Loan::default(), ctx)
     }
 
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
-        self.verify_with(step, Map::new(), Vec::new(), ctx)
+        self.verify_with(step, Map::new(), Loan::default(), ctx)
     }
 
     fn undo(&self, step: &Step, made: &Made, ctx: &mut Ctx<'_>) -> Result<Undone, Failure> {
@@ -555,7 +581,7 @@ impl Action for Plugin {
             ("receipt".to_owned(), made.receipt.clone()),
             ("undoes".to_owned(), json!(made.attempt)),
         ]);
-        let answer = self.act(Verb::Undo, step, fields, Vec::new(), ctx)?;
+        let answer = self.act(Verb::Undo, step, fields, Loan::default(), ctx)?;
         if self.program.field(Verb::Undo, &answer, "undone")? {
             return Ok(Undone::Undone);
         }

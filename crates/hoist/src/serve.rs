@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use hoist_engine::plugin::Isolation;
 use hoist_inventory::registry::Brake;
 use hoist_model::Exit;
 use hoist_server::audit::Retention;
@@ -172,6 +173,16 @@ pub(crate) fn places(
 /// Where `hoist serve` would look for plug-ins.
 pub(crate) fn plugin_directory(connection: &Connection) -> Result<PathBuf, Failure> {
     Ok(settings(None, connection)?.text("plugins.directory").into())
+}
+
+/// How `hoist serve` would run plug-ins here.
+pub(crate) fn plugin_isolation(connection: &Connection) -> Result<Isolation, Failure> {
+    let settings = settings(None, connection)?;
+    let policy = settings.parse("plugins.isolation")?;
+    let mut hidden = settings.secret_files();
+    hidden.push(settings.text("data_dir").into());
+    hidden.extend(connection.token_file.clone());
+    Ok(Isolation::find(policy, hidden))
 }
 
 /// The settings that `hoist serve` would use, without its flags.

@@ -31,7 +31,7 @@ const fn setting(key: &'static str, default: &'static str, about: &'static str) 
     Setting { key, default, about }
 }
 
-pub(crate) const SETTINGS: [Setting; 64] = [
+pub(crate) const SETTINGS: [Setting; 65] = [
     setting("data_dir", "", "where state is kept; /var/lib/hoist for root"),
     setting("listen", "0.0.0.0:27778", "plain HTTP, or `off`"),
     setting("tls_listen", "0.0.0.0:27443", "HTTPS, or `off`"),
@@ -81,6 +81,7 @@ pub(crate) const SETTINGS: [Setting; 64] = [
     setting("s3.access_key_file", "", "file with the access key; else HOIST_S3_ACCESS_KEY"),
     setting("s3.secret_key_file", "", "file with the secret key; else HOIST_S3_SECRET_KEY"),
     setting("plugins.directory", "/usr/lib/hoist/plugins", "where actions of others are"),
+    setting("plugins.isolation", "required", "`required`, or `none`: run plug-ins unconfined"),
     setting("deploy.local", "", "selector of nodes that are directories on this machine"),
     setting("deploy.ssh", "", "selector of nodes that are reached by ssh"),
     setting("deploy.ssh_user", "root", "who logs in there"),
@@ -194,6 +195,24 @@ impl Settings {
     /// The text, unless it is empty.
     pub(crate) fn given(&self, key: &'static str) -> Option<&str> {
         Some(self.text(key)).filter(|value| !value.is_empty())
+    }
+
+    /// Files with secrets of the controller: those that are named for one, and configuration files,
+    /// in which a store address may have a password.
+    pub(crate) fn secret_files(&self) -> Vec<PathBuf> {
+        let is_secret = |key: &str| key.ends_with("_file") || key == "deploy.ssh_key";
+        let mut files = Vec::new();
+        for (key, (value, origin)) in &self.0 {
+            if is_secret(key) && !value.is_empty() {
+                files.push(PathBuf::from(value));
+            }
+            if let Origin::File { path } = origin {
+                files.push(path.clone());
+            }
+        }
+        files.sort();
+        files.dedup();
+        files
     }
 
     /// The parts between commas.

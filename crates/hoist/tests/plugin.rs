@@ -162,15 +162,14 @@ fn without_an_example_what_changes_something_is_not_tried_unless_an_input_is_giv
 fn a_plug_in_does_not_outlive_who_started_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("hoist-action-lasting");
-    let up = dir.path().join("up");
     let word = "8642.97531";
-    fs_err::write(&path, format!("#!/bin/sh\n: >{}\nsleep {word}\n", text(&up))).unwrap();
+    fs_err::write(&path, format!("#!/bin/sh\nsleep {word}\n")).unwrap();
     fs_err::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
     let mut hoist = Command::new(env!("CARGO_BIN_EXE_hoist"))
         .args(["plugin", "check", text(&path)])
         .spawn()
         .expect("the binary was built for this test");
-    wait_until(|| up.exists() && runs(word));
+    wait_until(|| runs(word));
     hoist.kill().expect("it is ours");
     hoist.wait().expect("it is ours");
     wait_until(|| !runs(word));
@@ -263,4 +262,106 @@ fn plug_ins_are_packed_with_what_they_call_and_the_same_files_give_the_same_byte
     let refused = pack(&two, &[]);
     ends(&refused, Exit::Usage);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("not executable"));
+}
+
+/// `hoist plugin list` of a directory with one plug-in, through another program.
+fn listed_through(dir: &Path, outer: &[&str], isolation: Option<&str>) -> (Output, Value) {
+    // Where it was built another user may not come.
+    let (built, program) = (env!("CARGO_BIN_EXE_hoist"), dir.join("program"));
+    if !program.exists() {
+        let linked = fs_err::hard_link(built, &program);
+        linked.or_else(|_| fs_err::copy(built, &program).map(drop)).expect("a copy");
+    }
+    let mut command = Command::new(outer[0]);
+    command.args(&outer[1..]).arg(program);
+    command.args(["plugin", "list", "-o", "json", "--data-dir"]).arg(dir.join("none"));
+    command.arg("--plugins").arg(dir);
+    command.env_remove("HOIST_CONFIG").env_remove("HOIST_PLUGINS_ISOLATION");
+    if let Some(isolation) = isolation {
+        command.env("HOIST_PLUGINS_ISOLATION", isolation);
+    }
+    let output = command.output().expect("it can be started");
+    let listing = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    (output, listing)
+}
+
+fn with_one_plugin() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs_err::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    ends(&hoist(&["plugin", "new", "fresh", "--into", text(dir.path())]), Exit::Done);
+    dir
+}
+
+fn has_fresh(listing: &Value) -> bool {
+    let mut actions = listing["actions"].as_array().expect("actions").iter();
+    actions.any(|action| action["name"] == "fresh")
+}
+
+#[test]
+fn plug_ins_are_refused_where_namespaces_are_not_permitted() {
+    let dir = with_one_plugin();
+    let forbidden = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "/bin/sh",
+        "-c",
+        "echo 0 >/proc/sys/user/max_mnt_namespaces && exec \"$@\"",
+        "sh",
+    ];
+    let (output, listing) = listed_through(dir.path(), &forbidden, None);
+    assert_eq!(output.status.code(), Some(i32::from(Exit::Degraded.code())), "{output:?}");
+    assert!(!has_fresh(&listing), "{listing:#}");
+    let refused = listing["refused"][0].as_str().expect("a reason");
+    assert!(refused.contains("cannot be isolated") && refused.contains("`none`"), "{refused}");
+    let (output, listing) = listed_through(dir.path(), &forbidden, Some("none"));
+    assert_eq!(output.status.code(), Some(i32::from(Exit::Done.code())), "{output:?}");
+    assert!(has_fresh(&listing), "{listing:#}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("without isolation"), "{output:?}");
+    let (output, _) = listed_through(dir.path(), &forbidden, Some("perhaps"));
+    assert_eq!(output.status.code(), Some(i32::from(Exit::Usage.code())), "{output:?}");
+}
+
+/// The values of a directive of the shipped unit, split at spaces.
+fn directive(name: &str) -> Vec<String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/systemd/hoist.service");
+    let unit = fs_err::read_to_string(path).expect("the unit");
+    let lines = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    lines.flat_map(str::split_whitespace).map(str::to_owned).collect()
+}
+
+/// Under systemd itself this was tried by hand: its manager needs a machine of its own.
+#[test]
+fn shipped_unit_lets_plug_ins_be_isolated() {
+    let spaces = directive("RestrictNamespaces");
+    for needed in ["user", "mnt", "pid", "net"] {
+        assert!(spaces.iter().any(|space| space == needed), "{needed}: {spaces:?}");
+    }
+    let calls = directive("SystemCallFilter");
+    assert_eq!(
+        calls,
+        ["@system-service", "@mount"],
+        "unshare(2) is in the first, mount(2) in the other"
+    );
+    // These cover parts of /proc, and then nobody without privileges may mount another one.
+    for covering in ["ProtectKernelTunables", "ProtectKernelLogs", "ProcSubset", "PrivateUsers"] {
+        assert!(directive(covering).is_empty(), "{covering}");
+    }
+    assert_eq!(directive("CapabilityBoundingSet"), Vec::<String>::new());
+    // A user without rights, who can get none.
+    let dir = with_one_plugin();
+    let as_unit = [
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "--no-new-privs",
+        "--inh-caps=-all",
+        "--bounding-set=-all",
+        "--",
+    ];
+    let (output, listing) = listed_through(dir.path(), &as_unit, None);
+    assert_eq!(output.status.code(), Some(i32::from(Exit::Done.code())), "{output:?}");
+    assert_eq!(listing["isolation"], "mounts, processes, network and users of its own");
+    assert!(has_fresh(&listing), "{listing:#}");
 }

@@ -29,6 +29,7 @@ use std::sync::Arc;
 use hoist_api::Code;
 use hoist_api::admin::{Context, Verb};
 use hoist_api::deploy::RunSummary;
+use hoist_engine::plugin::IsolationPolicy;
 use hoist_inventory::Registry;
 use hoist_model::Selector;
 
@@ -65,6 +66,10 @@ pub struct DeploySettings {
     pub ssh_known_hosts: Option<PathBuf>,
     /// Where plug-ins are; without it there are none.
     pub plugins: Option<PathBuf>,
+    /// Whether plug-ins may run where they cannot be isolated.
+    pub isolation: IsolationPolicy,
+    /// Files and directories that plug-ins do not find, beside the data directory.
+    pub hidden: Vec<PathBuf>,
     /// How [`hoist_engine::execute::keeper::main`] is started, which keeps programs on this machine;
     /// without it each has a shell of its own.
     pub keeper: Option<Vec<OsString>>,

@@ -189,9 +189,12 @@ fn a_plug_in_cannot_write_outside_of_what_it_was_lent() {
     mknod /tmp/node$$ b 7 0 2>/dev/null && no "a node"
     blockdev --setro {disk} 2>/dev/null && no "an order to the disk"
     mount -t proc none /mnt 2>/dev/null && no "a mount"
+    echo 128 2>/dev/null >/sys/block/{other_name}/queue/read_ahead_kb && no "a setting of another disk"
+    echo 0 2>/dev/null >/proc/sys/vm/panic_on_oom && no "a setting of the kernel"
     ok"#,
         disk = bench.disk.path().display(),
         other = other.path().display(),
+        other_name = other.path().file_name().expect("a name").display(),
     );
     bench.plugin("bad", 20_000, &script);
     bench.plugin("after", 20_000, "ok");

@@ -425,6 +425,7 @@ impl Trial<'_> {
             directory: self.directory,
             until: Until { deadline: Instant::now() + RUN_TIME, cancel: None },
             network: self.said.about.network,
+            writes: true,
             ..Terms::pure()
         };
         self.program.ask(verb.as_str(), Value::Object(fields), terms)

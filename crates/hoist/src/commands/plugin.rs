@@ -137,7 +137,7 @@ struct Listing {
 }
 
 fn list(shell: &mut Shell, directory: &Path) -> Result<Exit, Failure> {
-    let isolation = Arc::new(Isolation::find());
+    let isolation = Arc::new(serve::plugin_isolation(&shell.connection)?);
     let catalog = actions::catalog();
     let (plugins, refused) = plugin::load(directory, &isolation, &catalog);
     let built_in =
@@ -160,8 +160,15 @@ fn list(shell: &mut Shell, directory: &Path) -> Result<Exit, Failure> {
         }
         Output::Json | Output::Yaml => printer.value(&listing)?,
     }
-    if let Isolation::None { why } = &*isolation {
-        printer.warn(&format!("plug-ins run without namespaces of their own here: {why}"));
+    match &*isolation {
+        Isolation::None { why } => {
+            printer.warn(&format!("plug-ins run without isolation here: {why}"));
+        }
+        Isolation::Missing { why } => {
+            printer
+                .warn(&format!("plug-ins cannot be isolated here and are refused: {}", plain(why)));
+        }
+        Isolation::Private { .. } => {}
     }
     for reason in &listing.refused {
         printer.warn(&plain(reason));
@@ -205,7 +212,7 @@ struct Tried {
 
 fn try_out(shell: &mut Shell, file: &Path, from: Option<&Path>) -> Result<Exit, Failure> {
     let input: Option<Value> = from.map(read_input).transpose()?;
-    let isolation = Arc::new(Isolation::find());
+    let isolation = Arc::new(serve::plugin_isolation(&shell.connection)?);
     let directory = tempfile::tempdir().map_err(Failure::File)?;
     let report = check(file, &isolation, &actions::catalog(), directory.path(), input);
     let good = report.is_good();
@@ -232,7 +239,7 @@ fn try_out(shell: &mut Shell, file: &Path, from: Option<&Path>) -> Result<Exit, 
         }
     }
     if let Isolation::None { why } = &*isolation {
-        printer.warn(&format!("it was tried without namespaces of its own: {why}"));
+        printer.warn(&format!("it was tried without isolation: {why}"));
     }
     Ok(if good { Exit::Done } else { Exit::Failed })
 }

@@ -18,6 +18,8 @@ pub(super) fn settings(settings: &Settings) -> Result<DeploySettings, SettingErr
         ssh_port: port(settings)?,
         ssh_known_hosts: settings.given("deploy.ssh_known_hosts").map(PathBuf::from),
         plugins: settings.given("plugins.directory").map(PathBuf::from),
+        isolation: settings.parse("plugins.isolation")?,
+        hidden: settings.secret_files(),
         keeper: Some(crate::keeper()),
         retention: RunRetention {
             max_age: settings.duration("retention.runs_age")?,

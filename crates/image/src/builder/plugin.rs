@@ -62,7 +62,7 @@ fn open(plugin: &Plugin, plugins: &Path) -> Result<Program, FillError> {
         let why = format!("there is no `{}`; say with --plugins where it is", path.display());
         return Err(FillError::Plugin(why));
     }
-    Program::open(&path, &Arc::new(Isolation::find()))
+    Program::open(&path, &Arc::new(Isolation::required(None)))
         .map_err(|error| FillError::Plugin(error.to_string()))
 }
 

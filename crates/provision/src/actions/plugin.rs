@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use hoist_engine::action::{Action, Ctx, Description, Diagnostic, Done, Failure, Verdict};
 use hoist_engine::plan::{Call, Step};
-use hoist_engine::plugin::{Lent, Plugin};
+use hoist_engine::plugin::{Lent, Loan, Plugin};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -76,7 +76,7 @@ enum Access {
 
 /// What a plug-in is lent, and what it is told of it.
 struct Devices {
-    lent: Vec<Lent>,
+    loan: Loan,
     told: Map<String, Value>,
     files: Vec<File>,
 }
@@ -87,12 +87,12 @@ impl OnDisks {
         &self,
         task: &Task,
         access: Access,
-        ask: impl FnOnce(Map<String, Value>, Vec<Lent>) -> Result<T, Failure>,
+        ask: impl FnOnce(Map<String, Value>, Loan) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         self.held.lend(&task.disk, |path| {
-            let Devices { lent, told, files } = devices(task, path, access)?;
+            let Devices { loan, told, files } = devices(task, path, access)?;
             let fields = Map::from_iter([("devices".to_owned(), Value::Object(told))]);
-            let answer = ask(fields, lent)?;
+            let answer = ask(fields, loan)?;
             for file in files.iter().filter(|_| access == Access::Write) {
                 file.sync_all().map_err(|error| failed(&error))?;
             }
@@ -114,7 +114,12 @@ fn devices(task: &Task, disk: &Path, access: Access) -> Result<Devices, Failure>
     } else {
         Vec::new()
     };
-    let mut devices = Devices { lent: Vec::new(), told: Map::new(), files: Vec::new() };
+    let mut devices = Devices { loan: Loan::default(), told: Map::new(), files: Vec::new() };
+    if access == Access::Write && !task.devices.is_empty() {
+        // How the kernel uses a disk of the step is the step's business; that of others is not.
+        let name = disk.file_name().unwrap_or_default();
+        devices.loan.settings.push(Path::new("/sys/block").join(name).join("queue"));
+    }
     for (name, id) in &task.devices {
         let disk_name = disk.file_name().unwrap_or_default().to_string_lossy();
         let mut about = json!({"disk": task.disk, "disk_kernel_name": disk_name});
@@ -134,7 +139,7 @@ fn devices(task: &Task, disk: &Path, access: Access) -> Result<Devices, Failure>
             about["kernel_name"] = json!(node.kernel_name);
             about["size"] = json!(part.len);
             let is_written = access == Access::Write;
-            devices.lent.push(Lent { name: name.clone(), fd, is_written });
+            devices.loan.descriptors.push(Lent { name: name.clone(), fd, is_written });
             devices.files.push(file);
         }
         devices.told.insert(name.clone(), about);
@@ -162,8 +167,8 @@ impl Action for OnDisks {
     fn apply(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Done, Failure> {
         let task = task::<Task>(&step.call.input)?;
         let planned = Self::planned(step, &task);
-        let done = self.with(&task, Access::Write, |fields, lent| {
-            self.plugin.apply_with(&planned, fields, lent, ctx)
+        let done = self.with(&task, Access::Write, |fields, loan| {
+            self.plugin.apply_with(&planned, fields, loan, ctx)
         })?;
         let size = done.receipt.to_string().len();
         let said = if size <= MAX_SAID { done.receipt } else { Value::Null };
@@ -176,8 +181,8 @@ impl Action for OnDisks {
     fn verify(&self, step: &Step, ctx: &mut Ctx<'_>) -> Result<Verdict, Failure> {
         let task = task::<Task>(&step.call.input)?;
         let planned = Self::planned(step, &task);
-        self.with(&task, Access::Look, |fields, lent| {
-            self.plugin.verify_with(&planned, fields, lent, ctx)
+        self.with(&task, Access::Look, |fields, loan| {
+            self.plugin.verify_with(&planned, fields, loan, ctx)
         })
     }
 }

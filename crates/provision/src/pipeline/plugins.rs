@@ -60,7 +60,7 @@ pub(super) fn refused(document: &Document, seen: &Seen) -> Vec<Diagnostic> {
         found.push(told.evidence(seen.unusable.clone()));
     }
     for plugin in queued(document, seen) {
-        if let Isolation::None { why } = plugin.isolation() {
+        if let Isolation::None { why } | Isolation::Missing { why } = plugin.isolation() {
             let name = plugin.describe().name;
             let what = format!("plug-in `{name}` would have every disk of this machine: {why}");
             let hint =

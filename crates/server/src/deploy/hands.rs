@@ -45,6 +45,8 @@ pub(super) struct Grip {
     catalog: Mutex<Option<(Vec<Stamp>, Catalog)>>,
     secrets: Arc<Keeper>,
     pub(super) counter: Counter,
+    /// What the controller keeps to itself.
+    data_dir: PathBuf,
     /// Below it, each local node has its directory.
     local_root: PathBuf,
 }
@@ -74,8 +76,9 @@ impl Grip {
         data_dir: &Path,
     ) -> Self {
         let local_root = data_dir.join("deploy").join("local");
+        let data_dir = data_dir.to_owned();
         let (secrets, catalog) = (Arc::new(Keeper(vault)), Mutex::default());
-        Self { settings, registry, catalog, secrets, counter, local_root }
+        Self { settings, registry, catalog, secrets, counter, data_dir, local_root }
     }
 
     /// What tasks can do. It waits for plug-ins that are new or were changed.
@@ -89,7 +92,8 @@ impl Grip {
         {
             return catalog.clone();
         }
-        let isolation = Arc::new(Isolation::find());
+        let hidden = [&[self.data_dir.clone()][..], &self.settings.hidden].concat();
+        let isolation = Arc::new(Isolation::find(self.settings.isolation, hidden));
         let (plugins, refused) = plugin::load(directory, &isolation, &actions::catalog());
         for error in refused {
             tracing::warn!(error = %chain(&error), "a plug-in cannot be used");

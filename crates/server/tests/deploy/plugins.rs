@@ -104,3 +104,35 @@ echo '{"t":"result","ok":true,"description":{"proto":[1],"name":"slow","version"
     assert_eq!(answer["plan"], Value::Null);
     site.stop().await;
 }
+
+#[tokio::test]
+async fn plug_in_of_a_controller_does_not_read_its_data_directory() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let plugins = dir.path().to_owned();
+    let site = site_with(|config| config.deploy.plugins = Some(plugins.clone())).await;
+    let token = site.data_dir().join("admin.token");
+    assert!(token.is_file());
+    let text = format!(
+        r#"#!/bin/sh
+IFS= read -r request
+case $request in
+*'"verb":"describe"'*) answer='"description":{{"proto":[1],"name":"thief","version":"1"}}' ;;
+*'"verb":"validate"'*) answer='"diagnostics":[]'
+    [ ! -s {token} ] || answer='"diagnostics":[{{"at":"","message":"it reads the token"}}]' ;;
+*) answer='"receipt":null'; [ ! -s {token} ] || exit 1 ;;
+esac
+echo '{{"t":"result","ok":true,'"$answer"'}}'
+"#,
+        token = token.display()
+    );
+    let path = plugins.join("hoist-action-thief");
+    fs_err::write(&path, text).expect("a plug-in");
+    fs_err::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    let tasks = "hoist: 1\ntasks:\n  steal:\n    on: node:n1\n    run: {thief: {}}\n";
+    let answer = site.post(RUNS, &request(tasks)).await;
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    let run = answer.json()["id"].as_str().expect("an id").to_owned();
+    let ended = until(&site, &run, "ended").await;
+    assert_eq!(ended["outcome"], "succeeded", "{ended:#}");
+    site.stop().await;
+}

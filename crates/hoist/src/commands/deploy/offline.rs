@@ -11,7 +11,7 @@ use hoist_deploy::actions;
 use hoist_deploy::target::{Node, Site};
 use hoist_engine::action::{Action, Catalog};
 use hoist_engine::plan::Draft;
-use hoist_engine::plugin::{self, Isolation};
+use hoist_engine::plugin;
 use hoist_model::document::{self, DocumentName, Spec};
 use hoist_model::node::Lifecycle;
 use hoist_model::{Exit, NodeId};
@@ -119,21 +119,21 @@ pub(super) async fn node_names(client: &Client, on: &str) -> Result<BTreeSet<Str
 /// The actions of this machine: those of hoist, and those of the plug-ins that are installed.
 pub(super) fn catalog(shell: &mut Shell) -> Result<Catalog, Failure> {
     let directory = serve::plugin_directory(&shell.connection)?;
-    Ok(catalog_with(shell, &directory))
+    catalog_with(shell, &directory)
 }
 
 /// Those of hoist, and those of the plug-ins of a directory.
-pub(super) fn catalog_with(shell: &mut Shell, directory: &Path) -> Catalog {
+pub(super) fn catalog_with(shell: &mut Shell, directory: &Path) -> Result<Catalog, Failure> {
     if !directory.is_dir() {
-        return actions::catalog();
+        return Ok(actions::catalog());
     }
-    let (plugins, refused) =
-        plugin::load(directory, &Arc::new(Isolation::find()), &actions::catalog());
+    let isolation = Arc::new(serve::plugin_isolation(&shell.connection)?);
+    let (plugins, refused) = plugin::load(directory, &isolation, &actions::catalog());
     for reason in refused {
         shell.printer.warn(&reason.to_string());
     }
     let plugins = plugins.into_iter().map(|plugin| Arc::new(plugin) as Arc<dyn Action>);
-    actions::catalog_with(plugins)
+    Ok(actions::catalog_with(plugins))
 }
 
 /// The nodes of a file of documents, and its groups that are computed; other documents say nothing

@@ -51,7 +51,7 @@ impl WorkerArgs {
                 let message = format!("`{}` is no directory", directory.display());
                 return Err(Failure::usage(message).with_hint("name the one with the plug-ins"));
             }
-            Some(directory) => offline::catalog_with(shell, directory),
+            Some(directory) => offline::catalog_with(shell, directory)?,
             None => offline::catalog(shell)?,
         };
         let secrets = Arc::new(NoSecrets);

@@ -19,6 +19,7 @@ use crate::commands::node::word;
 use crate::edit::WriteArgs;
 use crate::failure::Failure;
 use crate::printer::Output;
+use crate::serve;
 
 /// Where the agent looks.
 const PLACE: &str = "usr/lib/hoist/plugins";
@@ -78,7 +79,8 @@ pub(super) async fn pack(shell: &mut Shell, args: &PackArgs) -> Result<Exit, Fai
     let PackArgs { directory, out, with, .. } = args;
     let dry_run = args.write.dry_run;
     let mut tree = Tree::new();
-    let (plugins, provides) = put_plugins(&mut tree, directory)?;
+    let isolation = Arc::new(serve::plugin_isolation(&shell.connection)?);
+    let (plugins, provides) = put_plugins(&mut tree, directory, &isolation)?;
     if plugins.is_empty() {
         let what = format!("there are no plug-ins in `{}`", directory.display());
         let hint = format!("their files are called `{PREFIX}NAME` and `{DRIVER_PREFIX}NAME`");
@@ -149,10 +151,13 @@ impl PackArgs {
 }
 
 /// All plug-ins of a directory with what they call. One that is none is named.
-fn put_plugins(tree: &mut Tree, directory: &Path) -> Result<(Vec<String>, Vec<String>), Failure> {
-    let isolation = Arc::new(Isolation::find());
+fn put_plugins(
+    tree: &mut Tree,
+    directory: &Path,
+    isolation: &Arc<Isolation>,
+) -> Result<(Vec<String>, Vec<String>), Failure> {
     let wrong = |error: plugin::PluginError| Failure::usage(error.to_string());
-    let (actions, mut refused) = plugin::load(directory, &isolation, &Catalog::default());
+    let (actions, mut refused) = plugin::load(directory, isolation, &Catalog::default());
     if let Some(error) = refused.pop() {
         return Err(wrong(error));
     }
@@ -168,7 +173,7 @@ fn put_plugins(tree: &mut Tree, directory: &Path) -> Result<(Vec<String>, Vec<St
         let path = entry.map_err(Failure::File)?.path();
         let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if let Some(name) = file.strip_prefix(DRIVER_PREFIX) {
-            let driver = Driver::open(directory, name, &isolation).map_err(wrong)?;
+            let driver = Driver::open(directory, name, isolation).map_err(wrong)?;
             found.push((path.clone(), driver.about().tools.clone()));
         }
     }
