@@ -1,5 +1,6 @@
 //! The answer to a booting machine: a function of the roster, the request and the settings.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -566,7 +567,12 @@ impl Booter {
             Ok(made) => made,
             Err(Unmade::Sign { detail }) => return Answer::NotFound { detail },
             Err(Unmade::Template { reason, chain }) => {
-                tracing::warn!(config = choice.name(), reason, "a boot template failed");
+                // Whoever asks for a script can repeat it: one line a second.
+                static TOLD: AtomicI64 = AtomicI64::new(0);
+                let now = case.now.as_second();
+                if TOLD.swap(now, Ordering::Relaxed) != now {
+                    tracing::warn!(config = choice.name(), reason, "a boot template failed");
+                }
                 let reason = format!("the template of `{}` failed: {reason}", choice.name());
                 let text = script::wait(&reason, self.settings.retry_delay.as_secs(), &chain);
                 return Answer::Script { text, served: Served { what: What::AskAgain, ..served } };

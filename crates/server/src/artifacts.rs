@@ -24,6 +24,7 @@ use tokio::sync::Mutex;
 
 use crate::boot::OPEN;
 use crate::failure::Failure;
+use crate::log_limit::LogLimit;
 use crate::route::{Plane, Route, with_state};
 use crate::server::Chassis;
 use blobs::Blobs;
@@ -123,6 +124,9 @@ pub fn routes(artifacts: &Artifacts) -> Vec<Route> {
 
 /// The reason goes to the log: it names paths.
 fn disk_failed(error: &io::Error) -> Failure {
-    tracing::error!(%error, "artifacts cannot be read or written");
+    static LINES: LogLimit = LogLimit::per_second();
+    if let Some(left_out) = LINES.permit() {
+        tracing::error!(%error, left_out, "artifacts cannot be read or written");
+    }
     Failure::new(Code::Internal, "the disk with the artifacts failed; the log has the reason")
 }

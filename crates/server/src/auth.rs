@@ -26,6 +26,7 @@ use crate::audit::{AuditLog, Draft};
 use crate::extract::{Flag, nearest, too_large};
 use crate::failure::Failure;
 use crate::jwks::JwtError;
+use crate::log_limit::LogLimit;
 use crate::peer::{Peer, RequestId};
 use crate::principal::{Authenticated, Grant, Principal, Reach, Who};
 use crate::route::{Legacy, Plane, RouteSpec, Template};
@@ -109,6 +110,8 @@ pub(crate) struct Gate {
     pub(crate) body_limit: usize,
     pub(crate) request_timeout: Duration,
     pub(crate) failures: Failures,
+    /// Guessers must not fill the log, however many addresses they have.
+    pub(crate) failure_lines: LogLimit,
 }
 
 /// What a write tells the audit log, prepared by the gate: an extractor of routes that write.
@@ -322,14 +325,18 @@ impl Gate {
         metrics::counter!("hoist_auth_failures_total", "reason" => reason).increment(1);
         match self.failures.count(peer.addr.ip(), Instant::now()) {
             count if count <= FAILURES_ALLOWED => {
-                tracing::warn!(peer = %peer.addr, reason, "authentication failed");
+                if let Some(left_out) = self.failure_lines.permit() {
+                    tracing::warn!(peer = %peer.addr, reason, left_out, "authentication failed");
+                }
                 Err(Failure::new(Code::Unauthenticated, detail)
                     .with_remedy("check the token, or ask for a new one"))
             }
             // One line per window: a guesser must not fill the log.
             count => {
-                if count == FAILURES_ALLOWED + 1 {
-                    tracing::warn!(peer = %peer.addr, "too many failed authentications");
+                if count == FAILURES_ALLOWED + 1
+                    && let Some(left_out) = self.failure_lines.permit()
+                {
+                    tracing::warn!(peer = %peer.addr, left_out, "too many failed authentications");
                 }
                 Err(Failure::new(Code::TooManyFailures, "too many failed attempts from you")
                     .with_remedy("wait a minute"))

@@ -5,6 +5,11 @@ use hoist_api::{Code, Problem, problem};
 use hoist_store::StoreError;
 use http::{HeaderValue, StatusCode, header};
 
+use crate::log_limit::LogLimit;
+
+/// While the store is away every request that needs it fails.
+static STORE_FAILURES: LogLimit = LogLimit::per_second();
+
 /// A problem on its way out. The body is written by the outermost layer, which knows the request
 /// id; until then the problem travels as a response extension.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -57,7 +62,9 @@ impl From<StoreError> for Failure {
             }
             _ => Self::new(Code::Internal, "the store failed; the log has the reason"),
         };
-        tracing::warn!(error = %crate::chain(&error), "store failed");
+        if let Some(left_out) = STORE_FAILURES.permit() {
+            tracing::warn!(error = %crate::chain(&error), left_out, "store failed");
+        }
         failure
     }
 }

@@ -29,6 +29,7 @@ pub mod inventory;
 pub mod jwks;
 mod lanes;
 mod listen;
+mod log_limit;
 pub mod metadata;
 mod observe;
 pub mod open_files;

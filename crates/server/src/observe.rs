@@ -1,6 +1,9 @@
 //! The outermost layer: request ids, panics, problem bodies, and one measurement per request.
 
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -14,8 +17,12 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::failure::Failure;
+use crate::log_limit::LogLimit;
 use crate::peer::RequestId;
 use crate::route::{Legacy, Template};
+
+/// How often a route is logged that goes on failing in the same way.
+const FAILURES_TOLD_EVERY: Duration = Duration::from_secs(10);
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -55,12 +62,23 @@ pub(crate) async fn observe(mut request: Request, next: Next) -> Response {
     requests(method, route, status).increment(1);
     seconds(route).record(elapsed.as_secs_f64());
     let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-    if status.is_server_error() {
-        tracing::warn!(route, status = status.as_u16(), elapsed_ms, "request failed");
+    if status.is_server_error()
+        && let Some(left_out) = may_tell(route, status)
+    {
+        tracing::warn!(route, status = status.as_u16(), elapsed_ms, left_out, "request failed");
     } else {
         tracing::debug!(route, status = status.as_u16(), elapsed_ms, "request done");
     }
     response
+}
+
+/// Anybody can ask an open route that fails, as often as they like: one line per period for each
+/// route and status. One that repeats does not hide another.
+fn may_tell(route: &'static str, status: StatusCode) -> Option<u64> {
+    static LIMITS: Mutex<BTreeMap<(&str, u16), LogLimit>> = Mutex::new(BTreeMap::new());
+    let mut limits = LIMITS.lock().unwrap_or_else(PoisonError::into_inner);
+    let limit = limits.entry((route, status.as_u16()));
+    limit.or_insert_with(|| LogLimit::new(FAILURES_TOLD_EVERY)).permit()
 }
 
 /// The counter of one kind of request.
@@ -101,4 +119,57 @@ fn legacy_problem(status: StatusCode, problem: &Problem) -> Vec<u8> {
         "status": status.as_u16(),
     });
     body.to_string().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::Arc;
+
+    use axum::Router;
+    use axum::middleware::from_fn;
+    use axum::routing::get;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn failing(route: &'static str, status: StatusCode) -> Response {
+        let mut response = status.into_response();
+        response.extensions_mut().insert(Template(route));
+        response
+    }
+
+    #[tokio::test]
+    async fn repeated_failures_of_a_route_write_one_line() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber =
+            tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let _logged = tracing::subscriber::set_default(subscriber);
+        let router = Router::new()
+            .route("/one", get(async || failing("/one", StatusCode::SERVICE_UNAVAILABLE)))
+            .route("/two", get(async || failing("/two", StatusCode::INTERNAL_SERVER_ERROR)))
+            .layer(from_fn(observe));
+        for path in ["/one"; 500].into_iter().chain(["/two"]) {
+            let request = http::Request::get(path).body(Body::empty()).unwrap();
+            router.clone().oneshot(request).await.unwrap();
+        }
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        for route in ["/one", "/two"] {
+            assert_eq!(text.lines().filter(|line| line.contains(route)).count(), 1, "{text}");
+        }
+    }
 }

@@ -27,6 +27,7 @@ use crate::health::{Finding, Readiness};
 use crate::jwks::{Jwks, JwksConfig};
 use crate::lanes::Lanes;
 use crate::listen::{App, Host, Limits, Listener, defer_silent};
+use crate::log_limit::LogLimit;
 use crate::peer::Proxies;
 use crate::route::{Route, RouteError, RouteTable};
 use crate::tasks::Tasks;
@@ -337,6 +338,7 @@ impl ServerBuilder {
             body_limit: self.limits.max_body_bytes,
             request_timeout: self.limits.request_timeout,
             failures: Failures::default(),
+            failure_lines: LogLimit::per_second(),
         };
         let router = table
             .into_router(&Arc::new(gate))

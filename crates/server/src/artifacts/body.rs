@@ -20,6 +20,7 @@ use rustix::io::ReadWriteFlags;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::blobs::{Content, Progress, blocking};
+use crate::log_limit::LogLimit;
 
 /// Read and sent at once.
 const CHUNK: usize = 256 * 1024;
@@ -125,7 +126,10 @@ pub(super) fn body(
         match reader.next().await {
             Ok(bytes) => Some((Ok(bytes), Some(reader))),
             Err(error) => {
-                tracing::warn!(%error, "artifact not sent to its end");
+                static LINES: LogLimit = LogLimit::per_second();
+                if let Some(left_out) = LINES.permit() {
+                    tracing::warn!(%error, left_out, "artifact not sent to its end");
+                }
                 Some((Err(error), None))
             }
         }

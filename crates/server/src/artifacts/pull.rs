@@ -23,6 +23,7 @@ use super::upload::failed;
 use super::{Artifacts, disk_failed};
 use crate::chain;
 use crate::failure::Failure;
+use crate::log_limit::LogLimit;
 use crate::server::Chassis;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -32,6 +33,10 @@ const STALL: Duration = Duration::from_secs(10);
 
 /// So is one that sends less than this in that time, where there may be a quicker one.
 const LEAST: u64 = 1024 * 1024;
+
+/// Anybody may ask for content that others do not have, again and again.
+static NOT_FROM_ONE: LogLimit = LogLimit::per_second();
+static NOT_FROM_ANY: LogLimit = LogLimit::per_second();
 
 /// The other controllers.
 #[derive(Debug, Clone)]
@@ -101,10 +106,12 @@ impl Siblings {
                     // No other controller changes that.
                     Err(error @ PullError::Part(_)) => return Err(error),
                     Err(error) => {
-                        tracing::warn!(
-                            %digest, url, received = part.received(), error = %chain(&error),
-                            "content not fetched from this controller"
-                        );
+                        if let Some(left_out) = NOT_FROM_ONE.permit() {
+                            tracing::warn!(
+                                %digest, url, received = part.received(), error = %chain(&error),
+                                left_out, "content not fetched from this controller"
+                            );
+                        }
                         worst = error;
                     }
                 }
@@ -251,9 +258,14 @@ impl Artifacts {
                 tracing::info!(%digest, "content fetched from another controller");
                 self.show_kept().await;
             }
-            Err(error) => tracing::warn!(
-                %digest, error = %chain(&error), "content not fetched from other controllers"
-            ),
+            Err(error) => {
+                if let Some(left_out) = NOT_FROM_ANY.permit() {
+                    tracing::warn!(
+                        %digest, error = %chain(&error), left_out,
+                        "content not fetched from other controllers"
+                    );
+                }
+            }
         }
     }
 }

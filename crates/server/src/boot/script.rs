@@ -15,6 +15,7 @@ use super::sightings::Allowance;
 use super::{Boot, bss_json};
 use crate::direct::{Fields, Head, Ready};
 use crate::failure::Failure;
+use crate::log_limit::LogLimit;
 use crate::peer::{GatewayPrefix, Peer};
 
 pub(super) const TEXT: &str = "text/plain; charset=UTF-8";
@@ -88,6 +89,9 @@ pub(crate) fn place<'a>(
     Place { host: fields.into().get(&header::HOST), secure: peer.secure, prefix: prefix.as_str() }
 }
 
+/// Whoever asks for the script can repeat it.
+static JOIN_TOKEN_FAILURES: LogLimit = LogLimit::per_second();
+
 impl Boot {
     /// Tells who wants to know that a machine asked.
     fn tell<'a>(&self, peer: &Peer, fields: impl Into<Fields<'a>>) {
@@ -104,7 +108,10 @@ impl Boot {
         };
         join_tokens.fetch(pending).await.map_err(|error| {
             metrics::counter!("hoist_join_token_failures_total").increment(1);
-            tracing::warn!(node = pending.xname, error = %crate::chain(&error), "no join token");
+            if let Some(left_out) = JOIN_TOKEN_FAILURES.permit() {
+                let error = crate::chain(&error);
+                tracing::warn!(node = pending.xname, error, left_out, "no join token");
+            }
             Failure::new(Code::Internal, format!("{}: no join token: {error}", pending.xname))
         })
     }

@@ -53,7 +53,7 @@ async fn proven(
     }
     let report = read(request).await.map_err(IntoResponse::into_response)?;
     let word = word_of(node, &report, from);
-    if word == Word::IsNoted {
+    if word == Word::IsNoted && metadata.may_tell() {
         tracing::warn!(
             node = node.name.as_str(), %from,
             "a report from elsewhere, or of another generation; what the node boots stays"

@@ -26,6 +26,7 @@ use super::builtin::seed_here;
 use super::copies::{Copies, Copy, Identity};
 use super::kept::Kept;
 use super::under_way::UnderWay;
+use crate::log_limit::LogLimit;
 
 /// How long a node waits for all of its documents.
 const BUDGET: Duration = Duration::from_secs(2);
@@ -51,6 +52,9 @@ const _: () = assert!(Kept::<Fetched>::fits(ROOM, Document::ALL.len() * MAX_DOCU
 /// How long what is kept is served without asking: cloud-init fetches its four documents one after
 /// the other, and each answer has all of them.
 const FRESH: Duration = Duration::from_secs(5);
+
+/// A whole site asks while the other service is away.
+static FAILED: LogLimit = LogLimit::per_second();
 
 /// Longest tag that is remembered.
 const MAX_ETAG: usize = 1024;
@@ -406,10 +410,12 @@ impl MetadataProvider for Proxy {
             }
             (known, _) => known,
         };
-        tracing::warn!(
-            node = %node.name, error = %crate::chain(&error), stale = before.is_some(),
-            "the service of the node's documents failed"
-        );
+        if let Some(left_out) = FAILED.permit() {
+            tracing::warn!(
+                node = %node.name, error = %crate::chain(&error), stale = before.is_some(),
+                left_out, "the service of the node's documents failed"
+            );
+        }
         let Some(before) = before else {
             *failed = Some(Instant::now());
             return Err(later());

@@ -285,7 +285,7 @@ impl Metadata {
     }
 
     /// One line a second: a guesser must not fill the log.
-    fn may_tell(&self) -> bool {
+    pub(super) fn may_tell(&self) -> bool {
         let now = self.boot.chassis.clock.now().as_second();
         self.counts.told.swap(now, Ordering::Relaxed) != now
     }
