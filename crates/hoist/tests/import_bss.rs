@@ -52,7 +52,13 @@ fn a_running_bss_and_its_dump_are_carried_over() {
     );
 
     // The same again from a dump with something in it that cannot be taken.
-    let dump = old.ask("GET", "/boot/v1/dumpstate", None, "");
+    let hidden = dir.path().join("hidden.json");
+    fs_err::write(&hidden, old.ask("GET", "/boot/v1/dumpstate", None, "").body).expect("a file");
+    let refused = new.hoist(&["boot", "import-bss", "--file", hidden.to_str().expect("a path")]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(Exit::Usage.code().into()), "{told}");
+    assert!(told.contains("no boot parameters in this dump"), "{told}");
+    let dump = old.ask("GET", "/boot/v1/dumpstate", Some(token.trim()), "");
     let mut dump: Value = serde_json::from_str(&dump.body).expect("a dump");
     let broken =
         serde_json::json!({"hosts": ["x0c0s2b0n0"], "kernel": "http://h/k", "params": "a\nb"});

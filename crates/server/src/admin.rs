@@ -38,13 +38,21 @@ pub(crate) fn routes(chassis: &Chassis) -> Vec<Route> {
     let routes = vec![
         Route::get("/healthz", Plane::Open, healthz)
             .summary("The process lives")
+            .reason("A constant. Supervisors restart a process that does not answer")
             .gives::<Health>(200),
         Route::get("/readyz", Plane::Open, readyz)
             .summary("Should requests be sent here")
+            .reason(
+                "The state of each check, the number of nodes, the kind of store; no addresses, \
+                 no names. Load balancers have no token",
+            )
             .gives::<Health>(200)
             .gives::<Health>(503),
         Route::get("/metrics", Plane::Lockable { context: Context::Metrics }, metrics_text)
             .summary("Metrics in Prometheus' text format")
+            .reason(
+                "Locked unless `auth.locked` is changed: counters and gauges, no names of nodes",
+            )
             .gives_media(200, "text/plain"),
         Route::get("/admin/v1/tokens", admin(Verb::Read), list_tokens)
             .summary("All managed tokens, without their secrets")
@@ -84,6 +92,7 @@ pub(crate) fn routes(chassis: &Chassis) -> Vec<Route> {
 pub(crate) fn openapi_route() -> Route<Arc<Constant>> {
     Route::get("/openapi.json", Plane::Open, openapi)
         .summary("This document")
+        .reason("The description of the API, the same on every site of this version")
         .gives_media(200, "application/json")
 }
 

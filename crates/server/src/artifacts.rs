@@ -75,6 +75,9 @@ impl Artifacts {
     }
 }
 
+const BY_DIGEST: &str = "The content whose digest the caller knows. Firmware and agents fetch \
+    kernels and images without credentials; secrets do not belong in images";
+
 /// All routes of the context.
 pub fn routes(artifacts: &Artifacts) -> Vec<Route> {
     let served = |route: Route<Artifacts>| {
@@ -88,11 +91,17 @@ pub fn routes(artifacts: &Artifacts) -> Vec<Route> {
     let limit = usize::try_from(MAX_BLOB_BYTES).unwrap_or(usize::MAX);
     let routes = vec![
         served(Route::get("/artifacts/{digest}", OPEN, serve::by_digest))
-            .summary("Content by its SHA-256; takes one range"),
+            .summary("Content by its SHA-256; takes one range")
+            .reason(BY_DIGEST),
         served(Route::get("/artifacts/{digest}/{name}", OPEN, serve::by_digest_and_name))
-            .summary("The same, with a file name for those who keep it"),
+            .summary("The same, with a file name for those who keep it")
+            .reason(BY_DIGEST),
         served(Route::get("/artifacts/by-name/{name}", OPEN, serve::by_name))
-            .summary("The content that an artifact stands for now"),
+            .summary("The content that an artifact stands for now")
+            .reason(
+                "The content of the artifact that is named. The list of artifacts needs a token. \
+                 Firmware has no credentials; secrets do not belong in images",
+            ),
         Route::get("/boot/v2/blobs/{digest}", READ, upload::state)
             .summary("How much of some content is here")
             .gives::<Blob>(200),

@@ -242,12 +242,7 @@ impl Gate {
         if *principal.who() == Who::Anonymous {
             return None;
         }
-        let cookie = self.is_as_bss(spec).then(|| jwt_cookie(request.headers())).flatten();
-        bearer(request.headers()).or(cookie)
-    }
-
-    fn is_as_bss(&self, spec: &RouteSpec) -> bool {
-        matches!(spec.plane, Plane::Bss { .. }) && self.policy.bss == BssAuth::Jwks
+        self.credentials(spec.more_for.unwrap_or(spec.plane), request)
     }
 
     async fn within_time<F: Future>(
@@ -271,29 +266,16 @@ impl Gate {
     /// Who is asking, if they may ask this.
     fn admit(&self, spec: &RouteSpec, request: &Request) -> Result<Principal, Failure> {
         let Some((verb, context)) = spec.needs(&self.policy) else {
-            // Credentials are not looked at: a booting node must not fail over a stale header.
-            return Ok(match spec.plane {
-                Plane::Bss { verb } => open_bss(verb),
-                _ => Principal::anonymous(),
-            });
+            return match (spec.plane, spec.more_for) {
+                (Plane::Bss { verb }, _) => Ok(open_bss(verb)),
+                (_, Some(plane)) => self.recognise(plane, request),
+                // Credentials are not looked at: a booting node must not fail over a stale header.
+                _ => Ok(Principal::anonymous()),
+            };
         };
-        let as_bss = self.is_as_bss(spec);
-        let peer = request.extensions().get::<Peer>().ok_or_else(|| {
-            Failure::new(Code::Internal, "the listener did not say who is asking")
-        })?;
-        let plain = !peer.secure && !peer.is_loopback();
-        if plain && !as_bss && !self.policy.allow_plain_admin {
-            return Err(Failure::new(
-                Code::PlainAdmin,
-                "this route is not served over plain HTTP to other machines",
-            )
-            .with_remedy("use the TLS address, or set `allow_plain_admin`"));
-        }
-        let cookie = as_bss.then(|| jwt_cookie(request.headers())).flatten();
-        let token = bearer(request.headers()).or(cookie);
-        let principal = self.authenticate(token, peer)?;
-        if as_bss && matches!(principal.who(), Who::Jwt { .. }) {
-            return Ok(principal.with(boot_grant()));
+        let principal = self.identify(spec.plane, request)?;
+        if self.is_any_jwt(spec.plane, &principal) {
+            return Ok(principal);
         }
         match principal.reach(verb, context) {
             Reach::All => Ok(principal),
@@ -310,6 +292,53 @@ impl Gate {
                     .with_remedy("`hoist token create` makes one that does"))
             }
         }
+    }
+
+    /// Who is asking on a route that also answers anonymous callers. A caller who sends a token
+    /// means to be recognised, so a bad one is refused.
+    fn recognise(&self, plane: Plane, request: &Request) -> Result<Principal, Failure> {
+        match (plane, plane.needs(&self.policy)) {
+            (Plane::Bss { verb }, None) => Ok(open_bss(verb)),
+            (_, Some(_)) if self.credentials(plane, request).is_some() => {
+                self.identify(plane, request)
+            }
+            _ => Ok(Principal::anonymous()),
+        }
+    }
+
+    /// The holder of the token that the request carries.
+    fn identify(&self, plane: Plane, request: &Request) -> Result<Principal, Failure> {
+        let peer = request.extensions().get::<Peer>().ok_or_else(|| {
+            Failure::new(Code::Internal, "the listener did not say who is asking")
+        })?;
+        let plain = !peer.secure && !peer.is_loopback();
+        if plain && !self.is_as_bss(plane) && !self.policy.allow_plain_admin {
+            return Err(Failure::new(
+                Code::PlainAdmin,
+                "this route is not served over plain HTTP to other machines",
+            )
+            .with_remedy("use the TLS address, or set `allow_plain_admin`"));
+        }
+        let principal = self.authenticate(self.credentials(plane, request), peer)?;
+        if self.is_any_jwt(plane, &principal) {
+            return Ok(principal.with(boot_grant()));
+        }
+        Ok(principal)
+    }
+
+    fn credentials<'r>(&self, plane: Plane, request: &'r Request) -> Option<&'r str> {
+        let cookie = || self.is_as_bss(plane).then(|| jwt_cookie(request.headers())).flatten();
+        bearer(request.headers()).or_else(cookie)
+    }
+
+    /// Boot parameters of a site whose tokens are those of BSS.
+    fn is_as_bss(&self, plane: Plane) -> bool {
+        matches!(plane, Plane::Bss { .. }) && self.policy.bss == BssAuth::Jwks
+    }
+
+    /// A JWT there needs no scope.
+    fn is_any_jwt(&self, plane: Plane, principal: &Principal) -> bool {
+        self.is_as_bss(plane) && matches!(principal.who(), Who::Jwt { .. })
     }
 
     fn authenticate(&self, token: Option<&str>, peer: &Peer) -> Result<Principal, Failure> {

@@ -208,6 +208,11 @@ fn script_routes(boot: &Boot) -> Vec<Route<Boot>> {
     vec![
         Route::get("/boot/v1/bootscript", OPEN, script::bootscript)
             .summary("What a machine boots: an iPXE script")
+            .reason(
+                "The script of the machine that is named: kernel, command line and seed URL; of a node \
+                 that is being provisioned also its provision token, which counts once. Firmware \
+                 has no credentials. Secrets do not belong on command lines",
+            )
             .query("mac", "who is asking, in any spelling")
             .query("name", "its xname or name, if there is no MAC")
             .query("nid", "its nid, if there is neither")
@@ -229,53 +234,92 @@ fn bss_routes() -> Vec<Route<Boot>> {
     vec![
         Route::get("/boot/v1/hosts", OPEN, hosts::get)
             .summary("BSS: the nodes of the inventory, all or those named")
+            .reason(
+                "Names, xnames, nids, MACs, roles and power of all nodes, no addresses. `ochami` \
+                 sends no token here",
+            )
             .query("name", "xnames or names, joined by commas or repeated")
             .query("mac", "MACs")
             .query("nid", "nids")
             .gives_media(200, JSON),
         Route::post("/boot/v1/hosts", OPEN, refresh::hosts)
             .summary("BSS: read the inventory source anew")
+            .reason(
+                "Nothing; the source is read at most every 5 s. `ochami` and discovery send no \
+                 token here",
+            )
             .gives_nothing(204),
         Route::get("/boot/v1/dumpstate", OPEN, hosts::dumpstate)
             .summary("BSS: all nodes and all boot parameters")
+            .reason(
+                "The list of `/boot/v1/hosts`. Boot parameters with their cloud-init documents \
+                 are left out without the right to read `/boot/v1/bootparameters`",
+            )
+            .more_for(parameters::READ)
             .gives_media(200, JSON),
         Route::get("/boot/v1/endpoint-history", OPEN, history::get)
             .summary("BSS: when each node last asked for what")
+            .reason(
+                "Names of nodes and the times of their last boots. CSM scripts follow boots here \
+                 without a token",
+            )
             .query("name", "one node")
             .query("endpoint", "`bootscript` or `user-data`")
             .gives_media(200, JSON),
         Route::post("/boot/v1/scn", OPEN, refresh::scn)
             .summary("BSS: a notice that the state of nodes changed")
+            .reason(
+                "Nothing; the source is read at most every 5 s. The notification daemon has no \
+                 token",
+            )
             .takes::<serde_json::Map<String, serde_json::Value>>()
             .body_limit(refresh::MAX_NOTICE)
             .gives_nothing(200),
         Route::get("/boot/v1/service/status", OPEN, service::status)
             .summary("BSS: whether it runs")
+            .reason("A constant")
             .gives_media(200, JSON),
         Route::get("/boot/v1/service/version", OPEN, service::version)
             .summary("BSS: the version")
+            .reason("The version of hoist")
             .gives_media(200, JSON),
         Route::get("/boot/v1/service/hsm", OPEN, service::hsm)
             .summary("BSS: whether the inventory source answers")
+            .reason("Whether the last import succeeded")
             .gives_media(200, JSON),
         Route::get("/boot/v1/service/storage/status", OPEN, service::storage)
             .summary("BSS: whether the store answers")
+            .reason("The kind of store and whether it answers, no address")
             .gives_media(200, JSON),
         Route::get("/boot/v1/service/etcd", OPEN, service::etcd)
             .summary("BSS: the same, as its upstream tells it")
+            .reason("Whether the store answers")
             .gives_media(200, JSON),
         Route::get("/boot/v1/service/status/all", OPEN, service::all)
             .summary("BSS: all of that")
+            .reason("What the other routes under `/boot/v1/service` say")
             .gives_media(200, JSON),
         Route::get("/meta-data", OPEN, cloud_init::meta_data)
             .summary("BSS: cloud-init's meta-data of the node that asks")
+            .reason(
+                "The meta-data of the node whose address asks, and that of the records `Default` \
+                 and `Global` for everybody, as BSS does. cloud-init has no credentials",
+            )
             .query("key", "only this member: `a.b.c`")
             .gives_media(200, JSON),
         Route::get("/user-data", OPEN, cloud_init::user_data)
             .summary("BSS: cloud-init's user-data of the node that asks")
+            .reason(
+                "The user-data of the node whose address asks, else that of the record \
+                 `Default`. cloud-init has no credentials",
+            )
             .gives_media(200, "text/yaml"),
         Route::post("/phone-home", OPEN, phone_home::by_address)
             .summary("BSS: a node says that it is up")
+            .reason(
+                "Nothing but the report itself. A report counts for the node whose address sends \
+                 it, once in 5 s",
+            )
             .takes::<PhoneHome>()
             .body_limit(phone_home::MAX_REPORT)
             .gives_media(200, JSON),

@@ -304,6 +304,11 @@ impl Controller {
         self.running.planes()
     }
 
+    /// The routes that need no token, as a table for people.
+    pub fn open_routes(&self) -> &str {
+        self.running.open_routes()
+    }
+
     pub fn registry(&self) -> &Registry {
         &self.registry
     }

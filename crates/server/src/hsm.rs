@@ -68,6 +68,11 @@ pub fn routes(hsm: &Hsm) -> Vec<Route> {
 fn list_routes() -> Vec<Route<Hsm>> {
     let components = Route::get("/hsm/v2/State/Components", OPEN, list::components)
         .summary("SMD: all nodes, or those that fit the filters")
+        .reason(
+            "What `/boot/v1/hosts` shows. SMD has it open and coresmd reads it without a token. \
+             The filters `group` and `partition` need a token: memberships do",
+        )
+        .more_for(READ)
         .query("stateonly", "`true`: only state and flag")
         .query("flagonly", "`true`: only the flag")
         .query("roleonly", "`true`: only role and subrole")
@@ -81,6 +86,10 @@ fn list_routes() -> Vec<Route<Hsm>> {
             .selective();
     let interfaces = Route::get("/hsm/v2/Inventory/EthernetInterfaces", OPEN, list::interfaces)
         .summary("SMD: the interfaces of all nodes and their BMCs, or those that fit the filters")
+        .reason(
+            "MACs and addresses of all nodes and BMCs. SMD has it open and coresmd answers DHCP \
+             from it without a token",
+        )
         .query("id", "the MAC without colons")
         .query("MACAddress", "the MAC")
         .query("IPAddress", "one of its addresses")
@@ -179,15 +188,19 @@ fn service_routes() -> Vec<Route<Hsm>> {
     vec![
         Route::get("/hsm/v2/service/ready", OPEN, service::ready)
             .summary("SMD: whether it can be asked")
+            .reason("A constant")
             .gives_media(200, JSON),
         Route::get("/hsm/v2/service/liveness", OPEN, service::liveness)
             .summary("SMD: whether it runs")
+            .reason("A constant")
             .gives_nothing(204),
         Route::get("/hsm/v2/service/values", OPEN, service::values)
             .summary("SMD: the words of all enumerations")
+            .reason("Constants")
             .gives_media(200, JSON),
         Route::get("/hsm/v2/service/values/{list}", OPEN, service::values_of)
             .summary("SMD: the words of one enumeration")
+            .reason("Constants")
             .gives_media(200, JSON),
     ]
 }

@@ -79,6 +79,8 @@ pub struct RouteSpec {
     pub(crate) path: &'static str,
     pub(crate) plane: Plane,
     pub(crate) summary: &'static str,
+    pub(crate) reason: &'static str,
+    pub(crate) more_for: Option<Plane>,
     pub(crate) query: Vec<Parameter>,
     pub(crate) body_limit: Option<usize>,
     pub(crate) streaming: bool,
@@ -122,6 +124,8 @@ pub enum RouteError {
     Twice { method: Method, path: &'static str },
     #[error("route `{method} {path}` has no summary")]
     NoSummary { method: Method, path: &'static str },
+    #[error("route `{method} {path}` needs no token and does not say why; declare its reason")]
+    NoReason { method: Method, path: &'static str },
     #[error("route `{method} {path}` cannot be answered directly; only open GET routes can")]
     NotDirect { method: Method, path: &'static str },
     #[error("`{path}` cannot be locked; `hoist serve` knows no lockable route of that path")]
@@ -182,6 +186,8 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
             path,
             plane,
             summary: "",
+            reason: "",
+            more_for: None,
             query: Vec::new(),
             body_limit: None,
             streaming: false,
@@ -198,6 +204,24 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
     #[must_use]
     pub fn summary(mut self, summary: &'static str) -> Self {
         self.spec.summary = summary;
+        self
+    }
+
+    /// Why a route that needs no token may be open, and what an anonymous caller learns there. For
+    /// a route with its own proof: what proves it. A line of the table in `docs/security.md`.
+    #[must_use]
+    pub fn reason(mut self, reason: &'static str) -> Self {
+        self.spec.reason = reason;
+        self
+    }
+
+    /// The route answers anonymous callers, and shows more to a caller who could use a route of
+    /// `plane`. A token that is sent must be good. The handler asks [`Principal::reach`].
+    ///
+    /// [`Principal::reach`]: crate::principal::Principal::reach
+    #[must_use]
+    pub fn more_for(mut self, plane: Plane) -> Self {
+        self.spec.more_for = Some(plane);
         self
     }
 
@@ -330,6 +354,9 @@ impl RouteTable {
             if spec.summary.is_empty() {
                 return Err(RouteError::NoSummary { method, path });
             }
+            if spec.reason.is_empty() && spec.plane.is_tokenless() {
+                return Err(RouteError::NoReason { method, path });
+            }
             if !seen.insert((method.clone(), path)) {
                 return Err(RouteError::Twice { method, path });
             }
@@ -364,6 +391,30 @@ impl RouteTable {
         lines.sort();
         lines.iter().fold(String::new(), |mut text, (path, method, plane)| {
             writeln!(text, "{method:6} {path:32} {plane}").expect("writing to a string");
+            text
+        })
+    }
+
+    /// The routes that need no token, as a table for people: what each is open for.
+    pub fn open_routes(&self) -> String {
+        let mut rows: Vec<_> = self
+            .specs()
+            .filter(|spec| spec.plane.is_tokenless())
+            .map(|spec| {
+                let access = match spec.plane {
+                    Plane::Lockable { context } => format!("open, `{context}` locks it"),
+                    Plane::Proof => "own proof".to_owned(),
+                    _ => "open".to_owned(),
+                };
+                (spec.path, spec.method.as_str(), access, spec.reason)
+            })
+            .collect();
+        rows.sort();
+        let head =
+            "| route | access | what an anonymous caller gets, and why |\n| --- | --- | --- |\n";
+        rows.iter().fold(head.to_owned(), |mut text, (path, method, access, reason)| {
+            writeln!(text, "| `{method} {path}` | {access} | {reason} |")
+                .expect("writing to a string");
             text
         })
     }
@@ -466,18 +517,12 @@ impl RouteSpec {
     /// What a token has to allow; `None` when nobody is asked for one.
     pub(crate) fn needs(&self, policy: &Policy) -> Option<(Verb, Context)> {
         match self.plane {
-            Plane::Open | Plane::Proof => None,
             Plane::Lockable { context } => {
                 let verb = if self.method.is_safe() { Verb::Read } else { Verb::Write };
                 let locked = policy.locked.contains(&context) || self.is_locked_by_path(policy);
                 locked.then_some((verb, context))
             }
-            Plane::Admin { context, verb } => Some((verb, context)),
-            Plane::Bss { verb } => match policy.bss {
-                BssAuth::Token | BssAuth::Jwks => Some((verb, Context::Boot)),
-                BssAuth::Open => None,
-            },
-            Plane::Agent => Some((Verb::Write, Context::Agent)),
+            plane => plane.needs(policy),
         }
     }
 
@@ -495,7 +540,28 @@ impl RouteSpec {
 
     fn may_be_direct(&self) -> bool {
         let open = matches!(self.plane, Plane::Open | Plane::Lockable { .. });
-        open && self.method == Method::GET
+        open && self.more_for.is_none() && self.method == Method::GET
+    }
+}
+
+impl Plane {
+    /// What a token has to allow on this plane. Whether a lockable route is locked is known to the
+    /// route, not here.
+    pub(crate) fn needs(self, policy: &Policy) -> Option<(Verb, Context)> {
+        match self {
+            Self::Open | Self::Proof | Self::Lockable { .. } => None,
+            Self::Admin { context, verb } => Some((verb, context)),
+            Self::Bss { verb } => match policy.bss {
+                BssAuth::Token | BssAuth::Jwks => Some((verb, Context::Boot)),
+                BssAuth::Open => None,
+            },
+            Self::Agent => Some((Verb::Write, Context::Agent)),
+        }
+    }
+
+    /// Whether its routes answer callers without a token, unless the site locks them.
+    fn is_tokenless(self) -> bool {
+        matches!(self, Self::Open | Self::Lockable { .. } | Self::Proof)
     }
 }
 

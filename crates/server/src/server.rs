@@ -109,6 +109,7 @@ pub struct Running {
     plain_addr: Option<SocketAddr>,
     tls_addr: Option<SocketAddr>,
     planes: String,
+    open_routes: String,
     chassis: Chassis,
     connections: TaskTracker,
     abort: CancellationToken,
@@ -228,7 +229,7 @@ impl ServerBuilder {
     /// Binds, starts everything and returns. Nothing listens when this fails.
     pub async fn start(mut self) -> Result<Running, StartError> {
         telemetry::metrics();
-        let Assembled { chassis, jwks, app, planes } = self.assemble().await?;
+        let Assembled { chassis, jwks, app, planes, open_routes } = self.assemble().await?;
         let app = Arc::new(app);
         let bind = async |addr: Option<SocketAddr>| match addr {
             None => Ok(None),
@@ -254,6 +255,7 @@ impl ServerBuilder {
             abort: CancellationToken::new(),
             grace: limits.grace,
             planes,
+            open_routes,
             chassis,
         };
         let tasks = &running.chassis.tasks;
@@ -324,7 +326,7 @@ impl ServerBuilder {
         });
         let table = finish_table(routes)?;
         table.check(&self.policy)?;
-        let planes = table.planes();
+        let (planes, open_routes) = (table.planes(), table.open_routes());
         let direct = table.direct(&self.policy);
         let gate = Gate {
             policy: self.policy.clone(),
@@ -351,6 +353,7 @@ impl ServerBuilder {
             jwks,
             app: App { router, direct, workers: Handle::current() },
             planes,
+            open_routes,
         })
     }
 }
@@ -360,6 +363,7 @@ struct Assembled {
     jwks: Option<Arc<Jwks>>,
     app: App,
     planes: String,
+    open_routes: String,
 }
 
 /// Adds the route that serves the document about all routes, itself among them.
@@ -452,6 +456,11 @@ impl Running {
     /// Every route and who may call it, one per line.
     pub fn planes(&self) -> &str {
         &self.planes
+    }
+
+    /// The routes that need no token, as a table for people.
+    pub fn open_routes(&self) -> &str {
+        &self.open_routes
     }
 
     pub fn chassis(&self) -> &Chassis {
@@ -571,11 +580,13 @@ mod tests {
     }
 
     #[test]
-    fn a_route_cannot_be_declared_twice_or_without_a_summary() {
+    fn a_route_cannot_be_declared_twice_or_without_summary_and_reason() {
         use crate::route::Plane;
         let route = || Route::<()>::get("/a", Plane::Open, async || "");
         assert!(matches!(RouteTable::new(vec![route()]), Err(RouteError::NoSummary { .. })));
-        let twice = vec![route().summary("a"), route().summary("b")];
+        let bare = vec![route().summary("a")];
+        assert!(matches!(RouteTable::new(bare), Err(RouteError::NoReason { .. })));
+        let twice = ["a", "b"].map(|text| route().summary(text).reason("a test")).into();
         assert!(matches!(RouteTable::new(twice), Err(RouteError::Twice { .. })));
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use hoist_api::Code;
+use hoist_api::admin::{Context, Verb};
 use hoist_boot::bss::host_name;
 use hoist_boot::parameters as boot_parameters;
 use hoist_inventory::{Roster, States};
@@ -15,6 +16,7 @@ use serde::Serialize;
 
 use super::{Boot, bss_json, json_text, parameters};
 use crate::failure::Failure;
+use crate::principal::{Principal, Reach};
 
 /// One node. BSS has further members that the inventory does not keep; all of those are optional.
 #[derive(Debug, Serialize)]
@@ -44,7 +46,10 @@ struct Host {
 #[serde(rename_all = "PascalCase")]
 struct Dump {
     components: Vec<Host>,
-    params: Vec<BootParameters>,
+    /// Left out for a caller who may not read boot parameters: an empty list would say that there
+    /// are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    params: Option<Vec<BootParameters>>,
 }
 
 pub(super) async fn get(State(boot): State<Boot>, uri: Uri) -> Result<Response, Failure> {
@@ -61,11 +66,18 @@ pub(super) async fn get(State(boot): State<Boot>, uri: Uri) -> Result<Response, 
     Ok(bss_json(&found.into_iter().map(|node| host(node, &states)).collect::<Vec<_>>()))
 }
 
-pub(super) async fn dumpstate(State(boot): State<Boot>) -> Result<Response, Failure> {
+/// Boot parameters hold cloud-init documents and command lines, so they are shown to the callers of
+/// `/boot/v1/bootparameters` only.
+pub(super) async fn dumpstate(
+    State(boot): State<Boot>,
+    principal: Principal,
+) -> Result<Response, Failure> {
     let states = boot.states.clone();
+    let with_params = principal.reach(Verb::Read, Context::Boot) == Reach::All;
     boot.whole_site(move |roster| {
         let components = all(roster, &states);
-        json_text(&Dump { components, params: boot_parameters::all(roster) })
+        let params = with_params.then(|| boot_parameters::all(roster));
+        json_text(&Dump { components, params })
     })
     .await
 }

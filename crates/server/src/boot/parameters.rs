@@ -27,9 +27,11 @@ const MAX_BODY: usize = 16 * 1024 * 1024;
 
 const REFERRAL_TOKEN: HeaderName = HeaderName::from_static("bss-referral-token");
 
+/// Who may read boot parameters, wherever they are shown.
+pub(super) const READ: Plane = Plane::Bss { verb: Verb::Read };
+
 pub(super) fn routes() -> Vec<Route<Boot>> {
     const PATH: &str = "/boot/v1/bootparameters";
-    const READ: Plane = Plane::Bss { verb: Verb::Read };
     const WRITE: Plane = Plane::Bss { verb: Verb::Write };
     const IMPORT: Plane = Plane::Admin { context: Context::Boot, verb: Verb::Write };
     /// All records of a large site at once.

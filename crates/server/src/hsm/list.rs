@@ -7,6 +7,8 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use hoist_api::Code;
+use hoist_api::admin::{Context, Verb};
 use hoist_inventory::Roster;
 use hoist_inventory::smd_view::{self, InterfaceFilter, NodeFilter};
 use hoist_model::{Node, NodeId};
@@ -16,7 +18,7 @@ use serde::Serialize;
 use super::{Hsm, JSON, not_modified, pairs, sight};
 use crate::failure::Failure;
 use crate::inventory::etag;
-use crate::principal::Principal;
+use crate::principal::{Principal, Reach};
 use crate::whole_site::{PIECE, Turns, lend};
 
 /// Nodes looked at between two looks at how much has been written.
@@ -28,9 +30,13 @@ const ARRAY: Brackets = ("[", "]");
 
 pub(super) async fn components(
     State(hsm): State<Hsm>,
+    principal: Principal,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
+    if principal.reach(Verb::Read, Context::Inventory) != Reach::All {
+        refuse_memberships(&uri)?;
+    }
     let roster = hsm.roster();
     let filter = NodeFilter::parse(&roster, pairs(&uri))?;
     let states = hsm.states.clone();
@@ -42,6 +48,20 @@ pub(super) async fn components(
     };
     let brackets = ("{\"Components\":[", "]}");
     hsm.answer(&hsm.open, roster, &headers, named, brackets, write).await
+}
+
+/// Which nodes are in a group or partition is told by routes that need a token; a filter of an open
+/// list must not tell it either.
+fn refuse_memberships(uri: &Uri) -> Result<(), Failure> {
+    let asks = |name: &str| ["group", "partition"].iter().any(|f| name.eq_ignore_ascii_case(f));
+    match pairs(uri).find(|(name, _)| asks(name)) {
+        None => Ok(()),
+        Some((name, _)) => {
+            let detail = format!("the filter `{name}` needs a token");
+            Err(Failure::new(Code::Unauthenticated, detail)
+                .with_remedy("send a token with `read` in `inventory`, for all nodes"))
+        }
+    }
 }
 
 pub(super) async fn interfaces(

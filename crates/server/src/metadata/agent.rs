@@ -91,6 +91,7 @@ impl Default for Counts {
 pub(super) fn routes() -> Vec<Route<Metadata>> {
     vec![
         Route::post("/provision/v1/agent/documents", Plane::Proof, documents)
+            .reason("Proof: the provision token and the signature of the agent's key, over TLS")
             .summary("The documents of an armed node, with their secrets; over TLS only")
             .takes::<DocumentsRequest>()
             .body_limit(MAX_REQUEST)

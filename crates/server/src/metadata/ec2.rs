@@ -30,7 +30,10 @@ pub(super) fn routes() -> Vec<Route<Metadata>> {
         Route::get("/latest/meta-data/public-keys/{index}/openssh-key", OPEN, meta_data)
             .summary("EC2: a public key"),
     ];
-    all.into_iter().map(|route| route.lenient().gives_media(200, "text/plain")).collect()
+    let reason = "The documents of the node whose address asks, without secrets, as EC2 shows them";
+    all.into_iter()
+        .map(|route| route.reason(reason).lenient().gives_media(200, "text/plain"))
+        .collect()
 }
 
 async fn top() -> Response {

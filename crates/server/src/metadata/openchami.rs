@@ -126,12 +126,17 @@ pub(super) fn routes() -> Vec<Route<Metadata>> {
     vec![
         Route::post("/cloud-init/phone-home/{id}", OPEN, phone_home)
             .summary("OpenCHAMI: a node says that it is up; who it is, its address says")
+            .reason(
+                "Nothing. A report counts for the node whose address sends it and ends no \
+                 installation",
+            )
             .takes::<hoist_model::PhoneHome>()
             .body_limit(MAX_REPORT)
             .lenient()
             .gives_nothing(200),
         Route::get("/cloud-init/version", OPEN, version)
             .summary("OpenCHAMI: what answers here")
+            .reason("The version of hoist")
             .gives::<Value>(200),
         Route::get("/cloud-init/admin/cluster-defaults", READ, get_defaults)
             .summary("OpenCHAMI: what all nodes are told")

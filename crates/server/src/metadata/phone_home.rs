@@ -27,6 +27,7 @@ const MAX_TOLD: usize = 16 * 1024;
 pub(super) fn routes() -> Vec<Route<Metadata>> {
     vec![
         Route::post("/meta/v1/phone-home/{node}/{token}", Plane::Proof, proven)
+            .reason("Proof: the seed token of the node, in the path")
             .summary("A node says that it is up, as a form or as JSON")
             .takes::<PhoneHome>()
             .body_limit(MAX_TOLD)

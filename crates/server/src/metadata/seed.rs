@@ -80,16 +80,25 @@ pub(super) fn routes(metadata: &Metadata) -> Vec<Route<Metadata>> {
     vec![
         Route::get("/meta/v1/seed/{node}/{token}/{doc}", OPEN, by_token)
             .summary("A document of cloud-init, for the node that the token is of")
+            .reason(
+                "The documents of a node, without secrets, for the seed token in the path. \
+                 cloud-init has no other credentials",
+            )
             .gives_media(200, "text/plain")
             .lenient()
             .direct(move |head| direct(&with_token, head)),
         Route::get("/meta/v1/seed/{doc}", OPEN, by_address)
             .summary("A document of cloud-init, for the node with the address of who asks")
+            .reason("The documents of the node whose address asks, without secrets")
             .gives_media(200, "text/plain")
             .lenient()
             .direct(move |head| direct(&bare, head)),
         Route::get("/cloud-init/{doc}", OPEN, by_address)
             .summary("The same, as OpenCHAMI's cloud-init service has it")
+            .reason(
+                "The documents of the node whose address asks, without secrets, and those of its \
+                 groups",
+            )
             .gives_media(200, "text/plain")
             .lenient()
             .direct(move |head| direct(&openchami, head)),

@@ -48,19 +48,25 @@ const PART: &str = "it was not installed before, and a part of a system is none:
 /// How often a node is begun by itself.
 const MAX_ATTEMPTS: u32 = 3;
 
+/// What proves an agent's further requests.
+pub(super) const SESSION: &str = "Proof: the session that the agent got with its order, over TLS";
+
 pub(super) fn routes() -> Vec<Route<Provision>> {
     vec![
         Route::post("/provision/v1/agent/order", Plane::Proof, order)
+            .reason("Proof: the provision token and the signature of the agent's key, over TLS")
             .summary("An agent asks what it shall do; over TLS only")
             .takes::<OrderRequest>()
             .body_limit(MAX_ORDER_REQUEST)
             .gives::<Order>(200),
         Route::post("/provision/v1/agent/runs/{run}/events", Plane::Proof, events)
+            .reason(SESSION)
             .summary("An agent says how far it is, with its session as bearer token")
             .takes::<EventsRequest>()
             .body_limit(MAX_EVENTS_REQUEST)
             .gives::<EventsAnswer>(200),
         Route::post("/provision/v1/agent/runs/{run}/report", Plane::Proof, report)
+            .reason(SESSION)
             .summary("An agent says what came of it; it is durable before it is answered")
             .takes::<Report>()
             .body_limit(MAX_REPORT)

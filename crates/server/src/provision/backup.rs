@@ -54,6 +54,7 @@ pub(super) struct BackedUp {
 pub(super) fn routes() -> Vec<Route<Provision>> {
     vec![
         Route::post("/provision/v1/agent/runs/{run}/backup", Plane::Proof, keep)
+            .reason(super::agent::SESSION)
             .summary(
                 "An agent sends what a disk holds at its ends, before anything is written to it",
             )

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use hoist_server::auth::BssAuth;
 use hoist_server::inventory::SourceConfig;
 use hoist_testkit::smd::{Mode, Smd, SmdSet};
 use serde_json::{Value, json};
@@ -107,13 +108,52 @@ async fn the_dump_holds_hosts_and_boot_parameters() {
     let parameters = json!({"hosts": ["x1203c4s2b1n0"], "kernel": "http://h/k", "params": "quiet"});
     site.put("/boot/v1/bootparameters", &parameters).await.expect(200);
     for path in ["/boot/v1/dumpstate", "/apis/bss/boot/v1/dumpstate/"] {
-        let answer = site.ask_as_nobody("GET", path).send().await.expect(200);
+        let answer = site.get(path).await.expect(200);
         assert_eq!(answer.header("content-type"), "application/json; charset=UTF-8");
         let dump = answer.json();
         assert_eq!(dump["Components"], site.get(HOSTS).await.json());
         assert_eq!(dump["Params"], site.get("/boot/v1/bootparameters").await.json());
         assert_eq!(dump["Params"].as_array().map(Vec::len), Some(1));
     }
+    site.stop().await;
+}
+
+/// Cloud-init documents and command lines, which `/boot/v1/bootparameters` does not show either.
+#[tokio::test]
+async fn dump_hides_boot_parameters_from_anonymous_callers() {
+    let site = site().await;
+    let parameters = json!({
+        "hosts": ["x1203c4s2b1n0"], "kernel": "http://h/k", "params": "quiet root-password=hunter2",
+        "cloud-init": {"user-data": {"password": "hunter3"}},
+    });
+    site.put("/boot/v1/bootparameters", &parameters).await.expect(200);
+    let reader = site.token(json!([{"verbs": ["read"], "contexts": ["boot"]}])).await;
+    let other = site.token(json!([{"verbs": ["read"], "contexts": ["inventory"]}])).await;
+    let part = json!([{"verbs": ["read"], "contexts": ["boot"], "selector": "node:n1"}]);
+    let limited = site.token(part).await;
+    let whole = site.get("/boot/v1/dumpstate").await.expect(200);
+    assert!(whole.text().contains("hunter3"), "{}", whole.text());
+    for path in ["/boot/v1/dumpstate", "/apis/bss/boot/v1/dumpstate/"] {
+        let nobody = site.ask_as_nobody("GET", path).send().await.expect(200);
+        let without_right = site.ask_as(&other, "GET", path).send().await.expect(200);
+        let some_nodes = site.ask_as(&limited, "GET", path).send().await.expect(200);
+        for answer in [nobody, without_right, some_nodes] {
+            assert!(!answer.text().contains("hunter"), "{}", answer.text());
+            let dump = answer.json();
+            assert_eq!(dump["Components"], whole.json()["Components"]);
+            assert!(dump.get("Params").is_none(), "left out, not empty: {dump}");
+        }
+        assert_eq!(site.ask_as(&reader, "GET", path).send().await.expect(200).json(), whole.json());
+        site.ask_as("kettle", "GET", path).send().await.expect(401);
+    }
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn dump_is_whole_where_boot_parameters_are_open() {
+    let site = Site::start_with(|config| config.policy.bss = BssAuth::Open).await;
+    let dump = site.ask_as_nobody("GET", "/boot/v1/dumpstate").send().await.expect(200).json();
+    assert_eq!(dump, json!({"Components": [], "Params": []}));
     site.stop().await;
 }
 
@@ -215,7 +255,9 @@ async fn unread(site: &Site, path: &str) -> tokio::net::TcpStream {
     socket.set_recv_buffer_size(4096).expect("a small buffer");
     let addr = site.controller.plain_addr().expect("it listens");
     let mut stream = socket.connect(addr).await.expect("a connection");
-    let request = format!("GET {path} HTTP/1.1\r\nhost: h\r\n\r\n");
+    let token = &site.admin;
+    let request =
+        format!("GET {path} HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {token}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.expect("it is sent");
     stream.read_u8().await.expect("an answer");
     stream

@@ -126,7 +126,9 @@ async fn keys_come_over_tls_with_a_root_of_our_own() {
     use hoist_server::route::{Plane, Route};
     let issuer = Issuer::new("a");
     let body = json!({ "keys": [issuer.jwk()] }).to_string();
-    let route = Route::get("/keys", Plane::Open, async move || body).summary("Keys");
+    let route = Route::get("/keys", Plane::Open, async move || body)
+        .summary("Keys")
+        .reason("a test");
     let keys = Site::start_with(|builder| builder.context(|_| vec![route])).await;
     let roots = vec![crate::site::root(&keys.running)];
     let source = JwksSource::Url { url: keys.tls("/keys"), roots };

@@ -285,5 +285,5 @@ fn test_routes(gates: &Arc<Gates>) -> Vec<Route> {
         .direct(direct_test),
         Route::post("/boot/v1/test", Plane::Open, async || "posted").legacy(),
     ];
-    routes.into_iter().map(|route| route.summary("A test")).collect()
+    routes.into_iter().map(|route| route.summary("A test").reason("a test")).collect()
 }

@@ -54,6 +54,20 @@ async fn the_lists_that_smd_gives_everybody_are_open_and_the_rest_needs_a_token(
 }
 
 #[tokio::test]
+async fn open_list_tells_no_memberships_by_its_filters() {
+    let site = small().await;
+    let other = site.token(json!([{"verbs": ["read"], "contexts": ["boot"]}])).await;
+    let reader = site.token(json!([{"verbs": ["read"], "contexts": ["inventory"]}])).await;
+    for filter in ["group=compute", "partition=p1", "group=NULL", "id=x&group=nowhere"] {
+        let path = format!("{COMPONENTS}?{filter}");
+        open(&site, &path).await.problem(401, "unauthenticated");
+        site.ask_as(&other, "GET", &path).send().await.problem(401, "unauthenticated");
+        site.ask_as(&reader, "GET", &path).send().await.expect(200);
+    }
+    site.stop().await;
+}
+
+#[tokio::test]
 async fn a_site_can_lock_them_too() {
     let site = Site::start_with(|config| {
         config.policy.locked.insert(Context::Inventory);

@@ -108,9 +108,10 @@ fn listed(text: &[u8]) -> Result<Vec<Value>, Failure> {
         .map_err(|error| Failure::usage(format!("the file is not JSON: {error}")))?;
     let list = match value {
         Value::Object(members) => {
-            let mut members = members.into_iter();
-            let params = members.find(|(name, _)| name.eq_ignore_ascii_case("Params"));
-            params.ok_or_else(wrong)?.1
+            let is = |name: &str, known: &str| name.eq_ignore_ascii_case(known);
+            let hidden = members.keys().any(|name| is(name, "Components"));
+            let params = members.into_iter().find(|(name, _)| is(name, "Params"));
+            params.ok_or_else(|| if hidden { without_parameters() } else { wrong() })?.1
         }
         other => other,
     };
@@ -119,6 +120,12 @@ fn listed(text: &[u8]) -> Result<Vec<Value>, Failure> {
         Value::Null => Ok(Vec::new()),
         _ => Err(wrong()),
     }
+}
+
+/// hoist leaves them out for callers who may not read them.
+fn without_parameters() -> Failure {
+    Failure::usage("there are no boot parameters in this dump: it was made without a token")
+        .with_hint("make it with a token that may read boot parameters, or use --url")
 }
 
 fn show(shell: &mut Shell, told: &ImportedParameters, elements: usize) -> Result<(), Failure> {
