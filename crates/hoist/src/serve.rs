@@ -15,7 +15,7 @@ use hoist_engine::plugin::Isolation;
 use hoist_inventory::registry::Brake;
 use hoist_model::Exit;
 use hoist_server::audit::Retention;
-use hoist_server::auth::Policy;
+use hoist_server::auth::{BssAuth, Policy};
 use hoist_server::ca::ServerName;
 use hoist_server::controller::{Config, Controller, ControllerError};
 use hoist_server::data_dir::DataDirError;
@@ -361,5 +361,11 @@ fn jwks(settings: &Settings) -> Result<Option<JwksConfig>, SettingError> {
     let mut config = JwksConfig::new(source);
     config.issuer = settings.given("auth.issuer").map(str::to_owned);
     config.audience = settings.given("auth.audience").map(str::to_owned);
+    // BSS compares no audience, and its clients have tokens of any; they open nothing else.
+    if config.audience.is_none() && boot::auth(settings)? != BssAuth::Jwks {
+        let reason = "JWTs need an audience, or a token for any other service would be good here; \
+                      set it to the `aud` of tokens for this site";
+        return Err(settings.wrong("auth.audience", reason.to_owned()));
+    }
     Ok(Some(config))
 }

@@ -80,6 +80,7 @@ fn several_advertised_urls_are_checked_before_anything_starts() {
         ),
         (&[("BSS_RETRY_DELAY", "soon")], "--listen=off", "from BSS's BSS_RETRY_DELAY"),
         (&[("HOIST_BSS_AUTH", "jwks")], "--listen=off", "set `auth.jwks`"),
+        (&[("HOIST_AUTH_JWKS", "keys.json")], "--listen=off", "JWTs need an audience"),
         (&[("HOIST_HTTP_TRUSTED_PROXIES", "10.0.0.0/99")], "--listen=off", "write networks like"),
         (&[("HOIST_S3_ENDPOINT", "http://rgw")], "--listen=off", "HOIST_S3_ACCESS_KEY"),
     ] {

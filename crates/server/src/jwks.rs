@@ -12,7 +12,9 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use hoist_api::admin::{Context, Scope, Verb};
 use jiff::Timestamp;
-use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse};
+use jsonwebtoken::jwk::{
+    AlgorithmParameters, EllipticCurve, Jwk, JwkSet, KeyOperations, PublicKeyUse,
+};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use rustls::crypto::CryptoProvider;
 use rustls_pki_types::CertificateDer;
@@ -38,6 +40,8 @@ pub struct JwksConfig {
     pub source: JwksSource,
     /// Checked when set, and then required in the token.
     pub issuer: Option<String>,
+    /// The same. Without it a token for any other service of the issuer would be good here, so JWTs
+    /// then count for BSS's boot parameters only, whose clients are used to that.
     pub audience: Option<String>,
     /// Tokens say who issued them and for whom, whoever that is: BSS asks for no more.
     pub named: bool,
@@ -88,6 +92,9 @@ pub enum JwtError {
     UnknownKey,
     #[error("the token's algorithm is not allowed")]
     Algorithm,
+    /// RFC 7515, 4.1.11: an extension that is not understood makes the token invalid.
+    #[error("the token's header has `crit`; no extension is supported")]
+    Critical,
     #[error("the token has expired")]
     Expired,
     #[error("the token is for somebody else or from somebody else")]
@@ -141,6 +148,9 @@ impl Jwks {
     /// Who the token speaks for. Reads memory only.
     pub fn check(&self, token: &str) -> Result<Principal, JwtError> {
         let header = decode_header(token).map_err(|_| JwtError::Malformed)?;
+        if header.crit.is_some() {
+            return Err(JwtError::Critical);
+        }
         let keys = self.keys.load();
         let key = match &header.kid {
             Some(kid) => keys.get(kid),
@@ -180,6 +190,27 @@ impl Jwks {
     /// Told whenever keys were fetched.
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
+    }
+
+    /// Whether tokens are compared with the audience of this site.
+    pub(crate) fn has_audience(&self) -> bool {
+        self.config.audience.is_some()
+    }
+
+    /// Tells the operator which tokens are good that perhaps should not be.
+    pub(crate) fn warn_of_gaps(&self) {
+        if self.config.audience.is_none() {
+            tracing::warn!(
+                "JWTs: `auth.audience` is not set: a token for any service is good for boot \
+                 parameters, and none for anything else; set `auth.audience`"
+            );
+        }
+        if self.config.issuer.is_none() {
+            tracing::warn!(
+                "JWTs: `auth.issuer` is not set: a token of any issuer is good that a key of \
+                 `auth.jwks` signed; set `auth.issuer`"
+            );
+        }
     }
 
     /// Fetches the keys once.
@@ -275,6 +306,10 @@ async fn fetch(url: &str, roots: &[CertificateDer<'static>]) -> Result<Vec<u8>, 
 /// such a token can also make one.
 fn usable(jwk: &Jwk) -> Option<(String, Arc<VerifyingKey>)> {
     if !matches!(jwk.common.public_key_use, None | Some(PublicKeyUse::Signature)) {
+        return None;
+    }
+    let operations = jwk.common.key_operations.as_ref();
+    if operations.is_some_and(|operations| !operations.contains(&KeyOperations::Verify)) {
         return None;
     }
     let algorithms = match &jwk.algorithm {
@@ -385,5 +420,20 @@ mod tests {
         )
         .unwrap();
         assert!(usable(&set.keys[0]).is_none());
+    }
+
+    #[test]
+    fn key_for_another_operation_verifies_no_token() {
+        let key = r#""kty": "OKP", "crv": "Ed25519", "kid": "a",
+            "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo""#;
+        for (member, expected) in [
+            (r#""use": "sig""#, true),
+            (r#""use": "enc""#, false),
+            (r#""key_ops": ["verify"]"#, true),
+            (r#""key_ops": ["encrypt"]"#, false),
+        ] {
+            let jwk: Jwk = serde_json::from_str(&format!("{{{key}, {member}}}")).unwrap();
+            assert_eq!(usable(&jwk).is_some(), expected, "{member}");
+        }
     }
 }

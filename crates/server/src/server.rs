@@ -324,6 +324,9 @@ impl ServerBuilder {
             let named = config.named || named;
             Arc::new(Jwks::new(JwksConfig { named, ..config }))
         });
+        if let Some(jwks) = &jwks {
+            jwks.warn_of_gaps();
+        }
         let table = finish_table(routes)?;
         table.check(&self.policy)?;
         let (planes, open_routes) = (table.planes(), table.open_routes());

@@ -5,6 +5,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hoist_server::jwks::{JwksConfig, JwksSource};
+use jsonwebtoken::{Algorithm, Header};
 use serde_json::{Value, json};
 
 use crate::issuer::{Issuer, publish};
@@ -68,6 +69,7 @@ async fn keys_rotate_and_wrong_tokens_stay_outside() {
         old.sign(&with("nbf", (hour_ago + 7200).into())),
         forged,
         unsigned,
+        old.sign_as_secret(&claims()),
         new.sign(&claims()),
     ] {
         problem(site.get_as(&wrong, "/test/site").await, 401).await;
@@ -82,6 +84,47 @@ async fn keys_rotate_and_wrong_tokens_stay_outside() {
     site.get_as(&old.sign(&claims()), "/test/site").await;
     tokio::time::sleep(Duration::from_millis(60)).await;
     assert_eq!(site.get_as(&new.sign(&claims()), "/test/site").await.status(), 200);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn jwt_opens_nothing_without_a_configured_audience() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keys.json");
+    let issuer = Issuer::new("a");
+    publish(&path, &[&issuer]);
+    let config = JwksConfig { audience: None, ..config(JwksSource::File(path)) };
+    let site = Site::start_with(|builder| builder.jwks(config)).await;
+    // A token of the right issuer for another service.
+    let token = issuer.sign(&with("aud", "kettle".into()));
+    let mut answer = site.get_as(&token, "/test/site").await;
+    for _ in 0..200 {
+        if answer.status() != 401 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        answer = site.get_as(&token, "/test/site").await;
+    }
+    let refused = problem(answer, 403).await;
+    assert!(refused.remedy.unwrap().contains("auth.audience"), "{}", refused.detail);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn jwt_with_a_critical_extension_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keys.json");
+    let issuer = Issuer::new("a");
+    publish(&path, &[&issuer]);
+    let source = JwksSource::File(path);
+    let site = Site::start_with(|builder| builder.jwks(config(source))).await;
+    until_accepted(&site, &issuer.sign(&claims())).await;
+    for crit in [vec!["b64".to_owned()], vec!["kettle".to_owned()], vec![]] {
+        let header = Header { crit: Some(crit), ..Header::new(Algorithm::ES256) };
+        let token = issuer.sign_with(header, &claims());
+        let refused = problem(site.get_as(&token, "/test/site").await, 401).await;
+        assert!(refused.detail.contains("crit"), "{}", refused.detail);
+    }
     site.stop().await;
 }
 
@@ -126,9 +169,8 @@ async fn keys_come_over_tls_with_a_root_of_our_own() {
     use hoist_server::route::{Plane, Route};
     let issuer = Issuer::new("a");
     let body = json!({ "keys": [issuer.jwk()] }).to_string();
-    let route = Route::get("/keys", Plane::Open, async move || body)
-        .summary("Keys")
-        .reason("a test");
+    let route =
+        Route::get("/keys", Plane::Open, async move || body).summary("Keys").reason("a test");
     let keys = Site::start_with(|builder| builder.context(|_| vec![route])).await;
     let roots = vec![crate::site::root(&keys.running)];
     let source = JwksSource::Url { url: keys.tls("/keys"), roots };

@@ -29,10 +29,25 @@ impl Issuer {
     }
 
     pub(crate) fn sign(&self, claims: &Value) -> String {
-        let mut header = Header::new(Algorithm::ES256);
+        self.sign_with(Header::new(Algorithm::ES256), claims)
+    }
+
+    /// With this header, and the name of the key in it.
+    pub(crate) fn sign_with(&self, mut header: Header, claims: &Value) -> String {
         header.kid = Some(self.kid.to_owned());
         encode(&header, claims, &EncodingKey::from_ec_der(&self.key.serialize_der()))
             .expect("a token")
+    }
+}
+
+#[allow(dead_code, reason = "several test binaries share it, and none uses all of it")]
+impl Issuer {
+    /// With the public key as a shared secret: what a server would take that lets the token choose
+    /// the algorithm.
+    pub(crate) fn sign_as_secret(&self, claims: &Value) -> String {
+        let mut header = Header::new(Algorithm::HS256);
+        header.kid = Some(self.kid.to_owned());
+        encode(&header, claims, &EncodingKey::from_secret(self.key.der_bytes())).expect("a token")
     }
 }
 
