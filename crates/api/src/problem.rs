@@ -126,6 +126,8 @@ codes! {
     PlainAdmin, "plain-admin", 403, "Administration needs TLS";
     /// Secrets over plain HTTP.
     PlainSecret, "plain-secret", 403, "Secrets need TLS";
+    /// Administration under a host name that is not the server's: a web page may have sent it.
+    WrongHost, "wrong-host", 421, "The request is for another host";
     NotFound, "not-found", 404, "No such object";
     UnknownRoute, "unknown-route", 404, "No such route";
     MethodNotAllowed, "method-not-allowed", 405, "This route does not take this method";

@@ -280,6 +280,7 @@ fn problem_exit(problem: &Problem) -> Exit {
         | Code::PlainAdmin
         | Code::AttemptOver
         | Code::PlainSecret
+        | Code::WrongHost
         | Code::Conflict
         | Code::Protected
         | Code::Managed
@@ -372,6 +373,7 @@ mod tests {
             ("attempt-over", 3, 3),
             ("plain-admin", 3, 3),
             ("plain-secret", 3, 3),
+            ("wrong-host", 3, 3),
             ("not-found", 1, 1),
             ("unknown-route", 1, 1),
             ("method-not-allowed", 1, 1),

@@ -25,6 +25,7 @@ use crate::addresses::Table;
 use crate::audit::{AuditLog, Draft};
 use crate::extract::{Flag, nearest, too_large};
 use crate::failure::Failure;
+use crate::host::HostNames;
 use crate::jwks::JwtError;
 use crate::log_limit::LogLimit;
 use crate::peer::{Peer, RequestId};
@@ -110,6 +111,7 @@ pub(crate) struct Gate {
     pub(crate) body_limit: usize,
     pub(crate) request_timeout: Duration,
     pub(crate) failures: Failures,
+    pub(crate) hosts: HostNames,
     /// Guessers must not fill the log, however many addresses they have.
     pub(crate) failure_lines: LogLimit,
 }
@@ -267,12 +269,21 @@ impl Gate {
     fn admit(&self, spec: &RouteSpec, request: &Request) -> Result<Principal, Failure> {
         let Some((verb, context)) = spec.needs(&self.policy) else {
             return match (spec.plane, spec.more_for) {
-                (Plane::Bss { verb }, _) => Ok(open_bss(verb)),
+                (Plane::Bss { verb }, _) => {
+                    // Only browsers say where a page came from, and no client of BSS is one.
+                    if request.headers().contains_key(header::ORIGIN) {
+                        self.hosts.check(request.uri(), request.headers())?;
+                    }
+                    Ok(open_bss(verb))
+                }
                 (_, Some(plane)) => self.recognise(plane, request),
                 // Credentials are not looked at: a booting node must not fail over a stale header.
                 _ => Ok(Principal::anonymous()),
             };
         };
+        if matches!(spec.plane, Plane::Admin { .. } | Plane::Agent) {
+            self.hosts.check(request.uri(), request.headers())?;
+        }
         let principal = self.identify(spec.plane, request)?;
         if self.is_any_jwt(spec.plane, &principal) {
             return Ok(principal);

@@ -126,6 +126,11 @@ impl Ca {
         Ok(true)
     }
 
+    /// The names and addresses in the server certificate.
+    pub(crate) fn names(&self) -> &BTreeSet<ServerName> {
+        &self.names
+    }
+
     /// The root certificate, for those who are to trust this site.
     pub fn root_pem(&self) -> &str {
         &self.root_pem

@@ -24,6 +24,7 @@ pub mod events;
 pub mod extract;
 pub mod failure;
 pub mod health;
+mod host;
 pub mod hsm;
 pub mod inventory;
 pub mod jwks;

@@ -24,6 +24,7 @@ use crate::ca::{self, Ca, CaError, ServerName};
 use crate::clock::{Clock, SystemClock};
 use crate::events::EventBus;
 use crate::health::{Finding, Readiness};
+use crate::host::HostNames;
 use crate::jwks::{Jwks, JwksConfig};
 use crate::lanes::Lanes;
 use crate::listen::{App, Host, Limits, Listener, defer_silent};
@@ -343,6 +344,7 @@ impl ServerBuilder {
             body_limit: self.limits.max_body_bytes,
             request_timeout: self.limits.request_timeout,
             failures: Failures::default(),
+            hosts: HostNames::new(chassis.ca.names()),
             failure_lines: LogLimit::per_second(),
         };
         let router = table
@@ -573,6 +575,7 @@ mod tests {
             let app = builder.assemble().await.unwrap().app.router;
             let mut request = http::Request::get("/admin/v1/tokens")
                 .header("authorization", token(dir.path()))
+                .header("host", "localhost")
                 .body(axum::body::Body::empty())
                 .unwrap();
             let addr = addr.parse().unwrap();

@@ -172,6 +172,30 @@ async fn guessing_is_slowed_down_but_locks_nobody_out() {
 }
 
 #[tokio::test]
+async fn foreign_host_name_does_not_reach_administration() {
+    let site = Site::start_with(|builder| builder.names(["boot.example".into()])).await;
+    let ask = async |host: &str, path: &str| {
+        let request = site.request(Method::GET, path).bearer_auth(&site.admin);
+        request.header("host", host).send().await.unwrap()
+    };
+    for own in ["localhost", "boot.example:27778", "127.0.0.1", "192.0.2.1", "[::1]:1"] {
+        assert_eq!(ask(own, "/test/site").await.status(), 200, "{own}");
+    }
+    for foreign in ["evil.example", "evil.example:27778", "localhost.evil.example"] {
+        for path in ["/test/site", "/test/agent", "/admin/v1/tokens"] {
+            let refused = problem(ask(foreign, path).await, 421).await;
+            assert_eq!(refused.code, Code::WrongHost);
+            assert!(refused.remedy.unwrap().contains("`names`"), "{path}");
+        }
+        // Machines that boot use whatever name leads here.
+        for path in ["/test/boot", "/boot/v1/test", "/boot/v1/test?router", "/healthz"] {
+            assert_eq!(ask(foreign, path).await.status(), 200, "{path}");
+        }
+    }
+    site.stop().await;
+}
+
+#[tokio::test]
 async fn a_locked_context_needs_a_token() {
     let site = Site::start().await;
     assert_eq!(site.get("/test/boot").await.status(), 200);

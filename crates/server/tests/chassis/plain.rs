@@ -63,6 +63,31 @@ async fn a_connection_may_ask_for_both() {
 }
 
 #[tokio::test]
+async fn host_counts_in_the_target_and_may_be_missing_on_open_routes() {
+    let site = Site::start().await;
+    let ask = async |line: &str, fields: &str| {
+        let mut client = Client::connect(&site).await;
+        let token = &site.admin;
+        client.send(&format!("GET {line}\r\nauthorization: Bearer {token}\r\n{fields}\r\n")).await;
+        let (head, _) = client.answer().await;
+        head.split(' ').nth(1).expect("a status").to_owned()
+    };
+    for (line, fields, status) in [
+        ("http://localhost/test/site HTTP/1.1", "host: localhost\r\n", "200"),
+        ("http://evil.example/test/site HTTP/1.1", "host: localhost\r\n", "421"),
+        ("http://localhost/test/site HTTP/1.1", "host: evil.example\r\n", "421"),
+        ("/test/site HTTP/1.1", "host: localhost\r\nhost: evil.example\r\n", "421"),
+        ("/test/site HTTP/1.0", "", "421"),
+        ("/test/boot HTTP/1.0", "", "200"),
+        ("/boot/v1/test HTTP/1.0", "", "200"),
+        ("http://evil.example/test/boot HTTP/1.1", "host: evil.example\r\n", "200"),
+    ] {
+        assert_eq!(ask(line, fields).await, status, "{line} {fields}");
+    }
+    site.stop().await;
+}
+
+#[tokio::test]
 async fn requests_in_one_piece_or_in_many_are_answered_in_order() {
     let site = Site::start().await;
     let mut client = Client::connect(&site).await;

@@ -75,6 +75,13 @@ async fn http2_is_served_and_stopped_gracefully() {
     };
     let response = sender.send_request(request("/test/peer")).await.unwrap();
     assert_eq!((response.version(), response.status().as_u16()), (http::Version::HTTP_2, 200));
+    for (host, status) in [("localhost", 200), ("evil.example", 421)] {
+        let request = http::Request::get(format!("https://{host}/test/site"))
+            .header("authorization", format!("Bearer {}", site.admin))
+            .body(Empty::<bytes::Bytes>::new())
+            .unwrap();
+        assert_eq!(sender.send_request(request).await.unwrap().status(), status, "{host}");
+    }
     let gates = Arc::clone(&site.gates);
     let slow = tokio::spawn(sender.send_request(request("/test/wait")));
     gates.entered.notified().await;
