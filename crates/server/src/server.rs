@@ -290,7 +290,7 @@ impl ServerBuilder {
     }
 
     /// Everything but the sockets and the background tasks.
-    async fn assemble(&mut self) -> Result<Assembled, StartError> {
+    pub(crate) async fn assemble(&mut self) -> Result<Assembled, StartError> {
         secret::ensure_dir(&self.data_dir).map_err(StartError::DataDir)?;
         let admin_hash = ensure_admin_token(&self.data_dir)?;
         let names = std::mem::take(&mut self.names);
@@ -363,10 +363,10 @@ impl ServerBuilder {
     }
 }
 
-struct Assembled {
+pub(crate) struct Assembled {
     chassis: Chassis,
     jwks: Option<Arc<Jwks>>,
-    app: App,
+    pub(crate) app: App,
     planes: String,
     open_routes: String,
 }

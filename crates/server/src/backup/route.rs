@@ -26,6 +26,7 @@ use crate::audit::{AuditError, Draft};
 use crate::auth::AuditContext;
 use crate::extract::{Flag, Json, Query};
 use crate::failure::Failure;
+use crate::peer::Peer;
 use crate::route::{Live, Plane, Route, with_state};
 use crate::server::Chassis;
 use crate::{chain, database};
@@ -67,9 +68,11 @@ struct BackupQuery {
 
 async fn backup(
     State(site): State<Site>,
+    peer: Peer,
     audit: AuditContext,
     Query(query): Query<BackupQuery>,
 ) -> Result<Response, Failure> {
+    refuse_plain(&peer)?;
     record(&site.chassis, Draft { object: "backup".to_owned(), ..audit.draft() }).await?;
     let source = Source {
         data_dir: site.data_dir.as_ref().clone(),
@@ -82,13 +85,29 @@ async fn backup(
     }))
 }
 
-async fn export(State(site): State<Site>, audit: AuditContext) -> Result<Response, Failure> {
+async fn export(
+    State(site): State<Site>,
+    peer: Peer,
+    audit: AuditContext,
+) -> Result<Response, Failure> {
+    refuse_plain(&peer)?;
     record(&site.chassis, Draft { object: "database".to_owned(), ..audit.draft() }).await?;
     let store = Arc::clone(&site.chassis.store);
     Ok(streamed(&site.chassis, NDJSON, |out| async move {
         let out = tokio::io::BufWriter::with_capacity(64 * 1024, out);
         copy::export(store.as_ref(), out).await.map(drop).map_err(BackupError::from)
     }))
+}
+
+/// A backup is encrypted by its reader, so what travels is not. `auth.allow_plain_admin` allows tokens
+/// to be overheard, which can be revoked; the site's keys cannot.
+fn refuse_plain(peer: &Peer) -> Result<(), Failure> {
+    if peer.secure || peer.is_loopback() {
+        return Ok(());
+    }
+    let detail = "backups and exports are not sent over plain HTTP to other machines";
+    Err(Failure::new(Code::PlainSecret, detail)
+        .with_remedy("use the TLS address, or make the backup on the controller"))
 }
 
 async fn status(State(site): State<Site>) -> Result<Json<Database>, Failure> {
@@ -151,4 +170,44 @@ where
     // Compressed already, or read by a program that waits for nothing.
     response.extensions_mut().insert(Live);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::auth::Policy;
+    use crate::server::Server;
+    use crate::store::test_store;
+
+    #[tokio::test]
+    async fn plain_http_carries_no_backup_to_another_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        for path in ["/admin/v1/backup", "/admin/v1/db/export"] {
+            for (addr, secure, expected) in [
+                ("192.0.2.1:9", false, 403),
+                ("[2001:db8::1]:9", false, 403),
+                ("192.0.2.1:9", true, 200),
+                ("127.0.0.1:9", false, 200),
+            ] {
+                let policy = Policy { allow_plain_admin: true, ..Policy::default() };
+                let data_dir = dir.path().to_owned();
+                let mut builder = Server::builder(dir.path(), test_store())
+                    .policy(policy)
+                    .context(move |chassis| routes(chassis, data_dir));
+                let router = builder.assemble().await.unwrap().app.router;
+                let token = fs_err::read_to_string(dir.path().join("admin.token")).unwrap();
+                let mut request = http::Request::get(path)
+                    .header("authorization", format!("Bearer {}", token.trim()))
+                    .header("host", "localhost")
+                    .body(Body::empty())
+                    .unwrap();
+                let addr = addr.parse().unwrap();
+                request.extensions_mut().insert(Peer { addr, secure, certificates: [].into() });
+                let response = router.oneshot(request).await.unwrap();
+                assert_eq!(response.status(), expected, "{path} {addr} {secure}");
+            }
+        }
+    }
 }
