@@ -37,6 +37,13 @@ const ROOT_LIFETIME: SignedDuration = SignedDuration::from_hours(20 * 365 * 24);
 /// Short enough that a stolen key is soon worthless, long enough to survive a long holiday.
 const SERVER_LIFETIME: SignedDuration = SignedDuration::from_hours(90 * 24);
 
+/// Under the root there may be intermediates of clusters and controllers, and server and client
+/// certificates under those. An intermediate makes no further ones.
+///
+/// The root has no name constraints: the names and addresses of a site are not known when its root is
+/// made, and a root that lists them could not follow them without a visit to every machine.
+const ROOT_PATH_LENGTH: u8 = 1;
+
 /// Clocks of machines that boot for the first time are often late.
 const BACKDATED: SignedDuration = SignedDuration::from_hours(24);
 
@@ -70,6 +77,12 @@ pub enum CaError {
     /// Never replaced silently: agents and people have pinned the root.
     #[error("`{path}` is not usable: {detail}; restore `ca/` from a backup")]
     Damaged { path: PathBuf, detail: String },
+    /// The site keeps it elsewhere.
+    #[error(
+        "a server certificate has to be made, and `{path}` is away; \
+         put it back, start the server once, and take it away again"
+    )]
+    RootAway { path: PathBuf },
     #[error("`{0}` cannot be in a certificate")]
     Name(String),
     #[error("TLS cannot be set up")]
@@ -104,9 +117,19 @@ impl Ca {
         ]);
         let root_pem = ensure_root(&dir, clock.now())?;
         let root = parse_certificate(&dir.join("root.pem"), root_pem.as_bytes())?;
-        let key = match load_server(&dir, &root, &names, clock.now())? {
+        warn_of_old_root(&root);
+        let key = match load_server(&dir, &root, &names, clock.now(), Left::AThird)? {
             Some(key) => key,
-            None => issue_server(&dir, &root, &names, clock.now())?,
+            None => match issue_server(&dir, &root, &names, clock.now()) {
+                Ok(key) => key,
+                Err(error @ CaError::RootAway { .. }) => {
+                    let old = load_server(&dir, &root, &names, clock.now(), Left::Some)?;
+                    let Some(old) = old else { return Err(error) };
+                    tracing::error!(error = %error, "server certificate is due and not renewed");
+                    old
+                }
+                Err(error) => return Err(error),
+            },
         };
         tell_expiry(&key);
         let current = Arc::new(Current(ArcSwap::from_pointee(key)));
@@ -116,7 +139,7 @@ impl Ca {
     /// Makes a new server certificate when less than a third of its life is left. True when it did.
     pub fn renew_if_due(&self) -> Result<bool, CaError> {
         let now = self.clock.now();
-        if load_server(&self.dir, &self.root, &self.names, now)?.is_some() {
+        if load_server(&self.dir, &self.root, &self.names, now, Left::AThird)?.is_some() {
             return Ok(false);
         }
         let key = issue_server(&self.dir, &self.root, &self.names, now)?;
@@ -213,8 +236,11 @@ fn ensure_root(dir: &Path, now: Timestamp) -> Result<String, CaError> {
     let (key_path, pem_path) = (dir.join("root.key"), dir.join("root.pem"));
     match fs::read_to_string(&pem_path) {
         Ok(pem) => {
-            secret::tighten(&key_path).map_err(CaError::File)?;
-            return Ok(pem);
+            return match secret::tighten(&key_path) {
+                // The site may keep its root elsewhere.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CaError::File(error)),
+                _ => Ok(pem),
+            };
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(CaError::File(error)),
@@ -234,9 +260,29 @@ fn root_params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(ROOT_PATH_LENGTH));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params
+}
+
+/// A root of an earlier version has no path length. It stays: its copies are on machines and in the
+/// hands of people. An intermediate of it could make further ones, so it has to be known.
+fn warn_of_old_root(root: &CertificateDer<'_>) {
+    let constrained = X509Certificate::from_der(root).ok().and_then(|(_, parsed)| {
+        parsed.basic_constraints().ok().flatten()?.value.path_len_constraint
+    });
+    if constrained.is_none() {
+        tracing::warn!(
+            "`ca/root.pem` has no path length (an earlier version made it); it goes on working"
+        );
+    }
+}
+
+/// How much life a certificate must have left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    AThird,
+    Some,
 }
 
 /// The stored server certificate, unless it is missing, due, for other names or of another root:
@@ -246,6 +292,7 @@ fn load_server(
     root: &CertificateDer<'_>,
     names: &BTreeSet<ServerName>,
     now: Timestamp,
+    wanted: Left,
 ) -> Result<Option<CertifiedKey>, CaError> {
     let read = |path: PathBuf| match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -262,7 +309,7 @@ fn load_server(
     else {
         return Ok(None);
     };
-    if !is_fresh(&certificate, root, names, now) {
+    if !is_fresh(&certificate, root, names, now, wanted) {
         return Ok(None);
     }
     // Key and certificate are two files: after a crash between the writes they do not match.
@@ -274,6 +321,7 @@ fn is_fresh(
     root: &CertificateDer<'_>,
     names: &BTreeSet<ServerName>,
     now: Timestamp,
+    wanted: Left,
 ) -> bool {
     let (Ok((_, parsed)), Ok((_, root))) =
         (X509Certificate::from_der(certificate), X509Certificate::from_der(root))
@@ -288,10 +336,11 @@ fn is_fresh(
         .ok()
         .flatten()
         .is_some_and(|extension| san_names(&extension.value.general_names) == *names);
-    from <= now.as_second()
-        && left * 3 >= until - from
-        && same_names
-        && parsed.issuer() == root.subject()
+    let lives = match wanted {
+        Left::AThird => left * 3 >= until - from,
+        Left::Some => left > 0,
+    };
+    from <= now.as_second() && lives && same_names && parsed.issuer() == root.subject()
 }
 
 fn san_names(names: &[GeneralName<'_>]) -> BTreeSet<ServerName> {
@@ -315,7 +364,11 @@ fn issue_server(
     now: Timestamp,
 ) -> Result<CertifiedKey, CaError> {
     let key_path = dir.join("root.key");
-    let root_key = zeroize::Zeroizing::new(fs::read_to_string(&key_path).map_err(CaError::File)?);
+    let root_key = fs::read_to_string(&key_path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => CaError::RootAway { path: key_path.clone() },
+        _ => CaError::File(error),
+    })?;
+    let root_key = zeroize::Zeroizing::new(root_key);
     let root_key = KeyPair::from_pem(&root_key)
         .map_err(|error| CaError::Damaged { path: key_path.clone(), detail: error.to_string() })?;
     let (_, parsed) = X509Certificate::from_der(root).map_err(|error| CaError::Damaged {
@@ -340,6 +393,7 @@ fn issue_server(
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, "hoist server");
     params.subject_alt_names = names.iter().map(san_type).collect::<Result<_, _>>()?;
+    params.is_ca = IsCa::ExplicitNoCa;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     params.use_authority_key_identifier_extension = true;
@@ -478,6 +532,50 @@ mod tests {
         fs::write(dir.path().join("ca/root.pem"), "kettle").unwrap();
         assert!(matches!(Ca::open(dir.path(), [], dial()), Err(CaError::Damaged { .. })));
         assert_eq!(fs::read(dir.path().join("ca/root.pem")).unwrap(), b"kettle");
+    }
+
+    #[test]
+    fn root_signs_one_level_of_authorities_and_leaves_sign_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = Ca::open(dir.path(), [], dial()).unwrap();
+        let (_, root) = X509Certificate::from_der(&ca.root).unwrap();
+        let basic = root.basic_constraints().unwrap().unwrap();
+        assert!(basic.critical && basic.value.ca);
+        assert_eq!(basic.value.path_len_constraint, Some(1));
+        let usage = root.key_usage().unwrap().unwrap().value;
+        assert!(usage.key_cert_sign() && usage.crl_sign() && !usage.digital_signature());
+
+        let leaf = ca.server_certificate();
+        let (_, leaf) = X509Certificate::from_der(&leaf).unwrap();
+        assert!(!leaf.basic_constraints().unwrap().unwrap().value.ca);
+        let usage = leaf.key_usage().unwrap().unwrap().value;
+        assert!(usage.digital_signature() && !usage.key_cert_sign());
+        let purposes = leaf.extended_key_usage().unwrap().unwrap().value;
+        assert!(purposes.server_auth && !purposes.client_auth && !purposes.any);
+    }
+
+    #[test]
+    fn server_starts_without_the_root_key_until_its_certificate_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = dial();
+        let open = |names: &[&str]| {
+            let names: Vec<ServerName> = names.iter().map(|name| (*name).into()).collect();
+            Ca::open(dir.path(), names, Arc::clone(&clock) as Arc<dyn Clock>)
+        };
+        let first = open(&[]).unwrap().server_certificate();
+        let (key, away) = (dir.path().join("ca/root.key"), dir.path().join("away.key"));
+        fs::rename(&key, &away).unwrap();
+        for days in [59, 2, 28] {
+            *clock.0.lock().unwrap() += SignedDuration::from_hours(days * 24);
+            let ca = open(&[]).unwrap();
+            assert_eq!(ca.server_certificate(), first);
+            assert_eq!(ca.renew_if_due().is_ok(), days == 59, "after {days} days");
+        }
+        assert!(matches!(open(&["boot.example"]), Err(CaError::RootAway { .. })));
+        *clock.0.lock().unwrap() += SignedDuration::from_hours(2 * 24);
+        assert!(matches!(open(&[]), Err(CaError::RootAway { .. })));
+        fs::rename(&away, &key).unwrap();
+        assert_ne!(open(&[]).unwrap().server_certificate(), first);
     }
 
     #[test]
