@@ -34,6 +34,23 @@ async fn the_planes_are_those_checked_in() {
     site.stop().await;
 }
 
+/// The page of `docs/security.md` around the table stays as it is.
+#[tokio::test]
+async fn open_routes_are_those_of_the_security_page() {
+    const BEGIN: &str =
+        "<!-- open routes: made from the route table, see the test that checks it -->\n";
+    const END: &str = "<!-- end of open routes -->\n";
+    let site = Site::start().await;
+    let path: PathBuf =
+        [env!("CARGO_MANIFEST_DIR"), "..", "..", "docs", "security.md"].iter().collect();
+    let page = fs_err::read_to_string(path).expect("docs/security.md is there");
+    let (before, rest) = page.split_once(BEGIN).expect("the table begins with its mark");
+    let (_, after) = rest.split_once(END).expect("the table ends with its mark");
+    let table = site.controller.open_routes();
+    check_in("security.md", &format!("{before}{BEGIN}\n{table}\n{END}{after}"));
+    site.stop().await;
+}
+
 #[tokio::test]
 async fn the_openapi_document_is_the_one_checked_in() {
     let site = Site::start().await;
