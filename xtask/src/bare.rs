@@ -39,6 +39,8 @@ const ENTER: &str = r#"
 set -eu
 cp -L /etc/resolv.conf /etc/hosts "$ROOT/etc/"
 cp -L /etc/ssl/certs/ca-certificates.crt "$ROOT/etc/ssl/certs/"
+# The root of the job has to be a mount of its own.
+mount --bind "$ROOT" "$ROOT"
 for place in dev sys; do mount --rbind "/$place" "$ROOT/$place"; done
 mount -t proc proc "$ROOT/proc"
 mount --bind "$ARCHIVES" "$ROOT/var/cache/apt/archives"
@@ -50,8 +52,13 @@ for place in $HIDDEN; do
     mkdir -p "$ROOT$place" "$ROOT/hidden$place"
     mount --bind "$ROOT/hidden$place" "$ROOT$place"
 done
+# Rather than chroot, below which nobody makes namespaces of users.
+cd "$ROOT"
+mkdir -p before
+pivot_root . before
+umount --lazy before
 status=0
-chroot "$ROOT" env -i "$@" || status=$?
+env -i "$@" || status=$?
 exit "$status"
 "#;
 

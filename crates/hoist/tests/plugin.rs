@@ -286,8 +286,9 @@ fn listed_through(dir: &Path, outer: &[&str], isolation: Option<&str>) -> (Outpu
 }
 
 fn with_one_plugin() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    fs_err::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let dir = tempfile::tempdir().expect("a directory");
+    let open = PermissionsExt::from_mode(0o755);
+    fs_err::set_permissions(dir.path(), open).expect("it is ours");
     ends(&hoist(&["plugin", "new", "fresh", "--into", text(dir.path())]), Exit::Done);
     dir
 }

@@ -10,8 +10,8 @@ use fs_err as fs;
 
 use crate::initrd::Initrd;
 
-/// Modules that make a virtio network card work, each after those it needs. What the kernel has
-/// built in is no file and not missed.
+/// Modules that make a virtio network card work. What the kernel has built in is no file and not
+/// missed.
 const NETWORK: [&str; 8] = [
     "virtio",
     "virtio_ring",
@@ -25,11 +25,16 @@ const NETWORK: [&str; 8] = [
 
 /// Brings the network card up, by DHCP. Part of every initial RAM disk.
 const NETWORK_UP: &str = r#"#!/bin/busybox sh
-for module in /modules/*; do
-    # Some releases compress them, and busybox loads only what is not.
-    case $module in *.xz) unxz "$module"; module=${module%.xz};; esac
-    insmod "$module" || echo "$module does not load"
+# Some releases compress them, and busybox loads only what is not.
+for module in /modules/*.xz; do [ ! -e "$module" ] || unxz "$module"; done
+# Kernels differ in which of two modules needs the other: those that fail are tried again.
+left=$(ls /modules)
+for round in 1 2 3; do
+    failed=
+    for module in $left; do insmod "/modules/$module" 2>/dev/null || failed="$failed $module"; done
+    left=$failed
 done
+[ -z "$left" ] || echo "modules that do not load:$left"
 ip link set eth0 up && udhcpc -q -n -t 10 -T 1 -i eth0 -s /bin/lease >/dev/null
 "#;
 

@@ -334,7 +334,7 @@ impl Gate {
         if self.is_any_jwt(plane, &principal) {
             return Ok(principal.with(boot_grant()));
         }
-        let has_audience = self.jwks.as_ref().is_none_or(|jwks| jwks.has_audience());
+        let has_audience = self.verifier.jwks.as_ref().is_none_or(|jwks| jwks.has_audience());
         if matches!(principal.who(), Who::Jwt { .. }) && !has_audience {
             let detail = "a JWT is not accepted here: this server has no audience to compare";
             return Err(Failure::new(Code::Forbidden, detail)

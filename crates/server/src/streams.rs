@@ -370,7 +370,7 @@ mod tests {
             body.frame().await;
         });
         tasks.tracker.close();
-        tokio::time::sleep(stall - Duration::from_millis(1)).await;
+        tokio::time::sleep(stall / 2).await;
         assert_eq!(tasks.tracker.len(), 2);
         tokio::time::sleep(Duration::from_millis(2)).await;
         assert_eq!(

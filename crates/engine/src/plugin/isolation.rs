@@ -102,7 +102,9 @@ mount -n -o remount,bind,ro /proc || fail /proc
 for path in $settable; do
     mount -n --bind "$path" "$path" || fail "$path"
 done
+root=
 while read -r id _ _ _ point options rest; do
+    [ "$point" != / ] || root=known
     case $options in ro | ro,*) continue ;; esac
     case $point in /proc | /proc/* | /dev | /dev/*) continue ;; esac
     case " $settable " in *" $point "*) continue ;; esac
@@ -125,6 +127,7 @@ while read -r id _ _ _ point options rest; do
     [ -z "$is" ] || [ "$is" = "$id" ] || continue
     mount -n -o remount,bind,ro "$point" || [ ! -e "$point" ] || fail "$point cannot be made read-only"
 done </proc/self/mountinfo
+[ "$root" ] || fail "/ is not a mount point; run hoist outside of chroot"
 cd "$directory" || fail "$directory"
 unset directory first second writes settable
 is_alive() {

@@ -125,11 +125,11 @@ fn check_references(document: &Value, part: &Value, count: &mut usize) {
 /// Every flag of every route that is declared, as `METHOD path` and the name of the flag.
 fn flags(document: &Value) -> Vec<(String, String, String)> {
     let mut found = Vec::new();
-    for (path, methods) in document["paths"].as_object().unwrap() {
-        for (method, operation) in methods.as_object().unwrap() {
-            for parameter in operation["parameters"].as_array().unwrap() {
+    for (path, methods) in document["paths"].as_object().expect("an object") {
+        for (method, operation) in methods.as_object().expect("an object") {
+            for parameter in operation["parameters"].as_array().expect("a list") {
                 if parameter["schema"]["enum"].is_array() || parameter["name"] == "dry_run" {
-                    let name = parameter["name"].as_str().unwrap();
+                    let name = parameter["name"].as_str().expect("a name");
                     found.push((method.to_uppercase(), path.clone(), name.to_owned()));
                 }
             }

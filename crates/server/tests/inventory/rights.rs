@@ -43,11 +43,13 @@ fn documents(name: &str) -> Vec<(Value, Value)> {
 }
 
 fn target(document: &Value) -> String {
-    format!("{}/{}", document["kind"].as_str().unwrap(), document["name"].as_str().unwrap())
+    let word = |key: &str| document[key].as_str().expect("a word");
+    format!("{}/{}", word("kind"), word("name"))
 }
 
 fn is_inventory(document: &Value) -> bool {
-    ["Partition", "Network", "Group"].contains(&document["kind"].as_str().unwrap())
+    let kind = document["kind"].as_str().expect("a kind");
+    ["Partition", "Network", "Group"].contains(&kind)
 }
 
 /// A node in reach of `partition:p1`, one out of it, and one document of each kind.
@@ -94,7 +96,7 @@ async fn delete(site: &Site, token: &str, query: &str, target: &str) -> Answer {
 /// The answer without the name that was asked about.
 fn without(answer: &Answer, name: &str) -> (u16, String) {
     let mut body = answer.json();
-    body.as_object_mut().unwrap().remove("request_id");
+    body.as_object_mut().expect("a problem").remove("request_id");
     (answer.status, body.to_string().replace(name, "(name)"))
 }
 
@@ -322,6 +324,9 @@ async fn limited_watch_tells_no_ids_of_other_nodes() {
     site.stop().await;
 }
 
+/// A document for a selector, that names a secret at a place, with more in it.
+type Make<'a> = &'a dyn Fn(&str, &str, Value) -> Value;
+
 #[tokio::test]
 async fn naming_a_secret_needs_a_right_of_its_own() {
     let site = site().await;
@@ -350,7 +355,6 @@ async fn naming_a_secret_needs_a_right_of_its_own() {
     let limited =
         token(&site, &[(BOTH, contexts, None), (&["write"], &["secrets"], Some("partition:p1"))])
             .await;
-    type Make<'a> = &'a dyn Fn(&str, &str, Value) -> Value;
     let makes: [Make<'_>; 2] = [&layer, &profile];
     for make in makes {
         let first = make("node:mine", "a", json!({}));
