@@ -68,7 +68,8 @@ pub fn wait(reason: &str, delay: u64, chain: &Chain) -> String {
     let mut out = String::with_capacity(256);
     out.push_str(SHEBANG);
     out.push_str("echo hoist: ");
-    push(&mut out, reason);
+    // Words of people and of errors: no setting is put in, and the line ends where it ends.
+    push(&mut out, &reason.replace("${", "?{").replace('\\', "?"));
     out.push('\n');
     if chain.forever {
         out.push_str(":boot_retry\n");

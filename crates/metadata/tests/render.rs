@@ -225,6 +225,22 @@ impl Resolve for Vault {
 }
 
 #[test]
+fn label_value_cannot_add_keys_to_a_document() {
+    for value in ["r1, evil: yes", "r1\": {\"evil\": 1}, \"a", "- evil: 1", "&a {evil: 1}", "'"] {
+        let user_data =
+            json!({ "rack": "{{ node.labels.rack }}", "list": ["{{ node.labels.rack }}"] });
+        let labels = json!({ "labels": { "rack": value } });
+        let resources = vec![
+            layer("own", json!({ "selector": "*", "user_data": user_data })),
+            resource("Node", "n2", labels),
+        ];
+        let found = rendered(&roster(resources), "n2", LEAVE_OUT);
+        let told = yaml(&found, Document::UserData);
+        assert_eq!(told, json!({ "rack": value, "list": [value] }), "{found:?}");
+    }
+}
+
+#[test]
 fn secrets_are_left_out_hidden_or_told_as_the_caller_may_know() {
     let secret = |path: &str| json!({ "secret": { "file": path } });
     let part = json!({

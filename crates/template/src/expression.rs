@@ -17,7 +17,7 @@ pub struct Expressions(Environment<'static>);
 impl Expressions {
     /// With the instructions that one evaluation may take.
     pub fn new(fuel: u64) -> Self {
-        Self(environment(fuel))
+        Self(environment(fuel, false))
     }
 
     pub fn compile(&self, source: &str) -> Result<Expression<'_>, TemplateError> {

@@ -2,10 +2,12 @@
 //! node as what they know.
 //!
 //! A template is bounded in work and size, and fails on anything undefined. Values are put in as
-//! single lines: one with a line break is an error, so no label can add a line to a text.
+//! single lines: one with a line break is an error, so no label can add a line to a text. For texts
+//! in which more than lines count, [`Templates::marking`] says which parts of a text are values.
 
 mod expression;
 mod language;
+mod marks;
 #[cfg(feature = "roster")]
 mod node;
 
@@ -17,6 +19,7 @@ use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
 pub use expression::{Expression, Expressions, Known};
+pub use marks::{Marked, Part, Trusted, parts};
 #[cfg(feature = "roster")]
 pub use node::{NodeValues, sample};
 
@@ -37,13 +40,20 @@ impl TemplateError {
 pub struct Templates {
     /// Instructions one rendering may take.
     fuel: u64,
+    /// Whether values are marked in the text.
+    marks: bool,
     /// Made with the first template: most sites have none.
     environment: Option<Environment<'static>>,
 }
 
 impl Templates {
     pub fn new(fuel: u64) -> Self {
-        Self { fuel, environment: None }
+        Self { fuel, marks: false, environment: None }
+    }
+
+    /// For [`Self::render_marked`].
+    pub fn marking(fuel: u64) -> Self {
+        Self { marks: true, ..Self::new(fuel) }
     }
 
     pub fn add(&mut self, name: String, source: String) -> Result<(), TemplateError> {
@@ -51,7 +61,11 @@ impl Templates {
             return Err(TemplateError(format!("it is longer than {MAX_SOURCE} bytes")));
         }
         language::check(&source, syntax())?;
-        let environment = self.environment.get_or_insert_with(|| environment(self.fuel));
+        if self.marks {
+            marks::check_source(&source)?;
+        }
+        let (fuel, marks) = (self.fuel, self.marks);
+        let environment = self.environment.get_or_insert_with(|| environment(fuel, marks));
         environment.add_template_owned(name, source).map_err(|error| told(&error))
     }
 
@@ -67,6 +81,24 @@ impl Templates {
         max: usize,
     ) -> Result<String, TemplateError> {
         self.render_value(name, minijinja::Value::from(Serde(view)), max)
+    }
+
+    /// As [`Self::render`], with every value marked that is not [`Trusted`]. The templates must have
+    /// been made with [`Self::marking`].
+    pub fn render_marked(
+        &self,
+        name: &str,
+        view: &impl Serialize,
+        max: usize,
+    ) -> Result<Marked, TemplateError> {
+        // The marks take room too; how much is bounded by the work.
+        let room = max.saturating_mul(2);
+        let text = self.render_value(name, minijinja::Value::from(Serde(view)), room)?;
+        let marked = Marked::new(text);
+        if marked.text().len() > max {
+            return Err(too_long(max));
+        }
+        Ok(marked)
     }
 
     /// As [`Self::render`], of values that are shared by many renderings.
@@ -91,7 +123,7 @@ impl Templates {
         let mut page = Page { text: Vec::new(), max, is_full: false };
         let rendered = template.render_captured_to(view, &mut page);
         if page.is_full {
-            return Err(TemplateError(format!("what it makes is longer than {max} bytes")));
+            return Err(too_long(max));
         }
         rendered.map_err(|error| told(&error))?;
         String::from_utf8(page.text).map_err(|_| TemplateError::new("what it makes is not UTF-8"))
@@ -124,19 +156,28 @@ fn syntax() -> SyntaxConfig {
     SyntaxConfig::builder().keep_trailing_newline(true).build().expect("the standard syntax")
 }
 
-fn environment(fuel: u64) -> Environment<'static> {
+fn too_long(max: usize) -> TemplateError {
+    TemplateError(format!("what it makes is longer than {max} bytes"))
+}
+
+fn environment(fuel: u64, marks: bool) -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_syntax(syntax());
     environment.set_fuel(Some(fuel));
-    environment.set_formatter(|out, state, value| {
+    environment.set_formatter(move |out, state, value| {
         if value.as_str().is_some_and(|text| text.contains(char::is_control)) {
             return Err(minijinja::Error::new(
                 minijinja::ErrorKind::BadEscape,
                 "a value with a line break or control character cannot be put in",
             ));
         }
-        minijinja::escape_formatter(out, state, value)
+        if !marks || value.is_safe() {
+            return minijinja::escape_formatter(out, state, value);
+        }
+        out.write_str(marks::START)?;
+        minijinja::escape_formatter(out, state, value)?;
+        Ok(out.write_str(marks::END)?)
     });
     environment
 }
