@@ -1,12 +1,13 @@
 //! The answer to a booting machine: a function of the roster, the request and the settings.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use compact_str::CompactString;
-use hoist_inventory::Roster;
+use hoist_inventory::{AddressFit, Roster};
 use hoist_metadata::provider::nocloud_argument;
 use hoist_metadata::{MetadataProvider, SiteKey};
 use hoist_model::{
@@ -76,6 +77,8 @@ pub struct Place<'a> {
     pub secure: bool,
     /// What a gateway put in front of the path: `/apis/bss`, or nothing.
     pub prefix: &'a str,
+    /// Who asks; none where nobody does, as in a preview.
+    pub from: Option<IpAddr>,
 }
 
 #[derive(Debug)]
@@ -101,6 +104,14 @@ pub enum Answer {
 pub struct Served {
     pub node: Option<NodeId>,
     pub what: What,
+    /// A configuration for one boot was kept back: the request is not from the node's address.
+    pub is_kept_back: bool,
+}
+
+impl Served {
+    fn new(node: Option<NodeId>, what: What) -> Self {
+        Self { node, what, is_kept_back: false }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,8 +125,10 @@ pub enum What {
         /// To be remembered of the node.
         hand_out: Option<Box<HandOut>>,
     },
-    /// The agent that provisions the node.
-    Agent,
+    /// The agent that provisions the node, with the token of this nonce.
+    Agent {
+        nonce: [u8; 16],
+    },
     /// The image for machines nobody knows.
     Discovery,
     Disk,
@@ -279,9 +292,24 @@ impl Booter {
         }
         let key = asked.who.key();
         let choice = table.best(roster, node, key.as_ref(), standing);
+        if standing.is_used_up_by(choice.as_ref()) && is_elsewhere(roster, node, place) {
+            let case = Case { standing: standing.elsewhere(), ..case };
+            let next = table.best(roster, node, key.as_ref(), case.standing);
+            let mut answer = self.as_chosen(&case, node, next);
+            if let Answer::Script { served, .. } = &mut answer {
+                served.is_kept_back = choice.is_some_and(|choice| choice.is_for_one_boot());
+            }
+            return answer;
+        }
+        self.as_chosen(&case, node, choice)
+    }
+
+    /// What a node is to do, and with which configuration.
+    fn as_chosen(&self, case: &Case<'_>, node: &Node, choice: Option<Choice>) -> Answer {
+        let standing = case.standing;
         let mode = mode(node, standing, choice.as_ref());
-        if !asked.json {
-            let served = |what| Served { node: Some(node.id), what };
+        if !case.asked.json {
+            let served = |what| Served::new(Some(node.id), what);
             match mode {
                 BootMode::Disk => {
                     return Answer::Script { text: script::disk(), served: served(What::Disk) };
@@ -289,15 +317,15 @@ impl Booter {
                 BootMode::Hold => {
                     let reason = standing.state.and_then(|state| state.reason.as_deref());
                     let reason = format!("this node is held{}", told(reason));
-                    let text = script::wait(&reason, self.pause(&case), &self.asking(&case));
+                    let text = script::wait(&reason, self.pause(case), &self.asking(case));
                     return Answer::Script { text, served: served(What::Hold) };
                 }
                 BootMode::Live | BootMode::Install => {}
             }
         }
         match choice.filter(Choice::boots) {
-            Some(choice) => self.boot(&case, Some(node), &choice),
-            None => self.unconfigured(&case, Some(node)),
+            Some(choice) => self.boot(case, Some(node), &choice),
+            None => self.unconfigured(case, Some(node)),
         }
     }
 
@@ -305,13 +333,13 @@ impl Booter {
     fn agent(&self, case: &Case<'_>, node: &Node, provisioning: &Provisioning) -> Answer {
         let arch = case.asked.arch.as_deref();
         let (text, what) = match self.agent_script(case, node, provisioning, arch) {
-            Ok(text) => (text, What::Agent),
+            Ok(text) => (text, What::Agent { nonce: provisioning.nonce }),
             Err(why) => {
                 let why = format!("this node is to be provisioned, but {why}");
                 (script::wait(&why, self.pause(case), &self.asking(case)), What::AskAgain)
             }
         };
-        Answer::Script { text, served: Served { node: Some(node.id), what } }
+        Answer::Script { text, served: Served::new(Some(node.id), what) }
     }
 
     fn agent_script(
@@ -363,7 +391,7 @@ impl Booter {
             installs: false,
             hand_out: None,
         };
-        Some(Answer::Script { text, served: Served { node: Some(node), what } })
+        Some(Answer::Script { text, served: Served::new(Some(node), what) })
     }
 
     /// A machine the inventory does not know gets what was written for it, if anything was.
@@ -383,11 +411,11 @@ impl Booter {
         if let Some(record) = discovery.filter(|record| !record.kernel.is_empty()) {
             let mut answer = self.boot(case, None, &own(record));
             if let Answer::Script { served, .. } = &mut answer {
-                *served = Served { node: id, what: What::Discovery };
+                *served = Served::new(id, What::Discovery);
             }
             return answer;
         }
-        let served = Served { node: id, what: What::AskAgain };
+        let served = Served::new(id, What::AskAgain);
         if *json {
             let nothing = String::new;
             let parts = Parts {
@@ -551,15 +579,13 @@ impl Booter {
     }
 
     fn boot(&self, case: &Case<'_>, node: Option<&Node>, choice: &Choice) -> Answer {
-        let served = Served {
-            node: node.map(|node| node.id),
-            what: What::Boot {
-                name: choice.name().into(),
-                revision: choice.revision(),
-                installs: choice.installs(),
-                hand_out: case.standing.hand_out(choice, case.now).map(Box::new),
-            },
+        let what = What::Boot {
+            name: choice.name().into(),
+            revision: choice.revision(),
+            installs: choice.installs(),
+            hand_out: case.standing.hand_out(choice, case.now).map(Box::new),
         };
+        let served = Served::new(node.map(|node| node.id), what);
         if let Some(text) = self.filled(case, node, choice) {
             return Answer::Script { text, served };
         }
@@ -769,6 +795,11 @@ pub enum Untried {
     /// Its kernel or initrd cannot be reached.
     Image(String),
     Template(String),
+}
+
+/// Whether somebody asks who is not the node.
+fn is_elsewhere(roster: &Roster, node: &Node, place: Place<'_>) -> bool {
+    place.from.is_some_and(|from| roster.address_fit(node, from) == AddressFit::Foreign)
 }
 
 /// As the node itself would ask: by the MAC it boots with.

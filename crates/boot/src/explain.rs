@@ -181,6 +181,7 @@ fn why_barred(barred: &Barred) -> String {
         Barred::Disabled => "it is not enabled".to_owned(),
         Barred::OtherProfile { wanted } => format!("it is for nodes on profile {wanted}"),
         Barred::Spent => "it is for one boot, and the node has had it".to_owned(),
+        Barred::Elsewhere => "it is for one boot, and waits for the node's own address".to_owned(),
         Barred::Installs => "it installs, and the node is to run live".to_owned(),
         Barred::DoesNotInstall => "the node is to be installed, and another one does".to_owned(),
     }

@@ -100,6 +100,8 @@ pub enum Barred {
     },
     /// The node has had it.
     Spent,
+    /// It is for one boot, and somebody else asks.
+    Elsewhere,
     /// It installs, and the node is to run live.
     Installs,
     /// It does not install, and the node is to be installed by one that does.
@@ -116,6 +118,8 @@ pub struct Standing<'a> {
     /// What the node was given for one boot, if it is still about that boot: trying once more is
     /// not a second one.
     again: Option<&'a Given>,
+    /// The request is not from the node's address: what is for one boot waits for the node itself.
+    is_elsewhere: bool,
 }
 
 /// Everything that speaks of a node.
@@ -248,7 +252,7 @@ impl Table {
 impl<'a> Standing<'a> {
     /// At the beginning of a boot.
     pub fn new(state: Option<&'a BootState>) -> Self {
-        Self { state, again: None }
+        Self { state, again: None, is_elsewhere: false }
     }
 
     /// After `retry` failures to boot.
@@ -264,7 +268,20 @@ impl<'a> Standing<'a> {
             let unchanged = config.is_some_and(|config| config.revision == given.revision);
             unchanged && now.duration_since(given.at) < SAME_BOOT
         });
-        Self { state, again }
+        Self { state, again, is_elsewhere: false }
+    }
+
+    /// As it is for a request that is not from the node's address.
+    #[must_use]
+    pub(crate) fn elsewhere(self) -> Self {
+        Self { again: None, is_elsewhere: true, ..self }
+    }
+
+    /// Whether an answer may change what is remembered of one boot, or of an installation.
+    pub(crate) fn is_used_up_by(&self, choice: Option<&Choice>) -> bool {
+        let is_begun =
+            self.state.is_some_and(|state| state.given.is_some() || state.installing.is_some());
+        is_begun || choice.is_some_and(Choice::is_for_one_boot)
     }
 
     /// The configuration of the next boot only.
@@ -279,7 +296,7 @@ impl<'a> Standing<'a> {
     }
 
     fn named(&self) -> Option<&'a Name> {
-        self.state.and_then(|state| state.once.as_ref())
+        self.state.filter(|_| !self.is_elsewhere).and_then(|state| state.once.as_ref())
     }
 
     /// Whether the configuration of the next boot may install a node that is installed.
@@ -304,6 +321,9 @@ impl<'a> Standing<'a> {
         let installing = config.filter(|_| choice.installs()).map(|config| config.name.clone());
         let decided = self.state.and_then(|state| state.decided);
         let out = HandOut { at: now, decided, given: None, spends: false, installing };
+        if self.is_elsewhere {
+            return None;
+        }
         let Some(config) = config.filter(|_| choice.is_for_one_boot()) else {
             let told = self.state.map(|state| (state.given.is_some(), state.installing.as_ref()));
             let (other_boot, installing) = told.unwrap_or_default();
@@ -365,6 +385,9 @@ fn barred(config: &BootConfig, standing: Standing<'_>) -> Option<Barred> {
     let spent = spent.is_some_and(|revision| installs || *revision == config.revision);
     if spec.once && spent && !standing.is_again(config) {
         return Some(Barred::Spent);
+    }
+    if spec.once && standing.is_elsewhere {
+        return Some(Barred::Elsewhere);
     }
     let live = state.and_then(|state| state.mode) == Some(BootMode::Live);
     (live && installs).then_some(Barred::Installs)

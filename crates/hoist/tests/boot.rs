@@ -58,6 +58,7 @@ impl Site {
         let data_dir = dir.path().join("data");
         let mut config = Config::new(&data_dir);
         config.listen = Some("127.0.0.1:0".parse().expect("an address"));
+        config.proxies = ["127.0.0.1/32".parse().expect("a network")].into_iter().collect();
         let controller = Controller::start(config).await.expect("the controller starts");
         let site = Self { controller, data_dir, dir };
         let file = site.file("site.yaml", SITE);
@@ -94,13 +95,18 @@ impl Site {
         self.ends(Exit::Done, words).await.0
     }
 
-    /// As firmware asks: one plain request.
+    /// As firmware asks: one plain request, from the node's address where the MAC is one of a node.
     async fn machine(&self, query: &str) -> String {
+        let from = match query.get(.."mac=52:54:00:00:00:01".len()) {
+            Some("mac=52:54:00:00:00:01") => "X-Forwarded-For: 10.1.0.1\r\n",
+            Some("mac=52:54:00:00:00:02") => "X-Forwarded-For: 10.1.0.2\r\n",
+            _ => "",
+        };
         let addr = self.controller.plain_addr().expect("it listens");
         let mut stream = tokio::net::TcpStream::connect(addr).await.expect("it answers");
         let request = format!(
             "GET /boot/v1/bootscript?{query} HTTP/1.1\r\nHost: {addr}\r\nUser-Agent: iPXE/1.21\r\n\
-             Connection: close\r\n\r\n"
+             {from}Connection: close\r\n\r\n"
         );
         stream.write_all(request.as_bytes()).await.expect("it listens");
         let mut text = String::new();
@@ -259,7 +265,7 @@ async fn a_stranger_is_found_and_adopted_by_one_command() {
     assert!(table.contains("iPXE/1.21"), "{table}");
     let adopt = ["node", "adopt", "52:54:00:00:00:09", "--name", "n9", "--role", "compute"];
     let text = site.ends(Exit::WouldChange, &[&adopt[..], &["--dry-run"]].concat()).await.0;
-    assert_eq!(text, "would make node n9 of 52:54:00:00:00:09\n");
+    assert_eq!(text, "would make node n9 of 52:54:00:00:00:09, without an address\n");
     site.does(&[&adopt[..], &["--label", "rack=7"]].concat()).await;
     assert_eq!(site.does(&["node", "list", "rack=7", "-o", "name"]).await, "n9\n");
     assert!(site.machine("mac=52:54:00:00:00:09").await.contains("http://k/compute"));

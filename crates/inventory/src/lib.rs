@@ -21,7 +21,7 @@ pub mod uses;
 
 pub use record::{Resource, ResourceKey, ResourceKind};
 pub use registry::Registry;
-pub use roster::{Delta, Roster};
+pub use roster::{AddressFit, Delta, Roster};
 pub use states::States;
 
 use std::error::Error;

@@ -96,6 +96,21 @@ struct Records {
 /// Above this many changed nodes the overlay is worth folding into the base.
 const FOLD_AT: usize = 1024;
 
+/// How an address stands to a node, by the inventory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddressFit {
+    /// The node has an address of its own, and so is this one.
+    Own,
+    /// The node has no address of its own, and this one is not that of others.
+    Possible,
+    /// Others are there, or the node is elsewhere.
+    Foreign,
+}
+
+fn is_only(found: &[&Arc<Node>], node: &Node) -> bool {
+    matches!(found, [only] if only.id == node.id)
+}
+
 impl Roster {
     pub fn empty(incarnation: Incarnation) -> Self {
         Self::build(incarnation, 0, 0, std::iter::empty())
@@ -288,6 +303,29 @@ impl Roster {
         let mut found = self.by_ip(ip);
         found.retain(|node| node.spec.own_addresses().any(|own| own == ip));
         found
+    }
+
+    /// Whether a request from an address can be the node's. An address that only this node has tells
+    /// it from others; behind user networking all have one. At that of its management controller it
+    /// is not the node that asks.
+    pub fn address_fit(&self, node: &Node, from: IpAddr) -> AddressFit {
+        let found = self.by_ip(from);
+        let has_own = self.has_own_address(node);
+        if node.spec.has_bmc_at(from) {
+            AddressFit::Foreign
+        } else if has_own && is_only(&found, node) {
+            AddressFit::Own
+        } else if !has_own && (found.is_empty() || found.iter().any(|one| one.id == node.id)) {
+            AddressFit::Possible
+        } else {
+            AddressFit::Foreign
+        }
+    }
+
+    /// Whether no other node has the address that the node boots with.
+    pub fn has_own_address(&self, node: &Node) -> bool {
+        let boots_at = self.boot(node).and_then(|boot| boot.ip);
+        boots_at.is_some_and(|address| is_only(&self.by_ip(address), node))
     }
 
     /// The SMBIOS system UUID, without case.

@@ -5,8 +5,9 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,9 +16,12 @@ use hoist_inventory::plan::Draft;
 use hoist_inventory::registry::{Commit, Terms, WriteError};
 use hoist_inventory::{Registry, Roster};
 use hoist_model::{BootState, HandOut, NodeId};
+use jiff::Timestamp;
+use metrics::Counter;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::events::EventBus;
 use crate::inventory::committer;
 use crate::secret;
 use crate::server::Chassis;
@@ -40,6 +44,10 @@ pub struct OneBoots(Arc<Inner>);
 
 struct Inner {
     registry: Registry,
+    events: EventBus,
+    kept_back: Counter,
+    /// The second in which it was last told that something was kept back.
+    told: AtomicI64,
     commit: Arc<dyn Commit>,
     file: PathBuf,
     /// Not written yet, in order.
@@ -68,7 +76,40 @@ impl OneBoots {
             news.notify_one();
         }
         let waiting = Mutex::new(waiting);
-        Self(Arc::new(Inner { registry, commit, file, waiting, count, news }))
+        let kept_back = metrics::counter!("hoist_boot_once_kept_back_total");
+        let (events, told) = (chassis.events.clone(), AtomicI64::new(0));
+        Self(Arc::new(Inner {
+            registry,
+            events,
+            kept_back,
+            told,
+            commit,
+            file,
+            waiting,
+            count,
+            news,
+        }))
+    }
+
+    /// Somebody asked for a node's script who is not at the node's address, and got what the node
+    /// gets without its configuration for one boot. People have to know if that is the node itself.
+    pub(super) fn kept_back(&self, node: NodeId, from: IpAddr, now: Timestamp) {
+        let Inner { registry, events, kept_back, told, .. } = &*self.0;
+        kept_back.increment(1);
+        // One a second: whoever asks for all nodes must not fill the log.
+        let now = now.as_second();
+        if told.swap(now, Ordering::Relaxed) == now {
+            return;
+        }
+        let roster = registry.glance();
+        let Some(node) = roster.by_id(node) else { return };
+        tracing::warn!(
+            node = %node.name, %from,
+            "a configuration for one boot is kept back: the request is not from the node's address; \
+             if a proxy asks for nodes, name it in `http.trusted_proxies`"
+        );
+        let told = serde_json::json!({"from": from});
+        events.publish("boot.once-kept-back", &format!("node/{}", node.name), told);
     }
 
     /// The boot state of a node, with what is not written yet.

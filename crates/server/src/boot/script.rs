@@ -27,7 +27,7 @@ const LONG: u32 = 99;
 pub(super) fn direct(boot: &Boot, head: &Head<'_>) -> Option<Ready> {
     let asked = Asked::parse(head.query).ok()?;
     let now = boot.chassis.clock.now();
-    let answer = boot.answer(&asked, place(head.fields, head.peer, head.prefix), now);
+    let answer = boot.answer(&asked, boot.place_of(head), now);
     let Answer::Script { text, served } = answer else { return None };
     let text = boot.served(head, &asked, text, &served, now);
     boot.tell(head.peer, head.fields);
@@ -46,7 +46,9 @@ pub(super) async fn bootscript(
     let asked =
         Asked::parse(query).map_err(|error| Failure::new(Code::BadParameter, error.to_string()))?;
     let now = boot.chassis.clock.now();
-    let answer = match boot.answer(&asked, place(&headers, &peer, prefix), now) {
+    let path = uri.path();
+    let head = Head { path, query, fields: (&headers).into(), peer: &peer, prefix };
+    let answer = match boot.answer(&asked, boot.place_of(&head), now) {
         Answer::NeedsToken(pending) => {
             let token = boot.join_token(&pending).await?;
             pending.finish(&token)
@@ -55,8 +57,6 @@ pub(super) async fn bootscript(
     };
     match answer {
         Answer::Script { text, served } => {
-            let path = uri.path();
-            let head = Head { path, query, fields: (&headers).into(), peer: &peer, prefix };
             let text = boot.served(&head, &asked, text, &served, now);
             Ok(([(header::CONTENT_TYPE, TEXT)], text).into_response())
         }
@@ -81,18 +81,25 @@ fn json(parts: Parts) -> Response {
     }))
 }
 
+/// As it is for a preview: nobody in particular asks.
 pub(crate) fn place<'a>(
     fields: impl Into<Fields<'a>>,
     peer: &Peer,
     prefix: GatewayPrefix,
 ) -> Place<'a> {
-    Place { host: fields.into().get(&header::HOST), secure: peer.secure, prefix: prefix.as_str() }
+    let host = fields.into().get(&header::HOST);
+    Place { host, secure: peer.secure, prefix: prefix.as_str(), from: None }
 }
 
 /// Whoever asks for the script can repeat it.
 static JOIN_TOKEN_FAILURES: LogLimit = LogLimit::per_second();
 
 impl Boot {
+    fn place_of<'a>(&self, head: &Head<'a>) -> Place<'a> {
+        let from = self.chassis.proxies.client(head.peer, head.fields);
+        Place { from: Some(from), ..place(head.fields, head.peer, head.prefix) }
+    }
+
     /// Tells who wants to know that a machine asked.
     fn tell<'a>(&self, peer: &Peer, fields: impl Into<Fields<'a>>) {
         if let Some(notices) = &self.contacts.notices {
@@ -136,7 +143,7 @@ impl Boot {
             return text;
         }
         let later = Asked { wait: LONG, ..asked.clone() };
-        match self.answer(&later, place(head.fields, head.peer, head.prefix), now) {
+        match self.answer(&later, self.place_of(head), now) {
             Answer::Script { text, served } if served.what == What::AskAgain => text,
             _ => text,
         }
@@ -151,6 +158,9 @@ impl Boot {
         now: Timestamp,
     ) -> Allowance {
         let from = self.chassis.proxies.client(head.peer, head.fields);
+        if let Some(node) = served.node.filter(|_| served.is_kept_back) {
+            self.one_boots.kept_back(node, from, now);
+        }
         match (served.node, &served.what) {
             (Some(node), What::Boot { name, revision, hand_out, .. }) => {
                 self.sightings.booted(node, name.clone(), *revision, from, now);
@@ -159,7 +169,7 @@ impl Boot {
                 }
                 Allowance::Within
             }
-            (Some(node), What::Agent) => {
+            (Some(node), What::Agent { .. }) => {
                 self.sightings.booted(node, "agent", 0, from, now);
                 self.agents_sent.push(node);
                 Allowance::Within

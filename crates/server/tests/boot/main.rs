@@ -9,17 +9,30 @@ mod native;
 mod once;
 mod states;
 
+use hoist_server::controller::Config;
 use serde_json::{Value, json};
-use site::{Answer, Site, document, mac, spec, with};
+use site::{Answer, Site, document, ip, mac, spec, with};
+
+/// Machines can be told apart by their addresses.
+fn behind_a_proxy(config: &mut Config) {
+    config.proxies = ["127.0.0.1/32".parse().expect("a network")].into_iter().collect();
+}
 
 /// What a machine asks.
 async fn bootscript(site: &Site, query: &str) -> Answer {
     site.ask_as_nobody("GET", &format!("/boot/v1/bootscript?{query}")).send().await
 }
 
+/// What the `n`th node asks, from its address where the site can see that.
+async fn bootscript_of(site: &Site, n: u32, more: &str) -> String {
+    let path = format!("/boot/v1/bootscript?mac={}{more}", mac(n));
+    let ask = site.ask_as_nobody("GET", &path).header("x-forwarded-for", &ip(n));
+    ask.send().await.expect(200).text()
+}
+
 /// The script of the `n`th node.
 async fn script(site: &Site, n: u32) -> String {
-    bootscript(site, &format!("mac={}", mac(n))).await.expect(200).text()
+    bootscript_of(site, n, "").await
 }
 
 fn config(name: &str, members: &Value) -> Value {

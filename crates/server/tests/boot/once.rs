@@ -4,11 +4,11 @@ use hoist_testkit::etcd::EtcdServer;
 use serde_json::json;
 
 use crate::site::{Answer, Site, mac, node_document};
-use crate::{bootscript, config, explain, script, set};
+use crate::{behind_a_proxy, bootscript, bootscript_of, config, explain, script, set};
 
 /// The script of the `n`th node after it failed to boot the last one.
 async fn retry(site: &Site, n: u32) -> String {
-    bootscript(site, &format!("mac={}&retry=1", mac(n))).await.expect(200).text()
+    bootscript_of(site, n, "&retry=1").await
 }
 
 fn was_given(answer: &Answer) -> bool {
@@ -17,7 +17,7 @@ fn was_given(answer: &Answer) -> bool {
 
 #[tokio::test]
 async fn boot_once_is_served_once_and_again_only_when_booting_failed() {
-    let site = Site::start().await;
+    let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[
         node_document(1),
         config("base", &json!({})),
@@ -56,8 +56,40 @@ async fn boot_once_is_served_once_and_again_only_when_booting_failed() {
 }
 
 #[tokio::test]
+async fn request_from_elsewhere_does_not_use_up_a_one_time_boot() {
+    let site = Site::start_with(behind_a_proxy).await;
+    site.apply(&[
+        node_document(1),
+        config("base", &json!({})),
+        config("rescue", &json!({"selector": "label:none"})),
+    ])
+    .await;
+    let elsewhere = async |query: &str| bootscript(&site, query).await.expect(200).text();
+    let (mac, nid) = (format!("mac={}", mac(1)), "nid=1");
+    let since = site.controller.chassis().events.last_id();
+    set(&site, "n1", &json!({"once": "rescue"})).await.expect(200);
+    for query in [&mac, nid, "name=n1", &format!("{mac}&retry=1")] {
+        assert!(elsewhere(query).await.contains("http://k/base"), "{query}");
+    }
+    site.ask_as_nobody("HEAD", &format!("/boot/v1/bootscript?{mac}")).send().await.expect(405);
+    assert_ne!(site.controller.chassis().events.last_id(), since, "people are told");
+    assert!(script(&site, 1).await.contains("http://k/rescue"), "it waits for the node");
+    // Nor does it end the node's boot.
+    assert!(elsewhere(&mac).await.contains("http://k/base"));
+    assert!(elsewhere(&format!("{mac}&retry=1")).await.contains("http://k/base"));
+    assert!(retry(&site, 1).await.contains("http://k/rescue"));
+    assert!(script(&site, 1).await.contains("http://k/base"));
+
+    site.apply(&[config("flash", &json!({"once": true}))]).await;
+    assert!(elsewhere(&mac).await.contains("http://k/base"));
+    assert!(script(&site, 1).await.contains("http://k/flash"));
+    assert!(script(&site, 1).await.contains("http://k/base"));
+    site.stop().await;
+}
+
+#[tokio::test]
 async fn a_configuration_marked_once_is_had_by_each_node_one_time() {
-    let site = Site::start().await;
+    let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[
         node_document(1),
         node_document(2),
@@ -85,7 +117,7 @@ async fn a_configuration_marked_once_is_had_by_each_node_one_time() {
 
 #[tokio::test]
 async fn another_boot_in_between_ends_the_retries_of_the_one_before() {
-    let site = Site::start().await;
+    let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[
         node_document(1),
         config("base", &json!({})),
@@ -105,7 +137,7 @@ async fn another_boot_in_between_ends_the_retries_of_the_one_before() {
 /// Whether or not the hand-out has been written down when they do.
 #[tokio::test]
 async fn what_people_decide_and_nodes_report_ends_the_retries_at_once() {
-    let site = Site::start().await;
+    let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[
         node_document(1),
         config("wipe", &json!({"mode": "install", "selector": "label:none"})),
@@ -144,7 +176,7 @@ async fn what_people_decide_and_nodes_report_ends_the_retries_at_once() {
 
 #[tokio::test]
 async fn what_was_changed_or_disabled_meanwhile_is_not_tried_again() {
-    let site = Site::start().await;
+    let site = Site::start_with(behind_a_proxy).await;
     let rescue = |members| config("rescue", &members);
     site.apply(&[node_document(1), config("base", &json!({}))]).await;
     for changed in [json!({"once": true, "enabled": false}), json!({"once": true, "params": "v2"})]
@@ -164,7 +196,7 @@ async fn what_was_changed_or_disabled_meanwhile_is_not_tried_again() {
 
 #[tokio::test]
 async fn a_mode_that_is_decided_later_takes_back_what_was_named_for_the_next_boot() {
-    let site = Site::start().await;
+    let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[
         node_document(1),
         config("base", &json!({"mode": "install"})),
@@ -187,7 +219,7 @@ async fn a_mode_that_is_decided_later_takes_back_what_was_named_for_the_next_boo
 
 #[tokio::test]
 async fn a_configuration_that_is_gone_keeps_nothing_from_being_written() {
-    let site = Site::start().await;
+    let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[
         node_document(1),
         node_document(2),
@@ -210,8 +242,12 @@ async fn a_configuration_that_is_gone_keeps_nothing_from_being_written() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn controllers_of_one_store_know_what_the_others_handed_out() {
     let store = EtcdServer::shared().url("one-boots");
-    let one = Site::start_with(|config| config.store.clone_from(&store)).await;
-    let two = one.start_beside(|_| {}).await;
+    let one = Site::start_with(|config| {
+        config.store.clone_from(&store);
+        behind_a_proxy(config);
+    })
+    .await;
+    let two = one.start_beside(behind_a_proxy).await;
     one.apply(&[
         node_document(1),
         config("base", &json!({})),
@@ -235,7 +271,7 @@ async fn controllers_of_one_store_know_what_the_others_handed_out() {
 
 #[tokio::test]
 async fn a_retry_after_a_restart_is_the_same_boot_and_the_next_one_is_not() {
-    let site = Site::start().await;
+    let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[
         node_document(1),
         config("base", &json!({})),
@@ -257,7 +293,11 @@ async fn a_retry_after_a_restart_is_the_same_boot_and_the_next_one_is_not() {
 async fn what_was_handed_out_while_the_store_was_away_survives_a_restart() {
     let server = EtcdServer::start();
     let url = server.url("site");
-    let site = Site::start_with(|config| config.store.clone_from(&url)).await;
+    let site = Site::start_with(|config| {
+        config.store.clone_from(&url);
+        behind_a_proxy(config);
+    })
+    .await;
     site.apply(&[
         node_document(1),
         config("base", &json!({})),

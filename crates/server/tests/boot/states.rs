@@ -3,13 +3,7 @@
 use serde_json::json;
 
 use crate::site::{Answer, NODES, Site, document, id, ip, mac, node_document};
-use crate::{config, explain, node, script, set};
-
-/// A site whose machines can be told apart by their addresses.
-async fn behind_a_proxy() -> Site {
-    let proxies = ["127.0.0.1/32".parse().expect("a network")];
-    Site::start_with(|config| config.proxies = proxies.into_iter().collect()).await
-}
+use crate::{behind_a_proxy, config, explain, node, script, set};
 
 /// As cloud-init of the `n`th node does it.
 async fn phone_home(site: &Site, n: u32) -> Answer {
@@ -19,7 +13,7 @@ async fn phone_home(site: &Site, n: u32) -> Answer {
 
 #[tokio::test]
 async fn a_node_is_held_and_sent_to_its_disk_and_back() {
-    let site = Site::start().await;
+    let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[node_document(1), config("base", &json!({}))]).await;
     let changed =
         set(&site, "n1", &json!({"mode": "hold", "reason": "new DIMM"})).await.expect(200);
@@ -50,7 +44,7 @@ async fn a_node_is_held_and_sent_to_its_disk_and_back() {
 
 #[tokio::test]
 async fn a_dry_run_and_a_wrong_word_change_nothing() {
-    let site = Site::start().await;
+    let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[node_document(1), config("base", &json!({}))]).await;
     let before = site.records().await;
     let dry = site.put("/boot/v2/state/n1?dry_run=1", &json!({"mode": "hold"})).await.expect(200);
@@ -77,7 +71,7 @@ async fn a_dry_run_and_a_wrong_word_change_nothing() {
 
 #[tokio::test]
 async fn many_nodes_change_at_once_and_are_counted() {
-    let site = Site::start().await;
+    let site = Site::start_with(behind_a_proxy).await;
     let mut documents: Vec<_> = (1..=60).map(|n| node(n, &json!({"role": "compute"}))).collect();
     documents.push(config("base", &json!({})));
     site.apply(&documents).await;
@@ -98,7 +92,7 @@ async fn many_nodes_change_at_once_and_are_counted() {
 
 #[tokio::test]
 async fn profiles_open_further_configurations() {
-    let site = Site::start().await;
+    let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[
         node_document(1),
         config("base", &json!({"selector": "node:n1", "priority": 9})),
@@ -117,7 +111,7 @@ async fn profiles_open_further_configurations() {
 /// Installed once, a node goes to its disk, whatever is written for it later.
 #[tokio::test]
 async fn a_node_that_reported_its_installation_is_not_installed_again_by_accident() {
-    let site = Site::start().await;
+    let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[
         node_document(1),
         node_document(2),
@@ -169,7 +163,7 @@ async fn a_node_that_reported_its_installation_is_not_installed_again_by_acciden
 
 #[tokio::test]
 async fn a_protected_node_is_never_installed() {
-    let site = Site::start().await;
+    let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[
         node_document(1),
         config("base", &json!({})),
@@ -202,7 +196,7 @@ async fn a_protected_node_is_never_installed() {
 
 #[tokio::test]
 async fn a_report_leaves_alone_what_people_decided_meanwhile() {
-    let site = Site::start().await;
+    let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[node_document(1), config("installer", &json!({"mode": "install"}))]).await;
     set(&site, "n1", &json!({"mode": "hold"})).await.expect(200);
     let state = site.post("/boot/v2/installed/n1", &json!({})).await.expect(200).json();
@@ -215,7 +209,7 @@ async fn a_report_leaves_alone_what_people_decided_meanwhile() {
 
 #[tokio::test]
 async fn what_installs_one_time_ends_on_the_disk_and_a_change_to_it_installs_nobody_again() {
-    let site = behind_a_proxy().await;
+    let site = Site::start_with(behind_a_proxy).await;
     let inst = |params: &str| {
         let spec = json!({"mode": "install", "once": true});
         config("inst", &crate::site::with(spec, &json!({"params": params})))
@@ -244,7 +238,7 @@ async fn what_installs_one_time_ends_on_the_disk_and_a_change_to_it_installs_nob
 
 #[tokio::test]
 async fn a_node_that_was_installed_in_one_boot_reports_and_goes_to_its_disk() {
-    let site = behind_a_proxy().await;
+    let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[
         node_document(1),
         config("base", &json!({})),
@@ -266,7 +260,7 @@ async fn a_node_that_was_installed_in_one_boot_reports_and_goes_to_its_disk() {
 /// An installation that was given up must not make a live system look like an installed one.
 #[tokio::test]
 async fn a_node_that_booted_something_else_meanwhile_is_not_taken_for_installed() {
-    let site = behind_a_proxy().await;
+    let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[node_document(1), config("base", &json!({"mode": "install"}))]).await;
     assert!(script(&site, 1).await.contains("http://k/base"));
     site.apply(&[config("base", &json!({}))]).await;
@@ -278,7 +272,7 @@ async fn a_node_that_booted_something_else_meanwhile_is_not_taken_for_installed(
 
 #[tokio::test]
 async fn what_becomes_an_installer_after_it_was_named_installs_no_installed_node() {
-    let site = Site::start().await;
+    let site = Site::start_with(behind_a_proxy).await;
     let compute = |members| config("compute", &members);
     site.apply(&[node_document(1), compute(json!({"selector": "label:none"}))]).await;
     set(&site, "n1", &json!({"mode": "disk"})).await.expect(200);
@@ -297,7 +291,7 @@ async fn what_becomes_an_installer_after_it_was_named_installs_no_installed_node
 
 #[tokio::test]
 async fn a_node_that_was_removed_and_comes_back_is_not_installed_again() {
-    let site = Site::start().await;
+    let site = Site::start_with(behind_a_proxy).await;
     site.apply(&[node_document(1), config("installer", &json!({"mode": "install"}))]).await;
     assert!(script(&site, 1).await.contains("http://k/installer"));
     site.post("/boot/v2/installed/n1", &json!({})).await.expect(200);
