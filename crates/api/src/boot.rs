@@ -352,6 +352,9 @@ pub struct AdoptRequest {
     /// By default what its firmware said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arch: Option<Arch>,
+    /// The address that was seen is not kept.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_address: bool,
 }
 
 impl AdoptRequest {
@@ -366,6 +369,7 @@ impl AdoptRequest {
             xname: None,
             labels: Labels::default(),
             arch: None,
+            no_address: false,
         }
     }
 }

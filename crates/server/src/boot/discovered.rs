@@ -1,5 +1,7 @@
 //! Machines that asked for a boot script and that nobody knows: listed, forgotten, adopted.
 
+use std::net::IpAddr;
+
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hoist_api::Code;
@@ -12,6 +14,7 @@ use hoist_inventory::registry::{Terms, WriteError, mint_id};
 use hoist_model::node::InterfaceKind;
 use hoist_model::{Arch, Fault, Interface, Kind, Mac, Name, NodeSpec};
 use http::StatusCode;
+use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::native::{READ, WRITE};
@@ -91,7 +94,8 @@ async fn adopt(
 ) -> Result<Response, Failure> {
     let stranger = seen(&boot, &mac)?;
     let name = request.name.clone();
-    let spec = spec(&stranger, request);
+    let address = seen_address(&boot, &stranger).filter(|_| !request.no_address);
+    let spec = spec(&stranger, request, address);
     if let Some(fault) = spec.check().into_iter().next() {
         return Err(bad_parameter(&fault.at, &fault.message, fault.hint.as_deref().unwrap_or("")));
     }
@@ -125,20 +129,51 @@ async fn adopt(
         Derived { boot: after.boot(node), groups: after.groups_of(node), ..Derived::default() };
     if !dry_run {
         boot.sightings.forget(stranger.mac);
-        let told = serde_json::json!({"mac": stranger.mac, "by": by});
+        let told = serde_json::json!({"mac": stranger.mac, "by": by, "from": stranger.from});
         boot.chassis.events.publish("node.adopted", &format!("node/{name}"), told);
     }
     Ok((StatusCode::CREATED, Json(Node::from_stored(node, derived))).into_response())
 }
 
-fn spec(stranger: &Stranger, request: AdoptRequest) -> NodeSpec {
+/// An address, and the network that it is in, if one is declared.
+struct SeenAddress {
+    address: IpNet,
+    network: Option<Name>,
+}
+
+/// The address that a machine asked from, if it tells this machine from all others: no node has it,
+/// and no other machine asked from there.
+fn seen_address(boot: &Boot, stranger: &Stranger) -> Option<SeenAddress> {
+    let (from, roster) = (stranger.from, boot.registry.roster());
+    let is_special = from.is_loopback() || from.is_unspecified() || from.is_multicast();
+    let strangers = boot.sightings.strangers();
+    let mut others = strangers.iter().filter(|other| other.mac != stranger.mac);
+    if is_special || !roster.by_ip(from).is_empty() || others.any(|other| other.from == from) {
+        return None;
+    }
+    let subnets = roster
+        .networks()
+        .flat_map(|network| network.spec.subnets.iter().map(|subnet| (&network.name, subnet.cidr)));
+    let mut around = subnets.filter(|(_, cidr)| cidr.contains(&from));
+    // Of several networks nobody can tell which one it is in.
+    let network = around.next().filter(|_| around.next().is_none());
+    let length = match (network, from) {
+        (Some((_, cidr)), _) => cidr.prefix_len(),
+        (None, IpAddr::V4(_)) => 32,
+        (None, IpAddr::V6(_)) => 128,
+    };
+    let address = IpNet::new(from, length).ok()?;
+    Some(SeenAddress { address, network: network.map(|(name, _)| name.clone()) })
+}
+
+fn spec(stranger: &Stranger, request: AdoptRequest, seen: Option<SeenAddress>) -> NodeSpec {
     let AdoptRequest { partition, groups, role, subrole, nid, xname, labels, arch, .. } = request;
     let interface = Interface {
         name: "eth0".parse().expect("a name"),
         kind: InterfaceKind::Boot,
         mac: stranger.mac,
-        addresses: Vec::new(),
-        network: None,
+        addresses: seen.iter().map(|seen| seen.address).collect(),
+        network: seen.and_then(|seen| seen.network),
         vlan: None,
         mtu: None,
     };

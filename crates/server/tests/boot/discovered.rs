@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::site::{NODES, Site, document, mac, node_document};
-use crate::{bootscript, config, script};
+use crate::site::{NODES, Site, document, ip, mac, node_document};
+use crate::{behind_a_proxy, bootscript, config, script};
 
 const LIST: &str = "/boot/v2/discovered";
 
@@ -41,6 +41,42 @@ async fn a_stranger_waits_is_listed_and_boots_once_it_is_adopted() {
     assert_eq!(site.get(LIST).await.json()["items"], json!([]));
     site.post(&adopt, &request).await.problem(404, "not-found");
     site.get(&format!("{NODES}/by/name/n7")).await.expect(200);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn adopted_machine_keeps_the_address_that_only_it_has() {
+    let site = Site::start_with(behind_a_proxy).await;
+    let network = json!({"subnets": [{"cidr": "10.0.0.0/16"}]});
+    site.apply(&[document("Network", "boot", &network), node_document(1)]).await;
+    let adopt = async |n: u32, more: serde_json::Value| {
+        let mut body = json!({"name": format!("n{n}")});
+        body.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+        let node = site.post(&format!("{LIST}/{}/adopt", mac(n)), &body).await.expect(201).json();
+        node["interfaces"][0].clone()
+    };
+    let asked_from = async |n: u32, from: &str| {
+        let path = format!("/boot/v1/bootscript?mac={}", mac(n));
+        let ask = site.ask_as_nobody("GET", &path).header("x-forwarded-for", from);
+        ask.send().await.expect(200);
+    };
+    for n in [7, 8] {
+        asked_from(n, &ip(n)).await;
+    }
+    let kept = adopt(7, json!({})).await;
+    assert_eq!((&kept["addresses"], &kept["network"]), (&json!(["10.0.0.7/16"]), &json!("boot")));
+    assert_eq!(adopt(8, json!({"no_address": true})).await["addresses"], json!(null));
+    // Outside of every network that is declared it is one address.
+    asked_from(9, "192.0.2.9").await;
+    assert_eq!(adopt(9, json!({})).await["addresses"], json!(["192.0.2.9/32"]));
+    // What others have, or may have, tells nobody apart.
+    for (n, from) in [(10, "10.0.0.1"), (11, "192.0.2.200"), (12, "192.0.2.200"), (13, "127.0.0.1")]
+    {
+        asked_from(n, from).await;
+    }
+    for n in [10, 11, 13] {
+        assert_eq!(adopt(n, json!({})).await["addresses"], json!(null), "{n}");
+    }
     site.stop().await;
 }
 

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use hoist_api::boot::AdoptRequest;
+use hoist_api::inventory::Node;
 use hoist_model::{Exit, GroupName, LabelKey, Mac, Name, Nid, Role, Xname};
 
 use super::Shell;
@@ -11,8 +12,9 @@ use crate::printer::Output;
 
 /// Make a node of a machine that asked for a boot script
 ///
-/// The node gets the MAC and the architecture that were seen; whatever else there is to say can be
-/// said here or later, with `hoist node set`.
+/// The node gets the MAC and the architecture that were seen, and the address if no other machine has
+/// it; whatever else there is to say can be said here or later, with `hoist node set`. Secrets go to
+/// nodes at their own address only.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  hoist node adopt 52:54:00:00:00:09 --name n9 --role compute\n  \
@@ -55,6 +57,10 @@ pub(super) struct AdoptArgs {
     #[arg(long)]
     xname: Option<Xname>,
 
+    /// Do not keep the address that was seen
+    #[arg(long)]
+    no_address: bool,
+
     /// Show what would become of it, change nothing
     #[arg(long)]
     dry_run: bool,
@@ -69,6 +75,7 @@ impl AdoptArgs {
             subrole: self.subrole,
             nid: self.nid,
             xname: self.xname,
+            no_address: self.no_address,
             labels: self.label.iter().map(|text| label(text)).collect::<Result<_, _>>()?,
             ..AdoptRequest::new(self.name)
         };
@@ -79,11 +86,22 @@ impl AdoptArgs {
             Output::Json | Output::Yaml => printer.value(&node)?,
             Output::Name => printer.line(name.as_str())?,
             Output::Table | Output::Wide if self.dry_run => {
-                return edit::would(printer, &format!("make node {name} of {mac}"));
+                return edit::would(printer, &format!("make node {name} of {mac}{}", at(&node)));
             }
-            Output::Table | Output::Wide => printer.note(&format!("{mac} is node {name} now")),
+            Output::Table | Output::Wide => {
+                printer.note(&format!("{mac} is node {name} now{}", at(&node)));
+            }
         }
         Ok(if self.dry_run { Exit::WouldChange } else { Exit::Done })
+    }
+}
+
+/// Where it is, or that nobody knows.
+fn at(node: &Node) -> String {
+    let mut addresses = node.interfaces.iter().flat_map(|interface| &interface.addresses);
+    match addresses.next() {
+        Some(address) => format!(", at {address}"),
+        None => ", without an address".to_owned(),
     }
 }
 
