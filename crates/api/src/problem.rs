@@ -139,6 +139,10 @@ codes! {
     /// The write lost against others too many times.
     Busy, "busy", 409, "Others are writing at the same time";
     Protected, "protected", 409, "The object is protected";
+    /// Secrets for a node that nothing but a token tells from others.
+    NoAddress, "no-address", 409, "The node has no address of its own";
+    /// Another key came with a node's token, and nobody has said which one is the node's.
+    KeyNotNamed, "key-not-named", 409, "A key has to be named";
     /// The field comes from an import.
     Managed, "managed", 409, "The field belongs to the source the node comes from";
     /// The `--affects` brake.

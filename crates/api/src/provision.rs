@@ -5,6 +5,7 @@ mod agent;
 mod run;
 
 use std::fmt;
+use std::net::IpAddr;
 
 use hoist_model::{Name, NodeId};
 use jiff::Timestamp;
@@ -46,17 +47,26 @@ pub struct Arming {
     /// Other keys that came with the right token later: somebody else has it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quarantined: Vec<ShownKey>,
+    /// The address that fetched the boot script with the token, or showed it, first; the token is
+    /// good there alone. None of a node that has an address of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<IpAddr>,
+    /// Other addresses that had the token since.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub elsewhere: Vec<IpAddr>,
     /// Whether the node was renewed or the site's key changed since: the token is good for nothing.
     pub outdated: bool,
 }
 
-/// A key that was shown, and when.
+/// A key that was shown, when, and from where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ShownKey {
     /// The beginning of its SHA-256, in hexadecimal digits.
     pub key: String,
     #[schemars(with = "String")]
     pub at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<IpAddr>,
 }
 
 /// `POST /provision/v1/agent/documents`, over TLS.

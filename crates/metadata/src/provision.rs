@@ -4,8 +4,10 @@
 //! is handed out.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use aws_lc_rs::{digest, signature};
+use hoist_inventory::AddressFit;
 use hoist_model::NodeId;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -14,6 +16,9 @@ use crate::token::{NONCE_BYTES, SiteKey, Token};
 
 /// Keys that are remembered as strangers; what comes after them is refused just the same.
 pub const MAX_QUARANTINED: usize = 16;
+
+/// Addresses that are remembered besides the one that a token is bound to.
+pub const MAX_ELSEWHERE: usize = 16;
 
 /// What an agent's proof begins with: no signature of it for anything else can be one.
 const PROOF: &str = "hoist provision";
@@ -62,6 +67,16 @@ pub struct Arming {
     #[serde(default)]
     site_key: String,
     pub since: Timestamp,
+    /// Whoever armed the node said that it gets its secrets without an address of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub secrets_without_address: bool,
+    /// Where its token was first: in the boot script that was fetched from there, or shown from there.
+    /// Of a node that has an address of its own, the inventory says where it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<IpAddr>,
+    /// Where it was too. The token is refused from there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub elsewhere: Vec<IpAddr>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redeemed: Option<Redeemed>,
     /// Other keys that came with the right token.
@@ -69,12 +84,35 @@ pub struct Arming {
     pub quarantined: Vec<Redeemed>,
 }
 
-/// Which key came, and when.
+/// Which key came, when, and from where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Redeemed {
     pub by: KeyPrint,
     pub at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<IpAddr>,
+}
+
+/// What somebody shows, and where.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown<'a> {
+    pub token: &'a str,
+    pub by: KeyPrint,
+    pub from: IpAddr,
+    pub fit: AddressFit,
+    pub at: Timestamp,
+}
+
+/// What it means that a token was at an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// It may be there.
+    Here,
+    /// It is bound to this address, once this is kept.
+    Bound(Arming),
+    /// It must not be there. `Some` is to be kept, and told: the address is new.
+    Elsewhere(Option<Arming>),
 }
 
 /// What a token comes to.
@@ -88,6 +126,8 @@ pub enum Verdict {
     Quarantined(Arming),
     /// The same stranger again, or one too many to remember.
     StillQuarantined,
+    /// The right token at an address that is not the node's; `Some` as in [`Whereabouts`].
+    Elsewhere(Option<Arming>),
     /// Not the token of this arming.
     Refused,
 }
@@ -102,7 +142,58 @@ impl Arming {
         since: Timestamp,
     ) -> Self {
         let site_key = site.fingerprint();
-        Self { node, generation, nonce, site_key, since, redeemed: None, quarantined: Vec::new() }
+        Self {
+            node,
+            generation,
+            nonce,
+            site_key,
+            since,
+            secrets_without_address: false,
+            bound: None,
+            elsewhere: Vec::new(),
+            redeemed: None,
+            quarantined: Vec::new(),
+        }
+    }
+
+    /// With the word of whoever arms the node about its secrets.
+    #[must_use]
+    pub fn with_secrets_without_address(self, allowed: bool) -> Self {
+        Self { secrets_without_address: allowed, ..self }
+    }
+
+    pub fn is_of(&self, nonce: &[u8; NONCE_BYTES]) -> bool {
+        self.nonce == *nonce
+    }
+
+    /// What it means that somebody at an address has the boot script with its token, or shows it.
+    pub fn seen_at(&self, from: IpAddr, fit: AddressFit) -> Whereabouts {
+        match (fit, self.bound) {
+            (AddressFit::Own, _) => Whereabouts::Here,
+            (AddressFit::Possible, Some(bound)) if bound == from => Whereabouts::Here,
+            (AddressFit::Possible, None) => {
+                Whereabouts::Bound(Self { bound: Some(from), ..self.clone() })
+            }
+            (AddressFit::Possible | AddressFit::Foreign, _) => {
+                let is_full = self.elsewhere.len() >= MAX_ELSEWHERE;
+                if is_full || self.elsewhere.contains(&from) {
+                    return Whereabouts::Elsewhere(None);
+                }
+                let mut next = self.clone();
+                next.elsewhere.push(from);
+                Whereabouts::Elsewhere(Some(next))
+            }
+        }
+    }
+
+    /// The key that people mean by a fingerprint: all of it, or as much as they are shown.
+    pub fn key_of(&self, fingerprint: &str) -> Option<Redeemed> {
+        let fingerprint = fingerprint.to_ascii_lowercase();
+        let is_meant = |key: &&Redeemed| {
+            let shown = key.by.to_string().len();
+            fingerprint.len() >= shown && key.by.whole().starts_with(&fingerprint)
+        };
+        self.redeemed.iter().chain(&self.quarantined).find(is_meant).copied()
     }
 
     /// Whether its token is refused, because the node was renewed or the site has another key.
@@ -115,27 +206,25 @@ impl Arming {
     }
 
     /// `generation` is what the node is of now: an arming of before counts no more.
-    pub fn redeem(
-        &self,
-        site: &SiteKey,
-        generation: u64,
-        offered: &str,
-        by: KeyPrint,
-        at: Timestamp,
-    ) -> Verdict {
-        if generation != self.generation || !self.token(site).is(offered) {
+    pub fn redeem(&self, site: &SiteKey, generation: u64, shown: &Shown<'_>) -> Verdict {
+        let Shown { token, by, from, fit, at } = *shown;
+        if generation != self.generation || !self.token(site).is(token) {
             return Verdict::Refused;
         }
-        let come = Redeemed { by, at };
+        let mut next = match self.seen_at(from, fit) {
+            Whereabouts::Here => self.clone(),
+            Whereabouts::Bound(next) => next,
+            Whereabouts::Elsewhere(next) => return Verdict::Elsewhere(next),
+        };
+        let come = Redeemed { by, at, from: Some(from) };
         match &self.redeemed {
-            None => Verdict::Redeemed(Self { redeemed: Some(come), ..self.clone() }),
+            None => Verdict::Redeemed(Self { redeemed: Some(come), ..next }),
             Some(first) if first.by == by => Verdict::Repeated,
             Some(_) => {
                 let known = self.quarantined.iter().any(|stranger| stranger.by == by);
                 if known || self.quarantined.len() >= MAX_QUARANTINED {
                     return Verdict::StillQuarantined;
                 }
-                let mut next = self.clone();
                 next.quarantined.push(come);
                 Verdict::Quarantined(next)
             }
@@ -160,6 +249,11 @@ impl KeyPrint {
         public.verify(proof_text(node, token).as_bytes(), signature).ok()?;
         let hash = digest::digest(&digest::SHA256, key);
         Some(Self(hash.as_ref().try_into().expect("SHA-256 has 32 bytes")))
+    }
+
+    /// All of its hexadecimal digits.
+    fn whole(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
@@ -196,8 +290,58 @@ mod tests {
         KeyPrint([n; 32])
     }
 
+    const FROM: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+    const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+
+    fn shown(token: &str, by: KeyPrint) -> Shown<'_> {
+        Shown { token, by, from: FROM, fit: AddressFit::Own, at: NOW }
+    }
+
     fn redeem(arming: &Arming, by: KeyPrint) -> Verdict {
-        arming.redeem(&key(), 2, armed().token(&key()).as_str(), by, NOW)
+        arming.redeem(&key(), 2, &shown(armed().token(&key()).as_str(), by))
+    }
+
+    #[test]
+    fn a_token_is_bound_to_the_first_address() {
+        let Whereabouts::Bound(bound) = armed().seen_at(FROM, AddressFit::Possible) else {
+            panic!("not bound")
+        };
+        assert_eq!(bound.seen_at(FROM, AddressFit::Possible), Whereabouts::Here);
+        let token = armed().token(&key());
+        let at = |from, fit| Shown { from, fit, ..shown(token.as_str(), print(1)) };
+        let verdict = bound.redeem(&key(), 2, &at(OTHER, AddressFit::Possible));
+        let Verdict::Elsewhere(Some(told)) = verdict else { panic!("{verdict:?}") };
+        assert_eq!((told.elsewhere.as_slice(), told.redeemed), (&[OTHER][..], None));
+        let again = told.redeem(&key(), 2, &at(OTHER, AddressFit::Possible));
+        assert_eq!(again, Verdict::Elsewhere(None), "told once");
+        assert!(matches!(
+            told.redeem(&key(), 2, &at(FROM, AddressFit::Possible)),
+            Verdict::Redeemed(_)
+        ));
+        // Where the inventory knows better, whoever came first does not count.
+        assert!(matches!(
+            told.redeem(&key(), 2, &at(OTHER, AddressFit::Own)),
+            Verdict::Redeemed(_)
+        ));
+        let foreign = armed().redeem(&key(), 2, &at(FROM, AddressFit::Foreign));
+        assert!(matches!(foreign, Verdict::Elsewhere(Some(_))), "{foreign:?}");
+        // Shown before any script was fetched, it is bound all the same.
+        let verdict = armed().redeem(&key(), 2, &at(FROM, AddressFit::Possible));
+        let Verdict::Redeemed(taken) = verdict else { panic!("{verdict:?}") };
+        assert_eq!(taken.bound, Some(FROM));
+    }
+
+    #[test]
+    fn a_key_is_meant_by_the_fingerprint_that_is_shown() {
+        let Verdict::Redeemed(taken) = redeem(&armed(), print(1)) else { panic!("refused") };
+        let Verdict::Quarantined(both) = redeem(&taken, print(0xab)) else { panic!("not told") };
+        let found = |text: &str| both.key_of(text).map(|key| key.by);
+        assert_eq!(found(&print(1).to_string()), Some(print(1)));
+        assert_eq!(found(&"AB".repeat(8)), Some(print(0xab)));
+        assert_eq!(found(&"ab".repeat(32)), Some(print(0xab)));
+        for wrong in ["", "ab", &"ab".repeat(7), &"ab".repeat(33), &"cd".repeat(8)] {
+            assert_eq!(found(wrong), None, "{wrong}");
+        }
     }
 
     #[test]
@@ -205,7 +349,7 @@ mod tests {
         let Verdict::Redeemed(taken) = redeem(&armed(), print(1)) else { panic!("refused") };
         assert_eq!(redeem(&taken, print(1)), Verdict::Repeated);
         let Verdict::Quarantined(after) = redeem(&taken, print(2)) else { panic!("not told") };
-        assert_eq!(after.quarantined, [Redeemed { by: print(2), at: NOW }]);
+        assert_eq!(after.quarantined, [Redeemed { by: print(2), at: NOW, from: Some(FROM) }]);
         assert_eq!(after.redeemed, taken.redeemed, "the first one keeps it");
         assert_eq!(redeem(&after, print(2)), Verdict::StillQuarantined);
         assert_eq!(redeem(&after, print(1)), Verdict::Repeated);
@@ -228,7 +372,7 @@ mod tests {
         let arming = armed();
         let right = arming.token(&key());
         let refused = |generation, offered: &str| {
-            arming.redeem(&key(), generation, offered, print(1), NOW) == Verdict::Refused
+            arming.redeem(&key(), generation, &shown(offered, print(1))) == Verdict::Refused
         };
         assert!(!refused(2, right.as_str()));
         assert!(refused(3, right.as_str()), "the node was provisioned anew since");
@@ -244,7 +388,7 @@ mod tests {
         let (arming, other) = (armed(), SiteKey::new(&[2; KEY_BYTES]));
         let token = arming.token(&key());
         for (site, generation) in [(key(), 2), (key(), 3), (other.clone(), 2), (other, 3)] {
-            let verdict = arming.redeem(&site, generation, token.as_str(), print(1), NOW);
+            let verdict = arming.redeem(&site, generation, &shown(token.as_str(), print(1)));
             assert_eq!(arming.is_outdated(&site, generation), verdict == Verdict::Refused);
         }
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aws_lc_rs::digest;
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -127,6 +128,12 @@ impl Identity {
         Some(self.key.to_pkcs8v1().ok()?.as_ref().to_vec())
     }
 
+    /// As people are shown it at the controller: the beginning of its SHA-256.
+    fn fingerprint(&self) -> String {
+        let hash = digest::digest(&digest::SHA256, self.key.public_key().as_ref());
+        hash.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    }
+
     fn request(&self, orders: &Orders, facts: Value) -> OrderRequest {
         let Orders { node, token, .. } = orders;
         let text = format!("hoist provision\n{node}\n{token}\n");
@@ -155,7 +162,15 @@ impl Controller {
         let is_short = facts.to_string().len() <= MAX_FACTS;
         let facts = if is_short { facts.clone() } else { Value::Null };
         let request = identity.request(orders, facts);
-        self.post("/provision/v1/agent/order", None, &request)
+        let order = self.post("/provision/v1/agent/order", None, &request);
+        // People compare it with what the controller shows, before they let it in.
+        order.map_err(|error| match error {
+            CallError::Refused(said) => CallError::Refused(format!(
+                "{said}; the key of this machine is {}",
+                identity.fingerprint()
+            )),
+            other => other,
+        })
     }
 
     pub(super) fn events(

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 
 use hoist_model::{Name, NodeId, ProvisionProfile, ProvisionProfileSpec};
 use jiff::Timestamp;
@@ -9,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Erasure, Finding, RootDisk};
+use super::{Erasure, Finding, RootDisk, ShownKey};
 
 /// A provision profile. It is written as a document, with `POST /inventory/v1/apply`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -74,6 +75,10 @@ pub struct How {
     /// The root may come to another disk than the last time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_root_change: bool,
+    /// Nodes without an address of their own get their secrets all the same: whoever shows the token
+    /// of such a node first is taken for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub secrets_without_address: bool,
     /// The disks are erased, and the node boots nothing afterwards.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retire: bool,
@@ -200,6 +205,15 @@ pub struct RunNode {
     /// Disks that were to be erased, and what became of each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub erased: Vec<Erasure>,
+    /// The key that has the node's token, while its agent is waited for or works.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enrolled: Option<ShownKey>,
+    /// Other keys that came with the token: none is let in until `retry` names it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quarantined: Vec<ShownKey>,
+    /// Addresses that had the token besides the one that it is good at.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub elsewhere: Vec<IpAddr>,
 }
 
 /// What a run that ended well made of a node.
@@ -319,6 +333,10 @@ pub struct SteerRequest {
     pub nodes: Vec<Name>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
+    /// Of a `retry`: the keys that may go on, by fingerprint, for nodes with which another key came;
+    /// `none` lets no key go on, and the machine has to be started from the network again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<String>,
     /// Of an `undo`: what is on the disks stays, only what the nodes boot is taken back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub boot_only: bool,

@@ -35,10 +35,12 @@ enum ProvisionCommand {
     Status(status::StatusArgs),
     /// Begin nodes that failed or were aborted once more
     ///
-    /// An agent that stayed in memory goes on by itself; other machines have to be started anew.
+    /// An agent that stayed in memory goes on by itself; other machines have to be started anew. Where
+    /// another key came with a node's token, the one that may go on has to be named.
     #[command(after_help = "Examples:\n  hoist provision retry n1\n  \
+        hoist provision retry n1 --key 3f9c2a7700b1d4e8\n  \
         hoist provision retry last --dry-run")]
-    Retry(steer::SteerArgs),
+    Retry(steer::RetryArgs),
     /// Begin no more nodes, and end what is under way where that is safe
     ///
     /// Nodes that have not booted the agent boot as before. An agent that works ends its step, and
@@ -106,7 +108,7 @@ impl ProvisionArgs {
         match self.command {
             ProvisionCommand::Start(args) => args.run(shell).await,
             ProvisionCommand::Status(args) => args.run(shell).await,
-            ProvisionCommand::Retry(args) => args.run(shell, "retry").await,
+            ProvisionCommand::Retry(args) => args.run(shell).await,
             ProvisionCommand::Abort(args) => args.run(shell, "abort").await,
             ProvisionCommand::Undo(args) => args.run(shell).await,
             ProvisionCommand::Facts { node } => facts(shell, &node).await,
@@ -226,15 +228,20 @@ async fn list(shell: &mut Shell) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
+/// `3f9c2a7700b1d4e8 from 10.0.0.9 at …`.
+fn shown_key(ShownKey { key, at, from }: &ShownKey) -> String {
+    let from = from.map(|from| format!(" from {from}")).unwrap_or_default();
+    format!("{key}{from} at {at}")
+}
+
 fn table(armings: &[Arming]) -> Table {
     let mut table = Table::new(&["NODE", "SINCE", "REDEEMED BY", "QUARANTINED", "GOOD"]);
-    let shown = |ShownKey { key, at }: &ShownKey| format!("{key} at {at}");
     for arming in armings {
         table.row(vec![
             arming.node.to_string(),
             arming.since.to_string(),
-            arming.redeemed.as_ref().map(shown).unwrap_or_default(),
-            arming.quarantined.iter().map(shown).collect::<Vec<_>>().join(", "),
+            arming.redeemed.as_ref().map(shown_key).unwrap_or_default(),
+            arming.quarantined.iter().map(shown_key).collect::<Vec<_>>().join(", "),
             if arming.outdated {
                 "no, the node was renewed, or the site's key changed"
             } else {

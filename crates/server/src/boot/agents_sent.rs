@@ -1,28 +1,65 @@
-//! To whom the agent was sent, for those who look after runs: remembered in memory, since nothing on
-//! the way of a booting machine waits.
+//! Which addresses the agent's boot script was sent to, for those who look after runs: remembered in
+//! memory, since nothing on the way of a booting machine waits.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use hoist_metadata::provision::MAX_ELSEWHERE;
+use hoist_metadata::token::NONCE_BYTES;
 use hoist_model::NodeId;
 
-/// Nodes that are remembered until somebody looks; what is forgotten shows as armed for longer.
+/// Nodes that are remembered until somebody looks; what is forgotten shows as armed for longer, and
+/// its token is bound to the first address that shows it.
 const MAX_SENT: usize = 100_000;
 
 /// Cheap to clone; all clones are the same.
 #[derive(Debug, Clone, Default)]
-pub struct AgentsSent(Arc<Mutex<BTreeSet<NodeId>>>);
+pub struct AgentsSent(Arc<Mutex<BTreeMap<NodeId, Sent>>>);
+
+/// Who fetched the script with one token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sent {
+    /// Of the node's arming.
+    pub nonce: [u8; NONCE_BYTES],
+    /// In the order in which they came; each once.
+    pub to: Vec<IpAddr>,
+}
 
 impl AgentsSent {
-    pub(super) fn push(&self, node: NodeId) {
-        let mut sent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if sent.len() < MAX_SENT {
-            sent.insert(node);
+    pub(super) fn push(&self, node: NodeId, nonce: [u8; NONCE_BYTES], from: IpAddr) {
+        let mut all = self.lock();
+        if all.len() >= MAX_SENT && !all.contains_key(&node) {
+            return;
+        }
+        let sent = all.entry(node).or_insert_with(|| Sent { nonce, to: Vec::new() });
+        if sent.nonce != nonce {
+            *sent = Sent { nonce, to: Vec::new() };
+        }
+        if sent.to.len() <= MAX_ELSEWHERE && !sent.to.contains(&from) {
+            sent.to.push(from);
         }
     }
 
-    pub(crate) fn take(&self) -> BTreeSet<NodeId> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    /// What is not kept yet.
+    pub(crate) fn all(&self) -> BTreeMap<NodeId, Sent> {
+        self.lock().clone()
+    }
+
+    pub(crate) fn of(&self, node: NodeId) -> Option<Sent> {
+        self.lock().get(&node).cloned()
+    }
+
+    /// It is kept.
+    pub(crate) fn forget(&self, node: NodeId, kept: &Sent) {
+        let mut all = self.lock();
+        if all.get(&node) == Some(kept) {
+            all.remove(&node);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, Sent>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -30,13 +67,24 @@ impl AgentsSent {
 mod tests {
     use super::*;
 
+    const FROM: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn memory_of_sent_agents_is_bounded() {
         let sent = AgentsSent::default();
         for n in 0..=MAX_SENT as u128 {
-            sent.push(NodeId::from_bits(n));
+            sent.push(NodeId::from_bits(n), [0; NONCE_BYTES], FROM);
         }
-        assert_eq!(sent.take().len(), MAX_SENT);
-        assert!(sent.take().is_empty());
+        assert_eq!(sent.all().len(), MAX_SENT);
+        let node = NodeId::from_bits(1);
+        for n in 0..=u8::MAX {
+            sent.push(node, [1; NONCE_BYTES], [10, 0, 0, n].into());
+        }
+        let kept = sent.of(node).expect("it is remembered");
+        assert_eq!((kept.to[0], kept.to.len()), ([10, 0, 0, 0].into(), MAX_ELSEWHERE + 1));
+        sent.forget(node, &Sent { to: Vec::new(), ..kept.clone() });
+        assert!(sent.of(node).is_some(), "somebody came since");
+        sent.forget(node, &kept);
+        assert!(sent.of(node).is_none());
     }
 }

@@ -169,9 +169,9 @@ impl Boot {
                 }
                 Allowance::Within
             }
-            (Some(node), What::Agent { .. }) => {
+            (Some(node), What::Agent { nonce }) => {
                 self.sightings.booted(node, "agent", 0, from, now);
-                self.agents_sent.push(node);
+                self.agents_sent.push(node, *nonce, from);
                 Allowance::Within
             }
             (Some(node), What::Disk) => {

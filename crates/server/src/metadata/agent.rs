@@ -17,13 +17,14 @@ use base64::engine::general_purpose::STANDARD;
 use hoist_api::Code;
 use hoist_api::metadata::RenderedDocument;
 use hoist_api::provision::{DocumentsRequest, NodeDocuments};
-use hoist_inventory::Roster;
-use hoist_metadata::provision::{Arming, KeyPrint, Verdict};
+use hoist_inventory::{AddressFit, Roster};
+use hoist_metadata::provision::{Arming, KeyPrint, Shown, Verdict};
 use hoist_metadata::{Document, Failed, Rendered, Secrets, SiteKey, With};
-use hoist_model::{Name, Node};
+use hoist_model::{MetadataLayer, MetadataLayerSpec, Name, Node, Secret};
 use hoist_store::StoreError;
 use http::{HeaderValue, header};
 use metrics::Counter;
+use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use super::Metadata;
@@ -39,6 +40,11 @@ use crate::server::Chassis;
 
 /// An id, a token, a key and a signature.
 const MAX_REQUEST: usize = 4096;
+
+/// Why a node gets no secrets, and what to do about it.
+pub(crate) const NO_ADDRESS: &str = "the node has no address of its own in the inventory, so anybody may be it; no secrets are given";
+pub(crate) const NO_ADDRESS_REMEDY: &str = "declare its address (`hoist node set NODE --ip …`), or \
+     start the run with `--secrets-without-address`";
 
 /// Requests that are looked into at once: each one asks the store, whoever sends it.
 const TURNS: usize = 16;
@@ -56,10 +62,8 @@ pub(super) struct Unlock {
 
 impl Unlock {
     pub(super) fn new(chassis: &Chassis, key: SiteKey, vault: Vault) -> Self {
-        let Chassis { store, clock, audit, events, .. } = chassis;
-        let (store, clock) = (Arc::clone(store), Arc::clone(clock));
         Self {
-            armings: Armings::new(store, key, audit.clone(), events.clone(), clock),
+            armings: Armings::of(chassis, key),
             vault: Arc::new(vault),
             turns: Semaphore::new(TURNS),
             counts: Counts::default(),
@@ -112,14 +116,15 @@ async fn documents(
     let Json(asked) = Json::<DocumentsRequest>::from_request(request, &()).await?;
     let _turn = metadata.unlock.turns.acquire().await.expect("it is never closed");
     let roster = metadata.boot.registry.roster();
-    let (node, by) = metadata.unlocked(&roster, &asked, from).await?;
+    let Unlocked { node, by, secrets_without_address } =
+        metadata.unlocked(&roster, &asked, from).await?;
+    let may_have = secrets_without_address || roster.has_own_address(&node);
+    if !may_have && !secret_layers_of(&roster, &node).is_empty() {
+        return Err(metadata.refuse(Refused::NoAddress, Some(&node.name), from));
+    }
     let rendered = metadata.rendered_whole(&roster, &node).await?;
-    let layers = secret_layers(&roster, &rendered.layers);
-    let handed = HandedOut { node: &node, by, from, layers: &layers };
-    let chassis = &metadata.boot.chassis;
-    chassis.audit.append(&handed.entry(audit.draft())).await?;
-    chassis.events.publish("provision.secrets", &format!("node/{}", node.name), handed.told());
-    metadata.unlock.counts.given.increment(1);
+    let released = Released::of(&node, by, from).with_layers(&roster, &rendered.layers);
+    metadata.release(&released, audit.draft()).await?;
     let no_store = [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
     Ok((no_store, Json(answer(&node, &rendered))).into_response())
 }
@@ -136,6 +141,8 @@ enum Refused {
     /// Not armed, or with another token.
     Token,
     Quarantined,
+    /// The node has none of its own, and nobody said that it may have its secrets without.
+    NoAddress,
 }
 
 impl Refused {
@@ -158,6 +165,9 @@ impl Refused {
                 Failure::new(Code::Forbidden, "another key has redeemed this token")
                     .with_remedy("`hoist provision arm NODE` makes another one")
             }
+            Self::NoAddress => {
+                Failure::new(Code::Forbidden, NO_ADDRESS).with_remedy(NO_ADDRESS_REMEDY)
+            }
         }
     }
 }
@@ -171,6 +181,7 @@ impl fmt::Display for Refused {
             Self::Address => "from an address that is not the node's",
             Self::Token => "with a token that is not the node's, or while it is not armed",
             Self::Quarantined => "with a token that another key has redeemed",
+            Self::NoAddress => "for a node that has no address of its own",
         })
     }
 }
@@ -206,11 +217,11 @@ impl Metadata {
         &self,
         asked: &DocumentsRequest,
         from: IpAddr,
-    ) -> Result<(Arc<Roster>, Arc<Node>), Locked> {
+    ) -> Result<Enrolled, Locked> {
         let _turn = self.unlock.turns.acquire().await.expect("it is never closed");
         let roster = self.boot.registry.roster();
-        let (node, _) = self.unlocked(&roster, asked, from).await?;
-        Ok((roster, node))
+        let Unlocked { node, by, .. } = self.unlocked(&roster, asked, from).await?;
+        Ok(Enrolled { roster, node, by, from })
     }
 
     /// Whether the key that is shown has redeemed an arming that is over.
@@ -221,24 +232,48 @@ impl Metadata {
         asked: &DocumentsRequest,
         from: IpAddr,
     ) -> Option<Arc<Node>> {
-        let (by, now) = (proven(asked)?, self.boot.chassis.clock.now());
+        let (by, at) = (proven(asked)?, self.boot.chassis.clock.now());
         let node = roster.by_id(asked.node).filter(|node| node.spec.enabled)?;
-        let verdict = earlier.redeem(&self.key, node.generation, &asked.token, by, now);
-        let is_same = verdict == Verdict::Repeated && may_be_at(roster, node, from);
-        is_same.then(|| Arc::clone(node))
+        let fit = roster.address_fit(node, from);
+        let shown = Shown { token: &asked.token, by, from, fit, at };
+        let verdict = earlier.redeem(&self.key, node.generation, &shown);
+        (verdict == Verdict::Repeated).then(|| Arc::clone(node))
     }
 
     /// Lets the key that is shown redeem what the node is armed with now, whatever token it shows:
-    /// who calls this knows it. Says whether it has it, and no other key.
+    /// who calls this knows it. Gives the key if it has it, and no other one.
     pub(crate) async fn redeem_anew(
         &self,
         node: &Node,
         asked: &DocumentsRequest,
-    ) -> Result<bool, StoreError> {
-        let Some(by) = proven(asked) else { return Ok(false) };
-        let Some(token) = self.unlock.armings.token(node).await? else { return Ok(false) };
-        let offer = Offer { token: token.as_str(), by, is_here: true };
-        Ok(self.unlock.armings.redeem(node, offer).await? == Redemption::Taken)
+        from: IpAddr,
+    ) -> Result<Option<KeyPrint>, StoreError> {
+        let Some(by) = proven(asked) else { return Ok(None) };
+        let Some(token) = self.unlock.armings.token(node).await? else { return Ok(None) };
+        // Who calls this knows where it is, too.
+        let fits = |_| AddressFit::Own;
+        let offer = Offer { token: token.as_str(), by, from, fits: &fits, sent: None };
+        let redemption = self.unlock.armings.redeem(node, offer).await?;
+        Ok(matches!(redemption, Redemption::Taken { .. }).then_some(by))
+    }
+
+    /// Writes down that secrets leave, before they do.
+    pub(crate) async fn release(
+        &self,
+        released: &Released<'_>,
+        draft: Draft,
+    ) -> Result<(), Failure> {
+        let chassis = &self.boot.chassis;
+        chassis.audit.append(&released.entry(draft)).await?;
+        let object = format!("node/{}", released.node.name);
+        chassis.events.publish("provision.secrets", &object, released.told());
+        self.unlock.counts.given.increment(1);
+        Ok(())
+    }
+
+    /// A node without an address of its own asked for what has secrets in it.
+    pub(crate) fn refuse_without_address(&self, node: &Node, from: IpAddr) {
+        self.refuse(Refused::NoAddress, Some(&node.name), from);
     }
 
     pub(crate) fn vault(&self) -> &Arc<Vault> {
@@ -266,16 +301,19 @@ impl Metadata {
         roster: &Roster,
         asked: &DocumentsRequest,
         from: IpAddr,
-    ) -> Result<(Arc<Node>, KeyPrint), Locked> {
+    ) -> Result<Unlocked, Locked> {
         let Some(by) = proven(asked) else {
             return Err(self.locked(Refused::Proof, None, from));
         };
         let node = roster.by_id(asked.node).filter(|node| node.spec.enabled);
         let Some(node) = node else { return Err(self.locked(Refused::Node, None, from)) };
-        let is_here = may_be_at(roster, node, from);
-        let offer = Offer { token: &asked.token, by, is_here };
+        let fits = |from| roster.address_fit(node, from);
+        let sent = self.boot.agents_sent.of(node.id);
+        let offer = Offer { token: &asked.token, by, from, fits: &fits, sent: sent.as_ref() };
         let refused = match self.unlock.armings.redeem(node, offer).await? {
-            Redemption::Taken => return Ok((Arc::clone(node), by)),
+            Redemption::Taken { secrets_without_address } => {
+                return Ok(Unlocked { node: Arc::clone(node), by, secrets_without_address });
+            }
             Redemption::Quarantined => Refused::Quarantined,
             Redemption::Elsewhere => Refused::Address,
             Redemption::Refused => Refused::Token,
@@ -345,54 +383,105 @@ fn proven(asked: &DocumentsRequest) -> Option<KeyPrint> {
     KeyPrint::proven(&key, &signature, asked.node, &asked.token)
 }
 
-/// An address that only this node has tells it from others; behind user networking all have one.
-/// At that of its management controller, it is not the node who asks.
-fn may_be_at(roster: &Roster, node: &Node, from: IpAddr) -> bool {
-    if node.spec.has_bmc_at(from) {
-        return false;
-    }
-    let there = roster.by_ip(from);
-    let is_only = |found: &[&Arc<Node>]| matches!(found, [only] if only.id == node.id);
-    let boots_at = roster.boot(node).and_then(|boot| boot.ip);
-    if boots_at.is_some_and(|address| is_only(&roster.by_ip(address))) {
-        return is_only(&there);
-    }
-    there.is_empty() || there.iter().any(|found| found.id == node.id)
+/// The layers with secrets that speak of a node.
+pub(crate) fn secret_layers_of<'r>(roster: &'r Roster, node: &Node) -> Vec<&'r Arc<MetadataLayer>> {
+    let subject = roster.subject(node);
+    let speaks = |layer: &&Arc<MetadataLayer>| {
+        let bound = layer.spec.selector.as_ref().and_then(|selector| selector.bind(roster).ok());
+        // One that cannot be told for sure counts.
+        bound.is_none_or(|bound| bound.specificity(&subject).is_some())
+    };
+    roster.metadata_layers().filter(|layer| layer.spec.has_secrets()).filter(speaks).collect()
 }
 
-fn secret_layers(roster: &Roster, layers: &[Name]) -> Vec<Name> {
-    let holds =
-        |name: &&Name| roster.metadata_layer(name).is_some_and(|layer| layer.spec.has_secrets());
-    layers.iter().filter(holds).cloned().collect()
+/// What people call the secrets of a layer.
+fn secret_names(layer: &MetadataLayerSpec) -> Vec<String> {
+    let maps = layer.maps().into_iter().flat_map(|(_, map)| map.values());
+    let mut names = Vec::new();
+    for value in maps.chain(layer.parts.iter().map(|part| &part.content)) {
+        collect_names(value, &mut names);
+    }
+    names
 }
 
-/// What happened, for those who look at it later; no secret is in it.
-struct HandedOut<'a> {
+fn collect_names(value: &Value, names: &mut Vec<String>) {
+    match (Secret::in_value(value), value) {
+        (Some(Ok(Secret::File(name) | Secret::Env(name))), _) => names.push(name),
+        (Some(Ok(Secret::Age(_))), _) => names.push("(encrypted in the layer)".to_owned()),
+        (_, Value::Array(list)) => list.iter().for_each(|value| collect_names(value, names)),
+        (_, Value::Object(map)) => map.values().for_each(|value| collect_names(value, names)),
+        _ => {}
+    }
+}
+
+/// A node whose key has its token.
+struct Unlocked {
+    node: Arc<Node>,
+    by: KeyPrint,
+    secrets_without_address: bool,
+}
+
+/// The same for provisioning, and on which roster.
+pub(crate) struct Enrolled {
+    pub(crate) roster: Arc<Roster>,
+    pub(crate) node: Arc<Node>,
+    pub(crate) by: KeyPrint,
+    pub(crate) from: IpAddr,
+}
+
+/// Secrets that leave, by name, for those who look at it later; no secret is in it.
+pub(crate) struct Released<'a> {
     node: &'a Node,
     by: KeyPrint,
     from: IpAddr,
-    layers: &'a [Name],
+    layers: Vec<Name>,
+    secrets: Vec<String>,
 }
 
-impl HandedOut<'_> {
+impl<'a> Released<'a> {
+    pub(crate) fn of(node: &'a Node, by: KeyPrint, from: IpAddr) -> Self {
+        Self { node, by, from, layers: Vec::new(), secrets: Vec::new() }
+    }
+
+    /// Those of the layers that hold some.
+    pub(crate) fn with_layers(mut self, roster: &Roster, layers: &[Name]) -> Self {
+        for name in layers {
+            let Some(layer) = roster.metadata_layer(name) else { continue };
+            if layer.spec.has_secrets() {
+                self.layers.push(name.clone());
+                self.secrets.extend(secret_names(&layer.spec));
+            }
+        }
+        self
+    }
+
+    pub(crate) fn with_secrets<'n>(mut self, names: impl IntoIterator<Item = &'n String>) -> Self {
+        self.secrets.extend(names.into_iter().cloned());
+        self
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.secrets.is_empty()
+    }
+
     fn entry(&self, draft: Draft) -> Draft {
-        let Self { node, by, from, layers } = self;
-        let layers = match layers {
-            [] => "no layer".to_owned(),
-            some => some.iter().map(Name::as_str).collect::<Vec<_>>().join(", "),
-        };
+        let Self { node, by, from, layers, secrets } = self;
+        let secrets = if secrets.is_empty() { "none".to_owned() } else { secrets.join(", ") };
+        let layers = layers.iter().map(Name::as_str).collect::<Vec<_>>().join(", ");
+        let layers = if layers.is_empty() { layers } else { format!(" (layers {layers})") };
         Draft {
             who: format!("node/{} with key {by}", node.name),
             from: from.to_string(),
-            object: format!("node/{}: secrets of {layers}", node.name),
+            object: format!("node/{}: secrets {secrets}{layers}", node.name),
             ..draft
         }
     }
 
-    fn told(&self) -> serde_json::Value {
-        let Self { node, by, from, layers } = self;
+    fn told(&self) -> Value {
+        let Self { node, by, from, layers, secrets } = self;
         serde_json::json!({
             "generation": node.generation, "key": by.to_string(), "from": from, "layers": layers,
+            "secrets": secrets,
         })
     }
 }

@@ -54,21 +54,23 @@ async fn list(
     let armings = metadata.unlock.armings.list().await?;
     let items = armings.iter().filter_map(|arming| {
         let node = roster.by_id(arming.node).filter(|node| sight.reaches(&roster, node))?;
-        let provision::Arming { since, redeemed, quarantined, .. } = arming;
+        let provision::Arming { since, redeemed, quarantined, bound, elsewhere, .. } = arming;
         Some(Arming {
             node: node.name.clone(),
             id: node.id,
             since: *since,
             redeemed: redeemed.as_ref().map(shown),
             quarantined: quarantined.iter().map(shown).collect(),
+            bound: *bound,
+            elsewhere: elsewhere.clone(),
             outdated: arming.is_outdated(&metadata.key, node.generation),
         })
     });
     Ok(Json(Listing { revision: roster.revision(), items: items.collect() }))
 }
 
-fn shown(redeemed: &Redeemed) -> ShownKey {
-    ShownKey { key: redeemed.by.to_string(), at: redeemed.at }
+pub(crate) fn shown(redeemed: &Redeemed) -> ShownKey {
+    ShownKey { key: redeemed.by.to_string(), at: redeemed.at, from: redeemed.from }
 }
 
 async fn arm(

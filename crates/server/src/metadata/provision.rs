@@ -3,19 +3,24 @@
 //! What is decided is kept before anything is handed out, so a token is redeemed by one key
 //! whatever fails in between, and whichever controller is asked.
 
+use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use hoist_inventory::AddressFit;
 use hoist_inventory::record::{self, ResourceKey};
 use hoist_metadata::SiteKey;
-use hoist_metadata::provision::{Arming, KeyPrint, Verdict};
+use hoist_metadata::provision::{Arming, KeyPrint, Shown, Verdict, Whereabouts};
 use hoist_metadata::token::{NONCE_BYTES, Token};
 use hoist_model::{Node, NodeId};
 use hoist_store::{Compare, Key, Op, Record, Store, StoreError, Txn};
 
 use crate::audit::{AuditError, AuditLog, Draft};
+use crate::boot::Sent;
 use crate::clock::Clock;
 use crate::events::EventBus;
 use crate::scan::{Step, walk};
+use crate::server::Chassis;
 
 /// How often somebody else may be faster.
 const TRIES: usize = 8;
@@ -24,7 +29,10 @@ const TRIES: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redemption {
     /// This key has it; now, or since before.
-    Taken,
+    Taken {
+        /// Whoever armed the node lets it have its secrets without an address of its own.
+        secrets_without_address: bool,
+    },
     /// Another key has it.
     Quarantined,
     /// It is the right one, shown where the node is not.
@@ -33,13 +41,28 @@ pub enum Redemption {
     Refused,
 }
 
+/// How addresses stand to the node.
+pub type Fits<'a> = &'a (dyn Fn(IpAddr) -> AddressFit + Sync);
+
 /// What somebody shows who wants a node's secrets.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Offer<'a> {
     pub token: &'a str,
     pub by: KeyPrint,
-    /// Whether the node may be at their address.
-    pub is_here: bool,
+    pub from: IpAddr,
+    pub fits: Fits<'a>,
+    /// Who has fetched the boot script, as far as that is not kept yet.
+    pub sent: Option<&'a Sent>,
+}
+
+/// Without the token.
+impl fmt::Debug for Offer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Offer")
+            .field("by", &self.by)
+            .field("from", &self.from)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Cheap to clone; all clones are the same.
@@ -53,6 +76,11 @@ pub struct Armings {
 }
 
 impl Armings {
+    pub(crate) fn of(chassis: &Chassis, key: SiteKey) -> Self {
+        let Chassis { store, clock, audit, events, .. } = chassis;
+        Self::new(Arc::clone(store), key, audit.clone(), events.clone(), Arc::clone(clock))
+    }
+
     pub fn new(
         store: Arc<dyn Store>,
         key: SiteKey,
@@ -68,6 +96,8 @@ impl Armings {
         let mut nonce = [0; NONCE_BYTES];
         aws_lc_rs::rand::fill(&mut nonce).expect("the operating system gives random bytes");
         let arming = Arming::new(&self.key, node.id, node.generation, nonce, self.clock.now());
+        // The token is in no boot script: whoever is told it says whom it is for.
+        let arming = arming.with_secrets_without_address(true);
         // A node that was removed elsewhere must not leave an arming behind.
         let Some(unchanged) = self.unchanged(node).await? else {
             let key = ResourceKey::Node(node.id).to_key();
@@ -122,23 +152,30 @@ impl Armings {
     }
 
     pub async fn redeem(&self, node: &Node, offer: Offer<'_>) -> Result<Redemption, StoreError> {
-        let Offer { token, by, is_here } = offer;
+        let Offer { token, by, from, fits, sent } = offer;
         let key = place(node.id);
         for _ in 0..TRIES {
             let Some(record) = self.store.get(&key).await? else { return Ok(Redemption::Refused) };
-            let arming = read(&record)?;
+            let was = read(&record)?;
+            let arming = sent.map_or_else(|| was.clone(), |sent| with_fetches(&was, sent, fits));
             let Some(unchanged) = self.unchanged(node).await? else {
                 return Ok(Redemption::Refused);
             };
-            let verdict = arming.redeem(&self.key, node.generation, token, by, self.clock.now());
-            if !is_here && verdict != Verdict::Refused {
-                return Ok(Redemption::Elsewhere);
-            }
-            let (next, redemption) = match verdict {
-                Verdict::Repeated => return Ok(Redemption::Taken),
+            let shown = Shown { token, by, from, fit: fits(from), at: self.clock.now() };
+            let taken =
+                Redemption::Taken { secrets_without_address: arming.secrets_without_address };
+            let (next, redemption) = match arming.redeem(&self.key, node.generation, &shown) {
+                Verdict::Repeated => return Ok(taken),
                 Verdict::Refused => return Ok(Redemption::Refused),
                 Verdict::StillQuarantined => return Ok(Redemption::Quarantined),
-                Verdict::Redeemed(next) => (next, Redemption::Taken),
+                Verdict::Elsewhere(next) => {
+                    let next = next.unwrap_or(arming);
+                    if next == was {
+                        return Ok(Redemption::Elsewhere);
+                    }
+                    (next, Redemption::Elsewhere)
+                }
+                Verdict::Redeemed(next) => (next, taken),
                 Verdict::Quarantined(next) => (next, Redemption::Quarantined),
             };
             let txn = Txn {
@@ -147,7 +184,10 @@ impl Armings {
             };
             match self.store.commit(txn).await {
                 Ok(_) => {
-                    self.tell(node, by, redemption);
+                    self.tell_addresses(node, &was, &next);
+                    if redemption != Redemption::Elsewhere {
+                        self.tell(node, by, from, redemption);
+                    }
                     return Ok(redemption);
                 }
                 Err(StoreError::Conflict { .. }) => {}
@@ -157,14 +197,71 @@ impl Armings {
         Err(StoreError::Conflict { key })
     }
 
-    fn tell(&self, node: &Node, by: KeyPrint, redemption: Redemption) {
+    /// Keeps who has fetched the boot script with the token. Whoever was first is the one that the
+    /// token is bound to; of everybody else people are told.
+    pub async fn note_fetches(
+        &self,
+        node: &Node,
+        sent: &Sent,
+        fits: Fits<'_>,
+    ) -> Result<(), StoreError> {
+        let key = place(node.id);
+        for _ in 0..TRIES {
+            let Some(record) = self.store.get(&key).await? else { return Ok(()) };
+            let was = read(&record)?;
+            let next = with_fetches(&was, sent, fits);
+            if next == was {
+                return Ok(());
+            }
+            let txn = Txn {
+                compares: vec![Compare::At(key.clone(), record.revision)],
+                ops: vec![Op::Put(key.clone(), text(&next))],
+            };
+            match self.store.commit(txn).await {
+                Ok(_) => {
+                    self.tell_addresses(node, &was, &next);
+                    return Ok(());
+                }
+                Err(StoreError::Conflict { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(StoreError::Conflict { key })
+    }
+
+    fn tell_addresses(&self, node: &Node, was: &Arming, now: &Arming) {
+        for from in now.elsewhere.iter().filter(|from| !was.elsewhere.contains(from)) {
+            tracing::warn!(
+                node = %node.name, %from,
+                "a second address has the provision token of a node, and is refused"
+            );
+            let told = serde_json::json!({"from": from, "bound": now.bound});
+            self.events.publish("provision.second-address", &format!("node/{}", node.name), told);
+        }
+    }
+
+    fn tell(&self, node: &Node, by: KeyPrint, from: IpAddr, redemption: Redemption) {
         let kind = match redemption {
             Redemption::Quarantined => "provision.quarantined",
             _ => "provision.redeemed",
         };
-        let told = serde_json::json!({"generation": node.generation, "key": by.to_string()});
+        let told = serde_json::json!({
+            "generation": node.generation, "key": by.to_string(), "from": from,
+        });
         self.events.publish(kind, &format!("node/{}", node.name), told);
     }
+}
+
+/// Fetches with another token say nothing about this one.
+fn with_fetches(arming: &Arming, sent: &Sent, fits: Fits<'_>) -> Arming {
+    let mut next = arming.clone();
+    for from in sent.to.iter().filter(|_| arming.is_of(&sent.nonce)) {
+        match next.seen_at(*from, fits(*from)) {
+            Whereabouts::Bound(changed) | Whereabouts::Elsewhere(Some(changed)) => next = changed,
+            Whereabouts::Here | Whereabouts::Elsewhere(None) => {}
+        }
+    }
+    next
 }
 
 fn place(node: NodeId) -> Key {
@@ -227,8 +324,12 @@ mod tests {
         store.commit(Txn { compares: Vec::new(), ops: vec![op] }).await.unwrap();
     }
 
+    const FROM: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+    /// Whoever armed the node by hand has said so.
+    const TAKEN: Redemption = Redemption::Taken { secrets_without_address: true };
+
     fn offer(token: &str, by: KeyPrint) -> Offer<'_> {
-        Offer { token, by, is_here: true }
+        Offer { token, by, from: FROM, fits: &|_| AddressFit::Own, sent: None }
     }
 
     fn seq(armings: &Armings) -> u64 {
@@ -251,19 +352,23 @@ mod tests {
             Redemption::Refused
         );
         assert_eq!(seq(&other), 0, "guessing is no event");
-        assert_eq!(one.redeem(&node(1), offer(token, first)).await.unwrap(), Redemption::Taken);
-        assert_eq!(other.redeem(&node(1), offer(token, first)).await.unwrap(), Redemption::Taken);
+        assert_eq!(one.redeem(&node(1), offer(token, first)).await.unwrap(), TAKEN);
+        assert_eq!(other.redeem(&node(1), offer(token, first)).await.unwrap(), TAKEN);
         for _ in 0..2 {
             let late = other.redeem(&node(1), offer(token, second)).await.unwrap();
             assert_eq!(late, Redemption::Quarantined);
         }
         for by in [first, second, KeyPrint([3; 32])] {
-            let shown = Offer { is_here: false, ..offer(token, by) };
+            let shown = Offer { fits: &|_| AddressFit::Foreign, ..offer(token, by) };
             assert_eq!(one.redeem(&node(1), shown).await.unwrap(), Redemption::Elsewhere);
             let guessed = Offer { token: &guess, ..shown };
             assert_eq!(one.redeem(&node(1), guessed).await.unwrap(), Redemption::Refused);
         }
-        assert_eq!((seq(&one), seq(&other)), (2, 1), "arming and redeeming; a stranger once");
+        assert_eq!(
+            (seq(&one), seq(&other)),
+            (3, 1),
+            "arming, redeeming and a second address; a stranger once"
+        );
         assert_eq!(one.redeem(&node(2), offer(token, first)).await.unwrap(), Redemption::Refused);
     }
 
@@ -278,7 +383,7 @@ mod tests {
         let redeem =
             async |token: &Token| armings.redeem(&node(1), offer(token.as_str(), key)).await;
         assert_eq!(redeem(&before).await.unwrap(), Redemption::Refused);
-        assert_eq!(redeem(&now).await.unwrap(), Redemption::Taken);
+        assert_eq!(redeem(&now).await.unwrap(), TAKEN);
         armings.disarm(&node(1), Draft::default()).await.unwrap();
         assert_eq!(redeem(&now).await.unwrap(), Redemption::Refused);
     }
@@ -297,7 +402,7 @@ mod tests {
                 let redeem =
                     async || armings.redeem(&node(1), offer(token.as_str(), first)).await.unwrap();
                 if is_redeemed {
-                    assert_eq!(redeem().await, Redemption::Taken);
+                    assert_eq!(redeem().await, TAKEN);
                 }
                 keep(&store, changed.as_ref()).await;
                 assert_eq!(redeem().await, Redemption::Refused, "{changed:?}");
@@ -323,7 +428,7 @@ mod tests {
         let mut taken = 0;
         for one in racing {
             match one.await.unwrap() {
-                Ok(Redemption::Taken) => taken += 1,
+                Ok(Redemption::Taken { .. }) => taken += 1,
                 Ok(Redemption::Quarantined) => {}
                 other => panic!("{other:?}"),
             }

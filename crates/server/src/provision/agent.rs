@@ -29,6 +29,7 @@ use crate::audit::Draft;
 use crate::auth::AuditContext;
 use crate::extract::{Json, Path};
 use crate::failure::Failure;
+use crate::metadata::Enrolled;
 use crate::peer::Peer;
 use crate::route::{Plane, Route};
 
@@ -41,7 +42,8 @@ const MAX_NAME: usize = 256;
 /// Findings of one report.
 const MAX_FINDINGS: usize = 100;
 /// What a machine that was started anew shows on its screen.
-const LET_IN: &str = "if this machine was started anew, `hoist provision retry` lets it in";
+const LET_IN: &str = "if this machine was started anew, `hoist provision status` shows its key, and \
+                      `hoist provision retry --key` lets it in";
 /// What is said of a node that was not installed, and got a part of a system.
 const PART: &str = "it was not installed before, and a part of a system is none: it boots as before; \
                     if it is whole, `hoist boot set` lets it boot its disk";
@@ -92,7 +94,7 @@ async fn order(
         return Err(Failure::new(Code::BodyTooLarge, detail));
     }
     let proof = DocumentsRequest { node, token, key, signature };
-    let (roster, node) = match provision.metadata.redeem(&proof, from).await {
+    let enrolled = match provision.metadata.redeem(&proof, from).await {
         Ok(redeemed) => redeemed,
         Err(locked) => match provision.come_back(&proof, from).await? {
             Some(redeemed) => redeemed,
@@ -106,9 +108,10 @@ async fn order(
             }
         },
     };
+    let Enrolled { roster, node, .. } = &enrolled;
     let draft = Draft { who: format!("node/{}", node.name), ..audit.draft() };
-    let record = provision.take_up(&roster, &node, &facts, &draft).await?;
-    let order = provision.order(&roster, &node, &record, &base, &draft).await?;
+    let record = provision.take_up(roster, node, &facts, &draft).await?;
+    let order = provision.order(&enrolled, &record, &base, &draft).await?;
     let no_store = [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
     Ok((no_store, Json(order)).into_response())
 }
@@ -284,7 +287,7 @@ impl Provision {
             // Started anew, a machine comes with another key.
             let begun_anew = flow.is_begun_anew(&was.value, report);
             if let Some(node) = roster.by_id(id).filter(|_| begun_anew) {
-                let mut changed = runs.armed(was, node);
+                let mut changed = runs.armed(was, node, &how);
                 changed.now.shown.problems.clone_from(&report.problems);
                 add_to(&mut changed.now, report);
                 return Some(changed);

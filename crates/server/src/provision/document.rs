@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::erasure::SIGNATURES;
+use crate::metadata::secret_layers_of;
 
 /// For which node, in which run.
 pub(super) struct Case<'a> {
@@ -317,6 +318,23 @@ pub(super) fn finding(found: &Diagnostic) -> Finding {
         hint: found.hint.clone(),
         evidence: found.evidence.clone(),
     }
+}
+
+/// What of a node's order is secret: names in its profile, and layers on its config drive.
+pub(super) fn secret_names(
+    roster: &Roster,
+    node: &Node,
+    spec: &ProvisionProfileSpec,
+    how: &How,
+) -> Vec<String> {
+    let (txn, base, were, drive, past) = (Uuid::nil(), "", None, None, Past::default());
+    let case = Case { roster, node, how, txn, base, were, drive, past };
+    let mut names: Vec<String> = secrets(spec, &make(spec, &case)).into_keys().collect();
+    if wants_drive(spec, how) {
+        let layers = secret_layers_of(roster, node).into_iter();
+        names.extend(layers.map(|layer| format!("of layer {}", layer.name)));
+    }
+    names
 }
 
 /// The secrets that a document refers to, and where each is. Only the profile names secrets: what a

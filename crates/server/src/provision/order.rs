@@ -20,6 +20,7 @@ use super::runs::{Changed, own_draft};
 use super::steer::protected;
 use crate::audit::Draft;
 use crate::failure::Failure;
+use crate::metadata::{Enrolled, NO_ADDRESS, NO_ADDRESS_REMEDY, Released};
 
 /// Giving orders.
 impl Provision {
@@ -31,7 +32,7 @@ impl Provision {
         let audit = own_draft("quarantined", &provisioning.run);
         let noted = self.runs.amend(&provisioning.run, node, &audit, |_, was| {
             let note = "another key came with this node's token; if the machine was started anew, \
-                        `hoist provision retry` lets it in again";
+                        `hoist provision retry NODE --key FINGERPRINT` lets it in again";
             (was.value.shown.note.as_deref() != Some(note)).then(|| {
                 let mut next = was.value.clone();
                 next.shown.note = Some(note.to_owned());
@@ -49,7 +50,7 @@ impl Provision {
         &self,
         proof: &DocumentsRequest,
         from: IpAddr,
-    ) -> Result<Option<(Arc<Roster>, Arc<Node>)>, Failure> {
+    ) -> Result<Option<Enrolled>, Failure> {
         let roster = self.runs.roster();
         let provisioning = roster.boot_state(proof.node).and_then(|s| s.provisioning.as_ref());
         let Some(run) = provisioning.map(|provisioning| &provisioning.run) else { return Ok(None) };
@@ -59,8 +60,8 @@ impl Provision {
             earlier.and_then(|earlier| self.metadata.is_of_before(&roster, &earlier, proof, from));
         let Some(node) = node else { return Ok(None) };
         // What it would have found had it started anew is its own from now on, and nobody else's.
-        let is_taken = self.metadata.redeem_anew(&node, proof).await?;
-        Ok(is_taken.then_some((roster, node)))
+        let taken = self.metadata.redeem_anew(&node, proof, from).await?;
+        Ok(taken.map(|by| Enrolled { roster, node, by, from }))
     }
 
     /// What an agent is told that failed, or was ended, and asks again: nothing is ordered before
@@ -125,12 +126,12 @@ impl Provision {
 
     pub(super) async fn order(
         &self,
-        roster: &Arc<Roster>,
-        node: &Arc<Node>,
+        enrolled: &Enrolled,
         record: &NodeRecord,
         base: &str,
         audit: &Draft,
     ) -> Result<Order, Failure> {
+        let Enrolled { roster, node, by, from } = enrolled;
         if record.undo.is_some() {
             return self.undo_order(roster, node, record).await;
         }
@@ -143,8 +144,19 @@ impl Provision {
         };
         let Given { spec, artifacts, .. } = &given;
         let how = &header.how;
+        let named = document::secret_names(roster, node, spec, how);
+        let may_have = how.secrets_without_address || roster.has_own_address(node);
+        if !named.is_empty() && !may_have {
+            self.metadata.refuse_without_address(node, *from);
+            return Err(self.no_order(record, audit, vec![no_address(&named)]).await?);
+        }
         let drive = self.drive(roster, node, spec, how).await?;
-        let (txn, were, drive) = (record.txn, Some(artifacts), drive.as_ref());
+        let mut released = Released::of(node, *by, *from);
+        if let Some((_, layers)) = &drive {
+            released = released.with_layers(roster, layers);
+        }
+        let drive = drive.as_ref().map(|(tree, _)| tree);
+        let (txn, were) = (record.txn, Some(artifacts));
         let root = self.runs.last_root(node.id).await?;
         let past = Past { generation: record.begun_generation, root };
         let case = Case { roster, node, how, txn, base, were, drive, past };
@@ -159,6 +171,10 @@ impl Provision {
             Err(missing) => return Err(self.no_order(record, audit, vec![*missing]).await?),
         };
         self.runs.remember_given(record, &given).await?;
+        let released = released.with_secrets(secrets.keys());
+        if !released.is_empty() {
+            self.metadata.release(&released, audit.clone()).await?;
+        }
         Ok(Order { document, secrets, ..self.empty_order(roster, node, record)? })
     }
 
@@ -218,19 +234,21 @@ impl Provision {
         })
     }
 
-    /// What the config drive of a node says, with its secrets: it travels over TLS only.
+    /// What the config drive of a node says, with its secrets, and by which layers: it travels over
+    /// TLS only.
     async fn drive(
         &self,
         roster: &Arc<Roster>,
         node: &Arc<Node>,
         spec: &ProvisionProfileSpec,
         how: &How,
-    ) -> Result<Option<BTreeMap<String, Bytes>>, Failure> {
+    ) -> Result<Option<(BTreeMap<String, Bytes>, Vec<Name>)>, Failure> {
         if !document::wants_drive(spec, how) {
             return Ok(None);
         }
         let rendered = self.metadata.rendered_whole(roster, node).await?;
-        Ok(Some(config_drive::tree(&rendered)))
+        let tree = config_drive::tree(&rendered);
+        Ok(Some((tree, rendered.layers)))
     }
 
     /// Away from the threads that answer: secrets are in files.
@@ -286,6 +304,14 @@ fn nothing_ordered(node: &Node) -> Failure {
 
 fn no_profile(name: &Name) -> Finding {
     wrong("no-such-thing", format!("there is no ProvisionProfile `{name}` any more"))
+}
+
+fn no_address(secrets: &[String]) -> Finding {
+    let mut found = wrong("no-address", NO_ADDRESS.to_owned());
+    found.class = "refused".to_owned();
+    found.hint = Some(NO_ADDRESS_REMEDY.to_owned());
+    found.evidence = secrets.iter().map(|name| format!("secret {name}")).collect();
+    found
 }
 
 fn no_secret(name: &str) -> Finding {

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hoist_api::Code;
-use hoist_api::provision::{Counts, NodeRunState, Progress, Run, RunNode, StartRequest};
+use hoist_api::provision::{Counts, How, NodeRunState, Progress, Run, RunNode, StartRequest};
 use hoist_inventory::record;
 use hoist_inventory::registry::{Terms, WriteError};
-use hoist_inventory::{Registry, Roster};
+use hoist_inventory::{AddressFit, Registry, Roster};
 use hoist_metadata::SiteKey;
 use hoist_metadata::provision::Arming;
 use hoist_metadata::token::NONCE_BYTES;
@@ -31,6 +31,8 @@ use super::record::{Kept, Last, NodeRecord, RunRecord, last_key, node_key, put};
 use crate::audit::{AuditError, Draft};
 use crate::boot::{AgentsSent, Boot};
 use crate::failure::Failure;
+use crate::metadata::provision::Armings;
+use crate::metadata::shown_key;
 use crate::server::Chassis;
 
 /// How often somebody else may be faster.
@@ -59,6 +61,7 @@ struct Inner {
     registry: Registry,
     key: SiteKey,
     sent: AgentsSent,
+    enrollments: Armings,
     /// After so long an agent that says nothing is taken for dead.
     silence: SignedDuration,
     listens_since: Timestamp,
@@ -104,6 +107,7 @@ impl Runs {
         Self(Arc::new(Inner {
             chassis: boot.chassis.clone(),
             registry: boot.registry.clone(),
+            enrollments: Armings::of(&boot.chassis, key.clone()),
             key,
             sent: boot.agents_sent.clone(),
             silence: SignedDuration::try_from(silence).unwrap_or(SignedDuration::MAX),
@@ -185,10 +189,29 @@ impl Runs {
     }
 
     /// A run as it is shown, with what agents said to this controller last.
-    pub(super) fn show(&self, run: &RunRecord, nodes: Vec<NodeRecord>) -> Run {
+    pub(super) async fn show(
+        &self,
+        run: &RunRecord,
+        nodes: Vec<NodeRecord>,
+    ) -> Result<Run, StoreError> {
         let counts = decide::count(&nodes);
-        let nodes = nodes.into_iter().map(|node| self.shown(node)).collect();
-        Run { nodes, ..outline(run, counts) }
+        let mut armings = match nodes.as_slice() {
+            [node] => {
+                self.arming(node.shown.id).await?.into_iter().map(|it| (it.node, it)).collect()
+            }
+            _ => self.armings().await?,
+        };
+        let nodes = nodes.into_iter().map(|node| {
+            let arming = armings.remove(&node.shown.id).filter(|_| node.shown.state.is_active());
+            let mut shown = self.shown(node);
+            if let Some(Arming { redeemed, quarantined, elsewhere, .. }) = arming {
+                shown.enrolled = redeemed.as_ref().map(shown_key);
+                shown.quarantined = quarantined.iter().map(shown_key).collect();
+                shown.elsewhere = elsewhere;
+            }
+            shown
+        });
+        Ok(Run { nodes: nodes.collect(), ..outline(run, counts) })
     }
 
     fn shown(&self, node: NodeRecord) -> RunNode {
@@ -275,6 +298,9 @@ impl Runs {
                     previous: installed.now(node.id).cloned(),
                     receipts: serde_json::Value::Null,
                     erased: Vec::new(),
+                    enrolled: None,
+                    quarantined: Vec::new(),
+                    elsewhere: Vec::new(),
                 },
                 order,
                 txn: Uuid::new_v4(),
@@ -394,18 +420,19 @@ impl Runs {
             let waits = shown.state == NodeRunState::Waiting;
             if waits && room > 0 && decide::obstacle(node).is_none() && !node.is_protected() {
                 room -= 1;
-                changes.push(self.armed(was, node));
+                changes.push(self.armed(was, node, &run.how));
             }
         }
         changes
     }
 
     /// It boots the agent from now on, which finds a token that is good for it once.
-    pub(super) fn armed(&self, was: Kept<NodeRecord>, node: &Node) -> Changed {
+    pub(super) fn armed(&self, was: Kept<NodeRecord>, node: &Node, how: &How) -> Changed {
         let now = self.now();
         let mut nonce = [0; NONCE_BYTES];
         aws_lc_rs::rand::fill(&mut nonce).expect("the operating system gives random bytes");
-        let arming = Arming::new(&self.0.key, node.id, node.generation, nonce, now);
+        let arming = Arming::new(&self.0.key, node.id, node.generation, nonce, now)
+            .with_secrets_without_address(how.secrets_without_address);
         let session = self.session(node, &nonce);
         let mut next = was.value.clone();
         next.become_state(NodeRunState::Armed, now);
@@ -554,11 +581,7 @@ impl Runs {
 
     /// What is wrong with one of them keeps nobody from the others.
     async fn look(&self) -> Result<(), Failure> {
-        for node in self.0.sent.take() {
-            if let Err(error) = self.agent_was_sent(node).await {
-                tracing::warn!(%node, error = %crate::chain(&error), "an agent is not known as sent");
-            }
-        }
+        self.note_sent().await?;
         let mut headers = self.headers().await?;
         headers.retain(|header| !header.value.over);
         self.forget_all_but(&headers.iter().map(|header| header.value.run.as_str()).collect());
@@ -573,6 +596,23 @@ impl Runs {
             if let Err(error) = looked.await {
                 tracing::warn!(run, error = %crate::chain(&error), "a run is not looked after");
             }
+        }
+        Ok(())
+    }
+
+    /// Keeps which addresses have fetched the agent's boot script; what cannot be kept is kept later.
+    async fn note_sent(&self) -> Result<(), Failure> {
+        let roster = self.roster();
+        for (id, sent) in self.0.sent.all() {
+            if let Some(node) = roster.by_id(id) {
+                let fits = |from| roster.address_fit(node, from);
+                self.0.enrollments.note_fetches(node, &sent, &fits).await?;
+                // Whoever else has it, the machine has not booted by that.
+                if sent.to.iter().any(|from| fits(*from) != AddressFit::Foreign) {
+                    self.agent_was_sent(id).await?;
+                }
+            }
+            self.0.sent.forget(id, &sent);
         }
         Ok(())
     }

@@ -16,13 +16,14 @@ use hoist_provision::facts::SignatureKind;
 use uuid::Uuid;
 
 use super::document::{self, Case, Past};
-use super::runs::{Picked, check_free};
+use super::runs::{Picked, Runs, check_free};
 use super::view::sees_profile;
 use super::{Provision, WRITE, decide, sight};
 use crate::auth::AuditContext;
 use crate::extract::Json;
 use crate::failure::Failure;
 use crate::inventory::{bad_parameter, bind, no_such_node};
+use crate::metadata::NO_ADDRESS_REMEDY;
 use crate::principal::Principal;
 use crate::route::Route;
 
@@ -79,6 +80,7 @@ async fn start(
     let unerased = if request.how.retire { HashMap::new() } else { runs.unerased().await? };
     let Choice { chosen, left_out } = choose(&roster, named, nodes, &request, &unerased, back)?;
     try_out(&roster, &chosen, &request.how)?;
+    check_addresses(runs, &roster, &chosen, &request.how).await?;
     let lasts = runs.lasts().await?;
     chosen.iter().try_for_each(|picked| check_free(&picked.node, lasts.get(&picked.node.id)))?;
     let needs_affects = runs.registry().brake_acts(&roster, chosen.len());
@@ -104,6 +106,53 @@ async fn start(
     let run = runs.create(&request, &by, &chosen, audit.draft()).await?;
     runs.advance(&run).await?;
     Ok(Json(started(Some(run))))
+}
+
+/// Secrets go to who proves to be the node: where nothing but a token says so, somebody has to agree.
+async fn check_addresses(
+    runs: &Runs,
+    roster: &Roster,
+    chosen: &[Picked],
+    how: &How,
+) -> Result<(), Failure> {
+    if how.secrets_without_address {
+        return Ok(());
+    }
+    let mut faults = Vec::new();
+    let mut count = 0;
+    for Picked { node, profile, given } in chosen {
+        if roster.has_own_address(node) {
+            continue;
+        }
+        let names = match given {
+            Some(digest) => match runs.given(digest).await? {
+                Some(given) => document::secret_names(roster, node, &given.spec, how),
+                None => Vec::new(),
+            },
+            None => match roster.provision_profile(profile) {
+                Some(profile) => document::secret_names(roster, node, &profile.spec, how),
+                None => Vec::new(),
+            },
+        };
+        if names.is_empty() {
+            continue;
+        }
+        count += 1;
+        if faults.len() < MAX_TOLD {
+            let message =
+                format!("it has no address of its own, and gets secrets: {}", names.join(", "));
+            let hint = format!("`hoist node set {} --ip …`", node.name);
+            faults.push(Fault { at: format!("Node {}", node.name), message, hint: Some(hint) });
+        }
+    }
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let detail = format!("{count} of the nodes would get secrets, and anybody may be them");
+    let mut problem = Problem::new(Code::NoAddress, detail);
+    problem.remedy = Some(NO_ADDRESS_REMEDY.to_owned());
+    problem.errors = faults;
+    Err(problem.into())
 }
 
 /// What is said about a run is something that can be done.

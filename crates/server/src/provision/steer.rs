@@ -3,9 +3,9 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use axum::extract::State;
-use hoist_api::Code;
 use hoist_api::admin::Verb;
 use hoist_api::provision::{How, NodeRunState, RunNode, SteerRequest, Steered};
+use hoist_api::{Code, Fault, Problem};
 use hoist_inventory::record;
 use hoist_metadata::provision::Arming;
 use hoist_model::{Name, Node, NodeId};
@@ -15,7 +15,7 @@ use super::backup::{self, BackupRecord};
 use super::erasure::is_unerased;
 use super::record::{Kept, NodeRecord, RunRecord, Undoing};
 use super::runs::{Changed, Runs, TRIES, Wrote};
-use super::stuck::may_go_on;
+use super::stuck::{GoesOn, may_go_on, told as told_key};
 use super::{BootChange, Provision, WRITE, decide, sight};
 use crate::audit::Draft;
 use crate::auth::AuditContext;
@@ -114,7 +114,8 @@ impl Wish {
             };
             let (how, boot_only) = (&header.value.how, request.boot_only);
             let armings = if turn == Turn::Retry { runs.armings().await? } else { HashMap::new() };
-            let case = Case { turn, how, boot_only, backups: &backups, armings: &armings };
+            let (backups, armings, keys) = (&backups, &armings, &request.keys);
+            let case = Case { turn, how, boot_only, backups, armings, keys };
             let Steps { mut changes, mut notes } = steps(runs, nodes, &case)?;
             for change in changes.iter_mut().filter(|change| is_installed_now(change)) {
                 change.more.extend(runs.installed_by(how, &change.now).await?);
@@ -231,6 +232,8 @@ struct Case<'a> {
     backups: &'a [Kept<BackupRecord>],
     /// What nodes are armed with, for those that are begun once more.
     armings: &'a HashMap<NodeId, Arming>,
+    /// Keys that people have named.
+    keys: &'a [String],
 }
 
 struct Steps {
@@ -240,7 +243,7 @@ struct Steps {
 
 fn steps(runs: &Runs, nodes: Vec<Kept<NodeRecord>>, case: &Case<'_>) -> Result<Steps, Failure> {
     let roster = runs.roster();
-    let (mut changes, mut notes) = (Vec::new(), Vec::new());
+    let (mut changes, mut notes, mut unnamed) = (Vec::new(), Vec::new(), Vec::new());
     let kept: BTreeSet<(&str, NodeId)> =
         case.backups.iter().map(|kept| (kept.value.run.as_str(), kept.value.node)).collect();
     for was in nodes {
@@ -249,26 +252,48 @@ fn steps(runs: &Runs, nodes: Vec<Kept<NodeRecord>>, case: &Case<'_>) -> Result<S
         let is_written = changed || kept.contains(&(run.as_str(), id));
         let works = state == NodeRunState::Working;
         let changed = match case.turn {
-            Turn::Retry => retried(runs, was, node.as_deref(), case.armings, &mut notes)?,
-            Turn::Abort => aborted(runs, was, false),
+            Turn::Retry => match retried(runs, was, node.as_deref(), case, &mut notes)? {
+                Retried::As(changed) => changed,
+                Retried::Unnamed(fault) => {
+                    unnamed.push(fault);
+                    None
+                }
+            },
+            Turn::Abort => aborted(runs, was, false).map(Box::new),
             // Nothing that was to be erased is given back.
             Turn::Undo if case.how.retire && (is_unerased(&was.value) || is_written) => {
                 notes.push(format!("{name}: what is erased does not come back; it stays as it is"));
                 None
             }
             Turn::Undo if !case.boot_only && !case.how.retire && (is_written || works) => {
-                undone(runs, was, node.as_deref(), &mut notes)?
+                undone(runs, was, node.as_deref(), case.how, &mut notes)?.map(Box::new)
             }
             Turn::Undo => {
                 if is_written || works {
                     notes.push(format!("{name}: what was written to its disks stays there"));
                 }
-                aborted(runs, was, true)
+                aborted(runs, was, true).map(Box::new)
             }
         };
-        changes.extend(changed);
+        changes.extend(changed.map(|changed| *changed));
     }
-    Ok(Steps { changes, notes })
+    // Of a whole run, the others go on.
+    if unnamed.is_empty() || !changes.is_empty() {
+        notes.extend(unnamed.iter().map(|fault| {
+            let hint = fault.hint.as_deref().unwrap_or_default();
+            format!("{}: {}; it is left out until one is named: {hint}", fault.at, fault.message)
+        }));
+        return Ok(Steps { changes, notes });
+    }
+    let detail = format!("another key came with the token of {} nodes", unnamed.len());
+    let mut problem = Problem::new(Code::KeyNotNamed, detail);
+    problem.remedy = Some(
+        "compare with the screen of the machine, then name the key that is its own with `--key \
+         FINGERPRINT`, or `--key none` to let none of them go on"
+            .to_owned(),
+    );
+    problem.errors = unnamed;
+    Err(problem.into())
 }
 
 /// Whether people take a system for good that has not said that it is up.
@@ -282,6 +307,7 @@ fn undone(
     runs: &Runs,
     was: Kept<NodeRecord>,
     node: Option<&Node>,
+    how: &How,
     notes: &mut Vec<String>,
 ) -> Result<Option<Changed>, Failure> {
     let state = was.value.shown.state;
@@ -307,7 +333,7 @@ fn undone(
     // One that was at it before knows what the node was.
     let before = was.value.undo.clone();
     let state = without_undo(state);
-    let mut changed = runs.armed(was, node);
+    let mut changed = runs.armed(was, node, how);
     changed.now.undo = before.or(Some(Undoing { state, boot }));
     changed.now.undo_next = false;
     changed.now.shown.undo = true;
@@ -371,18 +397,18 @@ fn retried(
     runs: &Runs,
     was: Kept<NodeRecord>,
     node: Option<&Node>,
-    armings: &HashMap<NodeId, Arming>,
+    case: &Case<'_>,
     notes: &mut Vec<String>,
-) -> Result<Option<Changed>, Failure> {
+) -> Result<Retried, Failure> {
     let state = was.value.shown.state;
-    let Some(node) = node else { return Ok(None) };
+    let Some(node) = node else { return Ok(Retried::As(None)) };
     let is_stuck = state.is_active() && runs.stuck(&was.value, node).is_some();
     let ended = matches!(state, NodeRunState::Failed | NodeRunState::Aborted);
     if !ended && !is_stuck {
         if state.is_active() {
             notes.push(format!("{}: it is {state}, and is not disturbed", node.name));
         }
-        return Ok(None);
+        return Ok(Retried::As(None));
     }
     if node.is_protected() {
         return Err(protected(node));
@@ -394,16 +420,40 @@ fn retried(
     next.shown.state = NodeRunState::Waiting;
     next.end_session();
     (next.shown.note, next.up_by) = (None, None);
-    if is_stuck {
-        let arming = armings.get(&node.id);
-        next.earlier = arming.and_then(may_go_on);
-        if arming.is_some_and(|arming| arming.quarantined.len() > 1) {
-            let what = "several keys have come, and none of them is let in";
-            notes.push(format!("{}: {what}; start it from the network again", node.name));
+    next.earlier = next.earlier.filter(|_| !is_stuck);
+    if let Some(arming) = case.armings.get(&node.id).filter(|_| is_stuck) {
+        let Some(GoesOn(earlier)) = may_go_on(arming, case.keys) else {
+            return Ok(Retried::Unnamed(unnamed(node, arming)));
+        };
+        let goes_on = earlier.as_ref().and_then(|earlier| earlier.redeemed);
+        if !arming.quarantined.is_empty() {
+            let who = goes_on.map(|key| format!("key {} goes on", told_key(&key)));
+            let nobody = || "no key goes on; start it from the network again".to_owned();
+            notes.push(format!("{}: {}", node.name, who.unwrap_or_else(nobody)));
         }
+        next.earlier = earlier;
     }
     let disarmed = Op::Delete(record::arming_key(next.shown.id));
-    Ok(Some(Changed { more: vec![disarmed], ..Changed::new(was, next) }))
+    Ok(Retried::As(Some(Box::new(Changed { more: vec![disarmed], ..Changed::new(was, next) }))))
+}
+
+/// What becomes of a node that is begun once more.
+enum Retried {
+    As(Option<Box<Changed>>),
+    /// People have to say which key is the node's.
+    Unnamed(Fault),
+}
+
+fn unnamed(node: &Node, arming: &Arming) -> Fault {
+    let enrolled = arming.redeemed.iter().map(|key| format!("{} has the token", told_key(key)));
+    let others = arming.quarantined.iter().map(|key| format!("{} came later", told_key(key)));
+    let keys: Vec<String> = enrolled.chain(others).collect();
+    let hint = match arming.quarantined.as_slice() {
+        [other] => format!("`hoist provision retry {} --key {}`", node.name, other.by),
+        _ => format!("`hoist provision retry {} --key FINGERPRINT`", node.name),
+    };
+    let message = format!("keys: {}", keys.join("; "));
+    Fault { at: format!("Node {}", node.name), message, hint: Some(hint) }
 }
 
 /// What was not begun is ended at once; an agent that works is told to end, and says when it has.

@@ -1,7 +1,7 @@
 //! Nodes of a run that do not go on by themselves: why, and what people can do about it.
 
 use hoist_api::provision::NodeRunState;
-use hoist_metadata::provision::Arming;
+use hoist_metadata::provision::{Arming, Redeemed};
 use hoist_model::Node;
 use jiff::{SignedDuration, Timestamp};
 
@@ -88,19 +88,36 @@ fn protected(node: &Node) -> Option<String> {
         .then(|| format!("it is protected; `hoist node protect --off {}` lets it go on", node.name))
 }
 
-/// Who may go on with what it was armed with before, when a node is begun once more by people: the
-/// agent that had its order, or, when one other key has come, the machine that was started anew.
-/// Nobody can tell which of several others that is.
-pub(super) fn may_go_on(arming: &Arming) -> Option<Arming> {
-    match arming.quarantined.as_slice() {
-        [] => arming.redeemed.is_some().then(|| arming.clone()),
-        [stranger] => {
-            let (mut theirs, stranger) = (arming.clone(), *stranger);
-            (theirs.redeemed, theirs.quarantined) = (Some(stranger), Vec::new());
-            Some(theirs)
-        }
-        _ => None,
+/// Who may go on with what a node was armed with before, when it is begun once more by people: the
+/// agent that had its order, or, when other keys have come, the one that people name. `None` if they
+/// have named none; then nothing may be begun.
+pub(super) fn may_go_on(arming: &Arming, keys: &[String]) -> Option<GoesOn> {
+    if arming.quarantined.is_empty() {
+        let enrolled = arming.redeemed.is_some().then(|| arming.clone());
+        return Some(GoesOn(enrolled));
     }
+    let named = keys.iter().find_map(|key| arming.key_of(key));
+    if named.is_none() && !keys.iter().any(|key| key == NO_KEY) {
+        return None;
+    }
+    let theirs = |named| {
+        let mut theirs = arming.clone();
+        (theirs.redeemed, theirs.quarantined) = (Some(named), Vec::new());
+        theirs
+    };
+    Some(GoesOn(named.map(theirs)))
+}
+
+/// The arming that an agent in memory goes on with, if any may.
+pub(super) struct GoesOn(pub(super) Option<Arming>);
+
+/// What people say if no key shall go on.
+const NO_KEY: &str = "none";
+
+/// What is known of a key, for those who have to decide.
+pub(super) fn told(key: &Redeemed) -> String {
+    let from = key.from.map(|from| format!(" from {from}")).unwrap_or_default();
+    format!("{}{from} at {}", key.by, key.at.strftime("%Y-%m-%dT%H:%M:%SZ"))
 }
 
 /// What an agent that has reported can go on with: it knows no other token than that it started

@@ -139,7 +139,7 @@ async fn get(
     if nodes.is_empty() && !sight.is_all() {
         return Err(no_such_run(&run));
     }
-    Ok(Json(runs.show(&header, nodes)))
+    Ok(Json(runs.show(&header, nodes).await?))
 }
 
 /// Of a run, the nodes that somebody may see; those that are gone are for who may see all.
@@ -165,7 +165,7 @@ async fn of_node(
     let last = runs.last(node.id).await?.ok_or_else(none)?;
     let header = runs.header(&last.run).await?.ok_or_else(none)?.value;
     let record = runs.node(&last.run, node.id).await?.ok_or_else(none)?.value;
-    Ok(Json(runs.show(&header, vec![record])))
+    Ok(Json(runs.show(&header, vec![record]).await?))
 }
 
 async fn facts(

@@ -209,7 +209,7 @@ async fn an_armed_node_is_told_its_secrets_and_every_time_is_written_down() {
     let print = listed["items"][0]["redeemed"]["key"].as_str().expect("a print").to_owned();
     assert_eq!(entries[0]["who"], format!("node/n1 with key {print}"));
     assert_eq!(entries[0]["from"], "10.0.0.1");
-    assert_eq!(entries[0]["object"], "node/n1: secrets of root, db");
+    assert_eq!(entries[0]["object"], "node/n1: secrets root, HOIST_SECRET_DB (layers root, db)");
 
     // Another key that has the right token is told of, and gets nothing.
     let stranger = Agent::new(2, "10.0.0.1");

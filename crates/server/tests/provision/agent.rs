@@ -47,14 +47,19 @@ pub(crate) struct Session {
 impl Agent {
     /// As a node finds it in its boot script.
     pub(crate) async fn boot(site: &Site, n: u32, seed: u8) -> Self {
-        let words = Words::of(&crate::script(site, n).await);
+        Self::boot_at(site, n, seed, &format!("10.0.0.{n}")).await
+    }
+
+    /// The same at an address.
+    pub(crate) async fn boot_at(site: &Site, n: u32, seed: u8, address: &str) -> Self {
+        let words = Words::of(&crate::script_from(site, n, address).await);
         let server = words.get("hoist.server");
         assert_eq!(server, format!("https://{}", site.controller.tls_addr().expect("TLS")));
         Self {
             key: Ed25519KeyPair::from_seed_unchecked(&[seed; 32]).expect("a seed"),
             node: words.get("hoist.node").parse().expect("a node id"),
             token: words.get("hoist.token").to_owned(),
-            address: format!("10.0.0.{n}"),
+            address: address.to_owned(),
         }
     }
 
@@ -85,6 +90,20 @@ impl Agent {
     pub(crate) async fn ask_with(&self, site: &Site, facts: &Value) -> Answer {
         let path = "/provision/v1/agent/order";
         post(site, path, &self.address, None, &self.request(facts)).await
+    }
+
+    /// Asks for the documents with what it found in the boot script.
+    pub(crate) async fn documents(&self, site: &Site) -> Answer {
+        let mut body = self.request(&Value::Null);
+        body.as_object_mut().expect("an object").remove("facts");
+        post(site, "/provision/v1/agent/documents", &self.address, None, &body).await
+    }
+
+    /// What people are shown of its key.
+    pub(crate) fn fingerprint(&self) -> String {
+        let hash =
+            aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, self.key.public_key().as_ref());
+        hash.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }
 
     pub(crate) async fn order(&self, site: &Site) -> Session {

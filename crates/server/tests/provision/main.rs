@@ -11,6 +11,7 @@ mod previous;
 mod profiles;
 mod rolling;
 mod root;
+mod secrets;
 mod steering;
 mod stuck;
 mod undo;
@@ -116,7 +117,14 @@ async fn until(site: &Site, run: &str, node: &str, state: &str) -> Value {
     of(&answer).expect("it was there")
 }
 
+/// As the `n`th node asks for it.
 async fn script(site: &Site, n: u32) -> String {
+    script_from(site, n, &format!("10.0.0.{n}")).await
+}
+
+/// As somebody at that address asks for it.
+async fn script_from(site: &Site, n: u32, address: &str) -> String {
     let query = format!("/boot/v1/bootscript?mac={}", mac(n));
-    site.ask_as_nobody("GET", &query).send().await.expect(200).text()
+    let ask = site.ask_as_nobody("GET", &query).header("x-forwarded-for", address);
+    ask.send().await.expect(200).text()
 }

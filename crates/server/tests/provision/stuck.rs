@@ -5,11 +5,16 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, done, failed};
-use crate::site::Site;
+use crate::site::{Answer, Site};
 use crate::{profile, run, script, site, start, until};
 
 async fn steer(site: &Site, run: &str, what: &str) -> Value {
     site.post(&format!("/provision/v1/runs/{run}/{what}"), &json!({})).await.expect(200).json()
+}
+
+/// Begins it once more, with these keys.
+async fn retry(site: &Site, run: &str, keys: &[String]) -> Answer {
+    site.post(&format!("/provision/v1/runs/{run}/retry"), &json!({"keys": keys})).await
 }
 
 /// The first node of a run, once people are told something about it.
@@ -49,9 +54,26 @@ async fn a_machine_that_was_started_anew_is_let_in_by_a_retry() {
     // After a power cut it comes with the same token, which another key has.
     let after = Agent::boot(&site, 1, 2).await;
     let problem = after.ask(&site).await.problem(403, "forbidden");
-    assert!(problem.remedy.is_some_and(|remedy| remedy.contains("`hoist provision retry`")));
-    noted(&site, &id, "hoist provision retry").await;
-    assert_eq!(steer(&site, &id, "retry").await["nodes"], json!(["n1"]));
+    assert!(problem.remedy.is_some_and(|remedy| remedy.contains("`hoist provision retry --key`")));
+    let shown = noted(&site, &id, "hoist provision retry").await;
+    let [first, second] = [before.fingerprint(), after.fingerprint()];
+    assert_eq!(
+        (&shown["enrolled"]["key"], &shown["quarantined"][0]["key"]),
+        (&json!(first), &json!(second))
+    );
+    assert_eq!(shown["quarantined"][0]["from"], "10.0.0.1");
+    // Nobody is let in unseen.
+    for keys in [&[][..], &["0".repeat(16)], &[second[..8].to_owned()]] {
+        let problem = retry(&site, &id, keys).await.problem(409, "key-not-named");
+        let told = &problem.errors[0].message;
+        for known in [&first, &second] {
+            assert!(told.contains(&format!("{known} from 10.0.0.1 at ")), "{told}");
+        }
+        assert!(problem.remedy.is_some_and(|remedy| remedy.contains("--key")));
+    }
+    after.ask(&site).await.problem(403, "forbidden");
+    let steered = retry(&site, &id, &[second]).await.expect(200).json();
+    assert_eq!(steered["nodes"], json!(["n1"]));
     // It need not be started once more, and nobody else is let in with what it has.
     let session = after.order(&site).await;
     assert_eq!(session.order["document"]["txn"], cut_off.order["document"]["txn"]);
@@ -71,12 +93,29 @@ async fn of_several_machines_with_one_token_none_is_let_in_by_a_retry() {
     for other in &others {
         other.ask(&site).await.problem(403, "forbidden");
     }
-    let told = steer(&site, &id, "retry").await;
+    retry(&site, &id, &[]).await.problem(409, "key-not-named");
+    let told = retry(&site, &id, &["none".to_owned()]).await.expect(200).json();
     assert!(told["notes"][0].as_str().is_some_and(|note| note.contains("network again")), "{told}");
     for other in &others {
         other.ask(&site).await.problem(403, "forbidden");
     }
     Agent::boot(&site, 1, 4).await.order(&site).await;
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn retry_of_a_run_leaves_out_nodes_whose_key_is_not_named() {
+    let site = site(|_| {}).await;
+    let id = start(&site, &json!({"selector": "node:n1,node:n2"})).await;
+    Agent::boot(&site, 1, 1).await.order(&site).await;
+    let other = Agent::boot(&site, 1, 2).await;
+    other.ask(&site).await.problem(403, "forbidden");
+    Agent::boot(&site, 2, 3).await.order(&site).await.reports(&site, &failed("failed")).await;
+    let told = steer(&site, &id, "retry").await;
+    assert_eq!(told["nodes"], json!(["n2"]));
+    let note = told["notes"][0].as_str().expect("a note");
+    assert!(note.contains("n1") && note.contains(&other.fingerprint()), "{note}");
+    other.ask(&site).await.problem(403, "forbidden");
     site.stop().await;
 }
 
@@ -193,7 +232,7 @@ async fn what_an_attempt_said_is_not_shown_of_the_next_one() {
     let first = Agent::boot(&site, 1, 1).await.order(&site).await;
     first.says(&site, 1, 4000).await;
     Agent::boot(&site, 1, 2).await.ask(&site).await.problem(403, "forbidden");
-    steer(&site, &id, "retry").await;
+    retry(&site, &id, &["none".to_owned()]).await.expect(200);
     Agent::boot(&site, 1, 3).await.order(&site).await;
     assert_eq!(until(&site, &id, "n1", "working").await["progress"], Value::Null);
     site.stop().await;

@@ -65,6 +65,11 @@ pub(super) struct StartArgs {
     #[arg(long)]
     allow_root_change: bool,
 
+    /// Give secrets also to nodes without an address of their own in the inventory: whoever shows the
+    /// token of such a node first is taken for it
+    #[arg(long)]
+    secrets_without_address: bool,
+
     /// Also nodes that are installed; their disks are written over
     #[arg(long)]
     reinstall: bool,
@@ -87,6 +92,7 @@ impl StartArgs {
             max_unavailable: self.max_unavailable,
             canary: self.canary,
             allow_root_change: self.allow_root_change,
+            secrets_without_address: self.secrets_without_address,
             retire: false,
         };
         let request = StartRequest {

@@ -4,10 +4,11 @@ use clap::Args;
 use hoist_api::client::Client;
 use hoist_api::provision::{
     Counts, Erasure, ErasureVerdict, Finding, NodeRunState, Progress, Run, RunNode, RunState,
+    ShownKey,
 };
 use hoist_model::Exit;
 
-use super::Shell;
+use super::{Shell, shown_key};
 use crate::failure::Failure;
 use crate::printer::{Output, Printer, plain};
 use crate::table::Table;
@@ -124,7 +125,26 @@ pub(super) fn show(printer: &mut Printer, run: &Run) -> Result<(), Failure> {
     printer.table(&table)?;
     let problems: Vec<_> = run.nodes.iter().flat_map(problems).collect();
     let erasures: Vec<_> = run.nodes.iter().flat_map(erasures).collect();
-    problems.iter().chain(&erasures).try_for_each(|line| printer.line(line))
+    let keys: Vec<_> = run.nodes.iter().flat_map(keys).collect();
+    problems.iter().chain(&erasures).chain(&keys).try_for_each(|line| printer.line(line))
+}
+
+/// Who else has the token of a node, and how it is let in.
+pub(super) fn keys(node: &RunNode) -> Vec<String> {
+    let name = &node.node;
+    let enrolled = node.enrolled.iter().filter(|_| !node.quarantined.is_empty());
+    let enrolled = enrolled.map(|key| format!("{name}: key {} has the token", shown_key(key)));
+    let quarantined = node.quarantined.iter().map(|key| {
+        let ShownKey { key: print, .. } = key;
+        format!(
+            "{name}: key {} is quarantined; `hoist provision retry {name} --key {print}` lets it in",
+            shown_key(key)
+        )
+    });
+    let elsewhere = node.elsewhere.iter().map(|from| {
+        format!("{name}: its token was also fetched or shown from {from}, and is refused there")
+    });
+    enrolled.chain(quarantined).chain(elsewhere).collect()
 }
 
 /// What people should know, or how far it is.
@@ -240,6 +260,27 @@ mod tests {
     fn sizes_are_short() {
         let sizes = [0, 1023, 1024, 1536, 150 << 20, 5 << 40].map(size);
         assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "150 MiB", "5.0 TiB"]);
+    }
+
+    #[test]
+    fn quarantined_key_is_shown_with_address_and_remedy() {
+        let node: RunNode = serde_json::from_value(serde_json::json!({
+            "node": "n1", "id": hoist_model::NodeId::from_bits(1), "run": "r", "profile": "p",
+            "state": "working", "since": "2026-01-02T03:04:05Z", "attempt": 1,
+            "enrolled": {"key": "aa", "at": "2026-01-02T03:04:05Z", "from": "10.0.0.1"},
+            "quarantined": [{"key": "bb", "at": "2026-01-02T03:04:06Z", "from": "10.0.0.2"}],
+            "elsewhere": ["10.0.0.3"],
+        }))
+        .unwrap();
+        assert_eq!(
+            keys(&node),
+            [
+                "n1: key aa from 10.0.0.1 at 2026-01-02T03:04:05Z has the token",
+                "n1: key bb from 10.0.0.2 at 2026-01-02T03:04:06Z is quarantined; `hoist provision \
+                 retry n1 --key bb` lets it in",
+                "n1: its token was also fetched or shown from 10.0.0.3, and is refused there",
+            ]
+        );
     }
 
     #[test]

@@ -38,6 +38,24 @@ pub(super) struct UndoArgs {
     affects: Option<usize>,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct RetryArgs {
+    #[command(flatten)]
+    steer: SteerArgs,
+
+    /// The key that may go on, where another one came with a node's token, as `status` shows it; `none`
+    /// lets no key go on, and the machine has to be started from the network again
+    #[arg(long, value_name = "FINGERPRINT")]
+    key: Vec<String>,
+}
+
+impl RetryArgs {
+    pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
+        let request = SteerRequest { keys: self.key, ..SteerRequest::default() };
+        self.steer.carry_out(shell, "retry", request).await
+    }
+}
+
 impl UndoArgs {
     pub(super) async fn run(self, shell: &mut Shell) -> Result<Exit, Failure> {
         let Self { steer, boot_only, affects } = self;

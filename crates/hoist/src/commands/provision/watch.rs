@@ -13,7 +13,7 @@ use hoist_model::Exit;
 use rustix::termios::tcgetwinsize;
 
 use super::Shell;
-use super::status::{doing, erasures, exit, find, headline, line, problems, show, state};
+use super::status::{doing, erasures, exit, find, headline, keys, line, problems, show, state};
 use crate::failure::{Failure, chain};
 use crate::printer::{Output, Printer, is_dumb};
 
@@ -134,6 +134,9 @@ fn changes(printer: &mut Printer, before: Option<&Run>, run: &Run) -> Result<(),
         }
         if was.is_none_or(|was| was.problems != node.problems) {
             problems(node).iter().try_for_each(|problem| printer.line(problem))?;
+        }
+        if was.is_none_or(|was| keys(was) != keys(node)) {
+            keys(node).iter().try_for_each(|key| printer.line(key))?;
         }
         if was.is_none_or(|was| was.erased != node.erased) {
             erasures(node).try_for_each(|erasure| printer.line(erasure))?;
