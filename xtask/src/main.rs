@@ -5,7 +5,6 @@ mod apt;
 mod bare;
 mod demo;
 mod setup;
-mod smoke;
 mod test;
 mod tidy;
 
@@ -52,7 +51,7 @@ fn run(arguments: &[&str]) -> Result<()> {
         ["bare"] => bare::run(&bare::JOBS),
         ["bare", "demo"] => bare::run(&[bare::Job::Demo]),
         ["bare", "test"] => bare::run(&[bare::Job::Test]),
-        ["smoke"] => smoke::run(),
+        ["smoke"] => test::smoke::run(),
         ["test"] => test::run(test::Extent::Usual),
         ["test", "--full"] => test::run(test::Extent::Full),
         ["tidy"] => tidy::run(),

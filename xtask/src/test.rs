@@ -5,6 +5,7 @@
 //! user's slow machine is no reason to fail.
 
 mod program;
+pub(crate) mod smoke;
 mod transcript;
 
 use std::fmt::Write as _;
@@ -19,6 +20,9 @@ use program::{Outcome, Program, TestResult};
 
 /// How many cases each property is tried with in a full run; the usual number is 256.
 const FULL_CASES: &str = "8192";
+
+/// Without --lib --bins --tests, cargo would build and run the doc tests twice.
+const KINDS: [&str; 4] = ["--workspace", "--lib", "--bins", "--tests"];
 
 /// More tests than this that fail first and pass alone are a broken suite, not bad luck.
 const MOST_FLAKY: usize = 5;
@@ -45,10 +49,8 @@ pub(crate) fn run(extent: Extent) -> Result<()> {
         lap = Instant::now();
     };
 
-    // Without --lib --bins --tests, cargo would build and run the doc tests twice.
-    let kinds = ["--workspace", "--lib", "--bins", "--tests"];
-    run_command(cargo().arg("test").args(kinds).arg("--no-run"))?;
-    let programs = program::built(kinds)?;
+    run_command(cargo().arg("test").args(KINDS).arg("--no-run"))?;
+    let programs = program::built(KINDS)?;
     part_ended("build");
 
     let mut results = run_all(programs, extent)?;

@@ -253,7 +253,7 @@ impl KeyPrint {
 
     /// All of its hexadecimal digits.
     fn whole(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        self.0.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
     }
 }
 

@@ -372,7 +372,7 @@ mod tests {
         tasks.tracker.close();
         tokio::time::sleep(stall / 2).await;
         assert_eq!(tasks.tracker.len(), 2);
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        tokio::time::sleep(stall).await;
         assert_eq!(
             tasks.tracker.len(),
             1,

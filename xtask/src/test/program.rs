@@ -99,6 +99,10 @@ impl Program {
         Self { title: title.to_owned(), file, directory: directory.to_owned() }
     }
 
+    pub(super) fn title(&self) -> &str {
+        &self.title
+    }
+
     /// Runs all tests of the program.
     pub(super) fn run(self, extent: Extent) -> Result<Vec<TestResult>> {
         let program = Arc::new(self);

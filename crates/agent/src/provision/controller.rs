@@ -131,7 +131,8 @@ impl Identity {
     /// As people are shown it at the controller: the beginning of its SHA-256.
     fn fingerprint(&self) -> String {
         let hash = digest::digest(&digest::SHA256, self.key.public_key().as_ref());
-        hash.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+        let digits = hash.as_ref().iter().take(8);
+        digits.fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
     }
 
     fn request(&self, orders: &Orders, facts: Value) -> OrderRequest {

@@ -117,6 +117,7 @@ while read -r id _ _ _ point options rest; do
     *) continue ;;
     esac
     case $point in *\*) point=$(printf %b "$point") ;; esac
+    [ -e "$point" ] || continue
     is=
     if [ -d "$point" ] || [ -f "$point" ]; then
         is=$(
@@ -125,7 +126,7 @@ while read -r id _ _ _ point options rest; do
         ) 2>/dev/null
     fi
     [ -z "$is" ] || [ "$is" = "$id" ] || continue
-    mount -n -o remount,bind,ro "$point" || [ ! -e "$point" ] || fail "$point cannot be made read-only"
+    mount -n -o remount,bind,ro "$point" || fail "$point cannot be made read-only"
 done </proc/self/mountinfo
 [ "$root" ] || fail "/ is not a mount point; run hoist outside of chroot"
 cd "$directory" || fail "$directory"

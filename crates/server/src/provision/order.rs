@@ -308,7 +308,7 @@ fn no_profile(name: &Name) -> Finding {
 
 fn no_address(secrets: &[String]) -> Finding {
     let mut found = wrong("no-address", NO_ADDRESS.to_owned());
-    found.class = "refused".to_owned();
+    "refused".clone_into(&mut found.class);
     found.hint = Some(NO_ADDRESS_REMEDY.to_owned());
     found.evidence = secrets.iter().map(|name| format!("secret {name}")).collect();
     found

@@ -589,9 +589,9 @@ impl Runs {
         for header in headers {
             let run = &header.value.run;
             let looked = async {
-                self.end_waits(run).await?;
+                Box::pin(self.end_waits(run)).await?;
                 self.tell_silent(run).await?;
-                self.advance(run).await
+                Box::pin(self.advance(run)).await
             };
             if let Err(error) = looked.await {
                 tracing::warn!(run, error = %crate::chain(&error), "a run is not looked after");

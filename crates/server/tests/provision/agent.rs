@@ -103,7 +103,8 @@ impl Agent {
     pub(crate) fn fingerprint(&self) -> String {
         let hash =
             aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, self.key.public_key().as_ref());
-        hash.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+        let digits = hash.as_ref().iter().take(8);
+        digits.fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
     }
 
     pub(crate) async fn order(&self, site: &Site) -> Session {
