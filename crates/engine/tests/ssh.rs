@@ -450,12 +450,13 @@ impl Drop for Trap {
 }
 
 /// Processes of an attempt, and the arguments that every user of the machine can read.
-fn arguments_of(attempt: &str) -> Vec<String> {
-    let mark = format!("HOIST_ATTEMPT={attempt}");
+fn arguments_of(attempt: &str, home: &Path) -> Vec<String> {
+    let marks = [format!("HOIST_ATTEMPT={attempt}"), format!("HOME={}", home.display())];
     let processes = fs_err::read_dir("/proc").expect("processes").flatten();
     let of_attempt = processes.filter(|process| {
         let environ = fs_err::read(process.path().join("environ")).unwrap_or_default();
-        environ.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes())
+        let has = |mark: &String| environ.split(|byte| *byte == 0).any(|e| e == mark.as_bytes());
+        marks.iter().all(has)
     });
     let arguments = of_attempt.map(|process| fs_err::read(process.path().join("cmdline")));
     arguments.flatten().map(|bytes| String::from_utf8_lossy(&bytes).replace('\0', " ")).collect()
@@ -473,15 +474,15 @@ fn other_users_cannot_foresee_where_secrets_are_kept() {
     executor.act(&plan, start(71));
     let place = home.join("place");
     wait_for("it runs", || fs_err::read_to_string(&place).is_ok_and(|place| place.ends_with('\n')));
-    let seen = arguments_of("01run/0/71");
+    let seen = arguments_of("01run/0/71", &home);
     let place = fs_err::read_to_string(&place).expect("a path");
+    fs_err::write(home.join("gate"), "").expect("a file");
+    assert!(matches!(end(next(&events)), End::Done { .. }));
     assert!(seen.len() > 1, "{seen:?}");
     for arguments in &seen {
         assert!(!arguments.contains("01run"), "{arguments}");
         assert!(!arguments.contains(place.trim()), "{arguments}");
     }
-    fs_err::write(home.join("gate"), "").expect("a file");
-    assert!(matches!(end(next(&events)), End::Done { .. }));
     let uid = rustix::process::geteuid().as_raw();
     assert_eq!(sshd.printed(71), format!("700 {uid}\n"));
     assert!(!Path::new(place.trim()).exists(), "the secrets are gone");
