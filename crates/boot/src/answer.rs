@@ -13,7 +13,7 @@ use hoist_metadata::{MetadataProvider, SiteKey};
 use hoist_model::{
     BootConfig, BootMode, BootState, BssKey, BssRecord, HandOut, Node, NodeId, Provisioning,
 };
-use hoist_template::{NodeValues, Trusted};
+use hoist_template::{NodeValues, TrustedText};
 use jiff::Timestamp;
 
 use crate::agent::{self, NoAgent};
@@ -647,12 +647,12 @@ impl Booter {
                 let values = node_values(case.roster, node, &case.asked.who);
                 let view = View {
                     node: values,
-                    config: Trusted(&config.name),
-                    kernel: Trusted(&kernel),
-                    initrd: initrds.iter().map(|initrd| Trusted(initrd)).collect(),
-                    params: Trusted(&text),
-                    base: Trusted(&base),
-                    retry_url: Trusted(chain.urls.first().map_or("", String::as_str)),
+                    config: TrustedText(&config.name),
+                    kernel: TrustedText(&kernel),
+                    initrd: initrds.iter().map(|initrd| TrustedText(initrd)).collect(),
+                    params: TrustedText(&text),
+                    base: TrustedText(&base),
+                    retry_url: TrustedText(chain.urls.first().map_or("", String::as_str)),
                     retry_delay,
                 };
                 let rendered = case.table.templates.render(&config.name, &view);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use hoist_model::boot_config::breaks_command;
 use hoist_model::{BootConfig, Name};
-use hoist_template::{Marked, NodeValues, Part, TemplateError, Trusted, parts};
+use hoist_template::{MarkedText, NodeValues, Part, TemplateError, TrustedText, parts};
 use serde::Serialize;
 
 /// Instructions one rendering may take; the built-in script would need some hundred.
@@ -21,15 +21,15 @@ const MAX_SCRIPT: usize = 256 * 1024;
 pub struct View<'a> {
     pub node: NodeValues<'a>,
     /// The name of the configuration.
-    pub config: Trusted<'a>,
-    pub kernel: Trusted<'a>,
-    pub initrd: Vec<Trusted<'a>>,
+    pub config: TrustedText<'a>,
+    pub kernel: TrustedText<'a>,
+    pub initrd: Vec<TrustedText<'a>>,
     /// The whole command line.
-    pub params: Trusted<'a>,
+    pub params: TrustedText<'a>,
     /// Where this controller is reached.
-    pub base: Trusted<'a>,
+    pub base: TrustedText<'a>,
     /// Where to go when something failed.
-    pub retry_url: Trusted<'a>,
+    pub retry_url: TrustedText<'a>,
     pub retry_delay: u64,
 }
 
@@ -67,7 +67,7 @@ impl Templates {
 
 /// Refuses values that iPXE would take for more than a part of one word: it expands settings, then
 /// cuts the line into words, and ends a command at a word that says so.
-fn check_values(script: &Marked) -> Result<(), TemplateError> {
+fn check_values(script: &MarkedText) -> Result<(), TemplateError> {
     for (number, line) in (1..).zip(script.raw().split('\n')) {
         check_line(line).map_err(|(value, why)| {
             let value = value.escape_debug();
@@ -151,12 +151,12 @@ mod tests {
                 labels: HashMap::from([("rack", label)]),
                 data: None,
             },
-            config: Trusted("own"),
-            kernel: Trusted("http://k?a=1&b=<2>"),
-            initrd: vec![Trusted("http://i")],
-            params: Trusted("quiet ip=${netX/ip}"),
-            base: Trusted("http://h"),
-            retry_url: Trusted("http://h/r"),
+            config: TrustedText("own"),
+            kernel: TrustedText("http://k?a=1&b=<2>"),
+            initrd: vec![TrustedText("http://i")],
+            params: TrustedText("quiet ip=${netX/ip}"),
+            base: TrustedText("http://h"),
+            retry_url: TrustedText("http://h/r"),
             retry_delay: 30,
         };
         Templates::of([&config].into_iter()).render(&name, &view).map_err(|error| error.to_string())

@@ -39,7 +39,7 @@ pub(crate) struct Clients {
 
 /// One connection, counted until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Counted {
+pub(crate) struct CountedConnection {
     clients: Arc<Clients>,
     client: IpAddr,
 }
@@ -51,7 +51,7 @@ impl Clients {
     }
 
     /// Counts one more connection, unless the client has too many.
-    pub(crate) fn enter(self: &Arc<Self>, ip: IpAddr) -> Option<Counted> {
+    pub(crate) fn enter(self: &Arc<Self>, ip: IpAddr) -> Option<CountedConnection> {
         let client = ip.to_canonical();
         {
             let mut shard = self.shard(client).lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,7 +61,7 @@ impl Clients {
             }
             *count += 1;
         }
-        Some(Counted { clients: Arc::clone(self), client })
+        Some(CountedConnection { clients: Arc::clone(self), client })
     }
 
     fn shard(&self, client: IpAddr) -> &Mutex<HashMap<IpAddr, usize>> {
@@ -70,7 +70,7 @@ impl Clients {
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         let shard = self.clients.shard(self.client);
         let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);

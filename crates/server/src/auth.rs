@@ -29,11 +29,11 @@ use crate::host::HostNames;
 use crate::jwks::JwtError;
 use crate::log_limit::LogLimit;
 use crate::peer::{Peer, RequestId};
-use crate::principal::{Authenticated, Grant, Principal, Reach, Who};
+use crate::principal::{AnswerToToken, Grant, Principal, Reach, Who};
 use crate::route::{Legacy, Plane, RouteSpec, Template};
 use crate::tasks::Tasks;
 use crate::token::TokenError;
-use crate::validity::{Ending, Verifier, Wrong};
+use crate::validity::{TokenEnd, Verifier, Wrong};
 
 /// Failed attempts of one address in [`WINDOW`] that are still answered with 401. Right
 /// credentials always pass, so nobody can lock others out.
@@ -392,11 +392,11 @@ impl Gate {
 }
 
 /// The answer, which ends with the token it is for.
-fn bound(mut response: Response, ending: Option<Ending>) -> Response {
+fn bound(mut response: Response, ending: Option<TokenEnd>) -> Response {
     match ending {
         None => response,
         Some(ending) => {
-            response.extensions_mut().insert(Authenticated);
+            response.extensions_mut().insert(AnswerToToken);
             ending.bound(response)
         }
     }

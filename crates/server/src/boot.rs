@@ -50,7 +50,7 @@ use crate::inventory::Source;
 use crate::route::{Plane, Route, with_state};
 use crate::server::Chassis;
 
-pub use agents_sent::{AgentsSent, Sent};
+pub use agents_sent::{AgentsSent, SentScript};
 pub use helper::HelperError;
 pub use hoist_boot::Settings as ScriptSettings;
 pub use hoist_boot::presign::S3;

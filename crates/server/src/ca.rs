@@ -118,12 +118,12 @@ impl Ca {
         let root_pem = ensure_root(&dir, clock.now())?;
         let root = parse_certificate(&dir.join("root.pem"), root_pem.as_bytes())?;
         warn_of_old_root(&root);
-        let key = match load_server(&dir, &root, &names, clock.now(), Left::AThird)? {
+        let key = match load_server(&dir, &root, &names, clock.now(), Remaining::AThird)? {
             Some(key) => key,
             None => match issue_server(&dir, &root, &names, clock.now()) {
                 Ok(key) => key,
                 Err(error @ CaError::RootAway { .. }) => {
-                    let old = load_server(&dir, &root, &names, clock.now(), Left::Some)?;
+                    let old = load_server(&dir, &root, &names, clock.now(), Remaining::Some)?;
                     let Some(old) = old else { return Err(error) };
                     tracing::error!(error = %error, "server certificate is due and not renewed");
                     old
@@ -139,7 +139,7 @@ impl Ca {
     /// Makes a new server certificate when less than a third of its life is left. True when it did.
     pub fn renew_if_due(&self) -> Result<bool, CaError> {
         let now = self.clock.now();
-        if load_server(&self.dir, &self.root, &self.names, now, Left::AThird)?.is_some() {
+        if load_server(&self.dir, &self.root, &self.names, now, Remaining::AThird)?.is_some() {
             return Ok(false);
         }
         let key = issue_server(&self.dir, &self.root, &self.names, now)?;
@@ -280,7 +280,7 @@ fn warn_of_old_root(root: &CertificateDer<'_>) {
 
 /// How much life a certificate must have left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Left {
+enum Remaining {
     AThird,
     Some,
 }
@@ -292,7 +292,7 @@ fn load_server(
     root: &CertificateDer<'_>,
     names: &BTreeSet<ServerName>,
     now: Timestamp,
-    wanted: Left,
+    wanted: Remaining,
 ) -> Result<Option<CertifiedKey>, CaError> {
     let read = |path: PathBuf| match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -321,7 +321,7 @@ fn is_fresh(
     root: &CertificateDer<'_>,
     names: &BTreeSet<ServerName>,
     now: Timestamp,
-    wanted: Left,
+    wanted: Remaining,
 ) -> bool {
     let (Ok((_, parsed)), Ok((_, root))) =
         (X509Certificate::from_der(certificate), X509Certificate::from_der(root))
@@ -337,8 +337,8 @@ fn is_fresh(
         .flatten()
         .is_some_and(|extension| san_names(&extension.value.general_names) == *names);
     let lives = match wanted {
-        Left::AThird => left * 3 >= until - from,
-        Left::Some => left > 0,
+        Remaining::AThird => left * 3 >= until - from,
+        Remaining::Some => left > 0,
     };
     from <= now.as_second() && lives && same_names && parsed.issuer() == root.subject()
 }

@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::{NotForContentType, Predicate};
 
-use crate::principal::Authenticated;
+use crate::principal::AnswerToToken;
 use crate::route::Live;
 
 /// Shorter answers gain nothing that a client would notice.
@@ -198,7 +198,7 @@ impl Predicate for MadeAsRead {
     where
         B: HttpBody,
     {
-        let is_known = || response.extensions().get::<Authenticated>().is_some();
+        let is_known = || response.extensions().get::<AnswerToToken>().is_some();
         response.body().size_hint().exact().is_none()
             && is_compressible(response)
             && (!self.authenticated_only || is_known())

@@ -38,11 +38,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tower::Service;
 
-use crate::addresses::{Clients, Counted};
+use crate::addresses::{Clients, CountedConnection};
 use crate::direct::{self, Direct};
 use crate::peer::{Peer, Proxies};
 use crate::plain::Turn;
-use crate::streams::{Places, Sent, StreamTasks, Streams};
+use crate::streams::{AnswerBody, Places, StreamTasks, Streams};
 use crate::{path, plain, streams};
 
 /// Bounds on what clients may take. Each has a default that suits a site of ten thousand nodes.
@@ -213,7 +213,7 @@ impl Host {
         &self,
         stream: &std::net::TcpStream,
         peer: &Peer,
-    ) -> Result<Option<Counted>, TooManyConnections> {
+    ) -> Result<Option<CountedConnection>, TooManyConnections> {
         if peer.is_loopback() {
             return Ok(None);
         }
@@ -383,8 +383,12 @@ impl App {
         self: Arc<Self>,
         peer: Peer,
         streams: Arc<Streams>,
-    ) -> impl HttpService<Incoming, ResBody = Sent<Outgoing>, Future: Send + 'static, Error = h2::Error>
-    {
+    ) -> impl HttpService<
+        Incoming,
+        ResBody = AnswerBody<Outgoing>,
+        Future: Send + 'static,
+        Error = h2::Error,
+    > {
         service_fn(move |request: Request<Incoming>| {
             let admitted =
                 streams.enter(&request).map(|place| (place, self.answer(request, &peer)));
@@ -392,7 +396,7 @@ impl App {
                 let (place, answer) = admitted.ok_or_else(streams::refused)?;
                 let answer = answer.await;
                 let place = place.for_answer(&answer).ok_or_else(streams::refused)?;
-                Ok(answer.map(|body| Sent::new(body, place)))
+                Ok(answer.map(|body| AnswerBody::new(body, place)))
             }
         })
     }
@@ -503,11 +507,11 @@ async fn idle(streams: &Streams) {
 struct Open {
     gauge: Gauge,
     _slot: OwnedSemaphorePermit,
-    _counted: Option<Counted>,
+    _counted: Option<CountedConnection>,
 }
 
 impl Open {
-    fn new(gauge: Gauge, slot: OwnedSemaphorePermit, counted: Option<Counted>) -> Self {
+    fn new(gauge: Gauge, slot: OwnedSemaphorePermit, counted: Option<CountedConnection>) -> Self {
         gauge.increment(1.0);
         Self { gauge, _slot: slot, _counted: counted }
     }

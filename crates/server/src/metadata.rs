@@ -38,7 +38,9 @@ use crate::whole_site::Turns;
 use agent::Unlock;
 use secrets::Vault;
 
-pub(crate) use agent::{Enrolled, NO_ADDRESS, NO_ADDRESS_REMEDY, Released, secret_layers_of};
+pub(crate) use agent::{
+    EnrolledNode, NO_ADDRESS, NO_ADDRESS_REMEDY, SecretRelease, secret_layers_of,
+};
 pub(crate) use arming::shown as shown_key;
 pub use hoist_metadata::mode::ParseModeError;
 pub use hoist_metadata::{Mode, Unknown};

@@ -20,7 +20,7 @@ pub struct Principal {
 
 /// A response extension: the answer is for the holder of a token.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Authenticated;
+pub(crate) struct AnswerToToken;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Who {

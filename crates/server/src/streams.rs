@@ -22,7 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 use tokio_util::task::TaskTracker;
 
-use crate::principal::Authenticated;
+use crate::principal::AnswerToToken;
 
 /// Streams of one listener whose clients show a token.
 const MAX_KNOWN: usize = 16_384;
@@ -121,7 +121,7 @@ impl Place {
     /// The place for the answer: a claim that came to nothing needs one for anonymous clients.
     pub(crate) fn for_answer<B>(mut self, answer: &Response<B>) -> Option<Self> {
         let is_known =
-            self.streams.is_member || answer.extensions().get::<Authenticated>().is_some();
+            self.streams.is_member || answer.extensions().get::<AnswerToToken>().is_some();
         if self.permits.1.is_none() && !is_known {
             self.permits = self.streams.anonymous_permits()?;
         }
@@ -169,13 +169,14 @@ where
     fn execute(&self, task: F) {
         let progress = Arc::<Progress>::default();
         let task = PROGRESS.scope(Arc::clone(&progress), task);
-        let watched = Watched { task: Box::pin(task), progress, stall: self.stall, timer: None };
+        let watched =
+            WatchedTask { task: Box::pin(task), progress, stall: self.stall, timer: None };
         self.tracker.spawn(watched);
     }
 }
 
 /// A stream that is dropped, and reset by that, when its client takes nothing of its answer.
-struct Watched<F: Future> {
+struct WatchedTask<F: Future> {
     task: Pin<Box<F>>,
     progress: Arc<Progress>,
     stall: Duration,
@@ -183,7 +184,7 @@ struct Watched<F: Future> {
     timer: Option<(Pin<Box<Sleep>>, u64)>,
 }
 
-impl<F: Future> Future for Watched<F> {
+impl<F: Future> Future for WatchedTask<F> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -212,7 +213,7 @@ impl<F: Future> Future for Watched<F> {
 }
 
 /// The body of an answer over HTTP/2: in small pieces, with its place.
-pub(crate) struct Sent<B> {
+pub(crate) struct AnswerBody<B> {
     body: B,
     /// What is left of a frame.
     rest: Bytes,
@@ -220,7 +221,7 @@ pub(crate) struct Sent<B> {
     _place: Place,
 }
 
-impl<B> Sent<B> {
+impl<B> AnswerBody<B> {
     /// In the task of the stream.
     pub(crate) fn new(body: B, place: Place) -> Self {
         let progress = PROGRESS.try_with(Arc::clone).ok();
@@ -245,7 +246,7 @@ fn piece(rest: &mut Bytes) -> Bytes {
     }
 }
 
-impl<B> Body for Sent<B>
+impl<B> Body for AnswerBody<B>
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -321,7 +322,7 @@ mod tests {
         // Others are not in their way, but for a token that turns out to be none.
         let known = place(true, &streams).unwrap();
         let mut answer = Response::new(());
-        answer.extensions_mut().insert(Authenticated);
+        answer.extensions_mut().insert(AnswerToToken);
         let known = known.for_answer(&answer).unwrap();
         assert!(place(true, &streams).unwrap().for_answer(&Response::new(())).is_none());
         drop(held);
@@ -336,7 +337,8 @@ mod tests {
         let streams = Streams::new(&Arc::default(), false);
         for length in [1, TAIL, TAIL + 1, PIECE, PIECE + 1, 3 * PIECE + 7, 0] {
             let bytes: Bytes = (0..=255_u8).cycle().take(length).collect();
-            let mut body = Sent::new(Full::new(bytes.clone()), place(false, &streams).unwrap());
+            let mut body =
+                AnswerBody::new(Full::new(bytes.clone()), place(false, &streams).unwrap());
             assert_eq!(body.size_hint().exact(), Some(length as u64));
             let mut whole = Vec::new();
             let mut last = 0;
@@ -359,14 +361,14 @@ mod tests {
         // As hyper does it: a frame is taken from the body and held until there is room for it.
         let (held, quiet) = (place(false, &streams).unwrap(), place(false, &streams).unwrap());
         tasks.execute(async move {
-            let mut body = Sent::new(Full::new(Bytes::from_static(b"kettle")), held);
+            let mut body = AnswerBody::new(Full::new(Bytes::from_static(b"kettle")), held);
             body.frame().await.unwrap().unwrap();
             std::future::pending::<()>().await;
             drop(body);
         });
         tasks.execute(async move {
             let silent = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
-            let mut body = Sent::new(axum::body::Body::from_stream(silent), quiet);
+            let mut body = AnswerBody::new(axum::body::Body::from_stream(silent), quiet);
             body.frame().await;
         });
         tasks.tracker.close();

@@ -54,9 +54,9 @@ impl Verifier {
     }
 
     /// The end of a token that was good when a request was let in.
-    pub(crate) fn ending(&self, token: &str) -> Ending {
+    pub(crate) fn ending(&self, token: &str) -> TokenEnd {
         let (verifier, token) = (self.clone(), Zeroizing::new(token.to_owned()));
-        Ending(Box::pin(async move {
+        TokenEnd(Box::pin(async move {
             // Before the token is looked at, so that nothing falls in between.
             let mut tokens = verifier.tokens.changes();
             let mut keys = verifier.jwks.as_ref().map(|jwks| jwks.changes());
@@ -97,9 +97,9 @@ async fn expired(clock: &dyn Clock, principal: &Principal) {
 }
 
 /// Comes back when a token is not good any more.
-pub(crate) struct Ending(Pin<Box<dyn Future<Output = ()> + Send>>);
+pub(crate) struct TokenEnd(Pin<Box<dyn Future<Output = ()> + Send>>);
 
-impl Ending {
+impl TokenEnd {
     /// What comes of `work`, unless the token ends before.
     pub(crate) async fn or<F: Future>(&mut self, work: F) -> Result<F::Output, Failure> {
         tokio::select! {
@@ -135,7 +135,7 @@ impl Ending {
 
 struct Bound {
     body: Body,
-    ending: Option<Ending>,
+    ending: Option<TokenEnd>,
     /// It may end anywhere. Of anything else, a part must not be taken for the whole.
     is_endless: bool,
 }

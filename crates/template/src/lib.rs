@@ -19,7 +19,7 @@ use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 
 pub use expression::{Expression, Expressions, Known};
-pub use marks::{Marked, Part, Trusted, parts};
+pub use marks::{MarkedText, Part, TrustedText, parts};
 #[cfg(feature = "roster")]
 pub use node::{NodeValues, sample};
 
@@ -83,18 +83,18 @@ impl Templates {
         self.render_value(name, minijinja::Value::from(Serde(view)), max)
     }
 
-    /// As [`Self::render`], with every value marked that is not [`Trusted`]. The templates must have
+    /// As [`Self::render`], with every value marked that is not [`TrustedText`]. The templates must have
     /// been made with [`Self::marking`].
     pub fn render_marked(
         &self,
         name: &str,
         view: &impl Serialize,
         max: usize,
-    ) -> Result<Marked, TemplateError> {
+    ) -> Result<MarkedText, TemplateError> {
         // The marks take room too; how much is bounded by the work.
         let room = max.saturating_mul(2);
         let text = self.render_value(name, minijinja::Value::from(Serde(view)), room)?;
-        let marked = Marked::new(text);
+        let marked = MarkedText::new(text);
         if marked.text().len() > max {
             return Err(too_long(max));
         }

@@ -10,9 +10,9 @@ pub(crate) const END: &str = "\u{2}";
 
 /// A value that may hold several words: it is not marked. Filters and slices of it are.
 #[derive(Debug, Clone, Copy)]
-pub struct Trusted<'a>(pub &'a str);
+pub struct TrustedText<'a>(pub &'a str);
 
-impl Serialize for Trusted<'_> {
+impl Serialize for TrustedText<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         minijinja::Value::from_safe_string(self.0.to_owned()).serialize(serializer)
     }
@@ -20,7 +20,7 @@ impl Serialize for Trusted<'_> {
 
 /// A text with its values marked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Marked {
+pub struct MarkedText {
     raw: String,
     text: String,
 }
@@ -28,12 +28,12 @@ pub struct Marked {
 /// A part of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part<'a> {
-    /// As it stands in the template, or [`Trusted`].
+    /// As it stands in the template, or [`TrustedText`].
     Template(&'a str),
     Value(&'a str),
 }
 
-impl Marked {
+impl MarkedText {
     pub(crate) fn new(raw: String) -> Self {
         let text = raw.replace(START, "").replace(END, "");
         Self { raw, text }
@@ -54,7 +54,7 @@ impl Marked {
     }
 }
 
-/// The parts of a piece of [`Marked::raw`] that begins and ends outside of values; empty values are
+/// The parts of a piece of [`MarkedText::raw`] that begins and ends outside of values; empty values are
 /// among them.
 pub fn parts(raw: &str) -> impl Iterator<Item = Part<'_>> {
     raw.split(START).enumerate().flat_map(|(at, rest)| {

@@ -148,9 +148,9 @@ impl Program {
             command.arg("--exact").args(names);
         }
         extend(&mut command, extent);
-        let mut running = Running::start(command, Transcript::new(names.to_vec()))?;
+        let mut running = RunningProgram::start(command, Transcript::new(names.to_vec()))?;
         running.finish()?;
-        let Running { transcript, .. } = running;
+        let RunningProgram { transcript, .. } = running;
         let failures = transcript.failures();
         if let Some(failures) = &failures {
             ensure!(
@@ -194,13 +194,13 @@ impl Program {
 }
 
 /// A program that runs, in a process group of its own.
-struct Running {
+struct RunningProgram {
     child: Child,
     output: Receiver<Vec<u8>>,
     transcript: Transcript,
 }
 
-impl Running {
+impl RunningProgram {
     fn start(mut command: Command, transcript: Transcript) -> Result<Self> {
         let (mut reader, writer) = std::io::pipe()?;
         command.stdout(writer.try_clone()?).stderr(writer).process_group(0);

@@ -15,11 +15,11 @@ const MAX_SENT: usize = 100_000;
 
 /// Cheap to clone; all clones are the same.
 #[derive(Debug, Clone, Default)]
-pub struct AgentsSent(Arc<Mutex<BTreeMap<NodeId, Sent>>>);
+pub struct AgentsSent(Arc<Mutex<BTreeMap<NodeId, SentScript>>>);
 
 /// Who fetched the script with one token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sent {
+pub struct SentScript {
     /// Of the node's arming.
     pub nonce: [u8; NONCE_BYTES],
     /// In the order in which they came; each once.
@@ -32,9 +32,9 @@ impl AgentsSent {
         if all.len() >= MAX_SENT && !all.contains_key(&node) {
             return;
         }
-        let sent = all.entry(node).or_insert_with(|| Sent { nonce, to: Vec::new() });
+        let sent = all.entry(node).or_insert_with(|| SentScript { nonce, to: Vec::new() });
         if sent.nonce != nonce {
-            *sent = Sent { nonce, to: Vec::new() };
+            *sent = SentScript { nonce, to: Vec::new() };
         }
         if sent.to.len() <= MAX_ELSEWHERE && !sent.to.contains(&from) {
             sent.to.push(from);
@@ -42,23 +42,23 @@ impl AgentsSent {
     }
 
     /// What is not kept yet.
-    pub(crate) fn all(&self) -> BTreeMap<NodeId, Sent> {
+    pub(crate) fn all(&self) -> BTreeMap<NodeId, SentScript> {
         self.lock().clone()
     }
 
-    pub(crate) fn of(&self, node: NodeId) -> Option<Sent> {
+    pub(crate) fn of(&self, node: NodeId) -> Option<SentScript> {
         self.lock().get(&node).cloned()
     }
 
     /// It is kept.
-    pub(crate) fn forget(&self, node: NodeId, kept: &Sent) {
+    pub(crate) fn forget(&self, node: NodeId, kept: &SentScript) {
         let mut all = self.lock();
         if all.get(&node) == Some(kept) {
             all.remove(&node);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, Sent>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, SentScript>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -82,7 +82,7 @@ mod tests {
         }
         let kept = sent.of(node).expect("it is remembered");
         assert_eq!((kept.to[0], kept.to.len()), ([10, 0, 0, 0].into(), MAX_ELSEWHERE + 1));
-        sent.forget(node, &Sent { to: Vec::new(), ..kept.clone() });
+        sent.forget(node, &SentScript { to: Vec::new(), ..kept.clone() });
         assert!(sent.of(node).is_some(), "somebody came since");
         sent.forget(node, &kept);
         assert!(sent.of(node).is_none());

@@ -116,14 +116,14 @@ async fn documents(
     let Json(asked) = Json::<DocumentsRequest>::from_request(request, &()).await?;
     let _turn = metadata.unlock.turns.acquire().await.expect("it is never closed");
     let roster = metadata.boot.registry.roster();
-    let Unlocked { node, by, secrets_without_address } =
+    let UnlockedNode { node, by, secrets_without_address } =
         metadata.unlocked(&roster, &asked, from).await?;
     let may_have = secrets_without_address || roster.has_own_address(&node);
     if !may_have && !secret_layers_of(&roster, &node).is_empty() {
         return Err(metadata.refuse(Refused::NoAddress, Some(&node.name), from));
     }
     let rendered = metadata.rendered_whole(&roster, &node).await?;
-    let released = Released::of(&node, by, from).with_layers(&roster, &rendered.layers);
+    let released = SecretRelease::of(&node, by, from).with_layers(&roster, &rendered.layers);
     metadata.release(&released, audit.draft()).await?;
     let no_store = [(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
     Ok((no_store, Json(answer(&node, &rendered))).into_response())
@@ -217,11 +217,11 @@ impl Metadata {
         &self,
         asked: &DocumentsRequest,
         from: IpAddr,
-    ) -> Result<Enrolled, Locked> {
+    ) -> Result<EnrolledNode, Locked> {
         let _turn = self.unlock.turns.acquire().await.expect("it is never closed");
         let roster = self.boot.registry.roster();
-        let Unlocked { node, by, .. } = self.unlocked(&roster, asked, from).await?;
-        Ok(Enrolled { roster, node, by, from })
+        let UnlockedNode { node, by, .. } = self.unlocked(&roster, asked, from).await?;
+        Ok(EnrolledNode { roster, node, by, from })
     }
 
     /// Whether the key that is shown has redeemed an arming that is over.
@@ -260,7 +260,7 @@ impl Metadata {
     /// Writes down that secrets leave, before they do.
     pub(crate) async fn release(
         &self,
-        released: &Released<'_>,
+        released: &SecretRelease<'_>,
         draft: Draft,
     ) -> Result<(), Failure> {
         let chassis = &self.boot.chassis;
@@ -301,7 +301,7 @@ impl Metadata {
         roster: &Roster,
         asked: &DocumentsRequest,
         from: IpAddr,
-    ) -> Result<Unlocked, Locked> {
+    ) -> Result<UnlockedNode, Locked> {
         let Some(by) = proven(asked) else {
             return Err(self.locked(Refused::Proof, None, from));
         };
@@ -312,7 +312,7 @@ impl Metadata {
         let offer = Offer { token: &asked.token, by, from, fits: &fits, sent: sent.as_ref() };
         let refused = match self.unlock.armings.redeem(node, offer).await? {
             Redemption::Taken { secrets_without_address } => {
-                return Ok(Unlocked { node: Arc::clone(node), by, secrets_without_address });
+                return Ok(UnlockedNode { node: Arc::clone(node), by, secrets_without_address });
             }
             Redemption::Quarantined => Refused::Quarantined,
             Redemption::Elsewhere => Refused::Address,
@@ -415,14 +415,14 @@ fn collect_names(value: &Value, names: &mut Vec<String>) {
 }
 
 /// A node whose key has its token.
-struct Unlocked {
+struct UnlockedNode {
     node: Arc<Node>,
     by: KeyPrint,
     secrets_without_address: bool,
 }
 
 /// The same for provisioning, and on which roster.
-pub(crate) struct Enrolled {
+pub(crate) struct EnrolledNode {
     pub(crate) roster: Arc<Roster>,
     pub(crate) node: Arc<Node>,
     pub(crate) by: KeyPrint,
@@ -430,7 +430,7 @@ pub(crate) struct Enrolled {
 }
 
 /// Secrets that leave, by name, for those who look at it later; no secret is in it.
-pub(crate) struct Released<'a> {
+pub(crate) struct SecretRelease<'a> {
     node: &'a Node,
     by: KeyPrint,
     from: IpAddr,
@@ -438,7 +438,7 @@ pub(crate) struct Released<'a> {
     secrets: Vec<String>,
 }
 
-impl<'a> Released<'a> {
+impl<'a> SecretRelease<'a> {
     pub(crate) fn of(node: &'a Node, by: KeyPrint, from: IpAddr) -> Self {
         Self { node, by, from, layers: Vec::new(), secrets: Vec::new() }
     }

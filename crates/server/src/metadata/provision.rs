@@ -16,7 +16,7 @@ use hoist_model::{Node, NodeId};
 use hoist_store::{Compare, Key, Op, Record, Store, StoreError, Txn};
 
 use crate::audit::{AuditError, AuditLog, Draft};
-use crate::boot::Sent;
+use crate::boot::SentScript;
 use crate::clock::Clock;
 use crate::events::EventBus;
 use crate::scan::{Step, walk};
@@ -52,7 +52,7 @@ pub struct Offer<'a> {
     pub from: IpAddr,
     pub fits: Fits<'a>,
     /// Who has fetched the boot script, as far as that is not kept yet.
-    pub sent: Option<&'a Sent>,
+    pub sent: Option<&'a SentScript>,
 }
 
 /// Without the token.
@@ -202,7 +202,7 @@ impl Armings {
     pub async fn note_fetches(
         &self,
         node: &Node,
-        sent: &Sent,
+        sent: &SentScript,
         fits: Fits<'_>,
     ) -> Result<(), StoreError> {
         let key = place(node.id);
@@ -253,7 +253,7 @@ impl Armings {
 }
 
 /// Fetches with another token say nothing about this one.
-fn with_fetches(arming: &Arming, sent: &Sent, fits: Fits<'_>) -> Arming {
+fn with_fetches(arming: &Arming, sent: &SentScript, fits: Fits<'_>) -> Arming {
     let mut next = arming.clone();
     for from in sent.to.iter().filter(|_| arming.is_of(&sent.nonce)) {
         match next.seen_at(*from, fits(*from)) {

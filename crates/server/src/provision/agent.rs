@@ -29,7 +29,7 @@ use crate::audit::Draft;
 use crate::auth::AuditContext;
 use crate::extract::{Json, Path};
 use crate::failure::Failure;
-use crate::metadata::Enrolled;
+use crate::metadata::EnrolledNode;
 use crate::peer::Peer;
 use crate::route::{Plane, Route};
 
@@ -108,7 +108,7 @@ async fn order(
             }
         },
     };
-    let Enrolled { roster, node, .. } = &enrolled;
+    let EnrolledNode { roster, node, .. } = &enrolled;
     let draft = Draft { who: format!("node/{}", node.name), ..audit.draft() };
     let record = provision.take_up(roster, node, &facts, &draft).await?;
     let order = provision.order(&enrolled, &record, &base, &draft).await?;

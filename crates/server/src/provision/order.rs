@@ -20,7 +20,7 @@ use super::runs::{Changed, own_draft};
 use super::steer::protected;
 use crate::audit::Draft;
 use crate::failure::Failure;
-use crate::metadata::{Enrolled, NO_ADDRESS, NO_ADDRESS_REMEDY, Released};
+use crate::metadata::{EnrolledNode, NO_ADDRESS, NO_ADDRESS_REMEDY, SecretRelease};
 
 /// Giving orders.
 impl Provision {
@@ -50,7 +50,7 @@ impl Provision {
         &self,
         proof: &DocumentsRequest,
         from: IpAddr,
-    ) -> Result<Option<Enrolled>, Failure> {
+    ) -> Result<Option<EnrolledNode>, Failure> {
         let roster = self.runs.roster();
         let provisioning = roster.boot_state(proof.node).and_then(|s| s.provisioning.as_ref());
         let Some(run) = provisioning.map(|provisioning| &provisioning.run) else { return Ok(None) };
@@ -61,7 +61,7 @@ impl Provision {
         let Some(node) = node else { return Ok(None) };
         // What it would have found had it started anew is its own from now on, and nobody else's.
         let taken = self.metadata.redeem_anew(&node, proof, from).await?;
-        Ok(taken.map(|by| Enrolled { roster, node, by, from }))
+        Ok(taken.map(|by| EnrolledNode { roster, node, by, from }))
     }
 
     /// What an agent is told that failed, or was ended, and asks again: nothing is ordered before
@@ -126,12 +126,12 @@ impl Provision {
 
     pub(super) async fn order(
         &self,
-        enrolled: &Enrolled,
+        enrolled: &EnrolledNode,
         record: &NodeRecord,
         base: &str,
         audit: &Draft,
     ) -> Result<Order, Failure> {
-        let Enrolled { roster, node, by, from } = enrolled;
+        let EnrolledNode { roster, node, by, from } = enrolled;
         if record.undo.is_some() {
             return self.undo_order(roster, node, record).await;
         }
@@ -151,7 +151,7 @@ impl Provision {
             return Err(self.no_order(record, audit, vec![no_address(&named)]).await?);
         }
         let drive = self.drive(roster, node, spec, how).await?;
-        let mut released = Released::of(node, *by, *from);
+        let mut released = SecretRelease::of(node, *by, *from);
         if let Some((_, layers)) = &drive {
             released = released.with_layers(roster, layers);
         }

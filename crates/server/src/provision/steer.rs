@@ -253,8 +253,8 @@ fn steps(runs: &Runs, nodes: Vec<Kept<NodeRecord>>, case: &Case<'_>) -> Result<S
         let works = state == NodeRunState::Working;
         let changed = match case.turn {
             Turn::Retry => match retried(runs, was, node.as_deref(), case, &mut notes)? {
-                Retried::As(changed) => changed,
-                Retried::Unnamed(fault) => {
+                RetryOutcome::As(changed) => changed,
+                RetryOutcome::Unnamed(fault) => {
                     unnamed.push(fault);
                     None
                 }
@@ -399,16 +399,16 @@ fn retried(
     node: Option<&Node>,
     case: &Case<'_>,
     notes: &mut Vec<String>,
-) -> Result<Retried, Failure> {
+) -> Result<RetryOutcome, Failure> {
     let state = was.value.shown.state;
-    let Some(node) = node else { return Ok(Retried::As(None)) };
+    let Some(node) = node else { return Ok(RetryOutcome::As(None)) };
     let is_stuck = state.is_active() && runs.stuck(&was.value, node).is_some();
     let ended = matches!(state, NodeRunState::Failed | NodeRunState::Aborted);
     if !ended && !is_stuck {
         if state.is_active() {
             notes.push(format!("{}: it is {state}, and is not disturbed", node.name));
         }
-        return Ok(Retried::As(None));
+        return Ok(RetryOutcome::As(None));
     }
     if node.is_protected() {
         return Err(protected(node));
@@ -423,7 +423,7 @@ fn retried(
     next.earlier = next.earlier.filter(|_| !is_stuck);
     if let Some(arming) = case.armings.get(&node.id).filter(|_| is_stuck) {
         let Some(GoesOn(earlier)) = may_go_on(arming, case.keys) else {
-            return Ok(Retried::Unnamed(unnamed(node, arming)));
+            return Ok(RetryOutcome::Unnamed(unnamed(node, arming)));
         };
         let goes_on = earlier.as_ref().and_then(|earlier| earlier.redeemed);
         if !arming.quarantined.is_empty() {
@@ -434,11 +434,14 @@ fn retried(
         next.earlier = earlier;
     }
     let disarmed = Op::Delete(record::arming_key(next.shown.id));
-    Ok(Retried::As(Some(Box::new(Changed { more: vec![disarmed], ..Changed::new(was, next) }))))
+    Ok(RetryOutcome::As(Some(Box::new(Changed {
+        more: vec![disarmed],
+        ..Changed::new(was, next)
+    }))))
 }
 
 /// What becomes of a node that is begun once more.
-enum Retried {
+enum RetryOutcome {
     As(Option<Box<Changed>>),
     /// People have to say which key is the node's.
     Unnamed(Fault),
