@@ -256,7 +256,7 @@ async fn raw(site: &Site, head: &str, chunk: &[u8], times: usize) -> String {
     let socket = tokio::net::TcpStream::connect(addr).await.expect("it accepts");
     let (mut reader, mut writer) = socket.into_split();
     let head = format!(
-        "POST {APPLY} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {}\r\n{head}\r\n\r\n",
+        "POST {APPLY} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nauthorization: Bearer {}\r\n{head}\r\n\r\n",
         site.admin
     );
     let send = async {

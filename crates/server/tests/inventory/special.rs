@@ -233,7 +233,7 @@ async fn a_dry_run_changes_nothing_and_a_write_is_audited_once() {
         let dry = send(&site, method, &format!("{path}?dry_run=1"), &body).await;
         assert!([200, 201].contains(&dry.status), "{what}: {}", dry.text());
         assert_eq!((site.revision(), site.records().await), before, "{what} was not dry");
-        for doubtful in ["2", "true", "yes", ""] {
+        for doubtful in ["2", "TRUE", "yes", ""] {
             let path = format!("{path}?dry_run={doubtful}");
             send(&site, method, &path, &body).await.problem(400, "bad-parameter");
         }
