@@ -283,6 +283,8 @@ fn problem_exit(problem: &Problem) -> Exit {
         | Code::WrongHost
         | Code::Conflict
         | Code::Protected
+        | Code::NoAddress
+        | Code::KeyNotNamed
         | Code::Managed
         | Code::AffectsTooMany => Exit::Refused,
         Code::Ambiguous => Exit::Ambiguous,
@@ -382,6 +384,8 @@ mod tests {
             ("ambiguous", 10, 10),
             ("busy", 1, 1),
             ("protected", 3, 3),
+            ("no-address", 3, 3),
+            ("key-not-named", 3, 3),
             ("managed", 3, 3),
             ("affects-too-many", 3, 3),
             ("gone", 1, 1),
