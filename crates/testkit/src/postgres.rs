@@ -5,6 +5,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::certificates;
 use crate::scratch::{Scratch, free_port, program};
 
@@ -61,12 +63,21 @@ impl PostgresServer {
         format!("{url}&sslmode=verify-full&sslrootcert={}", ca.display())
     }
 
-    /// SIGKILL, as a power cut would. Its sessions notice and end by themselves.
+    /// SIGKILL to the server and its sessions, as a power cut would. A session that is left alone
+    /// goes on answering until it notices, which takes a while on a busy machine.
     pub fn stop(&self) {
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(mut child) = process.take() {
+            let sessions = children_of(child.id());
             child.kill().expect("our own child can be killed");
             child.wait().expect("a killed child ends");
+            for session in sessions {
+                // An error means that it is gone already.
+                let _ = kill_process(session, Signal::KILL);
+                while is_alive(session) {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
             self.scratch.forget("postgres");
         }
     }
@@ -184,4 +195,24 @@ fn unprivileged(program: &Path) -> Command {
 /// User `nobody`, when we are root.
 fn unprivileged_ids() -> Option<(u32, u32)> {
     rustix::process::geteuid().is_root().then_some((65534, 65534))
+}
+
+/// State and parent of a process.
+fn status_of(pid: Pid) -> Option<(char, u32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of the program, in brackets, may have anything in it.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut fields = rest.split(' ');
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+}
+
+fn children_of(parent: u32) -> Vec<Pid> {
+    let entries = std::fs::read_dir("/proc").expect("/proc is there").flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_child = |pid: &Pid| status_of(*pid).is_some_and(|(_, of)| of == parent);
+    pids.filter_map(Pid::from_raw).filter(is_child).collect()
+}
+
+fn is_alive(pid: Pid) -> bool {
+    status_of(pid).is_some_and(|(state, _)| state != 'Z')
 }
