@@ -22,7 +22,7 @@ const LONGEST: Duration = Duration::from_mins(20);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Started first, because they take longest: a long program at the end would run alone.
-const LONG: [&str; 4] = ["tests/firmware", "tests/in_ram", "tests/provision", "tests/cloud_init"];
+const LONG: [&str; 4] = ["tests/in_ram", "tests/disk", "tests/firmware", "tests/agent_image"];
 
 #[derive(Debug)]
 pub(super) struct Program {
